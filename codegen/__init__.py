@@ -1,0 +1,1 @@
+"""hyad.codegen"""

@@ -1,0 +1,833 @@
+"""Where arrays live: typed core has values, C has memory, and this file goes from one to the other.
+
+``plan`` takes a typed ``Program`` and gives a ``Plan``: the program without what nothing uses, and for every array
+variable the memory that holds it. Nothing is allocated at run time. A ``Buffer`` is one piece of memory: a parameter,
+a result that the caller gives room for, a constant table, a small local C array, or a piece of the workspace.
+
+Three ideas do the work.
+
+*Sharing.* An ``update`` or ``add-at`` of an array that nothing reads afterwards is done in place; so is a loop's
+accumulator whose initial value dies. "Reads afterwards" is a backward liveness pass; a view (``get`` with fewer
+subscripts than dims) keeps the whole buffer alive.
+
+*Destinations.* An array that ends up as a result, as a row that a loop stacks, as the next accumulator or as the
+value of an ``if`` is given that place as its ``home`` as soon as this is known to be safe, so that it is built there
+and never copied. Where it is not safe there is a ``Move``: a copy at the end of the block.
+
+*Reuse.* What is left gets a piece of the workspace. Pieces of one size form a pool; a piece goes back to its pool after
+the last use, so a loop's or a branch's temporaries take no more room than one iteration's.
+
+The C printer writes this plan down; the Python printer reads from it only where a copy is needed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import numpy as np
+
+from ..errors import CompileError, Span
+from ..core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Op,
+    Prim,
+    Program,
+    Scalar,
+    Type,
+    Var,
+    all_binds,
+    atoms_of,
+    binders_of,
+    blocks_of,
+    free_vars,
+    type_atoms,
+)
+
+LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
+TABLE_LENGTH = 8  # an array of more literals than this is a static table
+MAX_TERMS, MAX_DEGREE = 16, 8  # sizes are polynomials no bigger than this
+
+# ---------------------------------------------------------------------------------------------- names
+
+_MARKS = {"\u0304": "_bar", "\u0305": "_bar", "\u0302": "_hat", "\u0303": "_tilde", "\u20d7": "_vec"}
+_DOTS = {"\u0307": "d", "\u0308": "dd", "\u20db": "ddd"}
+_SIGNS = {"?": "_p", "!": "", "+": "_plus", "*": "_star", "/": "_per_", "<": "_lt", ">": "_gt", "=": "_eq", "%": "_pct"}
+_SIGNS |= {"′": "_prime", "″": "_second", "'": "_prime", "∂": "d", "∇": "grad_", "∞": "inf", "&": "_and"}
+
+
+def identifier(name: str) -> str:
+    """A name of the model as an ASCII identifier: ``step-size`` is ``step_size``, ``x̄`` ``x_bar``, ``ẋ`` ``dx``,
+    ``λ`` ``lambda``, ``even?`` ``even_p``."""
+    if name.isascii() and name.isidentifier():
+        return name
+    out: list[str] = []
+    prefix, suffix = "", ""
+    for ch in unicodedata.normalize("NFKD", name.replace("->", "_to_")):
+        if ch.isascii() and (ch.isalnum() or ch == "_"):
+            out.append(ch)
+        elif ch in _DOTS:
+            prefix += _DOTS[ch]
+        elif ch in _MARKS:
+            suffix += _MARKS[ch]
+        elif ch in _SIGNS:
+            out.append(_SIGNS[ch])
+        elif unicodedata.combining(ch):
+            continue
+        elif unicodedata.name(ch, "").startswith("GREEK"):
+            words = unicodedata.name(ch).split()
+            letter = words[words.index("LETTER") + 1] if "LETTER" in words else words[1]
+            out.append(letter.capitalize() if "CAPITAL" in words else letter.lower())
+        elif ch.isalnum():
+            out.append(f"u{ord(ch):x}")
+        else:
+            out.append("_")
+    text = prefix + "".join(out).strip("_") + suffix
+    return text if text.isidentifier() else f"v{text}" if text else "v"
+
+
+class Names:
+    """Names that are free where they are asked for; a scope gives its names back when it is left."""
+
+    def __init__(self, reserved: Iterable[str]):
+        self.reserved = frozenset(reserved)
+        self.taken: set[str] = set()
+        self.next: dict[str, int] = {}
+        self.scopes: list[list[tuple[str, str, int]]] = []
+
+    def fresh(self, name: str) -> str:
+        base = text = identifier(name)
+        number = start = self.next.get(base, 0)
+        if base in self.reserved:
+            base += "_"
+            text = base
+        elif number:
+            text = self._numbered(base, number)
+        while text in self.taken or text in self.reserved:
+            number += 1
+            text = self._numbered(base, number)
+        self.taken.add(text)
+        key = identifier(name)
+        self.next[key] = number
+        if self.scopes:
+            self.scopes[-1].append((key, text, start))
+        return text
+
+    @staticmethod
+    def _numbered(base: str, number: int) -> str:
+        return f"{base}_{number}" if base[-1].isdigit() else f"{base}{number}"
+
+    def enter(self) -> None:
+        self.scopes.append([])
+
+    def leave(self) -> None:
+        for key, text, start in reversed(self.scopes.pop()):
+            self.taken.discard(text)
+            self.next[key] = start
+
+
+def type_of(atom: Atom) -> Type:
+    """An atom's type; a literal without one has that of its Python value."""
+    if atom.type is not None:
+        return atom.type
+    value = atom.value
+    if isinstance(value, np.ndarray):
+        elem = BOOL if value.dtype == bool else INT if np.issubdtype(value.dtype, np.integer) else REAL
+        return Arr(elem, tuple(Const(int(n), INT) for n in value.shape))
+    return BOOL if isinstance(value, bool) else INT if isinstance(value, int) else REAL
+
+
+def is_array(atom: Atom) -> bool:
+    return isinstance(type_of(atom), Arr)
+
+
+# ----------------------------------------------------------------------------------------- unused code
+
+
+def prune(program: Program) -> Program:
+    """The program without the bindings and results that nothing uses; checks stay.
+
+    Before => after: ``t = sin x; u = cos x; u`` => ``u = cos x; u``. Design decision: the optimiser does this too,
+    but C compilers warn of every unused variable, so code generation does not rely on it.
+    """
+    checked: set[Block] = set()
+
+    def find_checks(block: Block) -> bool:
+        found = False
+        for bind in block.binds:
+            inside = [find_checks(inner) for inner in blocks_of(bind.op)]
+            found = found or isinstance(bind.op, Check) or any(inside)
+        if found:
+            checked.add(block)
+        return found
+
+    used: set[Var] = set()
+
+    def use(atoms: Iterable[Atom]) -> None:
+        used.update(a for a in atoms if isinstance(a, Var))
+
+    def sweep(block: Block, results: tuple[Atom, ...]) -> Block:
+        use(results)
+        kept: list[Bind] = []
+        for bind in reversed(block.binds):
+            op = bind.op
+            live = [k for k, v in enumerate(bind.vars) if v in used]
+            if not live and not isinstance(op, Check) and not any(b in checked for b in blocks_of(op)):
+                continue
+            variables = bind.vars
+            if isinstance(op, If):
+                variables = tuple(bind.vars[k] for k in live)
+                then = sweep(op.then, tuple(op.then.results[k] for k in live))
+                op = If(op.cond, then, sweep(op.orelse, tuple(op.orelse.results[k] for k in live)))
+            elif isinstance(op, Loop):
+                inner = free_vars(op.body)
+                accs = [k for k in range(len(op.accs)) if bind.vars[k] in used or op.accs[k] in inner]
+                stacked = [k for k in range(len(op.accs), len(bind.vars)) if bind.vars[k] in used]
+                variables = tuple(bind.vars[k] for k in (*accs, *stacked))
+                body = sweep(op.body, tuple(op.body.results[k] for k in (*accs, *stacked)))
+                op = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
+            use(atoms_of(op))
+            for v in (*variables, *binders_of(op)):
+                use(type_atoms(v.type))
+            kept.append(Bind(variables, op, bind.span))
+        return Block(tuple(reversed(kept)), results)
+
+    find_checks(program.body)
+    body = sweep(program.body, program.body.results)
+    return Program(
+        program.name, program.params, program.dims, body, program.ins, program.out, program.span, program.doc
+    )
+
+
+# --------------------------------------------------------------------------------------------- liveness
+
+
+class Liveness:
+    """What is read after a binding: its block's later bindings and results, and, in a loop, the next iteration.
+
+    ``after[bind]`` holds the live arrays of the bindings that may share memory; ``dies[bind]`` the scalars among a
+    loop's initial values or a branch's results that nothing reads after the binding. The branches of an ``if`` do
+    not see each other: what one changes in place the other may still read.
+    """
+
+    def __init__(self, program: Program):
+        self.after: dict[Bind, frozenset[Var]] = {}
+        self.dies: dict[Bind, frozenset[Var]] = {}
+        self.free: dict[Block, dict[Var, None]] = {}
+        self.carried = {v for b in all_binds(program.body) if isinstance(b.op, (If, Loop)) for v in b.vars}
+        self.carried |= {v for b in all_binds(program.body) for v in binders_of(b.op)}
+        self._walk(program.body, set())
+
+    def _tracked(self, atoms: Iterable[Atom]) -> list[Var]:
+        return [a for a in atoms if isinstance(a, Var) and (isinstance(a.type, Arr) or a in self.carried)]
+
+    def _walk(self, block: Block, live: set[Var]) -> None:
+        live.update(self._tracked(block.results))
+        for bind in reversed(block.binds):
+            op = bind.op
+            live.difference_update(bind.vars)
+            if isinstance(op, (If, Loop)) or (isinstance(op, Prim) and op.name in ("update", "add-at")):
+                self.after[bind] = frozenset(v for v in live if isinstance(v.type, Arr))
+            if isinstance(op, If):
+                inside = self._tracked((*op.then.results, *op.orelse.results))
+                self.dies[bind] = frozenset(v for v in inside if v not in live)
+                other = set(live)
+                self._walk(op.then, live)
+                self._walk(op.orelse, other)
+                live |= other
+            elif isinstance(op, Loop):
+                self.dies[bind] = frozenset(v for v in self._tracked(op.inits) if v not in live)
+                free = {v: None for v in free_vars(op.body) if v is not op.index and v not in op.accs}
+                self.free[op.body] = free
+                live.update(self._tracked(free))
+                self._walk(op.body, set(live))
+            live.update(self._tracked(atoms_of(op)))
+
+
+# ------------------------------------------------------------------------------------------------ sizes
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """``terms // by`` of a size that is not negative and a positive number: a symbol of sizes."""
+
+    terms: tuple[tuple[tuple[Any, ...], int], ...]
+    by: int
+
+
+Symbol = Union[Var, Quotient]
+Size = dict[tuple[Symbol, ...], int]  # monomial -> coefficient; the number itself stands at ()
+
+
+class Sizes:
+    """Int variables as polynomials in what the caller knows: the named dims and the Int parameters.
+
+    ``exact`` is the value, ``bound`` an upper bound without a negative term (a loop's index stands for its count), for
+    room in the workspace. A variable in neither is not known before the call.
+    """
+
+    def __init__(self, program: Program):
+        self.order: dict[Symbol, int] = {}
+        self.exact: dict[Var, Size] = {}
+        self.bound: dict[Var, Size] = {}
+        self.dims = set(program.dims)
+        for v in (*program.dims, *program.params):
+            if v.type == INT:
+                self.order[v] = len(self.order)
+                self.exact[v] = self.bound[v] = {(v,): 1}
+
+    def atom(self, a: Atom, table: dict[Var, Size]) -> Size | None:
+        if isinstance(a, Const):
+            value = int(a.value)
+            value = max(value, 0) if table is self.bound else value
+            return {(): value} if value else {}
+        return table.get(a)
+
+    def _add(self, a: Size, b: Size, sign: int = 1) -> Size:
+        total = dict(a)
+        for k, c in b.items():
+            total[k] = total.get(k, 0) + sign * c
+        return {k: c for k, c in total.items() if c}
+
+    def _multiply(self, a: Size, b: Size) -> Size:
+        product: Size = {}
+        for ka, ca in a.items():
+            for kb, cb in b.items():
+                key = tuple(sorted((*ka, *kb), key=self.order.__getitem__))
+                product[key] = product.get(key, 0) + ca * cb
+        return {k: c for k, c in product.items() if c}
+
+    def define(self, var: Var, op: Prim) -> None:
+        """Note an Int variable's definition, where it is a sum, difference, product, quotient, minimum or maximum."""
+        for table in (self.exact, self.bound):
+            args = [self.atom(a, table) for a in op.args]
+            value: Size | None = None
+            if len(args) == 2 and op.name == "min" and table is self.bound:
+                value = args[0] if args[0] is not None else args[1]
+            elif None in args:
+                continue
+            elif op.name == "+" and len(args) == 2:
+                value = self._add(args[0], args[1])
+            elif op.name == "*" and len(args) == 2:
+                value = self._multiply(args[0], args[1])
+            elif op.name == "-" and len(args) == 2:
+                value = self._add(args[0], args[1], -1) if table is self.exact else args[0]
+                if table is self.bound and not self._known_positive(op.args[1]):
+                    continue
+            elif op.name == "max" and table is self.bound:
+                value = self._add(args[0], args[1])
+            elif op.name == "//" and isinstance(op.args[1], Const) and op.args[1].value > 0:
+                terms = args[0]
+                if all(c > 0 and all(s in self.dims for s in k) for k, c in terms.items()):
+                    symbol = Quotient(tuple(sorted(terms.items(), key=lambda t: [self.order[s] for s in t[0]])), op.args[1].value)
+                    self.order.setdefault(symbol, len(self.order))
+                    value = {(symbol,): 1}
+            if value is not None and len(value) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in value):
+                table[var] = value
+
+    def _known_positive(self, a: Atom) -> bool:
+        if isinstance(a, Const):
+            return a.value >= 0
+        size = self.exact.get(a)
+        return size is not None and all(c > 0 and all(s in self.dims for s in k) for k, c in size.items())
+
+    def product(self, dims: Iterable[Atom], table: dict[Var, Size]) -> Size | None:
+        """The number of elements of an array, or None where it is not known before the call."""
+        total: Size = {(): 1}
+        for d in dims:
+            factor = self.atom(d, table)
+            if factor is None:
+                return None
+            total = self._multiply(total, factor)
+        return total
+
+
+# --------------------------------------------------------------------------------------------- the plan
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """One piece of memory. ``home`` says that it is a part of another one: all of what ``home`` selects.
+
+    ``kind`` is "param", "result", "table" or "own". ``born`` and ``last`` are the times of its first write and its
+    last use; ``bind`` is the binding before which it is declared. ``blank``: only an ``undef`` was ever put there;
+    ``partial``: something may be put there on some paths only.
+    An own buffer without a home lies in a local C array or at ``slot`` of the workspace.
+    """
+
+    elem: Scalar
+    dims: tuple[Atom, ...]
+    kind: str
+    var: Var | None = None
+    bind: Bind | None = None
+    born: int = 0
+    last: int = 0
+    home: Place | None = None
+    blank: bool = False
+    partial: bool = False
+    slot: tuple[Any, int] | None = None
+    values: Any = None  # a table's elements
+    index: int = 0  # which result
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What ``subs`` select of a buffer: the whole of it, or a row."""
+
+    buffer: Buffer
+    subs: tuple[Atom, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A copy of one array, at the end of a block."""
+
+    source: Place
+    target: Place
+
+
+@dataclass(eq=False)
+class Plan:
+    """The decisions. ``program`` is the pruned one; bindings and blocks below are its own.
+
+    ``place``: where each array variable lies. ``in_place``: the ``update``s and ``add-at``s that need no copy.
+    ``copies``: the accumulators (their numbers) of a loop that start as a copy. ``moves``: the copies at the end of a
+    block; ``moved``: for each block, which of its results need one. ``declare``: the buffers to declare before a
+    binding. ``pools``: for each size of workspace piece (the element type and the size), how many there are.
+    """
+
+    program: Program
+    live: Liveness
+    sizes: Sizes
+    place: dict[Var, Place] = field(default_factory=dict)
+    constants: dict[int, Buffer] = field(default_factory=dict)
+    in_place: set[Bind] = field(default_factory=set)
+    copies: dict[Bind, set[int]] = field(default_factory=dict)
+    moves: dict[Block, list[Move]] = field(default_factory=dict)
+    moved: dict[Block, set[int]] = field(default_factory=dict)
+    declare: dict[Bind, list[Buffer]] = field(default_factory=dict)
+    results: list[Buffer | None] = field(default_factory=list)
+    pools: dict[Any, int] = field(default_factory=dict)
+
+    def of(self, atom: Atom) -> Place:
+        """Where an array lies; an array literal has a table of its own."""
+        if isinstance(atom, Var):
+            return self.place[atom]
+        table = self.constants.get(id(atom.value))
+        if table is None:
+            t = type_of(atom)
+            table = Buffer(t.elem, t.dims, "table", values=np.asarray(atom.value))
+            self.constants[id(atom.value)] = table
+        return Place(table)
+
+    def resolve(self, place: Place) -> tuple[Buffer, tuple[Atom, ...], tuple[Atom, ...]]:
+        """The outermost buffer, the subscripts into it, and the dims that those count in."""
+        buffer, subs, dims = place.buffer, place.subs, place.buffer.dims
+        while buffer.home is not None:
+            outer = buffer.home
+            subs = outer.subs + subs
+            dims = outer.buffer.dims[: len(outer.subs)] + dims
+            buffer = outer.buffer
+        return buffer, subs, dims
+
+    def root(self, atom: Atom) -> Buffer:
+        return self.resolve(self.of(atom))[0]
+
+
+def plan(program: Program) -> Plan:
+    """Decide where every array of a typed program lies.
+
+    Raises ``CompileError`` naming the form whose array has a size that is not known before the call.
+    """
+    pruned = prune(program)
+    return _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned))).run()
+
+
+class _Planner:
+    """One forward walk that shares and homes buffers, then one that gives the rest a place.
+
+    Time: each binding reads at ``t``, its own buffer is born at ``t + 1``, and what it reads while it writes is read at
+    ``t + 2``.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.time = 0
+        self.ends: dict[Bind, int] = {}
+        self.spans: dict[Buffer, Span | None] = {}
+        self.owned: list[Buffer] = []
+        self.block_of: dict[Buffer, Block] = {}
+        self.aligned: dict[Var, tuple[int, Var | None]] = {}  # loop index -> (time of the loop, outer index)
+
+    def run(self) -> Plan:
+        plan, program = self.plan, self.plan.program
+        for p in program.params:
+            if isinstance(p.type, Arr):
+                plan.place[p] = Place(Buffer(p.type.elem, p.type.dims, "param", p))
+        self.block(program.body)
+        moves = plan.moves[program.body] = []
+        moved = plan.moved[program.body] = set()
+        for k, r in enumerate(program.body.results):
+            if not is_array(r):
+                plan.results.append(None)
+                continue
+            t = type_of(r)
+            target = Buffer(t.elem, t.dims, "result", r if isinstance(r, Var) else None, index=k)
+            plan.results.append(target)
+            if not self.settle(r, Place(target), 0):
+                moves.append(Move(plan.of(r), Place(target)))
+                moved.add(k)
+        self.allocate(program.body)
+        return plan
+
+    # ------------------------------------------------------------------------- helpers
+
+    def tick(self) -> int:
+        self.time += 4
+        return self.time
+
+    def use(self, atom: Atom, time: int) -> None:
+        if is_array(atom):
+            root = self.plan.root(atom)
+            root.last = max(root.last, time)
+
+    def new(self, var: Var, bind: Bind, block: Block, born: int) -> Buffer:
+        buffer = Buffer(var.type.elem, var.type.dims, "own", var, bind, born, born)
+        self.owned.append(buffer)
+        self.block_of[buffer] = block
+        self.spans[buffer] = bind.span
+        return buffer
+
+    def bind_to(self, var: Var, place: Place) -> None:
+        """``var`` lies at ``place``; a name that a person chose names the buffer."""
+        self.plan.place[var] = place
+        buffer = place.buffer
+        if not place.subs and var.given and buffer.kind == "own" and not (buffer.var and buffer.var.given):
+            buffer.var = var
+
+    def writable(self, atom: Atom, live: Iterable[Var]) -> bool:
+        """Whether an array's memory is the program's own and nothing live lies in it."""
+        root = self.plan.root(atom)
+        return root.kind == "own" and not any(self.plan.root(v) is root for v in live)
+
+    def settle(self, atom: Atom, target: Place, since: int) -> bool:
+        """Let an array that was made after ``since`` be built at ``target``, if that is safe; True if it was."""
+        root, subs, _ = self.plan.resolve(self.plan.of(atom))
+        if root.kind != "own" or subs or root.born <= since:
+            return False
+        outer = self.plan.resolve(target)[0]
+        if outer is root:
+            return False
+        root.home = target
+        outer.last = max(outer.last, root.last)
+        outer.partial |= root.blank or root.partial
+        return True
+
+    def same_place(self, a: Atom, b: Atom) -> bool:
+        (ra, sa, _), (rb, sb, _) = self.plan.resolve(self.plan.of(a)), self.plan.resolve(self.plan.of(b))
+        return ra is rb and _same_subs(sa, sb)
+
+    # ---------------------------------------------------------------------------- walk
+
+    def block(self, block: Block) -> None:
+        for bind in block.binds:
+            t = self.tick()
+            op = bind.op
+            if isinstance(op, Prim):
+                self.prim(bind, op, block, t)
+            elif isinstance(op, If):
+                self.conditional(bind, op, block, t)
+            elif isinstance(op, Loop):
+                self.loop(bind, op, block, t)
+            self.ends[bind] = self.time + 3
+        t = self.tick()
+        for r in block.results:
+            self.use(r, t)
+
+    def prim(self, bind: Bind, op: Prim, block: Block, t: int) -> None:
+        plan, args = self.plan, op.args
+        var = bind.vars[0]
+        if not isinstance(var.type, Arr):
+            if op.name == "get":
+                self.use(args[0], self.time_of_get(op, t))
+            elif var.type == INT:
+                plan.sizes.define(var, op)
+            return
+        if op.name == "get":  # a view reads nothing yet
+            base = plan.of(args[0])
+            self.bind_to(var, Place(base.buffer, base.subs + args[1:]))
+        elif op.name in ("update", "add-at"):
+            root = plan.root(args[0])
+            if self.writable(args[0], plan.live.after[bind]):
+                plan.in_place.add(bind)
+                self.bind_to(var, plan.of(args[0]))
+                root.last = t + 2
+                root.partial |= root.blank
+                root.blank = False
+            else:
+                self.bind_to(var, Place(self.new(var, bind, block, t + 1)))
+            for a in (args[0], args[-1]):
+                self.use(a, t + 2)
+        elif op.name == "array" and len(args) > TABLE_LENGTH and all(isinstance(a, Const) for a in args):
+            table = Buffer(var.type.elem, var.type.dims, "table", var, values=np.array([a.value for a in args]))
+            plan.place[var] = Place(table)
+        else:
+            buffer = self.new(var, bind, block, t + 1)
+            buffer.blank = op.name == "undef"
+            if op.name == "array" and args and is_array(args[0]):
+                self.rows(buffer, args, block, t)
+            self.bind_to(var, Place(buffer))
+
+    def rows(self, buffer: Buffer, args: tuple[Atom, ...], block: Block, t: int) -> None:
+        """``array`` of arrays: a row that was made in this block is built where it belongs."""
+        plan = self.plan
+        for k, a in enumerate(args):
+            self.use(a, t + 2)
+            root, subs, _ = plan.resolve(plan.of(a))
+            if root.kind == "own" and not subs and self.block_of[root] is block and root is not buffer:
+                buffer.partial |= root.blank or root.partial
+                root.home = Place(buffer, (Const(k, INT),))
+                if root.born < buffer.born:
+                    buffer.born, buffer.bind = root.born, root.bind
+                buffer.last = max(buffer.last, root.last)
+
+    def time_of_get(self, op: Prim, t: int) -> int:
+        """When a scalar ``get`` reads, for the question whether a loop may overwrite the array that it reads.
+
+        An element that is read at just the subscripts which the enclosing ``build`` is about to write does no harm:
+        it counts as read before the loop. (So ``acc + x``, elementwise, is done in place.)
+        """
+        root, subs, _ = self.plan.resolve(self.plan.of(op.args[0]))
+        subs = (*subs, *op.args[1:])
+        if len(subs) != len(root.dims) or not all(isinstance(s, Var) and s in self.aligned for s in subs):
+            return t
+        outer = [self.aligned[s][1] for s in subs]
+        if outer[0] is None and all(outer[k] is subs[k - 1] for k in range(1, len(subs))):
+            return self.aligned[subs[0]][0]
+        return t
+
+    def conditional(self, bind: Bind, op: If, block: Block, t: int) -> None:
+        plan = self.plan
+        starts = []
+        for branch in (op.then, op.orelse):
+            starts.append(self.time)
+            self.block(branch)
+        end = self.time
+        arrays = [k for k, v in enumerate(bind.vars) if isinstance(v.type, Arr)]
+        branches = (op.then, op.orelse)
+        for branch in branches:
+            plan.moves[branch], plan.moved[branch] = [], set()
+        roots = [plan.root(branch.results[k]) for branch in branches for k in arrays]
+        for k in arrays:
+            var, then, orelse = bind.vars[k], op.then.results[k], op.orelse.results[k]
+            if self.same_place(then, orelse) and plan.root(then).born < t:
+                self.bind_to(var, plan.of(then))
+                continue
+            target = None
+            for result in (then, orelse):  # build it over an array from outside that dies here
+                root = plan.root(result)
+                if root.born < t and roots.count(root) == 1 and self.writable(result, plan.live.after[bind]):
+                    target = plan.of(result)
+                    break
+            if target is None:
+                target = Place(self.new(var, bind, block, t + 1))
+            outer = plan.resolve(target)[0]
+            for branch, start in zip(branches, starts):
+                result = branch.results[k]
+                root, subs, _ = plan.resolve(plan.of(result))
+                if root is outer and _same_subs(subs, plan.resolve(target)[1]):
+                    continue
+                if outer.last < root.born or outer.born == t + 1:
+                    if self.settle(result, target, start):
+                        continue
+                plan.moves[branch].append(Move(plan.of(result), target))
+                plan.moved[branch].add(k)
+            outer.last = max(outer.last, end)
+            self.bind_to(var, target)
+
+    def loop(self, bind: Bind, op: Loop, block: Block, t: int) -> None:
+        plan, n = self.plan, len(op.accs)
+        count = plan.sizes.atom(op.count, plan.sizes.bound)
+        if count is not None:
+            plan.sizes.bound[op.index] = count
+        live = plan.live.after[bind] | {v for v in plan.live.free[op.body] if isinstance(v.type, Arr)}
+        plan.copies[bind] = set()
+        shared: list[Buffer] = []
+        for k, (acc, init) in enumerate(zip(op.accs, op.inits)):
+            if not isinstance(acc.type, Arr):
+                continue
+            self.use(init, t)
+            root = plan.root(init)
+            others = [a for j, a in enumerate(op.inits) if j != k and is_array(a) and plan.root(a) is root]
+            if self.writable(init, live) and not others and root not in shared:
+                shared.append(root)
+                self.bind_to(acc, plan.of(init))
+                root.partial |= root.blank
+                root.blank = False
+            else:
+                buffer = self.new(acc, bind, block, t + 1)
+                buffer.partial = root.blank
+                self.bind_to(acc, Place(buffer))
+                plan.copies[bind].add(k)
+        stacked: dict[int, Buffer] = {}
+        for k in range(n, len(bind.vars)):
+            stacked[k] = self.new(bind.vars[k], bind, block, t + 1)
+            self.bind_to(bind.vars[k], Place(stacked[k]))
+        self.mark_aligned(op, t, stacked)
+        start = self.time
+        self.block(op.body)
+        end = self.time
+        moves = plan.moves[op.body] = []
+        moved = plan.moved[op.body] = set()
+        later: list[tuple[int, Move]] = []
+        for k in range(n):
+            acc, result = op.accs[k], op.body.results[k]
+            if not isinstance(acc.type, Arr) or self.same_place(acc, result):
+                continue
+            outer = plan.root(acc)
+            if outer.last < plan.root(result).born and self.settle(result, plan.of(acc), start):
+                continue
+            later.append((k, Move(plan.of(result), plan.of(acc))))
+        for k, buffer in stacked.items():
+            result = op.body.results[k]
+            if isinstance(type_of(result), Arr):
+                target = Place(buffer, (op.index,))
+                if not self.settle(result, target, start):
+                    moves.append(Move(plan.of(result), target))
+                    moved.add(k)
+            buffer.last = max(buffer.last, end)
+        moved.update(k for k, _ in later)
+        moves += self.in_parallel(later, bind, op, block, t)
+        for k in range(n):
+            if isinstance(op.accs[k].type, Arr):
+                root = plan.root(op.accs[k])
+                root.last = max(root.last, end)
+                self.bind_to(bind.vars[k], plan.of(op.accs[k]))
+
+    def mark_aligned(self, op: Loop, t: int, stacked: dict[int, Buffer]) -> None:
+        """Note the loops, and nests of two, whose elements are written at (i), or (i, j), at the iteration's end."""
+        results = [op.body.results[k] for k in stacked]
+        if any(isinstance(a.type, Arr) for a in op.accs):
+            return  # their own memory may be what is overwritten
+        if results and not any(is_array(r) for r in results) and op.index not in self.aligned:
+            self.aligned[op.index] = (t, None)
+        elif len(results) == 1 and isinstance(results[0], Var):
+            for inner in op.body.binds:
+                if results[0] in inner.vars and isinstance(inner.op, Loop) and not inner.op.accs and len(inner.vars) == 1:
+                    if not is_array(inner.op.body.results[0]):
+                        self.aligned[op.index] = (t, None)
+                        self.aligned[inner.op.index] = (t, op.index)
+
+    def in_parallel(self, later: list[tuple[int, Move]], bind: Bind, op: Loop, block: Block, t: int) -> list[Move]:
+        """The moves of the accumulators, ordered so that none overwrites what another still reads."""
+        plan = self.plan
+        todo = [move for _, move in later]
+        done: list[Move] = []
+        while todo:
+            for move in todo:
+                target = plan.resolve(move.target)[0]
+                if not any(plan.resolve(other.source)[0] is target for other in todo if other is not move):
+                    done.append(move)
+                    todo.remove(move)
+                    break
+            else:  # a cycle: one of them goes through a buffer of its own
+                move = todo.pop(0)
+                var = next(op.accs[k] for k, m in later if m.target == move.target)
+                aside = self.new(Var("swap", var.type), bind, block, t + 1)
+                aside.last = self.time
+                done.append(Move(move.source, Place(aside)))
+                todo.append(Move(Place(aside), move.target))
+        return done
+
+    # ----------------------------------------------------------------------- allocation
+
+    def allocate(self, program_body: Block) -> None:
+        """Give each own buffer that has no home a local C array or a piece of the workspace."""
+        plan = self.plan
+        for buffer in self.owned:
+            if buffer.home is None:
+                plan.declare.setdefault(buffer.bind, []).append(buffer)
+        free: dict[Any, list[int]] = {}
+        room = LOCAL_REALS
+
+        def place(buffer: Buffer) -> None:
+            nonlocal room
+            size = plan.sizes.product(buffer.dims, plan.sizes.bound)
+            static = size.get((), 0) if size is not None and all(isinstance(d, Const) for d in buffer.dims) else None
+            if static is not None and static <= room:
+                room -= static
+                return
+            if size is None:
+                raise CompileError(
+                    "the size of this array is not known before the call, so there is no room for it",
+                    self.spans[buffer],
+                    "make its size a number, a dim of an argument, or an Int argument, or an expression of those",
+                )
+            elem = INT if buffer.elem == INT else REAL
+            key = (elem.name, tuple(sorted(size.items(), key=lambda t: [plan.sizes.order[s] for s in t[0]])))
+            slots = free.setdefault(key, [])
+            if slots:
+                number = slots.pop()
+            else:
+                number = plan.pools.get(key, 0)
+                plan.pools[key] = number + 1
+            buffer.slot = (key, number)
+
+        def visit(block: Block) -> None:
+            here: list[Buffer] = []
+            for bind in block.binds:
+                for buffer in plan.declare.get(bind, ()):
+                    place(buffer)
+                    if buffer.slot is not None:
+                        here.append(buffer)
+                for inner in blocks_of(bind.op):
+                    visit(inner)
+                if here:
+                    end = self.ends[bind]
+                    for buffer in [b for b in here if b.last <= end]:
+                        free[buffer.slot[0]].append(buffer.slot[1])
+                        here.remove(buffer)
+            for buffer in here:
+                free[buffer.slot[0]].append(buffer.slot[1])
+
+        visit(program_body)
+
+
+def _same_subs(a: tuple[Atom, ...], b: tuple[Atom, ...]) -> bool:
+    return len(a) == len(b) and all(
+        x is y or (isinstance(x, Const) and isinstance(y, Const) and x.value == y.value) for x, y in zip(a, b)
+    )
+
+
+def uses(program: Program) -> dict[Var, int]:
+    """How often each variable is read; a dim of a type counts as two, since strides are written out again and again."""
+    count: dict[Var, int] = {}
+
+    def use(atoms: Iterable[Atom], by: int = 1) -> None:
+        for a in atoms:
+            if isinstance(a, Var):
+                count[a] = count.get(a, 0) + by
+
+    use(program.body.results)
+    for p in program.params:
+        use(type_atoms(p.type), 2)
+    for bind in all_binds(program.body):
+        op: Op = bind.op
+        use(atoms_of(op))
+        for inner in blocks_of(op):
+            use(inner.results)
+        for v in (*bind.vars, *binders_of(op)):
+            use(type_atoms(v.type), 2)
+    return count

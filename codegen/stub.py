@@ -1,0 +1,845 @@
+"""The CPython side of a compiled function, as C text that needs no Python.h.
+
+``stub(fn, ins, out)`` prints C to be compiled behind ``fn.source`` in one file: a ``METH_FASTCALL`` function that
+takes the Python arguments apart, calls the C function and makes the Python result, and a module around it. Only names
+of CPython's stable ABI are declared, so the same text serves every CPython from 3.10 on, and a machine without
+Python's headers. NumPy arrays are read where NumPy's own C API says their fields are; that is verified on an array when
+the module is bound (``hyad_bind``), and everything else that offers the buffer protocol goes through that.
+
+The module's functions: ``bind(state, numpy)`` makes the callable, ``state`` being ``(fallback, record, *constants(ins,
+out))``, which is the callable's ``__self__``; ``entry()`` gives the addresses of the C function and of the callable's
+code; ``low(k)`` a capsule of the C function under signature ``LOW_LEVEL[k]``.
+
+An argument that does not fit never raises here: the stub gives all it holds back and returns
+``fallback(reason, args, kwargs)``; the reason is a sentence, or the number of the check that failed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from hyad.core import Leaf, Node, Tree, leaves
+
+from .cfunction import CFunction, CParam
+
+MODULE = "hyad_code"
+
+LOW_LEVEL = (
+    "double (double)",
+    "double (double, void *)",
+    "double (int, double *)",
+    "double (int, double *, void *)",
+    "int (double *, intptr_t, double *, void *)",
+)
+
+# What is off the fast path is compiled without optimisation: half of what gcc would spend on a small model goes there.
+COLD = """
+#pragma GCC push_options
+#pragma GCC optimize("O0")
+"""
+HOT = """
+#pragma GCC pop_options
+"""
+
+# What every stub needs. ``offset`` is where an object keeps its type: at its end, whatever the build of CPython.
+PRELUDE = r"""
+/* ------------------------------------------------- the Python side: the stable ABI, without Python.h */
+#include <stddef.h>
+typedef ptrdiff_t Py_ssize_t;
+typedef struct _object PyObject;
+struct _typeobject;
+typedef struct { const char *name; void *call; int flags; const char *doc; } PyMethodDef;
+typedef struct { char head[%(basicsize)d]; void *init; Py_ssize_t index; PyObject *copy;
+  const char *name, *doc; Py_ssize_t size; PyMethodDef *methods; void *slots, *traverse, *clear, *free; } PyModuleDef;
+extern struct _typeobject PyFloat_Type, PyLong_Type, PyBool_Type, PyTuple_Type, PyDict_Type;
+extern struct _object _Py_NoneStruct, _Py_TrueStruct, _Py_FalseStruct;
+extern PyObject *PyExc_Exception, *PyExc_MemoryError;
+extern void Py_IncRef(PyObject *), Py_DecRef(PyObject *), PyErr_Clear(void);
+extern double PyFloat_AsDouble(PyObject *), PyLong_AsDouble(PyObject *);
+extern long long PyLong_AsLongLong(PyObject *);
+extern void *PyLong_AsVoidPtr(PyObject *), *PyCapsule_GetPointer(PyObject *, const char *);
+extern int PyType_IsSubtype(void *, void *), PyObject_IsTrue(PyObject *), PyErr_ExceptionMatches(PyObject *);
+extern int PyArg_ParseTuple(PyObject *, const char *, ...), PyUnicode_CompareWithASCIIString(PyObject *, const char *);
+extern int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *), PyDict_SetItem(PyObject *, PyObject *, PyObject *);
+extern Py_ssize_t PyTuple_Size(PyObject *), PyDict_Size(PyObject *);
+extern PyObject *PyFloat_FromDouble(double), *PyLong_FromLongLong(long long), *PyLong_FromVoidPtr(void *);
+extern PyObject *PyBool_FromLong(long), *PyErr_Occurred(void), *PyErr_NoMemory(void), *PyNumber_Index(PyObject *);
+extern PyObject *PyTuple_New(Py_ssize_t), *PyTuple_GetItem(PyObject *, Py_ssize_t), *PyDict_New(void);
+extern PyObject *PyDict_GetItemWithError(PyObject *, PyObject *), *PyObject_GetAttr(PyObject *, PyObject *);
+extern PyObject *PyUnicode_FromString(const char *), *PyUnicode_FromFormat(const char *, ...);
+extern PyObject *PyUnicode_Concat(PyObject *, PyObject *), *Py_BuildValue(const char *, ...);
+extern PyObject *PyObject_Call(PyObject *, PyObject *, PyObject *), *PyObject_CallFunctionObjArgs(PyObject *, ...);
+extern PyObject *PyCapsule_New(void *, const char *, void *);
+extern PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *), *PyModule_Create2(PyModuleDef *, int);
+#define HYAD_TYPE(o) (*(void **)((char *)(o) + %(offset)d))
+#define HYAD_IS(o, type) (HYAD_TYPE(o) == (void *)&type || PyType_IsSubtype(HYAD_TYPE(o), &type))
+
+static PyObject *hyad_floating, *hyad_integer, *hyad_npbool; /* numpy.floating, numpy.integer, numpy.bool */
+
+/* The readers of one argument give NULL, or say why it does not fit. */
+static const char *hyad_real(PyObject *o, double *x)
+{
+  const char *no = "this is not a real number";
+  if (HYAD_TYPE(o) == (void *)&PyBool_Type) return "this is a bool";
+  if (HYAD_IS(o, PyFloat_Type) || PyType_IsSubtype(HYAD_TYPE(o), hyad_floating)) {
+    *x = PyFloat_AsDouble(o);
+    if (*x == -1.0 && PyErr_Occurred()) return PyErr_Clear(), no;
+    return NULL;
+  }
+  if (!HYAD_IS(o, PyLong_Type) && !PyType_IsSubtype(HYAD_TYPE(o), hyad_integer)) return no;
+  PyObject *i = PyNumber_Index(o);
+  if (!i) return PyErr_Clear(), no;
+  *x = PyLong_AsDouble(i);
+  Py_DecRef(i);
+  if (*x == -1.0 && PyErr_Occurred()) return PyErr_Clear(), "this integer is too large for a real";
+  return NULL;
+}
+
+static const char *hyad_int(PyObject *o, long long *x)
+{
+  const char *no = "this is not an integer";
+  if (HYAD_TYPE(o) == (void *)&PyBool_Type) return "this is a bool";
+  if (!HYAD_IS(o, PyLong_Type) && !PyType_IsSubtype(HYAD_TYPE(o), hyad_integer)) return no;
+  PyObject *i = PyNumber_Index(o);
+  if (!i) return PyErr_Clear(), no;
+  *x = PyLong_AsLongLong(i);
+  Py_DecRef(i);
+  if (*x == -1 && PyErr_Occurred()) return PyErr_Clear(), "this integer does not fit in 64 bits";
+  return NULL;
+}
+
+static const char *hyad_bool(PyObject *o, int *x)
+{
+  if (o == &_Py_TrueStruct) return *x = 1, NULL;
+  if (o == &_Py_FalseStruct) return *x = 0, NULL;
+  if (HYAD_TYPE(o) != (void *)hyad_npbool) return "this is not a truth value";
+  *x = PyObject_IsTrue(o);
+  return NULL;
+}
+
+/* fallback(reason, args, kwargs); takes over the reference to reason. */
+static PyObject *hyad_fallback(PyObject *self, PyObject *reason, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+  PyObject *result = NULL, *tuple = PyTuple_New(n), *dict = PyDict_New();
+  if (!reason || !tuple || !dict) goto done;
+  for (Py_ssize_t i = 0; i < n; i++) {
+    Py_IncRef(args[i]);
+    PyTuple_SetItem(tuple, i, args[i]);
+  }
+  for (Py_ssize_t i = 0, m = names ? PyTuple_Size(names) : 0; i < m; i++)
+    if (PyDict_SetItem(dict, PyTuple_GetItem(names, i), args[n + i])) goto done;
+  result = PyObject_CallFunctionObjArgs(PyTuple_GetItem(self, 0), reason, tuple, dict, NULL);
+done:
+  Py_DecRef(reason), Py_DecRef(tuple), Py_DecRef(dict);
+  return result;
+}
+
+static void hyad_drop(int n, PyObject **items)
+{
+  for (int i = 0; i < n; i++) Py_DecRef(items[i]);
+}
+
+static PyObject *hyad_reason(const char *wants, const char *why, Py_ssize_t got, Py_ssize_t want)
+{
+  PyObject *left = PyUnicode_FromString(wants), *right = PyUnicode_FromFormat(why, got, want);
+  PyObject *whole = left && right ? PyUnicode_Concat(left, right) : NULL;
+  Py_DecRef(left), Py_DecRef(right);
+  return whole;
+}
+"""
+
+ARRAYS = r"""
+/* Arrays. NumPy's PyArrayObject_fields, whose layout is part of NumPy's ABI, and the buffer protocol. */
+typedef struct { void *buf; PyObject *obj; Py_ssize_t len, itemsize; int readonly, ndim; char *format;
+  Py_ssize_t *shape, *strides, *suboffsets; void *internal; } Py_buffer;
+typedef struct { char head[%(basicsize)d]; char *data; int ndim; Py_ssize_t *shape, *strides;
+  PyObject *base, *dtype; int flags; } hyad_ndarray;
+extern int PyObject_GetBuffer(PyObject *, Py_buffer *, int), PyBuffer_IsContiguous(const Py_buffer *, char);
+extern int PyObject_HasAttrString(PyObject *, const char *);
+extern void PyBuffer_Release(Py_buffer *), *PyMem_Malloc(size_t), PyMem_Free(void *);
+enum { HYAD_REAL, HYAD_INT, HYAD_BOOL };
+enum { HYAD_CONTIGUOUS = 0x1, HYAD_ALIGNED = 0x100, HYAD_WRITEABLE = 0x400 };
+static const int hyad_itemsize[] = {sizeof(%(real)s), sizeof(long long), 1};
+static void *hyad_array_type;                   /* numpy.ndarray; NULL where the layout is not the known one */
+static PyObject *hyad_dtype[3], *hyad_empty;    /* by kind; numpy.empty */
+static int hyad_typenum[3];
+static PyObject *(*hyad_array_new)(void *, int, Py_ssize_t *, int, Py_ssize_t *, void *, int, int, PyObject *);
+
+/* An array in use: its elements and shape, and what must be given back. */
+typedef struct { void *data; Py_ssize_t *shape; int held; int *ints; Py_buffer view; } hyad_array;
+
+static const char *hyad_view(PyObject *o, hyad_array *a, int kind, int rank, int out, Py_ssize_t *got)
+{
+  Py_buffer *v = &a->view;
+  if (PyObject_GetBuffer(o, v, 0x0010 | 0x0008 | 0x0004)) { /* strides, shape, format */
+    if (PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear();
+    return "this is not such an array";
+  }
+  a->held = 1, a->data = v->buf, a->shape = v->shape;
+  const char *f = v->format ? v->format : "B";
+  const int one = 1;
+  if (*f == '@' || *f == '=' || *f == (*(const char *)&one ? '<' : '>')) f++;
+  int same = kind == HYAD_BOOL ? *f == '?' : kind == HYAD_INT ? *f == 'q' || *f == 'l' : *f == "%(format)s"[0];
+  if (!same || f[1] || v->itemsize != hyad_itemsize[kind]) return "this has another dtype";
+  *got = v->ndim;
+  if (v->ndim != rank) return "this has rank %%zd";
+  if (!PyBuffer_IsContiguous(v, 'C')) return "this is not C-contiguous";
+  if ((size_t)v->buf %% v->itemsize) return "this is not aligned";
+  if (out && v->readonly) return "this is read-only";
+  if (PyObject_HasAttrString(o, "_mask")) return "this is a masked array";
+  return NULL;
+}
+
+static Py_ssize_t hyad_count(const Py_ssize_t *shape, int rank)
+{
+  Py_ssize_t n = 1;
+  for (int i = 0; i < rank; i++) n *= shape[i];
+  return n;
+}
+
+static void hyad_give_back(hyad_array *a, int n)
+{
+  for (; n--; a++) {
+    if (a->held) PyBuffer_Release(&a->view);
+    if (a->ints) PyMem_Free(a->ints);
+  }
+}
+
+/* C keeps truth values in ints, NumPy in bytes. */
+static int hyad_to_ints(hyad_array *a, int rank)
+{
+  Py_ssize_t n = hyad_count(a->shape, rank);
+  a->ints = (size_t)n < (size_t)-1 / 16 ? PyMem_Malloc(n * sizeof(int) + 1) : NULL;
+  if (!a->ints) return PyErr_NoMemory(), -1;
+  for (Py_ssize_t i = 0; i < n; i++) a->ints[i] = ((char *)a->data)[i] != 0;
+  return 0;
+}
+
+static void hyad_from_ints(hyad_array *a, int rank)
+{
+  for (Py_ssize_t i = 0, n = hyad_count(a->shape, rank); i < n; i++) ((char *)a->data)[i] = a->ints[i] != 0;
+}
+
+static PyObject *hyad_new(hyad_array *a, int kind, int rank, Py_ssize_t *shape)
+{
+  PyObject *o;
+  a->shape = shape;
+  if (hyad_array_new) {
+    o = hyad_array_new(hyad_array_type, rank, shape, hyad_typenum[kind], NULL, NULL, 0, 0, NULL);
+    if (!o) return PyErr_NoMemory();
+    a->data = ((hyad_ndarray *)o)->data;
+    return o;
+  }
+  PyObject *dims = PyTuple_New(rank);
+  for (int i = 0; dims && i < rank; i++) PyTuple_SetItem(dims, i, PyLong_FromLongLong(shape[i]));
+  o = dims ? PyObject_CallFunctionObjArgs(hyad_empty, dims, hyad_dtype[kind], NULL) : NULL;
+  Py_DecRef(dims);
+  if (o && PyObject_GetBuffer(o, &a->view, 0)) Py_DecRef(o), o = NULL;
+  else if (o) a->held = 1, a->data = a->view.buf;
+  return o;
+}
+
+static const char *hyad_overlap(hyad_array *a, int rank, int kind, hyad_array *b, int brank, int bkind)
+{
+  char *a0 = a->data, *b0 = b->data;
+  int apart = a0 + hyad_count(a->shape, rank) * hyad_itemsize[kind] <= b0
+              || b0 + hyad_count(b->shape, brank) * hyad_itemsize[bkind] <= a0;
+  return apart ? NULL : "this shares memory with an argument or another result";
+}
+"""
+
+# The common case of reading an array, in line.
+TAKE = r"""
+static inline const char *hyad_take(PyObject *o, hyad_array *a, int kind, int rank, int out, Py_ssize_t *got)
+{
+  const int need = HYAD_CONTIGUOUS | HYAD_ALIGNED | (out ? HYAD_WRITEABLE : 0);
+  const hyad_ndarray *v = (void *)o;
+  if (HYAD_TYPE(o) == hyad_array_type && v->dtype == hyad_dtype[kind] && v->ndim == rank && (v->flags & need) == need) {
+    a->data = v->data, a->shape = v->shape;
+    return NULL;
+  }
+  return hyad_view(o, a, kind, rank, out, got);
+}
+"""
+
+# Each helper takes over its items' references, and gives NULL where one of them is NULL.
+TREES = r"""
+static int hyad_whole(int n, PyObject **items)
+{
+  int whole = 1;
+  for (int i = 0; i < n; i++) whole &= items[i] != NULL;
+  return whole;
+}
+
+static PyObject *hyad_tuple(int n, PyObject **items)
+{
+  PyObject *t = hyad_whole(n, items) ? PyTuple_New(n) : NULL;
+  if (!t) return hyad_drop(n, items), NULL;
+  for (int i = 0; i < n; i++) PyTuple_SetItem(t, i, items[i]);
+  return t;
+}
+
+static PyObject *hyad_dict(PyObject *self, int keys, int n, PyObject **items)
+{
+  PyObject *d = hyad_whole(n, items) ? PyDict_New() : NULL;
+  for (int i = 0; d && i < n; i++)
+    if (PyDict_SetItem(d, PyTuple_GetItem(self, keys + i), items[i])) Py_DecRef(d), d = NULL;
+  hyad_drop(n, items);
+  return d;
+}
+
+static PyObject *hyad_record(PyObject *self, int make, int n, PyObject **items)
+{
+  PyObject *fields = hyad_dict(self, make + 1, n, items), *none = PyTuple_New(0), *r = NULL;
+  if (fields && none) r = PyObject_Call(PyTuple_GetItem(self, make), none, fields);
+  Py_DecRef(fields), Py_DecRef(none);
+  return r;
+}
+
+/* A new reference to a field, or NULL without an exception. */
+static PyObject *hyad_item(PyObject *dict, PyObject *key)
+{
+  PyObject *o = PyDict_GetItemWithError(dict, key);
+  if (!o) PyErr_Clear();
+  Py_IncRef(o);
+  return o;
+}
+
+static PyObject *hyad_field(PyObject *record, PyObject *key)
+{
+  PyObject *o = PyObject_GetAttr(record, key);
+  if (!o && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  return o;
+}
+"""
+
+# Between calls the workspace is kept; it only grows. The GIL, held from here to the end of the C call, guards it.
+WORKSPACE = r"""
+extern void *malloc(size_t), free(void *);
+static %(real)s *hyad_work;
+static size_t hyad_work_size;
+
+static int hyad_make_room(double wanted, long long size)
+{
+  if (!(wanted < 1e18) || size > (long long)((size_t)-1 / 32)) return PyErr_NoMemory(), -1;
+  if (size < 1) size = 1;
+  if ((size_t)size <= hyad_work_size) return 0;
+  free(hyad_work);
+  hyad_work_size = 0;
+  hyad_work = malloc(size * sizeof *hyad_work);
+  if (!hyad_work) return PyErr_NoMemory(), -1;
+  hyad_work_size = size;
+  return 0;
+}
+"""
+
+# Arguments of bind after the state: numpy.floating, .integer, .bool; and for arrays ndarray, .empty, three dtypes,
+# their numbers, the capsule of NumPy's C API or None, and an array of shape (3, 4) to try the layout on.
+BIND_ARRAYS = r"""
+  PyObject *floating, *integer, *npbool, *type, *empty, *t0, *t1, *t2, *capsule, *probe;
+  int n0, n1, n2;
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOiiiOO", state, &floating, &integer, &npbool, &type, &empty, &t0, &t1, &t2,
+                        &n0, &n1, &n2, &capsule, &probe)) return -1;
+  if (hyad_empty) return 0;
+  Py_IncRef(type), Py_IncRef(empty), Py_IncRef(t0), Py_IncRef(t1), Py_IncRef(t2), Py_IncRef(capsule);
+  hyad_dtype[0] = t0, hyad_dtype[1] = t1, hyad_dtype[2] = t2;
+  hyad_typenum[0] = n0, hyad_typenum[1] = n1, hyad_typenum[2] = n2;
+  const hyad_ndarray *a = (void *)probe;
+  Py_buffer v;
+  if (PyObject_GetBuffer(probe, &v, 0x0010 | 0x0008)) return -1;
+  const int need = HYAD_CONTIGUOUS | HYAD_ALIGNED | HYAD_WRITEABLE;
+  void **api = capsule == &_Py_NoneStruct ? NULL : PyCapsule_GetPointer(capsule, NULL);
+  PyErr_Clear();
+  unsigned abi = api ? ((unsigned (*)(void))api[0])() : 0; /* PyArray_GetNDArrayCVersion: 1.x or 2.x */
+  if ((abi == 0x01000009 || abi == 0x02000000) && HYAD_TYPE(probe) == (void *)type && a->data == v.buf && a->ndim == 2
+      && a->shape[0] == 3 && a->shape[1] == 4 && a->dtype == t0 && (a->flags & need) == need) {
+    hyad_array_type = type;
+    *(void **)&hyad_array_new = api[93]; /* PyArray_New */
+  }
+  PyBuffer_Release(&v);
+  hyad_empty = empty;
+"""
+
+BIND_SCALARS = r"""
+  PyObject *floating, *integer, *npbool;
+  if (!PyArg_ParseTuple(args, "OOOO", state, &floating, &integer, &npbool)) return -1;
+"""
+
+MODULE_TEXT = r"""
+static int hyad_bind_types(PyObject *args, PyObject **state)
+{%(bind)s
+  if (hyad_floating) return 0;
+  Py_IncRef(floating), Py_IncRef(integer), Py_IncRef(npbool);
+  hyad_floating = floating, hyad_integer = integer, hyad_npbool = npbool;
+  return 0;
+}
+
+static PyMethodDef hyad_def = {"%(name)s", (void *)hyad_call, 0x0082 /* METH_FASTCALL | METH_KEYWORDS */, %(doc)s};
+
+static PyObject *hyad_bind(PyObject *self, PyObject *args)
+{
+  PyObject *state;
+  return hyad_bind_types(args, &state) ? NULL : PyCFunction_NewEx(&hyad_def, state, NULL);
+}
+
+static PyObject *hyad_entry(PyObject *self, PyObject *none)
+{
+  return Py_BuildValue("NN", PyLong_FromVoidPtr((void *)hyad_f), PyLong_FromVoidPtr((void *)hyad_call));
+}
+%(extra)s
+static PyMethodDef hyad_methods[] = {
+  {"bind", (void *)hyad_bind, 0x0001},
+  {"entry", (void *)hyad_entry, 0x0004},
+%(methods)s  {0}};
+static PyModuleDef hyad_module = {{0}, 0, 0, 0, "%(module)s", 0, -1, hyad_methods};
+__attribute__((visibility("default"))) PyObject *PyInit_%(module)s(void)
+{
+  return PyModule_Create2(&hyad_module, 3);
+}
+"""
+
+TIER = r"""
+/* Compiled again, better: from then on calls go there. */
+static PyObject *hyad_redirect(PyObject *self, PyObject *address)
+{
+  *(void **)&hyad_next = PyLong_AsVoidPtr(address);
+  Py_IncRef(&_Py_NoneStruct);
+  return &_Py_NoneStruct;
+}
+"""
+
+_CAST = re.compile(r"\(\s*(?:size_t|ptrdiff_t|double|(?:unsigned\s+)?(?:long\s+long|long|int))\s*\)")
+
+
+def constants(ins: tuple[Tree, ...], out: Tree) -> tuple[object, ...]:
+    """The field names and record makers that the stub finds in its state, in the order in which it counts them."""
+    found: list[object] = []
+
+    def walk(tree: Tree) -> None:
+        if isinstance(tree, Node):
+            if tree.keys is not None:
+                found.extend([tree.make, *tree.keys])
+            for item in tree.items:
+                walk(item)
+
+    for tree in (*ins, out):
+        walk(tree)
+    return tuple(found)
+
+
+def low_level(fn: CFunction) -> tuple[int, ...]:
+    """Which of ``LOW_LEVEL`` the function offers: those of a real function of real scalars, or of one real vector."""
+    real = len(fn.results) == 1 and fn.results[0] == CParam(fn.results[0].name) and fn.workspace is None
+    if real and fn.params and all(p.elem == "real" and not p.dims for p in fn.params):
+        return (0, 1, 2, 3, 4) if len(fn.params) == 1 else (2, 3, 4)
+    vector = real and fn.dtype == "f64" and len(fn.params) == 1
+    if vector and fn.params[0].elem == "real" and len(fn.params[0].dims) == 1:
+        return (2, 3, 4)
+    return ()
+
+
+def needs_arrays(fn: CFunction) -> bool:
+    """Whether ``bind`` takes NumPy's array type and the rest of it too."""
+    return any(p.dims for p in (*fn.params, *fn.results))
+
+
+def stub(fn: CFunction, ins: tuple[Tree, ...], out: Tree, tier: bool = False) -> str:
+    """The C text that follows ``fn.source``. ``tier`` adds ``redirect(address)``, which sends all calls elsewhere.
+
+    ValueError where the trees or the dims do not fit the function: the caller's mistake, not a user's.
+    """
+    return _Stub(fn, ins, out, tier).text()
+
+
+class _Stub:
+    """Prints one stub: the state is what several parts of the text must agree on."""
+
+    def __init__(self, fn: CFunction, ins: tuple[Tree, ...], out: Tree, tier: bool):
+        if sum(map(leaves, ins)) != len(fn.params) or leaves(out) != len(fn.results):
+            raise ValueError(f"{fn.name}: the trees have not as many leaves as there are parameters and results")
+        self.fn, self.ins, self.out, self.tier = fn, ins, out, tier
+        self.arrays = needs_arrays(fn)
+        self.slots = sum(1 for p in (*fn.params, *fn.results) if p.dims)  # hyad_arrays, "a" in the C text
+        self.wants: list[str] = []  # what each place that can refuse an argument wants
+        self.sizes: list[str] = []  # the C functions that compute sizes
+        self.lines: list[str] = []  # of the body of hyad_call
+        self.kept = 0  # fields of dicts and records, held during the call
+        self.nodes = 0
+        self.constant = 2  # the state's next constant; before them stand the fallback and the record
+
+    # -- reading arguments
+
+    def refuse(self, wants: str) -> str:
+        """The end of a test that an argument failed, ``why`` being set."""
+        if wants not in self.wants:
+            self.wants.append(wants)
+        return f"{{ at = {self.wants.index(wants)}; goto misfit; }}"
+
+    def wanted(self, p: CParam, out: bool = False) -> str:
+        dtype = {"real": "float64" if self.fn.dtype == "f64" else "float32", "int": "int64", "bool": "bool"}[p.elem]
+        if not p.dims:
+            noun = {"real": "a real number", "int": "an integer", "bool": "a truth value"}[p.elem]
+        else:
+            shape = f"({', '.join(map(str, p.dims))}{',' if len(p.dims) == 1 else ''})"
+            noun = f"a {'writeable ' if out else ''}C-contiguous {dtype} array of shape {shape}"
+        return f"{'out' if out else 'argument ' + p.name} wants {noun}; "
+
+    def read_tree(self, tree: Tree, expr: str, argument: int, params: list[tuple[int, CParam]]) -> None:
+        if isinstance(tree, Leaf):
+            self.read_leaf(expr, *params.pop(0))
+            return
+        node, n = f"t{self.nodes}", len(tree.items)
+        self.nodes += 1
+        self.lines.append(f"PyObject *{node} = {expr};")
+        if tree.keys is None:
+            refuse = self.refuse(f"argument {argument} wants a tuple of {n}; ")
+            self.lines += [
+                f'if (!HYAD_IS({node}, PyTuple_Type)) {{ why = "this is not a tuple"; {refuse} }}',
+                f'if ((got = PyTuple_Size({node})) != {n}) {{ why = "this has %zd items"; {refuse} }}',
+            ]
+            for i, item in enumerate(tree.items):
+                self.read_tree(item, f"PyTuple_GetItem({node}, {i})", argument, params)
+            return
+        make, self.constant = self.constant, self.constant + 1 + n
+        if tree.make is None:
+            refuse = self.refuse(f"argument {argument} wants a dict with the keys {', '.join(tree.keys)}; ")
+            get = "hyad_item"
+            self.lines += [
+                f'if (!HYAD_IS({node}, PyDict_Type)) {{ why = "this is not a dict"; {refuse} }}',
+                f'if ((got = PyDict_Size({node})) != {n}) {{ why = "this has %zd keys"; {refuse} }}',
+            ]
+        else:
+            kind = getattr(tree.make, "__name__", "record")
+            refuse = self.refuse(f"argument {argument} wants a {kind} with the fields {', '.join(tree.keys)}; ")
+            get = "hyad_field"
+            if isinstance(tree.make, type):
+                self.lines.append(
+                    f"if (HYAD_TYPE({node}) != (void *)PyTuple_GetItem(self, {make})) "
+                    f'{{ why = "this is of another type"; {refuse} }}'
+                )
+        for i, item in enumerate(tree.items):
+            field = f"keep[{self.kept}]"
+            self.kept += 1
+            self.lines.append(
+                f"if (!({field} = {get}({node}, PyTuple_GetItem(self, {make + 1 + i})))) "
+                f'{{ why = "this lacks one of them"; {refuse} }}'
+            )
+            self.read_tree(item, field, argument, params)
+
+    def read_leaf(self, expr: str, i: int, p: CParam) -> None:
+        refuse = self.refuse(self.wanted(p))
+        if p.dims:
+            a, kind = self.param[i], f"HYAD_{p.elem.upper()}"
+            self.lines.append(f"if ((why = hyad_take({expr}, &{a}, {kind}, {len(p.dims)}, 0, &got))) {refuse}")
+            for axis, dim in enumerate(p.dims):
+                if isinstance(dim, str) and dim not in self.known:
+                    self.known[dim] = f"d{len(self.known)}"
+                    self.lines.append(f"const long long {self.known[dim]} = {a}.shape[{axis}];")
+                else:
+                    self.same_size(a, axis, dim, refuse)
+            if p.elem == "bool":
+                self.lines.append(f"if (hyad_to_ints(&{a}, {len(p.dims)})) goto fail;")
+            return
+        o, x = f"o{i}", f"x{i}"
+        self.lines.append(f"PyObject *const {o} = {expr};")
+        if p.elem == "bool":
+            self.lines.append(f"int {x}; if ((why = hyad_bool({o}, &{x}))) {refuse}")
+        elif p.elem == "int":
+            self.lines.append(f"long long {x}; if ((why = hyad_int({o}, &{x}))) {refuse}")
+        else:  # an exact float is the common case
+            self.lines.append(
+                f"double {x}; if (HYAD_TYPE({o}) == (void *)&PyFloat_Type) {x} = PyFloat_AsDouble({o}); "
+                f"else if ((why = hyad_real({o}, &{x}))) {refuse}"
+            )
+
+    def same_size(self, a: str, axis: int, dim: int | str, refuse: str) -> None:
+        want = str(dim) if isinstance(dim, int) else self.known[dim]
+        name = "must be" if isinstance(dim, int) else f"where {dim} is"
+        self.lines.append(
+            f"if ((got = {a}.shape[{axis}]) != (want = {want})) "
+            f'{{ why = "its dimension {axis + 1} is %zd, {name} %zd"; {refuse} }}'
+        )
+
+    # -- sizes: C expressions over the dims and the integer parameters
+
+    def size(self, expr: int | str) -> tuple[str, str]:
+        """C text of a size, and of the same computed so that it cannot overflow."""
+        if isinstance(expr, int) or expr in self.known:
+            value = str(expr) if isinstance(expr, int) else self.known[expr]
+            return value, "0.0"
+        integers = {p.name: f"x{i}" for i, p in enumerate(self.fn.params) if p.elem == "int" and not p.dims}
+        given = {**self.known, **integers}
+        if expr in given:
+            return given[expr], "0.0"
+        used = [n for n in given if re.search(rf"\b{re.escape(n)}\b", expr)]
+        loose = _CAST.sub("", expr)
+        wide = "double" if re.fullmatch(r"(?:[\w\s+\-*/()?:=!,.]|<(?!<)|>(?!>))*", loose) else "__int128"
+        name = f"hyad_size{len(self.sizes)}"
+        of = {t: ", ".join(f"{t} {n}" for n in used) or "void" for t in ("long long", wide)}
+        self.sizes.append(
+            f"static long long {name}({of['long long']}) {{ return {expr}; }}\n"
+            f"static double {name}_wide({of[wide]}) {{ return {loose}; }}"
+        )
+        args = ", ".join(given[n] for n in used)
+        return f"{name}({args})", f"{name}_wide({args})"
+
+    # -- results
+
+    def make_results(self) -> None:
+        several = len(self.fn.results) > 1
+        if several and self.arrays:
+            refuse = self.refuse(f"out wants a tuple of {len(self.fn.results)}, None where there is no array to fill; ")
+            self.lines += [
+                f'if (out && !HYAD_IS(out, PyTuple_Type)) {{ why = "this is not a tuple"; {refuse} }}',
+                f"if (out && (got = PyTuple_Size(out)) != {len(self.fn.results)}) "
+                f'{{ why = "this has %zd items"; {refuse} }}',
+            ]
+        for j, r in enumerate(self.fn.results):
+            given = f"PyTuple_GetItem(out, {j})" if several else "out"
+            if not r.dims:
+                self.lines.append(f"{self.fn.ctype(r.elem)} s{j} = 0;")
+                if self.takes_out:
+                    refuse = self.refuse("out wants None for a scalar result; ")
+                    test = f"out && {given} != &_Py_NoneStruct"
+                    self.lines.append(f'if ({test}) {{ why = "this is not None"; {refuse} }}')
+                continue
+            rank, kind, a = len(r.dims), f"HYAD_{r.elem.upper()}", self.result[j]
+            refuse = self.refuse(self.wanted(r, out=True))
+            sizes = [self.size(d) for d in r.dims]
+            for _, wide in sizes:
+                if wide != "0.0":
+                    self.lines.append(f"if (!({wide} < 1e18)) {{ PyErr_NoMemory(); goto fail; }}")
+            self.lines.append(f"Py_ssize_t shape{j}[] = {{{', '.join(value for value, _ in sizes)}}};")
+            for axis, dim in enumerate(r.dims):
+                if isinstance(dim, str) and dim not in self.known:
+                    negative = self.refuse(f"the result's size {dim} must not be negative; ")
+                    self.lines.append(f'if ((got = shape{j}[{axis}]) < 0) {{ why = "it is %zd"; {negative} }}')
+            self.lines += [
+                f"if (out && {given} != &_Py_NoneStruct) {{",
+                f"if ((why = hyad_take({given}, &{a}, {kind}, {rank}, 1, &got))) {refuse}",
+            ]
+            for axis in range(rank):
+                self.lines.append(
+                    f"if ((got = {a}.shape[{axis}]) != (want = shape{j}[{axis}])) "
+                    f'{{ why = "its dimension {axis + 1} is %zd, must be %zd"; {refuse} }}'
+                )
+            others = [(self.param[i], self.fn.params[i]) for i in self.param]
+            others += [(self.result[i], self.fn.results[i]) for i in self.result if i < j]
+            for b, other in others:
+                self.lines.append(
+                    f"if ((why = hyad_overlap(&{a}, {rank}, {kind}, &{b}, {len(other.dims)}, "
+                    f"HYAD_{other.elem.upper()}))) {refuse}"
+                )
+            self.lines += [
+                f"Py_IncRef({self.object[j]} = {given});",
+                f"}} else if (!({self.object[j]} = hyad_new(&{a}, {kind}, {rank}, shape{j}))) goto fail;",
+            ]
+            if r.elem == "bool":
+                self.lines.append(f"if (hyad_to_ints(&{a}, {rank})) goto fail;")
+
+    def call(self) -> None:
+        fn = self.fn
+        args = [
+            f"{self.param[i]}.{'ints' if p.elem == 'bool' else 'data'}" if p.dims else f"x{i}"
+            for i, p in enumerate(fn.params)
+        ]
+        args += [self.known[d] for d in fn.dims]
+        if fn.workspace is not None:
+            value, wide = self.size(int(fn.workspace) if fn.workspace.strip().isdigit() else fn.workspace)
+            if wide == "0.0":
+                wide = f"(double){value}"
+            self.lines.append(f"if (hyad_make_room({wide}, {f'{wide} < 1e18 ? {value} : 0'})) goto fail;")
+        if fn.returns_value:
+            self.lines.append(f"s0 = hyad_f({', '.join(args)});")
+            return
+        for j, r in enumerate(fn.results):
+            field = "ints" if r.elem == "bool" else "data"
+            args.append(f"{self.result[j]}.{field}" if r.dims else f"&s{j}")
+        if fn.workspace is not None:
+            args.append("hyad_work")
+        call = f"hyad_f({', '.join(args)});"
+        self.lines.append(f"if ((failed = {call[:-1]})) goto check;" if fn.fallible else call)
+        for j, r in enumerate(fn.results):
+            if r.dims and r.elem == "bool":
+                self.lines.append(f"hyad_from_ints(&{self.result[j]}, {len(r.dims)});")
+
+    def build(self, tree: Tree, results: list[tuple[int, CParam]]) -> str:
+        """A C expression that makes the Python result."""
+        if isinstance(tree, Leaf):
+            j, r = results.pop(0)
+            if r.dims:
+                return self.object[j]
+            make = {"real": "PyFloat_FromDouble", "int": "PyLong_FromLongLong", "bool": "PyBool_FromLong"}[r.elem]
+            return f"{make}(s{j}{' != 0' if r.elem == 'bool' else ''})"
+        n, make = len(tree.items), self.constant
+        if tree.keys is not None:
+            self.constant += 1 + n
+        parts = [self.build(item, results) for item in tree.items]
+        items = f"(PyObject *[]){{{', '.join(parts)}}}" if parts else "NULL"
+        if tree.keys is None:
+            return f"hyad_tuple({n}, {items})"
+        return (
+            f"hyad_dict(self, {make + 1}, {n}, {items})"
+            if tree.make is None
+            else (f"hyad_record(self, {make}, {n}, {items})")
+        )
+
+    # -- the whole
+
+    def text(self) -> str:
+        fn = self.fn
+        self.known: dict[str, str] = {}  # named dim -> C variable
+        inputs = [i for i, p in enumerate(fn.params) if p.dims]
+        outputs = [j for j, r in enumerate(fn.results) if r.dims]
+        self.param = {i: f"a[{s}]" for s, i in enumerate(inputs)}  # a parameter's hyad_array
+        self.result = {j: f"a[{len(inputs) + s}]" for s, j in enumerate(outputs)}  # a result's
+        self.object = {j: f"r[{s}]" for s, j in enumerate(outputs)}  # a result's Python object
+        self.takes_out = bool(outputs)
+        params = list(enumerate(fn.params))
+        for k, tree in enumerate(self.ins):
+            self.read_tree(tree, f"args[{k}]", k + 1, params)
+        missing = [d for d in fn.dims if d not in self.known]
+        if missing:
+            raise ValueError(f"{fn.name}: no array parameter has the dim {missing[0]}")
+        self.make_results()
+        self.call()
+        result = self.build(self.out, list(enumerate(fn.results)))
+        return "".join(
+            [
+                COLD,
+                _fill(PRELUDE, fn),
+                _fill(ARRAYS, fn) if self.arrays else "",
+                TREES if any(isinstance(t, Node) for t in (*self.ins, self.out)) else "",
+                _fill(WORKSPACE, fn) if fn.workspace is not None else "",
+                HOT,
+                TAKE if self.arrays else "",
+                f"\n{fn.prototype};\nstatic {_pointer(fn)} = {fn.name};\n",
+                "static PyObject *(*hyad_next)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);\n" * self.tier,
+                "\n".join(self.sizes),
+                self.function(result),
+                COLD,
+                self.module(),
+                HOT,
+            ]
+        )
+
+    def function(self, result: str) -> str:
+        """The function that Python calls."""
+        n = len(self.ins)
+        count = self.refuse(f"{self.fn.name} takes {n} argument{'s' * (n != 1)}; ")
+        keywords = self.refuse(f"{self.fn.name} takes its arguments by position{', and out=' * self.takes_out}; ")
+        head = ["PyObject *result = NULL;", "const char *why;", "Py_ssize_t got = 0, want = 0;", "int at;"]
+        release = []
+        if self.slots:
+            head.append(f"hyad_array a[{self.slots}];")
+            head += [f"a[{s}].held = 0, a[{s}].ints = NULL;" for s in range(self.slots)]
+            release.append(f"hyad_give_back(a, {self.slots});")
+        if self.kept:
+            head.append(f"PyObject *keep[{self.kept}] = {{0}};")
+            release.append(f"hyad_drop({self.kept}, keep);")
+        drop = []
+        if self.takes_out:
+            head += ["PyObject *out = NULL;", f"PyObject *r[{len(self.object)}] = {{0}};"]
+            drop = [f"hyad_drop({len(self.object)}, r);"]
+        if self.fn.fallible:
+            head.append("int failed = 0;")
+        if self.tier:
+            head.append("if (hyad_next) return hyad_next(self, args, n, names);")
+        if self.takes_out:
+            head += [
+                "if (names) {",
+                'if (PyTuple_Size(names) != 1 || PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "out")) '
+                f'{{ why = "there are others"; {keywords} }}',
+                "if ((out = args[n]) == &_Py_NoneStruct) out = NULL;",
+                "}",
+            ]
+        else:
+            head.append(f'if (names) {{ why = "there are keyword arguments"; {keywords} }}')
+        head.append(f'if ((got = n) != {n}) {{ why = "there are %zd"; {count} }}')
+        # One block, so that no jump to a label enters the scope of what it declares.
+        body = ["{", *self.lines, f"result = {result};", *release, "return result;", "}"]
+        tail = ["misfit:", *release, *drop, "if (PyErr_Occurred()) return NULL;"]
+        tail.append("return hyad_fallback(self, hyad_reason(hyad_wants[at], why, got, want), args, n, names);")
+        if any("goto fail;" in line for line in self.lines):
+            tail += ["fail:", *release, *drop, "return NULL;"]
+        if self.fn.fallible:
+            tail += ["check:", *release, *drop]
+            tail.append("return hyad_fallback(self, PyLong_FromLongLong(failed), args, n, names);")
+        wants = "\n".join(f"  {_quote(w)}," for w in self.wants)
+        lines = "\n".join("  " + line for line in [*head, *body, *tail])
+        return (
+            f"\nstatic const char *const hyad_wants[] = {{\n{wants}\n}};\n\n"
+            "static PyObject *hyad_call(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)\n"
+            f"{{\n{lines}\n}}\n"
+        )
+
+    def module(self) -> str:
+        fn = self.fn
+        extra, methods = TIER * self.tier, '  {"redirect", (void *)hyad_redirect, 0x0008},\n' * self.tier
+        if low_level(fn):
+            extra += self.low()
+            methods += '  {"low", (void *)hyad_low, 0x0008},\n'
+        names = [p.name for p in fn.params] if all(isinstance(t, Leaf) for t in self.ins) else []
+        names = names or [f"argument{k + 1}" for k in range(len(self.ins))]
+        signature = ", ".join([*names, *["/"] * bool(names), *["*, out=None"] * self.takes_out])
+        return MODULE_TEXT % {
+            "bind": BIND_ARRAYS if self.arrays else BIND_SCALARS,
+            "name": fn.name,
+            "doc": _quote(f"{fn.name}({signature})\n--\n\n"),
+            "extra": extra,
+            "methods": methods,
+            "module": MODULE,
+        }
+
+    def low(self) -> str:
+        """The function under each of the signatures that SciPy's LowLevelCallable knows; a failed check, or another
+        number of arguments, gives NaN, for such a function cannot raise."""
+        fn, count = self.fn, len(self.fn.params)
+        if fn.params[0].dims:
+            dim = fn.params[0].dims[0]
+            count = dim if isinstance(dim, int) else None
+            args = ["x", *(["n"] if fn.dims else [])]
+        else:
+            args = [f"x[{i}]" for i in range(count)]
+        if fn.returns_value:
+            body = f"return hyad_f({', '.join(args)});"
+        else:
+            call = f"hyad_f({', '.join([*args, '&y'])})"
+            body = f"{fn.ctype('real')} y = 0; "
+            body += f'return {call} ? __builtin_nan("") : y;' if fn.fallible else f"{call}; return y;"
+        wrong = f'if (n != {count}) return __builtin_nan(""); ' if count is not None else ""
+        scalar = fn.params[0].dims == () and count == 1
+        return (
+            f"\nstatic double hyad_low2(int n, double *x) {{ {wrong}{body} }}\n"
+            "static double hyad_low3(int n, double *x, void *data) { return hyad_low2(n, x); }\n"
+            "static int hyad_low4(double *x, ptrdiff_t n, double *y, void *data)\n"
+            f"{{ {f'if (n != {count}) return 0; ' if count is not None else ''}*y = hyad_low2(n, x); return 1; }}\n"
+            + (
+                "static double hyad_low0(double x) { return hyad_low2(1, &x); }\n"
+                "static double hyad_low1(double x, void *data) { return hyad_low2(1, &x); }\n" * scalar
+            )
+            + "static PyObject *hyad_low(PyObject *self, PyObject *k)\n{\n"
+            f"  static void *const to[] = {{{'hyad_low0, hyad_low1' if scalar else 'NULL, NULL'}, "
+            "hyad_low2, hyad_low3, hyad_low4};\n"
+            f"  static const char *const as[] = {{{', '.join(map(_quote, LOW_LEVEL))}}};\n"
+            "  const long long i = PyLong_AsLongLong(k);\n"
+            "  return PyCapsule_New(to[i], as[i], NULL);\n}\n"
+        )
+
+
+def _fill(template: str, fn: CFunction) -> str:
+    size = object.__basicsize__
+    real = fn.ctype("real")
+    offset = size - (8 if sys.maxsize > 2**32 else 4)
+    return template % {"basicsize": size, "offset": offset, "real": real, "format": "d" if real == "double" else "f"}
+
+
+def _pointer(fn: CFunction) -> str:
+    """The declarator of a constant pointer to the function, so that the stub's own names may shadow it."""
+    left, right = fn.prototype.split(f" {fn.name}(", 1)
+    return f"{left} (*const hyad_f)({right}"
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

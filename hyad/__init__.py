@@ -1,0 +1,1 @@
+"""hyad: symbolic differentiation of Hy models, with code generation."""

@@ -1,0 +1,766 @@
+"""The builder: every typed program is made through it, one operation at a time.
+
+It types each operation, folds constants, applies ``rules.hy``, shares common subexpressions (hash-consing, scoped: a
+value computed in an enclosing block is reused, one from a branch never escapes it), keeps integers in affine normal
+form and proves index bounds with them. So every pass that rebuilds a program gets these for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Scalar,
+    Type,
+    Var,
+    binders_of,
+    blocks_of,
+)
+from .errors import HyadError, ModelTypeError, Span
+from .primitives import PRIMITIVES
+from .rewrite import rewrite
+
+COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
+TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
+INT_MAX = 2**63 - 1
+
+
+def type_of(atom: Atom) -> Type:
+    """The type of an atom of typed core."""
+    return atom.type  # type: ignore[union-attr, return-value]
+
+
+def real(value: float, soft: bool = False) -> Const:
+    return Const(float(value), REAL, soft)
+
+
+def integer(value: int) -> Const:
+    return Const(int(value), INT)
+
+
+ZERO, ONE = real(0.0, soft=True), real(1.0, soft=True)
+
+
+# ---------------------------------------------------------------------------------- affine integers
+
+Affine = tuple[int, dict[Var, int]]  # constant, coefficients (none is 0)
+
+
+def affine_add(a: Affine, b: Affine, scale: int = 1) -> Affine:
+    terms = dict(a[1])
+    for v, k in b[1].items():
+        total = terms.get(v, 0) + scale * k
+        if total:
+            terms[v] = total
+        else:
+            terms.pop(v, None)
+    return a[0] + scale * b[0], terms
+
+
+def affine_key(a: Affine) -> tuple:
+    return ("affine", a[0], frozenset((id(v), k) for v, k in a[1].items()))
+
+
+# ---------------------------------------------------------------------------------------- the builder
+
+
+class Scope:
+    """An open block: its bindings and the variables they bind, the values that it can share, the facts
+    ``affine >= 0`` that hold in it; for the body of a loop, the loop's index."""
+
+    __slots__ = ("binds", "vars", "shared", "facts", "index")
+
+    def __init__(self, index: Var | None = None) -> None:
+        self.binds: list[Bind] = []
+        self.vars: set[Var] = set()
+        self.shared: dict[tuple, Any] = {}
+        self.facts: list[Affine] = []
+        self.index = index
+
+
+class Builder:
+    """Builds one program. ``plain`` turns rewriting and sharing off: the stages before the optimiser.
+
+    ``span`` is the place that new bindings are said to come from; passes set it as they go.
+    """
+
+    def __init__(self, plain: bool = False) -> None:
+        self.plain = plain
+        self.scopes = [Scope()]
+        self.definitions: dict[Var, Prim] = {}
+        self.affines: dict[Var, Affine] = {}
+        self.counts: dict[Var, Atom] = {}  # loop index -> trip count
+        self.sizes: set[Var] = set()  # integers known to be >= 0
+        self.span: Span | None = None
+        self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
+
+    # ------------------------------------------------------------------------------------- emission
+
+    def emit(self, op: Any, types: Sequence[Type], names: Sequence[str] = (), given: bool = False) -> tuple[Var, ...]:
+        """Append ``op``; new variables of ``types``."""
+        span = self.span
+        out = tuple(
+            Var(names[i] if i < len(names) else "t", t, span, given and i < len(names)) for i, t in enumerate(types)
+        )
+        scope = self.scopes[-1]
+        scope.binds.append(Bind(out, op, span))
+        scope.vars.update(out)
+        return out
+
+    def shared(self, key: tuple) -> Any:
+        for scope in reversed(self.scopes):
+            found = scope.shared.get(key)
+            if found is not None:
+                return found
+        return None
+
+    @contextmanager
+    def region(self, scope: Scope | None = None) -> Iterator[Scope]:
+        """A nested block under construction (or one taken up again); ``close`` makes the ``Block``."""
+        scope = scope or Scope()
+        self.scopes.append(scope)
+        try:
+            yield scope
+        finally:
+            self.scopes.pop()
+
+    @staticmethod
+    def close(scope: Scope, results: Sequence[Atom]) -> Block:
+        return Block(tuple(scope.binds), tuple(results))
+
+    def block(self) -> tuple[Bind, ...]:
+        """The bindings of the outermost block."""
+        return tuple(self.scopes[0].binds)
+
+    # -------------------------------------------------------------------------------------- scalars
+
+    def number(self, value: float, like: Any = REAL, soft: bool = False) -> Const:
+        if like == INT and float(value).is_integer():
+            return Const(int(value), INT, soft)
+        return Const(float(value), REAL, soft)
+
+    def to_real(self, atom: Atom) -> Atom:
+        """An ``Int`` (or ``Bool``) as a ``Real``."""
+        if type(atom) is Const:
+            return atom if atom.type == REAL else Const(float(atom.value), REAL, atom.soft)
+        return atom if atom.type == REAL else self.prim("real", atom)
+
+    def fold(self, name: str, *args: Const) -> Const | None:
+        """The constant that a primitive gives on constants; None where it has none (an integer overflow)."""
+        row = PRIMITIVES[name]
+        wanted, result = row.result(tuple(a.type for a in args))  # type: ignore[misc]
+        values = [float(a.value) if w == REAL else a.value for a, w in zip(args, wanted)]
+        with np.errstate(all="ignore"):
+            try:
+                value = row.python(*values)
+            except (ArithmeticError, ValueError):
+                return None
+        soft = all(a.soft for a in args)
+        if result == INT:
+            if name in ("+", "-", "*", "neg"):
+                value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}[name](*values)
+            value = int(value)
+            return Const(value, INT, soft) if abs(value) <= INT_MAX else None
+        return Const(bool(value) if result == BOOL else float(value), result, soft)
+
+    def key(self, atom: Atom) -> Any:
+        if type(atom) is Const:
+            return (atom.type, repr(atom.value), atom.soft)
+        return atom
+
+    def prim(self, name: str, *args: Atom, hint: str | None = None, given: bool = False) -> Atom:
+        """One scalar operation; the atom that holds its value."""
+        row = PRIMITIVES[name]
+        types = tuple(a.type for a in args)
+        typed = row.result(types)  # type: ignore[arg-type]
+        if typed is None:
+            raise HyadError(f"`{name}` does not work on {', '.join(map(str, types))}", self.span)
+        wanted, result = typed
+        if wanted != types:
+            args = tuple(self.to_real(a) if w == REAL else a for a, w in zip(args, wanted))
+        if not self.plain:
+            if all(type(a) is Const for a in args):
+                folded = self.fold(name, *args)  # type: ignore[arg-type]
+                if folded is not None:
+                    return folded
+            if result == INT:
+                affine = self.affine_of(name, args)
+                if affine is not None:
+                    return self.affine_atom(affine, name, args, hint, given)
+            rewritten = rewrite(name, args, self.definitions, self, wanted[-1])
+            if rewritten is not None:
+                return rewritten
+        if self.plain:
+            key = None
+        else:
+            keys = tuple(map(self.key, args))
+            if name in COMMUTATIVE and len(keys) == 2:
+                key = (name, frozenset(keys), len(set(keys)))
+            else:
+                key = (name, keys)
+            found = self.shared(key)
+            if found is not None:
+                return found
+        op = Prim(name, args)
+        (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
+        self.definitions[var] = op
+        if key is not None:
+            self.scopes[-1].shared[key] = var
+        return var
+
+    def sum(self, terms: Sequence[Atom]) -> Atom:
+        total = terms[0]
+        for t in terms[1:]:
+            total = self.prim("+", total, t)
+        return total
+
+    # --------------------------------------------------------------------------- integers and bounds
+
+    def affine(self, atom: Atom) -> Affine:
+        if type(atom) is Const:
+            return atom.value, {}
+        known = self.affines.get(atom)
+        return known if known is not None else (0, {atom: 1})
+
+    def affine_of(self, name: str, args: tuple[Atom, ...]) -> Affine | None:
+        if name == "+":
+            return affine_add(self.affine(args[0]), self.affine(args[1]))
+        if name == "-":
+            return affine_add(self.affine(args[0]), self.affine(args[1]), -1)
+        if name == "neg":
+            return affine_add((0, {}), self.affine(args[0]), -1)
+        if name == "*":
+            a, b = self.affine(args[0]), self.affine(args[1])
+            if not a[1]:
+                a, b = b, a
+            if not b[1]:
+                return affine_add((0, {}), a, b[0]) if b[0] else (0, {})
+        return None
+
+    def affine_atom(self, affine: Affine, name: str, args: tuple[Atom, ...], hint: str | None, given: bool) -> Atom:
+        """The atom of an affine value, made as ``(name args)`` unless one is at hand."""
+        constant, terms = affine
+        if not terms and abs(constant) <= INT_MAX:
+            return Const(constant, INT)
+        if constant == 0 and len(terms) == 1:
+            (var, k), *_ = terms.items()
+            if k == 1:
+                return var
+        key = affine_key(affine)
+        found = self.shared(key)
+        if found is not None:
+            return found
+        op = Prim(name, args)
+        (var,) = self.emit(op, (INT,), (hint,) if hint else (), given)
+        self.definitions[var] = op
+        self.affines[var] = affine
+        self.scopes[-1].shared[key] = var
+        if self.nonnegative(affine):
+            self.sizes.add(var)
+        return var
+
+    def nonnegative(self, affine: Affine, depth: int = 2) -> bool:
+        """Whether an affine integer is provably >= 0 here: loop indices run below their counts, sizes are >= 0,
+        and the conditions of the branches and loops around hold."""
+        if self.equal:
+            affine = self.normal(affine)
+        low = self.lower_bound(affine)
+        if low is not None and low >= 0:
+            return True
+        if depth:
+            for scope in self.scopes:
+                for fact in scope.facts:
+                    if any(v in affine[1] for v in fact[1]) and self.nonnegative(
+                        affine_add(affine, fact, -1), depth - 1
+                    ):
+                        return True
+        return False
+
+    def normal(self, affine: Affine) -> Affine:
+        """The same value with each size replaced by the one that stands for all equal to it."""
+        for v, k in list(affine[1].items()):
+            other = self.representative(v)
+            if other is not v:
+                affine = affine_add(affine_add(affine, (0, {v: 1}), -k), self.affine(other), k)
+        return affine
+
+    def lower_bound(self, affine: Affine) -> int | None:
+        for _ in range(16):
+            index = next((v for v in reversed(affine[1]) if v in self.counts), None)
+            if index is None:
+                break
+            k = affine[1][index]
+            affine = affine_add(affine, (0, {index: 1}), -k)
+            if k < 0:  # the index's largest value is its count - 1
+                affine = affine_add(affine, affine_add(self.affine(self.counts[index]), (1, {}), -1), k)
+            if self.equal:
+                affine = self.normal(affine)
+        if all(k > 0 and v in self.sizes for v, k in affine[1].items()):
+            return affine[0]
+        return None
+
+    def same_int(self, a: Atom, b: Atom) -> bool:
+        """Whether two integers are provably equal."""
+        a, b = self.representative(a), self.representative(b)
+        if a is b or (type(a) is Const and a == b):
+            return True
+        constant, terms = self.normal(affine_add(self.affine(a), self.affine(b), -1))
+        return constant == 0 and not terms
+
+    def representative(self, a: Atom) -> Atom:
+        while type(a) is Var and a in self.equal:
+            a = self.equal[a]
+        return a
+
+    def require_equal(self, a: Atom, b: Atom, message: str) -> bool:
+        """Make two sizes equal: True if they are or may be (a run-time check is then in place), False if never."""
+        if self.same_int(a, b):
+            return True
+        difference = affine_add(self.affine(a), self.affine(b), -1)
+        if not difference[1]:
+            return False
+        self.emit(Check("==", a, b, message, "shape"), ())
+        a, b = self.representative(a), self.representative(b)
+        if type(a) is Var:
+            self.equal[a] = b
+        elif type(b) is Var:
+            self.equal[b] = a
+        return True
+
+    def require_index(self, index: Atom, dim: Atom, message: str) -> bool:
+        """Make ``0 <= index < dim`` hold: False if it never does, a run-time check where it cannot be proven."""
+        i, n = self.affine(index), self.affine(self.representative(dim))
+        above = affine_add(affine_add(n, i, -1), (1, {}), -1)
+        if not i[1] and not n[1]:
+            return 0 <= i[0] < n[0]
+        if not i[1] and i[0] < 0:
+            return False
+        if self.nonnegative(i) and self.nonnegative(above):
+            return True
+        if self.nonnegative(i) and self.check_before_loop(above, message):
+            return True
+        self.emit(Check("in", index, dim, message), ())
+        self.scopes[-1].facts += [i, above]
+        return True
+
+    def require_size(self, count: Atom, message: str) -> None:
+        """Make ``count >= 0`` hold, by a run-time check where it cannot be proven."""
+        affine = self.affine(count)
+        if not self.nonnegative(affine):
+            self.emit(Check("<=", Const(0, INT), count, message, "shape"), ())
+            self.scopes[-1].facts.append(affine)
+
+    def check(self, op: Check, a: Atom, c: Atom) -> None:
+        """Repeat a check of another program here, unless it is known to hold."""
+        if op.relation == "==":
+            if self.same_int(a, c):
+                return
+            ra, rc = self.representative(a), self.representative(c)
+            if type(ra) is Var:
+                self.equal[ra] = rc
+        else:
+            i, n = self.affine(a), self.affine(c)
+            need = [affine_add(n, i, -1)] if op.relation == "<=" else [i, affine_add(affine_add(n, i, -1), (1, {}), -1)]
+            if all(map(self.nonnegative, need)):
+                return
+            self.scopes[-1].facts += need
+        self.emit(Check(op.relation, a, c, op.message, op.kind), ())
+
+    def check_before_loop(self, above: Affine, message: str) -> bool:
+        """Check once before the loop what every iteration of it needs: ``above >= 0`` for its last index."""
+        scope = self.scopes[-1]
+        if scope.index is None or above[1].get(scope.index, 0) >= 0:
+            return False
+        k = above[1][scope.index]
+        last = affine_add(self.affine(self.counts[scope.index]), (1, {}), -1)
+        above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
+        if any(v in scope.vars or v is scope.index for v in above[1]):
+            return False
+        self.scopes.pop()
+        try:
+            if not (self.nonnegative(above) or self.check_before_loop(above, message)):
+                used = self.affine_value((0, {v: -n for v, n in above[1].items() if n < 0}))
+                room = self.affine_value((above[0], {v: n for v, n in above[1].items() if n > 0}))
+                self.emit(Check("<=", used, room, message), ())
+                self.scopes[-1].facts.append(above)
+        finally:
+            self.scopes.append(scope)
+        return True
+
+    def affine_value(self, affine: Affine) -> Atom:
+        """An atom that holds an affine value."""
+        total: Atom = Const(affine[0], INT)
+        for v, k in affine[1].items():
+            total = self.prim("+", total, self.prim("*", Const(k, INT), v))
+        return total
+
+    def outside(self, size: Atom, scope: Scope) -> Atom | None:
+        """A size that was computed inside a closed region, computed again outside; None where it depends on it."""
+        terms = self.affine(size)[1]
+        if any(v in scope.vars or v is scope.index for v in terms):
+            return None
+        return self.affine_value(self.affine(size)) if size in scope.vars else size
+
+    def facts_of(self, cond: Atom, holds: bool) -> list[Affine]:
+        """What a condition between integers says about them."""
+        op = self.definitions.get(cond) if type(cond) is Var else None
+        if op is None:
+            return []
+        if op.name == "not":
+            return self.facts_of(op.args[0], not holds)
+        if op.name == "and" and holds or op.name == "or" and not holds:
+            return self.facts_of(op.args[0], holds) + self.facts_of(op.args[1], holds)
+        if len(op.args) != 2 or any(type_of(a) != INT for a in op.args):
+            return []
+        a, b = map(self.affine, op.args)
+        one: Affine = (1, {})
+        relation = op.name if holds else {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}.get(op.name)
+        if relation in (">", ">="):
+            a, b, relation = b, a, {">": "<", ">=": "<="}[relation]
+        if relation == "<":
+            return [affine_add(affine_add(b, a, -1), one, -1)]
+        if relation == "<=":
+            return [affine_add(b, a, -1)]
+        if relation == "=":
+            return [affine_add(b, a, -1), affine_add(a, b, -1)]
+        return []
+
+    # --------------------------------------------------------------------------------------- arrays
+
+    def array_op(self, name: str, args: tuple[Atom, ...], result: Type, hint: str | None, given: bool = False) -> Atom:
+        key = (name, tuple(map(self.key, args)))
+        found = None if self.plain else self.shared(key)
+        if found is not None:
+            return found
+        op = Prim(name, args)
+        (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
+        self.definitions[var] = op
+        if name not in ("update", "add-at", "undef"):  # done in place: each has its own memory
+            self.scopes[-1].shared[key] = var
+        return var
+
+    def get(self, a: Atom, *indices: Atom, hint: str | None = None, given: bool = False) -> Atom:
+        """``(get a i ...)``, in range."""
+        if not indices:
+            return a
+        t = type_of(a)
+        assert isinstance(t, Arr) and len(indices) <= t.rank
+        if not self.plain:
+            op = self.definitions.get(a) if type(a) is Var else None
+            if op is not None:
+                if op.name == "array" and type(indices[0]) is Const:
+                    return self.get(op.args[indices[0].value], *indices[1:])
+                if op.name == "array" and all(x is op.args[0] for x in op.args):
+                    return self.get(op.args[0], *indices[1:])
+                if op.name == "get":
+                    return self.get(op.args[0], *op.args[1:], *indices, hint=hint)
+                if op.name == "zeros" and len(indices) == t.rank:
+                    return Const(0.0 if t.elem == REAL else 0, t.elem, soft=True)
+                if op.name in ("update", "add-at"):
+                    past = self.get_past(op, indices)
+                    if past is not None:
+                        return past
+        return self.array_op("get", (a, *indices), t.item(len(indices)), hint, given)
+
+    def get_past(self, op: Prim, indices: tuple[Atom, ...]) -> Atom | None:
+        """Read an element that an update wrote, or one that it certainly left alone."""
+        base, *at, value = op.args
+        if len(indices) < len(at):
+            return None
+        differences = [affine_add(self.affine(i), self.affine(j), -1) for i, j in zip(indices, at)]
+        if all(not terms and c == 0 for c, terms in differences):
+            if op.name == "update":
+                return self.get(value, *indices[len(at) :])
+            return None
+        if any(not terms and c != 0 for c, terms in differences):
+            return self.get(base, *indices)
+        below = self.definitions.get(base) if type(base) is Var else None
+        if op.name == "update" and below is not None and below.name == "zeros" and len(indices) == type_of(base).rank:
+            if len(at) == len(indices):  # an element of a one-hot array
+                hit: Atom = TRUE
+                for i, j in zip(indices, at):
+                    same = self.prim("=", i, j)
+                    hit = same if hit is TRUE else self.prim("and", hit, same)
+                return self.select(hit, value, Const(0.0 if type_of(value) == REAL else 0, type_of(value), soft=True))
+        return None
+
+    def array(self, items: Sequence[Atom], hint: str | None = None, given: bool = False) -> Atom:
+        """``[x ...]`` of scalars or equally shaped arrays; at least one."""
+        first = type_of(items[0])
+        if isinstance(first, Scalar):
+            if any(type_of(x) == REAL for x in items):
+                items, first = [self.to_real(x) for x in items], REAL
+            result = Arr(first, (integer(len(items)),))
+        else:
+            result = Arr(first.elem, (integer(len(items)), *first.dims))
+        return self.array_op("array", tuple(items), result, hint, given)
+
+    def zeros(self, t: Type, hint: str | None = None) -> Atom:
+        """The zero of a type: a soft constant or an array."""
+        if isinstance(t, Scalar):
+            return Const(0.0, REAL, soft=True) if t == REAL else Const(0, t)
+        op = Prim("zeros", t.dims)
+        (var,) = self.emit(op, (t,), (hint,) if hint else ())
+        self.definitions[var] = op
+        return var
+
+    def undef(self, t: Type) -> Atom:
+        return self.array_op("undef", (), t, None)
+
+    def update(self, a: Atom, indices: Sequence[Atom], x: Atom, hint: str | None = None) -> Atom:
+        return self.array_op("update", (a, *indices, x), type_of(a), hint)
+
+    def add_at(self, a: Atom, indices: Sequence[Atom], x: Atom, hint: str | None = None) -> Atom:
+        if type(x) is Const and x.soft and x.value == 0:
+            return a
+        return self.array_op("add-at", (a, *indices, x), type_of(a), hint)
+
+    def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
+        """``function`` over the elements of arrays of one shape (scalars among them are used as they are)."""
+        shape = next(type_of(a).dims for a in arrays if isinstance(type_of(a), Arr))
+
+        def body(i: Atom) -> Atom:
+            parts = [self.get(a, i) if isinstance(type_of(a), Arr) else a for a in arrays]
+            if any(isinstance(type_of(p), Arr) for p in parts):
+                return self.elementwise(function, *parts)
+            return function(*parts)
+
+        return self.build(shape[0], body, hint=hint)
+
+    def add(self, a: Atom, b: Atom) -> Atom:
+        """The sum of two equally shaped values."""
+        if isinstance(type_of(a), Scalar):
+            return self.prim("+", a, b)
+        for x, y in ((a, b), (b, a)):
+            op = self.definitions.get(x) if type(x) is Var else None
+            if op is not None and op.name == "zeros":
+                return y
+        return self.elementwise(lambda x, y: self.prim("+", x, y), a, b)
+
+    # ---------------------------------------------------------------------------------- control flow
+
+    def type_outside(self, t: Type, scope: Scope) -> Type:
+        """The type of a region's result where the region's own variables cannot be seen."""
+        if isinstance(t, Scalar):
+            return t
+        dims = []
+        for d in t.dims:
+            size = self.outside(d, scope)
+            if size is None:
+                raise ModelTypeError(
+                    "the size of this array is only known inside a branch or an iteration",
+                    self.span,
+                    "every branch and every iteration must give the same shape",
+                )
+            dims.append(size)
+        return Arr(t.elem, tuple(dims))
+
+    def select(self, c: Atom, x: Atom, y: Atom) -> Atom:
+        """``x`` if ``c`` else ``y``, both computed."""
+        if type(c) is Const:
+            return x if c.value else y
+        if type_of(x) != type_of(y):
+            x, y = self.to_real(x), self.to_real(y)
+        rewritten = None if self.plain else rewrite("select", (c, x, y), self.definitions, self, type_of(x))
+        if rewritten is not None:
+            return rewritten
+        return self.array_op("select", (c, x, y), type_of(x), None)
+
+    def if_(
+        self,
+        cond: Atom,
+        then: tuple[Scope, Sequence[Atom]],
+        orelse: tuple[Scope, Sequence[Atom]],
+        names: Sequence[str] = (),
+        given: bool = False,
+    ) -> tuple[Var, ...]:
+        """An ``If`` of two finished regions with results of equal types; its variables."""
+        types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
+        return self.emit(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
+
+    def loop(
+        self,
+        count: Atom,
+        inits: Sequence[Atom],
+        body: Callable[..., tuple[Sequence[Atom], Sequence[Atom]]],
+        names: Sequence[str] = (),
+        index_name: str = "i",
+        acc_names: Sequence[str] = (),
+        given: bool = False,
+    ) -> tuple[Var, ...]:
+        """A ``Loop``: ``body(i, *accs)`` builds one iteration and returns (next accumulators, what is stacked)."""
+        index = Var(index_name, INT, self.span, True)
+        self.counts[index] = count
+        accs = tuple(
+            Var(acc_names[k] if k < len(acc_names) else "acc", type_of(z), self.span, k < len(acc_names))
+            for k, z in enumerate(inits)
+        )
+        with self.region(Scope(index)) as scope:
+            scope.vars.update(accs)
+            scope.facts.append(affine_add(self.affine(count), (1, {}), -1))
+            following, stacked = body(index, *accs)
+        block = self.close(scope, (*following, *stacked))
+        outs = []
+        for r in stacked:
+            t = self.type_outside(type_of(r), scope)
+            outs.append(Arr(t, (count,)) if isinstance(t, Scalar) else Arr(t.elem, (count, *t.dims)))
+        return self.emit(
+            Loop(count, index, tuple(inits), accs, block), (*(a.type for a in accs), *outs), names, given
+        )
+
+    def build(
+        self, count: Atom, body: Callable[[Atom], Atom], hint: str | None = None, given: bool = False, index_name="i"
+    ) -> Atom:
+        """``(build count (fn [i] ...))`` with one scalar or array per index."""
+        (out,) = self.loop(count, (), lambda i: ((), (body(i),)), (hint,) if hint else (), index_name, (), given)
+        return out
+
+
+# ---------------------------------------------------------------------------------------- rebuilding
+
+
+class Rebuild:
+    """Copies a program through a builder: the base of every typed pass.
+
+    ``here`` maps the old program's variables to atoms of the new one. A pass overrides ``bind`` for the operations
+    that it treats; everything else is rebuilt as it was, with sharing and folding done on the way.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        self.b = builder
+        self.here: dict[Var, Atom] = {}
+
+    def atom(self, a: Atom) -> Atom:
+        return self.here.get(a, a) if type(a) is Var else a
+
+    def atoms(self, args: Sequence[Atom]) -> tuple[Atom, ...]:
+        here = self.here
+        return tuple(here.get(a, a) if type(a) is Var else a for a in args)
+
+    def type(self, t: Type) -> Type:
+        """A type with the new program's sizes."""
+        return Arr(t.elem, self.atoms(t.dims)) if isinstance(t, Arr) else t
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        """Rebuild a block's bindings in the open scope; its results."""
+        for bind in block.binds:
+            self.b.span = bind.span
+            self.bind(bind)
+        return self.atoms(block.results)
+
+    def bind(self, bind: Bind) -> None:
+        self.copy(bind)
+
+    def copy(self, bind: Bind) -> None:
+        """Rebuild one binding as it is."""
+        op, b = bind.op, self.b
+        if type(op) is Prim:
+            self.here[bind.vars[0]] = self.prim(op, bind.vars[0])
+        elif type(op) is If:
+            self.define(bind, self.if_(op, bind))
+        elif type(op) is Loop:
+            self.define(bind, self.loop(op, bind))
+        elif type(op) is Check:
+            a, c = self.atom(op.a), self.atom(op.b)
+            b.check(op, a, c)
+        else:
+            raise AssertionError(op)
+
+    def define(self, bind: Bind, atoms: Sequence[Atom]) -> None:
+        for v, a in zip(bind.vars, atoms):
+            self.here[v] = a
+
+    def prim(self, op: Prim, var: Var) -> Atom:
+        b, args = self.b, self.atoms(op.args)
+        name = op.name
+        if name in PRIMITIVES:
+            return b.prim(name, *args, hint=var.name, given=var.given)
+        if name == "get":
+            return b.get(*args, hint=var.name, given=var.given)
+        if name == "array":
+            return b.array(args, hint=var.name, given=var.given)
+        if name == "zeros":
+            return b.zeros(self.type(var.type), hint=var.name)  # type: ignore[arg-type]
+        if name == "update":
+            return b.update(args[0], args[1:-1], args[-1], hint=var.name)
+        if name == "add-at":
+            return b.add_at(args[0], args[1:-1], args[-1], hint=var.name)
+        if name == "select":
+            return b.select(*args)
+        if name == "undef":
+            return b.undef(self.type(var.type))  # type: ignore[arg-type]
+        raise AssertionError(name)
+
+    def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
+        cond = self.atom(op.cond)
+        if type(cond) is Const and not self.b.plain:
+            return self.block(op.then if cond.value else op.orelse)
+        blocks = [self.branch(cond, block, holds) for block, holds in ((op.then, True), (op.orelse, False))]
+        return self.b.if_(cond, *blocks, names=[v.name for v in bind.vars], given=bind.vars[0].given if bind.vars else False)
+
+    def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
+        with self.b.region() as scope:
+            scope.facts.extend(self.b.facts_of(cond, holds))
+            results = self.block(block)
+        return scope, results
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        inits = self.atoms(op.inits)
+        count = self.atom(op.count)
+        width = len(op.accs)
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.here.update(zip(op.accs, accs))
+            results = self.block(op.body)
+            return results[:width], results[width:]
+
+        span = self.b.span
+        out = self.b.loop(
+            count,
+            inits,
+            body,
+            [v.name for v in bind.vars],
+            op.index.name,
+            [a.name for a in op.accs],
+            bool(bind.vars) and bind.vars[0].given,
+        )
+        self.b.span = span
+        return out
+
+
+def defined_in(block: Block) -> set[Var]:
+    """Every variable that a block or a region inside it binds."""
+    found: set[Var] = set()
+    stack = [block]
+    while stack:
+        for bind in stack.pop().binds:
+            found.update(bind.vars)
+            found.update(binders_of(bind.op))
+            stack.extend(blocks_of(bind.op))
+    return found
+
+
+def is_zero(atom: Atom) -> bool:
+    return type(atom) is Const and atom.soft and atom.value == 0
+
+
+def finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)

@@ -1,0 +1,438 @@
+"""The derivative operators, from the two modes: grad, jacobian, hessian, jvp, vjp, hvp, D, deriv.
+
+An operator is expanded where it is applied: the function is specialised to a block of its own on fresh variables
+(``trace``), the block is differentiated, and the derivative's bindings go into the program at hand. What the function
+closes over are free variables of the block, constants to this derivative and ordinary variables to any outer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .builder import ONE, integer, is_zero, type_of
+from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Block, Const, Scalar, Tree, Var
+from .errors import DerivativeError, ModelTypeError
+from .forward import jvp
+from .optimise import unroll_block
+from .reverse import vjp
+from .values import (
+    FUNCTIONS,
+    NIL,
+    ArrayOfTuples,
+    Closure,
+    Derived,
+    Pointwise,
+    TupleValue,
+    Value,
+    describe,
+    flatten,
+    unflatten,
+)
+
+if TYPE_CHECKING:
+    from .specialise import Specialiser
+
+#: Up to so many inputs (outputs) a Jacobian's directions are written out; beyond, they are a loop.
+DIRECTIONS = 32
+
+
+@dataclass(slots=True)
+class Trace:
+    """A function as a block: its parameters by argument, what they stand for, and its results' structure."""
+
+    block: Block
+    params: list[list[Var]]
+    actuals: list[list[Atom]]
+    trees: list[Tree]
+    out: Tree
+
+    @property
+    def here(self) -> dict[Var, Atom]:
+        return {p: a for ps, xs in zip(self.params, self.actuals) for p, a in zip(ps, xs)}
+
+    @property
+    def wrt(self) -> list[Var]:
+        return [p for ps in self.params for p in ps]
+
+
+def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: Sequence[Any]) -> Value:
+    """``((grad f) x ...)`` and its kin, at values or variables of the program at hand."""
+    kind = derived.operator
+    if kind in ("hvp", "hessian"):
+        inner = Derived("grad", derived.function, derived.wrt)
+        if kind == "hvp":
+            return apply_operator(sp, Derived("jvp", inner, derived.wrt), args, spans)
+        return jacobian(sp, Derived("jacobian", inner, derived.wrt), args, symmetric=True)
+    if kind in ("jacobian", "value-and-deriv"):
+        return jacobian(sp, derived, args)
+    if kind == "jvp":
+        return forward_product(sp, derived, args)
+    if kind == "vjp":
+        *points, cotangent = args or [NIL]
+        return reverse_product(sp, derived, points, cotangent)
+    if kind == "D":
+        return derivative(sp, derived, args)
+    return gradient(sp, derived, args, with_value=kind == "value-and-grad")
+
+
+# --------------------------------------------------------------------------------------------- tracing
+
+
+def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
+    """Which arguments ``wrt`` names; by default all that are not declared ``Int`` or ``Bool``."""
+    from .specialise import parameters
+
+    span = sp.b.span
+    known = parameters(derived.function)
+    if derived.wrt is None:
+        if known is None:
+            return list(range(count))
+        return [k for k in range(count) if k >= len(known) or known[k][1] not in (INT, BOOL)]
+    names = [p[0] for p in known] if known else []
+    found = []
+    for w in derived.wrt if isinstance(derived.wrt, (tuple, list)) else (derived.wrt,):
+        if isinstance(w, str) and w in names:
+            w = names.index(w)
+        if not isinstance(w, int) or not -count <= w < count:
+            have = ", ".join(names) or f"positions 0 to {count - 1}"
+            raise DerivativeError(f"there is no parameter `{w}` to differentiate by", span, f"the parameters are {have}")
+        found.append(w % count)
+    return found
+
+
+def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence[int]) -> Trace | Pointwise:
+    """Specialise the function to fresh real variables in the argument positions ``at``."""
+    b, span, name = sp.b, sp.b.span, derived.operator
+    from .specialise import parameters
+
+    known = parameters(derived.function) or []
+    fresh = list(args)
+    params: list[list[Var]] = []
+    actuals: list[list[Atom]] = []
+    trees: list[Tree] = []
+    for k in at:
+        if isinstance(args[k], FUNCTIONS):
+            raise DerivativeError(f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters")
+        atoms, tree = flatten(args[k], span)
+        atoms = [a if elem(a) == BOOL else sp.reals(a) for a in atoms]
+        label = known[k][0] if k < len(known) else "x"
+        variables = [Var(label, type_of(a), span, True) for a in atoms]
+        fresh[k] = unflatten(tree, iter([a if elem(a) == BOOL else v for a, v in zip(atoms, variables)]))
+        params.append([v for v in variables if elem(v) == REAL])
+        actuals.append([a for a in atoms if elem(a) == REAL])
+        trees.append(tree)
+        if not params[-1]:
+            raise DerivativeError(f"`{name}`: there is nothing to differentiate by in {describe(args[k])}", span)
+    with b.region() as scope:
+        value = sp.call(derived.function, fresh, (None,) * len(fresh), None)
+        if isinstance(value, FUNCTIONS):
+            return Pointwise(derived, tuple(args))
+        atoms, out = flatten(value, span)
+        atoms = [sp.reals(a) if elem(a) == INT else a for a in atoms]
+    block = b.close(scope, atoms)
+    if not b.plain:
+        block = unroll_block(b, block)
+    b.span = span
+    return Trace(block, params, actuals, trees, out)
+
+
+def elem(atom: Atom) -> Scalar:
+    t = type_of(atom)
+    return t.elem if isinstance(t, Arr) else t
+
+
+def mirror(trees: Sequence[Tree], atoms: Sequence[Atom]) -> Value:
+    """Adjoints in the structure of the arguments: one argument's, or a tuple for several."""
+    it = iter(atoms)
+    parts = [unflatten(t, it) for t in trees]
+    return parts[0] if len(parts) == 1 else TupleValue(tuple(parts))
+
+
+# ------------------------------------------------------------------------------------ the two products
+
+
+def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Value:
+    """``(jvp f x ... dx ...)``: the tangent of the result."""
+    b, span = sp.b, sp.b.span
+    if not args or len(args) % 2:
+        raise ModelTypeError("jvp takes the arguments, then a tangent for each", span, "`(jvp f x dx)`")
+    half = len(args) // 2
+    points, moves = args[:half], args[half:]
+    at = positions(sp, Derived("jvp", derived.function), half)
+    if derived.wrt is not None:
+        at = [k for k in at if k in positions(sp, derived, half)]
+    traced = trace(sp, derived, points, at)
+    if isinstance(traced, Pointwise):
+        return traced
+    tangents: dict[Var, dict[int, Atom]] = {}
+    for k, ps in zip(at, traced.params):
+        atoms = [sp.reals(a) for a in flatten(moves[k], span)[0]]
+        same_shapes(sp, ps, atoms, "a tangent has the shape of its argument")
+        tangents.update({p: {0: a} for p, a in zip(ps, atoms) if not is_zero(a)})
+    results, dots = jvp(b, traced.block, traced.here, tangents)
+    b.span = span
+    return unflatten(traced.out, iter([d.get(0, b.zeros(real_type(r))) for r, d in zip(results, dots)]))
+
+
+def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cotangent: Value) -> Value:
+    """``(vjp f x ... ct)``: the adjoints of the arguments."""
+    b, span = sp.b, sp.b.span
+    at = positions(sp, derived, len(points))
+    traced = trace(sp, derived, points, at)
+    if isinstance(traced, Pointwise):
+        raise DerivativeError("vjp of a function that returns a function", span, "apply its result first")
+    cts = [sp.reals(a) for a in flatten(cotangent, span)[0]]
+    same_shapes(sp, traced.block.results, cts, "the cotangent has the shape of the result")
+    _, bars = vjp(b, traced.block, traced.here, lambda results: cts, traced.wrt)
+    b.span = span
+    return mirror(traced.trees, bars)
+
+
+def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], message: str) -> None:
+    b = sp.b
+    good = len(wanted) == len(atoms)
+    for w, a in zip(wanted, atoms):
+        tw, ta = type_of(w), type_of(a)
+        dims_w, dims_a = (t.dims if isinstance(t, Arr) else () for t in (tw, ta))
+        good = good and len(dims_w) == len(dims_a)
+        good = good and all(b.require_equal(x, y, message) for x, y in zip(dims_w, dims_a))
+    if not good:
+        raise ModelTypeError(message, b.span, "the structures and shapes must be equal")
+
+
+def real_type(atom: Atom) -> Any:
+    t = type_of(atom)
+    return Arr(REAL, t.dims) if isinstance(t, Arr) else REAL
+
+
+# --------------------------------------------------------------------------------- D, grad, value-and-grad
+
+
+def derivative(sp: Specialiser, derived: Derived, args: list[Value]) -> Value:
+    """``((D f) x)``: the derivative by one number, in the structure of the result."""
+    b, span = sp.b, sp.b.span
+    at = positions(sp, derived, len(args))
+    scalar = len(at) == 1 and isinstance(args[at[0]], (Const, Var)) and args[at[0]] is not NIL
+    if not scalar or isinstance(type_of(args[at[0]]), Arr):
+        what = describe(args[at[0]]) if len(at) == 1 else f"{len(at)} arguments"
+        raise DerivativeError(f"`D` differentiates by one number, not by {what}", span, "use grad or jacobian")
+    traced = trace(sp, derived, args, at)
+    if isinstance(traced, Pointwise):
+        return traced
+    results, dots = jvp(b, traced.block, traced.here, {traced.wrt[0]: {0: ONE}})
+    b.span = span
+    moved = [r if elem(r) == BOOL else d.get(0, b.zeros(type_of(r))) for r, d in zip(results, dots)]
+    return unflatten(traced.out, iter(moved))
+
+
+def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: bool) -> Value:
+    """``((grad f) x ...)``: the adjoints for cotangent 1, in the structure of the arguments."""
+    b, span, name = sp.b, sp.b.span, derived.operator
+    at = positions(sp, derived, len(args))
+    if not at:
+        raise DerivativeError(f"`{name}`: there is no real parameter to differentiate by", span)
+    traced = trace(sp, derived, args, at)
+    if isinstance(traced, Pointwise):
+        return traced
+    if traced.out != LEAF or type_of(traced.block.results[0]) != REAL:
+        shape = describe(unflatten(traced.out, iter(traced.block.results)))
+        raise DerivativeError(f"`{name}` needs a function that gives a number; this gives {shape}", span, "use jacobian")
+    results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt)
+    b.span = span
+    grads = mirror(traced.trees, bars)
+    return TupleValue((results[0], grads)) if with_value else grads
+
+
+# --------------------------------------------------------------------------------- jacobian and hessian
+
+
+def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bool = False) -> Value:
+    """``((jacobian f) x ...)``: for each result and argument an array of the result's dims, then the argument's.
+
+    ``value-and-deriv`` (dF~'s ``deriv``) gives the results beside it. Directions go forward or backward, whichever
+    are fewer, written out where they are few and as a loop over unit vectors where they are many.
+    """
+    b, span = sp.b, sp.b.span
+    at = positions(sp, derived, len(args))
+    traced = trace(sp, derived, args, at)
+    if isinstance(traced, Pointwise):
+        return traced
+    for r in traced.block.results:
+        if elem(r) != REAL:
+            raise DerivativeError(f"a result of this function is {describe(r)}: it has no derivative", span)
+    inputs, outputs = extent(traced.wrt), extent(traced.block.results)
+    if inputs is not None and inputs <= DIRECTIONS and (outputs is None or inputs <= outputs or outputs > DIRECTIONS):
+        results, blocks = forward_unrolled(sp, traced, symmetric)
+    elif outputs is not None and outputs <= DIRECTIONS:
+        results, blocks = reverse_unrolled(sp, traced)
+    elif symmetric:
+        results, blocks = forward_loops(sp, traced)
+    else:
+        results, blocks = reverse_loops(sp, traced)
+    b.span = span
+    count = len(traced.wrt)
+    rows = [mirror(traced.trees, blocks[k * count : (k + 1) * count]) for k in range(len(results))]
+    made = unflatten(traced.out, iter(rows)) if traced.out != LEAF else rows[0]
+    if derived.operator == "value-and-deriv":
+        return TupleValue((unflatten(traced.out, iter(results)), made))
+    return made
+
+
+def extent(atoms: Sequence[Atom]) -> int | None:
+    """How many numbers some values hold, if that is known."""
+    total = 0
+    for a in atoms:
+        t = type_of(a)
+        size = 1
+        for d in t.dims if isinstance(t, Arr) else ():
+            if type(d) is not Const:
+                return None
+            size *= d.value
+        total += size
+    return total
+
+
+def cells(t: Any) -> list[tuple[int, ...]]:
+    """The index tuples of a statically shaped type, in memory order."""
+    found: list[tuple[int, ...]] = [()]
+    for d in t.dims if isinstance(t, Arr) else ():
+        found = [(*c, i) for c in found for i in range(d.value)]
+    return found
+
+
+def unit(b: Any, t: Any, cell: tuple[int, ...]) -> Atom:
+    """The unit tangent of one cell of a statically shaped type."""
+    if not isinstance(t, Arr):
+        return ONE
+    inner = t.item()
+    zero = nested_zero(b, inner)
+    return b.array([unit(b, inner, cell[1:]) if i == cell[0] else zero for i in range(t.dims[0].value)])
+
+
+def nested_zero(b: Any, t: Any) -> Atom:
+    return b.array([nested_zero(b, t.item())] * t.dims[0].value) if isinstance(t, Arr) else b.zeros(t)
+
+
+def assemble(b: Any, t: Any, values: list[Atom]) -> Atom:
+    """The array of a static shape that holds ``values`` in memory order."""
+    if not isinstance(t, Arr):
+        return values[0]
+    step = len(values) // t.dims[0].value
+    return b.array([assemble(b, t.item(), values[k * step : (k + 1) * step]) for k in range(t.dims[0].value)])
+
+
+def per_element(b: Any, result: Atom, columns: list[Atom], t: Any) -> Atom:
+    """From one tangent of ``result`` for each cell of the input type ``t``: the array [result dims..., t dims...]."""
+    if not isinstance(t, Arr):
+        return columns[0]
+    rt = type_of(result)
+    if not isinstance(rt, Arr):
+        return assemble(b, t, columns)
+    if type(rt.dims[0]) is Const and rt.dims[0].value <= DIRECTIONS:
+        return b.array(
+            [
+                per_element(b, b.get(result, integer(i)), [b.get(c, integer(i)) for c in columns], t)
+                for i in range(rt.dims[0].value)
+            ]
+        )
+    return b.build(rt.dims[0], lambda i: per_element(b, b.get(result, i), [b.get(c, i) for c in columns], t), "jacobian")
+
+
+def forward_unrolled(sp: Specialiser, traced: Trace, symmetric: bool) -> tuple[Sequence[Atom], list[Atom]]:
+    b = sp.b
+    tangents: dict[Var, dict[int, Atom]] = {}
+    direction = 0
+    spans: dict[Var, range] = {}
+    for p in traced.wrt:
+        every = cells(p.type)
+        tangents[p] = {direction + k: unit(b, p.type, c) for k, c in enumerate(every)}
+        spans[p] = range(direction, direction + len(every))
+        direction += len(every)
+    results, dots = jvp(b, traced.block, traced.here, tangents)
+    made = []
+    for r, dot in zip(results, dots):
+        for p in traced.wrt:
+            columns = [dot[d] if d in dot else b.zeros(type_of(r)) for d in spans[p]]
+            made.append(per_element(b, r, columns, p.type))
+    if symmetric and len(made) == 1:
+        made = [mirrored(b, made[0])]
+    return results, made
+
+
+def mirrored(b: Any, matrix: Atom) -> Atom:
+    """A symmetric matrix of known size from its upper triangle: half the work."""
+    t = type_of(matrix)
+    if not isinstance(t, Arr) or t.rank != 2 or type(t.dims[0]) is not Const:
+        return matrix
+    n = t.dims[0].value
+    return b.array(
+        [b.array([b.get(matrix, integer(min(i, j)), integer(max(i, j))) for j in range(n)]) for i in range(n)]
+    )
+
+
+def reverse_unrolled(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
+    b = sp.b
+    made: list[Atom] = []
+    results: Sequence[Atom] = ()
+    for k, r in enumerate(traced.block.results):
+        rows: list[list[Atom]] = []
+        for cell in cells(type_of(r)):
+
+            def seeds(emitted: Sequence[Atom], k: int = k, r: Atom = r, cell: tuple[int, ...] = cell) -> list[Any]:
+                return [unit(b, type_of(r), cell) if j == k else None for j in range(len(emitted))]
+
+            results, bars = vjp(b, traced.block, traced.here, seeds, traced.wrt)
+            rows.append(bars)
+        for j in range(len(traced.wrt)):
+            made.append(assemble(b, type_of(r), [row[j] for row in rows]))
+    return results, made
+
+
+def forward_loops(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
+    """One tangent for each unit vector of each argument, in a loop; the tangents are the rows (symmetric results)."""
+    b = sp.b
+    results, _ = jvp(b, traced.block, traced.here, {})
+    made: list[Atom] = []
+    for k in range(len(traced.block.results)):
+        for p in traced.wrt:
+
+            def row(indices: list[Atom], p: Var = p, k: int = k) -> Atom:
+                tangents = {p: {0: unit_at(b, p.type, indices)}}
+                r, dots = jvp(b, traced.block, traced.here, tangents)
+                return dots[k].get(0, b.zeros(type_of(r[k])))
+
+            made.append(over(b, p.type, row, []))
+    return results, made
+
+
+def reverse_loops(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
+    """One adjoint for each unit vector of each result, in a loop: the rows."""
+    b = sp.b
+    results, _ = jvp(b, traced.block, traced.here, {})
+    made: list[Atom] = []
+    for k, result in enumerate(results):
+        for j in range(len(traced.wrt)):
+
+            def row(indices: list[Atom], j: int = j, k: int = k) -> Atom:
+                def seeds(emitted: Sequence[Atom]) -> list[Any]:
+                    return [unit_at(b, type_of(e), indices) if n == k else None for n, e in enumerate(emitted)]
+
+                return vjp(b, traced.block, traced.here, seeds, traced.wrt)[1][j]
+
+            made.append(over(b, type_of(result), row, []))
+    return results, made
+
+
+def unit_at(b: Any, t: Any, indices: Sequence[Atom]) -> Atom:
+    """The unit vector at run-time indices: a one-hot array."""
+    return b.update(b.zeros(t), indices, ONE) if isinstance(t, Arr) else ONE
+
+
+def over(b: Any, t: Any, row: Any, indices: list[Atom]) -> Atom:
+    """``row`` at every index of a type, stacked."""
+    rank = t.rank if isinstance(t, Arr) else 0
+    if len(indices) == rank:
+        return row(indices)
+    return b.build(t.dims[len(indices)], lambda i: over(b, t, row, [*indices, i]), None, False, "jklm"[len(indices) % 4])

@@ -1,0 +1,115 @@
+"""Errors that point at the user's own form.
+
+A ``Span`` is a range of characters in a ``Source``; ``HyadError`` prints the line it starts on, underlined. Nothing
+else in hyad formats an error.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False, slots=True)
+class Source:
+    """A text that models were read from: its file, and where in that file the text starts."""
+
+    text: str
+    filename: str = "<model>"
+    line: int = 1  # line of the first character, from 1
+    column: int = 1  # column of the first character, from 1
+    _starts: list[int] = field(default_factory=list, repr=False)
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column in the file, both from 1."""
+        row = self._row(offset)
+        column = offset - self._starts[row] + 1
+        return self.line + row, column + (self.column - 1 if row == 0 else 0)
+
+    def line_of(self, offset: int) -> tuple[str, int]:
+        """The line of text that holds ``offset``, and the offset within it."""
+        row = self._row(offset)
+        start = self._starts[row]
+        end = self.text.find("\n", start)
+        return self.text[start : len(self.text) if end < 0 else end], offset - start
+
+    def _row(self, offset: int) -> int:
+        if not self._starts:
+            self._starts.extend([0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")])
+        return bisect_right(self._starts, offset) - 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Span:
+    """The characters ``start:end`` of a source: where a form stands."""
+
+    source: Source
+    start: int
+    end: int
+
+    def __repr__(self) -> str:
+        return f"Span({self.source.filename}:{':'.join(map(str, self.source.position(self.start)))})"
+
+    @property
+    def text(self) -> str:
+        return self.source.text[self.start : self.end]
+
+    @property
+    def line(self) -> int:
+        return self.source.position(self.start)[0]
+
+    def underlined(self) -> str:
+        """The form's first line with a row of carets below it, headed by file, line and column."""
+        line, column = self.source.position(self.start)
+        text, at = self.source.line_of(self.start)
+        width = max(1, min(self.end - self.start, len(text) - at))
+        if len(text) > 200:  # a machine-written line: show the form's surroundings only
+            left = max(0, at - 60)
+            text, at = text[left : at + 120], at - left
+            width = min(width, max(1, len(text) - at))
+        return f"{self.source.filename}:{line}:{column}\n  {text}\n  {' ' * at}{'^' * width}"
+
+
+class HyadError(Exception):
+    """A user's mistake, or a limit of hyad, said in the words of the language.
+
+    ``message`` says what is wrong, ``hint`` what to do, ``span`` where; ``notes`` are further places.
+    """
+
+    def __init__(self, message: str, span: Span | None = None, hint: str | None = None, notes=()):
+        self.message, self.span, self.hint, self.notes = message, span, hint, tuple(notes)
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.span is not None:
+            parts.append(self.span.underlined())
+        for text, span in self.notes:
+            parts.append(f"{text}\n{span.underlined()}" if span is not None else text)
+        if self.hint:
+            parts.append(f"hint: {self.hint}")
+        return "\n".join(parts)
+
+
+class ReadError(HyadError):
+    """The text is not a well-formed s-expression or not a form of the language."""
+
+
+class ModelTypeError(HyadError, TypeError):
+    """Types, shapes or arities do not fit."""
+
+
+class UnboundError(HyadError, NameError):
+    """A name that nothing binds."""
+
+
+class BoundsError(HyadError, IndexError):
+    """An index outside its array."""
+
+
+class DerivativeError(HyadError, TypeError):
+    """Something that has no derivative was differentiated."""
+
+
+class CompileError(HyadError, RuntimeError):
+    """The C compiler, the disk or the machine failed."""

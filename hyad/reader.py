@@ -1,0 +1,387 @@
+"""From forms to surface core: A-normal form in one pass.
+
+``(let [y (sin (* 2 x))] (+ y 1))``  =>  ``t = (* 2 x); y = (sin t); r = (+ y 1)``: one flat block, every operand an
+atom, evaluation order kept. Names are resolved to ``Var`` where a form of the model binds them and stay ``Global``
+otherwise; what a ``Global`` means is found when the model is specialised.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .core import Atom, Bind, Block, Call, Const, Global, If, Lambda, Var
+from .errors import HyadError, ReadError, Source, Span
+from .forms import Form, read_forms
+
+#: The names that a model cannot bind: they are syntax.
+SPECIAL = frozenset(
+    "fn model defmodel let letrec if cond when do and or deriv . ref deref set! while case match defdata".split()
+)
+_LATER = frozenset("letrec ref deref set! while case match defdata inl inr cons car cdr null? list num?".split())
+
+
+def deep(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)``, again on a large stack if the ordinary one does not hold a deeply nested form."""
+    try:
+        return function(*args)
+    except RecursionError:
+        pass
+    outcome: list[Any] = []
+
+    def run() -> None:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(1_000_000)
+        try:
+            outcome.append((True, function(*args)))
+        except BaseException as error:  # handed to the caller's thread
+            outcome.append((False, error))
+        finally:
+            sys.setrecursionlimit(limit)
+
+    size = threading.stack_size(1 << 29)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(size)
+    done, value = outcome[0]
+    if done:
+        return value
+    if isinstance(value, RecursionError):
+        raise HyadError("this model is nested too deeply to read", hint="name inner parts with `let`") from None
+    raise value
+
+
+def read_model(text: str, source: Source | None = None) -> Lambda:
+    """The one ``(model ..)``, ``(fn ..)`` or ``(defmodel ..)`` form of ``text``.
+
+    Raises ``ReadError`` with the form underlined.
+    """
+    source = source or Source(text)
+    forms = read_forms(text, source)
+    if len(forms) != 1:
+        span = Span(source, 0, len(text)) if not forms else forms[1].span
+        raise ReadError(f"expected one model, found {len(forms)} forms", span, "use hyad.load for a file of models")
+    return form_to_lambda(forms[0])
+
+
+def form_to_lambda(form: Form) -> Lambda:
+    """Surface core of one function form."""
+    if form.head() not in ("fn", "model", "defmodel"):
+        raise ReadError(
+            "this is not a model", form.span, "write `(fn [x] ...)`, `(model [x] ...)` or `(defmodel f [x] ...)`"
+        )
+    return deep(lambda: _Reader().function(form))
+
+
+class _Reader:
+    """One pass over a form. ``names`` holds the innermost binding of each name; ``binds`` is the open block."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Atom] = {}
+        self.binds: list[Bind] = []
+
+    # -------------------------------------------------------------------------------- functions, blocks
+
+    def function(self, form: Form) -> Lambda:
+        items = form.value[1:]
+        name = doc = None
+        if form.head() == "defmodel":
+            if not items or items[0].kind != "sym":
+                raise ReadError("a defmodel starts with its name", form.span, "`(defmodel f [x] ...)`")
+            name = items[0].value
+            items = items[1:]
+        if not items or items[0].kind != "[":
+            raise ReadError(
+                "the parameters of a function stand in brackets", form.span, f"`({form.head()} [x y] ...)`"
+            )
+        parameters, body = items[0], items[1:]
+        if len(body) > 1 and body[0].kind == "str":
+            doc, body = body[0].value, body[1:]
+        if not body:
+            raise ReadError("this function has no body", form.span, "give the expression that it returns")
+        params: list[Var] = []
+        annotations: list[Form | None] = []
+        patterns: list[tuple[Form, Var]] = []
+        for p in parameters.value:
+            annotation = None
+            if p.kind == "#^":
+                annotation, p = p.value
+            if p.kind in ("#(", "["):
+                var = Var("p", None, p.span)
+                patterns.append((p, var))
+            else:
+                var = Var(self.binder(p), None, p.span, given=True)
+                if any(var.name == q.name and q.given for q in params):
+                    raise ReadError(f"two parameters are called `{var.name}`", p.span, "rename one of them")
+            params.append(var)
+            annotations.append(annotation)
+        block = self.block(body, form, [(v.name, v) for v in params if v.given], patterns)
+        return Lambda(tuple(params), block, tuple(annotations), name, form.span, doc)
+
+    def binder(self, form: Form) -> str:
+        """The name that a form binds."""
+        if form.kind != "sym":
+            raise ReadError("a name is expected here", form.span, "names are symbols, such as `x` or `step-size`")
+        if form.value in SPECIAL:
+            raise ReadError(
+                f"`{form.value}` is reserved", form.span, "it is a form of the language: choose another name"
+            )
+        if form.value.startswith("&") or form.value in ("/", "*"):
+            raise ReadError(
+                f"`{form.value}` in a parameter list", form.span, "models take a fixed number of positional arguments"
+            )
+        return form.value
+
+    def block(self, body: list[Form], whole: Form, bound: list[tuple[str, Atom]], patterns=()) -> Block:
+        """A region: its own bindings, in which ``bound`` names are visible."""
+        outer, self.binds = self.binds, []
+        undo = self.bind_names(bound)
+        for pattern, var in patterns:
+            undo += self.destructure(pattern, var)
+        result = self.sequence(body, whole)
+        self.unbind(undo)
+        block, self.binds = Block(tuple(self.binds), (result,)), outer
+        return block
+
+    def bind_names(self, bound: list[tuple[str, Atom]]) -> list[tuple[str, Atom | None]]:
+        undo = []
+        for name, atom in bound:
+            undo.append((name, self.names.get(name)))
+            self.names[name] = atom
+        return undo
+
+    def unbind(self, undo: list[tuple[str, Atom | None]]) -> None:
+        for name, atom in reversed(undo):
+            if atom is None:
+                del self.names[name]
+            else:
+                self.names[name] = atom
+
+    def destructure(self, pattern: Form, value: Atom) -> list[tuple[str, Atom | None]]:
+        undo = []
+        for i, p in enumerate(pattern.value):
+            if p.kind in ("#(", "["):
+                part = self.emit(Call(Global("get"), (value, Const(i))), p.span)
+                undo += self.destructure(p, part)
+            else:
+                part = self.emit(Call(Global("get"), (value, Const(i))), p.span, self.binder(p))
+                undo += self.bind_names([(p.value, part)])
+        return undo
+
+    def emit(self, op: Any, span: Span | None, name: str | None = None) -> Var:
+        var = Var(name or "t", None, span, given=name is not None)
+        self.binds.append(Bind((var,), op, span))
+        return var
+
+    # ------------------------------------------------------------------------------------- expressions
+
+    def sequence(self, body: list[Form], whole: Form, name: str | None = None) -> Atom:
+        if not body:
+            return Const(None)
+        for form in body[:-1]:
+            self.expression(form)
+        return self.expression(body[-1], name)
+
+    def expression(self, form: Form, name: str | None = None) -> Atom:
+        """The atom that a form's value is in; ``name`` is what a ``let`` calls it."""
+        kind = form.kind
+        if kind == "sym":
+            return self.symbol(form)
+        if kind == "num":
+            return Const(form.value)
+        if kind == "(":
+            if not form.value:
+                raise ReadError("an empty call", form.span, "`(f x)` calls f; nothing is written `None`")
+            head = form.head()
+            if head is not None and head not in self.names:
+                special = _FORMS.get(head)
+                if special is not None:
+                    return special(self, form, name)
+                if head in _LATER:
+                    raise ReadError(
+                        f"`{head}` is not in this version of hyad",
+                        form.value[0].span,
+                        "models are built from let, if, fn, tuples, arrays, build, map, fold and ifold",
+                    )
+            return self.call(form, name)
+        if kind == "[":
+            return self.call_of("array", form.value, form, name)
+        if kind == "#(":
+            return self.call_of("tuple", form.value, form, name)
+        if kind == "#^":
+            raise ReadError("an annotation stands only before a parameter", form.span, "`(fn [#^ Real x] ...)`")
+        raise ReadError(f"a model has no {_KINDS.get(kind, kind)}", form.span)
+
+    def symbol(self, form: Form) -> Atom:
+        text = form.value
+        atom = self.names.get(text)
+        if atom is not None:
+            return atom
+        if text in ("None", "nil"):
+            return Const(None)
+        if text in _FORMS or text in ("fn", "model", "defmodel", "let"):
+            raise ReadError(f"`{text}` is a form of the language, not a value", form.span, f"write `({text} ...)`")
+        if "." in text and not text.startswith(".") and not text.endswith(".") and "/" not in text:
+            owner, *fields = text.split(".")
+            if owner in self.names:
+                value = self.names[owner]
+                for field in fields:
+                    value = self.emit(Call(Global("."), (value, Const(field))), form.span)
+                return value
+        return Global(text, form.span)
+
+    def call(self, form: Form, name: str | None) -> Atom:
+        fn = self.expression(form.value[0])
+        args: list[Atom] = []
+        spans: list[Span | None] = []
+        rest = form.value[1:]
+        i = 0
+        while i < len(rest):
+            a = rest[i]
+            if a.kind == "key":
+                if a.value != "wrt" or i + 1 >= len(rest):
+                    raise ReadError(f"unknown option `:{a.value}`", a.span, "`(grad f :wrt x)` is the one there is")
+                args.append(Const(("wrt", _wrt(rest[i + 1]))))
+                spans.append(rest[i + 1].span)
+                i += 2
+                continue
+            if a.kind == "str":
+                raise ReadError("a model computes with numbers, not strings", a.span)
+            args.append(self.expression(a))
+            spans.append(a.span)
+            i += 1
+        return self.emit(Call(fn, tuple(args), tuple(spans)), form.span, name)
+
+    def call_of(self, builtin: str, items: list[Form], form: Form, name: str | None) -> Atom:
+        args = tuple(self.expression(x) for x in items)
+        return self.emit(Call(Global(builtin), args, tuple(x.span for x in items)), form.span, name)
+
+    # ------------------------------------------------------------------------------------------- forms
+
+    def fn(self, form: Form, name: str | None) -> Atom:
+        function = self.function(form)
+        return self.emit(function, form.span, name or function.name)
+
+    def let(self, form: Form, name: str | None) -> Atom:
+        undo: list[tuple[str, Atom | None]] = []
+        while True:  # a let whose value is a let: no recursion
+            if len(form.value) < 2 or form.value[1].kind != "[":
+                raise ReadError("let takes its bindings in brackets", form.span, "`(let [x 1  y 2] (+ x y))`")
+            bindings, body = form.value[1].value, form.value[2:]
+            if len(bindings) % 2:
+                raise ReadError(
+                    "let needs a value for each name", bindings[-1].span, "names and values alternate: `[x 1  y 2]`"
+                )
+            if not body:
+                raise ReadError("this let has no body", form.span, "give the expression that it returns")
+            for target, value in zip(bindings[::2], bindings[1::2]):
+                if target.kind == "#^":
+                    target = target.value[1]
+                if target.kind in ("#(", "["):
+                    undo += self.destructure(target, self.expression(value))
+                else:
+                    undo += self.bind_names([(self.binder(target), self.expression(value, target.value))])
+            for inner in body[:-1]:
+                self.expression(inner)
+            form = body[-1]
+            if form.head() != "let" or "let" in self.names:
+                break
+        result = self.expression(form, name)
+        self.unbind(undo)
+        return result
+
+    def if_(self, form: Form, name: str | None) -> Atom:
+        if len(form.value) != 4:
+            raise ReadError("if takes a condition and two branches", form.span, "`(if (< x 0) (- x) x)`")
+        cond = self.expression(form.value[1])
+        return self.branch(cond, [form.value[2]], [form.value[3]], form, name)
+
+    def branch(self, cond: Atom, then: list[Form], orelse: list[Form], form: Form, name: str | None) -> Atom:
+        return self.emit(If(cond, self.block(then, form, []), self.block(orelse, form, [])), form.span, name)
+
+    def cond(self, form: Form, name: str | None) -> Atom:
+        clauses = form.value[1:]
+        if not clauses or len(clauses) % 2:
+            raise ReadError(
+                "cond takes conditions and values in turn", form.span, "`(cond (< x 0) -1  (> x 0) 1  True 0)`"
+            )
+        last = clauses[-2]
+        if not (last.kind == "num" and last.value is True):
+            raise ReadError("this cond may leave no value", form.span, "end it with `True value`")
+        value: Form = clauses[-1]
+        for test, result in zip(clauses[-4::-2], clauses[-3::-2]):
+            value = Form("(", [Form("sym", "if", form.span), test, result, value], form.span)
+        return self.expression(value, name)
+
+    def when(self, form: Form, name: str | None) -> Atom:
+        if len(form.value) < 3:
+            raise ReadError("when takes a condition and a body", form.span, "`(when (> x 0) x)`")
+        return self.branch(self.expression(form.value[1]), form.value[2:], [], form, name)
+
+    def do(self, form: Form, name: str | None) -> Atom:
+        return self.sequence(form.value[1:], form, name)
+
+    def both(self, form: Form, name: str | None) -> Atom:
+        """``and``/``or`` evaluate their operands from the left and stop early, as in Hy."""
+        items = form.value[1:]
+        stop = form.value[0].value == "or"
+        if not items:
+            return Const(not stop)
+        value = items[-1]
+        for test in reversed(items[:-1]):
+            end = Form("num", stop, test.span)
+            arms = [end, value] if stop else [value, end]
+            value = Form("(", [Form("sym", "if", form.span), test, *arms], form.span)
+        return self.expression(value, name)
+
+    def deriv(self, form: Form, name: str | None) -> Atom:
+        """dF~ Fig. 5: ``(deriv e x)`` is the pair of ``e`` and its derivative by the variable ``x`` it is free in."""
+        if len(form.value) != 3 or form.value[2].kind != "sym":
+            raise ReadError("deriv takes an expression and a variable", form.span, "`(deriv (* x x) x)`")
+        variable = form.value[2]
+        at = self.names.get(variable.value)
+        if not isinstance(at, Var):
+            raise ReadError(f"nothing here binds `{variable.value}`", variable.span, "differentiate by a variable")
+        var = Var(variable.value, None, variable.span, given=True)
+        body = self.block([form.value[1]], form, [(var.name, var)])
+        inner = self.emit(Lambda((var,), body, (None,), None, form.span), form.span)
+        return self.emit(Call(Global("value-and-deriv"), (inner, at), (form.span, variable.span)), form.span, name)
+
+    def field(self, form: Form, name: str | None) -> Atom:
+        if len(form.value) < 3 or any(f.kind != "sym" for f in form.value[2:]):
+            raise ReadError("a field is read by name", form.span, "`(. record name)`")
+        value = self.expression(form.value[1])
+        for i, f in enumerate(form.value[2:]):
+            last = i == len(form.value) - 3
+            value = self.emit(Call(Global("."), (value, Const(f.value))), form.span, name if last else None)
+        return value
+
+
+def _wrt(form: Form) -> Any:
+    """What stands behind ``:wrt``: a position, a name, or a tuple of them."""
+    if form.kind in ("#(", "["):
+        return tuple(_wrt(x) for x in form.value)
+    if form.kind in ("sym", "num", "str"):
+        return form.value
+    raise ReadError("wrt is a parameter's name or position, or a tuple of them", form.span, "`(grad f :wrt #(x 1))`")
+
+
+_KINDS = {"str": "strings", "key": "keywords", "{": "dictionaries", "#{": "sets"}
+_FORMS = {
+    "fn": _Reader.fn,
+    "model": _Reader.fn,
+    "let": _Reader.let,
+    "if": _Reader.if_,
+    "cond": _Reader.cond,
+    "when": _Reader.when,
+    "do": _Reader.do,
+    "and": _Reader.both,
+    "or": _Reader.both,
+    "deriv": _Reader.deriv,
+    ".": _Reader.field,
+}

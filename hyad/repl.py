@@ -1,0 +1,212 @@
+"""``hyad repl``: Hy's own REPL with hyad's macros at hand, forms laid out and coloured, mistakes without tracebacks.
+
+What a session needs beyond the loop itself (the prelude, how values look, completion) is shared with the notebook
+(``hyad.magic``, ``hyad.kernel``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import hy
+from hy.completer import Completer
+from hy.models import Expression, Keyword, Object, Symbol
+
+from .errors import CompileError, HyadError
+from .forms import Form
+from .layout import BODY_AFTER, pformat
+from .primitives import PRIMITIVES
+
+BANNER = """\
+hyad {version} on Hy {hy}: symbolic differentiation. Tab completes, Ctrl-D leaves.
+  (defmodel f [x] (* x (sin x)))  ((grad f) 2.0)        a model and its derivative
+  (stages (grad f))  (show f "c")  (symdiff (* x x) x)  its stages, C, school rules\
+"""
+
+PRELUDE = """
+(require hyad.macros *)
+(require hyad.macros.textbook *)
+(import hyad)
+"""
+
+
+def prelude(module: ModuleType) -> None:
+    """Make hyad's macros, and its public names but those that would hide a builtin, known in ``module``."""
+    import hyad
+
+    hy.eval(hy.read_many(PRELUDE), module=module)
+    for name in getattr(hyad, "__all__", ()):
+        if not hasattr(builtins, name):
+            setattr(module, name, getattr(hyad, name))
+
+
+# -------------------------------------------------------------------------------------- how values look
+
+
+def display(value: Any, width: int = 79) -> str:
+    """The text that a session shows for a value.
+
+    A Hy model is laid out, quoted as Hy has it; a form or a program of hyad as its own text; a mapping of those (what
+    ``hyad.stages`` gives) as each one below its name; anything else as ``hy.repr`` has it.
+    """
+    if isinstance(value, Keyword):
+        return str(value)
+    if isinstance(value, Object):
+        return pformat(Expression([Symbol("quote"), value]), width)
+    if isinstance(value, Form):
+        return pformat(value, width)
+    if _is_ours(value) and not isinstance(value, BaseException):
+        return str(value)
+    if isinstance(value, Mapping) and value and all(_is_ours(v) for v in value.values()):
+        return "\n\n".join(f";; {name}\n{display(v, width)}" for name, v in value.items())
+    return hy.repr(value)
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether the value's class is hyad's and says itself how it prints (a mapping does not: its values do)."""
+    kind = type(value)
+    ours = kind.__module__ == "hyad" or kind.__module__.startswith("hyad.")
+    return ours and kind.__str__ is not object.__str__ and not isinstance(value, Mapping)
+
+
+def mistake(error: BaseException | None) -> HyadError | None:
+    """The user's mistake behind an error: itself, or what Hy wrapped because a macro raised it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, HyadError):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def wants_colour(stream: Any) -> bool:
+    """Whether to colour what goes to ``stream``: a terminal, and https://no-color.org obeyed."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def coloured(text: str) -> str:
+    """``text``, Hy code, with a terminal's colours; as it is where pygments is not installed."""
+    try:
+        from pygments import highlight
+        from pygments.formatters import TerminalFormatter
+        from pygments.lexers import HyLexer
+    except ImportError:
+        return text
+    return highlight(text, HyLexer(stripnl=False, ensurenl=False), TerminalFormatter())
+
+
+# ------------------------------------------------------------------------------------------- completion
+
+
+class Names(Completer):
+    """Hy's completer, which knows a session's names and macros, and the language of models besides."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        super().__init__(namespace)
+        self.path += [getattr(builtins, "_hy_macros", {}), PRIMITIVES, BODY_AFTER]
+
+    def global_matches(self, text: str) -> list[str]:
+        return sorted(set(super().global_matches(text)))
+
+    def matches(self, text: str) -> list[str]:
+        """What ``text`` may be the start of; names that begin with an underscore only where it does."""
+        found = self.attr_matches(text) if "." in text else self.global_matches(text)
+        last = len(text.rpartition(".")[0])
+        private = text[last:].lstrip(".").startswith("_")
+        return [name for name in found if private or not name[last:].lstrip(".").startswith("_")]
+
+    def complete(self, text: str, state: int) -> str | None:
+        found = self.matches(text)
+        return found[state] if state < len(found) else None
+
+
+# ------------------------------------------------------------------------------------------------- REPL
+
+
+class REPL(hy.REPL):
+    """Hy's REPL; ``talks`` says whether a person types, who sees a banner, prompts and colours."""
+
+    def __init__(self, talks: bool) -> None:
+        super().__init__(output_fn=self._text)
+        self.talks = talks
+        self.ps1, self.ps2 = ("hyad=> ", "  ...  ") if talks else ("", "")
+        prelude(self.module)
+
+    def _text(self, value: Any) -> str:
+        text = display(value, min(shutil.get_terminal_size().columns, 100) - 1)
+        return coloured(text) if wants_colour(sys.stdout) else text
+
+    def _error_wrap(self, exc_info_override: bool = False, *args: Any, **kwargs: Any) -> None:
+        """Hy's hook for every error: a mistake in the words of the language is all that the user needs of it."""
+        known = self.locals.get("_hy_exc_info") if exc_info_override else None
+        wrong = mistake((known or sys.exc_info())[1])
+        if wrong is None:
+            super()._error_wrap(exc_info_override, *args, **kwargs)
+            return
+        self.write(f"{type(wrong).__name__}: {wrong}\n")
+        self.locals[hy.mangle("*e")] = wrong
+
+    def banner(self) -> str:
+        import hyad
+
+        version = getattr(hyad, "__version__", "")
+        return BANNER.format(version=version, hy=hy.__version__) if self.talks else ""
+
+    def interact(self, banner: str | None = None, exitmsg: str | None = None) -> None:
+        try:  # Hy's REPL has just put its own completer there, and takes ours away after
+            import readline
+
+            readline.set_completer(Names(self.locals).complete)
+        except ImportError:
+            pass
+        super().interact(banner=banner, exitmsg="")
+
+    def load(self, path: str) -> None:
+        """Evaluate a Hy file in the session. Errors: what the file raises; ``CompileError`` if it cannot be read."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CompileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        hy.eval(hy.read_many(text, filename=path, skip_shebang=True), module=self.module)
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hyad repl",
+        description="A Hy session with hyad's macros. Hy's history file ($HY_HISTORY) and start-up file ($HYSTARTUP) "
+        "are read; NO_COLOR is obeyed.",
+    )
+    parser.add_argument("file", nargs="?", help="a Hy file whose models the session starts with")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a session; 0, or 1 if the file it should start with fails."""
+    options = arguments().parse_args(argv)
+    repl = REPL(talks=sys.stdin.isatty())
+    if options.file:
+        try:
+            repl.load(options.file)
+        except Exception as error:
+            wrong = mistake(error)
+            if wrong is None:
+                raise
+            print(f"{type(wrong).__name__}: {wrong}", file=sys.stderr)
+            return 1
+    try:
+        return repl.run()
+    except SystemExit as leave:  # (quit)
+        return leave.code if isinstance(leave.code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The rule table ``rules.hy``, compiled to matchers.
+
+A rule is data: ``(name pattern => template)``; the table's head explains the notation. ``RULES`` lists them, so that
+tests sample each on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .core import Atom, Const, Prim, Var
+from .forms import Form, read_forms
+
+_OPERANDS = frozenset("xyz")
+_CONSTANTS = frozenset("cd")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    name: str
+    pattern: Form
+    template: Form
+
+    @property
+    def head(self) -> str:
+        return self.pattern.value[0].value
+
+
+@cache
+def rules() -> dict[str, tuple[Rule, ...]]:
+    """The rules by the operation that they rewrite."""
+    table: dict[str, list[Rule]] = {}
+    for form in read_forms((Path(__file__).parent / "rules.hy").read_text(encoding="utf-8")):
+        name, pattern, arrow, template = form.value
+        assert arrow.value == "=>", form
+        rule = Rule(name.value, pattern, template)
+        table.setdefault(rule.head, []).append(rule)
+    return {head: tuple(rows) for head, rows in table.items()}
+
+
+def match(pattern: Form, atom: Atom, definitions: dict[Var, Prim], found: dict[str, Atom]) -> bool:
+    """Whether ``atom`` is what ``pattern`` describes; ``found`` then holds what the letters stand for."""
+    kind = pattern.kind
+    if kind == "sym":
+        name = pattern.value
+        if name in _CONSTANTS and type(atom) is not Const:
+            return False
+        seen = found.get(name)
+        if seen is None:
+            found[name] = atom
+            return True
+        return seen is atom or (type(seen) is Const and seen == atom)
+    if kind == "num":
+        return type(atom) is Const and type(atom.value) is not bool and atom.value == pattern.value
+    head = pattern.value[0].value
+    if head == "soft":
+        return type(atom) is Const and atom.soft and match(pattern.value[1], atom, definitions, found)
+    if type(atom) is not Var:
+        return False
+    op = definitions.get(atom)
+    if op is None or op.name != head or len(op.args) != len(pattern.value) - 1:
+        return False
+    return all(match(p, a, definitions, found) for p, a in zip(pattern.value[1:], op.args))
+
+
+def instantiate(template: Form, found: dict[str, Atom], builder: Any, like: Any) -> Atom:
+    """Build a template; its numbers take the type ``like``."""
+    if template.kind == "sym":
+        return found[template.value]
+    if template.kind == "num":
+        return builder.number(template.value, like)
+    head, *args = template.value
+    if head.value == "soft":
+        return builder.number(args[0].value, like, soft=True)
+    if head.value == "fold":
+        return builder.fold(args[0].value, *(found[a.value] for a in args[1:]))
+    return builder.prim(head.value, *(instantiate(a, found, builder, like) for a in args))
+
+
+def rewrite(name: str, args: tuple[Atom, ...], definitions: dict[Var, Prim], builder: Any, like: Any) -> Atom | None:
+    """The first rule's result for ``(name args ...)``, or None."""
+    for rule in rules().get(name, ()):
+        found: dict[str, Atom] = {}
+        parts = rule.pattern.value
+        if len(parts) - 1 == len(args) and all(match(p, a, definitions, found) for p, a in zip(parts[1:], args)):
+            return instantiate(rule.template, found, builder, like)
+    return None

@@ -1,0 +1,55 @@
+;; Rewrite rules that the builder applies to every scalar operation as it is made:
+;;   (name pattern => template)
+;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants of the model,
+;; 0 1 2 -1 an operand of that value, (soft 0) one that differentiation itself introduced. A template builds
+;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
+;;
+;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, up to the sign of a
+;; zero where the pattern holds a soft zero. What does not (x*0 => 0, x/x => 1) fires on soft operands alone.
+
+;; ones and zeros
+(mul-one-left         (* 1 x)                   => x)
+(mul-one-right        (* x 1)                   => x)
+(mul-minus-one-left   (* -1 x)                  => (neg x))
+(mul-minus-one-right  (* x -1)                  => (neg x))
+(mul-zero-left        (* (soft 0) x)            => (soft 0))
+(mul-zero-right       (* x (soft 0))            => (soft 0))
+(div-one              (/ x 1)                   => x)
+(div-minus-one        (/ x -1)                  => (neg x))
+(div-zero             (/ (soft 0) x)            => (soft 0))
+(add-zero-left        (+ (soft 0) x)            => x)
+(add-zero-right       (+ x (soft 0))            => x)
+(sub-zero             (- x 0)                   => x)
+(sub-from-zero        (- (soft 0) x)            => (neg x))
+
+;; signs
+(neg-neg              (neg (neg x))             => x)
+(add-neg              (+ x (neg y))             => (- x y))
+(neg-add              (+ (neg x) y)             => (- y x))
+(sub-neg              (- x (neg y))             => (+ x y))
+(mul-neg-left         (* (neg x) y)             => (neg (* x y)))
+(mul-neg-right        (* x (neg y))             => (neg (* x y)))
+(div-neg-left         (/ (neg x) y)             => (neg (/ x y)))
+(div-neg-right        (/ x (neg y))             => (neg (/ x y)))
+(neg-mul-constant     (neg (* c x))             => (* (fold neg c) x))
+(neg-mul-constant-2   (neg (* x c))             => (* (fold neg c) x))
+(sub-of-neg           (- (neg x) y)             => (neg (+ x y)))
+
+;; doubling and powers: a product of equals is exact in the same steps
+(add-same             (+ x x)                   => (* 2 x))
+(pow-zero             (** x 0)                  => 1)
+(pow-one              (** x 1)                  => x)
+(pow-two              (** x 2)                  => (* x x))
+(square               (square x)                => (* x x))
+
+;; what differentiation makes of a product with a constant
+(mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))
+(mul-reciprocal       (* x (/ (soft 1) y))      => (/ x y))
+(mul-reciprocal-left  (* (/ (soft 1) y) x)      => (/ x y))
+
+;; choices between values already computed
+(select-same          (select x y y)            => y)
+(mul-select-left      (* (select x (soft 1) (soft 0)) y) => (select x y (soft 0)))
+(mul-select-right     (* y (select x (soft 1) (soft 0))) => (select x y (soft 0)))
+(mul-select-left-2    (* (select x (soft 0) (soft 1)) y) => (select x (soft 0) y))
+(mul-select-right-2   (* y (select x (soft 0) (soft 1))) => (select x (soft 0) y))

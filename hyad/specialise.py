@@ -1,0 +1,934 @@
+"""The specialiser: a model and one signature => a typed program.
+
+A partial evaluator over surface core, as Myia's inference and specialisation in one linear pass: functions, tuples
+and known constants are values at compile time and leave no trace; numbers and arrays become typed operations. Every
+call of a known function is inlined. Derivative operators are expanded where they are applied, innermost first, on
+fresh variables: no tags at run time, no perturbation confusion.
+
+``(let [g (fn [f x] (f (f x)))] (g sin y))``  =>  ``t = sin y; r = sin t``.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .builder import Builder, Scope, integer, type_of
+from .core import BOOL, INT, REAL, UNIT, Arr, Atom, Block, Call, Const, Global, If, Lambda, Node, Program, Scalar, Var
+from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, Span, UnboundError
+from .forms import Form
+from .primitives import PRIMITIVES
+from .reader import SPECIAL
+from .values import (
+    FUNCTIONS,
+    NIL,
+    ArrayOfTuples,
+    Builtin,
+    Choice,
+    Closure,
+    Derived,
+    Env,
+    Function,
+    Later,
+    Pointwise,
+    TupleValue,
+    Value,
+    describe,
+    flatten,
+    same_tree,
+    unflatten,
+)
+
+#: Operators from functions to functions (DESIGN section 2); ``derive`` expands them.
+OPERATORS = frozenset("D grad value-and-grad jacobian hessian jvp vjp hvp value-and-deriv".split())
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "=", "!="})
+CHAINED = frozenset({"+", "*", "-", "/", "min", "max"})
+RECURSION_LIMIT = 500
+DIM_NAMES = ("n", "m", "k", "l", "p", "q")
+
+Spec = Any  # Scalar | Arr with dims int | str | None | Node of Specs | None (unknown)
+Spans = Sequence[Any]
+
+
+class _Widen(Exception):
+    """An accumulator that began as an integer becomes a real: the loop is specialised again."""
+
+    def __init__(self, positions: list[int]) -> None:
+        self.positions = positions
+
+
+# ------------------------------------------------------------------------------------------ signatures
+
+
+def read_annotation(form: Form) -> Spec:
+    """``Real``, ``(Vec n)``, ``(Mat n m)``, ``(Arr Real n m)``, ``(Tuple ...)`` as a spec."""
+    scalars = {"Real": REAL, "Int": INT, "Bool": BOOL}
+    if form.kind == "sym" and form.value in scalars:
+        return scalars[form.value]
+    head = form.head()
+    if head in ("Vec", "Mat", "Arr"):
+        rest = form.value[1:]
+        elem = REAL
+        if head == "Arr" and rest and rest[0].kind == "sym" and rest[0].value in scalars:
+            elem, rest = scalars[rest[0].value], rest[1:]
+        wanted = {"Vec": 1, "Mat": 2}.get(head)
+        good = all(d.kind == "sym" or d.kind == "num" and type(d.value) is int and d.value >= 0 for d in rest)
+        if rest and good and (wanted is None or len(rest) == wanted):
+            return Arr(elem, tuple(d.value for d in rest))
+    if head == "Tuple":
+        return Node(tuple(read_annotation(f) for f in form.value[1:]))
+    raise ModelTypeError(
+        f"`{form}` is not a type", form.span, "types are Real, Int, Bool, (Vec n), (Mat n m), (Arr Real n m k), (Tuple ..)"
+    )
+
+
+def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str) -> Spec:
+    """The annotation, with what it leaves open taken from the actual argument."""
+    if annotation is None:
+        return actual
+    if actual is None:
+        return annotation
+
+    def fail() -> ModelTypeError:
+        return ModelTypeError(
+            f"`{name}` is declared {spec_text(annotation)} but the argument is {spec_text(actual)}", span
+        )
+
+    if isinstance(annotation, Node):
+        if not isinstance(actual, Node) or len(actual.items) != len(annotation.items):
+            raise fail()
+        items = tuple(merge_specs(a, b, span, name) for a, b in zip(annotation.items, actual.items))
+        return Node(items, actual.keys, actual.make)
+    if isinstance(annotation, Arr):
+        if not isinstance(actual, Arr) or actual.rank != annotation.rank:
+            raise fail()
+        if annotation.elem != actual.elem and not (annotation.elem == REAL and actual.elem == INT):
+            raise fail()
+        return annotation
+    if annotation != actual and not (annotation == REAL and actual == INT):
+        raise fail()
+    return annotation
+
+
+def spec_text(spec: Spec) -> str:
+    if isinstance(spec, Arr):
+        return f"(Arr {spec.elem} {' '.join('_' if d is None else str(d) for d in spec.dims)})"
+    if isinstance(spec, Node):
+        return "(Tuple " + " ".join(map(spec_text, spec.items)) + ")" if spec.items else "None"
+    return str(spec)
+
+
+def parameters(function: Function) -> list[tuple[str, Spec, Span | None]] | None:
+    """Name, annotation and place of each parameter of a function; None where it takes any number."""
+    if isinstance(function, Closure):
+        f = function.function
+        notes = f.annotations or (None,) * len(f.params)
+        return [(p.name, read_annotation(a) if a is not None else None, a.span if a else p.span) for p, a in zip(f.params, notes)]
+    if isinstance(function, Builtin):
+        row = PRIMITIVES.get(function.name)
+        return [(p, None, None) for p in row.params] if row and function.name not in CHAINED else None
+    if isinstance(function, (Derived, Pointwise)):
+        inner = parameters(function.function if isinstance(function, Derived) else function.derived.function)
+        if isinstance(function, Pointwise) or inner is None:
+            return None
+        if function.operator in ("jvp", "hvp"):
+            prefix = "d" if function.operator == "jvp" else "v-"
+            return inner + [(prefix + name, spec, span) for name, spec, span in inner]
+        if function.operator == "vjp":
+            return [*inner, ("ct", None, None)]
+        return inner
+    if isinstance(function, Choice):
+        return parameters(function.then)
+    return parameters(function.function)
+
+
+def specialise(function: Function, specs: Sequence[Spec], name: str, plain: bool = False, **facts: Any) -> Program:
+    """The typed program of ``function`` for arguments of ``specs``; an unknown (None) spec is a ``Real``.
+
+    Raises the errors of ``hyad.errors``, each underlining the user's form.
+    """
+    return Specialiser(plain).program(function, specs, name, **facts)
+
+
+class Specialiser:
+    """One specialisation: the builder, and what of the model is being inlined."""
+
+    def __init__(self, plain: bool = False) -> None:
+        self.b = Builder(plain)
+        self.dims: dict[str, Var] = {}
+        self.params: list[Var] = []
+        self.active: dict[Lambda, int] = {}
+        self.globals_read: set[str] = set()
+
+    # ------------------------------------------------------------------------------------- programs
+
+    def program(
+        self, function: Function, specs: Sequence[Spec], name: str, span: Span | None = None, doc: str | None = None
+    ) -> Program:
+        known = parameters(function)
+        if known is not None and len(known) != len(specs):
+            raise ModelTypeError(arity_text(name, len(known), len(specs)), span)
+        args: list[Value] = []
+        ins = []
+        for i, spec in enumerate(specs):
+            label, annotation, place = known[i] if known else (f"x{i}", None, None)
+            merged = merge_specs(annotation, spec, place, label)
+            args.append(self.parameter(REAL if merged is None else merged, label, place))
+            ins.append(flatten(args[-1])[1])
+        self.b.span = span
+        result = self.call(function, args, (None,) * len(args), None)
+        atoms, out = flatten(result, span)
+        body = Block(self.b.block(), tuple(self.typed(a) for a in atoms))
+        used = [d for d in self.dims.values()]
+        return Program(name, tuple(self.params), tuple(used), body, tuple(ins), out, span, doc)
+
+    def parameter(self, spec: Spec, name: str, span: Span | None) -> Value:
+        """Fresh parameters for one argument."""
+        if isinstance(spec, Node):
+            if not spec.items and spec.keys is None:
+                return NIL if spec.make is not None else TupleValue(())
+            keys = spec.keys or [str(i) for i in range(len(spec.items))]
+            items = tuple(self.parameter(s, f"{name}-{k}", span) for s, k in zip(spec.items, keys))
+            return TupleValue(items, spec.keys, spec.make)
+        if isinstance(spec, Arr):
+            spec = Arr(spec.elem, tuple(self.dim(d) for d in spec.dims))
+        var = Var(name, spec, span, True)
+        self.params.append(var)
+        return var
+
+    def dim(self, d: int | str | None) -> Atom:
+        if isinstance(d, int):
+            return integer(d)
+        if d is None:
+            taken = self.dims.keys()
+            d = next((x for x in DIM_NAMES if x not in taken), f"n{len(taken)}")
+        if d not in self.dims:
+            self.dims[d] = Var(d, INT, None, True)
+            self.b.sizes.add(self.dims[d])
+        return self.dims[d]
+
+    def typed(self, atom: Atom) -> Atom:
+        return atom
+
+    # -------------------------------------------------------------------------------------- regions
+
+    def block(self, block: Block, env: Env) -> Value:
+        b = self.b
+        for bind in block.binds:
+            op, (var,) = bind.op, bind.vars
+            b.span = bind.span or b.span
+            if isinstance(op, Call):
+                value = self.surface_call(op, env, var)
+            elif isinstance(op, Lambda):
+                value = Closure(op, env, self.scope)
+            else:
+                assert isinstance(op, If)
+                value = self.if_(op, env, var)
+            env.values[var] = value
+        return self.value(block.results[0], env)
+
+    def value(self, atom: Atom, env: Env) -> Value:
+        if type(atom) is Var:
+            return env[atom]
+        if type(atom) is Const:
+            return constant(atom.value)
+        assert isinstance(atom, Global)
+        return self.resolve(atom)
+
+    def resolve(self, name: Global) -> Value:
+        """What a free name means: the user's module first, then the language."""
+        self.globals_read.add(name.name)
+        found, value = self.scope(name.name)
+        builtin = name.name in PRIMITIVES or name.name in BUILTINS or name.name in OPERATORS
+        if found:
+            known = self.python_value(value, name)
+            if known is not None and not (builtin and isinstance(known, Builtin)):
+                return known
+            if not builtin:
+                if known is not None:
+                    return known
+                raise DerivativeError(
+                    f"`{name.name}` is a Python {type(value).__name__}, which hyad cannot look into",
+                    name.span,
+                    "make it a model with defmodel, or a primitive with defprim",
+                )
+        if builtin:
+            return Builtin(name.name)
+        function = prelude(name.name)
+        if function is not None:
+            return function
+        if name.name in SPECIAL:
+            raise HyadError(f"`{name.name}` is a form, not a value", name.span)
+        raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name.name, self.scope))
+
+    def python_value(self, value: Any, name: Global) -> Value | None:
+        """A value of the user's module as the model sees it; None for what models cannot use."""
+        made = getattr(value, "hyad_value", None)
+        if made is not None:
+            return made()
+        if isinstance(value, bool | numbers.Real | np.generic) if not isinstance(value, type) else False:
+            return constant(value.item() if isinstance(value, np.generic) else value)
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind not in "fiub":
+                raise ModelTypeError(f"`{name.name}` is an array of {value.dtype}, not of numbers", name.span)
+            if value.size > 4096 or value.size == 0:
+                raise ModelTypeError(
+                    f"`{name.name}` has {value.size} elements: too many to be written into the model"
+                    if value.size
+                    else f"`{name.name}` is an empty array",
+                    name.span,
+                    "pass it as an argument",
+                )
+            return self.array_constant(value)
+        if isinstance(value, tuple):
+            parts = [self.python_value(x, name) for x in value]
+            return None if any(p is None for p in parts) else TupleValue(tuple(parts))
+        primitive = getattr(value, "__name__", "").replace("_", "-")
+        module = (getattr(value, "__module__", None) or "").split(".")[0]
+        if callable(value) and (module in ("math", "numpy") or isinstance(value, np.ufunc)):
+            primitive = {"power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "arctan2": "atan2"}.get(primitive, primitive)
+            primitive = primitive.replace("arc", "a") if primitive.startswith("arc") else primitive
+            if primitive in PRIMITIVES:
+                return Builtin(primitive)
+        return None
+
+    def array_constant(self, value: np.ndarray) -> Atom:
+        items = [self.array_constant(x) if value.ndim > 1 else constant(x.item()) for x in value]
+        return self.b.array(items)
+
+    # ---------------------------------------------------------------------------------------- calls
+
+    def surface_call(self, op: Call, env: Env, var: Var) -> Value:
+        if isinstance(op.fn, Global) and op.fn.name == "." :
+            return self.field(self.value(op.args[0], env), op.args[1].value)  # type: ignore[union-attr]
+        fn = self.value(op.fn, env)
+        args = [self.value(a, env) for a in op.args]
+        if not isinstance(fn, FUNCTIONS):
+            raise ModelTypeError(f"{describe(fn)} is called as a function", self.b.span, "the head of a call is a function")
+        return self.call(fn, args, op.spans, var)
+
+    def call(self, fn: Function, args: Sequence[Value], spans: Spans, var: Var | None) -> Value:
+        """Apply a function value; ``var`` is the surface variable that names the result."""
+        if isinstance(fn, Builtin):
+            return self.builtin(fn.name, list(args), spans, var)
+        if isinstance(fn, Closure):
+            return self.inline(fn, args)
+        if isinstance(fn, Derived):
+            from .derive import apply_operator
+
+            return apply_operator(self, fn, list(args), spans)
+        if isinstance(fn, Later):
+            result = self.call(fn.function, args, spans, var)
+            if not isinstance(result, FUNCTIONS):
+                raise ModelTypeError(f"{describe(result)} is called as a function", self.b.span)
+            return self.call(result, fn.args, spans, var)
+        if isinstance(fn, Pointwise):
+            d = fn.derived
+            return self.call(Derived(d.operator, Later(d.function, tuple(args)), d.wrt), fn.at, spans, var)
+        return self.branches(fn.cond, lambda: self.call(fn.then, args, spans, var), lambda: self.call(fn.orelse, args, spans, var), var)
+
+    def inline(self, closure: Closure, args: Sequence[Value]) -> Value:
+        f = closure.function
+        call_span = self.b.span
+        if len(args) != len(f.params):
+            notes = [(f"`{closure.name}` is defined here", f.span)] if f.span else []
+            raise ModelTypeError(arity_text(closure.name, len(f.params), len(args)), call_span, notes=notes)
+        depth = self.active.get(f, 0)
+        if depth >= RECURSION_LIMIT:
+            raise HyadError(
+                f"`{closure.name}` calls itself without an end that is known when it is compiled",
+                call_span,
+                "write a loop with ifold; recursion on run-time values is not in this version",
+            )
+        self.active[f] = depth + 1
+        scope, self.scope = self.scope, closure.scope
+        env = Env(closure.env)
+        for p, a, note in zip(f.params, args, f.annotations or (None,) * len(f.params)):
+            env.values[p] = self.conform(a, read_annotation(note), note.span, p.name) if note is not None else a
+        try:
+            return self.block(f.body, env)
+        finally:
+            self.active[f] = depth
+            self.scope = scope
+            self.b.span = call_span
+
+    @staticmethod
+    def scope(name: str) -> tuple[bool, Any]:
+        """Resolves a global name; replaced while a closure of some module is being inlined."""
+        return False, None
+
+    def conform(self, value: Value, spec: Spec, span: Span | None, name: str) -> Value:
+        """An argument of an inner call against the parameter's annotation."""
+
+        def fail() -> ModelTypeError:
+            return ModelTypeError(
+                f"`{name}` is declared {spec_text(spec)} but the argument is {describe(value)}",
+                span,
+                notes=[("in this call", self.b.span)] if self.b.span else [],
+            )
+
+        if isinstance(value, FUNCTIONS):
+            raise fail()
+        if isinstance(spec, Node):
+            if not isinstance(value, TupleValue) or len(value.items) != len(spec.items):
+                raise fail()
+            items = tuple(self.conform(v, s, span, name) for v, s in zip(value.items, spec.items))
+            return TupleValue(items, value.keys, value.make)
+        if isinstance(value, (TupleValue, ArrayOfTuples)) or value is NIL:
+            raise fail()
+        t = type_of(value)
+        if isinstance(spec, Arr):
+            if not isinstance(t, Arr) or t.rank != spec.rank:
+                raise fail()
+            for d, wanted in zip(t.dims, spec.dims):
+                if isinstance(wanted, int) and not self.b.require_equal(d, integer(wanted), f"`{name}` is declared {spec_text(spec)}"):
+                    raise fail()
+            if t.elem == INT and spec.elem == REAL:
+                return self.reals(value)
+            if t.elem != spec.elem:
+                raise fail()
+            return value
+        if spec == REAL and t == INT:
+            return self.b.to_real(value)
+        if t != spec:
+            raise fail()
+        return value
+
+    def reals(self, atom: Atom) -> Atom:
+        """Integers, or an array of them, as reals."""
+        t = type_of(atom)
+        if isinstance(t, Arr) and t.elem == INT:
+            return self.b.elementwise(self.b.to_real, atom)
+        return self.b.to_real(atom) if t == INT else atom
+
+    # ------------------------------------------------------------------------------------- branches
+
+    def if_(self, op: If, env: Env, var: Var) -> Value:
+        cond = self.value(op.cond, env)
+        if not isinstance(cond, (Const, Var)) or type_of(cond) != BOOL:
+            raise ModelTypeError(f"the condition is {describe(cond)}", self.b.span, "a condition compares: `(< x 0)`")
+        return self.branches(cond, lambda: self.block(op.then, env), lambda: self.block(op.orelse, env), var)
+
+    def branches(self, cond: Atom, then: Callable[[], Value], orelse: Callable[[], Value], var: Var | None) -> Value:
+        if type(cond) is Const:
+            return then() if cond.value else orelse()
+        b, span = self.b, self.b.span
+        regions: list[tuple[Scope, Value]] = []
+        for thunk, holds in ((then, True), (orelse, False)):
+            with b.region() as scope:
+                scope.facts.extend(b.facts_of(cond, holds))
+                regions.append((scope, thunk()))
+            b.span = span
+        (s1, v1), (s2, v2) = regions
+        if isinstance(v1, FUNCTIONS) and isinstance(v2, FUNCTIONS):
+            for scope in (s1, s2):
+                b.scopes[-1].binds.extend(scope.binds)
+                b.scopes[-1].vars.update(scope.vars)
+            return Choice(cond, v1, v2)
+        a1, t1 = flatten(v1, span)
+        a2, t2 = flatten(v2, span)
+        if not same_tree(t1, t2):
+            raise ModelTypeError(
+                f"one branch gives {describe(v1)}, the other {describe(v2)}", span, "both branches give the same kind"
+            )
+        for k, (x, y) in enumerate(zip(a1, a2)):
+            self.unify_branches(k, x, y, (s1, a1), (s2, a2), span)
+        names = (var.name,) * len(a1) if var is not None else ()
+        out = b.if_(cond, (s1, a1), (s2, a2), names, bool(var is not None and var.given))
+        return unflatten(t1, iter(out))
+
+    def unify_branches(self, k: int, x: Atom, y: Atom, one: Any, two: Any, span: Span | None) -> None:
+        """Give result ``k`` of both branches one type."""
+        b, tx, ty = self.b, type_of(x), type_of(y)
+        for (scope, atoms), mine, other in ((one, tx, ty), (two, ty, tx)):
+            elem = mine.elem if isinstance(mine, Arr) else mine
+            wanted = other.elem if isinstance(other, Arr) else other
+            if elem == INT and wanted == REAL:
+                with b.region(scope):
+                    atoms[k] = self.reals(atoms[k])
+        tx, ty = type_of(one[1][k]), type_of(two[1][k])
+        if isinstance(tx, Arr) and isinstance(ty, Arr) and tx.rank == ty.rank and tx.elem == ty.elem:
+            outer_x, outer_y = b.type_outside(tx, one[0]), b.type_outside(ty, two[0])
+            if all(
+                b.require_equal(d, e, "the branches of an if give arrays of different shapes")
+                for d, e in zip(outer_x.dims, outer_y.dims)
+            ):
+                return
+        elif tx == ty:
+            return
+        raise ModelTypeError(
+            f"one branch gives {describe(one[1][k])}, the other {describe(two[1][k])}", span, "both branches give the same type"
+        )
+
+    # ------------------------------------------------------------------------------------- builtins
+
+    def builtin(self, name: str, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        if name in OPERATORS:
+            return self.operator(name, args, spans, var)
+        handler = BUILTINS.get(name)
+        if handler is not None:
+            return handler(self, args, spans, var)
+        return self.arithmetic(name, args, spans, var)
+
+    def operator(self, name: str, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        wrt = None
+        if args and isinstance(args[-1], Wrt):
+            wrt, args, spans = args[-1].wrt, args[:-1], spans[:-1]
+        if not args or not isinstance(args[0], FUNCTIONS):
+            what = describe(args[0]) if args else "nothing"
+            place = spans[0] if args and spans and spans[0] else self.b.span
+            raise DerivativeError(f"`{name}` takes a function, not {what}", place, f"`({name} (fn [x] ...))`")
+        derived = Derived(name, args[0], wrt)
+        return derived if len(args) == 1 else self.call(derived, args[1:], spans[1:], var)
+
+    def arithmetic(self, name: str, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """A primitive on numbers, or element by element on arrays of one shape."""
+        row = PRIMITIVES[name]
+        atoms = [self.operand(name, a, s) for a, s in zip(args, spans or (None,) * len(args))]
+        if name == "-" and len(atoms) == 1:
+            name, row = "neg", PRIMITIVES["neg"]
+        if name == "/" and len(atoms) == 1:
+            atoms.insert(0, integer(1))
+        if name in COMPARISONS and len(atoms) > 2:
+            pairs = [self.combine(name, [x, y], None, spans) for x, y in zip(atoms, atoms[1:])]
+            result = pairs[0]
+            for p in pairs[1:]:
+                result = self.combine("and", [result, p], None, spans)
+            return result
+        if name in CHAINED and len(atoms) > 2:
+            for x in atoms[1:-1]:
+                atoms[0] = self.combine(name, [atoms[0], x], None, spans)
+            atoms = [atoms[0], atoms[-1]]
+        elif name in ("+", "*", "min", "max") and len(atoms) == 1:
+            return atoms[0]
+        elif name in ("+", "*") and not atoms:
+            return integer(0 if name == "+" else 1)
+        if len(atoms) != len(row.params):
+            raise ModelTypeError(arity_text(name, len(row.params), len(atoms)), self.b.span)
+        return self.combine(name, atoms, var, spans)
+
+    def operand(self, name: str, value: Value, span: Span | None) -> Atom:
+        if isinstance(value, (Const, Var)) and value is not NIL and type_of(value) != UNIT:
+            return value
+        raise ModelTypeError(f"`{name}` works on numbers and arrays; this is {describe(value)}", span or self.b.span)
+
+    def combine(self, name: str, atoms: list[Atom], var: Var | None, spans: Spans) -> Atom:
+        b = self.b
+        hint, given = (var.name, var.given) if var is not None else (None, False)
+        arrays = [a for a in atoms if isinstance(type_of(a), Arr)]
+        if arrays:
+            self.same_shape(arrays, name)
+            return b.elementwise(lambda *xs: self.combine(name, list(xs), None, spans), *atoms, hint=hint)
+        if name == "**" and type(atoms[1]) is Const and type_of(atoms[1]) == REAL and float(atoms[1].value).is_integer():
+            if abs(atoms[1].value) < 2**31:
+                atoms = [atoms[0], integer(int(atoms[1].value))]
+        if PRIMITIVES[name].result(tuple(type_of(a) for a in atoms)) is None:
+            kinds = ", ".join(describe(a) for a in atoms)
+            raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span)
+        return b.prim(name, *atoms, hint=hint, given=given)
+
+    def same_shape(self, arrays: Sequence[Atom], name: str) -> None:
+        first = type_of(arrays[0])
+        for other in arrays[1:]:
+            t = type_of(other)
+            if t.rank != first.rank or not all(
+                self.b.require_equal(d, e, f"the arrays in `{name}` have different shapes") for d, e in zip(first.dims, t.dims)
+            ):
+                raise ModelTypeError(f"`{name}` of {describe(arrays[0])} and {describe(other)}", self.b.span, "the shapes must be equal")
+
+    def integer_arg(self, value: Value, what: str, span: Span | None) -> Atom:
+        if isinstance(value, (Const, Var)) and value is not NIL:
+            if type_of(value) == INT:
+                return value
+            if type(value) is Const and type_of(value) == REAL and float(value.value).is_integer() and value.soft:
+                return integer(int(value.value))
+        raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or self.b.span)
+
+    # ---- tuples and arrays
+
+    def tuple_(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        return TupleValue(tuple(args))
+
+    def first(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        return self.get([*args, integer(0)], [*spans, None], var)
+
+    def second(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        return self.get([*args, integer(1)], [*spans, None], var)
+
+    def array(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        if not args:
+            raise ModelTypeError("an array has at least one element", self.b.span, "`(zeros 0)` has none")
+        if all(isinstance(a, TupleValue) for a in args):
+            return self.array_of_tuples(args, spans, var)
+        atoms = [self.operand("[...]", a, s) for a, s in zip(args, spans)]
+        arrays = [isinstance(type_of(a), Arr) for a in atoms]
+        if any(arrays):
+            if not all(arrays):
+                raise ModelTypeError("this array mixes numbers and arrays", self.b.span, "all elements have one shape")
+            self.same_shape(atoms, "[...]")
+        if any(elem_of(a) == REAL for a in atoms):
+            atoms = [self.reals(a) for a in atoms]
+        if len({elem_of(a) for a in atoms}) > 1:
+            raise ModelTypeError("this array mixes numbers and truth values", self.b.span)
+        return self.b.array(atoms, *((var.name, var.given) if var is not None else ()))
+
+    def array_of_tuples(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        flat = [flatten(a, self.b.span) for a in args]
+        if not all(same_tree(flat[0][1], t) for _, t in flat):
+            raise ModelTypeError("the elements of this array are tuples of different kinds", self.b.span)
+        columns = [self.array(list(column), (None,) * len(args), None) for column in zip(*(a for a, _ in flat))]
+        return ArrayOfTuples(unflatten(flat[0][1], iter(columns)), 1)
+
+    def get(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        if len(args) < 2:
+            raise ModelTypeError("get takes an array or tuple and an index", self.b.span, "`(get v i)`")
+        value, *indices = args
+        b = self.b
+        if isinstance(value, TupleValue):
+            at = indices[0]
+            if not (type(at) is Const and type_of(at) == INT):
+                raise ModelTypeError("a tuple is subscripted by a literal integer", spans[1] or b.span, "`(get t 0)`; use an array for run-time indices")
+            if not -len(value.items) <= at.value < len(value.items):
+                raise BoundsError(f"a tuple of {len(value.items)} has no element {at.value}", b.span)
+            item = value.items[at.value]
+            return item if len(indices) == 1 else self.get([item, *indices[1:]], [None, *spans[2:]], var)
+        if isinstance(value, ArrayOfTuples):
+            leading, rest = indices[: value.rank], indices[value.rank :]
+            atoms, tree = flatten(value.parts)
+            parts = [self.get([a, *leading], spans[: 1 + len(leading)], None) for a in atoms]
+            part = unflatten(tree, iter(parts))
+            if len(leading) < value.rank:
+                return ArrayOfTuples(part, value.rank - len(leading))
+            return self.get([part, *rest], [None, *spans[1 + len(leading) :]], var) if rest else part
+        if not isinstance(value, (Const, Var)) or not isinstance(type_of(value), Arr):
+            raise ModelTypeError(f"get of {describe(value)}", (spans[0] if spans else None) or b.span, "get subscripts arrays and tuples")
+        t = type_of(value)
+        if len(indices) > t.rank:
+            raise ModelTypeError(f"{len(indices)} subscripts of {describe(value)}", b.span)
+        checked = []
+        for axis, (i, dim) in enumerate(zip(indices, t.dims)):
+            place = (spans[axis + 1] if axis + 1 < len(spans) else None) or b.span
+            index = self.integer_arg(i, "this index", place)
+            if type(index) is Const and index.value < 0:
+                index = b.prim("+", dim, index)
+            size = f" of size {dim}" if type(dim) is Const else ""
+            text = place.text if place is not None else str(index)
+            if not b.require_index(index, dim, f"index `{text}` is outside axis {axis}{size}"):
+                raise BoundsError(f"index {i} is outside an axis of size {dim}", place, f"indices run from 0 to {dim} - 1")
+            checked.append(index)
+        return b.get(value, *checked, hint=var.name if var is not None else None, given=bool(var is not None and var.given))
+
+    def field(self, value: Value, name: str) -> Value:
+        if isinstance(value, TupleValue) and value.keys and name in value.keys:
+            return value.items[value.keys.index(name)]
+        raise ModelTypeError(f"{describe(value)} has no field `{name}`", self.b.span)
+
+    def len_(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("len", args, 1)
+        return self.shape_of(args[0], "len")[0]
+
+    def shape(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        if len(args) == 2:
+            return self.get([TupleValue(self.shape_of(args[0], "shape")), args[1]], [None, spans[1]], var)
+        self.arity("shape", args, 1)
+        return TupleValue(self.shape_of(args[0], "shape"))
+
+    def shape_of(self, value: Value, name: str) -> tuple[Atom, ...]:
+        if isinstance(value, TupleValue) and name == "len":
+            return (integer(len(value.items)),)
+        if isinstance(value, ArrayOfTuples):
+            return type_of(flatten(value.parts)[0][0]).dims[: value.rank]
+        if isinstance(value, (Const, Var)) and isinstance(type_of(value), Arr):
+            return type_of(value).dims
+        raise ModelTypeError(f"`{name}` of {describe(value)}", self.b.span, f"`{name}` takes an array")
+
+    def arity(self, name: str, args: list[Value], *allowed: int) -> None:
+        if len(args) not in allowed:
+            raise ModelTypeError(arity_text(name, allowed[0], len(args)), self.b.span)
+
+    def update(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        if len(args) < 3:
+            raise ModelTypeError("update takes an array, an index and a value", self.b.span, "`(update v i x)`")
+        array, *indices, x = args
+        a = self.operand("update", array, spans[0])
+        row = self.get([a, *indices], spans[:-1], None)  # checks the indices
+        x = self.operand("update", x, spans[-1])
+        if elem_of(a) == INT and elem_of(x) == REAL:
+            a = self.reals(a)
+        x = self.reals(x) if elem_of(a) == REAL else x
+        if isinstance(type_of(row), Arr) != isinstance(type_of(x), Arr) or elem_of(a) != elem_of(x):
+            raise ModelTypeError(f"{describe(x)} does not fit into {describe(a)} here", self.b.span)
+        if isinstance(type_of(row), Arr):
+            self.same_shape([row, x], "update")
+        at = []
+        for i, dim in zip(indices, type_of(a).dims):
+            negative = type(i) is Const and i.value < 0
+            at.append(self.b.prim("+", dim, i) if negative else i)
+        return self.b.update(a, at, x, hint=var.name if var is not None else None)
+
+    def copy(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """A copy is the value itself: typed core is functional, and lowering copies where memory is shared."""
+        self.arity("copy", args, 1)
+        return args[0]
+
+    # ---- loops
+
+    def function_arg(self, value: Value, name: str, span: Span | None) -> Function:
+        if isinstance(value, FUNCTIONS):
+            return value
+        raise ModelTypeError(f"`{name}` takes a function, not {describe(value)}", span or self.b.span)
+
+    def sizes(self, value: Value, name: str, span: Span | None) -> list[Atom]:
+        op = self.b.definitions.get(value) if type(value) is Var else None
+        if isinstance(value, TupleValue):
+            items: Sequence[Value] = value.items
+        elif op is not None and op.name == "array":
+            items = op.args
+        else:
+            items = [value]
+        counts = []
+        for x in items:
+            count = self.integer_arg(x, f"the size in `{name}`", span)
+            if type(count) is Const and count.value < 0:
+                raise ModelTypeError(f"the size in `{name}` is {count.value}", span or self.b.span, "sizes are not negative")
+            if name == "build":
+                self.b.require_size(count, "the size in `build` is negative")
+            counts.append(count)
+        return counts
+
+    def build(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("build", args, 2)
+        counts = self.sizes(args[0], "build", spans[0])
+        fn = self.function_arg(args[1], "build", spans[1])
+        names = self.param_names(fn, len(counts))
+
+        def nest(done: list[Atom]) -> Value:
+            if len(done) == len(counts):
+                return self.call(fn, done, (None,) * len(done), None)
+            return self.stack(counts[len(done)], lambda i: nest([*done, i]), var if not done else None, names[len(done)])
+
+        return nest([])
+
+    def param_names(self, fn: Function, count: int) -> list[str]:
+        known = parameters(fn) if isinstance(fn, Closure) else None
+        names = [p[0] for p in known] if known else []
+        return [names[k] if k < len(names) else "ijkl"[k % 4] for k in range(count)]
+
+    def stack(self, count: Atom, body: Callable[[Atom], Value], var: Var | None, index_name: str = "i") -> Value:
+        """The array of what ``body`` gives for 0 .. count-1."""
+        span = self.b.span
+        shape: list[Any] = []
+
+        def iteration(i: Atom):
+            value = body(i)
+            inner = value.parts if isinstance(value, ArrayOfTuples) else value
+            atoms, tree = flatten(inner, self.b.span)
+            if not atoms:
+                raise ModelTypeError(f"an array of {describe(value)}", span, "build gives numbers, arrays or tuples of them")
+            shape[:] = [tree, value.rank + 1 if isinstance(value, ArrayOfTuples) else 1, not isinstance(value, (Const, Var))]
+            return (), atoms
+
+        hint = (var.name,) if var is not None else ()
+        out = self.b.loop(count, (), iteration, hint, index_name, (), bool(var is not None and var.given))
+        self.b.span = span
+        tree, rank, structured = shape
+        return ArrayOfTuples(unflatten(tree, iter(out)), rank) if structured else out[0]
+
+    def map(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        if len(args) < 2:
+            raise ModelTypeError("map takes a function and at least one array", self.b.span, "`(map f xs)`")
+        fn, arrays = self.function_arg(args[0], "map", spans[0]), args[1:]
+        if all(isinstance(a, TupleValue) for a in arrays):
+            if len({len(a.items) for a in arrays}) > 1:
+                raise ModelTypeError("map over tuples of different lengths", self.b.span)
+            return TupleValue(tuple(self.call(fn, xs, (None,) * len(xs), None) for xs in zip(*(a.items for a in arrays))))
+        count = self.common_length("map", arrays, spans[1:])
+        return self.stack(count, lambda i: self.call(fn, [self.item(a, i) for a in arrays], (None,) * len(arrays), None), var)
+
+    def item(self, array: Value, i: Atom) -> Value:
+        return self.get([array, i], [None, None], None)
+
+    def common_length(self, name: str, arrays: Sequence[Value], spans: Spans) -> Atom:
+        lengths = [self.shape_of(a, name)[0] for a in arrays]
+        for n in lengths[1:]:
+            if not self.b.require_equal(lengths[0], n, f"the arrays in `{name}` have different lengths"):
+                raise ModelTypeError(f"`{name}` over arrays of lengths {lengths[0]} and {n}", self.b.span, "the lengths must be equal")
+        return lengths[0]
+
+    def fold(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(fold f z xs ...)``: ``f`` takes the accumulator and an element of each array."""
+        if len(args) < 3:
+            raise ModelTypeError("fold takes a function, a start and at least one array", self.b.span, "`(fold + 0.0 xs)`")
+        fn, init, arrays = self.function_arg(args[0], "fold", spans[0]), args[1], args[2:]
+        if all(isinstance(a, TupleValue) for a in arrays):
+            acc = init
+            for xs in zip(*(a.items for a in arrays)):
+                acc = self.call(fn, [acc, *xs], (None,) * (1 + len(xs)), None)
+            return acc
+        count = self.common_length("fold", arrays, spans[2:])
+        names = self.param_names(fn, 1)
+        return self.accumulate(
+            count, init, lambda acc, i: self.call(fn, [acc, *(self.item(a, i) for a in arrays)], (None,) * (1 + len(arrays)), None), var, "i", names[0]
+        )[0]
+
+    def ifold(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(ifold f z n)``: ``f`` takes the accumulator and the index (dF~ Fig. 3)."""
+        self.arity("ifold", args, 3)
+        fn = self.function_arg(args[0], "ifold", spans[0])
+        counts = self.sizes(args[2], "ifold", spans[2])
+        names = self.param_names(fn, 2)
+        return self.accumulate(counts[0], args[1], lambda acc, i: self.call(fn, [acc, i], (None, None), None), var, names[1] if isinstance(fn, Closure) else "i", names[0])[0]
+
+    def scan(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(scan f z xs)``: the accumulators after each element."""
+        self.arity("scan", args, 3)
+        fn = self.function_arg(args[0], "scan", spans[0])
+        count = self.common_length("scan", args[2:], spans[2:])
+        return self.accumulate(
+            count, args[1], lambda acc, i: self.call(fn, [acc, self.item(args[2], i)], (None, None), None), var, "i", self.param_names(fn, 1)[0], True
+        )[1]
+
+    def accumulate(
+        self,
+        count: Atom,
+        init: Value,
+        step: Callable[[Value, Atom], Value],
+        var: Var | None,
+        index_name: str,
+        acc_name: str,
+        stacked: bool = False,
+    ) -> tuple[Value, Value]:
+        """A loop with accumulators of any structure: the final value, and the array of all where ``stacked``."""
+        span = self.b.span
+        atoms, tree = flatten(init, span)
+        if not atoms:
+            raise ModelTypeError(f"a loop cannot accumulate {describe(init)}", span)
+
+        def iteration(i: Atom, *accs: Atom):
+            value = step(unflatten(tree, iter(accs)), i)
+            following, after = flatten(value, span)
+            if not same_tree(tree, after):
+                raise ModelTypeError(f"the loop starts with {describe(init)} and goes on with {describe(value)}", span, "each step gives what it was given")
+            following = [self.reals(x) if elem_of(a) == REAL else x for a, x in zip(accs, following)]
+            wide = [k for k, (a, x) in enumerate(zip(accs, following)) if elem_of(a) == INT and elem_of(x) == REAL]
+            if wide:
+                raise _Widen(wide)
+            for a, x in zip(accs, following):
+                self.same_accumulator(a, x, span)
+            return following, following if stacked else ()
+
+        while True:
+            names = [acc_name] * len(atoms)
+            hint = [var.name] * len(atoms) if var is not None and not stacked else []
+            try:
+                out = self.b.loop(count, atoms, iteration, hint, index_name, names, bool(var is not None and var.given))
+                break
+            except _Widen as widen:
+                for k in widen.positions:
+                    atoms[k] = self.reals(atoms[k])
+                self.b.span = span
+        self.b.span = span
+        final = unflatten(tree, iter(out))
+        if not stacked:
+            return final, NIL
+        every = unflatten(tree, iter(out[len(atoms) :]))
+        return final, every if isinstance(every, (Const, Var)) else ArrayOfTuples(every, 1)
+
+    def same_accumulator(self, a: Atom, x: Atom, span: Span | None) -> None:
+        ta, tx = type_of(a), type_of(x)
+        if isinstance(ta, Arr) and isinstance(tx, Arr) and ta.rank == tx.rank and ta.elem == tx.elem:
+            if all(self.b.require_equal(d, e, "the accumulator of this loop changes its shape") for d, e in zip(ta.dims, tx.dims)):
+                return
+        elif ta == tx:
+            return
+        raise ModelTypeError(f"the loop starts with {describe(a)} and goes on with {describe(x)}", span, "each step gives what it was given")
+
+    def negation(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("not", args, 1)
+        a = args[0]
+        if not isinstance(a, (Const, Var)) or type_of(a) != BOOL:
+            raise ModelTypeError(f"`not` of {describe(a)}", self.b.span, "`not` takes a truth value")
+        return self.b.prim("not", a)
+
+
+class Wrt:
+    """``:wrt`` on its way to the operator."""
+
+    __slots__ = ("wrt",)
+
+    def __init__(self, wrt: Any) -> None:
+        self.wrt = wrt
+
+
+BUILTINS: dict[str, Callable[..., Value]] = {
+    "tuple": Specialiser.tuple_,
+    "array": Specialiser.array,
+    "get": Specialiser.get,
+    "fst": Specialiser.first,
+    "snd": Specialiser.second,
+    "len": Specialiser.len_,
+    "shape": Specialiser.shape,
+    "build": Specialiser.build,
+    "map": Specialiser.map,
+    "fold": Specialiser.fold,
+    "ifold": Specialiser.ifold,
+    "scan": Specialiser.scan,
+    "update": Specialiser.update,
+    "copy": Specialiser.copy,
+    "not": Specialiser.negation,
+}
+
+
+def constant(value: Any) -> Any:
+    """A Python literal as an atom."""
+    if value is None:
+        return NIL
+    if isinstance(value, tuple) and value and value[0] == "wrt":
+        return Wrt(value[1])
+    if isinstance(value, bool):
+        return Const(value, BOOL)
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise ModelTypeError(f"the integer {value} does not fit into 64 bits", None, f"write {value}.0 for a real")
+        return Const(value, INT)
+    return Const(float(value), REAL)
+
+
+def elem_of(atom: Atom) -> Scalar:
+    t = type_of(atom)
+    return t.elem if isinstance(t, Arr) else t
+
+
+def arity_text(name: str, wanted: int, got: int) -> str:
+    return f"`{name}` takes {wanted} argument{'s' * (wanted != 1)}, not {got}"
+
+
+_PRELUDE: dict[str, Closure] = {}
+
+
+def prelude(name: str) -> Closure | None:
+    """A function of ``prelude.hy`` by name."""
+    if not _PRELUDE:
+        from pathlib import Path
+
+        from .errors import Source
+        from .forms import read_forms
+        from .reader import form_to_lambda
+
+        path = Path(__file__).parent / "prelude.hy"
+        text = path.read_text(encoding="utf-8")
+        for form in read_forms(text, Source(text, "prelude.hy")):
+            f = form_to_lambda(form)
+            _PRELUDE[f.name] = Closure(f, None, Specialiser.scope)  # type: ignore[index]
+    return _PRELUDE.get(name)
+
+
+def similar(name: str, scope: Any) -> str | None:
+    import difflib
+
+    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *_PRELUDE]
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean `{close[0]}`?" if close else "bind it with let, make it a parameter, or define it in the module"

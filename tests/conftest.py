@@ -1,0 +1,56 @@
+"""What every test runs under: hyad from this checkout, checked passes, a code cache of its own, repeatable examples.
+
+``--update-golden`` rewrites the golden files instead of comparing with them; ``--hypothesis-profile explore`` looks
+for new counterexamples instead of replaying the same examples.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from hy_plugin import pytest_collect_file, pytest_sessionstart  # noqa: F401  (hooks)
+
+TESTS = Path(__file__).resolve().parent
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files from this run's output")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment before any test module imports hyad; workers of pytest-xdist inherit it."""
+    if hasattr(config, "workerinput"):
+        return
+    os.environ["HYAD_CHECK"] = "1"
+    os.environ["HYAD_CACHE"] = tempfile.mkdtemp(prefix="hyad-test-cache-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["HYAD_CACHE"], ignore_errors=True)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``golden(name, text)``: ``text`` must be what ``tests/golden/name`` holds."""
+
+    def compare(name: str, text: str) -> None:
+        path = TESTS / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"no golden file {path}: run pytest --update-golden and review it"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare

@@ -1,0 +1,99 @@
+"""Imports only go down: the order of the modules, read from their imports.
+
+A module imports modules of a lower layer, or of its own. ``codegen`` knows nothing of differentiation, the engine
+nothing of printing. A module that no layer names fails the test: whoever adds one decides where it stands.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"hyad": "hyad", "macros": "hyad.macros", "codegen": "hyad.codegen"}
+
+LAYERS: list[set[str]] = [
+    {"hyad.errors"},
+    {"hyad.core", "hyad.forms"},
+    {"hyad.layout", "hyad.primitives", "hyad.values"},
+    {"hyad.printer", "hyad.reader", "hyad.rewrite"},
+    {"hyad.builder", "hyad.check"},
+    {"hyad.derive", "hyad.forward", "hyad.optimise", "hyad.reverse", "hyad.simplify", "hyad.specialise"},
+    {"hyad.codegen"},
+    {"hyad.model"},
+    {"hyad"},
+    {"hyad.macros"},
+    {"hyad.cli", "hyad.kernel", "hyad.magic", "hyad.repl"},
+    {"hyad.__main__"},
+]
+DIFFERENTIATION = {"hyad.derive", "hyad.forward", "hyad.reverse"}
+
+
+def modules() -> dict[str, Path]:
+    """Every Python module of the checkout by its import name."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join([package, *(part for part in parts if part != "__init__")])] = path
+    return found
+
+
+MODULES = modules()
+
+
+def layer_of(module: str) -> int | None:
+    """The layer that names the module, or else its package: all of ``hyad.codegen`` is one layer."""
+    for height, names in enumerate(LAYERS):
+        if module in names:
+            return height
+    return layer_of("hyad.codegen") if module.startswith("hyad.codegen.") else None
+
+
+def imports(module: str) -> set[str]:
+    """The modules of hyad that a module imports, wherever in its text."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    used = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names if alias.name.split(".")[0] == "hyad"}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            if base.split(".")[0] == "hyad":
+                named = {f"{base}.{alias.name}" for alias in node.names}
+                used |= {name if name in MODULES else base for name in named}
+    return used - {module}
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {module for module in MODULES if layer_of(module) is None} == set()
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_only_go_down(module: str) -> None:
+    upwards = {used for used in imports(module) if (layer_of(used) or 0) > (layer_of(module) or 0)}
+    assert upwards == set()
+
+
+def test_codegen_knows_nothing_of_differentiation() -> None:
+    for module in MODULES:
+        if module.startswith("hyad.codegen"):
+            assert not imports(module) & DIFFERENTIATION, module
+
+
+def test_engine_knows_nothing_of_printing_code() -> None:
+    for module in MODULES:
+        if (layer_of(module) or 0) <= layer_of("hyad.derive"):
+            assert not {used for used in imports(module) if used.startswith("hyad.codegen")}, module
+
+
+def test_imports_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader of imports finds every way to write one, also inside a function."""
+    source = "import hyad.core\nfrom . import errors\ndef f():\n    from .codegen.c import emit\n    import sympy\n"
+    (tmp_path / "sample.py").write_text(source)
+    monkeypatch.setitem(MODULES, "hyad.sample", tmp_path / "sample.py")
+    assert imports("hyad.sample") == {"hyad.core", "hyad.errors", "hyad.codegen.c"}
