@@ -17,18 +17,38 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Check, Const, If, Loop, Node, Prim, Program, Scalar, Tree, Type, Var
+from hyad.core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Node,
+    Prim,
+    Program,
+    Scalar,
+    Tree,
+    Type,
+    Var,
+    all_binds,
+)
 from hyad.errors import CompileError, Span
 from hyad.primitives import PRIMITIVES, c_form
 
 from .cfunction import CFunction, CParam
-from .lower import Buffer, Names, Place, Quotient, identifier, is_array, plan, type_of, uses
+from .lower import Buffer, Names, Place, Quotient, is_array, plan, type_of, uses
 
 KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register"
@@ -36,16 +56,16 @@ KEYWORDS = frozenset(
     " false asm typeof class new delete this template namespace operator private public protected".split()
 )
 LIBRARY = frozenset(
-    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma fmax"
-    " fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint"
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma"
+    " fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint"
     " nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt tan tanh tgamma trunc"
     " isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove memcmp strlen work"
     " size_t ptrdiff_t errno".split()
 )
 RESERVED = KEYWORDS | LIBRARY | frozenset(f"{name}f" for name in LIBRARY)
 FUNCTION_RESERVED = RESERVED | frozenset(
-    "main abs labs llabs div exit abort malloc calloc realloc free printf puts rand srand system time clock gamma signal"
-    " index y0 y1 yn j0 j1 jn read write open close send select link round pause sleep raise remove rename signgam"
+    "main abs labs llabs div exit abort malloc calloc realloc free printf puts rand srand system time clock gamma"
+    " signal index y0 y1 yn j0 j1 jn read write open close send select link round pause sleep raise remove rename signgam"
     " qsort bsearch getenv atof atoi strtod scanf drem significand gammaf pow10 exp10 sincos".split()
 )
 
@@ -150,9 +170,7 @@ class CPrinter:
 
     header_suffix = ".h"
 
-    def __init__(
-        self, program: Program, *, dtype: str = "f64", name: str | None = None, line_directives: bool = False
-    ):
+    def __init__(self, program: Program, *, dtype: str = "f64", name: str | None = None, line_directives: bool = False):
         self.plan = plan(program)
         self.program = self.plan.program
         self.dtype = dtype
@@ -173,6 +191,10 @@ class CPrinter:
         self.buffer_name: dict[Buffer, str] = {}
         self.pointer: dict[Var, str] = {}  # views that have a C variable
         self.here: set[Var] = set()  # used once, in this very block
+        self.stable: dict[Var, Expr] = {}  # constants that hold what a changing variable was
+        self.scopes: list[list[Var]] = [[]]  # the keys of ``stable`` that each open C scope declared
+        self.indices: set[Var] = set()  # loop indices: never negative
+        self.initialised: Buffer | None = None  # declared together with its values
         self.support: dict[str, None] = {}
         self.tables: list[str] = []
         self.checks: list[tuple[str, str, Span | None]] = []
@@ -210,9 +232,11 @@ class CPrinter:
             return Expr("(-9223372036854775807 - 1)")
         return Expr(str(number), UNARY if number < 0 else PRIMARY)
 
-    def primitive(self, name: str, ints: bool) -> tuple[str, tuple[str, ...]]:
+    def primitive(self, name: str, types: tuple[Scalar, ...]) -> tuple[str, tuple[str, ...]]:
         """The text of a primitive, and the support functions that it calls."""
-        return c_form(PRIMITIVES[name], ints=ints, f32=self.dtype == "f32")
+        if name == "square":
+            return "{0}*{0}", ()
+        return c_form(PRIMITIVES[name], types, f32=self.dtype == "f32")
 
     def loop_head(self, index: str, count: str) -> str:
         return f"for (long long {index} = 0; {index} < {count}; {index}++) {{"
@@ -257,7 +281,7 @@ class CPrinter:
         params = tuple(CParam(c.name, c.elem, self.dims(p)) for c, p in zip(params, program.params))
         results = self.result_params()
         has_work = bool(self.plan.pools)
-        fallible = any(isinstance(b.op, Check) for b in _all(program.body))
+        fallible = any(isinstance(b.op, Check) for b in all_binds(program.body))
         frame = CFunction(self.name, params, results, tuple(dims), fallible, "" if has_work else None, dtype=self.dtype)
         self.offsets, total = self.layout()
         self.top(frame)
@@ -273,10 +297,7 @@ class CPrinter:
             tuple(self.checks),
             dtype=self.dtype,
         )
-        source = self.source(fn, body)
-        return CFunction(
-            fn.name, params, results, fn.dims, fallible, fn.workspace, fn.work_static, fn.checks, source, self.header(fn), self.dtype
-        )
+        return replace(fn, source=self.source(fn, body), header=self.header(fn))
 
     def param(self, p: Var) -> CParam:
         name = self.names.fresh(p.name)
@@ -348,7 +369,6 @@ class CPrinter:
 
     def layout(self) -> tuple[dict[Any, tuple[dict, dict]], str]:
         """For each pool of the workspace its offset and the size of its pieces, and the total size as C."""
-        sizes = self.plan.sizes
         offset: dict = {}
         offsets = {}
         for key in sorted(self.plan.pools, key=lambda k: (k[0] != "Int", len(k[1]) != 1 or k[1][0][0] != ())):
@@ -359,7 +379,6 @@ class CPrinter:
             offsets[key] = (dict(offset), size)
             for k, c in size.items():
                 offset[k] = offset.get(k, 0) + c * self.plan.pools[key]
-        self.plan.sizes = sizes
         return offsets, self.polynomial(offset).text
 
     def top(self, frame: CFunction) -> None:
@@ -383,6 +402,17 @@ class CPrinter:
 
     def emit(self, text: str, span: Span | None = None) -> None:
         self.lines.append(Line(self.depth, text, span or self.span))
+
+    def enter(self) -> None:
+        self.names.enter()
+        self.scopes.append([])
+        self.depth += 1
+
+    def leave(self) -> None:
+        self.depth -= 1
+        self.names.leave()
+        for var in self.scopes.pop():
+            del self.stable[var]
 
     def captured(self) -> list[Line]:
         """Start a fresh list of lines; the caller puts the old one back."""
@@ -430,7 +460,9 @@ class CPrinter:
     def check(self, bind: Bind, op: Check) -> None:
         a, b = self.operand(op.a), self.operand(op.b)
         if op.relation == "in":
-            lower = [] if _not_negative(op.a) else [f"{a.at(SHIFT)} < 0"]
+            lower = (
+                [] if op.a in self.indices or (isinstance(op.a, Const) and op.a.value >= 0) else [f"{a.at(SHIFT)} < 0"]
+            )
             failure = " || ".join([*lower, f"{a.at(SHIFT)} >= {b.at(SHIFT)}"])
         else:
             failure = f"{a.at(SHIFT)} {({'==': '!=', '<': '>=', '<=': '>'})[op.relation]} {b.at(SHIFT)}"
@@ -452,6 +484,8 @@ class CPrinter:
     def forget(self, var: Var, expr: Expr) -> None:
         for r in expr.reads:
             self.readers[r].pop(var, None)
+            if not self.readers[r]:
+                del self.readers[r]
 
     def wait(self, var: Var, expr: Expr) -> None:
         self.pending[var] = (expr, self.span)
@@ -485,7 +519,7 @@ class CPrinter:
 
     def flush_all(self) -> None:
         """Before a region, or the end: whatever reads something that may change goes first."""
-        for what in [w for w, readers in self.readers.items() if readers]:
+        for what in list(self.readers):
             self.changes(what)
 
     def fixed(self, atom: Atom) -> Expr:
@@ -493,11 +527,12 @@ class CPrinter:
         if isinstance(atom, Var):
             if atom in self.pending:
                 self.materialise(atom)
-            if atom in self.slot:
+            if atom in self.slot and atom not in self.stable:
                 name = self.names.fresh(atom.name)
                 self.emit(f"const {self.ctype(atom.type)} {name} = {self.value[atom].text};")
-                return Expr(name)
-        return self.operand(atom)
+                self.stable[atom] = Expr(name)
+                self.scopes[-1].append(atom)
+        return self.operand_of(atom)
 
     def fit(self, atoms: Sequence[Atom]) -> list[Expr]:
         """Operands for one line: the longest pending ones get lines of their own until the rest is short enough."""
@@ -515,7 +550,7 @@ class CPrinter:
     def fill(self, template: str, operands: Sequence[Expr]) -> Expr:
         """A C form with its operands in, parenthesised where needed."""
         own, wanted, operators = _form(template)
-        if template == "-{0}" and operands[0].prec == MUL and "%" not in operands[0].text:
+        if template == "-{0}" and operands[0].prec == MUL and not re.search("^-|%", operands[0].text):
             return Expr(f"-{operands[0].text}", MUL, operands[0].reads)
         if template == "-{0}" and not operands[0].text.startswith("-"):
             return Expr(f"-{operands[0].at(UNARY)}", UNARY, operands[0].reads)
@@ -527,17 +562,20 @@ class CPrinter:
                 update = (operators[0], operands[0].text, operands[1].text)
         return Expr(template.format(*parts), own, reads, update)
 
-    def converted(self, op: Prim, operands: list[Expr]) -> tuple[str, list[Expr]]:
-        """The form of a primitive for these operand types; Int operands of a real one are made real where C would not."""
+    def converted(self, op: Prim) -> tuple[str, list[Expr]]:
+        """The form of a primitive and its operands; Int operands of a real one are made real where C would not."""
         types = tuple(type_of(a) for a in op.args)
-        ints = bool(types) and all(t == INT for t in types)
         row = PRIMITIVES[op.name]
         match = row.result(types)
         wanted = match[0] if match else types
         ints = ints and all(w == INT for w in wanted)
-        template, support = self.primitive(op.name, ints)
+        template, support = self.primitive(op.name, tuple(wanted))
         for text in support:
             self.support[text] = None
+        for k, a in enumerate(op.args):
+            if template.count(f"{{{k}}}") > 1:
+                self.fixed(a)
+        operands = self.fit(op.args)
         mixed = REAL in types
         _, _, operators = _form(template)
         for k, (t, w) in enumerate(zip(types, wanted)):
@@ -561,7 +599,7 @@ class CPrinter:
         elif op.name == "select":
             expr = self.fill("{0} ? {1} : {2}", self.fit(op.args))
         else:
-            template, operands = self.converted(op, self.fit(op.args))
+            template, operands = self.converted(op)
             expr = self.fill(template, operands)
         if op.name == "undef":
             self.value[var] = expr
@@ -592,7 +630,9 @@ class CPrinter:
 
     def operand_of(self, atom: Atom) -> Expr:
         """A subscript of a view or of a home: written out again at each use."""
-        return self.value[atom] if isinstance(atom, Var) else self.literal(atom.value, INT)
+        if isinstance(atom, Var):
+            return self.stable.get(atom) or self.value[atom]
+        return self.literal(atom.value, type_of(atom))
 
     def flat(self, subs: Sequence[Expr], dims: Sequence[Atom]) -> Expr | None:
         """Row-major: ``(i*m + j)*k + l``; fewer subscripts than dims are scaled to the row's start."""
@@ -661,10 +701,10 @@ class CPrinter:
         if isinstance(op, Prim) and op.name == "zeros" and self.plan.place[bind.vars[0]].buffer is buffer:
             self.emit(f"{start} = {{0}};")
             self.initialised = buffer
+        elif isinstance(op, Prim) and op.name == "array" and not is_array(op.args[0]) and not buffer.partial:
+            self.initialised = buffer
         else:
             self.emit(f"{start} = {{0}};" if buffer.partial or buffer.blank else f"{start};")
-
-    initialised: Buffer | None = None
 
     def declare_table(self, buffer: Buffer) -> str:
         """A constant table, at the top of the function."""
@@ -711,9 +751,7 @@ class CPrinter:
     def view(self, var: Var, op: Prim) -> None:
         """A row: subscripts to be written out at each use, or a pointer where a person named it."""
         for a in op.args[1:]:
-            if isinstance(a, Var):
-                self.value[a] = self.fixed(a)
-                self.slot.pop(a, None) if self.value[a].reads == frozenset() else None
+            self.fixed(a)
         if var.given and self.uses.get(var, 0) > 1:
             text = self.pointer_to(var)
             name = self.names.fresh(var.name)
@@ -722,6 +760,12 @@ class CPrinter:
 
     def array(self, var: Var, op: Prim, place: Place, buffer: Buffer) -> None:
         if buffer.kind == "table":
+            return
+        if self.initialised is place.buffer:
+            values = ", ".join(self.as_type(a, buffer.elem).text for a in op.args)
+            text = f"{self.ctype(buffer.elem)} {self.buffer_name[buffer]}[{len(op.args)}] = {{{values}}};"
+            for line in _wrapped(text, WIDTH - 4 * self.depth):
+                self.emit(line)
             return
         rows = bool(op.args) and is_array(op.args[0])
         if not rows:
@@ -733,9 +777,7 @@ class CPrinter:
             index = Const(k, INT)
             target = Place(place.buffer, (*place.subs, index))
             if not rows:
-                value = self.operand(a)
-                if type_of(a) == INT and buffer.elem == REAL and isinstance(a, Const):
-                    value = self.real_literal(a.value)
+                value = self.as_type(a, buffer.elem)
                 base, offset, _, _ = self.address(target)
                 self.emit(f"{base}[{offset.text if offset else '0'}] = {value.text};")
                 continue
@@ -867,6 +909,8 @@ class CPrinter:
         self.span = span
         if not then and orelse:
             then, orelse, cond = orelse, [], _negated(cond)
+        if not then and cond.prec == PRIMARY:
+            self.emit(f"(void){cond.text};")
         if then:
             self.emit(f"if ({cond.text}) {{")
             self.lines += then
@@ -885,8 +929,7 @@ class CPrinter:
 
     def branch(self, block: Block, bind: Bind, slots: dict[int, tuple[str, str]]) -> list[Line]:
         old = self.captured()
-        self.depth += 1
-        self.names.enter()
+        self.enter()
         fresh = {k: name for k, (name, declaration) in slots.items() if declaration or bind.vars[k] in self.destination}
         self.statements(block, fresh)
         self.span = bind.span
@@ -897,8 +940,7 @@ class CPrinter:
                 todo.append((name, name, self.as_type(block.results[k], var.type), var.type))
         self.move(block)
         self.assign(todo)
-        self.names.leave()
-        self.depth -= 1
+        self.leave()
         lines, self.lines = self.lines, old
         return lines
 
@@ -928,17 +970,19 @@ class CPrinter:
         count = self.operand(op.count)
         if count.reads or len(count.text) > 20:
             count = self.define(Var("count", INT), count)
-        inits = {k: self.as_type(op.inits[k], op.accs[k].type) for k in range(n) if not isinstance(op.accs[k].type, Arr)}
+        inits = {
+            k: self.as_type(op.inits[k], op.accs[k].type) for k in range(n) if not isinstance(op.accs[k].type, Arr)
+        }
         self.flush_all()
         taken: set[str] = set()
         for k, init in inits.items():
             acc, var, start = op.accs[k], bind.vars[k], op.inits[k]
-            old = self.slot.get(start) if isinstance(start, Var) else None
-            free = self.plan.live.free[op.body]
+            old = self.slot.get(start) if isinstance(start, Var) and start.type == acc.type else None
+            dead = old and start in self.plan.live.dies[bind] and start not in self.plan.live.free[op.body]
             if var in self.destination:
                 name = self.destination[var]
                 self.emit(f"{name} = {init.text};")
-            elif old and start in self.plan.live.dies[bind] and start not in free and old not in taken and start.type == acc.type:
+            elif dead and old not in taken:
                 name = old
                 taken.add(old)
             else:
@@ -948,11 +992,11 @@ class CPrinter:
                 self.value[v], self.slot[v] = Expr(name, PRIMARY, frozenset({name})), name
         for k in sorted(self.plan.copies[bind]):
             self.copy(op.inits[k], op.accs[k])
-        self.names.enter()
+        old_lines = self.captured()
+        self.enter()
         index = self.names.fresh(op.index.name)
         self.value[op.index] = Expr(index)
-        old_lines = self.captured()
-        self.depth += 1
+        self.indices.add(op.index)
         self.statements(op.body, {})
         self.span = span
         todo = []
@@ -974,8 +1018,7 @@ class CPrinter:
                 todo[k] = (target, what, Expr(name), elem)
         self.move(op.body)
         self.assign(todo)
-        self.depth -= 1
-        self.names.leave()
+        self.leave()
         body, self.lines = self.lines, old_lines
         if body:
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
@@ -1112,20 +1155,10 @@ def _labels(tree: Tree, path: str = "") -> Iterable[str]:
             yield from _labels(item, f"{path}_{k}" if path else "")
 
 
-def _all(block: Block) -> Iterable[Bind]:
-    from hyad.core import all_binds
-
-    return all_binds(block)
-
-
 def _equal(a: Sequence[Atom], b: Sequence[Atom]) -> bool:
     return len(a) == len(b) and all(
         x is y or (isinstance(x, Const) and isinstance(y, Const) and x.value == y.value) for x, y in zip(a, b)
     )
-
-
-def _not_negative(atom: Atom) -> bool:
-    return isinstance(atom, Const) and atom.value >= 0
 
 
 def _is_undef(block: Block, atom: Atom) -> bool:
@@ -1134,9 +1167,6 @@ def _is_undef(block: Block, atom: Atom) -> bool:
         if atom in bind.vars:
             return isinstance(bind.op, Prim) and bind.op.name == "undef"
     return False
-
-
-_OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def _negated(cond: Expr) -> Expr:

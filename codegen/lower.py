@@ -29,8 +29,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from ..errors import CompileError, Span
-from ..core import (
+from hyad.core import (
     BOOL,
     INT,
     REAL,
@@ -42,7 +41,6 @@ from ..core import (
     Const,
     If,
     Loop,
-    Op,
     Prim,
     Program,
     Scalar,
@@ -55,6 +53,7 @@ from ..core import (
     free_vars,
     type_atoms,
 )
+from hyad.errors import CompileError, Span
 
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
 TABLE_LENGTH = 8  # an array of more literals than this is a static table
@@ -231,7 +230,9 @@ class Liveness:
         self._walk(program.body, set())
 
     def _tracked(self, atoms: Iterable[Atom]) -> list[Var]:
-        return [a for a in atoms if isinstance(a, Var) and (isinstance(a.type, Arr) or a in self.carried)]
+        found = [a for a in atoms if isinstance(a, Var) and (isinstance(a.type, Arr) or a in self.carried)]
+        found += [d for a in found for d in type_atoms(a.type) if d in self.carried]  # strides are read with it
+        return found
 
     def _walk(self, block: Block, live: set[Var]) -> None:
         live.update(self._tracked(block.results))
@@ -331,7 +332,8 @@ class Sizes:
             elif op.name == "//" and isinstance(op.args[1], Const) and op.args[1].value > 0:
                 terms = args[0]
                 if all(c > 0 and all(s in self.dims for s in k) for k, c in terms.items()):
-                    symbol = Quotient(tuple(sorted(terms.items(), key=lambda t: [self.order[s] for s in t[0]])), op.args[1].value)
+                    ordered = sorted(terms.items(), key=lambda t: [self.order[s] for s in t[0]])
+                    symbol = Quotient(tuple(ordered), op.args[1].value)
                     self.order.setdefault(symbol, len(self.order))
                     value = {(symbol,): 1}
             if value is not None and len(value) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in value):
@@ -723,12 +725,11 @@ class _Planner:
             return  # their own memory may be what is overwritten
         if results and not any(is_array(r) for r in results) and op.index not in self.aligned:
             self.aligned[op.index] = (t, None)
-        elif len(results) == 1 and isinstance(results[0], Var):
-            for inner in op.body.binds:
-                if results[0] in inner.vars and isinstance(inner.op, Loop) and not inner.op.accs and len(inner.vars) == 1:
-                    if not is_array(inner.op.body.results[0]):
-                        self.aligned[op.index] = (t, None)
-                        self.aligned[inner.op.index] = (t, op.index)
+        elif len(results) == 1:
+            makers = [b.op for b in op.body.binds if isinstance(b.op, Loop) and b.vars == (results[0],)]
+            if makers and not makers[0].accs and not is_array(makers[0].body.results[0]):
+                self.aligned[op.index] = (t, None)
+                self.aligned[makers[0].index] = (t, op.index)
 
     def in_parallel(self, later: list[tuple[int, Move]], bind: Bind, op: Loop, block: Block, t: int) -> list[Move]:
         """The moves of the accumulators, ordered so that none overwrites what another still reads."""
@@ -824,7 +825,7 @@ def uses(program: Program) -> dict[Var, int]:
     for p in program.params:
         use(type_atoms(p.type), 2)
     for bind in all_binds(program.body):
-        op: Op = bind.op
+        op = bind.op
         use(atoms_of(op))
         for inner in blocks_of(op):
             use(inner.results)

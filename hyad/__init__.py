@@ -1,1 +1,59 @@
-"""hyad: symbolic differentiation of Hy models, with code generation."""
+"""hyad: symbolic differentiation of Hy models, with code generation.
+
+>>> import hyad
+>>> f = hyad.model("(fn [x y] (* x (sin y)))")
+>>> hyad.grad(f)(2.0, 0.0)
+(0.0, 2.0)
+"""
+
+from __future__ import annotations
+
+import os as _os
+
+__version__ = "0.1.0"
+
+# Uninstalled or editable, hyad.macros and hyad.codegen stand beside this folder, not in it.
+_root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
+if _os.path.exists(_os.path.join(_root, "pyproject.toml")) and _os.path.isdir(_os.path.join(_root, "codegen")):
+    __path__.append(_root)  # type: ignore[name-defined]  # noqa: F821
+
+from .errors import (  # noqa: E402
+    BoundsError,
+    CompileError,
+    DerivativeError,
+    HyadError,
+    ModelTypeError,
+    ReadError,
+    UnboundError,
+)
+from .model import (  # noqa: E402
+    D,
+    Model,
+    compile,
+    define,
+    grad,
+    hessian,
+    hvp,
+    jacobian,
+    jvp,
+    load,
+    model,
+    value_and_grad,
+    vjp,
+)
+
+__all__ = [
+    "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "ReadError",
+    "UnboundError", "check_grad", "compile", "define", "defprim", "emit", "grad", "hessian", "hvp", "jacobian", "jvp",
+    "load", "model", "show", "stages", "value_and_grad", "vjp",
+]  # fmt: skip
+
+
+def __getattr__(name: str):
+    """What is used less often is imported when it is first asked for."""
+    homes = {"stages": "stages", "show": "stages", "emit": "emit", "check_grad": "checking", "defprim": "primitives"}
+    if name in homes:
+        from importlib import import_module
+
+        return getattr(import_module(f".{homes[name]}", __name__), name)
+    raise AttributeError(f"module 'hyad' has no attribute {name!r}")

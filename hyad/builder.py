@@ -40,6 +40,7 @@ from .rewrite import rewrite
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 INT_MAX = 2**63 - 1
+SMALL = 64  # up to so many elements an array of known size is kept as single values
 
 
 def type_of(atom: Atom) -> Type:
@@ -136,9 +137,11 @@ class Builder:
         """A nested block under construction (or one taken up again); ``close`` makes the ``Block``."""
         scope = scope or Scope()
         self.scopes.append(scope)
+        equal, self.equal = self.equal, dict(self.equal)  # what is checked in a region is known there only
         try:
             yield scope
         finally:
+            self.equal = equal
             self.scopes.pop()
 
     @staticmethod
@@ -354,7 +357,7 @@ class Builder:
             return False
         if self.nonnegative(i) and self.nonnegative(above):
             return True
-        if self.nonnegative(i) and self.check_before_loop(above, message):
+        if self.nonnegative(i) and self.check_before_loop(above, message, "bounds"):
             return True
         self.emit(Check("in", index, dim, message), ())
         self.scopes[-1].facts += [i, above]
@@ -378,27 +381,30 @@ class Builder:
         else:
             i, n = self.affine(a), self.affine(c)
             need = [affine_add(n, i, -1)] if op.relation == "<=" else [i, affine_add(affine_add(n, i, -1), (1, {}), -1)]
-            if all(map(self.nonnegative, need)):
+            need = [a for a in need if not self.nonnegative(a)]
+            if all(self.check_before_loop(a, op.message, op.kind) for a in need):
                 return
             self.scopes[-1].facts += need
         self.emit(Check(op.relation, a, c, op.message, op.kind), ())
 
-    def check_before_loop(self, above: Affine, message: str) -> bool:
-        """Check once before the loop what every iteration of it needs: ``above >= 0`` for its last index."""
+    def check_before_loop(self, above: Affine, message: str, kind: str) -> bool:
+        """Check once before the loop what its iterations need: ``above >= 0``, for the last index where it depends on
+        the index. A size that only an empty loop would have needed is required as well."""
         scope = self.scopes[-1]
-        if scope.index is None or above[1].get(scope.index, 0) >= 0:
+        k = 0 if scope.index is None else above[1].get(scope.index, 0)
+        if scope.index is None or k > 0:
             return False
-        k = above[1][scope.index]
-        last = affine_add(self.affine(self.counts[scope.index]), (1, {}), -1)
-        above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
+        if k:
+            last = affine_add(self.affine(self.counts[scope.index]), (1, {}), -1)
+            above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
         if any(v in scope.vars or v is scope.index for v in above[1]):
             return False
         self.scopes.pop()
         try:
-            if not (self.nonnegative(above) or self.check_before_loop(above, message)):
-                used = self.affine_value((0, {v: -n for v, n in above[1].items() if n < 0}))
-                room = self.affine_value((above[0], {v: n for v, n in above[1].items() if n > 0}))
-                self.emit(Check("<=", used, room, message), ())
+            if not (self.nonnegative(above) or self.check_before_loop(above, message, kind)):
+                used = self.affine_value((max(0, -above[0]), {v: -n for v, n in above[1].items() if n < 0}))
+                room = self.affine_value((max(0, above[0]), {v: n for v, n in above[1].items() if n > 0}))
+                self.emit(Check("<=", used, room, message, kind), ())
                 self.scopes[-1].facts.append(above)
         finally:
             self.scopes.append(scope)
@@ -513,23 +519,52 @@ class Builder:
         return self.array_op("array", tuple(items), result, hint, given)
 
     def zeros(self, t: Type, hint: str | None = None) -> Atom:
-        """The zero of a type: a soft constant or an array."""
+        """The zero of a type: a soft constant or an array (written out where it is small: its elements are then
+        values of their own)."""
         if isinstance(t, Scalar):
             return Const(0.0, REAL, soft=True) if t == REAL else Const(0, t)
+        if not self.plain and self.small(t):
+            return self.array([self.zeros(t.item())] * t.dims[0].value, hint)
         op = Prim("zeros", t.dims)
         (var,) = self.emit(op, (t,), (hint,) if hint else ())
         self.definitions[var] = op
         return var
 
+    @staticmethod
+    def small(t: Arr) -> bool:
+        """Whether an array's elements are few and counted."""
+        total = 1
+        for d in t.dims:
+            if type(d) is not Const:
+                return False
+            total *= d.value
+        return 0 < total <= SMALL
+
+    def replaced(self, a: Atom, indices: Sequence[Atom], change: Callable[[Atom], Atom]) -> Atom | None:
+        """``a`` written out again with one element changed, where its elements and the index are known."""
+        op = self.definitions.get(a) if type(a) is Var else None
+        if self.plain or op is None or op.name != "array" or type(indices[0]) is not Const or len(op.args) > SMALL:
+            return None
+        at = indices[0].value
+        item = op.args[at]
+        new = change(item) if len(indices) == 1 else self.replaced(item, indices[1:], change)
+        return None if new is None else self.array([*op.args[:at], new, *op.args[at + 1 :]], a.name, a.given)
+
     def undef(self, t: Type) -> Atom:
         return self.array_op("undef", (), t, None)
 
     def update(self, a: Atom, indices: Sequence[Atom], x: Atom, hint: str | None = None) -> Atom:
+        written = self.replaced(a, indices, lambda item: x)
+        if written is not None:
+            return written
         return self.array_op("update", (a, *indices, x), type_of(a), hint)
 
     def add_at(self, a: Atom, indices: Sequence[Atom], x: Atom, hint: str | None = None) -> Atom:
         if type(x) is Const and x.soft and x.value == 0:
             return a
+        written = self.replaced(a, indices, lambda item: self.add(item, x))
+        if written is not None:
+            return written
         return self.array_op("add-at", (a, *indices, x), type_of(a), hint)
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
@@ -621,9 +656,7 @@ class Builder:
         for r in stacked:
             t = self.type_outside(type_of(r), scope)
             outs.append(Arr(t, (count,)) if isinstance(t, Scalar) else Arr(t.elem, (count, *t.dims)))
-        return self.emit(
-            Loop(count, index, tuple(inits), accs, block), (*(a.type for a in accs), *outs), names, given
-        )
+        return self.emit(Loop(count, index, tuple(inits), accs, block), (*(a.type for a in accs), *outs), names, given)
 
     def build(
         self, count: Atom, body: Callable[[Atom], Atom], hint: str | None = None, given: bool = False, index_name="i"
@@ -713,7 +746,9 @@ class Rebuild:
         if type(cond) is Const and not self.b.plain:
             return self.block(op.then if cond.value else op.orelse)
         blocks = [self.branch(cond, block, holds) for block, holds in ((op.then, True), (op.orelse, False))]
-        return self.b.if_(cond, *blocks, names=[v.name for v in bind.vars], given=bind.vars[0].given if bind.vars else False)
+        return self.b.if_(
+            cond, *blocks, names=[v.name for v in bind.vars], given=bind.vars[0].given if bind.vars else False
+        )
 
     def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
         with self.b.region() as scope:

@@ -97,7 +97,9 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
             w = names.index(w)
         if not isinstance(w, int) or not -count <= w < count:
             have = ", ".join(names) or f"positions 0 to {count - 1}"
-            raise DerivativeError(f"there is no parameter `{w}` to differentiate by", span, f"the parameters are {have}")
+            raise DerivativeError(
+                f"there is no parameter `{w}` to differentiate by", span, f"the parameters are {have}"
+            )
         found.append(w % count)
     return found
 
@@ -114,7 +116,9 @@ def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence
     trees: list[Tree] = []
     for k in at:
         if isinstance(args[k], FUNCTIONS):
-            raise DerivativeError(f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters")
+            raise DerivativeError(
+                f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters"
+            )
         atoms, tree = flatten(args[k], span)
         atoms = [a if elem(a) == BOOL else sp.reals(a) for a in atoms]
         label = known[k][0] if k < len(known) else "x"
@@ -238,7 +242,9 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
         return traced
     if traced.out != LEAF or type_of(traced.block.results[0]) != REAL:
         shape = describe(unflatten(traced.out, iter(traced.block.results)))
-        raise DerivativeError(f"`{name}` needs a function that gives a number; this gives {shape}", span, "use jacobian")
+        raise DerivativeError(
+            f"`{name}` needs a function that gives a number; this gives {shape}", span, "use jacobian"
+        )
     results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt)
     b.span = span
     grads = mirror(traced.trees, bars)
@@ -337,7 +343,9 @@ def per_element(b: Any, result: Atom, columns: list[Atom], t: Any) -> Atom:
                 for i in range(rt.dims[0].value)
             ]
         )
-    return b.build(rt.dims[0], lambda i: per_element(b, b.get(result, i), [b.get(c, i) for c in columns], t), "jacobian")
+    return b.build(
+        rt.dims[0], lambda i: per_element(b, b.get(result, i), [b.get(c, i) for c in columns], t), "jacobian"
+    )
 
 
 def forward_unrolled(sp: Specialiser, traced: Trace, symmetric: bool) -> tuple[Sequence[Atom], list[Atom]]:
@@ -435,4 +443,6 @@ def over(b: Any, t: Any, row: Any, indices: list[Atom]) -> Atom:
     rank = t.rank if isinstance(t, Arr) else 0
     if len(indices) == rank:
         return row(indices)
-    return b.build(t.dims[len(indices)], lambda i: over(b, t, row, [*indices, i]), None, False, "jklm"[len(indices) % 4])
+    return b.build(
+        t.dims[len(indices)], lambda i: over(b, t, row, [*indices, i]), None, False, "jklm"[len(indices) % 4]
+    )

@@ -10,7 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .builder import Builder, Rebuild, type_of
-from .core import Arr, Atom, Bind, Block, Check, Const, If, Loop, Prim, Program, Var, atoms_of, blocks_of, size, type_atoms
+from .core import (
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    atoms_of,
+    blocks_of,
+    size,
+    type_atoms,
+)
 
 Pass = Callable[[Program], Program]
 

@@ -39,12 +39,12 @@ PRELUDE = """
 
 
 def prelude(module: ModuleType) -> None:
-    """Make hyad's macros, and its public names but those that would hide a builtin, known in ``module``."""
+    """Make hyad's macros and public names known in ``module``; a name that is a builtin's or taken stays what it is."""
     import hyad
 
     hy.eval(hy.read_many(PRELUDE), module=module)
-    for name in getattr(hyad, "__all__", ()):
-        if not hasattr(builtins, name):
+    for name in hyad.__all__:
+        if not hasattr(builtins, name) and not hasattr(module, name):
             setattr(module, name, getattr(hyad, name))
 
 
@@ -158,8 +158,7 @@ class REPL(hy.REPL):
     def banner(self) -> str:
         import hyad
 
-        version = getattr(hyad, "__version__", "")
-        return BANNER.format(version=version, hy=hy.__version__) if self.talks else ""
+        return BANNER.format(version=hyad.__version__, hy=hy.__version__) if self.talks else ""
 
     def interact(self, banner: str | None = None, exitmsg: str | None = None) -> None:
         try:  # Hy's REPL has just put its own completer there, and takes ours away after

@@ -29,7 +29,11 @@ COSTLY = 8  # in additions: from here on a value is remembered, below it is comp
 
 
 def vjp(
-    b: Builder, block: Block, here: dict[Var, Atom], cotangents: Callable[[Sequence[Atom]], Sequence[Atom | None]], wrt: Sequence[Var]
+    b: Builder,
+    block: Block,
+    here: dict[Var, Atom],
+    cotangents: Callable[[Sequence[Atom]], Sequence[Atom | None]],
+    wrt: Sequence[Var],
 ) -> tuple[tuple[Atom, ...], list[Atom]]:
     """Emit ``block`` and the adjoints of its variables ``wrt`` into the open scope.
 
@@ -188,7 +192,9 @@ class Reverse(Rebuild):
             touched = [v for v in touched if differentiable(v.type)]
             before = {v: self.bar.get(v) for v in touched}
             b.span = span
-            start = {v: x if x is not None else b.zeros(type_of(self.atom(v)), adjoint(v.name)) for v, x in before.items()}
+            start = {
+                v: x if x is not None else b.zeros(type_of(self.atom(v)), adjoint(v.name)) for v, x in before.items()
+            }
             regions = []
             for k, block in enumerate((op.then, op.orelse)):
                 with b.region() as scope:
@@ -201,9 +207,7 @@ class Reverse(Rebuild):
                     inner_back()
                     regions.append((scope, [self.bar[v] for v in touched]))
             b.span = span
-            changed = [
-                j for j, v in enumerate(touched) if any(region[1][j] is not start[v] for region in regions)
-            ]
+            changed = [j for j, v in enumerate(touched) if any(region[1][j] is not start[v] for region in regions)]
             after = b.if_(
                 cond,
                 *[(scope, [results[j] for j in changed]) for scope, results in regions],
@@ -251,7 +255,8 @@ class Reverse(Rebuild):
                 return
             b.span = span
             moving = [k for k in range(width) if self.is_active(op.accs[k])]
-            outside = [v for v in free_vars(op.body) if v in self.active and differentiable(v.type)]
+            own = {op.index, *op.accs}
+            outside = [v for v in free_vars(op.body) if v in self.active and v not in own and differentiable(v.type)]
             before = {v: self.bar.get(v) for v in outside}
             acc_types = [type_of(a) for a in inits]
             final = {k: bars[k] if bars[k] is not None else b.zeros(acc_types[k]) for k in moving}

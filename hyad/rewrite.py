@@ -77,7 +77,8 @@ def instantiate(template: Form, found: dict[str, Atom], builder: Any, like: Any)
         return builder.number(args[0].value, like, soft=True)
     if head.value == "fold":
         return builder.fold(args[0].value, *(found[a.value] for a in args[1:]))
-    return builder.prim(head.value, *(instantiate(a, found, builder, like) for a in args))
+    atoms = [instantiate(a, found, builder, like) for a in args]
+    return builder.select(*atoms) if head.value == "select" else builder.prim(head.value, *atoms)
 
 
 def rewrite(name: str, args: tuple[Atom, ...], definitions: dict[Var, Prim], builder: Any, like: Any) -> Atom | None:

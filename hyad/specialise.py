@@ -17,7 +17,25 @@ from typing import Any
 import numpy as np
 
 from .builder import Builder, Scope, integer, type_of
-from .core import BOOL, INT, REAL, UNIT, Arr, Atom, Block, Call, Const, Global, If, Lambda, Node, Program, Scalar, Var
+from .core import (
+    BOOL,
+    INT,
+    REAL,
+    UNIT,
+    Arr,
+    Atom,
+    Block,
+    Call,
+    Check,
+    Const,
+    Global,
+    If,
+    Lambda,
+    Node,
+    Program,
+    Scalar,
+    Var,
+)
 from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, Span, UnboundError
 from .forms import Form
 from .primitives import PRIMITIVES
@@ -81,7 +99,9 @@ def read_annotation(form: Form) -> Spec:
     if head == "Tuple":
         return Node(tuple(read_annotation(f) for f in form.value[1:]))
     raise ModelTypeError(
-        f"`{form}` is not a type", form.span, "types are Real, Int, Bool, (Vec n), (Mat n m), (Arr Real n m k), (Tuple ..)"
+        f"`{form}` is not a type",
+        form.span,
+        "types are Real, Int, Bool, (Vec n), (Mat n m), (Arr Real n m k), (Tuple ..)",
     )
 
 
@@ -126,7 +146,10 @@ def parameters(function: Function) -> list[tuple[str, Spec, Span | None]] | None
     if isinstance(function, Closure):
         f = function.function
         notes = f.annotations or (None,) * len(f.params)
-        return [(p.name, read_annotation(a) if a is not None else None, a.span if a else p.span) for p, a in zip(f.params, notes)]
+        return [
+            (p.name, read_annotation(a) if a is not None else None, a.span if a else p.span)
+            for p, a in zip(f.params, notes)
+        ]
     if isinstance(function, Builtin):
         row = PRIMITIVES.get(function.name)
         return [(p, None, None) for p in row.params] if row and function.name not in CHAINED else None
@@ -289,7 +312,7 @@ class Specialiser:
         primitive = getattr(value, "__name__", "").replace("_", "-")
         module = (getattr(value, "__module__", None) or "").split(".")[0]
         if callable(value) and (module in ("math", "numpy") or isinstance(value, np.ufunc)):
-            primitive = {"power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "arctan2": "atan2"}.get(primitive, primitive)
+            primitive = _NUMPY_NAMES.get(primitive, primitive)
             primitive = primitive.replace("arc", "a") if primitive.startswith("arc") else primitive
             if primitive in PRIMITIVES:
                 return Builtin(primitive)
@@ -302,12 +325,14 @@ class Specialiser:
     # ---------------------------------------------------------------------------------------- calls
 
     def surface_call(self, op: Call, env: Env, var: Var) -> Value:
-        if isinstance(op.fn, Global) and op.fn.name == "." :
+        if isinstance(op.fn, Global) and op.fn.name == ".":
             return self.field(self.value(op.args[0], env), op.args[1].value)  # type: ignore[union-attr]
         fn = self.value(op.fn, env)
         args = [self.value(a, env) for a in op.args]
         if not isinstance(fn, FUNCTIONS):
-            raise ModelTypeError(f"{describe(fn)} is called as a function", self.b.span, "the head of a call is a function")
+            raise ModelTypeError(
+                f"{describe(fn)} is called as a function", self.b.span, "the head of a call is a function"
+            )
         return self.call(fn, args, op.spans, var)
 
     def call(self, fn: Function, args: Sequence[Value], spans: Spans, var: Var | None) -> Value:
@@ -328,7 +353,9 @@ class Specialiser:
         if isinstance(fn, Pointwise):
             d = fn.derived
             return self.call(Derived(d.operator, Later(d.function, tuple(args)), d.wrt), fn.at, spans, var)
-        return self.branches(fn.cond, lambda: self.call(fn.then, args, spans, var), lambda: self.call(fn.orelse, args, spans, var), var)
+        return self.branches(
+            fn.cond, lambda: self.call(fn.then, args, spans, var), lambda: self.call(fn.orelse, args, spans, var), var
+        )
 
     def inline(self, closure: Closure, args: Sequence[Value]) -> Value:
         f = closure.function
@@ -384,7 +411,9 @@ class Specialiser:
             if not isinstance(t, Arr) or t.rank != spec.rank:
                 raise fail()
             for d, wanted in zip(t.dims, spec.dims):
-                if isinstance(wanted, int) and not self.b.require_equal(d, integer(wanted), f"`{name}` is declared {spec_text(spec)}"):
+                if isinstance(wanted, int) and not self.b.require_equal(
+                    d, integer(wanted), f"`{name}` is declared {spec_text(spec)}"
+                ):
                     raise fail()
             if t.elem == INT and spec.elem == REAL:
                 return self.reals(value)
@@ -460,7 +489,9 @@ class Specialiser:
         elif tx == ty:
             return
         raise ModelTypeError(
-            f"one branch gives {describe(one[1][k])}, the other {describe(two[1][k])}", span, "both branches give the same type"
+            f"one branch gives {describe(one[1][k])}, the other {describe(two[1][k])}",
+            span,
+            "both branches give the same type",
         )
 
     # ------------------------------------------------------------------------------------- builtins
@@ -522,7 +553,12 @@ class Specialiser:
         if arrays:
             self.same_shape(arrays, name)
             return b.elementwise(lambda *xs: self.combine(name, list(xs), None, spans), *atoms, hint=hint)
-        if name == "**" and type(atoms[1]) is Const and type_of(atoms[1]) == REAL and float(atoms[1].value).is_integer():
+        if (
+            name == "**"
+            and type(atoms[1]) is Const
+            and type_of(atoms[1]) == REAL
+            and float(atoms[1].value).is_integer()
+        ):
             if abs(atoms[1].value) < 2**31:
                 atoms = [atoms[0], integer(int(atoms[1].value))]
         if PRIMITIVES[name].result(tuple(type_of(a) for a in atoms)) is None:
@@ -535,9 +571,12 @@ class Specialiser:
         for other in arrays[1:]:
             t = type_of(other)
             if t.rank != first.rank or not all(
-                self.b.require_equal(d, e, f"the arrays in `{name}` have different shapes") for d, e in zip(first.dims, t.dims)
+                self.b.require_equal(d, e, f"the arrays in `{name}` have different shapes")
+                for d, e in zip(first.dims, t.dims)
             ):
-                raise ModelTypeError(f"`{name}` of {describe(arrays[0])} and {describe(other)}", self.b.span, "the shapes must be equal")
+                raise ModelTypeError(
+                    f"`{name}` of {describe(arrays[0])} and {describe(other)}", self.b.span, "the shapes must be equal"
+                )
 
     def integer_arg(self, value: Value, what: str, span: Span | None) -> Atom:
         if isinstance(value, (Const, Var)) and value is not NIL:
@@ -590,7 +629,11 @@ class Specialiser:
         if isinstance(value, TupleValue):
             at = indices[0]
             if not (type(at) is Const and type_of(at) == INT):
-                raise ModelTypeError("a tuple is subscripted by a literal integer", spans[1] or b.span, "`(get t 0)`; use an array for run-time indices")
+                raise ModelTypeError(
+                    "a tuple is subscripted by a literal integer",
+                    spans[1] or b.span,
+                    "`(get t 0)`; use an array for run-time indices",
+                )
             if not -len(value.items) <= at.value < len(value.items):
                 raise BoundsError(f"a tuple of {len(value.items)} has no element {at.value}", b.span)
             item = value.items[at.value]
@@ -604,7 +647,9 @@ class Specialiser:
                 return ArrayOfTuples(part, value.rank - len(leading))
             return self.get([part, *rest], [None, *spans[1 + len(leading) :]], var) if rest else part
         if not isinstance(value, (Const, Var)) or not isinstance(type_of(value), Arr):
-            raise ModelTypeError(f"get of {describe(value)}", (spans[0] if spans else None) or b.span, "get subscripts arrays and tuples")
+            raise ModelTypeError(
+                f"get of {describe(value)}", (spans[0] if spans else None) or b.span, "get subscripts arrays and tuples"
+            )
         t = type_of(value)
         if len(indices) > t.rank:
             raise ModelTypeError(f"{len(indices)} subscripts of {describe(value)}", b.span)
@@ -617,9 +662,13 @@ class Specialiser:
             size = f" of size {dim}" if type(dim) is Const else ""
             text = place.text if place is not None else str(index)
             if not b.require_index(index, dim, f"index `{text}` is outside axis {axis}{size}"):
-                raise BoundsError(f"index {i} is outside an axis of size {dim}", place, f"indices run from 0 to {dim} - 1")
+                raise BoundsError(
+                    f"index {i} is outside an axis of size {dim}", place, f"indices run from 0 to {dim} - 1"
+                )
             checked.append(index)
-        return b.get(value, *checked, hint=var.name if var is not None else None, given=bool(var is not None and var.given))
+        return b.get(
+            value, *checked, hint=var.name if var is not None else None, given=bool(var is not None and var.given)
+        )
 
     def field(self, value: Value, name: str) -> Value:
         if isinstance(value, TupleValue) and value.keys and name in value.keys:
@@ -693,7 +742,9 @@ class Specialiser:
         for x in items:
             count = self.integer_arg(x, f"the size in `{name}`", span)
             if type(count) is Const and count.value < 0:
-                raise ModelTypeError(f"the size in `{name}` is {count.value}", span or self.b.span, "sizes are not negative")
+                raise ModelTypeError(
+                    f"the size in `{name}` is {count.value}", span or self.b.span, "sizes are not negative"
+                )
             if name == "build":
                 self.b.require_size(count, "the size in `build` is negative")
             counts.append(count)
@@ -708,14 +759,16 @@ class Specialiser:
         def nest(done: list[Atom]) -> Value:
             if len(done) == len(counts):
                 return self.call(fn, done, (None,) * len(done), None)
-            return self.stack(counts[len(done)], lambda i: nest([*done, i]), var if not done else None, names[len(done)])
+            return self.stack(
+                counts[len(done)], lambda i: nest([*done, i]), var if not done else None, names[len(done)]
+            )
 
         return nest([])
 
-    def param_names(self, fn: Function, count: int) -> list[str]:
+    def param_names(self, fn: Function, count: int, fallback: Sequence[str] = "ijklmnopq") -> list[str]:
         known = parameters(fn) if isinstance(fn, Closure) else None
         names = [p[0] for p in known] if known else []
-        return [names[k] if k < len(names) else "ijkl"[k % 4] for k in range(count)]
+        return [names[k] if k < len(names) else fallback[k] for k in range(count)]
 
     def stack(self, count: Atom, body: Callable[[Atom], Value], var: Var | None, index_name: str = "i") -> Value:
         """The array of what ``body`` gives for 0 .. count-1."""
@@ -727,8 +780,14 @@ class Specialiser:
             inner = value.parts if isinstance(value, ArrayOfTuples) else value
             atoms, tree = flatten(inner, self.b.span)
             if not atoms:
-                raise ModelTypeError(f"an array of {describe(value)}", span, "build gives numbers, arrays or tuples of them")
-            shape[:] = [tree, value.rank + 1 if isinstance(value, ArrayOfTuples) else 1, not isinstance(value, (Const, Var))]
+                raise ModelTypeError(
+                    f"an array of {describe(value)}", span, "build gives numbers, arrays or tuples of them"
+                )
+            shape[:] = [
+                tree,
+                value.rank + 1 if isinstance(value, ArrayOfTuples) else 1,
+                not isinstance(value, (Const, Var)),
+            ]
             return (), atoms
 
         hint = (var.name,) if var is not None else ()
@@ -744,9 +803,13 @@ class Specialiser:
         if all(isinstance(a, TupleValue) for a in arrays):
             if len({len(a.items) for a in arrays}) > 1:
                 raise ModelTypeError("map over tuples of different lengths", self.b.span)
-            return TupleValue(tuple(self.call(fn, xs, (None,) * len(xs), None) for xs in zip(*(a.items for a in arrays))))
+            return TupleValue(
+                tuple(self.call(fn, xs, (None,) * len(xs), None) for xs in zip(*(a.items for a in arrays)))
+            )
         count = self.common_length("map", arrays, spans[1:])
-        return self.stack(count, lambda i: self.call(fn, [self.item(a, i) for a in arrays], (None,) * len(arrays), None), var)
+        return self.stack(
+            count, lambda i: self.call(fn, [self.item(a, i) for a in arrays], (None,) * len(arrays), None), var
+        )
 
     def item(self, array: Value, i: Atom) -> Value:
         return self.get([array, i], [None, None], None)
@@ -755,13 +818,17 @@ class Specialiser:
         lengths = [self.shape_of(a, name)[0] for a in arrays]
         for n in lengths[1:]:
             if not self.b.require_equal(lengths[0], n, f"the arrays in `{name}` have different lengths"):
-                raise ModelTypeError(f"`{name}` over arrays of lengths {lengths[0]} and {n}", self.b.span, "the lengths must be equal")
+                raise ModelTypeError(
+                    f"`{name}` over arrays of lengths {lengths[0]} and {n}", self.b.span, "the lengths must be equal"
+                )
         return lengths[0]
 
     def fold(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         """``(fold f z xs ...)``: ``f`` takes the accumulator and an element of each array."""
         if len(args) < 3:
-            raise ModelTypeError("fold takes a function, a start and at least one array", self.b.span, "`(fold + 0.0 xs)`")
+            raise ModelTypeError(
+                "fold takes a function, a start and at least one array", self.b.span, "`(fold + 0.0 xs)`"
+            )
         fn, init, arrays = self.function_arg(args[0], "fold", spans[0]), args[1], args[2:]
         if all(isinstance(a, TupleValue) for a in arrays):
             acc = init
@@ -769,9 +836,14 @@ class Specialiser:
                 acc = self.call(fn, [acc, *xs], (None,) * (1 + len(xs)), None)
             return acc
         count = self.common_length("fold", arrays, spans[2:])
-        names = self.param_names(fn, 1)
+        names = self.param_names(fn, 1, ("acc",))
         return self.accumulate(
-            count, init, lambda acc, i: self.call(fn, [acc, *(self.item(a, i) for a in arrays)], (None,) * (1 + len(arrays)), None), var, "i", names[0]
+            count,
+            init,
+            lambda acc, i: self.call(fn, [acc, *(self.item(a, i) for a in arrays)], (None,) * (1 + len(arrays)), None),
+            var,
+            "i",
+            names[0],
         )[0]
 
     def ifold(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -779,8 +851,10 @@ class Specialiser:
         self.arity("ifold", args, 3)
         fn = self.function_arg(args[0], "ifold", spans[0])
         counts = self.sizes(args[2], "ifold", spans[2])
-        names = self.param_names(fn, 2)
-        return self.accumulate(counts[0], args[1], lambda acc, i: self.call(fn, [acc, i], (None, None), None), var, names[1] if isinstance(fn, Closure) else "i", names[0])[0]
+        names = self.param_names(fn, 2, ("acc", "i"))
+        return self.accumulate(
+            counts[0], args[1], lambda acc, i: self.call(fn, [acc, i], (None, None), None), var, names[1], names[0]
+        )[0]
 
     def scan(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         """``(scan f z xs)``: the accumulators after each element."""
@@ -788,7 +862,13 @@ class Specialiser:
         fn = self.function_arg(args[0], "scan", spans[0])
         count = self.common_length("scan", args[2:], spans[2:])
         return self.accumulate(
-            count, args[1], lambda acc, i: self.call(fn, [acc, self.item(args[2], i)], (None, None), None), var, "i", self.param_names(fn, 1)[0], True
+            count,
+            args[1],
+            lambda acc, i: self.call(fn, [acc, self.item(args[2], i)], (None, None), None),
+            var,
+            "i",
+            self.param_names(fn, 1, ("acc",))[0],
+            True,
         )[1]
 
     def accumulate(
@@ -811,7 +891,11 @@ class Specialiser:
             value = step(unflatten(tree, iter(accs)), i)
             following, after = flatten(value, span)
             if not same_tree(tree, after):
-                raise ModelTypeError(f"the loop starts with {describe(init)} and goes on with {describe(value)}", span, "each step gives what it was given")
+                raise ModelTypeError(
+                    f"the loop starts with {describe(init)} and goes on with {describe(value)}",
+                    span,
+                    "each step gives what it was given",
+                )
             following = [self.reals(x) if elem_of(a) == REAL else x for a, x in zip(accs, following)]
             wide = [k for k, (a, x) in enumerate(zip(accs, following)) if elem_of(a) == INT and elem_of(x) == REAL]
             if wide:
@@ -840,11 +924,18 @@ class Specialiser:
     def same_accumulator(self, a: Atom, x: Atom, span: Span | None) -> None:
         ta, tx = type_of(a), type_of(x)
         if isinstance(ta, Arr) and isinstance(tx, Arr) and ta.rank == tx.rank and ta.elem == tx.elem:
-            if all(self.b.require_equal(d, e, "the accumulator of this loop changes its shape") for d, e in zip(ta.dims, tx.dims)):
+            if all(
+                self.b.require_equal(d, e, "the accumulator of this loop changes its shape")
+                for d, e in zip(ta.dims, tx.dims)
+            ):
                 return
         elif ta == tx:
             return
-        raise ModelTypeError(f"the loop starts with {describe(a)} and goes on with {describe(x)}", span, "each step gives what it was given")
+        raise ModelTypeError(
+            f"the loop starts with {describe(a)} and goes on with {describe(x)}",
+            span,
+            "each step gives what it was given",
+        )
 
     def negation(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("not", args, 1)
@@ -852,6 +943,44 @@ class Specialiser:
         if not isinstance(a, (Const, Var)) or type_of(a) != BOOL:
             raise ModelTypeError(f"`not` of {describe(a)}", self.b.span, "`not` takes a truth value")
         return self.b.prim("not", a)
+
+    # ---- typed core as it is printed: what passes make, and a stage's text holds
+
+    def loop(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(loop n f z ...)``: the one loop of typed core; ``f`` takes the index and the accumulators and gives the
+        next accumulators, then what is stacked."""
+        if len(args) < 2:
+            raise ModelTypeError("loop takes a count, a function and the accumulators' starts", self.b.span)
+        count = self.sizes(args[0], "loop", spans[0])[0]
+        fn = self.function_arg(args[1], "loop", spans[1])
+        inits = [self.operand("loop", z, s) for z, s in zip(args[2:], spans[2:])]
+        names = self.param_names(fn, 1 + len(inits), ("i", *("acc",) * len(inits)))
+
+        def iteration(i: Atom, *accs: Atom):
+            value = self.call(fn, [i, *accs], (None,) * (1 + len(accs)), None)
+            results = flatten(value, self.b.span)[0]
+            return results[: len(accs)], results[len(accs) :]
+
+        out = self.b.loop(count, inits, iteration, (), names[0], names[1:])
+        return out[0] if len(out) == 1 else TupleValue(out)
+
+    def zeros_of(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        dims = tuple(self.sizes(a, "zeros-of", None)[0] for a in args)
+        return self.b.zeros(Arr(REAL, dims), var.name if var is not None else None)
+
+    def add_at(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        array, *indices, x = args
+        self.get([array, *indices], spans[:-1], None)
+        return self.b.add_at(array, indices, self.reals(x), var.name if var is not None else None)
+
+    def select(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("select", args, 3)
+        return self.b.select(*(self.operand("select", a, s) for a, s in zip(args, spans)))
+
+    def require(self, relation: str, args: list[Value], spans: Spans) -> Value:
+        a, b = (self.integer_arg(x, "this size", s) for x, s in zip(args, spans))
+        self.b.check(Check(relation, a, b, "a requirement of the program"), a, b)
+        return NIL
 
 
 class Wrt:
@@ -862,6 +991,13 @@ class Wrt:
     def __init__(self, wrt: Any) -> None:
         self.wrt = wrt
 
+
+#: What ``math`` and NumPy call a primitive, where that is not its name.
+_NUMPY_NAMES = {
+    "power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "maximum": "max", "minimum": "min", "rint": "round",
+    "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
+    "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
+}  # fmt: skip
 
 BUILTINS: dict[str, Callable[..., Value]] = {
     "tuple": Specialiser.tuple_,
@@ -879,6 +1015,14 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "update": Specialiser.update,
     "copy": Specialiser.copy,
     "not": Specialiser.negation,
+    "loop": Specialiser.loop,
+    "zeros-of": Specialiser.zeros_of,
+    "add-at": Specialiser.add_at,
+    "select": Specialiser.select,
+    "require-index": lambda sp, args, spans, var: sp.require("in", args, spans),
+    "require-equal": lambda sp, args, spans, var: sp.require("==", args, spans),
+    "require-at-most": lambda sp, args, spans, var: sp.require("<=", args, spans),
+    "require-below": lambda sp, args, spans, var: sp.require("<", args, spans),
 }
 
 
@@ -931,4 +1075,6 @@ def similar(name: str, scope: Any) -> str | None:
 
     names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *_PRELUDE]
     close = difflib.get_close_matches(name, names, 1)
-    return f"did you mean `{close[0]}`?" if close else "bind it with let, make it a parameter, or define it in the module"
+    return (
+        f"did you mean `{close[0]}`?" if close else "bind it with let, make it a parameter, or define it in the module"
+    )

@@ -1,13 +1,15 @@
-"The textbook: the papers' figures, in their order and with their names, on bare s-expressions.
+"The textbook: the papers' figures, by their names, on bare s-expressions.
 
-A rule stands here as it stands in the paper, its equation above it; what hyad compiles with is the engine. Each
-figure is a function from forms to forms, and a macro that calls it, so that `hy.macroexpand` shows the figure's
+A rule stands here as it stands in the paper, its equation above it; what
+hyad compiles with is the engine. Each figure is a function from forms to
+forms and a macro that calls it, so that `hy.macroexpand` shows the figure's
 right-hand side and evaluating the macro gives its value:
 
     (symdiff (* x x) x)  =>  (+ (* 1 x) (* x 1))
 
-Lantern is: Wang, Zheng, Decker, Wu, Essertel, Rompf, \"Demystifying Differentiable Programming: Shift/Reset the
-Penultimate Backpropagator\", ICFP 2019. Its primes are dots here, for `'` ends a symbol: y′ is ẏ."
+\"Lantern\" is: Wang, Zheng, Decker, Wu, Essertel, Rompf, Demystifying
+Differentiable Programming: Shift/Reset the Penultimate Backpropagator, ICFP
+2019. Its primes are dots here, for `'` ends a symbol: y′ is ẏ."
 
 (import
   itertools [count]
@@ -22,6 +24,10 @@ Penultimate Backpropagator\", ICFP 2019. Its primes are dots here, for `'` ends 
   "The operator of a call, as a string; None for numbers and names."
   (when (and (isinstance e Expression) e)
     (str (get e 0))))
+
+(defn text [e]
+  "`e` as it is written, without a quote."
+  (cut (hy.repr e) 1 None))
 
 (defn number? [e]
   (isinstance e #(int float)))
@@ -105,7 +111,8 @@ Penultimate Backpropagator\", ICFP 2019. Its primes are dots here, for `'` ends 
         (for [[y e1] (pairs bindings)]
           (when (or (= y x) (in y bound))
             (raise (DerivativeError f"`{y}` is bound twice"
-              :hint "give every name of the expression one meaning, or convert it with `anf`, which does")))
+              :hint (+ "give every name of the expression one meaning, "
+                       "or convert it with `anf`, which does"))))
           (.extend both [y e1 (tangent y) (d/dx e1 x bound)])
           (setv bound (| bound #{y})))
         `(let [~@both] ~(d/dx e2 x bound)))
@@ -127,8 +134,9 @@ Penultimate Backpropagator\", ICFP 2019. Its primes are dots here, for `'` ends 
         (setv [e1] es)
         `(* ~((get SCHOOL op) e1) ~(d e1)))
     True
-      (raise (DerivativeError f"school teaches no derivative of `{(cut (hy.repr e) 1 None)}`"
-        :hint f"the table has + - * / let, ** with a number as exponent, and {(.join " " SCHOOL)}"))))
+      (raise (DerivativeError f"school teaches no derivative of `{(text e)}`"
+        :hint (+ "the table has + - * / let, ** with a number as exponent, "
+                 "and " (.join " " SCHOOL))))))
 
 (defn without-lets [e]
   "`e` with every let-bound name replaced by its expression.
@@ -227,7 +235,7 @@ Penultimate Backpropagator\", ICFP 2019. Its primes are dots here, for `'` ends 
             (setv (get env y) (atom e1 env y)))
           (atom body env name))
       (is op None)
-        (raise (DerivativeError f"`{(cut (hy.repr e) 1 None)}` is no expression of the textbook"
+        (raise (DerivativeError f"`{(text e)}` is no textbook expression"
           :hint "it knows numbers, names, let and calls"))
       True
         (do
@@ -255,8 +263,8 @@ Penultimate Backpropagator\", ICFP 2019. Its primes are dots here, for `'` ends 
       let yt = p1 ⊕ p2 in
       let y′t = d/dp1⟦p1 ⊕ p2⟧ * p′1 + d/dp2⟦p1 ⊕ p2⟧ * p′2 in ... y′n
 
-  `e` is converted by `anf` first. x′ is bound to 1; the tangent of a constant
-  is 0, and its term is left out."
+  `e` is converted by `anf` first. x′ is bound to 1; the tangent of a
+  constant is 0, and its term is left out."
   (setv e (anf e x)
         [bindings result] (if (= (head e) "let") (cut e 1 None) [[] e])
         active #{x}

@@ -1,4 +1,4 @@
-"Lantern section 2 as macros: the paper's examples, values against finite differences, sizes."
+"Lantern section 2: the paper's examples, values against slopes, sizes."
 
 (import
   math [sin cos exp log sqrt]
@@ -71,7 +71,7 @@
     (assert (= (value (f e 'x) :x 3.0) (+ 2 (* 3 3 3))))))
 
 (defn test-a-macro-shows-the-right-hand-side-and-has-its-value []
-  (assert (= (hy.macroexpand '(symdiff (* x x) x) (. hy (I "hyad.macros.textbook")))
+  (assert (= (hy.macroexpand '(symdiff (* x x) x))
              (d/dx '(* x x) 'x)))
   (setv x 3.0)
   (assert (= (symdiff (* x x x) x) 27.0))
@@ -134,7 +134,7 @@
   (for [e ['(gamma x) '(** x x) '[x x] '(/ x x x)]]
     (with [(pytest.raises DerivativeError :match "school teaches")]
       (d/dx e 'x)))
-  (with [(pytest.raises DerivativeError :match "no expression")]
+  (with [(pytest.raises DerivativeError :match "no textbook expression")]
     (anf '[x x])))
 
 ;; ------------------------------------------------------------------ values
@@ -164,14 +164,18 @@
   (st.recursive
     (st.sampled-from ['x 'a '2 '0.5])
     (fn [inner]
-      (| (st.builds (fn [op a b] `(~op ~a ~b)) (st.sampled-from ['+ '* '-]) inner inner)
+      (| (st.builds (fn [op a b] `(~op ~a ~b))
+                    (st.sampled-from ['+ '* '-]) inner inner)
          (st.builds (fn [op a] `(~op ~a)) (st.sampled-from ['sin 'cos]) inner)
-         (st.builds (fn [y e body] `(let [~y ~e] ~body)) (st.sampled-from ['u 'v 'x]) inner inner)))
+         (st.builds (fn [y e body] `(let [~y ~e] ~body))
+                    (st.sampled-from ['u 'v 'x]) inner inner)))
     :max-leaves 8))
 
-(defn [(settings :max-examples 50) (given expressions)] test-every-way-gives-the-same-derivative [e]
+(defn [(settings :max-examples 50) (given expressions)]
+      test-every-way-gives-the-same-derivative [e]
   (setv flat (anf e 'x))
-  (assert (= (value e :x 0.3 :a 0.9) (pytest.approx (value flat :x 0.3 :a 0.9))))
+  (assert (= (value e :x 0.3 :a 0.9)
+             (pytest.approx (value flat :x 0.3 :a 0.9))))
   (setv expected (pytest.approx (value (d/dx flat 'x) :x 0.3 :a 0.9)))
   (assert (= (value (forward e 'x) :x 0.3 :a 0.9) expected))
   (assert (= (value (tidy (d/dx flat 'x)) :x 0.3 :a 0.9) expected))
@@ -186,12 +190,10 @@
 
 (defn test-without-lets-the-derivative-explodes []
   "It more than doubles with every step of the logistic map."
-  (setv sizes (lfor  d (range 2 9)  (size (d/dx (without-lets (logistic d)) 'x))))
-  (for [[smaller larger] (zip sizes (cut sizes 1 None))]
-    (assert (> larger (* 2 smaller))))
-  (setv tidied (lfor  d (range 2 9)  (size (tidy (d/dx (without-lets (logistic d)) 'x)))))
-  (for [[smaller larger] (zip tidied (cut tidied 1 None))]
-    (assert (> larger (* 2 smaller)))))
+  (for [f [d/dx  (fn [e x] (tidy (d/dx e x)))]]
+    (setv sizes (lfor  d (range 2 9)  (size (f (without-lets (logistic d)) 'x))))
+    (for [[smaller larger] (zip sizes (cut sizes 1 None))]
+      (assert (> larger (* 2 smaller))))))
 
 (defn test-with-lets-it-grows-by-the-same-amount-every-step []
   (for [f [d/dx  (fn [e x] (d/dx (anf e x) x))  forward]]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from measure import Contender, Native, PythonCall, alternate, bank_of
+from measure import FLAGS, Contender, Native, PythonCall, alternate, bank_of
 from problems import GRADIENT, HESSIAN, JACOBIAN, PROBLEMS, VALUE_AND_GRADIENT, Problem, nest
 from reference import error
 
@@ -99,7 +99,9 @@ def autowrap_call(problem: Problem, n: int, bank: np.ndarray) -> Caller:
         e: s[k, 0] for part, s, i in zip(plain, symbols, problem.inputs) if i.shape(n) for k, e in enumerate(part)
     }
     matrix = sympy.Matrix(results).xreplace(entries)
-    wrapped = autowrap(matrix, args=symbols, backend="cython", code_gen=C99CodeGen(cse=True))
+    flags = ["-std=gnu99", *FLAGS]
+    generator = C99CodeGen(cse=True)
+    wrapped = autowrap(matrix, args=symbols, backend="cython", code_gen=generator, extra_compile_args=flags)
     points = [
         [a.reshape(-1, 1) if isinstance(a, np.ndarray) else a for a in arguments_of(problem, n, row)] for row in bank
     ]
@@ -140,7 +142,7 @@ def flat(result: Any) -> np.ndarray:
     """The numbers of a result, tuples one part after the other."""
     if isinstance(result, (tuple, list)):
         return np.concatenate([flat(r) for r in result])
-    return np.asarray(result, float).ravel()
+    return np.array(result, float).ravel()
 
 
 def main(caller: str, name: str, size: str, library: str, rounds: str, budget: str) -> None:

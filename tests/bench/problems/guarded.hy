@@ -12,10 +12,13 @@
 (defmodel guarded-quotient [x]
   (if (= x 0.0) (- 1.0 (/ (* x x) 6.0)) (/ (sin x) x)))
 
-(defmodel guarded-norm [x y]
-  (let [s (+ (* x x) (* y y))]
-    (if (> s 0.0) (sqrt s) 0.0)))
+(defmodel guarded-norm [x]
+  "the length of the vector (x, 2 x)"
+  (let [v [x (* 2.0 x)]]
+    (if (> (dot v v) 0.0) (norm v) 0.0)))
 
-(defmodel guarded-huber [x y]
-  (let [s (+ (* x x) (* y y))]
+(defmodel guarded-huber [x]
+  "quadratic near zero, linear beyond"
+  (let [v [x (* 2.0 x)]
+        s (dot v v)]
     (if (> s 1.0) (- (* 2.0 (sqrt s)) 1.0) s)))

@@ -1,0 +1,558 @@
+"""Models: what users hold. A ``Model`` compiles itself at first call, one specialisation for each signature.
+
+The path of a call: the C entry of the last specialisation takes the arguments as they are; only what does not fit it
+comes back to ``Model._dispatch``, which finds or makes the specialisation that does, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree
+from .errors import BoundsError, CompileError, HyadError, ModelTypeError, ReadError, Source, Span
+from .forms import Form, read_forms, unparse
+from .optimise import optimise
+from .reader import deep, form_to_lambda, read_model
+from .specialise import Specialiser, parameters, specialise
+from .values import Closure, Derived, Function, nothing
+
+Spec = Any
+TARGETS = ("c", "cuda", "python")
+
+
+# ------------------------------------------------------------------------------------------ signatures
+
+
+def spec_of(value: Any, name: str = "this argument") -> Spec:
+    """The type of a Python value, as a model sees it.
+
+    Raises ``ModelTypeError`` for what models do not take.
+    """
+    t = type(value)
+    if t is float:
+        return REAL
+    if t is bool or t is np.bool_:
+        return BOOL
+    if t is int:
+        return INT
+    if value is None:
+        return Node((), None, nothing)
+    if isinstance(value, np.ndarray):
+        elem = {"f": REAL, "i": INT, "u": INT, "b": BOOL}.get(value.dtype.kind)
+        if elem is None:
+            raise ModelTypeError(
+                f"{name} is an array of {value.dtype}, not of numbers", None, "models take float, int and bool arrays"
+            )
+        return Arr(elem, (None,) * value.ndim) if value.ndim else elem
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", None)
+        items = tuple(spec_of(x, f"{name}[{k}]") for k, x in enumerate(value))
+        return Node(items, names, type(value)) if names else Node(items)
+    if isinstance(value, dict):
+        if not all(isinstance(k, str) for k in value):
+            raise ModelTypeError(f"{name} is a dict whose keys are not all strings", None, "records have named fields")
+        return Node(tuple(spec_of(x, f"{name}[{k!r}]") for k, x in value.items()), tuple(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = tuple(f.name for f in dataclasses.fields(value))
+        return Node(tuple(spec_of(getattr(value, f), f"{name}.{f}") for f in fields), fields, t)
+    if isinstance(value, np.floating):
+        return REAL
+    if isinstance(value, np.integer):
+        return INT
+    if isinstance(value, list):
+        raise ModelTypeError(f"{name} is a Python list", None, "pass an array: numpy.array(...)")
+    if hasattr(value, "__float__") and not isinstance(value, (str, bytes)):
+        return REAL
+    raise ModelTypeError(
+        f"{name} is {t.__name__} {value!r:.40}", None, "models take numbers, NumPy arrays, tuples, dicts and dataclasses"
+    )
+
+
+def signature_key(spec: Spec) -> Any:
+    """A hashable form of a spec."""
+    if isinstance(spec, Node):
+        return ("node", tuple(map(signature_key, spec.items)), spec.keys, spec.make)
+    return spec
+
+
+def same_shape_key(spec: Spec) -> bool:
+    return isinstance(spec, Arr)
+
+
+# ---------------------------------------------------------------------------------------------- models
+
+_named: weakref.WeakSet[Model] = weakref.WeakSet()
+
+
+class Model:
+    """A model, or a function derived from one: callable from Python, usable inside other models.
+
+    ``f(x, y, out=...)`` takes and returns Python numbers, NumPy arrays (not copied), tuples, dicts and dataclasses.
+    The first call with a new signature compiles it to C (to Python where there is no compiler).
+    """
+
+    def __init__(
+        self, value: Function, name: str, span: Span | None = None, doc: str | None = None, text: str = ""
+    ) -> None:
+        self.value, self.name, self.span = value, name, span
+        self.__doc__ = doc
+        self.__name__ = name
+        self.source = text
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._options: dict[str, Any] = {}
+        self._call: Callable[..., Any] = self._first
+        self._last: tuple[Spec, ...] | None = None
+        self._globals: set[str] = set()
+        _named.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def hyad_value(self) -> Function:
+        """What this is inside a model."""
+        return self.value
+
+    @property
+    def doc(self) -> str | None:
+        return self.__doc__
+
+    def __repr__(self) -> str:
+        return f"<model {self.name}>" if not self.source else self.source
+
+    # ----------------------------------------------------------------------------------- dispatching
+
+    def _first(self, *args: Any, **kwargs: Any) -> Any:
+        return self._dispatch("", args, kwargs)
+
+    def _dispatch(self, reason: str | int, args: tuple, kwargs: dict, entry: Any = None) -> Any:
+        """Call the specialisation that fits ``args``; ``entry`` is one that just refused them, for ``reason``."""
+        if isinstance(reason, int) and entry is not None:
+            raise check_error(entry.cfunction.checks[reason - 1], self, args)
+        unknown = set(kwargs) - {"out"}
+        if unknown:
+            raise ModelTypeError(f"{self.name} got an unexpected keyword `{unknown.pop()}`", self.span, "`out=` is the one there is")
+        known = parameters(self.value)
+        if known is not None and len(known) != len(args):
+            names = " ".join(p[0] for p in known)
+            raise ModelTypeError(f"{self.name} takes {len(known)} arguments [{names}], not {len(args)}", self.span)
+        specs = []
+        for k, a in enumerate(args):
+            label = f"argument `{known[k][0]}`" if known else f"argument {k}"
+            try:
+                specs.append(spec_of(a, label))
+            except ModelTypeError as error:
+                error.span = error.span or (known[k][2] if known else self.span)
+                raise
+        key = tuple(map(signature_key, specs))
+        found = self._compiled.get(key)
+        if found is not None and found is entry:
+            raise ModelTypeError(f"{self.name}: {reason}", self.span)
+        if found is None:
+            found = self._compiled[key] = self.compile_for(specs, **self._options)
+            self._last = tuple(specs)
+        self._call = found
+        return found(*args, **kwargs)
+
+    def _forget(self) -> None:
+        """Drop what was compiled: a model that it calls has been defined anew."""
+        self._compiled.clear()
+        self._call = self._first
+
+    # ------------------------------------------------------------------------------------- compiling
+
+    def specs(self, args: Sequence[Any] | None = None) -> list[Spec]:
+        """The signature of ``args``; without them that of the last call, or what the annotations say (a parameter
+        without one is a real)."""
+        if args is not None:
+            return [spec_of(a, f"argument {k}") for k, a in enumerate(args)]
+        if self._last is not None:
+            return list(self._last)
+        known = parameters(self.value)
+        if known is None:
+            raise HyadError(f"{self.name} takes any number of arguments", self.span, "call it once, or give args=")
+        return [spec for _, spec, _ in known]
+
+    def program(self, specs: Sequence[Spec] | None = None, plain: bool = False) -> Program:
+        """The typed program for a signature, as specialised (``plain``: nothing folded or shared)."""
+        return deep(self._program, self.specs() if specs is None else specs, plain)
+
+    def _program(self, specs: Sequence[Spec], plain: bool) -> Program:
+        made = Specialiser(plain)
+        try:
+            return made.program(self.value, specs, self.name, self.span, self.__doc__)
+        finally:
+            self._globals |= made.globals_read
+
+    def optimised(self, specs: Sequence[Spec] | None = None) -> Program:
+        """The program that is printed as code."""
+        return deep(optimise, self.program(specs))
+
+    def compile_for(self, specs: Sequence[Spec], target: str = "c", dtype: str = "f64", flags: str = "exact") -> Callable[..., Any]:
+        """A callable for one signature, with what it was made from as attributes: ``program``, ``cfunction``,
+        ``source``, ``header``, ``address``, ``target``.
+
+        Raises the errors of ``hyad.errors``.
+        """
+        program = self.optimised(specs)
+        if target == "c":
+            try:
+                return self._load_c(program, dtype, flags)
+            except CompileError as error:
+                if type(error).__name__ != "NoCompiler" or self._options.get("target") == "c":
+                    raise
+                warnings.warn(f"{error.message}: {self.name} runs as plain Python", stacklevel=4)
+        return self._load_python(program)
+
+    def _load_c(self, program: Program, dtype: str, flags: str) -> Callable[..., Any]:
+        from hyad.codegen import build
+        from hyad.codegen.c import print_c
+
+        function = print_c(program, dtype=dtype)
+
+        def fallback(reason: str | int, args: tuple, kwargs: dict) -> Any:
+            return self._dispatch(reason, args, kwargs, found)
+
+        entry = build.load(function, ins=program.ins, out=program.out, fallback=fallback, optimise=flags)
+        found = partial(entry)
+        found.__dict__.update(
+            program=program, cfunction=function, source=function.source, header=function.header, target="c", dtype=dtype
+        )
+        found.address = build.address(entry)  # type: ignore[attr-defined]
+        found.entry = entry  # type: ignore[attr-defined]
+        return found
+
+    def _load_python(self, program: Program) -> Callable[..., Any]:
+        found = partial(python_callable(program, self._dispatch))
+        found.__dict__.update(program=program, target="python", dtype="f64")
+        return found
+
+
+def python_callable(program: Program, refuse: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A program as a Python function of structured arguments, without a compiler.
+
+    ``refuse(reason, args, kwargs)`` is called with arguments that do not fit.
+    """
+    from hyad.codegen.python import load_python
+
+    flat = load_python(program)
+    wanted = [tuple(map(signature_key, [tree_spec(t, it) for t in program.ins])) for it in [iter(program.params)]][0]
+
+    def run(*args: Any, out: Any = None) -> Any:
+        specs = [spec_of(a) for a in args]
+        if not fits(wanted, tuple(map(signature_key, specs))):
+            if refuse is None:
+                raise ModelTypeError(f"{program.name}: the arguments do not fit its signature", program.span)
+            return refuse("the arguments do not fit", args, {} if out is None else {"out": out})
+        values: list[Any] = []
+        for tree, a in zip(program.ins, args):
+            take_apart(tree, a, values)
+        results = iter(flat(*values))
+        made = put_together(program.out, results)
+        if out is None:
+            return made
+        targets, sources = (out, made) if isinstance(out, tuple) else ((out,), (made,))
+        for target, source in zip(targets, sources):
+            if target is not None:
+                target[...] = source
+        return out
+
+    return run
+
+
+def tree_spec(tree: Tree, params: Any) -> Spec:
+    if isinstance(tree, Leaf):
+        t = next(params).type
+        return Arr(t.elem, (None,) * t.rank) if isinstance(t, Arr) else t
+    return Node(tuple(tree_spec(t, params) for t in tree.items), tree.keys, tree.make)
+
+
+def fits(wanted: Any, key: Any) -> bool:
+    if isinstance(wanted, tuple) and isinstance(key, tuple):
+        return len(wanted) == len(key) and all(map(fits, wanted, key))
+    return wanted == key or (wanted == REAL and key == INT)
+
+
+def take_apart(tree: Tree, value: Any, into: list[Any]) -> None:
+    if isinstance(tree, Leaf):
+        into.append(value)
+    elif tree.keys is None:
+        for t, x in zip(tree.items, value or ()):
+            take_apart(t, x, into)
+    else:
+        for t, k in zip(tree.items, tree.keys):
+            take_apart(t, value[k] if isinstance(value, dict) else getattr(value, k), into)
+
+
+def put_together(tree: Tree, results: Any) -> Any:
+    if isinstance(tree, Leaf):
+        return next(results)
+    parts = [put_together(t, results) for t in tree.items]
+    if tree.keys is None:
+        return tree.make() if tree.make is not None else tuple(parts)
+    fields = dict(zip(tree.keys, parts))
+    return tree.make(**fields) if tree.make is not None else fields
+
+
+def check_error(check: tuple[str, str, Span | None], model: Model, args: tuple) -> HyadError:
+    """The error of a check that failed when compiled code ran."""
+    kind, message, span = check
+    shapes = [f"{k}: {a.shape}" for k, a in enumerate(args) if isinstance(a, np.ndarray)]
+    hint = f"the arguments' shapes are {', '.join(shapes)}" if shapes else None
+    error = BoundsError if kind == "bounds" else ModelTypeError
+    return error(f"{model.name}: {message}", span or model.span, hint)
+
+
+# ------------------------------------------------------------------------------------- making models
+
+
+class Scope:
+    """Resolves a model's global names in the module (and, through ``cells``, the function) that it stands in."""
+
+    def __init__(self, namespace: dict[str, Any], cells: Callable[[], Any] | None = None) -> None:
+        self.namespace, self.cells = namespace, cells
+
+    def __call__(self, name: str) -> tuple[bool, Any]:
+        owner, *fields = name.split(".") if not name.startswith(".") else [name]
+        key = mangled(owner)
+        found, value = False, None
+        if self.cells is not None:
+            local = inspect.getclosurevars(self.cells).nonlocals
+            if key in local:
+                found, value = True, local[key]
+        if not found and key in self.namespace:
+            found, value = True, self.namespace[key]
+        for field in fields:
+            if not found or not hasattr(value, mangled(field)):
+                return False, None
+            value = getattr(value, mangled(field))
+        return found, value
+
+
+def mangled(name: str) -> str:
+    simple = name.replace("-", "_") if name[:1] != "-" else name
+    if simple.isidentifier() and simple.isascii():
+        return simple
+    import hy
+
+    return hy.mangle(name)
+
+
+def make(form: Form, scope: Callable[[str], tuple[bool, Any]], text: str | None = None) -> Model:
+    """The model of one function form."""
+    f = form_to_lambda(form)
+    text = text if text is not None else (form.span.text if form.span else unparse(form))
+    made = Model(Closure(f, None, scope), f.name or "f", f.span, f.doc, text)
+    if f.name is not None:
+        redefined(f.name)
+    return made
+
+
+def redefined(name: str) -> None:
+    """A name has a new meaning: models that were compiled with the old one are compiled anew."""
+    for model in list(_named):
+        if name in model._globals:
+            model._forget()
+
+
+def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | None = None) -> Model:
+    """The model of one ``(model ..)``, ``(fn ..)`` or ``(defmodel ..)`` form.
+
+    Free names are looked up in ``namespace`` (by default the caller's globals). Raises ``ReadError``.
+
+    >>> hyad.model("(fn [x] (* x x))")(3.0)
+    9.0
+    """
+    if not isinstance(src, str):
+        raise ReadError(f"hyad.model takes the text of a model, not {type(src).__name__}", None, 'hyad.model("(fn [x] ...)")')
+    if namespace is None:
+        caller = inspect.currentframe().f_back  # type: ignore[union-attr]
+        namespace = {**caller.f_globals, **caller.f_locals} if caller and caller.f_locals is not caller.f_globals else caller.f_globals  # type: ignore[union-attr]
+    source = Source(src, filename)
+    f = read_model(src, source)
+    return Model(Closure(f, None, Scope(namespace)), f.name or "f", f.span, f.doc, src.strip())
+
+
+def define(text: str, filename: str, line: int, column: int, cells: Callable[[], Any]) -> Model:
+    """What the macros ``defmodel`` and ``model`` expand to: a model from its text and place in a Hy file. ``cells``
+    closes over the Python variables that the text names."""
+    forms = read_forms(text, Source(text, filename, line, column))
+    return make(forms[0], Scope(cells.__globals__, cells), text)
+
+
+def load(path: str | os.PathLike) -> types.ModuleType:
+    """The models of a Hy file as a module: ``hyad.load("m.hy").f``.
+
+    A file of ``defmodel`` forms alone is read by hyad; any other is imported by Hy. Raises ``ReadError`` for a file
+    that cannot be read.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReadError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", None, "give the path of a Hy file") from None
+    module = types.ModuleType(mangled(path.stem) if path.stem else "models")
+    module.__file__ = str(path)
+    forms = read_forms(text, Source(text, str(path))) if plain_models(text) else None
+    if forms is None:
+        return import_hy(path)
+    for form in forms:
+        if form.head() == "defmodel":
+            made = make(form, Scope(module.__dict__))
+            setattr(module, mangled(made.name), made)
+        elif form.kind == "str":
+            module.__doc__ = module.__doc__ or form.value
+    return module
+
+
+def plain_models(text: str) -> bool:
+    """Whether a file holds nothing but models (and the lines that require hyad's macros)."""
+    try:
+        forms = read_forms(text)
+    except ReadError:
+        return "(defmodel" in text and not any(x in text for x in ("(defn", "(setv", "(import"))
+    return all(
+        f.head() == "defmodel" or f.kind == "str" or (f.head() in ("require", "import") and "hyad" in unparse(f))
+        for f in forms
+    )
+
+
+def import_hy(path: Path) -> types.ModuleType:
+    """Run a Hy file as a module."""
+    import importlib.util
+
+    import hy  # noqa: F401  (installs the importer of .hy files)
+
+    spec = importlib.util.spec_from_file_location(mangled(path.stem), path)
+    if spec is None or spec.loader is None:
+        raise ReadError(f"{path} is not a Hy file", None, "its name ends in .hy")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --------------------------------------------------------------------------------- derivative operators
+
+
+def as_model(f: Any, operator: str) -> Model:
+    if isinstance(f, Model):
+        return f
+    if isinstance(f, str):
+        return model(f, namespace={})
+    inner = getattr(f, "model", None)
+    if isinstance(inner, Model):
+        return inner
+    made = getattr(f, "hyad_value", None)
+    if made is not None:
+        return Model(made(), getattr(f, "name", "f"))
+    raise ModelTypeError(
+        f"{operator} takes a model, not {type(f).__name__} {getattr(f, '__name__', '')}".rstrip(),
+        None,
+        "write the function as a model: defmodel in Hy, hyad.model(...) in Python",
+    )
+
+
+def derived(operator: str, f: Any, wrt: Any = None) -> Model:
+    base = as_model(f, operator)
+    if isinstance(wrt, list):
+        wrt = tuple(wrt)
+    made = Model(Derived(operator, base.value, wrt), f"{base.name}-{operator}", base.span, None)
+    made.__doc__ = f"{operator} of {base.name}" + (f" by {wrt}" if wrt is not None else "")
+    made.base = base  # type: ignore[attr-defined]
+    return made
+
+
+def grad(f: Any, wrt: Any = None) -> Model:
+    """The gradient of a model that gives a number, in the structure of its argument (a tuple for several).
+
+    ``wrt``: a parameter's position or name, or a tuple of them for a tuple of gradients.
+    """
+    return derived("grad", f, wrt)
+
+
+def value_and_grad(f: Any, wrt: Any = None) -> Model:
+    """The pair of value and gradient, computed together."""
+    return derived("value-and-grad", f, wrt)
+
+
+def jacobian(f: Any, wrt: Any = None) -> Model:
+    """The derivative of every result by every argument: an array [result dims ..., argument dims ...]."""
+    return derived("jacobian", f, wrt)
+
+
+def hessian(f: Any, wrt: Any = None) -> Model:
+    """The Jacobian of the gradient."""
+    return derived("hessian", f, wrt)
+
+
+def D(f: Any, wrt: Any = None) -> Model:
+    """The derivative by one number, in the structure of the result."""
+    return derived("D", f, wrt)
+
+
+def _product(operator: str, f: Any, first: Any, second: tuple) -> Any:
+    base = as_model(f, operator)
+    cached = base.__dict__.setdefault("_products", {})
+    if operator not in cached:
+        cached[operator] = derived(operator, base)
+    points = first if isinstance(first, (tuple, list)) else (first,)
+    return cached[operator](*points, *second)
+
+
+def jvp(f: Any, primals: Any, tangents: Any) -> Any:
+    """The tangent of ``f`` at ``primals`` (a tuple of arguments) along ``tangents``."""
+    return _product("jvp", f, primals, tuple(tangents) if isinstance(tangents, (tuple, list)) else (tangents,))
+
+
+def vjp(f: Any, primals: Any, cotangent: Any) -> Any:
+    """The adjoints of ``primals`` for a cotangent of the result."""
+    return _product("vjp", f, primals, (cotangent,))
+
+
+def hvp(f: Any, primals: Any, vectors: Any) -> Any:
+    """The Hessian at ``primals`` times ``vectors``, forward over reverse."""
+    return _product("hvp", f, primals, tuple(vectors) if isinstance(vectors, (tuple, list)) else (vectors,))
+
+
+def compile(
+    f: Any, target: str = "c", dtype: str = "f64", *, args: Sequence[Any] | None = None, flags: str = "exact"
+) -> Callable[..., Any]:
+    """A model compiled for one target, at once where its signature is known.
+
+    The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
+    real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
+    ``address`` beside it; called with arguments of another signature it compiles that too. ``dtype`` "f32" computes
+    in single precision. ``flags`` "fast" lets the C compiler reorder sums.
+    """
+    if target not in TARGETS:
+        raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
+    if dtype not in ("f64", "f32"):
+        raise ModelTypeError(f"there is no dtype {dtype!r}", None, 'dtypes are "f64" and "f32"')
+    base = as_model(f, "compile")
+    if target == "cuda":
+        from .gpu import compile_cuda
+
+        return compile_cuda(base, dtype, args)
+    own = Model(base.value, base.name, base.span, base.__doc__, base.source)
+    own._options = dict(target=target, dtype=dtype, flags=flags)
+    own._last = base._last
+    specs = own.specs(args)
+    found = own.compile_for(specs, target, dtype, flags)
+    own._compiled[tuple(map(signature_key, specs))] = found
+    own._call = found
+    found.model = base  # type: ignore[attr-defined]
+    return found
+
+
+def use_specialise(function: Function, specs: Sequence[Spec], name: str) -> Program:
+    return specialise(function, specs, name)

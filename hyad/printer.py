@@ -1,0 +1,306 @@
+"""From core back to forms: the text reads again (``parse(print(p)) = p``) and evaluates as Hy.
+
+Variables that share a name are told apart by a number; a name that the program gives to anything global is avoided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .core import (
+    Arr,
+    Atom,
+    Block,
+    Call,
+    Check,
+    Const,
+    Global,
+    If,
+    Lambda,
+    Leaf,
+    Loop,
+    Prim,
+    Program,
+    Scalar,
+    Tree,
+    Type,
+    Var,
+    all_binds,
+    atoms_of,
+    free_vars,
+    leaves,
+)
+from .forms import Form
+from .primitives import PRIMITIVES
+from .reader import SPECIAL, deep
+
+
+def sym(name: str) -> Form:
+    return Form("sym", name)
+
+
+def call(head: str, *args: Form) -> Form:
+    return Form("(", [sym(head), *args])
+
+
+def print_lambda(function: Lambda, head: str = "fn") -> Form:
+    """Surface core as a form."""
+    return deep(lambda: _Printer(used_names(function.body)).function(function, head))
+
+
+def print_program(program: Program) -> Form:
+    """A typed program as a ``fn`` form over the user's arguments; the sizes it uses are bound first."""
+    return deep(lambda: _Printer(used_names(program.body)).program(program))
+
+
+def used_names(block: Block) -> set[str]:
+    """The global names that a block's text will hold: no variable may be called so."""
+    names = set(SPECIAL)
+    for bind in all_binds(block):
+        op = bind.op
+        if isinstance(op, Prim):
+            row = PRIMITIVES.get(op.name)
+            names.add((row.surface or op.name) if row else op.name)
+        elif isinstance(op, Loop):
+            names |= {"build", "ifold", "loop"}
+        elif isinstance(op, Check):
+            names.add(CHECKS[op.relation])
+        names.update(a.name for a in atoms_of(op) if isinstance(a, Global))
+    return names | {"len", "shape", "get"}
+
+
+#: How a check is written.
+CHECKS = {"in": "require-index", "==": "require-equal", "<=": "require-at-most", "<": "require-below"}
+
+
+class _Printer:
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.taken = set(taken)
+        self.names: dict[Var, str] = {}
+        self.numbers: dict[str, int] = {}
+
+    def name(self, var: Var) -> Form:
+        """The symbol of a variable, chosen at its binder."""
+        found = self.names.get(var)
+        if found is None:
+            base = var.name
+            found = base
+            while found in self.taken:
+                self.numbers[base] = number = self.numbers.get(base, 0) + 1
+                found = f"{base}{'-' if base[-1].isdigit() else ''}{number}"
+            self.taken.add(found)
+            self.names[var] = found
+        return sym(found)
+
+    def atom(self, a: Atom) -> Form:
+        if isinstance(a, Var):
+            return self.name(a)
+        if isinstance(a, Global):
+            return sym(a.name)
+        if a.value is None:
+            return sym("None")
+        return Form("num", a.value)
+
+    def atoms(self, args: Sequence[Atom]) -> list[Form]:
+        return [self.atom(a) for a in args]
+
+    # ------------------------------------------------------------------------------------- functions
+
+    def function(self, f: Lambda, head: str = "fn") -> Form:
+        params = []
+        for p, note in zip(f.params, f.annotations or (None,) * len(f.params)):
+            params.append(self.name(p) if note is None else Form("#^", [note, self.name(p)]))
+        items = [sym(head)]
+        if head == "defmodel":
+            items.append(sym(f.name or "f"))
+        items.append(Form("[", params))
+        if f.doc and head != "fn":
+            items.append(Form("str", f.doc))
+        return Form("(", [*items, self.body(f.body)])
+
+    def program(self, p: Program) -> Form:
+        at = iter(p.params)
+        params: list[Form] = []
+        for tree in p.ins:
+            params.append(self.pattern(tree, at))
+        sizes: list[Form] = []
+        for d in p.dims:
+            for v in p.params:
+                if isinstance(v.type, Arr) and d in v.type.dims:
+                    axis = v.type.dims.index(d)
+                    size = call("len", self.name(v))
+                    if axis:
+                        size = call("get", call("shape", self.name(v)), Form("num", axis))
+                    sizes += [self.name(d), size]
+                    break
+        results = iter(p.body.results)
+        return Form("(", [sym("fn"), Form("[", params), self.body(p.body, sizes, self.structure(p.out, results))])
+
+    def pattern(self, tree: Tree, at) -> Form:
+        if isinstance(tree, Leaf):
+            var = next(at)
+            note = type_form(var.type)
+            return self.name(var) if note is None else Form("#^", [note, self.name(var)])
+        inner = []
+        for t in tree.items:
+            form = self.pattern(t, at)
+            inner.append(form.value[1] if form.kind == "#^" else form)
+        return Form("#(", inner)
+
+    def structure(self, tree: Tree, results) -> Form:
+        if isinstance(tree, Leaf):
+            return self.atom(next(results))
+        if not tree.items and tree.make is not None:
+            return sym("None")
+        return Form("#(", [self.structure(t, results) for t in tree.items])
+
+    # ---------------------------------------------------------------------------------------- blocks
+
+    def body(self, block: Block, first: Sequence[Form] = (), result: Form | None = None) -> Form:
+        bindings = list(first)
+        for bind in block.binds:
+            value = self.op(bind.op, bind.vars)
+            if not bind.vars:
+                target = sym("_")
+            elif len(bind.vars) == 1:
+                target = self.name(bind.vars[0])
+            else:
+                target = Form("#(", [self.name(v) for v in bind.vars])
+            bindings += [target, value]
+        if result is None:
+            rs = block.results
+            result = self.atom(rs[0]) if len(rs) == 1 else Form("#(", self.atoms(rs))
+        return Form("(", [sym("let"), Form("[", bindings), result]) if bindings else result
+
+    def op(self, op, vars: Sequence[Var]) -> Form:
+        if isinstance(op, Call):
+            return self.surface_call(op)
+        if isinstance(op, Lambda):
+            return self.function(op)
+        if isinstance(op, If):
+            return call("if", self.atom(op.cond), self.body(op.then), self.body(op.orelse))
+        if isinstance(op, Loop):
+            return self.loop(op)
+        if isinstance(op, Check):
+            return call(CHECKS[op.relation], self.atom(op.a), self.atom(op.b))
+        row = PRIMITIVES.get(op.name)
+        if op.name == "array":
+            return Form("[", self.atoms(op.args))
+        if op.name == "zeros":
+            t = vars[0].type
+            return call("zeros-of", *([type_form(t)] if t.elem != FLOAT else []), *self.atoms(op.args))
+        if op.name == "undef":
+            t = vars[0].type
+            return call("zeros-of", *self.atoms(t.dims)) if isinstance(t, Arr) else Form("num", ZEROS[t.name])
+        return call((row.surface or op.name) if row else op.name, *self.atoms(op.args))
+
+    def loop(self, op: Loop) -> Form:
+        stacked = len(op.body.results) - len(op.accs)
+        index, count = self.name(op.index), self.atom(op.count)
+        if not op.accs and stacked == 1:
+            return call("build", count, Form("(", [sym("fn"), Form("[", [index]), self.body(op.body)]))
+        accs = [self.name(a) for a in op.accs]
+        if len(op.accs) == 1 and not stacked:
+            f = Form("(", [sym("fn"), Form("[", [*accs, index]), self.body(op.body)])
+            return call("ifold", f, self.atom(op.inits[0]), count)
+        f = Form("(", [sym("fn"), Form("[", [index, *accs]), self.body(op.body)])
+        return call("loop", count, f, *self.atoms(op.inits))
+
+    def surface_call(self, op: Call) -> Form:
+        if isinstance(op.fn, Global):
+            if op.fn.name == "array":
+                return Form("[", self.atoms(op.args))
+            if op.fn.name == "tuple":
+                return Form("#(", self.atoms(op.args))
+            if op.fn.name == ".":
+                return call(".", self.atom(op.args[0]), sym(op.args[1].value))
+        args: list[Form] = []
+        for a in op.args:
+            if isinstance(a, Const) and isinstance(a.value, tuple):
+                args += [Form("key", "wrt"), wrt_form(a.value[1])]
+            else:
+                args.append(self.atom(a))
+        return Form("(", [self.atom(op.fn), *args])
+
+
+FLOAT = Scalar("Real")
+ZEROS = {"Real": 0.0, "Int": 0, "Bool": False}
+
+
+def wrt_form(wrt) -> Form:
+    if isinstance(wrt, tuple):
+        return Form("#(", [wrt_form(w) for w in wrt])
+    return sym(wrt) if isinstance(wrt, str) else Form("num", wrt)
+
+
+def type_form(t: Type | None) -> Form | None:
+    """The annotation of a parameter."""
+    if isinstance(t, Scalar):
+        return sym(t.name)
+    if isinstance(t, Arr):
+        dims = [Form("num", d.value) if isinstance(d, Const) else sym(d.name) for d in t.dims]
+        head = {1: "Vec", 2: "Mat"}.get(t.rank)
+        return call(head, *dims) if head and t.elem == FLOAT else call("Arr", sym(t.elem.name), *dims)
+    return None
+
+
+# --------------------------------------------------------------------------------- equality of programs
+
+
+def alpha_equal(a: Lambda | Program, b: Lambda | Program) -> bool:
+    """Whether two functions are the same but for the identity of their variables (names of ``given`` ones count)."""
+    pairs: dict[Var, Var] = {}
+
+    def atom(x: Atom, y: Atom) -> bool:
+        if isinstance(x, Var):
+            return isinstance(y, Var) and pairs.get(x) is y
+        if isinstance(x, Global):
+            return isinstance(y, Global) and x.name == y.name
+        if not isinstance(y, Const) or type(x.value) is not type(y.value):
+            return False
+        return repr(x.value) == repr(y.value)
+
+    def bind_vars(xs: Sequence[Var], ys: Sequence[Var]) -> bool:
+        if len(xs) != len(ys):
+            return False
+        for x, y in zip(xs, ys):
+            pairs[x] = y
+            if (x.type is None) != (y.type is None) or isinstance(x.type, Scalar) and x.type != y.type:
+                return False
+        return True
+
+    def block(x: Block, y: Block) -> bool:
+        if len(x.binds) != len(y.binds) or len(x.results) != len(y.results):
+            return False
+        return all(map(one, x.binds, y.binds)) and all(map(atom, x.results, y.results))
+
+    def one(x, y) -> bool:
+        p, q = x.op, y.op
+        if type(p) is not type(q):
+            return False
+        if isinstance(p, Prim) and p.name != q.name or isinstance(p, Check) and p.relation != q.relation:
+            return False
+        left, right = atoms_of(p), atoms_of(q)
+        if len(left) != len(right) or not all(map(atom, left, right)):
+            return False
+        if isinstance(p, If):
+            if not (block(p.then, q.then) and block(p.orelse, q.orelse)):
+                return False
+        elif isinstance(p, Loop):
+            if not (bind_vars([p.index, *p.accs], [q.index, *q.accs]) and block(p.body, q.body)):
+                return False
+        elif isinstance(p, Lambda) and not (bind_vars(p.params, q.params) and block(p.body, q.body)):
+            return False
+        return bind_vars(x.vars, y.vars)
+
+    if isinstance(a, Program):
+        dims = bind_vars(a.dims, b.dims)
+        if not dims or sum(map(leaves, a.ins)) != sum(map(leaves, b.ins)):
+            return False
+    return bind_vars(a.params, b.params) and block(a.body, b.body)
+
+
+def unbound(program: Program) -> list[Var]:
+    """The variables that a program reads and nothing binds: none, if it is well formed."""
+    known = {*program.params, *program.dims}
+    return [v for v in free_vars(program.body) if v not in known]
