@@ -57,16 +57,16 @@ KEYWORDS = frozenset(
 )
 LIBRARY = frozenset(
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma"
-    " fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint"
-    " nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt tan tanh tgamma trunc"
-    " isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove memcmp strlen work"
+    " fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf"
+    " nan nearbyint nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt tan"
+    " tanh tgamma trunc isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove memcmp strlen work"
     " size_t ptrdiff_t errno".split()
 )
 RESERVED = KEYWORDS | LIBRARY | frozenset(f"{name}f" for name in LIBRARY)
 FUNCTION_RESERVED = RESERVED | frozenset(
     "main abs labs llabs div exit abort malloc calloc realloc free printf puts rand srand system time clock gamma"
-    " signal index y0 y1 yn j0 j1 jn read write open close send select link round pause sleep raise remove rename signgam"
-    " qsort bsearch getenv atof atoi strtod scanf drem significand gammaf pow10 exp10 sincos".split()
+    " signal index y0 y1 yn j0 j1 jn read write open close send select link round pause sleep raise remove"
+    " rename signgam qsort bsearch getenv atof atoi strtod scanf drem significand gammaf pow10 exp10 sincos".split()
 )
 
 WIDTH = 100  # of a line of code
@@ -151,6 +151,7 @@ class Line:
     depth: int
     text: str
     span: Span | None = None
+    view: Var | None = None  # declares the pointer of this view, and goes if nothing is read through it
 
 
 def print_c(
@@ -190,6 +191,7 @@ class CPrinter:
         self.readers: dict[Any, dict[Var, None]] = {}  # what may change -> the pending expressions that read it
         self.buffer_name: dict[Buffer, str] = {}
         self.pointer: dict[Var, str] = {}  # views that have a C variable
+        self.followed: set[Var] = set()  # those of them that are read through it
         self.here: set[Var] = set()  # used once, in this very block
         self.stable: dict[Var, Expr] = {}  # constants that hold what a changing variable was
         self.scopes: list[list[Var]] = [[]]  # the keys of ``stable`` that each open C scope declared
@@ -338,6 +340,9 @@ class CPrinter:
         text = ("-" if terms[0][0] < 0 else "") + terms[0][1]
         text += "".join(f" {'-' if f < 0 else '+'} {t}" for f, t in terms[1:])
         simple = len(terms) == 1 and terms[0][0] > 0
+        if simple and text.startswith("(") and len(size) == 1 and isinstance(next(iter(size))[0], Quotient):
+            if next(iter(size.values())) == 1 and len(next(iter(size))) == 1:
+                return Expr(text[1:-1], MUL)
         return Expr(text, (PRIMARY if "*" not in text and "/" not in text else MUL) if simple else ADD)
 
     def symbol(self, s: Any, clamp: bool) -> str:
@@ -568,7 +573,6 @@ class CPrinter:
         row = PRIMITIVES[op.name]
         match = row.result(types)
         wanted = match[0] if match else types
-        ints = ints and all(w == INT for w in wanted)
         template, support = self.primitive(op.name, tuple(wanted))
         for text in support:
             self.support[text] = None
@@ -623,6 +627,7 @@ class CPrinter:
         if base is None:
             base = self.declare_table(buffer)
         if isinstance(array, Var) and array in self.pointer:
+            self.followed.add(array)
             base, exprs, dims = self.pointer[array], list(subs), array.type.dims
         offset = self.flat(exprs, dims)
         reads = frozenset().union(*(e.reads for e in exprs)) if exprs else frozenset()
@@ -755,7 +760,8 @@ class CPrinter:
         if var.given and self.uses.get(var, 0) > 1:
             text = self.pointer_to(var)
             name = self.names.fresh(var.name)
-            self.emit(f"const {self.ctype(var.type.elem)} *{name} = {text};")
+            declaration = f"const {self.ctype(var.type.elem)} *{name} = {text};"
+            self.lines.append(Line(self.depth, declaration, self.span, var))
             self.pointer[var] = name
 
     def array(self, var: Var, op: Prim, place: Place, buffer: Buffer) -> None:
@@ -909,15 +915,15 @@ class CPrinter:
         self.span = span
         if not then and orelse:
             then, orelse, cond = orelse, [], _negated(cond)
-        if not then and cond.prec == PRIMARY:
-            self.emit(f"(void){cond.text};")
+        if not then and isinstance(op.cond, Var):  # the branches differ in nothing; what the condition reads is read
+            self.emit(f"(void){cond.at(UNARY)};")
         if then:
             self.emit(f"if ({cond.text}) {{")
             self.lines += then
             if orelse and _is_one_if(orelse, self.depth + 1):
                 first, *rest = orelse
                 self.lines.append(Line(self.depth, f"}} else {first.text}", first.span))
-                self.lines += [Line(line.depth - 1, line.text, line.span) for line in rest]
+                self.lines += [replace(line, depth=line.depth - 1) for line in rest]
             else:
                 if orelse:
                     self.emit("} else {")
@@ -1033,6 +1039,8 @@ class CPrinter:
         last: Any = None
         where: Any = None
         for line in lines:
+            if line.view is not None and line.view not in self.followed:
+                continue
             indent = "    " * line.depth
             text = indent + line.text
             span = line.span
@@ -1081,7 +1089,7 @@ class CPrinter:
         lines = [f"{fn.name}: {_comment(doc, 84)}" if doc else f"{fn.name}" + (f" = {form}" if form else "")]
         if doc and form:
             lines.append(form)
-        shapes = [f"{p.name}[{']['.join(map(str, p.dims))}]" for p in (*fn.params, *fn.results) if p.dims]
+        shapes = [f"{p.name}[{']['.join(map(_bare, p.dims))}]" for p in (*fn.params, *fn.results) if p.dims]
         if shapes:
             lines.append(_shorten("arrays, row-major: " + ", ".join(shapes), 94))
         if fn.workspace is not None:
@@ -1136,7 +1144,7 @@ class CPrinter:
         kind = {"real": "real", "int": "integer", "bool": "truth value"}[p.elem]
         if not p.dims:
             return f"a {kind}" if kind != "integer" else "an integer"
-        return f"{' x '.join(map(str, p.dims))} {kind}s" + (", row-major" if len(p.dims) > 1 else "")
+        return f"{' x '.join(map(_bare if len(p.dims) == 1 else str, p.dims))} {kind}s" + (", row-major" if len(p.dims) > 1 else "")
 
 
 _ELEM = {"Real": "real", "Int": "int", "Bool": "bool"}
@@ -1179,6 +1187,12 @@ def _is_one_if(lines: list[Line], depth: int) -> bool:
         return False
     flat = [line.text for line in lines[1:] if line.depth == depth]
     return bool(flat) and flat[-1] == "}" and all(t.startswith("} else") for t in flat[:-1])
+
+
+def _bare(extent: int | str) -> str:
+    """A size without the parentheses that make it an operand."""
+    text = str(extent)
+    return text[1:-1] if text.startswith("(") else text
 
 
 def _shorten(text: str, width: int) -> str:

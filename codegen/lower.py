@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 import numpy as np
@@ -161,53 +161,61 @@ def prune(program: Program) -> Program:
     Before => after: ``t = sin x; u = cos x; u`` => ``u = cos x; u``. Design decision: the optimiser does this too,
     but C compilers warn of every unused variable, so code generation does not rely on it.
     """
+    needs: dict[Var, tuple[Atom, ...]] = {}  # what a variable's value depends on
+    todo: list[Atom] = [*program.body.results]
     checked: set[Block] = set()
 
-    def find_checks(block: Block) -> bool:
+    def survey(block: Block) -> bool:
         found = False
         for bind in block.binds:
-            inside = [find_checks(inner) for inner in blocks_of(bind.op)]
-            found = found or isinstance(bind.op, Check) or any(inside)
+            op = bind.op
+            inside = [survey(inner) for inner in blocks_of(op)]
+            if isinstance(op, Check) or any(inside):
+                found = True
+                todo.extend(atoms_of(op))
+            for k, v in enumerate(bind.vars):
+                atoms = op.args if isinstance(op, Prim) else tuple(inner.results[k] for inner in blocks_of(op))
+                if isinstance(op, If):
+                    atoms += (op.cond,)
+                elif isinstance(op, Loop):
+                    atoms += (op.count, *op.inits[k : k + 1])
+                    if k < len(op.accs):
+                        needs[op.accs[k]] = atoms + type_atoms(op.accs[k].type)
+                needs[v] = atoms + type_atoms(v.type)
         if found:
             checked.add(block)
         return found
 
-    used: set[Var] = set()
-
-    def use(atoms: Iterable[Atom]) -> None:
-        used.update(a for a in atoms if isinstance(a, Var))
+    survey(program.body)
+    used: set[Atom] = set()
+    while todo:
+        a = todo.pop()
+        if isinstance(a, Var) and a not in used:
+            used.add(a)
+            todo.extend(needs.get(a, ()))
 
     def sweep(block: Block, results: tuple[Atom, ...]) -> Block:
-        use(results)
         kept: list[Bind] = []
-        for bind in reversed(block.binds):
-            op = bind.op
-            live = [k for k, v in enumerate(bind.vars) if v in used]
+        for bind in block.binds:
+            op, variables = bind.op, bind.vars
+            live = [k for k, v in enumerate(variables) if v in used]
+            if isinstance(op, Loop):
+                live = [k for k, v in enumerate(variables) if v in used or (k < len(op.accs) and op.accs[k] in used)]
             if not live and not isinstance(op, Check) and not any(b in checked for b in blocks_of(op)):
                 continue
-            variables = bind.vars
+            variables = tuple(variables[k] for k in live)
             if isinstance(op, If):
-                variables = tuple(bind.vars[k] for k in live)
-                then = sweep(op.then, tuple(op.then.results[k] for k in live))
-                op = If(op.cond, then, sweep(op.orelse, tuple(op.orelse.results[k] for k in live)))
+                then, orelse = (sweep(b, tuple(b.results[k] for k in live)) for b in (op.then, op.orelse))
+                op = If(op.cond, then, orelse)
             elif isinstance(op, Loop):
-                inner = free_vars(op.body)
-                accs = [k for k in range(len(op.accs)) if bind.vars[k] in used or op.accs[k] in inner]
-                stacked = [k for k in range(len(op.accs), len(bind.vars)) if bind.vars[k] in used]
-                variables = tuple(bind.vars[k] for k in (*accs, *stacked))
-                body = sweep(op.body, tuple(op.body.results[k] for k in (*accs, *stacked)))
+                accs = [k for k in live if k < len(op.accs)]
+                body = sweep(op.body, tuple(op.body.results[k] for k in live))
                 op = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
-            use(atoms_of(op))
-            for v in (*variables, *binders_of(op)):
-                use(type_atoms(v.type))
             kept.append(Bind(variables, op, bind.span))
-        return Block(tuple(reversed(kept)), results)
+        return Block(tuple(kept), results)
 
-    find_checks(program.body)
     body = sweep(program.body, program.body.results)
-    return Program(
-        program.name, program.params, program.dims, body, program.ins, program.out, program.span, program.doc
-    )
+    return replace(program, body=body)
 
 
 # --------------------------------------------------------------------------------------------- liveness
@@ -624,7 +632,7 @@ class _Planner:
         plan = self.plan
         starts = []
         for branch in (op.then, op.orelse):
-            starts.append(self.time)
+            starts.append(self.time + 3)
             self.block(branch)
         end = self.time
         arrays = [k for k, v in enumerate(bind.vars) if isinstance(v.type, Arr)]
@@ -688,7 +696,7 @@ class _Planner:
             stacked[k] = self.new(bind.vars[k], bind, block, t + 1)
             self.bind_to(bind.vars[k], Place(stacked[k]))
         self.mark_aligned(op, t, stacked)
-        start = self.time
+        start = self.time + 3
         self.block(op.body)
         end = self.time
         moves = plan.moves[op.body] = []

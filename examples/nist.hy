@@ -120,15 +120,13 @@ https://www.itl.nist.gov/div898/strd/nls/nls_main.shtml; each file in examples/n
           [header data] (re.split r"^Data: +y .*\n" text :maxsplit 1 :flags re.MULTILINE)
           rows (lfor row (re.findall r"^ *b\d+ *=(.*)$" header :flags re.MULTILINE)
                  (list (map float (.split row))))
-          columns (np.loadtxt (.splitlines data) :ndmin 2 :unpack True))
+          [y #* xs] (np.ascontiguousarray (np.loadtxt (.splitlines data) :unpack True)))
     (setv self.name (get (re.search r"Dataset Name: +(\w+)" header) 1)
           self.level (get (re.search r"(\w+) Level of Difficulty" header) 1)
           self.starts (list (map np.array (zip #* (lfor row rows (cut row 2)))))
           self.certified (np.array (lfor row rows (get row 2)))
-          self.y (get columns 0)
-          self.xs (lfor x (cut columns 1 None) (np.ascontiguousarray x)))
-    (when (= self.name "Nelson")
-      (setv self.y (np.log self.y)))))
+          self.xs xs
+          self.y (if (= self.name "Nelson") (np.log y) y))))
 
 
 ;;; Fitting and judging -----------------------------------------------------------------------------

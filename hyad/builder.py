@@ -30,8 +30,10 @@ from .core import (
     Scalar,
     Type,
     Var,
+    all_binds,
     binders_of,
     blocks_of,
+    free_vars,
 )
 from .errors import HyadError, ModelTypeError, Span
 from .primitives import PRIMITIVES
@@ -75,6 +77,10 @@ def affine_add(a: Affine, b: Affine, scale: int = 1) -> Affine:
     return a[0] + scale * b[0], terms
 
 
+def negated(a: Affine) -> Affine:
+    return -a[0], {v: -k for v, k in a[1].items()}
+
+
 def affine_key(a: Affine) -> tuple:
     return ("affine", a[0], frozenset((id(v), k) for v, k in a[1].items()))
 
@@ -110,6 +116,7 @@ class Builder:
         self.counts: dict[Var, Atom] = {}  # loop index -> trip count
         self.sizes: set[Var] = set()  # integers known to be >= 0
         self.span: Span | None = None
+        self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
 
     # ------------------------------------------------------------------------------------- emission
@@ -124,6 +131,33 @@ class Builder:
         scope.binds.append(Bind(out, op, span))
         scope.vars.update(out)
         return out
+
+    def home(self, args: Sequence[Atom]) -> Scope:
+        """The outermost scope in which ``args`` can be seen, moving out of loops only: never out of a branch, whose
+        code must not run when the branch is not taken."""
+        k = len(self.scopes) - 1
+        if self.plain:
+            return self.scopes[k]
+        while k > 0:
+            scope = self.scopes[k]
+            if scope.index is None or any(a in scope.vars for a in args if type(a) is Var):
+                break
+            k -= 1
+        return self.scopes[k]
+
+    def at(self, scope: Scope) -> int:
+        return self.scopes.index(scope)
+
+    @contextmanager
+    def inside(self, scope: Scope) -> Iterator[None]:
+        """Emit into an enclosing scope for a while."""
+        k = self.scopes.index(scope)
+        inner = self.scopes[k + 1 :]
+        del self.scopes[k + 1 :]
+        try:
+            yield
+        finally:
+            self.scopes.extend(inner)
 
     def shared(self, key: tuple) -> Any:
         for scope in reversed(self.scopes):
@@ -176,6 +210,8 @@ class Builder:
             except (ArithmeticError, ValueError):
                 return None
         soft = all(a.soft for a in args)
+        if name == "*" or name == "/":  # a zero that differentiation introduced stays one
+            soft = soft or any(a.soft and a.value == 0 for a in (args if name == "*" else args[:1]))
         if result == INT:
             if name in ("+", "-", "*", "neg"):
                 value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}[name](*values)
@@ -207,6 +243,10 @@ class Builder:
                 affine = self.affine_of(name, args)
                 if affine is not None:
                     return self.affine_atom(affine, name, args, hint, given)
+            elif result == BOOL:
+                known = self.decided(name, args)
+                if known is not None:
+                    return known
             rewritten = rewrite(name, args, self.definitions, self, wanted[-1])
             if rewritten is not None:
                 return rewritten
@@ -222,11 +262,42 @@ class Builder:
             if found is not None:
                 return found
         op = Prim(name, args)
-        (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
+        home = self.home(args)
+        with self.inside(home):
+            (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
         self.definitions[var] = op
         if key is not None:
-            self.scopes[-1].shared[key] = var
+            home.shared[key] = var
         return var
+
+    def decided(self, name: str, args: tuple[Atom, ...]) -> Atom | None:
+        """A truth value that is known here: a comparison of integers that bounds decide, and/or of a constant."""
+        if name in ("and", "or"):
+            for a, b in (args, args[::-1]):
+                if type(a) is Const:
+                    return b if a.value == (name == "and") else a
+            return None
+        if len(args) != 2 or any(a.type != INT for a in args):
+            return None
+        difference = affine_add(self.affine(args[1]), self.affine(args[0]), -1)  # b - a
+        if name in ("=", "!="):
+            constant, terms = self.normal(difference) if self.equal else difference
+            if not terms:
+                return TRUE if (constant == 0) == (name == "=") else FALSE
+            assumed = self.assumed.get(affine_key(difference), self.assumed.get(affine_key(negated(difference))))
+            if assumed is None:
+                return None
+            return TRUE if assumed == (name == "=") else FALSE
+        if name in (">", ">="):
+            difference, name = negated(difference), {">": "<", ">=": "<="}[name]
+        if name not in ("<", "<="):
+            return None
+        strict = affine_add(difference, (1, {}), -1) if name == "<" else difference  # holds: >= 0
+        if self.nonnegative(strict):
+            return TRUE
+        if self.nonnegative(affine_add(negated(strict), (1, {}), -1)):
+            return FALSE
+        return None
 
     def sum(self, terms: Sequence[Atom]) -> Atom:
         total = terms[0]
@@ -271,10 +342,12 @@ class Builder:
         if found is not None:
             return found
         op = Prim(name, args)
-        (var,) = self.emit(op, (INT,), (hint,) if hint else (), given)
+        home = self.home(args)
+        with self.inside(home):
+            (var,) = self.emit(op, (INT,), (hint,) if hint else (), given)
         self.definitions[var] = op
         self.affines[var] = affine
-        self.scopes[-1].shared[key] = var
+        home.shared[key] = var
         if self.nonnegative(affine):
             self.sizes.add(var)
         return var
@@ -397,7 +470,7 @@ class Builder:
         if k:
             last = affine_add(self.affine(self.counts[scope.index]), (1, {}), -1)
             above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
-        if any(v in scope.vars or v is scope.index for v in above[1]):
+        if any(v in scope.vars for v in above[1]):
             return False
         self.scopes.pop()
         try:
@@ -420,7 +493,7 @@ class Builder:
     def outside(self, size: Atom, scope: Scope) -> Atom | None:
         """A size that was computed inside a closed region, computed again outside; None where it depends on it."""
         terms = self.affine(size)[1]
-        if any(v in scope.vars or v is scope.index for v in terms):
+        if any(v in scope.vars for v in terms):
             return None
         return self.affine_value(self.affine(size)) if size in scope.vars else size
 
@@ -456,11 +529,28 @@ class Builder:
         if found is not None:
             return found
         op = Prim(name, args)
-        (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
+        home = self.scopes[-1]
+        if name == "select" or name == "get" and self.home(args) is not home:
+            home = self.home(args)
+            if name == "get" and not self.readable(home, args):
+                home = self.scopes[-1]
+        with self.inside(home):
+            (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
         self.definitions[var] = op
         if name not in ("update", "add-at", "undef"):  # done in place: each has its own memory
-            self.scopes[-1].shared[key] = var
+            home.shared[key] = var
         return var
+
+    def readable(self, scope: Scope, args: tuple[Atom, ...]) -> bool:
+        """Whether a subscript is provably in range in an enclosing scope, where a loop may not have been entered."""
+        array, *indices = args
+        with self.inside(scope):
+            for i, dim in zip(indices, type_of(array).dims):
+                at = self.affine(i)
+                above = affine_add(affine_add(self.affine(dim), at, -1), (1, {}), -1)
+                if not (self.nonnegative(at) and self.nonnegative(above)):
+                    return False
+        return True
 
     def get(self, a: Atom, *indices: Atom, hint: str | None = None, given: bool = False) -> Atom:
         """``(get a i ...)``, in range."""
@@ -648,6 +738,7 @@ class Builder:
             for k, z in enumerate(inits)
         )
         with self.region(Scope(index)) as scope:
+            scope.vars.add(index)
             scope.vars.update(accs)
             scope.facts.append(affine_add(self.affine(count), (1, {}), -1))
             following, stacked = body(index, *accs)
@@ -779,6 +870,11 @@ class Rebuild:
         )
         self.b.span = span
         return out
+
+
+def has_checks(block: Block) -> bool:
+    """Whether a check stands in a block or a region inside it."""
+    return any(type(bind.op) is Check for bind in all_binds(block))
 
 
 def defined_in(block: Block) -> set[Var]:

@@ -116,7 +116,8 @@ def _atom(kind: str, token: str, span: Span) -> Form:
     if kind == "str":
         import ast
 
-        return Form("str", ast.literal_eval(token if token[0] == '"' else token.lstrip("f")), span)
+        prefix, body = token.split('"', 1)
+        return Form("str", ast.literal_eval(f'{prefix.replace("f", "")}"""{body[:-1]} """')[:-1], span)
     first = token[0]
     if (first.isdigit() or first in "+-.") and _NUMBER.match(token):
         text = token.replace("_", "").replace(",", "")

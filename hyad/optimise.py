@@ -27,6 +27,7 @@ from .core import (
     size,
     type_atoms,
 )
+from .loops import Fuse, OneHot, assign, fuse_siblings
 
 Pass = Callable[[Program], Program]
 
@@ -194,8 +195,29 @@ def unroll(program: Program) -> Program:
     return rebuild(program, Unroll)
 
 
-#: From a specialised program to what is printed. Unrolling first: it makes constants of subscripts; dead code last.
-PIPELINE: list[Pass] = [dead_code, unroll, dead_code]
+def fuse(program: Program) -> Program:
+    return rebuild(program, lambda b: Fuse(b, program.body))
+
+
+def one_hot(program: Program) -> Program:
+    return rebuild(program, OneHot)
+
+
+#: From a specialised program to what is printed.
+PIPELINE: list[Pass] = [
+    dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
+    unroll,  # makes constants of subscripts, and single values of small arrays
+    dead_code,
+    one_hot,  # before fusion: the loops that vanish need none
+    dead_code,
+    fuse,
+    dead_code,
+    assign,  # what is added once is stored: more arrays become builds
+    fuse,
+    dead_code,
+    fuse_siblings,
+    dead_code,
+]
 
 
 def optimise(program: Program, passes: Sequence[Pass] = PIPELINE) -> Program:

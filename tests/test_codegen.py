@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import random
 import re
 import shutil
 import subprocess
@@ -311,3 +312,654 @@ def agree(p, *cases, folder, dtype="f64", flags=(OPTIMISED, SANITIZED)):
         for function in functions:
             close(call_c(fn, function, *args), want, 1e-12 if dtype == "f64" else 1e-5)
     return fn
+
+
+# ------------------------------------------------------------------------------------------- the table
+
+
+def straight(b, x, y):
+    return b("*", b("sin", x), b("-", y, b("/", x, 2.0)))
+
+
+def branches(b, x, y):
+    def then(c):
+        inner = c.if_(c("<", y, 0.0), lambda d: (d("sin", y), x), lambda d: (d("exp", y), d("+", x, y)))
+        return c("+", x, inner[0]), inner[1]
+
+    return b.if_(b("<", x, y), then, lambda c: (x, c("cos", y)))
+
+
+def guarded(b, x):
+    return b.if_(b("<", x, 0.0), lambda c: 0.0, lambda c: c("sqrt", x))
+
+
+def clauses(b, x):
+    def last(c):
+        return c.if_(c("<", x, 2.0), lambda d: d("sin", x), lambda d: d("cos", x))
+
+    return b.if_(b("<", x, 0.0), lambda c: c("exp", x), lambda c: c.if_(c("<", x, 1.0), lambda d: d("sqrt", x), last))
+
+
+N = dim("n")
+M = dim("m")
+
+
+def total(b, v):
+    return b.loop(N, [0.0], lambda c, i, s: ([c("+", s, c("get", v, i))], []))
+
+
+def swapped(b, x):
+    return b.loop(5, [0.0, x], lambda c, i, s, t: ([t, c("+", s, t)], []))
+
+
+def rotated(b, x):
+    return b.loop(7, [0.0, x, 2.0], lambda c, i, s, t, u: ([t, u, s], []))
+
+
+def conditional_sum(b, v):
+    def body(c, i, s):
+        x = c("get", v, i)
+        return [c.if_(c("<", 0.0, x), lambda d: d("+", s, d("sqrt", x)), lambda d: s)], []
+
+    return b.loop(N, [0.0], body)
+
+
+def nested_sum(b, m):
+    def row(c, i, s):
+        return [c.loop(M, [s], lambda d, j, t: ([d("+", t, d("get", m, i, j))], []), index="j")], []
+
+    return b.loop(N, [0.0], row)
+
+
+def matrix(b, v):
+    def row(c, i):
+        return c.build(M, lambda d, j: d("*", d("get", v, i), d("real", j)), index="j")
+
+    return b.build(N, row)
+
+
+def gradient(b, v):
+    """Accumulate into an array of zeros."""
+    zero = b("zeros", N, type=vec(N), as_="v̄")
+
+    def body(c, i, g):
+        return [c("add-at", g, i, c("*", 2.0, c("get", v, i)))], []
+
+    return b.loop(N, [zero], body)
+
+
+def update_then_old(b, v):
+    changed = b("update", v, 0, 5.0)
+    again = b("update", changed, 1, b("get", v, 0))
+    return again, changed, b("get", v, 0)
+
+
+def own_then_old(b, v):
+    mine = b.build(N, lambda c, i: c("+", c("get", v, i), 1.0))
+    changed = b("update", mine, 0, 9.0)
+    return b("+", b("get", mine, 0), b("get", changed, 0))
+
+
+def base_of_view(b, m):
+    mine = b.build(N, lambda c, i: c.build(M, lambda d, j: d("+", d("get", m, i, j), 1.0), index="j"))
+    row = b("get", mine, 1)
+    changed = b("update", mine, 1, 0, 50.0)
+    return b("+", b("get", row, 0), b("get", changed, 1, 0))
+
+
+def waiting_read(b, v):
+    mine = b.build(N, lambda c, i: c("*", c("get", v, i), 2.0))
+    old = b("get", mine, 0)
+    changed = b("update", mine, 0, 100.0)
+    return changed, b("+", old, 1.0)
+
+
+def same_twice(b, v):
+    mine = b.build(N, lambda c, i: c("*", c("get", v, i), 2.0))
+    return mine, mine, v
+
+
+def row_in(b, m):
+    mine = b.build(N, lambda c, i: c.build(M, lambda d, j: d("get", m, i, j), index="j"))
+    moved = b("update", mine, 0, b("get", mine, 1))
+    return b("add-at", moved, 1, b("get", moved, 0))
+
+
+def scan(b, v):
+    """A running state: the next one is also a row."""
+
+    def body(c, i, s):
+        nxt = c.build(N, lambda d, j: d("+", d("get", s, j), d("get", v, i)), index="j")
+        return [nxt], [nxt]
+
+    return b.loop(3, [v], body)
+
+
+def old_rows(b, v):
+    def body(c, i, s):
+        return [c("update", s, i, 0.0)], [s]
+
+    return b.loop(N, [v], body)
+
+
+def shifted(b, v):
+    """The next state reads another element than it writes."""
+
+    def body(c, i, s):
+        def element(d, j):
+            k = d("%", d("+", j, 1), N)
+            return d("get", s, k)
+
+        return [c.build(N, element, index="j")], []
+
+    return b.loop(4, [v], body)
+
+
+def added(b, m):
+    """acc + row, elementwise: done in place."""
+
+    def body(c, i, s):
+        row = c("get", m, i)
+        return [c.build(M, lambda d, j: d("+", d("get", s, j), d("get", row, j)), index="j")], []
+
+    return b.loop(N, [b("zeros", M, type=vec(M))], body)
+
+
+def added_square(b, m):
+    def body(c, i, s):
+        def row(d, j):
+            return d.build(M, lambda e, k: e("+", e("get", s, j, k), e("get", m, j, k)), index="k")
+
+        return [c.build(N, row, index="j")], []
+
+    return b.loop(3, [b("zeros", N, M, type=vec(N, M))], body)
+
+
+def two_in_place(b, v):
+    """Two states, each from both."""
+
+    def body(c, i, s, t):
+        def both(d, j):
+            x, y = d("get", s, j), d("get", t, j)
+            return [], [d("+", x, y), d("-", x, y)]
+
+        return list(c.loop(N, [], both, index="j")), []
+
+    return b.loop(3, [v, v], body)
+
+
+def swapped_arrays(b, v):
+    w = b.build(N, lambda c, i: c("neg", c("get", v, i)))
+    u = b.build(N, lambda c, i: c("real", i))
+    return b.loop(3, [w, u], lambda c, i, s, t: ([t, s], []))
+
+
+def rotated_arrays(b, v):
+    parts = [b.build(N, lambda c, i, k=k: c("*", float(k), c("get", v, i))) for k in range(3)]
+    return b.loop(4, parts, lambda c, i, s, t, u: ([t, u, s], []))
+
+
+def chosen(b, v):
+    c = b("<", b("get", v, 0), 0.0)
+    return b.if_(c, lambda d: v, lambda d: d.build(N, lambda e, i: e("sqrt", e("get", v, i))))
+
+
+def chosen_then_changed(b, v):
+    c = b("<", b("get", v, 0), 0.0)
+    w = b.if_(c, lambda d: v, lambda d: d.build(N, lambda e, i: e("sqrt", e("get", v, i))))
+    return b("update", w, 0, 7.0)
+
+
+def maybe_added(b, v):
+    def body(c, i, g):
+        x = c("get", v, i)
+        return [c.if_(c("<", 0.0, x), lambda d: d("add-at", g, i, d("*", x, x)), lambda d: g)], []
+
+    return b.loop(N, [b("zeros", N, type=vec(N))], body)
+
+
+def maybe_replaced(b, v):
+    def body(c, i, g):
+        def fresh(d):
+            return d.build(N, lambda e, j: e("-", e("get", v, j), e("get", g, i)), index="j")
+
+        return [c.if_(c("<", 0.0, c("get", v, i)), fresh, lambda d: g)], []
+
+    return b.loop(N, [b.build(N, lambda c, i: c("get", v, i))], body)
+
+
+def rows_of_array(b, x):
+    r1 = b("array", x, b("sin", x), as_="first")
+    r2 = b("array", b("cos", x), x)
+    return b("array", r1, r2), b("get", r1, 1)
+
+
+def same_row_twice(b, x):
+    r = b("array", x, b("sin", x))
+    return b("array", r, r)
+
+
+def row_changed_later(b, x):
+    r = b("array", x, 1.0)
+    m = b("array", r, r)
+    return m, b("update", r, 0, 9.0), b("update", m, 0, 0, 3.0)
+
+
+def table(b, x):
+    w = b("array", *[float(k) / 7 for k in range(20)], as_="weights")
+    s = b.loop(20, [0.0], lambda c, i, s: ([c("+", s, c("*", x, c("get", w, i)))], []))
+    return s, w, b("update", w, 3, x)
+
+
+def records(b, v):
+    """What reverse mode makes: save in one branch, use in the same branch of a later if."""
+    c = b("<", 0.0, b("get", v, 0))
+    saved, x = b.if_(
+        c,
+        lambda d: (d.build(3, lambda e, i: e("get", v, i)), d("sin", d("get", v, 0))),
+        lambda d: (d("undef", type=vec(3)), d("undef", type=REAL)),
+    )
+    return b.if_(c, lambda d: d("*", x, d("get", saved, 2)), lambda d: 0.5)
+
+
+def views(b, t):
+    m = b("get", t, 1, as_="slab")
+    r = b("get", m, 1)
+    return b("+", b("get", r, 2), b("+", b("get", m, 0, 1), b("get", t, 0, 1, 0)))
+
+
+def returned_view(b, m):
+    return b("get", m, 1), b("get", m, 0)
+
+
+def argument_row(b, m, k):
+    """A view whose subscript is an accumulator."""
+
+    def body(c, i, s, t):
+        row = c("get", m, s)
+        return [c("%", c("+", s, 1), N), c("+", t, c("+", c("get", row, 0), c("get", row, 1)))], []
+
+    return b.loop(5, [k, 0.0], body)
+
+
+def integers(b, k, v):
+    s = b.loop(N, [0], lambda c, i, s: ([c("+", s, c("get", v, i))], []))
+    q = b("//", s, 3)
+    return q, b("%", s, 3), b("-", b("*", q, k), b("neg", b("-", k, 1)))
+
+
+def int_arrays(b, v):
+    w = b.build(N, lambda c, i: c("*", i, i))
+    u = b("update", w, 0, 5)
+    flags = b.build(N, lambda c, i: c("<", c("get", v, i), 0.0))
+    return b.build(N, lambda c, i: c("select", c("get", flags, i), c("get", u, i), c("get", w, i)))
+
+
+def mixed(b, k, x):
+    return b("/", k, 2), b("*", k, x), b("sin", k), b("/", b("real", k), x), b("**", x, 3), b("**", x, 0.5)
+
+
+def temporaries(b, v):
+    """Several arrays that are not results: they share the workspace."""
+    w = v
+    for k in range(4):
+        w = b.build(N, lambda c, i, w=w: c("sin", c("get", w, c("-", c("-", N, 1), i))))
+    return b.loop(N, [0.0], lambda c, i, s: ([c("+", s, c("get", w, i))], []))
+
+
+def triangle(b, v):
+    """A size that depends on a loop's index: room for the largest."""
+
+    def body(c, i, s):
+        part = c.build(i, lambda d, j: d("*", 2.0, d("get", v, j)), index="j")
+        return [c.loop(i, [s], lambda d, j, t: ([d("+", t, d("get", part, j))], []), index="j")], []
+
+    return b.loop(N, [0.0], body)
+
+
+def grown(b, v):
+    size = b("+", b("*", 2, N), 1)
+    half = b("//", size, 2)
+    return b.build(size, lambda c, i: c("real", i)), b.build(half, lambda c, i: c("get", v, i))
+
+
+def literals(b, x):
+    a = b("+", b("*", x, -2.0), b("-", 0.1, b("neg", b("neg", x))))
+    return a, b("*", float("inf"), x), float("nan"), 1e300, b("-", 1e-5, b("-", x, b("-", x, 3.0)))
+
+
+def logic(b, x, y):
+    p = b("or", b("and", b("<", x, y), b("<", y, 1.0)), b("not", b("<=", x, 0.0)))
+    return p, b("select", p, x, y)
+
+
+def several(b, x, y):
+    r = b.if_(b("<", x, y), lambda c: (x, y, 1), lambda c: (y, x, 2))
+    return r
+
+
+def read_before_swap(b, x):
+    """A folded expression that reads an accumulator which the same iteration changes."""
+
+    def body(c, i, s, t):
+        old = c("*", s, 2.0)
+        return [c("+", s, t), old], [c("-", old, s) if False else c("-", t, s)]
+
+    return b.loop(4, [x, 1.0], body)
+
+
+def if_updates_accumulator(b, x):
+    def body(c, i, s, t):
+        old = c("*", s, 3.0)
+        nxt = c.if_(c("<", s, 4.0), lambda d: d("+", s, 1.0), lambda d: s)
+        return [nxt, c("+", old, t)], []
+
+    return b.loop(6, [x, 0.0], body)
+
+
+def loops_in_sequence(b, x):
+    s = b.loop(3, [x], lambda c, i, s: ([c("*", s, s)], []))
+    t = b.loop(3, [s], lambda c, i, s: ([c("sin", s)], []))
+    return b("+", s, t)
+
+
+def loops_in_chain(b, x):
+    s = b.loop(3, [x], lambda c, i, s: ([c("cos", s)], []))
+    return b.loop(3, [s], lambda c, i, s: ([c("sin", s)], []))
+
+
+def loop_sized_by_loop(b, v):
+    k = b.loop(3, [0], lambda c, i, k: ([c("+", k, 1)], []))
+    return b.loop(k, [0.0], lambda c, i, s: ([c("+", s, c("get", v, i))], []))
+
+
+def undefined_accumulator(b, v):
+    return b.loop(N, [b("undef", type=vec(N))], lambda c, i, s: ([c("update", s, i, c("get", v, i))], []))
+
+
+def nothing_used(b, x, v):
+    b("sin", x)
+    b.loop(3, [x], lambda c, i, s: ([c("+", s, 1.0)], []))
+    b("update", v, 0, x)
+    return 2
+
+
+def if_of_rows(b, m):
+    mine = b.build(N, lambda c, i: c.build(M, lambda d, j: d("*", 2.0, d("get", m, i, j)), index="j"))
+    c = b("<", b("get", m, 0, 0), 0.0)
+    return b.if_(c, lambda d: (d("get", mine, 0), d("get", mine, 1)), lambda d: (d("get", mine, 1), d("get", mine, 0)))
+
+
+def update_in_branch(b, v):
+    mine = b.build(N, lambda c, i: c("get", v, i))
+    c = b("<", b("get", v, 0), 0.0)
+    x = b.if_(c, lambda d: d("get", d("update", mine, 0, 4.0), 0), lambda d: d("get", mine, 1))
+    return x
+
+
+def update_in_branch_then_read(b, v):
+    mine = b.build(N, lambda c, i: c("get", v, i))
+    c = b("<", b("get", v, 0), 0.0)
+    x = b.if_(c, lambda d: d("get", d("update", mine, 0, 4.0), 0), lambda d: d("get", mine, 1))
+    return b("+", x, b("get", mine, 0))
+
+
+def update_in_loop_of_outer(b, v):
+    """The array is made outside the loop: each iteration must see it unchanged."""
+    mine = b.build(N, lambda c, i: c("get", v, i))
+
+    def body(c, i, s):
+        changed = c("add-at", mine, 0, c("real", i))
+        return [c("+", s, c("get", changed, 0))], []
+
+    return b.loop(4, [0.0], body)
+
+
+def view_kept_over_loop(b, m):
+    mine = b.build(N, lambda c, i: c.build(M, lambda d, j: d("get", m, i, j), index="j"))
+    row = b("get", mine, 0)
+    changed = b.loop(N, [mine], lambda c, i, s: ([c("update", s, i, 0, 8.0)], []))
+    return b("+", b("get", row, 0), b("get", changed, 0, 0))
+
+
+def inner_accumulator(b, m):
+    """The inner loop takes the outer accumulator and gives it back."""
+    zero = b("zeros", M, type=vec(M))
+
+    def outer(c, i, g):
+        def inner(d, j, h):
+            return [d("add-at", h, j, d("get", m, i, j))], []
+
+        return [c.loop(M, [g], inner, index="j")], []
+
+    return b.loop(N, [zero], outer)
+
+
+def stacked_pairs(b, v):
+    return b.loop(N, [1.0], lambda c, i, p: ([c("*", p, c("get", v, i))], [p, c("array", p, c("get", v, i))]))
+
+
+def constant_array(b, v):
+    w = Const(np.array([1.5, 2.5, 3.5]), vec(3))
+    return b("+", b("get", w, 1), b("get", v, 0)), w
+
+
+VECTOR, MATRIX = {"v": vec(N)}, {"m": vec(N, M)}
+V3 = [(np.array([0.3, -0.7, 1.9]),), (np.array([-0.3, 0.7, 1.9, 2.0]),)]
+V0 = [*V3, (np.zeros(0),), (np.ones(1),)]
+M23 = [(np.arange(6.0).reshape(2, 3) - 1,), (np.arange(12.0).reshape(3, 4),)]
+M22 = [(np.arange(4.0).reshape(2, 2) - 1,), (np.arange(9.0).reshape(3, 3),)]
+X = [(0.7,), (-1.3,), (2.5,)]
+XY = [(0.7, 1.1), (1.1, 0.7), (-1.0, -0.5)]
+
+TABLE = [
+    (straight, {"x": REAL, "y": REAL}, XY),
+    (branches, {"x": REAL, "y": REAL}, XY),
+    (guarded, {"x": REAL}, X),
+    (clauses, {"x": REAL}, [*X, (0.5,), (1.5,)]),
+    (total, VECTOR, V0),
+    (swapped, {"x": REAL}, X),
+    (rotated, {"x": REAL}, X),
+    (conditional_sum, VECTOR, V0),
+    (nested_sum, MATRIX, [*M23, (np.zeros((0, 3)),), (np.zeros((3, 0)),)]),
+    (matrix, {"v": vec(N), "w": vec(M)}, [(np.ones(3), np.ones(2)), (np.ones(0), np.ones(2))]),
+    (gradient, VECTOR, V0),
+    (update_then_old, VECTOR, V3),
+    (own_then_old, VECTOR, V3),
+    (base_of_view, MATRIX, M23),
+    (waiting_read, VECTOR, V3),
+    (same_twice, VECTOR, V0),
+    (row_in, MATRIX, M23),
+    (scan, VECTOR, V3),
+    (old_rows, VECTOR, V3),
+    (shifted, VECTOR, V3),
+    (added, MATRIX, M23),
+    (added_square, MATRIX, M23),
+    (two_in_place, VECTOR, V0),
+    (swapped_arrays, VECTOR, V0),
+    (rotated_arrays, VECTOR, V0),
+    (chosen, VECTOR, V3),
+    (chosen_then_changed, VECTOR, V3),
+    (maybe_added, VECTOR, V0),
+    (maybe_replaced, VECTOR, V0),
+    (rows_of_array, {"x": REAL}, X),
+    (same_row_twice, {"x": REAL}, X),
+    (row_changed_later, {"x": REAL}, X),
+    (table, {"x": REAL}, X),
+    (records, VECTOR, V3),
+    (views, {"t": vec(2, 3, 4)}, [(np.arange(24.0).reshape(2, 3, 4),)]),
+    (returned_view, MATRIX, M23),
+    (argument_row, {"m": vec(N, M), "k": INT}, [(M23[0][0], 1), (M23[1][0], 0)]),
+    (integers, {"k": INT, "v": vec(N, elem=INT)}, [(3, np.array([1, -5, 2])), (-3, np.array([7, 1]))]),
+    (int_arrays, VECTOR, V3),
+    (mixed, {"k": INT, "x": REAL}, [(3, 0.5), (-7, 2.0)]),
+    (temporaries, VECTOR, V0),
+    (triangle, VECTOR, V0),
+    (grown, VECTOR, V3),
+    (literals, {"x": REAL}, X),
+    (logic, {"x": REAL, "y": REAL}, XY),
+    (several, {"x": REAL, "y": REAL}, XY),
+    (read_before_swap, {"x": REAL}, X),
+    (if_updates_accumulator, {"x": REAL}, X),
+    (loops_in_sequence, {"x": REAL}, X),
+    (loops_in_chain, {"x": REAL}, X),
+    (loop_sized_by_loop, VECTOR, V3),
+    (undefined_accumulator, VECTOR, V0),
+    (nothing_used, {"x": REAL, "v": vec(N)}, [(0.3, np.ones(2))]),
+    (if_of_rows, MATRIX, M23),
+    (update_in_branch, VECTOR, V3),
+    (update_in_branch_then_read, VECTOR, V3),
+    (update_in_loop_of_outer, VECTOR, V3),
+    (view_kept_over_loop, MATRIX, M22),
+    (inner_accumulator, MATRIX, M23),
+    (stacked_pairs, VECTOR, V0),
+    (constant_array, VECTOR, V3),
+]
+
+
+def drop_extra(function, params):
+    """``matrix`` takes only what it needs."""
+    names = list(params)[: function.__code__.co_argcount - 1]
+    return (lambda b, *xs: function(b, *xs[: len(names)])), names
+
+
+def made(function, params):
+    f, _ = drop_extra(function, params)
+    return program(params, f, name=function.__name__)
+
+
+@needs_cc
+@pytest.mark.parametrize("function, params, cases", TABLE, ids=[row[0].__name__ for row in TABLE])
+def test_table(function, params, cases, tmp_path):
+    agree(made(function, params), *cases, folder=tmp_path)
+
+
+# --------------------------------------------------------------------------------- generated programs
+
+
+class Generator:
+    """A random program over reals, vectors of N, vectors of 3 and N x 3 matrices; every subscript is in range."""
+
+    SHAPES = [REAL, REAL, vec(N), vec(3), vec(N, 3)]
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.budget = self.random.randint(8, 40)
+
+    def program(self, name):
+        params = {"x": REAL, "y": REAL, "v": vec(N), "w": vec(3), "m": vec(N, 3)}
+
+        def body(b, *xs):
+            env = self.block(b, list(xs), {}, 0)
+            return tuple(self.pick(env, self.random.choice(self.SHAPES)) for _ in range(self.random.randint(1, 4)))
+
+        return program(params, body, name=name)
+
+    def pick(self, env, t):
+        """A value of a type, the newer the likelier."""
+        fitting = [a for a in env if a.type == t]
+        return fitting[-1 - int(len(fitting) * self.random.random() ** 2)]
+
+    def subscript(self, indices, d):
+        loops = [i for i, count in indices.items() if count == d]
+        if loops and self.random.random() < 0.7:
+            return self.random.choice(loops)
+        return Const(0 if isinstance(d, Var) else self.random.randrange(3), INT)
+
+    def block(self, b, env, indices, depth):
+        env = list(env)
+        for _ in range(self.random.randint(1, 7)):
+            self.budget -= 1
+            if self.budget > 0:
+                env.extend(self.step(b, env, indices, depth))
+        return env
+
+    def step(self, b, env, indices, depth):
+        r = self.random
+        kinds = ["scalar"] * 4 + ["get"] * 3 + ["row", "store", "store", "store", "row-store", "array", "zeros"]
+        kinds += ["loop", "loop", "loop", "if", "if", "build"] if depth < 3 else []
+        kind = r.choice(kinds)
+        name = r.choice([None, None, "a", "b"])
+        arrays = [a for a in env if isinstance(a.type, Arr)]
+        scalar = self.pick(env, REAL)
+        if kind == "scalar":
+            op = r.choice(["+", "-", "*", "sin", "cos", "neg", "select", "tanh"])
+            if op == "select":
+                return [b("select", b("<", scalar, self.pick(env, REAL)), self.pick(env, REAL), scalar, as_=name)]
+            arity = len(PRIMITIVES[op].params)
+            return [b(op, *[r.choice([self.pick(env, REAL), scalar, 0.5]) for _ in range(arity)], as_=name)]
+        if kind == "zeros":
+            t = r.choice(self.SHAPES[2:])
+            return [b("zeros", *t.dims, type=t, as_=name)]
+        if kind == "array":
+            if r.random() < 0.5:
+                return [b("array", *[self.pick(env, REAL) for _ in range(3)], as_=name)]
+            k = self.subscript(indices, Const(3, INT))
+            rows = b("array", *[self.pick(env, vec(N)) for _ in range(3)])
+            return [b("get", rows, k, as_=name)]
+        if kind == "build":
+            t = r.choice(self.SHAPES[2:])
+            return [self.loop(b, env, indices, depth, t.dims[0], [], [t.item()])]
+        if kind == "loop":
+            count = r.choice([N, Const(3, INT)])
+            carried = [self.pick(env, r.choice(self.SHAPES)) for _ in range(r.randint(1, 3))]
+            stacked = r.choice([[], [], [REAL], [vec(3)] if count is N else [REAL]])
+            out = self.loop(b, env, indices, depth, count, carried, stacked)
+            return list(out) if isinstance(out, tuple) else [out]
+        if kind == "if":
+            types = [r.choice(self.SHAPES) for _ in range(r.randint(1, 3))]
+
+            def branch(c):
+                inner = self.block(c, env, indices, depth + 1)
+                return tuple(self.pick(inner, t) for t in types)
+
+            out = b.if_(b("<", scalar, self.pick(env, REAL)), branch, branch)
+            return list(out) if isinstance(out, tuple) else [out]
+        array = r.choice(arrays)
+        subs = [self.subscript(indices, d) for d in array.type.dims]
+        op = r.choice(["update", "add-at"])
+        if kind == "get":
+            return [b("get", array, *subs, as_=name)]
+        if kind == "store":
+            return [b(op, array, *subs, scalar, as_=name)]
+        matrix = self.pick(env, vec(N, 3))
+        sub = self.subscript(indices, N)
+        if kind == "row":
+            return [b("get", matrix, sub, as_=name)]
+        return [b(op, matrix, sub, self.pick(env, vec(3)), as_=name)]
+
+    def loop(self, b, env, indices, depth, count, carried, stacked):
+        def body(c, i, *accs):
+            inner = self.block(c, [*env, *accs], {**indices, i: count}, depth + 1)
+            return [self.pick(inner, a.type) for a in accs], [self.pick(inner, t) for t in stacked]
+
+        return b.loop(count, carried, body, index="ijkl"[depth])
+
+
+def some_arguments(seed):
+    r = np.random.default_rng(seed)
+    n = int(r.integers(1, 5))
+    return (*r.normal(size=2), r.normal(size=n), r.normal(size=3), r.normal(size=(n, 3)))
+
+
+@needs_cc
+@pytest.mark.parametrize("batch", range(40))
+def test_generated_programs(batch, tmp_path, request):
+    """C and Python agree with the oracle on random programs: the traps of aliasing that nobody thought of."""
+    size = 40
+    programs = {k: Generator(k).program(f"p{k}") for k in range(batch * size, (batch + 1) * size)}
+    functions = {k: print_c(p) for k, p in programs.items()}
+    for k, fn in functions.items():
+        (tmp_path / f"p{k}.c").write_text(fn.source)
+    sources = [str(tmp_path / f"p{k}.c") for k in functions]
+    done = subprocess.run([CC, *STRICT, "-O1", *sources, "-o", str(tmp_path / "all.so"), "-lm"], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    library = ctypes.CDLL(str(tmp_path / "all.so"))
+    for k, p in programs.items():
+        args = some_arguments(k)
+        want = evaluate(p, *args)
+        try:
+            close(load_python(p)(*args), want)
+            close(call_c(functions[k], getattr(library, f"p{k}"), *args), want)
+        except AssertionError as error:
+            raise AssertionError(f"program {k}\n{print_python(p)}\n{functions[k].source}\n{error}") from None

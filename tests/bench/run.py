@@ -1,0 +1,177 @@
+"""The benchmark: every problem, every contender, one run; writes RESULTS.md and the plots beside it.
+
+``python tests/bench/run.py [--only fk,ba,swell] [--quick] [--peers hyad,casadi] [--limit SECONDS] [--out FILE]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import callers
+import guarded
+import overhead
+import peers
+import swell
+from limited import Failed, TooLong, script
+from measure import Contender, Native, alternate, bank_of, build, hand_written, hand_written_dynamic
+from problems import FOLDER, PROBLEMS, Problem
+from reference import GATE, error, reference
+from report import Row, plot_swell, write
+
+SECTIONS = [p.name for p in PROBLEMS] + ["swell", "guarded", "overhead"]
+CONTENDERS = [*peers.PEERS, *callers.CALLERS]
+TUNED = {"fk": FOLDER / "fk_tuned.c"}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def failure(reason: Exception) -> str:
+    return str(reason)[:160]
+
+
+def race(problem: Problem, n: int, chosen: list[str], rounds: int, budget: float, limit: float) -> list[Row]:
+    """All contenders at one problem: made, checked against the reference, timed by turns."""
+    label = problem.label(n)
+    say(f"{label}: reference")
+    bank = bank_of(problem, n, np.random.default_rng(1))
+    expected = reference(problem, n, bank[0])
+    folder = Path(tempfile.mkdtemp())
+    made = [build(hand_written(problem, n), problem, n, folder)]
+    if "{n}" in problem.call:
+        made.append(build(hand_written_dynamic(problem, n), problem, n, folder))
+    if problem.name in TUNED:
+        text = TUNED[problem.name].read_text()
+        made.append(build(Contender("hand, tuned", text, problem.declaration, problem.call), problem, n, folder))
+    sizes = {c.name: len(problem.hand.read_text()) for c in made}
+    absent: dict[str, str] = {}
+    for peer in [p for p in peers.PEERS if p in chosen]:
+        if peer == "hyad-fixed" and "{n}" not in problem.call:
+            continue  # the model's sizes are numbers already
+        say(f"{label}: {peer}")
+        try:
+            record = script("peers.py", [peer, problem.name, n, folder / peer], limit)
+        except (TooLong, Failed) as reason:
+            absent[peers.TITLES[peer]] = failure(reason)
+            continue
+        size = record.pop("source_bytes")
+        made.append(Contender(source="", declaration="", call="", **record))
+        sizes[made[-1].name] = size
+
+    entries = {c.name: Native(c, problem, n, bank) for c in made}
+    errors = {name: error(entry(0), expected) for name, entry in entries.items()}
+    right = {name: entry for name, entry in entries.items() if errors[name] <= GATE}
+    if "hand" not in right:
+        raise RuntimeError(f"{label}: the hand-written derivative is wrong by {errors['hand']:.1e}")
+    timings = alternate(right, rounds, budget)
+    rows = []
+    for c in made:
+        if c.name not in right:
+            rows.append(Row(c.name, note=f"wrong: relative error {errors[c.name]:.1e}"))
+            continue
+        t = timings[c.name]
+        by_hand = c.name.startswith("hand")
+        prepare = None if by_hand else c.prepare
+        rows.append(
+            Row(c.name, t.wall_ratio, t.cpu_ratio, t.nanoseconds, prepare, c.compile, sizes[c.name], c.machine_bytes)
+        )
+    rows += [Row(name, note=why) for name, why in absent.items()]
+    for caller in [c for c in callers.CALLERS if c in chosen]:
+        say(f"{label}: {caller}")
+        arguments = [caller, problem.name, n, made[0].library, rounds, budget]
+        try:
+            found = script("callers.py", arguments, limit, expected.tobytes())
+        except (TooLong, Failed) as reason:
+            rows.append(Row(callers.TITLES[caller], note=failure(reason)))
+            continue
+        if found["error"] > GATE:
+            rows.append(Row(callers.TITLES[caller], note=f"wrong: relative error {found['error']:.1e}"))
+            continue
+        ratios = found["wall_ratio"], found["cpu_ratio"], found["nanoseconds"]
+        rows.append(Row(callers.TITLES[caller], *ratios, found["prepare"]))
+    return rows
+
+
+def swell_series(chosen: list[str], quick: bool, limit: float) -> dict[str, list[tuple[int, Any]]]:
+    """Contender -> (depth, what was found, or why nothing was), up to the first depth that fails."""
+    series: dict[str, list[tuple[int, Any]]] = {}
+    for contender, title in swell.TITLES.items():
+        if contender.removesuffix("-loop") not in chosen:
+            continue
+        depths = swell.SYMPY_DEPTHS if contender == "sympy" else swell.DEPTHS
+        series[title] = []
+        for d in depths:
+            if quick and contender == "sympy" and d > 12:
+                break
+            say(f"swell: {contender} {d}")
+            try:
+                series[title].append((d, script("swell.py", [contender, d], limit)))
+            except (TooLong, Failed) as reason:
+                series[title].append((d, failure(reason)))
+                break
+    return series
+
+
+def overheads(rounds: int, quick: bool) -> dict[str, Any]:
+    """The figures of ``overhead.py``; what could not be had is its reason."""
+    found: dict[str, Any] = {}
+    say("overhead")
+    measurements = {
+        "call": lambda: script("overhead.py", ["call", rounds, 0.002 if quick else 0.02], 120),
+        "import": lambda: overhead.import_cost(rounds),
+        "first": lambda: overhead.first_gradients(rounds),
+    }
+    for name, measurement in measurements.items():
+        try:
+            found[name] = measurement()
+        except Exception as reason:  # the table says so, the other figures still count
+            found[name] = failure(reason)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, by comma: " + " ".join(SECTIONS))
+    parser.add_argument("--peers", default=",".join(CONTENDERS), help="contenders, by comma: " + " ".join(CONTENDERS))
+    parser.add_argument("--quick", action="store_true", help="smallest sizes, short turns, a limit of 20 s")
+    parser.add_argument("--limit", type=float, help="seconds that a generator may take (120)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "RESULTS.md")
+    options = parser.parse_args()
+    sections, chosen = options.only.split(","), options.peers.split(",")
+    for given, known in ((sections, SECTIONS), (chosen, CONTENDERS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    limit = options.limit or (20.0 if options.quick else 120.0)
+    rounds, budget = (9, 0.001) if options.quick else (15, 0.02)
+
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    tables: dict[tuple[Problem, int], list[Row]] = {}
+    for problem in PROBLEMS:
+        if problem.name in sections:
+            for n in problem.sizes[:1] if options.quick else problem.sizes:
+                tables[problem, n] = race(problem, n, chosen, rounds, budget, limit)
+    hyad = "hyad" in chosen
+    series = swell_series(chosen, options.quick, limit) if "swell" in sections else {}
+    wrong: Any = None
+    if hyad and "guarded" in sections:
+        say("guarded")
+        try:
+            wrong = script("guarded.py", [], 120)
+        except (TooLong, Failed) as reason:
+            wrong = failure(reason)
+    costs = overheads(rounds, options.quick) if hyad and "overhead" in sections else {}
+    if series:
+        plot_swell(series, options.out.parent)
+    write(options.out, tables, series, wrong, list(guarded.MODES), costs, limit)
+    say(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
