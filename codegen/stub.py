@@ -564,7 +564,7 @@ class _Stub:
     # -- sizes: C expressions over the dims and the integer parameters
 
     def size(self, expr: int | str) -> tuple[str, str]:
-        """C text of a size, and of the same computed so that it cannot overflow."""
+        """C text of a size, and of the same in doubles, which tell whether it overflows."""
         if isinstance(expr, int) or expr in self.known:
             value = str(expr) if isinstance(expr, int) else self.known[expr]
             return value, "0.0"
@@ -574,12 +574,13 @@ class _Stub:
             return given[expr], "0.0"
         used = [n for n in given if re.search(rf"\b{re.escape(n)}\b", expr)]
         loose = _CAST.sub("", expr)
-        wide = "double" if re.fullmatch(r"(?:[\w\s+\-*/()?:=!,.]|<(?!<)|>(?!>))*", loose) else "__int128"
+        if not re.fullmatch(r"(?:[\w\s+\-*/()?:=!,.]|<(?!<)|>(?!>))*", loose):
+            raise ValueError(f"{self.fn.name}: the size {expr} has operators whose overflow cannot be watched")
         name = f"hyad_size{len(self.sizes)}"
-        of = {t: ", ".join(f"{t} {n}" for n in used) or "void" for t in ("long long", wide)}
+        of = {t: ", ".join(f"{t} {n}" for n in used) or "void" for t in ("long long", "double")}
         self.sizes.append(
             f"static long long {name}({of['long long']}) {{ return {expr}; }}\n"
-            f"static double {name}_wide({of[wide]}) {{ return {loose}; }}"
+            f"static double {name}_wide({of['double']}) {{ return {loose}; }}\n"
         )
         args = ", ".join(given[n] for n in used)
         return f"{name}({args})", f"{name}_wide({args})"
@@ -716,7 +717,7 @@ class _Stub:
                 TAKE if self.arrays else "",
                 f"\n{fn.prototype};\nstatic {_pointer(fn)} = {fn.name};\n",
                 "static PyObject *(*hyad_next)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);\n" * self.tier,
-                "\n".join(self.sizes),
+                "".join(self.sizes),
                 self.function(result),
                 COLD,
                 self.module(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .activity import activity
-from .builder import ZERO, Builder, Rebuild, is_zero, type_of
+from .builder import Builder, Rebuild, is_zero, type_of
 from .core import Atom, Bind, Block, If, Loop, Prim, Var
 from .names import tangent
 from .partials import Partials
@@ -81,11 +81,7 @@ class Forward(Rebuild):
             moving = [(k, self.dots(a)) for k, a in enumerate(op.args) if self.dots(a)]
             out: dict[int, Atom] = {}
             for d in sorted({d for _, dots in moving for d in dots}):
-                total: Atom = ZERO
-                for k, dots in moving:
-                    if d in dots:
-                        term = b.prim("*", partials[k], dots[d])
-                        total = b.prim("+", total, term, hint=hint, given=given)
+                total = partials.combine([(k, dots[d]) for k, dots in moving if d in dots], hint, given)
                 if not is_zero(total):
                     out[d] = total
             return out

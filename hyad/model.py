@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import types
 import warnings
 import weakref
@@ -322,14 +323,27 @@ class Scope:
     def __init__(self, namespace: dict[str, Any], cells: Callable[[], Any] | None = None) -> None:
         self.namespace, self.cells = namespace, cells
 
+    def local(self, key: str) -> tuple[bool, Any]:
+        """A variable of the function around the model, or of a ``let``, which Hy calls ``_hy_let_x_1``."""
+        code = self.cells.__code__  # type: ignore[union-attr]
+        let = re.compile(re.escape(mangled(f"_hy_let_{key}")) + r"_\d+\Z")
+        for name, cell in zip(code.co_freevars, self.cells.__closure__ or ()):  # type: ignore[union-attr]
+            if name == key or let.match(name):
+                try:
+                    return True, cell.cell_contents
+                except ValueError:  # not bound yet
+                    pass
+        for name in code.co_names:
+            if let.match(name) and name in self.namespace:
+                return True, self.namespace[name]
+        return False, None
+
     def __call__(self, name: str) -> tuple[bool, Any]:
         owner, *fields = name.split(".") if not name.startswith(".") else [name]
         key = mangled(owner)
         found, value = False, None
         if self.cells is not None:
-            local = inspect.getclosurevars(self.cells).nonlocals
-            if key in local:
-                found, value = True, local[key]
+            found, value = self.local(key)
         if not found and key in self.namespace:
             found, value = True, self.namespace[key]
         for field in fields:

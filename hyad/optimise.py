@@ -22,6 +22,7 @@ from .core import (
     Prim,
     Program,
     Var,
+    all_binds,
     atoms_of,
     blocks_of,
     size,
@@ -191,16 +192,20 @@ def rebuild(program: Program, make: Callable[[Builder], Rebuild]) -> Program:
     return replace(program, body=Block(b.block(), results))
 
 
+def loops(program: Program) -> list[Loop]:
+    return [bind.op for bind in all_binds(program.body) if type(bind.op) is Loop]
+
+
 def unroll(program: Program) -> Program:
-    return rebuild(program, Unroll)
+    return rebuild(program, Unroll) if any(type(loop.count) is Const for loop in loops(program)) else program
 
 
 def fuse(program: Program) -> Program:
-    return rebuild(program, lambda b: Fuse(b, program.body))
+    return rebuild(program, lambda b: Fuse(b, program.body)) if loops(program) else program
 
 
 def one_hot(program: Program) -> Program:
-    return rebuild(program, OneHot)
+    return rebuild(program, OneHot) if loops(program) else program
 
 
 #: From a specialised program to what is printed.

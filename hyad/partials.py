@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from .builder import Builder
-from .core import Atom
-from .primitives import PRIMITIVES, Primitive, parse_partial
+from .builder import ZERO, Builder, type_of
+from .core import INT, Atom
+from .primitives import Primitive, parse_partial
 
 
 class Partials:
-    """The partials of one application ``y = (name args ...)``, each built at its first use."""
+    """The partials of one application ``y = (name args ...)``, each built at its first use.
 
-    __slots__ = ("builder", "row", "names", "made")
+    Where all of them are fractions over one denominator, as a quotient's are, the division is done once for all:
+    ``product`` gives ``ȳ ∂y/∂x_k``, ``combine`` the sum of ``∂y/∂x_k ẋ_k``.
+    """
+
+    __slots__ = ("builder", "row", "names", "made", "denominator", "quotient")
 
     def __init__(self, builder: Builder, row: Primitive, args: tuple[Atom, ...], y: Atom) -> None:
         self.builder, self.row = builder, row
         self.names = dict(zip(row.params, args), y=y)
         self.made: dict[int, Atom] = {}
+        self.denominator = common_denominator(row) if len(args) > 1 else None
+        self.quotient: Atom | None = None
 
     def __getitem__(self, k: int) -> Atom:
+        """The partial by parameter ``k``, or its numerator where there is a common denominator."""
         if k not in self.made:
-            self.made[k] = build_partial(self.builder, parse_partial(self.row.partials[k]), self.names)
+            form = parse_partial(self.row.partials[k])
+            self.made[k] = build_partial(self.builder, form if self.denominator is None else numerator(form), self.names)
         return self.made[k]
+
+    def product(self, y_bar: Atom, k: int, hint: str | None = None) -> Atom:
+        if self.denominator is not None:
+            if self.quotient is None:
+                self.quotient = self.over(y_bar)
+            y_bar = self.quotient
+        return self.builder.prim("*", y_bar, self[k], hint=hint)
+
+    def combine(self, moving: Sequence[tuple[int, Atom]], hint: str | None, given: bool) -> Atom:
+        b, total = self.builder, ZERO
+        whole = self.denominator is None
+        for k, dot in moving:
+            total = b.prim("+", total, b.prim("*", self[k], dot), hint=hint if whole else None, given=given and whole)
+        return total if whole else self.over(total, hint, given)
+
+    def over(self, x: Atom, hint: str | None = None, given: bool = False) -> Atom:
+        bottom = build_partial(self.builder, self.denominator, self.names)
+        return self.builder.prim("/", x, bottom, hint=hint, given=given)
+
+
+@cache
+def common_denominator(row: Primitive) -> Any:
+    """The denominator that all partials of a row are fractions over, or None."""
+    bottoms = set()
+    for text in row.partials:
+        form = parse_partial(text) if text is not None else None
+        while isinstance(form, tuple) and form[0] == "neg":
+            form = form[1]
+        if not (isinstance(form, tuple) and form[0] == "/"):
+            return None
+        bottoms.add(form[2])
+    return bottoms.pop() if len(bottoms) == 1 else None
+
+
+def numerator(form: Any) -> Any:
+    return ("neg", numerator(form[1])) if form[0] == "neg" else form[1]
 
 
 def build_partial(b: Builder, form: Any, names: dict[str, Atom]) -> Atom:
@@ -33,14 +79,10 @@ def build_partial(b: Builder, form: Any, names: dict[str, Atom]) -> Atom:
         return b.number(form, soft=True)
     head, *args = form
     atoms = [build_partial(b, a, names) for a in args]
+    if len(args) == 2:  # beside an integer a whole number is one
+        for k in (0, 1):
+            if isinstance(args[k], int) and type_of(atoms[1 - k]) == INT:
+                atoms[k] = b.number(args[k], INT, soft=True)
     if head == "select":
         return b.select(*atoms)
-    if head == "-" and len(atoms) == 1:
-        head = "neg"
-    if len(atoms) > 2 and head in ("+", "*"):
-        total = atoms[0]
-        for a in atoms[1:]:
-            total = b.prim(head, total, a)
-        return total
-    assert head in PRIMITIVES, head
     return b.prim(head, *atoms)

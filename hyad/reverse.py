@@ -25,7 +25,8 @@ from .partials import Partials
 from .primitives import PRIMITIVES
 
 Back = Callable[[], None]
-COSTLY = 8  # in additions: from here on a value is remembered, below it is computed again
+COSTLY = 8  # in additions: from here on a loop remembers a value, below it is computed again
+COSTLY_BRANCH = 4  # the same for a branch, which remembers in registers
 
 
 def vjp(
@@ -147,7 +148,7 @@ class Reverse(Rebuild):
                 partials = Partials(b, row, args, y)
                 for k, a in enumerate(op.args):
                     if self.is_active(a):
-                        self.contribute(a, b.prim("*", y_bar, partials[k], hint=adjoint(a.name)))
+                        self.contribute(a, partials.product(y_bar, k, adjoint(a.name)))
             elif op.name == "get":
                 self.contribute_at(op.args[0], args[1:], y_bar)
             elif op.name == "array":
@@ -171,7 +172,7 @@ class Reverse(Rebuild):
     # y = (if c e f)  =>  (x̄ ...) = (if c [e there and back] [f there and back])
     def if_there(self, op: If, bind: Bind) -> Back:
         b, cond, span = self.b, self.atom(op.cond), bind.span
-        kept = [costly(block, self.active) for block in (op.then, op.orelse)]
+        kept = [costly(block, self.active, COSTLY_BRANCH) for block in (op.then, op.orelse)]
         regions = []
         for k, block in enumerate((op.then, op.orelse)):
             with b.region() as scope:
@@ -311,13 +312,13 @@ class Reverse(Rebuild):
         return back
 
 
-def costly(block: Block, active: dict[Var, int]) -> list[Var]:
+def costly(block: Block, active: dict[Var, int], least: int = COSTLY) -> list[Var]:
     """The scalars bound at the top of a block that cost more to compute than to remember."""
     found = []
     for bind in block.binds:
         if type(bind.op) is Prim and bind.op.name in PRIMITIVES and bind.vars[0].type == REAL:
             row = PRIMITIVES[bind.op.name]
-            if row.cost >= COSTLY and bind.vars[0] in active:
+            if row.cost >= least and bind.vars[0] in active:
                 found.append(bind.vars[0])
     return found
 

@@ -1,7 +1,7 @@
 ;; Rewrite rules that the builder applies to every scalar operation as it is made:
 ;;   (name pattern => template)
-;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants of the model,
-;; 0 1 2 -1 an operand of that value, (soft 0) one that differentiation itself introduced. A template builds
+;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants, p a constant
+;; that is a power of two or minus one, n a negative constant, 0 1 2 -1 an operand of that value, (soft 0) one that differentiation itself introduced. A template builds
 ;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
 ;;
 ;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, up to the sign of a
@@ -32,7 +32,7 @@
 (div-neg-left         (/ (neg x) y)             => (neg (/ x y)))
 (div-neg-right        (/ x (neg y))             => (neg (/ x y)))
 (neg-mul-constant     (neg (* c x))             => (* (fold neg c) x))
-(neg-mul-constant-2   (neg (* x c))             => (* (fold neg c) x))
+(sub-constant         (- x n)                   => (+ x (fold neg n)))
 (sub-of-neg           (- (neg x) y)             => (neg (+ x y)))
 
 ;; doubling and powers: a product of equals is exact in the same steps
@@ -41,6 +41,13 @@
 (pow-one              (** x 1)                  => x)
 (pow-two              (** x 2)                  => (* x x))
 (square               (square x)                => (* x x))
+
+;; constants come first, and meet where that is exact: scaling by a power of two rounds nothing
+(mul-constant-first   (* x c)                   => (* c x))
+(mul-scale            (* p (* c x))             => (* (fold * p c) x))
+(mul-scaled           (* c (* p x))             => (* (fold * c p) x))
+(mul-scaled-by        (* (* p x) y)             => (* p (* x y)))
+(mul-by-scaled        (* x (* p y))             => (* p (* x y)))
 
 ;; what differentiation makes of a product with a constant
 (mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))

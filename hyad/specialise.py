@@ -257,7 +257,10 @@ class Specialiser:
         if type(atom) is Var:
             return env[atom]
         if type(atom) is Const:
-            return constant(atom.value)
+            made = constant(atom.value)
+            if self.scope is Specialiser.scope and made is not NIL and type(made) is Const:
+                return Const(made.value, made.type, soft=True)  # the prelude's own zeros and ones
+            return made
         assert isinstance(atom, Global)
         return self.resolve(atom)
 

@@ -665,10 +665,12 @@ def function(items: list[Form]) -> Code:
     names = [(p.value[1] if p.kind == "#^" else p).value for p in params]
 
     def make(env: Env) -> Any:
+        seen = dict(env)  # a name that the same let binds later is another variable
+
         def f(*args: Any) -> Any:
             if len(args) != len(params):
                 raise OracleError("wrong number of arguments")
-            inner = dict(env)
+            inner = dict(seen)
             for p, a in zip(params, args):
                 bind(p, a, inner)
             return code(inner)

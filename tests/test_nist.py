@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -108,6 +109,18 @@ def test_the_demo_fits_all_and_says_so(nist, tmp_path: Path, capsys: pytest.Capt
         assert f"-- {title} --" in out
     assert len(out.splitlines()) <= 60
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_demo_says_what_was_compiled_and_what_was_cached(tmp_path: Path) -> None:
+    """Each run claims what it did: the first, in an empty cache, compiles; the second, another process, only loads."""
+    program = "import sys, hy, nist; sys.exit(nist.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "--plot", str(tmp_path / "fits.png")]
+    path = os.pathsep.join(map(str, (EXAMPLES.parent, EXAMPLES)))
+    env = os.environ | {"HYAD_CACHE": str(tmp_path / "cache"), "PYTHONPATH": path}
+    for origin in ("8 compiled to C.", "8 loaded from the cache of compiled C."):
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f" s: {origin}" in done.stdout
 
 
 def test_a_poor_fit_is_admitted(nist, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

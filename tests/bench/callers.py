@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from measure import FLAGS, Contender, Native, PythonCall, alternate, bank_of
-from problems import GRADIENT, HESSIAN, JACOBIAN, PROBLEMS, VALUE_AND_GRADIENT, Problem, nest
 from reference import error
+from suite import GRADIENT, HESSIAN, JACOBIAN, PROBLEMS, VALUE_AND_GRADIENT, Problem, nest
 
 Caller = Callable[[int], Any]
 
@@ -82,7 +82,9 @@ def autowrap_call(problem: Problem, n: int, bank: np.ndarray) -> Caller:
 
     symbols: list[Any] = []
     for given in problem.inputs:
-        symbols.append(sympy.MatrixSymbol(given.name, given.count(n), 1) if given.shape(n) else sympy.Symbol(given.name))
+        symbols.append(
+            sympy.MatrixSymbol(given.name, given.count(n), 1) if given.shape(n) else sympy.Symbol(given.name)
+        )
     plain = [
         [sympy.Symbol(f"{i.name}_{k}", real=True) for k in range(i.count(n))] if i.shape(n) else [s]
         for i, s in zip(problem.inputs, symbols)
@@ -99,7 +101,7 @@ def autowrap_call(problem: Problem, n: int, bank: np.ndarray) -> Caller:
         e: s[k, 0] for part, s, i in zip(plain, symbols, problem.inputs) if i.shape(n) for k, e in enumerate(part)
     }
     matrix = sympy.Matrix(results).xreplace(entries)
-    flags = ["-std=gnu99", *FLAGS]
+    flags = ["-D_DEFAULT_SOURCE", *FLAGS]  # its C says M_SQRT2
     generator = C99CodeGen(cse=True)
     wrapped = autowrap(matrix, args=symbols, backend="cython", code_gen=generator, extra_compile_args=flags)
     points = [

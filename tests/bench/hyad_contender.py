@@ -20,9 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the checkout, installed or not
 
 import hyad  # noqa: E402
-
 from measure import Contender  # noqa: E402
-from problems import GRADIENT, HESSIAN, JACOBIAN, VALUE_AND_GRADIENT, Problem  # noqa: E402
+from suite import GRADIENT, HESSIAN, JACOBIAN, VALUE_AND_GRADIENT, Problem  # noqa: E402
 
 OPERATORS = {
     JACOBIAN: hyad.jacobian,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from problems import Problem, flatten
+from suite import Problem, flatten
 
 CC, CXX = os.environ.get("CC", "cc"), os.environ.get("CXX", "c++")
 FLAGS = ["-O3", "-march=native", "-fPIC"]  # strict: nothing of -ffast-math
@@ -61,8 +61,8 @@ int bench_run(long reps, long points, const double *bank, double *out, double *w
 class Contender:
     """Source text with the call to make: ``{NAME}`` for an input, ``{n}``, ``{out}`` and ``{work}`` stand in it.
 
-    ``prepare`` is the seconds from the model to the text. ``compile``, the seconds from there to the function, is filled in by ``build``, as are
-    ``machine_bytes`` and ``library``.
+    ``prepare`` is the seconds from the model to the text. ``compile``, the seconds from there to the function, is
+    filled in by ``build``, as are ``machine_bytes`` and ``library``.
     """
 
     name: str

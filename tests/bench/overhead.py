@@ -38,9 +38,9 @@ CHECKOUT = str(Path(__file__).parents[2])
 
 def call_cost(rounds: int, budget: float) -> dict[str, dict[str, float]]:
     """Nanoseconds of ``f(x, y)`` on two numbers and on two arrays, empty loop taken off, and of the bare C call."""
-    from hyad_contender import hyad, how_to_call
+    from hyad_contender import how_to_call, hyad
     from measure import Contender, Native, build
-    from problems import VALUE_AND_GRADIENT, Input, Problem, number
+    from suite import VALUE_AND_GRADIENT, Input, Problem, number
 
     found = {}
     cases = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Contender, build
-from problems import GRADIENT, HESSIAN, JACOBIAN, PROBLEMS, VALUE_AND_GRADIENT, Problem, nest
+from suite import HESSIAN, JACOBIAN, PROBLEMS, VALUE_AND_GRADIENT, Problem, nest
 
 
 def symbols_of(problem: Problem, n: int, make: Any) -> tuple[list[Any], list[Any]]:

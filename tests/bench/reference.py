@@ -13,7 +13,7 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from problems import HESSIAN, VALUE_AND_GRADIENT, Problem, nest
+from suite import HESSIAN, VALUE_AND_GRADIENT, Problem, nest
 
 GATE = 1e-11
 

@@ -20,9 +20,9 @@ import peers
 import swell
 from limited import Failed, TooLong, script
 from measure import Contender, Native, alternate, bank_of, build, hand_written, hand_written_dynamic
-from problems import FOLDER, PROBLEMS, Problem
 from reference import GATE, error, reference
 from report import Row, plot_swell, write
+from suite import FOLDER, PROBLEMS, Problem
 
 SECTIONS = [p.name for p in PROBLEMS] + ["swell", "guarded", "overhead"]
 CONTENDERS = [*peers.PEERS, *callers.CALLERS]
@@ -37,8 +37,14 @@ def failure(reason: Exception) -> str:
     return str(reason)[:160]
 
 
-def race(problem: Problem, n: int, chosen: list[str], rounds: int, budget: float, limit: float) -> list[Row]:
-    """All contenders at one problem: made, checked against the reference, timed by turns."""
+def race(
+    problem: Problem, n: int, chosen: list[str], rounds: int, budget: float, limit: float, beaten: dict[str, int]
+) -> list[Row]:
+    """All contenders at one problem: made, checked against the reference, timed by turns.
+
+    ``beaten`` has the contenders that did not finish at a smaller size of this problem, and that size; they are not
+    tried again, and new ones are entered.
+    """
     label = problem.label(n)
     say(f"{label}: reference")
     bank = bank_of(problem, n, np.random.default_rng(1))
@@ -55,11 +61,16 @@ def race(problem: Problem, n: int, chosen: list[str], rounds: int, budget: float
     for peer in [p for p in peers.PEERS if p in chosen]:
         if peer == "hyad-fixed" and "{n}" not in problem.call:
             continue  # the model's sizes are numbers already
+        if peer in beaten:
+            absent[peers.TITLES[peer]] = f"> {limit:.0f} s at n = {beaten[peer]} already"
+            continue
         say(f"{label}: {peer}")
         try:
             record = script("peers.py", [peer, problem.name, n, folder / peer], limit)
         except (TooLong, Failed) as reason:
             absent[peers.TITLES[peer]] = failure(reason)
+            if isinstance(reason, TooLong):
+                beaten[peer] = n
             continue
         size = record.pop("source_bytes")
         made.append(Contender(source="", declaration="", call="", **record))
@@ -84,12 +95,17 @@ def race(problem: Problem, n: int, chosen: list[str], rounds: int, budget: float
         )
     rows += [Row(name, note=why) for name, why in absent.items()]
     for caller in [c for c in callers.CALLERS if c in chosen]:
+        if caller in beaten:
+            rows.append(Row(callers.TITLES[caller], note=f"> {limit:.0f} s at n = {beaten[caller]} already"))
+            continue
         say(f"{label}: {caller}")
         arguments = [caller, problem.name, n, made[0].library, rounds, budget]
         try:
             found = script("callers.py", arguments, limit, expected.tobytes())
         except (TooLong, Failed) as reason:
             rows.append(Row(callers.TITLES[caller], note=failure(reason)))
+            if isinstance(reason, TooLong):
+                beaten[caller] = n
             continue
         if found["error"] > GATE:
             rows.append(Row(callers.TITLES[caller], note=f"wrong: relative error {found['error']:.1e}"))
@@ -155,8 +171,9 @@ def main() -> None:
     tables: dict[tuple[Problem, int], list[Row]] = {}
     for problem in PROBLEMS:
         if problem.name in sections:
+            beaten: dict[str, int] = {}
             for n in problem.sizes[:1] if options.quick else problem.sizes:
-                tables[problem, n] = race(problem, n, chosen, rounds, budget, limit)
+                tables[problem, n] = race(problem, n, chosen, rounds, budget, limit, beaten)
     hyad = "hyad" in chosen
     series = swell_series(chosen, options.quick, limit) if "swell" in sections else {}
     wrong: Any = None

@@ -47,10 +47,9 @@ def truth(d: int) -> float:
         return float(dx)
 
 
-def hyad(text: str, d: int) -> dict[str, Any]:
+def hyad_point(text: str, d: int) -> dict[str, Any]:
     """Derive and print into a file; then, outside the clock, compile and compare one value."""
-    from hyad_contender import empty_cache
-    import hyad
+    from hyad_contender import empty_cache, hyad
 
     folder = Path(tempfile.mkdtemp())
     start = time.perf_counter()
@@ -66,7 +65,7 @@ def hyad(text: str, d: int) -> dict[str, Any]:
     return {"seconds": spent, "bytes": size, "compile": compiled, "error": abs(value - expected) / abs(expected)}
 
 
-def casadi(d: int) -> dict[str, Any]:
+def casadi_point(d: int) -> dict[str, Any]:
     import casadi
 
     start = time.perf_counter()
@@ -79,7 +78,7 @@ def casadi(d: int) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start, "bytes": len(text)}
 
 
-def sympy(d: int) -> dict[str, Any]:
+def sympy_point(d: int) -> dict[str, Any]:
     import sympy
 
     start = time.perf_counter()
@@ -95,13 +94,13 @@ def sympy(d: int) -> dict[str, Any]:
 def main(contender: str, depth: str) -> None:
     d = int(depth)
     if contender == "hyad":
-        found = hyad(straight_model(d), d)
+        found = hyad_point(straight_model(d), d)
     elif contender == "hyad-loop":
-        found = hyad(loop_model(d), d)
+        found = hyad_point(loop_model(d), d)
     else:
         __import__(contender)
         sys.setrecursionlimit(1_000_000)
-        found = {"casadi": casadi, "sympy": sympy}[contender](d)
+        found = {"casadi": casadi_point, "sympy": sympy_point}[contender](d)
     print(json.dumps(found))
 
 

@@ -10,7 +10,7 @@ how.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ class Problem:
 
     ``primal(m, *arguments)`` takes numbers, lists and lists of rows and gives a number or a list. ``sample(n, rng)``
     draws one point of the domain, arguments in order. ``call`` is the C call of the hand-written derivative:
-    ``{name}`` for an input, ``{n}`` for the size, ``{out}`` for the flat result.
+    ``{name}`` for an input, ``{n}`` for the size, ``{out}`` for the flat result. ``targets`` says per size what
+    hyad is to reach, times the hand-written C.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Problem:
     outputs: int = 1
     sized: bool = True
     array_primal: Callable[..., Any] | None = None
+    targets: dict[int, float] = field(default_factory=dict)
 
     def results(self, n: int) -> int:
         """How many numbers the derivative has."""
@@ -204,6 +206,7 @@ PROBLEMS = [
         "fk_jac({q}, {out})",
         outputs=12,
         sized=False,
+        targets={6: 0.8},
     ),
     Problem(
         "ba",
@@ -217,6 +220,7 @@ PROBLEMS = [
         "ba_jac({p}, {feature}, {out})",
         outputs=2,
         sized=False,
+        targets={15: 1.2},
     ),
     Problem(
         "rosen",
@@ -229,6 +233,7 @@ PROBLEMS = [
         "void rosen_hess(const double *x, long long n, double *H);",
         "rosen_hess({x}, {n}, {out})",
         array_primal=lambda m, x: m.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2),
+        targets={10: 1.2, 100: 1.2},
     ),
     Problem(
         "helm",
@@ -250,6 +255,7 @@ PROBLEMS = [
             / (m.sqrt(8.0) * m.dot(b, x))
             * m.log((1 + (1 + m.sqrt(2.0)) * m.dot(b, x)) / (1 + (1 - m.sqrt(2.0)) * m.dot(b, x)))
         ),
+        targets={50: 2.0, 100: 2.0},
     ),
     Problem(
         "prod",
@@ -262,6 +268,7 @@ PROBLEMS = [
         "void prod_grad(const double *x, long long n, double *value, double *g);",
         "prod_grad({x}, {n}, {out}, {out} + 1)",
         array_primal=lambda m, x: m.prod(x),
+        targets={1000: 1.5},
     ),
     Problem(
         "expr30",
@@ -274,5 +281,6 @@ PROBLEMS = [
         "void expr30_grad(double x, double y, double z, double w, double *out);",
         "expr30_grad({x}, {y}, {z}, {w}, {out})",
         sized=False,
+        targets={4: 1.2},
     ),
 ]

@@ -1,0 +1,233 @@
+"""The Python meaning of the language's names: ``(import hyad.runtime *)``, and the text of any stage runs as Hy.
+
+Numbers are floats and ints, arrays NumPy arrays (a literal ``[a b]`` is a list until something reads it), functions
+Python functions. What Hy has itself (``let``, ``if``, ``+``, ``get``, ``len``) is Hy's own, so ``(/ 1.0 0.0)`` raises
+here and is ``Inf`` in C. A slow and plain second opinion, for reading, pasting and testing.
+
+Some names replace Python's (``map``, ``min``, ``round`` ..): import them into a namespace of their own where that
+matters. The derivative operators are those of ``hyad`` and take models, not Python functions.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hy
+import numpy as np
+
+from .errors import BoundsError, ModelTypeError
+from .forms import read_forms
+from .model import D, grad, hessian, hvp, jacobian, jvp, vjp, value_and_grad
+from .primitives import PRIMITIVES
+
+nil = None
+Real, Int, Bool = float, int, bool
+
+# ------------------------------------------------------------------------------------------ annotations
+
+
+def Vec(n: Any) -> tuple:
+    """The annotation ``(Vec n)``; Python does not look at it."""
+    return (float, n)
+
+
+def Mat(n: Any, m: Any) -> tuple:
+    """The annotation ``(Mat n m)``."""
+    return (float, n, m)
+
+
+def Arr(elem: Any, *dims: Any) -> tuple:
+    """The annotation ``(Arr Real n m k)``."""
+    return (elem, *dims)
+
+
+def Tuple(*items: Any) -> tuple:
+    """The annotation ``(Tuple Real (Vec n))``."""
+    return items
+
+
+# ----------------------------------------------------------------------------------- arrays and their loops
+
+
+def build(sizes: Any, f: Callable[..., Any]) -> np.ndarray:
+    """``(build n f)``, ``(build [n m] f)``: the array of f at every index."""
+    first, *rest = sizes if isinstance(sizes, (list, tuple, np.ndarray)) else (sizes,)
+    if not rest:
+        return _stacked([f(i) for i in range(first)])
+    return _stacked([build(rest, lambda *indices, i=i: f(i, *indices)) for i in range(first)])
+
+
+def _stacked(items: list) -> Any:
+    """An array of numbers or arrays; a tuple of arrays where the items are tuples."""
+    if items and isinstance(items[0], builtins.tuple):
+        return builtins.tuple(_stacked([x[k] for x in items]) for k in range(len(items[0])))
+    return np.array(items) if items else np.zeros(0)
+
+
+def map(f: Callable[..., Any], *arrays: Any) -> Any:  # noqa: A001
+    """``(map f xs ...)``: an array from arrays, a tuple from tuples; from anything else what Python's map gives."""
+    if builtins.all(isinstance(a, builtins.tuple) for a in arrays):
+        return builtins.tuple(builtins.map(f, *arrays))
+    if builtins.all(isinstance(a, (np.ndarray, list)) for a in arrays):
+        _same_length("map", arrays)
+        return _stacked(list(builtins.map(f, *arrays)))
+    return builtins.map(f, *arrays)
+
+
+def fold(f: Callable[..., Any], start: Any, *arrays: Any) -> Any:
+    """``(fold f z xs ...)``: f takes what has been accumulated and an element of each array."""
+    _same_length("fold", arrays)
+    for items in zip(*arrays):
+        start = f(start, *items)
+    return start
+
+
+def ifold(f: Callable[..., Any], start: Any, count: int) -> Any:
+    """``(ifold f z n)``: f takes what has been accumulated and the index."""
+    for i in range(count):
+        start = f(start, i)
+    return start
+
+
+def scan(f: Callable[..., Any], start: Any, xs: Any) -> Any:
+    """``(scan f z xs)``: what has been accumulated after each element."""
+    made = []
+    for x in xs:
+        start = f(start, x)
+        made.append(start)
+    return _stacked(made)
+
+
+def loop(count: int, f: Callable[..., Any], *accs: Any) -> Any:
+    """``(loop n f z ...)``, the loop of typed programs: f takes the index and the accumulators, and gives the next
+    accumulators, then what is stacked."""
+    stacks: list[list] | None = None
+    for i in range(count):
+        made = f(i, *accs)
+        made = made if isinstance(made, builtins.tuple) else (made,)
+        accs, extra = made[: len(accs)], made[len(accs) :]
+        stacks = stacks or [[] for _ in extra]
+        for stack, x in zip(stacks, extra):
+            stack.append(x)
+    out = (*accs, *builtins.map(_stacked, stacks or ()))
+    return out[0] if len(out) == 1 else out
+
+
+def _same_length(name: str, arrays: Any) -> None:
+    if len({len(a) for a in arrays}) > 1:
+        raise ModelTypeError(f"`{name}` over arrays of lengths {' and '.join(str(len(a)) for a in arrays)}")
+
+
+def shape(array: Any) -> tuple:
+    """``(shape m)``: the sizes."""
+    return np.shape(array)
+
+
+def copy(array: Any) -> np.ndarray:
+    """``(copy v)``"""
+    return np.array(array)
+
+
+def update(array: Any, *indices_and_value: Any) -> np.ndarray:
+    """``(update v i ... x)``: a copy with one element (or row) replaced."""
+    *indices, value = indices_and_value
+    made = np.array(array, dtype=np.result_type(np.asarray(array), np.asarray(value)))
+    made[builtins.tuple(indices)] = value
+    return made
+
+
+def add_at(array: Any, *indices_and_value: Any) -> np.ndarray:
+    """``(add-at v i ... x)``: a copy with x added to one element (or row)."""
+    *indices, value = indices_and_value
+    return update(array, *indices, np.asarray(array)[builtins.tuple(indices)] + value)
+
+
+def zeros_of(*dims: Any) -> np.ndarray:
+    """``(zeros-of n ...)``"""
+    return np.zeros(dims)
+
+
+def fst(pair: Any) -> Any:
+    """``(fst p)``"""
+    return pair[0]
+
+
+def snd(pair: Any) -> Any:
+    """``(snd p)``"""
+    return pair[1]
+
+
+def select(condition: Any, then: Any, orelse: Any) -> Any:
+    """``(select c a b)``: a or b, both already computed."""
+    return then if condition else orelse
+
+
+# ------------------------------------------------------------------------------- what a program requires
+
+
+def require_index(index: int, size: int) -> None:
+    """``(require-index i n)``: 0 <= i < n."""
+    if not 0 <= index < size:
+        raise BoundsError(f"index {index} in an array of length {size}")
+
+
+def require_equal(a: int, b: int) -> None:
+    """``(require-equal n m)``"""
+    if a != b:
+        raise ModelTypeError(f"the sizes {a} and {b} differ")
+
+
+def require_at_most(a: int, b: int) -> None:
+    """``(require-at-most n m)``: n <= m."""
+    if not a <= b:
+        raise BoundsError(f"{a} is more than {b}")
+
+
+def require_below(a: int, b: int) -> None:
+    """``(require-below n m)``: n < m."""
+    if not a < b:
+        raise BoundsError(f"{a} is not less than {b}")
+
+
+# ------------------------------------------------------------------------------ primitives and the prelude
+
+
+def _primitives() -> dict[str, Callable[..., Any]]:
+    """The rows of the table by their Python names; ``+`` and its like are Hy's own."""
+    operators = {"and", "or", "not", "=", "!=", "neg"} | {p for p in PRIMITIVES if not p[0].isalpha()}
+    found = {hy.mangle(name): row.python for name, row in PRIMITIVES.items() if name not in operators}
+    for name in ("min", "max"):  # n-ary, as in a model
+        found[name] = _n_ary(found[name])
+    return found
+
+
+def _n_ary(binary: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def meaning(first: Any, *rest: Any) -> Any:
+        for x in rest:
+            first = binary(first, x)
+        return first
+
+    return meaning
+
+
+def _prelude() -> list[str]:
+    """Evaluate the functions of ``prelude.hy`` here, as Hy; their Python names."""
+    names = []
+    for form in read_forms((Path(__file__).parent / "prelude.hy").read_text(encoding="utf-8")):
+        text = form.span.text.replace("(defmodel", "(defn", 1)
+        hy.eval(hy.read(text), globals())
+        names.append(hy.mangle(form.value[1].value))
+    return names
+
+
+globals().update(_primitives())
+
+__all__ = [
+    "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "build", "copy", "fold", "fst", "grad",
+    "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
+    "require_equal", "require_index", "scan", "select", "shape", "snd", "update", "value_and_grad", "vjp", "zeros_of",
+]  # fmt: skip
+__all__ += [*_primitives(), *_prelude()]

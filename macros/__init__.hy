@@ -1,0 +1,206 @@
+"The macros of hyad: `(require hyad.macros *)`.
+
+Each is thin: it quotes what stands in it and calls a function of `hyad`. A
+model is handed over as the text that the user wrote, with its file, line and
+column, so that every later error underlines the user's own form.
+
+    (defmodel f [x y] (* x (sin y)))
+    ((grad f) 2.0 0.0)                  => #(0.0 2.0)
+    ((D (fn [t] (* t t))) 3.0)          => 6.0
+    (deriv (* x x) x)                   => #(9.0 6.0), where x is 3.0"
+
+(import
+  hy
+  hy.models [Expression Keyword List Symbol]
+  hyad
+  hyad.core [Global all-binds atoms-of blocks-of]
+  hyad.errors [HyadError ReadError]
+  hyad.forms [from-hy read-forms]
+  hyad.layout [pformat]
+  hyad.reader [form-to-lambda])
+
+;; ---------------------------------------------------------------- quoting
+
+(defn written [compiler form]
+  "The characters of the source that `form` was read from; None where there
+  are none: a macro made it, or there is no source."
+  (setv source (getattr compiler "source" None))
+  (when (and source (hasattr form "_start_line") (hasattr form "_end_line"))
+    (setv lines (.split source "\n")
+          [first last] [(- form.start-line 1) form.end-line]
+          cut-lines (cut lines first last))
+    (when (and cut-lines (= (len cut-lines) (- last first)))
+      (setv (get cut-lines -1) (cut (get cut-lines -1) form.end-column)
+            (get cut-lines 0) (cut (get cut-lines 0) (- form.start-column 1) None)
+            text (.join "\n" cut-lines))
+      (when (says? text form) text))))
+
+(defn says? [text form]
+  "Whether `text` is `form`. What a macro made stands where the macro was called."
+  (try
+    (setv read (read-forms text))
+    (and (= (len read) 1) (= (pformat (get read 0) 10000) (pformat form 10000)))
+    (except [ReadError]  ; the user's mistake, to be shown in the user's text
+      (.startswith text (+ "(" (head-text form))))))
+
+(defn head-text [form]
+  "How the head of a form is written: `defmodel`, or `h.defmodel`."
+  (pformat (get form 0)))
+
+(defn free-names [text]
+  "The names in the text of a model that nothing in it binds and Python can."
+  (try
+    (setv f (form-to-lambda (get (read-forms text) 0)))
+    (except [HyadError] (return [])))  ; `define` says what is wrong
+  (setv atoms (list f.body.results))
+  (for [bind (all-binds f.body)]
+    (.extend atoms (atoms-of bind.op))
+    (for [block (blocks-of bind.op)]
+      (.extend atoms block.results)))
+  (setv names (dfor a atoms :if (isinstance a Global) (get (.partition a.name ".") 0) True))
+  (lfor name names
+    :if (and name (.isidentifier (hy.mangle name)) (not (hy.I.keyword.iskeyword (hy.mangle name))))
+    name))
+
+(defn model-call [compiler head form]
+  "The form that makes a model of `form`, which starts with `head`:
+
+      (hyad.define TEXT FILE LINE COLUMN (fn [] [NAME ...]))
+
+  The function is never called: it closes over the variables that the model
+  names, which may be those of a function around it."
+  (setv text (written compiler form)
+        column form.start-column)
+  (if text
+      (when (not (.startswith text (+ "(" head)))  ; (h.defmodel ..)
+        (setv name (head-text form)
+              column (+ column (- (len name) (len head)))
+              text (+ "(" head (cut text (+ 1 (len name)) None))))
+      (setv text (pformat (Expression [(Symbol head) #* (cut form 1 None)]))))
+  `(hy.I.hyad.define
+     ~text
+     ~(or (getattr compiler "filename" None) "<hy>")
+     ~form.start-line
+     ~column
+     (fn [] [~@(map Symbol (free-names text))])))
+
+(defn as-model [compiler f]
+  "An operator's argument: a function that is written out is a model."
+  (if (and (isinstance f Expression) f (= (get f 0) (Symbol "fn")))
+      (model-call compiler "fn" f)
+      f))
+
+(defn as-wrt [wrt]
+  "`:wrt x` names the parameter x, as in a model; so does `:wrt \"x\"`."
+  (cond
+    (isinstance wrt Symbol) (str wrt)
+    (isinstance wrt #(List hy.models.Tuple)) `#(~@(map as-wrt wrt))
+    True wrt))
+
+(defn operator-call [compiler name f options]
+  "`(hyad.grad f)`, with `:wrt` quoted."
+  (setv wrt [])
+  (when options
+    (when (or (!= (len options) 2) (!= (get options 0) (Keyword "wrt")))
+      (raise (ReadError f"{name} takes a model and `:wrt`" None f"`({name} f)` or `({name} f :wrt x)`")))
+    (setv wrt [(as-wrt (get options 1))]))
+  `((. hy.I.hyad ~(Symbol name)) ~(as-model compiler f) ~@wrt))
+
+(defn product [operator f #* args]
+  "`(jvp f x ... dx ...)` and its kin, which a model writes flat."
+  (when (and (!= operator "vjp") (% (len args) 2))
+    (raise (hyad.ModelTypeError f"{operator} takes the arguments, then a vector for each" None
+             f"`({operator} f x dx)`")))
+  (when (not args)
+    (raise (hyad.ModelTypeError f"{operator} takes a point and a vector" None f"`({operator} f x dx)`")))
+  (setv at (if (= operator "vjp") (- (len args) 1) (// (len args) 2))
+        [points vectors] [(cut args at) (cut args at None)])
+  (if (= operator "vjp")
+      (hyad.vjp f points (get vectors 0))
+      ((getattr hyad operator) f points vectors)))
+
+(defn value-and-deriv [f x]
+  "The value of a model of one number and its derivative."
+  (import hyad.model [derived])
+  ((derived "value-and-deriv" f) x))
+
+;; ----------------------------------------------------------------- models
+
+(defmacro defmodel [_hy_compiler name #* rest]
+  "Define a model.
+
+      (defmodel ring [r R] \"its area\" (* 3.14 (- (* R R) (* r r))))
+      (defmodel energy [#^ (Vec n) v] (fold + 0.0 (map square v)))
+
+  Annotations are optional. A model sees other models and the numbers, arrays
+  and tuples of the module and function that it stands in."
+  `(setv ~name ~(model-call _hy_compiler "defmodel" _hy_compiler.this)))
+
+(defmacro model [_hy_compiler #* rest]
+  "A model without a name: `(model [x] (* x x))`."
+  (model-call _hy_compiler "model" _hy_compiler.this))
+
+(defmacro defprim [_hy_compiler name params #* rest]
+  "Add a primitive to the language, and define it here.
+
+      (defprim softsign [x] \"x/(1 + |x|)\"
+        :partials [(/ 1 (square (+ 1 (abs x))))]
+        :python (fn [x] (/ x (+ 1 (abs x))))
+        :c \"softsign({0})\"
+        :support \"static inline double softsign(double x) { return x/(1 + fabs(x)); }\")
+
+  `:partials` are forms in the parameters and `y`, the result, or a string:
+  why there are none. `:jvp` and `:vjp` may be `(fn ..)` forms: models. Every
+  other option is as `hyad.defprim` has it."
+  (setv options (list rest)  doc [])
+  (when (and options (isinstance (get options 0) hy.models.String))
+    (setv doc [:doc (.pop options 0)]))
+  (for [i (range 1 (len options) 2)]
+    (setv option (. (get options (- i 1)) name)  value (get options i))
+    (setv (get options i)
+      (cond
+        (and (= option "partials") (isinstance value List))
+          `[~@(lfor p value (if (isinstance p hy.models.String) p (pformat p 10000)))]
+        (in option #("jvp" "vjp")) (as-model _hy_compiler value)
+        True value)))
+  `(setv ~name (hy.I.hyad.defprim ~(str name) [~@(map str params)] ~@doc ~@options)))
+
+;; -------------------------------------------------------------- operators
+
+(defmacro grad [_hy_compiler f #* options]
+  "The gradient of a model that gives a number: `((grad f) x y)`, `(grad f :wrt x)`."
+  (operator-call _hy_compiler "grad" f options))
+
+(defmacro value-and-grad [_hy_compiler f #* options]
+  "The pair of value and gradient, computed together."
+  (operator-call _hy_compiler "value-and-grad" f options))
+
+(defmacro jacobian [_hy_compiler f #* options]
+  "The derivative of every result by every argument."
+  (operator-call _hy_compiler "jacobian" f options))
+
+(defmacro hessian [_hy_compiler f #* options]
+  "The Jacobian of the gradient."
+  (operator-call _hy_compiler "hessian" f options))
+
+(defmacro D [_hy_compiler f #* options]
+  "The derivative by one number: `((D f) x)`."
+  (operator-call _hy_compiler "D" f options))
+
+(defmacro jvp [_hy_compiler f #* args]
+  "The tangent at a point: `(jvp f x y dx dy)`."
+  `(hy.I.hyad/macros.product "jvp" ~(as-model _hy_compiler f) ~@args))
+
+(defmacro vjp [_hy_compiler f #* args]
+  "The adjoints at a point for a cotangent of the result: `(vjp f x y ct)`."
+  `(hy.I.hyad/macros.product "vjp" ~(as-model _hy_compiler f) ~@args))
+
+(defmacro hvp [_hy_compiler f #* args]
+  "The Hessian at a point times a vector: `(hvp f x y v-x v-y)`."
+  `(hy.I.hyad/macros.product "hvp" ~(as-model _hy_compiler f) ~@args))
+
+(defmacro deriv [_hy_compiler e x]
+  "The value of an expression and its derivative by a variable, where that has a
+  value: `(deriv (* x x) x)` is `#(9.0 6.0)` where x is 3.0 (dF~, Fig. 5)."
+  (setv f (.replace (Expression [(Symbol "model") (List [x]) e]) _hy_compiler.this))
+  `(hy.I.hyad/macros.value-and-deriv ~(model-call _hy_compiler "model" f) ~x))

@@ -1,0 +1,321 @@
+"""One expectation, all modes: each model's value and derivatives, forward, reverse and nested, against the oracle.
+
+A row of ``CASES`` is a model and the points that it is differentiated at. From it come the programs of ``PROGRAMS``;
+each runs as plain Python, and all of them together as C in double and in single precision. What a difference
+quotient cannot say (the conventions at kinks) stands in ``KINKS`` with the expected numbers written out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import hyad
+import oracle
+
+VEC3 = np.array([0.3, -0.7, 1.2])
+VEC4 = np.array([0.9, 0.4, -0.6, 1.5])
+POS3 = np.array([0.5, 1.7, 0.8])
+MAT23 = np.array([[0.2, -0.5, 0.7], [1.1, 0.3, -0.4]])
+MAT33 = np.array([[2.0, 0.3, -0.4], [0.1, 1.5, 0.6], [0.5, -0.2, 1.8]])
+MAT32 = np.array([[0.4, 1.2], [-0.3, 0.8], [0.6, -0.9]])
+
+
+@dataclasses.dataclass
+class Spring:
+    k: float
+    rest: float
+    at: np.ndarray
+
+
+class Pair(NamedTuple):
+    left: float
+    right: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model, and points to differentiate it at: each a tuple of arguments."""
+
+    name: str
+    text: str
+    points: tuple[tuple[Any, ...], ...]
+    rtol: float = 1e-10
+
+
+def case(name: str, text: str, *points: Any, rtol: float = 1e-10) -> Case:
+    return Case(name, text, tuple(p if type(p) is tuple else (p,) for p in points), rtol)
+
+
+# fmt: off
+CASES = [
+    # scalars
+    case("product", "(fn [x y] (* x (sin y)))", (2.0, 0.7)),
+    case("shared let", "(fn [x] (let [y (* x x)  z (* y y)] (+ (* z y) (sin z))))", 0.8),
+    case("quotient", "(fn [x y] (/ (+ x (* y y)) (- y (exp x))))", (0.3, 2.5)),
+    case("same variable twice", "(fn [x] (let [f (fn [a b] (* a (exp b)))] (f x x)))", 0.6),
+    case("unused argument", "(fn [x y] (* x x))", (1.5, 2.5)),
+    case("unused array argument", "(fn [x v] (* x x))", (1.5, VEC3)),
+    case("a constant", "(fn [x] 3.0)", 1.5),
+    case("the argument itself", "(fn [x] x)", 1.5),
+    case("powers", "(fn [x n] (+ (** x 3) (** x 0.5) (** x -2) (** 2.0 x) (** x n)))", (1.3, 2.4)),
+    case("powers of negatives", "(fn [x] (+ (** x 3) (** x 2) (** x -1) (** x 4.0)))", -1.3),
+    case("integer powers at zero", "(fn [x] (+ (** x 1) (** x 2) (** x 3) (** x 0)))", 0.0),
+    case("n-ary", "(fn [a b c] (+ (* a b c) (- a b c) (/ a b c) (- a) (/ b)))", (1.2, 0.7, -1.6)),
+    case("min and max", "(fn [a b c] (* (max a b c) (min a b c)))", (1.2, 0.7, -1.6), (-1.0, 2.0, 0.1)),
+    case("floors", "(fn [x] (+ (* x (floor x)) (% x 1.0) (// x 2.0) (% (- x) 0.75)))", 2.3),
+    case("special functions", "(fn [x] (+ (erf x) (lgamma x) (gamma x) (digamma x) (log1p x) (expm1 x) (cbrt x)))", 1.4,
+         rtol=1e-9),
+    case("hyperbolic", "(fn [x] (+ (sinh x) (cosh x) (tanh x) (asinh x) (atanh (/ x 3)) (acosh (+ 2 x))))", 0.6),
+    case("inverse trigonometry", "(fn [x y] (+ (asin x) (acos (* x y)) (atan y) (atan2 x y) (hypot x y)))", (0.4, 0.9)),
+    case("smooth steps", "(fn [x y] (+ (sigmoid (* x y)) (softplus (- x y)) (relu x) (abs y) (square y)))", (0.4, -0.9)),
+    case("logistic map", "(fn [x] (let [a (* 3.7 x (- 1 x)) b (* 3.7 a (- 1 a)) c (* 3.7 b (- 1 b))] c))", 0.2),
+    # branches
+    case("branch", "(fn [x y] (if (< x y) (* x y y) (+ (sin x) y)))", (1.0, 2.0), (2.0, 1.0)),
+    case("nested branches", "(fn [x] (cond (< x -1) (* x x)  (< x 0) (exp x)  (and (> x 1) (< x 2)) (sin x)  True (* 2 x)))",
+         -2.0, -0.5, 1.5, 3.0),
+    case("branch giving a tuple", "(fn [x y] (let [#(a b) (if (> x y) #((* x y) (sin x)) #(y (* x x)))] (* a b)))",
+         (1.0, 2.0), (2.0, 1.0)),
+    case("branch giving an array", "(fn [v] (let [w (if (> (get v 0) 0) (map sin v) v)] (dot w v)))", VEC3, -VEC3),
+    case("branch with costly values", "(fn [x y] (let [s (if (> x 0) (let [e (exp (* x y)) l (log x)] (* e l (sin e))) (cos y))] (* s s)))",
+         (1.3, 0.4), (-1.3, 0.4)),
+    case("a value used in and after a branch", "(fn [x] (let [e (exp x) y (if (> x 0) (* e e) (+ e x))] (* y e)))", 0.4, -0.4),
+    case("branch on a literal", "(fn [x] (if True (* x x) (log (- x))))", 1.1),
+    case("integer and real branches", "(fn [x] (* x (if (> x 0) 1 x)))", 0.5, -0.5),
+    case("function chosen by a branch", "(fn [x] ((if (> x 0) sin (fn [t] (* t t))) (* 2 x)))", 0.5, -0.5),
+    # guards
+    case("guarded sqrt", "(fn [x] (if (> x 0) (sqrt x) (* 3 x)))", 2.0, -2.0),
+    case("guarded log", "(fn [x] (if (<= x 0) 0.0 (* x (log x))))", 2.0, -1.0),
+    case("guarded division", "(fn [x y] (if (= y 0) x (/ x y)))", (2.0, 3.0)),
+    case("guarded norm", "(fn [v] (let [s (sq-norm v)] (if (> s 0) (/ 1 (sqrt s)) 0.0)))", VEC3),
+    # arrays
+    case("dot", "(fn [u v] (dot u v))", (VEC3, POS3)),
+    case("static vector", "(fn [#^ (Vec 3) v] (* (get v 0) (sin (get v 1)) (get v -1)))", VEC3),
+    case("elements and the whole", "(fn [v] (* (get v 0) (fold + 0.0 (map * v v)) (get v 2)))", VEC3),
+    case("sum of squares", "(fn [v] (fold (fn [s x] (+ s (* x x x))) 0.0 v))", VEC4),
+    case("products by fold", "(fn [v] (fold * 1.0 v))", VEC4),
+    case("product with a zero", "(fn [v] (fold * 1.0 v))", np.array([0.5, 0.0, 2.0])),
+    case("logsumexp", "(fn [v] (let [m (fold max (get v 0) v)] (+ m (log (fold + 0.0 (map (fn [x] (exp (- x m))) v))))))", VEC4),
+    case("softmax", "(fn [v] (let [e (map exp v)  s (fold + 0.0 e)] (map (fn [x] (/ x s)) e)))", VEC3),
+    case("built then reduced", "(fn [v] (let [w (build (len v) (fn [i] (* (get v i) (real (+ i 1)))))] (fold + 0.0 (map sin w))))", VEC4),
+    case("neighbours", "(fn [v] (ifold (fn [s i] (+ s (** (- (get v (+ i 1)) (* (get v i) (get v i))) 2))) 0.0 (- (len v) 1)))", VEC4),
+    case("reversed", "(fn [v] (build (len v) (fn [i] (* (get v i) (get v (- (len v) 1 i))))))", VEC4),
+    case("vector arithmetic", "(fn [u v s] (* s (+ (* u v) (sin u) 1.0)))", (VEC3, POS3, 0.7)),
+    case("map over several", "(fn [u v] (map (fn [a b] (* a a b)) u v))", (VEC3, POS3)),
+    case("array of arrays", "(fn [x y] [[x (* x y)] [(sin y) 1.0]])", (0.4, 1.3)),
+    case("array literal of integers and reals", "(fn [x] (dot [1 x 2] [x x 1]))", 0.7),
+    case("scalar to vector", "(fn [x] (build 4 (fn [i] (** x i))))", 1.3),
+    case("an array returned with a scalar", "(fn [v] #(v (dot v v)))", VEC3),
+    case("update", "(fn [v x] (let [w (update v 1 (* x (get v 1)))] (dot w w)))", (VEC3, 0.4)),
+    case("update then read both", "(fn [v] (let [w (update v 0 (sin (get v 1)))] (dot v w)))", VEC3),
+    case("update at a run-time index", "(fn [v x] (ifold (fn [w i] (update w i (* x (get w i)))) v (len v)))", (VEC3, 0.4)),
+    case("row of a matrix", "(fn [m] (dot (get m 0) (get m 1)))", MAT23),
+    case("matrix times vector", "(fn [m v] (mat-vec m v))", (MAT23, VEC3)),
+    case("matrix product", "(fn [a b] (mat-mul a b))", (MAT23, MAT32)),
+    case("quadratic form", "(fn [m v] (dot v (mat-vec m v)))", (MAT33, VEC3)),
+    case("trace of a product with a transpose", "(fn [a] (trace (mat-mul a (transpose a))))", MAT23),
+    case("outer and trace", "(fn [u v] (trace (outer u v)))", (VEC3, POS3)),
+    case("cross", "(fn [u v] (cross u v))", (VEC3, POS3)),
+    case("determinant", "(fn [m] (dot (get m 0) (cross (get m 1) (get m 2))))", MAT33),
+    case("norm", "(fn [v] (norm v))", VEC3),
+    case("build in two dimensions", "(fn [u v] (build [(len u) (len v)] (fn [i j] (exp (* (get u i) (get v j))))))", (VEC3, np.array([0.5, -0.2]))),
+    case("three dimensions", "(fn [v] (let [t (build [2 3 2] (fn [i j k] (* (get v j) (real (+ i k)))))] (ifold (fn [s i] (+ s (* (get t 1 i 0) (get t 0 i 1) (get t 1 i 1)))) 0.0 3)))", VEC3),
+    case("array of tuples", "(fn [v] (let [p (map (fn [x] #((sin x) (* x x))) v)] (fold (fn [s q] (+ s (* (fst q) (snd q)))) 0.0 p)))", VEC3),
+    case("scan", "(fn [v] (scan (fn [a x] (+ (* a 0.5) (* x x))) 0.0 v))", VEC4),
+    case("zeros, ones, one-hot, eye", "(fn [v] (+ (dot (one-hot 3 1) v) (dot (ones 3) v) (dot (zeros 3) v) (dot v (mat-vec (eye 3) v))))", VEC3),
+    # loops
+    case("horner", "(fn [c x] (fold (fn [acc a] (+ a (* acc x))) 0.0 c))", (VEC4, 0.7)),
+    case("recurrence with a transcendental body", "(fn [x] (ifold (fn [a i] (sin (+ a (* x x)))) x 5))", 0.6),
+    case("logistic loop", "(fn [x r] (ifold (fn [a i] (* r a (- 1 a))) x 6))", (0.3, 3.1), rtol=1e-9),
+    case("loop reading the index", "(fn [x] (ifold (fn [a i] (+ (* a x) (/ x (real (+ i 1))))) 1.0 5))", 0.6),
+    case("several accumulators", "(fn [x y] (let [#(a b) (ifold (fn [#(a b) i] #((+ a (* b x)) (sin (* a y)))) #(x y) 4)] (+ a (* b b))))", (0.3, 0.8)),
+    case("an accumulator that only sums beside one that does not",
+         "(fn [x v] (let [#(s p) (fold (fn [#(s p) e] #((+ s (* p e)) (* p (cos (* e x))))) #(0.0 1.0) v)] (* s p)))", (0.4, VEC4)),
+    case("an integer accumulator beside a real one", "(fn [x] (let [#(k a) (ifold (fn [#(k a) i] #((+ k 2) (+ (* a x) (real k)))) #(1 x) 4)] (* a (real k))))", 0.6),
+    case("an accumulator that widens", "(fn [x] (ifold (fn [s i] (+ s (* x x))) 0 3))", 0.6),
+    case("accumulators exchanged", "(fn [x y] (let [#(a b) (ifold (fn [#(a b) i] #(b (* a b))) #(x y) 5)] (- a b)))", (0.9, 1.2)),
+    case("array accumulator", "(fn [v] (ifold (fn [w i] (map (fn [a] (sin (* a (get v i)))) w)) v (len v)))", VEC3),
+    case("array and scalar accumulators", "(fn [v x] (let [#(w s) (ifold (fn [#(w s) i] #((map (fn [a] (* a s)) w) (+ s (get w i)))) #(v x) (len v))] (* s (dot w w))))", (VEC3, 0.5)),
+    case("fibonacci", "(fn [x] (fst (ifold (fn [#(a b) i] #(b (+ a b))) #(x (* x x)) 7)))", 0.3),
+    case("prefix products in place", "(fn [v] (ifold (fn [w i] (update w (+ i 1) (* (get w i) (get w (+ i 1))))) v (- (len v) 1)))", VEC4),
+    case("matrix power", "(fn [m] (ifold (fn [p i] (mat-mul p m)) (eye 2) 3))", MAT33[:2, :2]),
+    case("nested loops", "(fn [x v] (ifold (fn [s i] (ifold (fn [t j] (+ t (* x (sin (* t (get v j)))))) (+ s (get v i)) (+ i 1))) x (len v)))", (0.4, VEC3)),
+    case("nested sums", "(fn [u v] (ifold (fn [s i] (ifold (fn [t j] (+ t (exp (* (get u i) (get v j))))) s (len v))) 0.0 (len u)))", (VEC3, POS3)),
+    case("branch inside a loop", "(fn [v] (fold (fn [s x] (if (> x 0) (+ s (* x x)) (* s (exp x)))) 1.0 v))", VEC4),
+    case("branch on the index", "(fn [v] (ifold (fn [s i] (if (= (% i 2) 0) (+ s (sin (get v i))) (* s (get v i)))) 1.0 (len v)))", VEC4),
+    case("branch on the accumulator", "(fn [x] (ifold (fn [a i] (if (> a 1) (* 0.5 a) (+ (* a x) 0.8))) x 7))", 0.7),
+    case("loop inside a branch", "(fn [x v] (if (> x 0) (fold (fn [s e] (+ (* s x) (sin e))) x v) (* x (get v 0))))", (0.5, VEC3), (-0.5, VEC3)),
+    case("branch whose arms touch different arrays", "(fn [u v x] (* x (if (> x 0) (dot u u) (get v 1))))", (VEC3, POS3, 0.5), (VEC3, POS3, -0.5)),
+    case("loop in a branch in a loop", "(fn [v] (ifold (fn [s i] (if (> (get v i) 0) (ifold (fn [t j] (* t (cos (get v j)))) s i) (- s (get v i)))) 1.0 (len v)))", VEC4),
+    case("zero iterations", "(fn [x v] (ifold (fn [s i] (* s (sin s) (get v i))) (* x x) 0))", (0.6, VEC3)),
+    case("zero iterations at run time", "(fn [x v] (fold (fn [s e] (* s (sin s) e)) (* x x) v))", (0.6, np.zeros(0)), (0.6, VEC3)),
+    case("loop count from an argument", "(fn [x #^ Int n] (ifold (fn [a i] (* a (sin (+ a x)))) x n))", (0.6, 3), (0.6, 0)),
+    case("loop whose result is not used", "(fn [x v] (let [w (fold (fn [s e] (* s e)) x v)] (* x x)))", (0.6, VEC3)),
+    case("loop that ignores its accumulator", "(fn [v] (ifold (fn [s i] (sin (get v i))) 0.0 (len v)))", VEC3),
+    case("explicit Euler", "(fn [x0 v0 k] (let [#(x v) (ifold (fn [#(x v) i] #((+ x (* 0.1 v)) (- v (* 0.1 k (sin x))))) #(x0 v0) 8)] (+ (* x x) v)))", (0.5, -0.2, 1.4)),
+    case("build in a loop", "(fn [v] (ifold (fn [s i] (+ s (fold + 0.0 (build (+ i 1) (fn [j] (* (get v j) (get v i) s)))))) 1.0 (len v)))", VEC3),
+    case("sums of sums", "(fn [v] (let [s (fold + 0.0 v)] (fold (fn [t x] (+ t (* s x x))) s v)))", VEC3),
+    case("sum that starts active", "(fn [x v] (fold (fn [s e] (+ s (* x e))) (* x x) v))", (0.4, VEC3)),
+    case("difference accumulated", "(fn [x v] (fold (fn [s e] (- s (* x e))) x v))", (0.4, VEC3)),
+    case("difference turned round", "(fn [x v] (fold (fn [s e] (- (* x e) s)) x v))", (0.4, VEC3)),
+    case("doubled accumulator", "(fn [x v] (fold (fn [s e] (+ s s (* x e))) x v))", (0.4, VEC3)),
+    case("histogram", "(fn [v] (let [h (ifold (fn [h i] (update h (% i 2) (+ (get h (% i 2)) (* (get v i) (get v i))))) (zeros 2) (len v))] (* (get h 0) (get h 1))))", VEC4),
+    # structured arguments
+    case("tuple argument", "(fn [p] (* (fst p) (sin (snd p))))", ((0.4, 1.3),)),
+    case("nested tuples", "(fn [#(a #(v b))] (* a (dot v v) (exp b)))", ((0.4, (VEC3, 0.2)),)),
+    case("dict", "(fn [p] (* p.a (dot p.v p.v)))", {"a": 0.4, "v": VEC3}),
+    case("dataclass", "(fn [s] (ifold (fn [e i] (+ e (* 0.5 s.k (** (- (get s.at i) s.rest) 2)))) 0.0 (len s.at)))", Spring(1.3, 0.2, VEC3)),
+    case("named tuple", "(fn [p x] (* x (. p left) (norm (. p right))))", (Pair(0.4, VEC3), 0.6)),
+    case("structured result", "(fn [x v] #((* x x) #((map sin v) (* x (get v 0)))))", (0.4, VEC3)),
+    case("map over a tuple", "(fn [p] (fold + 0.0 (map (fn [x] (* x x)) p)))", ((0.4, 1.3, 0.5),)),
+    # functions
+    case("closure over an active variable", "(fn [x y] (let [f (fn [t] (* t x))  x 2.0] (f (f (+ x y)))))", (0.4, 1.3)),
+    case("function as an argument", "(fn [x] (let [twice (fn [f a] (f (f a)))] (twice (fn [t] (sin (* t x))) x)))", 0.6),
+    case("functions in a tuple", "(fn [x y] (let [t #((fn [] (* x y)) (fn [a] (+ x a)))] (* ((get t 0)) ((get t 1) y))))", (0.6, 1.1)),
+    case("compose and curry", "(fn [x] (let [compose (fn [f g] (fn [a] (f (g a))))  add (fn [a] (fn [b] (+ a b)))] ((compose sin (compose exp (add x))) x)))", 0.3),
+    case("shadowed names", "(fn [x] (let [x (* x x)  f (fn [x] (+ x 1))  x (f x)] (* x (let [x (sin x)] x))))", 0.7),
+    case("operator as a value", "(fn [v] (fold * 1.0 (map exp v)))", VEC3),
+    # derivatives inside models
+    case("derivative inside", "(fn [x] (* x ((D (fn [t] (* t t x))) x)))", 0.7),
+    case("perturbation confusion", "(fn [x] ((D (fn [y] (* x ((D (fn [z] (+ x (* z y z)))) y)))) x))", 0.7),
+    case("gradient inside a loop", "(fn [x v] (ifold (fn [s i] (- s (* 0.1 ((D (fn [t] (* (sin t) (get v i)))) s)))) x (len v)))", (0.4, VEC3)),
+    case("gradient inside build", "(fn [v] (build (len v) (fn [i] ((D (fn [t] (* t t (get v i) (sin t)))) (get v i)))))", VEC3),
+    case("gradient descent", "(fn [v] (let [f (fn [w] (+ (dot w w) (* (get w 0) (get w 1))))] (ifold (fn [w i] (map (fn [a g] (- a (* 0.1 g))) w ((grad f) w))) v 3)))", VEC3),
+    case("gradient of a loop, inside a loop", "(fn [x] (ifold (fn [a i] (+ a (* 0.1 ((D (fn [t] (ifold (fn [u j] (sin (* u t))) t 3))) a)))) x 2))", 0.8),
+    case("jacobian inside", "(fn [v] (trace ((jacobian (fn [w] (map (fn [a] (* a a (get w 0))) w))) v)))", VEC3),
+    case("hessian inside", "(fn [v] (trace ((hessian (fn [w] (* (get w 0) (exp (get w 1)) (dot w w)))) v)))", VEC3, rtol=1e-9),
+    case("newton by its own derivative", "(fn [a] (let [f (fn [x] (- (* x x) a))] (ifold (fn [x i] (- x (/ (f x) ((D f) x)))) 1.0 4)))", 2.0),
+    case("vjp inside", "(fn [v] (vjp (fn [w] (map (fn [a] (* a a a)) w)) v v))", VEC3),
+    case("value-and-grad inside", "(fn [x] (let [#(a b) ((value-and-grad (fn [t] (* t (exp t)))) x)] (* a b)))", 0.4),
+    case("deriv", "(fn [x] (let [#(a b) (deriv (* x x (sin x)) x)] (* a b)))", 0.4),
+    case("derivative of a branch", "(fn [x y] (* y ((D (fn [t] (if (> t y) (* t t t) (sin (* t y))))) x)))", (1.0, 0.5), (0.2, 0.5)),
+    # integers in differentiated positions
+    case("integer arguments", "(fn [x n] (* x x n))", (3, 2), (3, 2.0)),
+    case("integer arrays", "(fn [v] (dot v (map sin v)))", np.array([1, 2, 3])),
+]
+# fmt: on
+
+
+# ------------------------------------------------------------------------------------------- the programs
+
+
+def names(prefix: str, count: int) -> str:
+    return " ".join(f"{prefix}{k}" for k in range(count))
+
+
+def together(prefix: str, count: int) -> str:
+    return f"{prefix}0" if count == 1 else f"#({names(prefix, count)})"
+
+
+def programs(n: int, scalar: bool) -> dict[str, str]:
+    """Expressions in ``f``, the arguments ``x0 ..``, directions ``d0 ..`` and the cotangent ``ct``."""
+    x, d, ds = names("x", n), names("d", n), together("d", n)
+    made = {
+        "value": f"(f {x})",
+        "jvp": f"(jvp f {x} {d})",
+        "vjp": f"(vjp f {x} ct)",
+        "jacobian": f"((jacobian f) {x})",
+        "forward over forward": f"(jvp (fn [{x}] (jvp f {x} {d})) {x} {d})",
+        "reverse over forward": f"(vjp (fn [{x}] (jvp f {x} {d})) {x} ct)",
+        "forward over reverse": f"(jvp (fn [{x}] (vjp f {x} ct)) {x} {d})",
+        "reverse over reverse": f"(vjp (fn [{x}] (vjp f {x} ct)) {x} {ds})",
+    }
+    if scalar:
+        made |= {
+            "grad": f"((grad f) {x})",
+            "value-and-grad": f"((value-and-grad f) {x})",
+            "hessian": f"((hessian f) {x})",
+            "hvp": f"(hvp f {x} {d})",
+        }
+    return made
+
+
+def like(value: Any, seed: int) -> Any:
+    """Reals in the structure of ``value``, never 0."""
+    draw = np.random.default_rng(seed)
+
+    def walk(v: Any) -> Any:
+        if isinstance(v, np.ndarray):
+            return draw.uniform(0.3, 1.2, v.shape) * draw.choice([-1, 1], v.shape)
+        if isinstance(v, oracle.Record):
+            return {k: walk(x) for k, x in zip(v.fields, v.values)}
+        if isinstance(v, dict):
+            return {k: walk(x) for k, x in v.items()}
+        if isinstance(v, tuple) and hasattr(v, "_fields"):
+            return type(v)(*map(walk, v))
+        if dataclasses.is_dataclass(v):
+            return type(v)(**{f.name: walk(getattr(v, f.name)) for f in dataclasses.fields(v)})
+        if isinstance(v, tuple):
+            return tuple(map(walk, v))
+        if isinstance(v, list):
+            shape = oracle.structure(v)
+            return draw.uniform(0.3, 1.2, shape) * draw.choice([-1, 1], shape)
+        return float(draw.uniform(0.3, 1.2))
+
+    return walk(value)
+
+
+def expectation(expected: dict[str, Any], key: str, text: str, points: Any) -> Any:
+    """The oracle's value of a program. Second derivatives are symmetric: the four ways to them share one."""
+    shared = {"forward over reverse": "reverse over forward", "reverse over reverse": "reverse over forward"}
+    source = shared.get(key, key)
+    if source not in expected:
+        expected[source] = oracle.evaluate(text, *points)
+    return expected[source]
+
+
+_ids = [(c, k) for c in CASES for k in range(len(c.points))]
+
+
+def annotations(text: str) -> list[str]:
+    """The parameters' annotations, so that ``#^ Int`` is one in the programs around the model too."""
+    from hyad.forms import read_forms
+
+    (form,) = read_forms(text)
+    return [f"#^ {p.value[0]} " if p.kind == "#^" and p.value[0].value == "Int" else "" for p in form.value[1].value]
+
+
+def whole(c: Case, key: str, n: int, scalar: bool) -> str:
+    """The program ``key`` of a case as a model of arguments, directions and cotangent."""
+    notes = annotations(c.text)
+    if any(notes):  # an Int parameter has no direction: the model is differentiated with it held fixed
+        held = [k for k, note in enumerate(notes) if note]
+        free = [k for k in range(n) if k not in held]
+        inner = f"(fn [{' '.join(f'y{k}' for k in free)}] ({c.text} {' '.join(f'x{k}' if k in held else f'y{k}' for k in range(n))}))"
+        body = programs(len(free), scalar)[key]
+        renamed = " ".join(f"x{k} {f'x{j}'}" for k, j in enumerate(free) if k != j)
+        assert not renamed, "put Int parameters last"
+        params = " ".join(f"{note}x{k}" for k, note in enumerate(notes))
+        return f"(fn [{params} {names('d', n)} ct] (let [f {inner}] {body}))"
+    return f"(fn [{names('x', n)} {names('d', n)} ct] (let [f {c.text}] {programs(n, scalar)[key]}))"
+
+
+def everything(c: Case, point: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, str]]:
+    """The arguments, directions and cotangent of a case at a point, and its programs."""
+    value = oracle.evaluate(c.text, *point)
+    scalar = oracle.structure(value) == ()
+    args = (*point, *(like(p, 7 + k) for k, p in enumerate(point)), like(value, 3))
+    keys = programs(1, scalar)
+    return args, {key: whole(c, key, len(point), scalar) for key in keys}
+
+
+@pytest.mark.parametrize("c, at", _ids, ids=[f"{c.name} {k}".rstrip(" 0") for c, k in _ids])
+def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
+    args, texts = everything(c, c.points[at])
+    expected: dict[str, Any] = {}
+    wrong = []
+    for key, text in texts.items():
+        truth = expectation(expected, key, text, args)
+        try:
+            got = hyad.compile(hyad.model(text, namespace={}), target="python", args=args)(*args)
+        except Exception as error:  # every program is tried, so that one failure does not hide another
+            wrong.append(f"{key}: {type(error).__name__}: {error}")
+            continue
+        found = oracle.mismatch(got, truth, c.rtol)
+        if found:
+            wrong.append(f"{key}: {found}")
+    assert not wrong, "\n".join([c.text, *wrong])
