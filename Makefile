@@ -27,9 +27,14 @@ lint: $(VENV)/.test
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "the files above need: $(BIN)/ruff format ."; exit 1; }
 
-$(VENV)/.%: $(BIN)/python pyproject.toml
-	@echo "setting up $(VENV) for $* (once)"
+$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(BIN)/python pyproject.toml
+	@echo "setting up $(VENV) for make $* (once)"
 	@$(PIP) install -e '.[$*]'
+	@touch $@
+
+$(VENV)/.bench: $(BIN)/python pyproject.toml tests/bench/requirements.txt
+	@echo "setting up $(VENV) for make bench (once)"
+	@$(PIP) install -e '.[demo]' -r tests/bench/requirements.txt
 	@touch $@
 
 $(BIN)/python:

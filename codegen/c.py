@@ -194,6 +194,7 @@ class CPrinter:
         self.followed: set[Var] = set()  # those of them that are read through it
         self.here: set[Var] = set()  # used once, in this very block
         self.stable: dict[Var, Expr] = {}  # constants that hold what a changing variable was
+        self.made: dict[Atom, Span | None] = {}  # the form that each scalar came from
         self.scopes: list[list[Var]] = [[]]  # the keys of ``stable`` that each open C scope declared
         self.indices: set[Var] = set()  # loop indices: never negative
         self.initialised: Buffer | None = None  # declared together with its values
@@ -392,14 +393,14 @@ class CPrinter:
         exprs = []
         for k, r in enumerate(body.results):
             if not is_array(r):
-                exprs.append((frame.results[k], self.operand(r)))
+                exprs.append((frame.results[k], self.operand(r), self.made.get(r)))
         self.flush_all()
         self.move(body)
-        for result, expr in exprs:
+        for result, expr, span in exprs:
             if frame.returns_value:
-                self.emit(f"return {expr.text};")
+                self.emit(f"return {expr.text};", span)
             else:
-                self.emit(f"*{result.name} = {expr.text};")
+                self.emit(f"*{result.name} = {expr.text};", span)
         if frame.fallible:
             self.emit("return 0;")
 
@@ -499,6 +500,7 @@ class CPrinter:
 
     def settle(self, var: Var, expr: Expr) -> None:
         """A new scalar: wait for its use, or have a line of its own."""
+        self.made[var] = self.span
         alone = var.given or var not in self.here or len(expr.text) > FOLDED
         if alone:
             self.define(var, expr)
@@ -833,25 +835,27 @@ class CPrinter:
 
     # ------------------------------------------------------------------------------- control flow
 
-    def assign(self, todo: list[tuple[str, Any, Expr, Scalar]]) -> None:
-        """Assignments that happen at once: (target, what changes with it, value, type), in an order that lets none read
-        what another has overwritten; a cycle goes through a constant."""
+    def assign(self, todo: list[tuple[str, Any, Expr, Scalar, Span | None]]) -> None:
+        """Assignments that happen at once, in an order that lets none read what another has overwritten.
+
+        Each is (target, what changes with it, value, type, form). A cycle goes through a constant.
+        """
         todo = [t for t in todo if t[2].text != t[0]]
         while todo:
-            for k, (_, what, _, _) in enumerate(todo):
+            for k, (_, what, *_) in enumerate(todo):
                 if not any(what in other[2].reads for j, other in enumerate(todo) if j != k):
                     break
             else:
                 k = 0
                 for j in range(1, len(todo)):
-                    target, changed, expr, elem = todo[j]
+                    target, changed, expr, elem, span = todo[j]
                     if todo[0][1] in expr.reads:
                         name = self.names.fresh(f"next-{target}" if target.isidentifier() else "next")
                         self.emit(f"const {self.ctype(elem)} {name} = {expr.text};")
-                        todo[j] = (target, changed, Expr(name), elem)
-            target, what, expr, _ = todo.pop(k)
+                        todo[j] = (target, changed, Expr(name), elem, span)
+            target, what, expr, _, span = todo.pop(k)
             self.changes(what)
-            self.emit(f"{self.assignment(target, expr)};")
+            self.emit(f"{self.assignment(target, expr)};", span)
 
     def assignment(self, target: str, expr: Expr) -> str:
         if expr.update is not None:
@@ -943,7 +947,8 @@ class CPrinter:
         for k, (name, _) in slots.items():
             if not _is_undef(block, block.results[k]):
                 var = bind.vars[k]
-                todo.append((name, name, self.as_type(block.results[k], var.type), var.type))
+                r = block.results[k]
+                todo.append((name, name, self.as_type(r, var.type), var.type, self.made.get(r)))
         self.move(block)
         self.assign(todo)
         self.leave()
@@ -1011,17 +1016,19 @@ class CPrinter:
             if k < n:
                 if k in inits:
                     name = self.value[op.accs[k]].text
-                    todo.append((name, name, self.as_type(r, op.accs[k].type), op.accs[k].type))
+                    t = op.accs[k].type
+                    todo.append((name, name, self.as_type(r, t), t, self.made.get(r)))
             elif not isinstance(type_of(r), Arr):
                 place = self.plan.place[var]
                 target = self.element_of(var, [Expr(index)])
-                todo.append((target, self.plan.resolve(place)[0], self.as_type(r, var.type.elem), var.type.elem))
+                t = var.type.elem
+                todo.append((target, self.plan.resolve(place)[0], self.as_type(r, t), t, self.made.get(r)))
         written = {self.plan.resolve(m.target)[0] for m in self.plan.moves[op.body]}
-        for k, (target, what, expr, elem) in enumerate(todo):
+        for k, (target, what, expr, elem, form) in enumerate(todo):
             if written & expr.reads:
                 name = self.names.fresh("next")
                 self.emit(f"const {self.ctype(elem)} {name} = {expr.text};")
-                todo[k] = (target, what, Expr(name), elem)
+                todo[k] = (target, what, Expr(name), elem, form)
         self.move(op.body)
         self.assign(todo)
         self.leave()
@@ -1128,7 +1135,7 @@ class CPrinter:
             body = fn.workspace
             for n in arguments:
                 body = re.sub(rf"\b{n}\b", f"({n})", body)
-            out.append(f"#define {call} ({body})")
+            out.append(f"#define {call} " + (body if re.fullmatch(r"\(\w+\)|\d+", body) else f"({body})"))
         out += ["#ifdef __cplusplus", "#define restrict", "#endif"] if "restrict" in fn.prototype else []
         out += _wrapped(fn.prototype + ";", WIDTH)
         out += ["#ifdef __cplusplus", "#undef restrict", "#endif"] if "restrict" in fn.prototype else []
@@ -1144,7 +1151,9 @@ class CPrinter:
         kind = {"real": "real", "int": "integer", "bool": "truth value"}[p.elem]
         if not p.dims:
             return f"a {kind}" if kind != "integer" else "an integer"
-        return f"{' x '.join(map(_bare if len(p.dims) == 1 else str, p.dims))} {kind}s" + (", row-major" if len(p.dims) > 1 else "")
+        return f"{' x '.join(map(_bare if len(p.dims) == 1 else str, p.dims))} {kind}s" + (
+            ", row-major" if len(p.dims) > 1 else ""
+        )
 
 
 _ELEM = {"Real": "real", "Int": "int", "Bool": "bool"}

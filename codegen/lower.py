@@ -88,6 +88,7 @@ def identifier(name: str) -> str:
         elif unicodedata.name(ch, "").startswith("GREEK"):
             words = unicodedata.name(ch).split()
             letter = words[words.index("LETTER") + 1] if "LETTER" in words else words[1]
+            letter = "lambda" if letter == "LAMDA" else letter
             out.append(letter.capitalize() if "CAPITAL" in words else letter.lower())
         elif ch.isalnum():
             out.append(f"u{ord(ch):x}")

@@ -808,8 +808,8 @@ class _Stub:
         else:
             call = f"hyad_f({', '.join([*args, '&y'])})"
             body = f"{fn.ctype('real')} y = 0; "
-            body += f'return {call} ? __builtin_nan("") : y;' if fn.fallible else f"{call}; return y;"
-        wrong = f'if (n != {count}) return __builtin_nan(""); ' if count is not None else ""
+            body += f"return {call} ? 0.0/0.0 : y;" if fn.fallible else f"{call}; return y;"
+        wrong = f"if (n != {count}) return 0.0/0.0; " if count is not None else ""
         scalar = fn.params[0].dims == () and count == 1
         return (
             f"\nstatic double hyad_low2(int n, double *x) {{ {wrong}{body} }}\n"

@@ -31,6 +31,7 @@ from .core import (
     Type,
     Var,
     all_binds,
+    atoms_of,
     binders_of,
     blocks_of,
     free_vars,
@@ -718,7 +719,18 @@ class Builder:
     ) -> tuple[Var, ...]:
         """An ``If`` of two finished regions with results of equal types; its variables."""
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
-        return self.emit(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
+        return self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
+
+    def emit_region(self, op: If | Loop, types: Sequence[Type], names: Sequence[str], given: bool) -> tuple[Var, ...]:
+        """Emit a branch or a loop, or find the same one made before."""
+        if self.plain:
+            return self.emit(op, types, names, given)
+        key = structure(op)
+        found = self.shared(key)
+        if found is None:
+            found = self.emit(op, types, names, given)
+            self.scopes[-1].shared[key] = found
+        return found
 
     def loop(
         self,
@@ -870,6 +882,39 @@ class Rebuild:
         )
         self.b.span = span
         return out
+
+
+def structure(op: If | Loop) -> tuple:
+    """A key that is equal for operations that differ in the identity of their inner variables alone."""
+    numbers: dict[Var, int] = {}
+
+    def atom(a: Atom) -> Any:
+        if type(a) is Const:
+            return (a.type, repr(a.value), a.soft)
+        return numbers.get(a, a)
+
+    def bind_all(vars: Sequence[Var]) -> None:
+        for v in vars:
+            numbers[v] = len(numbers)
+
+    def one(x: Any) -> tuple:
+        atoms = tuple(map(atom, atoms_of(x)))
+        bind_all(binders_of(x))
+        inner = tuple(block(region) for region in blocks_of(x))
+        label = x.name if type(x) is Prim else (x.relation, x.message) if type(x) is Check else len(inner)
+        return (type(x).__name__, label, atoms, inner)
+
+    def block(b: Block) -> tuple:
+        keys = []
+        for bind in b.binds:
+            keys.append(one(bind.op))
+            if type(bind.op) is Prim and bind.op.name in ("zeros", "undef"):
+                t = bind.vars[0].type
+                keys.append((t.elem, *map(atom, t.dims)) if isinstance(t, Arr) else t)
+            bind_all(bind.vars)
+        return (tuple(keys), tuple(map(atom, b.results)))
+
+    return one(op)
 
 
 def has_checks(block: Block) -> bool:

@@ -399,17 +399,20 @@ def reverse_unrolled(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], li
 
 
 def forward_loops(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
-    """One tangent for each unit vector of each argument, in a loop; the tangents are the rows (symmetric results)."""
+    """The Jacobian of a gradient, one tangent for each unit vector of each argument, in a loop.
+
+    The block [p, q] of a Hessian is the tangent of the gradient by q along the unit vectors of p: symmetry makes rows
+    of what forward mode gives, columns.
+    """
     b = sp.b
     results, _ = jvp(b, traced.block, traced.here, {})
     made: list[Atom] = []
-    for k in range(len(traced.block.results)):
-        for p in traced.wrt:
+    for p in traced.wrt:
+        for q in range(len(traced.wrt)):
 
-            def row(indices: list[Atom], p: Var = p, k: int = k) -> Atom:
-                tangents = {p: {0: unit_at(b, p.type, indices)}}
-                r, dots = jvp(b, traced.block, traced.here, tangents)
-                return dots[k].get(0, b.zeros(type_of(r[k])))
+            def row(indices: list[Atom], p: Var = p, q: int = q) -> Atom:
+                r, dots = jvp(b, traced.block, traced.here, {p: {0: unit_at(b, p.type, indices)}})
+                return dots[q].get(0, b.zeros(type_of(r[q])))
 
             made.append(over(b, p.type, row, []))
     return results, made

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from .builder import ZERO, Builder, type_of
-from .core import INT, Atom
-from .primitives import Primitive, parse_partial
+from .core import INT, REAL, Atom, Const
+from .primitives import PRIMITIVES, Primitive, parse_partial
 
 
 class Partials:
@@ -79,10 +79,16 @@ def build_partial(b: Builder, form: Any, names: dict[str, Atom]) -> Atom:
         return b.number(form, soft=True)
     head, *args = form
     atoms = [build_partial(b, a, names) for a in args]
-    if len(args) == 2:  # beside an integer a whole number is one
-        for k in (0, 1):
-            if isinstance(args[k], int) and type_of(atoms[1 - k]) == INT:
-                atoms[k] = b.number(args[k], INT, soft=True)
+    if any(type_of(a) == INT for a in atoms) and all(type_of(a) == INT or isinstance(f, int) for a, f in zip(atoms, args)):
+        atoms = [whole(a) for a in atoms]
+    if head in PRIMITIVES and PRIMITIVES[head].result(tuple(type_of(a) for a in atoms)) is None:
+        atoms = [whole(a) for a in atoms]  # an order or exponent is an integer
     if head == "select":
         return b.select(*atoms)
     return b.prim(head, *atoms)
+
+
+def whole(a: Atom) -> Atom:
+    if type(a) is Const and a.type == REAL and float(a.value).is_integer():
+        return Const(int(a.value), INT, a.soft)
+    return a

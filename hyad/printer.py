@@ -19,6 +19,7 @@ from .core import (
     Lambda,
     Leaf,
     Loop,
+    Node,
     Prim,
     Program,
     Scalar,
@@ -119,33 +120,65 @@ class _Printer:
         return Form("(", [*items, self.body(f.body)])
 
     def program(self, p: Program) -> Form:
-        at = iter(p.params)
         params: list[Form] = []
+        first: list[Form] = []
+        start = 0
         for tree in p.ins:
-            params.append(self.pattern(tree, at))
-        sizes: list[Form] = []
-        for d in p.dims:
-            for v in p.params:
-                if isinstance(v.type, Arr) and d in v.type.dims:
-                    axis = v.type.dims.index(d)
-                    size = call("len", self.name(v))
-                    if axis:
-                        size = call("get", call("shape", self.name(v)), Form("num", axis))
-                    sizes += [self.name(d), size]
-                    break
+            end = start + leaves(tree)
+            params.append(self.parameter(tree, p.params[start:end], first))
+            start = end
+        first += self.sizes(p)
         results = iter(p.body.results)
-        return Form("(", [sym("fn"), Form("[", params), self.body(p.body, sizes, self.structure(p.out, results))])
+        return Form("(", [sym("fn"), Form("[", params), self.body(p.body, first, self.structure(p.out, results))])
 
-    def pattern(self, tree: Tree, at) -> Form:
+    def parameter(self, tree: Tree, variables: Sequence[Var], first: list[Form]) -> Form:
+        """One argument; a structured one has a name of its own and is taken apart in ``first``."""
         if isinstance(tree, Leaf):
-            var = next(at)
-            note = type_form(var.type)
-            return self.name(var) if note is None else Form("#^", [note, self.name(var)])
-        inner = []
-        for t in tree.items:
-            form = self.pattern(t, at)
-            inner.append(form.value[1] if form.kind == "#^" else form)
-        return Form("#(", inner)
+            name = self.name(variables[0])
+        else:
+            below = 0
+            inner: Tree = tree
+            while not isinstance(inner, Leaf) and inner.items:
+                inner, below = inner.items[0], below + 1
+            label = variables[0].name.rsplit("-", below)[0] if variables else "p"
+            name = self.name(Var(label))
+            self.take_apart(tree, name, variables, first)
+        note = tree_form(tree, variables)
+        return name if note is None else Form("#^", [note, name])
+
+    def take_apart(self, tree: Node, whole: Form, variables: Sequence[Var], first: list[Form]) -> None:
+        """Bind the parts of a tuple (``#(a b) p``) or record (``a (. p a)``)."""
+        names: list[Form] = []
+        inner: list[tuple[Node, Form, Sequence[Var]]] = []
+        start = 0
+        for t, key in zip(tree.items, tree.keys or range(len(tree.items))):
+            part = variables[start : start + leaves(t)]
+            start += len(part)
+            names.append(self.name(part[0] if isinstance(t, Leaf) else Var(f"{whole.value}-{key}")))
+            if isinstance(t, Node):
+                inner.append((t, names[-1], part))
+        if tree.keys is not None:
+            for name, key in zip(names, tree.keys):
+                first += [name, call(".", whole, sym(key))]
+        elif names:
+            first += [Form("#(", names), whole]
+        for t, name, part in inner:
+            self.take_apart(t, name, part, first)
+
+    def sizes(self, p: Program) -> list[Form]:
+        """Each size by name, read from the first array that has it and required of the others."""
+        bindings: list[Form] = []
+        known: set[Atom] = set()
+        for v in p.params:
+            for axis, d in enumerate(v.type.dims if isinstance(v.type, Arr) else ()):
+                if isinstance(d, Var):
+                    size = call("get", call("shape", self.name(v)), Form("num", axis))
+                    size = call("len", self.name(v)) if axis == 0 else size
+                    bindings += (
+                        [sym("_"), call("require-equal", self.name(d), size)] if d in known else [self.name(d), size]
+                    )
+                    known.add(d)
+        return bindings
 
     def structure(self, tree: Tree, results) -> Form:
         if isinstance(tree, Leaf):
@@ -234,14 +267,29 @@ def wrt_form(wrt) -> Form:
 
 
 def type_form(t: Type | None) -> Form | None:
-    """The annotation of a parameter."""
+    """The annotation of a parameter. A size that is a run-time number stays open: ``(Vec None)``, which evaluates."""
     if isinstance(t, Scalar):
         return sym(t.name)
     if isinstance(t, Arr):
-        dims = [Form("num", d.value) if isinstance(d, Const) else sym(d.name) for d in t.dims]
+        dims = [Form("num", d.value) if isinstance(d, Const) else sym("None") for d in t.dims]
         head = {1: "Vec", 2: "Mat"}.get(t.rank)
         return call(head, *dims) if head and t.elem == FLOAT else call("Arr", sym(t.elem.name), *dims)
     return None
+
+
+def tree_form(tree: Tree, variables: Sequence[Var]) -> Form | None:
+    """The annotation of an argument; None for records and nothing."""
+    if isinstance(tree, Leaf):
+        return type_form(variables[0].type)
+    parts: list[Form] = []
+    start = 0
+    for t in tree.items:
+        part = tree_form(t, variables[start : start + leaves(t)])
+        if part is None:
+            return None
+        parts.append(part)
+        start += leaves(t)
+    return call("Tuple", *parts) if parts and tree.keys is None else None
 
 
 # --------------------------------------------------------------------------------- equality of programs

@@ -95,7 +95,7 @@ def read_annotation(form: Form) -> Spec:
         wanted = {"Vec": 1, "Mat": 2}.get(head)
         good = all(d.kind == "sym" or d.kind == "num" and type(d.value) is int and d.value >= 0 for d in rest)
         if rest and good and (wanted is None or len(rest) == wanted):
-            return Arr(elem, tuple(d.value for d in rest))
+            return Arr(elem, tuple(None if d.value == "None" else d.value for d in rest))
     if head == "Tuple":
         return Node(tuple(read_annotation(f) for f in form.value[1:]))
     raise ModelTypeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 import ctypes
 import errno
 import gc
@@ -187,7 +188,7 @@ def test_names_of_the_stub_may_be_the_models():
 
 def test_a_name_of_the_interpreter_is_not_taken_over():
     """The C function is hidden: neither it nor CPython's own of the same name replaces the other."""
-    fn = CFunction("main", (REAL,), (P("y"),), source="double main(double x) { return x + 1; }\n")
+    fn = CFunction("Py_GetVersion", (REAL,), (P("y"),), source="double Py_GetVersion(double x) { return x + 1; }")
     assert load(fn)(1.0) == 2.0
 
 
@@ -275,7 +276,8 @@ def test_dims_are_shared_by_arrays():
     m, v, out = P("m", "real", ("n", "m_")), P("v", "real", ("m_",)), P("out", "real", ("n",))
     f = load(
         function(
-            "for (long long i = 0; i < n; i++) { out[i] = 0; for (long long j = 0; j < m_; j++) out[i] += m[i*m_+j]*v[j]; }",
+            "for (long long i = 0; i < n; i++) {\n"
+            "out[i] = 0; for (long long j = 0; j < m_; j++) out[i] += m[i*m_+j]*v[j]; }",
             (m, v),
             (out,),
             ("n", "m_"),
@@ -513,7 +515,7 @@ def test_equal_functions_keep_their_own_fallbacks():
 
 
 def test_workspace():
-    body = "for (long long i = 0; i < n*n; i++) work[i] = i; double s = 0; for (long long i = 0; i < n*n; i++) s += work[i]; *y = s;"
+    body = "for (long long i = 0; i < n*n; i++) work[i] = i; *y = 0; for (long long i = 0; i < n*n; i++) *y += work[i];"
     f = load(function(body, (V,), (P("y"),), ("n",), workspace="n*n"))
     for n in (3, 300, 3, 0, 50):
         assert f(np.zeros(n)) == sum(range(n * n))
@@ -629,7 +631,8 @@ def test_low_level_callable():
     g = load(scalar("x*y*y", P("x"), P("y")))
     assert integrate.quad(build.low_level_callable(g), 0, 1, args=(3.0,))[0] == pytest.approx(4.5)
     assert integrate.nquad(build.low_level_callable(g), [(0, 1), (0, 3)])[0] == pytest.approx(4.5)
-    assert math.isnan(integrate.quad(build.low_level_callable(g), 0, 1)[0])  # an argument too few
+    with pytest.warns(integrate.IntegrationWarning):  # an argument too few
+        assert math.isnan(integrate.quad(build.low_level_callable(g), 0, 1)[0])
     v = load(function("return n < 3 ? v[0] : -1;", (V,), (P("y"),), ("n",)))
     assert integrate.quad(build.low_level_callable(v), 0, 1)[0] == pytest.approx(0.5)
 
@@ -646,7 +649,8 @@ def test_low_level_callable_of_ndimage():
 def test_low_level_callable_of_a_fallible_function():
     integrate = pytest.importorskip("scipy.integrate")
     f = load(function("*y = x; return x < 0.5;", (REAL,), (P("y"),), fallible=True))
-    assert math.isnan(integrate.quad(build.low_level_callable(f), 0, 1)[0])
+    with pytest.warns(integrate.IntegrationWarning):
+        assert math.isnan(integrate.quad(build.low_level_callable(f), 0, 1)[0])
     assert integrate.quad(build.low_level_callable(f), 1, 2)[0] == pytest.approx(1.5)
 
 
@@ -705,7 +709,7 @@ def test_huge_functions_are_not_optimised(fresh, monkeypatch):
 def test_march_native_only_where_the_compiler_knows_it(fresh, tmp_path, monkeypatch):
     picky = script(
         tmp_path,
-        'for a in "$@"; do [ "$a" = -march=native ] && { echo "bad value for -march" >&2; exit 1; }; done; exec cc "$@"',
+        'case "$*" in *-march=native*) echo "bad value for -march" >&2; exit 1;; esac; exec cc "$@"',
     )
     monkeypatch.setenv("HYAD_CC", picky)
     assert load(DOT)(np.ones(3), np.ones(3)) == 3.0
@@ -920,10 +924,10 @@ def test_file_size_limit(fresh):
     assert list(fresh.iterdir()) == []
 
 
+ROOT = str(Path(hyad.__file__).parents[1])
 SCRIPT = f"""
-import sys; sys.path[:0] = {[str(Path(hyad.__file__).parents[1])]!r}
-import hyad
-if {str(Path(hyad.__file__).parents[1])!r} not in hyad.__path__: hyad.__path__.append({str(Path(hyad.__file__).parents[1])!r})
+import sys
+sys.path.insert(0, {ROOT!r})
 from hyad.codegen import build
 from hyad.codegen.cfunction import CFunction, CParam as P
 from hyad.core import LEAF
@@ -956,12 +960,24 @@ def _norm_in_child(n):
 
 
 def test_import_is_cheap():
-    code = (
-        SCRIPT.split("from hyad.codegen.cfunction")[0]
-        + "print([m for m in ('subprocess', 'ctypes', 'tempfile', 'numpy', 'hashlib') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[]", done.stderr
+    """No module that can wait is imported at the top of these files, and nothing runs there."""
+    for module in (build, stub):
+        tree = ast.parse(Path(module.__file__).read_text())
+        imported = {a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names}
+        imported |= {n.module for n in tree.body if isinstance(n, ast.ImportFrom) and not n.level}
+        light = {
+            "__future__",
+            "collections.abc",
+            "dataclasses",
+            "errno",
+            "os",
+            "re",
+            "sys",
+            "threading",
+            "time",
+            "typing",
+        }
+        assert imported <= light | {"hyad.core", "hyad.errors"}
 
 
 # ---------------------------------------------------------------------------------------------- two tiers

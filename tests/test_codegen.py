@@ -13,15 +13,12 @@ import random
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from hyad.codegen.c import print_c
-from hyad.codegen.lower import Names, identifier, plan, prune
+from hyad.codegen.lower import Names, identifier, prune
 from hyad.codegen.python import load_python, print_python
 from hyad.core import (
     BOOL,
@@ -963,3 +960,505 @@ def test_generated_programs(batch, tmp_path, request):
             close(call_c(functions[k], getattr(library, f"p{k}"), *args), want)
         except AssertionError as error:
             raise AssertionError(f"program {k}\n{print_python(p)}\n{functions[k].source}\n{error}") from None
+
+
+# ------------------------------------------------------------------------------------------ the C text
+
+
+def text_of(f, params, **options):
+    return print_c(program(params, f), **options).source
+
+
+def body_of(source):
+    """The statements, stripped and joined."""
+    return " ".join(source[source.rindex("\n{") :].split())
+
+
+XYZ = {"x": REAL, "y": REAL, "z": REAL}
+
+
+@pytest.mark.parametrize(
+    "f, text",
+    [
+        (lambda b, x, y, z: b("+", x, b("+", y, z)), "x + (y + z)"),
+        (lambda b, x, y, z: b("+", b("+", x, y), z), "x + y + z"),
+        (lambda b, x, y, z: b("-", x, b("-", y, z)), "x - (y - z)"),
+        (lambda b, x, y, z: b("*", b("+", x, y), z), "(x + y)*z"),
+        (lambda b, x, y, z: b("/", x, b("*", y, z)), "x/(y*z)"),
+        (lambda b, x, y, z: b("*", b("/", x, y), z), "x/y*z"),
+        (lambda b, x, y, z: b("neg", b("*", x, y)), "-x*y"),
+        (lambda b, x, y, z: b("neg", b("+", x, y)), "-(x + y)"),
+        (lambda b, x, y, z: b("-", x, b("neg", y)), "x - (-y)"),
+        (lambda b, x, y, z: b("*", x, b("neg", y)), "x*(-y)"),
+        (lambda b, x, y, z: b("*", b("neg", x), y), "-x*y"),
+        (lambda b, x, y, z: b("neg", b("neg", x)), "-(-x)"),
+        (lambda b, x, y, z: b("sin", b("+", x, y)), "sin(x + y)"),
+        (lambda b, x, y, z: b("select", b("<", x, y), b("+", x, 1), z), "x < y ? x + 1.0 : z"),
+        (lambda b, x, y, z: b("+", b("select", b("<", x, y), x, y), z), "(x < y ? x : y) + z"),
+        (lambda b, x, y, z: b("and", b("or", b("<", x, y), b("<", y, z)), b("<", x, z)), None),
+        (lambda b, x, y, z: b("not", b("<", x, y)), "!(x < y)"),
+        (lambda b, x, y, z: b("square", b("sin", x)), None),
+    ],
+)
+def test_parentheses(f, text):
+    """As few as C's precedence allows, and none that would change a rounding."""
+    source = text_of(f, XYZ)
+    if text is not None:
+        assert f"return {text};" in source
+
+
+def test_fold_by_form():
+    """Any form of a primitive is taken apart, not only the table's."""
+    from hyad.codegen.c import ADD, ASSIGN, MUL, PRIMARY, UNARY, _form
+
+    assert _form("f({0}, {1})") == (PRIMARY, ((ASSIGN, True), (ASSIGN, True)), ())
+    assert _form("{0} + {1}")[0] == ADD
+    assert _form("{0}*{1} + {2}")[1] == ((MUL, True), (UNARY, False), (MUL, False))
+    assert _form("(double){0}") == (UNARY, ((UNARY, False),), ())
+    assert _form("sqrt({0}*{0} + {1})")[1][0][0] == UNARY
+
+
+def test_named_values_have_lines_of_their_own():
+    def f(b, x, y, z):
+        speed = b("*", x, y, as_="speed")
+        return b("+", b("sin", speed), b("cos", b("*", y, z)))
+
+    assert "const double speed = x*y; return sin(speed) + cos(y*z);" in body_of(text_of(f, XYZ))
+
+
+def test_long_expressions_are_cut():
+    def f(b, x, y, z):
+        t = x
+        for _ in range(60):
+            t = b("+", b("*", t, y), b("sin", z))
+        return t
+
+    source = text_of(f, XYZ)
+    assert max(map(len, source.splitlines())) <= 110
+    assert source.count("const double") > 5
+
+
+def test_literals_read_back():
+    values = [0.1, 1 / 3, 1e-320, -2.5, 2.0, 1e22, 123456789.123456789]
+
+    def f(b, x, y, z):
+        return tuple(b("+", x, v) for v in values)
+
+    source = text_of(f, XYZ)
+    assert [float(m) for m in re.findall(r"= x \+ \(?(-?[\d.e+-]+)\)?;", source)] == values
+    assert "1.0f" in text_of(lambda b, x: b("+", x, 1.0), {"x": REAL}, dtype="f32")
+
+
+SOURCE = Source('(defmodel f [x v]\n  (+ (sin x) "*/ ??/"\n     (get v 0)))', "model.hy", 10)
+
+
+def spanned(b, x, v):
+    whole, sine = Span(SOURCE, 20, 57), Span(SOURCE, 23, 30)
+    a = b("sin", x, as_="a", span=sine)
+    c = b("cos", x, as_="c", span=sine)
+    return b("+", b("*", a, c), b("get", v, 0), as_="y", span=whole)
+
+
+def test_comments_carry_the_source_form():
+    source = text_of(spanned, {"x": REAL, "v": vec(2)})
+    lines = source.splitlines()
+    assert "    const double a = sin(x);  /* (sin x) */" in lines
+    assert "    const double c = cos(x);" in lines, "the same form is not repeated on the next line"
+    assert any(t.endswith('/* (+ (sin x) "* / ? ?/" (get v 0)) */') for t in lines)
+
+
+def test_line_directives():
+    source = text_of(spanned, {"x": REAL, "v": vec(2)}, line_directives=True)
+    lines = source.splitlines()
+    assert lines[lines.index('#line 11 "model.hy"') + 1].startswith("    const double a")
+    assert "#line" not in text_of(spanned, {"x": REAL, "v": vec(2)})
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("step-size", "step_size"),
+        ("x̄", "x_bar"),
+        ("ẋ", "dx"),
+        ("λ", "lambda"),
+        ("Δt", "Deltat"),
+        ("even?", "even_p"),
+        ("x₁", "x1"),
+        ("a->b", "a_to_b"),
+        ("2x", "v2x"),
+        ("*", "star"),
+        ("字", "u5b57"),
+        ("x", "x"),
+    ],
+)
+def test_names(name, text):
+    assert identifier(name) == text
+
+
+def test_names_avoid_what_is_taken():
+    names = Names({"exp", "for"})
+    assert [names.fresh(n) for n in ("x", "x", "exp", "for", "x1", "x̄", "x-bar")] == [
+        "x", "x1", "exp_", "for_", "x1_1", "x_bar", "x_bar1",
+    ]  # fmt: skip
+    names.enter()
+    assert names.fresh("y") == "y"
+    names.leave()
+    assert names.fresh("y") == "y"
+
+
+@needs_cc
+def test_c_words_as_names(tmp_path):
+    params = {
+        "double": REAL,
+        "exp": REAL,
+        "work": vec(N),
+        "out": REAL,
+        "memcpy": REAL,
+        "sin": REAL,
+        "λ": REAL,
+        "in": REAL,
+    }
+
+    def f(b, *xs):
+        t = b("sin", b("exp", xs[0]), as_="return")
+        return b("+", b("+", t, b("get", xs[2], 0)), b("+", xs[1], b("*", xs[4], b("+", xs[6], xs[7]))))
+
+    for name in ("exp", "main", "f", "y0", "class", "lambda"):
+        agree(program(params, f, name=name), (1.0, 2.0, np.ones(2), 3.0, 4.0, 5.0, 6.0, 7.0), folder=tmp_path)
+
+
+# --------------------------------------------------------------------------------------------- memory
+
+
+def count(source, *words):
+    return sum(body_of(source).count(w) for w in words)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        total,
+        matrix,
+        gradient,
+        added_square,
+        maybe_added,
+        rows_of_array,
+        inner_accumulator,
+        undefined_accumulator,
+        added,
+    ],
+)
+def test_no_copy(function):
+    """The common shapes of derivatives are built in the result's memory, without a copy or a workspace."""
+    params = next(params for f, params, _ in TABLE if f is function)
+    fn = print_c(made(function, params))
+    assert count(fn.source, "memcpy", "memmove") == 0
+    assert fn.workspace is None
+
+
+def test_workspace_is_reused():
+    fn = print_c(made(temporaries, VECTOR))
+    assert fn.workspace == "2*n" and not fn.work_static
+    fn = print_c(program({"x": REAL}, lambda b, x: b("get", spill(b, x), 0)))
+    assert fn.workspace == "600" and fn.work_static
+
+
+def spill(b, x):
+    return b.loop(3, [b("zeros", 600, type=vec(600))], lambda c, i, s: ([c("add-at", s, i, x)], []))
+
+
+def test_small_arrays_are_local():
+    fn = print_c(program({"x": REAL}, lambda b, x: b("get", b("array", x, b("sin", x), as_="pair"), 1)))
+    assert "double pair[2] = {x, sin(x)};" in fn.source
+    assert fn.workspace is None
+
+
+def test_size_that_is_not_known_before_the_call():
+    source = Source("(build (get v 0) f)")
+
+    def f(b, v):
+        inner = Build()
+        rows = Var("rows", Arr(REAL, (k := b("get", v, 0),)), None)
+        loop = Loop(k, Var("i", INT), (), (), Block(tuple(inner.binds), (Const(1.0, REAL),)))
+        b.binds.append(Bind((rows,), loop, Span(source, 0, 19)))
+        return b.loop(k, [0.0], lambda c, i, s: ([c("+", s, c("get", rows, i))], []))
+
+    with pytest.raises(CompileError, match="not known before the call") as caught:
+        print_c(program({"v": vec(N, elem=INT)}, f))
+    assert caught.value.span.text == "(build (get v 0) f)"
+
+
+def test_result_sizes():
+    fn = print_c(made(grown, VECTOR))
+    assert [r.dims for r in fn.results] == [("(2*n + 1)",), ("((2*n + 1)/2)",)]
+    k = Var("k", INT, None, True)
+    p = Program("f", (k,), (), region(lambda b: b.build(k, lambda c, i: c("real", i))), (LEAF,), LEAF)
+    assert print_c(p).results[0].dims == ("k",)
+
+
+@needs_cc
+def test_int_parameter_as_size(tmp_path):
+    def f(b, k):
+        w = b.build(k, lambda c, i: c("real", i))
+        return b.loop(k, [0.0], lambda c, i, s: ([c("+", s, c("get", w, i))], []))
+
+    fn = agree(program({"k": INT}, f), (4,), (0,), folder=tmp_path)
+    assert fn.workspace == "(k > 0 ? k : 0)"
+
+
+@needs_cc
+def test_large_tables(tmp_path):
+    def f(b, x):
+        w = b("array", *[float(k) / 7 for k in range(3000)], as_="weights")
+        return b.loop(3000, [0.0], lambda c, i, s: ([c("+", s, c("*", x, c("get", w, i)))], []))
+
+    fn = agree(program({"x": REAL}, f), (0.5,), folder=tmp_path)
+    assert "static const double weights[3000]" in fn.source
+    assert max(map(len, fn.source.splitlines())) <= 110
+
+
+def test_prune_keeps_checks_only():
+    def f(b, x, v):
+        b.loop(3, [x], lambda c, i, s: ([c("sin", s)], []))
+        b.check("in", 3, N, "index 3 is out of range")
+        return x
+
+    p = prune(program({"x": REAL, "v": vec(N)}, f))
+    assert [type(b.op) for b in p.body.binds] == [Check]
+
+
+# --------------------------------------------------------------------------------------------- checks
+
+
+def checked(b, v, k):
+    b.check("in", k, N, "index out of range", span=Span(SOURCE, 0, 5))
+    s = b.loop(N, [0.0], lambda c, i, s: (c.check("<", i, 3, "too long", kind="shape"), ([c("+", s, 1.0)], []))[1])
+    return b("+", s, b("get", v, k))
+
+
+@needs_cc
+def test_checks(tmp_path):
+    p = program({"v": vec(N), "k": INT}, checked)
+    fn = print_c(p)
+    assert fn.fallible and not fn.returns_value
+    assert [c[:2] for c in fn.checks] == [("bounds", "index out of range"), ("shape", "too long")]
+    function, python = compile_c(fn, tmp_path), load_python(p)
+    assert call_c(fn, function, np.ones(2), 1) == [3.0] and python(np.ones(2), 1) == (3.0,)
+    for args, number, error in [((np.ones(2), 2), 1, BoundsError), ((np.ones(2), -1), 1, BoundsError)] + [
+        ((np.ones(4), 0), 2, ModelTypeError)
+    ]:
+        with pytest.raises(Failed) as failed:
+            call_c(fn, function, *args)
+        assert failed.value.args == (number,)
+        with pytest.raises(error) as raised:
+            python(*args)
+        assert raised.value.span is fn.checks[number - 1][2]
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "relation, bad", [("==", (2, 3)), ("<", (3, 3)), ("<=", (4, 3)), ("in", (-1, 3)), ("in", (3, 3))]
+)
+def test_relations(relation, bad, tmp_path):
+    def f(b, i, j):
+        b.check(relation, i, j)
+        return b("+", i, j)
+
+    p = program({"i": INT, "j": INT}, f)
+    fn = print_c(p)
+    function = compile_c(fn, tmp_path)
+    good = (3, 3) if relation in ("==", "<=") else (2, 3)
+    assert call_c(fn, function, *good) == [sum(good)]
+    with pytest.raises(Failed):
+        call_c(fn, function, *bad)
+    with pytest.raises(BoundsError):
+        load_python(p)(*bad)
+
+
+# -------------------------------------------------------------------------------- the rest of the file
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "function", [straight, branches, clauses, gradient, scan, int_arrays, mixed, records, table, logic]
+)
+def test_f32(function, tmp_path):
+    _, params, cases = next(row for row in TABLE if row[0] is function)
+    fn = agree(made(function, params), *cases, folder=tmp_path, dtype="f32")
+    assert "double" not in fn.source
+
+
+MAIN = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "f.h"
+int main(void)
+{
+    double v[3] = {1, 2, 3}, out = 0, *work = malloc(F_WORK(3)*sizeof(double));
+    int failed = f(v, 5, 3, &out, work);
+    printf("%d ", failed);
+    failed = f(v, 1, 3, &out, work);
+    printf("%d %g", failed, out);
+    free(work);
+    return 0;
+}
+"""
+
+
+def emitted(b, v, k):
+    b.check("in", k, N, "k is out of range")
+    w = b.build(N, lambda c, i: c("*", 2.0, c("get", v, i)))
+    x = b("get", w, k)
+    w = b("update", w, k, 0.0)
+    return b.loop(N, [x], lambda c, i, s: ([c("+", s, c("get", w, i))], []))
+
+
+@needs_cc
+def test_source_and_header_in_another_project(tmp_path):
+    fn = print_c(program({"v": vec(N), "k": INT}, emitted, doc="A sum.\nMore."))
+    (tmp_path / "f.c").write_text('#include "f.h"\n' + fn.source)
+    (tmp_path / "f.h").write_text(fn.header)
+    (tmp_path / "main.c").write_text(MAIN)
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"]
+    address = ["-fsanitize=address,undefined"]
+    for extra in ([], address):
+        command = [CC, *flags, *extra, "f.c", "main.c", "-o", "main", "-lm"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        out = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True)
+        assert (out.stdout, out.returncode) == ("1 0 12", 0), out.stderr
+    assert "/* f: A sum." in fn.source
+    assert "1: bounds: k is out of range" in fn.header
+    if shutil.which("g++"):
+        (tmp_path / "main.cpp").write_text('#include "f.h"\nint main() { return 0; }\n')
+        command = ["g++", "-Wall", "-Wextra", "-Werror", "-pedantic", "-c", "main.cpp", "-o", "cpp.o"]
+        assert subprocess.run(command, cwd=tmp_path).returncode == 0
+
+
+CALLER = """
+#include <stdlib.h>
+#include <string.h>
+static void *room(long long bytes) {{ void *p = malloc(bytes > 0 ? bytes : 1); memset(p, 0, bytes); return p; }}
+{prototypes}
+int main(void) {{ {calls} return 0; }}
+"""
+
+
+@needs_cc
+def test_addresses(tmp_path):
+    """Every program of the table, on memory of exactly the size that it asks for, under the address sanitizer."""
+    prototypes, calls, sources = [], [], []
+    for function, params, _ in TABLE:
+        fn = print_c(made(function, params))
+        (tmp_path / f"{fn.name}.c").write_text(fn.source)
+        sources.append(f"{fn.name}.c")
+        prototypes.append(fn.prototype + ";")
+        numbers = {d: 3 for d in fn.dims} | {p.name: 1 for p in fn.params if p.elem == "int" and not p.dims}
+
+        def bytes_of(dims, elem):
+            return f"({'*'.join(map(str, dims)) or 1})*sizeof({fn.ctype(elem)})"
+
+        args = [f"room({bytes_of(p.dims, p.elem)})" if p.dims else "1" for p in fn.params]
+        args += ["3"] * len(fn.dims)
+        if not fn.returns_value:
+            args += [f"room({bytes_of(r.dims, r.elem)})" for r in fn.results]
+        if fn.workspace is not None:
+            args.append(f"room(({fn.workspace})*sizeof(double))")
+        names = "".join(f"const long long {n} = {k}; (void){n}; " for n, k in numbers.items())
+        calls.append(f"{{ {names}{fn.name}({', '.join(args)}); }}")
+    (tmp_path / "main.c").write_text(CALLER.format(prototypes="\n".join(prototypes), calls="\n".join(calls)))
+    flags = ["-std=c99", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    done = subprocess.run(
+        [CC, *flags, "main.c", *sources, "-o", "main", "-lm"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    out = subprocess.run(
+        ["./main"], cwd=tmp_path, capture_output=True, text=True, env={"ASAN_OPTIONS": "detect_leaks=0"}
+    )
+    assert out.returncode == 0, out.stderr
+
+
+def long_program(n):
+    def f(b, x, y):
+        t = x
+        for k in range(n):
+            t = b("*", b("sin", t), y) if k % 2 else b("+", t, b("*", t, x))
+        return t
+
+    return program({"x": REAL, "y": REAL}, f)
+
+
+def test_long_straight_line():
+    """Ten thousand bindings: no recursion, and text in proportion."""
+    short, long = (print_c(long_program(n)).source for n in (1000, 10_000))
+    assert len(long) < 11.5 * len(short)
+    assert load_python(long_program(10_000))(0.1, 0.2) == tuple(evaluate(long_program(10_000), 0.1, 0.2))
+
+
+def test_many_arrays_and_branches():
+    def f(b, v):
+        g = b("zeros", N, type=vec(N))
+        for k in range(1500):
+            x = b("get", v, k % 3)
+            g = b("add-at", g, k % 3, x)
+            g = b.if_(b("<", x, 0.0), lambda c, g=g, x=x: c("add-at", g, 0, x), lambda c, g=g: g)
+        return g
+
+    source = print_c(program(VECTOR, f)).source
+    assert count(source, "memcpy") == 0
+
+
+def test_printer_is_open():
+    """Another target changes the head and the literals by overriding."""
+    from hyad.codegen.c import CPrinter, Expr
+
+    class Device(CPrinter):
+        def prototype(self, fn):
+            return "__device__ " + super().prototype(fn)
+
+        def real_literal(self, value):
+            return Expr(f"R({value!r})")
+
+    source = Device(program({"x": REAL}, lambda b, x: b("+", x, 2.0))).function().source
+    assert "__device__ double f(double x)" in source and "x + R(2.0)" in source
+
+
+def test_python_text_runs_by_itself():
+    p = program(VECTOR, lambda b, v: b("/", total(b, v), 3.0), name="mean-of", doc="The mean.")
+    names = {}
+    exec(print_python(p), names)
+    assert names["mean_of"](np.ones(3)) == (1.0,)
+    assert load_python(p)([1, 2, 3]) == (2.0,)
+
+
+def test_python_is_ieee():
+    p = program({"x": REAL, "y": REAL}, lambda b, x, y: (b("/", x, y), b("exp", x), b("log", y), b("sqrt", x)))
+    got = load_python(p)(-1000.0, 0.0)
+    assert got[:3] == (-np.inf, 0.0, -np.inf) and np.isnan(got[3])
+    assert load_python(p)(1000.0, 1.0)[1] == np.inf
+    assert [type(x) for x in got] == [float] * 4
+
+
+def test_python_shares_no_memory_with_its_arguments():
+    v = np.ones(3)
+    for function in (same_twice, update_then_old):
+        out = load_python(made(function, VECTOR))(v)
+        arrays = [a for a in out if isinstance(a, np.ndarray)]
+        assert not any(np.shares_memory(a, c) for a, c in itertools.combinations([v, *arrays], 2))
+
+
+@pytest.mark.parametrize(
+    "function", [clauses, gradient, maybe_added, scan, table, argument_row], ids=lambda f: f.__name__
+)
+def test_golden(function, golden):
+    params = next(params for f, params, _ in TABLE if f is function)
+    fn = print_c(made(function, params))
+    golden(f"{function.__name__}.c", fn.source)
+
+
+def test_golden_header_and_comments(golden):
+    p = program(
+        {"x": REAL, "v": vec(2)}, spanned, name="spanned", doc="A sine, a cosine, an element.", span=Span(SOURCE, 0, 58)
+    )
+    golden("spanned.c", print_c(p, name="spanned_wave").source)
+    golden("emitted.h", print_c(program({"v": vec(N), "k": INT}, emitted, name="emitted", doc="A sum.")).header)

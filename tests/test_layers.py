@@ -16,13 +16,14 @@ FOLDERS = {"hyad": "hyad", "macros": "hyad.macros", "codegen": "hyad.codegen"}
 
 LAYERS: list[set[str]] = [
     {"hyad.errors"},
-    {"hyad.core", "hyad.forms"},
+    {"hyad.core", "hyad.forms", "hyad.names"},
     {"hyad.layout", "hyad.primitives", "hyad.values"},
     {"hyad.printer", "hyad.reader", "hyad.rewrite"},
-    {"hyad.builder", "hyad.check"},
-    {"hyad.derive", "hyad.forward", "hyad.optimise", "hyad.reverse", "hyad.simplify", "hyad.specialise"},
+    {"hyad.builder"},
+    {"hyad.activity", "hyad.derive", "hyad.forward", "hyad.loops", "hyad.optimise", "hyad.partials", "hyad.reverse"}
+    | {"hyad.simplify", "hyad.specialise"},
     {"hyad.codegen"},
-    {"hyad.model"},
+    {"hyad.checking", "hyad.emit", "hyad.gpu", "hyad.model", "hyad.runtime", "hyad.stages"},
     {"hyad"},
     {"hyad.macros"},
     {"hyad.cli", "hyad.kernel", "hyad.magic", "hyad.repl"},

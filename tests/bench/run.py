@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -34,7 +35,8 @@ def say(text: str) -> None:
 
 
 def failure(reason: Exception) -> str:
-    return str(reason)[:160]
+    """One line about what went wrong, without this machine's paths."""
+    return re.sub(r"(/[\w.+-]+)+/", "", " ".join(str(reason).split()))[:160]
 
 
 def race(
@@ -174,8 +176,11 @@ def main() -> None:
             beaten: dict[str, int] = {}
             for n in problem.sizes[:1] if options.quick else problem.sizes:
                 tables[problem, n] = race(problem, n, chosen, rounds, budget, limit, beaten)
+                write(options.out, tables, {}, None, [], {}, limit)  # a long run that is broken off leaves its tables
     hyad = "hyad" in chosen
     series = swell_series(chosen, options.quick, limit) if "swell" in sections else {}
+    if series:
+        plot_swell(series, options.out.parent)
     wrong: Any = None
     if hyad and "guarded" in sections:
         say("guarded")
@@ -184,8 +189,6 @@ def main() -> None:
         except (TooLong, Failed) as reason:
             wrong = failure(reason)
     costs = overheads(rounds, options.quick) if hyad and "overhead" in sections else {}
-    if series:
-        plot_swell(series, options.out.parent)
     write(options.out, tables, series, wrong, list(guarded.MODES), costs, limit)
     say(f"wrote {options.out}")
 

@@ -34,7 +34,7 @@ class Input:
         return prod(self.shape(n))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """``kind`` is the derivative asked for; its result is flat: value first, rows of a matrix one after the other.
 
