@@ -201,7 +201,7 @@ def compiler() -> tuple[str, ...]:
         words = _words(os.environ.get(variable, ""), variable)
         if words:
             if found := shutil.which(words[0]):
-                return (found, *words[1:])
+                return (os.path.abspath(found), *words[1:])
             what = "is not executable" if os.path.exists(words[0]) else "was not found"
             raise CompileError(
                 f"the C compiler {words[0]!r}, which ${variable} names, {what}",
@@ -209,7 +209,7 @@ def compiler() -> tuple[str, ...]:
             )
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
-            return (found,)
+            return (os.path.abspath(found),)
     from importlib.util import find_spec
 
     zig = find_spec("ziglang")

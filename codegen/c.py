@@ -198,6 +198,7 @@ class CPrinter:
         self.scopes: list[list[Var]] = [[]]  # the keys of ``stable`` that each open C scope declared
         self.indices: set[Var] = set()  # loop indices: never negative
         self.initialised: Buffer | None = None  # declared together with its values
+        self.forms: dict[Any, tuple[str, list[int], list[int]]] = {}  # of primitives, at operand types
         self.support: dict[str, None] = {}
         self.tables: list[str] = []
         self.checks: list[tuple[str, str, Span | None]] = []
@@ -572,24 +573,25 @@ class CPrinter:
     def converted(self, op: Prim) -> tuple[str, list[Expr]]:
         """The form of a primitive and its operands; Int operands of a real one are made real where C would not."""
         types = tuple(type_of(a) for a in op.args)
-        row = PRIMITIVES[op.name]
-        match = row.result(types)
-        wanted = match[0] if match else types
-        template, support = self.primitive(op.name, tuple(wanted))
-        for text in support:
-            self.support[text] = None
-        for k, a in enumerate(op.args):
-            if template.count(f"{{{k}}}") > 1:
-                self.fixed(a)
+        known = self.forms.get((op.name, types))
+        if known is None:
+            match = PRIMITIVES[op.name].result(types)
+            wanted = match[0] if match else types
+            template, support = self.primitive(op.name, wanted)
+            self.support.update(dict.fromkeys(support))
+            again = [k for k in range(len(types)) if template.count(f"{{{k}}}") > 1]
+            promoted = [k for k, (t, w) in enumerate(zip(types, wanted)) if t == INT and w == REAL]
+            known = self.forms[op.name, types] = template, again, promoted
+        template, again, promoted = known
+        for k in again:
+            if op.args[k] in self.pending:
+                self.materialise(op.args[k])
         operands = self.fit(op.args)
-        mixed = REAL in types
-        _, _, operators = _form(template)
-        for k, (t, w) in enumerate(zip(types, wanted)):
-            if t == INT and w == REAL:
-                if isinstance(op.args[k], Const):
-                    operands[k] = self.real_literal(op.args[k].value)
-                elif operators and not mixed:
-                    operands[k] = Expr(f"({self.ctype(REAL)}){operands[k].at(UNARY)}", UNARY, operands[k].reads)
+        for k in promoted:
+            if isinstance(op.args[k], Const):
+                operands[k] = self.real_literal(op.args[k].value)
+            elif REAL not in types and _form(template)[2]:
+                operands[k] = Expr(f"({self.ctype(REAL)}){operands[k].at(UNARY)}", UNARY, operands[k].reads)
         return template, operands
 
     def prim(self, bind: Bind, op: Prim) -> None:
@@ -1008,6 +1010,8 @@ class CPrinter:
         index = self.names.fresh(op.index.name)
         self.value[op.index] = Expr(index)
         self.indices.add(op.index)
+        for move in self.plan.early[op.body].values():
+            self.copy(move.source, move.target)
         self.statements(op.body, {})
         self.span = span
         todo = []

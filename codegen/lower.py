@@ -25,6 +25,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+import itertools
 from typing import Any, Union
 
 import numpy as np
@@ -222,6 +224,13 @@ def prune(program: Program) -> Program:
 # --------------------------------------------------------------------------------------------- liveness
 
 
+def saved_first(op: Loop) -> frozenset[int]:
+    """The stacked results that are an array accumulator as it was: they are copied before the body changes it."""
+    n = len(op.accs)
+    arrays = {acc for acc in op.accs if isinstance(acc.type, Arr)}
+    return frozenset(k for k in range(n, len(op.body.results)) if op.body.results[k] in arrays)
+
+
 class Liveness:
     """What is read after a binding: its block's later bindings and results, and, in a loop, the next iteration.
 
@@ -243,8 +252,8 @@ class Liveness:
         found += [d for a in found for d in type_atoms(a.type) if d in self.carried]  # strides are read with it
         return found
 
-    def _walk(self, block: Block, live: set[Var]) -> None:
-        live.update(self._tracked(block.results))
+    def _walk(self, block: Block, live: set[Var], early: frozenset[int] = frozenset()) -> None:
+        live.update(self._tracked(r for k, r in enumerate(block.results) if k not in early))
         for bind in reversed(block.binds):
             op = bind.op
             live.difference_update(bind.vars)
@@ -262,7 +271,7 @@ class Liveness:
                 free = {v: None for v in free_vars(op.body) if v is not op.index and v not in op.accs}
                 self.free[op.body] = free
                 live.update(self._tracked(free))
-                self._walk(op.body, set(live))
+                self._walk(op.body, set(live), saved_first(op))
             live.update(self._tracked(atoms_of(op)))
 
 
@@ -415,7 +424,8 @@ class Plan:
 
     ``place``: where each array variable lies. ``in_place``: the ``update``s and ``add-at``s that need no copy.
     ``copies``: the accumulators (their numbers) of a loop that start as a copy. ``moves``: the copies at the end of a
-    block; ``moved``: for each block, which of its results need one. ``declare``: the buffers to declare before a
+    block; ``moved``: for each block, which of its results need one; ``early``: the copies at the start of a loop's body,
+    by the stacked result that each is. ``declare``: the buffers to declare before a
     binding. ``pools``: for each size of workspace piece (the element type and the size), how many there are.
     """
 
@@ -428,6 +438,7 @@ class Plan:
     copies: dict[Bind, set[int]] = field(default_factory=dict)
     moves: dict[Block, list[Move]] = field(default_factory=dict)
     moved: dict[Block, set[int]] = field(default_factory=dict)
+    early: dict[Block, dict[int, Move]] = field(default_factory=dict)
     declare: dict[Bind, list[Buffer]] = field(default_factory=dict)
     results: list[Buffer | None] = field(default_factory=list)
     pools: dict[Any, int] = field(default_factory=dict)
@@ -552,7 +563,7 @@ class _Planner:
 
     # ---------------------------------------------------------------------------- walk
 
-    def block(self, block: Block) -> None:
+    def block(self, block: Block, early: frozenset[int] = frozenset()) -> None:
         for bind in block.binds:
             t = self.tick()
             op = bind.op
@@ -564,8 +575,9 @@ class _Planner:
                 self.loop(bind, op, block, t)
             self.ends[bind] = self.time + 3
         t = self.tick()
-        for r in block.results:
-            self.use(r, t)
+        for k, r in enumerate(block.results):
+            if k not in early:
+                self.use(r, t)
 
     def prim(self, bind: Bind, op: Prim, block: Block, t: int) -> None:
         plan, args = self.plan, op.args
@@ -698,7 +710,10 @@ class _Planner:
             self.bind_to(bind.vars[k], Place(stacked[k]))
         self.mark_aligned(op, t, stacked)
         start = self.time + 3
-        self.block(op.body)
+        early = saved_first(op)
+        for k in early:
+            self.use(op.body.results[k], start)
+        self.block(op.body, early)
         end = self.time
         moves = plan.moves[op.body] = []
         moved = plan.moved[op.body] = set()
@@ -711,14 +726,17 @@ class _Planner:
             if outer.last < plan.root(result).born and self.settle(result, plan.of(acc), start):
                 continue
             later.append((k, Move(plan.of(result), plan.of(acc))))
+        plan.early[op.body] = {}
         for k, buffer in stacked.items():
             result = op.body.results[k]
-            if isinstance(type_of(result), Arr):
+            buffer.last = max(buffer.last, end)
+            if k in early:
+                plan.early[op.body][k] = Move(plan.of(result), Place(buffer, (op.index,)))
+            elif isinstance(type_of(result), Arr):
                 target = Place(buffer, (op.index,))
                 if not self.settle(result, target, start):
                     moves.append(Move(plan.of(result), target))
                     moved.add(k)
-            buffer.last = max(buffer.last, end)
         moved.update(k for k, _ in later)
         moves += self.in_parallel(later, bind, op, block, t)
         for k in range(n):
@@ -770,6 +788,7 @@ class _Planner:
             if buffer.home is None:
                 plan.declare.setdefault(buffer.bind, []).append(buffer)
         free: dict[Any, list[int]] = {}
+        order = itertools.count()
         room = LOCAL_REALS
 
         def place(buffer: Buffer) -> None:
@@ -795,22 +814,23 @@ class _Planner:
                 plan.pools[key] = number + 1
             buffer.slot = (key, number)
 
+        def release(buffer: Buffer) -> None:
+            key, number = buffer.slot
+            free[key].append(number)
+
         def visit(block: Block) -> None:
-            here: list[Buffer] = []
+            here: list[tuple[int, int, Buffer]] = []  # a heap: the next to die first
             for bind in block.binds:
                 for buffer in plan.declare.get(bind, ()):
                     place(buffer)
                     if buffer.slot is not None:
-                        here.append(buffer)
+                        heappush(here, (buffer.last, next(order), buffer))
                 for inner in blocks_of(bind.op):
                     visit(inner)
-                if here:
-                    end = self.ends[bind]
-                    for buffer in [b for b in here if b.last <= end]:
-                        free[buffer.slot[0]].append(buffer.slot[1])
-                        here.remove(buffer)
-            for buffer in here:
-                free[buffer.slot[0]].append(buffer.slot[1])
+                while here and here[0][0] <= self.ends[bind]:
+                    release(heappop(here)[2])
+            for _, _, buffer in here:
+                release(buffer)
 
         visit(program_body)
 

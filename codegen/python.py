@@ -12,7 +12,7 @@ import builtins
 import keyword
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -257,15 +257,22 @@ class _Printer:
         count = self.atom(op.count)
         self.emit(f"for {self.bind(op.index)} in range({count}):")
         self.depth += 1
+        early = self.plan.early[op.body]
+        rows = [k for k in range(n, len(bind.vars)) if k not in early]
+        self.stack(bind, op, early)
         self.block(op.body)
-        for v, r in zip(bind.vars[n:], op.body.results[n:]):
-            self.emit(f"{self.value[v]}[{self.value[op.index]}] = {self.atom(r)}")
+        self.stack(bind, op, rows)
         moved = self.plan.moved[op.body]
         values = [self.result(r, k in moved, op.accs[k].type) for k, r in enumerate(op.body.results[:n])]
-        if n:
-            self.emit(f"{', '.join(self.value[a] for a in op.accs)} = {', '.join(values)}")
+        changed = [(self.value[a], v) for a, v in zip(op.accs, values) if self.value[a] != v]
+        if changed:
+            self.emit(f"{', '.join(a for a, _ in changed)} = {', '.join(v for _, v in changed)}")
         elif self.lines[-1].endswith(":"):
             self.emit("pass")
         self.depth -= 1
         for acc, v in zip(op.accs, bind.vars):
             self.value[v] = self.value[acc]
+
+    def stack(self, bind: Bind, op: Loop, which: Iterable[int]) -> None:
+        for k in which:
+            self.emit(f"{self.value[bind.vars[k]]}[{self.value[op.index]}] = {self.atom(op.body.results[k])}")

@@ -16,6 +16,7 @@ An argument that does not fit never raises here: the stub gives all it holds bac
 
 from __future__ import annotations
 
+import keyword
 import re
 import sys
 
@@ -782,6 +783,8 @@ class _Stub:
             extra += self.low()
             methods += '  {"low", (void *)hyad_low, 0x0008},\n'
         names = [p.name for p in fn.params] if all(isinstance(t, Leaf) for t in self.ins) else []
+        if any(keyword.iskeyword(name) or not name.isascii() for name in names):  # inspect.signature could not read it
+            names = []
         names = names or [f"argument{k + 1}" for k in range(len(self.ins))]
         signature = ", ".join([*names, *["/"] * bool(names), *["*, out=None"] * self.takes_out])
         return MODULE_TEXT % {

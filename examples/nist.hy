@@ -22,6 +22,7 @@ https://www.itl.nist.gov/div898/strd/nls/nls_main.shtml; each file in examples/n
 (import re)
 (import sys)
 (import time)
+(import unicodedata [combining])
 
 (import hyad)
 (import hyad.codegen [build])
@@ -171,12 +172,14 @@ https://www.itl.nist.gov/div898/strd/nls/nls_main.shtml; each file in examples/n
     (. (min self.fits :key (fn [found] found.cost)) x))
 
   (defn __str__ [self]
-    (setv data self.dataset)
-    (.join "\n"
-      [(.format "{:<10}{:<19}{:>17}{:>19}{:>9}{:>9}" data.name (+ data.level " difficulty") "fitted" "certified"
-                "start 1" "start 2")
-       #* (lfor [i [value certified #* agree]] (enumerate (zip (.best self) data.certified #* self.digits))
-            (.format "  b{:<26}{:>17.10E}{:>19.10E}{:>9.1f}{:>9.1f}" (+ i 1) value certified #* agree))])))
+    (.join "\n" (gfor [i [value certified #* agree]]
+                      (enumerate (zip (.best self) self.dataset.certified #* self.digits))
+                   (.format "{:<10}{:<9}b{:<2}{:>20.10E}{:>20.10E}{:>9.1f}{:>9.1f}"
+                            #* (if i ["" ""] [self.dataset.name self.dataset.level])
+                            (+ i 1) value certified #* agree)))))
+
+(setv HEAD (.format "{:<10}{:<12}{:>20}{:>20}{:>9}{:>9}" "problem" "level" "fitted" "certified"
+                   "digits 1" "digits 2"))
 
 (defn verdict [judged]
   "What the fits are worth, in lines of text, and whether all agree to six digits."
@@ -200,19 +203,25 @@ https://www.itl.nist.gov/div898/strd/nls/nls_main.shtml; each file in examples/n
 
 (defn beside [left right [width 48]]
   "Two texts in columns; a longer line is cut."
-  (defn cell [line] (if (> (len line) width) (+ (cut line (- width 1)) "…") (.ljust line width)))
+  (defn cell [line]
+    (setv marks (sum (map (fn [c] (bool (combining c))) line)))   ; the bar of b̄ takes no room of its own
+    (if (> (- (len line) marks) width) (+ (cut line (- width 1)) "…") (.ljust line (+ width marks))))
   (.join "\n" (gfor [l r] (zip-longest (.splitlines left) (.splitlines right) :fillvalue "")
                  (.rstrip (+ (cell l) "  " (cell r))))))
 
-(defn titled [name stage]
-  (setv text (.strip (hyad.show stage name)))
-  (+ (.ljust (+ "-- " name " ") 48 "-") "\n" text))
+(defn stage [title model name]
+  (+ (.ljust (+ "-- " title " ") 48 "-") "\n" (.strip (hyad.show model name))))
 
-(defn stages [model]
-  "One model from the source to C, in columns."
-  (.join "\n" [(beside (titled "anf" model) (titled "simplified" model))
-               (beside (titled "forward" model) (titled "reverse" model))
-               (titled "c" model)]))
+(defn stages [model wrt]
+  "One model from the source to C, in two columns; of the C file the function alone."
+  (setv gradient (hyad.grad model :wrt wrt)
+        left [(stage "anf" model "anf") (stage "reverse" model "reverse")]
+        right [(stage "forward" model "forward") (stage "simplified gradient" gradient "simplified")]
+        c (hyad.show gradient "c"))
+  (.join "\n" [(hyad.show model "source")
+               (beside (.join "\n" left) (.join "\n" right))
+               "-- c -------------------------------------------"
+               (.strip (cut c (+ 2 (.rindex c "*/\n" 0 (.index c "\n{"))) None))]))
 
 (defn draw [judged path]
   "Observations and fitted curves of the problems with one predictor, into an image file."
@@ -273,10 +282,10 @@ https://www.itl.nist.gov/div898/strd/nls/nls_main.shtml; each file in examples/n
   "Fit, print, judge; 0 if every fit agrees with NIST to six digits, 1 if not."
   (setv [chosen files] (options argv))
   (when (not chosen.all)
-    (print (stages misra1a) :end "\n\n"))
+    (print (stages misra1a #("b1" "b2")) :end "\n\n"))
   (setv paths (dfor path files path.stem path)
         judged (lfor name (with-progress (list paths)) (Judged (Dataset (get paths name)))))
-  (for [j judged] (print j))
+  (print (.join "\n" [HEAD #* (map str judged)]))
   (setv [lines agreed] (verdict judged))
   (print (.join "\n" ["" #* lines]))
   (setv plot (or chosen.plot (when (importlib.util.find-spec "matplotlib") (Path "nist.png"))))

@@ -35,7 +35,9 @@ from .core import (
     binders_of,
     blocks_of,
     free_vars,
+    substitute,
 )
+from .dead import tidy
 from .errors import HyadError, ModelTypeError, Span
 from .primitives import PRIMITIVES
 from .rewrite import rewrite
@@ -145,9 +147,6 @@ class Builder:
                 break
             k -= 1
         return self.scopes[k]
-
-    def at(self, scope: Scope) -> int:
-        return self.scopes.index(scope)
 
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:
@@ -589,7 +588,7 @@ class Builder:
         if any(not terms and c != 0 for c, terms in differences):
             return self.get(base, *indices)
         below = self.definitions.get(base) if type(base) is Var else None
-        if op.name == "update" and below is not None and below.name == "zeros" and len(indices) == type_of(base).rank:
+        if below is not None and below.name == "zeros" and len(indices) == type_of(base).rank:
             if len(at) == len(indices):  # an element of a one-hot array
                 hit: Atom = TRUE
                 for i, j in zip(indices, at):
@@ -741,8 +740,10 @@ class Builder:
         index_name: str = "i",
         acc_names: Sequence[str] = (),
         given: bool = False,
+        pruned: bool = False,
     ) -> tuple[Var, ...]:
-        """A ``Loop``: ``body(i, *accs)`` builds one iteration and returns (next accumulators, what is stacked)."""
+        """A ``Loop``: ``body(i, *accs)`` builds one iteration and returns (next accumulators, what is stacked);
+        ``pruned``: what these do not need is dropped at once."""
         index = Var(index_name, INT, self.span, True)
         self.counts[index] = count
         accs = tuple(
@@ -755,11 +756,51 @@ class Builder:
             scope.facts.append(affine_add(self.affine(count), (1, {}), -1))
             following, stacked = body(index, *accs)
         block = self.close(scope, (*following, *stacked))
+        if pruned:
+            block = tidy(block)
+        same = [k for k, (a, r) in enumerate(zip(accs, following)) if r is a]
+        if same and not self.plain:  # an accumulator that no iteration changes is what it was at first
+            kept = [k for k in range(len(accs)) if k not in same]
+            block = substitute(block, {accs[k]: inits[k] for k in same})
+            block = Block(block.binds, (*(block.results[k] for k in kept), *block.results[len(accs) :]))
+            all_names = [*names, *[""] * (len(accs) + len(stacked) - len(names))]
+            names = [all_names[k] or "t" for k in (*kept, *range(len(accs), len(all_names)))]
+            out = list(self.finish(count, index, [inits[k] for k in kept], [accs[k] for k in kept], block, scope, names, given)) if block.results or has_checks(block) else []
+            for k in same:
+                out.insert(k, inits[k])
+            return tuple(out)
+        return self.finish(count, index, inits, accs, block, scope, names, given)
+
+    def finish(
+        self,
+        count: Atom,
+        index: Var,
+        inits: Sequence[Atom],
+        accs: Sequence[Var],
+        block: Block,
+        scope: Scope,
+        names: Sequence[str],
+        given: bool,
+    ) -> tuple[Var, ...]:
+        """Emit a finished loop: outside the loops around that do not change it."""
+        stacked = block.results[len(accs) :]
+        accs = tuple(accs)
         outs = []
         for r in stacked:
             t = self.type_outside(type_of(r), scope)
             outs.append(Arr(t, (count,)) if isinstance(t, Scalar) else Arr(t.elem, (count, *t.dims)))
-        return self.emit(Loop(count, index, tuple(inits), accs, block), (*(a.type for a in accs), *outs), names, given)
+        op = Loop(count, index, tuple(inits), accs, block)
+        home = self.scopes[-1]
+        if not self.plain and home.index is not None and not has_checks(block):
+            fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in inits]
+            reads = [op.count, *(z for z, new in zip(inits, fresh) if not new), *free_vars(block)]
+            outer = self.home(reads)
+            if outer is not home:
+                with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros
+                    inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(inits, fresh)]
+                home, op = outer, Loop(count, index, tuple(inits), accs, block)
+        with self.inside(home):
+            return self.emit_region(op, (*(a.type for a in accs), *outs), names, given)
 
     def build(
         self, count: Atom, body: Callable[[Atom], Atom], hint: str | None = None, given: bool = False, index_name="i"

@@ -343,3 +343,25 @@ def all_binds(block: Block) -> Iterator[Bind]:
 def size(block: Block) -> int:
     """The number of bindings, regions included: the measure of every linearity claim."""
     return sum(1 for _ in all_binds(block))
+
+
+def substitute(block: Block, table: dict[Var, Atom]) -> Block:
+    """A block with some of its free variables replaced; types keep their sizes."""
+
+    def atom(a: Atom) -> Atom:
+        return table.get(a, a) if type(a) is Var else a
+
+    def one(bind: Bind) -> Bind:
+        op = bind.op
+        if type(op) is Prim:
+            op = Prim(op.name, tuple(map(atom, op.args)))
+        elif type(op) is If:
+            op = If(atom(op.cond), substitute(op.then, table), substitute(op.orelse, table))
+        elif type(op) is Loop:
+            op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), op.accs, substitute(op.body, table))
+        else:
+            assert type(op) is Check
+            op = Check(op.relation, atom(op.a), atom(op.b), op.message, op.kind)
+        return Bind(bind.vars, op, bind.span)
+
+    return Block(tuple(map(one, block.binds)), tuple(map(atom, block.results)))

@@ -245,7 +245,7 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
         raise DerivativeError(
             f"`{name}` needs a function that gives a number; this gives {shape}", span, "use jacobian"
         )
-    results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt)
+    results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor)
     b.span = span
     grads = mirror(traced.trees, bars)
     return TupleValue((results[0], grads)) if with_value else grads
@@ -262,7 +262,12 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     """
     b, span = sp.b, sp.b.span
     at = positions(sp, derived, len(args))
-    traced = trace(sp, derived, args, at)
+    size = extent([a for k in at if not isinstance(args[k], FUNCTIONS) for a in flatten(args[k], span)[0]])
+    factor, sp.factor = sp.factor, symmetric and (size is None or size > DIRECTIONS)
+    try:
+        traced = trace(sp, derived, args, at)
+    finally:
+        sp.factor = factor
     if isinstance(traced, Pointwise):
         return traced
     for r in traced.block.results:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from .builder import Affine, Builder, Rebuild, affine_add, affine_key, has_checks, negated, type_of
 from .core import (
     INT,
+    REAL,
     Arr,
     Atom,
     Bind,
@@ -18,15 +19,19 @@ from .core import (
     Loop,
     Prim,
     Program,
+    Scalar,
     Var,
     all_binds,
     atoms_of,
     blocks_of,
     free_vars,
+    substitute,
     type_atoms,
 )
+from .dead import tidy
 from .primitives import PRIMITIVES
 
+EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 CHEAP = 4  # in additions: a body that costs no more is computed again rather than stored
 
 
@@ -192,7 +197,7 @@ def merge_into(binds: list[Bind], k: int) -> bool:
         op = bind.op
         if type(op) is Loop and same_count(op.count, one.count) and not has_checks(op.body):
             width, other = len(one.accs), len(op.accs)
-            body = rename(op.body, {op.index: one.index})
+            body = substitute(op.body, {op.index: one.index})
             r1, r2 = one.body.results, body.results
             loop = Loop(
                 one.count,
@@ -216,28 +221,6 @@ def merge_into(binds: list[Bind], k: int) -> bool:
 
 def same_count(a: Atom, b: Atom) -> bool:
     return a is b or (type(a) is Const and type(b) is Const and a.value == b.value)
-
-
-def rename(block: Block, table: dict[Var, Var]) -> Block:
-    """A block with some of its free variables replaced."""
-
-    def atom(a: Atom) -> Atom:
-        return table.get(a, a) if type(a) is Var else a
-
-    def one(bind: Bind) -> Bind:
-        op = bind.op
-        if type(op) is Prim:
-            op = Prim(op.name, tuple(map(atom, op.args)))
-        elif type(op) is If:
-            op = If(atom(op.cond), rename(op.then, table), rename(op.orelse, table))
-        elif type(op) is Loop:
-            op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), op.accs, rename(op.body, table))
-        else:
-            assert type(op) is Check
-            op = Check(op.relation, atom(op.a), atom(op.b), op.message, op.kind)
-        return Bind(bind.vars, op, bind.span)
-
-    return Block(tuple(map(one, block.binds)), tuple(map(atom, block.results)))
 
 
 # ----------------------------------------------------------------------------- one-hot normalisation
@@ -346,6 +329,167 @@ class OneHot(Rebuild):
         self.here[op.index] = at
         self.here.update(zip(op.accs, accs))
         return list(self.block(op.body))
+
+
+# ---------------------------------------------------------------------------------- fission, expansion
+
+
+class Fission(Rebuild):
+    """Takes a loop inside another apart into loops that do not need one another, so that those that the outer loop
+    does not change can leave it. ``fuse_siblings`` joins again what stays.
+
+    ``(build m (fn [j] (loop n (fn [i] #((f i) (g i j))))))``  =>  ``a = (build n f)`` before the outer loop.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.depth = 0
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is not Loop:
+            self.copy(bind)
+            return
+        groups = independent(op) if self.depth and not has_checks(op.body) else []
+        self.depth += 1
+        if len(groups) > 1:
+            for group in groups:
+                self.part(op, bind, group)
+        else:
+            self.copy(bind)
+        self.depth -= 1
+
+    def part(self, op: Loop, bind: Bind, group: list[int]) -> None:
+        b, width = self.b, len(op.accs)
+        accs = [k for k in group if k < width]
+
+        def body(i: Atom, *atoms: Atom):
+            self.here[op.index] = i
+            self.here.update(zip([op.accs[k] for k in accs], atoms))
+            self.block(slice_of(op.body, [op.body.results[k] for k in group]))
+            results = self.atoms([op.body.results[k] for k in group])
+            return results[: len(accs)], results[len(accs) :]
+
+        out = b.loop(
+            self.atom(op.count),
+            self.atoms([op.inits[k] for k in accs]),
+            body,
+            [bind.vars[k].name for k in group],
+            op.index.name,
+            [op.accs[k].name for k in accs],
+            bind.vars[group[0]].given,
+            pruned=True,
+        )
+        b.span = bind.span
+        self.here.update(zip([bind.vars[k] for k in group], out))
+
+
+def slice_of(block: Block, results: Sequence[Atom]) -> Block:
+    """The bindings of a block that some of its results need."""
+    return tidy(Block(block.binds, tuple(results)))
+
+
+def independent(op: Loop) -> list[list[int]]:
+    """The results of a loop's body in groups that share no accumulator."""
+    count, accs = len(op.body.results), set(op.accs)
+    group = list(range(count))
+    needs: dict[Atom, set[Var]] = {}
+
+    def find(k: int) -> int:
+        while group[k] != k:
+            k = group[k]
+        return k
+
+    def accumulators(vars: set[Var]) -> set[Var]:
+        wanted = set()
+        for v in vars:
+            wanted |= {v} if v in accs else needs.get(v, set())
+        return wanted
+
+    for bind in op.body.binds:
+        inner = bind.op
+        if type(inner) is Loop and len(bind.vars) > 1:
+            for part in independent(inner):
+                body = slice_of(inner.body, [inner.body.results[k] for k in part])
+                inits = [inner.inits[k] for k in part if k < len(inner.accs)]
+                wanted = accumulators({a for a in (inner.count, *inits) if type(a) is Var} | set(free_vars(body)))
+                for k in part:
+                    needs[bind.vars[k]] = wanted
+        else:
+            wanted = accumulators(reads(bind))
+            for v in bind.vars:
+                needs[v] = wanted
+    position = {a: k for k, a in enumerate(op.accs)}
+    for k, r in enumerate(op.body.results):
+        for a in {r} & accs | needs.get(r, set()) if type(r) is Var else ():
+            x, y = find(k), find(position[a])
+            if x != y:
+                group[max(x, y)] = min(x, y)
+    found: dict[int, list[int]] = {}
+    for k in range(count):
+        found.setdefault(find(k), []).append(k)
+    return list(found.values())
+
+
+class Expand(Rebuild):
+    """Costly values of an inner loop's iterations that the outer loop does not change are computed before it, into an
+    array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.tables: dict[Var, tuple[Atom, Var]] = {}
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop:
+            inside = set(op.accs) | {op.index}
+            for inner in all_binds(op.body):
+                inside.update(inner.vars)
+            for inner in op.body.binds:
+                if type(inner.op) is Loop:
+                    self.prepare(inner.op, inside)
+            self.b.span = bind.span
+        elif bind.vars and bind.vars[0] in self.tables:
+            table, index = self.tables[bind.vars[0]]
+            self.here[bind.vars[0]] = self.b.get(table, self.atom(index), hint=bind.vars[0].name)
+            return
+        self.copy(bind)
+
+    def prepare(self, loop: Loop, inside: set[Var]) -> None:
+        """Build the tables of one inner loop, if its trip count is known outside."""
+        if type(loop.count) is Var and loop.count in inside or has_checks(loop.body):
+            return
+        chosen = invariants(loop, inside)
+        if not chosen:
+            return
+
+        def body(i: Atom):
+            self.here[loop.index] = i
+            return (), self.block(slice_of(loop.body, chosen))
+
+        arrays = self.b.loop(self.atom(loop.count), (), body, [v.name for v in chosen], loop.index.name, pruned=True)
+        for v, table in zip(chosen, arrays):
+            self.tables[v] = (table, loop.index)
+
+
+def invariants(loop: Loop, inside: set[Var]) -> list[Var]:
+    """The costly scalars at the top of an inner loop's body that depend on its index and on nothing else inside the
+    outer loop, and that something else there reads."""
+    cost: dict[Var, int] = {loop.index: 0}
+    fixed: list[Var] = []
+    wanted: set[Atom] = set(loop.body.results)
+    for bind in loop.body.binds:
+        op = bind.op
+        if type(op) is Prim and isinstance(bind.vars[0].type, Scalar):
+            needs = [a for a in op.args if type(a) is Var and a in inside]
+            if all(a in cost for a in needs) and op.name not in ("update", "add-at", "undef"):
+                row = PRIMITIVES.get(op.name)
+                cost[bind.vars[0]] = (row.cost if row else 0) + sum(cost[a] for a in needs)
+                fixed.append(bind.vars[0])
+                continue
+        wanted |= reads(bind)
+    return [v for v in fixed if v in wanted and cost[v] >= EXPANDED and v.type == REAL]
 
 
 # -------------------------------------------------------------------------------- stores for additions

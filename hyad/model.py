@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .check import check_after
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree
 from .errors import BoundsError, CompileError, HyadError, ModelTypeError, ReadError, Source, Span
 from .forms import Form, read_forms, unparse
@@ -191,7 +192,7 @@ class Model:
     def _program(self, specs: Sequence[Spec], plain: bool) -> Program:
         made = Specialiser(plain)
         try:
-            return made.program(self.value, specs, self.name, self.span, self.__doc__)
+            return check_after("specialise", made.program(self.value, specs, self.name, self.span, self.__doc__))
         finally:
             self._globals |= made.globals_read
 

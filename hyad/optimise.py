@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from .dead import dead_code, tidy
 from .builder import Builder, Rebuild, type_of
+from .check import check_after
 from .core import (
     Arr,
     Atom,
@@ -28,101 +30,12 @@ from .core import (
     size,
     type_atoms,
 )
-from .loops import Fuse, OneHot, assign, fuse_siblings
+from .loops import Expand, Fission, Fuse, OneHot, assign, fuse_siblings
 
 Pass = Callable[[Program], Program]
 
 #: A loop of known trip count is written out if that makes at most so many bindings.
 UNROLL = 400
-
-
-# ------------------------------------------------------------------------------------------- dead code
-
-
-def dead_code(program: Program) -> Program:
-    """Drops what no result needs: bindings, results of branches, accumulators and stacked arrays of loops.
-
-    ``t = (sin x); r = x``  =>  ``r = x``. A ``Check`` stays, and so does a loop or branch that holds one.
-    Design decision: one backward walk with liveness of single results, so that a loop that a derivative stacks all
-    its accumulators in costs nothing where the backward code wants none.
-    """
-    live: set[Var] = set()
-    for r in program.body.results:
-        if type(r) is Var:
-            live.add(r)
-    for p in program.params:
-        live.update(d for d in type_atoms(p.type) if type(d) is Var)
-    return replace(program, body=prune(program.body, live, program.body.results))
-
-
-def need(live: set[Var], atoms: Sequence[Atom]) -> None:
-    for a in atoms:
-        if type(a) is Var:
-            live.add(a)
-
-
-def prune(block: Block, live: set[Var], results: Sequence[Atom]) -> Block:
-    """A block with only the bindings that ``live`` variables need; ``live`` grows by what they read."""
-    kept: list[Bind] = []
-    for bind in reversed(block.binds):
-        op = bind.op
-        if type(op) is Prim:
-            if bind.vars[0] not in live:
-                continue
-            need(live, op.args)
-        elif type(op) is Check:
-            need(live, (op.a, op.b))
-        elif type(op) is If:
-            at = [k for k, v in enumerate(bind.vars) if v in live]
-            if not at and not effects(op):
-                continue
-            blocks = []
-            for inner in (op.then, op.orelse):
-                chosen = tuple(inner.results[k] for k in at)
-                need(live, chosen)
-                blocks.append(prune(inner, live, chosen))
-            need(live, (op.cond,))
-            bind = Bind(tuple(bind.vars[k] for k in at), If(op.cond, *blocks), bind.span)
-        elif type(op) is Loop:
-            pruned = prune_loop(bind, op, live)
-            if pruned is None:
-                continue
-            bind = pruned
-        for v in bind.vars:
-            need(live, type_atoms(v.type))
-        kept.append(bind)
-    return Block(tuple(reversed(kept)), tuple(results))
-
-
-def prune_loop(bind: Bind, op: Loop, live: set[Var]) -> Bind | None:
-    width = len(op.accs)
-    wanted = {k for k, v in enumerate(bind.vars) if v in live}
-    if not wanted and not effects(op):
-        return None
-    while True:  # an accumulator is needed if a needed result of the body reads it
-        inner = set(live)
-        need(inner, [op.body.results[k] for k in sorted(wanted)])
-        body = prune(op.body, inner, op.body.results)
-        more = {k for k, a in enumerate(op.accs) if a in inner} - wanted
-        if not more:
-            break
-        wanted |= more
-    live |= inner
-    at = sorted(wanted)
-    accs = [k for k in at if k < width]
-    body = Block(body.binds, tuple(op.body.results[k] for k in at))
-    need(live, (op.count, *(op.inits[k] for k in accs)))
-    loop = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
-    return Bind(tuple(bind.vars[k] for k in at), loop, bind.span)
-
-
-def effects(op: If | Loop) -> bool:
-    """Whether a check stands inside."""
-    for block in blocks_of(op):
-        for bind in block.binds:
-            if type(bind.op) is Check or (type(bind.op) in (If, Loop) and effects(bind.op)):
-                return True
-    return False
 
 
 # -------------------------------------------------------------------------------------------- unrolling
@@ -192,6 +105,18 @@ def rebuild(program: Program, make: Callable[[Builder], Rebuild]) -> Program:
     return replace(program, body=Block(b.block(), results))
 
 
+def fission(program: Program) -> Program:
+    return rebuild(program, Fission) if nested_loops(program) else program
+
+
+def expand(program: Program) -> Program:
+    return rebuild(program, Expand) if nested_loops(program) else program
+
+
+def nested_loops(program: Program) -> bool:
+    return any(type(inner.op) is Loop for loop in loops(program) for inner in all_binds(loop.body))
+
+
 def loops(program: Program) -> list[Loop]:
     return [bind.op for bind in all_binds(program.body) if type(bind.op) is Loop]
 
@@ -213,11 +138,16 @@ PIPELINE: list[Pass] = [
     dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
-    one_hot,  # before fusion: the loops that vanish need none
+    assign,  # what is added once is stored: adjoints become builds
+    fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
     dead_code,
     fuse,
     dead_code,
-    assign,  # what is added once is stored: more arrays become builds
+    one_hot,  # loops that vanish
+    dead_code,
+    expand,  # values of inner iterations that an outer loop does not change leave it as well
+    dead_code,
+    assign,
     fuse,
     dead_code,
     fuse_siblings,
@@ -227,7 +157,7 @@ PIPELINE: list[Pass] = [
 
 def optimise(program: Program, passes: Sequence[Pass] = PIPELINE) -> Program:
     for p in passes:
-        program = p(program)
+        program = check_after(p.__name__, p(program))
     return program
 
 

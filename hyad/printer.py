@@ -67,7 +67,7 @@ def used_names(block: Block) -> set[str]:
         elif isinstance(op, Check):
             names.add(CHECKS[op.relation])
         names.update(a.name for a in atoms_of(op) if isinstance(a, Global))
-    return names | {"len", "shape", "get"}
+    return names | {"len", "shape", "get", "_"}
 
 
 #: How a check is written.

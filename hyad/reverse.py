@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .activity import activity, differentiable
-from .builder import ZERO, Builder, Rebuild, is_zero, type_of
+from .builder import ONE, ZERO, Builder, Rebuild, is_zero, type_of
 from .core import INT, REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Scalar, Var, atoms_of, blocks_of, free_vars
 from .names import adjoint
 from .partials import Partials
@@ -35,13 +35,15 @@ def vjp(
     here: dict[Var, Atom],
     cotangents: Callable[[Sequence[Atom]], Sequence[Atom | None]],
     wrt: Sequence[Var],
+    factor: bool = False,
 ) -> tuple[tuple[Atom, ...], list[Atom]]:
     """Emit ``block`` and the adjoints of its variables ``wrt`` into the open scope.
 
     ``here`` says what the block's parameters are there; ``cotangents`` gives the results' (None: zero), from the
-    emitted results. Returns the results and the adjoints, zero where nothing depends on the variable.
+    emitted results. Returns the results and the adjoints, zero where nothing depends on the variable. ``factor``
+    keeps the cotangent of a sum as a factor outside the sum's own gradient (see ``Reverse.factor``).
     """
-    pass_ = Reverse(b)
+    pass_ = Reverse(b, factor)
     pass_.here.update(here)
     pass_.active = activity(block, {v: 1 for v in wrt})
     results, back = pass_.there(block)
@@ -51,16 +53,26 @@ def vjp(
     back()
     adjoints = []
     for v in wrt:
+        pass_.settle(v)
         found = pass_.bar.get(v)
         adjoints.append(found if found is not None else b.zeros(type_of(pass_.atom(v))))
     return results, adjoints
 
 
 class Reverse(Rebuild):
-    """``bar`` maps an active variable of the old program to its adjoint so far."""
+    """``bar`` maps an active variable of the old program to its adjoint so far.
 
-    def __init__(self, builder: Builder) -> None:
+    ``factor``: the gradient of a sum ``s = (fold + ..)`` is built for cotangent 1 and scaled by ``s̄`` afterwards, and
+    an array's adjoint may wait in ``scaled`` as (factor, array). It costs a pass over the array, and pays when the
+    gradient is differentiated again along many directions: the sum's own gradient then does not depend on ``s̄``, so
+    that a Hessian's rows share it.
+    """
+
+    def __init__(self, builder: Builder, factor: bool = False) -> None:
         super().__init__(builder)
+        self.factor = factor
+        self.scaled: dict[Var, tuple[Atom, Atom]] = {}
+        self.top = len(builder.scopes)
         self.active: dict[Var, int] = {}
         self.bar: dict[Var, Atom] = {}
         self.backs: list[Back] = []
@@ -72,6 +84,7 @@ class Reverse(Rebuild):
         """``ā += x``."""
         if type(a) is not Var or a not in self.active or is_zero(x):
             return
+        self.settle(a)
         sofar = self.bar.get(a)
         if sofar is None:
             self.bar[a] = x
@@ -84,10 +97,29 @@ class Reverse(Rebuild):
         """``ā[i] += x``, in place."""
         if not self.is_active(a) or is_zero(x):
             return
+        self.settle(a)
         sofar = self.bar.get(a)
         if sofar is None:
             sofar = self.b.zeros(type_of(self.atom(a)), adjoint(a.name))
         self.bar[a] = self.b.add_at(sofar, indices, x, adjoint(a.name))
+
+    def contribute_scaled(self, a: Var, factor: Atom, x: Atom) -> None:
+        """``ā += factor x``."""
+        if isinstance(type_of(x), Scalar):
+            self.contribute(a, self.b.prim("*", factor, x))
+        elif a not in self.bar and a not in self.scaled:
+            self.scaled[a] = (factor, x)
+        else:
+            self.contribute(a, self.product(factor, x))
+
+    def product(self, factor: Atom, x: Atom) -> Atom:
+        return self.b.elementwise(lambda f, y: self.b.prim("*", f, y), factor, x)
+
+    def settle(self, a: Var) -> None:
+        """Carry out a scaling that waits."""
+        found = self.scaled.pop(a, None)
+        if found is not None:
+            self.bar[a] = self.product(*found)
 
     # ------------------------------------------------------------------------------- there ... and back
 
@@ -126,6 +158,7 @@ class Reverse(Rebuild):
 
     def take(self, v: Var) -> Atom | None:
         """The finished adjoint of a variable whose binding is being left, going back."""
+        self.settle(v)
         return self.bar.pop(v, None)
 
     # y = p(x ...)  =>  x̄ += ȳ ∂p/∂x
@@ -191,6 +224,8 @@ class Reverse(Rebuild):
                 return
             touched = [v for v in {**free_vars(op.then), **free_vars(op.orelse)} if v in self.active]
             touched = [v for v in touched if differentiable(v.type)]
+            for v in touched:
+                self.settle(v)
             before = {v: self.bar.get(v) for v in touched}
             b.span = span
             start = {
@@ -251,14 +286,23 @@ class Reverse(Rebuild):
         saved = dict(zip(kept, out[len(bind.vars) + width :]))
 
         def back() -> None:
+            scale = None if carried else self.common_factor(bind, width)
             bars = [self.take(v) for v in bind.vars]
             if all(x is None for x in bars):
                 return
             b.span = span
+            if scale is not None:
+                factor, k, unscaled = scale
+                bars[k] = unscaled
             moving = [k for k in range(width) if self.is_active(op.accs[k])]
             own = {op.index, *op.accs}
             outside = [v for v in free_vars(op.body) if v in self.active and v not in own and differentiable(v.type)]
-            before = {v: self.bar.get(v) for v in outside}
+            if scale is None:
+                for v in outside:
+                    self.settle(v)
+            held = {v: self.scaled.pop(v) for v in outside if v in self.scaled}
+            kept_bars = {v: self.bar.get(v) for v in outside}
+            before = kept_bars if scale is None else dict.fromkeys(outside)
             acc_types = [type_of(a) for a in inits]
             final = {k: bars[k] if bars[k] is not None else b.zeros(acc_types[k]) for k in moving}
             going = [k for k in moving if not sums[k] or carried]
@@ -297,19 +341,45 @@ class Reverse(Rebuild):
             out = b.loop(count, starts, backward, names, "k" if carried else op.index.name, names)
             b.span = span
             for v in outside:
-                if before[v] is None:
-                    self.bar.pop(v, None)
-                else:
-                    self.bar[v] = before[v]  # type: ignore[assignment]
+                self.bar.pop(v, None)
+                if scale is not None and kept_bars[v] is not None:
+                    self.bar[v] = kept_bars[v]  # type: ignore[assignment]
+            self.scaled.update(held)
             for a in op.accs:
                 self.bar.pop(a, None)
             for v, x in zip(outside, out[len(going) :]):
-                self.bar[v] = x
+                if scale is not None:
+                    self.contribute_scaled(v, factor, x)
+                else:
+                    self.bar[v] = x
             result_of = dict(zip(going, out))
             for j in moving:
-                self.contribute(op.inits[j], result_of.get(j, final[j]))
+                x = result_of.get(j, final[j])
+                if scale is None:
+                    self.contribute(op.inits[j], x)
+                elif type(op.inits[j]) is Var and self.is_active(op.inits[j]):
+                    self.contribute_scaled(op.inits[j], factor, x)
 
         return back
+
+
+    def common_factor(self, bind: Bind, width: int) -> tuple[Atom, int, Atom] | None:
+        """Where factors are kept and one result alone of a loop has an adjoint: its factor, which result it is, and
+        the adjoint without the factor."""
+        if not self.factor or len(self.b.scopes) != self.top:
+            return None
+        having = [k for k, v in enumerate(bind.vars) if v in self.bar or v in self.scaled]
+        if len(having) != 1:
+            return None
+        (k,) = having
+        v = bind.vars[k]
+        if v in self.scaled:
+            factor, x = self.scaled.pop(v)
+            self.bar[v] = x
+            return factor, k, x
+        if k < width and isinstance(v.type, Scalar) and self.bar[v] is not ONE:
+            return self.bar[v], k, ONE
+        return None
 
 
 def costly(block: Block, active: dict[Var, int], least: int = COSTLY) -> list[Var]:

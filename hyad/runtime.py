@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import BoundsError, ModelTypeError
 from .forms import read_forms
-from .model import D, grad, hessian, hvp, jacobian, jvp, vjp, value_and_grad
+from .model import D, grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp
 from .primitives import PRIMITIVES
 
 nil = None
@@ -196,9 +196,12 @@ def require_below(a: int, b: int) -> None:
 
 
 def _primitives() -> dict[str, Callable[..., Any]]:
-    """The rows of the table by their Python names; ``+`` and its like are Hy's own."""
-    operators = {"and", "or", "not", "=", "!=", "neg"} | {p for p in PRIMITIVES if not p[0].isalpha()}
-    found = {hy.mangle(name): row.python for name, row in PRIMITIVES.items() if name not in operators}
+    """The rows of the table by their Python names. Operators are Hy's own, as values too: ``(fold + 0.0 xs)``."""
+    found = {}
+    for name, row in PRIMITIVES.items():
+        if name not in ("and", "or", "not", "neg"):
+            mangled = hy.mangle(name)
+            found[mangled] = getattr(hy.pyops, mangled, row.python)
     for name in ("min", "max"):  # n-ary, as in a model
         found[name] = _n_ary(found[name])
     return found

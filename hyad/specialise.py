@@ -185,6 +185,7 @@ class Specialiser:
         self.params: list[Var] = []
         self.active: dict[Lambda, int] = {}
         self.globals_read: set[str] = set()
+        self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
 
     # ------------------------------------------------------------------------------------- programs
 

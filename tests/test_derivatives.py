@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import batch
 import hyad
 import oracle
+from hyad.model import python_callable
 
 VEC3 = np.array([0.3, -0.7, 1.2])
 VEC4 = np.array([0.9, 0.4, -0.6, 1.5])
@@ -319,3 +321,31 @@ def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
         if found:
             wrong.append(f"{key}: {found}")
     assert not wrong, "\n".join([c.text, *wrong])
+
+
+# ------------------------------------------------------------------------------------------------- in C
+
+
+@pytest.mark.skipif(batch.CC is None, reason="no C compiler")
+@pytest.mark.parametrize("dtype, rtol, atol", [("f64", 1e-9, 1e-11), ("f32", 2e-2, 2e-3)])
+def test_compiled_code_gives_what_plain_python_gives(dtype: str, rtol: float, atol: float) -> None:
+    """Every program of every case, compiled in one go."""
+    together = batch.Batch(dtype)
+    runs, wrong = [], []
+    for c in CASES:
+        for point in c.points:
+            args, texts = everything(c, point)
+            for key in texts if dtype == "f64" else ("value", "vjp", "reverse over forward"):
+                model = hyad.model(texts[key], namespace={})
+                try:
+                    program = model.optimised(model.specs(args))
+                    truth = python_callable(program)(*args)
+                    runs.append((c, key, args, truth, together.add(program)))
+                except Exception as error:
+                    wrong.append(f"{c.text}: {key}: {type(error).__name__}: {error.args[0]}")
+    together.compile()
+    for c, key, args, truth, call in runs:
+        found = oracle.mismatch(call(*args, like=truth), truth, rtol, atol)
+        if found:
+            wrong.append(f"{c.text}: {key}: {found}")
+    assert not wrong, f"{len(wrong)} of {len(runs)}\n" + "\n".join(wrong)

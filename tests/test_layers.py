@@ -18,9 +18,18 @@ LAYERS: list[set[str]] = [
     {"hyad.errors"},
     {"hyad.core", "hyad.forms", "hyad.names"},
     {"hyad.layout", "hyad.primitives", "hyad.values"},
-    {"hyad.printer", "hyad.reader", "hyad.rewrite"},
+    {"hyad.check", "hyad.dead", "hyad.printer", "hyad.reader", "hyad.rewrite"},
     {"hyad.builder"},
-    {"hyad.activity", "hyad.derive", "hyad.forward", "hyad.loops", "hyad.optimise", "hyad.partials", "hyad.reverse"}
+    {
+        "hyad.activity",
+        "hyad.dead",
+        "hyad.derive",
+        "hyad.forward",
+        "hyad.loops",
+        "hyad.optimise",
+        "hyad.partials",
+        "hyad.reverse",
+    }
     | {"hyad.simplify", "hyad.specialise"},
     {"hyad.codegen"},
     {"hyad.checking", "hyad.emit", "hyad.gpu", "hyad.model", "hyad.runtime", "hyad.stages"},

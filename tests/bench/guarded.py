@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 from suite import FOLDER
 
@@ -57,11 +56,15 @@ def module_text() -> str:
 
 def deviations() -> dict[str, list[str]]:
     """Model -> what came out wrong, in words; empty lists where everything is right."""
-    from hyad_contender import hyad
+    from hyad_contender import empty_cache, hyad
 
-    path = Path(tempfile.mkdtemp()) / "guarded_modes.hy"
-    path.write_text(module_text())
-    models = hyad.load(path)
+    with empty_cache() as folder:
+        path = folder / "guarded_modes.hy"
+        path.write_text(module_text())
+        return wrong_values(hyad.load(path))
+
+
+def wrong_values(models: Any) -> dict[str, list[str]]:
     wrong: dict[str, list[str]] = {}
     for name, (expected, points) in EXPECTED.items():
         wrong[name] = []

@@ -39,9 +39,10 @@ def derivative_of(problem: Problem, n: int, fixed: bool) -> Contender:
     text = problem.model.read_text()
     if fixed:
         text = text.replace("(Vec n)", f"(Vec {n})").replace("(Mat n n)", f"(Mat {n} {n})")
-    path = written(text)
     active = tuple(i.name for i in problem.inputs if i.active)
-    with empty_cache():
+    with empty_cache() as folder:
+        path = folder / "models.hy"
+        path.write_text(text)
         start, before = time.perf_counter(), compiler_seconds()
         model = getattr(hyad.load(path), problem.name)
         derivative = OPERATORS[problem.kind](model, wrt=active if len(active) > 1 else active[0])
@@ -68,25 +69,18 @@ def compiler_seconds() -> float:
 
 
 @contextmanager
-def empty_cache() -> Iterator[None]:
-    """A cache of compiled code in which nothing lies yet."""
+def empty_cache() -> Iterator[Path]:
+    """A folder of its own that is also hyad's cache of compiled code; it goes when the block ends."""
     before = os.environ.get("HYAD_CACHE")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HYAD_CACHE"] = folder
         try:
-            yield
+            yield Path(folder)
         finally:
             if before is None:
                 del os.environ["HYAD_CACHE"]
             else:
                 os.environ["HYAD_CACHE"] = before
-
-
-def written(text: str) -> Path:
-    """A file of models with this text."""
-    path = Path(tempfile.mkdtemp()) / "models.hy"
-    path.write_text(text)
-    return path
 
 
 def how_to_call(f: Any, problem: Problem, n: int) -> tuple[str, str, int]:

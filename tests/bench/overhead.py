@@ -38,7 +38,7 @@ CHECKOUT = str(Path(__file__).parents[2])
 
 def call_cost(rounds: int, budget: float) -> dict[str, dict[str, float]]:
     """Nanoseconds of ``f(x, y)`` on two numbers and on two arrays, empty loop taken off, and of the bare C call."""
-    from hyad_contender import how_to_call, hyad
+    from hyad_contender import empty_cache, how_to_call, hyad
     from measure import Contender, Native, build
     from suite import VALUE_AND_GRADIENT, Input, Problem, number
 
@@ -48,23 +48,22 @@ def call_cost(rounds: int, budget: float) -> dict[str, dict[str, float]]:
         "arrays": ("(model [#^ (Vec 3) x #^ (Vec 3) y] (dot x y))", lambda n: (3,), (np.arange(3.0), np.ones(3))),
     }
     for name, (text, shape, arguments) in cases.items():
-        f = hyad.compile(hyad.model(text), target="c")
         inputs = tuple(Input(i, shape, active=False) for i in "xy")
         problem = Problem(name, "", VALUE_AND_GRADIENT, (), inputs, max, lambda n, rng: list(arguments), "", "")
-        declaration, call, work = how_to_call(f.cfunction, problem, 3)
-        c = f.cfunction
-        contender = Contender(name, c.source, declaration, call, work=work, header=(f"{c.name}.h", c.header))
-        build(contender, problem, 3, Path(tempfile.mkdtemp()))
         bank = np.concatenate([np.ravel(a) for a in arguments])[None, :]
-        native = Native(contender, problem, 3, bank)
+        with empty_cache() as folder:
+            f = hyad.compile(hyad.model(text), target="c")
+            c = f.cfunction
+            declaration, call, work = how_to_call(c, problem, 3)
+            contender = Contender(name, c.source, declaration, call, work=work, header=(f"{c.name}.h", c.header))
+            native = Native(build(contender, problem, 3, folder), problem, 3, bank)
         reps = int(budget / 100e-9)
         called, bare, empty = [], [], []
         for _ in range(rounds):
             called.append(python_loop(f, arguments, reps))
             empty.append(python_loop(None, arguments, reps))
             bare.append(native.seconds(reps)[0])
-        python, c_call = (1e9 * statistics.median(a) / reps for a in (called, bare))
-        loop = 1e9 * statistics.median(empty) / reps
+        python, c_call, loop = (1e9 * statistics.median(a) / reps for a in (called, bare, empty))
         found[name] = {"call": python - loop, "c": c_call, "over": python - loop - c_call}
     return found
 
@@ -123,7 +122,7 @@ def clean_environment(cache: str) -> dict[str, str]:
 
 def import_cost(rounds: int) -> float:
     """Seconds that ``import hyad`` adds to ``import numpy, hy``: medians of whole interpreters, by turns."""
-    environment = clean_environment(tempfile.mkdtemp())
+    environment = clean_environment(os.environ.get("HYAD_CACHE", ""))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [CHECKOUT, environment.get("PYTHONPATH")]))
     spent: dict[str, list[float]] = {"import numpy, hy": [], "import numpy, hy, hyad": []}
     for k in range(rounds + 1):

@@ -40,18 +40,24 @@ def failure(reason: Exception) -> str:
 
 
 def race(
-    problem: Problem, n: int, chosen: list[str], rounds: int, budget: float, limit: float, beaten: dict[str, int]
+    problem: Problem,
+    n: int,
+    chosen: list[str],
+    rounds: int,
+    budget: float,
+    limit: float,
+    beaten: dict[str, int],
+    folder: Path,
 ) -> list[Row]:
     """All contenders at one problem: made, checked against the reference, timed by turns.
 
     ``beaten`` has the contenders that did not finish at a smaller size of this problem, and that size; they are not
-    tried again, and new ones are entered.
+    tried again, and new ones are entered. What is compiled goes to ``folder``.
     """
     label = problem.label(n)
     say(f"{label}: reference")
     bank = bank_of(problem, n, np.random.default_rng(1))
     expected = reference(problem, n, bank[0])
-    folder = Path(tempfile.mkdtemp())
     made = [build(hand_written(problem, n), problem, n, folder)]
     if "{n}" in problem.call:
         made.append(build(hand_written_dynamic(problem, n), problem, n, folder))
@@ -175,7 +181,8 @@ def main() -> None:
         if problem.name in sections:
             beaten: dict[str, int] = {}
             for n in problem.sizes[:1] if options.quick else problem.sizes:
-                tables[problem, n] = race(problem, n, chosen, rounds, budget, limit, beaten)
+                with tempfile.TemporaryDirectory() as folder:
+                    tables[problem, n] = race(problem, n, chosen, rounds, budget, limit, beaten, Path(folder))
                 write(options.out, tables, {}, None, [], {}, limit)  # a long run that is broken off leaves its tables
     hyad = "hyad" in chosen
     series = swell_series(chosen, options.quick, limit) if "swell" in sections else {}

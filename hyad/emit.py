@@ -1,0 +1,107 @@
+"""``emit``: a model as files of C or CUDA that need neither hyad nor Python."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import CompileError, ModelTypeError
+from .model import as_model
+
+SUFFIXES = {"c": ".c", "cuda": ".cu"}
+
+
+def emit(
+    f: Any,
+    path: str | os.PathLike = ".",
+    *,
+    target: str = "c",
+    args: Sequence[Any] | None = None,
+    dtype: str = "f64",
+    line_directives: bool = False,
+) -> tuple[Path, Path]:
+    """Write a model, or a derived one, as a source file and the header that declares it; their paths.
+
+    ``path`` is a folder (made if only itself is missing), where the function's name names the files, or a file such
+    as ``"out/kernel.c"``, whose stem names files and function. The C compiles alone with ``cc -O3 -lm``, calls
+    nothing but libm and allocates nothing: where it needs room, the caller gives it, and the header has a macro
+    ``NAME_WORK(n)`` for its size. ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose
+    signature is meant, where annotations do not say it. ``line_directives`` makes a debugger step through the model.
+
+    Both files are complete or neither is written. Raises ``CompileError``.
+    """
+    if target not in SUFFIXES:
+        raise ModelTypeError(f"there is no target {target!r} to emit", None, 'targets are "c" and "cuda"')
+    if dtype not in ("f64", "f32"):
+        raise ModelTypeError(f"there is no dtype {dtype!r}", None, 'dtypes are "f64" and "f32"')
+    model = as_model(f, "emit")
+    path = Path(path)
+    named = path.suffix in (".c", ".h", ".cu") and not path.is_dir()
+    if named and not re.fullmatch(r"[A-Za-z_]\w*", path.stem, re.ASCII):
+        raise CompileError(f"`{path.stem}` cannot be the name of a C function", None, "use letters, digits and `_`")
+    program = model.optimised(model.specs(args))
+    name = path.stem if named else None
+    if target == "c":
+        from hyad.codegen.c import print_c
+
+        function = print_c(program, dtype=dtype, name=name, line_directives=line_directives)
+    else:
+        from hyad.codegen.cuda import print_cuda
+
+        function = print_cuda(program, dtype=dtype, name=name, line_directives=line_directives)
+    folder = path.parent if named else path
+    prepare(folder, make=not named)
+    source = folder / f"{path.stem if named else function.name}{SUFFIXES[target]}"
+    header = source.with_suffix(".h")
+    write({header: function.header.lstrip("\n"), source: function.source.lstrip("\n")})
+    return source, header
+
+
+def prepare(folder: Path, make: bool) -> None:
+    """See that ``folder`` is one, and make it if it alone is missing."""
+    try:
+        if make and folder.parent.is_dir():
+            folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    if not folder.is_dir():
+        raise CompileError(f"there is no folder {folder}", None, f"make it: mkdir -p {folder}")
+
+
+def write(files: dict[Path, str]) -> None:
+    """Write all files or none: each beside its place first, then all moved there."""
+    waiting: list[tuple[str, Path]] = []
+    try:
+        for path, text in files.items():
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            waiting.append((temporary, path))
+            with open(handle, "w", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are private
+        for temporary, path in waiting:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+        while waiting:
+            os.replace(*waiting[0])
+            waiting.pop(0)
+    except OSError as error:
+        raise unwritable(next(iter(files)).parent, error) from None
+    finally:
+        for temporary, _ in waiting:
+            try:
+                os.unlink(temporary)
+            except OSError:
+                pass
+
+
+def unwritable(folder: Path, error: OSError) -> CompileError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "free some space, or name another folder" if full else "name a folder that you may write to"
+    return CompileError(f"cannot write to {folder}: {error.strerror}", None, hint)
