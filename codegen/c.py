@@ -70,6 +70,7 @@ FUNCTION_RESERVED = RESERVED | frozenset(
 )
 
 WIDTH = 100  # of a line of code
+SUBSCRIPT = 9  # an Int expression no longer than this is written out at each use
 FOLDED = 64  # an expression longer than this has a line of its own
 
 # C's precedence levels, loosest first
@@ -95,6 +96,11 @@ class Expr:
     def at(self, level: int, leftmost: bool = True) -> str:
         """The text as an operand that must bind at least as tightly as ``level``."""
         return f"({self.text})" if self.prec < level or (not leftmost and self.text.startswith("-")) else self.text
+
+
+def _positive(e: Expr) -> Expr:
+    """A product or primary that starts with a minus, without it."""
+    return Expr(e.text[1:], PRIMARY if e.prec == UNARY else e.prec, e.reads)
 
 
 @lru_cache(maxsize=None)
@@ -502,6 +508,9 @@ class CPrinter:
     def settle(self, var: Var, expr: Expr) -> None:
         """A new scalar: wait for its use, or have a line of its own."""
         self.made[var] = self.span
+        if var.type == INT and not var.given and not expr.reads and len(expr.text) <= SUBSCRIPT:
+            self.value[var] = expr
+            return
         alone = var.given or var not in self.here or len(expr.text) > FOLDED
         if alone:
             self.define(var, expr)
@@ -557,11 +566,10 @@ class CPrinter:
 
     def fill(self, template: str, operands: Sequence[Expr]) -> Expr:
         """A C form with its operands in, parenthesised where needed."""
+        signed = self.signed(template, operands)
+        if signed is not None:
+            return signed
         own, wanted, operators = _form(template)
-        if template == "-{0}" and operands[0].prec == MUL and not re.search("^-|%", operands[0].text):
-            return Expr(f"-{operands[0].text}", MUL, operands[0].reads)
-        if template == "-{0}" and not operands[0].text.startswith("-"):
-            return Expr(f"-{operands[0].at(UNARY)}", UNARY, operands[0].reads)
         parts = [e.at(*wanted[k]) if k < len(wanted) else e.text for k, e in enumerate(operands)]
         reads = frozenset().union(*(e.reads for e in operands)) if operands else frozenset()
         update = None
@@ -569,6 +577,37 @@ class CPrinter:
             if re.fullmatch(r"\{0\} ?[-+*/] ?\{1\}", template):
                 update = (operators[0], operands[0].text, operands[1].text)
         return Expr(template.format(*parts), own, reads, update)
+
+    def signed(self, template: str, operands: Sequence[Expr]) -> Expr | None:
+        """Minus signs as a person puts them: ``x + (-2.0*y)`` is ``x - 2.0*y``, ``x*(-y)`` is ``-x*y``. Every rewrite
+        here is exact, for a sign passes through products and quotients unrounded. None where there is none to move."""
+        reads = frozenset().union(*(e.reads for e in operands)) if operands else frozenset()
+        minus = [e.text.startswith("-") and e.prec >= MUL and "%" not in e.text for e in operands]
+        last = operands[-1] if operands else None
+        if template == "-{0}":
+            if minus[0]:
+                return replace(_positive(last), reads=reads)
+            multiple = last.prec == MUL and "%" not in last.text
+            return Expr(f"-{last.text}", MUL, reads) if multiple else Expr(f"-{last.at(UNARY)}", UNARY, reads)
+        if not any(minus) or template not in ("{0} + {1}", "{0} - {1}", "{0}*{1}", "{0}/{1}"):
+            return None
+        a, b = operands
+        if template in ("{0} + {1}", "{0} - {1}"):
+            operator = template[4]
+            if minus[1]:
+                right = _positive(b).at(MUL)
+                operator = "-" if operator == "+" else "+"
+                return Expr(f"{a.at(ADD)} {operator} {right}", ADD, reads, (operator, a.text, right))
+            if operator == "+" and b.prec >= MUL:
+                return Expr(f"{b.text} - {_positive(a).at(MUL)}", ADD, reads, ("-", b.text, _positive(a).at(MUL)))
+            return None
+        if not minus[1]:
+            return None
+        operator, right = template[3], _positive(b)
+        if operator == "*" and a.prec == PRIMARY and right.text[0].isdigit():
+            return Expr(f"-{right.text}*{a.text}", MUL, reads)
+        left = _positive(a).text if minus[0] else f"-{a.at(MUL)}"
+        return Expr(f"{left}{operator}{right.at(UNARY)}", MUL, reads)
 
     def converted(self, op: Prim) -> tuple[str, list[Expr]]:
         """The form of a primitive and its operands; Int operands of a real one are made real where C would not."""
@@ -1055,7 +1094,8 @@ class CPrinter:
             indent = "    " * line.depth
             text = indent + line.text
             span = line.span
-            if span is not None and not line.text.startswith("}"):
+            bare = line.text.startswith("}") or _DECLARATION.fullmatch(line.text)
+            if span is not None and not bare:
                 key = (id(span.source), span.start, span.end)
                 if self.line_directives and where != (span.source.filename, span.line):
                     where = (span.source.filename, span.line)
@@ -1160,6 +1200,7 @@ class CPrinter:
         )
 
 
+_DECLARATION = re.compile(r"(double|float|long long|int) [\w, ]+;")
 _ELEM = {"Real": "real", "Int": "int", "Bool": "bool"}
 
 

@@ -17,6 +17,7 @@ from .errors import DerivativeError, ModelTypeError
 from .forward import jvp
 from .optimise import unroll_block
 from .reverse import vjp
+from .sink import sink_block
 from .values import (
     FUNCTIONS,
     NIL,
@@ -137,7 +138,7 @@ def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence
         atoms = [sp.reals(a) if elem(a) == INT else a for a in atoms]
     block = b.close(scope, atoms)
     if not b.plain:
-        block = unroll_block(b, block)
+        block = sink_block(unroll_block(b, block))
     b.span = span
     return Trace(block, params, actuals, trees, out)
 

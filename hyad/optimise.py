@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .dead import dead_code, tidy
 from .builder import Builder, Rebuild, type_of
 from .check import check_after
 from .core import (
@@ -30,7 +29,9 @@ from .core import (
     size,
     type_atoms,
 )
+from .dead import dead_code, tidy
 from .loops import Expand, Fission, Fuse, OneHot, assign, fuse_siblings
+from .sink import sink
 
 Pass = Callable[[Program], Program]
 
@@ -138,6 +139,7 @@ PIPELINE: list[Pass] = [
     dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
+    sink,  # what one branch reads is computed there
     assign,  # what is added once is stored: adjoints become builds
     fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
     dead_code,

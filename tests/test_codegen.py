@@ -988,10 +988,20 @@ XYZ = {"x": REAL, "y": REAL, "z": REAL}
         (lambda b, x, y, z: b("*", b("/", x, y), z), "x/y*z"),
         (lambda b, x, y, z: b("neg", b("*", x, y)), "-x*y"),
         (lambda b, x, y, z: b("neg", b("+", x, y)), "-(x + y)"),
-        (lambda b, x, y, z: b("-", x, b("neg", y)), "x - (-y)"),
-        (lambda b, x, y, z: b("*", x, b("neg", y)), "x*(-y)"),
+        (lambda b, x, y, z: b("-", x, b("neg", y)), "x + y"),
+        (lambda b, x, y, z: b("*", x, b("neg", y)), "-x*y"),
         (lambda b, x, y, z: b("*", b("neg", x), y), "-x*y"),
-        (lambda b, x, y, z: b("neg", b("neg", x)), "-(-x)"),
+        (lambda b, x, y, z: b("neg", b("neg", x)), "x"),
+        (lambda b, x, y, z: b("+", x, b("neg", b("*", y, z))), "x - y*z"),
+        (lambda b, x, y, z: b("-", x, b("*", -2.0, y)), "x + 2.0*y"),
+        (lambda b, x, y, z: b("+", b("neg", x), b("*", y, z)), "y*z - x"),
+        (lambda b, x, y, z: b("-", x, b("neg", b("+", y, z))), "x + (y + z)"),
+        (lambda b, x, y, z: b("-", b("neg", x), y), "-x - y"),
+        (lambda b, x, y, z: b("*", b("*", x, y), -3.0), "-x*y*3.0"),
+        (lambda b, x, y, z: b("*", x, -3.0), "-3.0*x"),
+        (lambda b, x, y, z: b("/", b("neg", x), b("neg", b("+", y, z))), "x/(y + z)"),
+        (lambda b, x, y, z: b("/", x, b("neg", b("*", y, z))), "-x/(y*z)"),
+        (lambda b, x, y, z: b("+", x, -1.0), "x - 1.0"),
         (lambda b, x, y, z: b("sin", b("+", x, y)), "sin(x + y)"),
         (lambda b, x, y, z: b("select", b("<", x, y), b("+", x, 1), z), "x < y ? x + 1.0 : z"),
         (lambda b, x, y, z: b("+", b("select", b("<", x, y), x, y), z), "(x < y ? x : y) + z"),
@@ -1045,7 +1055,7 @@ def test_literals_read_back():
         return tuple(b("+", x, v) for v in values)
 
     source = text_of(f, XYZ)
-    assert [float(m) for m in re.findall(r"= x \+ \(?(-?[\d.e+-]+)\)?;", source)] == values
+    assert [float(m.replace(" ", "")) for m in re.findall(r"= x ([+-] [\d.e+-]+);", source)] == values
     assert "1.0f" in text_of(lambda b, x: b("+", x, 1.0), {"x": REAL}, dtype="f32")
 
 

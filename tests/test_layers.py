@@ -15,28 +15,21 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"hyad": "hyad", "macros": "hyad.macros", "codegen": "hyad.codegen"}
 
 LAYERS: list[set[str]] = [
-    {"hyad.errors"},
-    {"hyad.core", "hyad.forms", "hyad.names"},
-    {"hyad.layout", "hyad.primitives", "hyad.values"},
-    {"hyad.check", "hyad.dead", "hyad.printer", "hyad.reader", "hyad.rewrite"},
-    {"hyad.builder"},
-    {
-        "hyad.activity",
-        "hyad.dead",
-        "hyad.derive",
-        "hyad.forward",
-        "hyad.loops",
-        "hyad.optimise",
-        "hyad.partials",
-        "hyad.reverse",
-    }
-    | {"hyad.simplify", "hyad.specialise"},
-    {"hyad.codegen"},
-    {"hyad.checking", "hyad.emit", "hyad.gpu", "hyad.model", "hyad.runtime", "hyad.stages"},
-    {"hyad"},
-    {"hyad.macros"},
-    {"hyad.cli", "hyad.kernel", "hyad.magic", "hyad.repl"},
-    {"hyad.__main__"},
+    {f"hyad.{name}".rstrip(".") for name in names.split(" ")}
+    for names in (
+        "errors",
+        "core forms names",
+        "layout primitives values",
+        "check dead printer reader rewrite",
+        "builder",
+        "activity derive forward loops optimise partials reverse scalars simplify specialise",
+        "codegen",
+        "checking emit gpu model runtime stages",
+        "",  # hyad itself
+        "macros",
+        "cli kernel magic repl",
+        "__main__",
+    )
 ]
 DIFFERENTIATION = {"hyad.derive", "hyad.forward", "hyad.reverse"}
 
