@@ -53,7 +53,9 @@ last: Build | None = None  # of the last call of load
 
 # Never -ffast-math, -Ofast or -funsafe-math-optimizations: linked with one of them, a shared object brings crtfastmath,
 # which switches denormal numbers off in the whole process when it is loaded. Single flags do not.
-EXACT = ("-fno-math-errno", "-fno-trapping-math")
+# -fwrapv: an index whose arithmetic overflows must wrap, so that the check behind it sees it; undefined, it would take
+# the check away.
+EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fwrapv")
 FAST = (*EXACT, "-fassociative-math", "-fno-signed-zeros", "-freciprocal-math")
 NATIVE = "-march=native"
 # A function that is called but not declared would be taken to return an int, a wrong value: it is an error instead.

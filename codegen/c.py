@@ -46,6 +46,7 @@ from hyad.core import (
 )
 from hyad.errors import CompileError, Span
 from hyad.primitives import PRIMITIVES, c_form
+from hyad.reader import deep
 
 from .cfunction import CFunction, CParam
 from .lower import Buffer, Names, Place, Quotient, is_array, plan, type_of, uses
@@ -169,7 +170,7 @@ def print_c(
     the statements, so that a debugger steps through the model. Raises CompileError where a primitive has no C form or
     an array's size is not known before the call.
     """
-    return CPrinter(program, dtype=dtype, name=name, line_directives=line_directives).function()
+    return deep(lambda: CPrinter(program, dtype=dtype, name=name, line_directives=line_directives).function())
 
 
 class CPrinter:
@@ -196,6 +197,7 @@ class CPrinter:
         self.pending: dict[Var, tuple[Expr, Span | None]] = {}  # expressions waiting for their one use
         self.readers: dict[Any, dict[Var, None]] = {}  # what may change -> the pending expressions that read it
         self.buffer_name: dict[Buffer, str] = {}
+        self.swapped: dict[Buffer, str] = {}  # accumulators that change places with their next value
         self.pointer: dict[Var, str] = {}  # views that have a C variable
         self.followed: set[Var] = set()  # those of them that are read through it
         self.here: set[Var] = set()  # used once, in this very block
@@ -260,6 +262,14 @@ class CPrinter:
         if elem != REAL:
             place = f"({self.ctype(elem)} *)({place})" if offset else f"({self.ctype(elem)} *)work"
         return f"{self.ctype(elem)} *{name} = {place};"
+
+    def copy_block(self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar) -> None:
+        """Copies whole arrays or rows; ``function`` is "memmove" where both lie in one array."""
+        self.emit(f"{function}({to}, {source}, {self.bytes(dims, elem)});")
+
+    def clear_block(self, to: str, dims: Sequence[Atom], elem: Scalar) -> None:
+        """Fills an array or a row with zeros."""
+        self.emit(f"memset({to}, 0, {self.bytes(dims, elem)});")
 
     def failed(self, number: int) -> str:
         """The statement that ends the call because check ``number`` failed."""
@@ -664,9 +674,14 @@ class CPrinter:
     def address(self, array: Atom | Place, subs: Sequence[Expr] = ()) -> tuple[str, Expr | None, Buffer, frozenset]:
         """The C pointer, the offset of what ``subs`` select (None: zero), the buffer, what the offset reads."""
         place = array if isinstance(array, Place) else self.plan.of(array)
-        buffer, path, dims = self.plan.resolve(place)
+        root = self.plan.resolve(place)[0]
+        buffer, path, dims = place.buffer, place.subs, place.buffer.dims
+        while buffer.home is not None and buffer not in self.swapped:
+            outer = buffer.home
+            path, dims = outer.subs + path, outer.buffer.dims[: len(outer.subs)] + dims
+            buffer = outer.buffer
         exprs = [*(self.operand_of(a) for a in path), *subs]
-        base = self.buffer_name.get(buffer)
+        base = self.swapped.get(buffer) or self.buffer_name.get(buffer)
         if base is None:
             base = self.declare_table(buffer)
         if isinstance(array, Var) and array in self.pointer:
@@ -674,7 +689,7 @@ class CPrinter:
             base, exprs, dims = self.pointer[array], list(subs), array.type.dims
         offset = self.flat(exprs, dims)
         reads = frozenset().union(*(e.reads for e in exprs)) if exprs else frozenset()
-        return base, offset, buffer, reads
+        return base, offset, root, reads
 
     def operand_of(self, atom: Atom) -> Expr:
         """A subscript of a view or of a home: written out again at each use."""
@@ -775,8 +790,8 @@ class CPrinter:
         buffer, path, dims = self.plan.resolve(to)
         self.changes(buffer)
         function = "memmove" if origin is buffer else "memcpy"
-        size = self.bytes(dims[len(path) :], buffer.elem)
-        self.emit(f"{function}({self.pointer_to(target)}, {self.pointer_to(source)}, {size});")
+        to, source = self.pointer_to(target), self.pointer_to(source)
+        self.copy_block(function, to, source, dims[len(path) :], buffer.elem)
 
     def move(self, block: Block) -> None:
         for move in self.plan.moves.get(block, ()):
@@ -790,7 +805,7 @@ class CPrinter:
         elif op.name == "zeros":
             if self.initialised is not place.buffer:
                 self.changes(buffer)
-                self.emit(f"memset({self.pointer_to(place)}, 0, {self.bytes(dims[len(path) :], buffer.elem)});")
+                self.clear_block(self.pointer_to(place), dims[len(path) :], buffer.elem)
         elif op.name == "array":
             self.array(var, op, place, buffer)
         elif op.name in ("update", "add-at"):
@@ -868,7 +883,7 @@ class CPrinter:
                 return
             function = "memmove" if origin is buffer else "memcpy"
             to = f"{base} + {offset.at(ADD)}" if offset else base
-            self.emit(f"{function}({to}, {self.pointer_to(value)}, {self.bytes(dims, buffer.elem)});")
+            self.copy_block(function, to, self.pointer_to(value), dims, buffer.elem)
 
     def element_of(self, var: Var, subs: Sequence[Expr]) -> str:
         base, offset, _, _ = self.address(self.plan.of(var), subs)
@@ -938,6 +953,8 @@ class CPrinter:
         scalar = not any(isinstance(v.type, Arr) for v in bind.vars)
         if plain and scalar and bind.vars:
             self.ternaries(bind, op)
+            return
+        if self.short_circuit(bind, op):
             return
         cond = self.operand(op.cond)
         span = bind.span
@@ -1016,6 +1033,33 @@ class CPrinter:
             else:
                 self.settle(var, expr)
 
+    def short_circuit(self, bind: Bind, op: If) -> bool:
+        """``(and a b)`` is an ``if`` whose ``b`` is evaluated only where ``a`` holds; so is C's ``a && b``. False where
+        this is no such thing, or ``b`` needs lines of its own."""
+        if len(bind.vars) != 1 or bind.vars[0].type != BOOL or bind.vars[0] in self.destination:
+            return False
+        if _is_literal(op.orelse, False):
+            inner, operator, level = op.then, "&&", AND
+        elif _is_literal(op.then, True):
+            inner, operator, level = op.orelse, "||", OR
+        else:
+            return False
+        if _size_if_plain(inner) > 8:
+            return False
+        old = self.captured()
+        self.enter()
+        self.statements(inner, {})
+        value = self.operand(inner.results[0])
+        self.leave()
+        lines, self.lines = self.lines, old
+        if lines:
+            return False
+        self.span = bind.span
+        cond, *_ = self.fit([op.cond])
+        text = f"{cond.at(EQUAL)} {operator} {value.at(EQUAL)}"
+        self.settle(bind.vars[0], Expr(text, level, cond.reads | value.reads))
+        return True
+
     def loop(self, bind: Bind, op: Loop) -> None:
         n = len(op.accs)
         span = bind.span
@@ -1044,6 +1088,14 @@ class CPrinter:
                 self.value[v], self.slot[v] = Expr(name, PRIMARY, frozenset({name})), name
         for k in sorted(self.plan.copies[bind]):
             self.copy(op.inits[k], op.accs[k])
+        swaps = self.plan.swaps[bind]
+        before = dict(self.swapped)
+        for k in swaps:
+            place = self.plan.of(op.accs[k])
+            elem = self.ctype(place.buffer.elem)
+            home, name = self.pointer_to(place), self.names.fresh(op.accs[k].name)
+            self.emit(f"{elem} *{name} = {home};")
+            self.swapped[place.buffer] = name
         old_lines = self.captured()
         self.enter()
         index = self.names.fresh(op.index.name)
@@ -1074,12 +1126,25 @@ class CPrinter:
                 todo[k] = (target, what, Expr(name), elem, form)
         self.move(op.body)
         self.assign(todo)
+        self.span = span
+        for k, made in swaps.items():
+            old, new = self.swapped[self.plan.of(op.accs[k]).buffer], self.buffer_name[made]
+            aside = self.names.fresh("swap")
+            self.emit(f"{self.ctype(made.elem)} *{aside} = {old};")
+            self.emit(f"{old} = {new};")
+            self.emit(f"{new} = {aside};")
         self.leave()
         body, self.lines = self.lines, old_lines
         if body:
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
             self.lines += body
             self.emit("}")
+        last, self.swapped = self.swapped, before
+        for k in swaps:
+            place = self.plan.of(op.accs[k])
+            home, name = self.pointer_to(place), last[place.buffer]
+            size = self.bytes(place.buffer.dims, place.buffer.elem)
+            self.emit(f"if ({name} != {home}) memcpy({home}, {name}, {size});")
 
     # --------------------------------------------------------------------------------- the text
 
@@ -1221,6 +1286,26 @@ def _equal(a: Sequence[Atom], b: Sequence[Atom]) -> bool:
     return len(a) == len(b) and all(
         x is y or (isinstance(x, Const) and isinstance(y, Const) and x.value == y.value) for x, y in zip(a, b)
     )
+
+
+def _is_literal(block: Block, value: bool) -> bool:
+    """Whether a block is nothing but this truth value."""
+    r = block.results[0]
+    return not block.binds and isinstance(r, Const) and bool(r.value) is value
+
+
+def _size_if_plain(block: Block) -> int:
+    """How many scalar operations a block is, those of its own ``and`` and ``or`` included; 99 if it is anything else."""
+    total = 0
+    for bind in block.binds:
+        if any(isinstance(v.type, Arr) for v in bind.vars) or total > 8:
+            return 99
+        if isinstance(bind.op, If):
+            total += _size_if_plain(bind.op.then) + _size_if_plain(bind.op.orelse)
+        elif not isinstance(bind.op, Prim):
+            return 99
+        total += 1
+    return total
 
 
 def _is_undef(block: Block, atom: Atom) -> bool:

@@ -425,7 +425,8 @@ class Plan:
     ``place``: where each array variable lies. ``in_place``: the ``update``s and ``add-at``s that need no copy.
     ``copies``: the accumulators (their numbers) of a loop that start as a copy. ``moves``: the copies at the end of a
     block; ``moved``: for each block, which of its results need one; ``early``: the copies at the start of a loop's body,
-    by the stacked result that each is. ``declare``: the buffers to declare before a
+    by the stacked result that each is; ``swaps``: the accumulators of a loop (their numbers) whose next value is made in
+    a buffer of its own, the two changing places after each iteration. ``declare``: the buffers to declare before a
     binding. ``pools``: for each size of workspace piece (the element type and the size), how many there are.
     """
 
@@ -439,6 +440,7 @@ class Plan:
     moves: dict[Block, list[Move]] = field(default_factory=dict)
     moved: dict[Block, set[int]] = field(default_factory=dict)
     early: dict[Block, dict[int, Move]] = field(default_factory=dict)
+    swaps: dict[Bind, dict[int, Buffer]] = field(default_factory=dict)
     declare: dict[Bind, list[Buffer]] = field(default_factory=dict)
     results: list[Buffer | None] = field(default_factory=list)
     pools: dict[Any, int] = field(default_factory=dict)
@@ -737,6 +739,7 @@ class _Planner:
                 if not self.settle(result, target, start):
                     moves.append(Move(plan.of(result), target))
                     moved.add(k)
+        later = self.exchanges(later, bind, op, start, end)
         moved.update(k for k, _ in later)
         moves += self.in_parallel(later, bind, op, block, t)
         for k in range(n):
@@ -744,6 +747,25 @@ class _Planner:
                 root = plan.root(op.accs[k])
                 root.last = max(root.last, end)
                 self.bind_to(bind.vars[k], plan.of(op.accs[k]))
+
+    def exchanges(
+        self, later: list[tuple[int, Move]], bind: Bind, op: Loop, start: int, end: int
+    ) -> list[tuple[int, Move]]:
+        """Take out the moves that become an exchange of two pointers: a state made anew from the old one, as in
+        ``(ifold (fn [u k] (build n ...)) u steps)``. Both buffers then last for the whole loop."""
+        plan = self.plan
+        plan.swaps[bind] = {}
+        rest = []
+        for k, move in later:
+            made, subs, _ = plan.resolve(move.source)
+            fresh = made.kind == "own" and not subs and made.born > start and made not in plan.swaps[bind].values()
+            if fresh and not move.target.subs and any(isinstance(d, Var) for d in made.dims):
+                plan.swaps[bind][k] = made
+                made.bind = bind
+                made.last = max(made.last, end)
+            else:
+                rest.append((k, move))
+        return rest
 
     def mark_aligned(self, op: Loop, t: int, stacked: dict[int, Buffer]) -> None:
         """Note the loops, and nests of two, whose elements are written at (i), or (i, j), at the iteration's end."""

@@ -35,7 +35,9 @@ from hyad.core import (
     Var,
     all_binds,
 )
+from hyad.errors import CompileError
 from hyad.primitives import PRIMITIVES
+from hyad.reader import deep
 
 from .lower import Names, plan, type_of
 
@@ -53,19 +55,27 @@ def print_python(program: Program) -> str:
 
     It takes the flat parameters and returns the tuple of flat results; named dims are read from the arrays' shapes.
     """
-    return _Printer(program).module()
+    return deep(lambda: _Printer(program).module())
 
 
 def load_python(program: Program) -> Callable[..., tuple]:
     """A typed program as a callable: flat arguments to the tuple of flat results.
 
     Reals are floats, ``Int`` ints, ``Bool`` bools, arrays NumPy arrays; arguments are converted, never written to. A
-    failed check raises BoundsError or ModelTypeError with the form's span.
+    failed check raises BoundsError or ModelTypeError with the form's span; CompileError where Python's own limits on
+    nesting are reached.
     """
-    printer = _Printer(program)
-    text = printer.module()
+    printer = deep(lambda: _Printer(program))
+    text = deep(printer.module)
     names: dict[str, Any] = {}
-    exec(compile(text, f"<hyad {program.name}>", "exec"), names)
+    try:
+        exec(compile(text, f"<hyad {program.name}>", "exec"), names)
+    except (SyntaxError, RecursionError, MemoryError) as error:  # 100 indentations and 20 loops are Python's limits
+        raise CompileError(
+            f"{program.name} is nested too deeply for the Python target: {error}",
+            program.span,
+            "name inner parts as models of their own, or install a C compiler",
+        ) from None
     names["spans"] = printer.spans
     function = names[printer.name]
     into = [_conversion(p.type) for p in program.params]

@@ -26,6 +26,7 @@ from .errors import (  # noqa: E402
     ReadError,
     UnboundError,
 )
+from .emit import emit  # noqa: E402  (here, or the module would take the function's place)
 from .model import (  # noqa: E402
     D,
     Model,
@@ -41,6 +42,7 @@ from .model import (  # noqa: E402
     value_and_grad,
     vjp,
 )
+from .stages import show, stages  # noqa: E402
 
 __all__ = [
     "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "ReadError",
@@ -51,7 +53,7 @@ __all__ = [
 
 def __getattr__(name: str):
     """What is used less often is imported when it is first asked for."""
-    homes = {"stages": "stages", "show": "stages", "emit": "emit", "check_grad": "checking", "defprim": "primitives"}
+    homes = {"check_grad": "checking", "defprim": "primitives"}
     if name in homes:
         from importlib import import_module
 

@@ -120,6 +120,7 @@ class Builder:
         self.sizes: set[Var] = set()  # integers known to be >= 0
         self.span: Span | None = None
         self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
+        self.typed: dict[tuple, Any] = {}  # overloads found
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
 
     # ------------------------------------------------------------------------------------- emission
@@ -221,14 +222,15 @@ class Builder:
 
     def key(self, atom: Atom) -> Any:
         if type(atom) is Const:
-            return (atom.type, repr(atom.value), atom.soft)
+            return (atom.type, atom.value or repr(atom.value), atom.soft)  # 0.0 and -0.0 differ
         return atom
 
     def prim(self, name: str, *args: Atom, hint: str | None = None, given: bool = False) -> Atom:
         """One scalar operation; the atom that holds its value."""
-        row = PRIMITIVES[name]
-        types = tuple(a.type for a in args)
-        typed = row.result(types)  # type: ignore[arg-type]
+        types = tuple([a.type for a in args])
+        typed = self.typed.get((name, types), False)
+        if typed is False:
+            typed = self.typed[name, types] = PRIMITIVES[name].result(types)  # type: ignore[arg-type]
         if typed is None:
             raise HyadError(f"`{name}` does not work on {', '.join(map(str, types))}", self.span)
         wanted, result = typed
@@ -247,7 +249,7 @@ class Builder:
                 known = self.decided(name, args)
                 if known is not None:
                     return known
-            rewritten = rewrite(name, args, self.definitions, self, wanted[-1])
+            rewritten = rewrite(name, args, self.definitions, self, wanted[-1], hint, given)
             if rewritten is not None:
                 return rewritten
         if self.plain:

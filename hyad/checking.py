@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
+from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree, leaves
 from .errors import DerivativeError, HyadError, ModelTypeError
 from .model import Model, Spec, as_model, derived, parameters, put_together, take_apart
 
 MODES = 1e-9  # how far reverse and forward mode may be apart, relatively: rounding only
 DIRECTIONS = 200  # so many inputs (and outputs) are looked at, at random if there are more
+EPS = float(np.finfo(float).eps)
 LINES = 8  # of the report
 
 
@@ -61,7 +62,7 @@ class GradCheck:
     __repr__ = __str__
 
 
-def check_grad(f: Any, args: Sequence[Any], wrt: Any = None, tol: float = 1e-6, seed: int = 0) -> GradCheck:
+def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int = 0) -> GradCheck:
     """Compare a model's derivatives at ``args`` (a tuple of arguments): reverse mode, forward mode, and differences.
 
     ``wrt`` as for ``grad``; by default every argument that is not an integer (an index, a size). ``tol`` is the
@@ -70,20 +71,232 @@ def check_grad(f: Any, args: Sequence[Any], wrt: Any = None, tol: float = 1e-6, 
     cannot be called or differentiated.
     """
     model = as_model(f, "check_grad")
-    if not isinstance(args, (tuple, list)):
-        args = (args,)
-    args, program, at = prepare(model, list(args), wrt)
+    args, program, at = prepare(model, list(args) if isinstance(args, (tuple, list)) else [args], wrt)
     point = Point(program, args, at)
     random = np.random.default_rng(seed)
-    columns = some(len(point.x), random)
-    rows = some(len(point.values(args)), random)
-    if not len(rows) or not len(columns):
-        raise DerivativeError(f"{model.name} has no real result to differentiate, or nothing to do it by", model.span)
-    names = tuple(at)
-    jvp, vjp = derived("jvp", model, names), derived("vjp", model, names)
-    forward = np.array([point.flat_out(jvp(*args, *point.tangents(j)))[rows] for j in columns]).T
-    reverse = np.array([point.flat_in(vjp(*args, point.cotangent(i)))[columns] for i in rows])
-    estimates = [differences(lambda t, j=j: point.values(model_call(model, point.moved(j, t)))[rows], point.x[j]) for j in columns] if False else [
-        ridders(lambda t, j=j: point.flat_out(model(*point.moved(j, t)))[rows], point.x[j]) for j in columns
+    columns, rows = some(point.x.size, random), some(point.result(model(*args)).size, random)
+    if not columns or not rows:
+        raise DerivativeError(f"{model.name} has no real argument, or no real result", model.span)
+    jvp, vjp = derived("jvp", model, tuple(at)), derived("vjp", model, tuple(at))
+    forward = np.array([point.result(jvp(*args, *point.tangents(j)))[rows] for j in columns]).T
+    reverse = np.array([point.gradient(vjp(*args, point.cotangent(i)))[columns] for i in rows])
+    limits = [ridders(lambda t, j=j: point.result(model(*point.moved(j, t)))[rows], point.x[j]) for j in columns]
+    difference, doubt = np.array([d for d, _ in limits]).T, np.array([e for _, e in limits]).T
+    scale = np.maximum(np.abs(forward), np.abs(difference))
+    with np.errstate(all="ignore"):
+        known = np.isfinite(difference) & (doubt <= 1e-2 * np.maximum(scale, 1e-3))
+        modes = np.abs(reverse - forward) / (MODES * np.maximum(np.abs(forward), 1e-3 * np.abs(forward).max()) + 1e-300)
+        modes[(reverse == forward) | (np.isnan(reverse) & np.isnan(forward))] = 0
+        wrong = np.where(known, np.abs(forward - difference) / (tol * scale + 10 * doubt + 1e-3 * tol), 0)
+    error = np.nan_to_num(np.maximum(modes, wrong), nan=np.inf, posinf=np.inf)
+    results = point.labels(program.out, program.body.results, "")
+    entries = [
+        Entry(
+            results[i],
+            point.names[j],
+            float(reverse[r, c]),
+            float(forward[r, c]),
+            float(difference[r, c]),
+            float(error[r, c]),
+        )
+        for r, i in enumerate(rows)
+        for c, j in enumerate(columns)
     ]
-    return report(model.name, point, rows, columns, reverse, forward, estimates, tol)
+    entries.sort(key=lambda e: -e.error)
+    return GradCheck(model.name, bool((error <= 1).all()), tuple(entries), int((~known).sum()))
+
+
+def prepare(model: Model, args: list[Any], wrt: Any) -> tuple[list[Any], Program, list[int]]:
+    """The arguments as they are differentiated (integers as reals), the typed program, and the positions to
+    differentiate by."""
+    known = parameters(model.value)
+    names = [p[0] for p in known] if known else []
+    if wrt is None:
+        declared = [p[1] for p in known] if known else [None] * len(args)
+        whole = [as_reals(a) if d is None else a for a, d in zip(args, declared)]
+        try:
+            program = model.program(model.specs(whole), plain=True)
+        except HyadError:  # an integer that must be one
+            whole, program = args, model.program(model.specs(args), plain=True)
+        at = [k for k, part in enumerate(split(program.ins, program.params)) if any(real(p) for p in part)]
+        return whole, program, at
+    at = []
+    for w in wrt if isinstance(wrt, (tuple, list)) else (wrt,):
+        k = names.index(w) if w in names else w
+        if not isinstance(k, int) or not -len(args) <= k < len(args):
+            have = ", ".join(names) or f"positions 0 to {len(args) - 1}"
+            raise DerivativeError(
+                f"there is no parameter `{w}` to differentiate by", model.span, f"the parameters are {have}"
+            )
+        at.append(k % len(args))
+    args = [as_reals(a) if k in at else a for k, a in enumerate(args)]
+    return args, model.program(model.specs(args), plain=True), at
+
+
+class Point:
+    """A model's arguments, and the real numbers in those that it is differentiated by as one vector ``x``."""
+
+    def __init__(self, program: Program, args: list[Any], at: list[int]) -> None:
+        self.program, self.args, self.at = program, args, at
+        self.params = split(program.ins, program.params)
+        self.values = {k: apart(program.ins[k], args[k]) for k in at}
+        self.x = flat([v for k in at for v, p in zip(self.values[k], self.params[k]) if real(p)])
+        self.names = [n for k in at for n in self.labels(program.ins[k], self.params[k], None)]
+
+    def rebuilt(self, vector: np.ndarray, moves: bool = False) -> list[Any]:
+        """The arguments ``at`` with their reals from ``vector``; what is no real stays, or does not move."""
+        made, start = [], 0
+        for k in self.at:
+            parts = []
+            for v, p in zip(self.values[k], self.params[k]):
+                if real(p):
+                    piece = vector[start : start + np.size(v)]
+                    start += np.size(v)
+                    v = piece.reshape(np.shape(v)).copy() if np.ndim(v) else float(piece[0])
+                elif moves and np.asarray(v).dtype != bool:
+                    v = v * 0
+                parts.append(v)
+            made.append(put_together(self.program.ins[k], iter(parts)))
+        return made
+
+    def moved(self, j: int, t: float) -> list[Any]:
+        """The arguments with the j-th number set to ``t``."""
+        x = self.x.copy()
+        x[j] = t
+        args = list(self.args)
+        for k, value in zip(self.at, self.rebuilt(x)):
+            args[k] = value
+        return args
+
+    def tangents(self, j: int) -> list[Any]:
+        """A tangent for each argument: the j-th unit vector."""
+        moves = list(self.args)  # those of the others are not looked at
+        for k, value in zip(self.at, self.rebuilt(np.eye(1, self.x.size, j)[0], moves=True)):
+            moves[k] = value
+        return moves
+
+    def cotangent(self, i: int) -> Any:
+        """The i-th unit vector in the structure of the result."""
+        parts, start = [], 0
+        for r, v in zip(self.program.body.results, self.last):
+            piece = np.zeros(np.size(v))
+            if r.type != BOOL and start <= i < start + piece.size:
+                piece[i - start] = 1
+            start += piece.size if r.type != BOOL else 0
+            parts.append(piece.reshape(np.shape(v)) if np.ndim(v) else float(piece[0]))
+        return put_together(self.program.out, iter(parts))
+
+    def result(self, value: Any) -> np.ndarray:
+        """The numbers of a result, or of its tangent."""
+        self.last = apart(self.program.out, value)
+        return flat([v for v, r in zip(self.last, self.program.body.results) if r.type != BOOL])
+
+    def gradient(self, value: Any) -> np.ndarray:
+        """The numbers of the adjoints."""
+        values = (value,) if len(self.at) == 1 else value
+        return flat(
+            [
+                v
+                for k, x in zip(self.at, values)
+                for v, p in zip(apart(self.program.ins[k], x), self.params[k])
+                if real(p)
+            ]
+        )
+
+    def labels(self, tree: Tree, atoms: Sequence[Any], name: str | None) -> list[str]:
+        """A name for each number: ``x``, ``v[2]``, ``p-0``; of a result ``[2]``."""
+        found = []
+        source = self.last if name is not None else self.values[next(k for k in self.at if self.program.ins[k] is tree)]
+        for k, (atom, value) in enumerate(zip(atoms, source)):
+            if atom.type == BOOL or name is None and not real(atom):
+                continue
+            start = atom.name if name is None else name if isinstance(tree, Leaf) else f"{name}[{k}]"
+            if np.ndim(value):
+                found += [f"{start}[{' '.join(map(str, index))}]" for index in np.ndindex(np.shape(value))]
+            else:
+                found.append(start)
+        return found
+
+
+def ridders(f: Callable[[float], np.ndarray], x: float) -> tuple[np.ndarray, np.ndarray]:
+    """The derivative of f at x from central differences of shrinking steps, extrapolated to step 0 (Ridders 1982),
+    and its error estimate; each number of the result has the steps that suit it."""
+    step = 0.02 * max(abs(x), 1.0)
+    best: np.ndarray | None = None
+    doubt = np.zeros(0)
+    previous: list[np.ndarray] = []
+    for k in range(10):
+        with np.errstate(all="ignore"):
+            above, below = f(x + step), f(x - step)
+            row = [(above - below) / (2 * step)]
+            rounding = EPS * np.maximum(np.abs(above), np.abs(below)) / step
+            for m, old in enumerate(previous):
+                row.append(row[m] + (row[m] - old) / (4.0 ** (m + 1) - 1))
+            if best is None:
+                best, doubt = row[0], np.full(row[0].shape, np.inf)
+            for m in range(1, len(row)):
+                error = np.maximum(np.abs(row[m] - row[m - 1]), np.abs(row[m] - previous[m - 1])) + rounding
+                better = error < doubt
+                best, doubt = np.where(better, row[m], best), np.where(better, error, doubt)
+        previous, step = row, step / 2
+    assert best is not None
+    return best, doubt
+
+
+def sample_args(model: Model, seed: int = 0, size: int = 3) -> list[Any]:
+    """Arguments to try a model at: numbers between 0.5 and 1.5, open sizes ``size``, integers 1."""
+    random = np.random.default_rng(seed)
+
+    def sample(spec: Spec) -> Any:
+        if isinstance(spec, Arr):
+            shape = tuple(d if isinstance(d, int) else size for d in spec.dims)
+            if spec.elem == REAL:
+                return random.uniform(0.5, 1.5, shape)
+            return np.ones(shape, np.int64 if spec.elem == INT else bool)
+        if isinstance(spec, Node):
+            return tuple(map(sample, spec.items))
+        return {"Int": 1, "Bool": True}.get(getattr(spec, "name", "Real"), float(random.uniform(0.5, 1.5)))
+
+    known = parameters(model.value)
+    if known is None:
+        raise ModelTypeError(f"{model.name} takes any number of arguments", model.span, "give some")
+    return [sample(spec) for _, spec, _ in known]
+
+
+def as_reals(value: Any) -> Any:
+    """Integers as reals, in tuples and dicts too."""
+    if type(value) is int:
+        return float(value)
+    if type(value) is tuple:
+        return tuple(map(as_reals, value))
+    return {k: as_reals(v) for k, v in value.items()} if type(value) is dict else value
+
+
+def some(count: int, random: np.random.Generator) -> list[int]:
+    """All of 0 .. count-1, or a random choice where that is too many."""
+    if count <= DIRECTIONS:
+        return list(range(count))
+    return sorted(map(int, random.choice(count, DIRECTIONS, replace=False)))
+
+
+def split(trees: Sequence[Tree], atoms: Sequence[Any]) -> list[Sequence[Any]]:
+    """The atoms of each tree."""
+    parts, start = [], 0
+    for t in trees:
+        parts.append(atoms[start : start + leaves(t)])
+        start += leaves(t)
+    return parts
+
+
+def apart(tree: Tree, value: Any) -> list[Any]:
+    values: list[Any] = []
+    take_apart(tree, value, values)
+    return values
+
+
+def real(atom: Any) -> bool:
+    return (atom.type.elem if isinstance(atom.type, Arr) else atom.type) == REAL
+
+
+def flat(values: Sequence[Any]) -> np.ndarray:
+    return np.concatenate([np.zeros(0), *(np.asarray(v, float).ravel() for v in values)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +74,8 @@ def prepare(folder: Path, make: bool) -> None:
 
 def write(files: dict[Path, str]) -> None:
     """Write all files or none: each beside its place first, then all moved there."""
+    import tempfile
+
     waiting: list[tuple[str, Path]] = []
     try:
         for path, text in files.items():

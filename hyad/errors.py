@@ -6,8 +6,12 @@ else in hyad formats an error.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
 
 
 @dataclass(eq=False, slots=True)
@@ -113,3 +117,33 @@ class DerivativeError(HyadError, TypeError):
 
 class CompileError(HyadError, RuntimeError):
     """The C compiler, the disk or the machine failed."""
+
+
+class OutOfMemory(HyadError, MemoryError):
+    """The arrays that a call asks for do not fit into memory."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def at_border(error: BaseException) -> BaseException:
+    """An error as it leaves hyad: without hyad's own frames, and without what was caught on the way, which tell a
+    user nothing. ``HYAD_DEBUG=1`` keeps all of it."""
+    if isinstance(error, MemoryError) and not isinstance(error, HyadError):
+        error = OutOfMemory("the arrays of this call do not fit into memory", None, "check the sizes that it is given")
+    if os.environ.get("HYAD_DEBUG", "0") in ("", "0"):
+        error.__traceback__, error.__cause__, error.__suppress_context__ = None, None, True
+    return error
+
+
+def border(function: F) -> F:
+    """A function of the public interface: a ``HyadError`` leaves it with two frames, the user's and this one."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (HyadError, MemoryError) as error:
+            raise at_border(error)
+
+    return call  # type: ignore[return-value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .builder import Affine, Builder, Rebuild, affine_add, affine_key, has_checks, negated, type_of
+from .builder import Affine, Builder, Rebuild, affine_add, affine_key, defined_in, has_checks, negated, type_of
 from .core import (
     INT,
     REAL,
@@ -443,9 +443,7 @@ class Expand(Rebuild):
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Loop:
-            inside = set(op.accs) | {op.index}
-            for inner in all_binds(op.body):
-                inside.update(inner.vars)
+            inside = {op.index, *op.accs, *defined_in(op.body)}
             for inner in op.body.binds:
                 if type(inner.op) is Loop:
                     self.prepare(inner.op, inside)

@@ -15,9 +15,6 @@ from typing import Any
 from .core import Atom, Const, Prim, Var
 from .forms import Form, read_forms
 
-_CONSTANTS = frozenset("cdpn")
-
-
 #: What the letters for constants ask of them.
 _GUARDS = {
     "c": lambda value: True,
@@ -32,7 +29,6 @@ class Rule:
     name: str
     pattern: Form
     template: Form
-    wants: tuple[str | None, ...] = ()  # of each operand: "const", the operation that made it, or None: anything
 
     @property
     def head(self) -> str:
@@ -46,81 +42,103 @@ def rules() -> dict[str, tuple[Rule, ...]]:
     for form in read_forms((Path(__file__).parent / "rules.hy").read_text(encoding="utf-8")):
         name, pattern, arrow, template = form.value
         assert arrow.value == "=>", form
-        rule = Rule(name.value, pattern, template, tuple(map(wanted, pattern.value[1:])))
+        rule = Rule(name.value, pattern, template)
         table.setdefault(rule.head, []).append(rule)
     return {head: tuple(rows) for head, rows in table.items()}
 
 
-def wanted(pattern: Form) -> str | None:
-    """What an operand must be for a pattern to stand a chance."""
-    if pattern.kind == "sym":
-        return "const" if pattern.value in _CONSTANTS else None
-    if pattern.kind == "num" or pattern.value[0].value == "soft":
-        return "const"
-    return pattern.value[0].value
-
-
-def match(pattern: Form, atom: Atom, definitions: dict[Var, Prim], found: dict[str, Atom]) -> bool:
-    """Whether ``atom`` is what ``pattern`` describes; ``found`` then holds what the letters stand for."""
-    kind = pattern.kind
-    if kind == "sym":
-        name = pattern.value
-        if name in _CONSTANTS and (type(atom) is not Const or not _GUARDS[name](atom.value)):
-            return False
-        seen = found.get(name)
-        if seen is None:
-            found[name] = atom
-            return True
-        return seen is atom or (type(seen) is Const and seen == atom)
-    if kind == "num":
-        return type(atom) is Const and type(atom.value) is not bool and atom.value == pattern.value
-    head = pattern.value[0].value
-    if head == "soft":
-        return type(atom) is Const and atom.soft and match(pattern.value[1], atom, definitions, found)
-    if type(atom) is not Var:
-        return False
-    op = definitions.get(atom)
-    if op is None or op.name != head or len(op.args) != len(pattern.value) - 1:
-        return False
-    return all(match(p, a, definitions, found) for p, a in zip(pattern.value[1:], op.args))
-
-
-def instantiate(template: Form, found: dict[str, Atom], builder: Any, like: Any) -> Atom:
-    """Build a template; its numbers take the type ``like``."""
-    if template.kind == "sym":
-        return found[template.value]
-    if template.kind == "num":
-        return builder.number(template.value, like)
-    head, *args = template.value
-    if head.value == "soft":
-        return builder.number(args[0].value, like, soft=True)
-    if head.value == "fold":
-        return builder.fold(args[0].value, *(found[a.value] for a in args[1:]))
-    atoms = [instantiate(a, found, builder, like) for a in args]
-    return builder.select(*atoms) if head.value == "select" else builder.prim(head.value, *atoms)
-
-
-def rewrite(name: str, args: tuple[Atom, ...], definitions: dict[Var, Prim], builder: Any, like: Any) -> Atom | None:
-    """The first rule's result for ``(name args ...)``, or None."""
-    candidates = rules().get(name)
-    if candidates is None:
+def rewrite(
+    name: str,
+    args: tuple[Atom, ...],
+    definitions: dict[Var, Prim],
+    builder: Any,
+    like: Any,
+    hint: str | None = None,
+    given: bool = False,
+) -> Atom | None:
+    """The first rule's result for ``(name args ...)``, or None; the template's numbers take the type ``like``, its
+    outermost operation the name ``hint``."""
+    matchers = compiled().get(name)
+    if matchers is None or len(args) != matchers[0]:
         return None
-    kinds: list[str | None] = []
-    for a in args:
-        if type(a) is Const:
-            kinds.append("const")
+    return matchers[1](builder, definitions, like, hint, given, *args)
+
+
+# A rule is tried on every operation of every program, so the table is turned into one Python function for each head:
+# nested tests, cheapest first, in the order of the table.
+
+
+@cache
+def compiled() -> dict[str, tuple[int, Any]]:
+    """For each head its arity and its matcher ``(builder, definitions, like, hint, given, operand ...) -> Atom | None``."""
+    scope: dict[str, Any] = {"Const": Const, "Var": Var, **{f"is_{k}": g for k, g in _GUARDS.items()}}
+    made = {}
+    for k, (head, rows) in enumerate(rules().items()):
+        arity = len(rows[0].pattern.value) - 1
+        operands = [f"a{j}" for j in range(arity)]
+        lines = [f"def rewrite_{k}(b, defs, like, hint, given, {', '.join(operands)}):"]
+        for rule in rows:
+            tests = _Tests(scope)
+            for p, operand in zip(rule.pattern.value[1:], operands):
+                tests.match(p, operand)
+            lines += tests.lines(f"return {tests.template(rule.template, ', hint=hint, given=given')}")
+        lines.append("    return None")
+        exec("\n".join(lines), scope)
+        made[head] = (arity, scope[f"rewrite_{k}"])
+    return made
+
+
+class _Tests:
+    """The conditions of one rule as lines of Python."""
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self.scope = scope
+        self.steps: list[tuple[str, str]] = []  # ("if", condition) or ("let", assignment)
+        self.letters: dict[str, str] = {}
+        self.count = 0
+
+    def match(self, pattern: Form, operand: str) -> None:
+        if pattern.kind == "sym":
+            name = pattern.value
+            if name in self.letters:
+                same = self.letters[name]
+                self.steps.append(("if", f"{operand} is {same} or (type({operand}) is Const and {operand} == {same})"))
+                return
+            self.letters[name] = operand
+            if name in _GUARDS:
+                self.steps.append(("if", f"type({operand}) is Const and is_{name}({operand}.value)"))
+        elif pattern.kind == "num":
+            number = f"{operand}.value == {pattern.value!r} and type({operand}.value) is not bool"
+            self.steps.append(("if", f"type({operand}) is Const and {number}"))
+        elif pattern.value[0].value == "soft":
+            self.steps.append(("if", f"type({operand}) is Const and {operand}.soft"))
+            self.match(pattern.value[1], operand)
         else:
-            op = definitions.get(a)
-            kinds.append(op.name if op is not None else None)
-    for rule in candidates:
-        if len(rule.wants) != len(kinds):
-            continue
-        for want, kind in zip(rule.wants, kinds):
-            if want is not None and want != kind:
-                break
-        else:
-            found: dict[str, Atom] = {}
-            parts = rule.pattern.value
-            if all(match(p, a, definitions, found) for p, a in zip(parts[1:], args)):
-                return instantiate(rule.template, found, builder, like)
-    return None
+            head, *parts = pattern.value
+            self.count += 1
+            op = f"o{self.count}"
+            self.steps.append(("if", f"type({operand}) is Var"))
+            self.steps.append(("let", f"{op} = defs.get({operand})"))
+            self.steps.append(("if", f"{op} is not None and {op}.name == {head.value!r} and len({op}.args) == {len(parts)}"))
+            for j, p in enumerate(parts):
+                self.match(p, f"{op}.args[{j}]")
+
+    def template(self, form: Form, name: str = "") -> str:
+        if form.kind == "sym":
+            return self.letters[form.value]
+        if form.kind == "num":
+            return f"b.number({form.value!r}, like)"
+        head, *args = form.value
+        if head.value == "soft":
+            return f"b.number({args[0].value!r}, like, soft=True)"
+        if head.value == "fold":
+            return f"b.fold({args[0].value!r}, {', '.join(self.letters[a.value] for a in args[1:])})"
+        parts = ", ".join(map(self.template, args))
+        return f"b.select({parts})" if head.value == "select" else f"b.prim({head.value!r}, {parts}{name})"
+
+    def lines(self, last: str) -> list[str]:
+        out, depth = [], 1
+        for kind, text in self.steps:
+            out.append("    " * depth + (f"if {text}:" if kind == "if" else text))
+            depth += kind == "if"
+        return [*out, "    " * depth + last]

@@ -46,8 +46,6 @@
 (mul-constant-first   (* x c)                   => (* c x))
 (mul-scale            (* p (* c x))             => (* (fold * p c) x))
 (mul-scaled           (* c (* p x))             => (* (fold * c p) x))
-(mul-scaled-by        (* (* p x) y)             => (* p (* x y)))
-(mul-by-scaled        (* x (* p y))             => (* p (* x y)))
 
 ;; what differentiation makes of a product with a constant
 (mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))

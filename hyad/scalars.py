@@ -207,7 +207,7 @@ def lower(graph: Graph, expr: Any, where: dict[Any, int], calls: dict[Any, str])
             return pow(e.base, e.exp)
         name = calls.get(e.func)
         if name is None:
-            raise NoForm(f"SymPy gives {short(str(e.func), 30)}, which the language has no form for")
+            raise NoForm(f"SymPy gives {e.func.__name__}, which the language has no form for")
         return graph.add(name, *map(go, e.args))
 
     def add(e: Any) -> int:
@@ -228,7 +228,7 @@ def lower(graph: Graph, expr: Any, where: dict[Any, int], calls: dict[Any, str])
     def mul(e: Any) -> int:
         c, factors = e.as_coeff_mul()
         if not c.is_Rational:
-            raise NoForm(f"SymPy gives {short(str(e), 30)}")
+            raise NoForm("SymPy gives a number that is not rational")
         above, below = [], []
         for f in factors:
             if f.is_Pow and f.exp.is_Number and f.exp.is_negative:

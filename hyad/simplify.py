@@ -28,10 +28,9 @@ from typing import Any
 
 from .builder import Builder, Rebuild
 from .core import INT, REAL, Atom, Bind, Block, Const, Prim, Program, Var, all_binds, blocks_of
+from .latex import variable_names
 from .optimise import dead_code, rebuild, uses
 from .primitives import PRIMITIVES, sympy_form
-from .printer import _Printer, used_names
-from .reader import deep
 from .scalars import KNOWN, Graph, Points, functions, lift, lower
 
 #: The longest run looked at as one; longer ones are cut.
@@ -114,6 +113,18 @@ def horner(e: Any) -> Any:
     return e
 
 
+def collect(e: Any) -> Any:
+    """The symbol that most terms of a sum have in common, taken out of them."""
+    import sympy
+
+    often: dict[Any, int] = {}
+    for term in e.args if e.is_Add else ():
+        for s in term.free_symbols:
+            often[s] = often.get(s, 0) + 1
+    common = sorted((s for s in often if often[s] > 1), key=lambda s: (-often[s], str(s)))
+    return sympy.collect(e, common[0]) if common else e
+
+
 def cancel_factor(e: Any) -> Any:
     """The quotient of two factored polynomials without a common divisor."""
     import sympy
@@ -131,7 +142,12 @@ def tools(e: Any) -> list[tuple[str, Callable[[Any], Any]]]:
     if len(powers) > 1 or (powers and e.has(sympy.Pow)):
         chosen.append(("powsimp", sympy.powsimp))
     if e.has(sympy.Add):
-        chosen += [("factor_terms", sympy.factor_terms), ("horner", horner), ("factor", sympy.factor)]
+        chosen += [
+            ("factor_terms", sympy.factor_terms),
+            ("collect", collect),
+            ("horner", horner),
+            ("factor", sympy.factor),
+        ]
         if any(p.exp.is_negative for p in e.atoms(sympy.Pow, sympy.exp)):
             chosen += [("together", sympy.together), ("cancel", sympy.cancel), ("cancel, factor", cancel_factor)]
     if e.has(sin, cos, tan, sinh, cosh, tanh):
@@ -530,13 +546,6 @@ def member(bind: Bind) -> bool:
     if type(op) is not Prim or op.name not in PRIMITIVES or bind.vars[0].type != REAL or op.name == "real":
         return False
     return all(a.type == REAL or (type(a) is Const and a.type == INT) for a in op.args)  # type: ignore[union-attr]
-
-
-def variable_names(program: Program) -> dict[Var, str]:
-    """The variables' names as the printed program has them."""
-    printer = _Printer(used_names(program.body))
-    deep(printer.program, program)
-    return printer.names
 
 
 def runs_of(program: Program) -> list[Run]:

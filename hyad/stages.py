@@ -9,7 +9,9 @@
 ``forward``     its derivative along a direction (``jvp``), optimised
 ``reverse``     its value and gradient; its adjoints (``vjp``) where the result is not one number
 ``optimised``   the typed program after the optimiser: what is printed as code
-``simplified``  the optimised program after SymPy; ``sympy`` and ``latex`` are its definitions in their notations
+``simplified``  the optimised program after SymPy
+``sympy``       its definitions in SymPy's notation
+``latex``       and in LaTeX's
 ``python``      plain Python
 ``c``           C
 ``cuda``        CUDA
@@ -149,10 +151,11 @@ class Stages(Mapping[str, Stage]):
         return Stage(_print_code(name, program), name, program, python_callable(program))
 
     def notation(self, name: str) -> Stage:
-        from . import simplify
+        from .latex import latex, system
 
         program = self.program("simplified")
-        return Stage(getattr(simplify, name)(program), name, program, python_callable(program))
+        text = latex(program) if name == "latex" else system(program)
+        return Stage(text, name, program, python_callable(program))
 
 
 PROGRAMS: dict[str, Callable[[Stages], Program]] = {
@@ -177,7 +180,7 @@ MAKERS: dict[str, Callable[[Stages, str], Stage]] = {
     "cuda": Stages.code,
 }
 #: The modules that stages need; one that is not there has no stage.
-HOMES = dict.fromkeys(("simplified", "sympy", "latex"), "hyad.simplify") | {"cuda": "hyad.codegen.cuda"}
+HOMES = {"simplified": "hyad.simplify", "sympy": "hyad.latex", "latex": "hyad.latex", "cuda": "hyad.codegen.cuda"}
 
 
 def stages(f: Any, *, args: Sequence[Any] | None = None) -> Stages:

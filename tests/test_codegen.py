@@ -452,6 +452,42 @@ def shifted(b, v):
     return b.loop(4, [v], body)
 
 
+def heat(b, v):
+    """Two steps in one iteration, the state read at neighbours: pointers change places instead of copies."""
+
+    def step(c, s):
+        def element(d, j):
+            inner = d.if_(d("<", 0, j), lambda e: e("<", j, e("-", N, 1)), lambda e: False)
+
+            def moved(e):
+                flow = e("+", e("get", s, e("-", j, 1)), e("get", s, e("+", j, 1)))
+                return e("+", e("get", s, j), e("*", 0.1, e("-", flow, e("*", 2.0, e("get", s, j)))))
+
+            return d.if_(inner, moved, lambda e: e("get", s, j))
+
+        return c.build(N, element, index="j")
+
+    def outer(c, i, s, t):
+        first = c.loop(3, [s], lambda d, k, u: ([step(d, u)], []), index="k")
+        return [step(c, first), c("+", t, c("get", s, 0))], []
+
+    last, total = b.loop(5, [v, 0.0], outer)
+    return last, b("+", total, b("get", last, 0))
+
+
+def two_anew(b, v):
+    """Two states, each made from both at other places; one is stacked as well."""
+
+    def body(c, i, s, t):
+        def mixed_up(x, y):
+            return lambda d, j: d("-", d("get", x, d("-", d("-", N, 1), j)), d("get", y, j))
+
+        x, y = c.build(N, mixed_up(s, t), index="j"), c.build(N, mixed_up(t, s), index="j")
+        return [x, y], [x, t, c("get", s, 0)]
+
+    return b.loop(3, [v, v], body)
+
+
 def added(b, m):
     """acc + row, elementwise: done in place."""
 
@@ -630,6 +666,18 @@ def logic(b, x, y):
     return p, b("select", p, x, y)
 
 
+def short_circuits(b, v):
+    """``and`` and ``or`` that must not evaluate their second operand."""
+
+    def body(c, i, s):
+        inside = c.if_(c("<", 0, i), lambda d: d("<", d("get", v, d("-", i, 1)), 0.5), lambda d: False)
+        either = c.if_(c("<", N, c("+", i, 2)), lambda d: True, lambda d: d("<", 0.0, d("get", v, d("+", i, 1))))
+        x = c.if_(inside, lambda d: d("sin", s), lambda d: s)
+        return [c.if_(either, lambda d: d("+", x, 1.0), lambda d: d("cos", x))], []
+
+    return b.loop(N, [0.0], body)
+
+
 def several(b, x, y):
     r = b.if_(b("<", x, y), lambda c: (x, y, 1), lambda c: (y, x, 2))
     return r
@@ -770,6 +818,8 @@ TABLE = [
     (scan, VECTOR, V3),
     (old_rows, VECTOR, V3),
     (shifted, VECTOR, V3),
+    (heat, VECTOR, V3),
+    (two_anew, VECTOR, V3),
     (added, MATRIX, M23),
     (added_square, MATRIX, M23),
     (two_in_place, VECTOR, V0),
@@ -795,6 +845,7 @@ TABLE = [
     (grown, VECTOR, V3),
     (literals, {"x": REAL}, X),
     (logic, {"x": REAL, "y": REAL}, XY),
+    (short_circuits, VECTOR, V0),
     (several, {"x": REAL, "y": REAL}, XY),
     (read_before_swap, {"x": REAL}, X),
     (if_updates_accumulator, {"x": REAL}, X),
@@ -1403,6 +1454,23 @@ def test_long_straight_line():
     short, long = (print_c(long_program(n)).source for n in (1000, 10_000))
     assert len(long) < 11.5 * len(short)
     assert load_python(long_program(10_000))(0.1, 0.2) == tuple(evaluate(long_program(10_000), 0.1, 0.2))
+
+
+def test_deep_nesting():
+    """A ``cond`` of a thousand clauses prints as one chain; Python's own limit is an error that says so."""
+    x = Var("x", REAL)
+    inner = region(lambda b: 0.0)
+    for d in range(1000):
+        b = Build()
+        c = b("<", x, float(d))
+        r = Var("r", REAL)
+        b.binds.append(Bind((r,), If(c, region(lambda b: b("exp", x)), inner)))
+        inner = Block(tuple(b.binds), (r,))
+    p = Program("f", (x,), (), inner, (LEAF,), LEAF)
+    source = print_c(p).source
+    assert source.count("} else if (x < ") == 999
+    with pytest.raises(CompileError, match="nested too deeply for the Python target"):
+        load_python(p)
 
 
 def test_many_arrays_and_branches():

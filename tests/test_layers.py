@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
         "layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "activity derive forward loops optimise partials reverse scalars simplify specialise",
+        "activity derive forward loops optimise partials reverse scalars simplify sink specialise",
         "codegen",
         "checking emit gpu model runtime stages",
         "",  # hyad itself

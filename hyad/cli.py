@@ -1,0 +1,378 @@
+"""The command ``hyad``: run, show, emit and check models of a Hy file; ``hyad repl``.
+
+A user's mistake is a message without a traceback and exit status 1, a wrong command line status 2. Results are
+printed as Hy reads them, so one command's output is another's argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import HyadError, ReadError
+
+OPERATORS = {
+    "grad": "its gradient",
+    "value-and-grad": "the pair of its value and gradient",
+    "jacobian": "the derivative of every result by every argument",
+    "hessian": "its second derivatives",
+    "D": "its derivative by one number",
+}
+
+EXAMPLES = """\
+A model is a Hy form in a file, say ring.hy:
+
+  (require hyad.macros [defmodel])
+  (defmodel area [r R] (* 3.14 (- (* R R) (* r r))))
+
+  hyad run ring.hy area 1.0 2.0             call it
+  hyad show ring.hy area --grad             its gradient, as a program in A-normal form
+  hyad show ring.hy area --grad --stage c   and in C
+  hyad emit ring.hy area --grad -o out      area_grad.c and area_grad.h: no runtime, no allocation
+  hyad check ring.hy area                   are its derivatives right?
+  hyad repl ring.hy                         all that and more, interactively
+"""
+RUN = """\
+  hyad run ring.hy area 1.0 2.0                       a model and its arguments
+  hyad run fit.hy residuals '[1 2 3]' '#(0.5 [1 0])'  an array; a tuple of a number and an array
+  hyad run examples/nist.hy -- --all --data DIR       a file's own `main`, called with what stands behind --
+"""
+SHOW = """\
+  hyad show ring.hy area                           in A-normal form
+  hyad show ring.hy area --stage reverse           value and gradient together
+  hyad show ring.hy area --hessian --wrt r,R --stage c
+  hyad show fit.hy residuals --stage typed '[1 2 3]'    for arguments like this one
+
+stages: source anf typed forward reverse optimised simplified sympy latex python c cuda
+"""
+EMIT = """\
+  hyad emit ring.hy area --grad -o out             out/area_grad.c and out/area_grad.h
+  hyad emit ring.hy area -o out/ring_area.c        names of your own
+  hyad emit ring.hy area --target cuda --dtype f32 -o out
+
+then: cc -std=c99 -O3 -Iout main.c out/area_grad.c -lm
+"""
+CHECK = """\
+  hyad check ring.hy area                          at random arguments
+  hyad check ring.hy area 1.0 2.0 --wrt r          at these
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status."""
+    try:
+        status = command(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of a pipe has gone: nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as error:
+        text = explained(error)
+        if text is None:
+            raise
+        sys.stdout.flush()
+        print(text, file=sys.stderr)
+        return 1
+
+
+def explained(error: BaseException) -> str | None:
+    """The message of a user's mistake, also one that Hy has wrapped; None for any other error."""
+    from hy.errors import HyLanguageError
+
+    from .repl import mistake
+
+    wrong = mistake(error)
+    if wrong is not None:
+        return f"{type(wrong).__name__}: {wrong}"
+    if isinstance(error, HyLanguageError):
+        import traceback
+
+        return "".join(traceback.format_exception_only(type(error), error)).rstrip()
+    return None
+
+
+def command(argv: list[str]) -> int:
+    if argv[:1] == ["repl"]:
+        from .repl import main as repl
+
+        return repl(argv[1:])
+    argv, behind = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    # a negative number is an argument, not an option; argparse takes nothing with a space for an option
+    argv = [f" {a}" if re.match(r"-([\d.]|Inf)", a) else a for a in argv]
+    parser = arguments()
+    options = parser.parse_args(argv)
+    if options.action is None:
+        parser.print_help()
+        return 2
+    options.behind = behind
+    return options.action(options)
+
+
+def arguments() -> argparse.ArgumentParser:
+    from . import __version__
+
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="hyad", description="Symbolic differentiation of Hy models.", epilog=EXAMPLES, formatter_class=layout
+    )
+    parser.add_argument("--version", action="version", version=f"hyad {__version__}")
+    parser.set_defaults(action=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, action: Callable[..., int], what: str, examples: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=examples)
+        sub.formatter_class = layout
+        sub.set_defaults(action=action)
+        sub.add_argument("file", metavar="FILE", help="a Hy file")
+        return sub
+
+    def model(sub: argparse.ArgumentParser, what: str, derive: bool = True) -> None:
+        sub.add_argument("model", metavar="MODEL", nargs="?", help="its name; may be left out where there is one")
+        sub.add_argument("args", metavar="ARG", nargs="*", default=[], help=what)
+        if derive:
+            chosen = sub.add_mutually_exclusive_group()
+            for name, meaning in OPERATORS.items():
+                chosen.add_argument(f"--{name}", dest="operator", action="store_const", const=name, help=meaning)
+        sub.add_argument("--wrt", type=positions, help="by which parameters: names or positions, with commas between")
+
+    sub = add("run", run, "call a model, or the file's `main`", RUN)
+    sub.add_argument("model", metavar="MODEL", nargs="?", help="a model or function of the file")
+    sub.add_argument("args", metavar="ARG", nargs="*", default=[], help="its arguments: 1.5, '[1 2 3]', '#(1 [2 3])'")
+    sub = add("show", show, "show a model or its derivative at one stage on the way to C", SHOW)
+    model(sub, "arguments whose types are meant")
+    sub.add_argument("--stage", default="anf", help="which stage (anf)")
+    sub = add("emit", emit, "write C or CUDA files that stand alone", EMIT)
+    model(sub, "arguments whose types are meant")
+    sub.add_argument("--target", choices=("c", "cuda"), default="c")
+    sub.add_argument("--dtype", choices=("f64", "f32"), default="f64", help="double or single precision")
+    sub.add_argument("--line-directives", action="store_true", help="let a debugger step through the Hy model")
+    sub.add_argument("-o", "--output", metavar="DIR", default=".", help="a folder, or a file such as out/kernel.c")
+    sub = add("check", check, "compare a model's derivatives with finite differences", CHECK)
+    model(sub, "where; random if left out", derive=False)
+    sub.add_argument("--tol", type=float, default=1e-6, help="the relative error allowed (1e-6)")
+    commands.add_parser("repl", help="a Hy session with hyad's macros", add_help=False)
+    return parser
+
+
+# ------------------------------------------------------------------------------------------- commands
+
+
+def run(options: argparse.Namespace) -> int:
+    module = load(options.file)
+    name = options.model
+    if name is None:
+        main = getattr(module, "main", None)
+        if callable(main):
+            status = main(options.behind) if inspect.signature(main).parameters else main()
+            return status if isinstance(status, int) else 0
+        name = only_model(module, options.file)
+    function = models(module).get(name) or getattr(module, mangled(name), None)
+    if not callable(function):
+        raise no_model(name, module, options.file)
+    print(text_of(function(*literals(options.args + options.behind, function))))
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    from .repl import coloured, wants_colour
+    from .stages import show
+
+    f = chosen(options)
+    text = show(f, options.stage, args=given(options, f))
+    print(coloured(text) if wants_colour(sys.stdout) and text.lstrip().startswith("(") else text.rstrip("\n"))
+    return 0
+
+
+def emit(options: argparse.Namespace) -> int:
+    from .emit import emit
+
+    f = chosen(options)
+    paths = emit(
+        f,
+        options.output,
+        target=options.target,
+        args=given(options, f),
+        dtype=options.dtype,
+        line_directives=options.line_directives,
+    )
+    for path in paths:
+        print(path)
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    from .checking import check_grad, sample_args
+
+    options.operator = None
+    wrt, options.wrt = options.wrt, None
+    f = chosen(options)
+    args = given(options, f)
+    report = check_grad(f, tuple(sample_args(f) if args is None else args), wrt, options.tol)
+    print(report)
+    return 0 if report else 1
+
+
+# ------------------------------------------------------------------------------------- files and models
+
+
+def load(path: str) -> ModuleType:
+    from .model import load
+
+    sys.path.insert(0, str(Path(path).resolve().parent))  # as Python does for a script
+    return load(path)
+
+
+def mangled(name: str) -> str:
+    from .model import mangled
+
+    return mangled(name)
+
+
+def models(module: ModuleType) -> dict[str, Any]:
+    """The models of a file by their names."""
+    import hy
+
+    from .model import Model
+
+    return {hy.unmangle(k): v for k, v in vars(module).items() if isinstance(v, Model)}
+
+
+def only_model(module: ModuleType, path: str) -> str:
+    names = list(models(module))
+    if len(names) != 1:
+        hint = f"say which: {' '.join(names)}" if names else "define one with defmodel"
+        raise HyadError(f"{path} has {len(names) or 'no'} models", None, hint)
+    return names[0]
+
+
+def no_model(name: str, module: ModuleType, path: str) -> HyadError:
+    names = " ".join(models(module)) or "none"
+    return HyadError(f"there is no model `{name}` in {path}", None, f"its models are: {names}")
+
+
+def chosen(options: argparse.Namespace) -> Any:
+    """The model that a command line names, differentiated as it says."""
+    from .model import derived
+
+    module = load(options.file)
+    found = models(module)
+    name = options.model if options.model is not None else only_model(module, options.file)
+    if name not in found:
+        raise no_model(name, module, options.file)
+    if options.operator is None:
+        if options.wrt is not None:
+            raise HyadError("--wrt says by what to differentiate", None, "add --grad, --jacobian, --hessian or --D")
+        return found[name]
+    return derived(options.operator, found[name], options.wrt)
+
+
+def given(options: argparse.Namespace, f: Any) -> list[Any] | None:
+    texts = options.args + options.behind
+    return literals(texts, f) if texts else None
+
+
+def positions(text: str) -> Any:
+    """``--wrt``: a name, a position, or several."""
+    parts = [int(p) if p.lstrip("-").isdigit() else p for p in text.split(",")]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+# --------------------------------------------------------------------------------------------- literals
+
+
+def literals(texts: Sequence[str], f: Any) -> list[Any]:
+    """The values of arguments on a command line. Arrays are of reals unless a parameter says something else."""
+    from .core import REAL, Arr
+    from .model import Model, parameters
+
+    known = parameters(f.value) if isinstance(f, Model) else None
+    values = []
+    for k, text in enumerate(texts):
+        spec = known[k][1] if known and k < len(known) else None
+        elem = spec.elem if isinstance(spec, Arr) else REAL
+        values.append(literal(text, {"Real": float, "Int": int, "Bool": bool}[elem.name]))
+    return values
+
+
+def literal(text: str, elem: type = float) -> Any:
+    """One value as Hy, Python or JSON write it: ``1.5``, ``[1 2 3]``, ``[[1, 0], [0, 1]]``, ``#(1 [2 3])``, ``None``.
+
+    Raises ``ReadError``.
+    """
+    import numpy as np
+
+    from .errors import Source, Span
+    from .forms import Form, read_forms
+
+    text = text.strip().replace(",", " ")
+    source = Source(text, "<argument>")
+    forms = read_forms(text, source)
+    if len(forms) != 1:
+        whole = Span(source, 0, len(text))
+        raise ReadError("an argument is one value", whole, "put quotes around it: '[1 2 3]'")
+
+    def items(form: Form) -> Any:
+        return [items(x) for x in form.value] if form.kind == "[" else value(form)
+
+    def value(form: Form) -> Any:
+        if form.kind == "num":
+            return form.value
+        if form.kind == "sym" and form.value in CONSTANTS:
+            return CONSTANTS[form.value]
+        if form.kind in ("(", "#("):
+            return tuple(map(value, form.value))
+        if form.kind == "{" and len(form.value) % 2 == 0:
+            keys = [k.value for k in form.value[::2]]
+            return dict(zip(keys, map(value, form.value[1::2])))
+        if form.kind == "[":
+            try:
+                return np.array(items(form), elem)
+            except (TypeError, ValueError):
+                raise ReadError("this is no array of numbers", form.span, "rows have equal lengths") from None
+        raise ReadError("this is no value", form.span, "arguments are numbers, '[1 2 3]', '#(1 [2 3])', '{\"a\" 1}'")
+
+    return value(forms[0])
+
+
+CONSTANTS = {
+    "None": None,
+    "nil": None,
+    "null": None,
+    "true": True,
+    "false": False,
+    "inf": float("inf"),
+    "nan": float("nan"),
+}
+
+
+def text_of(value: Any) -> str:
+    """A result as Hy reads it."""
+    import numpy as np
+
+    from .forms import number_text
+
+    if isinstance(value, (np.ndarray, list)):
+        return f"[{' '.join(map(text_of, value))}]" if np.ndim(value) else text_of(value.item())
+    if isinstance(value, np.generic):
+        return text_of(value.item())
+    if isinstance(value, tuple):
+        return f"#({' '.join(map(text_of, value))})"
+    if isinstance(value, dict):
+        return "{" + "  ".join(f'"{k}" {text_of(v)}' for k, v in value.items()) + "}"
+    if value is None or isinstance(value, (bool, int, float)):
+        return number_text(value)
+    return str(value)
