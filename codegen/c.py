@@ -60,8 +60,8 @@ LIBRARY = frozenset(
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma"
     " fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf"
     " nan nearbyint nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt tan"
-    " tanh tgamma trunc isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove memcmp strlen work"
-    " size_t ptrdiff_t errno".split()
+    " tanh tgamma trunc isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove memcmp"
+    " strlen work size_t ptrdiff_t errno".split()
 )
 RESERVED = KEYWORDS | LIBRARY | frozenset(f"{name}f" for name in LIBRARY)
 FUNCTION_RESERVED = RESERVED | frozenset(
@@ -1295,7 +1295,7 @@ def _is_literal(block: Block, value: bool) -> bool:
 
 
 def _size_if_plain(block: Block) -> int:
-    """How many scalar operations a block is, those of its own ``and`` and ``or`` included; 99 if it is anything else."""
+    """How many scalar operations a block is, its own ``and`` and ``or`` included; 99 if it is anything else."""
     total = 0
     for bind in block.binds:
         if any(isinstance(v.type, Arr) for v in bind.vars) or total > 8:

@@ -22,11 +22,11 @@ The C printer writes this plan down; the Python printer reads from it only where
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-import itertools
 from typing import Any, Union
 
 import numpy as np
@@ -39,7 +39,6 @@ from hyad.core import (
     Atom,
     Bind,
     Block,
-    Check,
     Const,
     If,
     Loop,
@@ -55,6 +54,7 @@ from hyad.core import (
     free_vars,
     type_atoms,
 )
+from hyad.dead import dead_code
 from hyad.errors import CompileError, Span
 
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
@@ -155,72 +155,6 @@ def is_array(atom: Atom) -> bool:
     return isinstance(type_of(atom), Arr)
 
 
-# ----------------------------------------------------------------------------------------- unused code
-
-
-def prune(program: Program) -> Program:
-    """The program without the bindings and results that nothing uses; checks stay.
-
-    Before => after: ``t = sin x; u = cos x; u`` => ``u = cos x; u``. Design decision: the optimiser does this too,
-    but C compilers warn of every unused variable, so code generation does not rely on it.
-    """
-    needs: dict[Var, tuple[Atom, ...]] = {}  # what a variable's value depends on
-    todo: list[Atom] = [*program.body.results]
-    checked: set[Block] = set()
-
-    def survey(block: Block) -> bool:
-        found = False
-        for bind in block.binds:
-            op = bind.op
-            inside = [survey(inner) for inner in blocks_of(op)]
-            if isinstance(op, Check) or any(inside):
-                found = True
-                todo.extend(atoms_of(op))
-            for k, v in enumerate(bind.vars):
-                atoms = op.args if isinstance(op, Prim) else tuple(inner.results[k] for inner in blocks_of(op))
-                if isinstance(op, If):
-                    atoms += (op.cond,)
-                elif isinstance(op, Loop):
-                    atoms += (op.count, *op.inits[k : k + 1])
-                    if k < len(op.accs):
-                        needs[op.accs[k]] = atoms + type_atoms(op.accs[k].type)
-                needs[v] = atoms + type_atoms(v.type)
-        if found:
-            checked.add(block)
-        return found
-
-    survey(program.body)
-    used: set[Atom] = set()
-    while todo:
-        a = todo.pop()
-        if isinstance(a, Var) and a not in used:
-            used.add(a)
-            todo.extend(needs.get(a, ()))
-
-    def sweep(block: Block, results: tuple[Atom, ...]) -> Block:
-        kept: list[Bind] = []
-        for bind in block.binds:
-            op, variables = bind.op, bind.vars
-            live = [k for k, v in enumerate(variables) if v in used]
-            if isinstance(op, Loop):
-                live = [k for k, v in enumerate(variables) if v in used or (k < len(op.accs) and op.accs[k] in used)]
-            if not live and not isinstance(op, Check) and not any(b in checked for b in blocks_of(op)):
-                continue
-            variables = tuple(variables[k] for k in live)
-            if isinstance(op, If):
-                then, orelse = (sweep(b, tuple(b.results[k] for k in live)) for b in (op.then, op.orelse))
-                op = If(op.cond, then, orelse)
-            elif isinstance(op, Loop):
-                accs = [k for k in live if k < len(op.accs)]
-                body = sweep(op.body, tuple(op.body.results[k] for k in live))
-                op = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
-            kept.append(Bind(variables, op, bind.span))
-        return Block(tuple(kept), results)
-
-    body = sweep(program.body, program.body.results)
-    return replace(program, body=body)
-
-
 # --------------------------------------------------------------------------------------------- liveness
 
 
@@ -302,6 +236,7 @@ class Sizes:
         self.exact: dict[Var, Size] = {}
         self.bound: dict[Var, Size] = {}
         self.dims = set(program.dims)
+        self.indices: set[Var] = set()  # of loops: never negative
         for v in (*program.dims, *program.params):
             if v.type == INT:
                 self.order[v] = len(self.order)
@@ -360,6 +295,8 @@ class Sizes:
     def _known_positive(self, a: Atom) -> bool:
         if isinstance(a, Const):
             return a.value >= 0
+        if a in self.indices:
+            return True
         size = self.exact.get(a)
         return size is not None and all(c > 0 and all(s in self.dims for s in k) for k, c in size.items())
 
@@ -424,10 +361,11 @@ class Plan:
 
     ``place``: where each array variable lies. ``in_place``: the ``update``s and ``add-at``s that need no copy.
     ``copies``: the accumulators (their numbers) of a loop that start as a copy. ``moves``: the copies at the end of a
-    block; ``moved``: for each block, which of its results need one; ``early``: the copies at the start of a loop's body,
-    by the stacked result that each is; ``swaps``: the accumulators of a loop (their numbers) whose next value is made in
-    a buffer of its own, the two changing places after each iteration. ``declare``: the buffers to declare before a
-    binding. ``pools``: for each size of workspace piece (the element type and the size), how many there are.
+    block; ``moved``: for each block, which of its results need one. ``early``: the copies at the start of a loop's
+    body, by the stacked result that each is. ``swaps``: the accumulators of a loop whose next value is made in a buffer
+    of its own, the two changing places after each iteration. ``declare``: the buffers to declare before a binding.
+    ``results``: the memory of each array result. ``pools``: for each size of workspace piece (the element type and the
+    size), how many there are.
     """
 
     program: Program
@@ -475,7 +413,7 @@ def plan(program: Program) -> Plan:
 
     Raises ``CompileError`` naming the form whose array has a size that is not known before the call.
     """
-    pruned = prune(program)
+    pruned = dead_code(program)
     return _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned))).run()
 
 
@@ -687,6 +625,7 @@ class _Planner:
         count = plan.sizes.atom(op.count, plan.sizes.bound)
         if count is not None:
             plan.sizes.bound[op.index] = count
+            plan.sizes.indices.add(op.index)
         live = plan.live.after[bind] | {v for v in plan.live.free[op.body] if isinstance(v.type, Arr)}
         plan.copies[bind] = set()
         shared: list[Buffer] = []

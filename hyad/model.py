@@ -21,8 +21,18 @@ from typing import Any
 import numpy as np
 
 from .check import check_after
-from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree
-from .errors import BoundsError, CompileError, HyadError, ModelTypeError, ReadError, Source, Span
+from .core import BOOL, INT, REAL, Arr, Const, Leaf, Node, Program, Tree
+from .errors import (
+    BoundsError,
+    CompileError,
+    HyadError,
+    ModelTypeError,
+    ReadError,
+    Source,
+    Span,
+    at_border,
+    border,
+)
 from .forms import Form, read_forms, unparse
 from .optimise import optimise
 from .reader import deep, form_to_lambda, read_model
@@ -74,11 +84,16 @@ def spec_of(value: Any, name: str = "this argument") -> Spec:
         return INT
     if isinstance(value, list):
         raise ModelTypeError(f"{name} is a Python list", None, "pass an array: numpy.array(...)")
-    if hasattr(value, "__float__") and not isinstance(value, (str, bytes)):
+    if callable(value):
+        raise ModelTypeError(f"{name} is a function", None, "name the function inside the model: `(f x)`")
+    if isinstance(value, int):
+        return INT
+    if isinstance(value, float):
         return REAL
-    raise ModelTypeError(
-        f"{name} is {t.__name__} {value!r:.40}", None, "models take numbers, NumPy arrays, tuples, dicts and dataclasses"
-    )
+    hint = "models take numbers, NumPy arrays, tuples, dicts and dataclasses"
+    if hasattr(value, "__float__"):
+        hint = "pass float(...) of it" if not hasattr(value, "__len__") else "pass numpy.asarray(...) of it"
+    raise ModelTypeError(f"{name} is a Python {t.__name__}", None, hint)
 
 
 def signature_key(spec: Spec) -> Any:
@@ -119,7 +134,10 @@ class Model:
         _named.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        try:
+            return self._call(*args, **kwargs)
+        except (HyadError, MemoryError) as error:
+            raise at_border(error)
 
     def hyad_value(self) -> Function:
         """What this is inside a model."""
@@ -141,13 +159,18 @@ class Model:
         """Call the specialisation that fits ``args``; ``entry`` is one that just refused them, for ``reason``."""
         if isinstance(reason, int) and entry is not None:
             raise check_error(entry.cfunction.checks[reason - 1], self, args)
-        unknown = set(kwargs) - {"out"}
-        if unknown:
-            raise ModelTypeError(f"{self.name} got an unexpected keyword `{unknown.pop()}`", self.span, "`out=` is the one there is")
+        for keyword in kwargs:
+            if keyword != "out":
+                raise ModelTypeError(
+                    f"{self.name} got an unexpected keyword `{keyword}`", self.span, "`out=` is the one there is"
+                )
         known = parameters(self.value)
         if known is not None and len(known) != len(args):
             names = " ".join(p[0] for p in known)
-            raise ModelTypeError(f"{self.name} takes {len(known)} arguments [{names}], not {len(args)}", self.span)
+            plural = "s" * (len(known) != 1)
+            raise ModelTypeError(
+                f"{self.name} takes {len(known)} argument{plural} [{names}], not {len(args)}", self.span
+            )
         specs = []
         for k, a in enumerate(args):
             label = f"argument `{known[k][0]}`" if known else f"argument {k}"
@@ -159,7 +182,7 @@ class Model:
         key = tuple(map(signature_key, specs))
         found = self._compiled.get(key)
         if found is not None and found is entry:
-            raise ModelTypeError(f"{self.name}: {reason}", self.span)
+            raise misfit(str(reason), self, found.program, args, kwargs)
         if found is None:
             found = self._compiled[key] = self.compile_for(specs, **self._options)
             self._last = tuple(specs)
@@ -222,6 +245,7 @@ class Model:
 
         function = print_c(program, dtype=dtype)
 
+        @border
         def fallback(reason: str | int, args: tuple, kwargs: dict) -> Any:
             return self._dispatch(reason, args, kwargs, found)
 
@@ -235,7 +259,13 @@ class Model:
         return found
 
     def _load_python(self, program: Program) -> Callable[..., Any]:
-        found = partial(python_callable(program, self._dispatch))
+        @border
+        def refuse(reason: str | HyadError, args: tuple, kwargs: dict) -> Any:
+            if isinstance(reason, HyadError):
+                raise said_at_call(reason, self, args)
+            return self._dispatch(reason, args, kwargs, found)
+
+        found = partial(python_callable(program, refuse))
         found.__dict__.update(program=program, target="python", dtype="f64")
         return found
 
@@ -243,33 +273,90 @@ class Model:
 def python_callable(program: Program, refuse: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """A program as a Python function of structured arguments, without a compiler.
 
-    ``refuse(reason, args, kwargs)`` is called with arguments that do not fit.
+    ``refuse(reason, args, kwargs)`` is called with arguments that do not fit, the reason being a sentence, and with
+    the error of a check that failed.
     """
     from hyad.codegen.python import load_python
 
     flat = load_python(program)
     wanted = [tuple(map(signature_key, [tree_spec(t, it) for t in program.ins])) for it in [iter(program.params)]][0]
 
-    def run(*args: Any, out: Any = None) -> Any:
-        specs = [spec_of(a) for a in args]
-        if not fits(wanted, tuple(map(signature_key, specs))):
-            if refuse is None:
-                raise ModelTypeError(f"{program.name}: the arguments do not fit its signature", program.span)
-            return refuse("the arguments do not fit", args, {} if out is None else {"out": out})
+    def no(reason: Any, args: tuple, kwargs: dict) -> Any:
+        if refuse is not None:
+            return refuse(reason, args, kwargs)
+        raise reason if isinstance(reason, HyadError) else ModelTypeError(f"{program.name}: {reason}", program.span)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        out = kwargs.get("out")
+        if kwargs.keys() - {"out"} or not fits(wanted, tuple(map(signature_key, map(spec_of, args)))):
+            return no("the arguments do not fit its signature", args, kwargs)
         values: list[Any] = []
         for tree, a in zip(program.ins, args):
             take_apart(tree, a, values)
-        results = iter(flat(*values))
-        made = put_together(program.out, results)
+        sizes: dict[Any, int] = {}
+        for p, a in zip(program.params, values):
+            reason = unfit(p, a, sizes)
+            if reason:
+                return no(f"argument {p.name} wants {reason}", args, kwargs)
+        try:
+            results = flat(*values)
+        except HyadError as error:
+            return no(error, args, kwargs)
         if out is None:
-            return made
-        targets, sources = (out, made) if isinstance(out, tuple) else ((out,), (made,))
-        for target, source in zip(targets, sources):
+            return put_together(program.out, iter(results))
+        targets = out if isinstance(out, tuple) and len(results) > 1 else (out,)
+        reason = unfit_out(targets, results)
+        if reason:
+            return no(reason, args, kwargs)
+        for target, result in zip(targets, results):
             if target is not None:
-                target[...] = source
-        return out
+                target[...] = result
+        return put_together(program.out, iter([r if t is None else t for t, r in zip(targets, results)]))
 
     return run
+
+
+DTYPES = {REAL: "float64", INT: "int64", BOOL: "bool"}
+
+
+def unfit(param: Any, value: Any, sizes: dict[Any, int]) -> str:
+    """What a parameter of the plain-Python target wants and ``value`` is not, as the stub of compiled code says it;
+    nothing where it fits. ``sizes`` collects the named dims."""
+    t = param.type
+    if not isinstance(t, Arr):
+        if t == INT and not -(2**63) <= value < 2**63:
+            return "an integer; this integer does not fit in 64 bits"
+        return ""
+    dims = [d.value if type(d) is Const else d.name for d in t.dims]
+    wants = f"a {DTYPES[t.elem]} array of shape ({', '.join(map(str, dims))}{',' * (len(dims) == 1)}); "
+    if value.dtype != DTYPES[t.elem]:
+        return wants + "this has another dtype"
+    for axis, (d, have) in enumerate(zip(t.dims, value.shape)):
+        want = d.value if type(d) is Const else sizes.setdefault(d, have)
+        if have != want:
+            return f"{wants}its dimension {axis + 1} is {have}, {'must be' if type(d) is Const else f'where {d} is'} {want}"
+    return ""
+
+
+def unfit_out(targets: tuple, results: Sequence[Any]) -> str:
+    """What is wrong with ``out=``, for the plain-Python target."""
+    if len(targets) != len(results):
+        return f"out wants a tuple of {len(results)}, None where there is no array to fill; this is not such a tuple"
+    for target, result in zip(targets, results):
+        if target is None:
+            continue
+        if not isinstance(result, np.ndarray):
+            return "out wants None for a scalar result; this is not None"
+        wants = f"out wants a writeable {result.dtype} array of shape {result.shape}; "
+        if not isinstance(target, np.ndarray):
+            return wants + "this is not such an array"
+        if target.dtype != result.dtype:
+            return wants + "this has another dtype"
+        if target.shape != result.shape:
+            return wants + f"this has shape {target.shape}"
+        if not target.flags.writeable:
+            return wants + "this is read-only"
+    return ""
 
 
 def tree_spec(tree: Tree, params: Any) -> Spec:
@@ -309,10 +396,72 @@ def put_together(tree: Tree, results: Any) -> Any:
 def check_error(check: tuple[str, str, Span | None], model: Model, args: tuple) -> HyadError:
     """The error of a check that failed when compiled code ran."""
     kind, message, span = check
-    shapes = [f"{k}: {a.shape}" for k, a in enumerate(args) if isinstance(a, np.ndarray)]
-    hint = f"the arguments' shapes are {', '.join(shapes)}" if shapes else None
     error = BoundsError if kind == "bounds" else ModelTypeError
-    return error(f"{model.name}: {message}", span or model.span, hint)
+    return said_at_call(error(message, span), model, args)
+
+
+def said_at_call(error: HyadError, model: Model, args: tuple) -> HyadError:
+    """``error``, with the model's name and what it was called with: the shapes of arrays, and integers."""
+    given = []
+    for label, value, _ in flat_arguments(model, args):
+        if isinstance(value, np.ndarray):
+            given.append(f"`{label}` has shape {value.shape}")
+        elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            given.append(f"`{label}` is {value}")
+    message = f"{model.name}: {error.message}"
+    more = [f"and {len(given) - 8} more"] if len(given) > 8 else []
+    notes = [(f"in this call {', '.join(given[:8] + more)}", None)] if given else []
+    return type(error)(message, error.span or model.span, error.hint, [*error.notes, *notes])
+
+
+def flat_arguments(model: Model, args: Sequence[Any]) -> list[tuple[str, Any, Span | None]]:
+    """The numbers and arrays in the arguments of a call: what a user calls each, its value, its parameter's place."""
+    known = parameters(model.value)
+    found: list[tuple[str, Any, Span | None]] = []
+
+    def walk(label: str, value: Any, span: Span | None) -> None:
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            parts = [(f"{label}[{k}]", x) for k, x in enumerate(value)]
+        elif isinstance(value, dict):
+            parts = [(f"{label}[{k!r}]", x) for k, x in value.items()]
+        elif isinstance(value, tuple) or dataclasses.is_dataclass(value):
+            fields = getattr(value, "_fields", None) or [f.name for f in dataclasses.fields(value)]
+            parts = [(f"{label}.{f}", getattr(value, f)) for f in fields]
+        else:
+            found.append((label, value, span))
+            return
+        for inner, x in parts:
+            walk(inner, x, span)
+
+    for k, a in enumerate(args):
+        label, _, span = known[k] if known and k < len(known) else (f"argument {k + 1}", None, None)
+        walk(label, a, span)
+    return found
+
+
+def misfit(reason: str, model: Model, program: Program, args: tuple, kwargs: dict) -> ModelTypeError:
+    """The error for an argument that code for its signature refused: in the user's names, with what it is."""
+    span, hint, value, label = model.span, None, kwargs.get("out"), "out"
+    about = re.match(r"argument (\S+) wants", reason)
+    if about is not None:
+        which, flat = about[1], flat_arguments(model, args)
+        position = next((k for k, p in enumerate(program.params) if mangled(p.name) == which or p.name == which), None)
+        if which.isdigit() and 0 < int(which) <= len(args):
+            known = parameters(model.value)
+            label, value = f"argument {which}", args[int(which) - 1]
+            if known:
+                label, _, span = known[int(which) - 1]
+        elif position is not None and position < len(flat):
+            label, value, span = flat[position]
+        reason = reason.replace(f"argument {which}", f"`{label}`", 1)
+    if isinstance(value, (np.ndarray, np.generic)):
+        dtype = re.search(r"(float64|float32|int64|bool) array", reason)
+        reason = reason.replace("this has another dtype", f"this is {value.dtype}")
+        if dtype and ("C-contiguous" in reason.partition(";")[2] or f"this is {value.dtype}" in reason):
+            made = "numpy.ascontiguousarray" if about is not None else "numpy.empty"
+            first = label if about is not None else "shape"
+            hint = f"pass {made}({first}, dtype={dtype[1]!r})"
+    return ModelTypeError(f"{model.name}: {reason}", span or model.span, hint)
 
 
 # ------------------------------------------------------------------------------------- making models
@@ -380,6 +529,7 @@ def redefined(name: str) -> None:
             model._forget()
 
 
+@border
 def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | None = None) -> Model:
     """The model of one ``(model ..)``, ``(fn ..)`` or ``(defmodel ..)`` form.
 
@@ -391,13 +541,14 @@ def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | No
     if not isinstance(src, str):
         raise ReadError(f"hyad.model takes the text of a model, not {type(src).__name__}", None, 'hyad.model("(fn [x] ...)")')
     if namespace is None:
-        caller = inspect.currentframe().f_back  # type: ignore[union-attr]
+        caller = inspect.currentframe().f_back.f_back  # type: ignore[union-attr]  # past `border`
         namespace = {**caller.f_globals, **caller.f_locals} if caller and caller.f_locals is not caller.f_globals else caller.f_globals  # type: ignore[union-attr]
     source = Source(src, filename)
     f = read_model(src, source)
     return Model(Closure(f, None, Scope(namespace)), f.name or "f", f.span, f.doc, src.strip())
 
 
+@border
 def define(text: str, filename: str, line: int, column: int, cells: Callable[[], Any]) -> Model:
     """What the macros ``defmodel`` and ``model`` expand to: a model from its text and place in a Hy file. ``cells``
     closes over the Python variables that the text names."""
@@ -405,6 +556,7 @@ def define(text: str, filename: str, line: int, column: int, cells: Callable[[],
     return make(forms[0], Scope(cells.__globals__, cells), text)
 
 
+@border
 def load(path: str | os.PathLike) -> types.ModuleType:
     """The models of a Hy file as a module: ``hyad.load("m.hy").f``.
 
@@ -487,6 +639,7 @@ def derived(operator: str, f: Any, wrt: Any = None) -> Model:
     return made
 
 
+@border
 def grad(f: Any, wrt: Any = None) -> Model:
     """The gradient of a model that gives a number, in the structure of its argument (a tuple for several).
 
@@ -495,21 +648,25 @@ def grad(f: Any, wrt: Any = None) -> Model:
     return derived("grad", f, wrt)
 
 
+@border
 def value_and_grad(f: Any, wrt: Any = None) -> Model:
     """The pair of value and gradient, computed together."""
     return derived("value-and-grad", f, wrt)
 
 
+@border
 def jacobian(f: Any, wrt: Any = None) -> Model:
     """The derivative of every result by every argument: an array [result dims ..., argument dims ...]."""
     return derived("jacobian", f, wrt)
 
 
+@border
 def hessian(f: Any, wrt: Any = None) -> Model:
     """The Jacobian of the gradient."""
     return derived("hessian", f, wrt)
 
 
+@border
 def D(f: Any, wrt: Any = None) -> Model:
     """The derivative by one number, in the structure of the result."""
     return derived("D", f, wrt)
@@ -524,21 +681,25 @@ def _product(operator: str, f: Any, first: Any, second: tuple) -> Any:
     return cached[operator](*points, *second)
 
 
+@border
 def jvp(f: Any, primals: Any, tangents: Any) -> Any:
     """The tangent of ``f`` at ``primals`` (a tuple of arguments) along ``tangents``."""
     return _product("jvp", f, primals, tuple(tangents) if isinstance(tangents, (tuple, list)) else (tangents,))
 
 
+@border
 def vjp(f: Any, primals: Any, cotangent: Any) -> Any:
     """The adjoints of ``primals`` for a cotangent of the result."""
     return _product("vjp", f, primals, (cotangent,))
 
 
+@border
 def hvp(f: Any, primals: Any, vectors: Any) -> Any:
     """The Hessian at ``primals`` times ``vectors``, forward over reverse."""
     return _product("hvp", f, primals, tuple(vectors) if isinstance(vectors, (tuple, list)) else (vectors,))
 
 
+@border
 def compile(
     f: Any, target: str = "c", dtype: str = "f64", *, args: Sequence[Any] | None = None, flags: str = "exact"
 ) -> Callable[..., Any]:

@@ -58,7 +58,7 @@ class Unroll(Rebuild):
         if type(op) is Loop and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
             cost = count * expanded_size(op.body)
-            if 0 < count and cost <= min(UNROLL, self.budget):
+            if 0 < count and cost <= min(UNROLL, self.budget) and by_element(op):
                 self.budget -= cost
                 self.write_out(op, bind, count)
                 return
@@ -78,6 +78,21 @@ class Unroll(Rebuild):
         self.b.span = bind.span
         outs = [self.b.array(column, v.name, v.given) for column, v in zip(stacked, bind.vars[width:])]
         self.define(bind, [*accs, *outs])
+
+
+def by_element(op: Loop) -> bool:
+    """Whether writing a loop out makes single values of array elements: it stacks, or subscripts by its index. A loop
+    that only counts stays a loop, so that the code does not grow with the count."""
+    if len(op.body.results) > len(op.accs):
+        return True
+    moving: set[Atom] = {op.index}
+    for bind in all_binds(op.body):
+        if type(bind.op) is Prim:
+            if bind.op.name in ("get", "update", "add-at") and any(a in moving for a in bind.op.args):
+                return True
+            if any(a in moving for a in bind.op.args):
+                moving.update(bind.vars)
+    return False
 
 
 def expanded_size(block: Block) -> int:

@@ -362,7 +362,7 @@ class Points:
         for _ in range(64):
             middle = low.copy()
             middle[varied, columns] = (low[varied, columns] + high[varied, columns]) / 2
-            left = signs(middle) * start > 0
+            left = np.signbit(signs(middle)) == np.signbit(start)
             low[varied[left], columns[left]] = middle[varied[left], columns[left]]
             high[varied[~left], columns[~left]] = middle[varied[~left], columns[~left]]
         return np.concatenate([low, high], axis=1)

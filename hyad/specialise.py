@@ -135,7 +135,8 @@ def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str) ->
 
 def spec_text(spec: Spec) -> str:
     if isinstance(spec, Arr):
-        return f"(Arr {spec.elem} {' '.join('_' if d is None else str(d) for d in spec.dims)})"
+        short = {1: "Vec", 2: "Mat"}.get(spec.rank) if spec.elem == REAL else None
+        return f"({short or f'Arr {spec.elem}'} {' '.join('_' if d is None else str(d) for d in spec.dims)})"
     if isinstance(spec, Node):
         return "(Tuple " + " ".join(map(spec_text, spec.items)) + ")" if spec.items else "None"
     return str(spec)
@@ -185,6 +186,7 @@ class Specialiser:
         self.params: list[Var] = []
         self.active: dict[Lambda, int] = {}
         self.globals_read: set[str] = set()
+        self.library: str | None = None  # the prelude function that the user called and that is being inlined
         self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
 
     # ------------------------------------------------------------------------------------- programs
@@ -243,7 +245,8 @@ class Specialiser:
         b = self.b
         for bind in block.binds:
             op, (var,) = bind.op, bind.vars
-            b.span = bind.span or b.span
+            if self.library is None:  # inside the prelude the place is the user's call
+                b.span = bind.span or b.span
             if isinstance(op, Call):
                 value = self.surface_call(op, env, var)
             elif isinstance(op, Lambda):
@@ -258,7 +261,7 @@ class Specialiser:
         if type(atom) is Var:
             return env[atom]
         if type(atom) is Const:
-            made = constant(atom.value)
+            made = constant(atom.value, self.b.span)
             if self.scope is Specialiser.scope and made is not NIL and type(made) is Const:
                 return Const(made.value, made.type, soft=True)  # the prelude's own zeros and ones
             return made
@@ -277,10 +280,12 @@ class Specialiser:
             if not builtin:
                 if known is not None:
                     return known
+                what = "function" if callable(value) else type(value).__name__
+                hint = "make it a model with defmodel, or a primitive with defprim"
                 raise DerivativeError(
-                    f"`{name.name}` is a Python {type(value).__name__}, which hyad cannot look into",
+                    f"`{name.name}` is a Python {what}, which hyad cannot look into",
                     name.span,
-                    "make it a model with defmodel, or a primitive with defprim",
+                    hint if callable(value) else "models use numbers, NumPy arrays, tuples, and other models",
                 )
         if builtin:
             return Builtin(name.name)
@@ -288,8 +293,8 @@ class Specialiser:
         if function is not None:
             return function
         if name.name in SPECIAL:
-            raise HyadError(f"`{name.name}` is a form, not a value", name.span)
-        raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name.name, self.scope))
+            raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
+        raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
 
     def python_value(self, value: Any, name: Global) -> Value | None:
         """A value of the user's module as the model sees it; None for what models cannot use."""
@@ -297,7 +302,7 @@ class Specialiser:
         if made is not None:
             return made()
         if isinstance(value, bool | numbers.Real | np.generic) if not isinstance(value, type) else False:
-            return constant(value.item() if isinstance(value, np.generic) else value)
+            return constant(value.item() if isinstance(value, np.generic) else value, name.span)
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "fiub":
                 raise ModelTypeError(f"`{name.name}` is an array of {value.dtype}, not of numbers", name.span)
@@ -337,7 +342,11 @@ class Specialiser:
             raise ModelTypeError(
                 f"{describe(fn)} is called as a function", self.b.span, "the head of a call is a function"
             )
-        return self.call(fn, args, op.spans, var)
+        takes_wrt = isinstance(fn, Builtin) and fn.name in OPERATORS
+        for k, (a, span) in enumerate(zip(args, op.spans)):
+            if isinstance(a, Wrt) and not (takes_wrt and k == len(args) - 1 and k > 0):
+                raise ModelTypeError("`:wrt` ends the call of a derivative operator", span, "`(grad f :wrt x)`")
+        return self.call(fn, args, op.spans if self.library is None else (None,) * len(args), var)
 
     def call(self, fn: Function, args: Sequence[Value], spans: Spans, var: Var | None) -> Value:
         """Apply a function value; ``var`` is the surface variable that names the result."""
@@ -365,8 +374,10 @@ class Specialiser:
         f = closure.function
         call_span = self.b.span
         if len(args) != len(f.params):
-            notes = [(f"`{closure.name}` is defined here", f.span)] if f.span else []
-            raise ModelTypeError(arity_text(closure.name, len(f.params), len(args)), call_span, notes=notes)
+            library = closure.scope is Specialiser.scope
+            notes = [("it is defined here", f.span)] if f.span and not library else []
+            hint = f"`({f.name} {' '.join(p.name for p in f.params)})`" if library else None
+            raise ModelTypeError(arity_text(f.name, len(f.params), len(args)), call_span, hint, notes)
         depth = self.active.get(f, 0)
         if depth >= RECURSION_LIMIT:
             raise HyadError(
@@ -376,14 +387,21 @@ class Specialiser:
             )
         self.active[f] = depth + 1
         scope, self.scope = self.scope, closure.scope
+        library = self.library
+        self.library = (library or closure.name) if closure.scope is Specialiser.scope else None
         env = Env(closure.env)
         for p, a, note in zip(f.params, args, f.annotations or (None,) * len(f.params)):
             env.values[p] = self.conform(a, read_annotation(note), note.span, p.name) if note is not None else a
         try:
             return self.block(f.body, env)
+        except HyadError as error:
+            inside = f"`{self.library}`"
+            if self.library is not None and library is None and inside not in error.message:
+                error.notes += ((f"this is inside {inside}, {f.doc}", None),)
+            raise
         finally:
             self.active[f] = depth
-            self.scope = scope
+            self.scope, self.library = scope, library
             self.b.span = call_span
 
     @staticmethod
@@ -566,12 +584,16 @@ class Specialiser:
             if abs(atoms[1].value) < 2**31:
                 atoms = [atoms[0], integer(int(atoms[1].value))]
         if PRIMITIVES[name].result(tuple(type_of(a) for a in atoms)) is None:
-            kinds = ", ".join(describe(a) for a in atoms)
+            kinds = " and ".join(describe(a) for a in atoms)
             raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span)
         return b.prim(name, *atoms, hint=hint, given=given)
 
+    def blamed(self, name: str) -> str:
+        """What an error says went wrong: inside the prelude the function that the user called."""
+        return self.library or name
+
     def same_shape(self, arrays: Sequence[Atom], name: str) -> None:
-        first = type_of(arrays[0])
+        first, name = type_of(arrays[0]), self.blamed(name)
         for other in arrays[1:]:
             t = type_of(other)
             if t.rank != first.rank or not all(
@@ -665,10 +687,11 @@ class Specialiser:
                 index = b.prim("+", dim, index)
             size = f" of size {dim}" if type(dim) is Const else ""
             text = place.text if place is not None else str(index)
-            if not b.require_index(index, dim, f"index `{text}` is outside axis {axis}{size}"):
-                raise BoundsError(
-                    f"index {i} is outside an axis of size {dim}", place, f"indices run from 0 to {dim} - 1"
-                )
+            where = f"in `{self.library}`: " if self.library else ""
+            if not b.require_index(index, dim, f"{where}index `{text}` is outside axis {axis}{size}"):
+                last = dim.value - 1 if type(dim) is Const else dim
+                hint = f"indices run from 0 to {last}; negative literals count from the end" if last != -1 else None
+                raise BoundsError(f"index {i} is outside an axis of size {dim}", place, hint)
             checked.append(index)
         return b.get(
             value, *checked, hint=var.name if var is not None else None, given=bool(var is not None and var.given)
@@ -696,6 +719,7 @@ class Specialiser:
             return type_of(flatten(value.parts)[0][0]).dims[: value.rank]
         if isinstance(value, (Const, Var)) and isinstance(type_of(value), Arr):
             return type_of(value).dims
+        name = self.blamed(name)
         raise ModelTypeError(f"`{name}` of {describe(value)}", self.b.span, f"`{name}` takes an array")
 
     def arity(self, name: str, args: list[Value], *allowed: int) -> None:
@@ -713,7 +737,9 @@ class Specialiser:
             a = self.reals(a)
         x = self.reals(x) if elem_of(a) == REAL else x
         if isinstance(type_of(row), Arr) != isinstance(type_of(x), Arr) or elem_of(a) != elem_of(x):
-            raise ModelTypeError(f"{describe(x)} does not fit into {describe(a)} here", self.b.span)
+            raise ModelTypeError(
+                f"`update` puts {describe(x)} where {describe(row)} stands", self.b.span, "the types must be equal"
+            )
         if isinstance(type_of(row), Arr):
             self.same_shape([row, x], "update")
         at = []
@@ -744,13 +770,13 @@ class Specialiser:
             items = [value]
         counts = []
         for x in items:
-            count = self.integer_arg(x, f"the size in `{name}`", span)
+            count = self.integer_arg(x, f"the size in `{self.blamed(name)}`", span)
             if type(count) is Const and count.value < 0:
                 raise ModelTypeError(
                     f"the size in `{name}` is {count.value}", span or self.b.span, "sizes are not negative"
                 )
             if name == "build":
-                self.b.require_size(count, "the size in `build` is negative")
+                self.b.require_size(count, f"the size in `{self.blamed(name)}` is negative")
             counts.append(count)
         return counts
 
@@ -820,6 +846,7 @@ class Specialiser:
 
     def common_length(self, name: str, arrays: Sequence[Value], spans: Spans) -> Atom:
         lengths = [self.shape_of(a, name)[0] for a in arrays]
+        name = self.blamed(name)
         for n in lengths[1:]:
             if not self.b.require_equal(lengths[0], n, f"the arrays in `{name}` have different lengths"):
                 raise ModelTypeError(
@@ -1030,8 +1057,8 @@ BUILTINS: dict[str, Callable[..., Value]] = {
 }
 
 
-def constant(value: Any) -> Any:
-    """A Python literal as an atom."""
+def constant(value: Any, span: Span | None = None) -> Any:
+    """A Python number as an atom."""
     if value is None:
         return NIL
     if isinstance(value, tuple) and value and value[0] == "wrt":
@@ -1040,7 +1067,7 @@ def constant(value: Any) -> Any:
         return Const(value, BOOL)
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise ModelTypeError(f"the integer {value} does not fit into 64 bits", None, f"write {value}.0 for a real")
+            raise ModelTypeError(f"the integer {value} does not fit into 64 bits", span, "make it a real")
         return Const(value, INT)
     return Const(float(value), REAL)
 
@@ -1050,8 +1077,9 @@ def elem_of(atom: Atom) -> Scalar:
     return t.elem if isinstance(t, Arr) else t
 
 
-def arity_text(name: str, wanted: int, got: int) -> str:
-    return f"`{name}` takes {wanted} argument{'s' * (wanted != 1)}, not {got}"
+def arity_text(name: str | None, wanted: int, got: int) -> str:
+    who = f"`{name}`" if name else "this function"
+    return f"{who} takes {wanted} argument{'s' * (wanted != 1)}, not {got}"
 
 
 _PRELUDE: dict[str, Closure] = {}
@@ -1074,11 +1102,15 @@ def prelude(name: str) -> Closure | None:
     return _PRELUDE.get(name)
 
 
-def similar(name: str, scope: Any) -> str | None:
+def similar(name: Global) -> str:
+    """What a user may have meant by a name that nothing binds: what the language has, or the model itself holds."""
     import difflib
+    import re
 
-    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *_PRELUDE]
-    close = difflib.get_close_matches(name, names, 1)
-    return (
-        f"did you mean `{close[0]}`?" if close else "bind it with let, make it a parameter, or define it in the module"
-    )
+    prelude("")
+    nearby = re.findall(r"[^\s()\[\]{}\"#;.]+", name.span.source.text) if name.span is not None else []
+    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *_PRELUDE, *(n for n in nearby if n != name.name)]
+    close = difflib.get_close_matches(name.name, names, 1)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    return "bind it with let, make it a parameter, or define it in the module"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from .core import LEAF, UNIT, Arr, Atom, Const, Lambda, Leaf, Node, Tree, Var
-from .errors import HyadError, Span
+from .errors import ModelTypeError, Span
 
 NIL = Const(None, UNIT)
 
@@ -110,7 +110,7 @@ FUNCTIONS = (Closure, Builtin, Derived, Choice, Later, Pointwise)
 def flatten(value: Value, span: Span | None = None) -> tuple[list[Atom], Tree]:
     """The atoms of a structured value, left to right, and its structure.
 
-    Raises ``HyadError`` for a function or an array of tuples: these exist at compile time only.
+    Raises ``ModelTypeError`` for a function or an array of tuples: these exist at compile time only.
     """
     atoms: list[Atom] = []
 
@@ -118,11 +118,11 @@ def flatten(value: Value, span: Span | None = None) -> tuple[list[Atom], Tree]:
         if isinstance(v, TupleValue):
             return Node(tuple(walk(x) for x in v.items), v.keys, v.make)
         if isinstance(v, FUNCTIONS):
-            raise HyadError(
+            raise ModelTypeError(
                 "a function cannot be a result or an accumulator here", span, "call it, and return what it gives"
             )
         if isinstance(v, ArrayOfTuples):
-            raise HyadError(
+            raise ModelTypeError(
                 "an array of tuples cannot leave the model", span, "return a tuple of arrays: one `build` for each part"
             )
         if isinstance(v, Const) and v.value is None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from hyad.codegen.c import print_c
-from hyad.codegen.lower import Names, identifier, prune
+from hyad.codegen.lower import Names, identifier, plan
 from hyad.codegen.python import load_python, print_python
 from hyad.core import (
     BOOL,
@@ -1278,13 +1278,13 @@ def test_large_tables(tmp_path):
     assert max(map(len, fn.source.splitlines())) <= 110
 
 
-def test_prune_keeps_checks_only():
+def test_unused_code_goes_checks_stay():
     def f(b, x, v):
         b.loop(3, [x], lambda c, i, s: ([c("sin", s)], []))
         b.check("in", 3, N, "index 3 is out of range")
         return x
 
-    p = prune(program({"x": REAL, "v": vec(N)}, f))
+    p = plan(program({"x": REAL, "v": vec(N)}, f)).program
     assert [type(b.op) for b in p.body.binds] == [Check]
 
 

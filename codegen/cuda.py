@@ -1,0 +1,352 @@
+"""Typed core to CUDA: a model mapped over a batch, one thread for each element.
+
+``print_cuda(program)`` gives a ``CudaKernel``, whose text has three parts: the model as a device function, which is
+what the C printer prints but for its head, its tables and its block copies; the kernel ``NAME_batch``, a grid-stride
+loop that calls it for every element; and the launcher ``NAME_launch`` for a host program. Any program will do: a
+value, a Jacobian, a gradient.
+
+An argument is *batched*, with a leading dim of its own: element k is at ``arg + k*size``; or it is *shared* by all
+elements. Results are stacked. All elements have one shape, so a parameter that a size depends on is shared.
+
+The one text compiles under nvcc, under NVRTC (without the launcher) and, through ``cuda_on_cpu.h``, by a C++
+compiler for the CPU.
+
+Memory: a workspace of fixed size up to ``LOCAL_REALS`` elements is a local array of the thread. A bigger one, or one
+whose size is known at run time, is the caller's: one slice for each thread in flight, not for each element.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hyad.core import REAL, Atom, Program, Scalar
+from hyad.errors import ModelTypeError
+from hyad.primitives import PRIMITIVES, c_form
+
+from .c import RESERVED, WIDTH, CPrinter, _comment, _shorten, _wrapped
+from .cfunction import CFunction, CParam
+from .lower import LOCAL_REALS, Names
+
+CPP = frozenset(
+    "alignas alignof and and_eq bitand bitor catch char16_t char32_t compl concept consteval constexpr constinit"
+    " const_cast decltype dynamic_cast explicit export friend mutable noexcept not not_eq nullptr or or_eq protected"
+    " reinterpret_cast requires static_assert static_cast thread_local throw try typeid typename using wchar_t xor"
+    " xor_eq threadIdx blockIdx blockDim gridDim warpSize dim3 atomicCAS cudaLaunchKernel cudaSuccess cudaError_t"
+    " cudaStream_t".split()
+)
+CONSTANT_BYTES = 60_000  # of the 64 kB of constant memory that a module has
+BLOCK = 128  # threads of a block, as NAME_launch starts them
+# names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
+OUTER = ("batch", "status", "k", "step", "thread", "own", "failed", "threads", "stream", "block", "grid", "args")
+
+HEAD = """\
+#ifdef __CUDACC_RTC__ /* NVRTC has the functions of math.h built in */
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#else
+#include <math.h>
+#endif
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaParam(CParam):
+    """A parameter: ``dims`` are those of one element; ``batched`` says that it has the batch's dim before them."""
+
+    batched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CudaKernel:
+    """One model over a batch.
+
+    The kernel ``NAME_batch`` takes the length of the batch, the ``params`` (a shared scalar by value, everything else
+    as a pointer to the device's memory), the named ``dims``, a pointer for each of the ``results`` (their dims are one
+    element's), then ``work`` where there is a ``workspace``, then ``status`` where the model is ``fallible``. Sizes
+    are ``long long``. It may be launched with any grid and block of one dimension.
+
+    ``workspace`` is None, or a C expression over the dims and the Int params: the number of reals for each thread in
+    flight; ``work`` has room for as many times that. ``status`` points to two ``unsigned long long``, zeros before the
+    launch: afterwards the number of a check that failed, ``checks[number - 1]``, and the element that it failed at.
+    Where several elements fail one of them is told; the others' results are right.
+    """
+
+    name: str
+    params: tuple[CudaParam, ...]
+    results: tuple[CParam, ...]
+    dims: tuple[str, ...] = ()
+    fallible: bool = False
+    workspace: str | None = None
+    checks: tuple[tuple[str, str, Any], ...] = ()
+    source: str = ""
+    header: str = ""
+    dtype: str = "f64"
+
+    @property
+    def entry(self) -> str:
+        """The kernel's name in the compiled module."""
+        return f"{self.name}_batch"
+
+
+def print_cuda(
+    program: Program,
+    *,
+    dtype: str = "f64",
+    name: str | None = None,
+    shared: Collection[str | int] = (),
+    line_directives: bool = False,
+) -> CudaKernel:
+    """A typed program, mapped over a batch, as CUDA.
+
+    ``shared`` are the flat parameters, by name or position, that all elements have in common; the others have a
+    leading dim of the batch, except an Int that the size of a result or of the workspace depends on. ``dtype`` is
+    "f64" or "f32"; ``name`` replaces the model's; ``line_directives`` puts ``#line`` before the statements.
+
+    Raises ModelTypeError for a shared parameter that there is not, CompileError where ``print_c`` does.
+    """
+    return CudaPrinter(program, dtype, name, shared, line_directives).kernel()
+
+
+class CudaPrinter(CPrinter):
+    """Prints the device function by the C printer's means, then the kernel and the launcher around it."""
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: str = "f64",
+        name: str | None = None,
+        shared: Collection[str | int] = (),
+        line_directives: bool = False,
+    ):
+        super().__init__(program, dtype=dtype, name=name, line_directives=line_directives)
+        self.constant_bytes = 0
+        known = {p.name: k for k, p in enumerate(program.params)}
+        self.shared: set[int] = set()
+        for which in shared:
+            k = known.get(which, -1) if isinstance(which, str) else which
+            if not 0 <= k < len(program.params):
+                raise ModelTypeError(
+                    f"{program.name} has no parameter {which!r} to share", program.span, f"it has {', '.join(known)}"
+                )
+            self.shared.add(k)
+
+    # ------------------------------------------------------------------------ the device function
+
+    def reserved(self) -> Iterable[str]:
+        return RESERVED | CPP
+
+    def primitive(self, name: str, types: tuple[Scalar, ...]) -> tuple[str, tuple[str, ...]]:
+        if name == "square":
+            return super().primitive(name, types)
+        form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32", cuda=True)
+        return form, tuple(s.replace("static inline", "static __device__ inline") for s in support)
+
+    def table(self, elem: Scalar, name: str, length: int, values: str) -> str:
+        """In constant memory while there is room: the threads of a warp mostly read the same element."""
+        size = length * (4 if elem == REAL and self.dtype == "f32" else 8)
+        if self.constant_bytes + size > CONSTANT_BYTES:
+            return super().table(elem, name, length, values)
+        self.constant_bytes += size
+        return f"static __constant__ const {self.ctype(elem)} {name}[{length}] = {{{values}}};"
+
+    def copy_block(self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar) -> None:
+        """A loop, for nvcc's ``memcpy`` moves single bytes. Two rows of one array are the same or apart."""
+        self.every(to, lambda k: f" = {_at(source, k)};", dims)
+
+    def clear_block(self, to: str, dims: Sequence[Atom], elem: Scalar) -> None:
+        self.every(to, lambda k: " = 0;", dims)
+
+    def every(self, to: str, rest: Callable[[str], str], dims: Sequence[Atom]) -> None:
+        self.names.enter()
+        k = self.names.fresh("k")
+        self.emit(self.loop_head(k, self.length(dims).text))
+        self.emit(f"    {_at(to, k)}{rest(k)}")
+        self.emit("}")
+        self.names.leave()
+
+    def prototype(self, fn: CFunction) -> str:
+        text = fn.prototype.replace("*restrict ", "*__restrict__ ")
+        return "static __device__ " + text.replace(f" {fn.name}(", f" {fn.name}_element(", 1)
+
+    def includes(self, text: str) -> list[str]:
+        return HEAD.splitlines() if super().includes(text) else []
+
+    # ---------------------------------------------------------------- the kernel and its launcher
+
+    def kernel(self) -> CudaKernel:
+        fn = self.function()
+        slices = self.slice(fn) if self.has_slices(fn) else None
+        params, name, dtype = self.parameters(fn), fn.name, fn.dtype
+        checks, source, header = fn.checks, fn.source, fn.header
+        return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype)
+
+    def parameters(self, fn: CFunction) -> tuple[CudaParam, ...]:
+        """The parameters with their flags: what a size depends on is shared."""
+        sizes = " ".join(str(d) for p in (*fn.params, *fn.results) for d in p.dims) + f" {fn.workspace or ''}"
+        words = set(re.findall(r"[A-Za-z_]\w*", sizes))
+        return tuple(
+            CudaParam(p.name, p.elem, p.dims, k not in self.shared and p.name not in words)
+            for k, p in enumerate(fn.params)
+        )
+
+    def has_slices(self, fn: CFunction) -> bool:
+        """Whether the caller gives the workspace."""
+        return fn.workspace is not None and not (fn.work_static and int(fn.workspace) <= LOCAL_REALS)
+
+    def slice(self, fn: CFunction) -> str:
+        """The reals of one thread's part of the workspace."""
+        return f"({fn.workspace} + 1)/2*2" if self.mixed() else str(fn.workspace)
+
+    def mixed(self) -> bool:
+        """Whether ``long long`` lies among floats in the workspace, which must then be aligned for it."""
+        return self.dtype == "f32" and any(key[0] == "Int" for key in self.plan.pools)
+
+    def source(self, fn: CFunction, body: list[str]) -> str:
+        names = Names(self.reserved())
+        names.taken.update([*(p.name for p in (*fn.params, *fn.results)), *fn.dims, "work"])
+        self.outer = {n: names.fresh(n) for n in OUTER}
+        return "\n".join([super().source(fn, body), *self.batch(fn), "", *self.launcher(fn), ""])
+
+    def signature(self, fn: CFunction, restrict: str = "") -> list[str]:
+        """The kernel's parameters; the launcher has them too, and more."""
+        out = [f"long long {self.outer['batch']}"]
+        for p in self.parameters(fn):
+            pointer = p.batched or p.is_array
+            out.append(f"const {fn.ctype(p.elem)} *{restrict}{p.name}" if pointer else f"{fn.ctype(p.elem)} {p.name}")
+        out += [f"long long {d}" for d in fn.dims]
+        out += [f"{fn.ctype(r.elem)} *{restrict}{r.name}" for r in fn.results]
+        if self.has_slices(fn):
+            out.append(f"{fn.ctype('real')} *{restrict}work")
+        if fn.fallible:
+            out.append(f"unsigned long long *{self.outer['status']}")
+        return out
+
+    def batch(self, fn: CFunction) -> list[str]:
+        """The kernel."""
+        batch, status, k, step, thread, own, failed = (self.outer[n] for n in OUTER[:7])
+        params = self.parameters(fn)
+        args = [_part(p, k) if p.batched else p.name for p in params] + [*fn.dims]
+        if not fn.returns_value:
+            args += [_part(r, k, pointer=True) for r in fn.results]
+        lines = [
+            f"const long long {thread} = (long long)blockIdx.x*blockDim.x + threadIdx.x;",
+            f"const long long {step} = (long long)gridDim.x*blockDim.x;",
+        ]
+        if fn.workspace is not None:
+            args.append(own)
+            real = fn.ctype("real")
+            if self.has_slices(fn):
+                lines.append(f"{real} *{own} = work + {thread}*{_closed(self.slice(fn))};")
+            else:
+                lines.append(f"{'alignas(8) ' if self.mixed() else ''}{real} {own}[{fn.workspace}];")
+        call = f"{fn.name}_element({', '.join(args)})"
+        lines.append(f"for (long long {k} = {thread}; {k} < {batch}; {k} += {step}) {{")
+        if fn.returns_value:
+            lines.append(f"    {fn.results[0].name}[{k}] = {call};")
+        elif fn.fallible:
+            lines.append(f"    const int {failed} = {call};")
+            lines.append(f"    if ({failed} && atomicCAS({status}, 0ULL, (unsigned long long){failed}) == 0)")
+            lines.append(f"        {status}[1] = (unsigned long long){k};")
+        else:
+            lines.append(f"    {call};")
+        lines.append("}")
+        shared = ", ".join(p.name for p in params if not p.batched)
+        note = "batched: " + (", ".join(p.name for p in params if p.batched) or "nothing")
+        note = _shorten(note + (f"; shared: {shared}" if shared else ""), WIDTH)
+        head = f'extern "C" __global__ void {fn.name}_batch({", ".join(self.signature(fn, "__restrict__ "))})'
+        return [f"/* one thread for each element; {note} */", *_wrapped(head, WIDTH), "{", *_body(lines), "}"]
+
+    def launch_head(self, fn: CFunction) -> str:
+        parts = self.signature(fn) + ([f"long long {self.outer['threads']}"] if self.has_slices(fn) else [])
+        return f"cudaError_t {fn.name}_launch({', '.join(parts)}, cudaStream_t {self.outer['stream']})"
+
+    def launcher(self, fn: CFunction) -> list[str]:
+        """The host's function: a thread for each element, as far as the grid or the workspace allows."""
+        batch, threads, stream, block, grid, args = (self.outer[n] for n in (OUTER[0], *OUTER[7:]))
+        room = f"{threads} < {BLOCK} ? {threads} : {BLOCK}" if self.has_slices(fn) else str(BLOCK)
+        most = f"{threads}/{block}" if self.has_slices(fn) else "2147483647"
+        given = [part.split()[-1].lstrip("*") for part in self.signature(fn)]
+        lines = [
+            f"const long long {block} = {room};",
+            f"long long {grid} = ({batch} + {block} - 1)/{block};",
+            f"void *{args}[] = {{{', '.join('&' + n for n in given)}}};",
+            f"if ({batch} <= 0)",
+            "    return cudaSuccess;",
+            f"if ({grid} > {most})",
+            f"    {grid} = {most};",
+            f"return cudaLaunchKernel({fn.name}_batch, dim3((unsigned){grid}), dim3((unsigned){block}), {args}, 0,"
+            f" {stream});",
+        ]
+        head = _wrapped(f'extern "C" {self.launch_head(fn)}', WIDTH)
+        return ["#ifndef __CUDACC_RTC__ /* NVRTC compiles no host code */", *head, "{", *_body(lines), "}", "#endif"]
+
+    # ------------------------------------------------------------------------------- the header
+
+    def header(self, fn: CFunction) -> str:
+        guard = f"{fn.name.upper()}_CUDA_H"
+        batch, status, threads = self.outer["batch"], self.outer["status"], self.outer["threads"]
+        doc = _comment((self.program.doc or "").strip(), 400)
+        out = [f"#ifndef {guard}", f"#define {guard}", "", "#if !defined(__CUDACC_RTC__) && !defined(CUDA_ON_CPU)"]
+        out += ["#include <cuda_runtime_api.h>", "#endif", ""]
+        out.append(f"/* {fn.name}, for {batch} elements at once" + (f": {doc}" if doc else ""))
+        out.append(" * All pointers are to the device's memory; arrays are row-major.")
+        for p in self.parameters(fn):
+            out.append(
+                f" *   {p.name}: {self.described(p)}" + (" for each element" if p.batched else ", for all elements")
+            )
+        out += [f" *   {d}: a size" for d in fn.dims]
+        out += [f" *   {r.name}: {self.described(r)} for each element, the result" for r in fn.results]
+        macro = []
+        if self.has_slices(fn):
+            arguments = [threads, *self.macro_arguments(fn)]
+            size = self.slice(fn)
+            for n in arguments:
+                size = re.sub(rf"\b{n}\b", f"({n})", size)
+            call = f"{fn.name.upper()}_WORK({', '.join(arguments)})"
+            macro = [f"#define {call} (({threads})*({size}))"]
+            out.append(f" *   work: room for {call} elements that the kernel writes to")
+            out.append(f" *   {threads}: how many threads may run at once, at least 1: each has its own part of work")
+        if fn.fallible:
+            out.append(
+                f" *   {status}: two numbers, 0 before the launch; if a check fails, its number and the element:"
+            )
+            for n, (kind, message, span) in enumerate(fn.checks, 1):
+                place = f", line {span.line}" if span is not None else ""
+                out.append(f" *     {n}: {kind}{place}: {_comment(message, 200)}")
+        out[-1] += " */"
+        declared = _wrapped(f"{self.launch_head(fn)};", WIDTH)
+        out += [*macro, "#ifndef __CUDACC_RTC__", "#ifdef __cplusplus", 'extern "C"', "#endif", *declared, "#endif"]
+        return "\n".join([*out, "", f"#endif /* {guard} */", ""])
+
+
+def _at(pointer: str, index: str) -> str:
+    """An element behind a pointer that is written ``base`` or ``base + offset``."""
+    base, plus, offset = pointer.partition(" + ")
+    return f"{base}[{offset} + {index}]" if plus else f"{base}[{index}]"
+
+
+def _part(p: CParam, k: str, pointer: bool = False) -> str:
+    """Element k of a batched parameter, or of a result."""
+    if not p.dims:
+        return f"{p.name} + {k}" if pointer else f"{p.name}[{k}]"
+    number = math.prod(d for d in p.dims if isinstance(d, int))
+    sizes = [str(number)] * (number != 1) + [d for d in p.dims if isinstance(d, str)]
+    return f"{p.name} + {'*'.join([k, *sizes])}"
+
+
+def _closed(text: str) -> str:
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def _body(lines: list[str]) -> list[str]:
+    """Lines of a function's body, indented, the long ones wrapped."""
+    out = []
+    for line in lines:
+        text = line.lstrip()
+        indent = " " * (4 + len(line) - len(text))
+        out += [indent + t for t in _wrapped(text, WIDTH - len(indent))]
+    return out

@@ -1,0 +1,293 @@
+"""What the forms mean, held against Hy and Python themselves where these have the same form.
+
+Each row runs as plain Python and, all in one batch, as C.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hy
+import numpy as np
+import pytest
+
+import batch
+import hyad
+import oracle
+from hyad.core import Prim, all_binds
+from hyad.errors import BoundsError, ModelTypeError
+from hyad.model import python_callable
+
+V = np.array([0.5, -1.5, 2.0, 3.25])
+M = np.arange(6.0).reshape(2, 3)
+NAN, INF = math.nan, math.inf
+
+# --------------------------------------------------------------------------- the same text, run by Hy itself
+
+# fmt: off
+AS_HY = [
+    # arithmetic: n-ary, unary, integers and reals
+    ("(+ a b)", (2, 3)), ("(+ a b)", (2, 3.5)), ("(+ a b c)", (1, 2, 3)), ("(- a b c)", (1.0, 2.0, 3.5)), ("(- a)", (3,)), ("(- a)", (-2.5,)),
+    ("(* a b c)", (2, 3, 4)), ("(/ a b)", (7, 2)), ("(/ a b c)", (7, 2, 4.0)), ("(/ a)", (4,)), ("(+)", ()), ("(*)", ()), ("(+ a)", (3,)),
+    ("(* a)", (3.5,)),
+    *[(f"({op} a b)", (a, b)) for op in ("//", "%") for a in (7, -7, 0) for b in (2, -2, 3)],
+    *[(f"({op} a b)", (a, b)) for op in ("//", "%") for a in (7.5, -7.5, 0.0, 1e300) for b in (2.0, -2.0, 0.1)],
+    ("(% a b)", (7, 2.5)), ("(// a b)", (-7, 2.5)),
+    ("(** a b)", (2.0, 10)), ("(** a b)", (-2.0, 3)), ("(** a b)", (2.0, -2)), ("(** a b)", (0.0, 0)), ("(** a 0.5)", (2.0,)), ("(** a b)", (-8.0, 3.0)),
+    ("(abs a)", (-3,)), ("(abs a)", (-3.5,)), ("(min a b)", (3, 2)), ("(max a b c)", (1.5, 2.5, -1.0)), ("(min a b)", (2, 2.5)),
+    ("(int a)", (2.7,)), ("(int a)", (-2.7,)), ("(round a)", (2.5,)), ("(round a)", (3.5,)), ("(round a)", (-0.5,)),
+    # comparisons: chained; equality of integers and reals
+    ("(< a b)", (1, 2)), ("(< a b c)", (1, 2, 3)), ("(< a b c)", (1, 3, 2)), ("(<= a b c)", (1, 1, 2)), ("(> a b c)", (3, 2, 1)), ("(>= a b)", (2, 2.0)),
+    ("(= a b)", (2, 2.0)), ("(= a b c)", (2, 2, 2)), ("(= a b c)", (2, 2, 3)), ("(!= a b)", (1, 2)), ("(= a b)", (NAN, NAN)), ("(!= a b)", (NAN, NAN)),
+    ("(< a b)", (NAN, 1.0)), ("(<= 0 a 1)", (0.5,)), ("(= a b)", (True, False)),
+    # truth values, short circuits
+    ("(and (> a 0) (< a 10))", (5,)), ("(or (> a 0) (< a -10))", (-5,)), ("(not (> a 0))", (5,)), ("(and)", ()), ("(or)", ()),
+    ("(and (> a 0) (> a 1) (> a 2))", (1.5,)), ("(or (> a 0) (> a 1) (> a 2))", (1.5,)), ("(if (and True (or False (= a 1))) 10 20)", (1,)),
+    # bindings: sequential, shadowing, closures over the binding of their time
+    ("(let [x a  y (* x 2)] (- y x))", (3,)), ("(let [x a  x (+ x 1)  x (* x x)] x)", (3,)), ("(let [a (+ a 1)] (* a a))", (3,)),
+    ("(+ (let [a 10] a) a)", (3,)), ("(let [x a  f (fn [y] (+ x y))] (let [x 100] (f x)))", (3,)), ("(let [f (fn [a] (* a a))] (f (f a)))", (3,)),
+    ("(do (+ a 1) (* a 2))", (3,)), ("((fn [x y] (- x y)) a 1)", (3,)), ("(let [add (fn [n] (fn [x] (+ x n)))] ((add 3) a))", (4,)),
+    ("(let [#(x y) #(a b)] (- x y))", (3, 5)), ("(let [[x y] #(a b)] (- x y))", (3, 5)),
+    # conditionals
+    ("(if (< a 0) (- a) a)", (-3,)), ("(cond (< a 0) -1  (= a 0) 0  True 1)", (0,)), ("(cond (< a 0) -1  (= a 0) 0  True 1)", (7,)), ("(when (> 2 1) a)", (3,)),
+    # tuples and subscripts
+    ("(get #(a b) 0)", (3, 5)), ("(get #(a b) -1)", (3, 5)), ("#(a #(b a))", (3, 5)), ("(get #(a #(b 7)) 1 1)", (3, 5)), ("(len #(a b))", (3, 5)),
+    ("(get v 0)", (V,)), ("(get v -1)", (V,)), ("(get m 1 2)", (M,)), ("(get m -1 -3)", (M,)), ("(get m 1)", (M,)), ("(len v)", (V,)), ("(len m)", (M,)),
+]
+# fmt: on
+
+
+def parameters(args: tuple[Any, ...]) -> str:
+    if args and isinstance(args[0], np.ndarray):
+        return "m" if args[0].ndim == 2 else "v"
+    return " ".join("abc"[: len(args)])
+
+
+def by_hy(expression: str, args: tuple[Any, ...]) -> Any:
+    return hy.eval(hy.read(f"(fn [{parameters(args)}] {expression})"), {})(*args)
+
+
+@pytest.mark.parametrize("expression, args", AS_HY, ids=[f"{e} {a}" for e, a in AS_HY])
+def test_as_hy_has_it(expression: str, args: tuple[Any, ...]) -> None:
+    text = f"(fn [{parameters(args)}] {expression})"
+    got = hyad.compile(hyad.model(text, namespace={}), target="python", args=args)(*args)
+    expected = by_hy(expression, args)
+    assert oracle.mismatch(got, expected, 1e-15, 0.0) is None, (got, expected)
+    if isinstance(expected, (bool, int)) and "round" not in expression:
+        assert type(got) is type(expected), (got, expected)
+
+
+# ------------------------------------------------------------------- what Hy has no form for: expected values
+
+# fmt: off
+ROWS = [
+    # arrays
+    ("[1 2.5 (* 2 a)]", (3.0,), np.array([1, 2.5, 6.0])), ("[[a 1] [2 a]]", (3.0,), np.array([[3.0, 1], [2, 3]])), ("[1 2 3]", (), np.array([1, 2, 3])),
+    ("(build 3 (fn [i] (* i i)))", (), np.array([0, 1, 4])), ("(build [2 3] (fn [i j] (+ (* 10 i) j)))", (), np.array([[0, 1, 2], [10, 11, 12]])),
+    ("(build [2 2 2] (fn [i j k] (+ (* 4 i) (* 2 j) k)))", (), np.arange(8).reshape(2, 2, 2)), ("(build 2 (fn [i] v))", (V,), np.array([V, V])),
+    ("(shape m)", (M,), (2, 3)), ("(get (shape m) 1)", (M,), 3), ("(shape v)", (V,), (4,)), ("(len [1 2 3])", (), 3),
+    ("(map (fn [x] (* x x)) v)", (V,), V * V), ("(map + v v)", (V,), V + V), ("(map (fn [r] (get r 1)) m)", (M,), M[:, 1]), ("(map len m)", (M,), np.array([3, 3])),
+    ("(fold + 0.0 v)", (V,), 4.25), ("(fold (fn [s x] (- x s)) 0.0 v)", (V,), 3.25 - (2.0 - (-1.5 - 0.5))), ("(fold max -1e9 v)", (V,), 3.25),
+    ("(fold (fn [s x y] (+ s (* x y))) 0.0 v v)", (V,), float(V @ V)), ("(ifold (fn [s i] (+ s i)) 0 5)", (), 10), ("(ifold (fn [s i] (+ (* 10 s) i)) 0 4)", (), 123),
+    ("(scan + 0.0 v)", (V,), np.cumsum(V)), ("(scan (fn [s x] (* s x)) 1.0 v)", (V,), np.cumprod(V)),
+    ("(update v 1 9)", (V,), np.array([0.5, 9, 2, 3.25])), ("(update m 1 0 9.5)", (M,), np.array([[0, 1, 2], [9.5, 4, 5]])), ("(update m 0 (get m 1))", (M,), M[[1, 1]]),
+    ("(update v -1 9)", (V,), np.array([0.5, -1.5, 2, 9])), ("#((update v 0 9) v)", (V,), (np.array([9, -1.5, 2, 3.25]), V)),
+    ("(let [w (update v 0 9)] (+ (get v 0) (get w 0)))", (V,), 9.5), ("(copy v)", (V,), V),
+    # broadcasting: a scalar among arrays of one shape
+    ("(+ v 1)", (V,), V + 1), ("(* 2 v)", (V,), 2 * V), ("(- 1 v v)", (V,), 1 - V - V), ("(/ 1 m)", (M + 1,), 1 / (M + 1)), ("(sin m)", (M,), np.sin(M)),
+    ("(- v)", (V,), -V), ("(** v 2)", (V,), V**2), ("(max v 1)", (V,), np.maximum(V, 1)), ("(+ m m)", (M,), 2 * M),
+    # empty arrays, loops of no iterations
+    ("(zeros 0)", (), np.zeros(0)), ("(fold + 1.5 v)", (np.zeros(0),), 1.5), ("(map sin v)", (np.zeros(0),), np.zeros(0)), ("(scan + 0.0 v)", (np.zeros(0),), np.zeros(0)),
+    ("(len v)", (np.zeros(0),), 0), ("(ifold (fn [s i] (* s 2)) 7 0)", (), 7), ("(build 0 (fn [i] 1.0))", (), np.zeros(0)), ("(build [0 3] (fn [i j] 1.0))", (), np.zeros((0, 3))),
+    ("(build [3 0] (fn [i j] 1.0))", (), np.zeros((3, 0))), ("(dot v v)", (np.zeros(0),), 0.0), ("(shape m)", (np.zeros((0, 3)),), (0, 3)), ("(shape m)", (np.zeros((2, 0)),), (2, 0)),
+    ("(fold (fn [s r] (+ s (fold + 0.0 r))) 0.0 m)", (np.zeros((2, 0)),), 0.0), ("(transpose m)", (np.zeros((0, 3)),), np.zeros((3, 0))),
+    ("(let [#(a b) (fold (fn [#(a b) x] #((+ a x) (* b x))) #(1 2.0) v)] (+ a b))", (np.zeros(0),), 3.0),
+    # loops carrying tuples; widening from integers
+    ("(ifold (fn [#(a b) i] #(b (+ a b))) #(0 1) 10)", (), (55, 89)), ("(fold (fn [#(lo hi) x] #((min lo x) (max hi x))) #(9.0 -9.0) v)", (V,), (-1.5, 3.25)),
+    ("(ifold (fn [s i] (+ s 0.5)) 0 4)", (), 2.0), ("(fold + 0 v)", (V,), 4.25), ("(ifold (fn [#(i s) j] #((+ i 1) (+ s i))) #(0 0.0) 4)", (), (4, 6.0)),
+    ("(ifold (fn [#(a #(b c)) i] #((+ a 1) #(c (+ b a)))) #(0 #(1 2)) 3)", (), (3, (3, 5))),
+    # maps and folds over tuples, arrays of tuples
+    ("(map (fn [x] (* 2 x)) #(a 4))", (3.0,), (6.0, 8)), ("(fold + 0 #(a 4 5))", (3.0,), 12.0),
+    ("(fold (fn [s p] (+ s (* (fst p) (snd p)))) 0.0 (build 3 (fn [i] #((real i) (* 2.0 a)))))", (3.0,), 18.0),
+    ("(let [p (map (fn [x y] #(x y)) v v)] #((fst (get p 1)) (snd (get p 2))))", (V,), (-1.5, 2.0)), ("(len (build 3 (fn [i] #(i 1.0))))", (), 3),
+    # evaluation is lazy in branches only
+    ("(if (> a 0) (log a) 0.0)", (-1.0,), 0.0), ("(if (= a 0) 0.0 (/ 1 a))", (0.0,), 0.0), ("(and (> (len v) 5) (> (get v 0) 0))", (V,), False),
+    ("(or (< (len v) 1) (> (get v 0) 1))", (np.zeros(0),), True), ("(if (> (len v) 2) (get v 2) -1.0)", (np.zeros(1),), -1.0), ("(if (> (len v) 2) (get v 2) -1.0)", (V,), 2.0),
+    ("(cond (= (len v) 0) 0.0  (> (get v 0) 0) 1.0  True 2.0)", (np.zeros(0),), 0.0),
+    # integers stay integers: 64 bits
+    ("(* a a)", (3037000499,), 3037000499**2), ("(// a 2)", (2**62 + 1,), 2**61), ("(int (** 2 a))", (10,), 1024), ("(+ a 0.5)", (2**53,), 2.0**53), ("(real a)", (3,), 3.0),
+    ("(int a)", (1e18,), 10**18), ("(sign a)", (-5,), -1), ("(sign a)", (0.0,), 0.0),
+    # IEEE: no exception, no surprise
+    ("(/ a 0)", (1.0,), INF), ("(/ a 0)", (-1.0,), -INF), ("(/ a 0)", (0.0,), NAN), ("(log a)", (0.0,), -INF), ("(log a)", (-1.0,), NAN), ("(sqrt a)", (-1.0,), NAN),
+    ("(* a 0)", (INF,), NAN), ("(- a a)", (INF,), NAN), ("(/ a a)", (0.0,), NAN), ("(* 0 a)", (NAN,), NAN), ("(exp a)", (1000.0,), INF), ("(max a 1)", (NAN,), NAN),
+    ("(min 1 a)", (NAN,), NAN), ("(** a 0.5)", (-1.0,), NAN), ("(** a -1)", (0.0,), INF), ("(+ a 0)", (-0.0,), -0.0), ("(if (< a 1) 1 2)", (NAN,), 2),
+    # the prelude
+    ("(norm v)", (V,), float(np.linalg.norm(V))), ("(norm v)", (np.zeros(3),), 0.0), ("(mat-mul m (transpose m))", (M,), M @ M.T), ("(mat-vec m [1 2 3])", (M,), M @ [1, 2, 3]),
+    ("(vec-mat [1 2] m)", (M,), np.array([1, 2]) @ M), ("(outer v v)", (V,), np.outer(V, V)), ("(cross [1 2 3] [a 0 1])", (2.0,), np.cross([1, 2, 3], [2.0, 0, 1])),
+    ("(eye 2)", (), np.eye(2)), ("(one-hot 3 1)", (), np.array([0, 1.0, 0])), ("(trace (mat-mul m (transpose m)))", (M,), float(np.trace(M @ M.T))),
+    ("(mat-add m m)", (M,), 2 * M), ("(mat-sub m m)", (M,), 0 * M), ("(mat-scale a [[1 2]])", (3.0,), np.array([[3.0, 6.0]])), ("(vec-scale 2 v)", (V,), 2 * V),
+    ("(vec-add v v)", (V,), 2 * V), ("(vec-sub v v)", (V,), 0 * V), ("(vec-mul v v)", (V,), V * V), ("(vec-map sin v)", (V,), np.sin(V)), ("(sum v)", (V,), 4.25),
+    ("(vec-sum v)", (V,), 4.25), ("(sq-norm v)", (V,), float(V @ V)), ("(ones 2)", (), np.ones(2)), ("(mat-mul m m)", (M[:, :2],), M[:, :2] @ M[:, :2]),
+]
+# fmt: on
+
+
+def same(got: Any, expected: Any) -> bool:
+    """Equal to the last digits, infinities, NaNs and signs of zero included."""
+    if oracle.mismatch(got, expected, 1e-14, 0.0) is not None:
+        return False
+    pairs = zip(oracle.numbers(got), oracle.numbers(expected))
+    return all(b != 0 or math.copysign(1, a) == math.copysign(1, b) for a, b in pairs)
+
+
+def model_of(expression: str, args: tuple[Any, ...]) -> Any:
+    return hyad.model(f"(fn [{parameters(args)}] {expression})", namespace={})
+
+
+@pytest.mark.parametrize("expression, args, expected", ROWS, ids=[f"{k} {row[0]}" for k, row in enumerate(ROWS)])
+def test_value(expression: str, args: tuple[Any, ...], expected: Any) -> None:
+    got = hyad.compile(model_of(expression, args), target="python", args=args)(*args)
+    assert same(got, expected), (got, expected)
+    if isinstance(expected, (bool, int, float, np.ndarray)):
+        kinds = {bool: "b", int: "i", float: "f"}
+        wanted = expected.dtype.kind if isinstance(expected, np.ndarray) else kinds[type(expected)]
+        found = got.dtype.kind if isinstance(got, np.ndarray) else kinds[type(got)]
+        assert found == wanted or expression.startswith("(update"), (got, expected)
+
+
+@pytest.mark.skipif(batch.CC is None, reason="no C compiler")
+def test_the_same_values_in_c() -> None:
+    together, calls = batch.Batch(), []
+    rows = [*ROWS, *((e, a, by_hy(e, a)) for e, a in AS_HY)]
+    for expression, args, expected in rows:
+        model = model_of(expression, args)
+        calls.append((expression, args, expected, together.add(model.optimised(model.specs(args)))))
+    together.compile()
+    wrong = []
+    for expression, args, expected, call in calls:
+        got = call(*args, like=expected)
+        if not same(got, expected):
+            wrong.append(f"{expression} {args}: {got!r}, expected {expected!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_optimiser_changes_no_value() -> None:
+    """The plain program (nothing folded, shared or rewritten) and the optimised one agree to the last bit or nearly."""
+    for expression, args, expected in ROWS:
+        model = model_of(expression, args)
+        got = python_callable(model.program(model.specs(args), plain=True))(*args)
+        assert same(got, expected), (expression, got, expected)
+
+
+# ------------------------------------------------------------------------------------------ run-time checks
+
+
+@pytest.mark.parametrize("target", ["python", "c"])
+@pytest.mark.parametrize(
+    "text, args, error",
+    [
+        ("(fn [v i] (get v i))", (V, 4), BoundsError),
+        ("(fn [v i] (get v i))", (V, -1), BoundsError),
+        ("(fn [v] (get v 2))", (np.zeros(2),), BoundsError),
+        ("(fn [v] (get v -3))", (np.zeros(2),), BoundsError),
+        ("(fn [v i x] (update v i x))", (V, 9, 1.0), BoundsError),
+        ("(fn [u v] (dot u v))", (V, np.zeros(3)), ModelTypeError),
+        ("(fn [u v] (+ u v))", (V, np.zeros(3)), ModelTypeError),
+        ("(fn [#^ (Vec n) u #^ (Vec n) v] (get u 0))", (V, np.zeros(3)), ModelTypeError),
+        ("(fn [#^ (Vec 3) u] (get u 0))", (V,), ModelTypeError),
+        ("(fn [a b] (mat-mul a b))", (M, M), ModelTypeError),
+        ("(fn [v] (ifold (fn [s i] (+ s (get v (+ i 1)))) 0.0 (len v)))", (V,), BoundsError),
+        ("(fn [v n] (ifold (fn [s i] (+ s (get v i))) 0.0 n))", (V, 5), BoundsError),
+        ("(fn [n] (build n (fn [i] 1.0)))", (-1,), ModelTypeError),
+        ("(fn [v i] ((grad (fn [w] (get w i))) v))", (V, 4), BoundsError),
+        ("(fn [v i] (let [unused (get v i)] 1.0))", (V, 4), BoundsError),
+    ],
+)
+def test_run_time_checks(text: str, args: tuple[Any, ...], error: type[Exception], target: str) -> None:
+    with pytest.raises(error) as raised:
+        hyad.compile(hyad.model(text, namespace={}), target=target, args=args)(*args)
+    assert raised.value.span is not None, "an error has a place"
+
+
+@pytest.mark.parametrize("target", ["python", "c"])
+def test_an_index_is_checked_where_it_is_read_and_not_before(target: str) -> None:
+    text = "(fn [v i] (if (and (>= i 0) (< i (len v))) (get v i) 0.0))"
+    f = hyad.compile(hyad.model(text, namespace={}), target=target, args=(V, 1))
+    assert [f(V, i) for i in (-1, 0, 3, 4, 10**12)] == [0.0, 0.5, 3.25, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("target", ["python", "c"])
+def test_a_loop_that_ends_before_the_bad_index(target: str) -> None:
+    text = "(fn [v n] (ifold (fn [s i] (if (< i (len v)) (+ s (get v i)) s)) 0.0 n))"
+    f = hyad.compile(hyad.model(text, namespace={}), target=target, args=(V, 1))
+    assert [f(V, n) for n in (0, 2, 4, 9)] == [0.0, -1.0, 4.25, 4.25]
+
+
+# ----------------------------------------------------------------------------------- sizes and signatures
+
+
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs that models compile from now on."""
+    from hyad.model import Model
+
+    made: list[Any] = []
+    original = Model.compile_for
+
+    def counting(self: Any, specs: Any, *args: Any, **kwargs: Any) -> Any:
+        made.append(specs)
+        return original(self, specs, *args, **kwargs)
+
+    monkeypatch.setattr(Model, "compile_for", counting)
+    return made
+
+
+def test_one_function_serves_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compilations(monkeypatch)
+    f = hyad.grad(hyad.model("(fn [v] (fold (fn [s x] (+ s (* x x x))) 0.0 v))", namespace={}))
+    for n in (0, 1, 2, 5, 100):
+        v = np.linspace(-1, 2, n)
+        assert np.allclose(f(v), 3 * v * v)
+    assert len(made) == 1
+
+
+def test_each_rank_and_element_type_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compilations(monkeypatch)
+    f = hyad.model("(fn [a] (* a a))", namespace={})
+    assert f(3.0) == 9.0 and type(f(3)) is int and f(3) == 9
+    assert np.array_equal(f(V), V * V) and np.array_equal(f(M), M * M)
+    assert f(4.0) == 16.0 and f(5) == 25 and np.array_equal(f(V[:2]), V[:2] ** 2)
+    assert len(made) == 4
+
+
+def test_a_static_size_is_a_constant_of_the_program() -> None:
+    model = hyad.model("(fn [#^ (Vec 3) v] (fold + 0.0 v))", namespace={})
+    program = model.optimised()
+    assert not program.dims and all(isinstance(b.op, Prim) for b in all_binds(program.body))
+
+
+def test_named_sizes_are_one_number() -> None:
+    model = hyad.model("(fn [#^ (Vec n) u #^ (Mat n m) a #^ (Vec m) v] (dot u (mat-vec a v)))", namespace={})
+    program = model.optimised()
+    assert [d.name for d in program.dims] == ["n", "m"]
+    assert model(np.ones(2), M, np.ones(3)) == 15.0
+
+
+@pytest.mark.parametrize(
+    "annotation, value, result",
+    [("Real", 3, 9.0), ("Real", 2.5, 6.25), ("Int", 3, 9), ("(Vec n)", np.array([1, 2]), np.array([1.0, 4.0]))],
+)
+def test_annotations_decide_the_type(annotation: str, value: Any, result: Any) -> None:
+    got = hyad.model(f"(fn [#^ {annotation} a] (* a a))", namespace={})(value)
+    assert same(got, result) and (type(got) is type(result))
+    if isinstance(got, np.ndarray):
+        assert got.dtype.kind == result.dtype.kind
+
+
+@pytest.mark.parametrize(
+    "annotation, value",
+    [("Int", 2.5), ("Bool", 1), ("(Vec n)", 2.0), ("(Vec n)", M), ("Real", V), ("(Tuple Real Real)", (1.0, 2.0, 3.0))],
+)
+def test_annotations_refuse(annotation: str, value: Any) -> None:
+    with pytest.raises(ModelTypeError):
+        hyad.model(f"(fn [#^ {annotation} a] 1.0)", namespace={})(value)

@@ -1,0 +1,196 @@
+"""Every stage of every model prints text that reads back, and evaluates to the model's value: in hyad and as plain Hy."""
+
+from __future__ import annotations
+
+import hy
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hyad
+import hyad.runtime
+from hyad.errors import HyadError
+from hyad.layout import pformat
+from hyad.model import python_callable
+from hyad.printer import alpha_equal, print_lambda, print_program
+from hyad.reader import read_model
+
+V = np.array([1.0, 2.0, 3.5])
+M = np.arange(6.0).reshape(2, 3) + 1
+MODELS = {  # text, arguments, what to differentiate by
+    "scalar": ("(fn [x y] (* x (sin y)))", (2.0, 0.3), None),
+    "fold": ('(defmodel energy [#^ (Vec n) v] "cubes" (fold + 0.0 (map (fn [x] (* x x x)) v)))', (V,), None),
+    "tuples": ("(fn [v p] (let [#(a b) p] (fold (fn [s x] (+ s (* a (sin x)))) b v)))", (V, (1.0, 2.0)), None),
+    "nested tuples": ("(fn [p] (* (get p 0) (get (get p 1) 1)))", ((2.0, (V[0], 4.0)),), None),
+    "heron": ("(fn [x] (ifold (fn [r i] (/ (+ r (/ x r)) 2)) 1.0 20))", (2.0,), None),
+    "branch": ("(fn [x] (if (> x 0) (sqrt x) (- x)))", (2.0,), None),
+    "cond": ("(fn [x] (cond (< x 0) 1.0  (< x 1) x  True (* x x)))", (2.0,), None),
+    "matrix": ("(fn [#^ (Mat n m) a x] (mat-vec a x))", (M, V), 0),
+    "two results": ("(fn [#^ (Vec 3) x] #((norm x) (cross x [1.0 0.0 2.0])))", (V,), None),
+    "scan": ("(fn [v] (scan (fn [a x] (+ a (* x x))) 0.0 v))", (V,), None),
+    "update": ("(fn [v i] (* 2.0 (get (update v i 7.0) (- (len v) 1))))", (V, 1), 0),
+    "check": ("(fn [v i] (* (get v i) (get v i)))", (V, 1), 0),
+    "two arrays": ("(fn [u v] (map (fn [a b] (* a b)) u v))", (V, V + 1), 0),
+    "closures": ("(fn [x] (let [g (fn [f x] (f (f x)))] (g (fn [z] (* z x)) x)))", (2.0,), None),
+    "many operands": ("(fn [x y] (+ (min x y (max x 1.0)) (sigmoid x) (** x 3) (% x 1.5)))", (2.0, 3.0), None),
+    "sizes": ("(fn [n x] (fold + 0.0 (build n (fn [i] (* x (real i))))))", (3, 2.0), 1),
+    "build 2": ("(fn [v] (build [2 (len v)] (fn [i j] (* (real i) (get v j)))))", (V,), None),
+    "nested derivative": ("(fn [x] (* x ((D (fn [t] (* t t x))) x)))", (1.5,), None),
+}
+ONE_NUMBER = {"scalar", "fold", "tuples", "nested tuples", "heron", "branch", "cond", "closures", "many operands"}
+ONE_NUMBER |= {"sizes", "nested derivative", "update", "check"}
+
+
+def numbers(value) -> np.ndarray:
+    """The numbers of a structured value."""
+    if isinstance(value, (tuple, list)):
+        return np.concatenate([np.zeros(0), *map(numbers, value)])
+    return np.asarray(value, float).ravel()
+
+
+def as_hy(text: str):
+    """The text evaluated by Hy, where hyad.runtime says what the names mean."""
+    names = {name: getattr(hyad.runtime, name) for name in hyad.runtime.__all__}
+    return hy.eval(hy.read(text), names)
+
+
+def derivative(name: str):
+    text, _, wrt = MODELS[name]
+    return (hyad.grad if name in ONE_NUMBER else hyad.jacobian)(hyad.model(text), wrt)
+
+
+@pytest.mark.parametrize("derived", [False, True], ids=["model", "derivative"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_stage_evaluates_and_reads_back(name: str, derived: bool) -> None:
+    text, args, _ = MODELS[name]
+    model = derivative(name) if derived else hyad.model(text)
+    value = numbers(model(*args))
+    stages = hyad.stages(model, args=args)
+    for stage in ("anf", "typed", "forward", "reverse", "optimised"):
+        shown = stages[stage]
+        point = args
+        if stage == "forward":
+            point = (*args, *args)
+        elif stage == "reverse" and shown.program.name.endswith("vjp"):
+            point = (*args, model(*args))
+        expected = numbers(shown(*point))
+        if stage not in ("forward", "reverse"):
+            np.testing.assert_allclose(expected, value, rtol=1e-12, atol=1e-14, err_msg=stage)
+        if stage == "anf" and (derived or name == "nested derivative"):
+            continue  # operators take models: Hy has no meaning for (grad f) of a Python function
+        np.testing.assert_allclose(numbers(as_hy(shown)(*point)), expected, rtol=1e-12, atol=1e-14, err_msg=shown)
+        again = hyad.model(str(shown), namespace={})
+        np.testing.assert_allclose(numbers(again(*point)), expected, rtol=1e-12, atol=1e-14, err_msg=shown)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_surface_core_reads_back_as_itself(name: str) -> None:
+    f = read_model(MODELS[name][0])
+    assert alpha_equal(read_model(pformat(print_lambda(f))), f)
+
+
+def test_alpha_equal_tells_programs_apart() -> None:
+    assert alpha_equal(read_model("(fn [x] (sin x))"), read_model("(fn [y] (sin y))"))
+    for other in ("(fn [x] (cos x))", "(fn [x] (sin 1.0))", "(fn [x y] (sin x))", "(fn [x] (if x (sin x) x))"):
+        assert not alpha_equal(read_model("(fn [x] (sin x))"), read_model(other))
+
+
+expressions = st.recursive(
+    st.sampled_from(["x", "y", "2", "-0.5", "1e-3", "Inf", "pi"]),
+    lambda e: st.one_of(
+        st.builds("(+ {} {})".format, e, e),
+        st.builds("(sin {})".format, e),
+        st.builds("(let [x {} z {}] (* x z {}))".format, e, e, e),
+        st.builds("(if (< {} {}) {} {})".format, e, e, e, e),
+        st.builds("((fn [y] (* y {})) {})".format, e, e),
+        st.builds("(get [{} {}] 0)".format, e, e),
+        st.builds("(fst #({} {}))".format, e, e),
+        st.builds("(fold (fn [s x] (+ s {})) {} (build 3 (fn [y] {})))".format, e, e, e),
+        st.builds("(do {} {})".format, e, e),
+        st.builds("(and (< {} 1) (not (> {} 2)))".format, e, e).map("(if {} 1 2)".format),
+    ),
+    max_leaves=12,
+)
+
+
+@given(expressions)
+@settings(max_examples=150)
+def test_generated_text_reads_back_as_itself(text: str) -> None:
+    f = read_model(f"(fn [x y] {text})")
+    printed = print_lambda(f)
+    assert alpha_equal(read_model(pformat(printed)), f)
+    assert alpha_equal(read_model(str(printed)), f)
+
+
+@given(expressions)
+@settings(max_examples=25)
+def test_generated_programs_mean_the_same_when_read_back(text: str) -> None:
+    model = hyad.model(f"(fn [x y] {text})", namespace={"pi": 3.141592653589793})
+    for plain in (True, False):
+        program = model.program(plain=plain)
+        again = hyad.model(pformat(print_program(program)), namespace={}).program(plain=plain)
+        np.testing.assert_equal(python_callable(again)(0.5, -1.25), python_callable(program)(0.5, -1.25))
+
+
+def test_names_that_differ_only_in_their_variables_stay_apart() -> None:
+    text = pformat(print_lambda(read_model("(fn [x t] (let [t1 (sin x)  t (* t t1)  t (+ t x)] (/ t t1)))")))
+    f = read_model(text)
+    assert alpha_equal(f, read_model("(fn [x t] (let [t1 (sin x)  t (* t t1)  t (+ t x)] (/ t t1)))"))
+    np.testing.assert_allclose(as_hy(text)(0.5, 2.0), (2.0 * np.sin(0.5) + 0.5) / np.sin(0.5))
+
+
+def test_stages_are_ordered_lazy_and_named() -> None:
+    f = hyad.model('(defmodel ring [r R] "its area" (* 3.0 (- (* R R) (* r r))))')
+    stages = hyad.stages(f)
+    assert list(stages)[:6] == ["source", "anf", "typed", "forward", "reverse", "optimised"]
+    assert {"simplified", "sympy", "latex", "python", "c"} <= set(stages)
+    assert stages["anf"] is stages["anf"]
+    assert stages["source"] == f.source
+    assert "double ring(double r, double R)" in stages["c"]
+    assert stages["c"](1.0, 2.0) == stages["python"](1.0, 2.0) == stages["source"](1.0, 2.0) == 9.0
+    assert repr(stages["anf"]) == str(stages["anf"]) == hyad.show(f)
+    assert hyad.show(f, "typed").startswith("(fn [#^ Real r #^ Real R]")
+    with pytest.raises(HyadError, match="there is no stage 'assembler'") as error:
+        hyad.show(f, "assembler")
+    assert "typed" in error.value.hint and "latex" in error.value.hint
+
+
+def test_the_source_of_a_derivative_is_the_operator_on_the_users_text() -> None:
+    f = hyad.model('(defmodel ring [r R] "its area" (* 3.0 (- (* R R) (* r r))))')
+    assert hyad.show(hyad.grad(f, wrt="r"), "source") == "(grad (fn [r R] (* 3.0 (- (* R R) (* r r)))) :wrt r)"
+    assert hyad.show(hyad.grad(f, wrt="r")).startswith("(grad (fn [r R]\n")
+
+
+def test_what_has_no_derivative_has_no_such_stage() -> None:
+    stages = hyad.stages(hyad.model("(fn [x] (> x 1.0))"))
+    assert "forward" not in list(stages) and "reverse" not in list(stages) and "c" in list(stages)
+
+
+def test_integers_are_not_differentiated_by() -> None:
+    f = hyad.model(MODELS["check"][0])
+    assert hyad.show(f, "reverse", args=(V, 1))(V, 1)[0] == 4.0
+    np.testing.assert_array_equal(hyad.show(f, "reverse", args=(V, 1))(V, 1)[1], [0.0, 4.0, 0.0])
+
+
+def test_functions_stay_the_packages_own_after_their_modules_are_imported() -> None:
+    import hyad.emit
+    import hyad.stages
+
+    assert callable(hyad.stages) and callable(hyad.emit)
+
+
+def test_runtime_refuses_what_a_model_refuses() -> None:
+    with pytest.raises(hyad.BoundsError, match="index 3 in an array of length 3"):
+        as_hy("(fn [i] (require-index i 3))")(3)
+    with pytest.raises(hyad.ModelTypeError, match="lengths 2 and 1"):
+        as_hy("(map (fn [a b] a) [1.0 2.0] [1.0])")
+
+
+def test_runtime_has_the_prelude_and_every_primitive() -> None:
+    from hyad.primitives import PRIMITIVES
+
+    syntax = {"and", "or", "not", "neg"}
+    assert {hy.mangle(name) for name in PRIMITIVES.keys() - syntax} <= set(hyad.runtime.__all__)
+    np.testing.assert_array_equal(as_hy("(mat-mul [[1.0 2.0]] [[3.0] [4.0]])"), [[11.0]])
+    assert as_hy("(fold + 0.0 [1.0 2.0])") == 3.0 and as_hy("(min 3 1 2)") == 1
