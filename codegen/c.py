@@ -43,6 +43,7 @@ from hyad.core import (
     Type,
     Var,
     all_binds,
+    atoms_of,
 )
 from hyad.errors import CompileError, Span
 from hyad.primitives import PRIMITIVES, c_form
@@ -60,8 +61,8 @@ LIBRARY = frozenset(
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma"
     " fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf"
     " nan nearbyint nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt tan"
-    " tanh tgamma trunc isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove memcmp"
-    " strlen work size_t ptrdiff_t errno".split()
+    " tanh tgamma trunc isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove"
+    " memcmp strlen work size_t ptrdiff_t errno".split()
 )
 RESERVED = KEYWORDS | LIBRARY | frozenset(f"{name}f" for name in LIBRARY)
 FUNCTION_RESERVED = RESERVED | frozenset(
@@ -197,6 +198,7 @@ class CPrinter:
         self.pending: dict[Var, tuple[Expr, Span | None]] = {}  # expressions waiting for their one use
         self.readers: dict[Any, dict[Var, None]] = {}  # what may change -> the pending expressions that read it
         self.buffer_name: dict[Buffer, str] = {}
+        self.tenant: dict[Any, Buffer] = {}  # whose each piece of the workspace is
         self.swapped: dict[Buffer, str] = {}  # accumulators that change places with their next value
         self.pointer: dict[Var, str] = {}  # views that have a C variable
         self.followed: set[Var] = set()  # those of them that are read through it
@@ -470,23 +472,16 @@ class CPrinter:
         """The variables that are used once and in this block itself, not in a region inside it."""
         once: set[Var] = set()
         for bind in block.binds:
-            op = bind.op
-            atoms = op.args if isinstance(op, Prim) else (op.cond,) if isinstance(op, If) else ()
-            if isinstance(op, Loop):
-                atoms = (op.count, *op.inits)
-            elif isinstance(op, Check):
-                atoms = (op.a, op.b)
-            once.update(a for a in atoms if isinstance(a, Var) and self.uses.get(a) == 1)
+            once.update(a for a in atoms_of(bind.op) if isinstance(a, Var) and self.uses.get(a) == 1)
         once.update(a for a in block.results if isinstance(a, Var) and self.uses.get(a) == 1)
         return once
 
     def check(self, bind: Bind, op: Check) -> None:
         a, b = self.operand(op.a), self.operand(op.b)
         if op.relation == "in":
-            lower = (
-                [] if op.a in self.indices or (isinstance(op.a, Const) and op.a.value >= 0) else [f"{a.at(SHIFT)} < 0"]
-            )
-            failure = " || ".join([*lower, f"{a.at(SHIFT)} >= {b.at(SHIFT)}"])
+            failure = f"{a.at(SHIFT)} >= {b.at(SHIFT)}"
+            if op.a not in self.indices and not (isinstance(op.a, Const) and op.a.value >= 0):
+                failure = f"{a.at(SHIFT)} < 0 || {failure}"
         else:
             failure = f"{a.at(SHIFT)} {({'==': '!=', '<': '>=', '<=': '>'})[op.relation]} {b.at(SHIFT)}"
         self.checks.append((op.kind, op.message, bind.span))
@@ -751,6 +746,10 @@ class CPrinter:
             return
         name = self.buffer_name[buffer] = self.names.fresh(buffer.var.name if buffer.var else "t")
         if buffer.slot is not None:
+            former = self.tenant.get(buffer.slot)  # what still waits to be read from the memory that is used again
+            if former is not None:
+                self.changes(former)
+            self.tenant[buffer.slot] = buffer
             offset, size = self.offsets[buffer.slot[0]]
             total = dict(offset)
             for k, c in size.items():
@@ -761,10 +760,11 @@ class CPrinter:
         length = math.prod(int(d.value) for d in buffer.dims)
         start = f"{self.ctype(buffer.elem)} {name}[{max(length, 1)}]"
         op = bind.op
-        if isinstance(op, Prim) and op.name == "zeros" and self.plan.place[bind.vars[0]].buffer is buffer:
+        own = isinstance(op, Prim) and self.plan.place[bind.vars[0]].buffer is buffer
+        if own and op.name == "zeros":
             self.emit(f"{start} = {{0}};")
             self.initialised = buffer
-        elif isinstance(op, Prim) and op.name == "array" and not is_array(op.args[0]) and not buffer.partial:
+        elif own and op.name == "array" and op.args and not is_array(op.args[0]):
             self.initialised = buffer
         else:
             self.emit(f"{start} = {{0}};" if buffer.partial or buffer.blank else f"{start};")
@@ -1181,7 +1181,7 @@ class CPrinter:
 
     def source(self, fn: CFunction, body: list[str]) -> str:
         text = "\n".join(body)
-        words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"/\*.*?\*/", "", text)))
+        words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"/\*.*?\*/|#line.*", "", text)))
         unused = [p.name for p in fn.params if p.name not in words] + [d for d in fn.dims if d not in words]
         unused += [r.name for r in fn.results if not fn.returns_value and r.name not in words]
         silence = [f"    (void){name};" for name in unused]

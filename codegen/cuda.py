@@ -43,14 +43,8 @@ BLOCK = 128  # threads of a block, as NAME_launch starts them
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
 OUTER = ("batch", "status", "k", "step", "thread", "own", "failed", "threads", "stream", "block", "grid", "args")
 
-HEAD = """\
-#ifdef __CUDACC_RTC__ /* NVRTC has the functions of math.h built in */
-#define INFINITY __int_as_float(0x7f800000)
-#define NAN __int_as_float(0x7fffffff)
-#else
-#include <math.h>
-#endif
-"""
+HEAD = ["#ifndef __CUDACC_RTC__ /* NVRTC has these functions built in */", "#include <math.h>"]
+CONSTANTS = ["#else", "#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fffffff)"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +167,8 @@ class CudaPrinter(CPrinter):
         return "static __device__ " + text.replace(f" {fn.name}(", f" {fn.name}_element(", 1)
 
     def includes(self, text: str) -> list[str]:
-        return HEAD.splitlines() if super().includes(text) else []
+        constants = CONSTANTS if re.search(r"\b(INFINITY|NAN)\b", text) else []
+        return [*HEAD, *constants, "#endif"] if "#include <math.h>" in super().includes(text) else []
 
     # ---------------------------------------------------------------- the kernel and its launcher
 
@@ -192,6 +187,9 @@ class CudaPrinter(CPrinter):
             CudaParam(p.name, p.elem, p.dims, k not in self.shared and p.name not in words)
             for k, p in enumerate(fn.params)
         )
+
+    def described(self, p: CParam) -> str:
+        return super().described(p).removesuffix(", row-major")
 
     def has_slices(self, fn: CFunction) -> bool:
         """Whether the caller gives the workspace."""

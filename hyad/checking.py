@@ -89,7 +89,7 @@ def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int 
         modes[(reverse == forward) | (np.isnan(reverse) & np.isnan(forward))] = 0
         wrong = np.where(known, np.abs(forward - difference) / (tol * scale + 10 * doubt + 1e-3 * tol), 0)
     error = np.nan_to_num(np.maximum(modes, wrong), nan=np.inf, posinf=np.inf)
-    results = point.labels(program.out, program.body.results, "")
+    results = point.labels(program.out, program.body.results, point.last, "")
     entries = [
         Entry(
             results[i],
@@ -141,7 +141,7 @@ class Point:
         self.params = split(program.ins, program.params)
         self.values = {k: apart(program.ins[k], args[k]) for k in at}
         self.x = flat([v for k in at for v, p in zip(self.values[k], self.params[k]) if real(p)])
-        self.names = [n for k in at for n in self.labels(program.ins[k], self.params[k], None)]
+        self.names = [n for k in at for n in self.labels(program.ins[k], self.params[k], self.values[k])]
 
     def rebuilt(self, vector: np.ndarray, moves: bool = False) -> list[Any]:
         """The arguments ``at`` with their reals from ``vector``; what is no real stays, or does not move."""
@@ -203,12 +203,11 @@ class Point:
             ]
         )
 
-    def labels(self, tree: Tree, atoms: Sequence[Any], name: str | None) -> list[str]:
+    def labels(self, tree: Tree, atoms: Sequence[Any], values: Sequence[Any], name: str | None = None) -> list[str]:
         """A name for each number: ``x``, ``v[2]``, ``p-0``; of a result ``[2]``."""
         found = []
-        source = self.last if name is not None else self.values[next(k for k in self.at if self.program.ins[k] is tree)]
-        for k, (atom, value) in enumerate(zip(atoms, source)):
-            if atom.type == BOOL or name is None and not real(atom):
+        for k, (atom, value) in enumerate(zip(atoms, values)):
+            if not real(atom) and (name is None or atom.type == BOOL):
                 continue
             start = atom.name if name is None else name if isinstance(tree, Leaf) else f"{name}[{k}]"
             if np.ndim(value):

@@ -114,10 +114,15 @@ def command(argv: list[str]) -> int:
     # a negative number is an argument, not an option; argparse takes nothing with a space for an option
     argv = [f" {a}" if re.match(r"-([\d.]|Inf)", a) else a for a in argv]
     parser = arguments()
-    options = parser.parse_args(argv)
+    options, late = parser.parse_known_args(argv)  # late: what argparse does not place, arguments behind an option
+    if any(a.startswith("-") for a in late):
+        parser.error(f"unrecognized arguments: {' '.join(late)}")
     if options.action is None:
         parser.print_help()
         return 2
+    if options.model is None and late:
+        options.model = late.pop(0)
+    options.args = [*options.args, *late]
     options.behind = behind
     return options.action(options)
 

@@ -94,14 +94,15 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
     names = [p[0] for p in known] if known else []
     found = []
     for w in derived.wrt if isinstance(derived.wrt, (tuple, list)) else (derived.wrt,):
-        if isinstance(w, str) and w in names:
-            w = names.index(w)
-        if not isinstance(w, int) or not -count <= w < count:
+        at = names.index(w) if isinstance(w, str) and w in names else w
+        if type(at) is not int or not -count <= at < count:
             have = ", ".join(names) or f"positions 0 to {count - 1}"
             raise DerivativeError(
                 f"there is no parameter `{w}` to differentiate by", span, f"the parameters are {have}"
             )
-        found.append(w % count)
+        if at % count in found:
+            raise DerivativeError(f"the parameter `{w}` is named twice in wrt", span, "name each once")
+        found.append(at % count)
     return found
 
 
@@ -244,7 +245,9 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
     if traced.out != LEAF or type_of(traced.block.results[0]) != REAL:
         shape = describe(unflatten(traced.out, iter(traced.block.results)))
         raise DerivativeError(
-            f"`{name}` needs a function that gives a number; this gives {shape}", span, "use jacobian"
+            f"`{name}` needs a function that gives a number; this gives {shape}",
+            span,
+            None if traced.out == LEAF and elem(traced.block.results[0]) == BOOL else "use jacobian",
         )
     results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor)
     b.span = span

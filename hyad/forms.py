@@ -47,6 +47,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NUMBER = re.compile(r"[+-]?(\d[\d_,]*(\.[\d_]*)?|\.\d[\d_]*)([eE][+-]?\d+)?\Z|[+-]?0[xX][\da-fA-F_]+\Z")
+_PREFIXES = {"#_": "it leaves out the form behind it", "#^": "`#^ Real x` annotates x"}
 _CLOSER = {"(": ")", "[": "]", "{": "}", "#(": ")", "#{": "}"}
 _NAMED = {"True": True, "False": False, "NaN": float("nan"), "Inf": float("inf"), "-Inf": -float("inf")}
 
@@ -94,6 +95,8 @@ def read_forms(text: str, source: Source | None = None) -> list[Form]:
             stack.append(form)
             items = form.value
         elif kind == "close":
+            if stack and stack[-1].kind in ("#_", "#^"):
+                raise ReadError(f"nothing follows this `{stack[-1].kind}`", stack[-1].span, _PREFIXES[stack[-1].kind])
             if not stack or _CLOSER.get(stack[-1].kind) != token:
                 opened = [("it would close this", stack[-1].span)] if stack else []
                 raise ReadError(f"unmatched `{token}`", Span(source, start, position), notes=opened)
@@ -107,8 +110,10 @@ def read_forms(text: str, source: Source | None = None) -> list[Form]:
             items = stack[-1].value
         else:
             items = close_prefixes(_atom(kind, token, Span(source, start, position)), items)
+    if stack and stack[-1].kind in ("#_", "#^"):
+        raise ReadError(f"nothing follows this `{stack[-1].kind}`", stack[-1].span, _PREFIXES[stack[-1].kind])
     if stack:
-        raise ReadError(f"this `{stack[-1].kind}` is never closed", stack[-1].span, "a `)` or `]` is missing")
+        raise ReadError(f"this `{stack[-1].kind}` is never closed", stack[-1].span, f"a `{_CLOSER[stack[-1].kind]}` is missing")
     return top
 
 
@@ -117,13 +122,19 @@ def _atom(kind: str, token: str, span: Span) -> Form:
         import ast
 
         prefix, body = token.split('"', 1)
-        return Form("str", ast.literal_eval(f'{prefix.replace("f", "")}"""{body[:-1]} """')[:-1], span)
+        try:
+            return Form("str", ast.literal_eval(f'{prefix.replace("f", "")}"""{body[:-1]} """')[:-1], span)
+        except (SyntaxError, ValueError):
+            raise ReadError("this string has an escape that Python cannot read", span, "write `\\\\` for `\\`") from None
     first = token[0]
     if (first.isdigit() or first in "+-.") and _NUMBER.match(token):
         text = token.replace("_", "").replace(",", "")
         if "x" in text or "X" in text:
             return Form("num", int(text, 16), span)
-        return Form("num", int(text) if text.lstrip("+-").isdigit() else float(text), span)
+        whole = text.lstrip("+-").isdigit()
+        if whole and len(text) > 4000:
+            raise ReadError(f"a number of {len(text)} digits", span, "write a real: `1e20`")
+        return Form("num", int(text) if whole else float(text), span)
     if token in _NAMED:
         return Form("num", _NAMED[token], span)
     if first == ":" and len(token) > 1:

@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from .core import BOOL, INT, Arr, Atom, Bind, Block, Check, Const, If, Leaf, Loop, Prim, Program, Tree, Var
@@ -233,6 +234,7 @@ def greek(letters: str) -> str | None:
     return "\\" + letters if letters in GREEK else None
 
 
+@lru_cache(4096)
 def name_parts(name: str) -> tuple[str, list[str]]:
     r"""A name as a symbol and its subscripts: ``x-max`` is ``x`` and ``\text{max}``, ``b1̄`` ``\bar{b}`` and ``1``."""
     plain = unicodedata.normalize("NFD", name)

@@ -29,8 +29,15 @@
 (defmodel mat-scale [s m] "a matrix times a number" (map (fn [row] (vec-scale s row)) m))
 (defmodel mat-vec [m v] "a matrix times a column vector" (map (fn [row] (dot row v)) m))
 (defmodel vec-mat [v m] "a row vector times a matrix"
-  (build (get (shape m) 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v)))))
+  (do
+    (require-equal (len v) (len m))
+    (build (get (shape m) 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v))))))
 (defmodel mat-mul [a b] "the product of two matrices"
-  (build [(len a) (get (shape b) 1)]
-    (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b)))))
-(defmodel trace [m] "the sum of the diagonal" (ifold (fn [s i] (+ s (get m i i))) 0.0 (len m)))
+  (do
+    (require-equal (get (shape a) 1) (len b))
+    (build [(len a) (get (shape b) 1)]
+      (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))))
+(defmodel trace [m] "the sum of the diagonal"
+  (do
+    (require-equal (len m) (get (shape m) 1))
+    (ifold (fn [s i] (+ s (get m i i))) 0.0 (len m))))

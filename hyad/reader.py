@@ -21,6 +21,13 @@ SPECIAL = frozenset(
     "fn model defmodel let letrec if cond when do and or deriv . ref deref set! while case match defdata".split()
 )
 _LATER = frozenset("letrec ref deref set! while case match defdata inl inr cons car cdr null? list num?".split())
+#: Hy's own forms that a model has not: they would run Python.
+_HY = frozenset(
+    "defn defclass defmacro setv setx import require for lfor sfor gfor dfor try with raise return yield assert del"
+    " global nonlocal quote quasiquote unquote lambda unless cut in is is-not await py pys async break continue".split()
+)
+_FORMS_HINT = "models are built from let, if, cond, do, fn, tuples, arrays, build, map, fold, ifold and scan"
+_TAKES = {"fn": "[x] ...", "model": "[x] ...", "let": "[x 1] ...", "if": "c a b", "deriv": "e x", ".": "record name"}
 
 
 def deep(function: Callable[..., Any], *args: Any) -> Any:
@@ -63,9 +70,12 @@ def read_model(text: str, source: Source | None = None) -> Lambda:
     """
     source = source or Source(text)
     forms = read_forms(text, source)
-    if len(forms) != 1:
-        span = Span(source, 0, len(text)) if not forms else forms[1].span
-        raise ReadError(f"expected one model, found {len(forms)} forms", span, "use hyad.load for a file of models")
+    if not forms:
+        raise ReadError("there is no model in this text", Span(source, 0, len(text)), "write `(fn [x] ...)`")
+    if len(forms) > 1:
+        raise ReadError(
+            f"expected one model, found {len(forms)} forms", forms[1].span, "use hyad.load for a file of models"
+        )
     return form_to_lambda(forms[0])
 
 
@@ -120,8 +130,21 @@ class _Reader:
                     raise ReadError(f"two parameters are called `{var.name}`", p.span, "rename one of them")
             params.append(var)
             annotations.append(annotation)
+        taken = {v.name for v in params if v.given}
+        for pattern, _ in patterns:
+            self.distinct(pattern, taken)
         block = self.block(body, form, [(v.name, v) for v in params if v.given], patterns)
         return Lambda(tuple(params), block, tuple(annotations), name, form.span, doc)
+
+    def distinct(self, pattern: Form, taken: set[str]) -> None:
+        """No name stands twice in a parameter list; ``_`` may, for what is not used."""
+        for p in pattern.value:
+            if p.kind in ("#(", "["):
+                self.distinct(p, taken)
+            elif p.kind == "sym" and p.value in taken and p.value != "_":
+                raise ReadError(f"two parameters are called `{p.value}`", p.span, "rename one of them")
+            else:
+                taken.add(p.value if p.kind == "sym" else "")
 
     def binder(self, form: Form) -> str:
         """The name that a form binds."""
@@ -193,6 +216,8 @@ class _Reader:
         if kind == "sym":
             return self.symbol(form)
         if kind == "num":
+            if type(form.value) is int and not -(2**63) <= form.value < 2**63:
+                raise ReadError("this integer does not fit into 64 bits", form.span, "write a real: `1e20`")
             return Const(form.value)
         if kind == "(":
             if not form.value:
@@ -202,11 +227,13 @@ class _Reader:
                 special = _FORMS.get(head)
                 if special is not None:
                     return special(self, form, name)
-                if head in _LATER:
+                if head in _HY:
+                    raise ReadError(f"`{head}` is not a form of models", form.value[0].span, _FORMS_HINT)
+                if head == "defmodel":
                     raise ReadError(
-                        f"`{head}` is not in this version of hyad",
+                        "a defmodel stands by itself, not inside a model",
                         form.value[0].span,
-                        "models are built from let, if, fn, tuples, arrays, build, map, fold and ifold",
+                        "name a function with let: `(let [f (fn [x] ...)] ...)`",
                     )
             return self.call(form, name)
         if kind == "[":
@@ -215,7 +242,8 @@ class _Reader:
             return self.call_of("tuple", form.value, form, name)
         if kind == "#^":
             raise ReadError("an annotation stands only before a parameter", form.span, "`(fn [#^ Real x] ...)`")
-        raise ReadError(f"a model has no {_KINDS.get(kind, kind)}", form.span)
+        what, hint = _KINDS[kind]
+        raise ReadError(f"a model has no {what}", form.span, hint)
 
     def symbol(self, form: Form) -> Atom:
         text = form.value
@@ -224,8 +252,11 @@ class _Reader:
             return atom
         if text in ("None", "nil"):
             return Const(None)
-        if text in _FORMS or text in ("fn", "model", "defmodel", "let"):
-            raise ReadError(f"`{text}` is a form of the language, not a value", form.span, f"write `({text} ...)`")
+        if text in _FORMS or text == "defmodel":
+            takes = _TAKES.get(text, "...")
+            raise ReadError(f"`{text}` is a form of the language, not a value", form.span, f"write `({text} {takes})`")
+        if text in _LATER:
+            raise ReadError(f"`{text}` is not in this version of hyad", form.span, _FORMS_HINT)
         if "." in text and not text.startswith(".") and not text.endswith(".") and "/" not in text:
             owner, *fields = text.split(".")
             if owner in self.names:
@@ -244,14 +275,16 @@ class _Reader:
         while i < len(rest):
             a = rest[i]
             if a.kind == "key":
-                if a.value != "wrt" or i + 1 >= len(rest):
+                if a.value != "wrt":
                     raise ReadError(f"unknown option `:{a.value}`", a.span, "`(grad f :wrt x)` is the one there is")
+                if i + 1 >= len(rest):
+                    raise ReadError("`:wrt` lacks its value", a.span, "`(grad f :wrt x)`")
                 args.append(Const(("wrt", _wrt(rest[i + 1]))))
                 spans.append(rest[i + 1].span)
                 i += 2
                 continue
             if a.kind == "str":
-                raise ReadError("a model computes with numbers, not strings", a.span)
+                raise ReadError("a model computes with numbers, not strings", a.span, _KINDS["str"][1])
             args.append(self.expression(a))
             spans.append(a.span)
             i += 1
@@ -371,7 +404,12 @@ def _wrt(form: Form) -> Any:
     raise ReadError("wrt is a parameter's name or position, or a tuple of them", form.span, "`(grad f :wrt #(x 1))`")
 
 
-_KINDS = {"str": "strings", "key": "keywords", "{": "dictionaries", "#{": "sets"}
+_KINDS = {
+    "str": ("strings", "a docstring stands before the body: `(fn [x] \"doc\" ...)`"),
+    "key": ("keywords", "`(grad f :wrt x)` is the one there is"),
+    "{": ("dictionaries", "a record is an argument; give results as a tuple: `#(a b)`"),
+}
+
 _FORMS = {
     "fn": _Reader.fn,
     "model": _Reader.fn,

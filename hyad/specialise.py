@@ -686,7 +686,7 @@ class Specialiser:
             if type(index) is Const and index.value < 0:
                 index = b.prim("+", dim, index)
             size = f" of size {dim}" if type(dim) is Const else ""
-            text = place.text if place is not None else str(index)
+            text = str(index) if place is None or self.library else place.text
             where = f"in `{self.library}`: " if self.library else ""
             if not b.require_index(index, dim, f"{where}index `{text}` is outside axis {axis}{size}"):
                 last = dim.value - 1 if type(dim) is Const else dim
@@ -1010,7 +1010,11 @@ class Specialiser:
 
     def require(self, relation: str, args: list[Value], spans: Spans) -> Value:
         a, b = (self.integer_arg(x, "this size", s) for x, s in zip(args, spans))
-        self.b.check(Check(relation, a, b, "a requirement of the program"), a, b)
+        name = self.blamed("require-equal")
+        if relation != "==":
+            self.b.check(Check(relation, a, b, "a requirement of the program"), a, b)
+        elif not self.b.require_equal(a, b, f"the sizes of the arrays in `{name}` do not fit"):
+            raise ModelTypeError(f"`{name}`: the sizes {a} and {b} must be equal", self.b.span)
         return NIL
 
 
@@ -1108,7 +1112,7 @@ def similar(name: Global) -> str:
     import re
 
     prelude("")
-    nearby = re.findall(r"[^\s()\[\]{}\"#;.]+", name.span.source.text) if name.span is not None else []
+    nearby = re.findall(r"[^\s()\[\]{}\"#;]+", name.span.source.text) if name.span is not None else []
     names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *_PRELUDE, *(n for n in nearby if n != name.name)]
     close = difflib.get_close_matches(name.name, names, 1)
     if close:

@@ -10,6 +10,7 @@ column, so that every later error underlines the user's own form.
     (deriv (* x x) x)                   => #(9.0 6.0), where x is 3.0"
 
 (import
+  keyword [iskeyword]
   hy
   hy.models [Expression Keyword List Symbol]
   hyad
@@ -59,7 +60,8 @@ column, so that every later error underlines the user's own form.
       (.extend atoms block.results)))
   (setv names (dfor a atoms :if (isinstance a Global) (get (.partition a.name ".") 0) True))
   (lfor name names
-    :if (and name (.isidentifier (hy.mangle name)) (not (hy.I.keyword.iskeyword (hy.mangle name))))
+    :if (and name (or (.isalpha (get name 0)) (= (get name 0) "_"))
+             (.isidentifier (hy.mangle name)) (not (iskeyword (hy.mangle name))))
     name))
 
 (defn model-call [compiler head form]

@@ -640,6 +640,26 @@ def temporaries(b, v):
     return b.loop(N, [0.0], lambda c, i, s: ([c("+", s, c("get", w, i))], []))
 
 
+def late_reads(b, v):
+    """An element that is read when its array is dead, and used when the workspace has been given to another."""
+    w, total = v, 0.0
+    for k in range(5):
+        w = b.build(N, lambda c, i, w=w: c("cos", c("get", w, c("-", c("-", N, 1), i))))
+        total = b("+", total, b("*", 2.0, b("get", w, 0)))
+        old = b("get", w, 0)
+        w = b("update", b.build(N, lambda c, i, w=w: c("get", w, i)), 0, 3.0)
+        last = b.build(N, lambda c, i, w=w: c("neg", c("get", w, i)))
+        total = b("+", total, b("+", b("get", last, 0), old))
+    return total
+
+
+def local_rows(b, x):
+    """A local matrix whose first row is made before it."""
+    zero = b("array", 0.0, x)
+    m = b("array", zero, zero)
+    return b("get", b("add-at", m, 1, 1, b("get", m, 0, 1)), 1, 1)
+
+
 def triangle(b, v):
     """A size that depends on a loop's index: room for the largest."""
 
@@ -841,6 +861,8 @@ TABLE = [
     (int_arrays, VECTOR, V3),
     (mixed, {"k": INT, "x": REAL}, [(3, 0.5), (-7, 2.0)]),
     (temporaries, VECTOR, V0),
+    (late_reads, VECTOR, V3),
+    (local_rows, {"x": REAL}, X),
     (triangle, VECTOR, V0),
     (grown, VECTOR, V3),
     (literals, {"x": REAL}, X),

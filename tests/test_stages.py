@@ -1,4 +1,4 @@
-"""Every stage of every model prints text that reads back, and evaluates to the model's value: in hyad and as plain Hy."""
+"""Every stage of every model prints text that reads back, and evaluates to its value: in hyad and as plain Hy."""
 
 from __future__ import annotations
 

@@ -1,0 +1,218 @@
+"""The command `hyad`, run as a person does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.cli import literal, main, text_of
+from hyad.errors import ReadError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+RING = """\
+(require hyad.macros [defmodel])
+
+(defmodel area [r R]
+  "The area of a ring."
+  (* 3.0 (- (* R R) (* r r))))
+"""
+MODELS = """\
+(require hyad.macros *)
+(import hyad  sys)
+(setv scale 2.0)
+(defmodel weigh [v p] (let [#(a w) p] (* scale a (dot v w))))
+(defmodel pick [#^ (Arr Int n) v i] (get v i))
+(defmodel below [x] (< x 0.0))
+(defmodel count-up [n] (build n (fn [i] (real i))))
+(setv steep (hyad.grad weigh :wrt "v"))
+(defn main [argv] (print "main" argv) (len argv))
+"""
+BROKEN = "(require hyad.macros [defmodel])\n(defmodel f [x]\n  (let [y 1 z] (* x y)))\n"
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in (("ring.hy", RING), ("models.hy", MODELS), ("broken.hy", BROKEN)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture, *argv: str, status: int = 0) -> str:
+    """What the command prints where it should: standard output, or standard error if it fails."""
+    assert main(argv) == status
+    out, err = capsys.readouterr()
+    assert (err if status in (1, 2) and err else out) or status == 3
+    assert "Traceback" not in err
+    return out if not err else err
+
+
+@pytest.mark.parametrize(
+    ("argv", "printed"),
+    [
+        ("ring.hy area 1.0 2.0", "9.0"),
+        ("ring.hy area -1 -2e0", "9.0"),
+        ("models.hy weigh|[1 2]|#(0.5 [1 0])", "1.0"),
+        ("models.hy weigh|[1, 2]|(0.5, [1, 0])", "1.0"),
+        ("models.hy steep|[1 2]|#(0.5 [1 0])", "[1.0 0.0]"),
+        ("models.hy pick|[10 20 30]|1", "20"),
+        ("models.hy below -Inf", "True"),
+        ("models.hy count-up 3", "[0.0 1.0 2.0]"),
+    ],
+)
+def test_run_calls_a_model(capsys, argv: str, printed: str) -> None:
+    words = argv.split("|") if "|" in argv else argv.split()
+    words = [*words[0].split(), *words[1:]]
+    assert said(capsys, "run", *words).strip() == printed
+
+
+def test_run_calls_main_with_what_stands_behind_two_dashes(capsys) -> None:
+    assert said(capsys, "run", "models.hy", "--", "--all", "-x", status=2).strip() == "main ['--all', '-x']"
+    assert said(capsys, "run", "models.hy").strip() == "main []"
+
+
+def test_the_only_model_need_not_be_named(capsys) -> None:
+    assert said(capsys, "show", "ring.hy").startswith("(fn [r R]\n  (let [t (* R R)")
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ([], r"\(fn \[r R\]"),
+        (["--stage", "source"], r"\(defmodel area"),
+        (["--stage", "c"], r"double area\(double r, double R\)"),
+        (["--grad", "--stage", "optimised"], r"\(\* -6\.0 r\)|\(\* r -6\.0\)|-6\.0"),
+        (["--grad", "--wrt", "R", "--stage", "c"], r"double area_grad\("),
+        (["--hessian", "--wrt", "r,R", "--stage", "typed"], r"#\^ Real R"),
+        (["--stage", "typed", "1", "2.0"], r"#\^ Int r"),
+    ],
+)
+def test_show(capsys, options: list[str], pattern: str) -> None:
+    assert re.search(pattern, said(capsys, "show", "ring.hy", "area", *options))
+
+
+def test_emit_writes_a_pair_and_says_where(capsys, files: Path) -> None:
+    out = said(capsys, "emit", "ring.hy", "area", "--grad", "--target", "c", "-o", "out")
+    assert out.split() == ["out/area_grad.c", "out/area_grad.h"]
+    assert "area_grad" in (files / "out" / "area_grad.h").read_text()
+    out = said(capsys, "emit", "ring.hy", "--dtype", "f32", "-o", "ring_area.c")
+    assert "float ring_area(float r, float R)" in (files / "ring_area.c").read_text()
+
+
+def test_check(capsys) -> None:
+    assert "2 derivatives agree" in said(capsys, "check", "ring.hy", "area")
+    assert "1 derivatives agree" in said(capsys, "check", "ring.hy", "area", "1", "2", "--wrt", "R")
+    hyad.defprim("nearly-exp", ["x"], partials=["(* 1.001 y)"], python=np.exp, c="exp({0})")
+    Path("wrong.hy").write_text("(require hyad.macros *)\n(defmodel wrong [x] (nearly-exp x))\n")
+    assert main(["check", "wrong.hy", "wrong"]) == 1
+    assert "1 of 1 derivatives disagree" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("run missing.hy area 1", "ReadError: cannot read missing.hy: No such file or directory"),
+        ("run ring.hy circle 1", "there is no model `circle` in ring.hy\nhint: its models are: area"),
+        ("run ring.hy area 1", "area takes 2 arguments [r R], not 1"),
+        ("run ring.hy area 1 [1", "this `[` is never closed\n<argument>:1:1"),
+        ("run ring.hy area 1 x", "this is no value\n<argument>:1:1"),
+        ("run ring.hy area 1 [[1]1]", "this is no array of numbers"),
+        ("show models.hy", "models.hy has 5 models\nhint: say which: weigh"),
+        ("show ring.hy area --stage assembler", "there is no stage 'assembler'"),
+        ("show ring.hy area --wrt r", "--wrt says by what to differentiate"),
+        ("show ring.hy area --grad --wrt q --stage c", "there is no parameter `q` to differentiate by"),
+        ("show broken.hy f", "ReadError: let needs a value for each name\nbroken.hy:3:13\n"),
+        ("emit ring.hy area -o missing/deeper", "CompileError: there is no folder missing/deeper"),
+        ("check models.hy below", "DerivativeError"),
+    ],
+)
+def test_mistakes_are_messages_and_status_1(capsys, argv: str, message: str) -> None:
+    assert main(argv.split()) == 1
+    out, err = capsys.readouterr()
+    assert message in err and "Traceback" not in err and not out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    ["frobnicate", "run", "show ring.hy --no-such", "emit ring.hy --target z80", "check", "show ring.hy --grad --D"],
+)
+def test_a_wrong_command_line_is_status_2(capsys, argv: str) -> None:
+    assert main(argv.split()) == 2
+    assert "usage: hyad" in capsys.readouterr().err
+
+
+def test_help_teaches(capsys) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "(defmodel area [r R]" in out and "hyad emit ring.hy area --grad" in out
+    for command in ("run", "show", "emit", "check"):
+        assert main([command, "--help"]) == 0
+        assert f"hyad {command} ring.hy area" in capsys.readouterr().out
+    assert main([]) == 2
+
+
+def test_the_examples_of_the_help_run(capsys, files: Path) -> None:
+    from hyad import cli
+
+    ran = 0
+    for line in re.findall(
+        r"^  hyad (\w+ ring\.hy .*?)(?:   .*)?$", cli.EXAMPLES + cli.SHOW + cli.EMIT + cli.CHECK, re.M
+    ):
+        if "cuda" not in line and not line.startswith("repl"):
+            (files / "out").mkdir(exist_ok=True)
+            assert main(line.split()) == 0, (line, capsys.readouterr())
+            ran += 1
+    assert ran > 8
+    capsys.readouterr()
+
+
+def command(*argv: str, **options) -> subprocess.CompletedProcess:
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-m", "hyad", *argv], capture_output=True, text=True, env=env, **options)
+
+
+def test_python_m_hyad() -> None:
+    assert command("--version").stdout == f"hyad {hyad.__version__}\n"
+    done = command("run", "ring.hy", "area", "x", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("ReadError: this is no value")
+    done = command("repl", input="(defmodel f [x] (* x x))\n((grad f) 3.0)\n")
+    assert done.stdout.strip().endswith("6.0") and done.returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("head") is None, reason="no head")
+def test_a_closed_pipe_is_no_error() -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    line = f"{sys.executable} -m hyad run models.hy count-up 20000 | head -c 10"
+    done = subprocess.run(line, shell=True, env=env, capture_output=True, text=True)
+    assert done.stdout == "[0.0 1.0 2" and done.stderr == ""
+
+
+def test_an_error_that_is_none_of_hyads_keeps_its_traceback() -> None:
+    Path("own.hy").write_text("(defn main [] (/ 1 0))\n")
+    done = command("run", "own.hy")
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr and "own.hy" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["1.5", "-2", "[1.0 2.0]", "#(1 [2.0 3.0])", "None", "True", '{"a" 1.0  "b" [2.0]}', "[[1.0] [2.0]]"]
+)
+def test_results_are_arguments_again(text: str) -> None:
+    assert text_of(literal(text)) == text
+
+
+def test_json_is_read_too() -> None:
+    assert literal("[1, 2]").tolist() == [1.0, 2.0]
+    assert literal("null") is None and literal("true") is True
+    with pytest.raises(ReadError):
+        literal("1 2")

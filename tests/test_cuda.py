@@ -1,0 +1,540 @@
+"""CUDA text: what a GPU would be given runs here on the CPU, equals the C result, and compiles to PTX.
+
+Nothing here needs a GPU or pycuda, so nothing here shows that the text runs on a GPU; that the calls to pycuda fit is
+tested against a stand-in that runs the same text on the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad import gpu
+from hyad.codegen import nvrtc
+from hyad.codegen.cuda import CudaKernel, print_cuda
+from hyad.core import Program
+from hyad.errors import BoundsError, CompileError, HyadError, ModelTypeError
+from hyad.model import Model, take_apart
+
+PROBLEMS = Path(__file__).parent / "bench" / "problems"
+HEADER = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")
+needs_cpu = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
+BATCHES = (0, 1, 7, 1000)
+SHAPES = ((None, None), (1, 1), (3, 5), (40, 32))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and how to test it. ``shapes``: per argument the shape of one element, or "int"; ``derive`` makes the
+    derivative; ``shared`` are arguments that all elements have in common."""
+
+    text: str
+    shapes: tuple[Any, ...]
+    derive: Any
+    shared: tuple[str, ...] = ()
+    low: float = 0.5
+    high: float = 2.0
+
+
+RADIAL = """(defmodel radial [#^ (Vec 3) p c]
+  (let [r2 (+ (* (get p 0) (get p 0)) (* (get p 1) (get p 1)))]
+    [(* (get p 2) (get p 0) (+ 1.0 (* c r2))) (* (get p 2) (get p 1) (+ 1.0 (* c r2)))]))"""
+SMOOTH = """(defmodel smooth [#^ (Vec n) v a]
+  (fold + 0.0 (ifold (fn [u k] (build (len v) (fn [i] (* a (sin (+ (get u i) (get u (% (+ i 1) (len v))))))))) v 4)))"""
+TABLE = "(defmodel table [x] (fold (fn [s c] (+ (* s x) c)) 0.0 [1.5 0.25 -3.0 0.5 7.0 1e300 0.125 2.0 9.0 -1.0 4.0]))"
+KINDS = (
+    "(defmodel kinds [x y] #((> x y) (sigmoid (- x y)) (gamma x) (digamma y) (** x 3) (max x y) (// x y) (log (- x))))"
+)
+CASES = {
+    "scalar": Case("(defmodel scalar [x y] (/ (* x (sin y)) (+ 1.0 (exp (- x)))))", ((), ()), hyad.grad, ("y",)),
+    "branch": Case(
+        "(defmodel branch [x y] (if (< x y) (let [d (- y x)] (* d d (sqrt d))) (log (- x (* 0.5 y)))))", ((), ()), hyad.grad
+    ),
+    "kinds": Case(KINDS, ((), ()), lambda f: hyad.D(f, wrt="x")),
+    "table": Case(TABLE, ((),), hyad.D),
+    "radial": Case(RADIAL, ((3,), ()), hyad.jacobian, ("c",)),
+    "dot": Case("(defmodel dot-sin [#^ (Vec n) v #^ (Vec n) w] (fold + 0.0 (map (fn [a b] (* a (sin b))) v w)))",
+                ((6,), (6,)), hyad.grad, ("w",)),
+    "rows": Case("(defmodel rows [#^ (Mat n m) a #^ (Vec m) x] (build (len a) (fn [i] (dot (get a i) (map exp x)))))",
+                 ((3, 4), (4,)), hyad.jacobian, ("a",)),
+    "power": Case("(defmodel power [x #^ Int n] (ifold (fn [s k] (* s x (+ 1.0 (real k)))) 1.0 n))", ((), "int"), hyad.grad),
+    "ramp": Case("(defmodel ramp [x #^ Int n] (build n (fn [i] (* x (real i)))))", ((), "int"), hyad.jacobian, ("n",)),
+    "smooth": Case(SMOOTH, ((5,), ()), hyad.grad, ("a",)),
+    "checked": Case("(defmodel checked [#^ (Vec n) v #^ Int i] (* (get v i) (get v 0)))", ((4,), "int"),
+                    lambda f: hyad.grad(f, wrt="v"), ("v",)),
+    "fk": Case("", ((6,),), hyad.jacobian),
+    "ba": Case("", ((15,), (2,)), lambda f: hyad.jacobian(f, wrt="p")),
+    "rosen": Case("", ((9,),), hyad.value_and_grad),
+}  # fmt: skip
+
+
+@cache
+def model(name: str, derived: bool) -> Model:
+    text = CASES[name].text
+    f = hyad.model(text, namespace={}) if text else getattr(hyad.load(PROBLEMS / f"{name}.hy"), name)
+    return CASES[name].derive(f) if derived else f
+
+
+def elements(case: Case, count: int, seed: int = 1) -> list[np.ndarray]:
+    """``count`` elements for each argument."""
+    rng = np.random.default_rng(seed)
+    return [
+        rng.integers(0, 4, count) if s == "int" else rng.uniform(case.low, case.high, (count, *s)) for s in case.shapes
+    ]
+
+
+def program_of(name: str, derived: bool) -> Program:
+    f = model(name, derived)
+    one = [a[0].item() if a.ndim == 1 else a[0] for a in elements(CASES[name], 1)]
+    return f.optimised(f.specs(one))
+
+
+@cache
+def reference(name: str, derived: bool, dtype: str, shared: tuple[str, ...]) -> tuple[list[Any], list[np.ndarray]]:
+    """Batched and shared arguments for the longest batch, and the C results, element by element."""
+    case, f = CASES[name], model(name, derived)
+    real = np.float64 if dtype == "f64" else np.float32
+    args: list[Any] = [a.astype(real) if a.dtype == float else a for a in elements(case, max(BATCHES))]
+    params = [p.name for p in program_of(name, derived).params]
+    for k, p in enumerate(params):
+        if p in shared:
+            args[k] = args[k][0]
+
+    def one(k: int) -> list[Any]:
+        picked = [a if p in shared else a[k] for p, a in zip(params, args)]
+        return [a if np.ndim(a) else a.item() for a in picked]
+
+    entry = hyad.compile(f, target="c", dtype=dtype, args=one(0))
+    out: list[list[Any]] = []
+    for k in range(max(BATCHES)):
+        flat: list[Any] = []
+        take_apart(entry.program.out, entry(*one(k)), flat)
+        out.append([np.array(x) for x in flat])
+    return args, [np.stack(column) for column in zip(*out)]
+
+
+def kernel_of(name: str, derived: bool = False, dtype: str = "f64", shared: tuple[str, ...] = ()) -> CudaKernel:
+    return print_cuda(program_of(name, derived), dtype=dtype, shared=shared)
+
+
+def assert_same(got: tuple[np.ndarray, ...], wanted: list[np.ndarray], tolerance: float) -> None:
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        assert a.shape == b.shape
+        scale = np.max(np.abs(b), initial=0, where=np.isfinite(b)) if b.dtype != bool else 0
+        np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=tolerance, atol=tolerance * float(scale))
+
+
+# ------------------------------------------------------------------------------------- on the CPU, as C
+
+
+@needs_cpu
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("derived", [False, True], ids=["value", "derivative"])
+@pytest.mark.parametrize("name", CASES)
+def test_text_on_the_cpu_equals_c(name: str, derived: bool, dtype: str) -> None:
+    """Every element, for all batch sizes, grids, blocks and both orders of the threads."""
+    shared = ("n",) if name == "ramp" else ()  # a size of the result: shared in any case
+    kernel = kernel_of(name, derived, dtype)
+    args, wanted = reference(name, derived, dtype, shared)
+    for size in BATCHES:
+        for k, (grid, block) in enumerate(SHAPES):
+            batch = [a[:size] if p.batched else a for p, a in zip(kernel.params, args)]
+            got = gpu.run_on_cpu(kernel, *batch, grid=grid, block=block, descending=k % 2 == 1)
+            assert_same(got, [w[:size] for w in wanted], 1e-12 if dtype == "f64" else 2e-4)
+
+
+@needs_cpu
+@pytest.mark.parametrize("derived", [False, True], ids=["value", "derivative"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shared])
+def test_shared_arguments(name: str, derived: bool) -> None:
+    shared = CASES[name].shared
+    kernel = kernel_of(name, derived, shared=shared)
+    assert [p.name for p in kernel.params if not p.batched] == list(shared)
+    args, wanted = reference(name, derived, "f64", shared)
+    assert_same(gpu.run_on_cpu(kernel, *args, grid=2, block=64), wanted, 1e-12)
+
+
+@needs_cpu
+def test_a_wrong_text_is_noticed() -> None:
+    """The comparison can fail: a changed sign, a write behind the end, a workspace used by two threads at once."""
+    kernel = kernel_of("rosen", derived=True)
+    args, wanted = reference("rosen", True, "f64", ())
+    broken = kernel.source.replace("k + k*n", "k*n").replace(" - ", " + ", 1)
+    other = CudaKernel(**{f: getattr(kernel, f) for f in kernel.__slots__} | {"source": broken})
+    with pytest.raises(AssertionError):
+        assert_same(gpu.run_on_cpu(other, *args), wanted, 1e-12)
+    beyond = kernel.source.replace("k < batch", "k < batch + 1")
+    other = CudaKernel(**{f: getattr(kernel, f) for f in kernel.__slots__} | {"source": beyond})
+    with pytest.raises(HyadError, match="wrote outside"):
+        gpu.run_on_cpu(other, *args)
+
+
+# --------------------------------------------------------------------------------------------- checks
+
+
+@needs_cpu
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_failed_check_names_its_element(descending: bool) -> None:
+    kernel = kernel_of("checked")
+    v = np.arange(40.0).reshape(10, 4)
+    index = np.array([0, 3, 1, 2, 4, 0, 1, -1, 2, 3])
+    with pytest.raises(BoundsError, match=r"element 7 of" if descending else r"element 4 of") as caught:
+        gpu.run_on_cpu(kernel, v, index, grid=1, block=1, descending=descending)
+    assert caught.value.span is not None and "(get v i)" in caught.value.span.text
+    good = np.where((index >= 0) & (index < 4), index, 0)
+    assert np.array_equal(gpu.run_on_cpu(kernel, v, good)[0], v[np.arange(10), good] * v[:, 0])
+
+
+# -------------------------------------------------------------------------------------------- memory
+
+
+def test_workspace_of_fixed_size_is_the_threads_own() -> None:
+    text = "(defmodel wide [#^ (Vec 300) v] (fold + 0.0 (ifold (fn [u k] (map (fn [x y] (* (sin x) y)) u v)) v 3)))"
+    kernel = print_cuda(program_of_text(hyad.grad(hyad.model(text, namespace={}))))
+    assert kernel.workspace is None or int(kernel.workspace) > 512
+
+
+def program_of_text(f: Model) -> Program:
+    return f.optimised(f.specs())
+
+
+@needs_cpu
+@pytest.mark.parametrize("grid,block", [(1, 1), (2, 3), (5, 64)])
+def test_workspace_slices(grid: int, block: int) -> None:
+    """Each thread in flight has a slice of its own, and writes nowhere else."""
+    kernel = kernel_of("smooth", derived=True)
+    assert kernel.workspace is not None and "n" in kernel.workspace
+    args, wanted = reference("smooth", True, "f64", ())
+    assert_same(gpu.run_on_cpu(kernel, *args, grid=grid, block=block), wanted, 1e-12)
+    assert f"SMOOTH_GRAD_WORK(threads, n) ((threads)*({kernel.workspace.replace('n', '(n)')}))" in kernel.header
+
+
+def test_tables_are_in_constant_memory_while_it_lasts() -> None:
+    assert "static __constant__ const double" in kernel_of("table").source
+    long = " ".join(f"{k}.5" for k in range(8000))
+    f = hyad.model(f"(defmodel lookup [#^ Int i] (let [t [{long}]] (get t (% i 8000))))", namespace={})
+    source = print_cuda(program_of_text(f)).source
+    assert "static const double" in source and "__constant__" not in source
+
+
+def test_copies_and_zeros_are_loops() -> None:
+    f = hyad.model(
+        "(defmodel f [#^ (Vec n) v] #(v (build n (fn [i] 0.0))))".replace("n (fn", "(len v) (fn"), namespace={}
+    )
+    for program in (program_of_text(f), program_of("rosen", True), program_of("rows", True)):
+        assert not {"memcpy", "memset", "memmove"} & set(print_cuda(program).source.replace("(", " ").split())
+
+
+# ------------------------------------------------------------------------------------- names and records
+
+
+def test_record() -> None:
+    kernel = kernel_of("radial", derived=True, shared=("c",))
+    assert (kernel.name, kernel.entry, kernel.dtype) == ("radial_jacobian", "radial_jacobian_batch", "f64")
+    assert [(p.name, p.dims, p.batched) for p in kernel.params] == [("p", (3,), True), ("c", (), False)]
+    assert [len(r.dims) for r in kernel.results] == [2, 1]
+    assert not kernel.fallible and kernel.workspace is None and kernel.dims == ()
+    assert print_cuda(program_of("radial", True), name="other").entry == "other_batch"
+    assert print_cuda(program_of("radial", False), shared=(1,)) == print_cuda(program_of("radial", False), shared=["c"])
+
+
+def test_there_is_no_such_parameter_to_share() -> None:
+    with pytest.raises(ModelTypeError, match="radial has no parameter 'd' to share"):
+        kernel_of("radial", shared=("d",))
+
+
+@needs_cpu
+def test_names_that_the_kernel_uses_itself() -> None:
+    """Parameters may have the names of the kernel's variables, of C++ keywords and of CUDA's own."""
+    names = "batch status k step thread own failed threads stream block grid args threadIdx class and xor dim3 rsqrt".split()
+    f = hyad.model(
+        f"(defmodel norm [{' '.join(names)} #^ (Vec n) v #^ Int work] (* (get v work) (+ {' '.join(names)})))"
+    )
+    kernel = print_cuda(program_of_text(f))
+    x = np.arange(5.0 * len(names)).reshape(len(names), 5)
+    got = gpu.run_on_cpu(kernel, *x, np.ones((5, 2)), np.zeros(5, int))
+    assert np.array_equal(got[0], x.sum(0))
+    if nvrtc.nvrtc() or nvrtc.nvcc():
+        nvrtc.compile_device(kernel.source)
+
+
+# ----------------------------------------------------------------------------------------------- PTX
+
+
+@needs_ptx
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("name", CASES)
+def test_compiles_to_ptx(name: str, dtype: str) -> None:
+    for derived in (False, True):
+        kernel = kernel_of(name, derived, dtype)
+        ptx = nvrtc.compile_device(kernel.source, "compute_80", kernel.name).decode()
+        assert ".target sm_80" in ptx and f".entry {kernel.entry}(" in ptx
+        if dtype == "f32" and name in ("scalar", "fk", "ba", "rosen", "smooth"):
+            assert ".f64" not in ptx  # nothing is computed in double by oversight
+
+
+@needs_ptx
+def test_compiles_to_machine_code() -> None:
+    cubin = nvrtc.compile_device(kernel_of("rosen", True).source, "sm_90")
+    assert cubin[:4] == b"\x7fELF" and b"rosen_value_and_grad_batch" in cubin
+
+
+@pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
+def test_nvcc_compiles_kernel_launcher_and_header(tmp_path: Path) -> None:
+    """Host code too, and a C++ program that includes the header and calls the launcher."""
+    for name, shared in (("smooth", ("a",)), ("checked", ())):
+        kernel = kernel_of(name, True, shared=shared)
+        (tmp_path / f"{name}.cu").write_text(kernel.header + kernel.source)  # the declaration must fit the definition
+        (tmp_path / f"{name}.h").write_text(kernel.header)
+        command = [
+            nvrtc.nvcc(),
+            "-arch=compute_80",
+            "-c",
+            f"{name}.cu",
+            "-Werror",
+            "all-warnings",
+            "-Xcompiler",
+            "-Wall",
+        ]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        ptx = nvrtc._with_nvcc(nvrtc.nvcc(), kernel.source, "compute_90", name).decode()
+        assert f".entry {kernel.entry}(" in ptx
+    (tmp_path / "main.cu").write_text(
+        '#include "smooth.h"\nint main() { return (int)smooth_grad_launch(0, 0, 1.0, 4, 0, 0, 0, 128, 0)'
+        " + (int)SMOOTH_GRAD_WORK(0, 4); }\n"
+    )
+    done = subprocess.run([nvrtc.nvcc(), "-c", "main.cu"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_ptx
+def test_a_text_that_does_not_compile() -> None:
+    with pytest.raises(CompileError, match="(?s)failed:.*nonsense"):
+        nvrtc.compile_device('extern "C" __global__ void f(double *x) { x[0] = nonsense; }')
+    with pytest.raises(CompileError, match="no CUDA architecture"):
+        nvrtc.compile_device("", "gfx90a")
+
+
+def test_no_cuda_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "nvrtc", lambda: None)
+    monkeypatch.setattr(nvrtc, "nvcc", lambda: None)
+    with pytest.raises(nvrtc.NoCudaCompiler, match="no CUDA compiler was found"):
+        nvrtc.compile_device("")
+
+
+# --------------------------------------------------------------------------------- from C++, by hand
+
+MAIN = """\
+#include "radial.h"
+#include <stdio.h>
+int main(void)
+{
+    const double p[6] = {1, 2, 3, 4, 5, 6};
+    double out[4];
+    if (radial_launch(2, p, 0.5, out, 0) != cudaSuccess)
+        return 1;
+    printf("%g %g %g %g\\n", out[0], out[1], out[2], out[3]);
+    return 0;
+}
+"""
+
+
+@needs_cpu
+def test_launched_from_a_program_of_ones_own(tmp_path: Path) -> None:
+    """The emitted pair, linked to a hand-written main: the very files, on the CPU."""
+    source, header = hyad.emit(model("radial", False), tmp_path / "radial.cu", target="cuda")
+    header.write_text(kernel_of("radial", shared=("c",)).header)
+    source.write_text(kernel_of("radial", shared=("c",)).source)
+    (tmp_path / "main.cpp").write_text(MAIN)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-include", str(HEADER), "-x", "c++"]
+    command = [*gpu.cpu_compiler(), *flags, "radial.cu", "main.cpp", "-o", "main", "-lm"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    out = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True)
+    p = np.array([[1.0, 2, 3], [4, 5, 6]])
+    wanted = p[:, 2:] * p[:, :2] * (1 + 0.5 * (p[:, :2] ** 2).sum(1, keepdims=True))
+    assert out.stdout.split() == [f"{x:g}" for x in wanted.ravel()]
+
+
+# ---------------------------------------------------------------------------------------- arguments
+
+
+def test_arguments_that_do_not_fit() -> None:
+    kernel = kernel_of("dot", shared=("w",))
+    v, w = np.ones((5, 3)), np.ones(3)
+    for args, message in (
+        ((v,), "takes 2 arguments, not 1"),
+        ((v[0], w), "argument `v`, with the batch as its leading dim, has 2 dims, not 1"),
+        ((v, v), "argument `w`, shared by all elements, has 1 dims, not 2"),
+        ((v, np.ones(4)), r"an element of argument `w` has shape \(4,\), not \(3,\)"),
+        ((v * 1j, w), "argument `v` holds complex128, not reals"),
+        ((np.array([["a"]]), w), "argument `v` holds <U1, not reals"),
+    ):
+        with pytest.raises(ModelTypeError, match=message):
+            gpu.prepare(kernel, args)
+    with pytest.raises(ModelTypeError, match="different lengths"):
+        gpu.prepare(kernel_of("dot"), (v, np.ones((4, 3))))
+    with pytest.raises(ModelTypeError, match="holds float64, not integers"):
+        gpu.prepare(kernel_of("checked"), (v, np.ones(5)))
+    with pytest.raises(ModelTypeError, match="no argument is batched"):
+        gpu.prepare(kernel_of("dot", shared=("v", "w")), (w, w))
+    with pytest.raises(ModelTypeError, match="the result would have shape"):
+        gpu.prepare(kernel_of("ramp"), (np.ones(5), -1))
+
+
+# ----------------------------------------------------------------------------------------------- GPU
+
+
+def test_without_pycuda_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycuda", None)
+    monkeypatch.setitem(sys.modules, "pycuda.driver", None)
+    gpu.gpu.cache_clear()
+    with pytest.raises(CompileError, match="runs on a GPU through pycuda") as caught:
+        hyad.compile(model("scalar", False), target="cuda")
+    assert 'hyad.emit(f, target="cuda")' in caught.value.hint
+
+
+class Driver(types.ModuleType):
+    """Stands in for ``pycuda.driver``: memory is the host's, a launch runs the kernel's text on the CPU."""
+
+    Error = RuntimeError
+
+    def __init__(self, free: int = 2**30) -> None:
+        super().__init__("pycuda.driver")
+        self.free, self.depth, self.launches = free, 0, []
+
+    def init(self) -> None: ...
+
+    def Device(self, number: int) -> Driver:
+        assert number == 0
+        return self
+
+    def compute_capability(self) -> tuple[int, int]:
+        return 9, 0
+
+    def retain_primary_context(self) -> Driver:
+        return self
+
+    def push(self) -> None:
+        self.depth += 1
+
+    def pop(self) -> None:
+        self.depth -= 1
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return self.free, self.free
+
+    def mem_alloc(self, size: int) -> np.ndarray:
+        assert self.depth == 1 and size > 0
+        return np.full(size, 99, np.uint8)
+
+    def memcpy_htod(self, to: np.ndarray, array: np.ndarray) -> None:
+        to[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+
+    def memcpy_dtoh(self, array: np.ndarray, memory: np.ndarray) -> None:
+        array[...] = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def module_from_buffer(self, image: bytes) -> Driver:
+        self.source = image.decode()
+        return self
+
+    def get_function(self, entry: str) -> Any:
+        source, name = self.source, entry.removesuffix("_batch")
+
+        def launch(*args: Any, block: tuple[int, int, int], grid: tuple[int, int]) -> None:
+            self.launches.append((block[0], grid[0]))
+            library = gpu._cpu_library(source, name)
+            library.cuda_on_cpu_shape(block[0], grid[0] and 1, 0)
+            library.cuda_on_cpu_shape(grid[0], block[0], 0)
+            kinds = {"d": ctypes.c_double, "f": ctypes.c_float, "i": ctypes.c_int, "l": ctypes.c_longlong}
+            sent = [a.ctypes if isinstance(a, np.ndarray) else kinds[a.dtype.char](a.item()) for a in args]
+            threads = [ctypes.c_longlong(1)] if "long long threads" in source else []
+            assert getattr(library, f"{name}_launch")(*sent, *threads, ctypes.c_void_p()) == 0
+
+        return launch
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    package = types.ModuleType("pycuda")
+    package.driver = made  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pycuda", package)
+    monkeypatch.setitem(sys.modules, "pycuda.driver", made)
+    monkeypatch.setattr(nvrtc, "nvcc", lambda: "nvcc")
+    monkeypatch.setattr(nvrtc, "compile_device", lambda source, arch, name: source.encode())
+    gpu.gpu.cache_clear()
+    yield made
+    gpu.gpu.cache_clear()
+
+
+@needs_cpu
+@pytest.mark.parametrize("name", ["scalar", "dot", "smooth", "ramp", "ba", "kinds"])
+def test_compiled_models_over_batches(name: str, driver: Driver) -> None:
+    """Arguments with one dim more are batched; those without are shared."""
+    case = CASES[name]
+    args, wanted = reference(name, True, "f64", case.shared)
+    one = [a[0].item() if a.ndim == 1 else a[0] for a in elements(case, 1)]
+    f = hyad.compile(model(name, True), target="cuda", args=one)
+    assert f.target == "cuda" and "__global__" in f.source and f.header
+    flat: list[Any] = []
+    take_apart(f.program.out, f(*args), flat)
+    assert_same(tuple(flat), wanted, 1e-12)
+    empty = f(*(a[:0] if p not in case.shared else a for p, a in zip((p.name for p in f.program.params), args)))
+    take_apart(f.program.out, empty, flat)
+    assert all(len(a) == 0 for a in flat[len(wanted) :])
+    assert driver.depth == 0 and len(driver.launches) == 1
+
+
+@needs_cpu
+def test_workspace_takes_at_most_half_of_the_memory(driver: Driver) -> None:
+    case = CASES["smooth"]
+    args, wanted = reference("smooth", True, "f64", case.shared)
+    f = hyad.compile(
+        model("smooth", True), target="cuda", args=[a[0] if a.ndim > 1 else a[0].item() for a in elements(case, 1)]
+    )
+    driver.free = 2 * 8 * 20 * 300
+    flat: list[Any] = []
+    take_apart(f.program.out, f(*args), flat)
+    assert_same(tuple(flat), wanted, 1e-12)
+    ((block, grid),) = driver.launches
+    assert block * grid * 20 * 8 <= driver.free and block * grid < 1000
+
+
+@needs_cpu
+def test_a_check_that_fails_on_the_gpu(driver: Driver) -> None:
+    f = hyad.compile(model("checked", False), target="cuda", args=(np.ones(4), 1))
+    with pytest.raises(BoundsError, match="element 2 of the batch"):
+        f(np.ones((5, 4)), np.array([0, 1, 9, 2, 0]))
+    assert f(np.ones((5, 4)), np.array([0, 1, 3, 2, 0])).tolist() == [1.0] * 5
+
+
+# --------------------------------------------------------------------------------------------- golden
+
+
+@pytest.mark.parametrize("name,derived,shared", [("radial", True, ("c",)), ("checked", False, ())])
+def test_golden(name: str, derived: bool, shared: tuple[str, ...], golden: Any) -> None:
+    kernel = kernel_of(name, derived, shared=shared)
+    golden(f"{kernel.name}.cu", kernel.source)
+
+
+def test_golden_header(golden: Any) -> None:
+    golden("smooth_grad_cuda.h", kernel_of("smooth", derived=True).header)
+
+
+def test_the_header_for_the_cpu_is_installed() -> None:
+    assert HEADER.exists() and shutil.which("true") is not None

@@ -1,0 +1,174 @@
+"""What ``emit`` writes is C on its own: compiled without hyad, called from a main.c written by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import hyad
+from hyad.emit import write
+from hyad.errors import CompileError, ModelTypeError
+
+CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+STRICT = ["-Wall", "-Wextra", "-Werror", "-std=c99", "-pedantic", "-O2"]
+needs_cc = pytest.mark.skipif(CC is None, reason="no C compiler")
+
+RING = '(defmodel area [r R] "The area of a ring." (* 3.0 (- (* R R) (* r r))))'
+CHAIN = """
+(defmodel chain [#^ (Vec n) v]
+  (let [w (map (fn [x] (* x (sin x))) v)]
+    (fold (fn [s a b] (+ s (* a b))) 0.0 w (build (len v) (fn [i] (get w (- (- (len v) 1) i)))))))
+"""
+
+
+def compiled(folder: Path, main: str, *sources: Path) -> str:
+    """What the program prints."""
+    (folder / "main.c").write_text(main)
+    command = [CC, *STRICT, "main.c", *map(str, sources), "-lm", "-o", "main"]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return subprocess.run([str(folder / "main")], capture_output=True, text=True, check=True).stdout
+
+
+@needs_cc
+def test_a_gradient_is_called_from_c(tmp_path: Path) -> None:
+    source, header = hyad.emit(hyad.grad(hyad.model(RING)), tmp_path)
+    assert (source.name, header.name) == ("area_grad.c", "area_grad.h")
+    main = """
+    #include <stdio.h>
+    #include "area_grad.h"
+    int main(void) { double r, R; area_grad(1.0, 2.0, &r, &R); printf("%g %g\\n", r, R); return 0; }
+    """
+    assert compiled(tmp_path, main, source) == "-6 12\n"
+
+
+@needs_cc
+def test_the_caller_gives_the_workspace_and_nothing_is_allocated(tmp_path: Path) -> None:
+    f = hyad.model(CHAIN)
+    source, header = hyad.emit(hyad.value_and_grad(f), tmp_path / "chain_vg.c")
+    assert "CHAIN_VG_WORK(n)" in header.read_text()
+    main = """
+    #include <stdio.h>
+    #include "chain_vg.h"
+    int main(void) {
+      double v[4] = {0.5, -1.0, 2.0, 0.25}, value, grad[4], work[CHAIN_VG_WORK(4)];
+      chain_vg(v, 4, &value, grad, work);
+      printf("%.15g", value);
+      for (int i = 0; i < 4; i++) printf(" %.15g", grad[i]);
+      return 0;
+    }
+    """
+    import numpy as np
+
+    value, grad = hyad.value_and_grad(f)(np.array([0.5, -1.0, 2.0, 0.25]))
+    found = [float(x) for x in compiled(tmp_path, main, source).split()]
+    np.testing.assert_allclose(found, [value, *grad], rtol=1e-13)
+    assert not any(word in source.read_text() for word in ("malloc", "calloc", "realloc", "alloca"))
+    subprocess.run([CC, *STRICT, "-c", source.name], cwd=tmp_path, check=True)
+    nm = shutil.which("nm")
+    if nm:
+        undefined = subprocess.run([nm, "-u", "chain_vg.o"], cwd=tmp_path, capture_output=True, text=True).stdout
+        assert "sin" in undefined and "alloc" not in undefined and "free" not in undefined
+
+
+@needs_cc
+def test_single_precision(tmp_path: Path) -> None:
+    source, _ = hyad.emit(hyad.model(RING), tmp_path, dtype="f32")
+    main = (
+        '#include <stdio.h>\n#include "area.h"\nint main(void) { printf("%g", (double)area(1.0f, 2.0f)); return 0; }\n'
+    )
+    assert "float area(float r, float R)" in source.read_text()
+    assert compiled(tmp_path, main, source) == "9"
+
+
+def test_a_path_names_files_and_function_and_a_folder_is_made(tmp_path: Path) -> None:
+    source, header = hyad.emit(hyad.model(RING), tmp_path / "out")
+    assert source == tmp_path / "out" / "area.c" and header == tmp_path / "out" / "area.h"
+    source, header = hyad.emit(hyad.model(RING), str(tmp_path / "out" / "ring_area.c"))
+    assert source.name == "ring_area.c" and "double ring_area(double r, double R);" in header.read_text()
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["area.c", "area.h", "ring_area.c", "ring_area.h"]
+
+
+def test_the_signature_is_that_of_args(tmp_path: Path) -> None:
+    import numpy as np
+
+    _, header = hyad.emit(hyad.model("(defmodel total [v] (fold + 0.0 v))"), tmp_path, args=(np.ones(3),))
+    assert "double total(const double *restrict v, long long n);" in header.read_text()
+
+
+def test_line_directives(tmp_path: Path) -> None:
+    f = hyad.model(CHAIN, filename="chain.hy")
+    source, _ = hyad.emit(f, tmp_path, line_directives=True)
+    assert '#line 3 "chain.hy"' in source.read_text()
+    source, _ = hyad.emit(f, tmp_path)
+    assert "#line" not in source.read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "hint"),
+    [
+        ("missing/deeper", "there is no folder .*missing/deeper", "mkdir -p"),
+        ("missing/area.c", "there is no folder .*missing", "mkdir -p"),
+        ("file/area.c", "there is no folder", "mkdir -p"),
+        ("not-a-name.c", "`not-a-name` cannot be the name of a C function", "letters"),
+    ],
+)
+def test_paths_that_cannot_be_written(tmp_path: Path, path: str, error: str, hint: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompileError, match=error) as raised:
+        hyad.emit(hyad.model(RING), tmp_path / path)
+    assert hint in raised.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(CompileError, match="cannot write to .*: Permission denied"):
+            hyad.emit(hyad.model(RING), tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the second file is written: the first one is not there either, nor any other."""
+    real = os.fdopen
+    opened = []
+
+    def full(handle, *args, **kwargs):
+        opened.append(handle)
+        if len(opened) > 1:
+            os.close(handle)
+            raise OSError(28, "No space left on device")
+        return real(handle, *args, **kwargs)
+
+    import builtins
+
+    monkeypatch.setattr(builtins, "open", full)
+    with pytest.raises(CompileError, match="No space left on device") as error:
+        write({tmp_path / "a.h": "one", tmp_path / "a.c": "two"})
+    monkeypatch.undo()
+    assert "free some space" in error.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_pair_stays_where_a_new_one_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "area.h").write_text("old")
+    (tmp_path / "area.c").mkdir()
+    with pytest.raises(CompileError, match="cannot write to"):
+        hyad.emit(hyad.model(RING), tmp_path)
+    assert (tmp_path / "area.h").read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["area.c", "area.h"]
+
+
+def test_unknown_targets_and_types(tmp_path: Path) -> None:
+    with pytest.raises(ModelTypeError, match="no target 'fortran'"):
+        hyad.emit(hyad.model(RING), tmp_path, target="fortran")
+    with pytest.raises(ModelTypeError, match="no dtype 'f16'"):
+        hyad.emit(hyad.model(RING), tmp_path, dtype="f16")
+    assert list(tmp_path.iterdir()) == []
