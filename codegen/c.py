@@ -50,7 +50,7 @@ from hyad.primitives import PRIMITIVES, c_form
 from hyad.reader import deep
 
 from .cfunction import CFunction, CParam
-from .lower import Buffer, Names, Place, Quotient, is_array, plan, type_of, uses
+from .lower import Buffer, Extreme, Names, Place, Quotient, is_array, plan, type_of, uses
 
 KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register"
@@ -366,6 +366,9 @@ class CPrinter:
         return Expr(text, (PRIMARY if "*" not in text and "/" not in text else MUL) if simple else ADD)
 
     def symbol(self, s: Any, clamp: bool) -> str:
+        if isinstance(s, Extreme):
+            a, b = (self.polynomial(dict(terms), clamp).at(SHIFT) for terms in (s.a, s.b))
+            return f"({a} {'<' if s.name == 'min' else '>'} {b} ? {a} : {b})"
         if isinstance(s, Quotient):
             return f"({self.polynomial(dict(s.terms), clamp).at(MUL)}/{s.by})"
         name = self.value[s].text

@@ -220,7 +220,16 @@ class Quotient:
     by: int
 
 
-Symbol = Union[Var, Quotient]
+@dataclass(frozen=True)
+class Extreme:
+    """The ``min`` or ``max`` of two sizes: a symbol of sizes."""
+
+    name: str
+    a: tuple[tuple[tuple[Any, ...], int], ...]
+    b: tuple[tuple[tuple[Any, ...], int], ...]
+
+
+Symbol = Union[Var, Quotient, Extreme]
 Size = dict[tuple[Symbol, ...], int]  # monomial -> coefficient; the number itself stands at ()
 
 
@@ -285,12 +294,18 @@ class Sizes:
             elif op.name == "//" and isinstance(op.args[1], Const) and op.args[1].value > 0:
                 terms = args[0]
                 if all(c > 0 and all(s in self.dims for s in k) for k, c in terms.items()):
-                    ordered = sorted(terms.items(), key=lambda t: [self.order[s] for s in t[0]])
-                    symbol = Quotient(tuple(ordered), op.args[1].value)
-                    self.order.setdefault(symbol, len(self.order))
-                    value = {(symbol,): 1}
+                    value = self._symbol(Quotient(self._ordered(terms), op.args[1].value))
+            elif op.name in ("min", "max"):
+                value = self._symbol(Extreme(op.name, *map(self._ordered, args)))
             if value is not None and len(value) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in value):
                 table[var] = value
+
+    def _ordered(self, size: Size) -> tuple[tuple[tuple[Any, ...], int], ...]:
+        return tuple(sorted(size.items(), key=lambda t: [self.order[s] for s in t[0]]))
+
+    def _symbol(self, symbol: Symbol) -> Size:
+        self.order.setdefault(symbol, len(self.order))
+        return {(symbol,): 1}
 
     def _known_positive(self, a: Atom) -> bool:
         if isinstance(a, Const):

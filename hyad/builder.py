@@ -301,6 +301,11 @@ class Builder:
             return FALSE
         return None
 
+    def remember(self, name: str, args: tuple[Atom, ...], value: Atom) -> None:
+        """Say that the open block need not compute ``(name args ...)``: it is ``value``."""
+        if not self.plain:
+            self.scopes[-1].shared.setdefault((name, tuple(map(self.key, args))), value)
+
     def sum(self, terms: Sequence[Atom]) -> Atom:
         total = terms[0]
         for t in terms[1:]:
@@ -611,12 +616,9 @@ class Builder:
         return self.array_op("array", tuple(items), result, hint, given)
 
     def zeros(self, t: Type, hint: str | None = None) -> Atom:
-        """The zero of a type: a soft constant or an array (written out where it is small: its elements are then
-        values of their own)."""
+        """The zero of a type: a soft constant or an array."""
         if isinstance(t, Scalar):
             return Const(0.0, REAL, soft=True) if t == REAL else Const(0, t)
-        if not self.plain and self.small(t):
-            return self.array([self.zeros(t.item())] * t.dims[0].value, hint)
         op = Prim("zeros", t.dims)
         (var,) = self.emit(op, (t,), (hint,) if hint else ())
         self.definitions[var] = op
@@ -633,9 +635,16 @@ class Builder:
         return 0 < total <= SMALL
 
     def replaced(self, a: Atom, indices: Sequence[Atom], change: Callable[[Atom], Atom]) -> Atom | None:
-        """``a`` written out again with one element changed, where its elements and the index are known."""
+        """``a`` written out again with one element changed, where its elements and the index are known: the elements
+        of a small array are single values."""
         op = self.definitions.get(a) if type(a) is Var else None
-        if self.plain or op is None or op.name != "array" or type(indices[0]) is not Const or len(op.args) > SMALL:
+        if self.plain or op is None or type(indices[0]) is not Const or not self.small(type_of(a)):
+            return None
+        if op.name == "zeros":
+            t = type_of(a)
+            a = self.array([self.zeros(t.item())] * t.dims[0].value, a.name)
+            op = self.definitions[a]
+        if op.name != "array":
             return None
         at = indices[0].value
         item = op.args[at]

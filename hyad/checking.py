@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree, leaves
-from .errors import DerivativeError, HyadError, ModelTypeError
+from .errors import DerivativeError, HyadError, ModelTypeError, border
 from .model import Model, Spec, as_model, derived, parameters, put_together, take_apart
 
 MODES = 1e-9  # how far reverse and forward mode may be apart, relatively: rounding only
@@ -62,6 +62,7 @@ class GradCheck:
     __repr__ = __str__
 
 
+@border
 def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int = 0) -> GradCheck:
     """Compare a model's derivatives at ``args`` (a tuple of arguments): reverse mode, forward mode, and differences.
 

@@ -123,6 +123,7 @@ class Lambda:
     name: str | None = None
     span: Span | None = None
     doc: str | None = None
+    fast: bool = False  # :fast-math, rules that may lose a NaN or an infinity apply to its constants
 
 
 @dataclass(frozen=True, slots=True, eq=False)

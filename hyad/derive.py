@@ -175,7 +175,7 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
     tangents: dict[Var, dict[int, Atom]] = {}
     for k, ps in zip(at, traced.params):
         atoms = [sp.reals(a) for a in flatten(moves[k], span)[0]]
-        same_shapes(sp, ps, atoms, "a tangent has the shape of its argument")
+        same_shapes(sp, ps, atoms, "a tangent must have the shape of its argument")
         tangents.update({p: {0: a} for p, a in zip(ps, atoms) if not is_zero(a)})
     results, dots = jvp(b, traced.block, traced.here, tangents)
     b.span = span
@@ -190,7 +190,7 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     if isinstance(traced, Pointwise):
         raise DerivativeError("vjp of a function that returns a function", span, "apply its result first")
     cts = [sp.reals(a) for a in flatten(cotangent, span)[0]]
-    same_shapes(sp, traced.block.results, cts, "the cotangent has the shape of the result")
+    same_shapes(sp, traced.block.results, cts, "the cotangent must have the shape of the result")
     _, bars = vjp(b, traced.block, traced.here, lambda results: cts, traced.wrt)
     b.span = span
     return mirror(traced.trees, bars)

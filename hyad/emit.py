@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import CompileError, ModelTypeError
+from .errors import CompileError, ModelTypeError, border
 from .model import as_model
 
 SUFFIXES = {"c": ".c", "cuda": ".cu"}
 
 
+@border
 def emit(
     f: Any,
     path: str | os.PathLike = ".",

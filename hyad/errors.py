@@ -123,13 +123,16 @@ class OutOfMemory(HyadError, MemoryError):
     """The arrays that a call asks for do not fit into memory."""
 
 
+BORDER = (HyadError, MemoryError, RecursionError)  # what ``at_border`` is for
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def at_border(error: BaseException) -> BaseException:
     """An error as it leaves hyad: without hyad's own frames, and without what was caught on the way, which tell a
     user nothing. ``HYAD_DEBUG=1`` keeps all of it."""
-    if isinstance(error, MemoryError) and not isinstance(error, HyadError):
+    if isinstance(error, RecursionError):
+        error = HyadError("this model is nested too deeply", None, "name inner parts with `let`")
+    elif isinstance(error, MemoryError) and not isinstance(error, HyadError):
         error = OutOfMemory("the arrays of this call do not fit into memory", None, "check the sizes that it is given")
     if os.environ.get("HYAD_DEBUG", "0") in ("", "0"):
         error.__traceback__, error.__cause__, error.__suppress_context__ = None, None, True
@@ -143,7 +146,7 @@ def border(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (HyadError, MemoryError) as error:
+        except BORDER as error:
             raise at_border(error)
 
     return call  # type: ignore[return-value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .builder import Affine, Builder, Rebuild, affine_add, affine_key, defined_in, has_checks, negated, type_of
+from .builder import ONE, Affine, Builder, Rebuild, affine_add, affine_key, defined_in, has_checks, negated, type_of
 from .core import (
     INT,
     REAL,
@@ -163,12 +163,32 @@ def siblings(block: Block) -> Block:
         binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span))
     k = 0
     while k < len(binds):
-        if type(binds[k].op) is Loop and not has_checks(binds[k].op.body):
-            merged = merge_into(binds, k)
-            while merged:
-                merged = merge_into(binds, k)
+        op = binds[k].op
+        mergeable = type(op) in (Loop, If) and not any(map(has_checks, blocks_of(op)))
+        while mergeable and merge_into(binds, k):
+            pass
         k += 1
     return Block(tuple(binds), block.results)
+
+
+def join(first: Bind, second: Bind) -> Bind | None:
+    """One loop, or branch, of two that run together; None where they do not."""
+    one, two = first.op, second.op
+    v1, v2 = first.vars, second.vars
+    if any(map(has_checks, blocks_of(two))):
+        return None
+    if type(one) is If and type(two) is If and one.cond is two.cond:
+        regions = [Block(x.binds + y.binds, x.results + y.results) for x, y in zip(blocks_of(one), blocks_of(two))]
+        return Bind(v1 + v2, If(one.cond, *regions), first.span)
+    if type(one) is Loop and type(two) is Loop and same_count(one.count, two.count):
+        width, other = len(one.accs), len(two.accs)
+        body = substitute(two.body, {two.index: one.index})
+        r1, r2 = one.body.results, body.results
+        results = (*r1[:width], *r2[:other], *r1[width:], *r2[other:])
+        block = Block(one.body.binds + body.binds, results)
+        loop = Loop(one.count, one.index, one.inits + two.inits, one.accs + two.accs, block)
+        return Bind((*v1[:width], *v2[:other], *v1[width:], *v2[other:]), loop, first.span)
+    return None
 
 
 def reads(bind: Bind) -> set[Var]:
@@ -181,41 +201,25 @@ def reads(bind: Bind) -> set[Var]:
 
 
 def merge_into(binds: list[Bind], k: int) -> bool:
-    """Merge a later loop into the one at ``k`` if one can be; what needs the first loop's results stays behind."""
+    """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
+    behind, what the second needs comes before."""
     first = binds[k]
-    one: Loop = first.op  # type: ignore[assignment]
-    after = set(first.vars)  # what depends on the first loop
-    moved: list[int] = []  # what does not, and may stand before it
+    after = set(first.vars)  # what depends on the first
+    early: list[Bind] = []
+    late: list[Bind] = []
     for j in range(k + 1, len(binds)):
         bind = binds[j]
-        needs = reads(bind)
         if type(bind.op) is Check:
             return False
-        if needs & after:
+        if reads(bind) & after:
             after.update(bind.vars)
+            late.append(bind)
             continue
-        op = bind.op
-        if type(op) is Loop and same_count(op.count, one.count) and not has_checks(op.body):
-            width, other = len(one.accs), len(op.accs)
-            body = substitute(op.body, {op.index: one.index})
-            r1, r2 = one.body.results, body.results
-            loop = Loop(
-                one.count,
-                one.index,
-                one.inits + op.inits,
-                one.accs + op.accs,
-                Block(one.body.binds + body.binds, (*r1[:width], *r2[:other], *r1[width:], *r2[other:])),
-            )
-            v1, v2 = first.vars, bind.vars
-            made = Bind((*v1[:width], *v2[:other], *v1[width:], *v2[other:]), loop, first.span)
-            early = [binds[i] for i in moved]
-            late = [binds[i] for i in range(k + 1, j) if i not in moved]
+        made = join(first, bind)
+        if made is not None:
             binds[k : j + 1] = [*early, made, *late]
-            # continue at the merged loop: it stands len(early) further on
-            if early:
-                return False
-            return True
-        moved.append(j)
+            return not early
+        early.append(bind)
     return False
 
 
@@ -488,6 +492,46 @@ def invariants(loop: Loop, inside: set[Var]) -> list[Var]:
                 continue
         wanted |= reads(bind)
     return [v for v in fixed if v in wanted and cost[v] >= EXPANDED and v.type == REAL]
+
+
+# --------------------------------------------------------------------------------------- reciprocals
+
+
+def divide(program: Program) -> Program:
+    """A product with a reciprocal that nothing else uses is a division: ``(* x (/ 1 y))``  =>  ``(/ x y)``.
+
+    Only the reciprocals that differentiation introduced (their 1 is soft), and not across a loop.
+    """
+    counts: dict[Var, int] = {}
+    for bind in all_binds(program.body):
+        for a in (*atoms_of(bind.op), *(r for region in blocks_of(bind.op) for r in region.results)):
+            if type(a) is Var:
+                counts[a] = counts.get(a, 0) + 1
+    for r in program.body.results:
+        if type(r) is Var:
+            counts[r] = counts.get(r, 0) + 1
+
+    def block(b: Block) -> Block:
+        bottoms: dict[Var, Atom] = {}
+        binds = []
+        for bind in b.binds:
+            op = bind.op
+            if type(op) is If:
+                op = If(op.cond, block(op.then), block(op.orelse))
+            elif type(op) is Loop:
+                op = Loop(op.count, op.index, op.inits, op.accs, block(op.body))
+            elif type(op) is Prim and op.name == "/" and op.args[0] == ONE and op.args[0].soft:
+                if counts.get(bind.vars[0]) == 1:
+                    bottoms[bind.vars[0]] = op.args[1]
+            elif type(op) is Prim and op.name == "*":
+                for x, r in (op.args, op.args[::-1]):
+                    if type(r) is Var and r in bottoms:
+                        op = Prim("/", (x, bottoms[r]))
+                        break
+            binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span))
+        return Block(tuple(binds), b.results)
+
+    return replace(program, body=block(program.body))
 
 
 # -------------------------------------------------------------------------------- stores for additions

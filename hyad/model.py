@@ -23,6 +23,7 @@ import numpy as np
 from .check import check_after
 from .core import BOOL, INT, REAL, Arr, Const, Leaf, Node, Program, Tree
 from .errors import (
+    BORDER,
     BoundsError,
     CompileError,
     HyadError,
@@ -46,12 +47,12 @@ TARGETS = ("c", "cuda", "python")
 # ------------------------------------------------------------------------------------------ signatures
 
 
-def spec_of(value: Any, name: str = "this argument") -> Spec:
-    """The type of a Python value, as a model sees it.
+def spec_of(value: Any, name: str | None = None) -> Spec:
+    """The type of a Python value, the argument ``name``, as a model sees it.
 
     Raises ``ModelTypeError`` for what models do not take.
     """
-    t = type(value)
+    t, who = type(value), f"argument `{name}`" if name else "this argument"
     if t is float:
         return REAL
     if t is bool or t is np.bool_:
@@ -64,7 +65,7 @@ def spec_of(value: Any, name: str = "this argument") -> Spec:
         elem = {"f": REAL, "i": INT, "u": INT, "b": BOOL}.get(value.dtype.kind)
         if elem is None:
             raise ModelTypeError(
-                f"{name} is an array of {value.dtype}, not of numbers", None, "models take float, int and bool arrays"
+                f"{who} is an array of {value.dtype}, not of numbers", None, "models take float, int and bool arrays"
             )
         return Arr(elem, (None,) * value.ndim) if value.ndim else elem
     if isinstance(value, tuple):
@@ -73,7 +74,7 @@ def spec_of(value: Any, name: str = "this argument") -> Spec:
         return Node(items, names, type(value)) if names else Node(items)
     if isinstance(value, dict):
         if not all(isinstance(k, str) for k in value):
-            raise ModelTypeError(f"{name} is a dict whose keys are not all strings", None, "records have named fields")
+            raise ModelTypeError(f"{who} is a dict whose keys are not all strings", None, "records have named fields")
         return Node(tuple(spec_of(x, f"{name}[{k!r}]") for k, x in value.items()), tuple(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = tuple(f.name for f in dataclasses.fields(value))
@@ -83,9 +84,9 @@ def spec_of(value: Any, name: str = "this argument") -> Spec:
     if isinstance(value, np.integer):
         return INT
     if isinstance(value, list):
-        raise ModelTypeError(f"{name} is a Python list", None, "pass an array: numpy.array(...)")
+        raise ModelTypeError(f"{who} is a Python list", None, "pass an array: numpy.array(...)")
     if callable(value):
-        raise ModelTypeError(f"{name} is a function", None, "name the function inside the model: `(f x)`")
+        raise ModelTypeError(f"{who} is a function", None, "name the function inside the model: `(f x)`")
     if isinstance(value, int):
         return INT
     if isinstance(value, float):
@@ -93,7 +94,7 @@ def spec_of(value: Any, name: str = "this argument") -> Spec:
     hint = "models take numbers, NumPy arrays, tuples, dicts and dataclasses"
     if hasattr(value, "__float__"):
         hint = "pass float(...) of it" if not hasattr(value, "__len__") else "pass numpy.asarray(...) of it"
-    raise ModelTypeError(f"{name} is a Python {t.__name__}", None, hint)
+    raise ModelTypeError(f"{who} is a Python {t.__name__}", None, hint)
 
 
 def signature_key(spec: Spec) -> Any:
@@ -136,7 +137,7 @@ class Model:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._call(*args, **kwargs)
-        except (HyadError, MemoryError) as error:
+        except BORDER as error:
             raise at_border(error)
 
     def hyad_value(self) -> Function:
@@ -173,7 +174,7 @@ class Model:
             )
         specs = []
         for k, a in enumerate(args):
-            label = f"argument `{known[k][0]}`" if known else f"argument {k}"
+            label = known[k][0] if known else str(k)
             try:
                 specs.append(spec_of(a, label))
             except ModelTypeError as error:
@@ -200,7 +201,9 @@ class Model:
         """The signature of ``args``; without them that of the last call, or what the annotations say (a parameter
         without one is a real)."""
         if args is not None:
-            return [spec_of(a, f"argument {k}") for k, a in enumerate(args)]
+            if not isinstance(args, (tuple, list)):
+                raise ModelTypeError(f"args is {type(args).__name__}, not a tuple of arguments", None, "`args=(x, y)`")
+            return [spec_of(a, str(k)) for k, a in enumerate(args)]
         if self._last is not None:
             return list(self._last)
         known = parameters(self.value)
@@ -259,7 +262,6 @@ class Model:
         return found
 
     def _load_python(self, program: Program) -> Callable[..., Any]:
-        @border
         def refuse(reason: str | HyadError, args: tuple, kwargs: dict) -> Any:
             if isinstance(reason, HyadError):
                 raise said_at_call(reason, self, args)
@@ -288,7 +290,11 @@ def python_callable(program: Program, refuse: Callable[..., Any] | None = None) 
 
     def run(*args: Any, **kwargs: Any) -> Any:
         out = kwargs.get("out")
-        if kwargs.keys() - {"out"} or not fits(wanted, tuple(map(signature_key, map(spec_of, args)))):
+        try:
+            fit = not kwargs.keys() - {"out"} and fits(wanted, tuple(map(signature_key, map(spec_of, args))))
+        except ModelTypeError:
+            fit = False
+        if not fit:
             return no("the arguments do not fit its signature", args, kwargs)
         values: list[Any] = []
         for tree, a in zip(program.ins, args):
@@ -302,6 +308,10 @@ def python_callable(program: Program, refuse: Callable[..., Any] | None = None) 
             results = flat(*values)
         except HyadError as error:
             return no(error, args, kwargs)
+        except ValueError as error:  # what NumPy says of a shape beyond all bounds
+            if "too big" in str(error) or "Maximum allowed" in str(error):
+                raise MemoryError from None
+            raise
         if out is None:
             return put_together(program.out, iter(results))
         targets = out if isinstance(out, tuple) and len(results) > 1 else (out,)
@@ -313,7 +323,7 @@ def python_callable(program: Program, refuse: Callable[..., Any] | None = None) 
                 target[...] = result
         return put_together(program.out, iter([r if t is None else t for t, r in zip(targets, results)]))
 
-    return run
+    return border(run)
 
 
 DTYPES = {REAL: "float64", INT: "int64", BOOL: "bool"}
@@ -442,6 +452,8 @@ def flat_arguments(model: Model, args: Sequence[Any]) -> list[tuple[str, Any, Sp
 def misfit(reason: str, model: Model, program: Program, args: tuple, kwargs: dict) -> ModelTypeError:
     """The error for an argument that code for its signature refused: in the user's names, with what it is."""
     span, hint, value, label = model.span, None, kwargs.get("out"), "out"
+    if "by position" in reason:
+        return ModelTypeError(f"{model.name} gives no array that `out=` could be filled with", span, "leave it out")
     about = re.match(r"argument (\S+) wants", reason)
     if about is not None:
         which, flat = about[1], flat_arguments(model, args)
@@ -563,16 +575,25 @@ def load(path: str | os.PathLike) -> types.ModuleType:
     A file of ``defmodel`` forms alone is read by hyad; any other is imported by Hy. Raises ``ReadError`` for a file
     that cannot be read.
     """
+    hint = "give the path of a Hy file"
+    if not isinstance(path, (str, os.PathLike)):
+        raise ReadError(f"hyad.load takes a path, not {type(path).__name__}", None, hint)
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", None, "give the path of a Hy file") from None
+    except UnicodeDecodeError:
+        raise ReadError(f"cannot read {path}: it is not a text file", None, hint) from None
+    except (OSError, ValueError) as error:
+        raise ReadError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", None, hint) from None
+    if "\0" in text:
+        raise ReadError(f"cannot read {path}: it is not a text file", None, hint)
+    if not text.strip():
+        raise ReadError(f"{path} is empty", None, "write models in it: `(defmodel f [x] ...)`")
     module = types.ModuleType(mangled(path.stem) if path.stem else "models")
     module.__file__ = str(path)
     forms = read_forms(text, Source(text, str(path))) if plain_models(text) else None
     if forms is None:
-        return import_hy(path)
+        return import_hy(path, text)
     for form in forms:
         if form.head() == "defmodel":
             made = make(form, Scope(module.__dict__))
@@ -594,17 +615,26 @@ def plain_models(text: str) -> bool:
     )
 
 
-def import_hy(path: Path) -> types.ModuleType:
-    """Run a Hy file as a module."""
+def import_hy(path: Path, text: str) -> types.ModuleType:
+    """Run a Hy file, which holds ``text``, as a module. Errors of what it runs are its own."""
     import importlib.util
 
     import hy  # noqa: F401  (installs the importer of .hy files)
 
-    spec = importlib.util.spec_from_file_location(mangled(path.stem), path)
+    spec = importlib.util.spec_from_file_location(mangled(path.stem), path) if path.suffix == ".hy" else None
     if spec is None or spec.loader is None:
         raise ReadError(f"{path} is not a Hy file", None, "its name ends in .hy")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        if error.filename != str(path) or not error.lineno:
+            raise
+        lines = text.splitlines(keepends=True)
+        start = sum(map(len, lines[: error.lineno - 1])) + max(0, (error.offset or 1) - 1)
+        start = min(start, max(0, len(text) - 1))
+        message = error.msg.splitlines()[0] if error.msg else "this is not Hy"
+        raise ReadError(f"Hy cannot read this: {message}", Span(Source(text, str(path)), start, start + 1)) from None
     return module
 
 
@@ -714,6 +744,8 @@ def compile(
         raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
     if dtype not in ("f64", "f32"):
         raise ModelTypeError(f"there is no dtype {dtype!r}", None, 'dtypes are "f64" and "f32"')
+    if flags not in ("exact", "fast"):
+        raise ModelTypeError(f"there are no flags {flags!r}", None, 'flags are "exact" and "fast"')
     base = as_model(f, "compile")
     if target == "cuda":
         from .gpu import compile_cuda

@@ -30,13 +30,13 @@ from .core import (
     type_atoms,
 )
 from .dead import dead_code, tidy
-from .loops import Expand, Fission, Fuse, OneHot, assign, fuse_siblings
+from .loops import Expand, Fission, Fuse, OneHot, assign, divide, fuse_siblings
 from .sink import sink
 
 Pass = Callable[[Program], Program]
 
-#: A loop of known trip count is written out if that makes at most so many bindings.
-UNROLL = 400
+#: A loop of known trip count is written out if it is that short and that makes at most so many bindings.
+UNROLL_COUNT, UNROLL = 32, 400
 
 
 # -------------------------------------------------------------------------------------------- unrolling
@@ -58,7 +58,7 @@ class Unroll(Rebuild):
         if type(op) is Loop and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
             cost = count * expanded_size(op.body)
-            if 0 < count and cost <= min(UNROLL, self.budget) and by_element(op):
+            if 0 < count <= UNROLL_COUNT and cost <= min(UNROLL, self.budget) and by_element(op):
                 self.budget -= cost
                 self.write_out(op, bind, count)
                 return
@@ -145,6 +145,11 @@ def fuse(program: Program) -> Program:
     return rebuild(program, lambda b: Fuse(b, program.body)) if loops(program) else program
 
 
+def share(program: Program) -> Program:
+    """Common subexpressions once more, where regions have been joined."""
+    return rebuild(program, Rebuild) if any(type(bind.op) in (If, Loop) for bind in program.body.binds) else program
+
+
 def one_hot(program: Program) -> Program:
     return rebuild(program, OneHot) if loops(program) else program
 
@@ -168,6 +173,8 @@ PIPELINE: list[Pass] = [
     fuse,
     dead_code,
     fuse_siblings,
+    share,  # what siblings had in common
+    divide,
     dead_code,
 ]
 

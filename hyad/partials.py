@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from .builder import ZERO, Builder, type_of
+from .builder import ONE, ZERO, Builder, type_of
 from .core import INT, REAL, Atom, Const
 from .primitives import PRIMITIVES, Primitive, parse_partial
 
@@ -49,8 +49,11 @@ class Partials:
         return total if whole else self.over(total, hint, given)
 
     def over(self, x: Atom, hint: str | None = None, given: bool = False) -> Atom:
-        bottom = build_partial(self.builder, self.denominator, self.names)
-        return self.builder.prim("/", x, bottom, hint=hint, given=given)
+        """``x`` divided by the denominator: times its reciprocal, which can be shared and leave a loop. The pass
+        ``divide`` makes a division again of what stays alone."""
+        b = self.builder
+        reciprocal = b.prim("/", ONE, build_partial(b, self.denominator, self.names))
+        return b.prim("*", x, reciprocal, hint=hint, given=given)
 
 
 @cache

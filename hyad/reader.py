@@ -100,6 +100,9 @@ class _Reader:
     def function(self, form: Form) -> Lambda:
         items = form.value[1:]
         name = doc = None
+        fast = bool(items) and items[0].kind == "key" and items[0].value == "fast-math"
+        if fast:
+            items = items[1:]
         if form.head() == "defmodel":
             if not items or items[0].kind != "sym":
                 raise ReadError("a defmodel starts with its name", form.span, "`(defmodel f [x] ...)`")
@@ -134,7 +137,7 @@ class _Reader:
         for pattern, _ in patterns:
             self.distinct(pattern, taken)
         block = self.block(body, form, [(v.name, v) for v in params if v.given], patterns)
-        return Lambda(tuple(params), block, tuple(annotations), name, form.span, doc)
+        return Lambda(tuple(params), block, tuple(annotations), name, form.span, doc, fast)
 
     def distinct(self, pattern: Form, taken: set[str]) -> None:
         """No name stands twice in a parameter list; ``_`` may, for what is not used."""

@@ -131,6 +131,7 @@ class Reverse(Rebuild):
             self.b.span = bind.span
             if record and bind.vars and bind.vars[0] in record:
                 self.here[bind.vars[0]] = record[bind.vars[0]]
+                self.b.remember(bind.op.name, self.atoms(bind.op.args), record[bind.vars[0]])  # type: ignore[union-attr]
                 if any(self.is_active(v) for v in bind.vars):
                     self.backs.append(self.prim_back(bind.op, bind))  # type: ignore[arg-type]
             else:

@@ -49,8 +49,6 @@
 
 ;; what differentiation makes of a product with a constant
 (mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))
-(mul-reciprocal       (* x (/ (soft 1) y))      => (/ x y))
-(mul-reciprocal-left  (* (/ (soft 1) y) x)      => (/ x y))
 
 ;; choices between values already computed
 (select-same          (select x y y)            => y)

@@ -127,7 +127,7 @@ def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str) ->
             raise fail()
         if annotation.elem != actual.elem and not (annotation.elem == REAL and actual.elem == INT):
             raise fail()
-        return annotation
+        return Arr(actual.elem, annotation.dims)
     if annotation != actual and not (annotation == REAL and actual == INT):
         raise fail()
     return annotation
@@ -187,6 +187,7 @@ class Specialiser:
         self.active: dict[Lambda, int] = {}
         self.globals_read: set[str] = set()
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
+        self.fast = False  # whether constants are soft: inside a :fast-math model
         self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
 
     # ------------------------------------------------------------------------------------- programs
@@ -202,8 +203,9 @@ class Specialiser:
         for i, spec in enumerate(specs):
             label, annotation, place = known[i] if known else (f"x{i}", None, None)
             merged = merge_specs(annotation, spec, place, label)
-            args.append(self.parameter(REAL if merged is None else merged, label, place))
-            ins.append(flatten(args[-1])[1])
+            value = self.parameter(REAL if merged is None else merged, label, place)
+            ins.append(flatten(value)[1])
+            args.append(value if annotation is None else self.conform(value, annotation, place, label))
         self.b.span = span
         result = self.call(function, args, (None,) * len(args), None)
         atoms, out = flatten(result, span)
@@ -262,8 +264,8 @@ class Specialiser:
             return env[atom]
         if type(atom) is Const:
             made = constant(atom.value, self.b.span)
-            if self.scope is Specialiser.scope and made is not NIL and type(made) is Const:
-                return Const(made.value, made.type, soft=True)  # the prelude's own zeros and ones
+            if (self.fast or self.scope is Specialiser.scope) and made is not NIL and type(made) is Const:
+                return Const(made.value, made.type, soft=True)  # the prelude's own, or a :fast-math model's
             return made
         assert isinstance(atom, Global)
         return self.resolve(atom)
@@ -381,11 +383,12 @@ class Specialiser:
         depth = self.active.get(f, 0)
         if depth >= RECURSION_LIMIT:
             raise HyadError(
-                f"`{closure.name}` calls itself without an end that is known when it is compiled",
+                f"{f'`{f.name}`' if f.name else 'this function'} calls itself without an end that is known when it is compiled",
                 call_span,
                 "write a loop with ifold; recursion on run-time values is not in this version",
             )
         self.active[f] = depth + 1
+        fast, self.fast = self.fast, self.fast or f.fast
         scope, self.scope = self.scope, closure.scope
         library = self.library
         self.library = (library or closure.name) if closure.scope is Specialiser.scope else None
@@ -401,6 +404,7 @@ class Specialiser:
             raise
         finally:
             self.active[f] = depth
+            self.fast = fast
             self.scope, self.library = scope, library
             self.b.span = call_span
 

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .core import BOOL, REAL, Arr, Lambda, Leaf, Program, Scalar, leaves
-from .errors import HyadError
+from .errors import HyadError, border
 from .forms import Form
 from .layout import pformat
 from .model import Model, Spec, as_model, derived, python_callable, tree_spec
@@ -67,6 +67,7 @@ class Stages(Mapping[str, Stage]):
         self._programs: dict[str, Program] = {}
         self._names: list[str] | None = None
 
+    @border
     def __getitem__(self, name: str) -> Stage:
         if name not in self._made:
             if name not in MAKERS:
@@ -183,6 +184,7 @@ MAKERS: dict[str, Callable[[Stages, str], Stage]] = {
 HOMES = {"simplified": "hyad.simplify", "sympy": "hyad.latex", "latex": "hyad.latex", "cuda": "hyad.codegen.cuda"}
 
 
+@border
 def stages(f: Any, *, args: Sequence[Any] | None = None) -> Stages:
     """The stages of a model or of a derived one, by name, in order.
 
@@ -193,6 +195,7 @@ def stages(f: Any, *, args: Sequence[Any] | None = None) -> Stages:
     return Stages(model, model.specs(args))
 
 
+@border
 def show(f: Any, stage: str = "anf", *, args: Sequence[Any] | None = None) -> Stage:
     """One stage of a model: ``print(hyad.show(f, "c"))``; a REPL shows it as it is."""
     return stages(f, args=args)[stage]

@@ -642,15 +642,11 @@ def temporaries(b, v):
 
 def late_reads(b, v):
     """An element that is read when its array is dead, and used when the workspace has been given to another."""
-    w, total = v, 0.0
-    for k in range(5):
-        w = b.build(N, lambda c, i, w=w: c("cos", c("get", w, c("-", c("-", N, 1), i))))
-        total = b("+", total, b("*", 2.0, b("get", w, 0)))
-        old = b("get", w, 0)
-        w = b("update", b.build(N, lambda c, i, w=w: c("get", w, i)), 0, 3.0)
-        last = b.build(N, lambda c, i, w=w: c("neg", c("get", w, i)))
-        total = b("+", total, b("+", b("get", last, 0), old))
-    return total
+    first = b.build(N, lambda c, i: c("cos", c("get", v, i)))
+    second = b.build(N, lambda c, i: c("sin", c("get", v, i)))
+    x = b("get", first, 0)
+    third = b("update", second, 0, 3.0)
+    return b("+", x, b("*", b("get", second, 0), b("get", third, 0)))
 
 
 def local_rows(b, x):
@@ -946,10 +942,10 @@ class Generator:
 
     def step(self, b, env, indices, depth):
         r = self.random
-        kinds = ["scalar"] * 4 + ["get"] * 3 + ["row", "store", "store", "store", "row-store", "array", "zeros"]
+        kinds = ["scalar"] * 4 + ["get"] * 3 + ["row", "store", "store", "store", "row-store", "array", "zeros", "map"]
         kinds += ["loop", "loop", "loop", "if", "if", "build"] if depth < 3 else []
         kind = r.choice(kinds)
-        name = r.choice([None, None, "a", "b"])
+        name = r.choice([None, None, None, "a", "b"])
         arrays = [a for a in env if isinstance(a.type, Arr)]
         scalar = self.pick(env, REAL)
         if kind == "scalar":
@@ -967,6 +963,12 @@ class Generator:
             k = self.subscript(indices, Const(3, INT))
             rows = b("array", *[self.pick(env, vec(N)) for _ in range(3)])
             return [b("get", rows, k, as_=name)]
+        if kind == "map":  # elementwise, so perhaps in place; and an element that is read early and used late
+            x, y = self.pick(env, t := r.choice([vec(N), vec(3)])), self.pick(env, t)
+            early = b("get", x, 0)
+            at = r.choice([None, Const(0, INT)])
+            z = b.build(t.dims[0], lambda c, i: c(r.choice("+*"), c("get", x, i), c("get", y, at or i)), index="h")
+            return [z, b("update", z, 0, scalar), early]
         if kind == "build":
             t = r.choice(self.SHAPES[2:])
             return [self.loop(b, env, indices, depth, t.dims[0], [], [t.item()])]
@@ -1274,6 +1276,8 @@ def test_size_that_is_not_known_before_the_call():
 def test_result_sizes():
     fn = print_c(made(grown, VECTOR))
     assert [r.dims for r in fn.results] == [("(2*n + 1)",), ("((2*n + 1)/2)",)]
+    fn = print_c(program(VECTOR, lambda b, v: b.build(b("max", 2, N), lambda c, i: c("real", i))))
+    assert fn.results[0].dims == ("(2 > n ? 2 : n)",)
     k = Var("k", INT, None, True)
     p = Program("f", (k,), (), region(lambda b: b.build(k, lambda c, i: c("real", i))), (LEAF,), LEAF)
     assert print_c(p).results[0].dims == ("k",)

@@ -172,3 +172,9 @@ def test_unknown_targets_and_types(tmp_path: Path) -> None:
     with pytest.raises(ModelTypeError, match="no dtype 'f16'"):
         hyad.emit(hyad.model(RING), tmp_path, dtype="f16")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cuda(tmp_path: Path) -> None:
+    source, header = hyad.emit(hyad.grad(hyad.model(RING)), tmp_path, target="cuda", dtype="f32")
+    assert (source.name, header.name) == ("area_grad.cu", "area_grad.h")
+    assert "__global__ void area_grad_batch(" in source.read_text() and "const float *" in source.read_text()
