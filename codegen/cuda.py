@@ -6,13 +6,13 @@ loop that calls it for every element; and the launcher ``NAME_launch`` for a hos
 value, a Jacobian, a gradient.
 
 An argument is *batched*, with a leading dim of its own: element k is at ``arg + k*size``; or it is *shared* by all
-elements. Results are stacked. All elements have one shape, so a parameter that a size depends on is shared.
+elements. Results are stacked. All elements have one shape, so an Int that a result's size depends on is shared.
 
 The one text compiles under nvcc, under NVRTC (without the launcher) and, through ``cuda_on_cpu.h``, by a C++
 compiler for the CPU.
 
 Memory: a workspace of fixed size up to ``LOCAL_REALS`` elements is a local array of the thread. A bigger one, or one
-whose size is known at run time, is the caller's: one slice for each thread in flight, not for each element.
+whose size is known at run time, is the caller's: one piece for each thread in flight, not for each element.
 """
 
 from __future__ import annotations
@@ -41,7 +41,21 @@ CPP = frozenset(
 CONSTANT_BYTES = 60_000  # of the 64 kB of constant memory that a module has
 BLOCK = 128  # threads of a block, as NAME_launch starts them
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
-OUTER = ("batch", "status", "k", "step", "thread", "own", "failed", "threads", "stream", "block", "grid", "args")
+OUTER = (
+    "batch",
+    "room",
+    "status",
+    "k",
+    "step",
+    "thread",
+    "own",
+    "failed",
+    "threads",
+    "stream",
+    "block",
+    "grid",
+    "args",
+)
 
 HEAD = ["#ifndef __CUDACC_RTC__ /* NVRTC has these functions built in */", "#include <math.h>"]
 CONSTANTS = ["#else", "#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fffffff)"]
@@ -60,13 +74,14 @@ class CudaKernel:
 
     The kernel ``NAME_batch`` takes the length of the batch, the ``params`` (a shared scalar by value, everything else
     as a pointer to the device's memory), the named ``dims``, a pointer for each of the ``results`` (their dims are one
-    element's), then ``work`` where there is a ``workspace``, then ``status`` where the model is ``fallible``. Sizes
-    are ``long long``. It may be launched with any grid and block of one dimension.
+    element's), then ``work`` and ``room`` where there is a ``workspace``, then ``status`` where the model is
+    ``fallible``. Sizes are ``long long``. It may be launched with any grid and block of one dimension.
 
-    ``workspace`` is None, or a C expression over the dims and the Int params: the number of reals for each thread in
-    flight; ``work`` has room for as many times that. ``status`` points to two ``unsigned long long``, zeros before the
-    launch: afterwards the number of a check that failed, ``checks[number - 1]``, and the element that it failed at.
-    Where several elements fail one of them is told; the others' results are right.
+    ``workspace`` is None, or a C expression over the dims and the Int params, growing with them: what ``room``, the
+    reals for each thread in flight, must be at least; ``work`` points to ``room`` of them for each thread. ``status``
+    points to two ``unsigned long long``, zeros before the launch: afterwards the number of a check that failed,
+    ``checks[number - 1]``, and the element that it failed at. Where several elements fail one of them is told; the
+    others' results are right.
     """
 
     name: str
@@ -97,7 +112,7 @@ def print_cuda(
     """A typed program, mapped over a batch, as CUDA.
 
     ``shared`` are the flat parameters, by name or position, that all elements have in common; the others have a
-    leading dim of the batch, except an Int that the size of a result or of the workspace depends on. ``dtype`` is
+    leading dim of the batch, except an Int that the size of a result depends on. ``dtype`` is
     "f64" or "f32"; ``name`` replaces the model's; ``line_directives`` puts ``#line`` before the statements.
 
     Raises ModelTypeError for a shared parameter that there is not, CompileError where ``print_c`` does.
@@ -180,8 +195,8 @@ class CudaPrinter(CPrinter):
         return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype)
 
     def parameters(self, fn: CFunction) -> tuple[CudaParam, ...]:
-        """The parameters with their flags: what a size depends on is shared."""
-        sizes = " ".join(str(d) for p in (*fn.params, *fn.results) for d in p.dims) + f" {fn.workspace or ''}"
+        """The parameters with their flags: what a shape depends on is shared."""
+        sizes = " ".join(str(d) for p in (*fn.params, *fn.results) for d in p.dims)
         words = set(re.findall(r"[A-Za-z_]\w*", sizes))
         return tuple(
             CudaParam(p.name, p.elem, p.dims, k not in self.shared and p.name not in words)
@@ -218,14 +233,14 @@ class CudaPrinter(CPrinter):
         out += [f"long long {d}" for d in fn.dims]
         out += [f"{fn.ctype(r.elem)} *{restrict}{r.name}" for r in fn.results]
         if self.has_slices(fn):
-            out.append(f"{fn.ctype('real')} *{restrict}work")
+            out += [f"{fn.ctype('real')} *{restrict}work", f"long long {self.outer['room']}"]
         if fn.fallible:
             out.append(f"unsigned long long *{self.outer['status']}")
         return out
 
     def batch(self, fn: CFunction) -> list[str]:
         """The kernel."""
-        batch, status, k, step, thread, own, failed = (self.outer[n] for n in OUTER[:7])
+        batch, room, status, k, step, thread, own, failed = (self.outer[n] for n in OUTER[:8])
         params = self.parameters(fn)
         args = [_part(p, k) if p.batched else p.name for p in params] + [*fn.dims]
         if not fn.returns_value:
@@ -238,7 +253,7 @@ class CudaPrinter(CPrinter):
             args.append(own)
             real = fn.ctype("real")
             if self.has_slices(fn):
-                lines.append(f"{real} *{own} = work + {thread}*{_closed(self.slice(fn))};")
+                lines.append(f"{real} *{own} = work + {thread}*{room};")
             else:
                 lines.append(f"{'alignas(8) ' if self.mixed() else ''}{real} {own}[{fn.workspace}];")
         call = f"{fn.name}_element({', '.join(args)})"
@@ -264,12 +279,12 @@ class CudaPrinter(CPrinter):
 
     def launcher(self, fn: CFunction) -> list[str]:
         """The host's function: a thread for each element, as far as the grid or the workspace allows."""
-        batch, threads, stream, block, grid, args = (self.outer[n] for n in (OUTER[0], *OUTER[7:]))
-        room = f"{threads} < {BLOCK} ? {threads} : {BLOCK}" if self.has_slices(fn) else str(BLOCK)
+        batch, threads, stream, block, grid, args = (self.outer[n] for n in (OUTER[0], *OUTER[8:]))
+        width = f"{threads} < {BLOCK} ? {threads} : {BLOCK}" if self.has_slices(fn) else str(BLOCK)
         most = f"{threads}/{block}" if self.has_slices(fn) else "2147483647"
         given = [part.split()[-1].lstrip("*") for part in self.signature(fn)]
         lines = [
-            f"const long long {block} = {room};",
+            f"const long long {block} = {width};",
             f"long long {grid} = ({batch} + {block} - 1)/{block};",
             f"void *{args}[] = {{{', '.join('&' + n for n in given)}}};",
             f"if ({batch} <= 0)",
@@ -300,14 +315,19 @@ class CudaPrinter(CPrinter):
         out += [f" *   {r.name}: {self.described(r)} for each element, the result" for r in fn.results]
         macro = []
         if self.has_slices(fn):
-            arguments = [threads, *self.macro_arguments(fn)]
+            arguments = self.macro_arguments(fn)
             size = self.slice(fn)
             for n in arguments:
                 size = re.sub(rf"\b{n}\b", f"({n})", size)
-            call = f"{fn.name.upper()}_WORK({', '.join(arguments)})"
-            macro = [f"#define {call} (({threads})*({size}))"]
-            out.append(f" *   work: room for {call} elements that the kernel writes to")
-            out.append(f" *   {threads}: how many threads may run at once, at least 1: each has its own part of work")
+            call = f"{fn.name.upper()}_WORK" + (f"({', '.join(arguments)})" if arguments else "")
+            macro = [f"#define {call} ({size})"]
+            largest = [p.name for p in self.parameters(fn) if p.batched and p.name in arguments]
+            of = f" of the largest {', '.join(largest)}" if largest else ""
+            out.append(
+                f" *   work: room for {self.outer['threads']}*{self.outer['room']} elements that the kernel writes to"
+            )
+            out.append(f" *   {self.outer['room']}: at least {call}{of}")
+            out.append(f" *   {threads}: how many threads may run at once, at least 1")
         if fn.fallible:
             out.append(
                 f" *   {status}: two numbers, 0 before the launch; if a check fails, its number and the element:"
@@ -334,10 +354,6 @@ def _part(p: CParam, k: str, pointer: bool = False) -> str:
     number = math.prod(d for d in p.dims if isinstance(d, int))
     sizes = [str(number)] * (number != 1) + [d for d in p.dims if isinstance(d, str)]
     return f"{p.name} + {'*'.join([k, *sizes])}"
-
-
-def _closed(text: str) -> str:
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
 def _body(lines: list[str]) -> list[str]:

@@ -17,6 +17,7 @@ _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.exists(_os.path.join(_root, "pyproject.toml")) and _os.path.isdir(_os.path.join(_root, "codegen")):
     __path__.append(_root)  # type: ignore[name-defined]  # noqa: F821
 
+from .emit import emit  # noqa: E402  (here, or the module would take the function's place)
 from .errors import (  # noqa: E402
     BoundsError,
     CompileError,
@@ -26,7 +27,6 @@ from .errors import (  # noqa: E402
     ReadError,
     UnboundError,
 )
-from .emit import emit  # noqa: E402  (here, or the module would take the function's place)
 from .model import (  # noqa: E402
     D,
     Model,

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import HyadError, ReadError
+from .errors import HyadError, ModelTypeError, ReadError
 
 OPERATORS = {
     "grad": "its gradient",
@@ -124,7 +124,12 @@ def command(argv: list[str]) -> int:
         options.model = late.pop(0)
     options.args = [*options.args, *late]
     options.behind = behind
-    return options.action(options)
+    try:
+        return options.action(options)
+    except ModelTypeError as error:
+        if options.action is not run and not options.args:
+            error.notes += (("without arguments, every parameter that has no annotation is a number", None),)
+        raise
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -40,14 +40,14 @@ DTYPES = {"f64": np.float64, "f32": np.float32, "int": np.int64, "bool": np.int3
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What one launch of a kernel is given: ``values`` for its params (a NumPy array for a pointer, else a number),
-    ``sizes`` for its dims, ``results`` to fill, ``work`` elements of workspace for each thread (None: no workspace)."""
+    ``sizes`` for its dims, ``results`` to fill, ``room`` elements of workspace for each thread (None: no workspace)."""
 
     kernel: CudaKernel
     batch: int
     values: tuple[Any, ...]
     sizes: tuple[int, ...]
     results: tuple[np.ndarray, ...]
-    work: int | None
+    room: int | None
 
     def answers(self) -> tuple[np.ndarray, ...]:
         """The results as the model's types: truth values are ``int`` in the kernel."""
@@ -97,8 +97,11 @@ def prepare(kernel: CudaKernel, args: Sequence[Any]) -> Launch:
         if min(shape, default=0) < 0:
             raise ModelTypeError(f"{kernel.name}: the result would have shape {shape}")
         results.append(np.zeros((batch, *shape), DTYPES[kernel.dtype if r.elem == "real" else r.elem]))
-    work = None if kernel.workspace is None else size_of(kernel.workspace, known)
-    return Launch(kernel, batch, tuple(values), tuple(known[d] for d in kernel.dims), tuple(results), work)
+    for p, value in zip(kernel.params, values):  # the workspace is as large as the largest element's
+        if p.elem == "int" and p.batched and not p.dims:
+            known[p.name] = int(value.max(initial=0))
+    room = None if kernel.workspace is None else size_of(kernel.workspace, known)
+    return Launch(kernel, batch, tuple(values), tuple(known[d] for d in kernel.dims), tuple(results), room)
 
 
 def _converted(p: CudaParam, value: Any, dtype: str) -> np.ndarray:
@@ -151,12 +154,12 @@ def run_on_cpu(
     pointers += map(ctypes.c_longlong, launch.sizes)
     pointers += [g.whole.ctypes for g in guarded]
     status = np.zeros(2, np.uint64)
-    if launch.work is not None:
-        guarded.append(_Guarded(launch.work * threads, DTYPES[kernel.dtype]))
-        pointers.append(guarded[-1].whole.ctypes)
+    if launch.room is not None:
+        guarded.append(_Guarded(launch.room * threads, DTYPES[kernel.dtype]))
+        pointers += [guarded[-1].whole.ctypes, ctypes.c_longlong(launch.room)]
     if kernel.fallible:
         pointers.append(status.ctypes)
-    if launch.work is not None:
+    if launch.room is not None:
         pointers.append(ctypes.c_longlong(threads))
     refused = getattr(library, f"{kernel.name}_launch")(*pointers, ctypes.c_void_p())
     if refused:
@@ -326,12 +329,12 @@ class _Gpu:
             arguments += map(np.int64, launch.sizes)
             outs = [driver.mem_alloc(max(r.nbytes, 1)) for r in launch.results]
             arguments += outs
-            if launch.work is not None:  # at most half of the memory that is free
-                size = max(launch.work, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize
-                room = max(driver.mem_get_info()[0] // 2 // size, 1)
-                block = min(block, room)
-                grid = min(grid, room // block)
-                arguments.append(driver.mem_alloc(size * block * grid))
+            if launch.room is not None:  # at most half of the memory that is free
+                size = max(launch.room, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize
+                threads = max(driver.mem_get_info()[0] // 2 // size, 1)
+                block = min(block, threads)
+                grid = min(grid, threads // block)
+                arguments += [driver.mem_alloc(size * block * grid), np.int64(launch.room)]
             status = np.zeros(2, np.uint64)
             if kernel.fallible:
                 arguments.append(self.sent(status))

@@ -32,7 +32,7 @@ from .dead import tidy
 from .primitives import PRIMITIVES
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
-CHEAP = 4  # in additions: a body that costs no more is computed again rather than stored
+CHEAP = 3  # in additions: a body that costs no more is computed again rather than stored
 
 
 # ---------------------------------------------------------------------------------------------- fusion
@@ -82,6 +82,7 @@ class Fuse(Rebuild):
         super().__init__(builder)
         self.uses = array_uses(block)
         self.inlined: dict[Var, tuple[Loop, int]] = {}
+        self.depth = 0
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -96,7 +97,9 @@ class Fuse(Rebuild):
             self.b.span = bind.span
             self.here[bind.vars[0]] = self.b.get(results[k], *self.atoms(op.args[2:]))
             return
+        self.depth += type(op) is Loop
         self.copy(bind)
+        self.depth -= type(op) is Loop
 
     def fusible(self, bind: Bind, op: Loop) -> bool:
         uses = [u for v in bind.vars for u in self.uses.get(v, ())]
@@ -109,11 +112,12 @@ class Fuse(Rebuild):
             return False
         index = first.subscripts[0]  # type: ignore[index]
         if type(index) is Const:
-            return True
+            return all(len(u.loops) == self.depth for u in uses)
         consumer = next((loop for loop in first.loops if loop.index is index), None)
-        # every reading stands in the consumer's own body or deeper, and the element is one value for each iteration
+        # the consumer runs as often as this loop, and reads the element once in each iteration
         return (
             consumer is not None
+            and len(first.loops) == self.depth + 1
             and all(u.loops and u.loops[-1] is consumer for u in uses)
             and self.in_body(consumer, bind.vars)
         )

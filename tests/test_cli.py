@@ -134,6 +134,7 @@ def test_check(capsys) -> None:
         ("show broken.hy f", "ReadError: let needs a value for each name\nbroken.hy:3:13\n"),
         ("emit ring.hy area -o missing/deeper", "CompileError: there is no folder missing/deeper"),
         ("check models.hy below", "DerivativeError"),
+        ("show models.hy weigh --stage c", "every parameter that has no annotation is a number"),
     ],
 )
 def test_mistakes_are_messages_and_status_1(capsys, argv: str, message: str) -> None:
