@@ -284,11 +284,12 @@ class CudaPrinter(CPrinter):
         most = f"{threads}/{block}" if self.has_slices(fn) else "2147483647"
         given = [part.split()[-1].lstrip("*") for part in self.signature(fn)]
         lines = [
+            f"if ({batch} <= 0)",
+            "    return cudaSuccess;",
+            *([f"if ({threads} <= 0)", "    return cudaErrorInvalidValue;"] if self.has_slices(fn) else []),
             f"const long long {block} = {width};",
             f"long long {grid} = ({batch} + {block} - 1)/{block};",
             f"void *{args}[] = {{{', '.join('&' + n for n in given)}}};",
-            f"if ({batch} <= 0)",
-            "    return cudaSuccess;",
             f"if ({grid} > {most})",
             f"    {grid} = {most};",
             f"return cudaLaunchKernel({fn.name}_batch, dim3((unsigned){grid}), dim3((unsigned){block}), {args}, 0,"
@@ -326,7 +327,7 @@ class CudaPrinter(CPrinter):
             out.append(
                 f" *   work: room for {self.outer['threads']}*{self.outer['room']} elements that the kernel writes to"
             )
-            out.append(f" *   {self.outer['room']}: at least {call}{of}")
+            out.append(f" *   {self.outer['room']}: at least {call}{of}" + (", and even" if self.mixed() else ""))
             out.append(f" *   {threads}: how many threads may run at once, at least 1")
         if fn.fallible:
             out.append(

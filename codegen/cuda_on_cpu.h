@@ -30,7 +30,7 @@ inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long ex
     return old;
 }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9 };
 typedef void *cudaStream_t;
 
 namespace cuda_on_cpu {

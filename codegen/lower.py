@@ -664,7 +664,7 @@ class _Planner:
         for k in range(n, len(bind.vars)):
             stacked[k] = self.new(bind.vars[k], bind, block, t + 1)
             self.bind_to(bind.vars[k], Place(stacked[k]))
-        self.mark_aligned(op, t, stacked)
+        self.mark_aligned(bind, op, t, stacked)
         start = self.time + 3
         early = saved_first(op)
         for k in early:
@@ -721,11 +721,11 @@ class _Planner:
                 rest.append((k, move))
         return rest
 
-    def mark_aligned(self, op: Loop, t: int, stacked: dict[int, Buffer]) -> None:
+    def mark_aligned(self, bind: Bind, op: Loop, t: int, stacked: dict[int, Buffer]) -> None:
         """Note the loops, and nests of two, whose elements are written at (i), or (i, j), at the iteration's end."""
         results = [op.body.results[k] for k in stacked]
-        if any(isinstance(a.type, Arr) for a in op.accs):
-            return  # their own memory may be what is overwritten
+        if self.plan.copies[bind]:
+            return  # a new accumulator's memory, changed within an iteration, might be what is overwritten
         if results and not any(is_array(r) for r in results) and op.index not in self.aligned:
             self.aligned[op.index] = (t, None)
         elif len(results) == 1:

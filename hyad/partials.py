@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from .builder import ONE, ZERO, Builder, type_of
-from .core import INT, REAL, Atom, Const
+from .core import BOOL, INT, REAL, Atom, Const
 from .primitives import PRIMITIVES, Primitive, parse_partial
 
 
@@ -82,8 +82,9 @@ def build_partial(b: Builder, form: Any, names: dict[str, Atom]) -> Atom:
         return b.number(form, soft=True)
     head, *args = form
     atoms = [build_partial(b, a, names) for a in args]
-    if any(type_of(a) == INT for a in atoms) and all(type_of(a) == INT or isinstance(f, int) for a, f in zip(atoms, args)):
-        atoms = [whole(a) for a in atoms]
+    numbers = [(a, f) for a, f in zip(atoms, args) if type_of(a) != BOOL]
+    if any(type_of(a) == INT for a, _ in numbers) and all(type_of(a) == INT or isinstance(f, int) for a, f in numbers):
+        atoms = [whole(a) for a in atoms]  # beside an integer a whole number is one
     if head in PRIMITIVES and PRIMITIVES[head].result(tuple(type_of(a) for a in atoms)) is None:
         atoms = [whole(a) for a in atoms]  # an order or exponent is an integer
     if head == "select":

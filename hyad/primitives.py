@@ -446,7 +446,7 @@ RELU = """\
 static inline double hyad_relu(double x) { return x < 0 ? 0 : x; }
 """
 TO_INT = """\
-static inline long long hyad_int(double x) { /* truncates; what does not fit is the smallest long long */
+static inline long long hyad_to_int(double x) { /* truncates; what does not fit is the smallest long long */
   return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (long long)x : -9223372036854775807LL - 1;
 }
 """
@@ -557,7 +557,8 @@ _row("square", "x", N1, "x times x.", ("(* 2 x)",), _unary(lambda x: x * x, np.s
 _row("**", "a b", (((REAL, INT), REAL), ((REAL, REAL), REAL)),
      "a to the power b, exact at a <= 0 for an Int b; NaN where a < 0 and b is no whole number. The derivative with"
      " respect to a is 0 at 0 ** 0, the one with respect to b is 0 where a = 0 and b > 0.",
-     ("(select (and (= a 0) (= b 0)) 0 (* b (** a (- b 1))))", "(select (and (= a 0) (> b 0)) 0 (* y (log a)))"),
+     # each arm of a select is finite: the derivative of the one not taken is multiplied by zero
+     ("(* b (** a (select (and (= a 0) (= b 0)) 1 (- b 1))))", "(* y (log (select (and (= a 0) (> b 0)) 1 a)))"),
      _float_power,
      sympy="{0}**{1}", c="pow({0}, {1})", c_int="hyad_ipow({0}, {1})", support=IPOW, cost=40, domain=(POS, ANY))
 _row("sqrt", "x", R1, "The square root. Its derivative at 0 is inf.", ("(/ 0.5 y)",), _unary(math.sqrt, np.sqrt),
@@ -565,7 +566,7 @@ _row("sqrt", "x", R1, "The square root. Its derivative at 0 is inf.", ("(/ 0.5 y
 _row("cbrt", "x", R1, "The real cube root, of negative numbers too. Its derivative at 0 is inf.",
      ("(/ 1 (* 3 (* y y)))",), _rounding(np.cbrt), sympy="sign({0})*Abs({0})**Rational(1, 3)", cost=20)
 _row("hypot", "a b", R2, "sqrt(a*a + b*b) without overflow. Its derivative at (0, 0) is 0, as norm's.",
-     ("(select (= y 0) 0 (/ a y))", "(select (= y 0) 0 (/ b y))"), _binary(math.hypot, np.hypot), cost=15)
+     ("(/ a (select (= y 0) 1 y))", "(/ b (select (= y 0) 1 y))"), _binary(math.hypot, np.hypot), cost=15)
 
 # Exponentials and logarithms.
 _row("exp", "x", R1, "e to the power x.", ("y",), _unary(math.exp, np.exp), cost=15)
@@ -636,7 +637,7 @@ _row("real", "x", (((INT,), REAL), ((REAL,), REAL)), "An Int as a Real.", ("1",)
 _row("int", "x", (((INT,), INT), ((REAL,), INT)),
      "x rounded towards 0, as an Int; what does not fit is the smallest Int. A step function: its derivative is 0.",
      ("0",), _unary(_int, _int_array),
-     sympy="sign({0})*floor(Abs({0}))", c="hyad_int({0})", c_int="({0})", support=TO_INT, cost=2)
+     sympy="sign({0})*floor(Abs({0}))", c="hyad_to_int({0})", c_int="({0})", support=TO_INT, cost=2)
 
 # Special functions.
 _row("erf", "x", R1, "The error function.", ("(* 1.1283791670955126 (exp (- (* x x))))",), _each(math.erf), cost=30)

@@ -498,6 +498,20 @@ def added(b, m):
     return b.loop(N, [b("zeros", M, type=vec(M))], body)
 
 
+def back_and_forth(b, v):
+    """A step of reverse mode: one adjoint is accumulated into, the other made anew from itself, elementwise."""
+
+    def step(c, k, g, h):
+        def element(d, i, total):
+            x = d("get", h, i)
+            return [d("add-at", total, i, d("*", x, d("get", v, i)))], [d("sin", x)]
+
+        return list(c.loop(N, [g], element)), []
+
+    ones = b.build(N, lambda c, i: 1.0)
+    return b.loop(3, [b("zeros", N, type=vec(N)), ones], step, index="k")
+
+
 def added_square(b, m):
     def body(c, i, s):
         def row(d, j):
@@ -837,6 +851,7 @@ TABLE = [
     (heat, VECTOR, V3),
     (two_anew, VECTOR, V3),
     (added, MATRIX, M23),
+    (back_and_forth, VECTOR, V0),
     (added_square, MATRIX, M23),
     (two_in_place, VECTOR, V0),
     (swapped_arrays, VECTOR, V0),
@@ -1231,6 +1246,7 @@ def count(source, *words):
         inner_accumulator,
         undefined_accumulator,
         added,
+        back_and_forth,
     ],
 )
 def test_no_copy(function):

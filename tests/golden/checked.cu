@@ -27,11 +27,11 @@ extern "C" __global__ void checked_batch(long long batch, const double *__restri
 extern "C" cudaError_t checked_launch(long long batch, const double *v, const long long *i,
     long long n, double *out, unsigned long long *status, cudaStream_t stream)
 {
+    if (batch <= 0)
+        return cudaSuccess;
     const long long block = 128;
     long long grid = (batch + block - 1)/block;
     void *args[] = {&batch, &v, &i, &n, &out, &status};
-    if (batch <= 0)
-        return cudaSuccess;
     if (grid > 2147483647)
         grid = 2147483647;
     return cudaLaunchKernel(checked_batch, dim3((unsigned)grid), dim3((unsigned)block), args, 0,
