@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .builder import ONE, integer, is_zero, type_of
+from .builder import ONE, ZERO, integer, is_zero, type_of
 from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Block, Const, Scalar, Tree, Var
 from .errors import DerivativeError, ModelTypeError
 from .forward import jvp
 from .optimise import unroll_block
+from .primitives import Primitive
 from .reverse import vjp
 from .sink import sink_block
 from .values import (
@@ -458,3 +459,46 @@ def over(b: Any, t: Any, row: Any, indices: list[Atom]) -> Atom:
     return b.build(
         t.dims[len(indices)], lambda i: over(b, t, row, [*indices, i]), None, False, "jklm"[len(indices) % 4]
     )
+
+
+# ------------------------------------------------------------------------- a user's own rules (defprim)
+
+
+def apply_rule(b: Any, row: Primitive, kind: str, given: Sequence[Atom], wanted: int) -> list[Atom]:
+    """What the model of a row's own ``jvp`` or ``vjp`` gives for ``given``: ``wanted`` numbers."""
+    from .reader import read_model
+    from .specialise import Specialiser
+
+    rule = row.vjp if kind == "vjp" else row.jvp
+    function = rule.hyad_value() if hasattr(rule, "hyad_value") else Closure(read_model(rule), None, Specialiser.scope)
+    sp = Specialiser()
+    sp.b = b
+    span = b.span
+    atoms, _ = flatten(sp.call(function, given, (None,) * len(given), None), span)
+    b.span = span
+    if len(atoms) != wanted or any(type_of(a) not in (REAL, INT) for a in atoms):
+        raise DerivativeError(f"the {kind} of `{row.name}` gives {len(atoms)} values, not {wanted} numbers", span)
+    return [b.to_real(a) for a in atoms]
+
+
+def custom_tangents(
+    b: Any, row: Primitive, args: Sequence[Atom], y: Atom, dots: Sequence[dict[int, Atom]]
+) -> dict[int, Atom]:
+    """The tangents, by direction, of a primitive with a rule of its own. A ``vjp`` alone serves as well: the result
+    is one number, so that its adjoints for cotangent 1 are the partials."""
+    found: dict[int, Atom] = {}
+    partials = apply_rule(b, row, "vjp", [*args, y, ONE], len(args)) if row.jvp is None else []
+    for d in sorted({d for dot in dots for d in dot}):
+        if row.jvp is not None:
+            found[d] = apply_rule(b, row, "jvp", [*args, *(dot.get(d, ZERO) for dot in dots)], 1)[0]
+        else:
+            found[d] = b.sum([b.prim("*", partials[k], dot[d]) for k, dot in enumerate(dots) if d in dot])
+    return found
+
+
+def custom_adjoints(b: Any, row: Primitive, args: Sequence[Atom], y: Atom, y_bar: Atom) -> list[Atom]:
+    """The adjoints of the operands of a primitive with a rule of its own; a ``jvp`` is asked for each unit tangent."""
+    if row.vjp is not None:
+        return apply_rule(b, row, "vjp", [*args, y, y_bar], len(args))
+    units = [[ONE if j == k else ZERO for j in range(len(args))] for k in range(len(args))]
+    return [b.prim("*", y_bar, apply_rule(b, row, "jvp", [*args, *unit], 1)[0]) for unit in units]

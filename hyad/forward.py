@@ -76,7 +76,7 @@ class Forward(Rebuild):
             if row.jvp is not None or row.vjp is not None:
                 from .derive import custom_tangents
 
-                return custom_tangents(self, row, args, self.here[var], [self.dots(a) for a in op.args])
+                return custom_tangents(b, row, args, self.here[var], [self.dots(a) for a in op.args])
             partials = Partials(b, row, args, self.here[var])
             moving = [(k, self.dots(a)) for k, a in enumerate(op.args) if self.dots(a)]
             out: dict[int, Atom] = {}

@@ -177,7 +177,8 @@ class Reverse(Rebuild):
                 if row.jvp is not None or row.vjp is not None:
                     from .derive import custom_adjoints
 
-                    custom_adjoints(self, row, op.args, args, y, y_bar)
+                    for a, x in zip(op.args, custom_adjoints(b, row, args, y, y_bar)):
+                        self.contribute(a, x)
                     return
                 partials = Partials(b, row, args, y)
                 for k, a in enumerate(op.args):
