@@ -265,9 +265,11 @@ class CPrinter:
             place = f"({self.ctype(elem)} *)({place})" if offset else f"({self.ctype(elem)} *)work"
         return f"{self.ctype(elem)} *{name} = {place};"
 
-    def copy_block(self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar) -> None:
-        """Copies whole arrays or rows; ``function`` is "memmove" where both lie in one array."""
-        self.emit(f"{function}({to}, {source}, {self.bytes(dims, elem)});")
+    def copy_block(
+        self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar, guard: str = ""
+    ) -> None:
+        """Copies whole arrays or rows, if ``guard`` holds; ``function`` is "memmove" where both lie in one array."""
+        self.emit(f"{guard}{function}({to}, {source}, {self.bytes(dims, elem)});")
 
     def clear_block(self, to: str, dims: Sequence[Atom], elem: Scalar) -> None:
         """Fills an array or a row with zeros."""
@@ -1146,8 +1148,8 @@ class CPrinter:
         for k in swaps:
             place = self.plan.of(op.accs[k])
             home, name = self.pointer_to(place), last[place.buffer]
-            size = self.bytes(place.buffer.dims, place.buffer.elem)
-            self.emit(f"if ({name} != {home}) memcpy({home}, {name}, {size});")
+            dims, elem = place.buffer.dims, place.buffer.elem
+            self.copy_block("memcpy", home, name, dims, elem, f"if ({name} != {home}) ")
 
     # --------------------------------------------------------------------------------- the text
 

@@ -162,18 +162,21 @@ class CudaPrinter(CPrinter):
         self.constant_bytes += size
         return f"static __constant__ const {self.ctype(elem)} {name}[{length}] = {{{values}}};"
 
-    def copy_block(self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar) -> None:
+    def copy_block(
+        self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar, guard: str = ""
+    ) -> None:
         """A loop, for nvcc's ``memcpy`` moves single bytes. Two rows of one array are the same or apart."""
-        self.every(to, lambda k: f" = {_at(source, k)};", dims)
+        self.every(to, lambda k: _at(source, k), dims, guard)
 
     def clear_block(self, to: str, dims: Sequence[Atom], elem: Scalar) -> None:
-        self.every(to, lambda k: " = 0;", dims)
+        self.every(to, lambda k: "0", dims)
 
-    def every(self, to: str, rest: Callable[[str], str], dims: Sequence[Atom]) -> None:
+    def every(self, to: str, value: Callable[[str], str], dims: Sequence[Atom], guard: str = "") -> None:
+        """A loop over all elements of a block, however many dims it has."""
         self.names.enter()
         k = self.names.fresh("k")
-        self.emit(self.loop_head(k, self.length(dims).text))
-        self.emit(f"    {_at(to, k)}{rest(k)}")
+        self.emit(guard + self.loop_head(k, self.length(dims).text))
+        self.emit(f"    {_at(to, k)} = {value(k)};")
         self.emit("}")
         self.names.leave()
 

@@ -6,11 +6,13 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import CompileError, ModelTypeError, border
 from .model import as_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SUFFIXES = {"c": ".c", "cuda": ".cu"}
 
@@ -40,6 +42,8 @@ def emit(
     if dtype not in ("f64", "f32"):
         raise ModelTypeError(f"there is no dtype {dtype!r}", None, 'dtypes are "f64" and "f32"')
     model = as_model(f, "emit")
+    from pathlib import Path
+
     path = Path(path)
     named = path.suffix in (".c", ".h", ".cu") and not path.is_dir()
     if named and not re.fullmatch(r"[A-Za-z_]\w*", path.stem, re.ASCII):

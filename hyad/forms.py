@@ -7,6 +7,7 @@ form of the language; a test holds the two against each other.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -206,3 +207,9 @@ def unparse(form: Form) -> str:
         else:
             out.append((":" if x.kind == "key" else "") + x.value)
     return "".join(out)
+
+
+def package_text(name: str) -> str:
+    """A Hy file of this package, as text: tables and the prelude are data to hyad's own reader."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), encoding="utf-8") as file:
+        return file.read()

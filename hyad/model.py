@@ -7,16 +7,15 @@ comes back to ``Model._dispatch``, which finds or makes the specialisation that 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import re
+import sys
 import types
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +38,9 @@ from .optimise import optimise
 from .reader import deep, form_to_lambda, read_model
 from .specialise import Specialiser, parameters, specialise
 from .values import Closure, Derived, Function, nothing
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Spec = Any
 TARGETS = ("c", "cuda", "python")
@@ -239,7 +241,7 @@ class Model:
             except CompileError as error:
                 if type(error).__name__ != "NoCompiler" or self._options.get("target") == "c":
                     raise
-                warnings.warn(f"{error.message}: {self.name} runs as plain Python", stacklevel=4)
+                warnings.warn(f"{error.message}: {self.name} runs as plain Python", stacklevel=5)
         return self._load_python(program)
 
     def _load_c(self, program: Program, dtype: str, flags: str) -> Callable[..., Any]:
@@ -308,6 +310,8 @@ def python_callable(program: Program, refuse: Callable[..., Any] | None = None) 
             results = flat(*values)
         except HyadError as error:
             return no(error, args, kwargs)
+        except OverflowError:
+            return no(ModelTypeError("an integer of this call does not fit in 64 bits", program.span), args, kwargs)
         except ValueError as error:  # what NumPy says of a shape beyond all bounds
             if "too big" in str(error) or "Maximum allowed" in str(error):
                 raise MemoryError from None
@@ -553,7 +557,7 @@ def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | No
     if not isinstance(src, str):
         raise ReadError(f"hyad.model takes the text of a model, not {type(src).__name__}", None, 'hyad.model("(fn [x] ...)")')
     if namespace is None:
-        caller = inspect.currentframe().f_back.f_back  # type: ignore[union-attr]  # past `border`
+        caller = sys._getframe(2)  # type: ignore[union-attr]  # past `border`
         namespace = {**caller.f_globals, **caller.f_locals} if caller and caller.f_locals is not caller.f_globals else caller.f_globals  # type: ignore[union-attr]
     source = Source(src, filename)
     f = read_model(src, source)
@@ -578,6 +582,8 @@ def load(path: str | os.PathLike) -> types.ModuleType:
     hint = "give the path of a Hy file"
     if not isinstance(path, (str, os.PathLike)):
         raise ReadError(f"hyad.load takes a path, not {type(path).__name__}", None, hint)
+    from pathlib import Path
+
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")

@@ -157,7 +157,7 @@ class _Reader:
             raise ReadError(
                 f"`{form.value}` is reserved", form.span, "it is a form of the language: choose another name"
             )
-        if form.value.startswith("&") or form.value in ("/", "*"):
+        if form.value.startswith(("&", "#")) or form.value in ("/", "*"):
             raise ReadError(
                 f"`{form.value}` in a parameter list", form.span, "models take a fixed number of positional arguments"
             )

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from .core import Atom, Const, Prim, Var
-from .forms import Form, read_forms
+from .forms import Form, package_text, read_forms
 
 #: What the letters for constants ask of them.
 _GUARDS = {
@@ -39,7 +38,7 @@ class Rule:
 def rules() -> dict[str, tuple[Rule, ...]]:
     """The rules by the operation that they rewrite."""
     table: dict[str, list[Rule]] = {}
-    for form in read_forms((Path(__file__).parent / "rules.hy").read_text(encoding="utf-8")):
+    for form in read_forms(package_text("rules.hy")):
         name, pattern, arrow, template = form.value
         assert arrow.value == "=>", form
         rule = Rule(name.value, pattern, template)

@@ -1096,14 +1096,11 @@ _PRELUDE: dict[str, Closure] = {}
 def prelude(name: str) -> Closure | None:
     """A function of ``prelude.hy`` by name."""
     if not _PRELUDE:
-        from pathlib import Path
-
         from .errors import Source
-        from .forms import read_forms
+        from .forms import package_text, read_forms
         from .reader import form_to_lambda
 
-        path = Path(__file__).parent / "prelude.hy"
-        text = path.read_text(encoding="utf-8")
+        text = package_text("prelude.hy")
         for form in read_forms(text, Source(text, "prelude.hy")):
             f = form_to_lambda(form)
             _PRELUDE[f.name] = Closure(f, None, Specialiser.scope)  # type: ignore[index]

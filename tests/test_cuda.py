@@ -52,6 +52,12 @@ RADIAL = """(defmodel radial [#^ (Vec 3) p c]
     [(* (get p 2) (get p 0) (+ 1.0 (* c r2))) (* (get p 2) (get p 1) (+ 1.0 (* c r2)))]))"""
 SMOOTH = """(defmodel smooth [#^ (Vec n) v a]
   (fold + 0.0 (ifold (fn [u k] (build (len v) (fn [i] (* a (sin (+ (get u i) (get u (% (+ i 1) (len v))))))))) v 4)))"""
+COUNTS = """(defmodel counts [#^ (Vec n) v #^ Int steps]
+  (let [last (- (len v) 1)
+        c (ifold (fn [c k] (build (len v) (fn [i] (+ (get c i) (get c (- last i)) k))))
+                 (build (len v) (fn [i] (* i i))) steps)
+        s (ifold (fn [s k] (build (len v) (fn [i] (sin (+ (get s i) (get s (- last i))))))) v steps)]
+    (fold + 0.0 (map (fn [x y] (* (real x) y)) c s))))"""
 TABLE = "(defmodel table [x #^ Int i] (* x x (get [1.5 0.25 -3.0 0.5 7.0 1e30 0.125 2.0 9.0 -1.0] (% i 10))))"
 KINDS = (
     "(defmodel kinds [x y] #((> x y) (sigmoid (- x y)) (gamma x) (digamma y) (** x 3) (max x y) (// x y) (log (- x))))"
@@ -73,6 +79,7 @@ CASES = {
     "smooth": Case(SMOOTH, ((5,), ()), hyad.grad, ("a",)),
     "checked": Case("(defmodel checked [#^ (Vec n) v #^ Int i] (* (get v i) (get v 0)))", ((4,), "int"),
                     lambda f: hyad.grad(f, wrt="v"), ("v",)),
+    "counts": Case(COUNTS, ((5,), "int"), lambda f: hyad.grad(f, wrt="v")),
     "fk": Case("", ((6,),), hyad.jacobian),
     "ba": Case("", ((15,), (2,)), lambda f: hyad.jacobian(f, wrt="p")),
     "rosen": Case("", ((9,),), hyad.value_and_grad),
@@ -229,6 +236,12 @@ def test_workspace_slices(grid: int, block: int) -> None:
     assert f"SMOOTH_GRAD_WORK(n) ({kernel.workspace.replace('n', '(n)')})" in kernel.header
 
 
+def test_whole_numbers_among_floats_are_aligned() -> None:
+    """Each thread's floats begin where a ``long long`` may lie."""
+    assert kernel_of("counts", dtype="f64").workspace == "4*n"
+    assert kernel_of("counts", dtype="f32").workspace == "(6*n + 1)/2*2"
+
+
 def test_tables_are_in_constant_memory_while_it_lasts() -> None:
     assert "static __constant__ const double" in kernel_of("table").source
     long = " ".join(f"{k}.5" for k in range(8000))
@@ -241,7 +254,7 @@ def test_copies_and_zeros_are_loops() -> None:
     f = hyad.model(
         "(defmodel f [#^ (Vec n) v] #(v (build n (fn [i] 0.0))))".replace("n (fn", "(len v) (fn"), namespace={}
     )
-    for program in (program_of_text(f), program_of("rosen", True), program_of("rows", True)):
+    for program in (program_of_text(f), *(program_of(name, True) for name in CASES)):
         assert not {"memcpy", "memset", "memmove"} & set(print_cuda(program).source.replace("(", " ").split())
 
 
@@ -502,6 +515,20 @@ def test_compiled_models_over_batches(name: str, driver: Driver) -> None:
     take_apart(f.program.out, empty, flat)
     assert all(len(a) == 0 for a in flat[len(wanted) :])
     assert driver.depth == 0 and len(driver.launches) == 1
+
+
+@needs_cpu
+def test_structured_arguments_over_batches(driver: Driver) -> None:
+    f = hyad.model(
+        "(defmodel pick [#^ Bool c #^ (Tuple Real Real) t #^ (Vec n) v] #((if c (fst t) (snd t)) [(fold + 0.0 v)] (not c)))",
+        namespace={},
+    )
+    c, v = np.array([True, False, True]), np.arange(6.0).reshape(3, 2)
+    first, total, flag = hyad.compile(f, target="cuda")(c, (np.array([1.0, 2, 3]), 9.0), v)
+    assert first.tolist() == [1.0, 9.0, 3.0] and total.tolist() == [[1.0], [5.0], [9.0]]
+    assert flag.dtype == bool and flag.tolist() == [False, True, False]
+    with pytest.raises(ModelTypeError, match="pick takes 3 arguments, not 1"):
+        hyad.compile(f, target="cuda")(c)
 
 
 @needs_cpu
