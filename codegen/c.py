@@ -1154,9 +1154,10 @@ class CPrinter:
     # --------------------------------------------------------------------------------- the text
 
     def finish(self, lines: list[Line]) -> list[str]:
-        """Lines with their comments, or with ``#line``."""
+        """Lines with their comments, or with ``#line``: a form of the model is quoted where code that came from it
+        first stands, once (the adjoint of ``x`` is called ``x_bar``, and needs no second quotation)."""
         out: list[str] = []
-        last: Any = None
+        quoted: set[Any] = set()
         where: Any = None
         for line in lines:
             if line.view is not None and line.view not in self.followed:
@@ -1170,12 +1171,10 @@ class CPrinter:
                 if self.line_directives and where != (span.source.filename, span.line):
                     where = (span.source.filename, span.line)
                     out.append(f'#line {span.line} "{_c_string(span.source.filename)}"')
-                if key != last:
-                    last = key
+                if key not in quoted:
+                    quoted.add(key)
                     comment = _comment(span.text, max(WIDTH + 10 - len(text), 24))
                     text += f"  /* {comment} */" if comment else ""
-            elif span is None:
-                last = None
             if len(text) > WIDTH + 20 and "  /* " not in text:
                 out += [indent + t for t in _wrapped(line.text, WIDTH - len(indent))]
             else:

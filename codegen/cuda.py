@@ -41,21 +41,7 @@ CPP = frozenset(
 CONSTANT_BYTES = 60_000  # of the 64 kB of constant memory that a module has
 BLOCK = 128  # threads of a block, as NAME_launch starts them
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
-OUTER = (
-    "batch",
-    "room",
-    "status",
-    "k",
-    "step",
-    "thread",
-    "own",
-    "failed",
-    "threads",
-    "stream",
-    "block",
-    "grid",
-    "args",
-)
+OUTER = tuple("batch room status k step thread own failed threads stream block grid args".split())
 
 HEAD = ["#ifndef __CUDACC_RTC__ /* NVRTC has these functions built in */", "#include <math.h>"]
 CONSTANTS = ["#else", "#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fffffff)"]
@@ -112,8 +98,8 @@ def print_cuda(
     """A typed program, mapped over a batch, as CUDA.
 
     ``shared`` are the flat parameters, by name or position, that all elements have in common; the others have a
-    leading dim of the batch, except an Int that the size of a result depends on. ``dtype`` is
-    "f64" or "f32"; ``name`` replaces the model's; ``line_directives`` puts ``#line`` before the statements.
+    leading dim of the batch, except an Int that the size of a result depends on. ``dtype`` is "f64" or "f32"; ``name``
+    replaces the model's; ``line_directives`` puts ``#line`` before the statements.
 
     Raises ModelTypeError for a shared parameter that there is not, CompileError where ``print_c`` does.
     """

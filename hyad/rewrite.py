@@ -109,6 +109,9 @@ class _Tests:
         elif pattern.kind == "num":
             number = f"{operand}.value == {pattern.value!r} and type({operand}.value) is not bool"
             self.steps.append(("if", f"type({operand}) is Const and {number}"))
+        elif pattern.value[0].value == "temp":
+            self.steps.append(("if", f"type({operand}) is Var and not {operand}.given"))
+            self.match(pattern.value[1], operand)
         elif pattern.value[0].value == "soft":
             self.steps.append(("if", f"type({operand}) is Const and {operand}.soft"))
             self.match(pattern.value[1], operand)

@@ -1,7 +1,8 @@
 ;; Rewrite rules that the builder applies to every scalar operation as it is made:
 ;;   (name pattern => template)
 ;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants, p a constant
-;; that is a power of two or minus one, n a negative constant, 0 1 2 -1 an operand of that value, (soft 0) one that differentiation itself introduced. A template builds
+;; that is a power of two or minus one, n a negative constant, 0 1 2 -1 an operand of that value,
+;; (temp ..) an operand that nobody named, (soft 0) one that differentiation itself introduced. A template builds
 ;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
 ;;
 ;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, up to the sign of a
@@ -44,8 +45,10 @@
 
 ;; constants come first, and meet where that is exact: scaling by a power of two rounds nothing
 (mul-constant-first   (* x c)                   => (* c x))
-(mul-scale            (* p (* c x))             => (* (fold * p c) x))
-(mul-scaled           (* c (* p x))             => (* (fold * c p) x))
+(mul-scale            (* p (temp (* c x)))      => (* (fold * p c) x))
+(mul-scaled           (* c (temp (* p x)))      => (* (fold * c p) x))
+(mul-scaled-left      (* (temp (* p x)) y)      => (* p (* x y)))
+(mul-scaled-right     (* x (temp (* p y)))      => (* p (* x y)))
 
 ;; what differentiation makes of a product with a constant
 (mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))

@@ -19,9 +19,19 @@ from hyad.forms import Form, read_forms, unparse
 
 CASES = json.loads((Path(__file__).parent / "data" / "cases.json").read_text(encoding="utf-8"))["cases"]
 RENAMED = {
-    "lambda": "fn", "begin": "do", "pow": "**", "mod": "%", "quot": "//", "pair": "tuple", "index": "get", "length": "len",
-    "true": "True", "false": "False", "vset": "update", "vcopy": "copy",
-}  # fmt: skip
+    "lambda": "fn",
+    "begin": "do",
+    "pow": "**",
+    "mod": "%",
+    "quot": "//",
+    "pair": "tuple",
+    "index": "get",
+    "length": "len",
+    "true": "True",
+    "false": "False",
+    "vset": "update",
+    "vcopy": "copy",
+}
 
 
 def translate(form: Form) -> Form:

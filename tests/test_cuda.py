@@ -520,7 +520,8 @@ def test_compiled_models_over_batches(name: str, driver: Driver) -> None:
 @needs_cpu
 def test_structured_arguments_over_batches(driver: Driver) -> None:
     f = hyad.model(
-        "(defmodel pick [#^ Bool c #^ (Tuple Real Real) t #^ (Vec n) v] #((if c (fst t) (snd t)) [(fold + 0.0 v)] (not c)))",
+        "(defmodel pick [#^ Bool c #^ (Tuple Real Real) t #^ (Vec n) v]"
+        " #((if c (fst t) (snd t)) [(fold + 0.0 v)] (not c)))",
         namespace={},
     )
     c, v = np.array([True, False, True]), np.arange(6.0).reshape(3, 2)

@@ -15,7 +15,7 @@ from hyad.builder import Builder
 from hyad.codegen.c import print_c
 from hyad.core import BOOL, INT, REAL, Arr, Check, Const, If, Loop, Prim, Program, Var, all_binds, size
 from hyad.errors import HyadError, ReadError
-from hyad.forms import Form, read_forms, unparse
+from hyad.forms import Form, unparse
 from hyad.model import python_callable
 from hyad.optimise import optimise, program_size
 from hyad.primitives import PRIMITIVES
@@ -26,7 +26,12 @@ from hyad.rewrite import rewrite, rules
 RULES = [rule for rows in rules().values() for rule in rows]
 NAN, INF = math.nan, math.inf
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -3.75, 1e-310, 1e308, -1e308, INF, -INF, NAN]
-CONSTANTS = {"c": [0.0, 1.0, 2.5, -3.75, 1e300], "d": [1.0, -2.5], "p": [2.0, 0.5, -1.0, 1024.0], "n": [-1.0, -2.5, -1e300]}
+CONSTANTS = {
+    "c": [0.0, 1.0, 2.5, -3.75, 1e300],
+    "d": [1.0, -2.5],
+    "p": [2.0, 0.5, -1.0, 1024.0],
+    "n": [-1.0, -2.5, -1e300],
+}
 FINITE = [0.0, -0.0, 1.0, -1.0, 2.5, -3.75, 1e-10, 1e10, -7.1]
 
 # ------------------------------------------------------------------------------------------------ rules
@@ -148,14 +153,45 @@ def test_a_rule_fires_on_its_pattern(rule: Any) -> None:
 
 #: What must keep its meaning: a user's own constants hide no NaN, no infinity and no sign of zero.
 MUST_NOT_FIRE = [
-    ("(* x 0.0)", INF, NAN), ("(* x 0)", INF, NAN), ("(* 0.0 x)", NAN, NAN), ("(* 0.0 x)", -1.0, -0.0), ("(/ x x)", 0.0, NAN), ("(/ x x)", INF, NAN),
-    ("(- x x)", INF, NAN), ("(- x x)", NAN, NAN), ("(+ x (- x))", INF, NAN), ("(+ x 0.0)", -0.0, 0.0), ("(+ 0.0 x)", -0.0, 0.0), ("(- 0.0 x)", 0.0, 0.0),
-    ("(- x -0.0)", -0.0, 0.0), ("(/ 0.0 x)", 0.0, NAN), ("(/ 0 x)", 0.0, NAN), ("(= x x)", NAN, False), ("(!= x x)", NAN, True), ("(<= x x)", NAN, False),
-    ("(sqrt (* x x))", -2.0, 2.0), ("(log (exp x))", 1000.0, INF), ("(exp (log x))", -1.0, NAN), ("(* x (/ 1.0 x))", 0.0, NAN), ("(/ (* x 3.0) 3.0)", 1e308, INF),
-    ("(- (+ x 1e16) 1e16)", 1.0, 0.0), ("(* 0.1 (* 3.0 x))", 1.0, 0.1 * 3.0), ("(- (* x x) (* x x))", 1e200, NAN), ("(** x 0.5)", -0.0, 0.0), ("(** x 2)", -3.0, 9.0),
-    ("(min x 1.0)", NAN, NAN), ("(max 1.0 x)", NAN, NAN), ("(* (- x) 0.0)", 1.0, -0.0), ("(- (- x) 0.0)", 0.0, -0.0), ("(- (- x) 0.0)", -0.0, 0.0), ("(abs x)", -0.0, 0.0),
-    ("(+ (- x) 0.0)", 0.0, 0.0), ("(if (< x 0) 1.0 1.0)", NAN, 1.0), ("(* 2 (* 0.5 x))", 5e-324, 0.0), ("(let [y (- x)] (- y -0.0))", 0.0, 0.0),
-]  # fmt: skip
+    ("(* x 0.0)", INF, NAN),
+    ("(* x 0)", INF, NAN),
+    ("(* 0.0 x)", NAN, NAN),
+    ("(* 0.0 x)", -1.0, -0.0),
+    ("(/ x x)", 0.0, NAN),
+    ("(/ x x)", INF, NAN),
+    ("(- x x)", INF, NAN),
+    ("(- x x)", NAN, NAN),
+    ("(+ x (- x))", INF, NAN),
+    ("(+ x 0.0)", -0.0, 0.0),
+    ("(+ 0.0 x)", -0.0, 0.0),
+    ("(- 0.0 x)", 0.0, 0.0),
+    ("(- x -0.0)", -0.0, 0.0),
+    ("(/ 0.0 x)", 0.0, NAN),
+    ("(/ 0 x)", 0.0, NAN),
+    ("(= x x)", NAN, False),
+    ("(!= x x)", NAN, True),
+    ("(<= x x)", NAN, False),
+    ("(sqrt (* x x))", -2.0, 2.0),
+    ("(log (exp x))", 1000.0, INF),
+    ("(exp (log x))", -1.0, NAN),
+    ("(* x (/ 1.0 x))", 0.0, NAN),
+    ("(/ (* x 3.0) 3.0)", 1e308, INF),
+    ("(- (+ x 1e16) 1e16)", 1.0, 0.0),
+    ("(* 0.1 (* 3.0 x))", 1.0, 0.1 * 3.0),
+    ("(- (* x x) (* x x))", 1e200, NAN),
+    ("(** x 0.5)", -0.0, 0.0),
+    ("(** x 2)", -3.0, 9.0),
+    ("(min x 1.0)", NAN, NAN),
+    ("(max 1.0 x)", NAN, NAN),
+    ("(* (- x) 0.0)", 1.0, -0.0),
+    ("(- (- x) 0.0)", 0.0, -0.0),
+    ("(- (- x) 0.0)", -0.0, 0.0),
+    ("(abs x)", -0.0, 0.0),
+    ("(+ (- x) 0.0)", 0.0, 0.0),
+    ("(if (< x 0) 1.0 1.0)", NAN, 1.0),
+    ("(* 2 (* 0.5 x))", 5e-324, 0.0),
+    ("(let [y (- x)] (- y -0.0))", 0.0, 0.0),
+]
 
 
 @pytest.mark.parametrize("expression, x, expected", MUST_NOT_FIRE)
@@ -369,19 +405,41 @@ def test_a_small_static_loop_is_written_out_and_a_large_one_is_not() -> None:
 
 
 def test_a_constant_condition_leaves_no_branch() -> None:
-    for text in ("(fn [x] (if True x (log x)))", "(fn [x] (if (< 1 2) x (log x)))", "(fn [#^ (Vec 3) v] (if (= (len v) 3) (get v 0) 0.0))"):
+    for text in (
+        "(fn [x] (if True x (log x)))",
+        "(fn [x] (if (< 1 2) x (log x)))",
+        "(fn [#^ (Vec 3) v] (if (= (len v) 3) (get v 0) 0.0))",
+    ):
         assert not any(isinstance(b.op, If) for b in all_binds(optimised(text).body))
 
 
 # ------------------------------------------------------------------------------------------------ reader
 
 READABLE = [
-    "(fn [x] x)", "(fn [] 1)", "(fn [x y] (* x (sin y)))", "(fn [x] (let [y (* 2 x)] (+ y 1)))", "(fn [#^ Real x #^ (Vec n) v #^ (Mat 2 m) a #^ (Arr Int n 3 k) t] x)",
-    "(fn [x] (if (> x 0) x (- x)))", "(fn [v] (build [(len v) 2] (fn [i j] (get v i))))", "(fn [#(a b)] (+ a b))", "(fn [f x] (f (f x)))", "(fn [x] (cond (> x 1) 1.0  True 2.0))",
-    "(fn [x] (let [#(a b) #(x 1)] (do a b)))", "(fn [x] ((grad (fn [y] (* y y)) :wrt y) x))", "(fn [p] (. p field))", "(fn [p] p.field)", "(fn [x] (and (> x 0) (< x 1) True))",
-    "(fn [x] [1 2.5 [x]])", "(fn [x] (let [t 1 t (+ t x) t1 t] (* t t1)))", "(fn [x] (let [get 1] (+ get x)))", "(fn [x] NaN)", "(fn [x] (+ x Inf -Inf 1e-300 -0.0))",
-    "(fn [x] (deriv (* x x) x))", "(fn [x] ((grad (fn [a b] (* a b)) :wrt #(b 0)) x x))", "(fn [x] None)",
-]  # fmt: skip
+    "(fn [x] x)",
+    "(fn [] 1)",
+    "(fn [x y] (* x (sin y)))",
+    "(fn [x] (let [y (* 2 x)] (+ y 1)))",
+    "(fn [#^ Real x #^ (Vec n) v #^ (Mat 2 m) a #^ (Arr Int n 3 k) t] x)",
+    "(fn [x] (if (> x 0) x (- x)))",
+    "(fn [v] (build [(len v) 2] (fn [i j] (get v i))))",
+    "(fn [#(a b)] (+ a b))",
+    "(fn [f x] (f (f x)))",
+    "(fn [x] (cond (> x 1) 1.0  True 2.0))",
+    "(fn [x] (let [#(a b) #(x 1)] (do a b)))",
+    "(fn [x] ((grad (fn [y] (* y y)) :wrt y) x))",
+    "(fn [p] (. p field))",
+    "(fn [p] p.field)",
+    "(fn [x] (and (> x 0) (< x 1) True))",
+    "(fn [x] [1 2.5 [x]])",
+    "(fn [x] (let [t 1 t (+ t x) t1 t] (* t t1)))",
+    "(fn [x] (let [get 1] (+ get x)))",
+    "(fn [x] NaN)",
+    "(fn [x] (+ x Inf -Inf 1e-300 -0.0))",
+    "(fn [x] (deriv (* x x) x))",
+    "(fn [x] ((grad (fn [a b] (* a b)) :wrt #(b 0)) x x))",
+    "(fn [x] None)",
+]
 
 
 @pytest.mark.parametrize("text", READABLE)
@@ -394,7 +452,12 @@ def test_what_is_printed_reads_back(text: str) -> None:
 
 def test_different_models_are_not_alpha_equal() -> None:
     one = read_model("(fn [x y] (+ (* x y) x))")
-    for other in ("(fn [x y] (+ (* x y) y))", "(fn [x y] (+ (* y x) x))", "(fn [x] (+ (* x x) x))", "(fn [x y] (- (* x y) x))"):
+    for other in (
+        "(fn [x y] (+ (* x y) y))",
+        "(fn [x y] (+ (* y x) x))",
+        "(fn [x] (+ (* x x) x))",
+        "(fn [x y] (- (* x y) x))",
+    ):
         assert not alpha_equal(one, read_model(other)), other
     assert alpha_equal(one, read_model("(fn [a b] (+ (* a b) a))"))
 
@@ -402,12 +465,37 @@ def test_different_models_are_not_alpha_equal() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "(fn [x] x", "(fn [x] x))", "(fn [x] [x)", "(fn x x)", "(fn [x])", "(fn [x x] x)", "(fn [if] 1)", "(fn [x] (let [x] x))", "(fn [x] (let [y 1]))", "(fn [x] (if x 1))",
-        "(fn [x] ())", "(fn [x] (cond (> x 0) 1))", "(fn [x] 'x)", "(fn [x] \"s\")", "(fn [x] {1 2})", "(fn [x] (+ x \"s\"))", "(fn [x] #^ Real x)", "(fn [1] 1)", "(* 2 3)",
-        "(fn [x] x) (fn [y] y)", "", "(fn [x] (grad f :by x))", "(fn [* x] x)", "(fn [x] (let [let 1] x))", "(fn [x] if)", "(fn [x] #{1})", "(fn [x] \"never closed)",
-        "(fn [x] (letrec [f f] f))", "(fn [x] (ref x))",
+        "(fn [x] x",
+        "(fn [x] x))",
+        "(fn [x] [x)",
+        "(fn x x)",
+        "(fn [x])",
+        "(fn [x x] x)",
+        "(fn [if] 1)",
+        "(fn [x] (let [x] x))",
+        "(fn [x] (let [y 1]))",
+        "(fn [x] (if x 1))",
+        "(fn [x] ())",
+        "(fn [x] (cond (> x 0) 1))",
+        "(fn [x] 'x)",
+        '(fn [x] "s")',
+        "(fn [x] {1 2})",
+        '(fn [x] (+ x "s"))',
+        "(fn [x] #^ Real x)",
+        "(fn [1] 1)",
+        "(* 2 3)",
+        "(fn [x] x) (fn [y] y)",
+        "",
+        "(fn [x] (grad f :by x))",
+        "(fn [* x] x)",
+        "(fn [x] (let [let 1] x))",
+        "(fn [x] if)",
+        "(fn [x] #{1})",
+        '(fn [x] "never closed)',
+        "(fn [x] (letrec [f f] f))",
+        "(fn [x] (ref x))",
     ],
-)  # fmt: skip
+)
 def test_what_does_not_read_says_where(text: str) -> None:
     with pytest.raises(ReadError) as raised:
         read_model(text)
@@ -434,9 +522,21 @@ def test_integers_have_one_form() -> None:
 
 def test_constants_fold_as_python_computes_them() -> None:
     for text, expected in [
-        ("(+ 0.1 0.2)", 0.1 + 0.2), ("(// -7 2)", -4), ("(% -7 2)", 1), ("(/ 1 3)", 1 / 3), ("(** 2 -1)", 0.5), ("(* 3 (len [1 2]))", 6), ("(sqrt -1.0)", NAN),
-        ("(/ 1 0)", INF), ("(exp 1000)", INF), ("(int -2.7)", -2), ("(real 3)", 3.0), ("(min 1 2.5)", 1.0), ("(** 0 0)", 1.0), ("(sin 1)", math.sin(1)),
-    ]:  # fmt: skip
+        ("(+ 0.1 0.2)", 0.1 + 0.2),
+        ("(// -7 2)", -4),
+        ("(% -7 2)", 1),
+        ("(/ 1 3)", 1 / 3),
+        ("(** 2 -1)", 0.5),
+        ("(* 3 (len [1 2]))", 6),
+        ("(sqrt -1.0)", NAN),
+        ("(/ 1 0)", INF),
+        ("(exp 1000)", INF),
+        ("(int -2.7)", -2),
+        ("(real 3)", 3.0),
+        ("(min 1 2.5)", 1.0),
+        ("(** 0 0)", 1.0),
+        ("(sin 1)", math.sin(1)),
+    ]:
         program = optimised(f"(fn [] {text})")
         (result,) = program.body.results
         assert isinstance(result, Const), text
@@ -445,7 +545,11 @@ def test_constants_fold_as_python_computes_them() -> None:
 
 
 def test_an_integer_overflow_is_not_folded() -> None:
-    for text in ("(fn [] (* 3037000500 3037000500))", "(fn [] (+ 9223372036854775807 1))", "(fn [] (- (- 9223372036854775807) 2))"):
+    for text in (
+        "(fn [] (* 3037000500 3037000500))",
+        "(fn [] (+ 9223372036854775807 1))",
+        "(fn [] (- (- 9223372036854775807) 2))",
+    ):
         program = optimised(text)
         assert all(not isinstance(r, Const) or abs(r.value) < 2**63 for r in program.body.results)
 

@@ -29,14 +29,39 @@ CHUNK = 20
 PARAMS = "x y #^ (Vec n) u #^ (Vec n) v #^ (Vec 3) w #^ (Mat n 3) m"
 ACTIVE = 6  # the first parameters are differentiated; then comes #^ Int k
 UNARY = [
-    "(sin {})", "(cos {})", "(tanh {})", "(sigmoid {})", "(atan {})", "(exp (tanh {}))", "(sqrt (+ 1.5 (* {0} {0})))",
-    "(log (+ 1.25 (square {})))", "(softplus {})", "(erf {})", "(- {})", "(* 0.5 {})", "(** (sin {}) 3)", "(abs {})",
-    "(/ 1.0 (+ 2.0 (cos {})))", "(hypot {} 1.1)", "(** (tanh {}) 2)", "(expm1 (sin {}))", "(real (floor (* 0.1 {})))",
-]  # fmt: skip
+    "(sin {})",
+    "(cos {})",
+    "(tanh {})",
+    "(sigmoid {})",
+    "(atan {})",
+    "(exp (tanh {}))",
+    "(sqrt (+ 1.5 (* {0} {0})))",
+    "(log (+ 1.25 (square {})))",
+    "(softplus {})",
+    "(erf {})",
+    "(- {})",
+    "(* 0.5 {})",
+    "(** (sin {}) 3)",
+    "(abs {})",
+    "(/ 1.0 (+ 2.0 (cos {})))",
+    "(hypot {} 1.1)",
+    "(** (tanh {}) 2)",
+    "(expm1 (sin {}))",
+    "(real (floor (* 0.1 {})))",
+]
 BINARY = [
-    "(+ {} {})", "(- {} {})", "(* {} {})", "(* {} {})", "(/ {} (+ 1.5 (square {})))", "(max {} {})", "(min {} {})",
-    "(atan2 {} (+ 2.0 (sin {})))", "(+ {} {} 0.5)", "(* (sin {}) {} 1.5)", "(** (+ 1.5 (tanh {})) (cos {}))",
-]  # fmt: skip
+    "(+ {} {})",
+    "(- {} {})",
+    "(* {} {})",
+    "(* {} {})",
+    "(/ {} (+ 1.5 (square {})))",
+    "(max {} {})",
+    "(min {} {})",
+    "(atan2 {} (+ 2.0 (sin {})))",
+    "(+ {} {} 0.5)",
+    "(* (sin {}) {} 1.5)",
+    "(** (+ 1.5 (tanh {})) (cos {}))",
+]
 
 
 class Programs:
@@ -85,8 +110,11 @@ class Programs:
                 choices.append(f"(% (* 2 {i}) 3)")
         return self.pick(*choices)
 
-    def count(self) -> tuple[str, str]:
-        """A trip count and the type of its index."""
+    def count(self, env: dict[str, str]) -> tuple[str, str]:
+        """A trip count and the type of its index: a size, a number, k, or the index of a loop around."""
+        outer = self.pick(*(self.known(env, "IV") or [""]))
+        if outer and self.random.random() < 0.3:
+            return self.pick((outer, "IV"), (f"(+ {outer} 1)", "IV"), (f"(- (len u) {outer})", "IV"))
         return self.pick(("(len u)", "IV"), ("(len u)", "IV"), ("3", "IW"), ("(len w)", "IW"), ("k", "I"), ("2", "IW"))
 
     # ----------------------------------------------------------------------------------------- truth
@@ -108,8 +136,23 @@ class Programs:
     def real(self, env: dict[str, str], d: int) -> str:
         if d <= 0 or self.random.random() < 0.08:
             return self.leaf(env)
-        forms = [self.unary, self.binary, self.binary, self.let, self.branch, self.fold, self.loop, self.loops,
-                 self.reduce, self.closure, self.higher, self.pair, self.shape, self.build_and_fold]  # fmt: skip
+        forms = [
+            self.unary,
+            self.binary,
+            self.binary,
+            self.let,
+            self.branch,
+            self.fold,
+            self.loop,
+            self.loops,
+            self.reduce,
+            self.rows,
+            self.closure,
+            self.higher,
+            self.pair,
+            self.shape,
+            self.build_and_fold,
+        ]
         if self.order < 2 and d > 1:
             forms += [self.derivative, self.gradient]
         return self.random.choice(forms)(env, d - 1)
@@ -162,7 +205,9 @@ class Programs:
         inner = {**env, s: "R", a: "R"}
         if self.random.random() < 0.3:
             return f"(fold {self.pick('+', '*', 'max')} {self.pick('0.5', '1.0', '1')} {self.vector(kind, env, d)})"
-        body = self.pick(f"(+ {s} {self.real(inner, d)})", f"(tanh {self.real(inner, d)})", f"(- {self.real(inner, d)} {s})")
+        body = self.pick(
+            f"(+ {s} {self.real(inner, d)})", f"(tanh {self.real(inner, d)})", f"(- {self.real(inner, d)} {s})"
+        )
         return f"(fold (fn [{s} {a}] {body}) {self.real(env, d)} {self.vector(kind, env, d)})"
 
     def distinct(self, env: dict[str, str], n: int) -> list[str]:
@@ -177,7 +222,7 @@ class Programs:
         (s,) = self.distinct(env, 1)
         self.fresh += 1
         i = f"i{self.fresh}"
-        n, kind = self.count()
+        n, kind = self.count(env)
         inner = {**env, s: "R", i: kind}
         e = self.real(inner, d)
         body = self.pick(f"(+ {s} {e})", f"(sin {e})", f"(* {s} (cos {e}))", e if d < 2 else f"(tanh {e})")
@@ -189,7 +234,7 @@ class Programs:
         accs = self.distinct(env, len(kinds))
         self.fresh += 1
         i = f"i{self.fresh}"
-        n, kind = self.count()
+        n, kind = self.count(env)
         inner = {**env, **dict(zip(accs, kinds)), i: kind}
         steps = []
         for acc, k in zip(accs, kinds):
@@ -201,14 +246,21 @@ class Programs:
         start = " ".join(self.of(k, env, d - 1) for k in kinds)
         names = " ".join(accs)
         after = {**env, **dict(zip(accs, kinds))}
-        return (
-            f"(let [#({names}) (ifold (fn [#({names}) {i}] #({' '.join(steps)})) #({start}) {n})] {self.real(after, d)})"
-        )
+        looped = f"(ifold (fn [#({names}) {i}] #({' '.join(steps)})) #({start}) {n})"
+        return f"(let [#({names}) {looped}] {self.real(after, d)})"
 
     def reduce(self, env: dict[str, str], d: int) -> str:
         k = self.pick("V", "W")
         a, b = self.vector(k, env, d), self.vector(k, env, d - 1)
-        return self.pick(f"(dot {a} {b})", f"(sum {a})", f"(sq-norm {a})", f"(norm (+ 2.0 (tanh {a})))", f"(dot {a} {a})")
+        return self.pick(
+            f"(dot {a} {b})", f"(sum {a})", f"(sq-norm {a})", f"(norm (+ 2.0 (tanh {a})))", f"(dot {a} {a})"
+        )
+
+    def rows(self, env: dict[str, str], d: int) -> str:
+        s, r = self.distinct(env, 2)
+        inner = {**env, s: "R", r: "W"}
+        body = self.pick(f"(+ {s} {self.real(inner, d)})", f"(sin (+ {s} (dot {r} {self.vector('W', env, d)})))")
+        return f"(fold (fn [{s} {r}] {body}) {self.real(env, d - 1)} {self.matrix(env, d)})"
 
     def closure(self, env: dict[str, str], d: int) -> str:
         f, a, b = self.distinct(env, 3)
@@ -238,7 +290,7 @@ class Programs:
     def build_and_fold(self, env: dict[str, str], d: int) -> str:
         i, a = f"i{self.fresh + 1}", f"q{self.fresh + 2}"
         self.fresh += 2
-        n, kind = self.count()
+        n, kind = self.count(env)
         made = f"(build {n} (fn [{i}] #({self.real({**env, i: kind}, d)} {self.real({**env, i: kind}, d - 1)})))"
         return f"(fold (fn [s0 {a}] (+ s0 (* (fst {a}) (sin (snd {a}))))) 0.0 {made})"
 
@@ -250,9 +302,12 @@ class Programs:
         f = f"(fn [{a}] {body})"
         at = self.real(env, d - 1)
         return self.pick(
-            f"((D {f}) {at})", f"((grad {f}) {at})", f"(jvp {f} {at} {self.leaf(env)})", f"(vjp {f} {at} {self.leaf(env)})",
+            f"((D {f}) {at})",
+            f"((grad {f}) {at})",
+            f"(jvp {f} {at} {self.leaf(env)})",
+            f"(vjp {f} {at} {self.leaf(env)})",
             f"((D (D {f})) {at})" if self.order == 0 and d < 2 else f"(snd ((value-and-grad {f}) {at}))",
-        )  # fmt: skip
+        )
 
     def gradient(self, env: dict[str, str], d: int) -> str:
         self.order += 1
@@ -265,7 +320,9 @@ class Programs:
         if self.random.random() < 0.2:
             g = f"(fn [{a}] (map (fn [z] (* z z (get {a} 0))) {a}))"
             return f"(sum (get ((jacobian {g}) {at}) {self.index(env, k)}))"
-        return self.pick(f"(dot ((grad {f}) {at}) {by})", f"(jvp {f} {at} {by})", f"(sum (vjp {f} {at} {self.leaf(env)}))")
+        return self.pick(
+            f"(dot ((grad {f}) {at}) {by})", f"(jvp {f} {at} {by})", f"(sum (vjp {f} {at} {self.leaf(env)}))"
+        )
 
     # --------------------------------------------------------------------------------------- vectors
 
@@ -316,8 +373,10 @@ class Programs:
         if roll == 11 and kind == "W":
             return f"[{' '.join(self.real(env, d) for _ in range(3))}]"
         if roll == 12 and kind == "W":
-            return self.pick(f"(get {self.matrix(env, d)} {self.index(env, 'V')})",
-                             f"(cross {self.vector('W', env, d)} {self.vector('W', env, d)})")  # fmt: skip
+            return self.pick(
+                f"(get {self.matrix(env, d)} {self.index(env, 'V')})",
+                f"(cross {self.vector('W', env, d)} {self.vector('W', env, d)})",
+            )
         return self.pick(*self.known(env, kind))
 
     def matrix(self, env: dict[str, str], d: int) -> str:
