@@ -413,6 +413,11 @@ static PyObject *hyad_redirect(PyObject *self, PyObject *address)
 _CAST = re.compile(r"\(\s*(?:size_t|ptrdiff_t|double|(?:unsigned\s+)?(?:long\s+long|long|int))\s*\)")
 
 
+def is_none(tree: Tree) -> bool:
+    """Whether a structure is ``None``: no items, and something that makes it."""
+    return not isinstance(tree, Leaf) and not tree.items and tree.keys is None and tree.make is not None
+
+
 def constants(ins: tuple[Tree, ...], out: Tree) -> tuple[object, ...]:
     """The field names and record makers that the stub finds in its state, in the order in which it counts them."""
     found: list[object] = []
@@ -493,6 +498,10 @@ class _Stub:
         node, n = f"t{self.nodes}", len(tree.items)
         self.nodes += 1
         self.lines.append(f"PyObject *{node} = {expr};")
+        if is_none(tree):
+            refuse = self.refuse(f"argument {argument} wants None; ")
+            self.lines.append(f'if ({node} != &_Py_NoneStruct) {{ why = "this is not None"; {refuse} }}')
+            return
         if tree.keys is None:
             refuse = self.refuse(f"argument {argument} wants a tuple of {n}; ")
             self.lines += [
@@ -590,7 +599,7 @@ class _Stub:
 
     def make_results(self) -> None:
         several = len(self.fn.results) > 1
-        if several and self.arrays:
+        if several and self.takes_out:
             refuse = self.refuse(f"out wants a tuple of {len(self.fn.results)}, None where there is no array to fill; ")
             self.lines += [
                 f'if (out && !HYAD_IS(out, PyTuple_Type)) {{ why = "this is not a tuple"; {refuse} }}',
@@ -674,6 +683,8 @@ class _Stub:
                 return self.object[j]
             make = {"real": "PyFloat_FromDouble", "int": "PyLong_FromLongLong", "bool": "PyBool_FromLong"}[r.elem]
             return f"{make}(s{j}{' != 0' if r.elem == 'bool' else ''})"
+        if is_none(tree):
+            return "(Py_IncRef(&_Py_NoneStruct), &_Py_NoneStruct)"
         n, make = len(tree.items), self.constant
         if tree.keys is not None:
             self.constant += 1 + n

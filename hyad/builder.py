@@ -728,6 +728,14 @@ class Builder:
         given: bool = False,
     ) -> tuple[Var, ...]:
         """An ``If`` of two finished regions with results of equal types; its variables."""
+        if not self.plain:
+            same = [k for k, (x, y) in enumerate(zip(then[1], orelse[1])) if self.key(x) == self.key(y)]
+            if same:  # what both branches give needs no choice
+                kept = [k for k in range(len(then[1])) if k not in same]
+                regions = [(scope, [results[k] for k in kept]) for scope, results in (then, orelse)]
+                checked = any(type(b.op) is Check or has_checks(Block((b,), ())) for s, _ in regions for b in s.binds)
+                out = iter(self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given) if kept or checked else ())
+                return tuple(then[1][k] if k in same else next(out) for k in range(len(then[1])))
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         return self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
 

@@ -279,7 +279,9 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
         if elem(r) != REAL:
             raise DerivativeError(f"a result of this function is {describe(r)}: it has no derivative", span)
     inputs, outputs = extent(traced.wrt), extent(traced.block.results)
-    if inputs is not None and inputs <= DIRECTIONS and (outputs is None or inputs <= outputs or outputs > DIRECTIONS):
+    if inputs == 0 or outputs == 0:
+        results, blocks = nothing_to_do(sp, traced)
+    elif inputs is not None and inputs <= DIRECTIONS and (outputs is None or inputs <= outputs or outputs > DIRECTIONS):
         results, blocks = forward_unrolled(sp, traced, symmetric)
     elif outputs is not None and outputs <= DIRECTIONS:
         results, blocks = reverse_unrolled(sp, traced)
@@ -377,6 +379,14 @@ def forward_unrolled(sp: Specialiser, traced: Trace, symmetric: bool) -> tuple[S
     if symmetric and len(made) == 1:
         made = [mirrored(b, made[0])]
     return results, made
+
+
+def nothing_to_do(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
+    """The Jacobian where there is nothing to differentiate, or to differentiate by."""
+    b = sp.b
+    results, _ = jvp(b, traced.block, traced.here, {})
+    dims = [[t.dims if isinstance(t := type_of(a), Arr) else () for a in atoms] for atoms in (results, traced.wrt)]
+    return results, [b.zeros(Arr(REAL, (*r, *p)) if r or p else REAL) for r in dims[0] for p in dims[1]]
 
 
 def mirrored(b: Any, matrix: Atom) -> Atom:

@@ -13,6 +13,7 @@ import sys
 import types
 import warnings
 import weakref
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,8 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
         return INT
     if isinstance(value, list):
         raise ModelTypeError(f"{who} is a Python list", None, "pass an array: numpy.array(...)")
+    if isinstance(value, (memoryview, array)):
+        return spec_of(np.asarray(value), name)
     if callable(value):
         raise ModelTypeError(f"{who} is a function", None, "name the function inside the model: `(f x)`")
     if isinstance(value, int):
@@ -301,6 +304,7 @@ def python_callable(program: Program, refuse: Callable[..., Any] | None = None) 
         values: list[Any] = []
         for tree, a in zip(program.ins, args):
             take_apart(tree, a, values)
+        values = [np.asarray(a) if isinstance(p.type, Arr) else a for p, a in zip(program.params, values)]
         sizes: dict[Any, int] = {}
         for p, a in zip(program.params, values):
             reason = unfit(p, a, sizes)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from .builder import ONE, ZERO, Builder, type_of
-from .core import BOOL, INT, REAL, Atom, Const
+from .core import BOOL, INT, REAL, Atom, Const, Var
 from .primitives import PRIMITIVES, Primitive, parse_partial
 
 
@@ -39,7 +39,11 @@ class Partials:
             if self.quotient is None:
                 self.quotient = self.over(y_bar)
             y_bar = self.quotient
-        return self.builder.prim("*", y_bar, self[k], hint=hint)
+        b, partial = self.builder, self[k]
+        op = b.definitions.get(partial) if type(partial) is Var and not partial.given else None
+        if op is not None and op.name == "*" and type(op.args[0]) is Const:  # (* c x): scale last, and c x is needed once
+            return b.prim("*", op.args[0], b.prim("*", y_bar, op.args[1]), hint=hint)
+        return b.prim("*", y_bar, partial, hint=hint)
 
     def combine(self, moving: Sequence[tuple[int, Atom]], hint: str | None, given: bool) -> Atom:
         b, total = self.builder, ZERO

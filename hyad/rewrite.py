@@ -18,7 +18,8 @@ from .forms import Form, package_text, read_forms
 _GUARDS = {
     "c": lambda value: True,
     "d": lambda value: True,
-    "p": lambda value: math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5 and 1e-30 < abs(value) < 1e30,
+    "p": lambda value: 1.0 <= abs(value) < 1e30 and abs(math.frexp(value)[0]) == 0.5,
+    "w": lambda value: 1.0 <= abs(value) < 1e30,
     "n": lambda value: type(value) is float and value < 0,
 }
 
@@ -108,6 +109,8 @@ class _Tests:
                 self.steps.append(("if", f"type({operand}) is Const and is_{name}({operand}.value)"))
         elif pattern.kind == "num":
             number = f"{operand}.value == {pattern.value!r} and type({operand}.value) is not bool"
+            if pattern.value == 0:
+                number += f" and str({operand}.value)[0] != '-'"  # -0.0 is another number
             self.steps.append(("if", f"type({operand}) is Const and {number}"))
         elif pattern.value[0].value == "temp":
             self.steps.append(("if", f"type({operand}) is Var and not {operand}.given"))

@@ -1,8 +1,8 @@
 ;; Rewrite rules that the builder applies to every scalar operation as it is made:
 ;;   (name pattern => template)
-;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants, p a constant
-;; that is a power of two or minus one, n a negative constant, 0 1 2 -1 an operand of that value,
-;; (temp ..) an operand that nobody named, (soft 0) one that differentiation itself introduced. A template builds
+;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants, w one of magnitude
+;; at least one, p a power of two of that kind, n a negative constant, 0 1 2 -1 an operand of that value, (temp ..) an
+;; operand that nobody named, (soft 0) one that differentiation itself introduced. A template builds
 ;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
 ;;
 ;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, up to the sign of a
@@ -34,7 +34,6 @@
 (div-neg-right        (/ x (neg y))             => (neg (/ x y)))
 (neg-mul-constant     (neg (* c x))             => (* (fold neg c) x))
 (sub-constant         (- x n)                   => (+ x (fold neg n)))
-(sub-of-neg           (- (neg x) y)             => (neg (+ x y)))
 
 ;; doubling and powers: a product of equals is exact in the same steps
 (add-same             (+ x x)                   => (* 2 x))
@@ -43,12 +42,11 @@
 (pow-two              (** x 2)                  => (* x x))
 (square               (square x)                => (* x x))
 
-;; constants come first, and meet where that is exact: scaling by a power of two rounds nothing
+;; constants come first, and meet where that is exact: both at least one, so that no product between overflows or
+;; underflows alone
 (mul-constant-first   (* x c)                   => (* c x))
-(mul-scale            (* p (temp (* c x)))      => (* (fold * p c) x))
-(mul-scaled           (* c (temp (* p x)))      => (* (fold * c p) x))
-(mul-scaled-left      (* (temp (* p x)) y)      => (* p (* x y)))
-(mul-scaled-right     (* x (temp (* p y)))      => (* p (* x y)))
+(mul-scale            (* p (temp (* w x)))      => (* (fold * p w) x))
+(mul-scaled           (* w (temp (* p x)))      => (* (fold * w p) x))
 
 ;; what differentiation makes of a product with a constant
 (mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))

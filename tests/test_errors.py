@@ -670,13 +670,13 @@ VECS, PAIRS = [V, W, V[:0], np.zeros(3)], [(1.0, V), (2, W)]
 CALLED = [
     ("(fn [#^ Real x #^ Real y] (* x (sin y)))", [REALS, REALS]),
     ("(fn [#^ (Vec n) u #^ (Vec m) v] (dot u v))", [VECS, VECS]),
-    ("(fn [#^ (Vec n) v #^ Int i #^ Int j] (get v (- (* i j) j)))", [VECS, INTS, INTS]),
+    ("(fn [#^ (Vec n) v #^ Int i #^ Int j] (get v (- (* i j) j)))", [VECS, [*INTS, 3037000500], [*INTS, 3037000500]]),
     ("(fn [#^ (Tuple Real (Vec n)) p #^ Bool b] (if b (fst p) (sum (snd p))))", [PAIRS, TRUTHS]),
     ("(fn [#^ Int n #^ Real x] (build n (fn [i] (* i x))))", [INTS, REALS]),
     ("(fn [#^ (Mat 2 m) a #^ (Vec m) v] (mat-vec a v))", [[M, M + 1.0], VECS]),
 ]
 BAD = [
-    *REALS, *INTS, *TRUTHS, *VECS, *PAIRS, M, None, "x", 2**62, -(2**63), 3037000500, 2**63, 10**400, V.astype("f4"), V[::-1], np.asfortranarray(M), [1.0], (),
+    *REALS, *INTS, *TRUTHS, *VECS, *PAIRS, M, None, "x", 2**62, -(2**63), 2**63, 10**400, V.astype("f4"), V[::-1], np.asfortranarray(M), [1.0], (),
     (1.0,), (1.0, "x"), {"a": 1.0}, len, object(), 1j, np.array(1.0), np.zeros((2, 0)), np.zeros((0, 3)),
     np.zeros((1, 1, 1)), np.array(["a"]), np.array([None]), memoryview(V), bytearray(8), np.ma.array(V), range(3),
 ]  # fmt: skip
