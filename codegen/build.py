@@ -197,12 +197,10 @@ def _import(path: str) -> Any:
 def compiler() -> tuple[str, ...]:
     """The command of the C compiler, with no flags of ours. NoCompiler where there is none, CompileError where an
     environment variable names one that cannot be run."""
-    import shutil
-
     for variable in ("HYAD_CC", "CC"):
         words = _words(os.environ.get(variable, ""), variable)
         if words:
-            if found := shutil.which(words[0]):
+            if found := _which(words[0]):
                 return (os.path.abspath(found), *words[1:])
             what = "is not executable" if os.path.exists(words[0]) else "was not found"
             raise CompileError(
@@ -210,13 +208,13 @@ def compiler() -> tuple[str, ...]:
                 hint=f"unset {variable} to use cc, gcc or clang, or set it to a C compiler",
             )
     for name in ("cc", "gcc", "clang"):
-        if found := shutil.which(name):
+        if found := _which(name):
             return (os.path.abspath(found),)
     from importlib.util import find_spec
 
     zig = find_spec("ziglang")
     if zig is not None and zig.submodule_search_locations:
-        found = shutil.which("zig", path=zig.submodule_search_locations[0])
+        found = _which(os.path.join(zig.submodule_search_locations[0], "zig"))
         if found:
             return (found, "cc")
     raise NoCompiler(
@@ -225,7 +223,19 @@ def compiler() -> tuple[str, ...]:
     )
 
 
+def _which(name: str) -> str | None:
+    """The executable file of a name or path. (``shutil``, for its one function, costs a first call 5 ms.)"""
+    folders = [""] if os.path.dirname(name) else os.environ.get("PATH", os.defpath).split(os.pathsep)
+    for folder in folders:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
 def _words(text: str, variable: str) -> list[str]:
+    if not text:
+        return []
     import shlex
 
     try:
@@ -544,9 +554,7 @@ _threads: list[threading.Thread] = []
 
 def _tiered(fn: CFunction, ins: tuple[Tree, ...], out: Tree, optimise: str) -> _Code | None:
     """Code from tcc, at once, whose calls go to the real compiler's as soon as that is there. None without tcc."""
-    import shutil
-
-    tcc = shutil.which("tcc")
+    tcc = _which("tcc")
     text, jobs = _text(fn, ins, out), _jobs(fn, optimise)
     if tcc is None or jobs[0].cc[0] == tcc:
         return None

@@ -19,11 +19,13 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class CParam:
     """A parameter or a result: ``elem`` is "real", "int" or "bool"; ``dims`` is () for a scalar, else one entry per
-    dim, an int where its size is static and the C name of a dim where it is known at run time."""
+    dim, an int where its size is static and the C name of a dim where it is known at run time. ``exact``: the Python
+    entry leaves an integer for this real to its fallback, which has code for integers."""
 
     name: str
     elem: str = "real"
     dims: tuple[int | str, ...] = ()
+    exact: bool = False
 
     @property
     def is_array(self) -> bool:

@@ -558,8 +558,10 @@ class _Stub:
         elif p.elem == "int":
             self.lines.append(f"long long {x}; if ((why = hyad_int({o}, &{x}))) {refuse}")
         else:  # an exact float is the common case
+            integer = f"HYAD_IS({o}, PyLong_Type) || PyType_IsSubtype(HYAD_TYPE({o}), hyad_integer)"
+            other = f'else if ({integer}) {{ why = "this is an integer"; {refuse} }} ' if p.exact else ""
             self.lines.append(
-                f"double {x}; if (HYAD_TYPE({o}) == (void *)&PyFloat_Type) {x} = PyFloat_AsDouble({o}); "
+                f"double {x}; if (HYAD_TYPE({o}) == (void *)&PyFloat_Type) {x} = PyFloat_AsDouble({o}); {other}"
                 f"else if ((why = hyad_real({o}, &{x}))) {refuse}"
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .core import Atom, Bind, Block, Check, If, Loop, Prim, Program, Var, atoms_of, blocks_of, type_atoms
+from .core import Atom, Bind, Block, Check, If, Loop, Prim, Program, Var, blocks_of, type_atoms
 
 
 def dead_code(program: Program) -> Program:

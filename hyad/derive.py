@@ -22,7 +22,6 @@ from .sink import sink_block
 from .values import (
     FUNCTIONS,
     NIL,
-    ArrayOfTuples,
     Closure,
     Derived,
     Pointwise,
@@ -102,7 +101,8 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
                 f"there is no parameter `{w}` to differentiate by", span, f"the parameters are {have}"
             )
         if at % count in found:
-            raise DerivativeError(f"the parameter `{w}` is named twice in wrt", span, "name each once")
+            which = names[at % count] if names else w
+            raise DerivativeError(f"the parameter `{which}` stands twice in wrt", span, "name each once")
         found.append(at % count)
     return found
 

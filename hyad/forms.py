@@ -106,7 +106,7 @@ def read_forms(text: str, source: Source | None = None) -> list[Form]:
             items = close_prefixes(form, stack[-1].value if stack else top)
         elif kind == "prefix":
             if token not in ("#_", "#^"):
-                raise ReadError(f"a model has no `{token}`", Span(source, start, position), "write the form itself")
+                raise ReadError("a model has no quoted forms", Span(source, start, position), "write the form itself")
             stack.append(Form(token, [], Span(source, start, position)))
             items = stack[-1].value
         else:
@@ -114,7 +114,9 @@ def read_forms(text: str, source: Source | None = None) -> list[Form]:
     if stack and stack[-1].kind in ("#_", "#^"):
         raise ReadError(f"nothing follows this `{stack[-1].kind}`", stack[-1].span, _PREFIXES[stack[-1].kind])
     if stack:
-        raise ReadError(f"this `{stack[-1].kind}` is never closed", stack[-1].span, f"a `{_CLOSER[stack[-1].kind]}` is missing")
+        raise ReadError(
+            f"this `{stack[-1].kind}` is never closed", stack[-1].span, f"a `{_CLOSER[stack[-1].kind]}` is missing"
+        )
     return top
 
 
@@ -126,7 +128,9 @@ def _atom(kind: str, token: str, span: Span) -> Form:
         try:
             return Form("str", ast.literal_eval(f'{prefix.replace("f", "")}"""{body[:-1]} """')[:-1], span)
         except (SyntaxError, ValueError):
-            raise ReadError("this string has an escape that Python cannot read", span, "write `\\\\` for `\\`") from None
+            raise ReadError(
+                "this string has an escape that Python cannot read", span, "write `\\\\` for `\\`"
+            ) from None
     first = token[0]
     if (first.isdigit() or first in "+-.") and _NUMBER.match(token):
         text = token.replace("_", "").replace(",", "")

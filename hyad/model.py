@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import memo
 from .check import check_after
-from .core import BOOL, INT, REAL, Arr, Const, Leaf, Node, Program, Tree
+from .core import BOOL, INT, REAL, Arr, Const, Leaf, Node, Program, Tree, leaves
 from .errors import (
     BORDER,
     BoundsError,
@@ -137,6 +138,7 @@ class Model:
         self._call: Callable[..., Any] = self._first
         self._last: tuple[Spec, ...] | None = None
         self._globals: set[str] = set()
+        self._namespaces: set[int] = set()
         _named.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -188,12 +190,30 @@ class Model:
         key = tuple(map(signature_key, specs))
         found = self._compiled.get(key)
         if found is not None and found is entry:
-            raise misfit(str(reason), self, found.program, args, kwargs)
+            program = getattr(found, "program", None) or self.optimised(specs)
+            raise misfit(str(reason), self, program, args, kwargs)
         if found is None:
-            found = self._compiled[key] = self.compile_for(specs, **self._options)
+            found = self._compiled[key] = self._remembered(specs)
             self._last = tuple(specs)
         self._call = found
         return found(*args, **kwargs)
+
+    def _remembered(self, specs: Sequence[Spec]) -> Callable[..., Any]:
+        """``compile_for``, or what an earlier process made of the same text and signature (see ``memo``)."""
+        if self._options.get("target", "c") != "c":
+            return self.compile_for(specs, **self._options)
+        path = memo.path_of(self.value, specs, self._options)
+        known = memo.read(path, memo.scope_of(self.value)) if path is not None else None
+        if known is not None:
+            try:
+                return self._load(*known, self._options.get("flags", "exact"))
+            except CompileError:  # said again, in full, by the way that compiles
+                pass
+        found = self.compile_for(specs, **self._options)
+        if found.target == "c" and len(self._namespaces) <= 1:
+            program = found.program
+            memo.write(path, self._globals, self.value, found.cfunction, program.ins, program.out)
+        return found
 
     def _forget(self) -> None:
         """Drop what was compiled: a model that it calls has been defined anew."""
@@ -226,6 +246,7 @@ class Model:
             return check_after("specialise", made.program(self.value, specs, self.name, self.span, self.__doc__))
         finally:
             self._globals |= made.globals_read
+            self._namespaces |= made.namespaces
 
     def optimised(self, specs: Sequence[Spec] | None = None) -> Program:
         """The program that is printed as code."""
@@ -248,19 +269,32 @@ class Model:
         return self._load_python(program)
 
     def _load_c(self, program: Program, dtype: str, flags: str) -> Callable[..., Any]:
-        from hyad.codegen import build
         from hyad.codegen.c import print_c
 
-        function = print_c(program, dtype=dtype)
+        function = self._exact(print_c(program, dtype=dtype), program.ins)
+        found = self._load(function, program.ins, program.out, flags)
+        found.program = program  # type: ignore[attr-defined]
+        return found
+
+    def _exact(self, function: Any, ins: Sequence[Tree]) -> Any:
+        """Leave integers for parameters that are not declared ``Real`` to the code for integers."""
+        known = parameters(self.value) or [("", None, None)] * len(ins)
+        exact = [spec is None for tree, (_, spec, _) in zip(ins, known) for _ in range(leaves(tree))]
+        params = tuple(dataclasses.replace(p, exact=e) for p, e in zip(function.params, exact))
+        return dataclasses.replace(function, params=params)
+
+    def _load(self, function: Any, ins: tuple[Tree, ...], out: Tree, flags: str) -> Callable[..., Any]:
+        """Load a printed function (compiling it unless the cache has it) as this model's entry for its signature."""
+        from hyad.codegen import build
 
         @border
         def fallback(reason: str | int, args: tuple, kwargs: dict) -> Any:
             return self._dispatch(reason, args, kwargs, found)
 
-        entry = build.load(function, ins=program.ins, out=program.out, fallback=fallback, optimise=flags)
+        entry = build.load(function, ins=ins, out=out, fallback=fallback, optimise=flags)
         found = partial(entry)
         found.__dict__.update(
-            program=program, cfunction=function, source=function.source, header=function.header, target="c", dtype=dtype
+            cfunction=function, source=function.source, header=function.header, target="c", dtype=function.dtype
         )
         found.address = build.address(entry)  # type: ignore[attr-defined]
         found.entry = entry  # type: ignore[attr-defined]
@@ -352,7 +386,8 @@ def unfit(param: Any, value: Any, sizes: dict[Any, int]) -> str:
     for axis, (d, have) in enumerate(zip(t.dims, value.shape)):
         want = d.value if type(d) is Const else sizes.setdefault(d, have)
         if have != want:
-            return f"{wants}its dimension {axis + 1} is {have}, {'must be' if type(d) is Const else f'where {d} is'} {want}"
+            how = "must be" if type(d) is Const else f"where {d} is"
+            return f"{wants}its dimension {axis + 1} is {have}, {how} {want}"
     return ""
 
 
@@ -474,7 +509,9 @@ def misfit(reason: str, model: Model, program: Program, args: tuple, kwargs: dic
         elif position is not None and position < len(flat):
             label, value, span = flat[position]
         reason = reason.replace(f"argument {which}", f"`{label}`", 1)
-    if isinstance(value, (np.ndarray, np.generic)):
+    if "masked" in reason:
+        hint = f"fill it: {label}.filled(...)"
+    elif isinstance(value, (np.ndarray, np.generic)):
         dtype = re.search(r"(float64|float32|int64|bool) array", reason)
         reason = reason.replace("this has another dtype", f"this is {value.dtype}")
         if dtype and ("C-contiguous" in reason.partition(";")[2] or f"this is {value.dtype}" in reason):

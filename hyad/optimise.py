@@ -16,7 +16,6 @@ from .core import (
     Atom,
     Bind,
     Block,
-    Check,
     Const,
     If,
     Loop,
@@ -27,9 +26,8 @@ from .core import (
     atoms_of,
     blocks_of,
     size,
-    type_atoms,
 )
-from .dead import dead_code, tidy
+from .dead import dead_code
 from .loops import Expand, Fission, Fuse, OneHot, assign, divide, fuse_siblings
 from .sink import sink
 

@@ -109,9 +109,7 @@ class _Reader:
             name = items[0].value
             items = items[1:]
         if not items or items[0].kind != "[":
-            raise ReadError(
-                "the parameters of a function stand in brackets", form.span, f"`({form.head()} [x y] ...)`"
-            )
+            raise ReadError("the parameters of a function stand in brackets", form.span, f"`({form.head()} [x y] ...)`")
         parameters, body = items[0], items[1:]
         if len(body) > 1 and body[0].kind == "str":
             doc, body = body[0].value, body[1:]
@@ -408,7 +406,7 @@ def _wrt(form: Form) -> Any:
 
 
 _KINDS = {
-    "str": ("strings", "a docstring stands before the body: `(fn [x] \"doc\" ...)`"),
+    "str": ("strings", 'a docstring stands before the body: `(fn [x] "doc" ...)`'),
     "key": ("keywords", "`(grad f :wrt x)` is the one there is"),
     "{": ("dictionaries", "a record is an argument; give results as a tuple: `#(a b)`"),
 }

@@ -186,6 +186,7 @@ class Specialiser:
         self.params: list[Var] = []
         self.active: dict[Lambda, int] = {}
         self.globals_read: set[str] = set()
+        self.namespaces: set[int] = set()  # the modules that they were looked up in
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
         self.fast = False  # whether constants are soft: inside a :fast-math model
         self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
@@ -273,6 +274,8 @@ class Specialiser:
     def resolve(self, name: Global) -> Value:
         """What a free name means: the user's module first, then the language."""
         self.globals_read.add(name.name)
+        if hasattr(self.scope, "namespace"):
+            self.namespaces.add(id(self.scope.namespace) if self.scope.cells is None else id(self.scope))
         found, value = self.scope(name.name)
         builtin = name.name in PRIMITIVES or name.name in BUILTINS or name.name in OPERATORS
         if found:

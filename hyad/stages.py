@@ -71,7 +71,7 @@ class Stages(Mapping[str, Stage]):
     def __getitem__(self, name: str) -> Stage:
         if name not in self._made:
             if name not in MAKERS:
-                raise HyadError(f"there is no stage {name!r}", None, f"the stages are {', '.join(self)}")
+                raise HyadError(f"there is no stage {name!r}", None, f"the stages are {', '.join(MAKERS)}")
             self._made[name] = MAKERS[name](self, name)
         return self._made[name]
 

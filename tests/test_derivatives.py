@@ -262,6 +262,22 @@ CASES = [
         "v i)))) 1.0 (len v)))",
         VEC4,
     ),
+    case(
+        "trip count that falls with the outer index",
+        "(fn [v] (ifold (fn [s i] (ifold (fn [t j] (* t (cos (get v j)))) s (- (len v) i))) 1.0 (len v)))",
+        VEC3,
+    ),
+    case(
+        "trip count from a remainder",
+        "(fn [v] (ifold (fn [s i] (+ s (ifold (fn [t j] (* t (cos (get v j)))) 1.0 (% (* 2 i) 3)))) 1.0 (len v)))",
+        VEC3,
+    ),
+    case(
+        "trip count from a branch",
+        "(fn [v x] (ifold (fn [s i] (* s x (cos (get v i)))) 1.0 (if (> x 0) 2 3)))",
+        (VEC3, 0.5),
+        (VEC3, -0.5),
+    ),
     case("zero iterations", "(fn [x v] (ifold (fn [s i] (* s (sin s) (get v i))) (* x x) 0))", (0.6, VEC3)),
     case(
         "zero iterations at run time",
@@ -465,10 +481,10 @@ def whole(c: Case, key: str, n: int, scalar: bool) -> str:
     if any(notes):  # an Int parameter has no direction: the model is differentiated with it held fixed
         held = [k for k, note in enumerate(notes) if note]
         free = [k for k in range(n) if k not in held]
-        inner = f"(fn [{' '.join(f'y{k}' for k in free)}] ({c.text} {' '.join(f'x{k}' if k in held else f'y{k}' for k in range(n))}))"
+        assert free == list(range(len(free))), "Int parameters come last"
+        own = " ".join(f"x{k}" if k in held else f"y{k}" for k in range(n))
+        inner = f"(fn [{names('y', len(free))}] ({c.text} {own}))"
         body = programs(len(free), scalar)[key]
-        renamed = " ".join(f"x{k} {f'x{j}'}" for k, j in enumerate(free) if k != j)
-        assert not renamed, "put Int parameters last"
         params = " ".join(f"{note}x{k}" for k, note in enumerate(notes))
         return f"(fn [{params} {names('d', n)} ct] (let [f {inner}] {body}))"
     return f"(fn [{names('x', n)} {names('d', n)} ct] (let [f {c.text}] {programs(n, scalar)[key]}))"
@@ -708,6 +724,7 @@ CONFUSION = [
     "((grad (fn [a] (ifold (fn [s i] (+ (* 0.5 s a) ((grad (fn [t] (* t t s a))) s))) a 2))) x)",
     "((D (fn [a] (sum (build 3 (fn [i] ((D (fn [t] (* t a (real i) (sin t)))) a)))))) x)",
     "((D (fn [a] (jvp (fn [t] (* a t t)) a a))) x)",
+    "((jvp (fn [a] (fn [b] (* a a b))) x 1.0) x)",
     "((grad (fn [a] (vjp (fn [t] #((* a t) (* t t))) a #(a 1.0)))) x)",
     "((D (fn [a] (if (> ((D (fn [t] (* t t a))) a) 1) (* a a) ((D (fn [t] (* t t t a))) a)))) x)",
 ]

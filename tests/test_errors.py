@@ -256,7 +256,7 @@ def read_only() -> np.ndarray:
 
 def plain(text: str, *args: Any) -> Callable[..., Any]:
     """A model that was compiled to Python for the signature of ``args``."""
-    return hyad.compile(hyad.model(text, namespace={}), target="python", args=args)
+    return hyad.compile(hyad.model(text, namespace={}), target="python", args=args or None)
 
 
 XY = "(fn [x y] (* x y))"
@@ -274,7 +274,11 @@ CALLS: list[tuple[str, type[HyadError], Callable[[], Any]]] = [
     ("unknown flags", ModelTypeError, lambda: hyad.compile(square(), flags="wild")),
     ("args that are no tuple", ModelTypeError, lambda: hyad.compile(square(), args=V)),
     ("double precision for single", ModelTypeError, lambda: hyad.compile(square(), dtype="f32", args=(V,))(V)),
-    ("a record without a field", ModelTypeError, lambda: hyad.compile("(fn [r] (+ r.a r.b))", args=(RECORD,))({"a": 1})),
+    (
+        "a record without a field",
+        ModelTypeError,
+        lambda: hyad.compile("(fn [r] (+ r.a r.b))", args=(RECORD,))({"a": 1}),
+    ),
     ("grad of a Python function", ModelTypeError, lambda: hyad.grad(python_function)),
     ("grad of a broken text", ReadError, lambda: hyad.grad("(fn [x] (* x x)")),
     ("grad of a vector from Python", DerivativeError, lambda: hyad.grad(square())(V)),
@@ -397,9 +401,7 @@ def test_a_text(name: str, text: Any, says: Callable[..., HyadError]) -> None:
 
 
 @pytest.mark.parametrize("name, kind, mistake", CALLS, ids=[row[0] for row in CALLS])
-def test_a_call(
-    name: str, kind: type[HyadError], mistake: Callable[[], Any], says: Callable[..., HyadError]
-) -> None:
+def test_a_call(name: str, kind: type[HyadError], mistake: Callable[[], Any], says: Callable[..., HyadError]) -> None:
     says(f"{name} (call)", kind, mistake)
 
 
@@ -470,9 +472,7 @@ MACHINE = {
 
 
 @pytest.mark.parametrize("name", MACHINE)
-def test_a_compiler(
-    name: str, says: Callable[..., HyadError], fresh: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_compiler(name: str, says: Callable[..., HyadError], fresh: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("HYAD_CC", script(tmp_path, MACHINE[name]))
     says(name, CompileError, lambda: double()(1.0))
     assert not list(fresh.glob("build-*")) and not list(fresh.glob("*.so"))
@@ -666,17 +666,19 @@ def test_broken_texts(seed: int) -> None:
 
 
 REALS, INTS, TRUTHS = [1.5, -2.0, float("nan"), 3, np.float64(2.5)], [0, 1, 2, -1, np.int64(1)], [True, False]
+LARGE = [*INTS, 3037000500]  # whose square overflows
 VECS, PAIRS = [V, W, V[:0], np.zeros(3)], [(1.0, V), (2, W)]
 CALLED = [
     ("(fn [#^ Real x #^ Real y] (* x (sin y)))", [REALS, REALS]),
     ("(fn [#^ (Vec n) u #^ (Vec m) v] (dot u v))", [VECS, VECS]),
-    ("(fn [#^ (Vec n) v #^ Int i #^ Int j] (get v (- (* i j) j)))", [VECS, [*INTS, 3037000500], [*INTS, 3037000500]]),
+    ("(fn [#^ (Vec n) v #^ Int i #^ Int j] (get v (- (* i j) j)))", [VECS, LARGE, LARGE]),
     ("(fn [#^ (Tuple Real (Vec n)) p #^ Bool b] (if b (fst p) (sum (snd p))))", [PAIRS, TRUTHS]),
     ("(fn [#^ Int n #^ Real x] (build n (fn [i] (* i x))))", [INTS, REALS]),
     ("(fn [#^ (Mat 2 m) a #^ (Vec m) v] (mat-vec a v))", [[M, M + 1.0], VECS]),
 ]
 BAD = [
-    *REALS, *INTS, *TRUTHS, *VECS, *PAIRS, M, None, "x", 2**62, -(2**63), 2**63, 10**400, V.astype("f4"), V[::-1], np.asfortranarray(M), [1.0], (),
+    *REALS, *INTS, *TRUTHS, *VECS, *PAIRS, M, None, "x", 2**62, -(2**63), 2**63, 10**400, V.astype("f4"),
+    V[::-1], np.asfortranarray(M), [1.0], (),
     (1.0,), (1.0, "x"), {"a": 1.0}, len, object(), 1j, np.array(1.0), np.zeros((2, 0)), np.zeros((0, 3)),
     np.zeros((1, 1, 1)), np.array(["a"]), np.array([None]), memoryview(V), bytearray(8), np.ma.array(V), range(3),
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from hyad.model import python_callable
 from hyad.printer import alpha_equal, print_lambda, print_program
 from hyad.reader import read_model
 
-COUNT = int(os.environ.get("HYAD_PROPERTY_PROGRAMS", "240"))
+COUNT = int(os.environ.get("HYAD_PROPERTY_PROGRAMS", "160"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
 CHUNK = 20
 PARAMS = "x y #^ (Vec n) u #^ (Vec n) v #^ (Vec 3) w #^ (Mat n 3) m"
@@ -259,7 +259,7 @@ class Programs:
     def rows(self, env: dict[str, str], d: int) -> str:
         s, r = self.distinct(env, 2)
         inner = {**env, s: "R", r: "W"}
-        body = self.pick(f"(+ {s} {self.real(inner, d)})", f"(sin (+ {s} (dot {r} {self.vector('W', env, d)})))")
+        body = self.pick(f"(+ {s} {self.real(inner, d)})", f"(sin (+ {s} (dot {r} {self.vector('W', inner, d)})))")
         return f"(fold (fn [{s} {r}] {body}) {self.real(env, d - 1)} {self.matrix(env, d)})"
 
     def closure(self, env: dict[str, str], d: int) -> str:
