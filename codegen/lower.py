@@ -289,6 +289,8 @@ class Sizes:
                 value = self._add(args[0], args[1], -1) if table is self.exact else args[0]
                 if table is self.bound and not self._known_positive(op.args[1]):
                     continue
+            elif op.name == "%" and table is self.bound and isinstance(op.args[1], Const) and op.args[1].value > 0:
+                value = {(): op.args[1].value - 1} if op.args[1].value > 1 else {}
             elif op.name == "max" and table is self.bound:
                 value = self._add(args[0], args[1])
             elif op.name == "//" and isinstance(op.args[1], Const) and op.args[1].value > 0:

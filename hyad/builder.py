@@ -734,7 +734,11 @@ class Builder:
                 kept = [k for k in range(len(then[1])) if k not in same]
                 regions = [(scope, [results[k] for k in kept]) for scope, results in (then, orelse)]
                 checked = any(type(b.op) is Check or has_checks(Block((b,), ())) for s, _ in regions for b in s.binds)
-                out = iter(self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given) if kept or checked else ())
+                out = iter(
+                    self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given)
+                    if kept or checked
+                    else ()
+                )
                 return tuple(then[1][k] if k in same else next(out) for k in range(len(then[1])))
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         return self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
@@ -784,7 +788,15 @@ class Builder:
             block = Block(block.binds, (*(block.results[k] for k in kept), *block.results[len(accs) :]))
             all_names = [*names, *[""] * (len(accs) + len(stacked) - len(names))]
             names = [all_names[k] or "t" for k in (*kept, *range(len(accs), len(all_names)))]
-            out = list(self.finish(count, index, [inits[k] for k in kept], [accs[k] for k in kept], block, scope, names, given)) if block.results or has_checks(block) else []
+            out = (
+                list(
+                    self.finish(
+                        count, index, [inits[k] for k in kept], [accs[k] for k in kept], block, scope, names, given
+                    )
+                )
+                if block.results or has_checks(block)
+                else []
+            )
             for k in same:
                 out.insert(k, inits[k])
             return tuple(out)

@@ -185,8 +185,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Check:
-    """Fails with ``message`` unless the relation ``"=="``, ``"<"`` or ``"<="`` holds between two ``Int`` atoms (``"in"``: 0 <= a < b).
-    Binds nothing."""
+    """Fails with ``message`` unless the relation ``"=="``, ``"<"`` or ``"<="`` holds between two ``Int`` atoms
+    (``"in"``: 0 <= a < b). Binds nothing."""
 
     relation: str
     a: Atom

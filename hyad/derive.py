@@ -172,7 +172,7 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
         at = [k for k in at if k in positions(sp, derived, half)]
     traced = trace(sp, derived, points, at)
     if isinstance(traced, Pointwise):
-        return traced
+        return Pointwise(derived, tuple(args))
     tangents: dict[Var, dict[int, Atom]] = {}
     for k, ps in zip(at, traced.params):
         atoms = [sp.reals(a) for a in flatten(moves[k], span)[0]]

@@ -127,9 +127,7 @@ class Fuse(Rebuild):
         """Whether the readings stand in the body itself, where they share one copy, not in its branches."""
         wanted = set(vars)
         here = sum(
-            1
-            for b in consumer.body.binds
-            if type(b.op) is Prim and b.op.name == "get" and b.op.args[0] in wanted
+            1 for b in consumer.body.binds if type(b.op) is Prim and b.op.name == "get" and b.op.args[0] in wanted
         )
         return here > 0
 
@@ -267,7 +265,9 @@ class OneHot(Rebuild):
         self.define(bind, accs)
         return True
 
-    def trial(self, op: Loop, index: Var, count: Atom, inits: Sequence[Atom], assumed: dict) -> tuple[list[Bind], tuple[Atom, ...], tuple[Var, ...]]:
+    def trial(
+        self, op: Loop, index: Var, count: Atom, inits: Sequence[Atom], assumed: dict
+    ) -> tuple[list[Bind], tuple[Atom, ...], tuple[Var, ...]]:
         """Build the body where nobody keeps it."""
         from .builder import Scope
 
@@ -610,7 +610,9 @@ class Assign:
             return None
         if sum(a is acc for b in body for x in [b, *inner_binds(b)] for a in atoms_of(x.op)) != 1:
             return None
-        if any(r is acc for b in body for x in [b, *inner_binds(b)] for block in blocks_of(x.op) for r in block.results):
+        if any(
+            r is acc for b in body for x in [b, *inner_binds(b)] for block in blocks_of(x.op) for r in block.results
+        ):
             return None
         dim = acc.type.dims[0]
         if not same_count(dim, op.count):

@@ -252,7 +252,9 @@ class Model:
         """The program that is printed as code."""
         return deep(optimise, self.program(specs))
 
-    def compile_for(self, specs: Sequence[Spec], target: str = "c", dtype: str = "f64", flags: str = "exact") -> Callable[..., Any]:
+    def compile_for(
+        self, specs: Sequence[Spec], target: str = "c", dtype: str = "f64", flags: str = "exact"
+    ) -> Callable[..., Any]:
         """A callable for one signature, with what it was made from as attributes: ``program``, ``cfunction``,
         ``source``, ``header``, ``address``, ``target``.
 
@@ -596,10 +598,16 @@ def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | No
     9.0
     """
     if not isinstance(src, str):
-        raise ReadError(f"hyad.model takes the text of a model, not {type(src).__name__}", None, 'hyad.model("(fn [x] ...)")')
+        raise ReadError(
+            f"hyad.model takes the text of a model, not {type(src).__name__}", None, 'hyad.model("(fn [x] ...)")'
+        )
     if namespace is None:
         caller = sys._getframe(2)  # type: ignore[union-attr]  # past `border`
-        namespace = {**caller.f_globals, **caller.f_locals} if caller and caller.f_locals is not caller.f_globals else caller.f_globals  # type: ignore[union-attr]
+        namespace = (
+            {**caller.f_globals, **caller.f_locals}
+            if caller and caller.f_locals is not caller.f_globals
+            else caller.f_globals
+        )  # type: ignore[union-attr]
     source = Source(src, filename)
     f = read_model(src, source)
     return Model(Closure(f, None, Scope(namespace)), f.name or "f", f.span, f.doc, src.strip())

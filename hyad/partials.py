@@ -31,7 +31,9 @@ class Partials:
         """The partial by parameter ``k``, or its numerator where there is a common denominator."""
         if k not in self.made:
             form = parse_partial(self.row.partials[k])
-            self.made[k] = build_partial(self.builder, form if self.denominator is None else numerator(form), self.names)
+            self.made[k] = build_partial(
+                self.builder, form if self.denominator is None else numerator(form), self.names
+            )
         return self.made[k]
 
     def product(self, y_bar: Atom, k: int, hint: str | None = None) -> Atom:
@@ -41,7 +43,9 @@ class Partials:
             y_bar = self.quotient
         b, partial = self.builder, self[k]
         op = b.definitions.get(partial) if type(partial) is Var and not partial.given else None
-        if op is not None and op.name == "*" and type(op.args[0]) is Const:  # (* c x): scale last, and c x is needed once
+        if (
+            op is not None and op.name == "*" and type(op.args[0]) is Const
+        ):  # (* c x): scale last, and c x is needed once
             return b.prim("*", op.args[0], b.prim("*", y_bar, op.args[1]), hint=hint)
         return b.prim("*", y_bar, partial, hint=hint)
 

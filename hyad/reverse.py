@@ -364,7 +364,6 @@ class Reverse(Rebuild):
 
         return back
 
-
     def common_factor(self, bind: Bind, width: int) -> tuple[Atom, int, Atom] | None:
         """Where factors are kept and one result alone of a loop has an adjoint: its factor, which result it is, and
         the adjoint without the factor."""

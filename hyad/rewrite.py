@@ -70,7 +70,7 @@ def rewrite(
 
 @cache
 def compiled() -> dict[str, tuple[int, Any]]:
-    """For each head its arity and its matcher ``(builder, definitions, like, hint, given, operand ...) -> Atom | None``."""
+    """For each head its arity and matcher ``(builder, definitions, like, hint, given, operand ...) -> Atom | None``."""
     scope: dict[str, Any] = {"Const": Const, "Var": Var, **{f"is_{k}": g for k, g in _GUARDS.items()}}
     made = {}
     for k, (head, rows) in enumerate(rules().items()):
@@ -81,7 +81,8 @@ def compiled() -> dict[str, tuple[int, Any]]:
             tests = _Tests(scope)
             for p, operand in zip(rule.pattern.value[1:], operands):
                 tests.match(p, operand)
-            lines += tests.lines(f"return {tests.template(rule.template, ', hint=hint, given=given')}")
+            template = tests.template(rule.template, ", hint=hint, given=given")
+            lines += tests.lines(f"return {template}")
         lines.append("    return None")
         exec("\n".join(lines), scope)
         made[head] = (arity, scope[f"rewrite_{k}"])
@@ -124,7 +125,9 @@ class _Tests:
             op = f"o{self.count}"
             self.steps.append(("if", f"type({operand}) is Var"))
             self.steps.append(("let", f"{op} = defs.get({operand})"))
-            self.steps.append(("if", f"{op} is not None and {op}.name == {head.value!r} and len({op}.args) == {len(parts)}"))
+            self.steps.append(
+                ("if", f"{op} is not None and {op}.name == {head.value!r} and len({op}.args) == {len(parts)}")
+            )
             for j, p in enumerate(parts):
                 self.match(p, f"{op}.args[{j}]")
 

@@ -5,8 +5,8 @@
 ;; operand that nobody named, (soft 0) one that differentiation itself introduced. A template builds
 ;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
 ;;
-;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, up to the sign of a
-;; zero where the pattern holds a soft zero. What does not (x*0 => 0, x/x => 1) fires on soft operands alone.
+;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, subnormal numbers aside,
+;; up to the sign of a zero where the pattern holds a soft zero. What does not (x*0 => 0, x/x => 1) fires on soft operands alone.
 
 ;; ones and zeros
 (mul-one-left         (* 1 x)                   => x)

@@ -385,8 +385,9 @@ class Specialiser:
             raise ModelTypeError(arity_text(f.name, len(f.params), len(args)), call_span, hint, notes)
         depth = self.active.get(f, 0)
         if depth >= RECURSION_LIMIT:
+            who = f"`{f.name}`" if f.name else "this function"
             raise HyadError(
-                f"{f'`{f.name}`' if f.name else 'this function'} calls itself without an end that is known when it is compiled",
+                f"{who} calls itself without an end that is known when it is compiled",
                 call_span,
                 "write a loop with ifold; recursion on run-time values is not in this version",
             )

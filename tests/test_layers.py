@@ -22,9 +22,9 @@ LAYERS: list[set[str]] = [
         "layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "activity derive forward loops optimise partials reverse scalars simplify sink specialise",
+        "activity derive forward latex loops optimise partials reverse scalars simplify sink specialise",
         "codegen",
-        "checking emit gpu model runtime stages",
+        "checking emit gpu memo model runtime stages",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",
