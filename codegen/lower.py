@@ -246,6 +246,7 @@ class Sizes:
         self.bound: dict[Var, Size] = {}
         self.dims = set(program.dims)
         self.indices: set[Var] = set()  # of loops: never negative
+        self.linear: dict[Var, Size] = {}  # values in which loop indices stand for themselves
         for v in (*program.dims, *program.params):
             if v.type == INT:
                 self.order[v] = len(self.order)
@@ -301,6 +302,52 @@ class Sizes:
                 value = self._symbol(Extreme(op.name, *map(self._ordered, args)))
             if value is not None and len(value) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in value):
                 table[var] = value
+        if op.name in ("+", "-", "*") and len(op.args) == 2:
+            a, b = (self.in_indices(x) for x in op.args)
+            if a is not None and b is not None:
+                made = self._multiply(a, b) if op.name == "*" else self._add(a, b, 1 if op.name == "+" else -1)
+                if len(made) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in made):
+                    self.linear[var] = made
+                    high = self.highest(made)
+                    if high is not None and var not in self.exact:
+                        self.bound[var] = high
+
+    def in_indices(self, a: Atom) -> Size | None:
+        """An integer as a polynomial in sizes and loop indices."""
+        if isinstance(a, Const):
+            return {(): int(a.value)} if a.value else {}
+        if a in self.indices:
+            self.order.setdefault(a, len(self.order))
+            return {(a,): 1}
+        return self.linear.get(a) or self.exact.get(a)
+
+    def highest(self, size: Size) -> Size | None:
+        """An upper bound of such a polynomial: an index is at most its count where it adds, and nothing where it
+        takes away; None where an Int parameter, whose sign is not known, takes away."""
+        total: Size = {}
+        for symbols, c in size.items():
+            if c < 0:
+                if not all(s in self.indices or s in self.dims for s in symbols):
+                    return None
+                if not symbols:
+                    total = self._add(total, {(): c})
+                continue
+            term: Size = {(): c}
+            for s in symbols:
+                factor = self.bound.get(s) if s in self.indices else {(s,): 1}
+                if factor is None:
+                    return None
+                term = self._multiply(term, factor)
+            total = self._add(total, term)
+        if total.get((), 0) < 0:  # a bound has no negative term
+            total = {k: c for k, c in total.items() if k}
+        return total
+
+    def either(self, var: Var, a: Atom, b: Atom) -> None:
+        """Note an Int that is one of two."""
+        sizes = [self.atom(x, self.bound) for x in (a, b)]
+        if None not in sizes and var.type == INT:
+            self.bound[var] = {k: max(s.get(k, 0) for s in sizes) for k in {**sizes[0], **sizes[1]}}
 
     def _ordered(self, size: Size) -> tuple[tuple[tuple[Any, ...], int], ...]:
         return tuple(sorted(size.items(), key=lambda t: [self.order[s] for s in t[0]]))
@@ -605,6 +652,8 @@ class _Planner:
             starts.append(self.time + 3)
             self.block(branch)
         end = self.time
+        for var, a, b in zip(bind.vars, op.then.results, op.orelse.results):
+            plan.sizes.either(var, a, b)
         arrays = [k for k, v in enumerate(bind.vars) if isinstance(v.type, Arr)]
         branches = (op.then, op.orelse)
         for branch in branches:
@@ -778,7 +827,7 @@ class _Planner:
                 return
             if size is None:
                 raise CompileError(
-                    "the size of this array is not known before the call, so there is no room for it",
+                    "the size of this array, or the count of this loop whose derivative remembers it, is only known at run time",
                     self.spans[buffer],
                     "make its size a number, a dim of an argument, or an Int argument, or an expression of those",
                 )

@@ -47,6 +47,7 @@ class Trace:
     params: list[list[Var]]
     actuals: list[list[Atom]]
     trees: list[Tree]
+    fixed: list[list[Atom | None]]  # for each leaf: the truth value that it is, None for one to differentiate by
     out: Tree
 
     @property
@@ -117,6 +118,7 @@ def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence
     params: list[list[Var]] = []
     actuals: list[list[Atom]] = []
     trees: list[Tree] = []
+    fixed: list[list[Atom | None]] = []
     for k in at:
         if isinstance(args[k], FUNCTIONS):
             raise DerivativeError(
@@ -130,6 +132,7 @@ def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence
         params.append([v for v in variables if elem(v) == REAL])
         actuals.append([a for a in atoms if elem(a) == REAL])
         trees.append(tree)
+        fixed.append([a if elem(a) == BOOL else None for a in atoms])
         if not params[-1]:
             raise DerivativeError(f"`{name}`: there is nothing to differentiate by in {describe(args[k])}", span)
     with b.region() as scope:
@@ -142,7 +145,7 @@ def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence
     if not b.plain:
         block = sink_block(unroll_block(b, block))
     b.span = span
-    return Trace(block, params, actuals, trees, out)
+    return Trace(block, params, actuals, trees, fixed, out)
 
 
 def elem(atom: Atom) -> Scalar:
@@ -150,10 +153,12 @@ def elem(atom: Atom) -> Scalar:
     return t.elem if isinstance(t, Arr) else t
 
 
-def mirror(trees: Sequence[Tree], atoms: Sequence[Atom]) -> Value:
-    """Adjoints in the structure of the arguments: one argument's, or a tuple for several."""
+def mirror(traced: Trace, atoms: Sequence[Atom]) -> Value:
+    """Adjoints in the structure of the arguments: one argument's, or a tuple for several. Truth values stay."""
     it = iter(atoms)
-    parts = [unflatten(t, it) for t in trees]
+    parts = []
+    for tree, fixed in zip(traced.trees, traced.fixed):
+        parts.append(unflatten(tree, iter([next(it) if x is None else x for x in fixed])))
     return parts[0] if len(parts) == 1 else TupleValue(tuple(parts))
 
 
@@ -194,7 +199,7 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     same_shapes(sp, traced.block.results, cts, "the cotangent must have the shape of the result")
     _, bars = vjp(b, traced.block, traced.here, lambda results: cts, traced.wrt)
     b.span = span
-    return mirror(traced.trees, bars)
+    return mirror(traced, bars)
 
 
 def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], message: str) -> None:
@@ -252,7 +257,7 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
         )
     results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor)
     b.span = span
-    grads = mirror(traced.trees, bars)
+    grads = mirror(traced, bars)
     return TupleValue((results[0], grads)) if with_value else grads
 
 
@@ -291,7 +296,7 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
         results, blocks = reverse_loops(sp, traced)
     b.span = span
     count = len(traced.wrt)
-    rows = [mirror(traced.trees, blocks[k * count : (k + 1) * count]) for k in range(len(results))]
+    rows = [mirror(traced, blocks[k * count : (k + 1) * count]) for k in range(len(results))]
     made = unflatten(traced.out, iter(rows)) if traced.out != LEAF else rows[0]
     if derived.operator == "value-and-deriv":
         return TupleValue((unflatten(traced.out, iter(results)), made))

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .builder import ONE, Affine, Builder, Rebuild, affine_add, affine_key, defined_in, has_checks, negated, type_of
+from .builder import (
+    ONE,
+    Affine,
+    Builder,
+    Rebuild,
+    affine_add,
+    affine_key,
+    defined_in,
+    has_checks,
+    is_zero,
+    negated,
+    type_of,
+)
 from .core import (
     INT,
     REAL,
@@ -243,7 +255,7 @@ class OneHot(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        if type(op) is Loop and op.accs and len(op.body.results) == len(op.accs) and self.normalise(op, bind):
+        if type(op) is Loop and self.normalise(op, bind):
             return
         self.copy(bind)
 
@@ -256,13 +268,13 @@ class OneHot(Rebuild):
             return False
         if not self.idle(op, index, count, inits, solutions):
             return False
-        accs = list(inits)
-        for equation, value in solutions:
+        state = [*inits, *(b.zeros(self.type(v.type), v.name) for v in bind.vars[len(inits) :])]
+        for _, value in solutions:
             at = b.affine_value(value)
             runs = b.prim("and", b.prim("<=", Const(0, INT), at), b.prim("<", at, count))
-            accs = self.once(op, bind, at, runs, accs)
+            state = self.once(op, bind, at, runs, state)
             b.span = bind.span
-        self.define(bind, accs)
+        self.define(bind, state)
         return True
 
     def trial(
@@ -319,24 +331,29 @@ class OneHot(Rebuild):
         """Whether the body changes nothing where none of the tests holds."""
         assumed = {affine_key(equation): False for equation, _ in solutions}
         _, results, accs = self.trial(op, index, count, inits, assumed)
-        return all(r is a for r, a in zip(results, accs))
+        width = len(accs)
+        return all(r is a for r, a in zip(results, accs)) and all(map(is_zero, results[width:]))
 
-    def once(self, op: Loop, bind: Bind, at: Atom, runs: Atom, accs: list[Atom]) -> list[Atom]:
+    def once(self, op: Loop, bind: Bind, at: Atom, runs: Atom, state: list[Atom]) -> list[Atom]:
+        """One iteration, where it is one of the loop's: ``state`` holds accumulators, then stacked arrays."""
         b = self.b
         if type(runs) is Const:
-            return self.iteration(op, at, accs) if runs.value else accs
+            return self.iteration(op, at, state) if runs.value else state
         with b.region() as scope:
             scope.facts.extend(b.facts_of(runs, True))
-            results = self.iteration(op, at, accs)
+            results = self.iteration(op, at, state)
         with b.region() as otherwise:
             pass
         names = [v.name for v in bind.vars]
-        return list(b.if_(runs, (scope, results), (otherwise, accs), names))
+        return list(b.if_(runs, (scope, results), (otherwise, state), names))
 
-    def iteration(self, op: Loop, at: Atom, accs: Sequence[Atom]) -> list[Atom]:
+    def iteration(self, op: Loop, at: Atom, state: Sequence[Atom]) -> list[Atom]:
+        width = len(op.accs)
         self.here[op.index] = at
-        self.here.update(zip(op.accs, accs))
-        return list(self.block(op.body))
+        self.here.update(zip(op.accs, state))
+        results = self.block(op.body)
+        stacked = [self.b.update(a, [at], x, a.name) for a, x in zip(state[width:], results[width:])]
+        return [*results[:width], *stacked]
 
 
 # ---------------------------------------------------------------------------------- fission, expansion

@@ -267,7 +267,7 @@ class Model:
             except CompileError as error:
                 if type(error).__name__ != "NoCompiler" or self._options.get("target") == "c":
                     raise
-                warnings.warn(f"{error.message}: {self.name} runs as plain Python", stacklevel=5)
+                note(f"{error.message}: {self.name} runs as plain Python")
         return self._load_python(program)
 
     def _load_c(self, program: Program, dtype: str, flags: str) -> Callable[..., Any]:
@@ -311,6 +311,14 @@ class Model:
         found = partial(python_callable(program, refuse))
         found.__dict__.update(program=program, target="python", dtype="f64")
         return found
+
+
+def note(message: str) -> None:
+    """A warning at the user's line: the innermost that is not hyad's."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "hyad":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def python_callable(program: Program, refuse: Callable[..., Any] | None = None) -> Callable[..., Any]:

@@ -56,11 +56,30 @@ class Unroll(Rebuild):
         if type(op) is Loop and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
             cost = count * expanded_size(op.body)
-            if 0 < count <= UNROLL_COUNT and cost <= min(UNROLL, self.budget) and by_element(op):
+            if 0 < count <= UNROLL_COUNT and cost <= min(UNROLL, self.budget) and self.by_element(op):
                 self.budget -= cost
                 self.write_out(op, bind, count)
                 return
         self.copy(bind)
+
+    def by_element(self, op: Loop) -> bool:
+        """Whether writing a loop out makes single values of array elements: it stacks what it computes, or subscripts
+        an argument or an array of known elements by its index. A loop that only counts stays a loop (and so do the
+        loops of its derivative, which remember accumulators), so that the code does not grow with the count."""
+        if any(r not in op.accs for r in op.body.results[len(op.accs) :]):
+            return True
+        moving: set[Atom] = {op.index}
+        for bind in all_binds(op.body):
+            inner = bind.op
+            if type(inner) is Prim:
+                if inner.name in ("get", "update", "add-at") and any(a in moving for a in inner.args):
+                    base = self.atom(inner.args[0])
+                    made_here = any(base in scope.vars for scope in self.b.scopes)
+                    if not made_here or base in self.b.definitions:
+                        return True
+                if any(a in moving for a in inner.args):
+                    moving.update(bind.vars)
+        return False
 
     def write_out(self, op: Loop, bind: Bind, count: int) -> None:
         width = len(op.accs)
@@ -76,21 +95,6 @@ class Unroll(Rebuild):
         self.b.span = bind.span
         outs = [self.b.array(column, v.name, v.given) for column, v in zip(stacked, bind.vars[width:])]
         self.define(bind, [*accs, *outs])
-
-
-def by_element(op: Loop) -> bool:
-    """Whether writing a loop out makes single values of array elements: it stacks, or subscripts by its index. A loop
-    that only counts stays a loop, so that the code does not grow with the count."""
-    if len(op.body.results) > len(op.accs):
-        return True
-    moving: set[Atom] = {op.index}
-    for bind in all_binds(op.body):
-        if type(bind.op) is Prim:
-            if bind.op.name in ("get", "update", "add-at") and any(a in moving for a in bind.op.args):
-                return True
-            if any(a in moving for a in bind.op.args):
-                moving.update(bind.vars)
-    return False
 
 
 def expanded_size(block: Block) -> int:

@@ -98,7 +98,7 @@ class _Tests:
         self.letters: dict[str, str] = {}
         self.count = 0
 
-    def match(self, pattern: Form, operand: str) -> None:
+    def match(self, pattern: Form, operand: str, soft: bool = False) -> None:
         if pattern.kind == "sym":
             name = pattern.value
             if name in self.letters:
@@ -110,7 +110,7 @@ class _Tests:
                 self.steps.append(("if", f"type({operand}) is Const and is_{name}({operand}.value)"))
         elif pattern.kind == "num":
             number = f"{operand}.value == {pattern.value!r} and type({operand}.value) is not bool"
-            if pattern.value == 0:
+            if pattern.value == 0 and not soft:
                 number += f" and str({operand}.value)[0] != '-'"  # -0.0 is another number
             self.steps.append(("if", f"type({operand}) is Const and {number}"))
         elif pattern.value[0].value == "temp":
@@ -118,7 +118,7 @@ class _Tests:
             self.match(pattern.value[1], operand)
         elif pattern.value[0].value == "soft":
             self.steps.append(("if", f"type({operand}) is Const and {operand}.soft"))
-            self.match(pattern.value[1], operand)
+            self.match(pattern.value[1], operand, soft=True)
         else:
             head, *parts = pattern.value
             self.count += 1

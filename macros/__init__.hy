@@ -128,14 +128,16 @@ column, so that every later error underlines the user's own form.
 
 ;; ----------------------------------------------------------------- models
 
-(defmacro defmodel [_hy_compiler name #* rest]
+(defmacro defmodel [_hy_compiler #* rest]
   "Define a model.
 
       (defmodel ring [r R] \"its area\" (* 3.14 (- (* R R) (* r r))))
       (defmodel energy [#^ (Vec n) v] (fold + 0.0 (map square v)))
 
   Annotations are optional. A model sees other models and the numbers, arrays
-  and tuples of the module and function that it stands in."
+  and tuples of the module and function that it stands in. `(defmodel :fast-math
+  f [x] ..)` lets rules apply that may lose a NaN or an infinity, as 0*x => 0."
+  (setv name (next (gfor r rest :if (isinstance r hy.models.Symbol) r) 'f))
   `(setv ~name ~(model-call _hy_compiler "defmodel" _hy_compiler.this)))
 
 (defmacro model [_hy_compiler #* rest]

@@ -6,7 +6,7 @@
 (defmodel slide [p d v] "the point at a distance d from p along v"
   (map (fn [a b] (+ a (* d b))) p v))
 
-(defmodel fk [#^ (Vec 6) q]
+(defmodel :fast-math fk [#^ (Vec 6) q]
   "The tool's rotation, row by row, and its position, from the six joint angles."
   (let [c1 (cos (get q 0))  s1 (sin (get q 0))
         c2 (cos (get q 1))  s2 (sin (get q 1))
