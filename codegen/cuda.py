@@ -188,7 +188,7 @@ class CudaPrinter(CPrinter):
         sizes = " ".join(str(d) for p in (*fn.params, *fn.results) for d in p.dims)
         words = set(re.findall(r"[A-Za-z_]\w*", sizes))
         return tuple(
-            CudaParam(p.name, p.elem, p.dims, k not in self.shared and p.name not in words)
+            CudaParam(p.name, p.elem, p.dims, batched=k not in self.shared and p.name not in words)
             for k, p in enumerate(fn.params)
         )
 

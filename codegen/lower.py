@@ -827,7 +827,7 @@ class _Planner:
                 return
             if size is None:
                 raise CompileError(
-                    "the size of this array, or the count of this loop whose derivative remembers it, is only known at run time",
+                    "the size of this array, or the count of the loop that it remembers, is not known before the call",
                     self.spans[buffer],
                     "make its size a number, a dim of an argument, or an Int argument, or an expression of those",
                 )

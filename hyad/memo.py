@@ -62,16 +62,15 @@ def path_of(value: Any, specs: Sequence[Any], options: dict[str, Any]) -> str | 
 @cache
 def own_state() -> tuple:
     """What distinguishes this state of hyad from any other."""
-    from . import __path__
+    from hyad.codegen import build
 
     found = []
-    for folder in (__path__[0], *(os.path.join(p, "codegen") for p in __path__)):
-        if os.path.isdir(folder):
-            with os.scandir(folder) as files:
-                for f in files:
-                    if f.name.endswith((".py", ".hy", ".h")):
-                        status = f.stat()
-                        found.append((f.name, status.st_mtime_ns, status.st_size))
+    for module in (__file__, build.__file__):
+        with os.scandir(os.path.dirname(os.path.abspath(module))) as files:
+            for f in files:
+                if f.name.endswith((".py", ".hy", ".h")):
+                    status = f.stat()
+                    found.append((f.name, status.st_mtime_ns, status.st_size))
     return tuple(sorted(found))
 
 

@@ -20,7 +20,7 @@ VERSION = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(),
 
 MODEL = """\
 (require hyad.macros [defmodel])
-(defmodel area "of a ring" [r R] (* 3.0 (- (* R R) (* r r))))
+(defmodel area [r R] "of a ring" (* 3.0 (- (* R R) (* r r))))
 """
 PROGRAM = """\
 import math, hyad
