@@ -379,7 +379,7 @@ class CPrinter:
     def result_params(self) -> tuple[CParam, ...]:
         out = []
         body = self.program.body
-        labels = list(_labels(self.program.out))
+        labels = list(self.program.names or _labels(self.program.out))
         for k, r in enumerate(body.results):
             t = type_of(r)
             wanted = "out" if len(body.results) == 1 else f"out{k}"

@@ -38,6 +38,7 @@ from .model import (  # noqa: E402
     jacobian,
     jvp,
     load,
+    low_level_callable,
     model,
     value_and_grad,
     vjp,
@@ -47,7 +48,7 @@ from .stages import show, stages  # noqa: E402
 __all__ = [
     "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "ReadError",
     "UnboundError", "check_grad", "compile", "define", "defprim", "emit", "grad", "hessian", "hvp", "jacobian", "jvp",
-    "load", "model", "show", "stages", "value_and_grad", "vjp",
+    "load", "low_level_callable", "model", "show", "stages", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 

@@ -254,6 +254,7 @@ class Program:
     out: Tree
     span: Span | None = None
     doc: str | None = None
+    names: tuple[str, ...] = ()  # of the results, where they have some: the adjoints of a gradient
 
 
 def leaves(tree: Tree) -> int:

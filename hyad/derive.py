@@ -15,6 +15,7 @@ from .builder import ONE, ZERO, integer, is_zero, type_of
 from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Block, Const, Scalar, Tree, Var
 from .errors import DerivativeError, ModelTypeError
 from .forward import jvp
+from .names import adjoint
 from .optimise import unroll_block
 from .primitives import Primitive
 from .reverse import vjp
@@ -257,6 +258,7 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
         )
     results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor)
     b.span = span
+    sp.result_names = ("value",) * with_value + tuple(adjoint(v.name) for v in traced.wrt)
     grads = mirror(traced, bars)
     return TupleValue((results[0], grads)) if with_value else grads
 

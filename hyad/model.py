@@ -38,7 +38,7 @@ from .errors import (
 from .forms import Form, read_forms, unparse
 from .optimise import optimise
 from .reader import deep, form_to_lambda, read_model
-from .specialise import Specialiser, parameters, specialise
+from .specialise import Specialiser, parameters
 from .values import Closure, Derived, Function, nothing
 
 if TYPE_CHECKING:
@@ -108,10 +108,6 @@ def signature_key(spec: Spec) -> Any:
     if isinstance(spec, Node):
         return ("node", tuple(map(signature_key, spec.items)), spec.keys, spec.make)
     return spec
-
-
-def same_shape_key(spec: Spec) -> bool:
-    return isinstance(spec, Arr)
 
 
 # ---------------------------------------------------------------------------------------------- models
@@ -825,5 +821,14 @@ def compile(
     return found
 
 
-def use_specialise(function: Function, specs: Sequence[Spec], name: str) -> Program:
-    return specialise(function, specs, name)
+@border
+def low_level_callable(f: Any, signature: str | None = None) -> Any:
+    """A ``scipy.LowLevelCallable`` of a model of reals, or of one vector of reals, that gives a real: what
+    ``scipy.integrate.quad`` and ``nquad`` call without Python. ``signature`` picks one of SciPy's C signatures.
+
+    Raises ``ModelTypeError`` where the model cannot be called so.
+    """
+    from hyad.codegen import build
+
+    compiled = f if hasattr(f, "entry") else compile(f)
+    return build.low_level_callable(compiled.entry, signature)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .builder import Builder, Rebuild, type_of
+from .builder import Builder, Rebuild
 from .check import check_after
 from .core import (
-    Arr,
     Atom,
     Bind,
     Block,
@@ -26,6 +25,7 @@ from .core import (
     atoms_of,
     blocks_of,
     size,
+    type_atoms,
 )
 from .dead import dead_code
 from .loops import Expand, Fission, Fuse, OneHot, assign, divide, fuse_siblings
@@ -207,11 +207,6 @@ def uses(block: Block) -> dict[Var, int]:
         for bind in b.binds:
             use(atoms_of(bind.op))
             for v in bind.vars:
-                if isinstance(v.type, Arr):
-                    use(v.type.dims)
+                use(type_atoms(v.type))
             stack.extend(blocks_of(bind.op))
     return counts
-
-
-def result_types(program: Program) -> list:
-    return [type_of(r) for r in program.body.results]

@@ -188,6 +188,7 @@ class Specialiser:
         self.globals_read: set[str] = set()
         self.namespaces: set[int] = set()  # the modules that they were looked up in
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
+        self.result_names: tuple[str, ...] = ()  # of the gradient taken last
         self.fast = False  # whether constants are soft: inside a :fast-math model
         self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
 
@@ -210,9 +211,11 @@ class Specialiser:
         self.b.span = span
         result = self.call(function, args, (None,) * len(args), None)
         atoms, out = flatten(result, span)
-        body = Block(self.b.block(), tuple(self.typed(a) for a in atoms))
-        used = [d for d in self.dims.values()]
-        return Program(name, tuple(self.params), tuple(used), body, tuple(ins), out, span, doc)
+        body = Block(self.b.block(), tuple(atoms))
+        gradient = isinstance(function, Derived) and function.operator in ("grad", "value-and-grad")
+        names = self.result_names if gradient and len(self.result_names) == len(atoms) else ()
+        dims = tuple(self.dims.values())
+        return Program(name, tuple(self.params), dims, body, tuple(ins), out, span, doc, names)
 
     def parameter(self, spec: Spec, name: str, span: Span | None) -> Value:
         """Fresh parameters for one argument."""
@@ -238,9 +241,6 @@ class Specialiser:
             self.dims[d] = Var(d, INT, None, True)
             self.b.sizes.add(self.dims[d])
         return self.dims[d]
-
-    def typed(self, atom: Atom) -> Atom:
-        return atom
 
     # -------------------------------------------------------------------------------------- regions
 

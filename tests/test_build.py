@@ -1085,3 +1085,15 @@ def test_exit_while_compiling(fresh, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "4.0\n", "")
     assert left_over(fresh) == []
+
+
+def test_a_model_integrates_without_python() -> None:
+    import hyad
+
+    integrate = pytest.importorskip("scipy.integrate")
+    bell = hyad.model("(fn [x] (exp (- (* x x))))")
+    assert integrate.quad(hyad.low_level_callable(bell), 0, 1)[0] == pytest.approx(0.7468241328124270, abs=1e-12)
+    slope = hyad.low_level_callable(hyad.compile(hyad.grad(bell)))
+    assert integrate.quad(slope, 0, 1)[0] == pytest.approx(bell(1.0) - bell(0.0), abs=1e-12)
+    with pytest.raises(hyad.ModelTypeError):
+        hyad.low_level_callable("(fn [#^ (Mat 2 2) m] (get m 0 0))")
