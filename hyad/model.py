@@ -191,8 +191,21 @@ class Model:
         if found is None:
             found = self._compiled[key] = self._remembered(specs)
             self._last = tuple(specs)
-        self._call = found
+        self._enter(found)
         return found(*args, **kwargs)
+
+    def _enter(self, found: Callable[..., Any]) -> None:
+        """Send calls to ``found``. CPython looks ``__call__`` up on the class and calls a builtin that it finds there
+        with no frame in between: so a model that runs as C has a class of its own, whose ``__call__`` is the C entry."""
+        self._call = found
+        entry = getattr(found, "entry", None)
+        if entry is None:
+            self.__class__ = Model
+            return
+        own = found.__dict__.get("owner")
+        if own is None:
+            own = found.__dict__["owner"] = type("Model", (Model,), {"__call__": entry, "__doc__": Model.__doc__})
+        self.__class__ = own
 
     def _remembered(self, specs: Sequence[Spec]) -> Callable[..., Any]:
         """``compile_for``, or what an earlier process made of the same text and signature (see ``memo``)."""
@@ -214,7 +227,7 @@ class Model:
     def _forget(self) -> None:
         """Drop what was compiled: a model that it calls has been defined anew."""
         self._compiled.clear()
-        self._call = self._first
+        self._enter(self._first)
 
     # ------------------------------------------------------------------------------------- compiling
 
@@ -816,7 +829,7 @@ def compile(
     specs = own.specs(args)
     found = own.compile_for(specs, target, dtype, flags)
     own._compiled[tuple(map(signature_key, specs))] = found
-    own._call = found
+    own._enter(found)
     found.model = base  # type: ignore[attr-defined]
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 import hyad
 from hyad.core import If, Loop, Prim, Program, all_binds
-from hyad.model import python_callable
+from hyad.model import python_callable, redefined
 from hyad.optimise import PIPELINE, optimise
 
 ROSENBROCK = """(fn [#^ (Vec n) x]
@@ -144,3 +144,18 @@ def test_a_second_process_derives_nothing(tmp_path, monkeypatch) -> None:
     for record in tmp_path.glob("*.model"):
         record.write_bytes(b"damaged")
     assert run("3.0")[0] == "[6.0, 12.0]"
+
+
+def test_a_compiled_model_is_called_without_a_python_frame() -> None:
+    f = hyad.model("(fn [x y] (* x y))")
+    assert f(2.0, 3.0) == 6.0
+    assert type(f).__call__ is f._call.entry and isinstance(f, hyad.Model)
+    assert (f(2, 3), f(np.ones(2), 3.0).tolist(), f(2.0, 3.0)) == (6, [3.0, 3.0], 6.0)
+    with pytest.raises(hyad.ModelTypeError):
+        f("2", 3.0)
+    scope: dict = {"g": hyad.model("(defmodel g [x] (* 2.0 x))")}
+    outer = hyad.model("(fn [x] (g x))", namespace=scope)
+    assert outer(1.0) == 2.0
+    scope["g"] = hyad.model("(defmodel g [x] (* 3.0 x))")
+    redefined("g")
+    assert outer(1.0) == 3.0
