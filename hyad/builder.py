@@ -125,13 +125,23 @@ class Builder:
 
     # ------------------------------------------------------------------------------------- emission
 
-    def emit(self, op: Any, types: Sequence[Type], names: Sequence[str] = (), given: bool = False) -> tuple[Var, ...]:
-        """Append ``op``; new variables of ``types``."""
+    def emit(
+        self,
+        op: Any,
+        types: Sequence[Type],
+        names: Sequence[str] = (),
+        given: bool = False,
+        scope: Scope | None = None,
+    ) -> tuple[Var, ...]:
+        """Append ``op`` to the open block, or to ``scope`` around it; new variables of ``types``."""
         span = self.span
-        out = tuple(
-            Var(names[i] if i < len(names) else "t", t, span, given and i < len(names)) for i, t in enumerate(types)
-        )
-        scope = self.scopes[-1]
+        if len(types) == 1:
+            out: tuple[Var, ...] = (Var(names[0], types[0], span, given) if names else Var("t", types[0], span),)
+        else:
+            out = tuple(
+                Var(names[i] if i < len(names) else "t", t, span, given and i < len(names)) for i, t in enumerate(types)
+            )
+        scope = scope or self.scopes[-1]
         scope.binds.append(Bind(out, op, span))
         scope.vars.update(out)
         return out
@@ -265,8 +275,7 @@ class Builder:
                 return found
         op = Prim(name, args)
         home = self.home(args)
-        with self.inside(home):
-            (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
+        (var,) = self.emit(op, (result,), (hint,) if hint else (), given, home)
         self.definitions[var] = op
         if key is not None:
             home.shared[key] = var
@@ -350,8 +359,7 @@ class Builder:
             return found
         op = Prim(name, args)
         home = self.home(args)
-        with self.inside(home):
-            (var,) = self.emit(op, (INT,), (hint,) if hint else (), given)
+        (var,) = self.emit(op, (INT,), (hint,) if hint else (), given, home)
         self.definitions[var] = op
         self.affines[var] = affine
         home.shared[key] = var
@@ -541,8 +549,7 @@ class Builder:
             home = self.home(args)
             if name == "get" and not self.readable(home, args):
                 home = self.scopes[-1]
-        with self.inside(home):
-            (var,) = self.emit(op, (result,), (hint,) if hint else (), given)
+        (var,) = self.emit(op, (result,), (hint,) if hint else (), given, home)
         self.definitions[var] = op
         if name not in ("update", "add-at", "undef"):  # done in place: each has its own memory
             home.shared[key] = var

@@ -24,9 +24,9 @@ from .errors import Span
 # ---------------------------------------------------------------------------------------------- types
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scalar:
-    """A type of single values: ``Real``, ``Int`` (64 bits), ``Bool`` or ``Unit``."""
+    """A type of single values: ``Real``, ``Int`` (64 bits), ``Bool`` or ``Unit``; there is one object of each."""
 
     name: str
 

@@ -196,7 +196,7 @@ class Model:
 
     def _enter(self, found: Callable[..., Any]) -> None:
         """Send calls to ``found``. CPython looks ``__call__`` up on the class and calls a builtin that it finds there
-        with no frame in between: so a model that runs as C has a class of its own, whose ``__call__`` is the C entry."""
+        with no frame in between: a model that runs as C has a class of its own, whose ``__call__`` is the C entry."""
         self._call = found
         entry = getattr(found, "entry", None)
         if entry is None:

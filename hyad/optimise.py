@@ -110,6 +110,8 @@ def expanded_size(block: Block) -> int:
 
 def unroll_block(b: Builder, block: Block) -> Block:
     """``Unroll`` for a block under construction."""
+    if not any(type(bind.op) is Loop for bind in all_binds(block)):
+        return block
     with b.region() as scope:
         results = Unroll(b).block(block)
     return b.close(scope, results)

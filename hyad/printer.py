@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .core import (
+    REAL,
     Arr,
     Atom,
     Block,
@@ -221,7 +222,7 @@ class _Printer:
             return Form("[", self.atoms(op.args))
         if op.name == "zeros":
             t = vars[0].type
-            return call("zeros-of", *([type_form(t)] if t.elem != FLOAT else []), *self.atoms(op.args))
+            return call("zeros-of", *([type_form(t)] if t.elem != REAL else []), *self.atoms(op.args))
         if op.name == "undef":
             t = vars[0].type
             return call("zeros-of", *self.atoms(t.dims)) if isinstance(t, Arr) else Form("num", ZEROS[t.name])
@@ -256,7 +257,6 @@ class _Printer:
         return Form("(", [self.atom(op.fn), *args])
 
 
-FLOAT = Scalar("Real")
 ZEROS = {"Real": 0.0, "Int": 0, "Bool": False}
 
 
@@ -273,7 +273,7 @@ def type_form(t: Type | None) -> Form | None:
     if isinstance(t, Arr):
         dims = [Form("num", d.value) if isinstance(d, Const) else sym("None") for d in t.dims]
         head = {1: "Vec", 2: "Mat"}.get(t.rank)
-        return call(head, *dims) if head and t.elem == FLOAT else call("Arr", sym(t.elem.name), *dims)
+        return call(head, *dims) if head and t.elem == REAL else call("Arr", sym(t.elem.name), *dims)
     return None
 
 
