@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .activity import activity
 from .builder import ONE, ZERO, integer, is_zero, type_of
-from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Block, Const, Scalar, Tree, Var
+from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Block, Const, Loop, Scalar, Tree, Var
+from .dead import tidy
 from .errors import DerivativeError, ModelTypeError
 from .forward import jvp
 from .names import adjoint
-from .optimise import unroll_block
+from .optimise import split_block, unroll_block
 from .primitives import Primitive
 from .reverse import vjp
 from .sink import sink_block
@@ -144,7 +146,7 @@ def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence
         atoms = [sp.reals(a) if elem(a) == INT else a for a in atoms]
     block = b.close(scope, atoms)
     if not b.plain:
-        block = sink_block(unroll_block(b, block))
+        block = sink_block(tidy(unroll_block(b, block)))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
 
@@ -293,6 +295,7 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     elif outputs is not None and outputs <= DIRECTIONS:
         results, blocks = reverse_unrolled(sp, traced)
     elif symmetric:
+        traced.block = split_block(b, traced.block)
         results, blocks = forward_loops(sp, traced)
     else:
         results, blocks = reverse_loops(sp, traced)
@@ -435,14 +438,35 @@ def forward_loops(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[
     results, _ = jvp(b, traced.block, traced.here, {})
     made: list[Atom] = []
     for p in traced.wrt:
+        gradients = scalar_gradients(b, traced, p)
         for q in range(len(traced.wrt)):
 
-            def row(indices: list[Atom], p: Var = p, q: int = q) -> Atom:
-                r, dots = jvp(b, traced.block, traced.here, {p: {0: unit_at(b, p.type, indices)}})
+            def row(indices: list[Atom], p: Var = p, q: int = q, gradients: dict = gradients) -> Atom:
+                known = {v: b.get(g, *indices) for v, g in gradients.items()}
+                r, dots = jvp(b, traced.block, traced.here, {p: {0: unit_at(b, p.type, indices)}}, known)
                 return dots[q].get(0, b.zeros(type_of(r[q])))
 
             made.append(over(b, p.type, row, []))
     return results, made
+
+
+def scalar_gradients(b: Any, traced: Trace, p: Var) -> dict[Var, Atom]:
+    """For each number that a loop of the block computes from the array ``p``, its gradient by ``p``.
+
+    Its tangent along the unit vector of an element is that element of the gradient: so one backward pass over the
+    loop serves all rows of a Hessian, where each row would run through the loop again.
+    """
+    if not isinstance(p.type, Arr):
+        return {}
+    found: dict[Var, Atom] = {}
+    active = activity(traced.block, {p: 1})
+    for k, bind in enumerate(traced.block.binds):
+        if type(bind.op) is not Loop or not bind.vars or any(v.type != REAL or v not in active for v in bind.vars):
+            continue
+        for v in bind.vars:
+            needed = tidy(Block(traced.block.binds[: k + 1], (v,)))
+            found[v] = vjp(b, needed, traced.here, lambda results: [ONE], [p])[1][0]
+    return found
 
 
 def reverse_loops(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:

@@ -19,14 +19,20 @@ from .primitives import PRIMITIVES
 
 
 def jvp(
-    b: Builder, block: Block, here: dict[Var, Atom], tangents: dict[Var, dict[int, Atom]]
+    b: Builder,
+    block: Block,
+    here: dict[Var, Atom],
+    tangents: dict[Var, dict[int, Atom]],
+    known: dict[Var, Atom] | None = None,
 ) -> tuple[tuple[Atom, ...], list[dict[int, Atom]]]:
     """Emit ``block`` and its tangents into the open scope.
 
-    ``here`` says what the block's parameters are there, ``tangents`` gives theirs by direction. Returns the results
-    and, for each, its tangents by direction (none: zero).
+    ``here`` says what the block's parameters are there, ``tangents`` gives theirs by direction; ``known`` are tangents,
+    in direction 0, of variables of the block that need not be computed again. Returns the results and, for each, its
+    tangents by direction (none: zero).
     """
     pass_ = Forward(b, tangents)
+    pass_.known = known or {}
     pass_.here.update(here)
     activity(block, pass_.active)
     results = pass_.block(block)
@@ -39,6 +45,7 @@ class Forward(Rebuild):
     def __init__(self, builder: Builder, tangents: dict[Var, dict[int, Atom]]) -> None:
         super().__init__(builder)
         self.dot = {v: dict(ts) for v, ts in tangents.items()}
+        self.known: dict[Var, Atom] = {}
         self.active = {v: sum(1 << d for d in ts) for v, ts in tangents.items()}
 
     def dots(self, a: Atom) -> dict[int, Atom]:
@@ -61,6 +68,9 @@ class Forward(Rebuild):
                 dots = self.prim_tangents(op, var)
                 if dots:
                     self.dot[var] = dots
+        elif bind.vars and all(v in self.known for v in bind.vars):
+            self.copy(bind)
+            self.take([(v, 0) for v in bind.vars], [self.known[v] for v in bind.vars])
         elif type(op) in (If, Loop) and any(self.active.get(v) for v in bind.vars):
             (self.if_tangents if type(op) is If else self.loop_tangents)(op, bind)
         else:

@@ -366,9 +366,9 @@ class Fission(Rebuild):
     ``(build m (fn [j] (loop n (fn [i] #((f i) (g i j))))))``  =>  ``a = (build n f)`` before the outer loop.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, depth: int = 0) -> None:
         super().__init__(builder)
-        self.depth = 0
+        self.depth = depth
 
     def bind(self, bind: Bind) -> None:
         op = bind.op

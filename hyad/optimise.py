@@ -27,7 +27,7 @@ from .core import (
     size,
     type_atoms,
 )
-from .dead import dead_code
+from .dead import dead_code, tidy
 from .loops import Expand, Fission, Fuse, OneHot, assign, divide, fuse_siblings
 from .sink import sink
 
@@ -115,6 +115,13 @@ def unroll_block(b: Builder, block: Block) -> Block:
     with b.region() as scope:
         results = Unroll(b).block(block)
     return b.close(scope, results)
+
+
+def split_block(b: Builder, block: Block) -> Block:
+    """``Fission`` for a block under construction, its outermost loops included."""
+    with b.region() as scope:
+        results = Fission(b, depth=1).block(block)
+    return tidy(b.close(scope, results))
 
 
 def rebuild(program: Program, make: Callable[[Builder], Rebuild]) -> Program:
