@@ -777,7 +777,9 @@ class _Stub:
         tail = ["misfit:", *release, *drop, "if (PyErr_Occurred()) return NULL;"]
         tail.append("return hyad_fallback(self, hyad_reason(hyad_wants[at], why, got, want), args, n, names);")
         if any("goto fail;" in line for line in self.lines):
-            tail += ["fail:", *release, *drop, "return NULL;"]
+            tail += ["fail:", *release, *drop, "if (!PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;"]
+            tail.append("PyErr_Clear();")
+            tail.append('return hyad_fallback(self, hyad_reason("", "out of memory", 0, 0), args, n, names);')
         if self.fn.fallible:
             tail += ["check:", *release, *drop]
             tail.append("return hyad_fallback(self, PyLong_FromLongLong(failed), args, n, names);")

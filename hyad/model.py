@@ -300,6 +300,8 @@ class Model:
 
         @border
         def fallback(reason: str | int, args: tuple, kwargs: dict) -> Any:
+            if reason == "out of memory":
+                raise MemoryError
             return self._dispatch(reason, args, kwargs, found)
 
         entry = build.load(function, ins=ins, out=out, fallback=fallback, optimise=flags)

@@ -339,8 +339,7 @@ def test_result_sizes_from_integers():
     assert f(2).tolist() == [0, 1, 2, 3, 4]
     assert f(-3)[0].endswith("must not be negative; it is -5")
     for k in (2**62, 2**61, 2**57):
-        with pytest.raises(MemoryError):
-            f(k)
+        assert f(k)[0] == "out of memory"
 
 
 def test_without_numpys_c_api(fresh, monkeypatch):
@@ -527,12 +526,11 @@ def test_workspace():
 
 
 @pytest.mark.parametrize("size", ["k*k*k", "k", "(size_t)k*8", "k*k", "k > 7 ? k*4*k : k", "(k + 1)*(k - 1)"])
-def test_workspace_overflow_is_a_memory_error(size):
+def test_a_workspace_that_overflows_is_out_of_memory(size):
     f = load(function("*y = 0;", (INT,), (P("y"),), workspace=size))
     assert f(1) == 0.0 and f(-5) == 0.0
     for k in (2**62, 2**33 * 2**28 - 1, 2**63 - 1):
-        with pytest.raises(MemoryError):
-            f(k)
+        assert f(k)[0] == "out of memory"
     assert f(2) == 0.0
 
 
