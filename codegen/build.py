@@ -76,8 +76,8 @@ def load(
     ``ins`` has one tree per Python argument, ``out`` is that of the result. Reals take floats and integers, arrays
     what offers a C-contiguous buffer of the right type; nothing is copied. ``out=`` takes the array to fill, or a
     tuple of one per leaf of the result, None for a scalar. Whatever does not fit is handed to ``fallback(reason, args,
-    kwargs)``, the reason being a sentence, or the number of the check that failed, and its result is returned; the
-    fallback must not call the same function with the same arguments again.
+    kwargs)``, the reason being a sentence ("out of memory" where the arrays do not fit), or the number of the check
+    that failed, and its result is returned; the fallback must not call the same function with the same arguments again.
     ``optimise="fast"`` lets the C compiler reorder sums and divide by multiplying. CompileError where there is
     nothing to load.
     """
