@@ -7,7 +7,6 @@ form and proves index bounds with them. So every pass that rebuilds a program ge
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -1015,7 +1014,3 @@ def defined_in(block: Block) -> set[Var]:
 
 def is_zero(atom: Atom) -> bool:
     return type(atom) is Const and atom.soft and atom.value == 0
-
-
-def finite(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)

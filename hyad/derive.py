@@ -289,7 +289,7 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
             raise DerivativeError(f"a result of this function is {describe(r)}: it has no derivative", span)
     inputs, outputs = extent(traced.wrt), extent(traced.block.results)
     if inputs == 0 or outputs == 0:
-        results, blocks = nothing_to_do(sp, traced)
+        results, blocks = empty_jacobian(sp, traced)
     elif inputs is not None and inputs <= DIRECTIONS and (outputs is None or inputs <= outputs or outputs > DIRECTIONS):
         results, blocks = forward_unrolled(sp, traced, symmetric)
     elif outputs is not None and outputs <= DIRECTIONS:
@@ -391,7 +391,7 @@ def forward_unrolled(sp: Specialiser, traced: Trace, symmetric: bool) -> tuple[S
     return results, made
 
 
-def nothing_to_do(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
+def empty_jacobian(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
     """The Jacobian where there is nothing to differentiate, or to differentiate by."""
     b = sp.b
     results, _ = jvp(b, traced.block, traced.here, {})

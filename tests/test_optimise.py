@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import If, Loop, Prim, Program, all_binds
+from hyad.core import REAL, If, Loop, Prim, Program, all_binds
 from hyad.model import python_callable, redefined
 from hyad.optimise import PIPELINE, optimise
 
@@ -83,6 +83,21 @@ def test_the_jacobian_of_a_map_is_one_statement_in_each_row() -> None:
 def test_rows_of_a_hessian_share_what_does_not_depend_on_the_row() -> None:
     """Factoring, fission and hoisting: O(n^2) in all, no matrix-vector product in the loop over rows."""
     assert max(loops(optimise(program(hyad.hessian, QUADRATIC, "x")))) == 1
+
+
+def test_the_rows_of_a_hessian_run_through_no_sum_again() -> None:
+    """The tangent of a sum along a unit vector is an element of the sum's gradient: no row accumulates a number, and
+    the values are those of the closed form exp(q) (S + S x (S x)^T), S = A + A^T."""
+    hessian = hyad.hessian(hyad.model(QUADRATIC), "x")
+    rows = [b.op for b in optimise(hessian.program()).body.binds if isinstance(b.op, Loop)][-1]
+    sums = [b for b in all_binds(rows.body) if isinstance(b.op, Loop) and any(a.type == REAL for a in b.op.accs)]
+    assert not sums
+    for n in (1, 2, 6):
+        rng = np.random.default_rng(n)
+        x, a = rng.uniform(0.1, 0.5, n), rng.uniform(0.1, 0.5, (n, n))
+        both = a + a.T
+        expected = np.exp(x @ a @ x) * (both + np.outer(both @ x, both @ x))
+        np.testing.assert_allclose(hessian(x, a), expected, rtol=1e-12)
 
 
 def test_a_gradient_stores_what_it_adds_once() -> None:
