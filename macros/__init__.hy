@@ -169,6 +169,15 @@ column, so that every later error underlines the user's own form.
         True value)))
   `(setv ~name (hy.I.hyad.defprim ~(str name) [~@(map str params)] ~@doc ~@options)))
 
+(defmacro defdata [name #* constructors]
+  "Define a data type by its constructors, and the names of their fields.
+
+      (defdata Tree (Leaf word) (Node label left right))
+      (match t (Leaf w) w (Node _ a b) (+ (f a) (f b)))   ; in a model"
+  (setv heads (lfor c constructors (get c 0)))
+  `(setv ~name (hy.I.hyad.defdata ~(str name) ~@(lfor c constructors `[~@(map str c)]))
+         [~@heads] (. ~name constructors)))
+
 ;; -------------------------------------------------------------- operators
 
 (defmacro grad [_hy_compiler f #* options]
