@@ -6,7 +6,7 @@ the shared object and binds the callable: CPython's own builtin function, with n
 The compiler is ``$HYAD_CC``, else ``$CC``, else ``cc``, ``gcc`` or ``clang`` on the path, else the ``ziglang`` wheel;
 ``$HYAD_CC_TIMEOUT`` is its time limit in seconds. The cache is ``$HYAD_CACHE``, else ``$XDG_CACHE_HOME/hyad``, else
 ``~/.cache/hyad``; a file there is named by the hash of all that went into it and ends in a checksum, so it is whole
-or it is built again.
+or it is built again. ``$HYAD_CACHE_MB`` bounds it (512): whoever writes removes what was used longest ago.
 ``HYAD_TIERED=1`` lets tcc answer first, where it is installed, while the real compiler works in the background.
 
 Design decision: importing this module starts no process and imports nothing that can wait, for a warm call has 20 ms.
@@ -90,7 +90,7 @@ def load(
     if code is None:
         code = _code(fn, _text(fn, ins, out), _jobs(fn, optimise))
     last = code.build
-    return _bind(code, fn, (fallback, _Record(fn, code), *constants(ins, out)))
+    return _bind(code, fn, (fallback, _Record(fn, code), *constants(ins, out, fn, code.module)))
 
 
 def address(function: Callable[..., Any]) -> int:
@@ -244,15 +244,19 @@ def _words(text: str, variable: str) -> list[str]:
         raise CompileError(f"${variable} cannot be read: {text!r} ({e})") from None
 
 
-# The longest function, in characters, that is optimised. gcc's register allocation is quadratic in straight-line code,
-# at -O1 as at -O3: 33 kB take 0.4 s, 111 kB 2.4 s, 347 kB 21 s; -O0 takes 0.1, 0.2 and 0.7 s and runs half as fast.
-HUGE = 100_000
+# The longest function, in characters, that is optimised, and the longest sources that are, fully and at all. gcc takes
+# time quadratic in straight-line code, at -O1 as at -O3, which is why the printer cuts it into parts (``parts.py``):
+# 215 kB in parts take 0.6 s at -O1, 1.1 s at -O3 and 0.3 s at -O0, 5 s in one function. -O0 runs a third as fast.
+HUGE, LONG, LONGEST = 100_000, 300_000, 1_000_000
 
 
 def _flags(fn: CFunction, optimise: str, cc: tuple[str, ...]) -> tuple[str, ...]:
-    huge = max(map(len, fn.source.split("\n}"))) > HUGE
+    length = len(fn.source)
+    level = "-O3" if length <= LONG else "-O1"
     zig = os.path.basename(cc[0]) == "zig"  # whose -O0 adds run-time checks
-    return ("-O3" if not huge else "-O1" if zig else "-O0", *(FAST if optimise == "fast" else EXACT), *SHARED)
+    if not zig and (length > LONGEST or max(map(len, fn.source.split("\n}"))) > HUGE):
+        level = "-O0"
+    return (level, *(FAST if optimise == "fast" else EXACT), *SHARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +351,50 @@ def _intact(path: str) -> bool:
     return len(data) > length and data[-length:] == _sum(data[:-length])
 
 
+def used(path: str) -> None:
+    """Note that a cached file is of use, at most once an hour: its time of change is that of its last use."""
+    try:
+        if os.stat(path).st_mtime < time.time() - 3600:
+            os.utime(path)
+    except OSError:
+        pass
+
+
+def _evict(folder: str, kept: str) -> None:
+    """Bring the cache under its limit: the files that were used longest ago go, and what killed processes left.
+
+    Several processes may do this at once, and while others read: a file that is gone is built again, and one that is
+    loaded stays in memory.
+    """
+    import shutil
+
+    text = os.environ.get("HYAD_CACHE_MB", "512")
+    try:
+        limit = float(text) * 1e6
+    except ValueError:
+        raise CompileError(f"$HYAD_CACHE_MB is a number of megabytes, not {text!r}") from None
+    found: list[tuple[float, int, str]] = []
+    try:
+        with os.scandir(folder) as files:
+            for f in files:
+                status = f.stat(follow_symlinks=False)
+                if f.name.startswith("build-") and status.st_mtime < time.time() - 86400:
+                    shutil.rmtree(f.path, ignore_errors=True)
+                elif f.name.endswith((".so", ".model", ".c")) and f.path != kept:
+                    found.append((status.st_mtime, status.st_size, f.path))
+    except OSError:
+        return
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= limit:
+            break
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+        total -= size
+
+
 def _workplace() -> str:
     """A new folder inside the cache, to build in: what is in it becomes part of the cache by one rename, or goes.
 
@@ -415,6 +463,7 @@ def _find(text: str, jobs: list[_Job]) -> _Code | None:
                     module = _import(path)
                 except ImportError:  # made for a Python or a C library that has changed since: build it again
                     continue
+                used(path)
                 return _enter(key, module, Build(True, 0.0, path, job.command("", path)))
     return None
 
@@ -449,6 +498,7 @@ def _compile(fn: CFunction, text: str, jobs: list[_Job]) -> _Code:
         key = job.key(text)
         path = os.path.join(os.path.dirname(workplace), key + ".so")
         os.replace(target, path)
+        _evict(os.path.dirname(path), path)
     except OSError as e:
         folder = os.path.dirname(workplace) if workplace else cache_folder()
         if e.errno in _FULL:
@@ -570,7 +620,7 @@ def _tiered(fn: CFunction, ins: tuple[Tree, ...], out: Tree, optimise: str) -> _
         code = _code(fn, first_text, [job])
     except CompileError:  # tcc knows less C than its betters
         return None
-    _start(lambda: _swap(code, fn, text, jobs, constants(ins, out)), fn.name)
+    _start(lambda: _swap(code, fn, text, jobs, constants(ins, out, fn, code.module)), fn.name)
     return code
 
 

@@ -23,13 +23,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyad.core import REAL, Atom, Program, Scalar
-from hyad.errors import ModelTypeError
+from hyad.core import REAL, Apply, Atom, Case, Data, Make, Program, Scalar, While, all_binds
+from hyad.errors import CompileError, ModelTypeError
 from hyad.primitives import PRIMITIVES, c_form
 
-from .c import RESERVED, WIDTH, CPrinter, _comment, _shorten, _wrapped
+from .c import RESERVED, CPrinter
 from .cfunction import CFunction, CParam
+from .comments import commented, shorten
+from .expressions import WIDTH, wrapped
 from .lower import LOCAL_REALS, Names
+from .operands import Line
 
 CPP = frozenset(
     "alignas alignof and and_eq bitand bitor catch char16_t char32_t compl concept consteval constexpr constinit"
@@ -117,7 +120,14 @@ class CudaPrinter(CPrinter):
         shared: Collection[str | int] = (),
         line_directives: bool = False,
     ):
+        self.refuse(program)
         super().__init__(program, dtype=dtype, name=name, line_directives=line_directives)
+        for _, span in self.plan.unsized:
+            raise CompileError(
+                "the size of this array, or the count of the loop that it remembers, is not known before the call",
+                span,
+                'make its size a number, a dim of an argument, or an Int argument, or use target="c"',
+            )
         self.constant_bytes = 0
         known = {p.name: k for k, p in enumerate(program.params)}
         self.shared: set[int] = set()
@@ -129,6 +139,24 @@ class CudaPrinter(CPrinter):
                 )
             self.shared.add(k)
 
+    def refuse(self, program: Program) -> None:
+        """A thread has no memory but what is measured before: a ``while`` that keeps nothing is all it can do."""
+        hint = 'use target="c"'
+        for p in program.params:
+            if isinstance(getattr(p.type, "elem", p.type), Data):
+                raise CompileError(f"the argument `{p.name}` is data, which CUDA code does not take", p.span, hint)
+        for bind in all_binds(program.body):
+            op, what = bind.op, ""
+            if isinstance(op, Apply):
+                what = f"the recursive function `{op.function.name}`"
+            elif isinstance(op, (Make, Case)):
+                constructor = op.constructor if isinstance(op, Make) else op.arms[0].constructor
+                what = f"data (`{constructor.data.name}`)"
+            elif isinstance(op, While) and len(bind.vars) > len(op.accs) + 1:
+                what = "a `while` whose iterations are remembered, as in its gradient,"
+            if what:
+                raise CompileError(f"{what} has no CUDA form", bind.span, hint)
+
     # ------------------------------------------------------------------------ the device function
 
     def reserved(self) -> Iterable[str]:
@@ -138,7 +166,10 @@ class CudaPrinter(CPrinter):
         if name == "square":
             return super().primitive(name, types)
         form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32", cuda=True)
-        return form, tuple(s.replace("static inline", "static __device__ inline") for s in support)
+        return form, tuple(map(self.support_text, support))
+
+    def support_text(self, text: str) -> str:
+        return text.replace("static inline", "static __device__ inline")
 
     def table(self, elem: Scalar, name: str, length: int, values: str) -> str:
         """In constant memory while there is room: the threads of a warp mostly read the same element."""
@@ -169,6 +200,12 @@ class CudaPrinter(CPrinter):
     def prototype(self, fn: CFunction) -> str:
         text = fn.prototype.replace("*restrict ", "*__restrict__ ")
         return "static __device__ " + text.replace(f" {fn.name}(", f" {fn.name}_element(", 1)
+
+    def part_head(self, head: str) -> str:
+        return "static __device__ __noinline__ " + head.replace("*restrict ", "*__restrict__ ")
+
+    def before_parts(self) -> list[str]:
+        return []
 
     def includes(self, text: str) -> list[str]:
         constants = CONSTANTS if re.search(r"\b(INFINITY|NAN)\b", text) else []
@@ -207,11 +244,11 @@ class CudaPrinter(CPrinter):
         """Whether ``long long`` lies among floats in the workspace, which must then be aligned for it."""
         return self.dtype == "f32" and any(key[0] == "Int" for key in self.plan.pools)
 
-    def source(self, fn: CFunction, body: list[str]) -> str:
+    def source(self, fn: CFunction, lines: list[Line]) -> str:
         names = Names(self.reserved())
         names.taken.update([*(p.name for p in (*fn.params, *fn.results)), *fn.dims, "work"])
         self.outer = {n: names.fresh(n) for n in OUTER}
-        return "\n".join([super().source(fn, body), *self.batch(fn), "", *self.launcher(fn), ""])
+        return "\n".join([super().source(fn, lines), *self.batch(fn), "", *self.launcher(fn), ""])
 
     def signature(self, fn: CFunction, restrict: str = "") -> list[str]:
         """The kernel's parameters; the launcher has them too, and more."""
@@ -258,9 +295,9 @@ class CudaPrinter(CPrinter):
         lines.append("}")
         shared = ", ".join(p.name for p in params if not p.batched)
         note = "batched: " + (", ".join(p.name for p in params if p.batched) or "nothing")
-        note = _shorten(note + (f"; shared: {shared}" if shared else ""), WIDTH)
+        note = shorten(note + (f"; shared: {shared}" if shared else ""), WIDTH)
         head = f'extern "C" __global__ void {fn.name}_batch({", ".join(self.signature(fn, "__restrict__ "))})'
-        return [f"/* one thread for each element; {note} */", *_wrapped(head, WIDTH), "{", *_body(lines), "}"]
+        return [f"/* one thread for each element; {note} */", *wrapped(head, WIDTH), "{", *_body(lines), "}"]
 
     def launch_head(self, fn: CFunction) -> str:
         parts = self.signature(fn) + ([f"long long {self.outer['threads']}"] if self.has_slices(fn) else [])
@@ -284,7 +321,7 @@ class CudaPrinter(CPrinter):
             f"return cudaLaunchKernel({fn.name}_batch, dim3((unsigned){grid}), dim3((unsigned){block}), {args}, 0,"
             f" {stream});",
         ]
-        head = _wrapped(f'extern "C" {self.launch_head(fn)}', WIDTH)
+        head = wrapped(f'extern "C" {self.launch_head(fn)}', WIDTH)
         return ["#ifndef __CUDACC_RTC__ /* NVRTC compiles no host code */", *head, "{", *_body(lines), "}", "#endif"]
 
     # ------------------------------------------------------------------------------- the header
@@ -292,7 +329,7 @@ class CudaPrinter(CPrinter):
     def header(self, fn: CFunction) -> str:
         guard = f"{fn.name.upper()}_CUDA_H"
         batch, status, threads = self.outer["batch"], self.outer["status"], self.outer["threads"]
-        doc = _comment((self.program.doc or "").strip(), 400)
+        doc = commented((self.program.doc or "").strip(), 400)
         out = [f"#ifndef {guard}", f"#define {guard}", "", "#if !defined(__CUDACC_RTC__) && !defined(CUDA_ON_CPU)"]
         out += ["#include <cuda_runtime_api.h>", "#endif", ""]
         out.append(f"/* {fn.name}, for {batch} elements at once" + (f": {doc}" if doc else ""))
@@ -324,9 +361,9 @@ class CudaPrinter(CPrinter):
             )
             for n, (kind, message, span) in enumerate(fn.checks, 1):
                 place = f", line {span.line}" if span is not None else ""
-                out.append(f" *     {n}: {kind}{place}: {_comment(message, 200)}")
+                out.append(f" *     {n}: {kind}{place}: {commented(message, 200)}")
         out[-1] += " */"
-        declared = _wrapped(f"{self.launch_head(fn)};", WIDTH)
+        declared = wrapped(f"{self.launch_head(fn)};", WIDTH)
         out += [*macro, "#ifndef __CUDACC_RTC__", "#ifdef __cplusplus", 'extern "C"', "#endif", *declared, "#endif"]
         return "\n".join([*out, "", f"#endif /* {guard} */", ""])
 
@@ -352,5 +389,5 @@ def _body(lines: list[str]) -> list[str]:
     for line in lines:
         text = line.lstrip()
         indent = " " * (4 + len(line) - len(text))
-        out += [indent + t for t in _wrapped(text, WIDTH - len(indent))]
+        out += [indent + t for t in wrapped(text, WIDTH - len(indent))]
     return out

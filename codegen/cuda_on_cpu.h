@@ -15,6 +15,7 @@
 #define __global__
 #define __device__
 #define __constant__
+#define __noinline__
 
 struct dim3 {
     unsigned x, y, z;

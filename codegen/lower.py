@@ -17,6 +17,12 @@ and never copied. Where it is not safe there is a ``Move``: a copy at the end of
 *Reuse.* What is left gets a piece of the workspace. Pieces of one size form a pool; a piece goes back to its pool after
 the last use, so a loop's or a branch's temporaries take no more room than one iteration's.
 
+Memory whose size is not known before the call comes from the arena of the call: an array whose dims are computed from
+data (``Buffer.arena``), the stacks of a ``while``, which grow (``Buffer.grown``). Data are immutable cells, which are
+handed on as pointers: to this file they are scalars, and an array in a cell is memory that is only read. A call of a
+recursive function gives an array into memory of the caller's; a result that is a parameter changed in place
+(``functions.paired``) comes back in the argument's own memory, where that is the caller's to give.
+
 The C printer writes this plan down; the Python printer reads from it only where a copy is needed.
 """
 
@@ -24,8 +30,9 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any, Union
 
@@ -35,18 +42,24 @@ from hyad.core import (
     BOOL,
     INT,
     REAL,
+    Apply,
     Arr,
     Atom,
     Bind,
     Block,
+    Case,
     Const,
+    Data,
+    Function,
     If,
     Loop,
+    Make,
     Prim,
     Program,
     Scalar,
     Type,
     Var,
+    While,
     all_binds,
     atoms_of,
     binders_of,
@@ -55,7 +68,7 @@ from hyad.core import (
     type_atoms,
 )
 from hyad.dead import dead_code
-from hyad.errors import CompileError, Span
+from hyad.errors import Span
 
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
 TABLE_LENGTH = 8  # an array of more literals than this is a static table
@@ -69,6 +82,7 @@ _SIGNS = {"?": "_p", "!": "", "+": "_plus", "*": "_star", "/": "_per_", "<": "_l
 _SIGNS |= {"′": "_prime", "″": "_second", "'": "_prime", "∂": "d", "∇": "grad_", "∞": "inf", "&": "_and"}
 
 
+@lru_cache(maxsize=4096)
 def identifier(name: str) -> str:
     """A name of the model as an ASCII identifier: ``step-size`` is ``step_size``, ``x̄`` ``x_bar``, ``ẋ`` ``dx``,
     ``λ`` ``lambda``, ``even?`` ``even_p``."""
@@ -110,7 +124,7 @@ class Names:
         self.scopes: list[list[tuple[str, str, int]]] = []
 
     def fresh(self, name: str) -> str:
-        base = text = identifier(name)
+        key = base = text = identifier(name)
         number = start = self.next.get(base, 0)
         if base in self.reserved:
             base += "_"
@@ -121,7 +135,6 @@ class Names:
             number += 1
             text = self._numbered(base, number)
         self.taken.add(text)
-        key = identifier(name)
         self.next[key] = number
         if self.scopes:
             self.scopes[-1].append((key, text, start))
@@ -158,7 +171,7 @@ def is_array(atom: Atom) -> bool:
 # --------------------------------------------------------------------------------------------- liveness
 
 
-def saved_first(op: Loop) -> frozenset[int]:
+def saved_first(op: Loop | While) -> frozenset[int]:
     """The stacked results that are an array accumulator as it was: they are copied before the body changes it."""
     n = len(op.accs)
     arrays = {acc for acc in op.accs if isinstance(acc.type, Arr)}
@@ -177,7 +190,8 @@ class Liveness:
         self.after: dict[Bind, frozenset[Var]] = {}
         self.dies: dict[Bind, frozenset[Var]] = {}
         self.free: dict[Block, dict[Var, None]] = {}
-        self.carried = {v for b in all_binds(program.body) if isinstance(b.op, (If, Loop)) for v in b.vars}
+        carried = (If, Loop, Case, While)
+        self.carried = {v for b in all_binds(program.body) if isinstance(b.op, carried) for v in b.vars}
         self.carried |= {v for b in all_binds(program.body) for v in binders_of(b.op)}
         self._walk(program.body, set())
 
@@ -191,15 +205,25 @@ class Liveness:
         for bind in reversed(block.binds):
             op = bind.op
             live.difference_update(bind.vars)
-            if isinstance(op, (If, Loop)) or (isinstance(op, Prim) and op.name in ("update", "add-at")):
+            if not isinstance(op, Prim) or op.name in ("update", "add-at"):
                 self.after[bind] = frozenset(v for v in live if isinstance(v.type, Arr))
-            if isinstance(op, If):
-                inside = self._tracked((*op.then.results, *op.orelse.results))
+            if isinstance(op, (If, Case)):
+                branches = blocks_of(op)
+                inside = self._tracked(r for branch in branches for r in branch.results)
                 self.dies[bind] = frozenset(v for v in inside if v not in live)
-                other = set(live)
-                self._walk(op.then, live)
-                self._walk(op.orelse, other)
-                live |= other
+                after = set(live)
+                for branch in branches:
+                    inner = set(after)
+                    self._walk(branch, inner)
+                    live |= inner
+                live.difference_update(binders_of(op))
+            elif isinstance(op, While):
+                self.dies[bind] = frozenset(v for v in self._tracked(op.inits) if v not in live)
+                free = {**free_vars(op.cond), **free_vars(op.body)}
+                self.free[op.body] = free = {v: None for v in free if v not in op.accs}
+                live.update(self._tracked(free))
+                self._walk(op.body, set(live), saved_first(op))
+                self._walk(op.cond, live | set(self._tracked(op.accs)))
             elif isinstance(op, Loop):
                 self.dies[bind] = frozenset(v for v in self._tracked(op.inits) if v not in live)
                 free = {v: None for v in free_vars(op.body) if v is not op.index and v not in op.accs}
@@ -343,11 +367,13 @@ class Sizes:
             total = {k: c for k, c in total.items() if k}
         return total
 
-    def either(self, var: Var, a: Atom, b: Atom) -> None:
-        """Note an Int that is one of two."""
-        sizes = [self.atom(x, self.bound) for x in (a, b)]
-        if None not in sizes and var.type == INT:
-            self.bound[var] = {k: max(s.get(k, 0) for s in sizes) for k in {**sizes[0], **sizes[1]}}
+    def either(self, var: Var, atoms: Sequence[Atom]) -> None:
+        """Note an Int that is one of several."""
+        if var.type != INT:
+            return
+        sizes = [self.atom(x, self.bound) for x in atoms]
+        if None not in sizes:
+            self.bound[var] = {k: max(s.get(k, 0) for s in sizes) for k in dict.fromkeys(k for s in sizes for k in s)}
 
     def _ordered(self, size: Size) -> tuple[tuple[tuple[Any, ...], int], ...]:
         return tuple(sorted(size.items(), key=lambda t: [self.order[s] for s in t[0]]))
@@ -382,13 +408,15 @@ class Sizes:
 class Buffer:
     """One piece of memory. ``home`` says that it is a part of another one: all of what ``home`` selects.
 
-    ``kind`` is "param", "result", "table" or "own". ``born`` and ``last`` are the times of its first write and its
-    last use; ``bind`` is the binding before which it is declared. ``blank``: only an ``undef`` was ever put there;
-    ``partial``: something may be put there on some paths only.
-    An own buffer without a home lies in a local C array or at ``slot`` of the workspace.
+    ``kind`` is "param", "result", "table", "own" or "cell" (memory of the arena that others may see: read only).
+    ``born`` and ``last`` are the times of its first write and its last use; ``bind`` is the binding before which it is
+    declared. ``blank``: only an ``undef`` was ever put there; ``partial``: something may be put there on some paths
+    only. An own buffer without a home lies in a local C array, at ``slot`` of the workspace, or, where its size is not
+    known before, in the arena: ``arena`` where it stays, ``grown`` where it is a stack of a ``while``. ``given``: an
+    own buffer that is a parameter, to be changed in place. ``reused``: it is changed after it was made.
     """
 
-    elem: Scalar
+    elem: Scalar | Data
     dims: tuple[Atom, ...]
     kind: str
     var: Var | None = None
@@ -401,6 +429,10 @@ class Buffer:
     slot: tuple[Any, int] | None = None
     values: Any = None  # a table's elements
     index: int = 0  # which result
+    arena: bool = False
+    grown: bool = False
+    given: bool = False
+    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +461,7 @@ class Plan:
     body, by the stacked result that each is. ``swaps``: the accumulators of a loop whose next value is made in a buffer
     of its own, the two changing places after each iteration. ``declare``: the buffers to declare before a binding.
     ``results``: the memory of each array result. ``pools``: for each size of workspace piece (the element type and the
-    size), how many there are.
+    size), how many there are. ``unsized``: the buffers that only an arena can hold, and their forms.
     """
 
     program: Program
@@ -446,6 +478,7 @@ class Plan:
     declare: dict[Bind, list[Buffer]] = field(default_factory=dict)
     results: list[Buffer | None] = field(default_factory=list)
     pools: dict[Any, int] = field(default_factory=dict)
+    unsized: list[tuple[Buffer, Span | None]] = field(default_factory=list)
 
     def of(self, atom: Atom) -> Place:
         """Where an array lies; an array literal has a table of its own."""
@@ -472,13 +505,25 @@ class Plan:
         return self.resolve(self.of(atom))[0]
 
 
-def plan(program: Program) -> Plan:
+Pairs = Mapping[Function, Mapping[int, int]]  # the results of a function that are a parameter, changed in place
+
+
+def plan(
+    program: Program,
+    pairs: Pairs | None = None,
+    own: Mapping[int, int] | None = None,
+    lent: Iterable[int] = (),
+    room: int = 0,
+) -> Plan:
     """Decide where every array of a typed program lies.
 
-    Raises ``CompileError`` naming the form whose array has a size that is not known before the call.
+    ``pairs`` says it of the functions that it calls, ``own`` of the program itself, where that is the body of a
+    function; ``lent`` are its array results that stay where they are made, in the arena; ``room`` is how many elements
+    of the stack its local arrays take at most.
     """
     pruned = dead_code(program)
-    return _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned))).run()
+    planner = _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned)), pairs or {}, room or LOCAL_REALS)
+    return planner.run(own or {}, frozenset(lent))
 
 
 class _Planner:
@@ -488,35 +533,57 @@ class _Planner:
     ``t + 2``.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, pairs: Pairs, room: int):
         self.plan = plan
+        self.pairs = pairs
+        self.room = room
         self.time = 0
         self.ends: dict[Bind, int] = {}
         self.spans: dict[Buffer, Span | None] = {}
         self.owned: list[Buffer] = []
+        self.captured: list[Atom] = []  # the arrays that cells hold
         self.block_of: dict[Buffer, Block] = {}
         self.aligned: dict[Var, tuple[int, Var | None]] = {}  # loop index -> (time of the loop, outer index)
 
-    def run(self) -> Plan:
+    def run(self, own: Mapping[int, int], lent: frozenset[int]) -> Plan:
         plan, program = self.plan, self.plan.program
-        for p in program.params:
+        for k, p in enumerate(program.params):
             if isinstance(p.type, Arr):
-                plan.place[p] = Place(Buffer(p.type.elem, p.type.dims, "param", p))
+                given = k in own.values()
+                plan.place[p] = Place(Buffer(p.type.elem, p.type.dims, "own" if given else "param", p, given=given))
         self.block(program.body)
         moves = plan.moves[program.body] = []
         moved = plan.moved[program.body] = set()
         for k, r in enumerate(program.body.results):
-            if not is_array(r):
+            if not is_array(r) or k in lent:
                 plan.results.append(None)
+                if k in lent:
+                    self.keep(r, True)
                 continue
             t = type_of(r)
+            if k in own:  # given back where it was given
+                target = plan.place[program.params[own[k]]].buffer
+                plan.results.append(target)
+                if not self.same_place(r, program.params[own[k]]):
+                    moves.append(Move(plan.of(r), Place(target)))
+                    moved.add(k)
+                continue
             target = Buffer(t.elem, t.dims, "result", r if isinstance(r, Var) else None, index=k)
             plan.results.append(target)
             if not self.settle(r, Place(target), 0):
                 moves.append(Move(plan.of(r), Place(target)))
                 moved.add(k)
+        for a in self.captured:
+            self.keep(a)
         self.allocate(program.body)
         return plan
+
+    def keep(self, array: Atom, last: bool = False) -> None:
+        """Let an array that will be seen after its last use here be made in the arena, if it is not changed there
+        (or ``last``)."""
+        root, subs, _ = self.plan.resolve(self.plan.of(array))
+        if root.kind == "own" and not (subs or root.grown or root.given) and (last or not root.reused):
+            root.arena = True
 
     # ------------------------------------------------------------------------- helpers
 
@@ -551,7 +618,7 @@ class _Planner:
     def settle(self, atom: Atom, target: Place, since: int) -> bool:
         """Let an array that was made after ``since`` be built at ``target``, if that is safe; True if it was."""
         root, subs, _ = self.plan.resolve(self.plan.of(atom))
-        if root.kind != "own" or subs or root.born <= since:
+        if root.kind != "own" or subs or root.born <= since or root.grown or root.given:
             return False
         outer = self.plan.resolve(target)[0]
         if outer is root:
@@ -573,10 +640,18 @@ class _Planner:
             op = bind.op
             if isinstance(op, Prim):
                 self.prim(bind, op, block, t)
-            elif isinstance(op, If):
+            elif isinstance(op, (If, Case)):
                 self.conditional(bind, op, block, t)
             elif isinstance(op, Loop):
                 self.loop(bind, op, block, t)
+            elif isinstance(op, While):
+                self.while_(bind, op, block, t)
+            elif isinstance(op, Apply):
+                self.apply(bind, op, block, t)
+            elif isinstance(op, Make):
+                for a in op.args:
+                    self.use(a, t + 2)
+                self.captured += [a for a in op.args if is_array(a)]
             self.ends[bind] = self.time + 3
         t = self.tick()
         for k, r in enumerate(block.results):
@@ -603,6 +678,7 @@ class _Planner:
                 root.last = t + 2
                 root.partial |= root.blank
                 root.blank = False
+                root.reused = True
             else:
                 self.bind_to(var, Place(self.new(var, bind, block, t + 1)))
             for a in (args[0], args[-1]):
@@ -623,7 +699,7 @@ class _Planner:
         for k, a in enumerate(args):
             self.use(a, t + 2)
             root, subs, _ = plan.resolve(plan.of(a))
-            if root.kind == "own" and not subs and self.block_of[root] is block and root is not buffer:
+            if root.kind == "own" and not subs and self.block_of.get(root) is block and root is not buffer:
                 buffer.partial |= root.blank or root.partial
                 root.home = Place(buffer, (Const(k, INT),))
                 if root.born < buffer.born:
@@ -645,30 +721,86 @@ class _Planner:
             return self.aligned[subs[0]][0]
         return t
 
-    def conditional(self, bind: Bind, op: If, block: Block, t: int) -> None:
+    def cell(self, var: Var, born: int) -> None:
+        """An array in memory that is only read: a field of a cell, what a function has made."""
+        self.plan.place[var] = Place(Buffer(var.type.elem, var.type.dims, "cell", var, None, born, born))
+
+    def apply(self, bind: Bind, op: Apply, block: Block, t: int) -> None:
+        """A call: each array result has memory of its own before it, or the argument's that it is."""
+        plan, pairs = self.plan, self.pairs.get(op.function, {})
+        plan.copies[bind] = set()
+        shared: list[Buffer] = []
+        for a in op.args:
+            self.use(a, t + 2)
+        for k, var in enumerate(bind.vars):
+            if not isinstance(var.type, Arr):
+                continue
+            if not measured(op.function, k):
+                self.cell(var, t + 1)
+            elif k in pairs:
+                self.take(bind, k, var, op.args[pairs[k]], op.args, plan.live.after[bind], shared, block, t)
+                plan.root(var).last = max(plan.root(var).last, t + 2)
+            else:
+                self.bind_to(var, Place(self.new(var, bind, block, t + 1)))
+
+    def take(
+        self,
+        bind: Bind,
+        k: int,
+        acc: Var,
+        init: Atom,
+        inits: Sequence[Atom],
+        live: Iterable[Var],
+        shared: list[Buffer],
+        block: Block,
+        t: int,
+    ) -> None:
+        """Let an accumulator have the memory of its start, or else a copy of it."""
+        plan = self.plan
+        root = plan.root(init)
+        others = [a for a in inits if is_array(a) and plan.root(a) is root]
+        if self.writable(init, live) and len(others) == 1 and root not in shared:
+            shared.append(root)
+            self.bind_to(acc, plan.of(init))
+            root.partial |= root.blank
+            root.blank = False
+            root.reused = True
+        else:
+            buffer = self.new(acc, bind, block, t + 1)
+            buffer.partial = root.blank
+            buffer.reused = True
+            self.bind_to(acc, Place(buffer))
+            plan.copies[bind].add(k)
+
+    def conditional(self, bind: Bind, op: If | Case, block: Block, t: int) -> None:
         plan = self.plan
         starts = []
-        for branch in (op.then, op.orelse):
+        branches = blocks_of(op)
+        for number, branch in enumerate(branches):
             starts.append(self.time + 3)
+            if isinstance(op, Case):
+                for field in op.arms[number].fields:
+                    if isinstance(field.type, Arr):
+                        self.cell(field, self.time + 3)
             self.block(branch)
         end = self.time
-        for var, a, b in zip(bind.vars, op.then.results, op.orelse.results):
-            plan.sizes.either(var, a, b)
+        for k, var in enumerate(bind.vars):
+            plan.sizes.either(var, [branch.results[k] for branch in branches])
         arrays = [k for k, v in enumerate(bind.vars) if isinstance(v.type, Arr)]
-        branches = (op.then, op.orelse)
         for branch in branches:
             plan.moves[branch], plan.moved[branch] = [], set()
         roots = [plan.root(branch.results[k]) for branch in branches for k in arrays]
         for k in arrays:
-            var, then, orelse = bind.vars[k], op.then.results[k], op.orelse.results[k]
-            if self.same_place(then, orelse) and plan.root(then).born < t:
-                self.bind_to(var, plan.of(then))
+            var, results = bind.vars[k], [branch.results[k] for branch in branches]
+            if all(self.same_place(results[0], r) for r in results) and plan.root(results[0]).born < t:
+                self.bind_to(var, plan.of(results[0]))
                 continue
             target = None
-            for result in (then, orelse):  # build it over an array from outside that dies here
+            for result in results:  # build it over an array from outside that dies here
                 root = plan.root(result)
                 if root.born < t and roots.count(root) == 1 and self.writable(result, plan.live.after[bind]):
                     target = plan.of(result)
+                    root.reused = True
                     break
             if target is None:
                 target = Place(self.new(var, bind, block, t + 1))
@@ -693,24 +825,7 @@ class _Planner:
             plan.sizes.bound[op.index] = count
             plan.sizes.indices.add(op.index)
         live = plan.live.after[bind] | {v for v in plan.live.free[op.body] if isinstance(v.type, Arr)}
-        plan.copies[bind] = set()
-        shared: list[Buffer] = []
-        for k, (acc, init) in enumerate(zip(op.accs, op.inits)):
-            if not isinstance(acc.type, Arr):
-                continue
-            self.use(init, t)
-            root = plan.root(init)
-            others = [a for j, a in enumerate(op.inits) if j != k and is_array(a) and plan.root(a) is root]
-            if self.writable(init, live) and not others and root not in shared:
-                shared.append(root)
-                self.bind_to(acc, plan.of(init))
-                root.partial |= root.blank
-                root.blank = False
-            else:
-                buffer = self.new(acc, bind, block, t + 1)
-                buffer.partial = root.blank
-                self.bind_to(acc, Place(buffer))
-                plan.copies[bind].add(k)
+        self.accumulators(bind, op, block, t, live)
         stacked: dict[int, Buffer] = {}
         for k in range(n, len(bind.vars)):
             stacked[k] = self.new(bind.vars[k], bind, block, t + 1)
@@ -721,7 +836,47 @@ class _Planner:
         for k in early:
             self.use(op.body.results[k], start)
         self.block(op.body, early)
-        end = self.time
+        self.carry(bind, op, block, t, start, stacked, op.index)
+
+    def while_(self, bind: Bind, op: While, block: Block, t: int) -> None:
+        """As a loop, whose index is the number of iterations so far; what it stacks grows."""
+        plan, n = self.plan, len(op.accs)
+        live = plan.live.after[bind] | {v for v in plan.live.free[op.body] if isinstance(v.type, Arr)}
+        self.accumulators(bind, op, block, t, live)
+        stacked: dict[int, Buffer] = {}
+        for k in range(n, len(op.body.results)):
+            stacked[k] = self.new(bind.vars[k + 1], bind, block, t + 1)
+            stacked[k].grown = True
+            self.bind_to(bind.vars[k + 1], Place(stacked[k]))
+        self.block(op.cond)
+        start = self.time + 3
+        early = saved_first(op)
+        for k in early:
+            self.use(op.body.results[k], start)
+        self.block(op.body, early)
+        self.carry(bind, op, block, t, start, stacked, bind.vars[n])
+
+    def accumulators(self, bind: Bind, op: Loop | While, block: Block, t: int, live: Iterable[Var]) -> None:
+        """Give each array accumulator its memory."""
+        self.plan.copies[bind] = set()
+        shared: list[Buffer] = []
+        for k, (acc, init) in enumerate(zip(op.accs, op.inits)):
+            if isinstance(acc.type, Arr):
+                self.use(init, t)
+                self.take(bind, k, acc, init, op.inits, live, shared, block, t)
+
+    def carry(
+        self,
+        bind: Bind,
+        op: Loop | While,
+        block: Block,
+        t: int,
+        start: int,
+        stacked: dict[int, Buffer],
+        index: Var,
+    ) -> None:
+        """After a loop's body: what is copied into the accumulators and into the rows of what is stacked."""
+        plan, n, early, end = self.plan, len(op.accs), saved_first(op), self.time
         moves = plan.moves[op.body] = []
         moved = plan.moved[op.body] = set()
         later: list[tuple[int, Move]] = []
@@ -738,9 +893,9 @@ class _Planner:
             result = op.body.results[k]
             buffer.last = max(buffer.last, end)
             if k in early:
-                plan.early[op.body][k] = Move(plan.of(result), Place(buffer, (op.index,)))
+                plan.early[op.body][k] = Move(plan.of(result), Place(buffer, (index,)))
             elif isinstance(type_of(result), Arr):
-                target = Place(buffer, (op.index,))
+                target = Place(buffer, (index,))
                 if not self.settle(result, target, start):
                     moves.append(Move(plan.of(result), target))
                     moved.add(k)
@@ -754,7 +909,7 @@ class _Planner:
                 self.bind_to(bind.vars[k], plan.of(op.accs[k]))
 
     def exchanges(
-        self, later: list[tuple[int, Move]], bind: Bind, op: Loop, start: int, end: int
+        self, later: list[tuple[int, Move]], bind: Bind, op: Loop | While, start: int, end: int
     ) -> list[tuple[int, Move]]:
         """Take out the moves that become an exchange of two pointers: a state made anew from the old one, as in
         ``(ifold (fn [u k] (build n ...)) u steps)``. Both buffers then last for the whole loop."""
@@ -763,8 +918,14 @@ class _Planner:
         rest = []
         for k, move in later:
             made, subs, _ = plan.resolve(move.source)
-            fresh = made.kind == "own" and not subs and made.born > start and made not in plan.swaps[bind].values()
-            if fresh and not move.target.subs and any(isinstance(d, Var) for d in made.dims):
+            fresh = (
+                made.kind == "own"
+                and not (subs or made.grown)
+                and made.born > start
+                and made not in plan.swaps[bind].values()
+            )
+            known = plan.sizes.product(made.dims, plan.sizes.bound) is not None
+            if fresh and known and not move.target.subs and any(isinstance(d, Var) for d in made.dims):
                 plan.swaps[bind][k] = made
                 made.bind = bind
                 made.last = max(made.last, end)
@@ -785,7 +946,9 @@ class _Planner:
                 self.aligned[op.index] = (t, None)
                 self.aligned[makers[0].index] = (t, op.index)
 
-    def in_parallel(self, later: list[tuple[int, Move]], bind: Bind, op: Loop, block: Block, t: int) -> list[Move]:
+    def in_parallel(
+        self, later: list[tuple[int, Move]], bind: Bind, op: Loop | While, block: Block, t: int
+    ) -> list[Move]:
         """The moves of the accumulators, ordered so that none overwrites what another still reads."""
         plan = self.plan
         todo = [move for _, move in later]
@@ -816,22 +979,22 @@ class _Planner:
                 plan.declare.setdefault(buffer.bind, []).append(buffer)
         free: dict[Any, list[int]] = {}
         order = itertools.count()
-        room = LOCAL_REALS
+        room = self.room
 
         def place(buffer: Buffer) -> None:
             nonlocal room
+            if buffer.arena:
+                return
             size = plan.sizes.product(buffer.dims, plan.sizes.bound)
             static = size.get((), 0) if size is not None and all(isinstance(d, Const) for d in buffer.dims) else None
             if static is not None and static <= room:
                 room -= static
                 return
-            if size is None:
-                raise CompileError(
-                    "the size of this array, or the count of the loop that it remembers, is not known before the call",
-                    self.spans[buffer],
-                    "make its size a number, a dim of an argument, or an Int argument, or an expression of those",
-                )
-            elem = INT if buffer.elem == INT else REAL
+            if size is None or buffer.grown:
+                buffer.arena = not buffer.grown
+                plan.unsized.append((buffer, self.spans[buffer]))
+                return
+            elem = REAL if buffer.elem in (REAL, BOOL) else INT
             key = (elem.name, tuple(sorted(size.items(), key=lambda t: [plan.sizes.order[s] for s in t[0]])))
             slots = free.setdefault(key, [])
             if slots:
@@ -860,6 +1023,12 @@ class _Planner:
                 release(buffer)
 
         visit(program_body)
+
+
+def measured(f: Function, k: int) -> bool:
+    """Whether the caller of a function knows the size of an array result before the call."""
+    t = f.results[k].type
+    return isinstance(t, Arr) and all(isinstance(d, Const) or d in f.params for d in t.dims)
 
 
 def _same_subs(a: tuple[Atom, ...], b: tuple[Atom, ...]) -> bool:

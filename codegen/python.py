@@ -21,39 +21,51 @@ from hyad.core import (
     BOOL,
     INT,
     REAL,
+    Apply,
     Arr,
     Atom,
     Bind,
     Block,
+    Case,
     Check,
     Const,
+    Data,
+    Function,
     If,
     Loop,
+    Make,
     Prim,
     Program,
     Type,
     Var,
+    While,
     all_binds,
+    as_program,
+    functions_of,
 )
-from hyad.errors import CompileError
+from hyad.errors import CompileError, HyadError, ModelTypeError
 from hyad.primitives import PRIMITIVES
 from hyad.reader import deep
 
-from .lower import Names, plan, type_of
+from .functions import paired
+from .lower import Names, Pairs, measured, plan, type_of
+from .ranges import OVERFLOW, overflows
+from .values import Misfit, back, into
 
 DTYPES = {"Real": "float", "Int": "np.int64", "Bool": "bool"}
 OPERATORS = {"+": "+", "-": "-", "*": "*", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "=": "==", "!=": "!="}
 OPERATORS |= {"and": "and", "or": "or"}
 FUNCTIONS = {"/": "divide", "//": "floor_divide", "%": "modulo", "**": "power"}
 RESERVED = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "np", "spans", "PRIMITIVES"))
-RESERVED |= {"BoundsError", "ModelTypeError"}
+RESERVED |= {"BoundsError", "ModelTypeError", "cells", "wrapped"}
 RELATIONS = {"==": "{a} == {b}", "<": "{a} < {b}", "<=": "{a} <= {b}", "in": "0 <= {a} < {b}"}
 
 
 def print_python(program: Program) -> str:
-    """A typed program as the text of a Python module with one function.
+    """A typed program as the text of a Python module with one function, and those that it calls.
 
     It takes the flat parameters and returns the tuple of flat results; named dims are read from the arrays' shapes.
+    A cell of data is a tuple, the constructor's name before its fields.
     """
     return deep(lambda: _Printer(program).module())
 
@@ -78,19 +90,61 @@ def load_python(program: Program) -> Callable[..., tuple]:
         ) from None
     names["spans"] = printer.spans
     function = names[printer.name]
-    into = [_conversion(p.type) for p in program.params]
-    back = [_conversion(type_of(r)) for r in program.body.results]
+    given = [_conversion(p.type, p.name) for p in program.params]
+    made = [_result(type_of(r)) for r in program.body.results]
+    recursive = bool(printer.functions_called)
 
     def call(*args: Any) -> tuple:
-        with np.errstate(all="ignore"):
-            out = function(*(convert(a) for convert, a in zip(into, args, strict=True)))
-        return tuple(convert(r) for convert, r in zip(back, out))
+        values = [convert(a) for convert, a in zip(given, args, strict=True)]
+        if recursive:
+            out = _recursive(function, values)
+        else:
+            with np.errstate(all="ignore"):
+                out = function(*values)
+        return tuple(convert(r) for convert, r in zip(made, out))
 
     call.__name__, call.__doc__ = printer.name, text
     return call
 
 
-def _conversion(t: Type) -> Callable[[Any], Any]:
+def cells(items: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """An array of data of the Python target: NumPy itself would take the tuples for rows."""
+    made = np.empty(len(items), object)
+    for k, cell in enumerate(items):
+        made[k] = cell
+    return made.reshape(shape)
+
+
+def _recursive(function: Callable[..., Any], values: list[Any]) -> Any:
+    """A call that may go deep: again on a large stack where the ordinary one is too small. Arguments are not changed,
+    so nothing has happened."""
+
+    def run() -> Any:
+        with np.errstate(all="ignore"):
+            return function(*values)
+
+    try:
+        return deep(run)
+    except HyadError as error:
+        if "nested too deeply to read" not in error.message:
+            raise
+        raise HyadError("the recursion is too deep for the stack", None, "write it as a tail call") from None
+
+
+def _result(t: Type) -> Callable[[Any], Any]:
+    return (lambda cell: back(cell, t)) if isinstance(t, Data) else _conversion(t)
+
+
+def _conversion(t: Type, name: str = "") -> Callable[[Any], Any]:
+    if isinstance(t, Data):
+
+        def convert(value: Any) -> Any:
+            try:
+                return into(value, t)
+            except Misfit as error:
+                raise ModelTypeError(f"argument `{name}`: {error}") from None
+
+        return convert
     if isinstance(t, Arr):
         dtype = {"Real": np.float64, "Int": np.int64, "Bool": np.bool_}[t.elem.name]
         return lambda a: np.ascontiguousarray(a, dtype)
@@ -101,10 +155,17 @@ class _Printer:
     """One pass over the pruned program; each binding is a line."""
 
     def __init__(self, program: Program):
-        self.plan = plan(program)
+        self.functions_called = functions_of(program.body)
+        self.pairs: Pairs = paired(self.functions_called)
+        self.plan = plan(program, self.pairs)
         self.program = self.plan.program
+        self.overflows = overflows(self.program)
+        self.wraps = False  # whether an integer's sum or product may pass 64 bits
         self.names = Names(RESERVED)
         self.name = self.names.fresh(program.name or "model")
+        self.called = {f: self.names.fresh(f.name) for f in self.functions_called}
+        self.current: Function | None = None
+        self.helpers = False
         self.value: dict[Var, str] = {}
         self.functions: dict[str, str] = {}  # primitive -> its name in the text
         self.tables: dict[int, tuple[str, Any]] = {}
@@ -115,7 +176,9 @@ class _Printer:
 
     def module(self) -> str:
         program = self.program
-        for name in sorted({b.op.name for b in all_binds(program.body) if isinstance(b.op, Prim)} & PRIMITIVES.keys()):
+        blocks = [program.body, *(f.body for f in self.functions_called if f.body is not None)]
+        used = {b.op.name for block in blocks for b in all_binds(block) if isinstance(b.op, Prim)}
+        for name in sorted(used & PRIMITIVES.keys()):
             if name not in OPERATORS and name not in ("neg", "not"):
                 self.functions[name] = self.names.fresh(FUNCTIONS.get(name, name))
         params = [self.bind(p) for p in program.params]
@@ -127,9 +190,13 @@ class _Printer:
         moved = self.plan.moved[program.body]
         results = [self.result(r, k in moved) for k, r in enumerate(program.body.results)]
         self.emit(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
+        main = self.lines
+        others = [line for f in self.functions_called for line in ["", "", *self.function(f)]]
         head = ["import numpy as np", ""]
         if self.errors:
             head.insert(1, f"from hyad.errors import {', '.join(sorted(self.errors))}")
+        if self.helpers:
+            head.insert(len(head) - 1, "from hyad.codegen.python import cells")
         if self.functions:
             head.insert(len(head) - 1, "from hyad.primitives import PRIMITIVES")
             head += [f"{text} = PRIMITIVES[{name!r}]" for name, text in self.functions.items()]
@@ -138,11 +205,171 @@ class _Printer:
         for name, t, value in self.tables.values():
             items = re.sub(r"\b(nan|inf)\b", r"np.\1", repr(np.asarray(value).tolist()))
             head.append(f"{name} = np.array({items}, {DTYPES[t.elem.name]})")
+        if self.wraps:
+            head += ["", "", "def wrapped(n):", "    return (n + 2**63) % 2**64 - 2**63"]
         doc = (program.doc or "").strip().split("\n")[0]
-        body = [f"def {self.name}({', '.join(params)}):", *([f"    {doc!r}"] if doc else []), *self.lines]
+        body = [f"def {self.name}({', '.join(params)}):", *([f"    {doc!r}"] if doc else []), *main, *others]
         return "\n".join([*head, *([""] if head[-1] else []), "", *body, ""])
 
+    # ------------------------------------------------------------------------------- functions
+
+    def function(self, f: Function) -> list[str]:
+        """A recursive function; a tail call of itself is another round of a loop."""
+        program = as_program(f)
+        own = {k: program.params.index(f.params[j]) for k, j in self.pairs[f].items()}
+        lent = [k for k, r in enumerate(f.results) if isinstance(r.type, Arr) and not measured(f, k)]
+        self.plan = plan(program, self.pairs, own, lent)
+        self.program, self.current, self.lines, self.depth = self.plan.program, f, [], 1
+        self.overflows = overflows(self.program)
+        self.names.enter()
+        self.value = {}
+        params = [self.bind(p) for p in f.params]
+        self.params = dict(zip(f.params, params))
+        at = len(self.lines)
+        self.looped = False
+        self.depth = 2
+        self.tail(self.program.body, ())
+        if self.looped:
+            self.lines.insert(at, "    while True:")
+        else:
+            self.lines = [line[4:] for line in self.lines]
+        self.names.leave()
+        return [f"def {self.called[f]}({', '.join(params)}):", *self.lines]
+
+    def tail(self, block: Block, outer: tuple[Block, ...]) -> None:
+        """A block whose results are the function's."""
+        last = block.binds[-1] if block.binds else None
+        chain = (*outer, block)
+        op = last.op if last is not None and last.vars == block.results and last.vars else None
+        if isinstance(op, (If, Case)):
+            self.block(block, block.binds[:-1])
+            tests = [f"if {self.atom(op.cond)}:", "else:"] if isinstance(op, If) else self.tests(op)
+            arms = [op.then, op.orelse] if isinstance(op, If) else [a.block for a in op.arms]
+            for k, (test, inner) in enumerate(zip(tests, arms)):
+                self.emit(test)
+                self.depth += 1
+                if isinstance(op, Case):
+                    self.take_apart(op, k)
+                self.tail(inner, chain)
+                self.depth -= 1
+        elif isinstance(op, Apply) and op.function is self.current and self.jumps(last, op):
+            self.block(block, block.binds[:-1])
+            changed = [(self.params[p], self.atom(a, p.type)) for p, a in zip(self.current.params, op.args)]
+            changed = [(name, value) for name, value in changed if name != value]
+            if changed:
+                self.emit(f"{', '.join(n for n, _ in changed)} = {', '.join(v for _, v in changed)}")
+            self.emit("continue")
+            self.looped = True
+        else:
+            self.block(block)
+            moved = {k for b in chain for k in self.plan.moved.get(b, ())}
+            assert self.current is not None
+            types = [r.type for r in self.current.results]
+            values = [self.result(r, k in moved, t) for k, (r, t) in enumerate(zip(block.results, types))]
+            self.emit(f"return {self.tuple(values)}")
+
+    def jumps(self, bind: Bind, op: Apply) -> bool:
+        """Whether arrays that a function changes in place go round in their own memory."""
+        assert self.current is not None
+        taken = self.pairs[self.current].values()
+        arrays = [(j, a) for j, a in enumerate(op.args) if isinstance(type_of(a), Arr)]
+        return all(self.plan.root(a).given if j in taken else not self.plan.root(a).given for j, a in arrays)
+
+    @staticmethod
+    def tuple(values: Sequence[str]) -> str:
+        return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+    # ------------------------------------------------------------------------- data and control
+
+    def tests(self, op: Case) -> list[str]:
+        """The line before each arm."""
+        value = self.atom(op.value)
+        names = [f"{value}[0] == {arm.constructor.name!r}" for arm in op.arms]
+        if len(names) == 1:
+            return ["if True:"]
+        return [f"if {names[0]}:", *(f"elif {n}:" for n in names[1:-1]), "else:"]
+
+    def take_apart(self, op: Case, k: int) -> None:
+        fields = op.arms[k].fields
+        if fields:
+            names = self.tuple(["_", *(self.bind(f) for f in fields)])
+            self.emit(f"{names[1:-1]} = {self.atom(op.value)}")
+
+    def case(self, bind: Bind, op: Case) -> None:
+        targets = [self.names.fresh(v.name) for v in bind.vars]
+        tests = self.tests(op)
+        for k, arm in enumerate(op.arms):
+            self.emit(tests[k])
+            self.depth += 1
+            self.take_apart(op, k)
+            self.branch(arm.block, bind, targets)
+            self.depth -= 1
+        self.value.update(zip(bind.vars, targets))
+
+    def apply(self, bind: Bind, op: Apply) -> None:
+        pairs = {j: k for k, j in self.pairs[op.function].items()}
+        args = []
+        for j, (a, p) in enumerate(zip(op.args, op.function.params)):
+            args.append(self.result(a, pairs.get(j, -1) in self.plan.copies[bind], p.type))
+        names = [self.bind(v) for v in bind.vars]
+        call = f"{self.called[op.function]}({', '.join(args)})"
+        self.emit(f"{self.tuple(names)[1:-1].rstrip()} = {call}" if names else call)
+
+    def while_(self, bind: Bind, op: While) -> None:
+        n = len(op.accs)
+        for k, (acc, init) in enumerate(zip(op.accs, op.inits)):
+            start = self.result(init, k in self.plan.copies[bind], acc.type)
+            self.emit(f"{self.bind(acc)} = {start}")
+        count = self.bind(bind.vars[n])
+        self.emit(f"{count} = 0")
+        rows = [self.bind(v) for v in bind.vars[n + 1 :]]
+        for row in rows:
+            self.emit(f"{row} = []")
+        self.emit("while True:")
+        self.depth += 1
+        self.block(op.cond)
+        self.emit(f"if not {self.atom(op.cond.results[0])}:")
+        self.emit("    break")
+        early = self.plan.early[op.body]
+        for k in early:
+            self.emit(f"{rows[k - n]}.append({self.atom(op.body.results[k])}.copy())")
+        self.block(op.body)
+        for k in range(n, len(op.body.results)):
+            if k not in early:
+                r = op.body.results[k]
+                copy = ".copy()" if isinstance(type_of(r), Arr) else ""
+                self.emit(f"{rows[k - n]}.append({self.atom(r)}{copy})")
+        self.next_round(op, n)
+        self.emit(f"{count} += 1")
+        self.depth -= 1
+        for row, v in zip(rows, bind.vars[n + 1 :]):
+            t = v.type
+            assert isinstance(t, Arr)
+            if isinstance(t.elem, Data):
+                self.emit(f"{row} = {self.cells(row, t)}")
+            else:
+                self.emit(f"{row} = np.array({row}, {self.dtype(t)}).reshape({self.shape(t.dims)})")
+        for acc, v in zip(op.accs, bind.vars):
+            self.value[v] = self.value[acc]
+
+    def next_round(self, op: Loop | While, n: int) -> None:
+        moved = self.plan.moved[op.body]
+        values = [self.result(r, k in moved, op.accs[k].type) for k, r in enumerate(op.body.results[:n])]
+        changed = [(self.value[a], v) for a, v in zip(op.accs, values) if self.value[a] != v]
+        if changed:
+            self.emit(f"{', '.join(a for a, _ in changed)} = {', '.join(v for _, v in changed)}")
+        elif self.lines[-1].endswith(":"):
+            self.emit("pass")
+
+    def cells(self, items: str, t: Arr) -> str:
+        """An array of data: NumPy would take the tuples apart."""
+        self.helpers = True
+        return f"cells({items}, {self.shape(t.dims)})"
+
     # ----------------------------------------------------------------------------------- atoms
+
+    def dtype(self, t: Arr) -> str:
+        return "object" if isinstance(t.elem, Data) else DTYPES[t.elem.name]
 
     def bind(self, var: Var) -> str:
         self.value[var] = self.names.fresh(var.name)
@@ -155,7 +382,7 @@ class _Printer:
         if t == REAL:
             value = float(value)
             return repr(value) if math.isfinite(value) else f"float('{value}')"
-        if value is None:
+        if value is None or isinstance(t, Data):
             return "None"
         return repr(bool(value)) if t == BOOL else repr(int(value))
 
@@ -178,13 +405,13 @@ class _Printer:
         return f"({', '.join(map(self.atom, dims))}{',' if len(dims) == 1 else ''})"
 
     def empty(self, t: Arr, how: str = "empty") -> str:
-        dtype = DTYPES[t.elem.name]
+        dtype = self.dtype(t)
         return f"np.{how}({self.shape(t.dims)}{'' if dtype == 'float' else f', {dtype}'})"
 
     # ------------------------------------------------------------------------------- statements
 
-    def block(self, block: Block) -> None:
-        for bind in block.binds:
+    def block(self, block: Block, binds: Sequence[Bind] | None = None) -> None:
+        for bind in block.binds if binds is None else binds:
             op = bind.op
             if isinstance(op, Prim):
                 self.prim(bind, op)
@@ -194,6 +421,16 @@ class _Printer:
                 self.loop(bind, op)
             elif isinstance(op, Check):
                 self.check(bind, op)
+            elif isinstance(op, Case):
+                self.case(bind, op)
+            elif isinstance(op, While):
+                self.while_(bind, op)
+            elif isinstance(op, Apply):
+                self.apply(bind, op)
+            elif isinstance(op, Make):
+                fields = [self.atom(a, f.type) for a, f in zip(op.args, op.constructor.fields)]
+                fields = [f"{t}.copy()" if isinstance(type_of(a), Arr) else t for t, a in zip(fields, op.args)]
+                self.emit(f"{self.bind(bind.vars[0])} = {self.tuple([repr(op.constructor.name), *fields])}")
 
     def check(self, bind: Bind, op: Check) -> None:
         error = "BoundsError" if op.kind == "bounds" else "ModelTypeError"
@@ -214,7 +451,15 @@ class _Printer:
             self.emit(f"{self.value[var]}[{subs}] {'+=' if op.name == 'add-at' else '='} {x}")
             return
         text = self.expression(op, var)
+        if bind in self.overflows.wrapped:
+            self.wraps = True
+            text = f"wrapped({text})"
         self.emit(f"{self.bind(var)} = {text}")
+        if bind in self.overflows.checked:
+            self.errors.add("BoundsError")
+            self.emit(f"if not -(2**63) <= {self.value[var]} < 2**63:")
+            self.emit(f"    raise BoundsError({OVERFLOW!r}, spans[{len(self.spans)}])")
+            self.spans.append(bind.span)
 
     def expression(self, op: Prim, var: Var) -> str:
         name, args = op.name, op.args
@@ -223,6 +468,13 @@ class _Printer:
             return (
                 f"{self.atom(args[0])}[{subs}]" if isinstance(var.type, Arr) else f"{self.atom(args[0])}.item({subs})"
             )
+        if isinstance(var.type, Arr) and isinstance(var.type.elem, Data) and name in ("zeros", "array", "undef"):
+            if name == "array":
+                rows = "np.ravel" if args and isinstance(type_of(args[0]), Arr) else ""
+                items = [f"*{rows}({self.atom(a)})" if rows else self.atom(a) for a in args]
+                return self.cells(f"[{', '.join(items)}]", var.type)
+            length = " * ".join(map(self.atom, var.type.dims))
+            return self.cells(f"[{self.tuple([repr(var.type.elem.constructors[0].name)])}] * ({length})", var.type)
         if name == "array":
             items = ", ".join(map(self.atom, args))
             return f"np.array([{items}], {DTYPES[var.type.elem.name]})" if args else self.empty(var.type)
@@ -248,12 +500,15 @@ class _Printer:
         for head, block in ((f"if {self.atom(op.cond)}:", op.then), ("else:", op.orelse)):
             self.emit(head)
             self.depth += 1
-            self.block(block)
-            moved = self.plan.moved.get(block, ())
-            values = [self.result(r, k in moved, v.type) for k, (r, v) in enumerate(zip(block.results, bind.vars))]
-            self.emit(f"{', '.join(targets)} = {', '.join(values)}" if targets else "pass")
+            self.branch(block, bind, targets)
             self.depth -= 1
         self.value.update(zip(bind.vars, targets))
+
+    def branch(self, block: Block, bind: Bind, targets: list[str]) -> None:
+        self.block(block)
+        moved = self.plan.moved.get(block, ())
+        values = [self.result(r, k in moved, v.type) for k, (r, v) in enumerate(zip(block.results, bind.vars))]
+        self.emit(f"{', '.join(targets)} = {', '.join(values)}" if targets else "pass")
 
     def loop(self, bind: Bind, op: Loop) -> None:
         n = len(op.accs)
@@ -272,13 +527,7 @@ class _Printer:
         self.stack(bind, op, early)
         self.block(op.body)
         self.stack(bind, op, rows)
-        moved = self.plan.moved[op.body]
-        values = [self.result(r, k in moved, op.accs[k].type) for k, r in enumerate(op.body.results[:n])]
-        changed = [(self.value[a], v) for a, v in zip(op.accs, values) if self.value[a] != v]
-        if changed:
-            self.emit(f"{', '.join(a for a, _ in changed)} = {', '.join(v for _, v in changed)}")
-        elif self.lines[-1].endswith(":"):
-            self.emit("pass")
+        self.next_round(op, n)
         self.depth -= 1
         for acc, v in zip(op.accs, bind.vars):
             self.value[v] = self.value[acc]

@@ -19,9 +19,11 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+from typing import Any
 
 from hyad.core import Leaf, Node, Tree, leaves
 
+from . import stub_data
 from .cfunction import CFunction, CParam
 
 MODULE = "hyad_code"
@@ -418,8 +420,9 @@ def is_none(tree: Tree) -> bool:
     return not isinstance(tree, Leaf) and not tree.items and tree.keys is None and tree.make is not None
 
 
-def constants(ins: tuple[Tree, ...], out: Tree) -> tuple[object, ...]:
-    """The field names and record makers that the stub finds in its state, in the order in which it counts them."""
+def constants(ins: tuple[Tree, ...], out: Tree, fn: CFunction, module: Any) -> tuple[object, ...]:
+    """The field names and record makers that the stub finds in its state, in the order in which it counts them; then
+    the classes of data (``stub_data``), in whose instances ``module`` looks where their fields are."""
     found: list[object] = []
 
     def walk(tree: Tree) -> None:
@@ -431,7 +434,7 @@ def constants(ins: tuple[Tree, ...], out: Tree) -> tuple[object, ...]:
 
     for tree in (*ins, out):
         walk(tree)
-    return tuple(found)
+    return (*found, *(stub_data.constants(fn.types, module) if fn.types else ()))
 
 
 def low_level(fn: CFunction) -> tuple[int, ...]:
@@ -447,7 +450,7 @@ def low_level(fn: CFunction) -> tuple[int, ...]:
 
 def needs_arrays(fn: CFunction) -> bool:
     """Whether ``bind`` takes NumPy's array type and the rest of it too."""
-    return any(p.dims for p in (*fn.params, *fn.results))
+    return any(p.dims for p in (*fn.params, *fn.results)) or stub_data.has_arrays(fn.types)
 
 
 def stub(fn: CFunction, ins: tuple[Tree, ...], out: Tree, tier: bool = False) -> str:
@@ -473,6 +476,8 @@ class _Stub:
         self.kept = 0  # fields of dicts and records, held during the call
         self.nodes = 0
         self.constant = 2  # the state's next constant; before them stand the fallback and the record
+        records = sum(_fields(tree) for tree in (*ins, out))
+        self.data = stub_data.Converter(fn, self.constant + records) if fn.types else None
 
     # -- reading arguments
 
@@ -483,8 +488,10 @@ class _Stub:
         return f"{{ at = {self.wants.index(wants)}; goto misfit; }}"
 
     def wanted(self, p: CParam, out: bool = False) -> str:
-        dtype = {"real": "float64" if self.fn.dtype == "f64" else "float32", "int": "int64", "bool": "bool"}[p.elem]
-        if not p.dims:
+        dtype = {"real": "float64" if self.fn.dtype == "f64" else "float32", "int": "int64", "bool": "bool"}.get(p.elem)
+        if self.data and p.elem in self.data.number:
+            noun = f"a value of {p.elem}"
+        elif not p.dims:
             noun = {"real": "a real number", "int": "an integer", "bool": "a truth value"}[p.elem]
         else:
             shape = f"({', '.join(map(str, p.dims))}{',' if len(p.dims) == 1 else ''})"
@@ -553,7 +560,15 @@ class _Stub:
             return
         o, x = f"o{i}", f"x{i}"
         self.lines.append(f"PyObject *const {o} = {expr};")
-        if p.elem == "bool":
+        if self.data and p.elem in self.data.number:
+            self.lines += [
+                f"const void *p{i};",
+                f"if (hyad_read(self, &pool, {o}, {self.data.number[p.elem]}, &p{i})) {{",
+                "if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) goto fail;",
+                f'PyErr_Clear(), why = "a part does not fit"; {refuse} }}',
+                f"{p.elem} {x} = p{i};",
+            ]
+        elif p.elem == "bool":
             self.lines.append(f"int {x}; if ((why = hyad_bool({o}, &{x}))) {refuse}")
         elif p.elem == "int":
             self.lines.append(f"long long {x}; if ((why = hyad_int({o}, &{x}))) {refuse}")
@@ -671,6 +686,9 @@ class _Stub:
             args.append(f"{self.result[j]}.{field}" if r.dims else f"&s{j}")
         if fn.workspace is not None:
             args.append("hyad_work")
+        if fn.arena:
+            self.lines.append("hyad_begin(&arena);")
+            args.append("&arena")
         call = f"hyad_f({', '.join(args)});"
         self.lines.append(f"if ((failed = {call[:-1]})) goto check;" if fn.fallible else call)
         for j, r in enumerate(fn.results):
@@ -683,6 +701,8 @@ class _Stub:
             j, r = results.pop(0)
             if r.dims:
                 return self.object[j]
+            if self.data and r.elem in self.data.number:
+                return f"hyad_write(self, s{j}, {self.data.number[r.elem]})"
             make = {"real": "PyFloat_FromDouble", "int": "PyLong_FromLongLong", "bool": "PyBool_FromLong"}[r.elem]
             return f"{make}(s{j}{' != 0' if r.elem == 'bool' else ''})"
         if is_none(tree):
@@ -727,8 +747,11 @@ class _Stub:
                 _fill(ARRAYS, fn) if self.arrays else "",
                 TREES if any(isinstance(t, Node) for t in (*self.ins, self.out)) else "",
                 _fill(WORKSPACE, fn) if fn.workspace is not None else "",
+                self.data.prelude() if self.data else stub_data.ARENA if fn.arena else "",
+                _fill(stub_data.PROBE, fn) if self.data else "",
                 HOT,
                 TAKE if self.arrays else "",
+                self.data.reader() + self.data.writer() if self.data else "",
                 f"\n{fn.prototype};\nstatic {_pointer(fn)} = {fn.name};\n",
                 "static PyObject *(*hyad_next)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);\n" * self.tier,
                 "".join(self.sizes),
@@ -753,6 +776,12 @@ class _Stub:
         if self.kept:
             head.append(f"PyObject *keep[{self.kept}] = {{0}};")
             release.append(f"hyad_drop({self.kept}, keep);")
+        if self.data:
+            head.append("hyad_pool pool = {0};")
+            release.append("hyad_pool_end(&pool);")
+        if self.fn.arena:
+            head.append("hyad_arena arena = {0};")
+            release.append("hyad_end(&arena);")
         drop = []
         if self.takes_out:
             head += ["PyObject *out = NULL;", f"PyObject *r[{len(self.object)}] = {{0}};"]
@@ -782,6 +811,9 @@ class _Stub:
             tail.append('return hyad_fallback(self, hyad_reason("", "out of memory", 0, 0), args, n, names);')
         if self.fn.fallible:
             tail += ["check:", *release, *drop]
+            if self.fn.arena:
+                memory = 'hyad_reason("", "out of memory", 0, 0)'
+                tail.append(f"if (failed < 0) return hyad_fallback(self, {memory}, args, n, names);")
             tail.append("return hyad_fallback(self, PyLong_FromLongLong(failed), args, n, names);")
         wants = "\n".join(f"  {_quote(w)}," for w in self.wants)
         lines = "\n".join("  " + line for line in [*head, *body, *tail])
@@ -794,6 +826,8 @@ class _Stub:
     def module(self) -> str:
         fn = self.fn
         extra, methods = TIER * self.tier, '  {"redirect", (void *)hyad_redirect, 0x0008},\n' * self.tier
+        if self.data:
+            methods += '  {"probe", (void *)hyad_probe, 0x0001},\n'
         if low_level(fn):
             extra += self.low()
             methods += '  {"low", (void *)hyad_low, 0x0008},\n'
@@ -821,7 +855,12 @@ class _Stub:
             args = ["x", *(["n"] if fn.dims else [])]
         else:
             args = [f"x[{i}]" for i in range(count)]
-        if fn.returns_value:
+        if fn.arena:
+            call = f"hyad_f({', '.join([*args, '&y', '&arena'])})"
+            body = "hyad_arena arena = {0}; arena.stack = hyad_stack(); "
+            body += f"{fn.ctype('real')} y = 0; const int failed = {call}; hyad_free(&arena); "
+            body += "return failed ? 0.0/0.0 : y;"
+        elif fn.returns_value:
             body = f"return hyad_f({', '.join(args)});"
         else:
             call = f"hyad_f({', '.join([*args, '&y'])})"
@@ -845,6 +884,13 @@ class _Stub:
             "  const long long i = PyLong_AsLongLong(k);\n"
             "  return PyCapsule_New(to[i], as[i], NULL);\n}\n"
         )
+
+
+def _fields(tree: Tree) -> int:
+    """How many constants a structure has in the state."""
+    if isinstance(tree, Leaf):
+        return 0
+    return sum(map(_fields, tree.items)) + (1 + len(tree.keys) if tree.keys is not None else 0)
 
 
 def _fill(template: str, fn: CFunction) -> str:

@@ -17,6 +17,7 @@ _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.exists(_os.path.join(_root, "pyproject.toml")) and _os.path.isdir(_os.path.join(_root, "codegen")):
     __path__.append(_root)  # type: ignore[name-defined]  # noqa: F821
 
+from .data import defdata, inl, inr, lisp  # noqa: E402
 from .emit import emit  # noqa: E402  (here, or the module would take the function's place)
 from .errors import (  # noqa: E402
     BoundsError,
@@ -24,6 +25,7 @@ from .errors import (  # noqa: E402
     DerivativeError,
     HyadError,
     ModelTypeError,
+    NotCompiled,
     ReadError,
     UnboundError,
 )
@@ -40,15 +42,17 @@ from .model import (  # noqa: E402
     load,
     low_level_callable,
     model,
+    run,
     value_and_grad,
     vjp,
 )
 from .stages import show, stages  # noqa: E402
 
 __all__ = [
-    "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "ReadError",
-    "UnboundError", "check_grad", "compile", "define", "defprim", "emit", "grad", "hessian", "hvp", "jacobian", "jvp",
-    "load", "low_level_callable", "model", "show", "stages", "value_and_grad", "vjp",
+    "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "NotCompiled",
+    "ReadError", "UnboundError", "check_grad", "compile", "defdata", "define", "defprim", "emit", "grad", "hessian",
+    "hvp", "inl", "inr", "jacobian", "jvp", "lisp", "load", "low_level_callable", "model", "run", "show", "stages",
+    "value_and_grad", "vjp",
 ]  # fmt: skip
 
 

@@ -6,19 +6,103 @@ leads to it from an input that is; the rest is left out of the derivative altoge
 
 from __future__ import annotations
 
-from .core import REAL, Arr, Atom, Block, If, Loop, Prim, Type, Var
+from collections.abc import Iterable, Sequence
+
+from .core import (
+    REAL,
+    Apply,
+    Arr,
+    Atom,
+    Block,
+    Case,
+    Data,
+    Function,
+    If,
+    Loop,
+    Make,
+    Prim,
+    Type,
+    Var,
+    While,
+    functions_of,
+)
+from .errors import DerivativeError
 from .primitives import PRIMITIVES
+
+Reach = dict[Function, list[int]]
 
 
 def differentiable(t: Type | None) -> bool:
-    return (t.elem if isinstance(t, Arr) else t) == REAL
+    """Whether values of a type carry derivatives: reals, arrays of what does, and data with such a field somewhere."""
+    elem = t.elem if isinstance(t, Arr) else t
+    return elem == REAL or (isinstance(elem, Data) and holds_reals(elem))
 
 
-def activity(block: Block, active: dict[Var, int]) -> dict[Var, int]:
-    """Extend ``active`` (variable -> directions) over a block and the regions inside it; returns it."""
+def holds_reals(data: Data) -> bool:
+    """Whether a value of a data type can hold a real, at any depth."""
+    seen, todo = {data}, [data]
+    while todo:
+        for constructor in todo.pop().constructors:
+            for f in constructor.fields:
+                elem = f.type.elem if isinstance(f.type, Arr) else f.type
+                if elem == REAL:
+                    return True
+                if isinstance(elem, Data) and elem not in seen:
+                    seen.add(elem)
+                    todo.append(elem)
+    return False
+
+
+def reach_of(function: Function, reach: Reach) -> list[int]:
+    """For each result of a function, from which parameters a differentiable path leads to it: bit k for parameter k.
+
+    The least fixpoint over the function and all that it calls; ``reach`` keeps what was found.
+    """
+    if function not in reach:
+        if function.body is None:
+            raise DerivativeError(
+                f"`{function}` is differentiated inside its own definition",
+                function.span,
+                "take the derivative outside",
+            )
+        new = [g for g in dict.fromkeys([function, *functions_of(function.body)]) if g not in reach]
+        reach.update({g: [0] * len(g.results) for g in new})
+        changed = True
+        while changed:
+            changed = False
+            for g in new:
+                start = {p: 1 << k for k, p in enumerate(g.params) if differentiable(p.type)}
+                active = activity(g.body, start, reach)  # type: ignore[arg-type]
+                found = [active.get(r, 0) if type(r) is Var else 0 for r in g.body.results]  # type: ignore[union-attr]
+                if found != reach[g]:
+                    reach[g], changed = found, True
+    return reach[function]
+
+
+def activity(block: Block, active: dict[Var, int], reach: Reach | None = None) -> dict[Var, int]:
+    """Extend ``active`` (variable -> directions) over a block and the regions inside it; returns it. ``reach`` keeps
+    what is known of functions."""
+    through: Reach = {} if reach is None else reach
 
     def of(atom: Atom) -> int:
         return active.get(atom, 0) if type(atom) is Var else 0
+
+    def give(v: Var, bits: int) -> None:
+        if bits and differentiable(v.type):
+            active[v] = active.get(v, 0) | bits
+
+    def circle(accs: Sequence[Var], inits: Sequence[Atom], body: Block) -> None:
+        for acc, z in zip(accs, inits):
+            give(acc, of(z))
+        while True:
+            walk(body)
+            changed = False
+            for acc, r in zip(accs, body.results):
+                if of(r) & ~active.get(acc, 0):
+                    give(acc, of(r))
+                    changed = True
+            if not changed:
+                break
 
     def walk(b: Block) -> None:
         for bind in b.binds:
@@ -40,27 +124,37 @@ def activity(block: Block, active: dict[Var, int]) -> dict[Var, int]:
                 walk(op.then)
                 walk(op.orelse)
                 for v, x, y in zip(bind.vars, op.then.results, op.orelse.results):
-                    bits = of(x) | of(y)
-                    if bits and differentiable(v.type):
-                        active[v] = active.get(v, 0) | bits
+                    give(v, of(x) | of(y))
             elif type(op) is Loop:
-                for acc, z in zip(op.accs, op.inits):
-                    if of(z):
-                        active[acc] = active.get(acc, 0) | of(z)
-                while True:
-                    walk(op.body)
-                    changed = False
-                    for acc, r in zip(op.accs, op.body.results):
-                        bits = of(r)
-                        if bits & ~active.get(acc, 0):
-                            active[acc] = active.get(acc, 0) | bits
-                            changed = True
-                    if not changed:
-                        break
-                sources = (*op.accs, *op.body.results[len(op.accs) :])
-                for v, r in zip(bind.vars, sources):
-                    if of(r) and differentiable(v.type):
-                        active[v] = active.get(v, 0) | of(r)
+                circle(op.accs, op.inits, op.body)
+                for v, r in zip(bind.vars, (*op.accs, *op.body.results[len(op.accs) :])):
+                    give(v, of(r))
+            elif type(op) is While:
+                circle(op.accs, op.inits, op.body)
+                width = len(op.accs)
+                for v, r in zip((*bind.vars[:width], *bind.vars[width + 1 :]), (*op.accs, *op.body.results[width:])):
+                    give(v, of(r))
+            elif type(op) is Make:
+                give(bind.vars[0], union(map(of, op.args)))
+            elif type(op) is Case:
+                for arm in op.arms:
+                    for f in arm.fields:
+                        give(f, of(op.value))
+                    walk(arm.block)
+                    for v, r in zip(bind.vars, arm.block.results):
+                        give(v, of(r))
+            elif type(op) is Apply:
+                bits_of = [of(a) for a in op.args]
+                if any(bits_of):
+                    for v, mask in zip(bind.vars, reach_of(op.function, through)):
+                        give(v, union(bits for k, bits in enumerate(bits_of) if mask >> k & 1))
 
     walk(block)
     return active
+
+
+def union(found: Iterable[int]) -> int:
+    total = 0
+    for bits in found:
+        total |= bits
+    return total

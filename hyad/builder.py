@@ -17,18 +17,26 @@ from .core import (
     BOOL,
     INT,
     REAL,
+    Apply,
+    Arm,
     Arr,
     Atom,
     Bind,
     Block,
+    Case,
     Check,
     Const,
+    Constructor,
+    Data,
+    Function,
     If,
     Loop,
+    Make,
     Prim,
     Scalar,
     Type,
     Var,
+    While,
     all_binds,
     atoms_of,
     binders_of,
@@ -36,7 +44,7 @@ from .core import (
     free_vars,
     substitute,
 )
-from .dead import tidy
+from .dead import effects, tidy
 from .errors import HyadError, ModelTypeError, Span
 from .primitives import PRIMITIVES
 from .rewrite import rewrite
@@ -114,6 +122,7 @@ class Builder:
         self.plain = plain
         self.scopes = [Scope()]
         self.definitions: dict[Var, Prim] = {}
+        self.made: dict[Var, Make] = {}  # data whose constructor is known
         self.affines: dict[Var, Affine] = {}
         self.counts: dict[Var, Atom] = {}  # loop index -> trip count
         self.sizes: set[Var] = set()  # integers known to be >= 0
@@ -121,6 +130,7 @@ class Builder:
         self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
+        self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
 
     # ------------------------------------------------------------------------------------- emission
 
@@ -182,11 +192,19 @@ class Builder:
         scope = scope or Scope()
         self.scopes.append(scope)
         equal, self.equal = self.equal, dict(self.equal)  # what is checked in a region is known there only
+        span = self.span
         try:
             yield scope
         finally:
-            self.equal = equal
+            self.equal, self.span = equal, span
             self.scopes.pop()
+
+    @contextmanager
+    def branch_region(self, cond: Atom, holds: bool) -> Iterator[Scope]:
+        """The region of a branch: what its condition says holds there."""
+        with self.region() as scope:
+            scope.facts.extend(self.facts_of(cond, holds))
+            yield scope
 
     @staticmethod
     def close(scope: Scope, results: Sequence[Atom]) -> Block:
@@ -245,8 +263,12 @@ class Builder:
         wanted, result = typed
         if wanted != types:
             args = tuple(self.to_real(a) if w == REAL else a for a, w in zip(args, wanted))
+        scope, key = self.scopes[-1], None
         if not self.plain:
-            if all(type(a) is Const for a in args):
+            for a in args:
+                if type(a) is not Const:
+                    break
+            else:
                 folded = self.fold(name, *args)  # type: ignore[arg-type]
                 if folded is not None:
                     return folded
@@ -259,26 +281,32 @@ class Builder:
                 if known is not None:
                     return known
             rewritten = rewrite(name, args, self.definitions, self, wanted[-1], hint, given)
-            if rewritten is not None:
-                return rewritten
-        if self.plain:
-            key = None
-        else:
-            keys = tuple(map(self.key, args))
-            if name in COMMUTATIVE and len(keys) == 2:
-                key = (name, frozenset(keys), len(set(keys)))
-            else:
-                key = (name, keys)
+            if rewritten is not None:  # x**0 is the exponent's kind of 1 in the rule, and a real here
+                return self.to_real(rewritten) if result == REAL else rewritten
+            key = self.prim_key(name, args)
             found = self.shared(key)
             if found is not None:
                 return found
-        op = Prim(name, args)
-        home = self.home(args)
-        (var,) = self.emit(op, (result,), (hint,) if hint else (), given, home)
+            if scope.index is not None:
+                scope = self.home(args)
+        op, span = Prim(name, args), self.span
+        var = Var(hint, result, span, given) if hint else Var("t", result, span)
+        scope.binds.append(Bind((var,), op, span))
+        scope.vars.add(var)
         self.definitions[var] = op
         if key is not None:
-            home.shared[key] = var
+            scope.shared[key] = var
         return var
+
+    def prim_key(self, name: str, args: Sequence[Atom]) -> tuple:
+        """Equal for applications that compute the same, with the operands of a commutative one in either order."""
+        if len(args) != 2:
+            return name, *map(self.key, args)
+        a, b = (self.key(x) if type(x) is Const else x for x in args)
+        if name == "-" and (minus := self.definitions.get(args[0])) is not None and minus.name == "neg":
+            a, name = self.key(minus.args[0]), "-neg"  # -x - y is -y - x, to the last bit
+            return (name, b, a) if hash(a) > hash(b) else (name, a, b)
+        return (name, b, a) if name in COMMUTATIVE and hash(a) > hash(b) else (name, a, b)
 
     def decided(self, name: str, args: tuple[Atom, ...]) -> Atom | None:
         """A truth value that is known here: a comparison of integers that bounds decide, and/or of a constant."""
@@ -312,7 +340,7 @@ class Builder:
     def remember(self, name: str, args: tuple[Atom, ...], value: Atom) -> None:
         """Say that the open block need not compute ``(name args ...)``: it is ``value``."""
         if not self.plain:
-            self.scopes[-1].shared.setdefault((name, tuple(map(self.key, args))), value)
+            self.scopes[-1].shared.setdefault(self.prim_key(name, args), value)
 
     def sum(self, terms: Sequence[Atom]) -> Atom:
         total = terms[0]
@@ -520,7 +548,7 @@ class Builder:
             return self.facts_of(op.args[0], not holds)
         if op.name == "and" and holds or op.name == "or" and not holds:
             return self.facts_of(op.args[0], holds) + self.facts_of(op.args[1], holds)
-        if len(op.args) != 2 or any(type_of(a) != INT for a in op.args):
+        if len(op.args) != 2 or any(type_of(a) != INT for a in op.args) or not all(map(self.fits, op.args)):
             return []
         a, b = map(self.affine, op.args)
         one: Affine = (1, {})
@@ -534,6 +562,15 @@ class Builder:
         if relation == "=":
             return [affine_add(b, a, -1), affine_add(a, b, -1)]
         return []
+
+    def fits(self, atom: Atom) -> bool:
+        """Whether what is computed for an integer is its affine form: where a sum or product may wrap, a comparison
+        says nothing about the integers in it. Sizes and loop indices are far from 64 bits."""
+        constant, terms = self.affine(atom)
+        if not terms or terms == {atom: 1}:
+            return True
+        bounded = all(v in self.sizes or v in self.counts for v in terms)
+        return bounded and sum(map(abs, terms.values())) <= 256 and abs(constant) <= 2**60
 
     # --------------------------------------------------------------------------------------- arrays
 
@@ -581,7 +618,7 @@ class Builder:
                 if op.name == "get":
                     return self.get(op.args[0], *op.args[1:], *indices, hint=hint)
                 if op.name == "zeros" and len(indices) == t.rank:
-                    return Const(0.0 if t.elem == REAL else 0, t.elem, soft=True)
+                    return Const(0, INT, soft=True) if t.elem == INT else self.zeros(t.elem)
                 if op.name in ("update", "add-at"):
                     past = self.get_past(op, indices)
                     if past is not None:
@@ -599,10 +636,10 @@ class Builder:
                 return self.get(value, *indices[len(at) :])
             return None
         if any(not terms and c != 0 for c, terms in differences):
-            return self.get(base, *indices)
+            return self.known_element(base, indices)
         below = self.definitions.get(base) if type(base) is Var else None
         if below is not None and below.name == "zeros" and len(indices) == type_of(base).rank:
-            if len(at) == len(indices):  # an element of a one-hot array
+            if len(at) == len(indices) and isinstance(type_of(value), Scalar):  # an element of a one-hot array
                 hit: Atom = TRUE
                 for i, j in zip(indices, at):
                     same = self.prim("=", i, j)
@@ -610,10 +647,23 @@ class Builder:
                 return self.select(hit, value, Const(0.0 if type_of(value) == REAL else 0, type_of(value), soft=True))
         return None
 
+    def known_element(self, a: Atom, indices: tuple[Atom, ...]) -> Atom | None:
+        """An element that needs no reading of ``a``: one that stays as it was is read from the array's latest version,
+        so that an update of it can be done in place."""
+        op = self.definitions.get(a) if type(a) is Var else None
+        if op is not None:
+            if op.name == "array" and type(indices[0]) is Const or op.name == "zeros":
+                return self.get(a, *indices)
+            if op.name in ("update", "add-at"):
+                past = self.get_past(op, indices)
+                if past is not None:
+                    return past
+        return self.shared(("get", tuple(map(self.key, (a, *indices)))))
+
     def array(self, items: Sequence[Atom], hint: str | None = None, given: bool = False) -> Atom:
         """``[x ...]`` of scalars or equally shaped arrays; at least one."""
         first = type_of(items[0])
-        if isinstance(first, Scalar):
+        if not isinstance(first, Arr):
             if any(type_of(x) == REAL for x in items):
                 items, first = [self.to_real(x) for x in items], REAL
             result = Arr(first, (integer(len(items)),))
@@ -625,6 +675,8 @@ class Builder:
         """The zero of a type: a soft constant or an array."""
         if isinstance(t, Scalar):
             return Const(0.0, REAL, soft=True) if t == REAL else Const(0, t)
+        if isinstance(t, Data):  # an adjoint's type: its first constructor stands for zero
+            return self.make(t.constructors[0], (), hint)
         op = Prim("zeros", t.dims)
         (var,) = self.emit(op, (t,), (hint,) if hint else ())
         self.definitions[var] = op
@@ -700,7 +752,7 @@ class Builder:
 
     def type_outside(self, t: Type, scope: Scope) -> Type:
         """The type of a region's result where the region's own variables cannot be seen."""
-        if isinstance(t, Scalar):
+        if not isinstance(t, Arr):
             return t
         dims = []
         for d in t.dims:
@@ -749,7 +801,9 @@ class Builder:
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         return self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
 
-    def emit_region(self, op: If | Loop, types: Sequence[Type], names: Sequence[str], given: bool) -> tuple[Var, ...]:
+    def emit_region(
+        self, op: If | Loop | Case, types: Sequence[Type], names: Sequence[str], given: bool
+    ) -> tuple[Var, ...]:
         """Emit a branch or a loop, or find the same one made before."""
         if self.plain:
             return self.emit(op, types, names, given)
@@ -770,10 +824,11 @@ class Builder:
         acc_names: Sequence[str] = (),
         given: bool = False,
         pruned: bool = False,
+        soft: bool = False,
     ) -> tuple[Var, ...]:
         """A ``Loop``: ``body(i, *accs)`` builds one iteration and returns (next accumulators, what is stacked);
-        ``pruned``: what these do not need is dropped at once."""
-        index = Var(index_name, INT, self.span, True)
+        ``pruned``: what these do not need is dropped at once; ``soft``: it runs over directions of a derivative."""
+        index = Var(index_name, INT, self.span, True, soft)
         self.counts[index] = count
         accs = tuple(
             Var(acc_names[k] if k < len(acc_names) else "acc", type_of(z), self.span, k < len(acc_names))
@@ -825,7 +880,7 @@ class Builder:
         outs = []
         for r in stacked:
             t = self.type_outside(type_of(r), scope)
-            outs.append(Arr(t, (count,)) if isinstance(t, Scalar) else Arr(t.elem, (count, *t.dims)))
+            outs.append(Arr(t.elem, (count, *t.dims)) if isinstance(t, Arr) else Arr(t, (count,)))
         op = Loop(count, index, tuple(inits), accs, block)
         home = self.scopes[-1]
         if not self.plain and home.index is not None and not has_checks(block):
@@ -838,6 +893,134 @@ class Builder:
                 home, op = outer, Loop(count, index, tuple(inits), accs, block)
         with self.inside(home):
             return self.emit_region(op, (*(a.type for a in accs), *outs), names, given)
+
+    def while_(
+        self,
+        inits: Sequence[Atom],
+        cond: Callable[..., Atom],
+        body: Callable[..., tuple[Sequence[Atom], Sequence[Atom]]],
+        names: Sequence[str] = (),
+        acc_names: Sequence[str] = (),
+        given: bool = False,
+    ) -> tuple[Atom, ...]:
+        """A ``While``: ``cond(*accs)`` gives a truth value, ``body(*accs)`` (next accumulators, what is stacked). The
+        final accumulators, the number of iterations, the stacked arrays."""
+        accs = tuple(
+            Var(acc_names[k] if k < len(acc_names) else "acc", type_of(z), self.span, k < len(acc_names))
+            for k, z in enumerate(inits)
+        )
+        with self.region() as test:
+            test.vars.update(accs)
+            holds = cond(*accs)
+        with self.region() as scope:
+            scope.vars.update(accs)
+            inside = test.vars.difference(accs)
+            scope.facts.extend(f for f in self.facts_of(holds, True) if inside.isdisjoint(f[1]))
+            following, stacked = body(*accs)
+        first, block = self.close(test, (holds,)), self.close(scope, (*following, *stacked))
+        same = [k for k, (a, r) in enumerate(zip(accs, following)) if r is a and not self.plain]
+        if same:  # an accumulator that no iteration changes is what it was at first
+            table = {accs[k]: inits[k] for k in same}
+            first, block = substitute(first, table), substitute(block, table)
+        kept = [k for k in range(len(accs)) if k not in same]
+        results = (*(block.results[k] for k in kept), *block.results[len(accs) :])
+        op = While(first, Block(block.binds, results), tuple(inits[k] for k in kept), tuple(accs[k] for k in kept))
+        count = Var("count", INT, self.span)
+        self.sizes.add(count)
+        outs = []
+        for k, r in enumerate(stacked):
+            t = self.type_outside(type_of(r), scope)
+            elem, dims = (t.elem, t.dims) if isinstance(t, Arr) else (t, ())
+            name = names[len(accs) + k] if len(accs) + k < len(names) else "t"
+            outs.append(Var(name, Arr(elem, (count, *dims)), self.span))
+        finals = {k: Var(names[k] if k < len(names) else "t", accs[k].type, self.span, given) for k in kept}
+        self.emit_vars(op, (*finals.values(), count, *outs))
+        return (*(finals.get(k, inits[k]) for k in range(len(accs))), count, *outs)
+
+    # ------------------------------------------------------------------------------- data, functions
+
+    def emit_vars(self, op: Any, variables: tuple[Var, ...]) -> tuple[Var, ...]:
+        """Append ``op`` to the open block, binding ``variables``."""
+        scope = self.scopes[-1]
+        scope.binds.append(Bind(variables, op, self.span))
+        scope.vars.update(variables)
+        return variables
+
+    def make(self, constructor: Constructor, args: Sequence[Atom], hint: str | None = None, given=False) -> Var:
+        """``(Node l r)``: a value of a data type."""
+        key = ("make", constructor, *map(self.key, args))
+        found = None if self.plain else self.shared(key)
+        if found is None:
+            op = Make(constructor, tuple(args))
+            home = self.home(args)
+            (found,) = self.emit(op, (constructor.data,), (hint or constructor.name.lower(),), given, home)
+            self.made[found] = op
+            home.shared[key] = found
+        return found
+
+    def case(
+        self,
+        value: Atom,
+        arms: Sequence[tuple[Constructor, tuple[Var, ...], Scope, Sequence[Atom]]],
+        names: Sequence[str] = (),
+        given: bool = False,
+    ) -> tuple[Var, ...]:
+        """A ``Case`` of finished regions, one for each constructor, with results of equal types; its variables."""
+        types = [self.type_outside(type_of(r), arms[0][2]) for r in arms[0][3]]
+        blocks = [Arm(c, fields, self.close(scope, results)) for c, fields, scope, results in arms]
+        return self.emit_region(Case(value, tuple(blocks)), types, names, given)
+
+    @contextmanager
+    def arm(self, constructor: Constructor) -> Iterator[tuple[Scope, tuple[Var, ...]]]:
+        """The region of an arm, and fresh variables for the constructor's fields in it."""
+        with self.region() as scope:
+            table: dict[Atom, Atom] = {}
+            for f in constructor.fields:
+                t = f.type
+                t = Arr(t.elem, tuple(table.get(d, d) for d in t.dims)) if isinstance(t, Arr) else t
+                table[f] = Var(f.name, t, self.span, f.given)
+                self.note_sizes(t)
+            scope.vars.update(table.values())  # type: ignore[arg-type]
+            yield scope, tuple(table.values())  # type: ignore[arg-type]
+
+    def note_sizes(self, t: Type) -> None:
+        """The dims of an array that exists are >= 0."""
+        if isinstance(t, Arr):
+            self.sizes.update(d for d in t.dims if type(d) is Var)
+
+    def apply(
+        self, function: Function, args: Sequence[Atom], names: Sequence[str] = (), given=False
+    ) -> tuple[Var, ...]:
+        """A call of a function; a variable for each of its results."""
+        key = ("apply", function, *map(self.key, args))
+        found = None if self.plain else self.shared(key)
+        if found is None:
+            table: dict[Atom, Atom] = dict(zip(function.params, args))
+            out = []
+            for k, r in enumerate(function.results):
+                t = r.type
+                t = Arr(t.elem, tuple(table.get(d, d) for d in t.dims)) if isinstance(t, Arr) else t
+                out.append(Var(names[k] if k < len(names) else r.name, t, self.span, given and k < len(names)))
+                table[r] = out[-1]
+                self.note_sizes(t)
+            found = self.emit_vars(Apply(function, tuple(args)), tuple(out))
+            self.scopes[-1].shared[key] = found
+        return found
+
+    @contextmanager
+    def function_scope(self, depth: int) -> Iterator[Scope]:
+        """The body of a function that was defined where ``depth`` scopes were open: what was computed since is not
+        seen in it, and nothing moves out of it."""
+        inner = self.scopes[depth:]
+        del self.scopes[depth:]
+        equal, assumed = self.equal, self.assumed
+        self.equal, self.assumed = {}, {}
+        try:
+            with self.region() as scope:
+                yield scope
+        finally:
+            self.equal, self.assumed = equal, assumed
+            self.scopes.extend(inner)
 
     def build(
         self, count: Atom, body: Callable[[Atom], Atom], hint: str | None = None, given: bool = False, index_name="i"
@@ -894,6 +1077,15 @@ class Rebuild:
         elif type(op) is Check:
             a, c = self.atom(op.a), self.atom(op.b)
             b.check(op, a, c)
+        elif type(op) is Make:
+            (v,) = bind.vars
+            self.here[v] = b.make(op.constructor, self.atoms(op.args), v.name, v.given)
+        elif type(op) is Apply:
+            self.define(bind, b.apply(op.function, self.atoms(op.args), [v.name for v in bind.vars], given(bind)))
+        elif type(op) is Case:
+            self.define(bind, self.case(op, bind))
+        elif type(op) is While:
+            self.define(bind, self.while_(op, bind))
         else:
             raise AssertionError(op)
 
@@ -931,6 +1123,38 @@ class Rebuild:
             cond, *blocks, names=[v.name for v in bind.vars], given=bind.vars[0].given if bind.vars else False
         )
 
+    def case(self, op: Case, bind: Bind) -> Sequence[Atom]:
+        value = self.atom(op.value)
+        known = self.b.made.get(value) if type(value) is Var else None
+        if known is not None and not self.b.plain:
+            arm = op.arms[known.constructor.tag]
+            self.here.update(zip(arm.fields, known.args))
+            return self.block(arm.block)
+        arms = []
+        for arm in op.arms:
+            with self.b.arm(arm.constructor) as (scope, fields):
+                self.here.update(zip(arm.fields, fields))
+                results = self.block(arm.block)
+            arms.append((arm.constructor, fields, scope, results))
+        return self.b.case(value, arms, [v.name for v in bind.vars], given(bind))
+
+    def while_(self, op: While, bind: Bind) -> Sequence[Atom]:
+        width, span = len(op.accs), self.b.span
+
+        def cond(*accs: Atom) -> Atom:
+            self.here.update(zip(op.accs, accs))
+            return self.block(op.cond)[0]
+
+        def body(*accs: Atom):
+            self.here.update(zip(op.accs, accs))
+            results = self.block(op.body)
+            return results[:width], results[width:]
+
+        names = [v.name for k, v in enumerate(bind.vars) if k != width]
+        out = self.b.while_(self.atoms(op.inits), cond, body, names, [a.name for a in op.accs], given(bind))
+        self.b.span = span
+        return out
+
     def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
         with self.b.region() as scope:
             scope.facts.extend(self.b.facts_of(cond, holds))
@@ -957,12 +1181,18 @@ class Rebuild:
             op.index.name,
             [a.name for a in op.accs],
             bool(bind.vars) and bind.vars[0].given,
+            soft=op.index.soft,
         )
         self.b.span = span
         return out
 
 
-def structure(op: If | Loop) -> tuple:
+def given(bind: Bind) -> bool:
+    """Whether a person named what a binding binds."""
+    return bool(bind.vars) and bind.vars[0].given
+
+
+def structure(op: If | Loop | Case) -> tuple:
     """A key that is equal for operations that differ in the identity of their inner variables alone."""
     numbers: dict[Var, int] = {}
 
@@ -979,7 +1209,15 @@ def structure(op: If | Loop) -> tuple:
         atoms = tuple(map(atom, atoms_of(x)))
         bind_all(binders_of(x))
         inner = tuple(block(region) for region in blocks_of(x))
-        label = x.name if type(x) is Prim else (x.relation, x.message) if type(x) is Check else len(inner)
+        label: Any = len(inner)
+        if type(x) is Prim:
+            label = x.name
+        elif type(x) is Check:
+            label = (x.relation, x.message)
+        elif type(x) is Make:
+            label = x.constructor
+        elif type(x) is Apply:
+            label = x.function
         return (type(x).__name__, label, atoms, inner)
 
     def block(b: Block) -> tuple:
@@ -996,8 +1234,8 @@ def structure(op: If | Loop) -> tuple:
 
 
 def has_checks(block: Block) -> bool:
-    """Whether a check stands in a block or a region inside it."""
-    return any(type(bind.op) is Check for bind in all_binds(block))
+    """Whether a check stands in a block, a region inside it, or a function that it calls."""
+    return any(type(bind.op) is Check or type(bind.op) is Apply and effects(bind.op) for bind in all_binds(block))
 
 
 def defined_in(block: Block) -> set[Var]:

@@ -15,18 +15,26 @@ from .core import (
     INT,
     REAL,
     UNIT,
+    Apply,
     Arr,
     Atom,
     Bind,
     Block,
+    Case,
     Check,
     Const,
+    Constructor,
+    Data,
+    Function,
     If,
     Loop,
+    Make,
     Prim,
     Program,
     Type,
     Var,
+    While,
+    functions_of,
     leaves,
 )
 from .primitives import PRIMITIVES
@@ -85,6 +93,8 @@ class _Checker:
         self.require(sum(map(leaves, p.ins)) == len(p.params), "its parameters do not fit the structure `ins`")
         self.require(leaves(p.out) == len(p.body.results), "its results do not fit the structure `out`")
         self.block(p.body)
+        for f in functions_of(p.body):
+            self.function(f)
 
     def introduce(self, var: Var) -> None:
         self.require(isinstance(var, Var), f"{var!r} is bound and is no variable")
@@ -95,12 +105,13 @@ class _Checker:
 
     def type(self, t: Type | None, what: str) -> None:
         if isinstance(t, Arr):
-            self.require(t.elem in (REAL, INT, BOOL) and t.rank > 0, f"{what} is of type {t}")
+            self.require(t.elem in (REAL, INT, BOOL) or isinstance(t.elem, Data), f"{what} is of type {t}")
+            self.require(t.rank > 0, f"{what} is of type {t}")
             for d in t.dims:
                 self.require(self.atom(d) == INT, f"the size {d} of {what} is {d.type}")
                 self.require(not isinstance(d, Const) or d.value >= 0, f"the size {d} of {what} is negative")
         else:
-            self.require(t in (REAL, INT, BOOL, UNIT), f"{what} is of type {t}")
+            self.require(t in (REAL, INT, BOOL, UNIT) or isinstance(t, Data), f"{what} is of type {t}")
 
     def atom(self, a: Atom) -> Type:
         """The type of an atom that is read."""
@@ -145,8 +156,66 @@ class _Checker:
             self.require(op.relation in RELATIONS, f"there is no relation {op.relation!r}")
             self.require(self.atom(op.a) == self.atom(op.b) == INT, "sizes and indices are compared, and nothing else")
             self.require(not bind.vars, "a check binds nothing")
+        elif isinstance(op, Make):
+            self.fields(op.constructor, [self.atom(a) for a in op.args])
+            self.same([op.constructor.data], [v.type for v in bind.vars], "a constructor gives")
+            self.introduce(bind.vars[0])
+        elif isinstance(op, Case):
+            data = self.atom(op.value)
+            self.require(isinstance(data, Data), f"{op.value} has no constructors")
+            self.require(tuple(a.constructor for a in op.arms) == data.constructors, "not one arm for each constructor")
+            for arm in op.arms:
+                outside, self.visible = self.visible, set(self.visible)
+                for v in arm.fields:
+                    self.introduce(v)
+                self.fields(arm.constructor, [v.type for v in arm.fields])
+                self.same(self.block(arm.block), [v.type for v in bind.vars], f"the arm `{arm.constructor}` gives")
+                self.visible = outside
+            for v in bind.vars:
+                self.introduce(v)
+        elif isinstance(op, While):
+            self.while_(op, bind.vars)
+        elif isinstance(op, Apply):
+            f = op.function
+            self.require(f.body is not None, f"the function {f} has no body")
+            self.same([self.atom(a) for a in op.args], [p.type for p in f.params], f"the arguments of {f} are")
+            self.same([v.type for v in bind.vars], [r.type for r in f.results], f"{f} gives")
+            for v in bind.vars:
+                self.introduce(v)
         else:
             raise self.fail(f"{type(op).__name__} is no operation of typed core")
+
+    def fields(self, constructor: Constructor, types: Sequence[Any]) -> None:
+        self.require(constructor in constructor.data.constructors, f"{constructor} is not one of {constructor.data}")
+        self.same(types, [f.type for f in constructor.fields], f"the fields of {constructor} are")
+
+    def function(self, f: Function) -> None:
+        """A function reads its parameters alone, and gives what its callers bind."""
+        self.visible = set()
+        for p in f.params:
+            self.introduce(p)
+        self.require(f.body is not None, f"the function {f} has no body")
+        self.same(self.block(f.body), [r.type for r in f.results], f"the function {f} gives")  # type: ignore[arg-type]
+
+    def while_(self, op: While, out: Sequence[Var]) -> None:
+        width = len(op.accs)
+        self.require(len(op.inits) == width, f"{len(op.inits)} starts for {width} accumulators")
+        self.require(len(op.body.results) + 1 == len(out) > width, f"{len(op.body.results)} results for {len(out)}")
+        self.same([self.atom(a) for a in op.inits], [a.type for a in op.accs], "the accumulators start as")
+        outside, self.visible = self.visible, set(self.visible)
+        for a in op.accs:
+            self.introduce(a)
+        self.same(self.block(op.cond), [BOOL], "the condition is")
+        results = self.block(op.body)
+        self.visible = outside
+        self.same(results[:width], [a.type for a in op.accs], "the accumulators go on as")
+        for v in out:
+            self.introduce(v)
+        count = out[width]
+        self.same([v.type for v in out[: width + 1]], [*(a.type for a in op.accs), INT], "the accumulators end as")
+        for v, t in zip(out[width + 1 :], results[width:]):
+            elem, dims = (t.elem, t.dims) if isinstance(t, Arr) else (t, ())
+            self.same([v.type], [Arr(elem, (count, *dims))], "what is stacked is")  # type: ignore[arg-type]
 
     def loop(self, op: Loop, out: Sequence[Var]) -> None:
         self.require(self.atom(op.count) == INT, "the trip count is no integer")
@@ -235,4 +304,7 @@ def describe(bind: Bind) -> str:
         return f"{names} = (loop {op.count} ..)"
     if isinstance(op, Check):
         return f"(check {op.a} {op.relation} {op.b})"
-    return f"{names} = {type(op).__name__}"
+    if isinstance(op, (Make, Apply)):
+        head = op.constructor if isinstance(op, Make) else op.function
+        return f"{names} = ({' '.join(map(str, (head, *op.args)))})"
+    return f"{names} = ({type(op).__name__.lower()} ..)"

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from . import core
+from .activity import differentiable
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree, leaves
+from .data import Data
 from .errors import DerivativeError, HyadError, ModelTypeError, border
 from .model import Model, Spec, as_model, derived, parameters, put_together, take_apart
+from .reader import deep
 
 MODES = 1e-9  # how far reverse and forward mode may be apart, relatively: rounding only
 DIRECTIONS = 200  # so many inputs (and outputs) are looked at, at random if there are more
@@ -151,9 +155,9 @@ class Point:
             parts = []
             for v, p in zip(self.values[k], self.params[k]):
                 if real(p):
-                    piece = vector[start : start + np.size(v)]
-                    start += np.size(v)
-                    v = piece.reshape(np.shape(v)).copy() if np.ndim(v) else float(piece[0])
+                    size = numbers(v).size
+                    v = filled(v, vector[start : start + size])
+                    start += size
                 elif moves and np.asarray(v).dtype != bool:
                     v = v * 0
                 parts.append(v)
@@ -180,11 +184,11 @@ class Point:
         """The i-th unit vector in the structure of the result."""
         parts, start = [], 0
         for r, v in zip(self.program.body.results, self.last):
-            piece = np.zeros(np.size(v))
+            piece = np.zeros(numbers(v).size)
             if r.type != BOOL and start <= i < start + piece.size:
                 piece[i - start] = 1
             start += piece.size if r.type != BOOL else 0
-            parts.append(piece.reshape(np.shape(v)) if np.ndim(v) else float(piece[0]))
+            parts.append(filled(v, piece))
         return put_together(self.program.out, iter(parts))
 
     def result(self, value: Any) -> np.ndarray:
@@ -211,7 +215,9 @@ class Point:
             if not real(atom) and (name is None or atom.type == BOOL):
                 continue
             start = atom.name if name is None else name if isinstance(tree, Leaf) else f"{name}[{k}]"
-            if np.ndim(value):
+            if isinstance(atom.type, core.Data):
+                found += [f"{start} ({k})" for k in range(numbers(value).size)]
+            elif np.ndim(value):
                 found += [f"{start}[{' '.join(map(str, index))}]" for index in np.ndindex(np.shape(value))]
             else:
                 found.append(start)
@@ -264,9 +270,11 @@ def sample_args(model: Model, seed: int = 0, size: int = 3) -> list[Any]:
 
 
 def as_reals(value: Any) -> Any:
-    """Integers as reals, in tuples and dicts too."""
+    """Integers as reals, in tuples, dicts and data too."""
     if type(value) is int:
         return float(value)
+    if isinstance(value, Data):
+        return filled(value, numbers(value))
     if type(value) is tuple:
         return tuple(map(as_reals, value))
     return {k: as_reals(v) for k, v in value.items()} if type(value) is dict else value
@@ -295,8 +303,41 @@ def apart(tree: Tree, value: Any) -> list[Any]:
 
 
 def real(atom: Any) -> bool:
-    return (atom.type.elem if isinstance(atom.type, Arr) else atom.type) == REAL
+    return differentiable(atom.type)
+
+
+def numbers(value: Any) -> np.ndarray:
+    """The numbers of an array, or of data, in order."""
+    if not isinstance(value, (Data, tuple)) and value is not None:
+        return np.asarray(value, float).ravel()
+    found: list[np.ndarray] = []
+    todo = [value]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, (Data, tuple)):
+            todo.extend(reversed(tuple(x)))
+        elif x is not None and not isinstance(x, bool):
+            found.append(np.asarray(x, float).ravel())
+    return np.concatenate([np.zeros(0), *found])
+
+
+def filled(value: Any, vector: np.ndarray) -> Any:
+    """``value`` with its numbers from ``vector``."""
+    rest = iter(vector)
+
+    def walk(x: Any) -> Any:
+        if isinstance(x, Data):
+            return type(x)(*map(walk, x))
+        if isinstance(x, tuple):
+            return tuple(map(walk, x))
+        if x is None or isinstance(x, bool):
+            return x
+        if np.ndim(x):
+            return np.array([next(rest) for _ in range(np.size(x))]).reshape(np.shape(x))
+        return float(next(rest))
+
+    return deep(walk, value)
 
 
 def flat(values: Sequence[Any]) -> np.ndarray:
-    return np.concatenate([np.zeros(0), *(np.asarray(v, float).ravel() for v in values)])
+    return np.concatenate([np.zeros(0), *map(numbers, values)])

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import HyadError, ModelTypeError, ReadError
+from .names import mangled
 
 OPERATORS = {
     "grad": "its gradient",
@@ -246,12 +247,6 @@ def load(path: str) -> ModuleType:
     return load(path)
 
 
-def mangled(name: str) -> str:
-    from .model import mangled
-
-    return mangled(name)
-
-
 def models(module: ModuleType) -> dict[str, Any]:
     """The models of a file by their names."""
     import hy
@@ -314,12 +309,25 @@ def literals(texts: Sequence[str], f: Any) -> list[Any]:
     for k, text in enumerate(texts):
         spec = known[k][1] if known and k < len(known) else None
         elem = spec.elem if isinstance(spec, Arr) else REAL
-        values.append(literal(text, {"Real": float, "Int": int, "Bool": bool}[elem.name]))
+        values.append(literal(text, {"Real": float, "Int": int, "Bool": bool}[elem.name], constructors(f)))
     return values
 
 
-def literal(text: str, elem: type = float) -> Any:
-    """One value as Hy, Python or JSON write it: ``1.5``, ``[1 2 3]``, ``[[1, 0], [0, 1]]``, ``#(1 [2 3])``, ``None``.
+def constructors(f: Any) -> dict[str, Callable[..., Any]]:
+    """What makes data in an argument: the language's own, and what the model's file defines."""
+    from .data import Data, Inl, Inr, lisp
+
+    value = f.value
+    while hasattr(value, "function") and not hasattr(value, "scope"):  # a derivative's own function
+        value = value.function
+    names = getattr(getattr(value, "scope", None), "namespace", {})
+    own = {v.name: v for v in names.values() if isinstance(v, type) and issubclass(v, Data) and v.name}
+    return {"list": lambda *items: lisp(items), "cons": lambda a, b: (a, b), "inl": Inl, "inr": Inr, **own}
+
+
+def literal(text: str, elem: type = float, made_by: dict[str, Callable[..., Any]] | None = None) -> Any:
+    """One value as Hy, Python or JSON write it: ``1.5``, ``[1 2 3]``, ``[[1, 0], [0, 1]]``, ``#(1 [2 3])``, ``None``,
+    ``(list 1.0 2.0)``; ``(Node 1 (Leaf 2))`` of the constructors ``made_by``.
 
     Raises ``ReadError``.
     """
@@ -343,6 +351,11 @@ def literal(text: str, elem: type = float) -> Any:
             return form.value
         if form.kind == "sym" and form.value in CONSTANTS:
             return CONSTANTS[form.value]
+        if form.kind == "(" and form.head() in (made_by or {}):
+            try:
+                return made_by[form.head()](*map(value, form.value[1:]))  # type: ignore[index]
+            except (HyadError, TypeError) as error:
+                raise ReadError(getattr(error, "message", str(error)), form.span) from None
         if form.kind in ("(", "#("):
             return tuple(map(value, form.value))
         if form.kind == "{" and len(form.value) % 2 == 0:
@@ -353,7 +366,9 @@ def literal(text: str, elem: type = float) -> Any:
                 return np.array(items(form), elem)
             except (TypeError, ValueError):
                 raise ReadError("this is no array of numbers", form.span, "rows have equal lengths") from None
-        raise ReadError("this is no value", form.span, "arguments are numbers, '[1 2 3]', '#(1 [2 3])', '{\"a\" 1}'")
+        raise ReadError(
+            "this is no value", form.span, "arguments are numbers, '[1 2 3]', '#(1 [2 3])', '(list 1 2)', '{\"a\" 1}'"
+        )
 
     return value(forms[0])
 

@@ -2,12 +2,13 @@
 
 One set of records serves two levels.
 
-*Surface core*, what the reader makes of a form: ``Lambda``, ``Call``, ``If`` and ``Global`` names in A-normal form;
-nothing is typed or resolved, and functions are values.
+*Surface core*, what the reader makes of a form: ``Lambda``, ``Call``, ``If``, ``Rec``, ``While``, ``Case`` and
+``Global`` names in A-normal form; nothing is typed or resolved, and functions are values.
 
 *Typed core*, what the specialiser makes of it for one signature, and what differentiation, the optimiser and the
-printers of ``codegen`` work on: ``Prim``, ``If``, ``Loop`` and ``Check``, every variable typed. Tuples have been
-taken apart (a binding binds several variables, a block gives several results) and known functions are inlined.
+printers of ``codegen`` work on: ``Prim``, ``If``, ``Loop``, ``While``, ``Case``, ``Make``, ``Apply`` and ``Check``,
+every variable typed. Tuples have been taken apart (a binding binds several variables, a block gives several results),
+known functions are inlined, references have become values that are handed on; recursion alone leaves functions.
 
 A ``Block`` is a flat sequence of bindings, never a nested ``let``. Every binder is a ``Var`` of its own: variables
 are compared by identity, so no pass ever captures a name; names are for people.
@@ -15,8 +16,8 @@ are compared by identity, so no pass ever captures a name; names are for people.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from .errors import Span
@@ -37,11 +38,49 @@ class Scalar:
 REAL, INT, BOOL, UNIT = Scalar("Real"), Scalar("Int"), Scalar("Bool"), Scalar("Unit")
 
 
+@dataclass(slots=True, eq=False)
+class Data:
+    """A recursive data type: a value is made by one of its ``constructors``; identity is the name.
+
+    Lists, sums, a user's ``defdata``, functions chosen at run time and the records of reverse mode are all such types.
+    """
+
+    name: str
+    constructors: tuple[Constructor, ...] = ()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True, eq=False)
+class Constructor:
+    """One way to make a value of ``data``. ``fields`` are typed; a later field's array dims may be earlier fields.
+
+    ``make`` says what it is in Python: None (nil), ``tuple`` (a pair), ``float`` or ``bool`` (a number or a truth value
+    among pairs), a class of ``hyad.data``, ``"array"`` or ``"whole"`` (the one part itself); ``"function"`` or
+    ``"record"`` for what never leaves a model. ``parts`` are the structures of its parts, whose leaves are the fields
+    (but for the sizes of arrays); () where each part is one field.
+    """
+
+    name: str
+    data: Data
+    fields: tuple[Var, ...] = ()
+    make: Any = None
+    parts: tuple[Tree, ...] = ()
+
+    @property
+    def tag(self) -> int:
+        return self.data.constructors.index(self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 @dataclass(frozen=True, slots=True)
 class Arr:
     """A contiguous row-major array. Each dim is an ``Int`` atom: a ``Const`` is static, a ``Var`` a run-time number."""
 
-    elem: Scalar
+    elem: Scalar | Data
     dims: tuple[Atom, ...]
 
     @property
@@ -63,7 +102,7 @@ class Tuple:
     items: tuple[Type, ...]
 
 
-Type = Union[Scalar, Arr, Tuple]
+Type = Union[Scalar, Arr, Data, Tuple]
 
 # ---------------------------------------------------------------------------------------------- atoms
 
@@ -73,12 +112,15 @@ class Var:
     """A bound variable; identity is the name. ``type`` is None in surface core.
 
     ``given`` says that a person chose the name: printers keep a given variable and fold others into their use.
+    ``soft`` marks the index of a loop that differentiation introduced, over the directions of a derivative: what
+    depends on it are tangents.
     """
 
     name: str
     type: Type | None = None
     span: Span | None = None
     given: bool = False
+    soft: bool = False
 
     def __repr__(self) -> str:
         return self.name
@@ -133,6 +175,51 @@ class Call:
     fn: Atom
     args: tuple[Atom, ...]
     spans: tuple[Span | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rec:
+    """``(letrec [f (fn ..) g (fn ..)] ..)``: functions that see each other, one for each variable. Surface core."""
+
+    functions: tuple[Lambda, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class While:
+    """``(while c e ..)``: ``body`` again as long as ``cond`` gives true.
+
+    In typed core nothing is set: ``cond`` and ``body`` see the accumulators ``accs`` (at first ``inits``); the first
+    results of ``body`` are the next ones, its further results are stacked. The binding's variables are the final
+    accumulators, the number of iterations (an ``Int``), and the stacked arrays, whose leading dim is that number.
+    """
+
+    cond: Block
+    body: Block
+    inits: tuple[Atom, ...] = ()
+    accs: tuple[Var, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arm:
+    """``(Node l r) e`` of a ``Case``: ``fields`` are bound in ``block``. In surface core the constructor is a name, or
+    None, which takes what is left."""
+
+    constructor: Global | Constructor | None
+    fields: tuple[Var, ...]
+    block: Block
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """``(case e (inl x) a (inr y) b)`` and ``(match e (Leaf w) a (Node l r) b)``: the arm of ``value``'s constructor.
+
+    In typed core there is an arm for every constructor of the type, in their order, and each arm's fields are
+    variables of its own; all give as many results as the binding has variables.
+    """
+
+    value: Atom
+    arms: tuple[Arm, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,7 +282,39 @@ class Check:
     kind: str = "bounds"  # or "shape": which error class to raise
 
 
-Op = Union[Lambda, Call, Prim, If, Loop, Check]
+@dataclass(frozen=True, slots=True, eq=False)
+class Make:
+    """A value of a data type from its fields; typed core."""
+
+    constructor: Constructor
+    args: tuple[Atom, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """A recursive function of typed core. It reads nothing but its ``params``: the sizes in their types are params too,
+    before the arrays. ``results`` are the names and types of what it gives; a dim is a constant, a param or an earlier
+    result. ``body`` is None while the function is being made."""
+
+    name: str
+    params: tuple[Var, ...]
+    results: tuple[Var, ...] = ()
+    body: Block | None = None
+    span: Span | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apply:
+    """A call of a ``Function``; the binding has a variable for each of its results; typed core."""
+
+    function: Function
+    args: tuple[Atom, ...]
+
+
+Op = Union[Lambda, Call, Rec, While, Case, Prim, If, Loop, Check, Make, Apply]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,6 +376,11 @@ class Program:
     names: tuple[str, ...] = ()  # of the results, where they have some: the adjoints of a gradient
 
 
+def with_body(program: Program, body: Block) -> Program:
+    """The program with another body; itself where that is its own."""
+    return program if body is program.body else replace(program, body=body)
+
+
 def leaves(tree: Tree) -> int:
     """How many scalars and arrays a structure holds."""
     return 1 if isinstance(tree, Leaf) else sum(map(leaves, tree.items))
@@ -271,6 +395,12 @@ def blocks_of(op: Op) -> tuple[Block, ...]:
         return (op.then, op.orelse)
     if isinstance(op, (Loop, Lambda)):
         return (op.body,)
+    if isinstance(op, Rec):
+        return tuple(f.body for f in op.functions)
+    if isinstance(op, While):
+        return (op.cond, op.body)
+    if isinstance(op, Case):
+        return tuple(arm.block for arm in op.arms)
     return ()
 
 
@@ -282,10 +412,16 @@ def atoms_of(op: Op) -> tuple[Atom, ...]:
         return (op.cond,)
     if isinstance(op, Loop):
         return (op.count, *op.inits)
+    if isinstance(op, (Make, Apply)):
+        return op.args
+    if isinstance(op, While):
+        return op.inits
     if isinstance(op, Call):
         return (op.fn, *op.args)
     if isinstance(op, Check):
         return (op.a, op.b)
+    if isinstance(op, Case):
+        return (op.value, *(arm.constructor for arm in op.arms if isinstance(arm.constructor, Global)))
     return ()
 
 
@@ -295,6 +431,12 @@ def binders_of(op: Op) -> tuple[Var, ...]:
         return (op.index, *op.accs)
     if isinstance(op, Lambda):
         return op.params
+    if isinstance(op, Rec):
+        return tuple(p for f in op.functions for p in f.params)
+    if isinstance(op, Case):
+        return tuple(v for arm in op.arms for v in arm.fields)
+    if isinstance(op, While):
+        return op.accs
     return ()
 
 
@@ -316,12 +458,14 @@ def free_vars(block: Block) -> dict[Var, None]:
             for a in atoms_of(bind.op):
                 use(a)
             bound.update(binders_of(bind.op))
+            if isinstance(bind.op, Rec):
+                bound.update(bind.vars)
             for inner in blocks_of(bind.op):
                 walk(inner)
+            bound.update(bind.vars)  # a size may be one of them: how often a while went round
             for v in bind.vars:
                 for a in type_atoms(v.type):
                     use(a)
-            bound.update(bind.vars)
         for a in b.results:
             use(a)
 
@@ -333,13 +477,81 @@ def all_binds(block: Block) -> Iterator[Bind]:
     """Every binding of a block and of the regions inside it, outer before inner."""
     stack = [iter(block.binds)]
     while stack:
-        bind = next(stack[-1], None)
-        if bind is None:
+        for bind in stack[-1]:
+            yield bind
+            if type(bind.op) is not Prim and (regions := blocks_of(bind.op)):
+                stack.extend(iter(inner.binds) for inner in reversed(regions))
+                break
+        else:
             stack.pop()
-            continue
-        yield bind
-        for inner in reversed(blocks_of(bind.op)):
-            stack.append(iter(inner.binds))
+
+
+def functions_of(*blocks: Block) -> list[Function]:
+    """The functions that blocks call, themselves or through others, in order of first call."""
+    found: dict[Function, None] = {}
+    todo = list(reversed(blocks))
+    while todo:
+        for bind in all_binds(todo.pop()):
+            if type(bind.op) is Apply and bind.op.function not in found:
+                found[bind.op.function] = None
+                if bind.op.function.body is not None:
+                    todo.append(bind.op.function.body)
+    return list(found)
+
+
+def each_function(program: Program, transform: Callable[[Program], Program]) -> Program:
+    """A pass over a program and over every function that it calls, each as a program of its own."""
+    functions = functions_of(program.body)
+    if not functions:
+        return transform(program)
+    made = {f: Function(f.name, f.params, f.results, None, f.span) for f in functions}
+    changed = False
+    for f, new in made.items():
+        before = as_program(f)
+        after = transform(before)
+        changed |= after is not before
+        new.body = retarget(after.body, made)
+    whole = transform(program)
+    if whole is program and not changed:
+        return program
+    return replace(whole, body=retarget(whole.body, made))
+
+
+def as_program(f: Function) -> Program:
+    """A function as a program; its sizes are the program's."""
+    assert f.body is not None
+    sizes = {d for p in (*f.params, *f.results) for d in type_atoms(p.type) if type(d) is Var}
+    dims = tuple(p for p in f.params if p in sizes)
+    params = tuple(p for p in f.params if p not in sizes)
+    out = Node((LEAF,) * len(f.body.results))
+    return Program(f.name, params, dims, f.body, (LEAF,) * len(params), out, f.span)
+
+
+def retarget(block: Block, table: dict[Function, Function]) -> Block:
+    """A block that calls other functions in place of those in ``table``."""
+    if not any(type(bind.op) is Apply for bind in all_binds(block)):
+        return block
+
+    def one(bind: Bind) -> Bind:
+        op = bind.op
+        if type(op) is Apply:
+            return Bind(bind.vars, Apply(table.get(op.function, op.function), op.args), bind.span)
+        inner = tuple(retarget(b, table) for b in blocks_of(op))
+        return Bind(bind.vars, with_blocks(op, inner), bind.span) if inner else bind
+
+    return Block(tuple(map(one, block.binds)), block.results)
+
+
+def with_blocks(op: Op, blocks: Sequence[Block]) -> Op:
+    """An operation with other regions, in the order of ``blocks_of``."""
+    if type(op) is If:
+        return If(op.cond, *blocks)
+    if type(op) is Loop:
+        return Loop(op.count, op.index, op.inits, op.accs, *blocks)
+    if type(op) is While:
+        return While(*blocks, op.inits, op.accs)
+    assert type(op) is Case
+    return Case(op.value, tuple(Arm(a.constructor, a.fields, b, a.span) for a, b in zip(op.arms, blocks)))
 
 
 def size(block: Block) -> int:
@@ -361,6 +573,16 @@ def substitute(block: Block, table: dict[Var, Atom]) -> Block:
             op = If(atom(op.cond), substitute(op.then, table), substitute(op.orelse, table))
         elif type(op) is Loop:
             op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), op.accs, substitute(op.body, table))
+        elif type(op) is While:
+            regions = (substitute(op.cond, table), substitute(op.body, table))
+            op = While(*regions, tuple(map(atom, op.inits)), op.accs)
+        elif type(op) is Case:
+            arms = (Arm(a.constructor, a.fields, substitute(a.block, table), a.span) for a in op.arms)
+            op = Case(atom(op.value), tuple(arms))
+        elif type(op) is Make:
+            op = Make(op.constructor, tuple(map(atom, op.args)))
+        elif type(op) is Apply:
+            op = Apply(op.function, tuple(map(atom, op.args)))
         else:
             assert type(op) is Check
             op = Check(op.relation, atom(op.a), atom(op.b), op.message, op.kind)

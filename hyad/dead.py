@@ -7,9 +7,30 @@ costs nothing where the backward code wants none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from .core import Atom, Bind, Block, Check, If, Loop, Prim, Program, Var, blocks_of, type_atoms
+from .core import (
+    Apply,
+    Arm,
+    Atom,
+    Bind,
+    Block,
+    Case,
+    Check,
+    If,
+    Loop,
+    Make,
+    Op,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    While,
+    all_binds,
+    blocks_of,
+    functions_of,
+    type_atoms,
+    with_body,
+)
 
 
 def dead_code(program: Program) -> Program:
@@ -23,7 +44,7 @@ def dead_code(program: Program) -> Program:
             live.add(r)
     for p in program.params:
         live.update(d for d in type_atoms(p.type) if type(d) is Var)
-    return replace(program, body=prune(program.body, live, program.body.results))
+    return with_body(program, prune(program.body, live, program.body.results))
 
 
 def tidy(block: Block) -> Block:
@@ -39,14 +60,20 @@ def need(live: set[Var], atoms: Sequence[Atom]) -> None:
 
 
 def prune(block: Block, live: set[Var], results: Sequence[Atom]) -> Block:
-    """A block with only the bindings that ``live`` variables need; ``live`` grows by what they read."""
+    """A block with only the bindings that ``live`` variables need; ``live`` grows by what they read. It is the same
+    block where there is nothing to drop."""
     kept: list[Bind] = []
     for bind in reversed(block.binds):
         op = bind.op
         if type(op) is Prim:
             if bind.vars[0] not in live:
                 continue
-            need(live, op.args)
+            for a in op.args:
+                if type(a) is Var:
+                    live.add(a)
+            if type(bind.vars[0].type) is Scalar:
+                kept.append(bind)
+                continue
         elif type(op) is Check:
             need(live, (op.a, op.b))
         elif type(op) is If:
@@ -65,10 +92,36 @@ def prune(block: Block, live: set[Var], results: Sequence[Atom]) -> Block:
             if pruned is None:
                 continue
             bind = pruned
+        elif type(op) is Make:
+            if bind.vars[0] not in live:
+                continue
+            need(live, op.args)
+        elif type(op) is Apply:
+            if not any(v in live for v in bind.vars) and not effects(op):
+                continue
+            need(live, op.args)
+        elif type(op) is Case:
+            at = [k for k, v in enumerate(bind.vars) if v in live]
+            if not at and not effects(op):
+                continue
+            arms = []
+            for arm in op.arms:
+                chosen = tuple(arm.block.results[k] for k in at)
+                need(live, chosen)
+                arms.append(Arm(arm.constructor, arm.fields, prune(arm.block, live, chosen), arm.span))
+            need(live, (op.value,))
+            bind = Bind(tuple(bind.vars[k] for k in at), Case(op.value, tuple(arms)), bind.span)
+        elif type(op) is While:
+            pruned = prune_while(bind, op, live)
+            if pruned is None:
+                continue
+            bind = pruned
         for v in bind.vars:
             need(live, type_atoms(v.type))
         kept.append(bind)
-    return Block(tuple(reversed(kept)), tuple(results))
+    kept.reverse()
+    binds = tuple(kept)
+    return block if results is block.results and binds == block.binds else Block(binds, tuple(results))
 
 
 def prune_loop(bind: Bind, op: Loop, live: set[Var]) -> Bind | None:
@@ -93,10 +146,35 @@ def prune_loop(bind: Bind, op: Loop, live: set[Var]) -> Bind | None:
     return Bind(tuple(bind.vars[k] for k in at), loop, bind.span)
 
 
-def effects(op: If | Loop) -> bool:
-    """Whether a check stands inside."""
-    for block in blocks_of(op):
-        for bind in block.binds:
-            if type(bind.op) is Check or (type(bind.op) in (If, Loop) and effects(bind.op)):
-                return True
-    return False
+def prune_while(bind: Bind, op: While, live: set[Var]) -> Bind | None:
+    width = len(op.accs)
+    outs = {k for k in range(len(op.body.results)) if bind.vars[k + (k >= width)] in live}
+    if not outs and bind.vars[width] not in live and not effects(op):
+        return None
+    wanted = set(outs)
+    while True:  # an accumulator is needed if the condition or a needed result of the body reads it
+        inner = set(live)
+        need(inner, op.cond.results)
+        cond = prune(op.cond, inner, op.cond.results)
+        need(inner, [op.body.results[k] for k in sorted(wanted)])
+        body = prune(op.body, inner, op.body.results)
+        more = {k for k, a in enumerate(op.accs) if a in inner} - wanted
+        if not more:
+            break
+        wanted |= more
+    live |= inner
+    at = sorted(wanted)
+    accs = [k for k in at if k < width]
+    need(live, [op.inits[k] for k in accs])
+    body = Block(body.binds, tuple(op.body.results[k] for k in at))
+    made = While(cond, body, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs))
+    stacked = [bind.vars[k + 1] for k in at if k >= width]
+    return Bind((*(bind.vars[k] for k in accs), bind.vars[width], *stacked), made, bind.span)
+
+
+def effects(op: Op) -> bool:
+    """Whether a check stands inside, or in a function that is called."""
+    blocks = list(blocks_of(op))
+    called = [op.function.body] if type(op) is Apply and op.function.body is not None else []
+    called += [f.body for f in functions_of(*blocks, *called) if f.body is not None]
+    return any(type(bind.op) is Check for block in (*blocks, *called) for bind in all_binds(block))

@@ -11,14 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .activity import activity
+from .activity import activity, differentiable
+from .adjoints import fill, tangent_of, zero
 from .builder import ONE, ZERO, integer, is_zero, type_of
-from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Block, Const, Loop, Scalar, Tree, Var
+from .core import (
+    BOOL,
+    INT,
+    LEAF,
+    REAL,
+    Arr,
+    Atom,
+    Block,
+    Const,
+    Data,
+    Loop,
+    Node,
+    Prim,
+    Scalar,
+    Tree,
+    Var,
+    atoms_of,
+    blocks_of,
+    free_vars,
+)
 from .dead import tidy
-from .errors import DerivativeError, ModelTypeError
+from .errors import DerivativeError, ModelTypeError, NotCompiled
+from .families import Again
 from .forward import jvp
 from .names import adjoint
-from .optimise import split_block, unroll_block
+from .optimise import expanded_size, split_block, unroll_block
 from .primitives import Primitive
 from .reverse import vjp
 from .sink import sink_block
@@ -27,19 +48,25 @@ from .values import (
     NIL,
     Closure,
     Derived,
+    Part,
     Pointwise,
     TupleValue,
     Value,
     describe,
     flatten,
+    holds_function,
     unflatten,
 )
 
 if TYPE_CHECKING:
     from .specialise import Specialiser
 
+NOTHING = flatten(NIL)[1]  # the structure of nil
 #: Up to so many inputs (outputs) a Jacobian's directions are written out; beyond, they are a loop.
 DIRECTIONS = 32
+#: A Hessian by few inputs is a loop all the same if its gradient has loops and the tangents written out take more
+#: operations than both of these, in all and for each entry: most entries are then full, and short loops do better.
+WRITTEN_OUT, DENSE = 1000, 16
 
 
 @dataclass(slots=True)
@@ -50,7 +77,7 @@ class Trace:
     params: list[list[Var]]
     actuals: list[list[Atom]]
     trees: list[Tree]
-    fixed: list[list[Atom | None]]  # for each leaf: the truth value that it is, None for one to differentiate by
+    fixed: list[list[Atom | None]]  # for each leaf: the value that holds no number, None for one to differentiate by
     out: Tree
 
     @property
@@ -61,9 +88,20 @@ class Trace:
     def wrt(self) -> list[Var]:
         return [p for ps in self.params for p in ps]
 
+    @property
+    def points(self) -> list[Atom]:
+        """What stands for ``wrt`` in the program at hand."""
+        return [a for xs in self.actuals for a in xs]
+
 
 def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: Sequence[Any]) -> Value:
     """``((grad f) x ...)`` and its kin, at values or variables of the program at hand."""
+    if derived.encoding is not None and derived.encoding != sp.encoding:
+        before, sp.encoding = sp.encoding, derived.encoding
+        try:
+            return apply_operator(sp, derived, args, spans)
+        finally:
+            sp.encoding = before
     kind = derived.operator
     if kind in ("hvp", "hessian"):
         inner = Derived("grad", derived.function, derived.wrt)
@@ -111,13 +149,17 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
     return found
 
 
-def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence[int]) -> Trace | Pointwise:
-    """Specialise the function to fresh real variables in the argument positions ``at``."""
+def trace(
+    sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence[int], whole: Sequence[Value] | None = None
+) -> Trace | Value:
+    """Specialise the function to fresh real variables in the argument positions ``at``; where it gives functions, what
+    the operator on them, applied to the ``whole`` of its arguments, gives instead."""
     b, span, name = sp.b, sp.b.span, derived.operator
     from .specialise import parameters
 
     known = parameters(derived.function) or []
-    fresh = list(args)
+    args = [sp.now(a) for a in args]
+    fresh = [sp.changeable(a) for a in args]
     params: list[list[Var]] = []
     actuals: list[list[Atom]] = []
     trees: list[Tree] = []
@@ -128,36 +170,90 @@ def trace(sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence
                 f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters"
             )
         atoms, tree = flatten(args[k], span)
-        atoms = [a if elem(a) == BOOL else sp.reals(a) for a in atoms]
+        if holds_function(tree):
+            raise DerivativeError(
+                f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters"
+            )
+        atoms = [sp.reals(a) for a in atoms]
+        for a in atoms:
+            if isinstance(type_of(a), Data):
+                sp.facts.widen(type_of(a))
         label = known[k][0] if k < len(known) else "x"
         variables = [Var(label, type_of(a), span, True) for a in atoms]
-        fresh[k] = unflatten(tree, iter([a if elem(a) == BOOL else v for a, v in zip(atoms, variables)]))
-        params.append([v for v in variables if elem(v) == REAL])
-        actuals.append([a for a in atoms if elem(a) == REAL])
+        moves = [differentiable(type_of(a)) for a in atoms]
+        mine = unflatten(tree, iter([v if moving else a for a, v, moving in zip(atoms, variables, moves)]))
+        fresh[k] = sp.changeable(mine)
+        params.append([v for v, moving in zip(variables, moves) if moving])
+        actuals.append([a for a, moving in zip(atoms, moves) if moving])
         trees.append(tree)
-        fixed.append([a if elem(a) == BOOL else None for a in atoms])
-        if not params[-1]:
-            raise DerivativeError(f"`{name}`: there is nothing to differentiate by in {describe(args[k])}", span)
+        fixed.append([None if moving else a for a, moving in zip(atoms, moves)])
+    if not any(params) and not all(map(without_numbers, trees, fixed)):
+        what = describe(args[at[0]]) if len(at) == 1 else "these arguments"
+        raise DerivativeError(f"`{name}`: there is nothing to differentiate by in {what}", span)
+    before = dict(sp.store)
     with b.region() as scope:
-        value = sp.call(derived.function, fresh, (None,) * len(fresh), None)
-        if isinstance(value, FUNCTIONS):
+        value = sp.now(sp.call(derived.function, fresh, (None,) * len(fresh), None))
+        if isinstance(value, FUNCTIONS) or sp.gives_function(value):
             return Pointwise(derived, tuple(args))
         atoms, out = flatten(value, span)
+    if sp.facts.stale:
+        raise Again
+    if any(sp.store[c] is not v for c, v in before.items()):
+        raise NotCompiled(
+            "a function that is differentiated sets a reference from outside of it", span, "make the reference inside"
+        )
+    if holds_function(out):
+        return by_parts(sp, derived, whole or args, value)
+    with b.region(scope):
         atoms = [sp.reals(a) if elem(a) == INT else a for a in atoms]
     block = b.close(scope, atoms)
     if not b.plain:
-        block = sink_block(tidy(unroll_block(b, block)))
+        block = sink_block(tidy(unroll_block(b, block) if sp.unrolled else block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
 
 
-def elem(atom: Atom) -> Scalar:
+def without_numbers(tree: Tree, fixed: Sequence[Atom | None]) -> bool:
+    """Whether an argument without numbers is data all the same, which its gradient mirrors: nil, a bare constructor."""
+    data = any(isinstance(type_of(a), Data) for a in fixed if a is not None)
+    return data or tree == NOTHING or isinstance(tree, Node) and tree.make is not None and not fixed
+
+
+def by_parts(sp: Specialiser, derived: Derived, args: Sequence[Value], value: Value) -> Value:
+    """The derivative of a function that gives functions among other things: each is differentiated pointwise."""
+    if derived.operator not in ("D", "jvp"):
+        raise DerivativeError(
+            f"`{derived.operator}` needs a function that gives numbers; this gives {describe(value)}", sp.b.span
+        )
+
+    def part(v: Value, path: tuple[int, ...]) -> Value:
+        if isinstance(v, TupleValue):
+            return TupleValue(tuple(part(x, (*path, k)) for k, x in enumerate(v.items)), v.keys, v.make)
+        inner = Derived(derived.operator, Part(derived.function, path), derived.wrt)
+        return Pointwise(inner, tuple(args)) if isinstance(v, FUNCTIONS) else sp.call(inner, args, (), None)
+
+    return part(value, ())
+
+
+def alike(sp: Specialiser, move: Value, point: Value) -> Value:
+    """A tangent as data of the type of what it moves."""
+    if isinstance(point, TupleValue) and isinstance(move, TupleValue) and len(point.items) == len(move.items):
+        return TupleValue(tuple(alike(sp, m, p) for m, p in zip(move.items, point.items)), move.keys, move.make)
+    if isinstance(point, Var) and sp.facts.find(point.type) in sp.facts.of_data:
+        move = sp.box(move, sp.facts.of_data[sp.facts.find(point.type)])
+        sp.facts.widen(point.type)
+        if move.type is not point.type:
+            raise Again
+    return move
+
+
+def elem(atom: Atom) -> Scalar | Data:
     t = type_of(atom)
     return t.elem if isinstance(t, Arr) else t
 
 
 def mirror(traced: Trace, atoms: Sequence[Atom]) -> Value:
-    """Adjoints in the structure of the arguments: one argument's, or a tuple for several. Truth values stay."""
+    """Adjoints in the structure of the arguments: one argument's, or a tuple for several. What is no number stays."""
     it = iter(atoms)
     parts = []
     for tree, fixed in zip(traced.trees, traced.fixed):
@@ -178,17 +274,30 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
     at = positions(sp, Derived("jvp", derived.function), half)
     if derived.wrt is not None:
         at = [k for k in at if k in positions(sp, derived, half)]
-    traced = trace(sp, derived, points, at)
+    points, moves = list(map(sp.now, points)), list(map(sp.now, moves))
+    moves = [alike(sp, m, p) if k in at else m for k, (p, m) in enumerate(zip(points, moves))]
+    traced = trace(sp, derived, points, at, args)
     if isinstance(traced, Pointwise):
         return Pointwise(derived, tuple(args))
+    if not isinstance(traced, Trace):
+        return traced
     tangents: dict[Var, dict[int, Atom]] = {}
     for k, ps in zip(at, traced.params):
         atoms = [sp.reals(a) for a in flatten(moves[k], span)[0]]
-        same_shapes(sp, ps, atoms, "a tangent must have the shape of its argument")
-        tangents.update({p: {0: a} for p, a in zip(ps, atoms) if not is_zero(a)})
+        message = "a tangent must have the shape of its argument"
+        same_shapes(sp, ps, atoms, message)
+        here = traced.here
+        tangents.update({p: {0: tangent_of(b, here[p], a, message)} for p, a in zip(ps, atoms) if not is_zero(a)})
     results, dots = jvp(b, traced.block, traced.here, tangents)
     b.span = span
-    return unflatten(traced.out, iter([d.get(0, b.zeros(real_type(r))) for r, d in zip(results, dots)]))
+    return unflatten(traced.out, iter([moved(b, r, d) for r, d in zip(results, dots)]))
+
+
+def moved(b: Any, result: Atom, dots: dict[int, Atom]) -> Atom:
+    """The tangent of a result in its shape."""
+    if isinstance(elem(result), Data):
+        return fill(b, result, dots[0] if 0 in dots else zero(b, result)) if differentiable(type_of(result)) else result
+    return dots[0] if 0 in dots else b.zeros(real_type(result))
 
 
 def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cotangent: Value) -> Value:
@@ -196,13 +305,19 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     b, span = sp.b, sp.b.span
     at = positions(sp, derived, len(points))
     traced = trace(sp, derived, points, at)
-    if isinstance(traced, Pointwise):
+    if not isinstance(traced, Trace):
         raise DerivativeError("vjp of a function that returns a function", span, "apply its result first")
+    cotangent = alike(sp, sp.now(cotangent), unflatten(traced.out, iter(traced.block.results)))
     cts = [sp.reals(a) for a in flatten(cotangent, span)[0]]
-    same_shapes(sp, traced.block.results, cts, "the cotangent must have the shape of the result")
-    _, bars = vjp(b, traced.block, traced.here, lambda results: cts, traced.wrt)
+    message = "the cotangent must have the shape of the result"
+    same_shapes(sp, traced.block.results, cts, message)
+
+    def seeds(results: Sequence[Atom]) -> list[Any]:
+        return [tangent_of(b, r, ct, message) if differentiable(type_of(r)) else None for r, ct in zip(results, cts)]
+
+    _, bars = vjp(b, traced.block, traced.here, seeds, traced.wrt, encoding=sp.encoding)
     b.span = span
-    return mirror(traced, bars)
+    return mirror(traced, [fill(b, x, bar) for x, bar in zip(traced.points, bars)])
 
 
 def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], message: str) -> None:
@@ -213,6 +328,7 @@ def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], 
         dims_w, dims_a = (t.dims if isinstance(t, Arr) else () for t in (tw, ta))
         good = good and len(dims_w) == len(dims_a)
         good = good and all(b.require_equal(x, y, message) for x, y in zip(dims_w, dims_a))
+        good = good and (elem(w) == elem(a) or not any(isinstance(elem(x), Data) for x in (w, a)))
     if not good:
         raise ModelTypeError(message, b.span, "the structures and shapes must be equal")
 
@@ -229,17 +345,17 @@ def derivative(sp: Specialiser, derived: Derived, args: list[Value]) -> Value:
     """``((D f) x)``: the derivative by one number, in the structure of the result."""
     b, span = sp.b, sp.b.span
     at = positions(sp, derived, len(args))
+    args = [sp.number_among(a) if k in at else a for k, a in enumerate(args)]
     scalar = len(at) == 1 and isinstance(args[at[0]], (Const, Var)) and args[at[0]] is not NIL
-    if not scalar or isinstance(type_of(args[at[0]]), Arr):
+    if not scalar or isinstance(type_of(args[at[0]]), (Arr, Data)):
         what = describe(args[at[0]]) if len(at) == 1 else f"{len(at)} arguments"
         raise DerivativeError(f"`D` differentiates by one number, not by {what}", span, "use grad or jacobian")
     traced = trace(sp, derived, args, at)
-    if isinstance(traced, Pointwise):
+    if not isinstance(traced, Trace):
         return traced
     results, dots = jvp(b, traced.block, traced.here, {traced.wrt[0]: {0: ONE}})
     b.span = span
-    moved = [r if elem(r) == BOOL else d.get(0, b.zeros(type_of(r))) for r, d in zip(results, dots)]
-    return unflatten(traced.out, iter(moved))
+    return unflatten(traced.out, iter([r if elem(r) == BOOL else moved(b, r, d) for r, d in zip(results, dots)]))
 
 
 def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: bool) -> Value:
@@ -249,7 +365,7 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
     if not at:
         raise DerivativeError(f"`{name}`: there is no real parameter to differentiate by", span)
     traced = trace(sp, derived, args, at)
-    if isinstance(traced, Pointwise):
+    if not isinstance(traced, Trace):
         return traced
     if traced.out != LEAF or type_of(traced.block.results[0]) != REAL:
         shape = describe(unflatten(traced.out, iter(traced.block.results)))
@@ -258,10 +374,10 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
             span,
             None if traced.out == LEAF and elem(traced.block.results[0]) == BOOL else "use jacobian",
         )
-    results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor)
+    results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor, sp.encoding)
     b.span = span
     sp.result_names = ("value",) * with_value + tuple(adjoint(v.name) for v in traced.wrt)
-    grads = mirror(traced, bars)
+    grads = mirror(traced, [fill(b, x, bar) for x, bar in zip(traced.points, bars)])
     return TupleValue((results[0], grads)) if with_value else grads
 
 
@@ -277,26 +393,34 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     b, span = sp.b, sp.b.span
     at = positions(sp, derived, len(args))
     size = extent([a for k in at if not isinstance(args[k], FUNCTIONS) for a in flatten(args[k], span)[0]])
-    factor, sp.factor = sp.factor, symmetric and (size is None or size > DIRECTIONS)
-    try:
-        traced = trace(sp, derived, args, at)
-    finally:
-        sp.factor = factor
-    if isinstance(traced, Pointwise):
+    loops = symmetric and (size is None or size > DIRECTIONS)
+    rigid, sp.rigid = sp.rigid, True
+    traced = factored(sp, derived, args, at) if loops else trace(sp, derived, args, at)
+    sp.rigid = rigid
+    short = symmetric and not loops and type(traced) is Trace
+    if short and written_out(traced) > max(WRITTEN_OUT, DENSE * size * size):
+        again = factored(sp, derived, args, at, unrolled=False)
+        if any(type(bind.op) is Loop for bind in again.block.binds):
+            traced, loops = again, True
+    if not isinstance(traced, Trace):
         return traced
+    if any(isinstance(elem(x), Data) for x in (*traced.wrt, *traced.block.results)):
+        raise NotCompiled(
+            "a Jacobian has arrays, and no data, on both its sides", span, "use grad, jvp, vjp or hvp: they give data"
+        )
     for r in traced.block.results:
         if elem(r) != REAL:
             raise DerivativeError(f"a result of this function is {describe(r)}: it has no derivative", span)
     inputs, outputs = extent(traced.wrt), extent(traced.block.results)
     if inputs == 0 or outputs == 0:
         results, blocks = empty_jacobian(sp, traced)
+    elif loops:
+        traced.block = split_block(b, traced.block)
+        results, blocks = forward_loops(sp, traced)
     elif inputs is not None and inputs <= DIRECTIONS and (outputs is None or inputs <= outputs or outputs > DIRECTIONS):
         results, blocks = forward_unrolled(sp, traced, symmetric)
     elif outputs is not None and outputs <= DIRECTIONS:
         results, blocks = reverse_unrolled(sp, traced)
-    elif symmetric:
-        traced.block = split_block(b, traced.block)
-        results, blocks = forward_loops(sp, traced)
     else:
         results, blocks = reverse_loops(sp, traced)
     b.span = span
@@ -306,6 +430,44 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     if derived.operator == "value-and-deriv":
         return TupleValue((unflatten(traced.out, iter(results)), made))
     return made
+
+
+def factored(sp: Specialiser, derived: Derived, args: list[Value], at: list[int], unrolled: bool = True) -> Any:
+    """The trace of a gradient whose sums are kept apart from their factors, for rows in a loop."""
+    before = sp.factor, sp.unrolled
+    sp.factor, sp.unrolled = True, unrolled
+    try:
+        return trace(sp, derived, args, at)
+    finally:
+        sp.factor, sp.unrolled = before
+
+
+def written_out(traced: Trace) -> int:
+    """About how many operations the tangents along all unit vectors take where each is written out: for each
+    operation of the block, the inputs that it depends on, element by element."""
+    bits: dict[Atom, int] = {}  # a set of inputs is an integer, one bit for each
+    parts: dict[Atom, list[int]] = {}  # of an array, by its first subscript
+    first = 0
+    for p in traced.wrt:
+        count = extent([p]) or 0
+        rows = p.type.dims[0].value if isinstance(p.type, Arr) else 1
+        each = count // rows if rows else 0
+        parts[p] = [(1 << each) - 1 << first + k * each for k in range(rows)]
+        bits[p] = (1 << count) - 1 << first
+        first += count
+    total = 0
+    for bind in traced.block.binds:
+        op, reads = bind.op, 0
+        for a in (*atoms_of(op), *(v for region in blocks_of(op) for v in free_vars(region))):
+            reads |= bits.get(a, 0) if type(a) is Var else 0
+        if type(op) is Prim and op.name == "get" and op.args[0] in parts and type(op.args[1]) is Const:
+            reads = parts[op.args[0]][op.args[1].value]
+        elif type(op) is Prim and op.name == "array":
+            parts[bind.vars[0]] = [bits.get(a, 0) if type(a) is Var else 0 for a in op.args]
+        else:
+            total += expanded_size(Block((bind,), ())) * bin(reads).count("1")
+        bits.update(dict.fromkeys(bind.vars, reads))
+    return total
 
 
 def extent(atoms: Sequence[Atom]) -> int | None:
@@ -421,7 +583,7 @@ def reverse_unrolled(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], li
             def seeds(emitted: Sequence[Atom], k: int = k, r: Atom = r, cell: tuple[int, ...] = cell) -> list[Any]:
                 return [unit(b, type_of(r), cell) if j == k else None for j in range(len(emitted))]
 
-            results, bars = vjp(b, traced.block, traced.here, seeds, traced.wrt)
+            results, bars = vjp(b, traced.block, traced.here, seeds, traced.wrt, encoding=sp.encoding)
             rows.append(bars)
         for j in range(len(traced.wrt)):
             made.append(assemble(b, type_of(r), [row[j] for row in rows]))
@@ -481,7 +643,7 @@ def reverse_loops(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[
                 def seeds(emitted: Sequence[Atom]) -> list[Any]:
                     return [unit_at(b, type_of(e), indices) if n == k else None for n, e in enumerate(emitted)]
 
-                return vjp(b, traced.block, traced.here, seeds, traced.wrt)[1][j]
+                return vjp(b, traced.block, traced.here, seeds, traced.wrt, encoding=sp.encoding)[1][j]
 
             made.append(over(b, type_of(result), row, []))
     return results, made
@@ -497,9 +659,14 @@ def over(b: Any, t: Any, row: Any, indices: list[Atom]) -> Atom:
     rank = t.rank if isinstance(t, Arr) else 0
     if len(indices) == rank:
         return row(indices)
-    return b.build(
-        t.dims[len(indices)], lambda i: over(b, t, row, [*indices, i]), None, False, "jklm"[len(indices) % 4]
+    (rows,) = b.loop(
+        t.dims[len(indices)],
+        (),
+        lambda i: ((), (over(b, t, row, [*indices, i]),)),
+        index_name="jklm"[len(indices) % 4],
+        soft=True,
     )
+    return rows
 
 
 # ------------------------------------------------------------------------- a user's own rules (defprim)

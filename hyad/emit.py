@@ -32,8 +32,13 @@ def emit(
     ``path`` is a folder (made if only itself is missing), where the function's name names the files, or a file such
     as ``"out/kernel.c"``, whose stem names files and function. The C compiles alone with ``cc -O3 -lm``, calls
     nothing but libm and allocates nothing: where it needs room, the caller gives it, and the header has a macro
-    ``NAME_WORK(n)`` for its size. ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose
-    signature is meant, where annotations do not say it. ``line_directives`` makes a debugger step through the model.
+    ``NAME_WORK(n)`` for its size. A model with data, recursion or a ``while`` that is remembered may need memory that
+    cannot be measured before: it takes a ``hyad_arena``, which the header describes beside the types of the data.
+    ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose signature is meant, where
+    annotations do not say it. ``line_directives`` makes a debugger step through the model.
+
+    Integers have 64 bits. Where a checked subscript or size depends on one that may not fit, the C checks that too;
+    all others are meant to wrap: give a model that computes with such integers to a compiler with ``-fwrapv``.
 
     Both files are complete or neither is written. Raises ``CompileError``.
     """
@@ -79,18 +84,13 @@ def prepare(folder: Path, make: bool) -> None:
 
 def write(files: dict[Path, str]) -> None:
     """Write all files or none: each beside its place first, then all moved there."""
-    import tempfile
-
     waiting: list[tuple[str, Path]] = []
     try:
         for path, text in files.items():
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-            waiting.append((temporary, path))
-            with open(handle, "w", encoding="utf-8", newline="\n") as stream:
+            temporary = os.path.join(path.parent, f".{path.name}-{os.urandom(8).hex()}")
+            with open(temporary, "x", encoding="utf-8", newline="\n") as stream:
+                waiting.append((temporary, path))
                 stream.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are private
         for temporary, path in waiting:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))

@@ -119,6 +119,11 @@ class CompileError(HyadError, RuntimeError):
     """The C compiler, the disk or the machine failed."""
 
 
+class NotCompiled(HyadError):
+    """A model has no typed program for these arguments: the message says why, the span where. Called, the model is
+    run as it is read (define by run); ``hyad.compile`` raises this."""
+
+
 class OutOfMemory(HyadError, MemoryError):
     """The arrays that a call asks for do not fit into memory."""
 

@@ -4,15 +4,20 @@
 
 Each active binding is followed by the bindings of its tangents, one for each direction that reaches it. Several
 directions are carried at once, so that a Jacobian shares one primal; a tangent that is zero has no binding at all.
+
+A call of a recursive function becomes a call of its derivative: one function for each pattern of arguments that have
+tangents, which takes these beside the arguments and gives the results and their tangents. The tangent of a value of a
+data type is of the type's tangent type (``adjoints``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .activity import activity
-from .builder import Builder, Rebuild, is_zero, type_of
-from .core import Atom, Bind, Block, If, Loop, Prim, Var
+from .activity import activity, differentiable, reach_of, union
+from .adjoints import copied, fill_body, like, pack, prepared, unpack, vanishes, zero
+from .builder import Builder, Rebuild, is_zero
+from .core import Apply, Atom, Bind, Block, Case, Function, If, Loop, Make, Prim, Var, While
 from .names import tangent
 from .partials import Partials
 from .primitives import PRIMITIVES
@@ -34,7 +39,7 @@ def jvp(
     pass_ = Forward(b, tangents)
     pass_.known = known or {}
     pass_.here.update(here)
-    activity(block, pass_.active)
+    activity(block, pass_.active, pass_.reach)
     results = pass_.block(block)
     return results, [pass_.dots(r) for r in block.results]
 
@@ -47,6 +52,7 @@ class Forward(Rebuild):
         self.dot = {v: dict(ts) for v, ts in tangents.items()}
         self.known: dict[Var, Atom] = {}
         self.active = {v: sum(1 << d for d in ts) for v, ts in tangents.items()}
+        self.reach = builder.memo.setdefault(("reach",), {})
 
     def dots(self, a: Atom) -> dict[int, Atom]:
         return self.dot.get(a, {}) if type(a) is Var else {}
@@ -57,7 +63,7 @@ class Forward(Rebuild):
 
     def tangent_or_zero(self, a: Atom, d: int) -> Atom:
         found = self.dots(a).get(d)
-        return found if found is not None else self.b.zeros(type_of(self.atom(a)))
+        return found if found is not None else zero(self.b, self.atom(a))
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -71,8 +77,8 @@ class Forward(Rebuild):
         elif bind.vars and all(v in self.known for v in bind.vars):
             self.copy(bind)
             self.take([(v, 0) for v in bind.vars], [self.known[v] for v in bind.vars])
-        elif type(op) in (If, Loop) and any(self.active.get(v) for v in bind.vars):
-            (self.if_tangents if type(op) is If else self.loop_tangents)(op, bind)
+        elif any(self.active.get(v) for v in bind.vars):
+            self.CLAUSES[type(op)](self, op, bind)
         else:
             self.copy(bind)
 
@@ -164,6 +170,149 @@ class Forward(Rebuild):
         self.take([(final_of[a], d) for a, d in carried], dots)
         self.take([(v, d) for v, _, d in stacked], dot_outs)
 
+    # d(while c f z): as a loop's; the condition has no derivative
+    def while_tangents(self, op: While, bind: Bind) -> None:
+        b, width = self.b, len(op.accs)
+        carried = [(a, d) for a in op.accs for d in self.directions(a)]
+        start = dict(zip(op.accs, op.inits))
+        inits = [*self.atoms(op.inits), *(self.tangent_or_zero(start[a], d) for a, d in carried)]
+        outs = bind.vars[width + 1 :]
+        stacked = [(v, r, d) for v, r in zip(outs, op.body.results[width:]) for d in self.directions(v)]
+
+        def cond(*accs: Atom) -> Atom:
+            active, self.active = self.active, {}
+            self.here.update(zip(op.accs, accs))
+            holds = self.block(op.cond)[0]
+            self.active = active
+            return holds
+
+        def body(*accs: Atom):
+            self.here.update(zip(op.accs, accs))
+            for a in op.accs:
+                self.dot.pop(a, None)
+            self.take(carried, accs[width:])
+            results = self.block(op.body)
+            after = dict(zip(op.accs, op.body.results))
+            moved = [self.tangent_or_zero(after[a], d) for a, d in carried]
+            return [*results[:width], *moved], [*results[width:], *(self.tangent_or_zero(r, d) for _, r, d in stacked)]
+
+        names = [v.name for v in bind.vars[:width]] + [tangent(a.name) for a, _ in carried]
+        names += [v.name for v in outs] + [tangent(v.name) for v, _, _ in stacked]
+        acc_names = [a.name for a in op.accs] + [tangent(a.name) for a, _ in carried]
+        out = b.while_(inits, cond, body, names, acc_names, bind.vars[0].given)
+        b.span = bind.span
+        finals, dots, rest = out[:width], out[width : width + len(carried)], out[width + len(carried) :]
+        self.define(bind, (*finals, *rest[: 1 + len(outs)]))
+        final_of = dict(zip(op.accs, bind.vars))
+        self.take([(final_of[a], d) for a, d in carried], dots)
+        self.take([(v, d) for v, _, d in stacked], rest[1 + len(outs) :])
+
+    # d(C x ...) = (C̄ dx ...)
+    def make_tangents(self, op: Make, bind: Bind) -> None:
+        b, (v,) = self.b, bind.vars
+        self.copy(bind)
+        args = self.atoms(op.args)
+        for d in sorted({d for a in op.args for d in self.dots(a)}):
+            parts = {k: self.dots(a)[d] for k, a in enumerate(op.args) if d in self.dots(a)}
+            made = pack(b, op.constructor, args, parts, tangent(v.name))
+            if not vanishes(b, made):
+                self.dot.setdefault(v, {})[d] = made
+
+    # d(match e (C x ...) a) = (match de (C̄ dx ...) da), in the arm of e's constructor
+    def case_tangents(self, op: Case, bind: Bind) -> None:
+        b, value = self.b, self.atom(op.value)
+        wanted = [(v, d) for v in bind.vars for d in self.directions(v)]
+
+        def inside(arm, fields: Sequence[Atom]) -> list[Atom]:
+            self.here.update(zip(arm.fields, fields))
+            for f in arm.fields:
+                self.dot.pop(f, None)
+            for d, t in self.dots(op.value).items():
+                for k, x in unpack(b, arm.constructor, t, fields).items():
+                    if not vanishes(b, x):
+                        self.dot.setdefault(arm.fields[k], {})[d] = x
+            results = self.block(arm.block)
+            of = dict(zip(bind.vars, arm.block.results))
+            return [*results, *(self.tangent_or_zero(of[v], d) for v, d in wanted)]
+
+        known = b.made.get(value) if type(value) is Var and not b.plain else None
+        if known is not None:
+            out: Sequence[Atom] = inside(op.arms[known.constructor.tag], known.args)
+        else:
+            arms = []
+            for arm in op.arms:
+                with b.arm(arm.constructor) as (scope, fields):
+                    results = inside(arm, fields)
+                arms.append((arm.constructor, fields, scope, results))
+            b.span = bind.span
+            names = [v.name for v in bind.vars] + [tangent(v.name) for v, _ in wanted]
+            out = b.case(value, arms, names, bind.vars[0].given)
+        self.define(bind, out)
+        self.take(wanted, out[len(bind.vars) :])
+
+    # d(f x ...) = (ḟ x ... dx ...)
+    def apply_tangents(self, op: Apply, bind: Bind) -> None:
+        bits = tuple(union(1 << d for d in self.dots(a)) for a in op.args)
+        if not any(bits):
+            return self.copy(bind)
+        dots = [(a, d) for a in op.args for d in sorted(self.dots(a))]
+        function, wanted = derivative(self.b, op.function, bits)
+        args = [*self.atoms(op.args), *(self.dots(a)[d] for a, d in dots)]
+        names = [v.name for v in bind.vars] + [tangent(bind.vars[k].name) for k, _ in wanted]
+        out = self.b.apply(function, args, names, bind.vars[0].given)
+        self.define(bind, out)
+        self.take([(bind.vars[k], d) for k, d in wanted], out[len(bind.vars) :])
+
+    CLAUSES = {
+        If: if_tangents,
+        Loop: loop_tangents,
+        While: while_tangents,
+        Make: make_tangents,
+        Case: case_tangents,
+        Apply: apply_tangents,
+    }
+
     def take(self, wanted: Sequence[tuple[Var, int]], atoms: Sequence[Atom]) -> None:
         for (v, d), a in zip(wanted, atoms):
             self.dot.setdefault(v, {})[d] = a
+
+
+def derivative(b: Builder, f: Function, bits: tuple[int, ...]) -> tuple[Function, list[tuple[int, int]]]:
+    """``ḟ`` for arguments with tangents in the directions ``bits``, and which (result, direction) the tangents among
+    its results are. It takes ``f``'s arguments, then the tangents, by argument and direction."""
+    key = ("dot", f, bits)
+    if key in b.memo:
+        return b.memo[key]
+    through = reach_of(f, b.memo.setdefault(("reach",), {}))
+    table: dict[Atom, Atom] = {}
+    params = copied(f.params, table)
+    tangents = {
+        p: {d: like(b, p, table, tangent(p.name)) for d in range(n.bit_length()) if n >> d & 1}
+        for p, n in zip(f.params, bits)
+        if n
+    }
+    results = copied(f.results, table)
+    wanted = []
+    for k, (r, mask) in enumerate(zip(f.results, through)):
+        moved = union(n for j, n in enumerate(bits) if mask >> j & 1) if differentiable(r.type) else 0
+        wanted += [(k, d) for d in range(moved.bit_length()) if moved >> d & 1]
+    dots = [like(b, f.results[k], table, tangent(f.results[k].name)) for k, _ in wanted]
+    made = Function(
+        f"{f.name}-dot",
+        (*params, *(t for ts in tangents.values() for t in ts.values())),
+        (*results, *dots),
+        None,
+        f.span,
+    )
+    b.memo[key] = made, wanted
+
+    def body() -> Sequence[Atom]:
+        block = prepared(b, f)
+        pass_ = Forward(b, tangents)
+        pass_.here.update(zip(f.params, params))
+        activity(block, pass_.active, pass_.reach)
+        values = pass_.block(block)
+        return [*values, *(pass_.tangent_or_zero(block.results[k], d) for k, d in wanted)]
+
+    fill_body(b, made, body)
+    return made, wanted

@@ -4,8 +4,10 @@ r"""Programs as systems of definitions: one equation a binding, never one giant 
 
 A ``Listing`` turns a program into equations. A loop that only adds is a sum, an accumulator that does more a
 recurrence (``r^{(i+1)} = .. r^{(i)} ..``), what a loop stacks a family with indices (``r_{i} = ..``), an ``if`` a
-choice between cases. A value that is used once is written where it is used, as long as that stays small; a shared one
-never is, so the system is no larger than the program.
+choice between cases, a ``match`` one between what the data is (``t = Node(l, r)``). A recursive function is an
+equation of its own; a ``while`` is a recurrence up to the first step at which its condition fails. A value that is
+used once is written where it is used, as long as that stays small; a shared one never is, so the system is no larger
+than the program.
 """
 
 from __future__ import annotations
@@ -18,7 +20,29 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .core import BOOL, INT, Arr, Atom, Bind, Block, Check, Const, If, Leaf, Loop, Prim, Program, Tree, Var
+from . import core
+from .core import (
+    BOOL,
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Case,
+    Check,
+    Const,
+    Data,
+    If,
+    Leaf,
+    Loop,
+    Make,
+    Prim,
+    Program,
+    Tree,
+    Var,
+    While,
+    functions_of,
+)
 from .names import DOT, MACRON
 from .optimise import uses
 from .primitives import PRIMITIVES, sympy_form
@@ -106,6 +130,14 @@ class Listing:
         self.uses = uses(program.body)
         self.seen: dict[Var, Any] = {}  # what is written for a variable, where that is not its name
         self.equations: list[Equation] = []
+        for f in functions_of(program.body):
+            assert f.body is not None
+            for var, n in uses(f.body).items():
+                self.uses[var] = self.uses.get(var, 0) + n
+            self.block(f.body, (), ())
+            results = [self.atom(r) for r in f.body.results]
+            value = results[0] if len(results) == 1 else Apply("tuple", tuple(results))
+            self.say(Apply(f.name, tuple(map(Ref, f.params))), value, (), ())
         self.block(program.body, (), ())
         self.results = [self.atom(r) for r in program.body.results]
 
@@ -128,6 +160,15 @@ class Listing:
                 self.choice(bind, op, ranges, conditions)
             elif isinstance(op, Loop):
                 self.loop(bind, op, ranges, conditions)
+            elif isinstance(op, Case):
+                self.case(bind, op, ranges, conditions)
+            elif isinstance(op, While):
+                self.while_(bind, op, ranges, conditions)
+            elif isinstance(op, Make):
+                value = Apply(op.constructor.name, tuple(self.atom(a) for a in op.args))
+                self.define(bind.vars[0], value, ranges, conditions)
+            elif isinstance(op, core.Apply):
+                self.call(bind, op, ranges, conditions)
             elif isinstance(op, Check):
                 self.say(None, Apply(op.relation, (self.atom(op.a), self.atom(op.b))), ranges, conditions)
 
@@ -167,6 +208,43 @@ class Listing:
         self.block(op.orelse, ranges, (*conditions, (condition, False)))
         for var, x, y in zip(bind.vars, op.then.results, op.orelse.results):
             self.say(self.own(var, ranges), Apply("cases", (condition, self.atom(x), self.atom(y))), ranges, conditions)
+
+    def case(self, bind: Bind, op: Case, ranges: tuple, conditions: tuple) -> None:
+        """The arms with what the data is in each as their condition."""
+        value, tests = self.atom(op.value), []
+        for arm in op.arms:
+            tests.append(Apply("=", (value, Apply(str(arm.constructor), tuple(map(Ref, arm.fields))))))
+            self.block(arm.block, ranges, (*conditions, (tests[-1], True)))
+        for k, var in enumerate(bind.vars):
+            rows = [x for test, arm in zip(tests, op.arms) for x in (test, self.atom(arm.block.results[k]))]
+            self.say(self.own(var, ranges), Apply("match", tuple(rows)), ranges, conditions)
+
+    def call(self, bind: Bind, op: core.Apply, ranges: tuple, conditions: tuple) -> None:
+        value = Apply(op.function.name, tuple(self.atom(a) for a in op.args))
+        if len(bind.vars) == 1:
+            self.define(bind.vars[0], value, ranges, conditions)
+        else:
+            self.say(Apply("tuple", tuple(self.own(v, ranges) for v in bind.vars)), value, ranges, conditions)
+
+    def while_(self, bind: Bind, op: While, ranges: tuple, conditions: tuple) -> None:
+        """A recurrence; the number of its steps is the first at which the condition fails."""
+        width, step = len(op.accs), Var("k", INT)
+        count = self.own(bind.vars[width], ranges)
+        inside, outer = (*ranges, (step, count)), tuple(Ref(i) for i, _ in ranges)
+        for k, acc in enumerate(op.accs):
+            self.seen[acc] = Ref(bind.vars[k], outer, Ref(step))
+            self.say(Ref(bind.vars[k], outer, Const(0, INT)), self.atom(op.inits[k]), ranges, conditions)
+        self.block(op.cond, inside, conditions)
+        self.say(count, Apply("first", (Ref(step), Apply("not", (self.atom(op.cond.results[0]),)))), ranges, conditions)
+        self.block(op.body, inside, conditions)
+        outs = (*bind.vars[:width], *bind.vars[width + 1 :])
+        for k, (var, r) in enumerate(zip(outs, op.body.results)):
+            if k < width:
+                self.say(Ref(var, outer, plus(Ref(step), 1)), self.atom(r), inside, conditions)
+                self.seen[var] = Ref(var, outer, count)
+            else:
+                self.own(var, ranges)
+                self.say(Ref(var, (*outer, Ref(step))), self.atom(r), inside, conditions)
 
     def loop(self, bind: Bind, op: Loop, ranges: tuple, conditions: tuple) -> None:
         count, width = self.atom(op.count), len(op.accs)
@@ -360,6 +438,12 @@ class _Latex:
             return rf"{self.write(args[0], ATOM)}\left[{at} \mapsto {self.write(args[-1])}\right]", ATOM
         if name in ("array", "tuple"):
             return self.commas(args), ATOM
+        if name == "match":
+            rows = [rf"{self.write(x)} & \text{{if }} {self.write(c)}" for c, x in zip(args[::2], args[1::2])]
+            lines = r" \\ ".join(rows)
+            return rf"\begin{{cases}} {lines} \end{{cases}}", ATOM
+        if name == "first":
+            return rf"\min\left\{{{self.write(args[0])} : {self.write(args[1])}\right\}}", ATOM
         if name == "zeros":
             return r"\mathbf{0}", ATOM
         if name == "undef":
@@ -435,7 +519,7 @@ class _SymPy:
         below = [self.write(i) for i in ((r.step,) if r.step is not None else ()) + r.indices]
         if below:
             return sympy.Indexed(sympy.IndexedBase(name), *below)
-        if r.var.type == BOOL or isinstance(r.var.type, Arr):
+        if r.var.type == BOOL or isinstance(r.var.type, (Arr, Data)):
             return sympy.Symbol(name)
         return sympy.Symbol(name, integer=True) if r.var.type == INT else sympy.Symbol(name, real=True)
 
@@ -455,6 +539,8 @@ class _SymPy:
         args = [self.write(a) for a in e.args]
         if e.name == "cases":
             return sympy.Piecewise((args[1], args[0]), (args[2], True))
+        if e.name == "match":
+            return sympy.Piecewise(*zip(args[1::2], args[::2]))
         if e.name in ("tuple", "array"):
             return sympy.Tuple(*args)
         row = PRIMITIVES.get(e.name)

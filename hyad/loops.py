@@ -16,6 +16,7 @@ from .builder import (
     has_checks,
     is_zero,
     negated,
+    structure,
     type_of,
 )
 from .core import (
@@ -29,6 +30,7 @@ from .core import (
     Const,
     If,
     Loop,
+    Op,
     Prim,
     Program,
     Scalar,
@@ -39,12 +41,15 @@ from .core import (
     free_vars,
     substitute,
     type_atoms,
+    with_body,
 )
 from .dead import tidy
 from .primitives import PRIMITIVES
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
+JAMMED, JAMMED_COST = 4, 8  # iterations that run side by side, where one step of their sums costs no more
 CHEAP = 3  # in additions: a body that costs no more is computed again rather than stored
+NEAR = 400  # bindings between two loops beyond which they are not made one
 
 
 # ---------------------------------------------------------------------------------------------- fusion
@@ -163,10 +168,12 @@ def fuse_siblings(program: Program) -> Program:
     ``(loop n f) (loop n g)``  =>  ``(loop n f+g)``. What stands between them and needs the first comes after, what
     the second needs comes before.
     """
-    return replace(program, body=siblings(program.body))
+    return with_body(program, siblings(program.body))
 
 
 def siblings(block: Block) -> Block:
+    if all(type(bind.op) in (Prim, Check) for bind in block.binds):
+        return block
     binds: list[Bind] = []
     for bind in block.binds:
         op = bind.op
@@ -175,26 +182,33 @@ def siblings(block: Block) -> Block:
         elif type(op) is Loop:
             op = Loop(op.count, op.index, op.inits, op.accs, siblings(op.body))
         binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span))
-    k = 0
+    k, known = 0, {}
     while k < len(binds):
         op = binds[k].op
         mergeable = type(op) in (Loop, If) and not any(map(has_checks, blocks_of(op)))
-        while mergeable and merge_into(binds, k):
+        while mergeable and merge_into(binds, k, known):
             pass
         k += 1
     return Block(tuple(binds), block.results)
+
+
+def partners(one: Op, two: Op) -> bool:
+    """Whether two loops run equally often, or two branches ask the same."""
+    if type(one) is If:
+        return type(two) is If and one.cond is two.cond
+    return type(one) is Loop and type(two) is Loop and same_count(one.count, two.count)
 
 
 def join(first: Bind, second: Bind) -> Bind | None:
     """One loop, or branch, of two that run together; None where they do not."""
     one, two = first.op, second.op
     v1, v2 = first.vars, second.vars
-    if any(map(has_checks, blocks_of(two))):
+    if not partners(one, two) or any(map(has_checks, blocks_of(two))):
         return None
-    if type(one) is If and type(two) is If and one.cond is two.cond:
+    if type(one) is If and type(two) is If:
         regions = [Block(x.binds + y.binds, x.results + y.results) for x, y in zip(blocks_of(one), blocks_of(two))]
         return Bind(v1 + v2, If(one.cond, *regions), first.span)
-    if type(one) is Loop and type(two) is Loop and same_count(one.count, two.count):
+    if type(one) is Loop and type(two) is Loop:
         width, other = len(one.accs), len(two.accs)
         body = substitute(two.body, {two.index: one.index})
         r1, r2 = one.body.results, body.results
@@ -214,18 +228,22 @@ def reads(bind: Bind) -> set[Var]:
     return found
 
 
-def merge_into(binds: list[Bind], k: int) -> bool:
+def merge_into(binds: list[Bind], k: int, known: dict[Bind, set[Var]]) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
-    behind, what the second needs comes before."""
+    behind, what the second needs comes before. ``known``: what bindings read, as far as that was asked."""
     first = binds[k]
+    if not any(partners(first.op, binds[j].op) for j in range(k + 1, min(len(binds), k + NEAR))):
+        return False
     after = set(first.vars)  # what depends on the first
     early: list[Bind] = []
     late: list[Bind] = []
-    for j in range(k + 1, len(binds)):
+    for j in range(k + 1, min(len(binds), k + NEAR)):
         bind = binds[j]
         if type(bind.op) is Check:
             return False
-        if reads(bind) & after:
+        if bind not in known:
+            known[bind] = reads(bind)
+        if not known[bind].isdisjoint(after):
             after.update(bind.vars)
             late.append(bind)
             continue
@@ -364,6 +382,9 @@ class Fission(Rebuild):
     does not change can leave it. ``fuse_siblings`` joins again what stays.
 
     ``(build m (fn [j] (loop n (fn [i] #((f i) (g i j))))))``  =>  ``a = (build n f)`` before the outer loop.
+
+    Where one part reads an accumulator of another that the outer loop does not change, the accumulator's values are
+    stacked: the tangent of a recurrence, say, is taken in every row, the recurrence once.
     """
 
     def __init__(self, builder: Builder, depth: int = 0) -> None:
@@ -375,38 +396,71 @@ class Fission(Rebuild):
         if type(op) is not Loop:
             self.copy(bind)
             return
-        groups = independent(op) if self.depth and not has_checks(op.body) else []
+        groups, needs = independent(op) if self.depth and not has_checks(op.body) else ([], [])
         self.depth += 1
-        if len(groups) > 1:
+        steady = self.steady(op, needs) if groups else []
+        read = {op.accs[a] for k, needed in enumerate(needs) if k not in steady for a in needed if a in steady}
+        if read and all(isinstance(a.type, Scalar) for a in read):
+            history = self.part(op, bind, steady, dict.fromkeys(a for a in op.accs if a in read))
             for group in groups:
-                self.part(op, bind, group)
+                rest = [k for k in group if k not in steady]
+                if rest:
+                    self.part(op, bind, rest, history)
+        elif len(groups) > 1:
+            for group in groups:
+                self.part(op, bind, group, {})
         else:
             self.copy(bind)
         self.depth -= 1
 
-    def part(self, op: Loop, bind: Bind, group: list[int]) -> None:
+    def steady(self, op: Loop, needs: list[set[int]]) -> list[int]:
+        """The results of a loop that the loop around it does not change, with the accumulators that they need."""
+        b = self.b
+        if b.plain or b.home((self.atom(op.count),)) is b.scopes[-1]:
+            return []
+        own = {op.index, *op.accs}
+        found = set(range(len(op.body.results)))
+        for k in list(found):
+            reads = [v for v in free_vars(slice_of(op.body, (op.body.results[k],))) if v not in own]
+            reads += op.inits[k : k + 1]
+            if b.home(self.atoms(reads)) is b.scopes[-1]:
+                found.discard(k)
+        while True:
+            left = {k for k in found if needs[k] <= found}
+            if left == found:
+                return sorted(found)
+            found = left
+
+    def part(self, op: Loop, bind: Bind, group: list[int], history: dict[Var, Atom | None]) -> dict[Var, Atom | None]:
+        """The loop of some results. ``history`` has accumulators and where their values are stacked: None, in this
+        loop; returns where they are now."""
         b, width = self.b, len(op.accs)
         accs = [k for k in group if k < width]
+        stacked = [a for a, array in history.items() if array is None]
 
         def body(i: Atom, *atoms: Atom):
             self.here[op.index] = i
+            self.here.update({a: b.get(array, i) for a, array in history.items() if array is not None})
             self.here.update(zip([op.accs[k] for k in accs], atoms))
+            before = self.atoms(stacked)
             self.block(slice_of(op.body, [op.body.results[k] for k in group]))
             results = self.atoms([op.body.results[k] for k in group])
-            return results[: len(accs)], results[len(accs) :]
+            return results[: len(accs)], [*results[len(accs) :], *before]
 
         out = b.loop(
             self.atom(op.count),
             self.atoms([op.inits[k] for k in accs]),
             body,
-            [bind.vars[k].name for k in group],
+            [*(bind.vars[k].name for k in group), *(a.name for a in stacked)],
             op.index.name,
             [op.accs[k].name for k in accs],
             bind.vars[group[0]].given,
             pruned=True,
+            soft=op.index.soft,
         )
         b.span = bind.span
         self.here.update(zip([bind.vars[k] for k in group], out))
+        return dict(zip(stacked, out[len(group) :]))
 
 
 def slice_of(block: Block, results: Sequence[Atom]) -> Block:
@@ -414,8 +468,8 @@ def slice_of(block: Block, results: Sequence[Atom]) -> Block:
     return tidy(Block(block.binds, tuple(results)))
 
 
-def independent(op: Loop) -> list[list[int]]:
-    """The results of a loop's body in groups that share no accumulator."""
+def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
+    """The results of a loop's body in groups that share no accumulator; and which accumulators each one needs."""
     count, accs = len(op.body.results), set(op.accs)
     group = list(range(count))
     needs: dict[Atom, set[Var]] = {}
@@ -434,7 +488,7 @@ def independent(op: Loop) -> list[list[int]]:
     for bind in op.body.binds:
         inner = bind.op
         if type(inner) is Loop and len(bind.vars) > 1:
-            for part in independent(inner):
+            for part in independent(inner)[0]:
                 body = slice_of(inner.body, [inner.body.results[k] for k in part])
                 inits = [inner.inits[k] for k in part if k < len(inner.accs)]
                 wanted = accumulators({a for a in (inner.count, *inits) if type(a) is Var} | set(free_vars(body)))
@@ -445,15 +499,18 @@ def independent(op: Loop) -> list[list[int]]:
             for v in bind.vars:
                 needs[v] = wanted
     position = {a: k for k, a in enumerate(op.accs)}
-    for k, r in enumerate(op.body.results):
-        for a in {r} & accs | needs.get(r, set()) if type(r) is Var else ():
-            x, y = find(k), find(position[a])
+    direct = [
+        {position[a] for a in ({r} & accs | needs.get(r, set()))} if type(r) is Var else set() for r in op.body.results
+    ]
+    for k, needed in enumerate(direct):
+        for a in needed:
+            x, y = find(k), find(a)
             if x != y:
                 group[max(x, y)] = min(x, y)
     found: dict[int, list[int]] = {}
     for k in range(count):
         found.setdefault(find(k), []).append(k)
-    return list(found.values())
+    return list(found.values()), direct
 
 
 class Expand(Rebuild):
@@ -515,6 +572,215 @@ def invariants(loop: Loop, inside: set[Var]) -> list[Var]:
     return [v for v in fixed if v in wanted and cost[v] >= EXPANDED and v.type == REAL]
 
 
+# ------------------------------------------------------------------------- copies, equal accumulations
+
+
+class Alias(Rebuild):
+    """A stacked copy of an array is the array: ``(build n (fn [i] (get v i)))``  =>  ``v``."""
+
+    def bind(self, bind: Bind) -> None:
+        self.copy(bind)
+        op = bind.op
+        if type(op) is not Loop:
+            return
+        for k, source in copied(op).items():
+            source = self.atom(source)
+            if self.b.same_int(type_of(source).dims[0], self.atom(op.count)):
+                self.here[bind.vars[k]] = source
+
+
+def copied(op: Loop) -> dict[int, Var]:
+    """The stacked results that are the elements of an array at the loop's own index, and that array."""
+    gets = {b.vars[0]: b.op for b in op.body.binds if type(b.op) is Prim and b.op.name == "get" and len(b.op.args) == 2}
+    found: dict[int, Var] = {}
+    for k in range(len(op.accs), len(op.body.results)):
+        read = gets.get(op.body.results[k])  # type: ignore[call-overload]
+        if read is not None and read.args[1] is op.index:
+            found[k] = read.args[0]  # type: ignore[assignment]
+    inside = {*op.accs, *defined_in(op.body)} if found else set()
+    return {k: source for k, source in found.items() if source not in inside}
+
+
+class Accumulate(Rebuild):
+    """One accumulation from zeros serves another of the same terms that starts from an array.
+
+    ``p = (ifold (fn [v i] (add-at v i x)) (zeros n) m) ... q = (ifold (fn [v i] (add-at v i x)) u m)``  =>
+    ``p = ... ; q = (vec-add u p)``.
+    Design decision: only where both are there. An ``add-at`` is an adjoint's, whose sum may be taken in any order.
+    """
+
+    def __init__(self, builder: Builder, block: Block) -> None:
+        super().__init__(builder)
+        self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
+        self.started: dict[tuple, set[bool]] = {}
+        for bind in all_binds(block):
+            key = self.terms(bind)
+            if key is not None:
+                self.started.setdefault(key, set()).add(bind.op.inits[0] in self.zeros)
+        self.made: dict[tuple, Var] = {}
+
+    def twice(self) -> bool:
+        """Whether anything starts both ways."""
+        return any(len(starts) == 2 for starts in self.started.values())
+
+    def terms(self, bind: Bind) -> tuple | None:
+        """What a loop adds to its one accumulator, an array of numbers: equal for two that add the same."""
+        op = bind.op
+        if type(op) is not Loop or len(bind.vars) != 1 or len(op.accs) != 1 or not self.adds_only(op):
+            return None
+        if not isinstance(op.accs[0].type, Arr) or op.accs[0].type.rank != 1:
+            return None
+        return structure(Loop(op.count, op.index, (Const(0, INT),), op.accs, op.body))
+
+    def adds_only(self, op: Loop) -> bool:
+        """Whether a loop does nothing with its accumulator but add to it."""
+        (acc,) = op.accs
+        for bind in op.body.binds:
+            inner = bind.op
+            reads = {*atoms_of(inner), *(v for region in blocks_of(inner) for v in free_vars(region))}
+            if acc not in reads:
+                continue
+            if type(inner) is Prim and inner.name == "add-at" and inner.args[0] is acc:
+                if acc in inner.args[1:]:
+                    return False
+            elif not (type(inner) is Loop and inner.inits == (acc,) and len(bind.vars) == 1):
+                return False
+            elif acc in free_vars(inner.body) or not self.adds_only(inner):
+                return False
+            acc = bind.vars[0]
+        return op.body.results == (acc,)
+
+    def bind(self, bind: Bind) -> None:
+        key = self.terms(bind)
+        if key is None or self.started[key] != {True, False}:
+            self.copy(bind)
+            return
+        b, op, v = self.b, bind.op, bind.vars[0]
+        made = self.made.get(key)
+        if made is None or not any(made in scope.vars for scope in b.scopes):
+            start = b.zeros(self.type(v.type), v.name)
+            (made,) = self.loop(Loop(op.count, op.index, (start,), op.accs, op.body), bind)
+            self.made[key] = made
+        init = self.atom(op.inits[0])
+        self.here[v] = made if op.inits[0] in self.zeros else b.add(init, made)
+
+
+# ------------------------------------------------------------------------------------- unroll and jam
+
+
+class Jam(Rebuild):
+    """Runs four iterations of a loop over short sums at once, so that four chains of additions go side by side.
+
+    ``(build n (fn [i] (ifold (fn [s j] (+ s (f i j))) 0.0 m)))``  =>  in each of ``n // 4`` iterations one inner loop
+    with four accumulators, for 4 q, .., 4 q + 3; the iterations that are left follow one by one.
+    Design decision: each sum is still taken in its own order, to the last bit. A processor adds as fast as one sum's
+    dependent additions let it, and compilers may not reorder them; independent ones it takes together.
+    """
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        at = self.sums(op) if type(op) is Loop else None
+        if at is None:
+            self.copy(bind)
+            return
+        b, width, count = self.b, len(op.accs), self.atom(op.count)
+        blocks = b.prim("//", count, Const(JAMMED, INT))
+        if type(blocks) is Var:
+            b.sizes.add(blocks)
+        done = b.prim("*", Const(JAMMED, INT), blocks)
+        left = b.prim("-", count, done)
+        if type(left) is Var:
+            b.sizes.add(left)
+        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]
+        names = [v.name for v in bind.vars]
+        accs = [*(a.name for a in op.accs), *names[width:]]
+
+        def together(q: Atom, *state: Atom):
+            first = b.prim("*", Const(JAMMED, INT), q)
+            indices = [b.prim("+", first, Const(k, INT)) for k in range(JAMMED)]
+            return self.jammed(op, at, indices, state), ()
+
+        def alone(r: Atom, *state: Atom):
+            return self.jammed(op, at, [b.prim("+", done, r)], state), ()
+
+        if not (type(blocks) is Const and blocks.value == 0):
+            state = list(b.loop(blocks, state, together, names, op.index.name, accs))
+        if not (type(left) is Const and left.value == 0):
+            state = list(b.loop(left, state, alone, names, op.index.name, accs))
+        b.span = bind.span
+        self.define(bind, state)
+
+    def jammed(self, op: Loop, at: int, indices: Sequence[Atom], state: Sequence[Atom]) -> list[Atom]:
+        """The iterations ``indices`` with their inner loops made one: the accumulators and arrays after them."""
+        b, width = self.b, len(op.accs)
+        before, bind, after = op.body.binds[:at], op.body.binds[at], op.body.binds[at + 1 :]
+        inner: Loop = bind.op  # type: ignore[assignment]
+        views: list[dict[Var, Atom]] = []  # what the body's variables are in each of the iterations
+        outer = self.here
+        for i in indices:
+            self.here = {**outer, op.index: i}
+            self.block(Block(before, ()))
+            views.append(self.here)
+        each = len(inner.accs)
+
+        def body(j: Atom, *accs: Atom):
+            results: list[Atom] = []
+            for k, view in enumerate(views):
+                self.here = {**view, inner.index: j, **dict(zip(inner.accs, accs[k * each :]))}
+                results += self.block(inner.body)
+            return results, ()
+
+        inits = []
+        for view in views:
+            self.here = view
+            inits += self.atoms(inner.inits)
+        self.here = views[0]
+        count = self.atom(inner.count)
+        names = [v.name for v in bind.vars] * len(views)
+        made = b.loop(count, inits, body, names, inner.index.name, [a.name for a in inner.accs] * len(views))
+        accs, arrays = list(state[:width]), list(state[width:])
+        for k, (i, view) in enumerate(zip(indices, views)):
+            self.here = {**view, **dict(zip(bind.vars, made[k * each :])), **dict(zip(op.accs, accs))}
+            results = self.block(Block(after, op.body.results))
+            accs = list(results[:width])
+            arrays = [b.update(a, [i], x, a.name) for a, x in zip(arrays, results[width:])]
+        self.here = outer
+        return [*accs, *arrays]
+
+    def sums(self, op: Loop) -> int | None:
+        """Where in the body of a loop its one inner loop stands, a cheap reduction that the iterations could take
+        side by side; None for other loops."""
+        if type(op.count) is Const and op.count.value < 2 * JAMMED or op.index.soft or has_checks(op.body):
+            return None
+        regions = [k for k, b in enumerate(op.body.binds) if blocks_of(b.op)]
+        if len(regions) != 1:
+            return None
+        at = regions[0]
+        inner = op.body.binds[at].op
+        if type(inner) is not Loop or not inner.accs or len(inner.body.results) != len(inner.accs):
+            return None
+        simple = all(
+            type(b.op) is Prim and isinstance(b.vars[0].type, Scalar)
+            for b in (*op.body.binds[:at], *op.body.binds[at + 1 :], *inner.body.binds)
+        )
+        if not simple or not all(isinstance(r.type, Scalar) for r in (*op.body.results, *inner.accs)):
+            return None
+        if cost_of(inner.body) > JAMMED_COST or len(op.body.binds) > 4 * JAMMED:
+            return None
+        carried: set[Atom] = set(op.accs)  # the sums of an iteration must not wait for the one before
+        for b in op.body.binds[:at]:
+            if any(a in carried for a in atoms_of(b.op)):
+                carried.update(b.vars)
+        if carried & {inner.count, *inner.inits, *free_vars(inner.body)} or inner.count in defined_in(op.body):
+            return None
+        return at if inner.count is not op.index else None
+
+
+def cost_of(block: Block) -> int:
+    """What the scalar operations of a block cost, in additions."""
+    return sum(PRIMITIVES[b.op.name].cost for b in block.binds if b.op.name in PRIMITIVES)
+
+
 # --------------------------------------------------------------------------------------- reciprocals
 
 
@@ -523,6 +789,8 @@ def divide(program: Program) -> Program:
 
     Only the reciprocals that differentiation introduced (their 1 is soft), and not across a loop.
     """
+    if not any(is_reciprocal(bind.op) for bind in all_binds(program.body)):
+        return program
     counts: dict[Var, int] = {}
     for bind in all_binds(program.body):
         for a in (*atoms_of(bind.op), *(r for region in blocks_of(bind.op) for r in region.results)):
@@ -541,7 +809,7 @@ def divide(program: Program) -> Program:
                 op = If(op.cond, block(op.then), block(op.orelse))
             elif type(op) is Loop:
                 op = Loop(op.count, op.index, op.inits, op.accs, block(op.body))
-            elif type(op) is Prim and op.name == "/" and op.args[0] == ONE and op.args[0].soft:
+            elif is_reciprocal(op):
                 if counts.get(bind.vars[0]) == 1:
                     bottoms[bind.vars[0]] = op.args[1]
             elif type(op) is Prim and op.name == "*":
@@ -555,6 +823,14 @@ def divide(program: Program) -> Program:
     return replace(program, body=block(program.body))
 
 
+def is_reciprocal(op: Op) -> bool:
+    """Whether an operation is a ``(/ 1 y)`` that differentiation introduced."""
+    if type(op) is not Prim or op.name != "/":
+        return False
+    top = op.args[0]
+    return type(top) is Const and top.soft and top == ONE
+
+
 # -------------------------------------------------------------------------------- stores for additions
 
 
@@ -564,7 +840,7 @@ def assign(program: Program) -> Program:
     ``(ifold (fn [v i] (add-at v i x)) (zeros n) n)``  =>  ``(build n (fn [i] x))``; where the loop runs backwards
     through the elements, an ``update`` of memory that was never cleared.
     """
-    return replace(program, body=Assign(program.body).block(program.body))
+    return with_body(program, Assign(program.body).block(program.body))
 
 
 class Assign:
@@ -572,6 +848,8 @@ class Assign:
         self.definitions = {v: bind.op for bind in all_binds(body) for v in bind.vars if type(bind.op) is Prim}
 
     def block(self, block: Block) -> Block:
+        if all(type(bind.op) in (Prim, Check) for bind in block.binds):
+            return block
         binds: list[Bind] = []
         for bind in block.binds:
             op = bind.op
@@ -652,6 +930,157 @@ class Assign:
             (made.name == "-" and made.args[0] is op.count and made.args[1] == Const(1, INT))
             or (made.name == "+" and made.args[0] is op.count and made.args[1] == Const(-1, INT))
         )
+
+
+# ------------------------------------------------------------------------------------ sparse rows
+
+
+def scatter(program: Program) -> Program:
+    """Rows that are zero but for a few elements go into one matrix of zeros, and what is added to an element that is
+    still zero is a store.
+
+    ``(build n (fn [j] (add-at (zeros m) (+ j 1) x)))``  =>
+    ``(ifold (fn [a j] (update a j (+ j 1) x)) (zeros n m) n)``.
+    Design decision: only rows without a loop in them; a full row is cleared best when its turn comes.
+    """
+    if not any(type(bind.op) is Prim and bind.op.name == "zeros" for bind in all_binds(program.body)):
+        return program
+    integers = {
+        bind.vars[0]: bind.op for bind in all_binds(program.body) if type(bind.op) is Prim and bind.vars[0].type == INT
+    }
+
+    def block(b: Block) -> Block:
+        binds: list[Bind] = []
+        for bind in b.binds:
+            op = bind.op
+            if type(op) is If:
+                bind = Bind(bind.vars, If(op.cond, block(op.then), block(op.orelse)), bind.span)
+            elif type(op) is Loop:
+                op = Loop(op.count, op.index, op.inits, op.accs, block(op.body))
+                bind = Bind(bind.vars, op, bind.span)
+                k = len(bind.op.accs)
+                while k < len(bind.vars):
+                    made = Scatter(bind, k, integers).bind()
+                    if made is None:
+                        k += 1
+                    else:
+                        binds.append(made[0])
+                        bind, k = made[1], k + 1
+            binds.append(bind)
+        return Block(tuple(binds), b.results)
+
+    return replace(program, body=block(program.body))
+
+
+class Scatter:
+    """The result ``k`` of a loop as an accumulator: ``places`` maps what the row was to what the matrix is."""
+
+    def __init__(self, bind: Bind, k: int, integers: dict[Var, Prim]) -> None:
+        self.loop: Loop = bind.op  # type: ignore[assignment]
+        self.old, self.k, self.integers = bind, k, integers
+        self.places: dict[Var, Var] = {}
+        self.written: list[tuple[Affine, ...]] = []
+
+    def bind(self) -> tuple[Bind, Bind] | None:
+        """The zeros and the new loop; None where the row is none of those."""
+        op, k, width = self.loop, self.k, len(self.loop.accs)
+        row, whole = op.body.results[k], self.old.vars[k]
+        start = self.start(op.body, row)
+        if start is None or set(type_atoms(start.type)) & defined_in(op.body):
+            return None
+        acc = self.places[start] = Var(whole.name, whole.type, whole.span)
+        binds = self.binds(op.body, start)
+        others = [r for j, r in enumerate(op.body.results) if j != k]
+        if binds is None or any(r in self.places for r in others) or row not in self.places:
+            return None
+        zeros = Var(whole.name, whole.type, whole.span)
+        results = (*others[:width], self.places[row], *others[width:])
+        rest = [v for j, v in enumerate(self.old.vars) if j != k]
+        loop = Loop(op.count, op.index, (*op.inits, zeros), (*op.accs, acc), Block(tuple(binds), results))
+        vars = (*rest[:width], whole, *rest[width:])
+        fresh = Bind((zeros,), Prim("zeros", type_atoms(whole.type)), self.old.span)
+        return fresh, Bind(vars, loop, self.old.span)
+
+    def start(self, block: Block, row: Atom) -> Var | None:
+        """The zeros of the body that a row was made from, by additions in the body and its branches."""
+        made = {v: bind.op for bind in block.binds for v in bind.vars}
+        changed = False
+        while type(row) is Var and row in made:
+            op = made[row]
+            if type(op) is Prim and op.name == "zeros":
+                return row if changed else None
+            if type(op) is Prim and op.name in ("add-at", "update"):
+                row = op.args[0]
+            elif type(op) is If:
+                inner = {v: b.op for b in op.orelse.binds for v in b.vars}
+                at = next(k for b in block.binds if b.op is op for k, v in enumerate(b.vars) if v is row)
+                row = op.orelse.results[at]
+                while type(row) is Var and type(inner.get(row)) is Prim and inner[row].name in ("add-at", "update"):
+                    row = inner[row].args[0]
+            else:
+                return None
+            changed = True
+        return None
+
+    def binds(self, block: Block, start: Var | None = None) -> list[Bind] | None:
+        """A block's bindings with the row's changes made in the matrix; None where the row is read, or used twice."""
+        index, places, used = self.loop.index, self.places, set()
+        made: list[Bind] = []
+        for bind in block.binds:
+            op = bind.op
+            if start is not None and start in bind.vars:
+                continue
+            reads = [a for a in atoms_of(op) if a in places]
+            inner = {v for region in blocks_of(op) for v in free_vars(region) if v in places}
+            if not reads and not inner:
+                made.append(bind)
+                continue
+            if len(reads) + len(inner) > 1 or used & {*reads, *inner}:
+                return None
+            used |= {*reads, *inner}
+            if type(op) is Prim and op.name in ("add-at", "update") and reads == [op.args[0]]:
+                base, *subs, x = op.args
+                at = tuple(self.affine(s) for s in subs)
+                fresh = all(any(self.differ(s, t) for s, t in zip(at, other)) for other in self.written)
+                self.written.append(at)
+                new = self.place(bind.vars[0])
+                store = Prim("update" if fresh else op.name, (places[base], index, *subs, x))
+                made.append(Bind((new,), store, bind.span))
+            elif type(op) is If and inner:
+                regions = [self.binds(region) for region in blocks_of(op)]
+                if None in regions:
+                    return None
+                vars = []
+                for k, v in enumerate(bind.vars):
+                    ends = [region.results[k] in places for region in blocks_of(op)]
+                    if any(ends) and not all(ends):
+                        return None
+                    vars.append(self.place(v) if all(ends) else v)
+                branches = [
+                    Block(tuple(b), tuple(places.get(r, r) if type(r) is Var else r for r in region.results))
+                    for b, region in zip(regions, blocks_of(op))
+                ]
+                made.append(Bind(tuple(vars), If(op.cond, *branches), bind.span))
+            else:
+                return None
+        return made
+
+    def place(self, v: Var) -> Var:
+        self.places[v] = Var(v.name, self.old.vars[self.k].type, v.span, v.given)
+        return self.places[v]
+
+    def affine(self, a: Atom) -> Affine:
+        if type(a) is Const:
+            return a.value, {}
+        op = self.integers.get(a)
+        if op is not None and op.name in ("+", "-"):
+            return affine_add(*map(self.affine, op.args), 1 if op.name == "+" else -1)
+        return 0, {a: 1}
+
+    @staticmethod
+    def differ(a: Affine, b: Affine) -> bool:
+        constant, terms = affine_add(a, b, -1)
+        return constant != 0 and not terms
 
 
 def inner_binds(bind: Bind):

@@ -17,6 +17,7 @@ from typing import Any
 
 from .core import Leaf, Node, Tree
 from .primitives import BUILTIN, PRIMITIVES
+from .signature import DataSpec
 from .values import Closure, Derived, nothing
 
 
@@ -28,12 +29,32 @@ def meaning(value: Any) -> Any:
             raise KeyError(value)
         return ("model", span.source.text, span.start, span.source.filename, span.source.line)
     if isinstance(value, Derived):
-        return (value.operator, value.wrt, meaning(value.function))
+        return (value.operator, value.wrt, value.encoding, meaning(value.function))
     if isinstance(value, (bool, int, float)):
         return (type(value).__name__, repr(value))
     if hasattr(value, "hyad_value"):
         return meaning(value.hyad_value())
     raise KeyError(value)
+
+
+def plainly(spec: Any) -> Any:
+    """A signature as plain data: classes of data by name and fields."""
+    if isinstance(spec, DataSpec):
+        return ("data", plainly(spec.root), sorted(repr(plainly(row)) for row in spec.rows))
+    if isinstance(spec, tuple):
+        return tuple(map(plainly, spec))
+    if isinstance(spec, type):
+        return (spec.__module__, spec.__qualname__, getattr(spec, "__match_args__", ()))
+    return spec
+
+
+def classes_of(spec: Any) -> set[type]:
+    """The classes that a signature names."""
+    if isinstance(spec, DataSpec):
+        return {c for row in spec.rows for c in classes_of(row)}
+    if isinstance(spec, tuple):
+        return {c for part in spec for c in classes_of(part)}
+    return {spec} if isinstance(spec, type) else set()
 
 
 def scope_of(value: Any) -> Any:
@@ -49,7 +70,7 @@ def path_of(value: Any, specs: Sequence[Any], options: dict[str, Any]) -> str | 
         scope = scope_of(value)
         if getattr(scope, "cells", None) is not None or PRIMITIVES.keys() - BUILTIN:
             return None
-        key = repr((meaning(value), list(specs), sorted(options.items()), own_state()))
+        key = repr((meaning(value), list(map(plainly, specs)), sorted(options.items()), own_state()))
     except (KeyError, AttributeError):
         return None
     from hashlib import sha256
@@ -74,15 +95,25 @@ def own_state() -> tuple:
     return tuple(sorted(found))
 
 
-def read(path: str | None, scope: Callable[[str], tuple[bool, Any]]) -> tuple[Any, Any, Any] | None:
-    """The C function and the structure of its arguments and result, if the record is there and still true."""
+def read(
+    path: str | None, scope: Callable[[str], tuple[bool, Any]], specs: Sequence[Any] = ()
+) -> tuple[Any, Any, Any] | None:
+    """The C function and the structure of its arguments and result, if the record is there and still true: its
+    classes of data are those of the signature."""
     if path is None:
         return None
+    from hyad.codegen.build import used
+
     try:
         with open(path, "rb") as file:
             names, function, ins, out = pickle.load(file)
         if names != values_of(names, scope):
             return None
+        known = {(c.__module__, c.__qualname__): c for c in classes_of(tuple(specs))}
+        for c in (c.make for t in function.types for c in t.constructors if isinstance(c.make, type)):
+            if known.get((c.__module__, c.__qualname__), c) is not c:
+                return None
+        used(path)
         return function, restore(ins), restore(out)
     except Exception:  # any damaged or outdated record is as good as none
         return None

@@ -20,15 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import memo
+from . import core, memo
 from .check import check_after
 from .core import BOOL, INT, REAL, Arr, Const, Leaf, Node, Program, Tree, leaves
+from .data import Data, defdata
 from .errors import (
     BORDER,
     BoundsError,
     CompileError,
     HyadError,
     ModelTypeError,
+    NotCompiled,
     ReadError,
     Source,
     Span,
@@ -36,13 +38,17 @@ from .errors import (
     border,
 )
 from .forms import Form, read_forms, unparse
+from .names import mangled
 from .optimise import optimise
-from .reader import deep, form_to_lambda, read_model
+from .reader import deep, form_to_lambda, only_model
+from .signature import DataSpec, data_spec, is_flat, is_list
 from .specialise import Specialiser, parameters
-from .values import Closure, Derived, Function, nothing
+from .values import ENCODINGS, Closure, Derived, Function, nothing
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .eager import Entry
 
 Spec = Any
 TARGETS = ("c", "cuda", "python")
@@ -72,6 +78,14 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
                 f"{who} is an array of {value.dtype}, not of numbers", None, "models take float, int and bool arrays"
             )
         return Arr(elem, (None,) * value.ndim) if value.ndim else elem
+    if isinstance(value, Data) and not is_flat(value) or t is tuple and len(value) == 2 and is_list(value):
+        try:
+            return data_spec(value, lambda part: spec_of(part, name))
+        except ModelTypeError as error:
+            raise ModelTypeError(f"{who}: {foreign(value) or error.message}", error.span, error.hint) from None
+    if isinstance(value, Data):
+        keys = value.__match_args__
+        return Node(tuple(spec_of(x, f"{name}.{k}") for k, x in zip(keys, value)), keys, t)
     if isinstance(value, tuple):
         names = getattr(value, "_fields", None)
         items = tuple(spec_of(x, f"{name}[{k}]") for k, x in enumerate(value))
@@ -101,6 +115,25 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
     if hasattr(value, "__float__"):
         hint = "pass float(...) of it" if not hasattr(value, "__len__") else "pass numpy.asarray(...) of it"
     raise ModelTypeError(f"{who} is a Python {t.__name__}", None, hint)
+
+
+def foreign(value: Any) -> str:
+    """Which part of data is nothing that models take, and what it is."""
+    from hyad.codegen.values import article, written
+
+    todo: list[tuple[Any, Any]] = [(value, None)]
+    while todo:
+        x, path = todo.pop()
+        if isinstance(x, Data):
+            todo += [(part, (path, f".{k}")) for k, part in zip(x.__match_args__, x)][::-1]
+        elif type(x) is tuple:
+            todo += [(part, (path, f"[{k}]")) for k, part in enumerate(x)][::-1]
+        else:
+            try:
+                spec_of(x)
+            except ModelTypeError:
+                return f"{written(path)} is {article(x)}, not a number"
+    return ""
 
 
 def signature_key(spec: Spec) -> Any:
@@ -135,6 +168,8 @@ class Model:
         self._last: tuple[Spec, ...] | None = None
         self._globals: set[str] = set()
         self._namespaces: set[int] = set()
+        self._running: Entry | None = None  # define by run
+        self._noted = False
         _named.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -175,22 +210,23 @@ class Model:
             raise ModelTypeError(
                 f"{self.name} takes {len(known)} argument{plural} [{names}], not {len(args)}", self.span
             )
-        specs = []
-        for k, a in enumerate(args):
-            label = known[k][0] if known else str(k)
-            try:
-                specs.append(spec_of(a, label))
-            except ModelTypeError as error:
-                error.span = error.span or (known[k][2] if known else self.span)
-                raise
+        try:
+            specs = self._specs(args, known)
+        except NotCompiled as reason:
+            return self._run_instead(reason)(*args, **kwargs)
         key = tuple(map(signature_key, specs))
         found = self._compiled.get(key)
         if found is not None and found is entry:
             program = getattr(found, "program", None) or self.optimised(specs)
             raise misfit(str(reason), self, program, args, kwargs)
         if found is None:
-            found = self._compiled[key] = self._remembered(specs)
+            try:
+                found = self._compiled[key] = self._remembered(specs)
+            except NotCompiled as reason:
+                found = self._compiled[key] = self._run_instead(reason)
             self._last = tuple(specs)
+        if getattr(found, "target", None) == "run":  # not entered: another signature may well compile
+            return found(*args, **kwargs)
         self._enter(found)
         return found(*args, **kwargs)
 
@@ -212,7 +248,7 @@ class Model:
         if self._options.get("target", "c") != "c":
             return self.compile_for(specs, **self._options)
         path = memo.path_of(self.value, specs, self._options)
-        known = memo.read(path, memo.scope_of(self.value)) if path is not None else None
+        known = memo.read(path, memo.scope_of(self.value), specs) if path is not None else None
         if known is not None:
             try:
                 return self._load(*known, self._options.get("flags", "exact"))
@@ -227,7 +263,28 @@ class Model:
     def _forget(self) -> None:
         """Drop what was compiled: a model that it calls has been defined anew."""
         self._compiled.clear()
+        self._running = None
         self._enter(self._first)
+
+    def running(self) -> Entry:
+        """This model define by run."""
+        if self._running is None:
+            from .eager import Entry
+
+            self._running = Entry(self.value, self.name, self.span)
+            self._globals |= self._running.names
+        return self._running
+
+    def _run_instead(self, reason: NotCompiled) -> Callable[..., Any]:
+        """Define by run for a signature that has no typed program; why is said once for a model."""
+        if self._options:  # hyad.compile's own
+            raise reason
+        if not self._noted:
+            self._noted = True
+            note(f"{self.name} runs as it is read, for it cannot be compiled: {reason}")
+        found = partial(run_to, self.running())
+        found.target = "run"  # type: ignore[attr-defined]
+        return found
 
     # ------------------------------------------------------------------------------------- compiling
 
@@ -237,13 +294,25 @@ class Model:
         if args is not None:
             if not isinstance(args, (tuple, list)):
                 raise ModelTypeError(f"args is {type(args).__name__}, not a tuple of arguments", None, "`args=(x, y)`")
-            return [spec_of(a, str(k)) for k, a in enumerate(args)]
+            return self._specs(args, parameters(self.value))
         if self._last is not None:
             return list(self._last)
         known = parameters(self.value)
         if known is None:
             raise HyadError(f"{self.name} takes any number of arguments", self.span, "call it once, or give args=")
         return [spec for _, spec, _ in known]
+
+    def _specs(self, args: Sequence[Any], known: Sequence[Any] | None) -> list[Spec]:
+        """The types of ``args``, the arguments of the parameters ``known``; an error underlines the parameter."""
+        specs = []
+        for k, a in enumerate(args):
+            named = known is not None and k < len(known)
+            try:
+                specs.append(spec_of(a, known[k][0] if named else str(k)))  # type: ignore[index]
+            except (NotCompiled, ModelTypeError) as error:
+                error.span = error.span or (known[k][2] if named else None) or self.span  # type: ignore[index]
+                raise
+        return specs
 
     def program(self, specs: Sequence[Spec] | None = None, plain: bool = False) -> Program:
         """The typed program for a signature, as specialised (``plain``: nothing folded or shared)."""
@@ -322,6 +391,23 @@ class Model:
         found = partial(python_callable(program, refuse))
         found.__dict__.update(program=program, target="python", dtype="f64")
         return found
+
+
+def run_to(entry: Entry, *args: Any, **kwargs: Any) -> Any:
+    """Run a model; ``out=`` is filled as by compiled code."""
+    result, out = entry(*args), kwargs.get("out")
+    if out is None:
+        return result
+    results = result if isinstance(result, tuple) else (result,)
+    targets = out if isinstance(out, tuple) and len(results) > 1 else (out,)
+    reason = unfit_out(targets, results)
+    if reason:
+        raise ModelTypeError(f"{entry.name}: {reason}", entry.span)
+    for target, found in zip(targets, results):
+        if target is not None:
+            target[...] = found
+    filled = tuple(r if t is None else t for t, r in zip(targets, results))
+    return filled if isinstance(result, tuple) else filled[0]
 
 
 def note(message: str) -> None:
@@ -443,6 +529,8 @@ def tree_spec(tree: Tree, params: Any) -> Spec:
 def fits(wanted: Any, key: Any) -> bool:
     if isinstance(wanted, tuple) and isinstance(key, tuple):
         return len(wanted) == len(key) and all(map(fits, wanted, key))
+    if isinstance(wanted, core.Data):  # which parts do not fit is found as they are read
+        return isinstance(key, DataSpec)
     return wanted == key or (wanted == REAL and key == INT)
 
 
@@ -470,6 +558,9 @@ def put_together(tree: Tree, results: Any) -> Any:
 def check_error(check: tuple[str, str, Span | None], model: Model, args: tuple) -> HyadError:
     """The error of a check that failed when compiled code ran."""
     kind, message, span = check
+    if kind == "depth":
+        hint = "make the recursive call the last thing that is done (a loop), or raise the limit: ulimit -s"
+        return said_at_call(HyadError(message, span, hint), model, args)
     error = BoundsError if kind == "bounds" else ModelTypeError
     return said_at_call(error(message, span), model, args)
 
@@ -494,7 +585,11 @@ def flat_arguments(model: Model, args: Sequence[Any]) -> list[tuple[str, Any, Sp
     found: list[tuple[str, Any, Span | None]] = []
 
     def walk(label: str, value: Any, span: Span | None) -> None:
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        if type(value) is tuple and len(value) == 2 and is_list(value):
+            parts = None
+        elif isinstance(value, Data):
+            parts = [(f"{label}.{k}", x) for k, x in zip(value.__match_args__, value)] if is_flat(value) else None
+        elif isinstance(value, tuple) and not hasattr(value, "_fields"):
             parts = [(f"{label}[{k}]", x) for k, x in enumerate(value)]
         elif isinstance(value, dict):
             parts = [(f"{label}[{k!r}]", x) for k, x in value.items()]
@@ -502,6 +597,8 @@ def flat_arguments(model: Model, args: Sequence[Any]) -> list[tuple[str, Any, Sp
             fields = getattr(value, "_fields", None) or [f.name for f in dataclasses.fields(value)]
             parts = [(f"{label}.{f}", getattr(value, f)) for f in fields]
         else:
+            parts = None
+        if parts is None:
             found.append((label, value, span))
             return
         for inner, x in parts:
@@ -529,6 +626,8 @@ def misfit(reason: str, model: Model, program: Program, args: tuple, kwargs: dic
                 label, _, span = known[int(which) - 1]
         elif position is not None and position < len(flat):
             label, value, span = flat[position]
+            if isinstance(program.params[position].type, core.Data):
+                return unfit_data(model, label, span, args, program.params[position].type)
         reason = reason.replace(f"argument {which}", f"`{label}`", 1)
     if "masked" in reason:
         hint = f"fill it: {label}.filled(...)"
@@ -540,6 +639,15 @@ def misfit(reason: str, model: Model, program: Program, args: tuple, kwargs: dic
             first = label if about is not None else "shape"
             hint = f"pass {made}({first}, dtype={dtype[1]!r})"
     return ModelTypeError(f"{model.name}: {reason}", span or model.span, hint)
+
+
+def unfit_data(model: Model, label: str, span: Span | None, args: tuple, data: core.Data) -> ModelTypeError:
+    """The error for data with a part that does not fit."""
+    from hyad.codegen.values import misfit as part
+
+    known = [p[0] for p in parameters(model.value) or ()]
+    value = args[known.index(label)] if label in known else None
+    return ModelTypeError(f"{model.name}: argument `{label}`: {part(value, data)}", span or model.span)
 
 
 # ------------------------------------------------------------------------------------- making models
@@ -581,15 +689,6 @@ class Scope:
         return found, value
 
 
-def mangled(name: str) -> str:
-    simple = name.replace("-", "_") if name[:1] != "-" else name
-    if simple.isidentifier() and simple.isascii():
-        return simple
-    import hy
-
-    return hy.mangle(name)
-
-
 def make(form: Form, scope: Callable[[str], tuple[bool, Any]], text: str | None = None) -> Model:
     """The model of one function form."""
     f = form_to_lambda(form)
@@ -609,7 +708,7 @@ def redefined(name: str) -> None:
 
 @border
 def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | None = None) -> Model:
-    """The model of one ``(model ..)``, ``(fn ..)`` or ``(defmodel ..)`` form.
+    """The model of one ``(model ..)``, ``(fn ..)`` or ``(defmodel ..)`` form; ``defdata`` forms may stand before it.
 
     Free names are looked up in ``namespace`` (by default the caller's globals). Raises ``ReadError``.
 
@@ -628,8 +727,34 @@ def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | No
             else caller.f_globals
         )  # type: ignore[union-attr]
     source = Source(src, filename)
-    f = read_model(src, source)
+    forms = read_forms(src, source)
+    data = [form for form in forms if form.head() == "defdata"]
+    if data:
+        namespace = dict(namespace)
+        for form in data:
+            made = data_type(form, namespace.get("__name__", "__main__"))
+            namespace.update((mangled(name), value) for name, value in made.items())
+    f = only_model([form for form in forms if form.head() != "defdata"], src, source)
     return Model(Closure(f, None, Scope(namespace)), f.name or "f", f.span, f.doc, src.strip())
+
+
+def data_type(form: Form, module: str) -> dict[str, type]:
+    """``(defdata Tree (Leaf word) (Node label left right))``: the type and its constructors by name."""
+    hint = "`(defdata Tree (Leaf word) (Node label left right))`"
+    items = form.value[1:]
+    if not items or items[0].kind != "sym":
+        raise ReadError("a defdata starts with its name", form.span, hint)
+    rows = []
+    for c in items[1:]:
+        if c.head() is None or any(f.kind != "sym" for f in c.value):
+            raise ReadError("a constructor is a name with the names of its fields", c.span, hint)
+        rows.append([f.value for f in c.value])
+    try:
+        made = defdata(items[0].value, *rows, module=module)
+    except ModelTypeError as error:
+        error.span = error.span or form.span
+        raise
+    return {items[0].value: made, **{c.name: c for c in made.constructors}}  # type: ignore[attr-defined]
 
 
 @border
@@ -672,6 +797,9 @@ def load(path: str | os.PathLike) -> types.ModuleType:
         if form.head() == "defmodel":
             made = make(form, Scope(module.__dict__))
             setattr(module, mangled(made.name), made)
+        elif form.head() == "defdata":
+            for name, value in data_type(form, module.__name__).items():
+                setattr(module, mangled(name), value)
         elif form.kind == "str":
             module.__doc__ = module.__doc__ or form.value
     return module
@@ -684,7 +812,9 @@ def plain_models(text: str) -> bool:
     except ReadError:
         return "(defmodel" in text and not any(x in text for x in ("(defn", "(setv", "(import"))
     return all(
-        f.head() == "defmodel" or f.kind == "str" or (f.head() in ("require", "import") and "hyad" in unparse(f))
+        f.head() in ("defmodel", "defdata")
+        or f.kind == "str"
+        or (f.head() in ("require", "import") and "hyad" in unparse(f))
         for f in forms
     )
 
@@ -733,41 +863,56 @@ def as_model(f: Any, operator: str) -> Model:
     )
 
 
-def derived(operator: str, f: Any, wrt: Any = None) -> Model:
+def derived(operator: str, f: Any, wrt: Any = None, encoding: str = "record") -> Model:
+    if encoding not in ENCODINGS:
+        names = ", ".join(f'"{e}"' for e in ENCODINGS)
+        raise ModelTypeError(f"there is no encoding {encoding!r}", None, f"encodings are {names}")
     base = as_model(f, operator)
     if isinstance(wrt, list):
         wrt = tuple(wrt)
-    made = Model(Derived(operator, base.value, wrt), f"{base.name}-{operator}", base.span, None)
+    made = Model(Derived(operator, base.value, wrt, encoding), f"{base.name}-{operator}", base.span, None)
     made.__doc__ = f"{operator} of {base.name}" + (f" by {wrt}" if wrt is not None else "")
     made.base = base  # type: ignore[attr-defined]
     return made
 
 
 @border
-def grad(f: Any, wrt: Any = None) -> Model:
+def grad(f: Any, wrt: Any = None, encoding: str = "record") -> Model:
     """The gradient of a model that gives a number, in the structure of its argument (a tuple for several).
 
-    ``wrt``: a parameter's position or name, or a tuple of them for a tuple of gradients.
+    ``wrt``: a parameter's position or name, or a tuple of them for a tuple of gradients. ``encoding``: what stands
+    between the forward and the backward code where functions are called or a count is known at run time only. The
+    derivative is the same, and so is straight-line code.
+
+    * ``"record"``: the forward code remembers in a record what the backward code reads (a tape, defunctionalised:
+      Lantern 3.5). The fastest, with the least memory.
+    * ``"closure"``: the forward code gives a backpropagator, a function of the cotangent, beside its result
+      (Pearlmutter & Siskind 2008; Myia).
+
+    Raises ``ModelTypeError`` for an encoding that there is not.
     """
-    return derived("grad", f, wrt)
+    return derived("grad", f, wrt, encoding)
 
 
 @border
-def value_and_grad(f: Any, wrt: Any = None) -> Model:
-    """The pair of value and gradient, computed together."""
-    return derived("value-and-grad", f, wrt)
+def value_and_grad(f: Any, wrt: Any = None, encoding: str = "record") -> Model:
+    """The pair of value and gradient, computed together. ``wrt`` and ``encoding`` as for ``grad``."""
+    return derived("value-and-grad", f, wrt, encoding)
 
 
 @border
-def jacobian(f: Any, wrt: Any = None) -> Model:
-    """The derivative of every result by every argument: an array [result dims ..., argument dims ...]."""
-    return derived("jacobian", f, wrt)
+def jacobian(f: Any, wrt: Any = None, encoding: str = "record") -> Model:
+    """The derivative of every result by every argument: an array [result dims ..., argument dims ...].
+
+    ``wrt`` as for ``grad``, and ``encoding`` too, where reverse mode is what takes the fewest passes.
+    """
+    return derived("jacobian", f, wrt, encoding)
 
 
 @border
-def hessian(f: Any, wrt: Any = None) -> Model:
-    """The Jacobian of the gradient."""
-    return derived("hessian", f, wrt)
+def hessian(f: Any, wrt: Any = None, encoding: str = "record") -> Model:
+    """The Jacobian of the gradient. ``wrt`` and ``encoding`` as for ``grad``."""
+    return derived("hessian", f, wrt, encoding)
 
 
 @border
@@ -776,13 +921,13 @@ def D(f: Any, wrt: Any = None) -> Model:
     return derived("D", f, wrt)
 
 
-def _product(operator: str, f: Any, first: Any, second: tuple) -> Any:
+def _product(operator: str, f: Any, first: Any, second: tuple, encoding: str = "record") -> Any:
     base = as_model(f, operator)
     cached = base.__dict__.setdefault("_products", {})
-    if operator not in cached:
-        cached[operator] = derived(operator, base)
+    if (operator, encoding) not in cached:
+        cached[operator, encoding] = derived(operator, base, None, encoding)
     points = first if isinstance(first, (tuple, list)) else (first,)
-    return cached[operator](*points, *second)
+    return cached[operator, encoding](*points, *second)
 
 
 @border
@@ -792,15 +937,31 @@ def jvp(f: Any, primals: Any, tangents: Any) -> Any:
 
 
 @border
-def vjp(f: Any, primals: Any, cotangent: Any) -> Any:
-    """The adjoints of ``primals`` for a cotangent of the result."""
-    return _product("vjp", f, primals, (cotangent,))
+def vjp(f: Any, primals: Any, cotangent: Any, encoding: str = "record") -> Any:
+    """The adjoints of ``primals`` for a cotangent of the result. ``encoding`` as for ``grad``."""
+    return _product("vjp", f, primals, (cotangent,), encoding)
 
 
 @border
-def hvp(f: Any, primals: Any, vectors: Any) -> Any:
-    """The Hessian at ``primals`` times ``vectors``, forward over reverse."""
-    return _product("hvp", f, primals, tuple(vectors) if isinstance(vectors, (tuple, list)) else (vectors,))
+def hvp(f: Any, primals: Any, vectors: Any, encoding: str = "record") -> Any:
+    """The Hessian at ``primals`` times ``vectors``, forward over reverse. ``encoding`` as for ``grad``."""
+    moves = tuple(vectors) if isinstance(vectors, (tuple, list)) else (vectors,)
+    return _product("hvp", f, primals, moves, encoding)
+
+
+@border
+def run(f: Any, *args: Any) -> Any:
+    """A model called define by run: evaluated as it is read, and differentiated on the way by dual numbers and tapes.
+
+    The whole language runs, whether it compiles or not: recursion, closures in data, derivatives whose order is known
+    at run time. Arguments and results are a compiled call's; functions may be arguments, and a function that comes back
+    is called like any other. Arrays are copied on entry, so that ``set-at!`` does not reach the caller's. Raises the
+    errors of ``hyad.errors``.
+
+    >>> hyad.run("(fn [x] (letrec [f (fn [n] (if (= n 0) 1 (* x (f (- n 1)))))] (f 10)))", 2.0)
+    1024.0
+    """
+    return as_model(f, "run").running()(*args)
 
 
 @border

@@ -1,15 +1,49 @@
-"""Names of derivatives: ``ẋ`` for the tangent of ``x``, ``x̄`` for its adjoint (``dx`` and ``x_bar`` in C)."""
+"""Names: of derivatives, ``ẋ`` for the tangent of ``x``, ``x̄`` for its adjoint (``dx`` and ``x_bar`` in C), and Hy's
+names as Python has them."""
 
 from __future__ import annotations
 
-import unicodedata
+from functools import lru_cache
 
 DOT, MACRON = "\u0307", "\u0304"
 
 
+@lru_cache(maxsize=4096)
 def tangent(name: str) -> str:
-    return unicodedata.normalize("NFC", name[0] + DOT + name[1:])
+    from unicodedata import normalize
+
+    return normalize("NFC", name[0] + DOT + name[1:])
 
 
+@lru_cache(maxsize=4096)
 def adjoint(name: str) -> str:
-    return unicodedata.normalize("NFC", name + MACRON)
+    from unicodedata import normalize
+
+    return normalize("NFC", name + MACRON)
+
+
+@lru_cache(maxsize=4096)
+def mangled(name: str) -> str:
+    """``hy.mangle`` of a symbol: ``step-size`` is ``step_size``, ``even?`` ``hyx_evenXquestion_markX``.
+
+    Design decision: Hy's rules again, for importing Hy takes longer than all else that a first call of a model whose
+    code is on disk does.
+    """
+    if name.isidentifier() and name.isascii():
+        return name
+    from unicodedata import name as title
+    from unicodedata import normalize
+
+    if "." in name and name.strip("."):
+        return ".".join(mangled(part) if part else "" for part in name.split("."))
+    bare = name.lstrip("_\ufe33\ufe34\ufe4d\ufe4e\ufe4f\uff3f")  # all that Python reads as an underscore
+    leading = "_" * (len(name) - len(bare))
+    bare = bare[:1] + bare[1:].replace("-", "_")
+    if not (leading + bare).isidentifier():
+        bare = "hyx_" + "".join(
+            c
+            if c != "X" and f"S{c}".isidentifier()
+            else f"X{title(c, '').lower().replace('-', 'H').replace(' ', '_') or f'U{ord(c):x}'}X"
+            for c in bare
+        )
+    return normalize("NFKC", leading + bare)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .builder import Builder, Rebuild
+from .builder import Builder, Rebuild, type_of
 from .check import check_after
+from .collect import Collect
 from .core import (
     Atom,
     Bind,
@@ -24,11 +25,15 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    each_function,
+    functions_of,
     size,
+    substitute,
     type_atoms,
 )
 from .dead import dead_code, tidy
-from .loops import Expand, Fission, Fuse, OneHot, assign, divide, fuse_siblings
+from .functions import fuse_calls, inline, tail_calls, unused
+from .loops import Accumulate, Alias, Expand, Fission, Fuse, Jam, OneHot, assign, copied, divide, fuse_siblings, scatter
 from .sink import sink
 
 Pass = Callable[[Program], Program]
@@ -47,16 +52,17 @@ class Unroll(Rebuild):
     Design decision: before differentiation, where a scalar's derivative is sparse for free.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, longest: int = UNROLL_COUNT) -> None:
         super().__init__(builder)
         self.budget = 4 * UNROLL
+        self.longest = longest
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Loop and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
             cost = count * expanded_size(op.body)
-            if 0 < count <= UNROLL_COUNT and cost <= min(UNROLL, self.budget) and self.by_element(op):
+            if 0 < count <= self.longest and cost <= min(UNROLL, self.budget) and self.by_element(op):
                 self.budget -= cost
                 self.write_out(op, bind, count)
                 return
@@ -149,30 +155,103 @@ def loops(program: Program) -> list[Loop]:
 
 
 def unroll(program: Program) -> Program:
-    return rebuild(program, Unroll) if any(type(loop.count) is Const for loop in loops(program)) else program
+    """``Unroll``; where the directions of a derivative are few and yet a loop, loops were found to do better."""
+    known = [loop for loop in loops(program) if type(loop.count) is Const]
+    kept = [loop.count.value for loop in known if loop.index.soft]
+    longest = min([UNROLL_COUNT, *(n - 1 for n in kept)])
+    return rebuild(program, lambda b: Unroll(b, longest)) if known else program
 
 
 def fuse(program: Program) -> Program:
     return rebuild(program, lambda b: Fuse(b, program.body)) if loops(program) else program
 
 
+class Share(Rebuild):
+    """Common subexpressions where regions have been joined, and accumulators of a loop that are always equal: they
+    start equal and, supposed that they are, go on equal. What is stacked twice is stacked once."""
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        width, inits = len(op.accs), self.atoms(op.inits)
+        leader = self.leaders([(type_of(z), self.b.key(z)) for z in inits])
+        if len(set(leader)) < width and not any(type(b.op) in (If, Loop) for b in op.body.binds):
+            leader = self.equal(op, leader)
+        else:
+            leader = list(range(width))
+        table = {op.accs[k]: op.accs[leader[k]] for k in range(width) if leader[k] != k}
+        results = [table.get(r, r) if type(r) is Var else r for r in op.body.results]
+        column = {r: k for k, r in reversed(list(enumerate(results))) if k >= width and type(r) is Var}
+        first = [*leader, *(column.get(r, k) for k, r in enumerate(results) if k >= width)]
+        kept = [k for k in range(len(first)) if first[k] == k]
+        if len(kept) == len(first):
+            return super().loop(op, bind)
+        body = substitute(op.body, table)
+        accs = [k for k in kept if k < width]
+        body = Block(body.binds, tuple(body.results[k] for k in kept))
+        fewer = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
+        made = dict(zip(kept, super().loop(fewer, Bind(tuple(bind.vars[k] for k in kept), fewer, bind.span))))
+        return [made[k] for k in first]
+
+    @staticmethod
+    def leaders(keys: Sequence[object]) -> list[int]:
+        """For each key, where it stands first."""
+        return [keys.index(key) for key in keys]
+
+    def equal(self, op: Loop, leader: list[int]) -> list[int]:
+        """The accumulators' classes, split until each stays together over one iteration."""
+        while True:
+            with self.b.region() as scope:
+                accs = [Var(a.name, a.type, a.span) for a in op.accs]
+                scope.vars.update((op.index, *accs))
+                self.here[op.index] = op.index
+                self.here.update((a, accs[k]) for a, k in zip(op.accs, leader))
+                results = self.block(Block(op.body.binds, op.body.results[: len(accs)]))
+            split = self.leaders([(k, self.b.key(r)) for k, r in zip(leader, results)])
+            if split == leader:
+                return leader
+            leader = split
+
+
 def share(program: Program) -> Program:
-    """Common subexpressions once more, where regions have been joined."""
-    return rebuild(program, Rebuild) if any(type(bind.op) in (If, Loop) for bind in program.body.binds) else program
+    """``Share`` for a program."""
+    return rebuild(program, Share) if any(type(bind.op) in (If, Loop) for bind in program.body.binds) else program
 
 
 def one_hot(program: Program) -> Program:
     return rebuild(program, OneHot) if loops(program) else program
 
 
+def alias(program: Program) -> Program:
+    return rebuild(program, Alias) if any(copied(loop) for loop in loops(program)) else program
+
+
+def accumulate(program: Program) -> Program:
+    pass_ = Accumulate(Builder(), program.body)
+    return rebuild(program, lambda b: Accumulate(b, program.body)) if pass_.twice() else program
+
+
+def jam(program: Program) -> Program:
+    return rebuild(program, Jam) if nested_loops(program) else program
+
+
+def collect(program: Program) -> Program:
+    return rebuild(program, Collect) if any(loop.index.soft for loop in loops(program)) else program
+
+
 #: From a specialised program to what is printed.
 PIPELINE: list[Pass] = [
     dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
+    tail_calls,  # recursion that is a loop is treated as one
+    inline,  # before all that looks at one function at a time
+    unused,
+    fuse_calls,  # a gradient by data is made in its final form
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
     sink,  # what one branch reads is computed there
     assign,  # what is added once is stored: adjoints become builds
+    alias,
     fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
+    dead_code,
+    accumulate,  # now that each adjoint has a loop of its own
     dead_code,
     fuse,
     dead_code,
@@ -183,16 +262,32 @@ PIPELINE: list[Pass] = [
     assign,
     fuse,
     dead_code,
+    collect,  # rows of a Hessian, now that each entry is one expression
+    dead_code,
+    fuse,
+    dead_code,
+    jam,  # before siblings join: a loop of four at once has a trip count of its own
     fuse_siblings,
     share,  # what siblings had in common
     divide,
+    scatter,  # last: what the rows of a matrix hold is known
     dead_code,
 ]
 
 
+#: The passes that see all functions at once; the others run on each by itself.
+WHOLE = (tail_calls, inline, unused, fuse_calls)
+
+
 def optimise(program: Program, passes: Sequence[Pass] = PIPELINE) -> Program:
+    idle: set[Pass] = set()  # what has left this very program as it is: a pass is a pure function
+    calls = bool(functions_of(program.body))  # no pass makes a first one
     for p in passes:
-        program = check_after(p.__name__, p(program))
+        if p in idle or p in WHOLE and not calls:
+            continue
+        made = each_function(program, p) if calls and p not in WHOLE else p(program)
+        before, program = program, check_after(p.__name__, made)
+        idle = {*idle, p} if program is before else set()
     return program
 
 

@@ -54,6 +54,7 @@ class Partials:
         whole = self.denominator is None
         for k, dot in moving:
             total = b.prim("+", total, b.prim("*", self[k], dot), hint=hint if whole else None, given=given and whole)
+            total = up_to_sign(b, total)
         return total if whole else self.over(total, hint, given)
 
     def over(self, x: Atom, hint: str | None = None, given: bool = False) -> Atom:
@@ -62,6 +63,20 @@ class Partials:
         b = self.builder
         reciprocal = b.prim("/", ONE, build_partial(b, self.denominator, self.names))
         return b.prim("*", x, reciprocal, hint=hint, given=given)
+
+
+def up_to_sign(b: Builder, tangent: Atom) -> Atom:
+    """A tangent ``y - x`` where ``x - y`` is at hand, as its negative: the same up to the sign of a zero."""
+    op = b.definitions.get(tangent) if type(tangent) is Var else None
+    if op is None or op.name != "-" or b.plain:
+        return tangent
+    x, y = op.args
+    twin = b.shared(("-", (b.key(y), b.key(x))))
+    minus = b.definitions.get(x) if type(x) is Var else None
+    if twin is None and minus is not None and minus.name == "neg":
+        keys = (b.key(minus.args[0]), b.key(y))
+        twin = b.shared(("+", frozenset(keys), len(set(keys))))
+    return tangent if twin is None else b.prim("neg", twin)
 
 
 @cache

@@ -41,3 +41,20 @@
   (do
     (require-equal (len m) (get (shape m) 1))
     (ifold (fn [s i] (+ s (get m i i))) 0.0 (len m))))
+
+; ---------------------------------------------------------------- lists: nil, or a pair whose second is a list
+
+(defmodel list-fold [f z l] "the fold of a list"
+  (if (null? l) z (list-fold f (f z (car l)) (cdr l))))
+(defmodel list-fold-2 [f z l m] "the fold of two lists"
+  (if (null? l) z (list-fold-2 f (f z (car l) (car m)) (cdr l) (cdr m))))
+(defmodel list-map [f l] "a function of each element of a list"
+  (if (null? l) nil (cons (f (car l)) (list-map f (cdr l)))))
+(defmodel list-map-2 [f l m] "a function of the elements of two lists"
+  (if (null? l) nil (cons (f (car l) (car m)) (list-map-2 f (cdr l) (cdr m)))))
+(defmodel list-map-3 [f l m n] "a function of the elements of three lists"
+  (if (null? l) nil (cons (f (car l) (car m) (car n)) (list-map-3 f (cdr l) (cdr m) (cdr n)))))
+(defmodel list-scan [f z l] "the accumulators of a fold of a list"
+  (if (null? l) nil (let [y (f z (car l))] (cons y (list-scan f y (cdr l))))))
+(defmodel list-len [l] "the number of elements of a list"
+  (list-fold (fn [n x] (+ n 1)) 0 l))

@@ -5,32 +5,43 @@ Variables that share a name are told apart by a number; a name that the program 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .core import (
     REAL,
+    Apply,
+    Arm,
     Arr,
     Atom,
     Block,
     Call,
+    Case,
     Check,
     Const,
+    Constructor,
+    Data,
+    Function,
     Global,
     If,
     Lambda,
     Leaf,
     Loop,
+    Make,
     Node,
     Prim,
     Program,
+    Rec,
     Scalar,
     Tree,
     Type,
     Var,
+    While,
     all_binds,
     atoms_of,
     free_vars,
+    functions_of,
     leaves,
+    type_atoms,
 )
 from .forms import Form
 from .primitives import PRIMITIVES
@@ -51,8 +62,48 @@ def print_lambda(function: Lambda, head: str = "fn") -> Form:
 
 
 def print_program(program: Program) -> Form:
-    """A typed program as a ``fn`` form over the user's arguments; the sizes it uses are bound first."""
-    return deep(lambda: _Printer(used_names(program.body)).program(program))
+    """A typed program as a ``fn`` form over the user's arguments; the sizes it uses are bound first, then the recursive
+    functions that it calls. ``declarations`` are to stand before it."""
+    names = used_names(program.body)
+    for f in functions_of(program.body):
+        names |= used_names(f.body)  # type: ignore[arg-type]
+    return deep(lambda: _Printer(names, constructor_names(program)).program(program))
+
+
+def declarations(program: Program) -> list[Form]:
+    """The ``defdata`` forms of the types that the text of a program needs and its user did not define: functions that
+    are chosen at run time, records and adjoints of reverse mode."""
+    names = constructor_names(program)
+    forms = []
+    for data in own_types(program):
+        label = names[data.constructors[0]].partition("-")[0]
+        rows = [call(names[c], *(sym(f"x{k}") for k in range(len(c.fields)))) for c in data.constructors]
+        forms.append(call("defdata", sym(label), *rows))
+    return forms
+
+
+def own_types(program: Program) -> list[Data]:
+    """The data types that a program's own transformations made."""
+    found: dict[Data, None] = {}
+    for block in (program.body, *(f.body for f in functions_of(program.body))):
+        for bind in all_binds(block):  # type: ignore[arg-type]
+            op = bind.op
+            made = [op.constructor] if isinstance(op, Make) else []
+            made += [arm.constructor for arm in op.arms] if isinstance(op, Case) else []
+            for c in made:
+                if c.make in ("function", "continuation", "record"):
+                    found[c.data] = None
+    return list(found)
+
+
+def constructor_names(program: Program) -> dict[Constructor, str]:
+    """A name of its own for every constructor that the user did not define."""
+    names: dict[Constructor, str] = {}
+    for k, data in enumerate(own_types(program)):
+        base = "".join(part.capitalize() for part in data.name.split("-") if part.isalnum()) or "Data"
+        for j, c in enumerate(data.constructors):
+            names[c] = f"{base}{k}-{c.name if c.name.isalnum() else 'case'}{j}"
+    return names
 
 
 def used_names(block: Block) -> set[str]:
@@ -76,8 +127,10 @@ CHECKS = {"in": "require-index", "==": "require-equal", "<=": "require-at-most",
 
 
 class _Printer:
-    def __init__(self, taken: Iterable[str]) -> None:
+    def __init__(self, taken: Iterable[str], constructors: dict[Constructor, str] | None = None) -> None:
         self.taken = set(taken)
+        self.constructors = constructors or {}
+        self.functions: dict[Function, str] = {}
         self.names: dict[Var, str] = {}
         self.numbers: dict[str, int] = {}
 
@@ -129,8 +182,18 @@ class _Printer:
             params.append(self.parameter(tree, p.params[start:end], first))
             start = end
         first += self.sizes(p)
+        functions = functions_of(p.body)
+        self.functions = {f: self.name(Var(f.name)).value for f in functions}
         results = iter(p.body.results)
-        return Form("(", [sym("fn"), Form("[", params), self.body(p.body, first, self.structure(p.out, results))])
+        if not functions:
+            return Form("(", [sym("fn"), Form("[", params), self.body(p.body, first, self.structure(p.out, results))])
+        bindings = [x for f in functions for x in (sym(self.functions[f]), self.recursive(f))]
+        inner = call("letrec", Form("[", bindings), self.body(p.body, (), self.structure(p.out, results)))
+        body = call("let", Form("[", first), inner) if first else inner
+        return Form("(", [sym("fn"), Form("[", params), body])
+
+    def recursive(self, f: Function) -> Form:
+        return Form("(", [sym("fn"), Form("[", [self.name(p) for p in f.params]), self.body(f.body)])  # type: ignore[arg-type]
 
     def parameter(self, tree: Tree, variables: Sequence[Var], first: list[Form]) -> Form:
         """One argument; a structured one has a name of its own and is taken apart in ``first``."""
@@ -191,6 +254,15 @@ class _Printer:
     # ---------------------------------------------------------------------------------------- blocks
 
     def body(self, block: Block, first: Sequence[Form] = (), result: Form | None = None) -> Form:
+        for k, bind in enumerate(block.binds):
+            if isinstance(bind.op, Rec):  # the rest of the block stands inside
+                before, after = Block(block.binds[:k], ()), Block(block.binds[k + 1 :], block.results)
+                outer = self.body(before, first, sym("_"))
+                functions = [f for v, e in zip(bind.vars, bind.op.functions) for f in (self.name(v), self.function(e))]
+                inner = call("letrec", Form("[", functions), self.body(after, (), result))
+                if outer.kind == "sym":
+                    return inner
+                return Form("(", [*outer.value[:-1], inner])
         bindings = list(first)
         for bind in block.binds:
             value = self.op(bind.op, bind.vars)
@@ -211,6 +283,19 @@ class _Printer:
             return self.surface_call(op)
         if isinstance(op, Lambda):
             return self.function(op)
+        if isinstance(op, Apply):
+            return call(self.functions[op.function], *self.atoms(op.args))
+        if isinstance(op, Make):
+            return self.made(op.constructor, self.atoms(op.args))
+        if isinstance(op, While) and vars and vars[0].type is not None:
+            accs = Form("[", [self.name(a) for a in op.accs])
+            test, step = (Form("(", [sym("fn"), accs, self.body(b)]) for b in (op.cond, op.body))
+            return call("iterate", test, step, *self.atoms(op.inits))
+        if isinstance(op, While):
+            return call("while", self.body(op.cond), self.body(op.body))
+        if isinstance(op, Case):
+            arms = [f for arm in op.arms for f in (self.pattern(arm), self.body(arm.block))]
+            return call("match", self.atom(op.value), *arms)
         if isinstance(op, If):
             return call("if", self.atom(op.cond), self.body(op.then), self.body(op.orelse))
         if isinstance(op, Loop):
@@ -225,8 +310,53 @@ class _Printer:
             return call("zeros-of", *([type_form(t)] if t.elem != REAL else []), *self.atoms(op.args))
         if op.name == "undef":
             t = vars[0].type
-            return call("zeros-of", *self.atoms(t.dims)) if isinstance(t, Arr) else Form("num", ZEROS[t.name])
+            return self.anything(t)
         return call((row.surface or op.name) if row else op.name, *self.atoms(op.args))
+
+    def pattern(self, arm: Arm) -> Form:
+        if arm.constructor is None:
+            return sym("_")
+        if isinstance(arm.constructor, Constructor):
+            return self.made(arm.constructor, [self.name(v) for v in arm.fields], pattern=True)
+        if arm.constructor.name == "nil":
+            return sym("nil")
+        return call(arm.constructor.name, *map(self.name, arm.fields))
+
+    def made(self, c: Constructor, fields: list[Form], pattern: bool = False) -> Form:
+        """A constructor's value, or the pattern that takes it apart."""
+        if c in self.constructors:
+            return call(self.constructors[c], *fields)
+        if c.parts and not (pattern and any(map(has_nil, c.parts))):  # sizes of arrays are told by the arrays
+            arrays = {d for f in c.fields for d in type_atoms(f.type)}
+            rest = iter([x for f, x in zip(c.fields, fields) if f not in arrays])
+            fields = [self.structure_of(t, rest, pattern) for t in c.parts]
+        if c.make is None:
+            return sym("nil")
+        if c.make in (float, bool, "array"):
+            return call({float: "number", bool: "truth"}.get(c.make, "array-of"), *fields) if pattern else fields[-1]
+        if c.make is tuple and len(fields) == 2:
+            return call("cons", *fields)
+        return call(c.name, *fields)
+
+    def anything(self, t: Type) -> Form:
+        """A value of a type that is never read."""
+        if isinstance(t, Arr):
+            return call("zeros-of", *self.atoms(t.dims))
+        if not isinstance(t, Data):
+            return Form("num", ZEROS[t.name])
+        flat = [c for c in t.constructors if not any(isinstance(f.type, Data) for f in c.fields)]
+        c = flat[0] if flat else t.constructors[0]
+        return self.made(c, [sym("nil") if isinstance(f.type, Data) else self.anything(f.type) for f in c.fields])
+
+    def structure_of(self, tree: Tree, rest: Iterator[Form], pattern: bool) -> Form:
+        """A structure of forms that stand for its leaves."""
+        if isinstance(tree, Leaf):
+            return next(rest)
+        if not tree.items and tree.make is not None:
+            return sym("nil")
+        parts = [self.structure_of(t, rest, pattern) for t in tree.items]
+        pair = tree.make is tuple and len(parts) == 2 and not pattern
+        return call("cons", *parts) if pair else Form("#(", parts)
 
     def loop(self, op: Loop) -> Form:
         stacked = len(op.body.results) - len(op.accs)
@@ -255,6 +385,11 @@ class _Printer:
             else:
                 args.append(self.atom(a))
         return Form("(", [self.atom(op.fn), *args])
+
+
+def has_nil(tree: Tree) -> bool:
+    """Whether nil is a part of a structure."""
+    return not isinstance(tree, Leaf) and (not tree.items or any(map(has_nil, tree.items)))
 
 
 ZEROS = {"Real": 0.0, "Int": 0, "Bool": False}
@@ -337,9 +472,22 @@ def alpha_equal(a: Lambda | Program, b: Lambda | Program) -> bool:
         elif isinstance(p, Loop):
             if not (bind_vars([p.index, *p.accs], [q.index, *q.accs]) and block(p.body, q.body)):
                 return False
-        elif isinstance(p, Lambda) and not (bind_vars(p.params, q.params) and block(p.body, q.body)):
+        elif isinstance(p, Lambda) and not function(p, q):
             return False
+        elif isinstance(p, Rec):
+            return bind_vars(x.vars, y.vars) and all(map(function, p.functions, q.functions))
+        elif isinstance(p, While):
+            return block(p.cond, q.cond) and block(p.body, q.body) and bind_vars(x.vars, y.vars)
+        elif isinstance(p, Case):
+            if len(p.arms) != len(q.arms) or not all(map(arm, p.arms, q.arms)):
+                return False
         return bind_vars(x.vars, y.vars)
+
+    def function(x: Lambda, y: Lambda) -> bool:
+        return bind_vars(x.params, y.params) and block(x.body, y.body)
+
+    def arm(x: Arm, y: Arm) -> bool:
+        return bind_vars(x.fields, y.fields) and block(x.block, y.block)
 
     if isinstance(a, Program):
         dims = bind_vars(a.dims, b.dims)

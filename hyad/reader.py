@@ -7,35 +7,57 @@ otherwise; what a ``Global`` means is found when the model is specialised.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from .core import Atom, Bind, Block, Call, Const, Global, If, Lambda, Var
+from .core import Arm, Atom, Bind, Block, Call, Case, Const, Global, If, Lambda, Rec, Var, While
 from .errors import HyadError, ReadError, Source, Span
 from .forms import Form, read_forms
 
 #: The names that a model cannot bind: they are syntax.
-SPECIAL = frozenset(
-    "fn model defmodel let letrec if cond when do and or deriv . ref deref set! while case match defdata".split()
-)
-_LATER = frozenset("letrec ref deref set! while case match defdata inl inr cons car cdr null? list num?".split())
+SPECIAL = frozenset("fn model defmodel defdata let letrec if cond when do and or deriv . while case match".split())
 #: Hy's own forms that a model has not: they would run Python.
 _HY = frozenset(
     "defn defclass defmacro setv setx import require for lfor sfor gfor dfor try with raise return yield assert del"
     " global nonlocal quote quasiquote unquote lambda unless cut in is is-not await py pys async break continue".split()
 )
-_FORMS_HINT = "models are built from let, if, cond, do, fn, tuples, arrays, build, map, fold, ifold and scan"
-_TAKES = {"fn": "[x] ...", "model": "[x] ...", "let": "[x 1] ...", "if": "c a b", "deriv": "e x", ".": "record name"}
+_FORMS_HINT = "models are built from let, letrec, if, cond, while, case, match, fn, tuples, lists, arrays and loops"
+_TAKES = {
+    "fn": "[x] ...",
+    "model": "[x] ...",
+    "let": "[x 1] ...",
+    "letrec": "[f (fn [x] ...)] ...",
+    "if": "c a b",
+    "while": "c e ...",
+    "case": "e (inl x) a (inr y) b",
+    "match": "e (Leaf w) a ...",
+    "deriv": "e x",
+    ".": "record name",
+}
 
 
 def deep(function: Callable[..., Any], *args: Any) -> Any:
-    """``function(*args)``, again on a large stack if the ordinary one does not hold a deeply nested form."""
+    """``function(*args)``, again on a large stack if the ordinary one does not hold a deeply nested form.
+
+    Python's cyclic collector rests meanwhile: it would find nothing, and walk through all records of a long model
+    again and again, for a third of the time.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     try:
         return function(*args)
     except RecursionError:
         pass
+    finally:
+        if collects:
+            gc.enable()
+    return on_large_stack(function, *args)
+
+
+def on_large_stack(function: Callable[..., Any], *args: Any) -> Any:
     outcome: list[Any] = []
 
     def run() -> None:
@@ -69,7 +91,11 @@ def read_model(text: str, source: Source | None = None) -> Lambda:
     Raises ``ReadError`` with the form underlined.
     """
     source = source or Source(text)
-    forms = read_forms(text, source)
+    return only_model(read_forms(text, source), text, source)
+
+
+def only_model(forms: list[Form], text: str, source: Source) -> Lambda:
+    """The one model among the forms of a text."""
     if not forms:
         raise ReadError("there is no model in this text", Span(source, 0, len(text)), "write `(fn [x] ...)`")
     if len(forms) > 1:
@@ -97,9 +123,9 @@ class _Reader:
 
     # -------------------------------------------------------------------------------- functions, blocks
 
-    def function(self, form: Form) -> Lambda:
+    def function(self, form: Form, name: str | None = None) -> Lambda:
         items = form.value[1:]
-        name = doc = None
+        doc = None
         fast = bool(items) and items[0].kind == "key" and items[0].value == "fast-math"
         if fast:
             items = items[1:]
@@ -230,9 +256,9 @@ class _Reader:
                     return special(self, form, name)
                 if head in _HY:
                     raise ReadError(f"`{head}` is not a form of models", form.value[0].span, _FORMS_HINT)
-                if head == "defmodel":
+                if head in ("defmodel", "defdata"):
                     raise ReadError(
-                        "a defmodel stands by itself, not inside a model",
+                        f"a {head} stands by itself, not inside a model",
                         form.value[0].span,
                         "name a function with let: `(let [f (fn [x] ...)] ...)`",
                     )
@@ -253,11 +279,9 @@ class _Reader:
             return atom
         if text in ("None", "nil"):
             return Const(None)
-        if text in _FORMS or text == "defmodel":
+        if text in _FORMS or text in ("defmodel", "defdata"):
             takes = _TAKES.get(text, "...")
             raise ReadError(f"`{text}` is a form of the language, not a value", form.span, f"write `({text} {takes})`")
-        if text in _LATER:
-            raise ReadError(f"`{text}` is not in this version of hyad", form.span, _FORMS_HINT)
         if "." in text and not text.startswith(".") and not text.endswith(".") and "/" not in text:
             owner, *fields = text.split(".")
             if owner in self.names:
@@ -328,6 +352,78 @@ class _Reader:
         result = self.expression(form, name)
         self.unbind(undo)
         return result
+
+    def letrec(self, form: Form, name: str | None) -> Atom:
+        """The functions see each other and every other name bound here; other values are computed in their order."""
+        if len(form.value) < 3 or form.value[1].kind != "[" or len(form.value[1].value) % 2:
+            raise ReadError(
+                "letrec takes names and functions in brackets, then a body",
+                form.span,
+                "`(letrec [f (fn [x] ...)] ...)`",
+            )
+        pairs = list(zip(form.value[1].value[::2], form.value[1].value[1::2]))
+        variables: list[Var] = []
+        for target, _ in pairs:
+            var = Var(self.binder(target), None, target.span, given=True)
+            if any(v.name == var.name for v in variables):
+                raise ReadError(f"two functions are called `{var.name}`", target.span, "rename one of them")
+            variables.append(var)
+        undo = self.bind_names([(v.name, v) for v in variables])
+        functions = [(v, e) for v, (_, e) in zip(variables, pairs) if e.head() in ("fn", "model")]
+        lambdas = tuple(self.function(e, v.name) for v, e in functions)
+        if lambdas:
+            self.binds.append(Bind(tuple(v for v, _ in functions), Rec(lambdas), form.span))
+        for var, (_, value) in zip(variables, pairs):
+            if all(var is not v for v, _ in functions):
+                undo += self.bind_names([(var.name, self.expression(value, var.name))])
+        result = self.sequence(form.value[2:], form, name)
+        self.unbind(undo)
+        return result
+
+    def while_(self, form: Form, name: str | None) -> Atom:
+        if len(form.value) < 2:
+            raise ReadError("while takes a condition and a body", form.span, "`(while (> (deref r) 1.0) (set! r ...))`")
+        cond = self.block([form.value[1]], form, [])
+        self.emit(While(cond, self.block(form.value[2:], form, [])), form.span, name)
+        return Const(None)
+
+    def case(self, form: Form, name: str | None) -> Atom:
+        """``case`` takes sums apart, ``match`` the constructors of a ``defdata``; both read alike."""
+        head, items = form.value[0].value, form.value[1:]
+        example = f"`({head} {_TAKES[head]})`"
+        if len(items) < 3 or len(items) % 2 == 0:
+            raise ReadError(f"{head} takes a value, then patterns and results in turn", form.span, example)
+        value = self.expression(items[0])
+        arms = []
+        for pattern, result in zip(items[1::2], items[2::2]):
+            if arms and arms[-1].constructor is None:
+                raise ReadError("nothing comes to this pattern", pattern.span, "the one before takes all that is left")
+            arms.append(self.arm(pattern, result, form, example))
+        return self.emit(Case(value, tuple(arms)), form.span, name)
+
+    def arm(self, pattern: Form, result: Form, form: Form, example: str) -> Arm:
+        if pattern.kind == "sym" and pattern.value == "_":
+            return Arm(None, (), self.block([result], form, []), pattern.span)
+        if pattern.kind == "sym" and pattern.value in ("nil", "None"):
+            return Arm(Global("nil", pattern.span), (), self.block([result], form, []), pattern.span)
+        head = pattern.head()
+        if head is None or head in SPECIAL:
+            raise ReadError("a pattern is a constructor with names for its fields, or `_`", pattern.span, example)
+        fields: list[Var] = []
+        patterns: list[tuple[Form, Var]] = []
+        for p in pattern.value[1:]:
+            if p.kind == "#(":
+                fields.append(Var("p", None, p.span))
+                patterns.append((p, fields[-1]))
+            elif p.kind != "sym":
+                raise ReadError(
+                    "a field of a pattern is a name", p.span, "patterns do not nest: match the field in turn"
+                )
+            else:
+                fields.append(Var(self.binder(p), None, p.span, given=True))
+        self.distinct(Form("[", pattern.value[1:], pattern.span), set())
+        block = self.block([result], form, [(v.name, v) for v in fields if v.given], patterns)
+        return Arm(Global(head, pattern.value[0].span), tuple(fields), block, pattern.span)
 
     def if_(self, form: Form, name: str | None) -> Atom:
         if len(form.value) != 4:
@@ -423,4 +519,8 @@ _FORMS = {
     "or": _Reader.both,
     "deriv": _Reader.deriv,
     ".": _Reader.field,
+    "letrec": _Reader.letrec,
+    "while": _Reader.while_,
+    "case": _Reader.case,
+    "match": _Reader.case,
 }

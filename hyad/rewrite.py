@@ -14,10 +14,15 @@ from typing import Any
 from .core import Atom, Const, Prim, Var
 from .forms import Form, package_text, read_forms
 
+
+def any_constant(value: Any) -> bool:
+    return True
+
+
 #: What the letters for constants ask of them.
 _GUARDS = {
-    "c": lambda value: True,
-    "d": lambda value: True,
+    "c": any_constant,
+    "d": any_constant,
     "p": lambda value: 1.0 <= abs(value) < 1e30 and abs(math.frexp(value)[0]) == 0.5,
     "w": lambda value: 1.0 <= abs(value) < 1e30,
     "n": lambda value: type(value) is float and value < 0,
@@ -77,6 +82,9 @@ def compiled() -> dict[str, tuple[int, Any]]:
         arity = len(rows[0].pattern.value) - 1
         operands = [f"a{j}" for j in range(arity)]
         lines = [f"def rewrite_{k}(b, defs, like, hint, given, {', '.join(operands)}):"]
+        for a in operands:  # what is asked of an operand again and again: whether it is a constant, what made it
+            lines += [f"    {a}_const = type({a}) is Const", f"    {a}_op = None if {a}_const else defs.get({a})"]
+            lines += [f"    {a}_head = None if {a}_op is None else {a}_op.name"]
         for rule in rows:
             tests = _Tests(scope)
             for p, operand in zip(rule.pattern.value[1:], operands):
@@ -95,39 +103,53 @@ class _Tests:
     def __init__(self, scope: dict[str, Any]) -> None:
         self.scope = scope
         self.steps: list[tuple[str, str]] = []  # ("if", condition) or ("let", assignment)
+        self.guards: list[tuple[str, str]] = []  # tests that cost more: they come last
         self.letters: dict[str, str] = {}
         self.count = 0
+
+    def need(self, condition: str) -> None:
+        if ("if", condition) not in self.steps:
+            self.steps.append(("if", condition))
+
+    def constant(self, operand: str) -> None:
+        self.need(f"{operand}_const" if operand.isalnum() else f"type({operand}) is Const")
 
     def match(self, pattern: Form, operand: str, soft: bool = False) -> None:
         if pattern.kind == "sym":
             name = pattern.value
             if name in self.letters:
                 same = self.letters[name]
-                self.steps.append(("if", f"{operand} is {same} or (type({operand}) is Const and {operand} == {same})"))
+                self.need(f"({operand} is {same} or (type({operand}) is Const and {operand} == {same}))")
                 return
             self.letters[name] = operand
             if name in _GUARDS:
-                self.steps.append(("if", f"type({operand}) is Const and is_{name}({operand}.value)"))
+                self.constant(operand)
+                if _GUARDS[name] is not any_constant:
+                    self.guards.append(("if", f"is_{name}({operand}.value)"))
         elif pattern.kind == "num":
-            number = f"{operand}.value == {pattern.value!r} and type({operand}.value) is not bool"
+            self.constant(operand)
+            self.need(f"{operand}.value == {pattern.value!r} and type({operand}.value) is not bool")
             if pattern.value == 0 and not soft:
-                number += f" and str({operand}.value)[0] != '-'"  # -0.0 is another number
-            self.steps.append(("if", f"type({operand}) is Const and {number}"))
+                self.need(f"str({operand}.value)[0] != '-'")  # -0.0 is another number
         elif pattern.value[0].value == "temp":
-            self.steps.append(("if", f"type({operand}) is Var and not {operand}.given"))
+            self.need(f"type({operand}) is Var and not {operand}.given")
             self.match(pattern.value[1], operand)
         elif pattern.value[0].value == "soft":
-            self.steps.append(("if", f"type({operand}) is Const and {operand}.soft"))
+            self.constant(operand)
+            self.need(f"{operand}.soft")
             self.match(pattern.value[1], operand, soft=True)
         else:
             head, *parts = pattern.value
-            self.count += 1
-            op = f"o{self.count}"
-            self.steps.append(("if", f"type({operand}) is Var"))
-            self.steps.append(("let", f"{op} = defs.get({operand})"))
-            self.steps.append(
-                ("if", f"{op} is not None and {op}.name == {head.value!r} and len({op}.args) == {len(parts)}")
-            )
+            op = f"{operand}_op"
+            if operand.isalnum():
+                self.need(f"{operand}_head == {head.value!r}")
+            else:  # inside another operation
+                self.count += 1
+                op = f"o{self.count}"
+                self.need(f"type({operand}) is Var")
+                self.steps.append(("let", f"{op} = defs.get({operand})"))
+                self.need(f"{op} is not None and {op}.name == {head.value!r}")
+            self.need(f"len({op}.args) == {len(parts)}")
             for j, p in enumerate(parts):
                 self.match(p, f"{op}.args[{j}]")
 
@@ -145,8 +167,13 @@ class _Tests:
         return f"b.select({parts})" if head.value == "select" else f"b.prim({head.value!r}, {parts}{name})"
 
     def lines(self, last: str) -> list[str]:
-        out, depth = [], 1
-        for kind, text in self.steps:
-            out.append("    " * depth + (f"if {text}:" if kind == "if" else text))
-            depth += kind == "if"
-        return [*out, "    " * depth + last]
+        out, depth, tests = [], 1, []
+        for kind, text in [*self.steps, *self.guards, ("let", last)]:
+            if kind == "if":
+                tests.append(text)
+                continue
+            if tests:
+                out.append("    " * depth + f"if {' and '.join(tests)}:")
+                depth, tests = depth + 1, []
+            out.append("    " * depth + text)
+        return out

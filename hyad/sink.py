@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from .core import (
     Atom,
     Bind,
     Block,
+    Case,
     Check,
     If,
-    Loop,
     Program,
     Var,
-    all_binds,
     atoms_of,
+    binders_of,
     blocks_of,
     free_vars,
     type_atoms,
+    with_blocks,
+    with_body,
 )
+from .dead import effects
 
 
 def sink(program: Program) -> Program:
@@ -28,11 +29,11 @@ def sink(program: Program) -> Program:
     Design decision: before differentiation, so that the branch not taken contributes nothing there either (an adjoint
     0 times the infinite slope of what was computed for the other branch is NaN).
     """
-    return replace(program, body=sink_block(program.body))
+    return with_body(program, sink_block(program.body))
 
 
 def sink_block(block: Block) -> Block:
-    if not any(type(bind.op) in (If, Loop) for bind in block.binds):
+    if not any(blocks_of(bind.op) for bind in block.binds):
         return block
     here: set[Var] = set()  # read in the block itself, or in two places
     branch_of: dict[Var, tuple[int, int]] = {}  # read in this branch only
@@ -52,7 +53,7 @@ def sink_block(block: Block) -> Block:
         op = bind.op
         places = {branch_of.get(v) if v not in here else None for v in bind.vars}
         place = places.pop() if len(places) == 1 else None
-        if place is not None and not (type(op) is Check or holds_checks(op)):
+        if place is not None and not (type(op) is Check or effects(op)):
             moved.setdefault(place, []).append(bind)
         else:
             place = None
@@ -63,22 +64,19 @@ def sink_block(block: Block) -> Block:
             for d in type_atoms(v.type):
                 read(d, place)
         for j, region in enumerate(blocks_of(op)):
+            own = binders_of(op)
             for v in free_vars(region):
-                read(v, place if place is not None else (k, j) if type(op) is If else None)
+                if v in own:
+                    continue
+                read(v, place if place is not None else (k, j) if type(op) in (If, Case) else None)
     binds = []
     for k, bind in reversed(kept):
         op = bind.op
-        if type(op) is If:
+        if blocks_of(op):
             regions = []
-            for j, region in enumerate((op.then, op.orelse)):
+            for j, region in enumerate(blocks_of(op)):
                 first = tuple(reversed(moved.get((k, j), ())))
                 regions.append(sink_block(Block((*first, *region.binds), region.results)))
-            op = If(op.cond, *regions)
-        elif type(op) is Loop:
-            op = Loop(op.count, op.index, op.inits, op.accs, sink_block(op.body))
+            op = with_blocks(op, regions)
         binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span))
     return Block(tuple(binds), block.results)
-
-
-def holds_checks(op) -> bool:
-    return any(type(inner.op) is Check for region in blocks_of(op) for inner in all_binds(region))

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .builder import Builder, Scope, integer, type_of
+from .builder import Builder, integer, type_of
 from .core import (
     BOOL,
     INT,
@@ -26,36 +27,52 @@ from .core import (
     Atom,
     Block,
     Call,
+    Case,
     Check,
     Const,
+    Data,
     Global,
     If,
     Lambda,
     Node,
     Program,
+    Rec,
     Scalar,
     Var,
+    While,
 )
-from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, Span, UnboundError
+from .data import Data as PythonData
+from .data import Inl, Inr
+from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, NotCompiled, Span, UnboundError
+from .families import Again, Anew, Apart, ArrayOf, Bottom, Endless, Facts, sort_of
+from .flow import RUNS, Dead, Flow, Frame, kinds
 from .forms import Form
+from .names import mangled
 from .primitives import PRIMITIVES
 from .reader import SPECIAL
+from .signature import DataSpec, Inline
 from .values import (
+    CLOSED,
     FUNCTIONS,
     NIL,
     ArrayOfTuples,
     Builtin,
+    Cell,
     Choice,
     Closure,
+    Constructing,
     Derived,
     Env,
     Function,
     Later,
+    Part,
     Pointwise,
+    Shape,
     TupleValue,
     Value,
     describe,
     flatten,
+    nothing,
     same_tree,
     unflatten,
 )
@@ -67,8 +84,17 @@ CHAINED = frozenset({"+", "*", "-", "/", "min", "max"})
 RECURSION_LIMIT = 500
 DIM_NAMES = ("n", "m", "k", "l", "p", "q")
 
+TYPES = "types are Real, Int, Bool, (Vec n), (Mat n m), (Arr Real n m k), (Tuple ..) and what defdata defines"
+
 Spec = Any  # Scalar | Arr with dims int | str | None | Node of Specs | None (unknown)
 Spans = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A data type's name as an annotation."""
+
+    name: str
 
 
 class _Widen(Exception):
@@ -96,12 +122,14 @@ def read_annotation(form: Form) -> Spec:
         good = all(d.kind == "sym" or d.kind == "num" and type(d.value) is int and d.value >= 0 for d in rest)
         if rest and good and (wanted is None or len(rest) == wanted):
             return Arr(elem, tuple(None if d.value == "None" else d.value for d in rest))
+    if form.kind == "sym" and form.value[:1].isupper() and form.value.isidentifier():
+        return Named(form.value)
     if head == "Tuple":
         return Node(tuple(read_annotation(f) for f in form.value[1:]))
     raise ModelTypeError(
         f"`{form}` is not a type",
         form.span,
-        "types are Real, Int, Bool, (Vec n), (Mat n m), (Arr Real n m k), (Tuple ..)",
+        TYPES,
     )
 
 
@@ -114,9 +142,17 @@ def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str) ->
 
     def fail() -> ModelTypeError:
         return ModelTypeError(
-            f"`{name}` is declared {spec_text(annotation)} but the argument is {spec_text(actual)}", span
+            f"`{name}` is declared {spec_text(annotation)} but the argument is {spec_text(actual)}",
+            span,
+            TYPES if isinstance(annotation, Named) else None,
         )
 
+    if isinstance(annotation, Named):
+        kinds_of = [k for p, k, _ in actual.rows if p == actual.root] if isinstance(actual, DataSpec) else []
+        kinds_of += [actual.make] if isinstance(actual, Node) else []
+        if not any(isinstance(k, type) and annotation.name in (c.__name__ for c in k.__mro__) for k in kinds_of):
+            raise fail()
+        return actual
     if isinstance(annotation, Node):
         if not isinstance(actual, Node) or len(actual.items) != len(annotation.items):
             raise fail()
@@ -137,6 +173,8 @@ def spec_text(spec: Spec) -> str:
     if isinstance(spec, Arr):
         short = {1: "Vec", 2: "Mat"}.get(spec.rank) if spec.elem == REAL else None
         return f"({short or f'Arr {spec.elem}'} {' '.join('_' if d is None else str(d) for d in spec.dims)})"
+    if isinstance(spec, Named):
+        return spec.name
     if isinstance(spec, Node):
         return "(Tuple " + " ".join(map(spec_text, spec.items)) + ")" if spec.items else "None"
     return str(spec)
@@ -164,6 +202,10 @@ def parameters(function: Function) -> list[tuple[str, Spec, Span | None]] | None
         if function.operator == "vjp":
             return [*inner, ("ct", None, None)]
         return inner
+    if isinstance(function, Constructing):
+        return [(p, None, None) for p in function.kind.__match_args__]  # type: ignore[attr-defined]
+    if isinstance(function, Var):
+        return None
     if isinstance(function, Choice):
         return parameters(function.then)
     return parameters(function.function)
@@ -177,26 +219,56 @@ def specialise(function: Function, specs: Sequence[Spec], name: str, plain: bool
     return Specialiser(plain).program(function, specs, name, **facts)
 
 
-class Specialiser:
+class Specialiser(Flow):
     """One specialisation: the builder, and what of the model is being inlined."""
 
     def __init__(self, plain: bool = False) -> None:
-        self.b = Builder(plain)
-        self.dims: dict[str, Var] = {}
-        self.params: list[Var] = []
-        self.active: dict[Lambda, int] = {}
+        self.plain = plain
+        self.facts = Facts()
         self.globals_read: set[str] = set()
         self.namespaces: set[int] = set()  # the modules that they were looked up in
+        self.start()
+
+    def start(self) -> None:
+        super().start()
+        self.b = Builder(self.plain)
+        self.dims: dict[str, Var] = {}
+        self.params: list[Var] = []
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
         self.result_names: tuple[str, ...] = ()  # of the gradient taken last
         self.fast = False  # whether constants are soft: inside a :fast-math model
+        self.unrolled = True  # whether loops of known trip count are written out before they are differentiated
         self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
+        self.encoding = "record"  # what stands between forward and backward code (see reverse.Reverse)
 
     # ------------------------------------------------------------------------------------- programs
 
     def program(
         self, function: Function, specs: Sequence[Spec], name: str, span: Span | None = None, doc: str | None = None
     ) -> Program:
+        for _ in range(RUNS):
+            self.facts.changed = self.facts.stale = False
+            try:
+                program = self.attempt(function, specs, name, span, doc)
+                if not self.facts.changed:
+                    return program
+            except (Again, Anew, Bottom):
+                if not self.facts.changed:  # another run would find the same
+                    raise NotCompiled(f"the types of `{name}` could not be inferred", span) from None
+            except Endless:
+                break
+            except Dead as dead:
+                raise dead.error() from None
+            except HyadError:
+                if not self.facts.changed:
+                    raise
+            self.start()
+        raise NotCompiled(f"the types of `{name}` could not be inferred: they grow without end", span)
+
+    def attempt(
+        self, function: Function, specs: Sequence[Spec], name: str, span: Span | None, doc: str | None
+    ) -> Program:
+        """The program as far as the facts that are known so far allow."""
         known = parameters(function)
         if known is not None and len(known) != len(specs):
             raise ModelTypeError(arity_text(name, len(known), len(specs)), span)
@@ -207,15 +279,37 @@ class Specialiser:
             merged = merge_specs(annotation, spec, place, label)
             value = self.parameter(REAL if merged is None else merged, label, place)
             ins.append(flatten(value)[1])
-            args.append(value if annotation is None else self.conform(value, annotation, place, label))
+            value = value if annotation is None else self.conform(value, annotation, place, label)
+            args.append(self.changeable(value))
         self.b.span = span
-        result = self.call(function, args, (None,) * len(args), None)
+        result = self.outward(self.call(function, args, (None,) * len(args), None), span)
         atoms, out = flatten(result, span)
         body = Block(self.b.block(), tuple(atoms))
         gradient = isinstance(function, Derived) and function.operator in ("grad", "value-and-grad")
         names = self.result_names if gradient and len(self.result_names) == len(atoms) else ()
         dims = tuple(self.dims.values())
         return Program(name, tuple(self.params), dims, body, tuple(ins), out, span, doc, names)
+
+    def outward(self, value: Value, span: Span | None) -> Value:
+        """A result as it leaves the model."""
+        value = self.held(value)
+        if isinstance(value, TupleValue):
+            items = tuple(self.outward(x, span) for x in value.items)
+            return TupleValue(items, value.keys, None if value.make is tuple else value.make)
+        if isinstance(value, FUNCTIONS):
+            raise ModelTypeError(
+                "a function cannot be a result or an accumulator here", span, "call it, and return what it gives"
+            )
+        if isinstance(value, Cell):
+            return self.outward(self.store[value], span)
+        self.doubted(value)
+        if (
+            isinstance(value, Var)
+            and isinstance(value.type, Data)
+            and any(c.make == "function" for c in value.type.constructors)
+        ):
+            raise ModelTypeError("a function cannot be a result here", span, "call it, and return what it gives")
+        return value
 
     def parameter(self, spec: Spec, name: str, span: Span | None) -> Value:
         """Fresh parameters for one argument."""
@@ -225,11 +319,42 @@ class Specialiser:
             keys = spec.keys or [str(i) for i in range(len(spec.items))]
             items = tuple(self.parameter(s, f"{name}-{k}", span) for s, k in zip(spec.items, keys))
             return TupleValue(items, spec.keys, spec.make)
+        if isinstance(spec, DataSpec):
+            spec = self.data_type(spec, name)
         if isinstance(spec, Arr):
             spec = Arr(spec.elem, tuple(self.dim(d) for d in spec.dims))
         var = Var(name, spec, span, True)
         self.params.append(var)
         return var
+
+    def data_type(self, spec: DataSpec, name: str) -> Data:
+        """The family that an argument's data is of."""
+        facts = self.facts
+        families = {p: facts.family(("argument", name, p), p[-1], p.count(p[-1])) for p in spec.families()}
+
+        inline = {path: fields for path, kind, fields in spec.rows if isinstance(kind, Inline)}
+
+        def target(held: Any) -> Any:
+            if isinstance(held, tuple) and held in inline:
+                return Apart(tuple(map(target, inline[held])), held[-1].keys, held[-1].make)
+            if isinstance(held, tuple):
+                return facts.find(families[held].data)
+            if held == "nil":
+                return Apart((), None, nothing)
+            return ArrayOf(held.elem, tuple(f"n{k}" for k in range(held.rank))) if isinstance(held, Arr) else held
+
+        for path, kind, fields in sorted(spec.rows, key=lambda row: (len(row[0]), str(row[1]))):
+            if isinstance(kind, Inline):
+                continue
+            if kind in ("number", "truth") or isinstance(kind, Arr):
+                row = target(fields[0])
+            elif kind == "nil":
+                row = Apart((), None, nothing)
+            else:
+                keys, make = (None, tuple) if kind == "cons" else (kind.__match_args__, kind)
+                row = Apart(tuple(map(target, fields)), keys, make)
+            facts.member(facts.of_data[facts.find(families[path].data)], row)
+        return facts.find(families[spec.root].data)
 
     def dim(self, d: int | str | None) -> Atom:
         if isinstance(d, int):
@@ -247,16 +372,27 @@ class Specialiser:
     def block(self, block: Block, env: Env) -> Value:
         b = self.b
         for bind in block.binds:
-            op, (var,) = bind.op, bind.vars
+            op = bind.op
+            self.site = bind
             if self.library is None:  # inside the prelude the place is the user's call
                 b.span = bind.span or b.span
-            if isinstance(op, Call):
+            if type(op) is Rec:
+                for var, f in zip(bind.vars, op.functions):
+                    env.values[var] = Closure(f, env, self.scope, bind)
+                continue
+            (var,) = bind.vars
+            if type(op) is Call:
                 value = self.surface_call(op, env, var)
-            elif isinstance(op, Lambda):
+            elif type(op) is Lambda:
                 value = Closure(op, env, self.scope)
-            else:
-                assert isinstance(op, If)
+            elif type(op) is If:
                 value = self.if_(op, env, var)
+            elif type(op) is Case:
+                value = self.case(op, env, var)
+            else:
+                assert type(op) is While
+                self.while_(op, env)
+                value = NIL
             env.values[var] = value
         return self.value(block.results[0], env)
 
@@ -303,6 +439,8 @@ class Specialiser:
 
     def python_value(self, value: Any, name: Global) -> Value | None:
         """A value of the user's module as the model sees it; None for what models cannot use."""
+        if isinstance(value, type) and issubclass(value, PythonData):
+            return Constructing(value) if value.name else None
         made = getattr(value, "hyad_value", None)
         if made is not None:
             return made()
@@ -341,8 +479,10 @@ class Specialiser:
     def surface_call(self, op: Call, env: Env, var: Var) -> Value:
         if isinstance(op.fn, Global) and op.fn.name == ".":
             return self.field(self.value(op.args[0], env), op.args[1].value)  # type: ignore[union-attr]
-        fn = self.value(op.fn, env)
+        fn = self.look(self.value(op.fn, env))
         args = [self.value(a, env) for a in op.args]
+        if not isinstance(fn, FUNCTIONS) and self.family_of(fn) is not None:
+            return self.call_data(fn, args, op.spans, var)
         if not isinstance(fn, FUNCTIONS):
             raise ModelTypeError(
                 f"{describe(fn)} is called as a function", self.b.span, "the head of a call is a function"
@@ -355,46 +495,107 @@ class Specialiser:
 
     def call(self, fn: Function, args: Sequence[Value], spans: Spans, var: Var | None) -> Value:
         """Apply a function value; ``var`` is the surface variable that names the result."""
+        fn = self.look(fn)
         if isinstance(fn, Builtin):
             return self.builtin(fn.name, list(args), spans, var)
         if isinstance(fn, Closure):
-            return self.inline(fn, args)
+            if self.is_recursive(fn.function):
+                return self.call_recursive(fn, self.arguments(fn, args), var)
+            if self.active.get(fn.function) or fn.scope is Specialiser.scope:
+                return self.inline(fn, args)
+            return self.inline_or_call(fn, args, var)
+        if isinstance(fn, Constructing):
+            return self.construct(fn, args)
+        if self.family_of(fn) is not None:
+            return self.call_data(fn, args, spans, var)
         if isinstance(fn, Derived):
             from .derive import apply_operator
 
             return apply_operator(self, fn, list(args), spans)
+        if isinstance(fn, Part):
+            whole = self.call(fn.function, args, spans, var)
+            for k in fn.path:
+                whole = self.look(whole)
+                assert isinstance(whole, TupleValue)
+                whole = whole.items[k]
+            return whole
         if isinstance(fn, Later):
             result = self.call(fn.function, args, spans, var)
-            if not isinstance(result, FUNCTIONS):
+            if not isinstance(self.look(result), FUNCTIONS) and self.family_of(result) is None:
                 raise ModelTypeError(f"{describe(result)} is called as a function", self.b.span)
             return self.call(result, fn.args, spans, var)
         if isinstance(fn, Pointwise):
             d = fn.derived
-            return self.call(Derived(d.operator, Later(d.function, tuple(args)), d.wrt), fn.at, spans, var)
+            return self.call(replace(d, function=Later(d.function, tuple(args))), fn.at, spans, var)
         return self.branches(
             fn.cond, lambda: self.call(fn.then, args, spans, var), lambda: self.call(fn.orelse, args, spans, var), var
         )
 
+    def call_data(self, fn: Value, args: Sequence[Value], spans: Spans, var: Var | None) -> Value:
+        """Call a function that is only known at run time: one arm for each that it may be."""
+
+        def apply(known: Value) -> Value:
+            if isinstance(known, FUNCTIONS):
+                return self.call(known, args, spans, None)
+            return self.impossible(f"{describe(known)} is called as a function")
+
+        family = self.family_of(fn)
+        if family is not None and any(grows(m.make, m.items, family.data) for m in family.members.values()):
+            raise NotCompiled(
+                "the order of this derivative is only known when the model runs",
+                self.b.span,
+                "hyad.run evaluates it; a compiled model differentiates a known number of times",
+            )
+        return self.cases(fn, apply, var)  # type: ignore[arg-type]
+
+    def construct(self, fn: Constructing, args: Sequence[Value]) -> Value:
+        """``(Node l r)``."""
+        keys = fn.kind.__match_args__  # type: ignore[attr-defined]
+        if len(args) != len(keys):
+            fields = " ".join(fn.kind.fields if hasattr(fn.kind, "fields") else keys)  # type: ignore[attr-defined]
+            raise ModelTypeError(arity_text(fn.name, len(keys), len(args)), self.b.span, f"`({fn.name} {fields})`")
+        return TupleValue(tuple(self.held(a) for a in args), keys, fn.kind)
+
+    def arguments(self, closure: Closure, args: Sequence[Value]) -> list[Value]:
+        """The arguments of a call as the parameters are declared."""
+        f = closure.function
+        if len(args) != len(f.params):
+            raise ModelTypeError(
+                arity_text(f.name, len(f.params), len(args)), self.b.span, None,
+                [("it is defined here", f.span)] if f.span else [],
+            )  # fmt: skip
+        notes = f.annotations or (None,) * len(f.params)
+        return [
+            self.conform(a, read_annotation(n), n.span, p.name) if n is not None else a
+            for a, n, p in zip(args, notes, f.params)
+        ]
+
+    def body(self, f: Lambda, env: Env, args: Sequence[Value]) -> Value:
+        self.active[f] = [self.branching]
+        env.values.update(zip(f.params, args))
+        return self.block(f.body, env)
+
     def inline(self, closure: Closure, args: Sequence[Value]) -> Value:
         f = closure.function
-        call_span = self.b.span
+        call_span, site, frame = self.b.span, self.site, self.frame
         if len(args) != len(f.params):
             library = closure.scope is Specialiser.scope
             notes = [("it is defined here", f.span)] if f.span and not library else []
             hint = f"`({f.name} {' '.join(p.name for p in f.params)})`" if library else None
             raise ModelTypeError(arity_text(f.name, len(f.params), len(args)), call_span, hint, notes)
-        depth = self.active.get(f, 0)
-        if depth >= RECURSION_LIMIT:
+        levels = self.active.setdefault(f, [])
+        if len(levels) >= RECURSION_LIMIT:
             who = f"`{f.name}`" if f.name else "this function"
             raise HyadError(
-                f"{who} calls itself without an end that is known when it is compiled",
-                call_span,
-                "write a loop with ifold; recursion on run-time values is not in this version",
+                f"{who} calls itself without an end", call_span, "a branch that does not call it ends the recursion"
             )
-        self.active[f] = depth + 1
+        levels.append(self.branching)
+        self.frame = Frame(frame, site, f)
         fast, self.fast = self.fast, self.fast or f.fast
         scope, self.scope = self.scope, closure.scope
         library = self.library
+        if closure.scope is Specialiser.scope and any(map(self.boxed_array, args)):
+            return self.with_arrays(args, lambda known: self.inline(closure, known), None)
         self.library = (library or closure.name) if closure.scope is Specialiser.scope else None
         env = Env(closure.env)
         for p, a, note in zip(f.params, args, f.annotations or (None,) * len(f.params)):
@@ -407,9 +608,10 @@ class Specialiser:
                 error.notes += ((f"this is inside {inside}, {f.doc}", None),)
             raise
         finally:
-            self.active[f] = depth
+            levels.pop()
             self.fast = fast
             self.scope, self.library = scope, library
+            self.frame, self.site = frame, site
             self.b.span = call_span
 
     @staticmethod
@@ -429,6 +631,13 @@ class Specialiser:
 
         if isinstance(value, FUNCTIONS):
             raise fail()
+        value = self.held(value)
+        if isinstance(spec, Named):
+            family = self.family_of(value)
+            sort = family.sort if family is not None else getattr(value, "make", None)
+            if not isinstance(sort, type) or spec.name not in (c.__name__ for c in sort.__mro__):
+                raise fail()
+            return value
         if isinstance(spec, Node):
             if not isinstance(value, TupleValue) or len(value.items) != len(spec.items):
                 raise fail()
@@ -466,38 +675,10 @@ class Specialiser:
     # ------------------------------------------------------------------------------------- branches
 
     def if_(self, op: If, env: Env, var: Var) -> Value:
-        cond = self.value(op.cond, env)
+        cond = self.number_in(self.value(op.cond, env))
         if not isinstance(cond, (Const, Var)) or type_of(cond) != BOOL:
             raise ModelTypeError(f"the condition is {describe(cond)}", self.b.span, "a condition compares: `(< x 0)`")
         return self.branches(cond, lambda: self.block(op.then, env), lambda: self.block(op.orelse, env), var)
-
-    def branches(self, cond: Atom, then: Callable[[], Value], orelse: Callable[[], Value], var: Var | None) -> Value:
-        if type(cond) is Const:
-            return then() if cond.value else orelse()
-        b, span = self.b, self.b.span
-        regions: list[tuple[Scope, Value]] = []
-        for thunk, holds in ((then, True), (orelse, False)):
-            with b.region() as scope:
-                scope.facts.extend(b.facts_of(cond, holds))
-                regions.append((scope, thunk()))
-            b.span = span
-        (s1, v1), (s2, v2) = regions
-        if isinstance(v1, FUNCTIONS) and isinstance(v2, FUNCTIONS):
-            for scope in (s1, s2):
-                b.scopes[-1].binds.extend(scope.binds)
-                b.scopes[-1].vars.update(scope.vars)
-            return Choice(cond, v1, v2)
-        a1, t1 = flatten(v1, span)
-        a2, t2 = flatten(v2, span)
-        if not same_tree(t1, t2):
-            raise ModelTypeError(
-                f"one branch gives {describe(v1)}, the other {describe(v2)}", span, "both branches give the same kind"
-            )
-        for k, (x, y) in enumerate(zip(a1, a2)):
-            self.unify_branches(k, x, y, (s1, a1), (s2, a2), span)
-        names = (var.name,) * len(a1) if var is not None else ()
-        out = b.if_(cond, (s1, a1), (s2, a2), names, bool(var is not None and var.given))
-        return unflatten(t1, iter(out))
 
     def unify_branches(self, k: int, x: Atom, y: Atom, one: Any, two: Any, span: Span | None) -> None:
         """Give result ``k`` of both branches one type."""
@@ -529,16 +710,24 @@ class Specialiser:
     def builtin(self, name: str, args: list[Value], spans: Spans, var: Var | None) -> Value:
         if name in OPERATORS:
             return self.operator(name, args, spans, var)
+        if name != "set-at!":
+            args = [self.look(a) for a in args]
+            if name not in STRUCTURE and any(map(self.boxed_array, args)):
+                return self.with_arrays(args, lambda known: self.builtin(name, known, spans, None), var)
         handler = BUILTINS.get(name)
         if handler is not None:
-            return handler(self, args, spans, var)
-        return self.arithmetic(name, args, spans, var)
+            value = handler(self, args, spans, var)
+        else:
+            value = self.arithmetic(name, args, spans, var)
+        if self.facts.mutates and name not in ("get", "fst", "snd", "car", "cdr", "deref"):
+            return self.changeable(value) if type(value) is Var else value
+        return value
 
     def operator(self, name: str, args: list[Value], spans: Spans, var: Var | None) -> Value:
         wrt = None
         if args and isinstance(args[-1], Wrt):
             wrt, args, spans = args[-1].wrt, args[:-1], spans[:-1]
-        if not args or not isinstance(args[0], FUNCTIONS):
+        if not args or not isinstance(args[0], FUNCTIONS) and self.family_of(args[0]) is None:
             what = describe(args[0]) if args else "nothing"
             place = spans[0] if args and spans and spans[0] else self.b.span
             raise DerivativeError(f"`{name}` takes a function, not {what}", place, f"`({name} (fn [x] ...))`")
@@ -571,7 +760,35 @@ class Specialiser:
             raise ModelTypeError(arity_text(name, len(row.params), len(atoms)), self.b.span)
         return self.combine(name, atoms, var, spans)
 
+    def number_in(self, value: Value, name: str | None = None) -> Value:
+        """The number, truth value or array that data holds: a failing check where it holds none."""
+        value = self.look(value)
+        if self.family_of(value) is None:
+            return value
+        self.doubted(value)
+        what = f"`{name}` works on numbers and arrays; this is {{}}" if name else "{} where a number is needed"
+        apart = self.expose(value, lambda v: isinstance(v, (Const, Var)) and v is not NIL, what)  # type: ignore[arg-type]
+        if apart is not None:
+            return apart
+
+        def take(known: Value) -> Value:
+            if isinstance(known, (Const, Var)) and known is not NIL:
+                return known
+            return self.impossible(what.format(describe(known)))
+
+        return self.cases(value, take, None)  # type: ignore[arg-type]
+
+    def number_among(self, value: Value) -> Value:
+        """The number that data holds, where it can hold one."""
+        family = self.family_of(value)
+        numeric = family is not None and any(m.make is float for m in family.members.values())
+        return self.number_in(value) if numeric else value
+
     def operand(self, name: str, value: Value, span: Span | None) -> Atom:
+        if isinstance(value, Var) and isinstance(value.type, Data):
+            before, self.b.span = self.b.span, span or self.b.span
+            value = self.number_in(value, name)
+            self.b.span = before
         if isinstance(value, (Const, Var)) and value is not NIL and type_of(value) != UNIT:
             return value
         raise ModelTypeError(f"`{name}` works on numbers and arrays; this is {describe(value)}", span or self.b.span)
@@ -636,6 +853,8 @@ class Specialiser:
             raise ModelTypeError("an array has at least one element", self.b.span, "`(zeros 0)` has none")
         if all(isinstance(a, TupleValue) for a in args):
             return self.array_of_tuples(args, spans, var)
+        if all(isinstance(a, CLOSED) or self.gives_function(a) for a in args):
+            return TupleValue(tuple(args), None, list)  # known by its elements; a run-time subscript chooses
         atoms = [self.operand("[...]", a, s) for a, s in zip(args, spans)]
         arrays = [isinstance(type_of(a), Arr) for a in atoms]
         if any(arrays):
@@ -660,8 +879,12 @@ class Specialiser:
             raise ModelTypeError("get takes an array or tuple and an index", self.b.span, "`(get v i)`")
         value, *indices = args
         b = self.b
+        if self.family_of(value) is not None:
+            return self.part_of_data(value, indices, spans, var)
         if isinstance(value, TupleValue):
             at = indices[0]
+            if value.make is list and type(at) is Var:
+                return self.one_of(value, at, indices[1:], spans, var)
             if not (type(at) is Const and type_of(at) == INT):
                 raise ModelTypeError(
                     "a tuple is subscripted by a literal integer",
@@ -705,13 +928,60 @@ class Specialiser:
             value, *checked, hint=var.name if var is not None else None, given=bool(var is not None and var.given)
         )
 
+    def one_of(self, value: TupleValue, at: Value, rest: list[Value], spans: Spans, var: Var | None) -> Value:
+        """An element of an array of functions by a run-time subscript."""
+        b, place = self.b, (spans[1] if len(spans) > 1 else None) or self.b.span
+        index = self.integer_arg(at, "this index", place)
+        b.require_index(index, integer(len(value.items)), f"index `{place.text if place else index}` is outside axis 0")
+
+        def pick(k: int) -> Value:
+            if k == len(value.items) - 1:
+                return value.items[k]
+            return self.branches(b.prim("=", index, integer(k)), lambda: value.items[k], lambda: pick(k + 1), None)
+
+        item = pick(0)
+        return self.get([item, *rest], [None, *spans[2:]], var) if rest else item
+
+    def part_of_data(self, value: Value, indices: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``get``, ``car`` or ``cdr`` of data: of its pair, tuple or array."""
+
+        def part(known: Value) -> Value:
+            array = isinstance(known, (Const, Var)) and isinstance(type_of(known), Arr)
+            at = indices[0]
+            short = isinstance(known, TupleValue) and type(at) is Const and len(known.items) <= at.value
+            if isinstance(known, TupleValue) and not short or array:
+                return self.get([known, *indices], spans, None)
+            name = {0: "first", 1: "second"}.get(getattr(at, "value", None), "part")  # type: ignore[call-overload]
+            return self.impossible(f"the {name} of {describe(known)}")
+
+        at = indices[0].value if type(indices[0]) is Const and type_of(indices[0]) == INT else None
+        if at is not None:
+            what = f"{ {0: 'the first', 1: 'the second'}.get(at, f'part {at}') } of {{}}"
+            apart = self.expose(value, lambda v: isinstance(v, TupleValue) and len(v.items) > at, what)
+            if apart is not None:
+                return self.get([apart, *indices], spans, var)
+        return self.cases(value, part, var)  # type: ignore[arg-type]
+
     def field(self, value: Value, name: str) -> Value:
+        value = self.look(value)
+        if self.family_of(value) is not None:
+
+            def read(known: Value) -> Value:
+                if isinstance(known, TupleValue) and known.keys and mangled(name) in known.keys:
+                    return self.field(known, name)
+                return self.impossible(f"{describe(known)} has no field `{name}`")
+
+            return self.cases(value, read, None)  # type: ignore[arg-type]
+        if isinstance(value, TupleValue) and value.keys and mangled(name) in value.keys:
+            return value.items[value.keys.index(mangled(name))]
         if isinstance(value, TupleValue) and value.keys and name in value.keys:
             return value.items[value.keys.index(name)]
         raise ModelTypeError(f"{describe(value)} has no field `{name}`", self.b.span)
 
     def len_(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("len", args, 1)
+        if self.lists(args):
+            return self.over_lists("len", [], args, 1)
         return self.shape_of(args[0], "len")[0]
 
     def shape(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -734,22 +1004,22 @@ class Specialiser:
         if len(args) not in allowed:
             raise ModelTypeError(arity_text(name, allowed[0], len(args)), self.b.span)
 
-    def update(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    def update(self, args: list[Value], spans: Spans, var: Var | None, name: str = "update") -> Value:
         if len(args) < 3:
             raise ModelTypeError("update takes an array, an index and a value", self.b.span, "`(update v i x)`")
         array, *indices, x = args
-        a = self.operand("update", array, spans[0])
+        a = self.operand(name, array, spans[0])
         row = self.get([a, *indices], spans[:-1], None)  # checks the indices
-        x = self.operand("update", x, spans[-1])
+        x = self.operand(name, x, spans[-1])
         if elem_of(a) == INT and elem_of(x) == REAL:
             a = self.reals(a)
         x = self.reals(x) if elem_of(a) == REAL else x
         if isinstance(type_of(row), Arr) != isinstance(type_of(x), Arr) or elem_of(a) != elem_of(x):
             raise ModelTypeError(
-                f"`update` puts {describe(x)} where {describe(row)} stands", self.b.span, "the types must be equal"
+                f"`{name}` puts {describe(x)} where {describe(row)} stands", self.b.span, "the types must be equal"
             )
         if isinstance(type_of(row), Arr):
-            self.same_shape([row, x], "update")
+            self.same_shape([row, x], name)
         at = []
         for i, dim in zip(indices, type_of(a).dims):
             negative = type(i) is Const and i.value < 0
@@ -759,13 +1029,13 @@ class Specialiser:
     def copy(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         """A copy is the value itself: typed core is functional, and lowering copies where memory is shared."""
         self.arity("copy", args, 1)
-        return args[0]
+        return args[0]  # where arrays are changed in place it is held anew, see ``builtin``
 
     # ---- loops
 
     def function_arg(self, value: Value, name: str, span: Span | None) -> Function:
-        if isinstance(value, FUNCTIONS):
-            return value
+        if isinstance(value, FUNCTIONS) or self.family_of(value) is not None:
+            return value  # type: ignore[return-value]
         raise ModelTypeError(f"`{name}` takes a function, not {describe(value)}", span or self.b.span)
 
     def sizes(self, value: Value, name: str, span: Span | None) -> list[Atom]:
@@ -817,6 +1087,9 @@ class Specialiser:
             value = body(i)
             inner = value.parts if isinstance(value, ArrayOfTuples) else value
             atoms, tree = flatten(inner, self.b.span)
+            if not atoms and isinstance(value, CLOSED):
+                what = f"an array whose elements are {describe(value)} each"
+                raise NotCompiled(what, span, "write a list: `(list f g)`")
             if not atoms:
                 raise ModelTypeError(
                     f"an array of {describe(value)}", span, "build gives numbers, arrays or tuples of them"
@@ -829,7 +1102,7 @@ class Specialiser:
             return (), atoms
 
         hint = (var.name,) if var is not None else ()
-        out = self.b.loop(count, (), iteration, hint, index_name, (), bool(var is not None and var.given))
+        out = self.counted_loop(count, (), iteration, hint, index_name, (), bool(var is not None and var.given))
         self.b.span = span
         tree, rank, structured = shape
         return ArrayOfTuples(unflatten(tree, iter(out)), rank) if structured else out[0]
@@ -838,6 +1111,8 @@ class Specialiser:
         if len(args) < 2:
             raise ModelTypeError("map takes a function and at least one array", self.b.span, "`(map f xs)`")
         fn, arrays = self.function_arg(args[0], "map", spans[0]), args[1:]
+        if self.lists(arrays):
+            return self.over_lists("map", [fn], arrays, 3)
         if all(isinstance(a, TupleValue) for a in arrays):
             if len({len(a.items) for a in arrays}) > 1:
                 raise ModelTypeError("map over tuples of different lengths", self.b.span)
@@ -848,6 +1123,25 @@ class Specialiser:
         return self.stack(
             count, lambda i: self.call(fn, [self.item(a, i) for a in arrays], (None,) * len(arrays), None), var
         )
+
+    def lists(self, values: Sequence[Value]) -> bool:
+        """Whether all of some values are lists: nil, pairs that ``cons`` made, data of both."""
+
+        def is_list(v: Value) -> bool:
+            family = self.family_of(v)
+            if family is not None:
+                return family.sort == "list" and any(m.make in (nothing, tuple) for m in family.members.values())
+            return v is NIL or isinstance(v, TupleValue) and v.make is tuple
+
+        return bool(values) and all(map(is_list, values))
+
+    def over_lists(self, name: str, first: list[Value], lists: Sequence[Value], most: int) -> Value:
+        """``map``, ``fold`` or ``scan`` of lists: the prelude's recursive function for so many."""
+        if len(lists) > most:
+            raise ModelTypeError(f"`{name}` over {len(lists)} lists", self.b.span, f"it takes {most} at most")
+        function = prelude(f"list-{name}" if len(lists) == 1 else f"list-{name}-{len(lists)}")
+        assert function is not None
+        return self.call(function, [*first, *lists], (None,) * (len(first) + len(lists)), None)
 
     def item(self, array: Value, i: Atom) -> Value:
         return self.get([array, i], [None, None], None)
@@ -869,6 +1163,8 @@ class Specialiser:
                 "fold takes a function, a start and at least one array", self.b.span, "`(fold + 0.0 xs)`"
             )
         fn, init, arrays = self.function_arg(args[0], "fold", spans[0]), args[1], args[2:]
+        if self.lists(arrays):
+            return self.over_lists("fold", [fn, init], arrays, 2)
         if all(isinstance(a, TupleValue) for a in arrays):
             acc = init
             for xs in zip(*(a.items for a in arrays)):
@@ -899,6 +1195,8 @@ class Specialiser:
         """``(scan f z xs)``: the accumulators after each element."""
         self.arity("scan", args, 3)
         fn = self.function_arg(args[0], "scan", spans[0])
+        if self.lists(args[2:]):
+            return self.over_lists("scan", [fn, args[1]], args[2:], 1)
         count = self.common_length("scan", args[2:], spans[2:])
         return self.accumulate(
             count,
@@ -921,13 +1219,37 @@ class Specialiser:
         stacked: bool = False,
     ) -> tuple[Value, Value]:
         """A loop with accumulators of any structure: the final value, and the array of all where ``stacked``."""
-        span = self.b.span
+        place = self.place()
+        return self.settled(
+            lambda: self.loop_accumulating(place, count, init, step, var, index_name, acc_name, stacked)
+        )
+
+    def loop_accumulating(
+        self,
+        place: int,
+        count: Atom,
+        init: Value,
+        step: Callable[[Value, Atom], Value],
+        var: Var | None,
+        index_name: str,
+        acc_name: str,
+        stacked: bool,
+    ) -> tuple[Value, Value]:
+        span, cells = self.b.span, self.place()
+        init = self.held(init)
+        joined = self.facts.joins.get((place, "acc"))
+        if joined is not None:
+            target = self.target(init)
+            if kinds(target) != kinds(joined):
+                joined = self.join((place, "acc"), joined, target)
+            init = self.coerce(init, joined)
         atoms, tree = flatten(init, span)
-        if not atoms:
+        if not atoms and not isinstance(init, CLOSED) and init is not NIL:
             raise ModelTypeError(f"a loop cannot accumulate {describe(init)}", span)
 
         def iteration(i: Atom, *accs: Atom):
-            value = step(unflatten(tree, iter(accs)), i)
+            value = self.held(step(unflatten(tree, iter(accs)), i))
+            value = self.next_accumulator(place, init, value, span)
             following, after = flatten(value, span)
             if not same_tree(tree, after):
                 raise ModelTypeError(
@@ -947,7 +1269,9 @@ class Specialiser:
             names = [acc_name] * len(atoms)
             hint = [var.name] * len(atoms) if var is not None and not stacked else []
             try:
-                out = self.b.loop(count, atoms, iteration, hint, index_name, names, bool(var is not None and var.given))
+                out = self.loop_counted(
+                    cells, count, atoms, iteration, hint, index_name, names, bool(var is not None and var.given)
+                )
                 break
             except _Widen as widen:
                 for k in widen.positions:
@@ -959,6 +1283,32 @@ class Specialiser:
             return final, NIL
         every = unflatten(tree, iter(out[len(atoms) :]))
         return final, every if isinstance(every, (Const, Var)) else ArrayOfTuples(every, 1)
+
+    def next_accumulator(self, place: int, init: Value, value: Value, span: Span | None) -> Value:
+        """What an iteration gives, in the form of what the loop starts with; else the loop starts again."""
+        if isinstance(value, (Const, Var)) and value is not NIL and not isinstance(value.type, Data):
+            if isinstance(init, (Const, Var)) and init is not NIL and not isinstance(init.type, Data):
+                return value
+        if isinstance(value, ArrayOfTuples) or isinstance(init, ArrayOfTuples):
+            return value
+        start, after = self.target(init), self.target(value)
+        if kinds(start) == kinds(after):
+            return value
+        try:
+            joined = self.join((place, "acc"), start, after)
+        except ModelTypeError:
+            raise ModelTypeError(
+                f"the loop starts with {describe(init)} and goes on with {describe(value)}",
+                span,
+                "each step gives what it was given",
+            ) from None
+        if kinds(joined) == kinds(start):
+            return self.coerce(value, joined)
+        if numbers_alone(start, joined):
+            return value
+        self.facts.joins[place, "acc"] = joined
+        self.facts.changed = True
+        raise Again
 
     def same_accumulator(self, a: Atom, x: Atom, span: Span | None) -> None:
         ta, tx = type_of(a), type_of(x)
@@ -976,6 +1326,77 @@ class Specialiser:
             "each step gives what it was given",
         )
 
+    # ---- lists, sums, references
+
+    def cons(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("cons", args, 2)
+        return TupleValue(tuple(args), None, tuple)
+
+    def list_(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        value: Value = NIL
+        for a in reversed(args):
+            value = TupleValue((a, value), None, tuple)
+        return value
+
+    def left(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        return self.construct(Constructing(Inl), args)
+
+    def right(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        return self.construct(Constructing(Inr), args)
+
+    def is_nil(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("null?", args, 1)
+        return self.test(args[0], lambda v: v is NIL, "null?")
+
+    def is_number(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("num?", args, 1)
+
+        def number(v: Value) -> bool:
+            return isinstance(v, (Const, Var)) and v is not NIL and type_of(v) in (REAL, INT)
+
+        return self.test(args[0], number, "num?")
+
+    def ref(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("ref", args, 1)
+        return self.new_cell(args[0])
+
+    def cell(self, name: str, value: Value, span: Span | None) -> Cell:
+        if isinstance(value, Cell) and not value.array:
+            return value
+        if isinstance(value, Var) and isinstance(value.type, Data):
+            raise NotCompiled(f"`{name}` of a reference that is only known when the model runs", span or self.b.span)
+        raise ModelTypeError(f"`{name}` of {describe(value)}", span or self.b.span, "`(ref x)` makes a reference")
+
+    def deref(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("deref", args, 1)
+        cell = self.cell("deref", args[0], spans[0] if spans else None)
+        self.touch(cell)
+        return self.store[cell]
+
+    def set_(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("set!", args, 2)
+        self.set_cell(self.cell("set!", args[0], spans[0] if spans else None), args[1])
+        return NIL
+
+    def set_at(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        if len(args) < 3:
+            raise ModelTypeError("set-at! takes an array, an index and a value", self.b.span, "`(set-at! v i x)`")
+        array = args[0]
+        if not isinstance(array, Cell) or not array.array:
+            if isinstance(array, (Const, Var)) and isinstance(type_of(array), Arr):
+                if not self.facts.mutates:  # from now on arrays are held where they can be changed
+                    self.facts.__init__(mutates=True)  # type: ignore[misc]  # what is known of arrays is no more so
+                    self.facts.changed = True
+                    raise Anew
+                raise NotCompiled(
+                    "set-at! of an array that is part of another value", spans[0] if spans else self.b.span,
+                    "name a copy of it: `(let [w (copy v)] (set-at! w i x))`",
+                )  # fmt: skip
+            raise ModelTypeError(f"`set-at!` of {describe(array)}", spans[0] if spans else self.b.span)
+        rest = [self.look(a) for a in args[1:]]
+        self.set_cell(array, self.update([self.held(array), *rest], spans, None, "set-at!"))
+        return NIL
+
     def negation(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("not", args, 1)
         a = args[0]
@@ -992,16 +1413,68 @@ class Specialiser:
             raise ModelTypeError("loop takes a count, a function and the accumulators' starts", self.b.span)
         count = self.sizes(args[0], "loop", spans[0])[0]
         fn = self.function_arg(args[1], "loop", spans[1])
-        inits = [self.operand("loop", z, s) for z, s in zip(args[2:], spans[2:])]
+        place = self.place()
+        inits = [self.one_atom(place, k, z) for k, z in enumerate(args[2:])]
         names = self.param_names(fn, 1 + len(inits), ("i", *("acc",) * len(inits)))
 
         def iteration(i: Atom, *accs: Atom):
             value = self.call(fn, [i, *accs], (None,) * (1 + len(accs)), None)
-            results = flatten(value, self.b.span)[0]
+            results = self.results_of(place, inits, value)
             return results[: len(accs)], results[len(accs) :]
 
-        out = self.b.loop(count, inits, iteration, (), names[0], names[1:])
+        out = self.counted_loop(count, inits, iteration, (), names[0], names[1:])
         return out[0] if len(out) == 1 else TupleValue(out)
+
+    def one_atom(self, place: int, k: int, value: Value) -> Atom:
+        """The start of accumulator ``k`` of typed core as an atom: a structure becomes data."""
+        value = self.held(value)
+        target = self.target(value)
+        known = self.facts.joins.get((place, "typed", k))
+        if known is not None and known != target:
+            target = self.join((place, "typed", k), known, target)
+        if isinstance(target, Apart):
+            target = self.facts.family((place, "typed", k), sort_of(target)).data
+        return self.coerce(value, target)  # type: ignore[return-value]
+
+    def results_of(self, place: int, inits: Sequence[Atom], value: Value) -> list[Atom]:
+        """What an iteration of typed core gives, as atoms: the accumulators in the form of their starts."""
+        parts = list(value.items) if isinstance(value, TupleValue) and value.make is None else [value]
+        if len(parts) < len(inits):
+            raise ModelTypeError(f"an iteration gives {len(parts)} values for {len(inits)} accumulators", self.b.span)
+        out: list[Atom] = []
+        for k, part in enumerate(parts):
+            if k >= len(inits):
+                out.append(self.one_atom(place, k, part))
+                continue
+            start, after = self.target(inits[k]), self.target(part)
+            if kinds(start) != kinds(after) and not numbers_alone(start, after):
+                joined = self.join((place, "typed", k), start, after)
+                if kinds(joined) != kinds(start):
+                    self.facts.joins[place, "typed", k] = joined
+                    self.facts.changed = True
+                    raise Again
+                part = self.coerce(part, joined)
+            out.append(self.held(part))  # type: ignore[arg-type]
+        return out
+
+    def iterate(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(iterate c f z ...)``: the ``while`` of typed core. ``c`` and ``f`` take the accumulators, ``f`` gives the
+        next ones, then what is stacked; the final accumulators, the number of iterations, the stacked arrays."""
+        if len(args) < 2:
+            raise ModelTypeError("iterate takes a condition, a function and the starts", self.b.span)
+        test, step = (self.function_arg(f, "iterate", s) for f, s in zip(args[:2], spans))
+        place = self.place()
+        inits = [self.one_atom(place, k, z) for k, z in enumerate(args[2:])]
+        names = self.param_names(step, len(inits), ("acc",) * len(inits))
+
+        def cond(*accs: Atom) -> Atom:
+            return self.truth(self.call(test, accs, (None,) * len(accs), None), self.b.span)
+
+        def body(*accs: Atom):
+            results = self.results_of(place, inits, self.call(step, accs, (None,) * len(accs), None))
+            return results[: len(accs)], results[len(accs) :]
+
+        return TupleValue(self.b.while_(inits, cond, body, (), names))
 
     def zeros_of(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         dims = tuple(self.sizes(a, "zeros-of", None)[0] for a in args)
@@ -1057,8 +1530,21 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "scan": Specialiser.scan,
     "update": Specialiser.update,
     "copy": Specialiser.copy,
+    "set-at!": Specialiser.set_at,
+    "cons": Specialiser.cons,
+    "car": Specialiser.first,
+    "cdr": Specialiser.second,
+    "null?": Specialiser.is_nil,
+    "num?": Specialiser.is_number,
+    "list": Specialiser.list_,
+    "inl": Specialiser.left,
+    "inr": Specialiser.right,
+    "ref": Specialiser.ref,
+    "deref": Specialiser.deref,
+    "set!": Specialiser.set_,
     "not": Specialiser.negation,
     "loop": Specialiser.loop,
+    "iterate": Specialiser.iterate,
     "zeros-of": Specialiser.zeros_of,
     "add-at": Specialiser.add_at,
     "select": Specialiser.select,
@@ -1067,6 +1553,10 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "require-at-most": lambda sp, args, spans, var: sp.require("<=", args, spans),
     "require-below": lambda sp, args, spans, var: sp.require("<", args, spans),
 }
+
+
+#: What takes structures as they are: all else looks into arrays of sizes that only a run knows.
+STRUCTURE = frozenset("tuple cons list ref set! deref null? num? inl inr".split())
 
 
 def constant(value: Any, span: Span | None = None) -> Any:
@@ -1082,6 +1572,18 @@ def constant(value: Any, span: Span | None = None) -> Any:
             raise ModelTypeError(f"the integer {value} does not fit into 64 bits", span, "make it a real")
         return Const(value, INT)
     return Const(float(value), REAL)
+
+
+def grows(make: Any, items: tuple, family: Data) -> bool:
+    """Whether a function of a family is a derivative of one of the same family: of unknown order."""
+    return isinstance(make, Shape) and make.kind in ("derived", "pointwise") and any(x is family for x in items)
+
+
+def numbers_alone(a: Any, b: Any) -> bool:
+    """Whether two targets differ in nothing but integers and reals."""
+    if isinstance(a, Apart) and isinstance(b, Apart):
+        return all(map(numbers_alone, a.items, b.items))
+    return not isinstance(a, (Apart, Data)) and not isinstance(b, (Apart, Data))
 
 
 def elem_of(atom: Atom) -> Scalar:

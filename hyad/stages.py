@@ -32,7 +32,7 @@ from .forms import Form
 from .layout import pformat
 from .model import Model, Spec, as_model, derived, python_callable, tree_spec
 from .optimise import dead_code
-from .printer import call, print_lambda, print_program, sym, wrt_form
+from .printer import call, declarations, print_lambda, print_program, sym, wrt_form
 from .values import Builtin, Closure, Derived, Function
 
 WIDTH = 79
@@ -145,7 +145,8 @@ class Stages(Mapping[str, Stage]):
 
     def hy(self, name: str) -> Stage:
         program = self.program(name)
-        return Stage(pformat(print_program(program), WIDTH), name, program, python_callable(program))
+        text = "\n\n".join(pformat(form, WIDTH) for form in (*declarations(program), print_program(program)))
+        return Stage(text, name, program, python_callable(program))
 
     def code(self, name: str) -> Stage:
         program = self.program("optimised")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Union
 
-from .core import LEAF, UNIT, Arr, Atom, Const, Lambda, Leaf, Node, Tree, Var
+from .core import LEAF, UNIT, Arr, Atom, Bind, Const, Lambda, Leaf, Node, Tree, Var, free_vars
+from .core import Data as DataType
+from .data import Data
 from .errors import ModelTypeError, Span
 
 NIL = Const(None, UNIT)
@@ -45,16 +48,18 @@ class Env:
             if value is not None:
                 return value
             env = env.parent
-        raise AssertionError(f"{var} escaped its scope")
+        raise ModelTypeError(f"`{var}` is used before it has a value", var.span, "compute it before the call")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Closure:
-    """A function of the model with what it closes over; ``scope`` resolves its global names."""
+    """A function of the model with what it closes over; ``scope`` resolves its global names. ``group`` is the
+    ``letrec`` that it is one of."""
 
     function: Lambda
     env: Env | None
     scope: Callable[[str], Any]
+    group: Bind | None = None
 
     @property
     def name(self) -> str:
@@ -69,12 +74,28 @@ class Builtin:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Constructing:
+    """A constructor of a data type as a function."""
+
+    kind: type
+
+    @property
+    def name(self) -> str:
+        return self.kind.name  # type: ignore[attr-defined]
+
+
+ENCODINGS = ("record", "closure", "continuation")  # of the cut between forward and backward code (see reverse.Reverse)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Derived:
-    """``(grad f)``, ``(jacobian f)`` ...: a function made from a function."""
+    """``(grad f)``, ``(jacobian f)`` ...: a function made from a function. ``encoding`` is one of ``ENCODINGS``; None:
+    that of the derivative in which this one is taken."""
 
     operator: str
     function: Function
     wrt: Any = None
+    encoding: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,25 +123,122 @@ class Pointwise:
     at: tuple[Value, ...]
 
 
-Function = Union[Closure, Builtin, Derived, Choice, Later, Pointwise]
-Value = Union[Atom, TupleValue, ArrayOfTuples, Function]
-FUNCTIONS = (Closure, Builtin, Derived, Choice, Later, Pointwise)
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A reference, or an array that is changed in place: what it holds is in the specialiser's ``store``.
+
+    ``key`` is the same whenever the program is specialised again; ``level`` counts the functions being made around it.
+    """
+
+    key: tuple
+    level: int = field(compare=False)
+    array: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a function or a reference is apart from the values that it closes over: the ``make`` of its ``Node``.
+
+    Equal shapes have the same code, so that a value of the shape is known by what it closes over.
+    """
+
+    kind: str
+    of: tuple
+    rebuild: Any = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """``x -> (get (f x) i ...)``: how a derivative passes through a function among the parts of a result."""
+
+    function: Function
+    path: tuple[int, ...]
+
+
+Function = Union[Closure, Builtin, Constructing, Part, Derived, Choice, Later, Pointwise]
+Value = Union[Atom, TupleValue, ArrayOfTuples, Function, Cell]
+FUNCTIONS = (Closure, Builtin, Constructing, Part, Derived, Choice, Later, Pointwise)
+CLOSED = (*FUNCTIONS, Cell)
+
+
+def taken_apart(value: Function | Cell) -> tuple[Shape, list[Value]]:
+    """A function or reference as its shape and the values that it closes over."""
+    if isinstance(value, Closure):
+        captured = captures(value)
+        lambdas = value.group.op.functions if value.group is not None else (value.function,)
+        which = lambdas.index(value.function)
+        made = Shape("fn", (value.function, value.scope), lambda vs: close_over(value, captured, lambdas, which, vs))
+        return made, [value.env[v] for v in captured]  # type: ignore[index]
+    if isinstance(value, Builtin):
+        return Shape("builtin", (value.name,), lambda vs: value), []
+    if isinstance(value, Constructing):
+        return Shape("constructor", (value.kind,), lambda vs: value), []
+    if isinstance(value, Derived):
+        kind = (value.operator, value.wrt, value.encoding)
+        return Shape("derived", kind, lambda vs: replace(value, function=vs[0])), [value.function]
+    if isinstance(value, Choice):
+        return Shape("choice", (), lambda vs: Choice(*vs)), [value.cond, value.then, value.orelse]
+    if isinstance(value, Part):
+        return Shape("part", (value.path,), lambda vs: Part(vs[0], value.path)), [value.function]
+    if isinstance(value, Later):
+        return Shape("later", (len(value.args),), lambda vs: Later(vs[0], tuple(vs[1:]))), [value.function, *value.args]
+    if isinstance(value, Pointwise):
+        shape = Shape("pointwise", (len(value.at),), lambda vs: Pointwise(vs[0], tuple(vs[1:])))
+        return shape, [value.derived, *value.at]
+    return Shape("reference", (value,), lambda vs: value), []
+
+
+def captures(closure: Closure) -> tuple[Var, ...]:
+    """The variables that a closure, and those of its ``letrec`` that it calls, take from around them."""
+    return free_in(closure.function, closure.group)
+
+
+@lru_cache(maxsize=4096)
+def free_in(function: Lambda, group: Bind | None) -> tuple[Var, ...]:
+    """The free variables of a function, and of the functions of its ``letrec`` that it sees."""
+    siblings = dict(zip(group.vars, group.op.functions)) if group is not None else {}  # type: ignore[union-attr]
+    free: dict[Var, None] = {}
+    seen: set[Lambda] = set()
+    todo = [function]
+    while todo:
+        f = todo.pop()
+        if f in seen:
+            continue
+        seen.add(f)
+        for v in free_vars(f.body):
+            if v in siblings:
+                todo.append(siblings[v])
+            elif v not in f.params:
+                free[v] = None
+    return tuple(free)
+
+
+def close_over(
+    closure: Closure, captured: tuple[Var, ...], lambdas: tuple[Lambda, ...], which: int, values: list[Value]
+) -> Closure:
+    """The same function closed over other values."""
+    env = Env()
+    env.values.update(zip(captured, values))
+    group = closure.group
+    made = [Closure(f, env, closure.scope, group) for f in lambdas]
+    if group is not None:
+        env.values.update(zip(group.vars, made))
+    return made[which]
 
 
 def flatten(value: Value, span: Span | None = None) -> tuple[list[Atom], Tree]:
     """The atoms of a structured value, left to right, and its structure.
 
-    Raises ``ModelTypeError`` for a function or an array of tuples: these exist at compile time only.
+    Raises ``ModelTypeError`` for an array of tuples, which exists at compile time only.
     """
     atoms: list[Atom] = []
 
     def walk(v: Value) -> Tree:
         if isinstance(v, TupleValue):
             return Node(tuple(walk(x) for x in v.items), v.keys, v.make)
-        if isinstance(v, FUNCTIONS):
-            raise ModelTypeError(
-                "a function cannot be a result or an accumulator here", span, "call it, and return what it gives"
-            )
+        if isinstance(v, CLOSED):
+            shape, items = taken_apart(v)
+            return Node(tuple(walk(x) for x in items), None, shape)
         if isinstance(v, ArrayOfTuples):
             raise ModelTypeError(
                 "an array of tuples cannot leave the model", span, "return a tuple of arrays: one `build` for each part"
@@ -131,6 +249,11 @@ def flatten(value: Value, span: Span | None = None) -> tuple[list[Atom], Tree]:
         return LEAF
 
     return atoms, walk(value)
+
+
+def holds_function(tree: Tree) -> bool:
+    """Whether a structure holds a function or a reference."""
+    return isinstance(tree, Node) and (isinstance(tree.make, Shape) or any(map(holds_function, tree.items)))
 
 
 def nothing() -> None:
@@ -144,18 +267,34 @@ def unflatten(tree: Tree, atoms: Iterator[Atom]) -> Value:
         return next(atoms)
     if tree.make is nothing:
         return NIL
+    if isinstance(tree.make, Shape):
+        return tree.make.rebuild([unflatten(t, atoms) for t in tree.items])
     return TupleValue(tuple(unflatten(t, atoms) for t in tree.items), tree.keys, tree.make)
 
 
 def same_tree(a: Tree, b: Tree) -> bool:
     if isinstance(a, Leaf) or isinstance(b, Leaf):
         return isinstance(a, Leaf) and isinstance(b, Leaf)
-    return a.keys == b.keys and len(a.items) == len(b.items) and all(map(same_tree, a.items, b.items))
+    return same_node(a, b) and all(map(same_tree, a.items, b.items))
+
+
+def same_node(a: Node | TupleValue, b: Node | TupleValue) -> bool:
+    """Whether two structures are alike at their top."""
+    if a.keys != b.keys or len(a.items) != len(b.items):
+        return False
+    return a.make == b.make if matters(a.make) or matters(b.make) else True
+
+
+def matters(make: Any) -> bool:
+    """Whether a structure's ``make`` tells it from others: nil, a constructor of a data type, a function."""
+    return make is nothing or isinstance(make, Shape) or isinstance(make, type) and issubclass(make, Data)
 
 
 def describe(value: Value) -> str:
     """A value's kind in the words of the language."""
     if isinstance(value, TupleValue):
+        if matters(value.make):
+            return f"`{value.make.name}`"
         if value.keys is not None:
             return f"a record of {', '.join(value.keys)}"
         return f"a tuple of {len(value.items)}"
@@ -165,7 +304,11 @@ def describe(value: Value) -> str:
         return "a function"
     if isinstance(value, Const) and value.value is None:
         return "None"
+    if isinstance(value, Cell):
+        return "an array" if value.array else "a reference"
     t = value.type  # type: ignore[union-attr]
+    if isinstance(t, DataType):
+        return f"data ({' or '.join(c.name for c in t.constructors)})"
     if isinstance(t, Arr):
         return f"an array of shape [{' '.join(map(str, t.dims))}]"
     return {"Real": "a number", "Int": "an integer", "Bool": "a truth value"}.get(t.name, str(t))

@@ -1,9 +1,10 @@
 """An independent meaning of the language: an interpreter of its text in multiple precision.
 
 Nothing of the engine is used but the reader of s-expressions. Numbers are Python integers and ``mpmath`` reals of 240
-digits; arrays are lists, tuples are tuples, records are ``Record``. A derivative is a central difference with the step
-1e-25: its error is near 1e-50, and six of them nest before digits that matter are lost. What a difference cannot
-say (a convention at a kink) tests state themselves.
+digits; arrays are lists, tuples are tuples, records are ``Record``, sums and data types ``Variant``, references
+``Ref``. A derivative is a central difference with the step 1e-25: its error is near 1e-50, and six of them nest before
+digits that matter are lost. What a difference cannot say (a convention at a kink; what a function does to a reference
+outside it, which a difference runs twice) tests state themselves.
 
     evaluate("(fn [x] ((D sin) x))", 0.0)  =>  1.0
 
@@ -39,6 +40,28 @@ class Record:
     values: tuple[Any, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A constructor with its fields."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+class Ref:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def variant(value: Any) -> Variant | None:
+    """A sum or an instance of a data type, hyad's or the interpreter's own."""
+    if isinstance(value, Variant):
+        return value
+    if hasattr(type(value), "__match_args__") and isinstance(getattr(value, "name", None), str):
+        return Variant(value.name, tuple(getattr(value, f) for f in value.__match_args__))
+    return None
+
+
 # ------------------------------------------------------------------------------------ from and to Python
 
 
@@ -50,8 +73,11 @@ def internal(value: Any) -> Any:
         return int(value)
     if isinstance(value, (float, np.floating)):
         return Real(float(value))
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, list)):
         return [internal(x) for x in value]
+    found = variant(value)
+    if found is not None:
+        return Variant(found.name, tuple(map(internal, found.values)))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return Record(value._fields, tuple(map(internal, value)))
     if isinstance(value, tuple):
@@ -68,8 +94,9 @@ def numbers(value: Any) -> list[float]:
     """Every number of a value, of the interpreter's or of hyad's, in order, as floats."""
     if value is None:
         return []
-    if isinstance(value, Record):
-        return [x for v in value.values for x in numbers(v)]
+    found = variant(value)
+    if found is not None or isinstance(value, Record):
+        return [x for v in (found or value).values for x in numbers(v)]
     if isinstance(value, dict):
         return [x for v in value.values() for x in numbers(v)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -85,6 +112,9 @@ def structure(value: Any) -> Any:
     """The shape of a value: ``()`` for a number, dims for an array, a list of shapes for a tuple or record."""
     if value is None:
         return []
+    found = variant(value)
+    if found is not None:
+        return [(found.name,), *map(structure, found.values)]
     if isinstance(value, Record):
         return [structure(v) for v in value.values]
     if isinstance(value, dict):
@@ -96,8 +126,8 @@ def structure(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.shape
     if isinstance(value, list):
-        if value and isinstance(value[0], (tuple, Record)):  # an array of tuples leaves as a tuple of arrays
-            raise OracleError("an array of tuples has no structure outside a model")
+        if any(isinstance(v, (tuple, Record)) or v is None or variant(v) for v in value):
+            return [structure(v) for v in value]
         return (len(value), *(structure(value[0]) if value else ()))
     return ()
 
@@ -115,7 +145,7 @@ def leaves(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, (list, tuple)):
         return [x for v in value for x in leaves(v)]
-    if isinstance(value, Record):
+    if isinstance(value, (Record, Variant)):
         return [x for v in value.values for x in leaves(v)]
     return []
 
@@ -131,8 +161,8 @@ def rebuild(value: Any, new: Sequence[Any]) -> Any:
             return [walk(x) for x in v]
         if isinstance(v, tuple):
             return tuple(map(walk, v))
-        if isinstance(v, Record):
-            return Record(v.fields, tuple(map(walk, v.values)))
+        if isinstance(v, (Record, Variant)):
+            return dataclasses.replace(v, values=tuple(map(walk, v.values)))
         return v
 
     return walk(value)
@@ -142,20 +172,40 @@ def map_arrays(f: Callable[..., Any], value: Any) -> Any:
     """``f`` of each number or array of a value, in its structure."""
     if isinstance(value, tuple):
         return tuple(map_arrays(f, v) for v in value)
-    if isinstance(value, Record):
-        return Record(value.fields, tuple(map_arrays(f, v) for v in value.values))
-    return f(value)
+    if isinstance(value, (Record, Variant)):
+        return dataclasses.replace(value, values=tuple(map_arrays(f, v) for v in value.values))
+    return f(value) if isinstance(value, list) or is_number(value) else value
 
 
 # ------------------------------------------------------------------------------------------ derivatives
 
 
 def slope(f: Callable[[Any], Any]) -> Any:
-    """The derivative at 0 of ``f``, in the structure of its result; pointwise where that is a function."""
-    up, down = f(STEP), f(-STEP)
-    if callable(up):
-        return lambda *args: slope(lambda t: f(t)(*args))
-    return rebuild(up, [(a - b) / (2 * STEP) for a, b in zip(leaves(up), leaves(down))])
+    """The derivative at 0 of ``f``, in the structure of its result; pointwise where there is a function in it."""
+
+    def difference(up: Any, down: Any, part: Callable[[Any], Any]) -> Any:
+        """Of the part of both results that ``part`` takes out of a result."""
+
+        def inner(k: int) -> Callable[[Any], Any]:
+            return lambda result: parts_of(part(result))[k]
+
+        if callable(up):
+            return lambda *args: slope(lambda t: part(f(t))(*args))
+        if is_number(up):
+            return (up - down) / (2 * STEP)
+        if isinstance(up, (list, tuple, Record, Variant)):
+            pairs = zip(parts_of(up), parts_of(down))
+            made = tuple(difference(a, b, inner(k)) for k, (a, b) in enumerate(pairs))
+            if isinstance(up, (list, tuple)):
+                return type(up)(made)
+            return dataclasses.replace(up, values=made)
+        return up
+
+    return difference(f(STEP), f(-STEP), lambda result: result)
+
+
+def parts_of(value: Any) -> Sequence[Any]:
+    return value.values if isinstance(value, (Record, Variant)) else value
 
 
 def along(f: Callable[..., Any], args: Sequence[Any], at: Sequence[int], directions: Sequence[Any]) -> Any:
@@ -387,7 +437,7 @@ COMPARISONS = frozenset({"<", "<=", ">", ">=", "=", "!="})
 def elementwise(f: Callable[..., Any], *args: Any) -> Any:
     arrays = [a for a in args if isinstance(a, list)]
     if not arrays:
-        if any(a is None or isinstance(a, (tuple, Record)) or callable(a) for a in args):
+        if any(a is None or isinstance(a, (tuple, Record, Variant, Ref)) or callable(a) for a in args):
             raise OracleError("a primitive works on numbers")
         return f(*args)
     if len({len(a) for a in arrays}) > 1:
@@ -425,8 +475,8 @@ def primitive(name: str) -> Callable[..., Any]:
 
 def unify(items: list[Any]) -> list[Any]:
     """``[...]``: one element type, so an integer among reals is a real."""
-    if any(isinstance(x, Real) for x in leaves(items)) and not any(isinstance(x, (tuple, Record)) for x in items):
-        return rebuild(items, [Real(x) for x in leaves(items)])
+    if all(is_number(x) for x in items) and any(isinstance(x, Real) for x in items):
+        return [Real(x) for x in items]
     return items
 
 
@@ -440,6 +490,8 @@ def get(value: Any, *indices: Any) -> Any:
 
 
 def length(value: Any) -> int:
+    if is_list(value):
+        return len(elements(value))
     return len(value.values if isinstance(value, Record) else value)
 
 
@@ -462,20 +514,80 @@ def build(size: Any, f: Callable[..., Any]) -> Any:
     return nest(())
 
 
+def is_list(value: Any) -> bool:
+    """Whether a value is nil or pairs that end in it."""
+    while isinstance(value, tuple) and len(value) == 2:
+        value = value[1]
+    return value is None
+
+
+def elements(value: Any) -> Sequence[Any]:
+    """What ``map`` and ``fold`` go over: the items of an array, of a tuple, of a list."""
+    if not is_list(value):
+        return value
+    found = []
+    while value is not None:
+        found.append(value[0])
+        value = value[1]
+    return found
+
+
+def lisp(*items: Any) -> Any:
+    found = None
+    for x in reversed(items):
+        found = (x, found)
+    return found
+
+
+def half(which: int) -> Callable[[Any], Any]:
+    def part(pair: Any) -> Any:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise OracleError("not a pair")
+        return pair[which]
+
+    return part
+
+
+def deref(r: Any) -> Any:
+    if not isinstance(r, Ref):
+        raise OracleError("not a reference")
+    return r.value
+
+
+def set_(r: Any, value: Any) -> None:
+    deref(r)
+    r.value = value
+
+
+def set_at(a: Any, *rest: Any) -> None:
+    *indices, x = rest
+    row = get(a, *indices[:-1])
+    get(row, indices[-1])
+    row[indices[-1]] = x
+
+
+def copy(a: Any) -> Any:
+    return [copy(x) for x in a] if isinstance(a, list) else a
+
+
 def same_lengths(arrays: Sequence[Any]) -> None:
     if len({len(a) for a in arrays}) != 1:
         raise OracleError("lengths differ")
 
 
 def map_(f: Callable[..., Any], *arrays: Any) -> Any:
-    same_lengths(arrays)
-    made = [f(*xs) for xs in zip(*arrays)]
-    return tuple(made) if isinstance(arrays[0], tuple) else made
+    rows = [elements(a) for a in arrays]
+    same_lengths(rows)
+    made = [f(*xs) for xs in zip(*rows)]
+    if any(isinstance(a, list) for a in arrays):
+        return made
+    return lisp(*made) if is_list(arrays[0]) else tuple(made)
 
 
 def fold(f: Callable[..., Any], acc: Any, *arrays: Any) -> Any:
-    same_lengths(arrays)
-    for xs in zip(*arrays):
+    rows = [elements(a) for a in arrays]
+    same_lengths(rows)
+    for xs in zip(*rows):
         acc = f(acc, *xs)
     return acc
 
@@ -539,8 +651,22 @@ BUILTINS: dict[str, Any] = {
     "ifold": ifold,
     "scan": scan,
     "update": update,
-    "copy": lambda a: a,
+    "copy": copy,
     "nil": None,
+    "tuple": lambda *items: items,
+    "array": lambda *items: unify(list(items)),
+    "cons": lambda a, b: (a, b),
+    "car": half(0),
+    "cdr": half(1),
+    "list": lisp,
+    "null?": lambda x: x is None,
+    "num?": is_number,
+    "inl": lambda x: Variant("inl", (x,)),
+    "inr": lambda x: Variant("inr", (x,)),
+    "ref": Ref,
+    "deref": deref,
+    "set!": set_,
+    "set-at!": set_at,
     "vec-map": map_,
     "vec-add": lambda u, v: map_(PRIMITIVES["+"], u, v),
     "vec-sub": lambda u, v: map_(PRIMITIVES["-"], u, v),
@@ -675,7 +801,7 @@ def function(items: list[Form]) -> Code:
                 bind(p, a, inner)
             return code(inner)
 
-        f.params = names  # type: ignore[attr-defined]
+        f.params, f.seen = names, seen  # type: ignore[attr-defined]
         return f
 
     return make
@@ -691,6 +817,60 @@ def let(items: list[Form]) -> Code:
         for target, value in pairs:
             bind(target, value(inner), inner)
         return body(inner)
+
+    return run
+
+
+def letrec(items: list[Form]) -> Code:
+    """Every function sees every name that is bound here; values that are no functions come after, in their order."""
+    pairs = list(zip(items[0].value[::2], items[0].value[1::2]))
+    pairs.sort(key=lambda pair: pair[1].head() not in ("fn", "model"))
+    parts = [(target.value, compile_form(value)) for target, value in pairs]
+    body = sequence(items[1:])
+
+    def run(env: Env) -> Any:
+        inner, made = dict(env), {}
+        for name, code in parts:
+            inner[name] = made[name] = code(inner)
+            for f in made.values():
+                if hasattr(f, "seen"):
+                    f.seen.update(made)
+        return body(inner)
+
+    return run
+
+
+def while_(items: list[Form]) -> Code:
+    test, body = compile_form(items[0]), sequence(items[1:])
+
+    def run(env: Env) -> None:
+        while test(env):
+            body(env)
+
+    return run
+
+
+def case(items: list[Form]) -> Code:
+    value = compile_form(items[0])
+    arms = [(pattern, compile_form(result)) for pattern, result in zip(items[1::2], items[2::2])]
+
+    def run(env: Env) -> Any:
+        v = value(env)
+        for pattern, result in arms:
+            if pattern.kind == "sym":
+                if pattern.value == "_" or v is None:
+                    return result(env)
+                continue
+            name, *fields = pattern.value
+            values = v.values if isinstance(v, Variant) and v.name == name.value else None
+            if name.value == "cons" and isinstance(v, tuple) and len(v) == 2:
+                values = v
+            if values is not None:
+                inner = dict(env)
+                for field_, x in zip(fields, values):
+                    bind(field_, x, inner)
+                return result(inner)
+        raise OracleError("no arm takes it")
 
     return run
 
@@ -766,15 +946,36 @@ SPECIAL: dict[str, Callable[[list[Form]], Code]] = {
     "or": both(True),
     "deriv": deriv,
     ".": field,
+    "letrec": letrec,
+    "while": while_,
+    "case": case,
+    "match": case,
 }
 
 
+def constructor(form: Form) -> Callable[..., Variant]:
+    name, *fields = (x.value for x in form.value)
+
+    def make(*values: Any) -> Variant:
+        if len(values) != len(fields):
+            raise OracleError("wrong number of fields")
+        return Variant(name, values)
+
+    return make
+
+
 def meaning(text: str, definitions: str = "", **values: Any) -> Callable[..., Any]:
-    """The function that the text of one model means. ``definitions``: the text of ``defmodel`` forms that it calls;
-    ``values``: of other names."""
+    """The function that the text of one model means. ``definitions``: the text of ``defmodel`` and ``defdata`` forms
+    that it needs; ``values``: of other names."""
     env: Env = {name: internal(v) if not callable(v) else v for name, v in values.items()}
     for form in read_forms(definitions):
-        env[form.value[1].value] = compile_form(form)(env)
+        if form.head() == "defdata":
+            env.update({c.value[0].value: constructor(c) for c in form.value[2:]})
+        else:
+            env[form.value[1].value] = compile_form(form)(env)
+    for f in list(env.values()):
+        if hasattr(f, "seen"):
+            f.seen.update(env)
     (form,) = read_forms(text)
     return compile_form(form)(env)
 

@@ -15,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 import warnings
 from collections import namedtuple
 from dataclasses import dataclass
@@ -746,9 +747,11 @@ def test_fast_reorders_sums_but_keeps_denormals(fresh):
 
 
 def test_huge_functions_are_not_optimised(fresh, monkeypatch):
-    monkeypatch.setattr(build, "HUGE", 10)
-    assert load(DOT)(np.ones(3), np.ones(3)) == 3.0
-    assert "-O0" in build.last.command
+    for limit, level in (("LONG", "-O1"), ("LONGEST", "-O0"), ("HUGE", "-O0")):
+        with monkeypatch.context() as m:
+            m.setattr(build, limit, 10)
+            assert load(DOT)(np.ones(3), np.ones(3)) == 3.0
+            assert level in build.last.command
 
 
 def test_march_native_only_where_the_compiler_knows_it(fresh, tmp_path, monkeypatch):
@@ -900,6 +903,43 @@ def test_a_damaged_file_is_built_again(fresh, monkeypatch, damage):
     monkeypatch.setattr(build, "_codes", {})
     assert load(DOT)(np.ones(2), np.ones(2)) == 2.0
     assert not build.last.hit and build._intact(str(path))
+
+
+def numbered(k: int) -> CFunction:
+    return function(f"return {k}.0 + v[0]*0.0;", (V,), (P("s"),), ("n",), name=f"f{k}")
+
+
+def test_the_cache_is_bounded(fresh, monkeypatch):
+    """What was used longest ago goes, what was just written stays; what is loaded works on."""
+    ages = {}
+    functions = []
+    for k in range(4):
+        functions.append(load(numbered(k)))
+        ages[k] = Path(build.last.path)
+    for k, hours in enumerate((5, 7, 3, 4)):  # since its last use
+        os.utime(ages[k], (time.time() - 3600 * hours,) * 2)
+    monkeypatch.setattr(build, "_codes", {})
+    load(numbered(1))
+    assert build.last.hit and ages[1].stat().st_mtime > time.time() - 60, "a hit is a use"
+    stale, working = fresh / "build-stale", fresh / "build-working"
+    for folder in (stale, working):
+        folder.mkdir()
+    os.utime(stale, (time.time() - 90000,) * 2)
+    size = ages[0].stat().st_size
+    monkeypatch.setenv("HYAD_CACHE_MB", str(2.5 * size / 1e6))
+    load(numbered(4))
+    last = Path(build.last.path)
+    assert {p for p in fresh.iterdir() if p.suffix == ".so"} == {ages[1], ages[2], last}
+    assert working.exists() and not stale.exists()
+    assert [f(np.ones(1)) for f in functions] == [0.0, 1.0, 2.0, 3.0]
+    monkeypatch.setattr(build, "_codes", {})
+    assert load(numbered(0))(np.ones(1)) == 0.0 and not build.last.hit
+    monkeypatch.setenv("HYAD_CACHE_MB", "0")
+    assert load(numbered(5))(np.ones(1)) == 5.0
+    assert [p for p in fresh.iterdir() if p.suffix == ".so"] == [Path(build.last.path)]
+    monkeypatch.setenv("HYAD_CACHE_MB", "plenty")
+    with pytest.raises(CompileError, match="HYAD_CACHE_MB is a number of megabytes, not 'plenty'"):
+        load(numbered(6))
 
 
 def test_an_unwritable_cache(fresh, tmp_path, monkeypatch):

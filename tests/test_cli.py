@@ -217,3 +217,20 @@ def test_json_is_read_too() -> None:
     assert literal("null") is None and literal("true") is True
     with pytest.raises(ReadError):
         literal("1 2")
+
+
+def test_data_are_arguments() -> None:
+    Path("trees.hy").write_text(
+        "(require hyad.macros [defmodel defdata])\n(defdata Tree (Leaf word) (Node label left right))\n"
+        "(defmodel score [t w] (match t (Leaf x) (* w x) (Node _ a b) (tanh (+ (score a w) (* w (score b w))))))\n"
+        "(defmodel total [l] (fold + 0.0 l))\n"
+    )
+    tree = "(Node 1 (Leaf 2.0) (Leaf 3.0))"
+    assert command("run", "trees.hy", "total", "(list 1.0 2.0)").stdout == "3.0\n"
+    assert command("run", "trees.hy", "score", tree, "0.5").stdout == "0.9413755384972874\n"
+    checked = command("check", "trees.hy", "score", tree, "0.5").stdout
+    assert checked.startswith("score: 4 derivatives agree") and "score by t (1)" in checked
+    assert command("emit", "trees.hy", "score", tree, "0.5", "--grad", "-o", "out").returncode == 0
+    assert "struct Tree_cell" in Path("out/score_grad.h").read_text()
+    wrong = command("run", "trees.hy", "score", "(Node 1 (Leaf 2.0))", "0.5").stderr
+    assert "`Node` takes 3 fields [label left right], not 2" in wrong

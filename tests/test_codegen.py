@@ -17,9 +17,13 @@ import subprocess
 import numpy as np
 import pytest
 
+from hyad.codegen import parts
 from hyad.codegen.c import print_c
+from hyad.codegen.comments import outline
+from hyad.codegen.cuda import print_cuda
 from hyad.codegen.lower import Names, identifier, plan
 from hyad.codegen.python import load_python, print_python
+from hyad.codegen.statements import CHECKED
 from hyad.core import (
     BOOL,
     INT,
@@ -915,6 +919,95 @@ def test_table(function, params, cases, tmp_path):
     agree(made(function, params), *cases, folder=tmp_path)
 
 
+@pytest.fixture
+def cut_small(monkeypatch):
+    """Every body is cut into parts wherever it can be."""
+    monkeypatch.setattr(parts, "LONG", 0)
+    monkeypatch.setattr(parts, "PART", 1)
+
+
+@needs_cc
+@pytest.mark.parametrize("function, params, cases", TABLE, ids=[row[0].__name__ for row in TABLE])
+def test_table_in_parts(function, params, cases, tmp_path, cut_small):
+    agree(made(function, params), *cases, folder=tmp_path)
+
+
+def many_checks(b, v, i):
+    total = b("get", v, 0)
+    for k in range(4):
+        b.check("in", b("+", i, k), N, f"step {k}")
+        total = b("*", b("sin", total), b("get", v, b("+", i, k)), as_=f"s{k}")
+    return total
+
+
+@needs_cc
+def test_a_check_in_a_part_ends_the_call(tmp_path, cut_small):
+    p = program({"v": vec(N), "i": INT}, many_checks)
+    fn = print_c(p)
+    assert len(re.findall(r"^APART int", fn.source, re.M)) >= 4
+    function = compile_c(fn, tmp_path)
+    v = np.arange(1.0, 8.0)
+    close(call_c(fn, function, v, 3), evaluate(p, v, 3))
+    for i in (4, 5, 6, 7):
+        with pytest.raises(Failed) as failed:
+            call_c(fn, function, v, i)
+        assert fn.checks[failed.value.args[0] - 1][1] == f"step {7 - i}"
+
+
+EDGES = [s * (2**k) + d for k in (0, 31, 32, 62, 63) for s in (1, -1) for d in (-1, 0, 1)]
+
+
+@needs_cc
+@pytest.mark.parametrize("flags", [[], ["-U__GNUC__"]], ids=["builtin", "portable"])
+def test_overflow_is_seen(flags, tmp_path):
+    edges = [e for e in EDGES if -(2**63) <= e < 2**63]
+    source = tmp_path / "overflows.c"
+    made = {"add": (CHECKED["+"][1], int.__add__), "sub": (CHECKED["-"][1], int.__sub__)}
+    made["mul"] = (CHECKED["*"][1], int.__mul__)
+    source.write_text("".join(text for text, _ in made.values()).replace("static inline ", ""))
+    subprocess.run([CC, *STRICT, *SANITIZED, *flags, str(source), "-o", str(tmp_path / "o.so")], check=True)
+    library = ctypes.CDLL(str(tmp_path / "o.so"))
+    for name, (_, exact) in made.items():
+        function = getattr(library, f"hyad_{name}_overflows")
+        for a, b in itertools.product(edges, edges):
+            got = ctypes.c_longlong()
+            failed = function(ctypes.c_longlong(a), ctypes.c_longlong(b), ctypes.byref(got))
+            assert bool(failed) == (not -(2**63) <= exact(a, b) < 2**63), (name, a, b)
+            assert (got.value - exact(a, b)) % 2**64 == 0
+
+
+def test_only_what_may_not_fit_is_checked():
+    """A subscript that is bounded by sizes, or proven, is plain arithmetic; an Int that no subscript needs wraps."""
+
+    def f(b, v, k):
+        near = b("+", b("%", k, 1000), 7)
+        b.check("in", near, N, "near")
+        far = b("*", k, k)
+        b.check("in", far, N, "far")
+        return b("+", b("get", v, near), b("get", v, far)), b("-", k, 5)
+
+    p = program({"v": vec(N), "k": INT}, f)
+    source = print_c(p).source
+    assert source.count("_overflows(") == 2, "the function and one call of it"
+    assert "if (hyad_mul_overflows(k, k, &t1)) return" in source
+    assert print_python(p).count("wrapped(") == 2
+
+
+@needs_cc
+def test_a_long_body_is_cut(tmp_path):
+    """Every value is handed on: the last statement reads them all."""
+
+    def f(b, x):
+        values = [x]
+        for k in range(700):
+            values.append(b("sin", b("+", values[-1], float(k)), as_=f"s{k}"))
+        return b("*", values[1], values[-1]), b("+", values[350], values[-2])
+
+    fn = agree(program({"x": REAL}, f), (0.3,), folder=tmp_path)
+    assert fn.source.count("APART void f_part") > 3
+    assert "APART" not in print_c(program({"x": REAL}, lambda b, x: b("sin", x))).source
+
+
 # --------------------------------------------------------------------------------- generated programs
 
 
@@ -1109,13 +1202,13 @@ def test_parentheses(f, text):
 
 def test_fold_by_form():
     """Any form of a primitive is taken apart, not only the table's."""
-    from hyad.codegen.c import ADD, ASSIGN, MUL, PRIMARY, UNARY, _form
+    from hyad.codegen.expressions import ADD, ASSIGN, MUL, PRIMARY, UNARY, parse_form
 
-    assert _form("f({0}, {1})") == (PRIMARY, ((ASSIGN, True), (ASSIGN, True)), ())
-    assert _form("{0} + {1}")[0] == ADD
-    assert _form("{0}*{1} + {2}")[1] == ((MUL, True), (UNARY, False), (MUL, False))
-    assert _form("(double){0}") == (UNARY, ((UNARY, False),), ())
-    assert _form("sqrt({0}*{0} + {1})")[1][0][0] == UNARY
+    assert parse_form("f({0}, {1})") == (PRIMARY, ((ASSIGN, True), (ASSIGN, True)), ())
+    assert parse_form("{0} + {1}")[0] == ADD
+    assert parse_form("{0}*{1} + {2}")[1] == ((MUL, True), (UNARY, False), (MUL, False))
+    assert parse_form("(double){0}") == (UNARY, ((UNARY, False),), ())
+    assert parse_form("sqrt({0}*{0} + {1})")[1][0][0] == UNARY
 
 
 def test_named_values_have_lines_of_their_own():
@@ -1162,9 +1255,24 @@ def spanned(b, x, v):
 def test_comments_carry_the_source_form():
     source = text_of(spanned, {"x": REAL, "v": vec(2)})
     lines = source.splitlines()
-    assert "    const double a = sin(x);  /* (sin x) */" in lines
-    assert "    const double c = cos(x);" in lines, "the same form is not repeated on the next line"
-    assert any(t.endswith('/* (+ (sin x) "* / ? ?/" (get v 0)) */') for t in lines)
+    assert "    const double a = sin(x);  // (sin x)" in lines
+    assert "    const double c = cos(x);  // (sin x)" in lines, "every line says its form"
+    assert any(t.endswith('// (+ (sin x) "* / ? ?/" (get v 0))') for t in lines)
+
+
+@needs_cc
+@pytest.mark.parametrize("form", ["(f\\", "(f ??/\n x)", "(f /* x */)", "(f // x)"])
+def test_comments_end_with_their_line(form, tmp_path):
+    span = Span(Source(form), 0, len(form))
+    p = program({"x": REAL}, lambda b, x: b("+", b("sin", x, as_="a", span=span), 1.0, span=span))
+    agree(p, (0.5,), folder=tmp_path)
+
+
+def test_outlines():
+    form = "(+ (get u i) (* h (get d (+ i 1))))"
+    widths = (40, 34, 30, 12)
+    outlines = [form, "(+ (get u i) (* h (get d ...)))", "(+ (get u i) (* h ...))", "(+ ... ...)"]
+    assert [outline(form, w) for w in widths] == outlines
 
 
 def test_line_directives():
@@ -1284,8 +1392,10 @@ def test_size_that_is_not_known_before_the_call():
         b.binds.append(Bind((rows,), loop, Span(source, 0, 19)))
         return b.loop(k, [0.0], lambda c, i, s: ([c("+", s, c("get", rows, i))], []))
 
+    p = program({"v": vec(N, elem=INT)}, f)
+    assert print_c(p).arena
     with pytest.raises(CompileError, match="not known before the call") as caught:
-        print_c(program({"v": vec(N, elem=INT)}, f))
+        print_cuda(p)
     assert caught.value.span.text == "(build (get v 0) f)"
 
 
@@ -1530,7 +1640,8 @@ def test_many_arrays_and_branches():
 
 def test_printer_is_open():
     """Another target changes the head and the literals by overriding."""
-    from hyad.codegen.c import CPrinter, Expr
+    from hyad.codegen.c import CPrinter
+    from hyad.codegen.expressions import Expr
 
     class Device(CPrinter):
         def prototype(self, fn):

@@ -20,7 +20,7 @@ import pytest
 
 import hyad
 from hyad import gpu
-from hyad.codegen import nvrtc
+from hyad.codegen import nvrtc, parts
 from hyad.codegen.cuda import CudaKernel, print_cuda
 from hyad.core import Program
 from hyad.errors import BoundsError, CompileError, HyadError, ModelTypeError
@@ -497,6 +497,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     gpu.gpu.cache_clear()
     yield made
     gpu.gpu.cache_clear()
+
+
+@needs_cpu
+@pytest.mark.parametrize("name", ["scalar", "dot", "smooth", "ramp", "ba", "kinds"])
+def test_a_long_device_function_is_cut(name: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LONG", 0)
+    monkeypatch.setattr(parts, "PART", 1)
+    test_compiled_models_over_batches(name, driver)
+    assert name not in ("smooth", "ba") or "static __device__ __noinline__" in kernel_of(name, derived=True).source
 
 
 @needs_cpu

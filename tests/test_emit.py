@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,45 @@ def test_a_gradient_is_called_from_c(tmp_path: Path) -> None:
     int main(void) { double r, R; area_grad(1.0, 2.0, &r, &R); printf("%g %g\\n", r, R); return 0; }
     """
     assert compiled(tmp_path, main, source) == "-6 12\n"
+
+
+DECAY = """
+(defmodel decay [#^ (Vec n) x #^ Real h #^ Int steps]
+  (let [rate (exp (- h))
+        u (ifold (fn [u k] (map (fn [v] (if (> v 1.0) (* rate v) (- v (* h v v)))) u)) x steps)
+        energy (dot u u)]
+    (+ energy (* rate rate))))
+"""
+
+
+@pytest.mark.parametrize("text", [RING, CHAIN, DECAY], ids=["ring", "chain", "decay"])
+@pytest.mark.parametrize("operator", [hyad.grad, hyad.value_and_grad, hyad.hessian, None])
+def test_every_line_says_its_form(text: str, operator: Callable | None, tmp_path: Path) -> None:
+    """In full, in outline, or by the name that the model binds to it, which stands behind its form further up."""
+    f = hyad.model(text)
+    source, _ = hyad.emit(f if operator is None else operator(f), tmp_path)
+    body = source.read_text().split("\n{\n")[-1].split("\n}")[0].split("\n")
+    bare = re.compile(r"\s*(\}.*|(double|long long|int) [\w, ]+;|return 0;|\(void\)\w+;)")
+    lines = [line for line in body if not bare.fullmatch(line)]
+    assert lines
+    for k, line in enumerate(lines):
+        comment = line.partition("  // ")[2]
+        assert comment, line
+        if comment == "from the model":  # quoted above the function
+            continue
+        if comment.startswith("from "):
+            name = comment.removeprefix("from ")
+            form = re.search(rf"\b{name} (\(.*)", text.replace("\n", " "))
+            assert any(form[1].startswith(before.partition("  // ")[2].removesuffix("...")) for before in lines[:k])
+        else:
+            assert comment.startswith(("(", "[")), line
+
+
+def test_the_derivative_of_a_deep_model_is_short(tmp_path: Path) -> None:
+    """A hundred lets, each with its form as a comment on every line, forwards and backwards."""
+    lets = " ".join(f"x{k} (* 3.0 x{k - 1} (- 1.0 x{k - 1}))" for k in range(1, 101))
+    source, _ = hyad.emit(hyad.grad(hyad.model(f"(defmodel logistic [x0] (let [{lets}] x100))")), tmp_path)
+    assert source.stat().st_size <= 20_000
 
 
 @needs_cc
@@ -137,17 +179,19 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
 
 def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full when the second file is written: the first one is not there either, nor any other."""
-    real = os.fdopen
+    import builtins
+
+    real = builtins.open
     opened = []
 
-    def full(handle, *args, **kwargs):
-        opened.append(handle)
-        if len(opened) > 1:
-            os.close(handle)
+    class Full(io.TextIOWrapper):
+        def write(self, text: str) -> int:
             raise OSError(28, "No space left on device")
-        return real(handle, *args, **kwargs)
 
-    import builtins
+    def full(path, *args, **kwargs):
+        stream = real(path, *args, **kwargs)
+        opened.append(path)
+        return stream if len(opened) < 2 else Full(stream.detach())
 
     monkeypatch.setattr(builtins, "open", full)
     with pytest.raises(CompileError, match="No space left on device") as error:

@@ -138,6 +138,17 @@ MODELS: list[tuple[Any, ...]] = [
     ("trace of a matrix that is not square", ModelTypeError, "(fn [m] (trace m))", M),
     ("a map over lengths that differ", ModelTypeError, "(fn [p] (map * (fst p) (snd p)))", (V, W)),
     ("a run-time index that is out of range", BoundsError, "(fn [v i] (get v (+ i 1)))", V, 7),
+    (
+        "an index behind a comparison that overflows",
+        BoundsError,
+        "(fn [v k] (if (>= k 0) (if (< (* 2 k) (len v)) (get v k) 0.0) 0.0))",
+        V,
+        2**62,
+    ),
+    ("an index that wraps back into range", BoundsError, "(fn [v i] (get v (* i i)))", V, 2**32),
+    ("an index that wraps in a loop", BoundsError, "(fn [v i] (get v (ifold (fn [a k] (* a i)) 1 2)))", V, 2**32),
+    ("a size that wraps", BoundsError, "(fn [k] (fold + 0.0 (build (* k k) (fn [i] 1.0))))", 2**32),
+    ("a sum of indices that wraps", BoundsError, "(fn [v i j] (update v (+ i j) 2.0))", V, -(2**63), -(2**63)),
     ("a negative run-time index", BoundsError, "(fn [v i] (get v i))", V, -1),
     ("an index whose arithmetic overflows", BoundsError, "(fn [v i] (get v (+ i 1)))", V, 2**63 - 1),
     ("a literal index beyond a run-time size", BoundsError, "(fn [v] (get v 5))", V),
@@ -190,6 +201,41 @@ MODELS: list[tuple[Any, ...]] = [
     ("jvp without a tangent", ModelTypeError, "(fn [x] (jvp sin x))", 1.0),
     ("a tangent of another shape", ModelTypeError, "(fn [v] (jvp (fn [x] (map sin x)) v 1.0))", V),
     ("a cotangent of another shape", ModelTypeError, "(fn [v] (vjp (fn [x] (map sin x)) v 1.0))", V),
+    ("car of a number", ModelTypeError, "(fn [x] (car x))", 1.0),
+    ("cdr of nil", ModelTypeError, "(fn [x] (cdr (cdr (list x))))", 1.0),
+    ("cons of one", ModelTypeError, "(fn [x] (cons x))", 1.0),
+    ("deref of a number", ModelTypeError, "(fn [x] (deref x))", 1.0),
+    ("set! of a number", ModelTypeError, "(fn [x] (do (set! x 2.0) x))", 1.0),
+    (
+        "a reference that changes its kind",
+        ModelTypeError,
+        "(fn [x] (let [r (ref x)] (while (< (deref r) 3.0) (set! r #(x x))) (deref r)))",
+        1.0,
+    ),
+    ("a condition of while that is a number", ModelTypeError, "(fn [x] (let [r (ref x)] (while (deref r) 1) x))", 1.0),
+    ("set-at! of a number", ModelTypeError, "(fn [x] (do (set-at! x 0 1.0) x))", 1.0),
+    ("a match that lacks a pattern", ModelTypeError, "(fn [x] (case (inl x) (inr y) y))", 1.0),
+    (
+        "a match that lacks a pattern for a run-time case",
+        ModelTypeError,
+        "(fn [x] (case (if (> x 0) (inl x) (inr x)) (inr y) y))",
+        1.0,
+    ),
+    ("a pattern that is no constructor", ModelTypeError, "(fn [x] (match x (sin y) y))", 1.0),
+    ("a pattern with too many fields", ModelTypeError, "(fn [x] (case (inl x) (inl y z) y))", 1.0),
+    ("nil where a number is needed", ModelTypeError, "(fn [x] (+ 1 (when (> x 0) x)))", 1.0),
+    (
+        "a recursive function of another kind",
+        ModelTypeError,
+        "(fn [x] (letrec [f (fn [y] (if (> y 0) #(y y) (f (+ y 1))))] (+ 1 (f x))))",
+        1.0,
+    ),
+    (
+        "recursion without an end at run time",
+        HyadError,
+        "(fn [x] (letrec [f (fn [y] (if (> y 0) (f (- y 1)) (f y)))] (f x)))",
+        1.0,
+    ),
     ("recursion without an end", HyadError, "(fn [x] ((fn [f] (f f)) (fn [f] (f f))))", 1.0),
 ]
 
@@ -236,9 +282,17 @@ TEXTS: list[tuple[str, Any]] = [
     ("two forms", "(fn [x] x)\n(fn [y] y)"),
     ("no form", "  ; nothing here\n"),
     ("bytes for a text", b"(fn [x] x)"),
-    *((f"{form.split()[0][1:]}, which comes later", f"(fn [x] {form})") for form in (
-        "(while (< x 1) x)", "(ref x)", "(letrec [f (fn [y] (f y))] (f x))", "(match x (Leaf w) 1)", "(cons x nil)",
-    )),
+    ("letrec without a value", "(fn [x] (letrec [f] (f x)))"),
+    ("letrec with a name twice", "(fn [x] (letrec [f (fn [y] y) f (fn [y] 1)] (f x)))"),
+    ("letrec without a body", "(fn [x] (letrec [f (fn [y] y)]))"),
+    ("while without anything", "(fn [x] (while))"),
+    ("match without a pattern", "(fn [x] (match x))"),
+    ("match with a pattern and no value", "(fn [x] (match x (Leaf w) 1 (Node a b)))"),
+    ("a pattern that nothing comes to", "(fn [x] (match x _ 1 (Leaf w) 2))"),
+    ("a pattern that is a name", "(fn [x] (match x y 1))"),
+    ("a pattern inside a pattern", "(fn [x] (match x (Node (Leaf a) b) 1))"),
+    ("a field twice in a pattern", "(fn [x] (match x (Node a a) 1))"),
+    ("defdata inside a model", "(fn [x] (defdata T (A y)))"),
 ]  # fmt: skip
 
 # ----------------------------------------------------------------------------------------- calls from Python
@@ -327,7 +381,7 @@ FILES: list[tuple[str, type[HyadError], str, bytes | None, Callable[[Path], Any]
      b"(defmodel f [x\n             x] z)\n", hyad.load),
     ("an unbound name in a file", UnboundError, "a.hy", b"(defmodel f [x]\n  (* x y))\n\n(defmodel g [x] (f x))\n",
      lambda path: hyad.load(path).g(1.0)),
-    ("recursion on run-time values", HyadError, "a.hy", b"(defmodel f [x] (if (< x 0) x (f (- x 1))))",
+    ("recursion that never ends", HyadError, "a.hy", b"(defmodel f [x] (if (< x 0) (f x) (f (- x 1))))",
      lambda path: hyad.load(path).f(1.0)),
     ("a shape in another model of a file", ModelTypeError, "a.hy",
      b"(defmodel inner [u v]\n  (dot u v))\n(defmodel f [u v] (* 2 (inner u v)))",
@@ -713,3 +767,24 @@ def test_wrong_arguments(text: str, pools: list[list[Any]]) -> None:
             programs[repr(specs)] = python_callable(f.program(specs, plain=True))
         assert same(result, programs[repr(specs)](*args)), args
     assert min(outcomes.values()) > 40
+
+
+WRAPPING = [name for name, *_ in MODELS if "wraps" in name]
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_what_wraps_is_the_same_error_in_both_targets(name: str) -> None:
+    text, *args = next(row[2:] for row in MODELS if row[0] == name)
+    said = []
+    for target in ("c", "python"):
+        with pytest.raises(BoundsError) as error:
+            hyad.compile(hyad.model(text), target=target, args=args)(*args)
+        said.append(str(error.value))
+    assert said[0] == said[1] and "does not fit in 64 bits" in said[0]
+
+
+def test_other_integers_wrap_in_both_targets() -> None:
+    f = hyad.model("(fn [#^ Int k] #((* k k) (real (+ k (* k k))) (ifold (fn [s i] (* s k)) 1 3)))")
+    for k in (5, 2**40 + 1, -(2**63)):
+        found = [hyad.compile(f, target=target)(k) for target in ("c", "python")]
+        assert found[0] == found[1] and found[0][0] == (k * k + 2**63) % 2**64 - 2**63

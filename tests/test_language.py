@@ -11,6 +11,8 @@ from typing import Any
 import hy
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import batch
 import hyad
@@ -18,6 +20,7 @@ import oracle
 from hyad.core import Prim, all_binds
 from hyad.errors import BoundsError, ModelTypeError
 from hyad.model import python_callable
+from hyad.names import mangled
 
 V = np.array([0.5, -1.5, 2.0, 3.25])
 M = np.arange(6.0).reshape(2, 3)
@@ -516,3 +519,20 @@ def test_a_redefined_model_is_compiled_anew() -> None:
     namespace["g"] = hyad.model("(defmodel g [x] (* 5 x))", namespace=namespace)
     redefined("g")
     assert f(3.0) == 15.0
+
+
+# ------------------------------------------------------------------------------------------------- names
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.text("-_.X?!*a1ᵃﬁ︳", min_size=1, max_size=8))
+@example("step-size")
+@example("->x")
+@example("_-x")
+@example("hyx_evenXquestion_markX")
+@example("vec.step-size")
+def test_names_are_mangled_as_hy_does(name: str) -> None:
+    try:
+        expected = hy.mangle(name)
+    except AssertionError:  # no symbol
+        return
+    assert mangled(name) == expected

@@ -18,11 +18,12 @@ LAYERS: list[set[str]] = [
     {f"hyad.{name}".rstrip(".") for name in names.split(" ")}
     for names in (
         "errors",
-        "core forms names",
+        "core data forms names signature",
         "layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "activity derive forward latex loops optimise partials reverse scalars simplify sink specialise",
+        "active activity adjoints collect continuations derive dynamic eager families flow forward functions latex"
+        " library loops operators optimise partials records reverse scalars simplify sink specialise",
         "codegen",
         "checking emit gpu memo model runtime stages",
         "",  # hyad itself

@@ -551,3 +551,19 @@ def test_sympy_equations_compute_the_model() -> None:
         else:
             known[e.lhs] = value
     np.testing.assert_allclose(found, load_python(p)(1.5, 0.3, -0.7, 2.0), rtol=1e-12)
+
+
+def test_recursion_data_and_while_as_equations() -> None:
+    tree = "(defdata Tree (Leaf word) (Node left right)) (fn [t w] (letrec [go (fn [t] (match t (Leaf x) (* x w)"
+    made = hyad.model(f"{tree} (Node a b) (tanh (+ (go a) (go b)))))] (go t)))", namespace={})
+    kinds = made.value.scope.namespace
+    data = kinds["Node"](kinds["Leaf"](1.0), kinds["Leaf"](2.0))
+    text = str(hyad.show(made, "sympy", args=(data, 0.5)))
+    assert "Eq(t1, Leaf(word))" in text and "Eq(t1, Node(left, right))" in text and "go(t1, w1) = " in text
+    assert r"\operatorname{go}" in str(hyad.show(made, "latex", args=(data, 0.5)))
+    halve = "(fn [x] (let [t (ref x)] (while (> (deref t) 1.0) (set! t (* (deref t) 0.5))) (deref t)))"
+    text = str(hyad.show(hyad.model(halve, namespace={}), "sympy", args=(3.0,)))
+    assert text.split("\n") == [
+        "state[0] = x", "count = first(k, state[k] <= 1)", "state[k + 1] = 0.5*state[k]    for k = 0 .. count - 1",
+        "f = state[count]",
+    ]  # fmt: skip

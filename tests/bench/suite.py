@@ -255,7 +255,7 @@ PROBLEMS = [
             / (m.sqrt(8.0) * m.dot(b, x))
             * m.log((1 + (1 + m.sqrt(2.0)) * m.dot(b, x)) / (1 + (1 - m.sqrt(2.0)) * m.dot(b, x)))
         ),
-        targets={50: 2.0, 100: 2.0},
+        targets={10: 2.0, 50: 1.5, 100: 1.5},
     ),
     Problem(
         "prod",

@@ -4,8 +4,8 @@
 static __device__ int checked_element(const double *__restrict__ v, long long i, long long n,
     double *__restrict__ out)
 {
-    if (i < 0 || i >= n) return 1;  /* (get v i) */
-    *out = v[i]*v[0];  /* (* (get v i) (get v 0)) */
+    if (i < 0 || i >= n) return 1;  // (get v i)
+    *out = v[i]*v[0];  // (* (get v i) (get v 0))
     return 0;
 }
 

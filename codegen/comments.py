@@ -1,0 +1,135 @@
+"""The forms of the model as comments on the lines of C.
+
+A form stands in full where code that came from it first does. A later line, in a derivative's backward part above
+all, names what the model binds to the form, and where it binds nothing to it repeats the form's outline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hyad.core import Program, all_binds
+from hyad.errors import Span
+
+from .expressions import WIDTH, wrapped
+from .lower import identifier
+from .operands import Line
+
+OUTLINE = 32  # of a form that is not quoted in full
+_DECLARATION = re.compile(r"(double|float|long long|int) [\w, ]+;")
+_CLOSING = re.compile(r"([()\[\]{}])")
+
+
+class Comments:
+    """Writes lines with their comments, or with ``#line`` before them; forms that it has quoted it knows again."""
+
+    def __init__(self, program: Program, line_directives: bool = False):
+        self.line_directives = line_directives
+        self.bound = bound_forms(program)
+        self.again: dict[tuple, str] = {}  # for forms that stand in full further up
+        if program.span is not None:  # above the function
+            self.again[_place(program.span)] = "from the model"
+
+    def text(self, lines: Sequence[Line]) -> list[str]:
+        out: list[str] = []
+        where: tuple[str, int] | None = None
+        for line in lines:
+            indent = "    " * line.depth
+            text, span, comment = line.text, line.span, ""
+            if span is not None and text[0] != "}" and not _DECLARATION.fullmatch(text):
+                if self.line_directives and where != (span.source.filename, span.line):
+                    where = (span.source.filename, span.line)
+                    out.append(f'#line {span.line} "{_c_string(span.source.filename)}"')
+                comment = self.comment(text, span, len(indent))
+            first, *rest = wrapped(text, WIDTH - len(indent)) if len(indent) + len(text) > WIDTH + 20 else (text,)
+            out.append(f"{indent}{first}  // {comment}" if comment else indent + first)
+            out += [indent + t for t in rest]
+            if where is not None:
+                where = (where[0], where[1] + 1 + len(rest))
+        return out
+
+    def comment(self, text: str, span: Span, indent: int) -> str:
+        key = _place(span)
+        name = self.bound.get(key)
+        if key not in self.again:
+            self.again[key] = f"from {name}" if name else _outlined(span.text)
+            return commented(span.text, max(WIDTH + 10 - indent - len(text), OUTLINE))
+        if name:
+            target = text.partition(" = ")[0].rpartition(" ")[2].rpartition(">")[2]
+            if target == identifier(name):  # what the name is bound to
+                return _outlined(span.text)
+        return self.again[key]
+
+
+def bound_forms(program: Program) -> dict[tuple, str]:
+    """The names that the model's text binds to forms, by the form's place; none that is bound to two of them."""
+    found: dict[tuple, str] = {}
+    named: dict[str, tuple] = {}
+    for bind in all_binds(program.body):
+        span = bind.span
+        if span is None or not any(v.given for v in bind.vars):
+            continue
+        key = _place(span)
+        for v in bind.vars:
+            if v.given and key not in found and _stands_before(v.name, span):
+                if named.setdefault(v.name, key) == key:
+                    found[key] = v.name
+                else:
+                    found.pop(named[v.name], None)
+    return found
+
+
+def shorten(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: max(width - 3, 1)].rstrip() + "..."
+
+
+def commented(text: str, width: int) -> str:
+    """A form as one line that is safe in a C comment."""
+    text = shorten(text, width)
+    return text.replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?").rstrip("\\")
+
+
+def outline(text: str, width: int) -> str:
+    """A form on one line, its inner forms left out from the depth that makes it fit: ``(* 3.0 x ...)``."""
+    text = " ".join(text.split())
+    for limit in (4, 3, 2):
+        if len(text) <= width:
+            break
+        text = _cut(text, limit)
+    return text
+
+
+def _cut(text: str, limit: int) -> str:
+    """A form without the forms inside it at a depth."""
+    out, depth = [], 0
+    for part in _CLOSING.split(text):
+        if part in ("(", "[", "{"):
+            depth += 1
+            if depth == limit:
+                out.append("...")
+        if depth < limit:
+            out.append(part)
+        if part in (")", "]", "}"):
+            depth -= 1
+    return "".join(out)
+
+
+def _outlined(form: str) -> str:
+    return commented(outline(form, OUTLINE), OUTLINE)
+
+
+def _place(span: Span) -> tuple[int, int, int]:
+    """Equal for spans of one form."""
+    return id(span.source), span.start, span.end
+
+
+def _stands_before(name: str, span: Span) -> bool:
+    """Whether a name stands before a form in its source, as in the brackets of a ``let``."""
+    before = span.source.text[max(span.start - 200, 0) : span.start].rstrip()
+    return before.endswith(name) and before[: -len(name)][-1:] in (" ", "\n", "\t", "[")
+
+
+def _c_string(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,150 @@
+"""A long body in parts: C compilers take time quadratic in the length of one straight piece of code.
+
+``split`` cuts the lines of a body into parts, each to become a function of its own. What one part makes and another
+reads lies in a struct, to which all parts have a pointer: ``const double x1 = ..`` becomes ``v->x1 = ..``, and
+``x1`` is ``v->x1`` from there on. A body that is not long stays as it is.
+
+Design decision: on printed lines and not before, for it is the text's length that the compiler's time goes by, and
+the text of a short function is the same with and without this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .operands import Line
+
+LONG = 16_000  # characters of code from which on a body is split
+PART = 3_000  # that a part has at least
+
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_DECLARED = re.compile(r"(const )?(double|float|long long|int) (\*?)(\w+)(\[\d+\])?(?: = (.*))?")
+_SEVERAL = re.compile(r"(double|float|long long|int) (\w+(?:, \w+)+);")
+
+
+@dataclass(slots=True)
+class Part:
+    """Some statements, the words in their text, and whether a check stands among them."""
+
+    lines: list[Line]
+    words: set[str]
+    fails: bool
+
+
+@dataclass(slots=True)
+class Parts:
+    """``values`` is the struct's name in the parts, ``fields`` are its members by type; the last part stays in the
+    function itself."""
+
+    values: str
+    fields: dict[str, list[str]]
+    parts: list[Part]
+
+
+@dataclass(slots=True)
+class _Statement:
+    """A statement at the top of the body; what it declares by name: a type, or '' for an array."""
+
+    lines: list[Line]
+    words: set[str]
+    declares: dict[str, str]
+
+
+def split(lines: list[Line]) -> Parts | None:
+    """The parts of a body, or None where it is to stay whole."""
+    if sum(len(line.text) for line in lines) < LONG:
+        return None
+    statements = list(_statements(lines))
+    cuts = _cuts(statements)
+    pieces = [statements[a:b] for a, b in zip(cuts, [*cuts[1:], None])]
+    if len(pieces) < 3:
+        return None
+    home: dict[str, int] = {}  # the piece that declares a name; before that the name is an inner variable's
+    types: dict[str, str] = {}
+    handed: dict[str, str] = {}
+    for k, piece in enumerate(pieces):
+        for s in piece:
+            handed.update((name, types[name]) for name in s.words if home.get(name, k) != k)
+            home.update(dict.fromkeys(s.declares, k))
+            types.update(s.declares)
+    words = set().union(*(s.words for s in statements))
+    values = next(name for name in ("v", "s", *(f"v{k}" for k in range(len(words)))) if name not in words)
+    fields: dict[str, list[str]] = {}
+    for name in types:
+        if name in handed:
+            fields.setdefault(types[name], []).append(name)
+    known: set[str] = set()
+    parts = []
+    for k, piece in enumerate(pieces):
+        member = values + ("->" if k < len(pieces) - 1 else ".")
+        found = set().union(*(s.words for s in piece))
+        moved = [line for s in piece for line in _moved(s, member, handed, known)]
+        if any(member in line.text for line in moved):
+            found.add(values)
+        if moved or k == len(pieces) - 1:
+            parts.append(Part(moved, found, "return" in found))
+    return Parts(values, fields, parts)
+
+
+def _statements(lines: list[Line]) -> Iterator[_Statement]:
+    """The statements at the top of a body, each with all of its lines."""
+    start = depth = 0
+    for k, line in enumerate(lines):
+        depth += line.text.endswith("{") - line.text.startswith("}")
+        if depth == 0 and line.text.endswith((";", "}")):
+            taken = lines[start : k + 1]
+            words = set(_WORD.findall(line.text if k == start else "\n".join(t.text for t in taken)))
+            yield _Statement(taken, words, _declared(taken))
+            start = k + 1
+    assert start == len(lines), lines[start:]
+
+
+def _declared(lines: list[Line]) -> dict[str, str]:
+    text = lines[0].text
+    whole = " ".join(line.text.strip() for line in lines) if text.endswith(",") else text
+    several = _SEVERAL.fullmatch(whole)
+    if several:
+        return dict.fromkeys(several[2].split(", "), several[1])
+    one = _DECLARED.match(text)
+    if one is None:
+        return {}
+    const, kind, star, name, array, _ = one.groups()
+    return {name: "" if array else f"{const if star and const else ''}{kind}{' *' if star else ''}"}
+
+
+def _cuts(statements: list[_Statement]) -> list[int]:
+    """Where the pieces begin: long enough, and no array has its declaration before a cut and a use behind it."""
+    last: dict[str, int] = {}
+    for k, s in enumerate(statements):
+        last.update(dict.fromkeys(s.words, k))
+    cuts, length, open_until = [0], 0, 0
+    for k, s in enumerate(statements):
+        if length >= PART and k > open_until and not s.lines[0].text.startswith("return"):
+            cuts.append(k)
+            length = 0
+        length += sum(len(line.text) for line in s.lines)
+        open_until = max([open_until, *(last[name] for name, kind in s.declares.items() if not kind)])
+    return cuts
+
+
+def _moved(s: _Statement, member: str, handed: dict[str, str], known: set[str]) -> Iterator[Line]:
+    """A statement's lines with what is handed on in the struct."""
+    mine = s.declares.keys() & handed.keys()
+    lines = s.lines
+    if mine and len(s.declares) > 1:  # double a, b;
+        kept = [name for name in s.declares if name not in mine]
+        kind = next(iter(s.declares.values()))
+        lines = [Line(lines[0].depth, f"{kind} {', '.join(kept)};", lines[0].span)] if kept else []
+    elif mine:
+        (name,) = mine
+        _, equals, value = lines[0].text.partition(" = ")
+        lines = [Line(lines[0].depth, f"{name} = {value}", lines[0].span), *lines[1:]] if equals else []
+    known |= mine
+    if known.isdisjoint(s.words):
+        yield from lines
+        return
+    for line in lines:
+        text = _WORD.sub(lambda m: member + m[0] if m[0] in known else m[0], line.text)
+        yield Line(line.depth, text, line.span)

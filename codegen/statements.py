@@ -1,0 +1,680 @@
+"""The body of a C function: statements, arrays, control flow.
+
+``BodyPrinter`` writes down one typed program's plan (``lower.py``) as lines, each with the form of the model that it
+came from; ``c.py`` makes a function and its header of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hyad.core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Case,
+    Check,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Scalar,
+    Var,
+    While,
+    all_binds,
+    atoms_of,
+    blocks_of,
+)
+from hyad.errors import Span
+
+from .expressions import (
+    ADD,
+    AND,
+    EQUAL,
+    OR,
+    PRIMARY,
+    SHIFT,
+    UNARY,
+    WIDTH,
+    Expr,
+    fill,
+    negated,
+    plus,
+    wrapped,
+)
+from .lower import Buffer, Place, is_array, type_of
+from .operands import Line, OperandPrinter
+from .ranges import OVERFLOW
+
+_ADD = """\
+static inline int hyad_add_overflows(long long a, long long b, long long *sum) {
+#if defined(__GNUC__) && !defined(__CUDACC__)
+  return __builtin_add_overflow(a, b, sum);
+#else
+  *sum = (long long)((unsigned long long)a + (unsigned long long)b);
+  return b < 0 ? *sum >= a : *sum < a;
+#endif
+}
+"""
+_SUB = """\
+static inline int hyad_sub_overflows(long long a, long long b, long long *difference) {
+#if defined(__GNUC__) && !defined(__CUDACC__)
+  return __builtin_sub_overflow(a, b, difference);
+#else
+  *difference = (long long)((unsigned long long)a - (unsigned long long)b);
+  return b < 0 ? *difference <= a : *difference > a;
+#endif
+}
+"""
+_MUL = """\
+static inline int hyad_mul_overflows(long long a, long long b, long long *product) {
+#if defined(__GNUC__) && !defined(__CUDACC__)
+  return __builtin_mul_overflow(a, b, product);
+#else
+  const long long most = 9223372036854775807LL, least = -most - 1;
+  *product = (long long)((unsigned long long)a*(unsigned long long)b);
+  if (a == 0 || b == 0) return 0;
+  if (a > 0) return b > 0 ? a > most/b : b < least/a;
+  return b > 0 ? a < least/b : b < most/a;
+#endif
+}
+"""
+CHECKED = {"+": ("hyad_add_overflows", _ADD), "-": ("hyad_sub_overflows", _SUB), "*": ("hyad_mul_overflows", _MUL)}
+CHECKED |= {"neg": CHECKED["-"], "square": CHECKED["*"]}
+
+
+class BodyPrinter(OperandPrinter):
+    """Prints the body of one program; another target overrides the small methods that come first."""
+
+    # ------------------------------------------------------------------ what a target overrides
+
+    def loop_head(self, index: str, count: str) -> str:
+        return f"for (long long {index} = 0; {index} < {count}; {index}++) {{"
+
+    def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
+        """The declaration of a piece of the workspace."""
+        place = f"work + {offset}" if offset else "work"
+        if elem != REAL:
+            place = f"({self.ctype(elem)} *)({place})" if offset else f"({self.ctype(elem)} *)work"
+        return f"{self.ctype(elem)} *{name} = {place};"
+
+    def copy_block(
+        self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar, guard: str = ""
+    ) -> None:
+        """Copies whole arrays or rows, if ``guard`` holds; ``function`` is "memmove" where both lie in one array."""
+        self.emit(f"{guard}{function}({to}, {source}, {self.bytes(dims, elem)});")
+
+    def clear_block(self, to: str, dims: Sequence[Atom], elem: Scalar) -> None:
+        """Fills an array or a row with zeros."""
+        self.emit(f"memset({to}, 0, {self.bytes(dims, elem)});")
+
+    def structured(self, bind: Bind, op: Any) -> None:
+        """A binding of data, of a ``while`` or of a call: what ``data.py`` prints."""
+        raise NotImplementedError
+
+    def failed(self, number: int) -> str:
+        """The statement that ends the call because check ``number`` failed."""
+        return f"return {number};"
+
+    # ------------------------------------------------------------------------------ statements
+
+    def statements(self, block: Block, destinations: dict[int, str], binds: Sequence[Bind] | None = None) -> None:
+        """A block's bindings, or ``binds`` of them; ``destinations`` are C variables to build its results in."""
+        once = self.used_once(block)
+        outer, self.here = self.here, once
+        makers = {v: b for b in block.binds if isinstance(b.op, (If, Loop, Case, While)) for v in b.vars}
+        for k, name in destinations.items():
+            r = block.results[k]
+            if r in makers and self.uses.get(r) == 1:
+                self.destination[r] = name
+        for bind in block.binds if binds is None else binds:
+            self.span = bind.span
+            op = bind.op
+            for buffer in self.plan.declare.get(bind, ()):
+                self.declare(buffer, bind)
+            if isinstance(op, Prim):
+                self.prim(bind, op)
+            elif isinstance(op, If):
+                self.conditional(bind, op)
+                self.made.update(dict.fromkeys(bind.vars, bind.span))
+            elif isinstance(op, Loop):
+                self.loop(bind, op)
+                self.made.update(dict.fromkeys(bind.vars, bind.span))
+            elif isinstance(op, Check):
+                self.check(bind, op)
+            else:
+                self.structured(bind, op)
+        self.here = outer
+
+    def used_once(self, block: Block) -> set[Var]:
+        """The variables that are used once and in this block itself, not in a region inside it."""
+        once: set[Var] = set()
+        for bind in block.binds:
+            once.update(a for a in atoms_of(bind.op) if isinstance(a, Var) and self.uses.get(a) == 1)
+        once.update(a for a in block.results if isinstance(a, Var) and self.uses.get(a) == 1)
+        return once
+
+    def check(self, bind: Bind, op: Check) -> None:
+        a, b = self.operand(op.a), self.operand(op.b)
+        if op.relation == "in":
+            failure = f"{a.at(SHIFT)} >= {b.at(SHIFT)}"
+            if op.a not in self.indices and not (isinstance(op.a, Const) and op.a.value >= 0):
+                failure = f"{a.at(SHIFT)} < 0 || {failure}"
+        else:
+            failure = f"{a.at(SHIFT)} {({'==': '!=', '<': '>=', '<=': '>'})[op.relation]} {b.at(SHIFT)}"
+        self.checks.append((op.kind, op.message, bind.span))
+        self.emit(f"if ({failure}) {self.failed(len(self.checks))}")
+
+    def prim(self, bind: Bind, op: Prim) -> None:
+        var = bind.vars[0]
+        if isinstance(var.type, Arr):
+            self.array_prim(bind, op, var)
+            return
+        if bind in self.overflows.checked:
+            self.checked(bind, op, var)
+            return
+        if op.name == "get":
+            self.elements.add(var)
+            subs = self.fit(op.args[1:])
+            expr = self.element(op.args[0], subs)
+        elif op.name in ("undef", "zeros"):
+            expr = self.literal(0, var.type)
+        elif op.name == "select":
+            expr = fill("{0} ? {1} : {2}", self.fit(op.args))
+        elif (
+            op.name == "//"
+            and op.args[0] in self.plan.sizes.dims
+            and type(op.args[1]) is Const
+            and op.args[1].value > 0
+        ):
+            expr = fill("{0}/{1}", self.fit(op.args))  # neither is negative: C rounds down as well
+        else:
+            template, operands = self.converted(op)
+            expr = fill(template, operands)
+        if op.name == "undef":
+            self.value[var] = expr
+        else:
+            self.settle(var, expr)
+
+    def checked(self, bind: Bind, op: Prim, var: Var) -> None:
+        """Int arithmetic that a subscript or a size depends on: the call ends where it does not fit."""
+        name, operands = CHECKED[op.name]
+        if op.name == "square":
+            self.fixed(op.args[0])
+        a, b = self.fit([*op.args, *op.args][:2] if op.name != "neg" else [Const(0, INT), *op.args])
+        self.support[self.support_text(operands)] = None
+        result = self.names.fresh(var.name)
+        self.emit(f"long long {result};")
+        self.checks.append(("bounds", OVERFLOW, bind.span))
+        self.emit(f"if ({name}({a.text}, {b.text}, &{result})) {self.failed(len(self.checks))}")
+        self.value[var] = Expr(result)
+        self.made[var] = self.span
+
+    # ---------------------------------------------------------------------------------- memory
+
+    def declare(self, buffer: Buffer, bind: Bind) -> None:
+        """A buffer's C variable: a pointer into the workspace, or a local array."""
+        if buffer in self.buffer_name:
+            return
+        name = self.buffer_name[buffer] = self.names.fresh(buffer.var.name if buffer.var else "t")
+        if buffer.slot is not None:
+            former = self.tenant.get(buffer.slot)  # what still waits to be read from the memory that is used again
+            if former is not None:
+                self.changes(former)
+            self.tenant[buffer.slot] = buffer
+            offset, size = self.offsets[buffer.slot[0]]
+            total = dict(offset)
+            for k, c in size.items():
+                total[k] = total.get(k, 0) + c * buffer.slot[1]
+            text = self.polynomial({k: c for k, c in total.items() if c}).text
+            self.emit(self.workspace_piece(buffer.elem, name, "" if text == "0" else text))
+            return
+        length = math.prod(int(d.value) for d in buffer.dims)
+        start = f"{self.ctype(buffer.elem)} {name}[{max(length, 1)}]"
+        op = bind.op
+        own = isinstance(op, Prim) and self.plan.place[bind.vars[0]].buffer is buffer
+        if own and op.name == "zeros":
+            self.emit(f"{start} = {{0}};")
+            self.initialised = buffer
+        elif own and op.name == "array" and op.args and not is_array(op.args[0]):
+            self.initialised = buffer
+        else:
+            self.emit(f"{start} = {{0}};" if buffer.partial or buffer.blank else f"{start};")
+
+    def copy(self, source: Atom | Place, target: Atom | Place) -> None:
+        """``target = source``, whole arrays or rows; nothing where there is nothing to copy."""
+        place = source if isinstance(source, Place) else self.plan.of(source)
+        origin = self.plan.resolve(place)[0]
+        if origin.blank:
+            return
+        to = target if isinstance(target, Place) else self.plan.of(target)
+        buffer, path, dims = self.plan.resolve(to)
+        self.changes(buffer)
+        function = "memmove" if origin is buffer else "memcpy"
+        to, source = self.pointer_to(target), self.pointer_to(source)
+        self.copy_block(function, to, source, dims[len(path) :], buffer.elem)
+
+    def read_before_moves(self, block: Block, todo: list[tuple]) -> None:
+        """Results that read what the moves at a block's end write have lines of their own before."""
+        written = {self.plan.resolve(m.target)[0] for m in self.plan.moves.get(block, ())}
+        for k, (target, what, expr, elem, form) in enumerate(todo):
+            if written & expr.reads:
+                name = self.names.fresh("next")
+                self.emit(f"const {self.ctype(elem)} {name} = {expr.text};")
+                todo[k] = (target, what, Expr(name), elem, form)
+
+    def move(self, block: Block) -> None:
+        for move in self.plan.moves.get(block, ()):
+            self.copy(move.source, move.target)
+
+    def array_prim(self, bind: Bind, op: Prim, var: Var) -> None:
+        place = self.plan.place[var]
+        buffer, path, dims = self.plan.resolve(place)
+        if op.name == "get":
+            self.view(var, op)
+        elif op.name == "zeros":
+            if self.initialised is not place.buffer:
+                self.changes(buffer)
+                self.clear_block(self.pointer_to(place), dims[len(path) :], buffer.elem)
+        elif op.name == "array":
+            self.array(var, op, place, buffer)
+        elif op.name in ("update", "add-at"):
+            self.store(bind, op, var)
+
+    def view(self, var: Var, op: Prim) -> None:
+        """A row: subscripts to be written out at each use, or a pointer where a person named it."""
+        for a in op.args[1:]:
+            self.fixed(a)
+        if var.given and self.uses.get(var, 0) > 1:
+            text = self.pointer_to(var)
+            name = self.names.fresh(var.name)
+            declaration = f"const {self.ctype(var.type.elem)} *{name} = {text};"
+            self.lines.append(Line(self.depth, declaration, self.span, var))
+            self.pointer[var] = name
+
+    def array(self, var: Var, op: Prim, place: Place, buffer: Buffer) -> None:
+        if buffer.kind == "table":
+            return
+        if self.initialised is place.buffer:
+            values = ", ".join(self.as_type(a, buffer.elem).text for a in op.args)
+            text = f"{self.ctype(buffer.elem)} {self.buffer_name[buffer]}[{len(op.args)}] = {{{values}}};"
+            for line in wrapped(text, WIDTH - 4 * self.depth):
+                self.emit(line)
+            return
+        rows = bool(op.args) and is_array(op.args[0])
+        if not rows:
+            for a in op.args:  # what waits and reads this memory goes first; the elements' own texts are read now
+                if isinstance(a, Var) and a in self.pending and buffer in self.pending[a][0].reads:
+                    self.materialise(a)
+        self.changes(buffer)
+        for k, a in enumerate(op.args):
+            index = Const(k, INT)
+            target = Place(place.buffer, (*place.subs, index))
+            if not rows:
+                value = self.as_type(a, buffer.elem)
+                base, offset, _, _ = self.address(target)
+                self.emit(f"{base}[{offset.text if offset else '0'}] = {value.text};")
+                continue
+            source = self.plan.resolve(self.plan.of(a))
+            where = self.plan.resolve(target)
+            if source[0] is where[0] and _equal(source[1], where[1]):
+                continue
+            self.copy(a, target)
+
+    def store(self, bind: Bind, op: Prim, var: Var) -> None:
+        """``update`` and ``add-at``: one element or one row changes."""
+        array, value, adding = op.args[0], op.args[-1], op.name == "add-at"
+        if bind not in self.plan.in_place:
+            self.copy(array, var)
+        buffer = self.plan.root(var)
+        if not is_array(value):
+            *subs, new = self.fit(op.args[1:])
+            self.changes(buffer)
+            if type_of(value) == INT and buffer.elem == REAL and isinstance(value, Const):
+                new = self.real_literal(value.value)
+            self.emit(f"{self.element_of(var, subs)} {'+=' if adding else '='} {new.text};")
+            return
+        subs = [self.fixed(a) for a in op.args[1:-1]]
+        self.changes(buffer)
+        base, offset, _, _ = self.address(self.plan.of(var), subs)
+        dims = value.type.dims if isinstance(value, Var) else type_of(value).dims
+        if adding:
+            self.names.enter()
+            k = self.names.fresh("k")
+            source, start, _, _ = self.address(value)
+            left = f"{base}[{plus(offset, Expr(k)).text}]"
+            self.emit(self.loop_head(k, self.length(dims).text))
+            self.emit(f"    {left} += {source}[{plus(start, Expr(k)).text}];")
+            self.emit("}")
+            self.names.leave()
+        else:
+            origin = self.plan.root(value)
+            if origin.blank:
+                return
+            function = "memmove" if origin is buffer else "memcpy"
+            to = f"{base} + {offset.at(ADD)}" if offset else base
+            self.copy_block(function, to, self.pointer_to(value), dims, buffer.elem)
+
+    # ------------------------------------------------------------------------------ control flow
+
+    def assign(self, todo: list[tuple[str, Any, Expr, Scalar, Span | None]]) -> None:
+        """Assignments that happen at once, in an order that lets none read what another has overwritten.
+
+        Each is (target, what changes with it, value, type, form). A cycle goes through a constant.
+        """
+        todo = [t for t in todo if t[2].text != t[0]]
+        while todo:
+            for k, (_, what, *_) in enumerate(todo):
+                if not any(what in other[2].reads for j, other in enumerate(todo) if j != k):
+                    break
+            else:
+                k = 0
+                for j in range(1, len(todo)):
+                    target, changed, expr, elem, span = todo[j]
+                    if todo[0][1] in expr.reads:
+                        name = self.names.fresh(f"next-{target}" if target.isidentifier() else "next")
+                        self.emit(f"const {self.ctype(elem)} {name} = {expr.text};")
+                        todo[j] = (target, changed, Expr(name), elem, span)
+            target, what, expr, _, span = todo.pop(k)
+            self.changes(what)
+            self.emit(f"{self.assignment(target, expr)};", span)
+
+    def assignment(self, target: str, expr: Expr) -> str:
+        if expr.update is not None:
+            operator, left, right = expr.update
+            if left == target:
+                return f"{target} {operator}= {right}"
+            if right == target and operator in "+*":
+                return f"{target} {operator}= {left}"
+        return f"{target} = {expr.text}"
+
+    def slots_for(self, bind: Bind, op: If | Case) -> dict[int, tuple[str, str]]:
+        """For each scalar result of an ``if`` its C variable, and the declaration that it needs ('' for none)."""
+        slots: dict[int, tuple[str, str]] = {}
+        blocks = blocks_of(op)
+        taken: set[str] = set()
+        for k, var in enumerate(bind.vars):
+            if isinstance(var.type, Arr):
+                continue
+            blank = any(_is_undef(block, block.results[k]) for block in blocks)
+            if var in self.destination:
+                slots[k] = (self.destination[var], "")
+                if blank:
+                    slots[k] = (self.destination[var], f"{self.destination[var]} = {self.literal(0, var.type).text};")
+                continue
+            for block in blocks:
+                r = block.results[k]
+                old = self.slot.get(r) if isinstance(r, Var) else None
+                if old and r in self.plan.live.dies[bind] and old not in taken and r.type == var.type and not blank:
+                    slots[k] = (old, "")
+                    taken.add(old)
+                    break
+            else:
+                name = self.names.fresh(var.name)
+                zero = f" = {self.literal(0, var.type).text}" if blank else ""
+                slots[k] = (name, f"{self.ctype(var.type)} {name}{zero};")
+        return slots
+
+    def conditional(self, bind: Bind, op: If) -> None:
+        plain = not op.then.binds and not op.orelse.binds
+        scalar = not any(isinstance(v.type, Arr) for v in bind.vars)
+        if plain and scalar and bind.vars:
+            self.ternaries(bind, op)
+            return
+        if self.short_circuit(bind, op):
+            return
+        cond = self.operand(op.cond)
+        span = bind.span
+        self.flush_all()
+        slots = self.slots_for(bind, op)
+        self.declare_slots(slots)
+        then = self.branch(op.then, bind, slots)
+        orelse = self.branch(op.orelse, bind, slots)
+        self.span = span
+        if not then and orelse:
+            then, orelse, cond = orelse, [], negated(cond)
+        if not then and isinstance(op.cond, Var):  # the branches differ in nothing; what the condition reads is read
+            self.emit(f"(void){cond.at(UNARY)};")
+        if then:
+            self.emit(f"if ({cond.text}) {{")
+            self.lines += then
+            if orelse and _is_one_if(orelse, self.depth + 1):
+                first, *rest = orelse
+                self.lines.append(Line(self.depth, f"}} else {first.text}", first.span))
+                self.lines += [replace(line, depth=line.depth - 1) for line in rest]
+            else:
+                if orelse:
+                    self.emit("} else {")
+                    self.lines += orelse
+                self.emit("}")
+        self.bind_slots(bind, slots)
+
+    def bind_slots(self, bind: Bind, slots: dict[int, tuple[str, str]]) -> None:
+        """After the branches: where the scalar results are."""
+        for k, (name, _) in slots.items():
+            self.value[bind.vars[k]] = Expr(name, PRIMARY, frozenset({name}))
+            self.slot[bind.vars[k]] = name
+
+    def declare_slots(self, slots: dict[int, tuple[str, str]]) -> None:
+        by_type: dict[str, list[str]] = {}
+        for name, declaration in slots.values():
+            if not declaration:
+                continue
+            kind, _, rest = declaration[:-1].rpartition(" ") if "=" not in declaration else ("", "", "")
+            if kind:
+                by_type.setdefault(kind, []).append(rest)
+            else:
+                self.emit(declaration)
+        for kind, names in by_type.items():
+            for text in wrapped(f"{kind} {', '.join(names)};", WIDTH - 4 * self.depth):
+                self.emit(text)
+
+    def branch(
+        self, block: Block, bind: Bind, slots: dict[int, tuple[str, str]], before: Callable[[], None] | None = None
+    ) -> list[Line]:
+        old = self.captured()
+        self.enter()
+        if before is not None:
+            before()
+        fresh = {k: name for k, (name, declaration) in slots.items() if declaration or bind.vars[k] in self.destination}
+        self.statements(block, fresh)
+        self.span = bind.span
+        todo = []
+        for k, (name, _) in slots.items():
+            if not _is_undef(block, block.results[k]):
+                var = bind.vars[k]
+                r = block.results[k]
+                todo.append((name, name, self.as_type(r, var.type), var.type, self.made.get(r)))
+        self.read_before_moves(block, todo)
+        self.move(block)
+        self.assign(todo)
+        self.leave()
+        lines, self.lines = self.lines, old
+        return lines
+
+    def ternaries(self, bind: Bind, op: If) -> None:
+        cond = self.operand(op.cond)
+        if len(bind.vars) > 1 and cond.prec != PRIMARY:
+            cond = self.define(Var("cond", BOOL), cond)
+        for k, var in enumerate(bind.vars):
+            then, orelse = op.then.results[k], op.orelse.results[k]
+            values = [self.as_type(then, var.type), self.as_type(orelse, var.type)]
+            expr = fill("{0} ? {1} : {2}", [cond, *values])
+            if var in self.destination:
+                name = self.destination[var]
+                self.emit(f"{name} = {expr.text};")
+                self.value[var], self.slot[var] = Expr(name, PRIMARY, frozenset({name})), name
+            else:
+                self.settle(var, expr)
+
+    def short_circuit(self, bind: Bind, op: If) -> bool:
+        """``(and a b)`` is an ``if`` whose ``b`` is evaluated only where ``a`` holds; so is C's ``a && b``. False where
+        this is no such thing, or ``b`` needs lines of its own."""
+        if len(bind.vars) != 1 or bind.vars[0].type != BOOL or bind.vars[0] in self.destination:
+            return False
+        if _is_literal(op.orelse, False):
+            inner, operator, level = op.then, "&&", AND
+        elif _is_literal(op.then, True):
+            inner, operator, level = op.orelse, "||", OR
+        else:
+            return False
+        if _size_if_plain(inner) > 8 or not self.overflows.checked.isdisjoint(all_binds(inner)):
+            return False
+        old = self.captured()
+        self.enter()
+        self.statements(inner, {})
+        value = self.operand(inner.results[0])
+        self.leave()
+        lines, self.lines = self.lines, old
+        if lines:
+            return False
+        self.span = bind.span
+        cond, *_ = self.fit([op.cond])
+        text = f"{cond.at(EQUAL)} {operator} {value.at(EQUAL)}"
+        self.settle(bind.vars[0], Expr(text, level, cond.reads | value.reads))
+        return True
+
+    def loop(self, bind: Bind, op: Loop) -> None:
+        span = bind.span
+        count = self.operand(op.count)
+        if count.reads or len(count.text) > 20:
+            count = self.define(Var("count", INT), count)
+        inits, before = self.start(bind, op)
+        swaps = self.plan.swaps[bind]
+        old_lines = self.captured()
+        self.enter()
+        index = self.names.fresh(op.index.name)
+        self.value[op.index] = Expr(index)
+        self.indices.add(op.index)
+        self.iteration(bind, op, inits, bind.vars, index)
+        self.leave()
+        body, self.lines = self.lines, old_lines
+        if body:
+            self.emit(self.loop_head(index, count.at(SHIFT)), span)
+            self.lines += body
+            self.emit("}")
+        self.after(op, swaps, before)
+
+    def after(self, op: Loop | While, swaps: dict[int, Buffer], before: dict[Buffer, str]) -> None:
+        """After a loop: accumulators that changed places go where they are looked for."""
+        last, self.swapped = self.swapped, before
+        for k in swaps:
+            place = self.plan.of(op.accs[k])
+            home, name = self.pointer_to(place), last[place.buffer]
+            dims, elem = place.buffer.dims, place.buffer.elem
+            self.copy_block("memcpy", home, name, dims, elem, f"if ({name} != {home}) ")
+
+    def start(self, bind: Bind, op: Loop | While) -> tuple[dict[int, Expr], dict[Buffer, str]]:
+        """Before a loop: its accumulators, the scalar ones with their starts, and what was swapped around it."""
+        n = len(op.accs)
+        inits = {
+            k: self.as_type(op.inits[k], op.accs[k].type) for k in range(n) if not isinstance(op.accs[k].type, Arr)
+        }
+        self.flush_all()
+        taken: set[str] = set()
+        for k, init in inits.items():
+            acc, var, start = op.accs[k], bind.vars[k], op.inits[k]
+            old = self.slot.get(start) if isinstance(start, Var) and start.type == acc.type else None
+            dead = old and start in self.plan.live.dies[bind] and start not in self.plan.live.free[op.body]
+            if var in self.destination:
+                name = self.destination[var]
+                self.emit(f"{name} = {init.text};")
+            elif dead and old not in taken:
+                name = old
+                taken.add(old)
+            else:
+                name = self.names.fresh(acc.name if acc.given and not var.given else var.name)
+                self.emit(f"{self.ctype(acc.type)} {name} = {init.text};")
+            for v in (acc, var):
+                self.value[v], self.slot[v] = Expr(name, PRIMARY, frozenset({name})), name
+        for k in sorted(self.plan.copies[bind]):
+            self.copy(op.inits[k], op.accs[k])
+        swaps = self.plan.swaps[bind]
+        before = dict(self.swapped)
+        for k in swaps:
+            place = self.plan.of(op.accs[k])
+            elem = self.ctype(place.buffer.elem)
+            home, name = self.pointer_to(place), self.names.fresh(op.accs[k].name)
+            self.emit(f"{elem} *{name} = {home};")
+            self.swapped[place.buffer] = name
+        return inits, before
+
+    def iteration(self, bind: Bind, op: Loop | While, inits: dict[int, Expr], outs: Sequence[Var], index: str) -> None:
+        """The body of a loop; ``outs`` are the variables of its results."""
+        n, span, swaps = len(op.accs), bind.span, self.plan.swaps[bind]
+        for move in self.plan.early[op.body].values():
+            self.copy(move.source, move.target)
+        self.statements(op.body, {})
+        self.span = span
+        todo = []
+        for k, r in enumerate(op.body.results):
+            var = outs[k]
+            if k < n:
+                if k in inits:
+                    name = self.value[op.accs[k]].text
+                    t = op.accs[k].type
+                    todo.append((name, name, self.as_type(r, t), t, self.made.get(r)))
+            elif not isinstance(type_of(r), Arr):
+                place = self.plan.place[var]
+                target = self.element_of(var, [Expr(index)])
+                t = var.type.elem
+                todo.append((target, self.plan.resolve(place)[0], self.as_type(r, t), t, self.made.get(r)))
+        self.read_before_moves(op.body, todo)
+        self.move(op.body)
+        self.assign(todo)
+        self.span = span
+        for k, made in swaps.items():
+            old, new = self.swapped[self.plan.of(op.accs[k]).buffer], self.buffer_name[made]
+            aside = self.names.fresh("swap")
+            self.emit(f"{self.ctype(made.elem)} *{aside} = {old};")
+            self.emit(f"{old} = {new};")
+            self.emit(f"{new} = {aside};")
+
+
+def _equal(a: Sequence[Atom], b: Sequence[Atom]) -> bool:
+    return len(a) == len(b) and all(
+        x is y or (isinstance(x, Const) and isinstance(y, Const) and x.value == y.value) for x, y in zip(a, b)
+    )
+
+
+def _is_literal(block: Block, value: bool) -> bool:
+    """Whether a block is nothing but this truth value."""
+    r = block.results[0]
+    return not block.binds and isinstance(r, Const) and bool(r.value) is value
+
+
+def _size_if_plain(block: Block) -> int:
+    """How many scalar operations a block is, its own ``and`` and ``or`` included; 99 if it is anything else."""
+    total = 0
+    for bind in block.binds:
+        if any(isinstance(v.type, Arr) for v in bind.vars) or total > 8:
+            return 99
+        if isinstance(bind.op, If):
+            total += _size_if_plain(bind.op.then) + _size_if_plain(bind.op.orelse)
+        elif not isinstance(bind.op, Prim):
+            return 99
+        total += 1
+    return total
+
+
+def _is_undef(block: Block, atom: Atom) -> bool:
+    """Whether a block's result is an ``undef`` of its own."""
+    for bind in block.binds:
+        if atom in bind.vars:
+            return isinstance(bind.op, Prim) and bind.op.name == "undef"
+    return False
+
+
+def _is_one_if(lines: list[Line], depth: int) -> bool:
+    """Whether lines are one ``if`` statement, to be joined to an ``else``."""
+    if not lines[0].text.startswith("if (") or not lines[0].text.endswith("{"):
+        return False
+    flat = [line.text for line in lines[1:] if line.depth == depth]
+    return bool(flat) and flat[-1] == "}" and all(t.startswith("} else") for t in flat[:-1])

@@ -1,0 +1,124 @@
+"""What must be remembered: cutting a pair (forward code, backward code) at the hole between them.
+
+The backward code is made where it can see every value of the forward code. Cutting moves it away: the values that it
+reads across the cut are the record, but for those that are computed again for less than it costs to remember them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .core import (
+    INT,
+    Apply,
+    Arr,
+    Bind,
+    Block,
+    Constructor,
+    Data,
+    Make,
+    Prim,
+    Var,
+    all_binds,
+    blocks_of,
+    free_vars,
+    type_atoms,
+)
+from .primitives import PRIMITIVES
+
+COSTLY = 8  # in additions: from here on a loop or a function remembers a value, below it is computed again
+
+
+def calls(op: object) -> bool:
+    """Whether a function is called in the regions of an operation."""
+    return any(type(bind.op) is Apply for block in blocks_of(op) for bind in all_binds(block))  # type: ignore[arg-type]
+
+
+def cost_again(bind: Bind, rerun: bool) -> int:
+    """What it costs to compute a binding again; ``COSTLY`` where that must not be."""
+    op = bind.op
+    if type(op) is Prim:
+        if op.name in PRIMITIVES:
+            return PRIMITIVES[op.name].cost
+        return {"get": 1, "select": 1, "zeros": 1, "undef": 0, "array": len(op.args)}.get(op.name, COSTLY)
+    if type(op) is Make:
+        return COSTLY if op.args else 0
+    return 0 if rerun and blocks_of(op) and not calls(op) else COSTLY
+
+
+def cut(binds: Sequence[Bind], back: Block, bound: set[Var], rerun: bool = False) -> tuple[list[Var], Block]:
+    """The fields of the record between the forward code ``binds`` and the backward code, and the backward code that
+    needs nothing else of the variables ``bound`` in the forward code.
+
+    ``rerun``: arrays that loops and branches without calls give are computed again as well, as they would fill memory
+    once for each iteration around. Sizes stand before the arrays.
+    """
+    definitions = {v: bind for bind in binds for v in bind.vars}
+    order = {v: k for k, v in enumerate(definitions)}
+    found: dict[Var, tuple[frozenset[Var], int]] = {}
+
+    def reads(bind: Bind) -> list[Var]:
+        return [v for v in free_vars(Block((bind,), ())) if v in bound]
+
+    for bind in binds:  # what each variable can be computed again from, and the cost
+        again, below = cost_again(bind, rerun), set()
+        if again < COSTLY:
+            for a in reads(bind):
+                more, cost = found.get(a, (frozenset({a}), 0))
+                below |= more
+                again += cost
+        for v in bind.vars:
+            whole = bool(blocks_of(bind.op))
+            if again < COSTLY and (not whole or isinstance(v.type, Arr)):  # a number is not worth a loop
+                found[v] = frozenset(below), 0 if whole else again
+            else:
+                found[v] = frozenset({v}), 0
+
+    def roots(v: Var) -> frozenset[Var]:
+        return found[v][0] if v in found else frozenset({v})
+
+    def sizes(v: Var) -> list[Var]:
+        return [d for d in type_atoms(v.type) if type(d) is Var and d in bound]
+
+    needed = [v for v in free_vars(back) if v in bound]
+    needed = sorted(dict.fromkeys([*(d for v in needed for d in sizes(v)), *needed]), key=lambda v: order.get(v, -1))
+    kept = {v: None for v in needed if v in roots(v)}
+    cheap = [v for v in needed if v not in kept]
+    uses: dict[Var, int] = {}
+    for v in cheap:
+        for root in roots(v):
+            uses[root] = uses.get(root, 0) + 1
+    for v in cheap:
+        missing = [root for root in roots(v) if root not in kept]
+        if not missing:
+            continue
+        if (len(missing) == 1 and uses[missing[0]] > 1) or blocks_of(definitions[v].op):
+            kept.update(dict.fromkeys(missing))
+        else:
+            kept[v] = None
+    for v in list(kept):
+        kept.update(dict.fromkeys(sizes(v)))
+    recomputed: dict[Bind, None] = {}
+    todo = [v for v in cheap if v not in kept]
+    while todo:
+        bind = definitions[todo.pop()]
+        if bind not in recomputed:
+            recomputed[bind] = None
+            todo += [a for a in reads(bind) if a not in kept]
+    first = tuple(bind for bind in binds if bind in recomputed)
+    fields = sorted(kept, key=lambda v: (v.type != INT, order.get(v, -1)))
+    return fields, Block((*first, *back.binds), back.results)
+
+
+def record_of(data: Data, name: str, fields: Sequence[Var], make: str = "record") -> tuple[Constructor, list[Var]]:
+    """A constructor that remembers variables, and what it is made from: these, and before them the sizes that their
+    types need. ``data`` is to list it."""
+    have = set(fields)
+    sizes = dict.fromkeys(d for v in fields for d in type_atoms(v.type) if type(d) is Var and d not in have)
+    args = [*sizes, *fields]
+    table: dict = {}
+    for v in args:
+        t = v.type
+        t = Arr(t.elem, tuple(table.get(d, d) for d in t.dims)) if isinstance(t, Arr) else t
+        table[v] = Var(v.name, t, v.span, v.given)
+    return Constructor(name, data, tuple(table[v] for v in args), make), args

@@ -1,0 +1,80 @@
+"""Data that Python and models share: constructors, sums, lists."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import hy  # noqa: F401
+import numpy as np
+import pytest
+
+import hyad
+from hyad import ModelTypeError
+
+Tree = hyad.defdata("Tree", ["Leaf", "word"], ["Node", "label", "left-arm", "right"], ["Empty"])
+Leaf, Node, Empty = Tree.constructors
+
+
+def test_a_constructor_holds_its_fields_in_order():
+    t = Node(1.0, Leaf(2), Empty())
+    assert (t.label, t.left_arm.word, t.right) == (1.0, 2, Empty())
+    assert isinstance(t, Tree) and isinstance(t, Tree.Node)
+    match t:
+        case Node(label, Leaf(word), _):
+            assert (label, word) == (1.0, 2)
+    assert repr(t) == "(Node 1.0 (Leaf 2) (Empty))"
+
+
+def test_values_are_equal_by_what_they_hold_and_do_not_change():
+    assert Leaf(1.0) == Leaf(1.0) != Leaf(2.0)
+    assert Leaf(np.ones(2)) == Leaf(np.ones(2)) != Leaf(np.ones(3))
+    assert hash(Node(1.0, Leaf(2), None)) == hash(Node(1.0, Leaf(2), None))
+    assert hyad.inl(1.0) != hyad.inr(1.0)
+    with pytest.raises(AttributeError, match="make another"):
+        Leaf(1.0).word = 2.0
+    with pytest.raises(ModelTypeError, match="takes 3 fields"):
+        Node(1.0)
+
+
+def test_values_are_copied_and_pickled():
+    t = Node(1.0, Leaf(2), Empty())
+    assert copy.deepcopy(t) == t
+    Tree.__module__, sum_ = __name__, hyad.inl(hyad.inr(1.0))
+    assert pickle.loads(pickle.dumps(sum_)) == sum_ and repr(sum_) == "(inl (inr 1.0))"
+
+
+def test_deep_values_compare_and_print_without_recursion():
+    def chain(n):
+        t = Empty()
+        for k in range(n):
+            t = Node(float(k), t, (1.0, None))
+        return t
+
+    assert chain(100_000) == chain(100_000) != chain(99_999)
+    assert repr(chain(100_000)).count("(Node") == 100_000
+
+
+def test_a_list_is_nested_pairs():
+    assert hyad.lisp([1.0, 2.0]) == (1.0, (2.0, None)) and hyad.lisp([]) is None
+
+
+def test_wrong_data_types_are_refused():
+    with pytest.raises(ModelTypeError, match="two constructors"):
+        hyad.defdata("T", ["A"], ["A"])
+    with pytest.raises(ModelTypeError, match="one name"):
+        hyad.defdata("T", ["A", "x", "x"])
+    with pytest.raises(ModelTypeError, match="no constructor"):
+        hyad.defdata("T")
+
+
+def test_defdata_in_a_file_of_models_and_in_hy(tmp_path):
+    path = tmp_path / "trees.hy"
+    path.write_text("(defdata Tree (Leaf word) (Node label left right))\n(defmodel f [x] (* x x))\n")
+    module = hyad.load(path)
+    assert module.Node(1.0, module.Leaf(2), None).left.word == 2 and module.f(3.0) == 9.0
+    path.write_text(
+        "(require hyad.macros [defdata])\n(defdata Tree (Leaf word) (Node label left right))\n(setv t (Leaf 3))\n"
+    )
+    module = hyad.load(path)
+    assert module.t == module.Leaf(3) and module.Tree.Node is module.Node
