@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from .builder import ONE, ZERO, Builder, type_of
-from .core import BOOL, INT, REAL, Atom, Const, Var
+from .core import BOOL, INT, REAL, Atom, Bind, Const, Var
 from .primitives import PRIMITIVES, Primitive, parse_partial
 
 
@@ -53,8 +53,13 @@ class Partials:
         b, total = self.builder, ZERO
         whole = self.denominator is None
         for k, dot in moving:
-            total = b.prim("+", total, b.prim("*", self[k], dot), hint=hint if whole else None, given=given and whole)
-            total = up_to_sign(b, total)
+            term = b.prim("*", self[k], dot, hint=hint if whole and total is ZERO else None, given=given and whole)
+            if total is ZERO:
+                total = term
+                continue
+            last = [scope.binds[-1] if scope.binds else None for scope in b.scopes]
+            total = b.prim("+", total, term, hint=hint if whole else None, given=given and whole)
+            total = up_to_sign(b, total, last)
         return total if whole else self.over(total, hint, given)
 
     def over(self, x: Atom, hint: str | None = None, given: bool = False) -> Atom:
@@ -65,18 +70,26 @@ class Partials:
         return b.prim("*", x, reciprocal, hint=hint, given=given)
 
 
-def up_to_sign(b: Builder, tangent: Atom) -> Atom:
-    """A tangent ``y - x`` where ``x - y`` is at hand, as its negative: the same up to the sign of a zero."""
+def up_to_sign(b: Builder, tangent: Atom, last: Sequence[Bind | None]) -> Atom:
+    """A tangent ``y - x`` where ``x - y`` is at hand, as its negative: the same up to the sign of a zero. It was made
+    just now: ``last`` is the last binding of each scope before."""
     op = b.definitions.get(tangent) if type(tangent) is Var else None
     if op is None or op.name != "-" or b.plain:
         return tangent
+    new = (s for s, before in zip(b.scopes, last) if s.binds and s.binds[-1] is not before)
+    home = next((s for s in new if s.binds[-1].vars[0] is tangent), None)
+    if home is None:
+        return tangent
     x, y = op.args
-    twin = b.shared(("-", (b.key(y), b.key(x))))
+    twin = b.shared(b.prim_key("-", (y, x)))
     minus = b.definitions.get(x) if type(x) is Var else None
     if twin is None and minus is not None and minus.name == "neg":
-        keys = (b.key(minus.args[0]), b.key(y))
-        twin = b.shared(("+", frozenset(keys), len(set(keys))))
-    return tangent if twin is None else b.prim("neg", twin)
+        twin = b.shared(b.prim_key("+", (minus.args[0], y)))
+    if twin is None or twin is tangent:  # x - x is its own negative
+        return tangent
+    home.binds.pop()  # or it would be found at hand itself
+    home.shared.pop(b.prim_key("-", op.args), None)
+    return b.prim("neg", twin)
 
 
 @cache

@@ -423,3 +423,19 @@ def test_a_compiled_model_is_called_without_a_python_frame() -> None:
     scope["g"] = hyad.model("(defmodel g [x] (* 3.0 x))")
     redefined("g")
     assert outer(1.0) == 3.0
+
+
+@pytest.mark.parametrize("turn", ["(- (* s c2) (* c s2))", "(+ (* s c2) (* c s2))"])
+def test_tangents_that_differ_in_sign_are_computed_once(turn: str) -> None:
+    """A rotation by two joints: each entry of the Jacobian is one of the entries of the rotation, up to its sign."""
+    other = "(+ (* c c2) (* s s2))" if turn[1] == "-" else "(- (* c c2) (* s s2))"
+    text = f"(fn [a b] (let [c (cos a) s (sin a) c2 (cos b) s2 (sin b)] [{turn} {other}]))"
+    program = hyad.jacobian(hyad.model(text)).optimised()
+    names = [bind.op.name for bind in all_binds(program.body) if type(bind.op) is Prim]
+    assert names.count("+") + names.count("-") == 2
+    a, b = 0.7, 0.4
+    made = hyad.jacobian(hyad.model(text))(a, b)
+    t = a - b if turn[1] == "-" else a + b
+    sign = -1.0 if turn[1] == "-" else 1.0
+    np.testing.assert_allclose(made[0], [np.cos(t), -np.sin(t)], rtol=1e-15)
+    np.testing.assert_allclose(made[1], [sign * np.cos(t), -sign * np.sin(t)], rtol=1e-15)
