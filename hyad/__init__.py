@@ -50,15 +50,21 @@ from .stages import show, stages  # noqa: E402
 
 __all__ = [
     "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "NotCompiled",
-    "ReadError", "UnboundError", "check_grad", "compile", "defdata", "define", "defprim", "emit", "grad", "hessian",
-    "hvp", "inl", "inr", "jacobian", "jvp", "lisp", "load", "low_level_callable", "model", "run", "show", "stages",
-    "value_and_grad", "vjp",
+    "ReadError", "UnboundError", "check_grad", "compile", "cost", "defdata", "define", "defprim", "emit", "explain",
+    "grad", "hessian", "hvp", "inl", "inr", "jacobian", "jvp", "lisp", "load", "low_level_callable", "model",
+    "optimisations", "run", "show", "stages", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 
 def __getattr__(name: str):
     """What is used less often is imported when it is first asked for."""
-    homes = {"check_grad": "checking", "defprim": "primitives"}
+    homes = {
+        "check_grad": "checking",
+        "cost": "report",
+        "defprim": "primitives",
+        "explain": "report",
+        "optimisations": "report",
+    }
     if name in homes:
         from importlib import import_module
 

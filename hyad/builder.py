@@ -46,8 +46,9 @@ from .core import (
 )
 from .dead import effects, tidy
 from .errors import HyadError, ModelTypeError, Span
+from .journal import FIRED, OFF
 from .primitives import PRIMITIVES
-from .rewrite import rewrite
+from .rewrite import compiled, rewrite
 
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
@@ -120,6 +121,9 @@ class Builder:
 
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
+        self.off, self.journal = OFF.get(), FIRED.get()
+        self.rules = compiled(self.off, self.journal is not None)
+        self.shares, self.hoists = "sharing" not in self.off, "hoisting" not in self.off
         self.scopes = [Scope()]
         self.definitions: dict[Var, Prim] = {}
         self.made: dict[Var, Make] = {}  # data whose constructor is known
@@ -131,6 +135,11 @@ class Builder:
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
         self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
+
+    def fired(self, name: str) -> None:
+        """An optimisation has been made here: for who asks."""
+        if self.journal is not None:
+            self.journal.append((name, self.span))
 
     # ------------------------------------------------------------------------------------- emission
 
@@ -159,7 +168,7 @@ class Builder:
         """The outermost scope in which ``args`` can be seen, moving out of loops only: never out of a branch, whose
         code must not run when the branch is not taken."""
         k = len(self.scopes) - 1
-        if self.plain:
+        if self.plain or not self.hoists:
             return self.scopes[k]
         while k > 0:
             scope = self.scopes[k]
@@ -180,9 +189,13 @@ class Builder:
             self.scopes.extend(inner)
 
     def shared(self, key: tuple) -> Any:
+        if not self.shares:
+            return None
         for scope in reversed(self.scopes):
             found = scope.shared.get(key)
             if found is not None:
+                if self.journal is not None:
+                    self.fired("sharing")
                 return found
         return None
 
@@ -289,6 +302,8 @@ class Builder:
                 return found
             if scope.index is not None:
                 scope = self.home(args)
+                if self.journal is not None and scope is not self.scopes[-1]:
+                    self.fired("hoisting")
         op, span = Prim(name, args), self.span
         var = Var(hint, result, span, given) if hint else Var("t", result, span)
         scope.binds.append(Bind((var,), op, span))
@@ -891,6 +906,7 @@ class Builder:
                 with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros
                     inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(inits, fresh)]
                 home, op = outer, Loop(count, index, tuple(inits), accs, block)
+                self.fired("hoisting")
         with self.inside(home):
             return self.emit_region(op, (*(a.type for a in accs), *outs), names, given)
 

@@ -64,6 +64,11 @@ CHECK = """\
   hyad check ring.hy area                          at random arguments
   hyad check ring.hy area 1.0 2.0 --wrt r          at these
 """
+REPORT = """\
+  hyad COMMAND ring.hy area --grad
+  hyad COMMAND FILE MODEL --grad '[1 2 3]' 2.0        at these sizes
+  hyad COMMAND FILE MODEL --grad --without fuse,jam
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,6 +180,12 @@ def arguments() -> argparse.ArgumentParser:
     sub = add("check", check, "compare a model's derivatives with finite differences", CHECK)
     model(sub, "where; random if left out", derive=False)
     sub.add_argument("--tol", type=float, default=1e-6, help="the relative error allowed (1e-6)")
+    for name, what in (("explain", "say what the optimiser did to a model: what fired where, what it saved"),
+                       ("cost", "count what a model and its derivatives cost")):  # fmt: skip
+        sub = add(name, report, what, REPORT.replace("COMMAND", name))
+        model(sub, "arguments at whose sizes it is counted")
+        sub.add_argument("--without", metavar="NAMES", help="optimisations to leave out, with commas between")
+        sub.set_defaults(report=name)
     commands.add_parser("repl", help="a Hy session with hyad's macros", add_help=False)
     return parser
 
@@ -222,6 +233,16 @@ def emit(options: argparse.Namespace) -> int:
     )
     for path in paths:
         print(path)
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    from . import report as reports
+
+    f = chosen(options)
+    made = {"explain": reports.explain, "cost": reports.cost}[options.report]
+    names = options.without.split(",") if options.without else ()
+    print(made(f, args=given(options, f), without=names))
     return 0
 
 

@@ -417,7 +417,7 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     elif loops:
         traced.block = split_block(b, traced.block)
         results, blocks = forward_loops(sp, traced)
-    elif inputs is not None and inputs <= DIRECTIONS and (outputs is None or inputs <= outputs or outputs > DIRECTIONS):
+    elif direction(inputs, outputs)[0] == "forward":
         results, blocks = forward_unrolled(sp, traced, symmetric)
     elif outputs is not None and outputs <= DIRECTIONS:
         results, blocks = reverse_unrolled(sp, traced)
@@ -430,6 +430,18 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     if derived.operator == "value-and-deriv":
         return TupleValue((unflatten(traced.out, iter(results)), made))
     return made
+
+
+def direction(inputs: int | None, outputs: int | None) -> tuple[str, str]:
+    """Which mode a Jacobian takes by the numbers of its inputs and outputs (None: not known), and why."""
+    if inputs is not None and inputs <= DIRECTIONS:
+        if outputs is None or inputs <= outputs:
+            return "forward", "the inputs are no more than the results"
+        if outputs > DIRECTIONS:
+            return "forward", f"the inputs are at most {DIRECTIONS}: each has its own straight code"
+    if outputs is not None and outputs <= DIRECTIONS:
+        return "reverse", "the results are fewer than the inputs"
+    return "reverse", "a loop over the results, each a reverse pass"
 
 
 def factored(sp: Specialiser, derived: Derived, args: list[Value], at: list[int], unrolled: bool = True) -> Any:

@@ -14,7 +14,7 @@ import types
 import warnings
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from .errors import (
     border,
 )
 from .forms import Form, read_forms, unparse
+from .journal import without as switched_off
 from .names import mangled
 from .optimise import optimise
 from .reader import deep, form_to_lambda, only_model
@@ -316,7 +317,8 @@ class Model:
 
     def program(self, specs: Sequence[Spec] | None = None, plain: bool = False) -> Program:
         """The typed program for a signature, as specialised (``plain``: nothing folded or shared)."""
-        return deep(self._program, self.specs() if specs is None else specs, plain)
+        with switched_off(self._options.get("without", ())):
+            return deep(self._program, self.specs() if specs is None else specs, plain)
 
     def _program(self, specs: Sequence[Spec], plain: bool) -> Program:
         made = Specialiser(plain)
@@ -328,13 +330,20 @@ class Model:
 
     def optimised(self, specs: Sequence[Spec] | None = None) -> Program:
         """The program that is printed as code."""
-        return deep(optimise, self.program(specs))
+        program = self.program(specs)
+        with switched_off(self._options.get("without", ())):
+            return deep(optimise, program)
 
     def compile_for(
-        self, specs: Sequence[Spec], target: str = "c", dtype: str = "f64", flags: str = "exact"
+        self,
+        specs: Sequence[Spec],
+        target: str = "c",
+        dtype: str = "f64",
+        flags: str = "exact",
+        without: Sequence[str] = (),
     ) -> Callable[..., Any]:
         """A callable for one signature, with what it was made from as attributes: ``program``, ``cfunction``,
-        ``source``, ``header``, ``address``, ``target``.
+        ``source``, ``header``, ``address``, ``target``. What is ``without`` is this model's own option.
 
         Raises the errors of ``hyad.errors``.
         """
@@ -966,14 +975,21 @@ def run(f: Any, *args: Any) -> Any:
 
 @border
 def compile(
-    f: Any, target: str = "c", dtype: str = "f64", *, args: Sequence[Any] | None = None, flags: str = "exact"
+    f: Any,
+    target: str = "c",
+    dtype: str = "f64",
+    *,
+    args: Sequence[Any] | None = None,
+    flags: str = "exact",
+    without: str | Iterable[str] = (),
 ) -> Callable[..., Any]:
     """A model compiled for one target, at once where its signature is known.
 
     The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
     real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
     ``address`` beside it; called with arguments of another signature it compiles that too. ``dtype`` "f32" computes
-    in single precision. ``flags`` "fast" lets the C compiler reorder sums.
+    in single precision. ``flags`` "fast" lets the C compiler reorder sums. ``without`` names optimisations to leave out
+    (``hyad.optimisations()``).
     """
     if target not in TARGETS:
         raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
@@ -988,9 +1004,13 @@ def compile(
         return compile_cuda(base, dtype, args)
     own = Model(base.value, base.name, base.span, base.__doc__, base.source)
     own._options = dict(target=target, dtype=dtype, flags=flags)
+    if without:
+        from .report import chosen
+
+        own._options["without"] = chosen(without)
     own._last = base._last
     specs = own.specs(args)
-    found = own.compile_for(specs, target, dtype, flags)
+    found = own.compile_for(specs, **own._options)
     own._compiled[tuple(map(signature_key, specs))] = found
     own._enter(found)
     found.model = base  # type: ignore[attr-defined]

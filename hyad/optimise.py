@@ -31,8 +31,10 @@ from .core import (
     substitute,
     type_atoms,
 )
+from .counts import cost
 from .dead import dead_code, tidy
 from .functions import fuse_calls, inline, tail_calls, unused
+from .journal import OFF
 from .loops import Accumulate, Alias, Expand, Fission, Fuse, Jam, OneHot, assign, copied, divide, fuse_siblings, scatter
 from .sink import sink
 
@@ -54,7 +56,7 @@ class Unroll(Rebuild):
 
     def __init__(self, builder: Builder, longest: int = UNROLL_COUNT) -> None:
         super().__init__(builder)
-        self.budget = 4 * UNROLL
+        self.budget = 0 if "unroll" in builder.off else 4 * UNROLL
         self.longest = longest
 
     def bind(self, bind: Bind) -> None:
@@ -139,10 +141,12 @@ def rebuild(program: Program, make: Callable[[Builder], Rebuild]) -> Program:
 
 
 def fission(program: Program) -> Program:
+    """Parts loops whose statements do not need one another, so that each can leave the loops that do not change it."""
     return rebuild(program, Fission) if nested_loops(program) else program
 
 
 def expand(program: Program) -> Program:
+    """Computes what inner iterations need and an outer loop does not change before it, as a table."""
     return rebuild(program, Expand) if nested_loops(program) else program
 
 
@@ -163,6 +167,7 @@ def unroll(program: Program) -> Program:
 
 
 def fuse(program: Program) -> Program:
+    """Computes the elements of an array where they are used: no array between a producer and its consumers."""
     return rebuild(program, lambda b: Fuse(b, program.body)) if loops(program) else program
 
 
@@ -217,23 +222,36 @@ def share(program: Program) -> Program:
 
 
 def one_hot(program: Program) -> Program:
+    """A loop that does something at one index only is that one iteration."""
     return rebuild(program, OneHot) if loops(program) else program
 
 
 def alias(program: Program) -> Program:
+    """An array that a loop only copies is the array that it copies."""
     return rebuild(program, Alias) if any(copied(loop) for loop in loops(program)) else program
 
 
 def accumulate(program: Program) -> Program:
+    """What is added to two accumulators of adjoints is added to one."""
     pass_ = Accumulate(Builder(), program.body)
     return rebuild(program, lambda b: Accumulate(b, program.body)) if pass_.twice() else program
 
 
 def jam(program: Program) -> Program:
+    """Takes the short sums of four iterations side by side, each in its own order."""
     return rebuild(program, Jam) if nested_loops(program) else program
 
 
+def meet(program: Program) -> Program:
+    """Joins loops that run equally often where they then compute less: a value and its gradient sum the same rows."""
+    if not nested_loops(program):
+        return program
+    joined = share(fuse_siblings(program))
+    return joined if cost(joined).work < cost(program).work else program
+
+
 def collect(program: Program) -> Program:
+    """Makes the entries of a Hessian few products of factors, in the loop over its directions."""
     return rebuild(program, Collect) if any(loop.index.soft for loop in loops(program)) else program
 
 
@@ -266,7 +284,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     fuse,
     dead_code,
-    jam,  # before siblings join: a loop of four at once has a trip count of its own
+    meet,
+    jam,  # before all siblings join: a loop of four at once has a trip count of its own
     fuse_siblings,
     share,  # what siblings had in common
     divide,
@@ -279,15 +298,27 @@ PIPELINE: list[Pass] = [
 WHOLE = (tail_calls, inline, unused, fuse_calls)
 
 
-def optimise(program: Program, passes: Sequence[Pass] = PIPELINE) -> Program:
+def named(p: Pass) -> str:
+    """What users call a pass."""
+    return p.__name__.replace("_", "-")
+
+
+def optimise(
+    program: Program, passes: Sequence[Pass] = PIPELINE, watch: Callable[[Pass, Program], None] | None = None
+) -> Program:
+    """The program after ``passes``, those aside that are switched off (``journal.OFF``); ``watch`` is told of each pass
+    that has changed the program, with what it has made."""
     idle: set[Pass] = set()  # what has left this very program as it is: a pass is a pure function
     calls = bool(functions_of(program.body))  # no pass makes a first one
+    off = OFF.get()
     for p in passes:
-        if p in idle or p in WHOLE and not calls:
+        if p in idle or p in WHOLE and not calls or off and named(p) in off:
             continue
         made = each_function(program, p) if calls and p not in WHOLE else p(program)
         before, program = program, check_after(p.__name__, made)
         idle = {*idle, p} if program is before else set()
+        if watch is not None and program is not before:
+            watch(p, program)
     return program
 
 

@@ -11,6 +11,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 from .core import Arm, Atom, Bind, Block, Call, Case, Const, Global, If, Lambda, Rec, Var, While
@@ -59,12 +60,13 @@ def deep(function: Callable[..., Any], *args: Any) -> Any:
 
 def on_large_stack(function: Callable[..., Any], *args: Any) -> Any:
     outcome: list[Any] = []
+    context = copy_context()
 
     def run() -> None:
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(1_000_000)
         try:
-            outcome.append((True, function(*args)))
+            outcome.append((True, context.run(function, *args)))
         except BaseException as error:  # handed to the caller's thread
             outcome.append((False, error))
         finally:

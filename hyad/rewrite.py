@@ -63,7 +63,7 @@ def rewrite(
 ) -> Atom | None:
     """The first rule's result for ``(name args ...)``, or None; the template's numbers take the type ``like``, its
     outermost operation the name ``hint``."""
-    matchers = compiled().get(name)
+    matchers = builder.rules.get(name)
     if matchers is None or len(args) != matchers[0]:
         return None
     return matchers[1](builder, definitions, like, hint, given, *args)
@@ -74,8 +74,11 @@ def rewrite(
 
 
 @cache
-def compiled() -> dict[str, tuple[int, Any]]:
-    """For each head its arity and matcher ``(builder, definitions, like, hint, given, operand ...) -> Atom | None``."""
+def compiled(off: frozenset[str] = frozenset(), noted: bool = False) -> dict[str, tuple[int, Any]]:
+    """For each head its arity and matcher ``(builder, definitions, like, hint, given, operand ...) -> Atom | None``;
+    without the rules that are ``off``. ``noted``: a rule that fires is said to the builder."""
+    if "rules" in off:
+        return {}
     scope: dict[str, Any] = {"Const": Const, "Var": Var, **{f"is_{k}": g for k, g in _GUARDS.items()}}
     made = {}
     for k, (head, rows) in enumerate(rules().items()):
@@ -86,11 +89,13 @@ def compiled() -> dict[str, tuple[int, Any]]:
             lines += [f"    {a}_const = type({a}) is Const", f"    {a}_op = None if {a}_const else defs.get({a})"]
             lines += [f"    {a}_head = None if {a}_op is None else {a}_op.name"]
         for rule in rows:
+            if rule.name in off:
+                continue
             tests = _Tests(scope)
             for p, operand in zip(rule.pattern.value[1:], operands):
                 tests.match(p, operand)
             template = tests.template(rule.template, ", hint=hint, given=given")
-            lines += tests.lines(f"return {template}")
+            lines += tests.lines(f"b.fired({rule.name!r}) or {template}" if noted else template)
         lines.append("    return None")
         exec("\n".join(lines), scope)
         made[head] = (arity, scope[f"rewrite_{k}"])
@@ -166,9 +171,9 @@ class _Tests:
         parts = ", ".join(map(self.template, args))
         return f"b.select({parts})" if head.value == "select" else f"b.prim({head.value!r}, {parts}{name})"
 
-    def lines(self, last: str) -> list[str]:
+    def lines(self, template: str) -> list[str]:
         out, depth, tests = [], 1, []
-        for kind, text in [*self.steps, *self.guards, ("let", last)]:
+        for kind, text in [*self.steps, *self.guards, ("let", f"return {template}")]:
             if kind == "if":
                 tests.append(text)
                 continue

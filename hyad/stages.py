@@ -77,7 +77,7 @@ class Stages(Mapping[str, Stage]):
 
     def __iter__(self) -> Iterator[str]:
         if self._names is None:
-            self._names = [name for name in MAKERS if self._has(name)]
+            self._names = [name for name in MAKERS if self.has(name)]
         return iter(self._names)
 
     def __len__(self) -> int:
@@ -86,7 +86,8 @@ class Stages(Mapping[str, Stage]):
     def __repr__(self) -> str:
         return f"<stages of {self.model.name}: {' '.join(self)}>"
 
-    def _has(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
+        """Whether the model gets as far as a stage."""
         if name in HOMES:
             return find_spec(HOMES[name]) is not None
         if name in ("forward", "reverse"):

@@ -19,13 +19,13 @@ LAYERS: list[set[str]] = [
     for names in (
         "errors",
         "core data forms names signature",
-        "layout primitives values",
+        "journal layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "active activity adjoints collect continuations derive dynamic eager families flow forward functions latex"
-        " library loops operators optimise partials records reverse scalars simplify sink specialise",
+        "active activity adjoints collect continuations counts derive dynamic eager families flow forward functions"
+        " latex library loops operators optimise partials records reverse scalars simplify sink specialise",
         "codegen",
-        "checking emit gpu memo model runtime stages",
+        "checking emit gpu memo model report runtime stages",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",

@@ -1,0 +1,41 @@
+"""What the optimiser may do, and a record of what it does.
+
+Names of optimisations are those of the passes (``optimise.PIPELINE``), of the rules (``rules.hy``), and ``rules`` (all
+of them), ``sharing`` (common subexpressions) and ``hoisting`` (out of loops), which the builder does. Both are context
+variables, so that a program is made under one setting from start to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from .errors import Span
+
+#: The optimisations that are switched off.
+OFF: ContextVar[frozenset[str]] = ContextVar("OFF", default=frozenset())
+
+#: What has fired, in order: its name and the place of the form. None: nobody asks.
+FIRED: ContextVar[list[tuple[str, Span | None]] | None] = ContextVar("FIRED", default=None)
+
+
+@contextmanager
+def without(names: Iterable[str]) -> Iterator[None]:
+    """Inside, these optimisations are switched off."""
+    token = OFF.set(OFF.get() | frozenset(names))
+    try:
+        yield
+    finally:
+        OFF.reset(token)
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, Span | None]]]:
+    """Inside, what fires is added to the list that is given."""
+    fired: list[tuple[str, Span | None]] = []
+    token = FIRED.set(fired)
+    try:
+        yield fired
+    finally:
+        FIRED.reset(token)

@@ -1,0 +1,361 @@
+"""What hyad did to a model, and what the result costs: ``hyad.explain`` and ``hyad.cost``.
+
+Both give an object that prints as a table and holds the numbers. Counts are of ``counts.py``: of the program, at the
+sizes of the arguments given (an array's dimension that nothing says is 100), and not timings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, functions_of, leaves
+from .counts import ASSUMED, Cost
+from .counts import cost as count
+from .derive import direction, extent
+from .errors import HyadError, Span, border
+from .journal import recorded
+from .journal import without as switched_off
+from .model import Model, as_model, take_apart
+from .optimise import PIPELINE, named, optimise
+from .reader import deep
+from .rewrite import rules
+from .specialise import parameters
+from .stages import Stages
+from .values import Derived
+
+#: The optimisations that are the builder's own, made as a program is built.
+BUILT = {
+    "rules": "the rules of rules.hy, all of them",
+    "sharing": "what is computed twice is computed once",
+    "hoisting": "what an iteration does not change is computed before the loop",
+}
+
+
+def optimisations() -> dict[str, str]:
+    """Every optimisation that can be switched off, with a line on what it does: passes, the builder's, rules."""
+    found = dict(BUILT)
+    for p in PIPELINE:
+        found[named(p)] = " ".join((p.__doc__ or "").split("\n\n")[0].split())
+    for rows in rules().values():
+        found.update((rule.name, f"{rule.pattern} => {rule.template}") for rule in rows)
+    return found
+
+
+def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of optimisations as they were given, one or several; raises ``HyadError`` for one that is none."""
+    asked = (names,) if isinstance(names, str) else tuple(names)
+    known = optimisations()
+    for name in asked:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(name), known, 3)
+            passes = [n for n in known if n in BUILT or n in set(map(named, PIPELINE))]
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(passes)}, and the rules"
+            raise HyadError(f"there is no optimisation {name!r}", None, hint)
+    return asked
+
+
+# ---------------------------------------------------------------------------------------------- explain
+
+
+@dataclass
+class Step:
+    """One step of the optimiser that changed the program: its name, what it is for, the counts before and after, the
+    rules that fired in it (name, place), and the loops and arrays that it did away with (the text that they came from,
+    how many)."""
+
+    name: str
+    about: str
+    before: Cost
+    after: Cost
+    fired: list[tuple[str, Span | None]] = field(default_factory=list)
+    gone: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Explanation:
+    """What the optimiser did to one program: ``steps`` in order. It prints as a table, with the places below."""
+
+    name: str
+    sizes: str
+    steps: list[Step]
+    without: tuple[str, ...] = ()
+
+    def fired(self) -> dict[str, list[Span | None]]:
+        """Every rule that fired, with the places of the forms."""
+        found: dict[str, list[Span | None]] = {}
+        for step in self.steps:
+            for name, span in step.fired:
+                found.setdefault(name, []).append(span)
+        return found
+
+    def __str__(self) -> str:
+        first, last = self.steps[0].before, self.steps[-1].after
+        head = [f"{self.name}{self.sizes}: {_ratio(first.work, last.work)}"]
+        if self.without:
+            head.append(f"switched off: {', '.join(self.without)}")
+        rows = [("", *COLUMNS)]
+        rows.append(("as differentiated", *(_number(getattr(first, c)) for c in COLUMNS)))
+        for step in self.steps:
+            rows.append((step.name, *(_change(step, c) for c in COLUMNS)))
+        rows.append(("as compiled", *(_number(getattr(last, c)) for c in COLUMNS)))
+        return "\n".join([*head, "", *_table(rows), *self._what()])
+
+    __repr__ = __str__
+
+    def _what(self) -> list[str]:
+        """Below the table: what each step did, and where."""
+        lines: list[str] = []
+        for step in self.steps:
+            lines += ["", f"{step.name}: {step.about}" if step.about else step.name]
+            lines += [f"  gone{_times(n)}: {text}" for text, n in step.gone.items()]
+            for name, n in Counter(name for name, _ in step.fired).most_common():
+                places = Counter(_place(s) for fired, s in step.fired if fired == name and s is not None)
+                shown = [f"{place}{_times(k)}" for place, k in places.most_common(3)]
+                more = [f"and {len(places) - 3} more places"] if len(places) > 3 else []
+                lines.append(f"  {name}{_times(n)}: {'; '.join(shown + more)}".rstrip(": "))
+        return lines
+
+
+COLUMNS = ("bindings", "loops", "arrays", "operations", "transcendental", "loads", "stores")
+
+
+@border
+def explain(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Explanation:
+    """What the optimiser did to a model or a derived one: which passes and rules fired, where, and what each saved.
+
+    The signature is that of ``args``, else of the last call, else of the annotations. Counts are of the program at the
+    sizes of ``args``; a dimension that nothing gives is 100. ``without`` names optimisations to leave out, for
+    measuring and for doubt (``hyad.optimisations()`` lists them; ``hyad.compile`` takes the same). Raises the errors of
+    ``hyad.errors``.
+
+    >>> print(hyad.explain(hyad.grad("(fn [x] (* x (sin x)))")))    # doctest: +SKIP
+    """
+    model, off = as_model(f, "explain"), chosen(without)
+    specs = model.specs(args)
+    raw = model.program(specs, plain=True)
+    costs = [_counted(raw, args)]
+    loops = [_forms(raw)]
+    steps: list[Step] = []
+    with switched_off(off), recorded() as fired:
+
+        def watch(name: str, about: str, program: Program) -> None:
+            costs.append(_counted(program, args))
+            loops.append(_forms(program))
+            steps.append(Step(name, about, *costs[-2:], list(fired), dict(loops[-2] - loops[-1])))
+            fired.clear()
+
+        program = model.program(specs)
+        watch("building", "rules, sharing and hoisting, as each operation is made", program)
+        deep(lambda: optimise(program, watch=lambda p, made: watch(named(p), _purpose(p), made)))
+    kept = [s for s in steps if s is steps[0] or s.fired or s.gone or _differs(s)]
+    return Explanation(model.name, _sizes(raw, args), kept, off)
+
+
+def _differs(step: Step) -> bool:
+    return any(getattr(step.before, c) != getattr(step.after, c) for c in COLUMNS)
+
+
+def _purpose(p: Any) -> str:
+    return " ".join((p.__doc__ or "").split("\n\n")[0].split())
+
+
+def _forms(program: Program) -> Counter[str]:
+    """The places of a program's loops."""
+    bodies = [program.body, *(f.body for f in functions_of(program.body) if f.body is not None)]
+    found = [b.span for body in bodies for b in all_binds(body) if type(b.op) is Loop]
+    return Counter(f"loop of {_place(s)}" for s in found if s is not None)
+
+
+def _place(span: Span) -> str:
+    text = " ".join(span.text.split())
+    line, column = span.source.position(span.start)
+    return f"{text if len(text) <= 48 else text[:45] + '...'} at {line}:{column}"
+
+
+# ------------------------------------------------------------------------------------------------- cost
+
+
+@dataclass
+class Card:
+    """What a model and its derivatives cost. ``columns`` maps a program's name to its counts; ``memory`` has, for each,
+    bytes of local arrays (``stack``), of the workspace, whether it takes an ``arena``, and of C ``source``; ``why``
+    says which mode the derivative takes."""
+
+    name: str
+    sizes: str
+    columns: dict[str, Cost]
+    memory: dict[str, dict[str, Any]]
+    why: list[str]
+
+    def __str__(self) -> str:
+        rows = [("", *self.columns)]
+        for row in ("operations", "transcendental", "work", "loads", "stores", "bindings", "loops", "arrays", "cells"):
+            values = [getattr(c, row) for c in self.columns.values()]
+            if any(values) or row == "operations":
+                rows.append((_LABELS.get(row, row), *map(_number, values)))
+        for row in ("stack", "workspace", "arena", "source"):
+            values = [m[row] for m in self.memory.values()]
+            if any(values):
+                label = {"source": "bytes of C", "arena": "arena"}.get(row, f"bytes of {row}")
+                rows.append((label, *("yes" if v is True else "no" if v is False else _number(v) for v in values)))
+        first = next(iter(self.columns.values()))
+        if len(self.columns) > 1 and first.work:
+            rows.append(("work / value's", *(f"{c.work / first.work:.2f}" for c in self.columns.values())))
+        unknown = sorted(set().union(*(c.unknown for c in self.columns.values())))
+        notes = [f"counted once each: {', '.join(unknown)}"] if unknown else []
+        below = [*self.why, *notes]
+        return "\n".join([f"{self.name}{self.sizes}", "", *_table(rows), *([""] if below else []), *below])
+
+    __repr__ = __str__
+
+
+_LABELS = {"transcendental": "  transcendental", "work": "work, in additions"}
+
+
+@border
+def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Card:
+    """A cost card: what a model and its derivatives (or a derived model and its base) cost, counted from the programs
+    that are compiled: operations, transcendental calls, loads and stores, loops, memory, bytes of C; and which mode
+    the derivative takes, and why.
+
+    ``args`` and ``without`` as for ``explain``. Raises the errors of ``hyad.errors``.
+    """
+    model, off = as_model(f, "cost"), chosen(without)
+    specs = model.specs(args)
+    base, given = model, None if args is None else list(args)
+    if isinstance(model.value, Derived):
+        base = Model(model.value.function, model.name)
+        known = parameters(base.value)
+        if known is not None:
+            specs, given = specs[: len(known)], None if given is None else given[: len(known)]
+    with switched_off(off):
+        made = Stages(base, specs)
+        typed = made.program("optimised")
+        costs = {"value": _counted(typed, given)}
+        memory = {"value": _memory(typed)}
+        names = [name for name in ("forward", "reverse") if made.has(name)]
+        for name in names:
+            program = made.program(name)
+            costs[name] = _counted(program, None if given is None else given * (2 if name == "forward" else 1))
+            memory[name] = _memory(program)
+        if base is not model and model.value.operator not in ("jvp", "vjp", "grad", "value-and-grad"):
+            program = model.optimised(model.specs(args))
+            costs[model.value.operator] = _counted(program, args)
+            memory[model.value.operator] = _memory(program)
+        why = _directions(made, model, typed) if names else []
+    return Card(model.name, _sizes(typed, given), costs, memory, why)
+
+
+def _directions(made: Stages, model: Model, typed: Program) -> list[str]:
+    """How many directions the derivative of a model has, and which way it goes."""
+    operator = model.value.operator if isinstance(model.value, Derived) else None
+    wrt = made.wrt()
+    active = range(len(typed.ins)) if wrt is None else wrt
+    params = _leaves_of(typed)
+    inputs = extent([p for k in active for p in params[k] if _real(p)])
+    outputs = extent(typed.body.results)
+    said = [f"{'any number of' if n is None else n} {what}{'s' * (n != 1)}" for n, what in
+            ((inputs, "input"), (outputs, "result"))]  # fmt: skip
+    if operator in ("grad", "value-and-grad", "vjp"):
+        return [f"reverse, at once: {said[0]}, {said[1]}"]
+    if operator == "jacobian":
+        mode, reason = direction(inputs, outputs)
+        return [f"{mode}: {said[0]}, {said[1]}; {reason}"]
+    if operator in ("hessian", "hvp"):
+        return [f"forward over reverse: {said[0]}"]
+    return [f"{said[0]}, {said[1]}: a gradient or an adjoint is one reverse pass, a tangent one forward pass"]
+
+
+def _real(p: Var) -> bool:
+    return (p.type.elem if isinstance(p.type, Arr) else p.type) == REAL
+
+
+def _leaves_of(program: Program) -> list[list[Var]]:
+    """The parameters of a program by the argument that they are a part of."""
+    params = iter(program.params)
+    return [[next(params) for _ in range(leaves(tree))] for tree in program.ins]
+
+
+# -------------------------------------------------------------------------------------------- the counts
+
+
+def _known(program: Program, args: Sequence[Any] | None) -> dict[Var, float]:
+    """The sizes and integers that arguments give to a program's parameters."""
+    values: dict[Var, float] = {}
+    flat: list[Any] = []
+    for tree, a in zip(program.ins, args or ()):
+        take_apart(tree, a, flat)
+    for p, value in zip(program.params, flat):
+        if isinstance(p.type, Arr):
+            for d, n in zip(p.type.dims, np.shape(value)):
+                if type(d) is Var:
+                    values[d] = float(n)
+        elif p.type == INT:
+            values[p] = float(value)
+    return values
+
+
+def _counted(program: Program, args: Sequence[Any] | None) -> Cost:
+    return count(program, _known(program, args))
+
+
+def _sizes(program: Program, args: Sequence[Any] | None) -> str:
+    """`` at n = 20``: the sizes that were given, or supposed."""
+    known = _known(program, args)
+    parts = [f"{d.name} = {int(known.get(d, ASSUMED))}" for d in program.dims]
+    parts += [f"{p.name} = {int(known[p])}" for p in program.params if p.type == INT and p in known]
+    return f" at {', '.join(parts)}" if parts else ""
+
+
+def _memory(program: Program) -> dict[str, Any]:
+    """Bytes of a program's compiled form: local arrays, workspace, source; whether it takes an arena."""
+    from hyad.codegen.c import print_c
+    from hyad.codegen.lower import plan
+
+    printed = print_c(program)
+    where = plan(program) if not printed.arena else None
+    stack = 0
+    for buffers in where.declare.values() if where else ():
+        for b in buffers:
+            if b.home is None and b.slot is None and not b.arena and not b.grown:
+                stack += 8 * int(np.prod([d.value for d in b.dims]))
+    work = printed.workspace
+    bytes_of = 8 * int(work) if work and printed.work_static else f"8*({work})" if work else 0
+    return {"stack": stack, "workspace": bytes_of, "arena": printed.arena, "source": len(printed.source)}
+
+
+# --------------------------------------------------------------------------------------------- their text
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}".replace(",", " ") if value else "0"
+
+
+def _change(step: Step, column: str) -> str:
+    change = getattr(step.after, column) - getattr(step.before, column)
+    return f"{change:+,.0f}".replace(",", " ") if round(change) else ""
+
+
+def _ratio(first: float, last: float) -> str:
+    return f"{_number(first)} to {_number(last)} additions' worth of work" + (
+        f", {first / last:.2f} times less" if last and first > last else ""
+    )
+
+
+def _times(n: int) -> str:
+    return f" x{n}" if n > 1 else ""
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]).rstrip()
+            for row in rows]  # fmt: skip

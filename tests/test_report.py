@@ -1,0 +1,198 @@
+"""``hyad.explain``, ``hyad.cost``, and optimisations switched off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+import oracle
+from hyad.cli import main
+from hyad.core import Loop
+from hyad.counts import ASSUMED, cost
+from hyad.errors import HyadError
+from hyad.optimise import PIPELINE, named
+
+ROWS = """(fn [A x]
+  (fold + 0.0 (build (len A) (fn [i]
+    (exp (- (fold + 0.0 (build (len x) (fn [j] (* (get A i j) (get x j)))))))))))"""
+A, X = np.linspace(-1, 1, 12).reshape(3, 4), np.array([0.3, -0.2, 0.7, 0.1])
+
+
+def work(f, args):
+    return hyad.cost(f, args=args).columns
+
+
+# ------------------------------------------------------------------------------------------------ counts
+
+
+@pytest.mark.parametrize(
+    "text, args, operations, loads, stores",
+    [
+        ("(fn [x y] (+ (* x y) (sin x)))", (1.0, 2.0), 3, 0, 0),
+        ("(fn [v] (fold + 0.0 v))", (np.ones(7),), 7, 7, 0),
+        ("(fn [v] (map (fn [e] (* e 3)) v))", (np.ones(5),), 5, 5, 5),
+        (
+            "(fn [u v] (build [(len u) (len v)] (fn [i j] (* (get u i) (get v j)))))",
+            (np.ones(4), np.ones(5)),
+            20,
+            24,
+            20,
+        ),
+        ("(fn [x] (if (> x 0.0) (exp (sin x)) (* x x)))", (1.0,), 3, 0, 0),
+        ("(fn [#^ Int n x] (ifold (fn [s i] (* s x)) 1.0 n))", (9, 2.0), 9, 0, 0),
+    ],
+)
+def test_counts(text, args, operations, loads, stores):
+    """As counted by hand: a comparison and a conversion are operations, a subscript is none."""
+    model = hyad.model(text)
+    found = work(model, args)["value"]
+    assert (found.operations, found.loads, found.stores) == (operations, loads, stores)
+
+
+def test_the_mean_of_a_triangle():
+    """Rows of 0, 1, .., n - 1 products: n (n - 1) / 2 of them, and as many additions."""
+    f = hyad.model("(fn [v] (ifold (fn [s i] (+ s (ifold (fn [t j] (+ t (* t (get v j)))) 1.0 i))) 0.0 (len v)))")
+    found = cost(f.program(f.specs((np.ones(10),)), plain=True), None)
+    assert found.operations == ASSUMED * (ASSUMED - 1) / 2 * 2 + ASSUMED
+
+
+def test_what_cannot_be_counted_is_said():
+    f = hyad.model("(fn [a] (let [x (ref a)] (while (> (deref x) 1.0) (set! x (/ (deref x) 2))) (deref x)))")
+    assert "iterations of a while" in str(hyad.cost(f))
+    g = hyad.model("(fn [x #^ Int m] (letrec [p (fn [n] (if (= n 0) 1.0 (* x (+ (p (- n 1)) x))))] (p m)))")
+    assert "calls of p" in str(hyad.cost(g))
+
+
+# ------------------------------------------------------------------------------------------------- cards
+
+
+def test_a_card():
+    card = hyad.cost(hyad.model(ROWS), args=(A, X))
+    assert list(card.columns) == ["value", "forward", "reverse"]
+    assert card.columns["value"].transcendental == 3
+    assert card.columns["value"].operations == 3 * (4 * 2 + 3)
+    assert "n = 3" in str(card) and "reverse" in str(card)
+    assert card.memory["reverse"]["source"] == len(hyad.show(hyad.value_and_grad(ROWS), "c", args=(A, X)))
+
+
+def test_a_value_and_its_gradient_share_the_rows():
+    """The exponential of a row is needed by both; four rows of the value at once would hide that."""
+    assert work(hyad.model(ROWS), (np.ones((30, 40)), np.ones(40)))["reverse"].transcendental == 30
+
+
+@pytest.mark.parametrize(
+    "text, mode",
+    [
+        ("(fn [#^ (Vec 3) v] (build 12 (fn [i] (* (real i) (get v 0) (get v 2)))))", "forward: 3 inputs, 12 results"),
+        ("(fn [#^ (Vec 12) v] [(get v 0) (get v 11)])", "reverse: 12 inputs, 2 results"),
+        ("(fn [#^ (Vec n) v] (map sin v))", "reverse: any number of inputs, any number of results"),
+    ],
+)
+def test_why_a_mode_was_taken(text, mode):
+    assert mode in str(hyad.cost(hyad.jacobian(hyad.model(text))))
+
+
+# ------------------------------------------------------------------------------------------- explanations
+
+
+def test_steps_follow_one_another():
+    model = hyad.grad(hyad.model(ROWS))
+    told = hyad.explain(model, args=(A, X))
+    sizes = [s.before.bindings for s in told.steps] + [told.steps[-1].after.bindings]
+    assert [s.after.bindings for s in told.steps] == sizes[1:]
+    assert sizes[0] == cost(model.program(model.specs((A, X)), plain=True)).bindings
+    assert sizes[-1] == cost(model.optimised(model.specs((A, X)))).bindings
+    assert told.steps[0].name == "building" and "fuse" in [s.name for s in told.steps]
+    assert "as differentiated" in str(told) and "as compiled" in str(told)
+
+
+def test_rules_are_told_with_their_places():
+    told = hyad.explain(hyad.model("(fn [x]\n  (* 1 (sin x)))"))
+    (span,) = told.fired()["mul-one-left"]
+    assert span.text == "(* 1 (sin x))" and "(* 1 (sin x)) at 2:3" in str(told)
+
+
+def test_shared_and_hoisted_work_is_told():
+    told = hyad.explain(hyad.model("(fn [v x] (map (fn [e] (+ e (sin x) (sin x))) v))"), args=(X, 1.0))
+    assert {"sharing", "hoisting"} <= told.fired().keys()
+
+
+# --------------------------------------------------------------------------------------------- switched off
+
+MODELS = [
+    (hyad.value_and_grad, ROWS, (A, X)),
+    (hyad.hessian, "(fn [#^ (Vec n) x] (fold + 0.0 (map (fn [e] (* e e (exp e))) x)))", (X,)),
+    (hyad.jacobian, "(fn [#^ (Vec 3) v] (build 4 (fn [i] (* (real i) (get v 0) (sin (get v 2))))))", (X[:3],)),
+    (hyad.grad, "(fn [a] (letrec [p (fn [n x] (if (= n 0) x (p (- n 1) (* a (sin x)))))] (p 6 a)))", (0.7,)),
+]
+
+
+@pytest.mark.parametrize("name", ["rules", "sharing", "hoisting", *dict.fromkeys(map(named, PIPELINE))])
+def test_each_optimisation_can_be_switched_off(name):
+    for derive, text, args in MODELS:
+        f = derive(hyad.model(text))
+        got = hyad.compile(f, target="python", args=args, without=name)(*args)
+        found = oracle.mismatch(got, f(*args), 1e-12)
+        assert found is None, f"{text}: {found}"
+
+
+def test_without_all_the_value_is_the_same():
+    everything = list(hyad.optimisations())
+    for derive, text, args in MODELS:
+        f = derive(hyad.model(text))
+        compiled = hyad.compile(f, args=args, without=everything)
+        assert oracle.mismatch(compiled(*args), f(*args), 1e-12) is None
+
+
+@pytest.mark.parametrize(
+    "name, column", [("fuse", "arrays"), ("sharing", "operations"), ("mul-one-left", "operations")]
+)
+def test_what_is_switched_off_does_not_happen(name, column):
+    f = hyad.model("(fn [v] (let [s (fold + 0.0 (map sin (map (fn [e] (* 1.0 e)) v)))] (+ (* s s) (* s s))))")
+    most = hyad.cost(f, args=(X,)).columns["value"]
+    less = hyad.cost(f, args=(X,), without=name).columns["value"]
+    assert getattr(less, column) > getattr(most, column)
+    assert name not in hyad.explain(f, args=(X,), without=name).fired()
+
+
+def test_switched_off_inside_one_call_only():
+    f = hyad.model("(fn [v] (fold + 0.0 (map sin v)))")
+    loops = [
+        sum(type(b.op) is Loop for b in hyad.compile(f, args=(X,), without=w).program.body.binds)
+        for w in ("fuse", (), ("fuse", "jam"))
+    ]
+    assert loops == [2, 1, 2]
+
+
+@pytest.mark.parametrize("call", [hyad.explain, hyad.cost, hyad.compile])
+def test_an_unknown_optimisation(call):
+    with pytest.raises(HyadError, match="(?s)no optimisation 'fuze'.*did you mean fuse"):
+        call(hyad.model("(fn [x] x)"), without="fuze")
+
+
+def test_every_optimisation_says_what_it_does():
+    assert all(hyad.optimisations().values())
+
+
+# ------------------------------------------------------------------------------------------ command line
+
+
+@pytest.fixture
+def ring(tmp_path):
+    path = tmp_path / "ring.hy"
+    path.write_text(
+        "(require hyad.macros [defmodel])\n(defmodel total [v] (fold + 0.0 (map (fn [e] (* e (exp e))) v)))\n"
+    )
+    return str(path)
+
+
+def test_commands(ring, capsys):
+    assert main(["explain", ring, "total", "--grad", "[1 2 3]"]) == 0
+    assert "total-grad at n = 3" in capsys.readouterr().out
+    assert main(["explain", ring, "total", "--grad", "--without", "fuse,share", "[1 2 3]"]) == 0
+    assert "switched off: fuse, share" in capsys.readouterr().out
+    assert main(["cost", ring, "total", "[1 2 3]"]) == 0
+    assert "transcendental" in capsys.readouterr().out
+    assert main(["cost", ring, "total", "--without", "nothing", "[1 2 3]"]) == 1
+    assert "no optimisation 'nothing'" in capsys.readouterr().err
