@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .builder import (
@@ -171,22 +171,23 @@ def fuse_siblings(program: Program) -> Program:
     return with_body(program, siblings(program.body))
 
 
-def siblings(block: Block) -> Block:
+def siblings(block: Block, wanted: Callable[[Bind, Bind, Bind], bool] | None = None) -> Block:
+    """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be."""
     if all(type(bind.op) in (Prim, Check) for bind in block.binds):
         return block
     binds: list[Bind] = []
     for bind in block.binds:
         op = bind.op
         if type(op) is If:
-            op = If(op.cond, siblings(op.then), siblings(op.orelse))
+            op = If(op.cond, siblings(op.then, wanted), siblings(op.orelse, wanted))
         elif type(op) is Loop:
-            op = Loop(op.count, op.index, op.inits, op.accs, siblings(op.body))
+            op = Loop(op.count, op.index, op.inits, op.accs, siblings(op.body, wanted))
         binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span))
     k, known = 0, {}
     while k < len(binds):
         op = binds[k].op
         mergeable = type(op) in (Loop, If) and not any(map(has_checks, blocks_of(op)))
-        while mergeable and merge_into(binds, k, known):
+        while mergeable and merge_into(binds, k, known, wanted):
             pass
         k += 1
     return Block(tuple(binds), block.results)
@@ -228,7 +229,12 @@ def reads(bind: Bind) -> set[Var]:
     return found
 
 
-def merge_into(binds: list[Bind], k: int, known: dict[Bind, set[Var]]) -> bool:
+def merge_into(
+    binds: list[Bind],
+    k: int,
+    known: dict[Bind, set[Var]],
+    wanted: Callable[[Bind, Bind, Bind], bool] | None = None,
+) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
     behind, what the second needs comes before. ``known``: what bindings read, as far as that was asked."""
     first = binds[k]
@@ -248,7 +254,7 @@ def merge_into(binds: list[Bind], k: int, known: dict[Bind, set[Var]]) -> bool:
             late.append(bind)
             continue
         made = join(first, bind)
-        if made is not None:
+        if made is not None and (wanted is None or wanted(first, bind, made)):
             binds[k : j + 1] = [*early, made, *late]
             return not early
         early.append(bind)

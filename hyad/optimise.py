@@ -30,12 +30,26 @@ from .core import (
     size,
     substitute,
     type_atoms,
+    with_body,
 )
-from .counts import cost
 from .dead import dead_code, tidy
 from .functions import fuse_calls, inline, tail_calls, unused
 from .journal import OFF
-from .loops import Accumulate, Alias, Expand, Fission, Fuse, Jam, OneHot, assign, copied, divide, fuse_siblings, scatter
+from .loops import (
+    Accumulate,
+    Alias,
+    Expand,
+    Fission,
+    Fuse,
+    Jam,
+    OneHot,
+    assign,
+    copied,
+    divide,
+    fuse_siblings,
+    scatter,
+    siblings,
+)
 from .sink import sink
 
 Pass = Callable[[Program], Program]
@@ -243,11 +257,22 @@ def jam(program: Program) -> Program:
 
 
 def meet(program: Program) -> Program:
-    """Joins loops that run equally often where they then compute less: a value and its gradient sum the same rows."""
+    """Joins loops that run equally often where both contain the same inner loop: a value and its gradient sum the same
+    rows."""
     if not nested_loops(program):
         return program
-    joined = share(fuse_siblings(program))
-    return joined if cost(joined).work < cost(program).work else program
+    made = siblings(program.body, have_common_loop)
+    return share(with_body(program, made)) if size(made) < size(program.body) else program
+
+
+def have_common_loop(one: Bind, two: Bind, both: Bind) -> bool:
+    """Whether two loops contain the same one, which is needed once where they are ``both`` in one."""
+    apart = [sum(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two) if type(bind.op) is Loop]
+    if len(apart) < 2 or not all(apart):
+        return False
+    b = Builder()
+    Share(b).bind(both)
+    return sum(type(bind.op) is Loop for bind in all_binds(Block(b.block(), ()))) - 1 < sum(apart)
 
 
 def collect(program: Program) -> Program:
