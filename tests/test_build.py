@@ -1135,3 +1135,23 @@ def test_a_model_integrates_without_python() -> None:
     assert integrate.quad(slope, 0, 1)[0] == pytest.approx(bell(1.0) - bell(0.0), abs=1e-12)
     with pytest.raises(hyad.ModelTypeError):
         hyad.low_level_callable("(fn [#^ (Mat 2 2) m] (get m 0 0))")
+
+
+def has_gcc() -> bool:
+    found = shutil.which("cc")
+    return found is not None and "gcc" in subprocess.run([found, "-v"], capture_output=True, text=True).stderr
+
+
+VECTORS = build.has_libmvec() and has_gcc()
+
+
+@pytest.mark.skipif(not VECTORS, reason="needs gcc and glibc's vector functions")
+@pytest.mark.parametrize("name", ["exp", "log", "sin", "cos", "tanh", "log1p", "expm1", "cbrt", "erf"])
+def test_fast_flags_take_vector_functions(name: str) -> None:
+    """At most 4 units in the last place from the exact flags, and from a shared object that asks for vectors."""
+    model = hyad.model(f"(fn [v] (map {name} v))")
+    v = np.linspace(0.01, 3.0, 1003)
+    exact = hyad.compile(model, args=(v,))
+    fast = hyad.compile(model, args=(v,), flags="fast")
+    assert build.last is not None and b"_ZGV" in Path(build.last.path).read_bytes()
+    np.testing.assert_array_max_ulp(fast(v), exact(v), 5)
