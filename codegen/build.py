@@ -58,8 +58,8 @@ last: Build | None = None  # of the last call of load
 # the check away.
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-fwrapv")
 FAST = (*EXACT, "-fassociative-math", "-fno-signed-zeros", "-freciprocal-math")
-# glibc declares exp, log, sin, cos, tanh and the like for vectors (libmvec: at most 4 units in the last place off) where
-# this macro is defined, which does nothing else to its headers; gcc then vectorises loops that call them.
+# glibc declares exp, log, sin, cos, tanh and the like for vectors (libmvec: at most 4 units in the last place off)
+# where this macro is defined, which does nothing else to its headers; gcc then vectorises loops that call them.
 VECTOR = "-D__FAST_MATH__"
 NATIVE = "-march=native"
 # A function that is called but not declared would be taken to return an int, a wrong value: it is an error instead.
@@ -82,8 +82,8 @@ def load(
     tuple of one per leaf of the result, None for a scalar. Whatever does not fit is handed to ``fallback(reason, args,
     kwargs)``, the reason being a sentence ("out of memory" where the arrays do not fit), or the number of the check
     that failed, and its result is returned; the fallback must not call the same function with the same arguments again.
-    ``optimise="fast"`` lets the C compiler reorder sums, divide by multiplying and take vector functions. CompileError where there is
-    nothing to load.
+    ``optimise="fast"`` lets the C compiler reorder sums, divide by multiplying and take vector functions. CompileError
+    where there is nothing to load.
     """
     global last
     if optimise not in ("exact", "fast"):

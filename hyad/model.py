@@ -988,9 +988,9 @@ def compile(
     The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
     real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
     ``address`` beside it; called with arguments of another signature it compiles that too. ``dtype`` "f32" computes
-    in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the like
-    of several numbers at once (4 units in the last place off at most). ``without`` names optimisations to leave out
-    (``hyad.optimisations()``).
+    in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the
+    like of several numbers at once (4 units in the last place off at most). ``without`` names optimisations to leave
+    out (``hyad.optimisations()``).
     """
     if target not in TARGETS:
         raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
