@@ -261,7 +261,8 @@ def _flags(fn: CFunction, optimise: str, cc: tuple[str, ...]) -> tuple[str, ...]
     if not zig and (length > LONGEST or max(map(len, fn.source.split("\n}"))) > HUGE):
         level = "-O0"
     vector = (VECTOR,) if optimise == "fast" and has_libmvec() else ()
-    return (level, *(FAST if optimise == "fast" else EXACT), *vector, *SHARED)
+    openmp = ("-fopenmp",) if "#pragma omp" in fn.source else ()
+    return (level, *(FAST if optimise == "fast" else EXACT), *vector, *openmp, *SHARED)
 
 
 @cache

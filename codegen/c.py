@@ -53,20 +53,26 @@ FUNCTION_RESERVED = RESERVED | frozenset(
 
 
 def print_c(
-    program: Program, *, dtype: str = "f64", name: str | None = None, line_directives: bool = False
+    program: Program,
+    *,
+    dtype: str = "f64",
+    name: str | None = None,
+    line_directives: bool = False,
+    threads: int = 1,
 ) -> CFunction:
     """A typed program as C.
 
     ``dtype`` is "f64" or "f32"; ``name`` the C function's, else the model's; ``line_directives`` puts ``#line`` before
-    the statements, so that a debugger steps through the model. Raises CompileError where a primitive has no C form or
+    the statements, so that a debugger steps through the model; independent loops run on ``threads`` threads (OpenMP),
+    those of programs with data or recursion aside. Raises CompileError where a primitive has no C form or
     an array's size is not known before the call.
     """
-    return deep(lambda: _function(program, dtype=dtype, name=name, line_directives=line_directives))
+    return deep(lambda: _function(program, threads, dtype=dtype, name=name, line_directives=line_directives))
 
 
-def _function(program: Program, **options: Any) -> CFunction:
+def _function(program: Program, threads: int, **options: Any) -> CFunction:
     if not structured(program):
-        printer = CPrinter(program, **options)
+        printer = CPrinter(program, threads=threads, **options)
         if not printer.plan.unsized:
             return printer.function()
     from .functions import UnitPrinter
@@ -80,7 +86,16 @@ class CPrinter(DataPrinter):
     header_suffix = ".h"
     arena = False  # whether calls take memory that is not measured before
 
-    def __init__(self, program: Program, *, dtype: str = "f64", name: str | None = None, line_directives: bool = False):
+    def __init__(
+        self,
+        program: Program,
+        *,
+        dtype: str = "f64",
+        name: str | None = None,
+        line_directives: bool = False,
+        threads: int = 1,
+    ):
+        self.threads = threads
         super().__init__(program, dtype=dtype, reserved=self.reserved())
         self.line_directives = line_directives
         self.name = Names(FUNCTION_RESERVED).fresh(name or self.program.name or "model")
@@ -110,6 +125,8 @@ class CPrinter(DataPrinter):
             found.append("#include <math.h>")
         if called & {"memcpy", "memset", "memmove"}:
             found.append("#include <string.h>")
+        if "omp_get_thread_num" in called:
+            found += ["#ifdef _OPENMP", "#include <omp.h>", "#else", "#define omp_get_thread_num() 0", "#endif"]
         return found
 
     def kind(self, t: Any) -> str:
@@ -216,13 +233,13 @@ class CPrinter(DataPrinter):
         offset: dict = {}
         offsets = {}
         for key in sorted(self.plan.pools, key=lambda k: (k[0] != "Int", len(k[1]) != 1 or k[1][0][0] != ())):
-            elem, terms = key
+            elem, terms, *_ = key
             size = dict(terms)
             if elem == "Int" and self.dtype == "f32":
                 size = {k: 2 * c for k, c in size.items()}
             offsets[key] = (dict(offset), size)
             for k, c in size.items():
-                offset[k] = offset.get(k, 0) + c * self.plan.pools[key]
+                offset[k] = offset.get(k, 0) + c * self.plan.pools[key] * (self.threads if len(key) > 2 else 1)
         return offsets, self.polynomial(offset).text
 
     def top(self, frame: CFunction) -> None:

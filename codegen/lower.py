@@ -69,6 +69,7 @@ from hyad.core import (
 )
 from hyad.dead import dead_code
 from hyad.errors import Span
+from hyad.threads import independent
 
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
 TABLE_LENGTH = 8  # an array of more literals than this is a static table
@@ -461,12 +462,15 @@ class Plan:
     body, by the stacked result that each is. ``swaps``: the accumulators of a loop whose next value is made in a buffer
     of its own, the two changing places after each iteration. ``declare``: the buffers to declare before a binding.
     ``results``: the memory of each array result. ``pools``: for each size of workspace piece (the element type and the
-    size), how many there are. ``unsized``: the buffers that only an arena can hold, and their forms.
+    size; a third part, True, where each thread has its own), how many there are. ``parallel``: the loops that run on
+    several threads, and how many iterations are worth one. ``unsized``: the buffers that only an arena can hold, and
+    their forms.
     """
 
     program: Program
     live: Liveness
     sizes: Sizes
+    parallel: dict[Bind, int] = field(default_factory=dict)
     place: dict[Var, Place] = field(default_factory=dict)
     constants: dict[int, Buffer] = field(default_factory=dict)
     in_place: set[Bind] = field(default_factory=set)
@@ -514,15 +518,18 @@ def plan(
     own: Mapping[int, int] | None = None,
     lent: Iterable[int] = (),
     room: int = 0,
+    threads: int = 0,
 ) -> Plan:
     """Decide where every array of a typed program lies.
 
     ``pairs`` says it of the functions that it calls, ``own`` of the program itself, where that is the body of a
     function; ``lent`` are its array results that stay where they are made, in the arena; ``room`` is how many elements
-    of the stack its local arrays take at most.
+    of the stack its local arrays take at most. With ``threads``, independent loops run on so many: what an iteration
+    needs of the workspace is there for each.
     """
     pruned = dead_code(program)
-    planner = _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned)), pairs or {}, room or LOCAL_REALS)
+    parallel = independent(pruned) if threads > 1 else {}
+    planner = _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned), parallel), pairs or {}, room or LOCAL_REALS)
     return planner.run(own or {}, frozenset(lent))
 
 
@@ -981,7 +988,7 @@ class _Planner:
         order = itertools.count()
         room = self.room
 
-        def place(buffer: Buffer) -> None:
+        def place(buffer: Buffer, own: bool) -> None:
             nonlocal room
             if buffer.arena:
                 return
@@ -996,6 +1003,7 @@ class _Planner:
                 return
             elem = REAL if buffer.elem in (REAL, BOOL) else INT
             key = (elem.name, tuple(sorted(size.items(), key=lambda t: [plan.sizes.order[s] for s in t[0]])))
+            key = (*key, True) if own else key
             slots = free.setdefault(key, [])
             if slots:
                 number = slots.pop()
@@ -1008,15 +1016,15 @@ class _Planner:
             key, number = buffer.slot
             free[key].append(number)
 
-        def visit(block: Block) -> None:
+        def visit(block: Block, own: bool = False) -> None:
             here: list[tuple[int, int, Buffer]] = []  # a heap: the next to die first
             for bind in block.binds:
                 for buffer in plan.declare.get(bind, ()):
-                    place(buffer)
+                    place(buffer, own)
                     if buffer.slot is not None:
                         heappush(here, (buffer.last, next(order), buffer))
                 for inner in blocks_of(bind.op):
-                    visit(inner)
+                    visit(inner, own or bind in plan.parallel)
                 while here and here[0][0] <= self.ends[bind]:
                     release(heappop(here)[2])
             for _, _, buffer in here:

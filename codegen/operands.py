@@ -58,6 +58,8 @@ class Line:
 class OperandPrinter:
     """What the lines of a body are made of. ``BodyPrinter`` goes on with the statements."""
 
+    threads = 1
+
     def __init__(self, program: Program, *, dtype: str, reserved: Iterable[str]):
         self.plan = self.planned(program)
         self.program = self.plan.program
@@ -95,7 +97,7 @@ class OperandPrinter:
     # ------------------------------------------------------------------ what a target overrides
 
     def planned(self, program: Program) -> Plan:
-        return plan(program)
+        return plan(program, threads=self.threads)
 
     def ctype(self, elem: Scalar) -> str:
         if elem == REAL:

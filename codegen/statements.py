@@ -98,6 +98,11 @@ class BodyPrinter(OperandPrinter):
     def loop_head(self, index: str, count: str) -> str:
         return f"for (long long {index} = 0; {index} < {count}; {index}++) {{"
 
+    def parallel_head(self, count: str, grain: int) -> list[str]:
+        """What stands before a loop that runs on several threads, where it is long enough."""
+        pragma = f"#pragma omp parallel for num_threads({self.threads}) if({count} > {grain})"
+        return ["#ifdef _OPENMP", pragma, "#endif"]
+
     def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
         """The declaration of a piece of the workspace."""
         place = f"work + {offset}" if offset else "work"
@@ -234,6 +239,10 @@ class BodyPrinter(OperandPrinter):
             for k, c in size.items():
                 total[k] = total.get(k, 0) + c * buffer.slot[1]
             text = self.polynomial({k: c for k, c in total.items() if c}).text
+            if len(buffer.slot[0]) > 2:  # one for each thread
+                each = {k: c * self.plan.pools[buffer.slot[0]] for k, c in size.items()}
+                own = f"omp_get_thread_num()*({self.polynomial(each).text})"
+                text = own if text == "0" else f"{text} + {own}"
             self.emit(self.workspace_piece(buffer.elem, name, "" if text == "0" else text))
             return
         length = math.prod(int(d.value) for d in buffer.dims)
@@ -557,6 +566,9 @@ class BodyPrinter(OperandPrinter):
         self.leave()
         body, self.lines = self.lines, old_lines
         if body:
+            if bind in self.plan.parallel:
+                head = self.parallel_head(count.at(SHIFT), self.plan.parallel[bind])
+                self.lines += [Line(0, line) for line in head]
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
             self.lines += body
             self.emit("}")

@@ -8,7 +8,7 @@ counted: one iteration and one call are, and ``unknown`` says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -79,6 +79,13 @@ def cost(program: Program, sizes: Mapping[Var, float] | None = None) -> Cost:
     for f in functions_of(program.body):
         total.unknown.add(f"calls of {f.name}")
     return total
+
+
+def inside(program: Program) -> Callable[[Block], Cost]:
+    """A function for what one pass through a block of ``program`` costs, its dims being ``ASSUMED``."""
+    counter = _Counter(dict.fromkeys(program.dims, float(ASSUMED)))
+    counter.block(program.body)  # the integers that follow from those
+    return counter.block
 
 
 def stacked(op: Loop | While) -> int:
@@ -199,7 +206,9 @@ class _Counter:
     def integer(self, op: Prim, var: Var, row: Any) -> None:
         """An integer that follows from known ones is known."""
         known = [self.number(a) for a in op.args]
-        if var.type == INT and None not in known:
+        if op.name == "min" and None in known:  # no more than what is known
+            known = [k for k in known if k is not None] * 2
+        if var.type == INT and known and None not in known:
             try:
                 self.values[var] = float(row.python(*known))
             except (ArithmeticError, ValueError):

@@ -26,6 +26,7 @@ def emit(
     args: Sequence[Any] | None = None,
     dtype: str = "f64",
     line_directives: bool = False,
+    threads: int = 1,
 ) -> tuple[Path, Path]:
     """Write a model, or a derived one, as a source file and the header that declares it; their paths.
 
@@ -36,6 +37,7 @@ def emit(
     cannot be measured before: it takes a ``hyad_arena``, which the header describes beside the types of the data.
     ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose signature is meant, where
     annotations do not say it. ``line_directives`` makes a debugger step through the model.
+    C for several ``threads`` runs on them where it is compiled with OpenMP (``-fopenmp``), and on one where it is not.
 
     Integers have 64 bits. Where a checked subscript or size depends on one that may not fit, the C checks that too;
     all others are meant to wrap: give a model that computes with such integers to a compiler with ``-fwrapv``.
@@ -53,12 +55,18 @@ def emit(
     named = path.suffix in (".c", ".h", ".cu") and not path.is_dir()
     if named and not re.fullmatch(r"[A-Za-z_]\w*", path.stem, re.ASCII):
         raise CompileError(f"`{path.stem}` cannot be the name of a C function", None, "use letters, digits and `_`")
+    if type(threads) is not int or threads < 1 or threads > 1 and target != "c":
+        raise ModelTypeError(f"threads is {threads!r}", None, "1 or more, for the target c")
     program = model.optimised(model.specs(args))
+    if threads > 1:
+        from .threads import in_parts
+
+        program = in_parts(program, threads)
     name = path.stem if named else None
     if target == "c":
         from hyad.codegen.c import print_c
 
-        function = print_c(program, dtype=dtype, name=name, line_directives=line_directives)
+        function = print_c(program, dtype=dtype, name=name, line_directives=line_directives, threads=threads)
     else:
         from hyad.codegen.cuda import print_cuda
 

@@ -45,6 +45,7 @@ from .core import (
 )
 from .dead import tidy
 from .primitives import PRIMITIVES
+from .rows import by_row
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 JAMMED, JAMMED_COST = 4, 8  # iterations that run side by side, where one step of their sums costs no more
@@ -878,7 +879,15 @@ class Assign:
         while k < len(accs):
             at = self.single_store(op, inits[k], accs[k], results[k], body)
             if at is None:
-                k += 1
+                rows = self.rows(
+                    Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results))), k
+                )
+                if rows is None:
+                    k += 1
+                else:
+                    body, results = list(rows.binds), list(rows.results)
+                    vars.append(vars[k])
+                    del inits[k], accs[k], vars[k]
                 continue
             where, forward = at
             store: Prim = body[where].op  # type: ignore[assignment]
@@ -897,6 +906,19 @@ class Assign:
             return [bind]
         loop = Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results)))
         return [*fresh, Bind(tuple(vars), loop, bind.span)]
+
+    def rows(self, op: Loop, k: int) -> Block | None:
+        """The body of a loop that stacks the rows of its accumulator ``k``: zeros first, a row for each iteration."""
+        start = self.definitions.get(op.inits[k]) if type(op.inits[k]) is Var else None
+        acc = op.accs[k]
+        if not (isinstance(start, Prim) and start.name == "zeros" and same_count(acc.type.dims[0], op.count)):
+            return None
+        found = by_row(op, k)
+        if found is None:
+            return None
+        block, zeros = found
+        self.definitions[zeros] = block.binds[0].op  # type: ignore[assignment]
+        return self.block(block)
 
     def single_store(self, op: Loop, init: Atom, acc: Var, result: Atom, body: list[Bind]) -> tuple[int, bool] | None:
         """Where the body adds to ``acc`` its one element of this iteration, and whether the loop goes upwards."""

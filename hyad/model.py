@@ -332,7 +332,12 @@ class Model:
         """The program that is printed as code."""
         program = self.program(specs)
         with switched_off(self._options.get("without", ())):
-            return deep(optimise, program)
+            made = deep(optimise, program)
+            if self._options.get("threads", 1) > 1:
+                from .threads import in_parts
+
+                made = in_parts(made, self._options["threads"])
+            return made
 
     def compile_for(
         self,
@@ -341,9 +346,10 @@ class Model:
         dtype: str = "f64",
         flags: str = "exact",
         without: Sequence[str] = (),
+        threads: int = 1,
     ) -> Callable[..., Any]:
         """A callable for one signature, with what it was made from as attributes: ``program``, ``cfunction``,
-        ``source``, ``header``, ``address``, ``target``. What is ``without`` is this model's own option.
+        ``source``, ``header``, ``address``, ``target``. ``without`` and ``threads`` are this model's own options.
 
         Raises the errors of ``hyad.errors``.
         """
@@ -360,7 +366,7 @@ class Model:
     def _load_c(self, program: Program, dtype: str, flags: str) -> Callable[..., Any]:
         from hyad.codegen.c import print_c
 
-        function = self._exact(print_c(program, dtype=dtype), program.ins)
+        function = self._exact(print_c(program, dtype=dtype, threads=self._options.get("threads", 1)), program.ins)
         found = self._load(function, program.ins, program.out, flags)
         found.program = program  # type: ignore[attr-defined]
         return found
@@ -982,6 +988,7 @@ def compile(
     args: Sequence[Any] | None = None,
     flags: str = "exact",
     without: str | Iterable[str] = (),
+    threads: int = 1,
 ) -> Callable[..., Any]:
     """A model compiled for one target, at once where its signature is known.
 
@@ -990,7 +997,8 @@ def compile(
     ``address`` beside it; called with arguments of another signature it compiles that too. ``dtype`` "f32" computes
     in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the
     like of several numbers at once (4 units in the last place off at most). ``without`` names optimisations to leave
-    out (``hyad.optimisations()``).
+    out (``hyad.optimisations()``). C code runs long independent loops on ``threads`` threads (OpenMP), sums in as many
+    parts: results are the same to the last bit for the same number of threads.
     """
     if target not in TARGETS:
         raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
@@ -1005,6 +1013,12 @@ def compile(
         return compile_cuda(base, dtype, args)
     own = Model(base.value, base.name, base.span, base.__doc__, base.source)
     own._options = dict(target=target, dtype=dtype, flags=flags)
+    if type(threads) is not int or threads < 1:
+        raise ModelTypeError(f"threads is {threads!r}", None, "a number of threads: 1 or more")
+    if threads > 1:
+        if target != "c":
+            raise ModelTypeError(f"the target {target!r} has no threads", None, 'target "c" has')
+        own._options["threads"] = threads
     if without:
         from .report import chosen
 

@@ -22,8 +22,9 @@ LAYERS: list[set[str]] = [
         "journal layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "active activity adjoints collect continuations counts derive dynamic eager families flow forward functions"
-        " latex library loops operators optimise partials records reverse scalars simplify sink specialise",
+        "active activity adjoints collect continuations counts derive dynamic eager families flow forward"
+        " functions latex library loops operators optimise partials records reverse rows scalars simplify sink"
+        " specialise threads",
         "codegen",
         "checking emit gpu memo model report runtime stages",
         "",  # hyad itself

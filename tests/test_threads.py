@@ -1,0 +1,114 @@
+"""Loops on several threads, sums in parts, and matrices that are made a row at a time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import hyad
+import oracle
+from hyad.core import Arr, Prim, all_binds
+from hyad.errors import ModelTypeError
+from hyad.model import python_callable
+from hyad.threads import in_parts
+
+pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+
+ROWS = """(fn [#^ (Mat n m) A #^ (Vec m) x]
+  (fold + 0.0 (build (len A) (fn [i] (exp (- (fold + 0.0 (build (len x) (fn [j] (* (get A i j) (get x j)))))))))))"""
+MAPPED = "(fn [v] (map (fn [e] (* e (exp (sin e)))) v))"
+SUM = "(fn [v] (fold + 1.0 (map (fn [e] (* e (exp (sin e)))) v)))"
+# each iteration needs a vector of its own, whose size is known at run time only
+OWN = """(fn [#^ (Mat n m) A]
+  (map (fn [row] (let [t (fold max (get row 0) row) e (map (fn [x] (exp (- x t))) row) s (fold + 0.0 e)]
+                   (fold + s (map (fn [x] (* x (/ x s))) e)))) A))"""
+STEPS = "(fn [v] (ifold (fn [u k] (map (fn [e] (sin (* e (exp e)))) u)) v 3))"
+PRODUCT = "(fn [v] (fold * 1.0 (map (fn [e] (+ 1.0 (* 1e-9 (exp (sin e))))) v)))"
+
+MATRIX = np.linspace(-0.02, 0.02, 1200 * 90).reshape(1200, 90)
+VECTOR = np.linspace(-1.0, 1.0, 9000)
+CASES = [
+    pytest.param(lambda f: f, ROWS, (MATRIX, MATRIX[0]), True, id="sum of rows"),
+    pytest.param(hyad.value_and_grad, ROWS, (MATRIX, MATRIX[0]), True, id="its gradient"),
+    pytest.param(lambda f: f, MAPPED, (VECTOR,), True, id="map"),
+    pytest.param(hyad.value_and_grad, SUM, (VECTOR,), True, id="gradient of a sum"),
+    pytest.param(lambda f: f, OWN, (MATRIX,), True, id="memory of its own"),
+    pytest.param(lambda f: f, STEPS, (VECTOR,), True, id="inner loop"),
+    pytest.param(lambda f: f, PRODUCT, (VECTOR,), False, id="product"),
+]
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("derive, text, args, parallel", CASES)
+def test_threads_agree_with_one(derive, text, args, parallel, threads):
+    f = derive(hyad.model(text))
+    many = hyad.compile(f, args=args, threads=threads)
+    assert ("#pragma omp parallel for" in many.source) is parallel
+    got = many(*args)
+    assert oracle.mismatch(got, f(*args), 1e-12) is None
+    for _ in range(3):  # to the last bit, whichever thread was first
+        assert oracle.mismatch(many(*args), got, 0.0, 0.0) is None
+
+
+@pytest.mark.parametrize("derive, text, args, parallel", CASES)
+def test_sums_in_parts_keep_their_values(derive, text, args, parallel):
+    f = derive(hyad.model(text))
+    short = tuple(a[:7] if a.ndim == 1 and len(args) == 1 else a[:7] if a.ndim == 2 else a for a in args)
+    for given in (args, short):
+        program = in_parts(f.optimised(f.specs(given)), 4)
+        assert oracle.mismatch(python_callable(program)(*given), f(*given), 1e-12) is None
+
+
+def test_emitted_c_compiles_with_and_without_openmp(tmp_path):
+    f = hyad.value_and_grad(hyad.model(ROWS.replace("(fn", "(defmodel rows", 1)))
+    source, _ = hyad.emit(f, tmp_path, threads=2)
+    for flags in ([], ["-fopenmp"]):
+        command = ["cc", "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", *flags, "-c", str(source), "-o", os.devnull]
+        subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 1.5}, {"threads": 2, "target": "python"}])
+def test_threads_that_there_are_not(options):
+    with pytest.raises(ModelTypeError):
+        hyad.compile(hyad.model(MAPPED), args=(VECTOR,), **options)
+
+
+# ------------------------------------------------------------------------------------------- rows
+
+
+def cleared(program):
+    """The matrices that start as zeros."""
+    ops = [(b.op, b.vars[0].type) for b in all_binds(program.body) if type(b.op) is Prim and b.op.name == "zeros"]
+    return [t for _, t in ops if isinstance(t, Arr) and t.rank == 2]
+
+
+def test_an_adjoint_matrix_is_stored_row_by_row():
+    program = hyad.grad(hyad.model(ROWS)).optimised()
+    assert not cleared(program)
+    assert not any(b.op.name == "add-at" and len(b.op.args) == 4 for b in all_binds(program.body) if type(b.op) is Prim)
+
+
+@pytest.mark.parametrize(
+    "entry, by_row",
+    [
+        ("(get A i j)", True),
+        ("(if (> (get x j) 0.1) (get A i j) (* 2 (get A i j)))", True),
+        ("(get A i (- m (+ 1 j)))", True),
+        ("(get A i 0)", False),  # one element of each row: stores into one matrix of zeros
+        ("(get A j i)", False),  # another row
+        ("(* (get A i j) (get A 0 j))", False),
+        ("(get A (- n (+ 1 i)) j)", False),
+    ],
+)
+def test_other_rows_are_left_alone(entry, by_row):
+    text = f"""(fn [#^ (Mat n n) A #^ (Vec n) x]
+      (let [n (len x) m n]
+        (ifold (fn [s i] (+ s (exp (ifold (fn [t j] (+ t (* (get x j) {entry}))) 0.0 n)))) 0.0 n)))"""
+    f = hyad.grad(hyad.model(text), wrt="A")
+    assert (not cleared(f.optimised())) is by_row
+    args = (np.linspace(-1, 1, 16).reshape(4, 4), np.array([0.3, -0.2, 0.7, 0.1]))
+    assert oracle.mismatch(f(*args), hyad.run(f, *args), 1e-12) is None
