@@ -50,6 +50,7 @@ SHOW = """\
   hyad show ring.hy area --stage reverse           value and gradient together
   hyad show ring.hy area --hessian --wrt r,R --stage c
   hyad show fit.hy residuals --stage typed '[1 2 3]'    for arguments like this one
+  hyad show ring.hy area --stage simplified --log       what SymPy's simplification kept and refused
 
 stages: source anf typed forward reverse optimised simplified sympy latex python c cuda
 """
@@ -171,6 +172,7 @@ def arguments() -> argparse.ArgumentParser:
     sub = add("show", show, "show a model or its derivative at one stage on the way to C", SHOW)
     model(sub, "arguments whose types are meant")
     sub.add_argument("--stage", default="anf", help="which stage (anf)")
+    sub.add_argument("--log", action="store_true", help="what SymPy's simplification kept and refused, instead")
     sub = add("emit", emit, "write C or CUDA files that stand alone", EMIT)
     model(sub, "arguments whose types are meant")
     sub.add_argument("--target", choices=("c", "cuda"), default="c")
@@ -215,6 +217,11 @@ def show(options: argparse.Namespace) -> int:
 
     f = chosen(options)
     text = show(f, options.stage, args=given(options, f))
+    if options.log:
+        if text.log is None:
+            raise HyadError(f"the stage {options.stage!r} has no log", None, "SymPy makes simplified, sympy and latex")
+        print(text.log)
+        return 0
     print(coloured(text) if wants_colour(sys.stdout) and text.lstrip().startswith("(") else text.rstrip("\n"))
     return 0
 

@@ -9,7 +9,7 @@ own. What SymPy offers is kept only if
   there; a NaN stays NaN, an infinity that infinity, and what was finite stays finite,
 * the time lasts.
 
-Everything kept or refused is in the ``Log``, with the reason.
+Everything kept or refused is in the ``Log``, with the reason: ``hyad.show(f, "simplified").log``.
 
 How to read the file: the log; the tools; the time (``Clock``); one run (``Run``); the pass (``simplify``). The graph
 of a run's operations and the points that forms are compared at are in ``scalars``.
@@ -21,7 +21,6 @@ import math
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -657,21 +656,3 @@ def simplify(program: Program, budget: float = 2.0, samples: int = 256, seed: in
         runs = runs_of(program)
     log.after = weight(program)
     return program, log
-
-
-# ------------------------------------------------------------------------------------------- for models
-
-_logs: weakref.WeakKeyDictionary[Any, Log] = weakref.WeakKeyDictionary()
-
-
-def simplified(model: Any, specs: Sequence[Any] | None = None, budget: float = 2.0) -> Program:
-    """A model's optimised program for a signature, simplified. ``simplification_log`` then says what was done."""
-    program, _logs[model] = simplify(model.optimised(specs), budget)
-    return program
-
-
-def simplification_log(model: Any) -> Log:
-    """What the last simplification of a model kept and refused; made now if there was none."""
-    if model not in _logs:
-        simplified(model)
-    return _logs[model]

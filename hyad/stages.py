@@ -17,14 +17,15 @@
 ``cuda``        CUDA
 ==============  ==========================================================================================
 
-A derived model, ``grad(f)``, has the same stages: those of the derivative.
+A derived model, ``grad(f)``, has the same stages: those of the derivative. What SymPy's simplification kept and what it
+refused, with the reasons, is the ``log`` of the stages that come from it: ``print(hyad.show(f, "simplified").log)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .core import BOOL, REAL, Arr, Lambda, Leaf, Program, Scalar, leaves
 from .errors import HyadError, border
@@ -35,19 +36,26 @@ from .optimise import dead_code
 from .printer import call, declarations, print_lambda, print_program, sym, wrt_form
 from .values import Builtin, Closure, Derived, Function
 
+if TYPE_CHECKING:
+    from .simplify import Log
+
 WIDTH = 79
 
 
 class Stage(str):
     """One stage: its text. ``program`` is the typed program that it shows, None where there is none. Called with the
-    program's arguments it evaluates, in plain Python."""
+    program's arguments it evaluates, in plain Python. ``log``: what SymPy's simplification kept and refused on the way
+    to ``simplified``, ``sympy`` and ``latex``, as a table; None for the others."""
 
     name: str
     program: Program | None
+    log: Log | None
 
-    def __new__(cls, text: str, name: str, program: Program | None, evaluate: Callable[..., Any]) -> Stage:
+    def __new__(
+        cls, text: str, name: str, program: Program | None, evaluate: Callable[..., Any], log: Log | None = None
+    ) -> Stage:
         made = super().__new__(cls, text)
-        made.name, made.program, made._evaluate = name, program, evaluate
+        made.name, made.program, made._evaluate, made.log = name, program, evaluate, log
         return made
 
     def __repr__(self) -> str:
@@ -66,6 +74,7 @@ class Stages(Mapping[str, Stage]):
         self._made: dict[str, Stage] = {}
         self._programs: dict[str, Program] = {}
         self._names: list[str] | None = None
+        self._log: Log | None = None  # of the simplification
 
     @border
     def __getitem__(self, name: str) -> Stage:
@@ -114,7 +123,8 @@ class Stages(Mapping[str, Stage]):
     def simplified(self) -> Program:
         from .simplify import simplify
 
-        return simplify(self.program("optimised"))[0]
+        program, self._log = simplify(self.program("optimised"))
+        return program
 
     def forward(self) -> Program:
         return derived("jvp", self.model, self.wrt()).optimised([*self.specs, *self.specs])
@@ -147,7 +157,7 @@ class Stages(Mapping[str, Stage]):
     def hy(self, name: str) -> Stage:
         program = self.program(name)
         text = "\n\n".join(pformat(form, WIDTH) for form in (*declarations(program), print_program(program)))
-        return Stage(text, name, program, python_callable(program))
+        return Stage(text, name, program, python_callable(program), self._log if name == "simplified" else None)
 
     def code(self, name: str) -> Stage:
         program = self.program("optimised")
@@ -158,7 +168,7 @@ class Stages(Mapping[str, Stage]):
 
         program = self.program("simplified")
         text = latex(program) if name == "latex" else system(program)
-        return Stage(text, name, program, python_callable(program))
+        return Stage(text, name, program, python_callable(program), self._log)
 
 
 PROGRAMS: dict[str, Callable[[Stages], Program]] = {

@@ -95,6 +95,7 @@ def test_the_only_model_need_not_be_named(capsys) -> None:
         (["--grad", "--wrt", "R", "--stage", "c"], r"double area_grad\("),
         (["--hessian", "--wrt", "r,R", "--stage", "typed"], r"#\^ Real R"),
         (["--stage", "typed", "1", "2.0"], r"#\^ Int r"),
+        (["--grad", "--stage", "simplified", "--log"], r"\d+ kept, \d+ refused; operations, weighted: \d+ -> \d+"),
     ],
 )
 def test_show(capsys, options: list[str], pattern: str) -> None:
@@ -129,6 +130,7 @@ def test_check(capsys) -> None:
         ("run ring.hy area 1 [[1]1]", "this is no array of numbers"),
         ("show models.hy", "models.hy has 5 models\nhint: say which: weigh"),
         ("show ring.hy area --stage assembler", "there is no stage 'assembler'"),
+        ("show ring.hy area --log", "the stage 'anf' has no log\nhint: SymPy makes simplified, sympy and latex"),
         ("show ring.hy area --wrt r", "--wrt says by what to differentiate"),
         ("show ring.hy area --grad --wrt q --stage c", "there is no parameter `q` to differentiate by"),
         ("show broken.hy f", "ReadError: let needs a value for each name\nbroken.hy:3:13\n"),

@@ -349,16 +349,17 @@ def test_log_is_a_table() -> None:
     assert lines[-1] == f"1 kept, {len(log.refused)} refused; operations, weighted: 26 -> 22"
 
 
-def test_models_keep_their_log() -> None:
+def test_stages_keep_their_log() -> None:
     model = hyad.model("(fn [x y] (+ (* x y) (* x 3 y)))")
-    q = simplify.simplified(model)
-    log = simplify.simplification_log(model)
-    assert log.after == simplify.weight(q) < log.before
-    assert simplify.simplification_log(hyad.model("(fn [x] (/ x x))")).refused
+    stages = hyad.stages(model)
+    log = stages["simplified"].log
+    assert log.after == simplify.weight(stages["simplified"].program) < log.before
+    assert stages["sympy"].log is stages["latex"].log is log and stages["c"].log is None
+    assert hyad.show("(fn [x] (/ x x))", "simplified").log.refused
 
 
 def test_simplified_programs_print_and_read() -> None:
-    q = simplify.simplified(hyad.grad(hyad.model(MGH09)))
+    q = hyad.show(hyad.grad(hyad.model(MGH09)), "simplified").program
     again = hyad.model(pformat(print_program(q))).optimised()
     agree(q, again, scalar_points(5))
     assert alpha_equal(q, q)
