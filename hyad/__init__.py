@@ -52,7 +52,7 @@ __all__ = [
     "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "NotCompiled",
     "ReadError", "UnboundError", "check_grad", "compile", "cost", "defdata", "define", "defprim", "emit", "explain",
     "grad", "hessian", "hvp", "inl", "inr", "jacobian", "jvp", "lisp", "load", "low_level_callable", "model",
-    "optimisations", "run", "show", "stages", "value_and_grad", "vjp",
+    "optimisations", "run", "show", "sparse_hessian", "sparse_jacobian", "stages", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 
@@ -64,6 +64,8 @@ def __getattr__(name: str):
         "defprim": "primitives",
         "explain": "report",
         "optimisations": "report",
+        "sparse_hessian": "sparse",
+        "sparse_jacobian": "sparse",
     }
     if name in homes:
         from importlib import import_module

@@ -473,6 +473,14 @@ def free_vars(block: Block) -> dict[Var, None]:
     return free
 
 
+def reads_of(op: Op) -> list[Atom]:
+    """The atoms that an operation reads, its regions included."""
+    inside = dict.fromkeys(v for region in blocks_of(op) for v in free_vars(region))
+    for v in binders_of(op):
+        inside.pop(v, None)
+    return [*atoms_of(op), *inside]
+
+
 def all_binds(block: Block) -> Iterator[Bind]:
     """Every binding of a block and of the regions inside it, outer before inner."""
     stack = [iter(block.binds)]

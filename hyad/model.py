@@ -353,7 +353,12 @@ class Model:
 
         Raises the errors of ``hyad.errors``.
         """
-        program = self.optimised(specs)
+        return self.compile_program(self.optimised(specs), target, dtype, flags)
+
+    def compile_program(
+        self, program: Program, target: str = "c", dtype: str = "f64", flags: str = "exact"
+    ) -> Callable[..., Any]:
+        """``compile_for`` a program that is at hand."""
         if target == "c":
             try:
                 return self._load_c(program, dtype, flags)

@@ -22,11 +22,11 @@ LAYERS: list[set[str]] = [
         "journal layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "active activity adjoints collect continuations counts derive dynamic eager families flow forward"
-        " functions latex library loops operators optimise partials records reverse rows scalars simplify sink"
-        " specialise threads",
+        "active activity adjoints blocks collect continuations counts derive dynamic eager families flow"
+        " forward functions latex library loops operators optimise partials records reverse rows scalars"
+        " simplify sink sparsity specialise threads",
         "codegen",
-        "checking emit gpu memo model report runtime stages",
+        "checking emit gpu memo model report runtime sparse stages",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",

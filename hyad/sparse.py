@@ -1,0 +1,495 @@
+"""Sparse Jacobians and Hessians, as matrices of SciPy.
+
+The pattern is found from the program (``sparsity``), for the shapes and the integers of a call; it is kept, and found
+again only when these change. What computes the numbers is compiled once for a signature:
+
+* where rows come from a loop whose iterations read few numbers each, that loop computes each iteration's dense block
+  of the matrix, and no pass is wasted on a zero (``blocks``);
+* else columns that no row has in common share a forward pass, rows that no column has in common a reverse pass
+  (Curtis, Powell and Reid 1974), by greedy colouring. The few dense rows of a matrix of sparse ones, or its few dense
+  columns, take the other mode (Coleman and Verma 1998); of a Hessian, dense rows are read from their columns.
+
+Design decision: the colouring is our own. No library made for it is well kept and small, and it is twenty lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .blocks import entries
+from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
+from .errors import DerivativeError, ModelTypeError, border
+from .model import Model, Spec, as_model, derived, model, signature_key, spec_of, take_apart
+from .optimise import optimise
+from .specialise import parameters
+
+#: A reverse pass takes about so many times a forward pass.
+REVERSE = 2
+NEVER = 1e15
+
+
+@border
+def sparse_jacobian(f: Any, wrt: Any = None) -> SparseDerivative:
+    """The Jacobian of a model as a function that gives a ``scipy.sparse.csr_array``.
+
+    A row for each number of the result and a column for each number of the arguments ``wrt``, both in the order in
+    which they lie in memory: several results, and several arguments, one after the other. ``wrt`` is a position, a
+    name or a tuple of them; by default all arguments that hold reals. Entries that are zero by chance are stored too:
+    for the same shapes and integer arguments, the matrix always has the same entries.
+
+    The pattern is found from the program, at the first call and whenever shapes or integer arguments change.
+
+    >>> f = hyad.model("(fn [x] (build (- (len x) 1) (fn [i] (* (get x i) (get x (+ i 1))))))")
+    >>> hyad.sparse_jacobian(f)(np.array([1.0, 2.0, 3.0])).toarray()
+    array([[2., 1., 0.],
+           [0., 3., 2.]])
+    """
+    return SparseDerivative(as_model(f, "sparse-jacobian"), wrt, False)
+
+
+@border
+def sparse_hessian(f: Any, wrt: Any = None) -> SparseDerivative:
+    """The Hessian of a model that gives a number as a function that gives a ``scipy.sparse.csr_array``, both halves of
+    it; ``wrt`` and the rest as for ``sparse_jacobian``."""
+    return SparseDerivative(as_model(f, "sparse-hessian"), wrt, True)
+
+
+def scipy_sparse(name: str) -> Any:
+    """SciPy's sparse matrices, imported when they are first asked for."""
+    try:
+        import scipy.sparse
+    except ImportError:
+        raise ModelTypeError(f"{name} gives a matrix of SciPy, which is not installed", None, "pip install scipy")
+    return scipy.sparse
+
+
+class SparseDerivative:
+    """What ``sparse_jacobian`` and ``sparse_hessian`` give: called with the model's arguments, it gives the matrix."""
+
+    def __init__(self, base: Model, wrt: Any, symmetric: bool) -> None:
+        self.base, self.symmetric = base, symmetric
+        self.wrt = tuple(wrt) if isinstance(wrt, list) else wrt
+        self.name = f"{base.name}-{'hessian' if symmetric else 'jacobian'}"
+        self.__name__ = self.name
+        self.__doc__ = f"The sparse {'Hessian' if symmetric else 'Jacobian'} of {base.name}."
+        self._signatures: dict[Any, Signature] = {}
+        scipy_sparse(f"hyad.sparse_{'hessian' if symmetric else 'jacobian'}")
+
+    def __repr__(self) -> str:
+        return f"<sparse {'Hessian' if self.symmetric else 'Jacobian'} of {self.base.name}>"
+
+    @border
+    def __call__(self, *args: Any) -> Any:
+        return self._plan(args)[1].matrix(args)
+
+    @border
+    def pattern(self, *args: Any) -> Any:
+        """The matrix of truth values that says which entries there are."""
+        found = self._plan(args)[1].pattern
+        return scipy_sparse(self.name).csr_array((np.ones(found.nnz, bool), found.indices, found.indptr), found.shape)
+
+    @border
+    def how(self, *args: Any) -> str:
+        """How the numbers are computed: in blocks, or by how many passes."""
+        return self._plan(args)[1].how
+
+    def _plan(self, args: tuple) -> tuple[Signature, Plan]:
+        known = parameters(self.base.value)
+        if known is not None and len(known) != len(args):
+            names = " ".join(p[0] for p in known)
+            raise ModelTypeError(
+                f"{self.name} takes {len(known)} argument{'s' * (len(known) != 1)} [{names}], not {len(args)}",
+                self.base.span,
+            )
+        names = [p[0] for p in known] if known else [None] * len(args)
+        specs = [spec_of(a, name) for a, name in zip(args, names)]
+        at = self._positions(specs, known)
+        key = (at, *(repr(s) if not isinstance(s, Node) else str(s) for s in specs))
+        if key not in self._signatures:
+            specs = [as_reals(s) if k in at else s for k, s in enumerate(specs)]
+            base = self.base
+            if self.symmetric:
+                base = derived("grad", base, at[0] if len(at) == 1 else at)
+            self._signatures[key] = Signature(self, base, specs, at)
+        found = self._signatures[key]
+        return found, found.plan(args)
+
+    def _positions(self, specs: Sequence[Spec], known: Any) -> tuple[int, ...]:
+        """Which arguments to differentiate by."""
+        if self.wrt is None:
+            at = tuple(k for k, s in enumerate(specs) if reals_in(s) and not (known and known[k][1] in (INT, BOOL)))
+            if not at:
+                raise DerivativeError(f"{self.name}: no argument of this call holds reals", self.base.span)
+            return at
+        names = [p[0] for p in known] if known else []
+        found = []
+        for w in self.wrt if isinstance(self.wrt, tuple) else (self.wrt,):
+            k = names.index(w) if isinstance(w, str) and w in names else w
+            if type(k) is not int or not -len(specs) <= k < len(specs):
+                raise DerivativeError(
+                    f"{self.name}: there is no parameter `{w}` to differentiate by",
+                    self.base.span,
+                    f"the parameters are {', '.join(names) or f'positions 0 to {len(specs) - 1}'}",
+                )
+            found.append(k % len(specs))
+        if len(set(found)) < len(found):
+            raise DerivativeError(f"{self.name}: a parameter stands twice in wrt", self.base.span, "name each once")
+        return tuple(found)
+
+
+def as_reals(spec: Spec) -> Spec:
+    """The type of an argument that is differentiated: its integers are reals."""
+    if isinstance(spec, Node):
+        return replace(spec, items=tuple(map(as_reals, spec.items)))
+    if isinstance(spec, Arr):
+        return Arr(REAL, spec.dims) if spec.elem == INT else spec
+    return REAL if spec is INT else spec
+
+
+def reals_in(spec: Spec) -> bool:
+    """Whether an argument holds a real."""
+    if isinstance(spec, Node):
+        return any(map(reals_in, spec.items))
+    return (spec.elem if isinstance(spec, Arr) else spec) is REAL
+
+
+# ------------------------------------------------------------------------------------------ one signature
+
+
+class Signature:
+    """A sparse derivative for one signature: the model ``base`` whose Jacobian it is, its typed program, the compiled
+    passes, and the plans for the shapes and integers seen last."""
+
+    KEPT = 8
+
+    def __init__(self, owner: SparseDerivative, base: Model, specs: Sequence[Spec], at: tuple[int, ...]) -> None:
+        self.owner, self.base, self.specs, self.at = owner, base, list(specs), at
+        for k in at:
+            if not plain(specs[k]):
+                known = parameters(base.value)
+                name = known[k][0] if known else str(k)
+                raise ModelTypeError(
+                    f"{owner.name}: `{name}` is no number, array or tuple of them", base.span, "give its parts"
+                )
+        self.program: Program = base.program(self.specs)
+        for r in self.program.body.results:
+            elem = r.type.elem if isinstance(r.type, Arr) else r.type
+            if elem not in (REAL, INT):
+                raise DerivativeError(f"{owner.name}: a result is {elem}: it has no derivative", base.span)
+        first = np.cumsum([0, *map(leaves, self.program.ins)])
+        self.flat = [j for k in at for j in range(first[k], first[k + 1])]
+        self.plans: list[tuple[list[Any], Plan]] = []
+        self._passes: dict[str, Model] = {}
+        made = entries(self.program, [self.program.params[k] for k in self.flat])
+        self.entries, self.places, self.groups = (
+            (None, None, []) if made is None else (*map(self.loaded, made[:2]), made[2])
+        )
+
+    def loaded(self, program: Program) -> Callable[..., Any]:
+        """A program of the same arguments, compiled."""
+        own = Model(self.base.value, self.owner.name, self.base.span)
+        found = own.compile_program(optimise(program))
+        own._compiled[tuple(map(signature_key, self.specs))] = found
+        return found
+
+    def values(self, args: Sequence[Any]) -> list[Any]:
+        """The numbers and arrays of a call."""
+        found: list[Any] = []
+        for tree, a in zip(self.program.ins, args):
+            take_apart(tree, a, found)
+        return found
+
+    def plan(self, args: tuple) -> Plan:
+        """The plan for the shapes and integers of a call."""
+        values = self.values(args)
+        moving = set(self.flat)
+        key = []
+        for k, (p, v) in enumerate(zip(self.program.params, values)):
+            elem = p.type.elem if isinstance(p.type, Arr) else p.type
+            key.append(np.shape(v) if k in moving or elem not in (INT, BOOL) else np.asarray(v))
+        for n, (known, plan) in enumerate(self.plans):
+            if all(map(same, known, key)):
+                if n:
+                    self.plans.insert(0, self.plans.pop(n))
+                return plan
+        made = self.made(args, values, self.shapes(args))
+        self.plans.insert(0, ([np.array(k) if isinstance(k, np.ndarray) else k for k in key], made))
+        del self.plans[self.KEPT :]
+        return made
+
+    def shapes(self, args: tuple) -> list[tuple[int, ...]]:
+        """The shapes of the model's results. It runs once per plan, so that it says itself what does not fit."""
+        return [np.shape(x) for x in parts_of(self.owner.base(*self.real(args)))]
+
+    def real(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments with reals where it is differentiated by them."""
+        return [floats(a) if k in self.at else a for k, a in enumerate(args)]
+
+    def made(self, args: tuple, values: list[Any], shapes: list[tuple[int, ...]]) -> Plan:
+        from .sparsity import pattern
+
+        if self.entries is not None:
+            return Blocks(self, args, values, shapes)
+        return Passes(self, pattern(self.program, values, self.flat), values, shapes)
+
+    # ------------------------------------------------------------------------------------- compiled passes
+
+    def forward(self) -> Model:
+        """The tangents of the results along seeds: stacked, as many as there are seeds."""
+        return self.passes("forward", self.at, lambda k: self.specs[k], "(jvp {f} {points} {seeds})")
+
+    def reverse(self) -> Model:
+        """The adjoints of the arguments for seeds of the results."""
+        return self.passes("reverse", (0,), lambda k: self.program.out, "(vjp {f} {points} {seeds})")
+
+    def passes(self, kind: str, seeded: Sequence[int], tree_of: Callable[[int], Spec], text: str) -> Model:
+        if kind not in self._passes:
+            names = [f"x{k}" for k in range(len(self.specs))]
+            points = [names[k] for k in self.at]
+            seeds: list[str] = []
+            parts = [written(tree_of(k), seeds) for k in seeded]
+            f = f"(fn [{' '.join(points)}] (f {' '.join(names)}))"
+            body = text.format(f=f, points=" ".join(points), seeds=" ".join(parts))
+            source = f"(fn [{' '.join([*names, *seeds])}] (build (len {seeds[0]}) (fn [k] {body})))"
+            self._passes[kind] = model(source, namespace={"f": self.base})
+        return self._passes[kind]
+
+
+def same(known: Any, new: Any) -> bool:
+    if isinstance(known, np.ndarray) and isinstance(new, np.ndarray):
+        return known.shape == new.shape and np.array_equal(known, new)
+    return type(known) is type(new) and known == new
+
+
+def floats(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return type(value)(*map(floats, value)) if hasattr(value, "_fields") else tuple(map(floats, value))
+    return np.ascontiguousarray(value, float) if np.ndim(value) else float(value)
+
+
+def plain(spec: Spec) -> bool:
+    """Whether an argument is a number, an array or a tuple of such, which a model can write down."""
+    if isinstance(spec, Node):
+        return spec.keys is None and spec.make is None and all(map(plain, spec.items))
+    return isinstance(spec, (Arr, Leaf)) or spec in (REAL, INT, BOOL)
+
+
+def written(tree: Spec, seeds: list[str]) -> str:
+    """The seed of pass ``k`` for a value of a structure; ``seeds`` collects the names of the parts."""
+    if isinstance(tree, Node):
+        return "#(" + " ".join([written(t, seeds) for t in tree.items]) + ")"
+    seeds.append(f"seeds{len(seeds)}")
+    return f"(get {seeds[-1]} k)"
+
+
+def parts_of(value: Any) -> list[np.ndarray]:
+    """The arrays in a result, in order."""
+    if isinstance(value, tuple):
+        return [x for v in value for x in parts_of(v)]
+    if isinstance(value, dict):
+        return [x for v in value.values() for x in parts_of(v)]
+    return [value]
+
+
+# ------------------------------------------------------------------------------------------ plans
+
+
+class Plan:
+    """How the matrix is computed for some shapes and integers; ``pattern`` is a csr_array."""
+
+    pattern: Any
+    how: str
+
+    def matrix(self, args: tuple) -> Any:
+        """The derivative at ``args``."""
+        found = self.pattern
+        kind = type(found)
+        return kind((self.numbers(args), found.indices.copy(), found.indptr.copy()), shape=found.shape)
+
+    def numbers(self, args: tuple) -> np.ndarray:
+        """The entries, in the order of the pattern's."""
+        raise NotImplementedError
+
+
+class Blocks(Plan):
+    """The dense block of each iteration of a row loop (``blocks``)."""
+
+    def __init__(self, signature: Signature, args: tuple, values: Sequence[Any], shapes: Sequence[tuple]) -> None:
+        from scipy.sparse import csr_array
+
+        self.signature = signature
+        sizes = [int(np.prod(np.shape(values[k]))) for k in signature.flat]
+        first = dict(zip([signature.program.params[k] for k in signature.flat], starts(sizes)))
+        tops = starts([int(np.prod(s)) for s in shapes])
+        rows, columns = [], []
+        for group, at in zip(signature.groups, parts_of(signature.places(*signature.real(args)))):
+            element, column = np.array(group.kept).T
+            slot, within = np.array(group.columns).T
+            base = np.array([first[v] for v in group.sources])[slot] + within
+            columns.append((at[:, slot[column]] + base[column]).ravel())
+            rows.append((tops[group.result] + np.arange(len(at))[:, None] * group.cells + element).ravel())
+        i, j = np.concatenate(rows), np.concatenate(columns)
+        self.take = self.ends = None
+        if not np.all((i[1:] > i[:-1]) | (i[1:] == i[:-1]) & (j[1:] > j[:-1])):
+            self.take = np.lexsort((j, i))
+            i, j = i[self.take], j[self.take]
+            new = np.append(True, (i[1:] != i[:-1]) | (j[1:] != j[:-1]))
+            if not new.all():  # one number read through two slots
+                self.ends = np.flatnonzero(new)
+                i, j = i[new], j[new]
+        shape = (sum(int(np.prod(s)) for s in shapes), sum(sizes))
+        ends = np.concatenate([[0], np.cumsum(np.bincount(i, minlength=shape[0]))])
+        self.pattern = csr_array((np.ones(len(j), bool), j, ends), shape=shape)
+        sizes = sorted({(len({o for o, _ in g.kept}), len({c for _, c in g.kept})) for g in signature.groups})
+        self.how = "blocks of " + " and ".join(f"{a} x {b}" for a, b in sizes)
+
+    def numbers(self, args: tuple) -> np.ndarray:
+        s = self.signature
+        parts = [x.ravel() for x in parts_of(s.entries(*s.real(args)))]
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if self.take is not None:
+            found = found.take(self.take)
+        return found if self.ends is None or not len(found) else np.add.reduceat(found, self.ends)
+
+
+def starts(sizes: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes)])[:-1].astype(np.int64)
+
+
+class Passes(Plan):
+    """Columns with no row in common in one forward pass, rows with no column in common in one reverse pass."""
+
+    def __init__(self, signature: Signature, pattern: Any, values: Sequence[Any], shapes: Sequence[tuple]) -> None:
+        self.signature, self.pattern = signature, pattern
+        pattern.sort_indices()
+        rows, columns = pattern.shape
+        if signature.owner.symmetric:
+            self.forward, self.reverse = symmetric_colours(pattern), np.full(rows, -1)
+        else:
+            self.forward, self.reverse = colours(pattern, plain(signature.program.out))
+        up, back = int(self.forward.max(initial=-1)) + 1, int(self.reverse.max(initial=-1)) + 1
+        self.how = " and ".join(
+            f"{n} {mode} pass{'es' * (n != 1)}" for n, mode in ((up, "forward"), (back, "reverse")) if n
+        )
+        self.how = self.how or "no pass: the matrix is empty"
+        wrt = [np.shape(values[k]) for k in signature.flat]
+        self.up = seeds(self.forward, up, wrt)
+        self.back = seeds(self.reverse, back, shapes)
+        self.counts = up, back
+        i = np.repeat(np.arange(rows), np.diff(pattern.indptr))
+        j = pattern.indices.astype(np.int64)
+        if signature.owner.symmetric:  # an entry of a dense row stands in that row's column, too
+            swap = self.from_column(i, j)
+            i, j = np.where(swap, j, i), np.where(swap, i, j)
+        forward = self.reverse[i] < 0
+        self.take = np.where(forward, self.forward[j] * rows + i, up * rows + self.reverse[i] * columns + j)
+
+    def from_column(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """Which entries (i, j) of a symmetric matrix are read as (j, i): those whose row had a pass of its own."""
+        alone = np.bincount(self.forward[self.forward >= 0], minlength=1) == 1
+        single = (self.forward >= 0) & alone[np.maximum(self.forward, 0)]
+        return single[i] & ~single[j]
+
+    def numbers(self, args: tuple) -> np.ndarray:
+        s, (up, back) = self.signature, self.counts
+        args = s.real(args)
+        found = []
+        if up:
+            found.append(side_by_side(s.forward()(*args, *self.up), up))
+        if back:
+            found.append(side_by_side(s.reverse()(*args, *self.back), back))
+        if not found:
+            return np.zeros(0)
+        return (found[0] if len(found) == 1 else np.concatenate(found)).take(self.take)
+
+
+def seeds(colour: np.ndarray, count: int, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """For values of some ``shapes``, the sum of the unit vectors of each colour."""
+    matrix = np.zeros((count, len(colour)))
+    chosen = np.flatnonzero(colour >= 0)
+    matrix[colour[chosen], chosen] = 1.0
+    ends = np.cumsum([int(np.prod(s)) for s in shapes])
+    return [np.ascontiguousarray(m).reshape(count, *s) for m, s in zip(np.split(matrix, ends[:-1], 1), shapes)]
+
+
+def side_by_side(result: Any, count: int) -> np.ndarray:
+    """The results of ``count`` passes, those of each pass together."""
+    parts = [np.reshape(x, (count, -1)) for x in parts_of(result)]
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts, 1)).ravel()
+
+
+# ---------------------------------------------------------------------------------------- colouring
+
+
+def colours(pattern: Any, reversible: bool) -> tuple[np.ndarray, np.ndarray]:
+    """A colour for each column that is computed forwards and for each row that is computed backwards; -1 for others.
+
+    No entry can take fewer passes than the fullest row (forwards) or column (backwards) has entries; with that as the
+    estimate, the cheapest split into sparse rows forwards and the densest rows backwards, or the other way round.
+    """
+    rows, columns = np.diff(pattern.indptr), np.bincount(pattern.indices, minlength=pattern.shape[1])
+    forward, dense_rows = split(rows, 1, REVERSE if reversible else NEVER)
+    reverse, dense_columns = split(columns, REVERSE, 1)
+    if forward <= reverse or not reversible:
+        rest, dense = without_rows(pattern, dense_rows), without_rows(pattern, ~dense_rows)
+        return greedy(rest), greedy(dense.T.tocsr())
+    turned = pattern.T.tocsr()
+    rest, dense = without_rows(turned, dense_columns), without_rows(turned, ~dense_columns)
+    return greedy(dense.T.tocsr()), greedy(rest)
+
+
+def symmetric_colours(pattern: Any) -> np.ndarray:
+    """A colour for each column of a symmetric matrix: the densest have one of their own, and need not be told apart in
+    other columns' passes."""
+    counts = np.diff(pattern.indptr)
+    _, dense = split(counts, 1, 1)
+    found = greedy(without_rows(pattern, dense), ~dense)
+    found[dense] = found.max(initial=-1) + 1 + np.arange(dense.sum())
+    return found
+
+
+def split(counts: np.ndarray, sparse: float, dense: float) -> tuple[float, np.ndarray]:
+    """Which of some rows to take out as dense, at the cost ``dense`` each, where the fullest of the others costs
+    ``sparse`` for each entry; and the cost of it all."""
+    order = np.argsort(-counts, kind="stable")
+    fullest = np.append(counts[order], 0)
+    cost = fullest * sparse + np.arange(len(fullest)) * dense
+    k = int(np.argmin(cost))
+    out = np.zeros(len(counts), bool)
+    out[order[:k]] = True
+    return float(cost[k]), out
+
+
+def without_rows(pattern: Any, out: np.ndarray) -> Any:
+    """A pattern with some rows emptied."""
+    if not out.any():
+        return pattern
+    kept = np.repeat(~out, np.diff(pattern.indptr))
+    ends = np.concatenate([[0], np.cumsum(np.where(out, 0, np.diff(pattern.indptr)))])
+    return type(pattern)((pattern.data[kept], pattern.indices[kept], ends), shape=pattern.shape)
+
+
+def greedy(pattern: Any, wanted: np.ndarray | None = None) -> np.ndarray:
+    """A colour for each column (-1 for an empty or unwanted one), such that no row has two columns of one colour: the
+    fullest neighbourhoods first, each column the first colour that none of its neighbours has."""
+    filled = np.bincount(pattern.indices, minlength=pattern.shape[1]) > 0
+    if wanted is not None:
+        filled &= wanted
+    colour = np.full(pattern.shape[1], -1)
+    todo = np.flatnonzero(filled)
+    if not len(todo):
+        return colour
+    if len(todo) > 1000 and 2 * np.diff(pattern.indptr).max() > len(todo):  # nearly each needs its own
+        colour[todo] = np.arange(len(todo))
+        return colour
+    near = (pattern.T @ pattern).tocsr()
+    used, seen = 0, np.full(len(colour) + 1, -1)
+    for j in todo[np.argsort(-np.diff(near.indptr)[todo], kind="stable")]:
+        seen[colour[near.indices[near.indptr[j] : near.indptr[j + 1]]]] = j  # the last cell is for no colour yet
+        colour[j] = first = int(np.argmin(seen[: used + 1] == j))
+        used = max(used, first + 1)
+    return colour
