@@ -326,9 +326,14 @@ class Blocks(Plan):
         first = dict(zip([signature.program.params[k] for k in signature.flat], starts(sizes)))
         tops = starts([int(np.prod(s)) for s in shapes])
         rows, columns = [], []
+        self.shapes: list[tuple[int, int]] = []  # of the entries that each group gives, and where they go
+        self.ranges: list[slice] = []
         for group, at in zip(signature.groups, parts_of(signature.places(*signature.real(args)))):
             element, column = np.array(group.kept).T
             slot, within = np.array(group.columns).T
+            self.shapes.append((len(at), len(group.kept)))
+            begin = self.ranges[-1].stop if self.ranges else 0
+            self.ranges.append(slice(begin, begin + len(at) * len(group.kept)))
             base = np.array([first[v] for v in group.sources])[slot] + within
             columns.append((at[:, slot[column]] + base[column]).ravel())
             rows.append((tops[group.result] + np.arange(len(at))[:, None] * group.cells + element).ravel())
@@ -349,8 +354,9 @@ class Blocks(Plan):
 
     def numbers(self, args: tuple) -> np.ndarray:
         s = self.signature
-        parts = [x.ravel() for x in parts_of(s.entries(*s.real(args)))]
-        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        found = np.empty(self.ranges[-1].stop)
+        parts = tuple(found[r].reshape(shape) for r, shape in zip(self.ranges, self.shapes))
+        s.entries(*s.real(args), out=parts if len(parts) > 1 else parts[0])
         if self.take is not None:
             found = found.take(self.take)
         return found if self.ends is None or not len(found) else np.add.reduceat(found, self.ends)
