@@ -24,6 +24,7 @@ from .core import (
     Atom,
     Bind,
     Block,
+    Check,
     Const,
     If,
     Leaf,
@@ -156,7 +157,8 @@ def row_loop(loop: Loop, column: int, outside: list[Bind], late: set[Atom], wrt:
         else:
             known.append(bind)
     block = Block(tuple(left), body.results)
-    block = hoisted(block, slots, wrt)
+    safe = {(bind.op.a, bind.op.b) for bind in known if type(bind.op) is Check and bind.op.relation == "in"}
+    block = hoisted(block, slots, wrt, safe | {(loop.index, loop.count)})
     numbers = [w for w in wrt if not isinstance(w.type, Arr) and w in free_vars(block)]
     for w in numbers:
         slots.append(Slot(Var(w.name, w.type, w.span, w.given), w, ()))
@@ -172,8 +174,9 @@ def row_loop(loop: Loop, column: int, outside: list[Bind], late: set[Atom], wrt:
     return RowLoop(loop, tuple(known), tuple(slots), block)
 
 
-def hoisted(block: Block, slots: list[Slot], wrt: dict[Var, None]) -> Block:
-    """A body whose branches read slots, too: numbers of a row that the body reads anyway are in range."""
+def hoisted(block: Block, slots: list[Slot], wrt: dict[Var, None], safe: set[tuple]) -> Block:
+    """A body whose branches read slots, too, where that cannot fail outside of them: numbers of a row that the body
+    reads anyway, and those at subscripts that are ``safe``, pairs of an index and the size that it is below."""
     rows = {(s.source, s.indices[:k]) for s in slots for k in range(len(s.indices) + 1)}
     known: dict[tuple, Var] = {(s.source, s.indices): s.var for s in slots}
 
@@ -186,7 +189,8 @@ def hoisted(block: Block, slots: list[Slot], wrt: dict[Var, None]) -> Block:
                 source, indices = op.args[0], op.args[1:]
                 lead = next((k for k, i in enumerate(indices) if type(i) is Const), len(indices))
                 static = all(type(i) is Const for i in indices[lead:])
-                if static and ((source, indices[:lead]) in rows or not lead):
+                checked = all(pair in safe for pair in zip(indices[:lead], source.type.dims))
+                if static and (checked or (source, indices[:lead]) in rows):
                     key = (source, indices)
                     if key not in known:
                         v = bind.vars[0]
