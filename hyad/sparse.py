@@ -240,23 +240,26 @@ class Signature:
 
     def forward(self) -> Model:
         """The tangents of the results along seeds: stacked, as many as there are seeds."""
-        return self.passes("forward", self.at, lambda k: self.specs[k], "(jvp {f} {points} {seeds})")
+        return self.passes("jvp", [self.specs[k] for k in self.at], [self.program.out])
 
     def reverse(self) -> Model:
         """The adjoints of the arguments for seeds of the results."""
-        return self.passes("reverse", (0,), lambda k: self.program.out, "(vjp {f} {points} {seeds})")
+        return self.passes("vjp", [self.program.out], [self.specs[k] for k in self.at])
 
-    def passes(self, kind: str, seeded: Sequence[int], tree_of: Callable[[int], Spec], text: str) -> Model:
-        if kind not in self._passes:
+    def passes(self, product: str, seeded: Sequence[Spec], made: Sequence[Spec]) -> Model:
+        """A model of the arguments and of a stack of seeds for each part of the structures ``seeded``; it gives a stack
+        for each part of the structures ``made``."""
+        if product not in self._passes:
             names = [f"x{k}" for k in range(len(self.specs))]
             points = [names[k] for k in self.at]
             seeds: list[str] = []
-            parts = [written(tree_of(k), seeds) for k in seeded]
-            f = f"(fn [{' '.join(points)}] (f {' '.join(names)}))"
-            body = text.format(f=f, points=" ".join(points), seeds=" ".join(parts))
-            source = f"(fn [{' '.join([*names, *seeds])}] (build (len {seeds[0]}) (fn [k] {body})))"
-            self._passes[kind] = model(source, namespace={"f": self.base})
-        return self._passes[kind]
+            moves = [written(tree, seeds) for tree in seeded]
+            one = f"({product} (fn [{' '.join(points)}] (f {' '.join(names)})) {' '.join(points)} {' '.join(moves)})"
+            whole = Node(tuple(made)) if len(made) > 1 else made[0]
+            stacks = [f"(build (len {seeds[0]}) (fn [k] (let [pass {one}] {path})))" for path in parts(whole, "pass")]
+            body = stacks[0] if len(stacks) == 1 else f"#({' '.join(stacks)})"
+            self._passes[product] = model(f"(fn [{' '.join([*names, *seeds])}] {body})", namespace={"f": self.base})
+        return self._passes[product]
 
 
 def same(known: Any, new: Any) -> bool:
@@ -284,6 +287,15 @@ def written(tree: Spec, seeds: list[str]) -> str:
         return "#(" + " ".join([written(t, seeds) for t in tree.items]) + ")"
     seeds.append(f"seeds{len(seeds)}")
     return f"(get {seeds[-1]} k)"
+
+
+def parts(tree: Spec, path: str) -> list[str]:
+    """How the parts of a value of a structure are written."""
+    if not isinstance(tree, Node):
+        return [path]
+    if tree.keys is not None:
+        return [p for key, t in zip(tree.keys, tree.items) for p in parts(t, f"(. {path} {key})")]
+    return [p for k, t in enumerate(tree.items) for p in parts(t, f"(get {path} {k})")]
 
 
 def parts_of(value: Any) -> list[np.ndarray]:

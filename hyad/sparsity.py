@@ -101,15 +101,23 @@ class Store:
         return any(type(r) is Mark for r in self.real)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """What was added to a store, at which positions."""
+
+    at: np.ndarray
+    real: Real
+
+
 @dataclass(slots=True, eq=False)
 class Cells:
     """An array: in each lane the ``dims`` elements of ``store`` from ``start``. ``shared``: lanes see the same cells.
-    ``writes`` are pairs of positions in the store and what was added there."""
+    ``writes`` have not been done yet."""
 
     store: Store
     start: np.ndarray
     dims: tuple[np.ndarray, ...]
-    writes: tuple[tuple[np.ndarray, Real], ...] = ()
+    writes: tuple[Write, ...] = ()
     shared: bool = False
 
 
@@ -265,8 +273,8 @@ class Tracer:
         if not cells.writes or cells.store.marked:
             return
         total = self.matrix(cells.store.real, cells.store.size)
-        for at, real in cells.writes:
-            for r in self.added(real, at, len(at), cells.store.size):
+        for w in cells.writes:
+            for r in self.added(w.real, w.at, len(w.at), cells.store.size):
                 total = total + r.matrix
         cells.store, cells.writes = Store(cells.store.size, frozenset((Rows(total),))), ()
 
@@ -468,7 +476,7 @@ class Tracer:
             lanes, within = spread(counts)
             at = np.broadcast_to(a.start, frame.lanes)[lanes] + within
             real = self.picked(self.whole(x, frame), lanes, frame.lanes)
-            return Cells(a.store, a.start, a.dims, (*a.writes, (at, real)), a.shared)
+            return Cells(a.store, a.start, a.dims, (*a.writes, Write(at, real)), a.shared)
         at, good = self.place(a, indices, frame)  # type: ignore[arg-type]
         if isinstance(x, Cells):
             if x.store is a.store and a.store.marked and np.array_equal(np.broadcast_to(x.start, frame.lanes), at):
@@ -490,7 +498,7 @@ class Tracer:
             a = Cells(Store(a.store.size, old), a.start, a.dims, (), a.shared)
         if not real:
             return a
-        return Cells(a.store, a.start, a.dims, (*a.writes, (at, real)), a.shared)
+        return Cells(a.store, a.start, a.dims, (*a.writes, Write(at, real)), a.shared)
 
     def write_numbers(self, a: Cells, indices: Sequence[np.ndarray | None], x: Value, frame: Frame, add: bool) -> Cells:
         if isinstance(x, Cells):
@@ -615,7 +623,7 @@ class Tracer:
         out: list[Value] = []
         for k, (acc, z, r) in enumerate(zip(op.accs, inits, results)):
             if isinstance(z, Cells):
-                if r.store is not held[acc].store or any(real & mine for _, real in r.writes):
+                if r.store is not held[acc].store or any(w.real & mine for w in r.writes):
                     raise Sequential
                 out.append(Cells(z.store, z.start, z.dims, (*z.writes, *r.writes), z.shared))
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -134,3 +136,74 @@ def test_hessian(name: str) -> None:
     assert isinstance(found, scipy.sparse.csr_array)
     np.testing.assert_allclose(found.toarray(), hyad.run(hyad.hessian(f), x), rtol=1e-11, atol=1e-12)
     assert entries is None or found.nnz == entries
+
+
+# ------------------------------------------------------------------------------------ random programs
+
+
+class Random:
+    """A model of a vector x, a matrix y [_, 2] and integers p, drawn at random: loops over loops, arrays of arrays'
+    elements, subscripts by integers, branches on both."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.arrays = ["x"]
+
+    def one(self, *choices: str) -> str:
+        return choices[self.rng.integers(len(choices))]
+
+    def index(self, i: str) -> str:
+        shift = self.rng.integers(4)
+        return self.one(i, f"(% (+ {i} {shift}) n)", f"(get p {i})", f"(- n (+ {i} 1))", f"(// {i} 2)", f"{shift}")
+
+    def real(self, i: str, depth: int) -> str:
+        kind = self.rng.integers(9 if depth else 3)
+        if kind < 2:
+            return f"(get {self.one(*self.arrays)} {self.index(i)})"
+        if kind == 2:
+            return self.one(f"(get y {self.index(i)} {self.rng.integers(2)})", "0.5", f"(real {i})")
+        if kind == 3:
+            return f"({self.one('sin', 'exp', 'neg', 'floor')} {self.real(i, depth - 1)})".replace("neg", "-")
+        if kind == 4:
+            test = self.one(f"(< {i} 2)", f"(= (% {i} 2) 0)", f"(> {self.real(i, 0)} 0.1)")
+            return f"(if {test} {self.real(i, depth - 1)} {self.real(i, depth - 1)})"
+        if kind == 5:
+            k, count = i + "k", self.one("2", f"(% {i} 3)", "n")
+            return f"(ifold (fn [s {k}] ({self.one('+', '*')} s {self.real(k, depth - 1)})) {self.real(i, 0)} {count})"
+        return f"({self.one('+', '*', '-')} {self.real(i, depth - 1)} {self.real(i, depth - 1)})"
+
+    def array(self, depth: int) -> str:
+        kind = self.rng.integers(6)
+        if kind == 0:
+            return f"(scan (fn [s a] (+ (* 0.5 s) a)) 0.0 {self.one(*self.arrays)})"
+        if kind == 1:
+            body = self.real("i", depth)
+            return f"(ifold (fn [v i] (update v {self.index('i')} {body})) {self.one(*self.arrays)} n)"
+        if kind == 2:
+            return f"(ifold (fn [v t] (build n (fn [i] (+ (get v {self.index('i')}) {self.real('i', 0)})))) x 2)"
+        return f"(build n (fn [i] {self.real('i', depth)}))"
+
+    def text(self, scalar: bool) -> str:
+        lets = []
+        for name in ("u", "v")[: self.rng.integers(3)]:
+            lets.append(f"{name} {self.array(2)}")
+            self.arrays.append(name)
+        body = f"(fold (fn [s a] (+ s (* a (sin a)))) 0.0 {self.array(2)})" if scalar else self.array(2)
+        return f"(fn [x #^ (Mat m 2) y p] (let [n (len x) {' '.join(lets)}] {body}))"
+
+
+COUNT, FIRST = int(os.environ.get("HYAD_SPARSE_PROGRAMS", 8)), int(os.environ.get("HYAD_SPARSE_SEED", 0))
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_random_programs(seed: int) -> None:
+    made = Random(seed)
+    text = made.text(scalar=seed % 2 == 1)
+    n = 4 + seed % 3
+    args = made.rng.uniform(0.2, 1, n), made.rng.uniform(0.2, 1, (n, 2)), made.rng.integers(0, n, n)
+    f = hyad.model(text)
+    agree(text, args, ("x", "y"))
+    if seed % 2:
+        found = hyad.sparse_hessian(f, "x")(*args).toarray()
+        wanted = hyad.run(hyad.hessian(f, "x"), *args)
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9 * (1 + abs(wanted).max()), err_msg=text)
