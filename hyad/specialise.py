@@ -180,6 +180,13 @@ def spec_text(spec: Spec) -> str:
     return str(spec)
 
 
+def dim_names(spec: Spec) -> list[str]:
+    """The names of sizes in an annotation."""
+    if isinstance(spec, Node):
+        return [d for item in spec.items for d in dim_names(item)]
+    return [d for d in spec.dims if isinstance(d, str)] if isinstance(spec, Arr) else []
+
+
 def parameters(function: Function) -> list[tuple[str, Spec, Span | None]] | None:
     """Name, annotation and place of each parameter of a function; None where it takes any number."""
     if isinstance(function, Closure):
@@ -233,6 +240,7 @@ class Specialiser(Flow):
         super().start()
         self.b = Builder(self.plain)
         self.dims: dict[str, Var] = {}
+        self.dims_named: set[str] = set()  # by annotations: not to be given to sizes without a name
         self.params: list[Var] = []
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
         self.result_names: tuple[str, ...] = ()  # of the gradient taken last
@@ -274,6 +282,7 @@ class Specialiser(Flow):
             raise ModelTypeError(arity_text(name, len(known), len(specs)), span)
         args: list[Value] = []
         ins = []
+        self.dims_named = {d for _, annotation, _ in known or () for d in dim_names(annotation)}
         for i, spec in enumerate(specs):
             label, annotation, place = known[i] if known else (f"x{i}", None, None)
             merged = merge_specs(annotation, spec, place, label)
@@ -360,7 +369,7 @@ class Specialiser(Flow):
         if isinstance(d, int):
             return integer(d)
         if d is None:
-            taken = self.dims.keys()
+            taken = self.dims.keys() | self.dims_named
             d = next((x for x in DIM_NAMES if x not in taken), f"n{len(taken)}")
         if d not in self.dims:
             self.dims[d] = Var(d, INT, None, True)

@@ -417,6 +417,11 @@ def test_a_static_size_is_a_constant_of_the_program() -> None:
     assert not program.dims and all(isinstance(b.op, Prim) for b in all_binds(program.body))
 
 
+def test_a_size_without_a_name_takes_no_name_that_stands_in_an_annotation() -> None:
+    f = hyad.model("(fn [x #^ (Vec n) y #^ (Tuple (Vec m) (Vec k)) z] (- (len x) (* (len y) (len (get z 0)))))")
+    assert f(np.ones(1), np.ones(2), (np.ones(3), np.ones(4))) == -5
+
+
 def test_named_sizes_are_one_number() -> None:
     model = hyad.model("(fn [#^ (Vec n) u #^ (Mat n m) a #^ (Vec m) v] (dot u (mat-vec a v)))", namespace={})
     program = model.optimised()

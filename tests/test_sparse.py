@@ -9,6 +9,9 @@ import pytest
 import scipy.sparse
 
 import hyad
+from hyad.core import REAL, Arr
+from hyad.sparse import greedy
+from hyad.sparsity import pattern
 
 RNG = np.random.default_rng(7)
 
@@ -82,23 +85,54 @@ JACOBIANS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["blocks", "passes"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to compute the numbers, where there are two."""
-    if request.param == "passes":
-        monkeypatch.setattr("hyad.sparse.entries", lambda program, wrt: None)
+def checked_pattern(f: hyad.Model, numbers: np.ndarray, x: np.ndarray, entries: int | None) -> None:
+    """The pattern has all that is not zero, and ``entries`` in all."""
+    program = f.program([REAL_VECTOR])
+    found = pattern(program, [x], [0])
+    assert found.shape == numbers.shape
+    assert not np.any((numbers != 0) & ~found.toarray())
+    if entries is not None:
+        assert found.nnz == entries
+
+
+REAL_VECTOR = Arr(REAL, (None,))
 
 
 @pytest.mark.parametrize("name", JACOBIANS)
-def test_jacobian(name: str, way: None) -> None:
+def test_pattern(name: str) -> None:
     text, n, entries = JACOBIANS[name]
-    agree(text, (RNG.uniform(-1, 1, n),), entries=entries)
+    x, f = RNG.uniform(-1, 1, n), hyad.model(text)
+    checked_pattern(f, dense(hyad.run(hyad.jacobian(f), x), np.size(hyad.run(f, x))), x, entries)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
-def test_few(n: int, way: None) -> None:
+def test_few(n: int) -> None:
+    x = RNG.uniform(-1, 1, n)
     for text in (JACOBIANS["diagonal"][0], "(fn [x] (build (len x) (fn [i] (* (get x 0) (get x i)))))"):
-        agree(text, (RNG.uniform(-1, 1, n),))
+        f = hyad.model(text)
+        checked_pattern(f, dense(hyad.run(hyad.jacobian(f), x), n), x, None)
+
+
+WAYS = [
+    ("banded", "blocks", "blocks of 1 x 2"),
+    ("banded", "passes", "2 forward passes"),
+    ("diagonal", "blocks", "blocks of 1 x 1"),
+    ("diagonal", "passes", "1 forward pass"),
+    ("branches by value", "blocks", "blocks of 1 x 1"),
+    ("tridiagonal with ends", "passes", "3 forward passes"),
+    ("a dense row", "passes", "1 forward pass and 1 reverse pass"),
+    ("all", "passes", "6 forward passes"),
+    ("constant", "passes", "no pass: the matrix is empty"),
+]
+
+
+@pytest.mark.parametrize(("name", "way", "how"), WAYS)
+def test_jacobian(name: str, way: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to compute the numbers."""
+    if way == "passes":
+        monkeypatch.setattr("hyad.sparse.entries", lambda program, wrt: None)
+    text, n, entries = JACOBIANS[name]
+    agree(text, (RNG.uniform(-1, 1, n),), entries=entries, passes=how)
 
 
 HESSIANS = {
@@ -129,13 +163,125 @@ HESSIANS = {
 
 
 @pytest.mark.parametrize("name", HESSIANS)
-def test_hessian(name: str) -> None:
+def test_pattern_of_a_hessian(name: str) -> None:
     text, n, entries = HESSIANS[name]
     x, f = RNG.uniform(-1, 1, n), hyad.model(text)
-    found = hyad.sparse_hessian(f)(x)
-    assert isinstance(found, scipy.sparse.csr_array)
+    checked_pattern(hyad.grad(f), hyad.run(hyad.hessian(f), x), x, entries)
+
+
+@pytest.mark.parametrize(("name", "passes"), [("rosenbrock", 3), ("arrow", 2), ("squared sum", 6), ("linear", 0)])
+def test_hessian(name: str, passes: int) -> None:
+    text, n, entries = HESSIANS[name]
+    x, f = RNG.uniform(-1, 1, n), hyad.model(text)
+    sparse = hyad.sparse_hessian(f)
+    found = sparse(x)
+    assert isinstance(found, scipy.sparse.csr_array) and found.nnz == entries
     np.testing.assert_allclose(found.toarray(), hyad.run(hyad.hessian(f), x), rtol=1e-11, atol=1e-12)
-    assert entries is None or found.nnz == entries
+    assert sparse.how(x) == (f"{passes} forward passes" if passes else "no pass: the matrix is empty")
+
+
+def test_colouring() -> None:
+    """No row has two columns of one colour; the fullest row's count is reached where that is possible."""
+    for density in (0.02, 0.1, 0.5):
+        pattern = scipy.sparse.random_array((60, 40), density=density, format="csr", rng=np.random.default_rng(3))
+        colour = greedy(pattern)
+        for row in pattern.tolil().rows:
+            assert len({colour[j] for j in row}) == len(row)
+        assert all((colour >= 0) == (np.diff(pattern.tocsc().indptr) > 0))
+    band = scipy.sparse.diags_array([np.ones(50)] * 5, offsets=range(-2, 3), shape=(50, 50)).tocsr()
+    assert greedy(band).max() == 4
+
+
+OBSERVED = """
+(fn [#^ (Mat n 3) cameras #^ (Vec m) points #^ (Arr Int k) camera #^ (Arr Int k) point scale]
+  #((build (len camera) (fn [i] (let [[a b c] (get cameras (get camera i))  p (get points (get point i))]
+      [(* scale (sin (+ (* a p) b))) (* p p c)])))
+    (map (fn [a] (* a a)) points)))
+"""
+
+
+def observed(n: int = 3, m: int = 4, k: int = 9) -> tuple:
+    integers = RNG.integers(0, n, k), RNG.integers(0, m, k)
+    return RNG.uniform(-1, 1, (n, 3)), RNG.uniform(-1, 1, m), *integers, 2.0
+
+
+def test_several_results_and_arguments() -> None:
+    """Rows and columns one after the other; an argument that holds integers is not differentiated by."""
+    f, args = hyad.model(OBSERVED), observed()
+    sparse = hyad.sparse_jacobian(f)
+    found = sparse(*args)
+    assert sparse.how(*args) == "blocks of 1 x 1 and 2 x 5" and found.shape == (22, 14)
+    rows = hyad.run(hyad.jacobian(f, (0, 1, 4)), *args)
+    wanted = np.concatenate([dense(rows[0], 18), dense(rows[1], 4)])
+    np.testing.assert_allclose(found.toarray(), wanted, atol=1e-12)
+    other = hyad.sparse_jacobian(f, ("points", "cameras"))(*args)
+    np.testing.assert_allclose(other.toarray(), wanted[:, [9, 10, 11, 12, *range(9)]], atol=1e-12)
+    assert found.nnz == 9 * (4 + 2) + 4
+
+
+def test_the_pattern_follows_the_integers() -> None:
+    """Other integers or shapes are another pattern, the same ones the one that was found."""
+    sparse = hyad.sparse_jacobian(hyad.model(OBSERVED), ("cameras", "points"))
+    args = observed()
+    first = sparse.pattern(*args)
+    args[2][:] = (args[2] + 1) % 3  # in place
+    second = sparse.pattern(*args)
+    assert (first != second).nnz > 0
+    dense_now = dense(hyad.run(hyad.jacobian(sparse.base, (0, 1)), *args)[0], 18)
+    np.testing.assert_allclose(sparse(*args).toarray()[:18], dense_now, atol=1e-12)
+    assert sparse(*observed(4, 5, 3)).shape == (11, 17)
+    (signature,) = sparse._signatures.values()
+    assert len(signature.plans) == 3
+    sparse(*args)
+    assert len(signature.plans) == 3
+
+
+def test_one_number_through_two_slots() -> None:
+    """Two subscripts of an iteration that are equal at a call are one entry."""
+    text = "(fn [x #^ (Arr Int n) p] (build (len p) (fn [i] (* (get x i) (get x (get p i))))))"
+    agree(text, (RNG.uniform(-1, 1, 4), np.array([0, 3, 2, 0])), entries=6, passes="blocks of 1 x 2")
+
+
+def test_a_matrix_is_the_callers_own() -> None:
+    """What is done to a result does not reach the next one."""
+    sparse, x = hyad.sparse_jacobian(hyad.model(JACOBIANS["diagonal"][0])), np.array([0.0, 1.0])
+    first = sparse(x)
+    first.eliminate_zeros()
+    assert sparse(x).nnz == 2
+
+
+def test_scipy_takes_it() -> None:
+    """A chained least-squares problem, by SciPy's sparse solver."""
+    from scipy.optimize import least_squares
+
+    text = "(fn [x] (build (- (len x) 1) (fn [i] (- (* (get x i) (get x (+ i 1))) 2.0))))"
+    f = hyad.model(text)
+    found = least_squares(f, np.linspace(1, 2, 30), jac=hyad.sparse_jacobian(f), tr_solver="lsmr")
+    assert found.cost < 1e-12
+
+
+def test_mistakes() -> None:
+    f = hyad.model("(fn [x #^ (Arr Int n) p] (map (fn [i] (get x i)) p))")
+    sparse = hyad.sparse_jacobian(f)
+    x = np.ones(3)
+    with pytest.raises(hyad.BoundsError, match="in this call `x` has shape"):
+        sparse(x, np.array([3]))
+    with pytest.raises(hyad.ModelTypeError, match="takes 2 arguments"):
+        sparse(x)
+    with pytest.raises(hyad.DerivativeError, match="no parameter `z` to differentiate by"):
+        hyad.sparse_jacobian(f, "z")(x, np.array([0]))
+    with pytest.raises(hyad.DerivativeError, match="stands twice in wrt"):
+        hyad.sparse_jacobian(f, ("x", 0))(x, np.array([0]))
+    with pytest.raises(hyad.DerivativeError, match="no argument of this call holds reals"):
+        hyad.sparse_jacobian(f)(np.array([1]), np.array([0]))
+    with pytest.raises(hyad.DerivativeError, match="needs a function that gives a number"):
+        hyad.sparse_hessian(f)(x, np.array([0]))
+    with pytest.raises(hyad.DerivativeError, match="it has no derivative"):
+        hyad.sparse_jacobian("(fn [x] (> x 0.0))")(1.0)
+    with pytest.raises(hyad.ModelTypeError, match="takes a model"):
+        hyad.sparse_jacobian(np.sin)
+    with pytest.raises(hyad.ModelTypeError, match="is a Python list"):
+        sparse([1.0], np.array([0]))
 
 
 # ------------------------------------------------------------------------------------ random programs
