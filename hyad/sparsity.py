@@ -43,6 +43,7 @@ from .core import (
     reads_of,
 )
 from .errors import DerivativeError
+from .optimise import dead_code, inline, optimise, tail_calls, unused
 from .primitives import PRIMITIVES
 from .reader import deep
 
@@ -50,6 +51,10 @@ from .reader import deep
 ITERATIONS = 2000
 #: So many matrices make a set of inputs before they are added up.
 MATRICES = 16
+
+
+#: What nothing depends on must not be followed.
+PREPARE = [dead_code, tail_calls, inline, unused, dead_code]
 
 
 class Sequential(Exception):
@@ -129,7 +134,7 @@ def pattern(program: Program, values: Sequence[Any], wrt: Sequence[int]) -> csr_
 
     ``values`` are the flat arguments; of their reals only the shapes are read.
     """
-    return deep(lambda: Tracer(program, values, wrt).run())
+    return deep(lambda: Tracer(optimise(program, PREPARE), values, wrt).run())
 
 
 def integers(value: Value) -> bool:
@@ -600,9 +605,7 @@ class Tracer:
     def at_once(self, op: Loop, bind: Bind, frame: Frame, counts: np.ndarray, inits: list[Value]) -> list[Value]:
         """All iterations together; raises ``Sequential`` where one needs to know what came before it."""
         width = len(op.accs)
-        if any(
-            not isinstance(z, (frozenset, Cells)) or isinstance(z, Cells) and z.store.numbers is not None for z in inits
-        ):
+        if any(map(integers, inits)):
             raise Sequential
         up, index = spread(counts)
         child = Frame(len(up), frame, up)
@@ -620,6 +623,11 @@ class Tracer:
         mine = frozenset(marks)
         held = {acc: self.env[acc][1] for acc in op.accs}
         results = self.block(op.body, child)
+        handed = [k for k, (z, r) in enumerate(zip(inits, results)) if isinstance(z, frozenset) and not r & mine]
+        if handed:  # what one iteration hands on, made of nothing that was handed to it, is known for all
+            for k in handed:
+                self.env[op.accs[k]] = (child, self.shifted(inits[k], results[k], child, counts, frame))
+            results = self.block(op.body, child)
         out: list[Value] = []
         for k, (acc, z, r) in enumerate(zip(op.accs, inits, results)):
             if isinstance(z, Cells):
@@ -652,6 +660,15 @@ class Tracer:
                 start, inner = starts_of(counts), ()
             out.append(Cells(store, start, (counts, *inner)))
         return out
+
+    def shifted(self, init: Real, real: Real, child: Frame, counts: np.ndarray, frame: Frame) -> Real:
+        """For each iteration what the one before it gave; at first ``init``."""
+        lanes, first = np.arange(child.lanes), starts_of(counts)[counts > 0]
+        later = np.delete(lanes, first)
+        marks = frozenset(r for r in init | real if type(r) is Mark)
+        before = self.added(self.picked(real - marks, later - 1, child.lanes), later, len(later), child.lanes)
+        start = self.picked(init - marks, np.flatnonzero(counts), frame.lanes)
+        return marks | before | self.added(start, first, len(first), child.lanes)
 
     @staticmethod
     def outside(dim: np.ndarray, up: np.ndarray, frame: Frame) -> np.ndarray:
