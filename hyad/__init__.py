@@ -34,25 +34,31 @@ from .model import (  # noqa: E402
     Model,
     compile,
     define,
+    diff,
     grad,
     hessian,
     hvp,
+    jacob,
     jacobian,
     jvp,
     load,
     low_level_callable,
+    mdiff,
+    mgrad,
     model,
     run,
     value_and_grad,
+    vdiff,
     vjp,
 )
 from .stages import show, stages  # noqa: E402
 
 __all__ = [
     "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "NotCompiled",
-    "ReadError", "UnboundError", "check_grad", "compile", "cost", "defdata", "define", "defprim", "emit", "explain",
-    "grad", "hessian", "hvp", "inl", "inr", "jacobian", "jvp", "lisp", "load", "low_level_callable", "model",
-    "optimisations", "run", "show", "sparse_hessian", "sparse_jacobian", "stages", "value_and_grad", "vjp",
+    "ReadError", "UnboundError", "check_grad", "compile", "cost", "defdata", "define", "defprim", "diff", "emit",
+    "explain", "grad", "hessian", "hvp", "inl", "inr", "jacob", "jacobian", "jvp", "lisp", "load", "low_level_callable",
+    "mdiff", "mgrad", "model", "optimisations", "run", "show", "sparse_hessian", "sparse_jacobian", "stages",
+    "value_and_grad", "vdiff", "vjp",
 ]  # fmt: skip
 
 

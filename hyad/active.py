@@ -139,20 +139,25 @@ def elementwise(row: Primitive, op: Operation, args: tuple[Any, ...]) -> Any:
     for a in args:
         if not isinstance(a, list) and a.__class__ not in NUMBERS and a.__class__ is not bool:
             raise misuse(row, args)
-    if any(len(a) != len(arrays[0]) for a in arrays):
+    rank = max(map(rank_of, arrays))
+    whole = [a for a in arrays if rank_of(a) == rank]
+    count = len(whole[0])
+    if any(len(a) != count for a in whole):
         raise ModelTypeError(
             f"`{op.__name__}` of {' and '.join(map(describe, arrays))}", None, "the shapes must be equal"
         )
-    if len(arrays) == len(args):
-        ranks = {isinstance(x, list) for a in arrays for x in a[:1]}
-        if len(ranks) > 1:
-            raise ModelTypeError(
-                f"`{op.__name__}` of {' and '.join(map(describe, arrays))}", None, "the shapes must be equal"
-            )
-        return [op(*xs) for xs in zip(*arrays)] if arrays[0] else arrays[0]
-    count = len(arrays[0])
-    columns = [a if isinstance(a, list) else [a] * count for a in args]
-    return [op(*xs) for xs in zip(*columns)] if count else arrays[0]
+    if len(whole) == len(args):
+        return [op(*xs) for xs in zip(*whole)] if count else whole[0]
+    columns = [a if isinstance(a, list) and rank_of(a) == rank else [a] * count for a in args]
+    return [op(*xs) for xs in zip(*columns)] if count else whole[0]
+
+
+def rank_of(array: list) -> int:
+    """How many subscripts reach a number. An array of lower rank than another is combined with each of its rows."""
+    rank = 1
+    while array and isinstance(array[0], list):
+        rank, array = rank + 1, array[0]
+    return rank + len(getattr(array, "inner", ()))
 
 
 def misuse(row: Primitive, args: Sequence[Any]) -> ModelTypeError:

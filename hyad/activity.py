@@ -114,6 +114,8 @@ def activity(block: Block, active: dict[Var, int], reach: Reach | None = None) -
                 row = PRIMITIVES.get(op.name)
                 if row is not None and type(row.partials) is str and row.jvp is None and row.vjp is None:
                     continue
+                if op.name == "stop":
+                    continue
                 bits = 0
                 for a in op.args:
                     if type(a) is Var:

@@ -42,7 +42,9 @@ from .core import (
     binders_of,
     blocks_of,
     free_vars,
+    functions_of,
     substitute,
+    with_blocks,
 )
 from .dead import effects, tidy
 from .errors import HyadError, ModelTypeError, Span
@@ -135,6 +137,7 @@ class Builder:
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
         self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
+        self.rules: dict[str, Any] = {}  # by the operation that marks a value which has derivatives of its own
 
     def fired(self, name: str) -> None:
         """An optimisation has been made here: for who asks."""
@@ -742,16 +745,29 @@ class Builder:
         return self.array_op("add-at", (a, *indices, x), type_of(a), hint)
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
-        """``function`` over the elements of arrays of one shape (scalars among them are used as they are)."""
-        shape = next(type_of(a).dims for a in arrays if isinstance(type_of(a), Arr))
+        """``function`` over the elements of arrays. What has a lower rank than another (a number has none) is used as
+        it is for each of the other's rows."""
+        rank = max(rank_of(a) for a in arrays)
+        count = next(type_of(a).dims[0] for a in arrays if rank_of(a) == rank)
 
         def body(i: Atom) -> Atom:
-            parts = [self.get(a, i) if isinstance(type_of(a), Arr) else a for a in arrays]
-            if any(isinstance(type_of(p), Arr) for p in parts):
-                return self.elementwise(function, *parts)
-            return function(*parts)
+            parts = [self.get(a, i) if rank_of(a) == rank else a for a in arrays]
+            return self.elementwise(function, *parts) if rank > 1 else function(*parts)
 
-        return self.build(shape[0], body, hint=hint)
+        return self.build(count, body, hint=hint)
+
+    def stop(self, a: Atom) -> Atom:
+        """``a`` as a constant to every derivative (see ``without_rules``)."""
+        t = type_of(a)
+        if type(a) is Const or (t.elem if isinstance(t, Arr) else t) != REAL:
+            return a
+        return self.array_op("stop", (a,), t, None)
+
+    def ruled(self, rule: Any, y: Atom, args: Sequence[Atom], hint: str | None = None) -> Atom:
+        """``y``, whose derivatives by ``args`` a rule gives: see ``Specialiser.ruled``."""
+        name = f"rule-{len(self.rules)}"
+        self.rules[name] = rule
+        return self.array_op(name, (y, *args), type_of(y), hint)
 
     def add(self, a: Atom, b: Atom) -> Atom:
         """The sum of two equally shaped values."""
@@ -1128,6 +1144,8 @@ class Rebuild:
             return b.select(*args)
         if name == "undef":
             return b.undef(self.type(var.type))  # type: ignore[arg-type]
+        if name == "stop" or name in b.rules:
+            return b.array_op(name, args, type_of(args[0]), var.name, var.given)
         raise AssertionError(name)
 
     def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
@@ -1201,6 +1219,42 @@ class Rebuild:
         )
         self.b.span = span
         return out
+
+
+def without_rules(block: Block) -> Block:
+    """A block, and the functions that it calls, without the marks of what differentiates in its own way: they are what
+    they mark. ``(stop x)``  =>  ``x``; ``(rule-0 y x)``  =>  ``y``."""
+    blocks = [block, *(f.body for f in functions_of(block) if f.body is not None)]
+    marks = {bind.vars[0]: bind.op.args[0] for b in blocks for bind in all_binds(b) if is_mark(bind)}
+    if not marks:
+        return block
+    for v, a in marks.items():
+        while type(a) is Var and a in marks:
+            a = marks[a]
+        marks[v] = a
+    for f in functions_of(block):
+        if f.body is not None:
+            f.body = substitute(unmarked(f.body), marks)
+    return substitute(unmarked(block), marks)
+
+
+def is_mark(bind: Bind) -> bool:
+    return type(bind.op) is Prim and (bind.op.name == "stop" or bind.op.name.startswith("rule-"))
+
+
+def unmarked(block: Block) -> Block:
+    binds = []
+    for x in block.binds:
+        if not is_mark(x):
+            regions = blocks_of(x.op)
+            binds.append(Bind(x.vars, with_blocks(x.op, [*map(unmarked, regions)]), x.span) if regions else x)
+    return Block(tuple(binds), block.results)
+
+
+def rank_of(a: Atom) -> int:
+    """How many subscripts reach a number."""
+    t = type_of(a)
+    return t.rank if isinstance(t, Arr) else 0
 
 
 def given(bind: Bind) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .activity import activity, differentiable
 from .adjoints import fill, tangent_of, zero
-from .builder import ONE, ZERO, integer, is_zero, type_of
+from .builder import ONE, ZERO, integer, is_zero, rank_of, type_of
 from .core import (
     BOOL,
     INT,
@@ -46,6 +46,8 @@ from .sink import sink_block
 from .values import (
     FUNCTIONS,
     NIL,
+    RANKS,
+    TABLE_2,
     Closure,
     Derived,
     Part,
@@ -55,6 +57,7 @@ from .values import (
     describe,
     flatten,
     holds_function,
+    misplaced,
     unflatten,
 )
 
@@ -103,6 +106,8 @@ def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: 
         finally:
             sp.encoding = before
     kind = derived.operator
+    if kind in TABLE_2:
+        return table_2(sp, derived, args, spans)
     if kind in ("hvp", "hessian"):
         inner = Derived("grad", derived.function, derived.wrt)
         if kind == "hvp":
@@ -118,6 +123,28 @@ def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: 
     if kind == "D":
         return derivative(sp, derived, args)
     return gradient(sp, derived, args, with_value=kind == "value-and-grad")
+
+
+def table_2(sp: Specialiser, derived: Derived, args: list[Value], spans: Sequence[Any]) -> Value:
+    """``((jacob f) v)`` and its kin, the operators of dF~'s Table 2: by the rank of an argument and of the result."""
+    operator, by, of = TABLE_2[derived.operator]
+    inner = Derived(operator, derived.function, derived.wrt, derived.encoding)
+    at = [args[k] for k in positions(sp, derived, len(args))]
+    ranks = [rank_of(x) if isinstance(x, (Const, Var)) and x is not NIL else None for x in at]
+    if ranks == [by]:
+        value = apply_operator(sp, inner, args, spans)
+        if isinstance(value, FUNCTIONS):
+            return value
+        rank = rank_of(value) if isinstance(value, (Const, Var)) and value is not NIL else None
+        found = of if operator == "grad" or rank is None else rank - by
+        if rank is not None and found == of:
+            return value
+        here = f"it gives {RANKS[found] if rank is not None and found < 3 else describe(value)}"
+    else:
+        found, here = of, f"it is {describe(at[0])}" if len(at) == 1 else f"there are {len(at)} arguments"
+    error = misplaced(derived.operator, here, ranks[0] if len(ranks) == 1 else None, found)
+    error.span = spans[0] if spans and spans[0] and ranks != [by] else sp.b.span
+    raise error
 
 
 # --------------------------------------------------------------------------------------------- tracing

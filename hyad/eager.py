@@ -45,7 +45,7 @@ from .core import (
 )
 from .data import Data
 from .dynamic import ACTIVE, NUMBERS, Record, blame, describe, dims_of, enter, leave, leaves, transform
-from .errors import BORDER, DerivativeError, HyadError, ModelTypeError, Span, UnboundError, at_border
+from .errors import BORDER, BoundsError, DerivativeError, HyadError, ModelTypeError, Span, UnboundError, at_border
 from .operators import GENERATOR, UNIT, Derivative, accepts, operator, parameters_of, wrong_count
 from .primitives import PRIMITIVES
 from .reader import SPECIAL, deep, read_model
@@ -422,6 +422,11 @@ def variadic(name: str) -> Callable[..., Any]:
         if len(args) == 2:
             return op(*args)
         if len(args) < 2:
+            if args and name in ("min", "max") and isinstance(args[0], list):
+                numbers = leaves(args[0])
+                if not numbers:
+                    raise BoundsError(f"`{name}` of an array without elements")
+                return chained(*numbers) if len(numbers) > 1 else numbers[0]
             if args:
                 return {"-": operation("neg"), "/": lambda x: op(1, x)}.get(name, lambda x: op(x, 1) and x)(args[0])
             if name in ("+", "*"):
@@ -622,6 +627,11 @@ class _Compiler:
             self.give(dest, self.invoke(self.kept(library.field), *map(self.atom, args)))
             return
         kind, value = self.known(fn)[1] if type(fn) is Global else ("", None)
+        if kind == "function" and isinstance(value, Closure) and value.scope is Specialiser.scope:
+            other = f"{value.name}/{len(args)}"
+            if len(value.function.params) != len(args) and prelude(other) is not None:
+                fn = Global(other, fn.span)  # type: ignore[union-attr]
+                kind, value = self.known(fn)[1]
         if any(type(a) is Const and type(a.value) is tuple for a in args):
             if not all(type(a) is not Const or type(a.value) is not tuple for a in args[:-1]):
                 raise ModelTypeError("`:wrt` ends the call of a derivative operator", bind.span, "`(grad f :wrt x)`")

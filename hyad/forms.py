@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .errors import ReadError, Source, Span
@@ -211,6 +212,15 @@ def unparse(form: Form) -> str:
         else:
             out.append((":" if x.kind == "key" else "") + x.value)
     return "".join(out)
+
+
+@cache
+def prelude_texts() -> dict[str, str]:
+    """The text of each function of ``prelude.hy`` by its name. A form begins at the beginning of a line."""
+    text = package_text("prelude.hy")
+    starts = [(m[1], m.start()) for m in re.finditer(r"^\(defmodel (\S+)", text, re.MULTILINE)]
+    ends = [start for _, start in starts[1:]] + [len(text)]
+    return {name: text[start:end] for (name, start), end in zip(starts, ends)}
 
 
 def package_text(name: str) -> str:

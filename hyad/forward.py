@@ -103,7 +103,11 @@ class Forward(Rebuild):
             return out
         out = {}
         for d in sorted({d for a in op.args for d in self.dots(a)}):
-            if name == "get":
+            if name in b.rules:
+                rule = b.rules[name]
+                moves = [self.tangent_or_zero(a, d) for a in op.args[1 : 1 + rule.moving]]
+                made = rule.tangent(args[1:], self.here[var], moves)
+            elif name == "get":
                 made = b.get(self.dots(op.args[0])[d], *args[1:], hint=hint, given=given)
             elif name == "array":
                 made = b.array([self.tangent_or_zero(a, d) for a in op.args], hint, given)

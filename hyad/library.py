@@ -179,7 +179,19 @@ def shape(value: Any, axis: Any = None) -> Any:
             dims += getattr(row, "inner", ())
             break
         row = row[0]
-    return tuple(dims) if axis is None else get(tuple(dims), axis, end=True)
+    if axis is None:
+        return tuple(dims)
+    if axis.__class__ is not int or not -len(dims) <= axis < len(dims):
+        raise blame(BoundsError(f"{describe(value)} has no axis {axis}"), axis)
+    return dims[axis]
+
+
+def rank(value: Any) -> int:
+    if value.__class__ in NUMBERS or value.__class__ is bool:
+        return 0
+    if not isinstance(value, list):
+        raise blame(ModelTypeError(f"`rank` works on numbers and arrays; this is {describe(value)}"), value)
+    return len(shape(value))
 
 
 def copy(value: Any) -> Any:
@@ -389,6 +401,20 @@ def loop(n: Any, f: Any, *accs: Any) -> Run:
     return out[0] if len(out) == 1 else out
 
 
+def constant(f: Any, *args: Any) -> Run:
+    """``(constant f x ...)``: what is a constant to the rules of a ``ruled`` value is not one here, where derivatives
+    go the way of the values."""
+    value = function_of(f, "constant", len(args))(*args)
+    if value.__class__ is GENERATOR:
+        value = yield value
+    return value
+
+
+def ruled(f: Any, jvp: Any, vjp: Any, *args: Any) -> Run:
+    """``(ruled f jvp vjp x ...)``: the function's own derivatives serve as well as its rules."""
+    return constant(f, *args)
+
+
 def select(c: Any, a: Any, b: Any) -> Any:
     return a if c else b
 
@@ -426,6 +452,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "snd": snd,
     "len": len_,
     "shape": shape,
+    "rank": rank,
     "copy": copy,
     "update": update,
     "set-at!": set_at,
@@ -445,6 +472,8 @@ CALLING: dict[str, Callable[..., Any]] = {
     "ifold": ifold,
     "scan": scan,
     "loop": loop,
+    "constant": constant,
+    "ruled": ruled,
 }
 
 for _name, _function in (*PLAIN.items(), *CALLING.items()):

@@ -941,6 +941,36 @@ def D(f: Any, wrt: Any = None) -> Model:
     return derived("D", f, wrt)
 
 
+@border
+def diff(f: Any, wrt: Any = None) -> Model:
+    """The derivative of a model of a number that gives a number (dF~, Fig. 6 and Table 2)."""
+    return derived("diff", f, wrt)
+
+
+@border
+def vdiff(f: Any, wrt: Any = None) -> Model:
+    """The derivative of a model of a number that gives a vector: a vector (dF~, Table 2)."""
+    return derived("vdiff", f, wrt)
+
+
+@border
+def mdiff(f: Any, wrt: Any = None) -> Model:
+    """The derivative of a model of a number that gives a matrix: a matrix (dF~, Table 2)."""
+    return derived("mdiff", f, wrt)
+
+
+@border
+def jacob(f: Any, wrt: Any = None) -> Model:
+    """The Jacobian of a model of a vector that gives a vector: a matrix, a row for each result (dF~, Table 2)."""
+    return derived("jacob", f, wrt)
+
+
+@border
+def mgrad(f: Any, wrt: Any = None) -> Model:
+    """The gradient of a model of a matrix that gives a number: a matrix (dF~, Table 2)."""
+    return derived("mgrad", f, wrt)
+
+
 def _product(operator: str, f: Any, first: Any, second: tuple, encoding: str = "record") -> Any:
     base = as_model(f, operator)
     cached = base.__dict__.setdefault("_products", {})

@@ -34,6 +34,7 @@ from .dynamic import (
 from .errors import DerivativeError, ModelTypeError
 from .primitives import Primitive
 from .specialise import CHAINED, Wrt, arity_text, read_annotation
+from .values import RANKS, TABLE_2, misplaced
 
 GENERATOR = type(_ for _ in ())
 Run = Iterator[Any]
@@ -130,7 +131,8 @@ def wrong_count(f: Any, count: int) -> ModelTypeError:
         more = "at least " if code.co_flags & 4 else ""
         text = f"`{named(f)}` takes {more}{wanted} argument{'s' * (wanted != 1)}, not {count}"
         return ModelTypeError(text)
-    notes = [("it is defined here", function.span)] if function is not None and function.span is not None else []
+    own = function is not None and function.span is not None and function.span.source.filename != "prelude.hy"
+    notes = [("it is defined here", function.span)] if own else []
     return ModelTypeError(arity_text(named(f), len(known or ()), count), None, None, notes)
 
 
@@ -471,6 +473,30 @@ def size(dims: Sequence[int]) -> int:
     return total
 
 
+def table_2(d: Derivative, args: tuple[Any, ...]) -> Run:
+    """An operator of dF~'s Table 2: by the rank of an argument and of the result."""
+    operator, by, of = TABLE_2[d.operator]
+    check_arity(d, len(args))
+    at = [args[k] for k in positions(d, len(args))]
+    ranks = [rank_of(x) for x in at]
+    if ranks == [by]:
+        made = Derivative(operator, d.function, d.wrt)(*args)
+        value = (yield made) if made.__class__ is GENERATOR else made
+        rank = rank_of(value)
+        found = of if operator == "grad" or rank is None else rank - by
+        if callable(value) or rank is not None and found == of:
+            return value
+        here = f"it gives {RANKS[found] if rank is not None and found < 3 else describe(value)}"
+    else:
+        found, here = of, f"it is {describe(at[0])}" if len(at) == 1 else f"there are {len(at)} arguments"
+    raise misplaced(d.operator, here, ranks[0] if len(ranks) == 1 else None, found)
+
+
+def rank_of(x: Any) -> int | None:
+    dims = dims_of(x)
+    return None if dims is None else len(dims)
+
+
 _RULES: dict[str, Callable[[Derivative, tuple[Any, ...]], Any]] = {
     "D": derivative,
     "grad": gradient,
@@ -481,4 +507,5 @@ _RULES: dict[str, Callable[[Derivative, tuple[Any, ...]], Any]] = {
     "jvp": forward_product,
     "vjp": reverse_product,
     "hvp": hessian_product,
+    **dict.fromkeys(TABLE_2, table_2),
 }

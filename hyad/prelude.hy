@@ -1,4 +1,8 @@
-;; The vector and matrix functions of dF~ (Table 1, Fig. 4), defined in the language itself.
+;; What the language has beside its primitives, defined in the language itself: the vector and matrix functions of dF~
+;; (Table 1, Fig. 4) and what NumPy's users expect beside them. Each form is read when a model names it. A name that
+;; ends in /n is the same function of n arguments: (sum m) and (sum m 0).
+
+; ---------------------------------------------------------------- vectors
 
 (defmodel vec-map [f v] "f of each element" (map f v))
 (defmodel vec-add [u v] "the sum of two vectors" (map (fn [a b] (+ a b)) u v))
@@ -6,22 +10,23 @@
 (defmodel vec-mul [u v] "the product, element by element" (map (fn [a b] (* a b)) u v))
 (defmodel vec-scale [s v] "a vector times a number" (map (fn [a] (* s a)) v))
 (defmodel vec-sum [v] "the sum of the elements" (fold + 0.0 v))
-(defmodel sum [v] "the sum of the elements" (fold + 0.0 v))
 (defmodel dot [u v] "the inner product"
   (fold (fn [s a b] (+ s (* a b))) 0.0 u v))
-(defmodel sq-norm [v] "the sum of the squares" (fold (fn [s a] (+ s (* a a))) 0.0 v))
-(defmodel norm [v] "the Euclidean length; its derivative at the zero vector is 0"
-  (let [s (sq-norm v)]
+(defmodel sq-norm [a] "the sum of the squares"
+  (if (= (rank a) 1)
+    (fold (fn [s x] (+ s (* x x))) 0.0 a)
+    (fold (fn [s row] (+ s (sq-norm row))) 0.0 a)))
+(defmodel norm [a] "the Euclidean length, a matrix's Frobenius norm; its derivative at zero is 0"
+  (let [s (sq-norm a)]
     (if (= s 0.0) 0.0 (sqrt s))))
 (defmodel cross [u v] "the vector product in three dimensions"
   [(- (* (get u 1) (get v 2)) (* (get u 2) (get v 1)))
    (- (* (get u 2) (get v 0)) (* (get u 0) (get v 2)))
    (- (* (get u 0) (get v 1)) (* (get u 1) (get v 0)))])
-(defmodel one-hot [n k] "n zeros with a one at k" (build n (fn [i] (if (= i k) 1.0 0.0))))
-(defmodel zeros [n] "n zeros" (build n (fn [i] 0.0)))
-(defmodel ones [n] "n ones" (build n (fn [i] 1.0)))
-(defmodel eye [n] "the identity matrix" (build [n n] (fn [i j] (if (= i j) 1.0 0.0))))
 (defmodel outer [u v] "the matrix of all products" (build [(len u) (len v)] (fn [i j] (* (get u i) (get v j)))))
+
+; ---------------------------------------------------------------- matrices
+
 (defmodel transpose [m] "rows and columns exchanged"
   (build [(get (shape m) 1) (get (shape m) 0)] (fn [i j] (get m j i))))
 (defmodel mat-add [a b] "the sum of two matrices" (map vec-add a b))
@@ -37,10 +42,314 @@
     (require-equal (get (shape a) 1) (len b))
     (build [(len a) (get (shape b) 1)]
       (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))))
+(defmodel matmul [a b] "the product of vectors, matrices, or stacks of matrices"
+  (cond
+    (> (rank a) 2) (if (= (rank a) (rank b)) (map matmul a b) (map (fn [m] (matmul m b)) a))
+    (> (rank b) 2) (map (fn [m] (matmul a m)) b)
+    (= (rank a) 2) (if (= (rank b) 2) (mat-mul a b) (mat-vec a b))
+    True (if (= (rank b) 2) (vec-mat a b) (dot a b))))
+(defmodel @ [a b] "the product of vectors, matrices, or stacks of matrices" (matmul a b))
 (defmodel trace [m] "the sum of the diagonal"
   (do
     (require-equal (len m) (get (shape m) 1))
     (ifold (fn [s i] (+ s (get m i i))) 0.0 (len m))))
+(defmodel diag [a] "the diagonal of a matrix, or the matrix with a vector as its diagonal"
+  (if (= (rank a) 1)
+    (build [(len a) (len a)] (fn [i j] (if (= i j) (get a i) 0.0)))
+    (build (len a) (fn [i] (get a i i)))))
+(defmodel tril [m] "a matrix with zeros above its diagonal"
+  (build (shape m) (fn [i j] (if (<= j i) (get m i j) 0.0))))
+(defmodel triu [m] "a matrix with zeros below its diagonal"
+  (build (shape m) (fn [i j] (if (<= i j) (get m i j) 0.0))))
+
+; ---------------------------------------------------------------- making arrays: sizes are a number or [n m ...]
+
+(defmodel full [dims x] "an array that holds x everywhere"
+  (if (num? dims) (build dims (fn [i] x)) (full-from dims x 0)))
+(defmodel full-from [dims x k] "an array of the sizes from axis k on"
+  (if (= k (len dims)) x (build (get dims k) (fn [i] (full-from dims x (+ k 1))))))
+(defmodel zeros [dims] "an array of zeros" (full dims 0.0))
+(defmodel ones [dims] "an array of ones" (full dims 1.0))
+(defmodel eye [n] "the identity matrix" (build [n n] (fn [i j] (if (= i j) 1.0 0.0))))
+(defmodel one-hot [n k] "n zeros with a one at k" (build n (fn [i] (if (= i k) 1.0 0.0))))
+(defmodel arange [n] "the integers below n" (build n (fn [i] i)))
+(defmodel arange/2 [start stop] "the integers from start on below stop" (build (- stop start) (fn [i] (+ start i))))
+(defmodel linspace [a b n] "n numbers from a to b at equal distances"
+  (build n (fn [i] (+ a (/ (* (- b a) i) (- n 1))))))
+
+; ---------------------------------------------------------------- parts and other shapes
+
+(defmodel size [a] "the number of elements" (fold * 1 (shape a)))
+(defmodel slice [v start stop] "the elements from start on below stop"
+  (build (- stop start) (fn [i] (get v (+ start i)))))
+(defmodel slice/4 [v start stop step] "every step-th element from start on, below stop"
+  (build
+    (cond
+      (= step 1) (- stop start)
+      (= step -1) (- start stop)
+      True (// (- (+ stop step) (+ start (if (< step 0) -1 1))) step))
+    (fn [i] (get v (+ start (* step i))))))
+(defmodel concat [a b] "one array after another"
+  (build (+ (len a) (len b)) (fn [i] (if (< i (len a)) (get a i) (get b (- i (len a)))))))
+(defmodel concat/3 [a b c] "one array after another" (concat (concat a b) c))
+(defmodel concat/4 [a b c d] "one array after another" (concat (concat a b c) d))
+(defmodel flip [v] "the elements in the other order" (build (len v) (fn [i] (get v (- (len v) (+ i 1))))))
+(defmodel roll [v k] "the elements moved k places on, round and round"
+  (build (len v) (fn [i] (get v (% (- i k) (len v))))))
+(defmodel ravel [a] "the elements as a vector, row by row"
+  (if (= (rank a) 1)
+    a
+    (let [m (get (shape a) 1)]
+      (ravel (build (* (len a) m) (fn [k] (get a (// k m) (% k m))))))))
+(defmodel reshape [a dims] "the elements in an array of other sizes"
+  (let [v (ravel a)]
+    (if (num? dims)
+      (do (require-equal (len v) dims) v)
+      (do (require-equal (len v) (product-from dims 0)) (reshape-from v dims 0 0)))))
+(defmodel product-from [dims k] "the product of the sizes from axis k on"
+  (if (= k (len dims)) 1 (* (get dims k) (product-from dims (+ k 1)))))
+(defmodel reshape-from [v dims k at] "an array of the sizes from axis k on; at counts the rows before it"
+  (if (= k (len dims))
+    (get v at)
+    (build (get dims k) (fn [i] (reshape-from v dims (+ k 1) (+ (* at (get dims k)) i))))))
+(defmodel gather [v at] "the elements at some indices"
+  (if (num? at) (get v at) (map (fn [i] (gather v i)) at)))
+(defmodel scatter [v at xs] "an array with some elements replaced; of two at one index, the later one"
+  (do
+    (require-equal (len at) (len xs))
+    (ifold (fn [w k] (update w (get at k) (get xs k))) v (len at))))
+(defmodel scatter-add [v at xs] "an array with something added to some elements"
+  (do
+    (require-equal (len at) (len xs))
+    (ifold (fn [w k] (let [i (get at k)] (update w i (+ (get w i) (get xs k))))) v (len at))))
+(defmodel where [c a b] "a where c holds, b where it does not: numbers, arrays, or rows for each of a matrix"
+  (let [r (max (rank c) (rank a) (rank b))]
+    (if (= r 0)
+      (if c a b)
+      (let [n (len (if (= (rank c) r) c (if (= (rank a) r) a b)))]
+        (do
+          (where-fits c r n)
+          (where-fits a r n)
+          (where-fits b r n)
+          (build n (fn [i] (where (where-part c r i) (where-part a r i) (where-part b r i)))))))))
+(defmodel where-fits [a r n] "requires n rows of an array of rank r" (if (= (rank a) r) (require-equal (len a) n) nil))
+(defmodel where-part [a r i] "row i of an array of rank r; what has a lower rank is used whole"
+  (if (= (rank a) r) (get a i) a))
+
+; ---------------------------------------------------------------- reductions, of all elements or along an axis
+
+(defmodel sum [a] "the sum of all elements"
+  (if (= (rank a) 1) (fold + 0.0 a) (fold (fn [s row] (+ s (sum row))) 0.0 a)))
+(defmodel prod [a] "the product of all elements"
+  (if (= (rank a) 1) (fold * 1.0 a) (fold (fn [s row] (* s (prod row))) 1.0 a)))
+(defmodel mean [a] "the mean of all elements" (/ (sum a) (real (size a))))
+(defmodel var [a] "the mean square distance from the mean" (mean (square (- a (mean a)))))
+(defmodel std [a] "the standard deviation" (sqrt (var a)))
+(defmodel amax [a] "the largest element; its derivative is the first one's"
+  (if (= (rank a) 1) (fold max (get a 0) a) (fold (fn [m row] (max m (amax row))) (amax (get a 0)) a)))
+(defmodel amin [a] "the smallest element; its derivative is the first one's"
+  (if (= (rank a) 1) (fold min (get a 0) a) (fold (fn [m row] (min m (amin row))) (amin (get a 0)) a)))
+(defmodel argmax [a] "where the largest element is, the first of equals; in a matrix counted row by row"
+  (let [v (ravel a)]
+    (fst (ifold (fn [best i] (if (> (get v i) (snd best)) #(i (get v i)) best)) #(0 (get v 0)) (len v)))))
+(defmodel argmin [a] "where the smallest element is, the first of equals; in a matrix counted row by row"
+  (let [v (ravel a)]
+    (fst (ifold (fn [best i] (if (< (get v i) (snd best)) #(i (get v i)) best)) #(0 (get v 0)) (len v)))))
+(defmodel any [c] "whether one of them is true"
+  (if (= (rank c) 1) (fold (fn [s x] (or s x)) False c) (any (map any c))))
+(defmodel all [c] "whether all are true"
+  (if (= (rank c) 1) (fold (fn [s x] (and s x)) True c) (all (map all c))))
+(defmodel logsumexp [a] "the logarithm of the sum of the exponentials"
+  (let [m (amax a)] (+ m (log (sum (exp (- a m)))))))
+(defmodel softmax [v] "the exponentials over their sum"
+  (let [e (exp (- v (amax v)))  s (sum e)] (map (fn [x] (/ x s)) e)))
+(defmodel cumsum [v] "the sums of the first elements, of the first two and so on" (scan + 0.0 v))
+(defmodel cumprod [v] "the products of the first elements, of the first two and so on" (scan * 1.0 v))
+
+(defmodel along [f a axis] "a function of the vectors along an axis, that gives a number"
+  (along-from f a (if (< axis 0) (+ axis (rank a)) axis) (shape a axis)))
+(defmodel along-from [f a k n] "the same, of n elements each along the axis k"
+  (cond
+    (> k 0) (map (fn [row] (along-from f row (- k 1) n)) a)
+    (= (rank a) 1) (f a)
+    True (build (get (shape a) 1) (fn [j] (along-from f (map (fn [row] (get row j)) a) 0 n)))))
+(defmodel sum/2 [a axis] "the sums along an axis" (along sum a axis))
+(defmodel prod/2 [a axis] "the products along an axis" (along prod a axis))
+(defmodel mean/2 [a axis] "the means along an axis" (along mean a axis))
+(defmodel var/2 [a axis] "the mean square distances from the means along an axis" (along var a axis))
+(defmodel std/2 [a axis] "the standard deviations along an axis" (along std a axis))
+(defmodel norm/2 [a axis] "the Euclidean lengths along an axis" (along norm a axis))
+(defmodel amax/2 [a axis] "the largest elements along an axis" (along amax a axis))
+(defmodel amin/2 [a axis] "the smallest elements along an axis" (along amin a axis))
+(defmodel argmax/2 [a axis] "where the largest elements along an axis are" (along argmax a axis))
+(defmodel argmin/2 [a axis] "where the smallest elements along an axis are" (along argmin a axis))
+(defmodel any/2 [c axis] "whether one along an axis is true" (along any c axis))
+(defmodel all/2 [c axis] "whether all along an axis are true" (along all c axis))
+(defmodel logsumexp/2 [a axis] "the logarithms of the sums of the exponentials along an axis" (along logsumexp a axis))
+
+; ---------------------------------------------------------------- linear algebra: each with its derivatives by rule
+
+(defmodel times-row [u x] "the products of the elements of vectors, or of the rows of matrices"
+  (if (= (rank u) 1) (outer u x) (mat-mul u (transpose x))))
+
+(defmodel solve-lower [l b] "the solution x of l x = b for a lower triangular matrix l; b is a vector or a matrix"
+  (do
+    (require-equal (len l) (get (shape l) 1))
+    (require-equal (len l) (len b))
+    (ruled substitute-down
+      (fn [l b x dl db] (solve-lower l (- db (matmul (tril dl) x))))
+      (fn [l b x ct] (let [u (solve-upper (transpose l) ct)] #((tril (- (times-row u x))) u)))
+      l b)))
+(defmodel substitute-down [l b] "forward substitution"
+  (if (= (rank b) 1)
+    (ifold (fn [x i]
+        (update x i (/ (ifold (fn [s k] (- s (* (get l i k) (get x k)))) (get x i) i) (get l i i))))
+      b (len l))
+    (ifold (fn [x i]
+        (ifold (fn [x j] (update x i j (/ (get x i j) (get l i i))))
+          (ifold (fn [x k]
+              (ifold (fn [x j] (update x i j (- (get x i j) (* (get l i k) (get x k j))))) x (get (shape b) 1)))
+            x i)
+          (get (shape b) 1)))
+      b (len l))))
+(defmodel solve-upper [u b] "the solution x of u x = b for an upper triangular matrix u; b is a vector or a matrix"
+  (do
+    (require-equal (len u) (get (shape u) 1))
+    (require-equal (len u) (len b))
+    (ruled substitute-up
+      (fn [u b x du db] (solve-upper u (- db (matmul (triu du) x))))
+      (fn [u b x ct] (let [l (solve-lower (transpose u) ct)] #((triu (- (times-row l x))) l)))
+      u b)))
+(defmodel substitute-up [u b] "backward substitution" (flip (substitute-down (flip (map flip u)) (flip b))))
+
+(defmodel lu [a] "the LU factors of a matrix with its rows exchanged, one below the diagonal and one above, and the order
+of the rows"
+  (let [n (len a)]
+    (ifold (fn [state k]
+        (let [#(a order) state
+              p (fst (ifold (fn [best i] (let [x (abs (get a (+ k i) k))] (if (> x (snd best)) #((+ k i) x) best)))
+                       #(k (abs (get a k k))) (- n k)))]
+          #((ifold (fn [a i]
+                (let [r (+ k 1 i)
+                      f (/ (get a r k) (get a k k))]
+                  (ifold (fn [a j] (let [c (+ k 1 j)] (update a r c (- (get a r c) (* f (get a k c))))))
+                    (update a r k f) (- n (+ k 1)))))
+              (ifold (fn [a j] (let [x (get a k j)] (update (update a k j (get a p j)) p j x))) a n)
+              (- n (+ k 1)))
+            (let [x (get order k)] (update (update order k (get order p)) p x)))))
+      #(a (arange n)) n)))
+(defmodel lu-solve [f order b] "the solution of a x = b from a's LU factors"
+  (substitute-up f (substitute-unit f (gather b order))))
+(defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
+  (let [t (transpose f)]
+    (scatter b order (flip (substitute-unit (flip (map flip t)) (flip (substitute-down t b)))))))
+(defmodel substitute-unit [l b] "forward substitution, with ones for the diagonal"
+  (substitute-down (build (shape l) (fn [i j] (if (= i j) 1.0 (get l i j)))) b))
+
+(defmodel solve [a b] "the solution x of a x = b; b is a vector or a matrix"
+  (do
+    (require-equal (len a) (get (shape a) 1))
+    (require-equal (len a) (len b))
+    (let [#(f order) (constant lu a)] (solve-factored f order a b))))
+(defmodel solve-factored [f order a b] "the solution of a x = b, its derivatives too, from a's LU factors"
+  (ruled (fn [a b f order] (lu-solve f order b))
+    (fn [a b f order x da db] (solve-factored f order a (- db (matmul da x))))
+    (fn [a b f order x ct] (let [u (solve-transposed f order a ct)] #((- (times-row u x)) u)))
+    a b f order))
+(defmodel solve-transposed [f order a b] "the solution of a' x = b, a' the transpose, from a's LU factors"
+  (ruled (fn [a b f order] (lu-solve-transposed f order b))
+    (fn [a b f order x da db] (solve-transposed f order a (- db (matmul (transpose da) x))))
+    (fn [a b f order x ct] (let [u (solve-factored f order a ct)] #((- (times-row x u)) u)))
+    a b f order))
+(defmodel inv [a] "the inverse" (solve a (eye (len a))))
+(defmodel det [a] "the determinant"
+  (do
+    (require-equal (len a) (get (shape a) 1))
+    (let [#(f order) (constant lu a)]
+      (ruled (fn [a f order] (lu-det f order))
+        (fn [a f order d da] (* d (trace (solve-factored f order a da))))
+        (fn [a f order d ct] (* (* ct d) (solve-transposed f order a (eye (len a)))))
+        a f order))))
+(defmodel lu-det [f order] "the determinant from the LU factors: the diagonal's product, its sign that of the order"
+  (* (ifold (fn [p i] (* p (get f i i))) 1.0 (len f)) (order-sign order)))
+(defmodel order-sign [order] "1 or -1: for an even or an odd number of exchanges"
+  (ifold (fn [s i] (ifold (fn [s j] (if (> (get order j) (get order i)) (- s) s)) s i)) 1.0 (len order)))
+(defmodel logdet [a] "the logarithm of the determinant's magnitude"
+  (do
+    (require-equal (len a) (get (shape a) 1))
+    (let [#(f order) (constant lu a)]
+      (ruled (fn [a f order] (ifold (fn [s i] (+ s (log (abs (get f i i))))) 0.0 (len f)))
+        (fn [a f order d da] (trace (solve-factored f order a da)))
+        (fn [a f order d ct] (* ct (solve-transposed f order a (eye (len a)))))
+        a f order))))
+
+(defmodel cholesky [a] "the lower triangular matrix whose product with its transpose is a; reads a's lower triangle"
+  (do
+    (require-equal (len a) (get (shape a) 1))
+    (ruled cholesky-rows
+      (fn [a l da]
+        (let [s (tril da)  h (half-lower (mirrored-solve l (- (+ s (transpose s)) (diag (diag s)))))] (mat-mul l h)))
+      (fn [a l ct]
+        (let [t (transpose l)
+              p (half-lower (mat-mul t ct))
+              s (solve-upper t (transpose (solve-upper t (transpose p))))]
+          (build (shape a)
+            (fn [i j] (if (< j i) (+ (get s i j) (get s j i)) (if (= i j) (get s i i) 0.0))))))
+      a)))
+(defmodel half-lower [m] "the lower triangle, with half of the diagonal"
+  (build (shape m) (fn [i j] (if (< j i) (get m i j) (if (= i j) (* 0.5 (get m i i)) 0.0)))))
+(defmodel mirrored-solve [l s] "the inverse of l times s times the inverse of l's transpose"
+  (solve-lower l (transpose (solve-lower l s))))
+(defmodel cholesky-rows [a] "Cholesky's factor, row by row"
+  (ifold (fn [l i]
+      (ifold (fn [l j]
+          (let [s (ifold (fn [s k] (- s (* (get l i k) (get l j k)))) (get a i j) j)]
+            (update l i j (if (= i j) (sqrt s) (/ s (get l j j))))))
+        l (+ i 1)))
+    (zeros [(len a) (len a)]) (len a)))
+(defmodel solve-cholesky [l b] "the solution of a x = b from a's Cholesky factor l"
+  (solve-upper (transpose l) (solve-lower l b)))
+
+; ---------------------------------------------------------------- dF~ Fig. 4 in its own names and order of arguments
+
+(defmodel length [v] "the number of elements" (len v))
+(defmodel pair [a b] "a pair" #(a b))
+(defmodel vector-range [n] "the integers below n" (build n (fn [i] i)))
+(defmodel vector-fill [n e] "n times e" (build n (fn [i] e)))
+(defmodel vector-zeros [n] "n zeros" (vector-fill n 0.0))
+(defmodel vector-ones [n] "n ones" (vector-fill n 1.0))
+(defmodel vector-hot [n i] "n zeros with a one at i" (one-hot n i))
+(defmodel vector-map [v f] "f of each element" (map f v))
+(defmodel vector-map2 [v1 v2 f] "f of the elements of two vectors" (map f v1 v2))
+(defmodel vector-zip [v1 v2] "the pairs of elements" (map pair v1 v2))
+(defmodel vector-add [v1 v2] "the sum of two vectors" (vec-add v1 v2))
+(defmodel vector-sub [v1 v2] "the difference of two vectors" (vec-sub v1 v2))
+(defmodel vector-e-mul [v1 v2] "the product, element by element" (vec-mul v1 v2))
+(defmodel vector-s-mul [v s] "a vector times a number" (map (fn [a] (* a s)) v))
+(defmodel vector-sum [v] "the sum of the elements" (vec-sum v))
+(defmodel vector-dot [v1 v2] "the inner product" (dot v1 v2))
+(defmodel vector-cross [v1 v2] "the vector product in three dimensions" (cross v1 v2))
+(defmodel vector-norm [v] "the Euclidean length" (norm v))
+(defmodel vector-slice [v s e] "the elements from s to e, both included" (slice v s (+ e 1)))
+(defmodel vector-to-matrix [v] "the matrix of one row" (build 1 (fn [i] v)))
+(defmodel vector-out-prod [v1 v2] "the matrix of all products" (outer v1 v2))
+(defmodel matrix-rows [m] "the number of rows" (len m))
+(defmodel matrix-cols [m] "the number of columns" (get (shape m) 1))
+(defmodel matrix-fill [r c e] "r rows of c times e" (build [r c] (fn [i j] e)))
+(defmodel matrix-zeros [r c] "a matrix of zeros" (matrix-fill r c 0.0))
+(defmodel matrix-ones [r c] "a matrix of ones" (matrix-fill r c 1.0))
+(defmodel matrix-eye [n] "the identity matrix" (eye n))
+(defmodel matrix-hot [n m r c] "zeros with a one at row r, column c"
+  (build [n m] (fn [i j] (if (and (= i r) (= j c)) 1.0 0.0))))
+(defmodel matrix-map [m f] "f of each row" (map f m))
+(defmodel matrix-map2 [m1 m2 f] "f of the rows of two matrices" (map f m1 m2))
+(defmodel matrix-zip [m1 m2] "the pairs of elements" (map vector-zip m1 m2))
+(defmodel matrix-add [m1 m2] "the sum of two matrices" (mat-add m1 m2))
+(defmodel matrix-sub [m1 m2] "the difference of two matrices" (mat-sub m1 m2))
+(defmodel matrix-transpose [m] "rows and columns exchanged" (transpose m))
+(defmodel matrix-mul [m1 m2] "the product of two matrices" (mat-mul m1 m2))
+(defmodel matrix-mult [m1 m2] "the product of two matrices" (mat-mul m1 m2))
+(defmodel matrix-trace [m] "the sum of the diagonal" (trace m))
 
 ; ---------------------------------------------------------------- lists: nil, or a pair whose second is a list
 

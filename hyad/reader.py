@@ -19,11 +19,11 @@ from .errors import HyadError, ReadError, Source, Span
 from .forms import Form, read_forms
 
 #: The names that a model cannot bind: they are syntax.
-SPECIAL = frozenset("fn model defmodel defdata let letrec if cond when do and or deriv . while case match".split())
+SPECIAL = frozenset("fn model defmodel defdata let letrec if cond when do and or deriv cut . while case match".split())
 #: Hy's own forms that a model has not: they would run Python.
 _HY = frozenset(
     "defn defclass defmacro setv setx import require for lfor sfor gfor dfor try with raise return yield assert del"
-    " global nonlocal quote quasiquote unquote lambda unless cut in is is-not await py pys async break continue".split()
+    " global nonlocal quote quasiquote unquote lambda unless in is is-not await py pys async break continue".split()
 )
 _FORMS_HINT = "models are built from let, letrec, if, cond, while, case, match, fn, tuples, lists, arrays and loops"
 _TAKES = {
@@ -36,6 +36,7 @@ _TAKES = {
     "case": "e (inl x) a (inr y) b",
     "match": "e (Leaf w) a ...",
     "deriv": "e x",
+    "cut": "v start stop",
     ".": "record name",
 }
 
@@ -484,6 +485,37 @@ class _Reader:
         inner = self.emit(Lambda((var,), body, (None,), None, form.span), form.span)
         return self.emit(Call(Global("value-and-deriv"), (inner, at), (form.span, variable.span)), form.span, name)
 
+    def cut(self, form: Form, name: str | None) -> Atom:
+        """``(cut v start stop step)``, Hy's form of Python's slices, is a call of ``slice`` with its bounds written
+        out: ``None`` for an end, a negative literal counts from the end."""
+        items = form.value[1:]
+        if not 2 <= len(items) <= 4:
+            raise ReadError("cut takes an array and bounds", form.span, "`(cut v stop)`, `(cut v start stop step)`")
+        array = self.expression(items[0])
+        start, stop, *step = items[1:] if len(items) > 2 else (None, items[1])
+        back = bool(step) and step[0].kind == "num" and step[0].value < 0
+
+        def bound(f: Form | None, default: int | None) -> Atom:
+            """An index: ``default`` where none is given, which None says is the length."""
+            span = form.span if f is None else f.span
+            if f is not None and not (f.kind == "sym" and f.value in ("None", "nil")):
+                if f.kind != "num" or type(f.value) is not int or f.value >= 0:
+                    return self.expression(f)
+                default = f.value
+            elif default is not None:
+                return Const(default)
+            count = self.emit(Call(Global("len"), (array,), (items[0].span,)), span)
+            return self.emit(Call(Global("+"), (count, Const(default)), (span, span)), span) if default else count
+
+        first = bound(start, 0)
+        if back and isinstance(first, Const) and first.value == 0 and (start is None or start.kind == "sym"):
+            first = bound(Form("num", -1, form.span), None)
+        last = bound(stop, -1 if back else None)
+        args = (array, first, last, *(self.expression(s) for s in step))
+        return self.emit(
+            Call(Global("slice"), args, (items[0].span,) + (form.span,) * (len(args) - 1)), form.span, name
+        )
+
     def field(self, form: Form, name: str | None) -> Atom:
         if len(form.value) < 3 or any(f.kind != "sym" for f in form.value[2:]):
             raise ReadError("a field is read by name", form.span, "`(. record name)`")
@@ -520,6 +552,7 @@ _FORMS = {
     "and": _Reader.both,
     "or": _Reader.both,
     "deriv": _Reader.deriv,
+    "cut": _Reader.cut,
     ".": _Reader.field,
     "letrec": _Reader.letrec,
     "while": _Reader.while_,

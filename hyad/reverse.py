@@ -254,6 +254,10 @@ class Reverse(Rebuild):
                 for k, a in enumerate(op.args):
                     if self.is_active(a):
                         self.contribute(a, partials.product(y_bar, k, adjoint(a.name)))
+            elif op.name in b.rules:
+                rule = b.rules[op.name]
+                for a, x in zip(op.args[1:], rule.adjoints(args[1:], y, y_bar)):
+                    self.contribute(a, x)
             elif op.name == "get":
                 self.contribute_at(op.args[0], args[1:], y_bar)
             elif op.name == "array":

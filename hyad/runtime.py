@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import hy
 import numpy as np
 
 from .errors import BoundsError, ModelTypeError
-from .forms import read_forms
+from .forms import prelude_texts
 from .model import D, grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp
 from .primitives import PRIMITIVES
 
@@ -121,9 +121,29 @@ def _same_length(name: str, arrays: Any) -> None:
         raise ModelTypeError(f"`{name}` over arrays of lengths {' and '.join(str(len(a)) for a in arrays)}")
 
 
-def shape(array: Any) -> tuple:
-    """``(shape m)``: the sizes."""
-    return np.shape(array)
+def shape(array: Any, axis: Any = None) -> Any:
+    """``(shape m)``: the sizes; ``(shape m k)``: the size of axis k."""
+    return np.shape(array) if axis is None else np.shape(array)[axis]
+
+
+def rank(value: Any) -> int:
+    """``(rank m)``: the number of sizes, 0 of a number."""
+    return np.ndim(value)
+
+
+def is_num(value: Any) -> bool:
+    """``(num? x)``: whether x is a number."""
+    return isinstance(value, (builtins.int, builtins.float, np.number)) and not isinstance(value, builtins.bool)
+
+
+def constant(f: Callable[..., Any], *args: Any) -> Any:
+    """``(constant f x ...)``: what f gives; to derivatives, a constant."""
+    return f(*args)
+
+
+def ruled(f: Callable[..., Any], jvp: Any, vjp: Any, *args: Any) -> Any:
+    """``(ruled f jvp vjp x ...)``: what f gives; its derivatives are the rules'."""
+    return f(*args)
 
 
 def copy(array: Any) -> np.ndarray:
@@ -209,6 +229,8 @@ def _primitives() -> dict[str, Callable[..., Any]]:
 
 def _n_ary(binary: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def meaning(first: Any, *rest: Any) -> Any:
+        if not rest and np.ndim(first):
+            first, *rest = np.ravel(first)
         for x in rest:
             first = binary(first, x)
         return first
@@ -217,13 +239,30 @@ def _n_ary(binary: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _prelude() -> list[str]:
-    """Evaluate the functions of ``prelude.hy`` here, as Hy; their Python names."""
+    """The functions of ``prelude.hy`` here, each evaluated as Hy when it is called first; their Python names."""
     names = []
-    for form in read_forms((Path(__file__).parent / "prelude.hy").read_text(encoding="utf-8")):
-        text = form.span.text.replace("(defmodel", "(defn", 1)
-        hy.eval(hy.read(text), globals())
-        names.append(hy.mangle(form.value[1].value))
+    for name in prelude_texts():
+        if "/" not in name:
+            names.append(hy.mangle(name))
+            globals()[names[-1]] = _of_prelude(name)
     return names
+
+
+def _of_prelude(name: str) -> Callable[..., Any]:
+    """``sum``: of one argument what the prelude calls so, of two its ``sum/2``."""
+
+    def function(*args: Any) -> Any:
+        wanted = f"{name}/{len(args)}"
+        return _evaluated(wanted if wanted in prelude_texts() else name)(*args)
+
+    function.__name__ = hy.mangle(name)
+    function.__doc__ = f"``{name}`` of ``prelude.hy``."
+    return function
+
+
+@cache
+def _evaluated(name: str) -> Callable[..., Any]:
+    return hy.eval(hy.read(prelude_texts()[name].replace(f"(defmodel {name}", "(fn", 1)), globals())
 
 
 globals().update(_primitives())
@@ -231,6 +270,7 @@ globals().update(_primitives())
 __all__ = [
     "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "build", "copy", "fold", "fst", "grad",
     "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
-    "require_equal", "require_index", "scan", "select", "shape", "snd", "update", "value_and_grad", "vjp", "zeros_of",
+    "constant", "is_num", "rank", "require_equal", "require_index", "ruled", "scan", "select", "shape", "snd",
+    "update", "value_and_grad", "vjp", "zeros_of",
 ]  # fmt: skip
 __all__ += [*_primitives(), *_prelude()]

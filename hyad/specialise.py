@@ -13,11 +13,12 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .builder import Builder, integer, type_of
+from .builder import Builder, integer, rank_of, type_of, without_rules
 from .core import (
     BOOL,
     INT,
@@ -43,10 +44,10 @@ from .core import (
 )
 from .data import Data as PythonData
 from .data import Inl, Inr
-from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, NotCompiled, Span, UnboundError
+from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, NotCompiled, Source, Span, UnboundError
 from .families import Again, Anew, Apart, ArrayOf, Bottom, Endless, Facts, sort_of
 from .flow import RUNS, Dead, Flow, Frame, kinds
-from .forms import Form
+from .forms import Form, prelude_texts
 from .names import mangled
 from .primitives import PRIMITIVES
 from .reader import SPECIAL
@@ -55,6 +56,7 @@ from .values import (
     CLOSED,
     FUNCTIONS,
     NIL,
+    TABLE_2,
     ArrayOfTuples,
     Builtin,
     Cell,
@@ -70,6 +72,7 @@ from .values import (
     Shape,
     TupleValue,
     Value,
+    captures,
     describe,
     flatten,
     nothing,
@@ -78,7 +81,7 @@ from .values import (
 )
 
 #: Operators from functions to functions (DESIGN section 2); ``derive`` expands them.
-OPERATORS = frozenset("D grad value-and-grad jacobian hessian jvp vjp hvp value-and-deriv".split())
+OPERATORS = frozenset("D grad value-and-grad jacobian hessian jvp vjp hvp value-and-deriv".split()) | TABLE_2.keys()
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "=", "!="})
 CHAINED = frozenset({"+", "*", "-", "/", "min", "max"})
 RECURSION_LIMIT = 500
@@ -244,6 +247,7 @@ class Specialiser(Flow):
         self.params: list[Var] = []
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
         self.result_names: tuple[str, ...] = ()  # of the gradient taken last
+        self.descending: set[tuple] = set()  # the calls of prelude functions that are being inlined
         self.fast = False  # whether constants are soft: inside a :fast-math model
         self.unrolled = True  # whether loops of known trip count are written out before they are differentiated
         self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
@@ -293,7 +297,7 @@ class Specialiser(Flow):
         self.b.span = span
         result = self.outward(self.call(function, args, (None,) * len(args), None), span)
         atoms, out = flatten(result, span)
-        body = Block(self.b.block(), tuple(atoms))
+        body = without_rules(Block(self.b.block(), tuple(atoms)))
         gradient = isinstance(function, Derived) and function.operator in ("grad", "value-and-grad")
         names = self.result_names if gradient and len(self.result_names) == len(atoms) else ()
         dims = tuple(self.dims.values())
@@ -508,6 +512,16 @@ class Specialiser(Flow):
         if isinstance(fn, Builtin):
             return self.builtin(fn.name, list(args), spans, var)
         if isinstance(fn, Closure):
+            if fn.scope is Specialiser.scope and len(args) != len(fn.function.params):
+                fn = prelude(f"{fn.name}/{len(args)}") or fn
+            if fn.scope is Specialiser.scope and fn.function not in self.facts.recursive:
+                call = (fn.function, *map(shape_known, args), fn.env)
+                if call not in self.descending:  # recursion on ranks and known integers, which ends by itself
+                    self.descending.add(call)
+                    try:
+                        return self.inline(fn, args)
+                    finally:
+                        self.descending.discard(call)
             if self.is_recursive(fn.function):
                 return self.call_recursive(fn, self.arguments(fn, args), var)
             if self.active.get(fn.function) or fn.scope is Specialiser.scope:
@@ -761,6 +775,8 @@ class Specialiser(Flow):
             for x in atoms[1:-1]:
                 atoms[0] = self.combine(name, [atoms[0], x], None, spans)
             atoms = [atoms[0], atoms[-1]]
+        elif name in ("min", "max") and len(atoms) == 1 and isinstance(type_of(atoms[0]), Arr):
+            return self.call(prelude(f"a{name}"), atoms, spans, var)  # type: ignore[arg-type, return-value]
         elif name in ("+", "*", "min", "max") and len(atoms) == 1:
             return atoms[0]
         elif name in ("+", "*") and not atoms:
@@ -806,8 +822,12 @@ class Specialiser(Flow):
         b = self.b
         hint, given = (var.name, var.given) if var is not None else (None, False)
         arrays = [a for a in atoms if isinstance(type_of(a), Arr)]
+        if self.library is not None and b.plain and all(type(a) is Const and a.type != REAL for a in atoms):
+            known = b.fold(name, *atoms)  # type: ignore[arg-type]
+            if known is not None:  # ranks, and recursion on them, are for now
+                return known
         if arrays:
-            self.same_shape(arrays, name)
+            self.rows_fit(arrays, name)
             return b.elementwise(lambda *xs: self.combine(name, list(xs), None, spans), *atoms, hint=hint)
         if (
             name == "**"
@@ -836,6 +856,24 @@ class Specialiser(Flow):
             ):
                 raise ModelTypeError(
                     f"`{name}` of {describe(arrays[0])} and {describe(other)}", self.b.span, "the shapes must be equal"
+                )
+
+    def rows_fit(self, arrays: Sequence[Atom], name: str) -> None:
+        """Arrays are combined element by element; one of lower rank with each row, and row of rows, of the others."""
+        whole = max(arrays, key=lambda a: type_of(a).rank)
+        dims = type_of(whole).dims
+        for a in arrays:
+            short = type_of(a).dims
+            message = f"the arrays in `{self.blamed(name)}` have different shapes"
+            if not all(self.b.require_equal(d, e, message) for d, e in zip(dims[len(dims) - len(short) :], short)):
+                one, other = (a, whole) if arrays[0] is a else (whole, a)
+                hint = (
+                    "the shapes must be equal"
+                    if len(dims) == len(short)
+                    else "each row must have the shape of the other"
+                )
+                raise ModelTypeError(
+                    f"`{self.blamed(name)}` of {describe(one)} and {describe(other)}", self.b.span, hint
                 )
 
     def integer_arg(self, value: Value, what: str, span: Span | None) -> Atom:
@@ -917,6 +955,10 @@ class Specialiser(Flow):
                 f"get of {describe(value)}", (spans[0] if spans else None) or b.span, "get subscripts arrays and tuples"
             )
         t = type_of(value)
+        written = b.definitions.get(value) if self.library is not None and type(value) is Var else None
+        if written is not None and written.name == "array" and len(indices) == 1 and type(indices[0]) is Const:
+            if 0 <= indices[0].value < len(written.args):  # the sizes of an array are for now
+                return written.args[indices[0].value]
         if len(indices) > t.rank:
             raise ModelTypeError(f"{len(indices)} subscripts of {describe(value)}", b.span)
         checked = []
@@ -926,9 +968,10 @@ class Specialiser(Flow):
             if type(index) is Const and index.value < 0:
                 index = b.prim("+", dim, index)
             size = f" of size {dim}" if type(dim) is Const else ""
-            text = str(index) if place is None or self.library else place.text
-            where = f"in `{self.library}`: " if self.library else ""
-            if not b.require_index(index, dim, f"{where}index `{text}` is outside axis {axis}{size}"):
+            text = f"index `{place.text}`" if place is not None else f"index `{index}`"
+            if self.library is not None:
+                text = f"in `{self.library}`: {f'index `{index}`' if type(index) is Const else 'an index'}"
+            if not b.require_index(index, dim, f"{text} is outside axis {axis}{size}"):
                 last = dim.value - 1 if type(dim) is Const else dim
                 hint = f"indices run from 0 to {last}; negative literals count from the end" if last != -1 else None
                 raise BoundsError(f"index {i} is outside an axis of size {dim}", place, hint)
@@ -995,7 +1038,18 @@ class Specialiser(Flow):
 
     def shape(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         if len(args) == 2:
-            return self.get([TupleValue(self.shape_of(args[0], "shape")), args[1]], [None, spans[1]], var)
+            dims, axis = self.shape_of(args[0], "shape"), args[1]
+            if not (type(axis) is Const and type_of(axis) == INT):
+                what = f"`{self.blamed('shape')}` along an axis that is {describe(axis)}"
+                raise ModelTypeError(
+                    what, spans[1] or self.b.span, "write the axis as a number: 0, 1, or -1 for the last"
+                )
+            if not -len(dims) <= axis.value < len(dims):
+                what = f"`{self.blamed('shape')}`: {describe(args[0])} has no axis {axis.value}"
+                raise BoundsError(
+                    what, spans[1] or self.b.span, f"its axes are 0 to {len(dims) - 1}, or -1 for the last"
+                )
+            return dims[axis.value]
         self.arity("shape", args, 1)
         return TupleValue(self.shape_of(args[0], "shape"))
 
@@ -1008,6 +1062,48 @@ class Specialiser(Flow):
             return type_of(value).dims
         name = self.blamed(name)
         raise ModelTypeError(f"`{name}` of {describe(value)}", self.b.span, f"`{name}` takes an array")
+
+    def rank(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        self.arity("rank", args, 1)
+        if isinstance(args[0], ArrayOfTuples):
+            return integer(args[0].rank)
+        t = type_of(self.operand("rank", args[0], spans[0] if spans else None))
+        return integer(t.rank if isinstance(t, Arr) else 0)
+
+    def constant(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(constant f x ...)``: what ``f`` gives, without derivatives."""
+        if not args:
+            raise ModelTypeError("constant takes a function and its arguments", self.b.span, "`(constant f x)`")
+        fn = self.function_arg(args[0], "constant", spans[0])
+        return self.call(fn, [self.stopped(a) for a in args[1:]], (None,) * (len(args) - 1), var)
+
+    def stopped(self, value: Value) -> Value:
+        """A value that is a constant to every derivative."""
+        atoms, tree = flatten(self.held(value), self.b.span)
+        return unflatten(tree, iter([self.b.stop(a) for a in atoms]))
+
+    def ruled(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(ruled f jvp vjp x ...)``: ``(f x ...)``, differentiated by rule.
+
+        ``(jvp x ... y dx ...)`` gives the tangent, ``(vjp x ... y ct)`` the adjoints: of the first arguments, as
+        many as ``jvp`` takes tangents. What the rules call may have rules in turn, so that derivatives nest.
+        """
+        hint = "`(ruled f jvp vjp x)`: jvp takes x, the result and dx; vjp takes x, the result and its cotangent"
+        if len(args) < 4:
+            raise ModelTypeError("ruled takes a function, two rules and the function's arguments", self.b.span, hint)
+        f, jvp, vjp = (self.function_arg(a, "ruled", s) for a, s in zip(args[:3], spans))
+        count = len(args) - 3
+        known = parameters(jvp)
+        moving = count if known is None else len(known) - count - 1
+        if not 0 < moving <= count or any(isinstance(r, Closure) and captures(r) for r in (jvp, vjp)):
+            raise ModelTypeError("these rules do not fit the function", self.b.span, f"{hint}; and nothing else")
+        atoms = [self.operand("ruled", a, s) for a, s in zip(args[3:], spans[3:])]
+        atoms[:moving] = map(self.reals, atoms[:moving])
+        y = self.call(f, [self.stopped(a) for a in atoms], (None,) * count, var)
+        y = self.operand("ruled", self.look(y), None)
+        if elem_of(y) != REAL:
+            raise ModelTypeError(f"`ruled` of a function that gives {describe(y)}", self.b.span, "it gives reals")
+        return self.b.ruled(Rule(self, jvp, vjp, moving), y, atoms, var.name if var is not None else None)
 
     def arity(self, name: str, args: list[Value], *allowed: int) -> None:
         if len(args) not in allowed:
@@ -1508,6 +1604,31 @@ class Specialiser(Flow):
         return NIL
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """The derivatives of a ``ruled`` value: functions, and how many arguments they are about."""
+
+    sp: Specialiser
+    jvp: Function
+    vjp: Function
+    moving: int
+
+    def tangent(self, args: Sequence[Atom], y: Atom, dots: Sequence[Atom]) -> Atom:
+        (dot,) = self.apply(self.jvp, [*args, y, *dots], 1)
+        return dot
+
+    def adjoints(self, args: Sequence[Atom], y: Atom, y_bar: Atom) -> list[Atom]:
+        return self.apply(self.vjp, [*args, y, y_bar], self.moving)
+
+    def apply(self, rule: Function, given: Sequence[Atom], count: int) -> list[Atom]:
+        sp, span = self.sp, self.sp.b.span
+        atoms = flatten(sp.now(sp.call(rule, given, (None,) * len(given), None)), span)[0]
+        sp.b.span = span
+        if len(atoms) != count:
+            raise DerivativeError(f"a rule of `ruled` gives {len(atoms)} values, not {count}", span)
+        return [sp.reals(a) for a in atoms]
+
+
 class Wrt:
     """``:wrt`` on its way to the operator."""
 
@@ -1532,6 +1653,9 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "snd": Specialiser.second,
     "len": Specialiser.len_,
     "shape": Specialiser.shape,
+    "rank": Specialiser.rank,
+    "constant": Specialiser.constant,
+    "ruled": Specialiser.ruled,
     "build": Specialiser.build,
     "map": Specialiser.map,
     "fold": Specialiser.fold,
@@ -1595,6 +1719,13 @@ def numbers_alone(a: Any, b: Any) -> bool:
     return not isinstance(a, (Apart, Data)) and not isinstance(b, (Apart, Data))
 
 
+def shape_known(value: Value) -> Any:
+    """What tells one call of a prelude function from another one inside it: ranks and known integers."""
+    if type(value) is Const and value.type != REAL:
+        return value.value
+    return f"rank {rank_of(value)}" if isinstance(value, (Const, Var)) and value is not NIL else None
+
+
 def elem_of(atom: Atom) -> Scalar:
     t = type_of(atom)
     return t.elem if isinstance(t, Arr) else t
@@ -1605,21 +1736,16 @@ def arity_text(name: str | None, wanted: int, got: int) -> str:
     return f"{who} takes {wanted} argument{'s' * (wanted != 1)}, not {got}"
 
 
-_PRELUDE: dict[str, Closure] = {}
-
-
+@cache
 def prelude(name: str) -> Closure | None:
-    """A function of ``prelude.hy`` by name."""
-    if not _PRELUDE:
-        from .errors import Source
-        from .forms import package_text, read_forms
-        from .reader import form_to_lambda
+    """A function of ``prelude.hy`` by name; ``sum/2`` is what ``sum`` is of two arguments."""
+    text = prelude_texts().get(name)
+    if text is None:
+        return None
+    from .reader import read_model
 
-        text = package_text("prelude.hy")
-        for form in read_forms(text, Source(text, "prelude.hy")):
-            f = form_to_lambda(form)
-            _PRELUDE[f.name] = Closure(f, None, Specialiser.scope)  # type: ignore[index]
-    return _PRELUDE.get(name)
+    f = read_model(text, Source(text, "prelude.hy"))
+    return Closure(replace(f, name=name.partition("/")[0]), None, Specialiser.scope)
 
 
 def similar(name: Global) -> str:
@@ -1627,9 +1753,8 @@ def similar(name: Global) -> str:
     import difflib
     import re
 
-    prelude("")
     nearby = re.findall(r"[^\s()\[\]{}\"#;]+", name.span.source.text) if name.span is not None else []
-    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *_PRELUDE, *(n for n in nearby if n != name.name)]
+    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts(), *(n for n in nearby if n != name.name)]
     close = difflib.get_close_matches(name.name, names, 1)
     if close:
         return f"did you mean `{close[0]}`?"

@@ -10,7 +10,7 @@ from typing import Any, Union
 from .core import LEAF, UNIT, Arr, Atom, Bind, Const, Lambda, Leaf, Node, Tree, Var, free_vars
 from .core import Data as DataType
 from .data import Data
-from .errors import ModelTypeError, Span
+from .errors import DerivativeError, ModelTypeError, Span
 
 NIL = Const(None, UNIT)
 
@@ -82,6 +82,29 @@ class Constructing:
     @property
     def name(self) -> str:
         return self.kind.name  # type: ignore[attr-defined]
+
+
+#: dF~'s operators (Table 2): what each is short for, the rank of what it differentiates by, and of what it
+#: differentiates.
+TABLE_2 = {
+    "diff": ("D", 0, 0),
+    "vdiff": ("D", 0, 1),
+    "mdiff": ("D", 0, 2),
+    "jacob": ("jacobian", 1, 1),
+    "mgrad": ("grad", 2, 0),
+}
+RANKS = ("a number", "a vector", "a matrix")
+
+
+def misplaced(operator: str, here: str, by: int | None, of: int | None) -> DerivativeError:
+    """The error of an operator of Table 2 on a function of rank ``by`` that gives rank ``of``."""
+    _, wanted, given = TABLE_2[operator]
+    table = {(by, of): name for name, (_, by, of) in TABLE_2.items()} | {(1, 0): "grad"}
+    return DerivativeError(
+        f"`{operator}` is for a function of {RANKS[wanted]} that gives {RANKS[given]}; here {here}",
+        None,
+        f"use {table.get((by, of), 'jacobian')}",  # type: ignore[arg-type]
+    )
 
 
 ENCODINGS = ("record", "closure", "continuation")  # of the cut between forward and backward code (see reverse.Reverse)

@@ -200,6 +200,27 @@ column, so that every later error underlines the user's own form.
   "The derivative by one number: `((D f) x)`."
   (operator-call _hy_compiler "D" f options))
 
+(defmacro diff [_hy_compiler f #* options]
+  "The derivative of a model of a number that gives a number: `((diff sin) x)`
+  (dF~, Table 2, as the next four)."
+  (operator-call _hy_compiler "diff" f options))
+
+(defmacro vdiff [_hy_compiler f #* options]
+  "The derivative of a model of a number that gives a vector."
+  (operator-call _hy_compiler "vdiff" f options))
+
+(defmacro mdiff [_hy_compiler f #* options]
+  "The derivative of a model of a number that gives a matrix."
+  (operator-call _hy_compiler "mdiff" f options))
+
+(defmacro jacob [_hy_compiler f #* options]
+  "The Jacobian of a model of a vector that gives a vector."
+  (operator-call _hy_compiler "jacob" f options))
+
+(defmacro mgrad [_hy_compiler f #* options]
+  "The gradient of a model of a matrix that gives a number."
+  (operator-call _hy_compiler "mgrad" f options))
+
 (defmacro jvp [_hy_compiler f #* args]
   "The tangent at a point: `(jvp f x y dx dy)`."
   `(hy.I.hyad/macros.product "jvp" ~(as-model _hy_compiler f) ~@args))

@@ -1,0 +1,289 @@
+"""The array functions: each against NumPy at several sizes, and its derivatives in both modes against differences.
+
+A row of ``ROWS`` is a form over the arguments ``a b c``, what NumPy calls the same, and the arguments for a size. From
+each comes one program for all sizes: the value, the tangent along random directions and the adjoints of a random
+cotangent. All are compiled together; the Python target and the run as it is read see one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.special
+
+import batch
+import hyad
+from hyad.model import python_callable
+
+SIZES = (0, 1, 3, 17)
+
+
+class Row(NamedTuple):
+    form: str
+    numpy: Callable[..., Any]
+    args: tuple[str, ...]  # a letter for each size: n, m = n + 1, "" for a number, and what stands in it
+    least: int = 0
+
+
+def vector(form: str, numpy: Callable[..., Any], least: int = 0) -> Row:
+    return Row(form, numpy, ("n",), least)
+
+
+def matrix(form: str, numpy: Callable[..., Any], least: int = 0) -> Row:
+    return Row(form, numpy, ("nm",), least)
+
+
+def along_axes(name: str, numpy: Callable[..., Any], least: int = 0) -> list[Row]:
+    return [
+        vector(f"({name} a)", numpy, least),
+        matrix(f"({name} a)", numpy, least),
+        *(
+            Row(f"({name} a {axis})", lambda a, axis=axis: numpy(a, axis), ("nm" if axis < 2 else "nmm",), least)
+            for axis in (0, 1, -1, 2)
+        ),
+    ]
+
+
+def over_axis(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a vector, or of those along an axis."""
+    return lambda a, axis=None: f(a.ravel()) if axis is None else np.apply_along_axis(f, axis, a)
+
+
+ROWS = [
+    # arithmetic with broadcasting
+    Row("(+ a b)", lambda a, b: a + b, ("nm", "m")),
+    Row("(* b a)", lambda a, b: b * a, ("nm", "m")),
+    Row("(- (* 2 a) b)", lambda a, b: 2 * a - b, ("nnm", "nm")),
+    Row("(/ b (+ 3 (* a a)))", lambda a, b: b / (3 + a * a), ("nm", "")),
+    # dF~'s vectors and matrices
+    Row("(outer a b)", np.outer, ("n", "m")),
+    Row("(dot a b)", np.dot, ("n", "n")),
+    vector("(norm a)", np.linalg.norm, 1),
+    matrix("(norm a)", np.linalg.norm, 1),
+    vector("(sq-norm a)", lambda a: a @ a),
+    matrix("(transpose a)", np.transpose),
+    Row("(mat-mul a b)", np.matmul, ("nm", "mn")),
+    Row("(mat-vec a b)", np.matmul, ("nm", "m")),
+    Row("(vec-mat b a)", lambda a, b: b @ a, ("nm", "n")),
+    Row("(@ a b)", np.matmul, ("nnm", "nmn")),
+    Row("(@ a b)", np.matmul, ("nnm", "m")),
+    Row("(@ a b)", np.matmul, ("n", "mnm")),
+    Row("(matmul a b)", np.matmul, ("nm", "nmm")),
+    Row("(matmul a b)", np.dot, ("n", "n")),
+    Row("(trace a)", np.trace, ("nn",)),
+    vector("(diag a)", np.diag),
+    Row("(diag a)", np.diag, ("nn",)),
+    matrix("(tril a)", np.tril),
+    matrix("(triu a)", np.triu),
+    matrix("(matrix-map a vector-norm)", lambda a: np.linalg.norm(a, axis=1), 1),
+    Row("(vector-map2 a b *)", np.multiply, ("n", "n")),
+    Row("(vector-map (vector-zip a b) (fn [p] (* (fst p) (snd p))))", np.multiply, ("n", "n")),
+    vector("(vector-slice a 1 2)", lambda a: a[1:3], 3),
+    vector("(vector-to-matrix a)", lambda a: a[None, :]),
+    Row("(matrix-add a (vector-out-prod b b))", lambda a, b: a + np.outer(b, b), ("nn", "n")),
+    Row("(vector-s-mul a b)", np.multiply, ("n", "")),
+    Row("(vector-cross a [1.0 2.0 3.0])", lambda a: np.cross(a, [1.0, 2, 3]), ("3",)),
+    # making arrays
+    Row("(full [2 (len a)] b)", lambda a, b: np.full((2, len(a)), b), ("n", "")),
+    Row("(+ a (linspace 0.0 b (len a)))", lambda a, b: a + np.linspace(0, b, len(a)), ("n", ""), 2),
+    vector("(* a (arange (len a)))", lambda a: a * np.arange(len(a))),
+    vector("(+ a (arange 2 (+ 2 (len a))))", lambda a: a + np.arange(2, 2 + len(a))),
+    # parts and other shapes
+    vector("(slice a 0 (len a))", lambda a: a),
+    vector("(slice a 1 3)", lambda a: a[1:3], 3),
+    vector("(slice a 0 3 2)", lambda a: a[0:3:2], 3),
+    vector("(slice a 2 0 -1)", lambda a: a[2:0:-1], 3),
+    vector("(cut a 2)", lambda a: a[:2], 3),
+    vector("(cut a 1 -1)", lambda a: a[1:-1], 2),
+    vector("(cut a None None -1)", lambda a: a[::-1]),
+    vector("(cut a -2 None)", lambda a: a[-2:], 2),
+    Row("(concat a b)", lambda a, b: np.concatenate([a, b]), ("n", "m")),
+    Row("(concat a b a)", lambda a, b: np.concatenate([a, b, a]), ("nm", "mm")),
+    Row("(map concat a b)", lambda a, b: np.concatenate([a, b], 1), ("nm", "nn")),
+    vector("(flip a)", np.flip),
+    vector("(roll a 2)", lambda a: np.roll(a, 2)),
+    Row("(ravel a)", np.ravel, ("nmm",)),
+    matrix("(reshape a [(get (shape a) 1) (len a)])", lambda a: a.reshape(a.shape[::-1])),
+    vector("(gather a [2 0 2])", lambda a: a[[2, 0, 2]], 3),
+    matrix("(gather a [[1 0] [0 0]])", lambda a: a[[[1, 0], [0, 0]]], 3),
+    Row("(scatter a [2 0] b)", lambda a, b: scattered(a, b, np.put), ("n", "2"), 3),
+    Row("(scatter-add a [2 2] b)", lambda a, b: scattered(a, b, None), ("n", "2"), 3),
+    vector("(where (> a 0) (* a a) 1.0)", lambda a: np.where(a > 0, a * a, 1)),
+    Row("(where (> a 0) a b)", lambda a, b: np.where(a > 0, a, b), ("nm", "m")),
+    Row("(where (> b 0) a b)", lambda a, b: np.where(b > 0, a, b), ("nm", "m")),
+    # reductions
+    *along_axes("sum", np.sum),
+    *along_axes("prod", np.prod),
+    *along_axes("mean", np.mean, 1),
+    *along_axes("var", np.var, 1),
+    *along_axes("amax", np.max, 1),
+    *along_axes("amin", np.min, 1),
+    *along_axes("logsumexp", over_axis(scipy.special.logsumexp), 1),
+    Row("(std a 0)", lambda a: np.std(a, 0), ("nm",), 3),
+    matrix("(max a)", np.max, 1),
+    vector("(min a)", np.min, 1),
+    matrix("(norm a 1)", lambda a: np.linalg.norm(a, axis=1), 1),
+    vector("(gather a (argsort-free a))".replace("(argsort-free a)", "[(argmax a) (argmin a)]"),
+           lambda a: a[[a.argmax(), a.argmin()]], 1),
+    vector("(softmax a)", scipy.special.softmax, 1),
+    vector("(cumsum a)", np.cumsum),
+    vector("(cumprod a)", np.cumprod),
+    # linear algebra
+    Row("(solve-lower a b)", lambda a, b: np.linalg.solve(np.tril(a), b), ("regular", "n")),
+    Row("(solve-lower a b)", lambda a, b: np.linalg.solve(np.tril(a), b), ("regular", "nm")),
+    Row("(solve-upper a b)", lambda a, b: np.linalg.solve(np.triu(a), b), ("regular", "n")),
+    Row("(solve-upper a b)", lambda a, b: np.linalg.solve(np.triu(a), b), ("regular", "nm")),
+    Row("(solve a b)", np.linalg.solve, ("regular", "n")),
+    Row("(solve a b)", np.linalg.solve, ("regular", "nm")),
+    Row("(inv a)", np.linalg.inv, ("regular",)),
+    Row("(det a)", np.linalg.det, ("regular",)),
+    Row("(logdet a)", lambda a: np.linalg.slogdet(a)[1], ("regular",)),
+    Row("(cholesky a)", lambda a: np.linalg.cholesky(a), ("positive",)),
+    Row("(solve-cholesky a b)", lambda a, b: scipy.linalg.cho_solve((a, True), b) if len(b) else b, ("regular", "n")),
+    Row("(map det a)", np.linalg.det, ("regulars",)),
+]  # fmt: skip
+IDS = [f"{k} {row.form} {' '.join(row.args)}" for k, row in enumerate(ROWS)]
+TWICE = [k for k, row in enumerate(ROWS) if row.args[0] in ("regular", "positive", "regulars")] + [
+    k
+    for k, row in enumerate(ROWS)
+    if row.form in ("(var a)", "(norm a)", "(prod a)", "(logsumexp a)", "(where (> a 0) (* a a) 1.0)")
+]
+
+
+def scattered(a: np.ndarray, b: np.ndarray, put: Any) -> np.ndarray:
+    made = a.copy()
+    if put is None:
+        np.add.at(made, [2, 2], b)
+    else:
+        put(made, [2, 0], b)
+    return made
+
+
+def arguments(row: Row, n: int) -> list[Any]:
+    """The same for each row and size."""
+    rng = np.random.default_rng([n, *map(ord, row.form)])
+    made: list[Any] = []
+    for kind in row.args:
+        if kind in ("regular", "positive", "regulars"):
+            dims = (2, n, n) if kind == "regulars" else (n, n)
+            a = rng.normal(size=dims) + 3 * np.sqrt(n) * np.eye(n)[rng.permutation(n)]
+            if kind == "positive":
+                a = a @ a.T / max(1, n)
+            if "lower" in row.form or "upper" in row.form or "cholesky" in row.form and kind == "regular":
+                a = rng.normal(size=dims) / max(1, n) + 2 * np.eye(n)
+            made.append(a)
+        else:
+            dims = tuple({"n": n, "m": n + 1}.get(d) or (int(d) if d.isdigit() else n) for d in kind)
+            made.append(rng.normal(size=dims) if dims or kind else float(rng.normal()))
+    return made
+
+
+def directions(row: Row, args: Sequence[Any], seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng([seed, len(row.form)])
+    return [rng.normal(size=np.shape(a)) if np.ndim(a) else float(rng.normal()) for a in args]
+
+
+def text_of(row: Row) -> str:
+    """A program: the value, its tangent, and the adjoints for a cotangent."""
+    names = "abc"[: len(row.args)]
+    params = " ".join(names)
+    moves = " ".join(f"d{x}" for x in names)
+    f = f"(fn [{params}] {row.form})"
+    return f"(fn [{params} {moves} ct] (let [f {f}] #((f {params}) (jvp f {params} {moves}) (vjp f {params} ct))))"
+
+
+def twice_of(row: Row) -> str:
+    """A program: the tangent of the adjoints."""
+    names = "abc"[: len(row.args)]
+    params, moves = " ".join(names), " ".join(f"d{x}" for x in names)
+    f = f"(fn [{params}] (vjp (fn [{params}] {row.form}) {params} ct))"
+    return f"(fn [{params} {moves} ct] (jvp {f} {params} {moves}))"
+
+
+def given(row: Row, n: int) -> tuple[list[Any], list[Any], Any]:
+    args = arguments(row, n)
+    y = np.asarray(row.numpy(*args), float)
+    ct = np.random.default_rng(n + 7).normal(size=y.shape)
+    return args, directions(row, args), ct if y.ndim else float(ct)
+
+
+def slope(f: Callable[..., Any], args: Sequence[Any], moves: Sequence[Any], step: float = 1e-4) -> Any:
+    """The derivative of ``f`` along ``moves``, by differences of fourth order."""
+
+    def at(h: float) -> Any:
+        return np.asarray(f(*(a + h * d for a, d in zip(args, moves))), float)
+
+    return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
+
+
+def product(xs: Any, ys: Any) -> float:
+    xs, ys = (x if isinstance(x, tuple) else (x,) for x in (xs, ys))
+    return float(sum(np.sum(np.asarray(x) * np.asarray(y)) for x, y in zip(xs, ys)))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[tuple[int, bool], Callable[..., Any]]:
+    """Each row's program as C; and, for some, that of the second derivatives."""
+    made = batch.Batch(flags=[*batch.FLAGS[1:], "-O0"])
+    found = {}
+    for k, row in enumerate(ROWS):
+        args, moves, ct = given(row, max(row.least, 3))
+        found[k, False] = made.add(batch.program_of(text_of(row), (*args, *moves, ct)))
+        if k in TWICE:
+            found[k, True] = made.add(batch.program_of(twice_of(row), (*args, *moves, ct)))
+    made.compile()
+    return found
+
+
+def expect(row: Row, n: int, got: Any, args: list[Any], moves: list[Any], ct: Any) -> None:
+    value, tangent, adjoints = got
+    expected = np.asarray(row.numpy(*args), float)
+    np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-11)
+    assert np.shape(value) == expected.shape
+    np.testing.assert_allclose(tangent, slope(row.numpy, args, moves), rtol=1e-6, atol=1e-7)
+    bars = adjoints if isinstance(adjoints, tuple) else (adjoints,)
+    assert [np.shape(x) for x in bars] == [np.shape(a) for a in args]
+    assert product(adjoints, tuple(moves)) == pytest.approx(product(tangent, ct), rel=1e-8, abs=1e-9)
+
+
+@pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
+def test_compiled_values_and_derivatives(k: int, compiled: Any) -> None:
+    row = ROWS[k]
+    for n in SIZES:
+        if n >= row.least:
+            args, moves, ct = given(row, n)
+            y = row.numpy(*args)
+            like = (y, y, tuple(args) if len(args) > 1 else args[0])
+            expect(row, n, compiled[k, False](*args, *moves, ct, like=like), args, moves, ct)
+
+
+@pytest.mark.parametrize("k", TWICE, ids=[IDS[k] for k in TWICE])
+def test_second_derivatives(k: int, compiled: Any) -> None:
+    row = ROWS[k]
+    for n in SIZES[1:]:
+        if n >= row.least:
+            args, moves, ct = given(row, n)
+            y = row.numpy(*args)
+            like = tuple(args) if len(args) > 1 else args[0]
+
+            def adjoints(*at: Any) -> Any:
+                got = compiled[k, False](*at, *moves, ct, like=(y, y, like))[2]  # noqa: B023
+                return np.concatenate([np.ravel(x) for x in (got if isinstance(got, tuple) else (got,))])
+
+            got = compiled[k, True](*args, *moves, ct, like=like)
+            flat = np.concatenate([np.ravel(x) for x in (got if isinstance(got, tuple) else (got,))])
+            np.testing.assert_allclose(flat, slope(adjoints, args, moves), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
+def test_python_target_and_run(k: int) -> None:
+    row = ROWS[k]
+    args, moves, ct = given(row, max(row.least, 2))
+    model = hyad.model(text_of(row), namespace={})
+    program = model.optimised(model.specs((*args, *moves, ct)))
+    expect(row, 2, python_callable(program)(*args, *moves, ct), args, moves, ct)
+    expect(row, 2, hyad.run(model, *args, *moves, ct), args, moves, ct)
