@@ -52,6 +52,7 @@ from .journal import FIRED, OFF
 from .primitives import PRIMITIVES
 from .rewrite import compiled, rewrite
 
+QUICK = frozenset("= != < <= > >= and or not + - *".split())  # what may be computed where it is not needed
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 INT_MAX = 2**63 - 1
@@ -818,6 +819,9 @@ class Builder:
     ) -> tuple[Var, ...]:
         """An ``If`` of two finished regions with results of equal types; its variables."""
         if not self.plain:
+            both = self.conjunction(cond, then, orelse)
+            if both is not None:
+                return (both,)  # type: ignore[return-value]
             same = [k for k, (x, y) in enumerate(zip(then[1], orelse[1])) if self.key(x) == self.key(y)]
             if same:  # what both branches give needs no choice
                 kept = [k for k in range(len(then[1])) if k not in same]
@@ -831,6 +835,21 @@ class Builder:
                 return tuple(then[1][k] if k in same else next(out) for k in range(len(then[1])))
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         return self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
+
+    def conjunction(
+        self, cond: Atom, then: tuple[Scope, Sequence[Atom]], orelse: tuple[Scope, Sequence[Atom]]
+    ) -> Atom | None:
+        """``(if a b False)`` is ``(and a b)``, and ``(if a True b)`` is ``(or a b)``, where b is quickly compared."""
+        for name, (scope, results), other in (("and", then, orelse[1]), ("or", orelse, then[1])):
+            if len(results) != 1 or type(other[0]) is not Const or type_of(other[0]) != BOOL:
+                continue
+            if other[0].value != (name == "or") or len(scope.binds) > 4:
+                continue
+            if all(type(b.op) is Prim and b.op.name in QUICK for b in scope.binds):
+                self.scopes[-1].binds += scope.binds
+                self.scopes[-1].vars |= scope.vars
+                return self.prim(name, cond, results[0])
+        return None
 
     def emit_region(
         self, op: If | Loop | Case, types: Sequence[Type], names: Sequence[str], given: bool

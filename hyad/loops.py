@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from .builder import (
     ONE,
+    TRUE,
     Affine,
     Builder,
     Rebuild,
@@ -20,6 +21,7 @@ from .builder import (
     type_of,
 )
 from .core import (
+    BOOL,
     INT,
     REAL,
     Arr,
@@ -99,46 +101,141 @@ class Fuse(Rebuild):
     def __init__(self, builder: Builder, block: Block) -> None:
         super().__init__(builder)
         self.uses = array_uses(block)
-        self.inlined: dict[Var, tuple[Loop, int]] = {}
+        self.inlined: dict[Var, tuple[Loop, int, int]] = {}  # the loop, which result, how many subscripts it takes
+        self.costs: dict[Var, int] = {}  # what an element of these costs
+        self.sparse: dict[Var, tuple[Loop, Prim]] = {}
+        self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
         self.depth = 0
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        if type(op) is Loop and not op.accs and not has_checks(op.body) and self.fusible(bind, op):
-            for k, v in enumerate(bind.vars):
-                self.inlined[v] = (op, k)
-            return
-        if type(op) is Prim and op.name == "get" and op.args[0] in self.inlined:
-            loop, k = self.inlined[op.args[0]]  # type: ignore[index]
-            self.here[loop.index] = self.atom(op.args[1])
-            results = self.block(loop.body)
-            self.b.span = bind.span
-            self.here[bind.vars[0]] = self.b.get(results[k], *self.atoms(op.args[2:]))
-            return
+        if type(op) is Loop and not has_checks(op.body):
+            levels = 0 if op.accs else self.fusible(bind, op)
+            if levels:
+                for k, v in enumerate(bind.vars):
+                    self.inlined[v] = (op, k, levels)
+                return
+            store = self.one_store(bind, op)
+            if store is not None:
+                self.sparse[bind.vars[0]] = (op, store)
+                return
+        if type(op) is Prim and op.name == "get":
+            if op.args[0] in self.inlined:
+                loop, k, levels = self.inlined[op.args[0]]  # type: ignore[index]
+                self.here[bind.vars[0]] = self.element(loop, k, levels, self.atoms(op.args[1:]), bind)
+                return
+            if op.args[0] in self.sparse:
+                loop, store = self.sparse[op.args[0]]  # type: ignore[index]
+                self.here[bind.vars[0]] = self.pulled(loop, store, self.atoms(op.args[1:]), bind)
+                return
         self.depth += type(op) is Loop
         self.copy(bind)
         self.depth -= type(op) is Loop
 
-    def fusible(self, bind: Bind, op: Loop) -> bool:
-        uses = [u for v in bind.vars for u in self.uses.get(v, ())]
-        if not uses or any(not u.subscripts for u in uses):
-            return False
-        if cheap(op.body):
-            return True
-        first = uses[0]
-        if not all(u.subscripts[0] is first.subscripts[0] for u in uses):  # type: ignore[index]
-            return False
-        index = first.subscripts[0]  # type: ignore[index]
-        if type(index) is Const:
-            return all(len(u.loops) == self.depth for u in uses)
-        consumer = next((loop for loop in first.loops if loop.index is index), None)
-        # the consumer runs as often as this loop, and reads the element once in each iteration
-        return (
-            consumer is not None
-            and len(first.loops) == self.depth + 1
-            and all(u.loops and u.loops[-1] is consumer for u in uses)
-            and self.in_body(consumer, bind.vars)
-        )
+    def element(self, loop: Loop, k: int, levels: int, subscripts: Sequence[Atom], bind: Bind) -> Atom:
+        """The element of a build, and of the build that gives its rows, at known subscripts."""
+        r = loop.body.results[k]
+        self.here[loop.index] = subscripts[0]
+        row = next((x for x in loop.body.binds if r in x.vars and type(x.op) is Loop), None) if levels > 1 else None
+        if row is None:
+            (found,) = self.block(slice_of(loop.body, (r,)))
+            self.b.span = bind.span
+            return self.b.get(found, *subscripts[1:])
+        for x in slice_of(loop.body, (r,)).binds:
+            if x is not row:
+                self.b.span = x.span
+                self.bind(x)
+        return self.element(row.op, row.vars.index(r), levels - 1, subscripts[1:], bind)  # type: ignore[arg-type]
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        """How many subscripts of every reading of a build are put in place of its indices: 0 if it stays."""
+        uses = [(k, u) for k, v in enumerate(bind.vars) for u in self.uses.get(v, ())]
+        if not uses or any(not u.subscripts for _, u in uses):
+            return 0
+        known = min(len(u.subscripts) for _, u in uses)  # type: ignore[arg-type]
+        levels = min(known, *(depth_of(op, k) for k, _ in uses))
+        for k, v in enumerate(bind.vars):
+            cost = self.cost(op.body, op.body.results[k], known - 1)
+            if cost is not None:
+                self.costs[v] = cost
+        if all(self.costs.get(v, CHEAP + 1) <= CHEAP for v in bind.vars if self.uses.get(v)):
+            return levels
+        first = uses[0][1]
+        if len(first.loops) == self.depth:  # one element alone is read, where all would be made
+            one = all(u.subscripts[0] is first.subscripts[0] and len(u.loops) == self.depth for _, u in uses)  # type: ignore
+            return int(one)
+        # the innermost loops around all readings run as often as these, and read the element once in each iteration
+        for n in range(levels, 0, -1):
+            around = first.loops[-n:]
+            subscripts = tuple(loop.index for loop in around)
+            if (
+                len(first.loops) == self.depth + n
+                and all(u.loops[-n:] == around and u.subscripts[:n] == subscripts for _, u in uses)  # type: ignore
+                and self.in_body(around[-1], bind.vars)
+                and (n == 1 or not self.crowded(around[-1], bind.vars))
+            ):
+                return n
+        return 0
+
+    def crowded(self, consumer: Loop, vars: Sequence[Var]) -> bool:
+        """Whether a sum would come to stand beside another loop: alone in a body it is taken four at a time (``Jam``)."""
+        loops = any(type(b.op) is Loop for b in consumer.body.binds)
+        return loops and any(self.uses.get(v) and v not in self.costs for v in vars)
+
+    def cost(self, block: Block, r: Atom, more: int) -> int | None:
+        """What a number costs that a block's result ``r`` has at ``more`` known subscripts; None where that takes a
+        loop. What is read from another build that is put in its place costs what that does."""
+        cost = 0
+        for bind in slice_of(block, (r,)).binds:
+            op = bind.op
+            if type(op) is Loop and more and r in bind.vars and not op.accs:
+                inner = self.cost(op.body, op.body.results[bind.vars.index(r)], more - 1)  # type: ignore[arg-type]
+            elif type(op) is If and all(isinstance(v.type, Scalar) for v in bind.vars):
+                costs = [self.cost(x, a, 0) for x in blocks_of(op) for a in x.results]
+                inner = None if None in costs else 1 + sum(costs)  # type: ignore[arg-type]
+            elif type(op) is not Prim or isinstance(bind.vars[0].type, Arr) and not is_view(op):
+                inner = None
+            elif op.name in PRIMITIVES:
+                inner = PRIMITIVES[op.name].cost if bind.vars[0].type != BOOL else 0  # tests of indices: mostly decided
+            else:
+                inner = self.costs.get(op.args[0]) if op.args[0] in self.inlined else 1  # type: ignore[arg-type]
+            if inner is None:
+                return None
+            cost += inner
+        return cost
+
+    def one_store(self, bind: Bind, op: Loop) -> Prim | None:
+        """The one store of a loop that does nothing but put a cheap value into zeros, each iteration in a row of its
+        own, if the array is read by element alone: a diagonal, say."""
+        uses = self.uses.get(bind.vars[0], ()) if bind.vars else ()
+        if len(op.accs) != 1 or len(bind.vars) != 1 or op.inits[0] not in self.zeros or not uses:
+            return None
+        acc, last = op.accs[0], op.body.binds[-1] if op.body.binds else None
+        store = last.op if last is not None and last.vars == op.body.results else None
+        rank = acc.type.rank if isinstance(acc.type, Arr) else 0
+        if type(store) is not Prim or store.name not in ("update", "add-at") or store.args[0] is not acc:
+            return None
+        if len(store.args) != rank + 2 or any(not u.subscripts or len(u.subscripts) != rank for u in uses):
+            return None
+        if any(acc in atoms_of(b.op) for b in op.body.binds[:-1]) or acc in store.args[1:]:
+            return None
+        own = [k for k, s in enumerate(store.args[1:-1]) if s is op.index]
+        others = [s for s in store.args[1:-1] if s is not op.index]
+        steady = not any(type(s) is Var and s in defined_in(op.body) for s in others)
+        fits = own and same_count(acc.type.dims[own[0]], op.count)  # type: ignore[union-attr]
+        return store if fits and steady and cheap(Block(op.body.binds[:-1], ())) else None
+
+    def pulled(self, loop: Loop, store: Prim, subscripts: Sequence[Atom], bind: Bind) -> Atom:
+        """``(get (ifold (fn [a i] (update a i i x)) zeros n) p q)``  =>  ``(select (= q p) x 0)``, x for i = p."""
+        b, at = self.b, store.args[1:-1]
+        self.here[loop.index] = next(s for s, own in zip(subscripts, at) if own is loop.index)
+        hit: Atom = TRUE
+        for s, own in zip(subscripts, self.atoms(at)):
+            hit = b.prim("and", hit, b.prim("=", s, own))
+        self.block(Block(loop.body.binds[:-1], ()))
+        b.span = bind.span
+        value = self.atom(store.args[-1])
+        return b.select(hit, value, b.zeros(type_of(value)))
 
     @staticmethod
     def in_body(consumer: Loop, vars: Sequence[Var]) -> bool:
@@ -148,6 +245,20 @@ class Fuse(Rebuild):
             1 for b in consumer.body.binds if type(b.op) is Prim and b.op.name == "get" and b.op.args[0] in wanted
         )
         return here > 0
+
+
+def depth_of(loop: Loop, k: int) -> int:
+    """How many builds stand inside one another to make result ``k`` of a loop."""
+    r = loop.body.results[k]
+    row = next((b for b in loop.body.binds if r in b.vars), None)
+    if row is None or type(row.op) is not Loop or row.op.accs or has_checks(row.op.body):
+        return 1
+    return 1 + depth_of(row.op, row.vars.index(r))  # type: ignore[arg-type]
+
+
+def is_view(op: Prim) -> bool:
+    """Whether an array operation takes no work: a row, or an array whose elements are one."""
+    return op.name == "get" or op.name == "array" and all(a is op.args[0] for a in op.args)
 
 
 def cheap(block: Block) -> bool:
@@ -288,10 +399,11 @@ class OneHot(Rebuild):
         b = self.b
         count, inits = self.atom(op.count), self.atoms(op.inits)
         index = Var(op.index.name, INT, op.index.span, True)
-        solutions = self.solutions(op, index, count, inits)
-        if not solutions:
-            return False
-        if not self.idle(op, index, count, inits, solutions):
+        found = self.solutions(op, index, count, inits)
+        alone = [[s] for s in found] if len(found) > 1 else []  # one test may do, as in (and (= i r) (= i c))
+        choices = [*alone, *([found] if found and different(found) else [])]
+        solutions = next((s for s in choices if self.idle(op, index, count, inits, s)), None)
+        if solutions is None:
             return False
         state = [*inits, *(b.zeros(self.type(v.type), v.name) for v in bind.vars[len(inits) :])]
         for _, value in solutions:
@@ -325,7 +437,7 @@ class OneHot(Rebuild):
         return scope.binds, results, accs
 
     def solutions(self, op: Loop, index: Var, count: Atom, inits: Sequence[Atom]) -> list[tuple[Affine, Affine]]:
-        """The equations ``i = e`` that the body tests, and their solutions: pairwise different, free of the body."""
+        """The equations ``i = e`` that the body tests, and their solutions, which are free of the body."""
         if not any(type(x.op) is Prim and x.op.name == "=" for x in all_binds(op.body)):
             return []
         binds, _, _ = self.trial(op, index, count, inits, {})
@@ -345,12 +457,7 @@ class OneHot(Rebuild):
             if any(v in inner for v in value[1]):
                 return []
             found[affine_key(value)] = (equation, value)
-        solutions = sorted(found.values(), key=lambda s: s[1][0])
-        for x, y in zip(solutions, solutions[1:]):
-            difference = affine_add(x[1], y[1], -1)
-            if difference[1] or difference[0] == 0:
-                return []
-        return solutions
+        return sorted(found.values(), key=lambda s: s[1][0])
 
     def idle(self, op: Loop, index: Var, count: Atom, inits: Sequence[Atom], solutions) -> bool:
         """Whether the body changes nothing where none of the tests holds."""
@@ -379,6 +486,12 @@ class OneHot(Rebuild):
         results = self.block(op.body)
         stacked = [self.b.update(a, [at], x, a.name) for a, x in zip(state[width:], results[width:])]
         return [*results[:width], *stacked]
+
+
+def different(solutions: Sequence[tuple[Affine, Affine]]) -> bool:
+    """Whether solutions, in order, are provably different from one another."""
+    gaps = [affine_add(y, x, -1) for (_, x), (_, y) in zip(solutions, solutions[1:])]
+    return all(not terms and constant for constant, terms in gaps)
 
 
 # ---------------------------------------------------------------------------------- fission, expansion
@@ -583,29 +696,30 @@ def invariants(loop: Loop, inside: set[Var]) -> list[Var]:
 
 
 class Alias(Rebuild):
-    """A stacked copy of an array is the array: ``(build n (fn [i] (get v i)))``  =>  ``v``."""
+    """A stacked copy of an array, or of a row, is that: ``(build n (fn [i] (get v i)))``  =>  ``v``."""
 
     def bind(self, bind: Bind) -> None:
         self.copy(bind)
         op = bind.op
         if type(op) is not Loop:
             return
-        for k, source in copied(op).items():
-            source = self.atom(source)
-            if self.b.same_int(type_of(source).dims[0], self.atom(op.count)):
-                self.here[bind.vars[k]] = source
+        for k, (source, *at) in copied(op).items():
+            row = self.b.get(*self.atoms((source, *at)))
+            if self.b.same_int(type_of(row).dims[0], self.atom(op.count)):
+                self.here[bind.vars[k]] = row
 
 
-def copied(op: Loop) -> dict[int, Var]:
-    """The stacked results that are the elements of an array at the loop's own index, and that array."""
-    gets = {b.vars[0]: b.op for b in op.body.binds if type(b.op) is Prim and b.op.name == "get" and len(b.op.args) == 2}
-    found: dict[int, Var] = {}
+def copied(op: Loop) -> dict[int, tuple[Atom, ...]]:
+    """The stacked results that are the elements of an array, or of a row of it, at the loop's own index: the array, and
+    the row's subscripts."""
+    gets = {b.vars[0]: b.op for b in op.body.binds if type(b.op) is Prim and b.op.name == "get"}
+    found: dict[int, tuple[Atom, ...]] = {}
     for k in range(len(op.accs), len(op.body.results)):
         read = gets.get(op.body.results[k])  # type: ignore[call-overload]
-        if read is not None and read.args[1] is op.index:
-            found[k] = read.args[0]  # type: ignore[assignment]
-    inside = {*op.accs, *defined_in(op.body)} if found else set()
-    return {k: source for k, source in found.items() if source not in inside}
+        if read is not None and read.args[-1] is op.index:
+            found[k] = read.args[:-1]
+    inside = {op.index, *op.accs, *defined_in(op.body)} if found else set()
+    return {k: read for k, read in found.items() if inside.isdisjoint(read)}
 
 
 class Accumulate(Rebuild):
@@ -844,22 +958,34 @@ def is_reciprocal(op: Op) -> bool:
 def assign(program: Program) -> Program:
     """An accumulation that adds to each element of fresh zeros exactly once is a store, and needs no zeros.
 
-    ``(ifold (fn [v i] (add-at v i x)) (zeros n) n)``  =>  ``(build n (fn [i] x))``; where the loop runs backwards
-    through the elements, an ``update`` of memory that was never cleared.
+    ``(ifold (fn [v i] (add-at v i x)) (zeros n) n)``  =>  ``(build n (fn [i] x))``, and the same for a matrix in two
+    loops; where the loop runs backwards through the elements, an ``update`` of memory that was never cleared; where it
+    comes to one element of each row, as on a diagonal, an ``update`` of zeros.
     """
-    return with_body(program, Assign(program.body).block(program.body))
+    pass_ = Assign(program.body)
+    body = pass_.block(program.body)
+    return with_body(program, substitute(body, pass_.renamed) if pass_.renamed else body)
 
 
 class Assign:
     def __init__(self, body: Block) -> None:
         self.definitions = {v: bind.op for bind in all_binds(body) for v in bind.vars if type(bind.op) is Prim}
+        self.renamed: dict[Var, Atom] = {}  # arrays that came to be stacked
+        built = [bind for bind in all_binds(body) if type(bind.op) is Loop and not bind.op.accs]
+        uses = array_uses(body) if built else {}
+        self.builds = {v: len(uses.get(v, ())) for bind in built for v in bind.vars}  # how often each is read
+        self.equal: dict[Atom, Atom] = {}  # sizes that a check before found equal
 
     def block(self, block: Block) -> Block:
         if all(type(bind.op) in (Prim, Check) for bind in block.binds):
             return block
+        outside, self.equal = self.equal, dict(self.equal)
         binds: list[Bind] = []
         for bind in block.binds:
             op = bind.op
+            if type(op) is Check and op.relation == "==" and not self.same(op.a, op.b):
+                a, b = self.first_of(op.a), self.first_of(op.b)
+                self.equal[a if type(a) is Var else b] = b if type(a) is Var else a
             if type(op) is If:
                 bind = Bind(bind.vars, If(op.cond, self.block(op.then), self.block(op.orelse)), bind.span)
             elif type(op) is Loop:
@@ -867,9 +993,11 @@ class Assign:
                 binds.extend(self.loop(Bind(bind.vars, op, bind.span)))
                 continue
             binds.append(bind)
+        self.equal = outside
         return Block(tuple(binds), block.results)
 
     def loop(self, bind: Bind) -> list[Bind]:
+        bind = self.nest(bind)
         op: Loop = bind.op  # type: ignore[assignment]
         fresh: list[Bind] = []
         inits, accs = list(op.inits), list(op.accs)
@@ -891,7 +1019,10 @@ class Assign:
                 continue
             where, forward = at
             store: Prim = body[where].op  # type: ignore[assignment]
-            if forward and type_of(store.args[-1]) == accs[k].type.item():
+            if forward is None:
+                body[where] = Bind(body[where].vars, Prim("update", store.args), body[where].span)
+                k += 1
+            elif forward and type_of(store.args[-1]) == accs[k].type.item():
                 del body[where]
                 results.append(store.args[-1])
                 vars.append(vars[k])
@@ -902,7 +1033,7 @@ class Assign:
                 inits[k] = blank
                 body[where] = Bind(body[where].vars, Prim("update", store.args), body[where].span)
                 k += 1
-        if not fresh and len(accs) == len(op.accs):
+        if not fresh and len(accs) == len(op.accs) and body == list(op.body.binds):
             return [bind]
         loop = Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results)))
         return [*fresh, Bind(tuple(vars), loop, bind.span)]
@@ -920,8 +1051,74 @@ class Assign:
         self.definitions[zeros] = block.binds[0].op  # type: ignore[assignment]
         return self.block(block)
 
-    def single_store(self, op: Loop, init: Atom, acc: Var, result: Atom, body: list[Bind]) -> tuple[int, bool] | None:
-        """Where the body adds to ``acc`` its one element of this iteration, and whether the loop goes upwards."""
+    def nest(self, bind: Bind) -> Bind:
+        """Loops around one another that add to each element of a fresh array once, in its order, as builds."""
+        op: Loop = bind.op  # type: ignore[assignment]
+        for k, (init, acc) in enumerate(zip(op.inits, op.accs)):
+            start = self.definitions.get(init) if type(init) is Var else None
+            cleared = isinstance(start, Prim) and start.name == "zeros" and acc.type.rank > 1  # type: ignore[union-attr]
+            if cleared or self.builds.get(init) == 1:  # type: ignore[call-overload]
+                made = self.stacking(bind, k, (), acc.type.dims, None if cleared else init)  # type: ignore
+                if made is not None:
+                    return self.nest(made)
+        return bind
+
+    def stacking(
+        self, bind: Bind, k: int, indices: tuple[Atom, ...], dims: tuple[Atom, ...], start: Atom | None
+    ) -> Bind | None:
+        """A loop that stacks what it would add to the accumulator ``k``, or the sum of that and what ``start`` holds;
+        ``indices`` are those of the loops around. The array comes last."""
+        op: Loop = bind.op  # type: ignore[assignment]
+        acc, r, body = op.accs[k], op.body.results[k], op.body.binds
+        where = next((j for j, b in enumerate(body) if r in b.vars), None)
+        if where is None or not self.same(dims[len(indices)], op.count):
+            return None
+        last, own = body[where], (*indices, op.index)
+        if [b for b in body if acc in reads(b)] != [last] or any(r in reads(b) for b in body):
+            return None
+        if op.body.results.count(r) > 1 or acc in op.body.results:
+            return None
+        if type(last.op) is Loop and len(own) < len(dims):
+            at = last.vars.index(r)  # type: ignore[arg-type]
+            if at >= len(last.op.accs) or last.op.inits.count(acc) > 1 or last.op.inits[at] is not acc:
+                return None
+            made = None if acc in free_vars(last.op.body) else self.stacking(last, at, own, dims, start)
+            if made is None:
+                return None
+            binds, x = (*body[:where], made, *body[where + 1 :]), made.vars[-1]
+        elif type(last.op) is Prim and last.op.name == "add-at" and last.op.args[1:-1] == own and len(own) == len(dims):
+            binds, x = (*body[:where], *body[where + 1 :]), last.op.args[-1]
+            if start is not None:
+                before, total = Var("t", type_of(x), last.span), Var(r.name, type_of(x), last.span)  # type: ignore
+                read = Bind((before,), Prim("get", (start, *own)), last.span)
+                binds, x = (*binds, read, Bind((total,), Prim("+", (before, x)), last.span)), total
+        else:
+            return None
+        v, t = bind.vars[k], type_of(x)
+        inner = t.dims if isinstance(t, Arr) else ()
+        stack = Var(v.name, Arr(acc.type.elem, (op.count, *inner)), v.span, v.given)  # type: ignore[union-attr]
+        self.renamed[v] = stack
+        rest = [j for j in range(len(op.body.results)) if j != k]
+        accs = [j for j in rest if j < len(op.accs)]
+        results = (*(op.body.results[j] for j in rest), x)
+        inits = tuple(op.inits[j] for j in accs)
+        loop = Loop(op.count, op.index, inits, tuple(op.accs[j] for j in accs), Block(binds, results))
+        return Bind((*(bind.vars[j] for j in rest), stack), loop, bind.span)
+
+    def same(self, a: Atom, b: Atom) -> bool:
+        """Whether two sizes are equal, as far as checks that came before say."""
+        return same_count(self.first_of(a), self.first_of(b))
+
+    def first_of(self, a: Atom) -> Atom:
+        while a in self.equal:
+            a = self.equal[a]
+        return a
+
+    def single_store(
+        self, op: Loop, init: Atom, acc: Var, result: Atom, body: list[Bind]
+    ) -> tuple[int, bool | None] | None:
+        """Where the body adds to ``acc`` its one element of this iteration, and whether the loop goes upwards through
+        all rows; None for an element of each row."""
         start = self.definitions.get(init) if type(init) is Var else None
         if not (isinstance(start, Prim) and start.name == "zeros"):
             return None
@@ -929,7 +1126,7 @@ class Assign:
         if where is None:
             return None
         store = body[where].op
-        if type(store) is not Prim or store.name != "add-at" or store.args[0] is not acc or len(store.args) != 3:
+        if type(store) is not Prim or store.name != "add-at" or store.args[0] is not acc:
             return None
         if sum(a is acc for b in body for x in [b, *inner_binds(b)] for a in atoms_of(x.op)) != 1:
             return None
@@ -937,6 +1134,8 @@ class Assign:
             r is acc for b in body for x in [b, *inner_binds(b)] for block in blocks_of(x.op) for r in block.results
         ):
             return None
+        if len(store.args) > 3:
+            return (where, None) if op.index in store.args[1:-1] else None
         dim = acc.type.dims[0]
         if not same_count(dim, op.count):
             return None

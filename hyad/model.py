@@ -785,6 +785,37 @@ def define(text: str, filename: str, line: int, column: int, cells: Callable[[],
     return make(forms[0], Scope(cells.__globals__, cells), text)
 
 
+_sites: dict[Any, tuple[tuple, list[Any], Model]] = {}  # by place in a program: what a ``deriv`` there last was
+
+
+@border
+def deriv_here(
+    text: str, variable: str, filename: str, line: int, column: int, names: Sequence[str], cells: Callable[[], Any]
+) -> tuple[Any, Any]:
+    """What the macro ``deriv`` expands to: the value of an expression and its derivative by a variable, which have
+    values where it stands. The other ``names`` in it that are numbers or arrays there become parameters as well, so
+    that one program serves all their values (dF~, Fig. 5)."""
+    scope = Scope(cells.__globals__, cells)
+    params, values, others = [variable], [scope(variable)[1]], []
+    for name in names:
+        found, value = scope(name)
+        try:
+            spec_of(value)
+        except HyadError:
+            found = False
+        if found and name != variable:
+            params.append(name)
+            values.append(value)
+        else:
+            others.append(value)
+    key = (text, tuple(params), *map(id, others))
+    site = (cells.__code__, filename, line, column)
+    if site not in _sites or _sites[site][0] != key:
+        f = define(f"(model [{' '.join(params)}] {text})", filename, line, column, cells)
+        _sites[site] = key, others, derived("value-and-deriv", f, variable)
+    return _sites[site][2](*values)
+
+
 @border
 def load(path: str | os.PathLike) -> types.ModuleType:
     """The models of a Hy file as a module: ``hyad.load("m.hy").f``.

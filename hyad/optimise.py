@@ -237,12 +237,17 @@ def share(program: Program) -> Program:
 
 def one_hot(program: Program) -> Program:
     """A loop that does something at one index only is that one iteration."""
-    return rebuild(program, OneHot) if loops(program) else program
+    tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops(program) for b in all_binds(loop.body))
+    return rebuild(program, OneHot) if tested else program
 
 
 def alias(program: Program) -> Program:
     """An array that a loop only copies is the array that it copies."""
-    return rebuild(program, Alias) if any(copied(loop) for loop in loops(program)) else program
+    while any(copied(loop) for loop in loops(program)):  # the rows of a copy of a matrix, then the matrix
+        before, program = loops(program), dead_code(rebuild(program, Alias))
+        if len(loops(program)) == len(before):
+            break
+    return program
 
 
 def accumulate(program: Program) -> Program:
@@ -305,6 +310,9 @@ PIPELINE: list[Pass] = [
     assign,
     fuse,
     dead_code,
+    one_hot,  # what fusion brought together
+    dead_code,
+    alias,
     collect,  # rows of a Hessian, now that each entry is one expression
     dead_code,
     fuse,

@@ -121,11 +121,6 @@ column, so that every later error underlines the user's own form.
       (hyad.vjp f points (get vectors 0))
       ((getattr hyad operator) f points vectors)))
 
-(defn value-and-deriv [f x]
-  "The value of a model of one number and its derivative."
-  (import hyad.model [derived])
-  ((derived "value-and-deriv" f) x))
-
 ;; ----------------------------------------------------------------- models
 
 (defmacro defmodel [_hy_compiler #* rest]
@@ -234,7 +229,17 @@ column, so that every later error underlines the user's own form.
   `(hy.I.hyad/macros.product "hvp" ~(as-model _hy_compiler f) ~@args))
 
 (defmacro deriv [_hy_compiler e x]
-  "The value of an expression and its derivative by a variable, where that has a
-  value: `(deriv (* x x) x)` is `#(9.0 6.0)` where x is 3.0 (dF~, Fig. 5)."
-  (setv f (.replace (Expression [(Symbol "model") (List [x]) e]) _hy_compiler.this))
-  `(hy.I.hyad/macros.value-and-deriv ~(model-call _hy_compiler "model" f) ~x))
+  "The value of an expression and its derivative by a variable, a number or an
+  array, where that has a value: `(deriv (* x x) x)` is `#(9.0 6.0)` where x is
+  3.0 (dF~, Fig. 5). The other variables in it have the values that they have."
+  (setv text (pformat e)
+        form _hy_compiler.this
+        names (free-names f"(model [{x}] {text})"))
+  `(hy.I.hyad/model.deriv-here
+     ~text
+     ~(str x)
+     ~(or (getattr _hy_compiler "filename" None) "<hy>")
+     ~form.start-line
+     ~form.start-column
+     [~@(map str names)]
+     (fn [] [~x ~@(map Symbol names)])))

@@ -158,6 +158,30 @@
   (assert (= (deriv (* x x k) x) #(27.0 18.0)))
   (let [y 2.0] (assert (= (deriv (* x y) y) #(6.0 3.0)))))
 
+(defn test-deriv-by-arrays-with-free-variables []
+  (setv v (np.arange 5000.0)  w (np.ones 5000)  m (np.eye 2)  [value slope] (deriv (* k (dot v w)) v))
+  (assert (= value (* k (.sum v))))
+  (np.testing.assert-array-equal slope (* k w))
+  (setv [value slope] (deriv (mat-vec m (cut v 1 3)) m))
+  (np.testing.assert-array-equal value [1.0 2.0])
+  (np.testing.assert-array-equal (get slope 0) [[1.0 2.0] [0.0 0.0]])
+  (defn along [x c] (deriv (* c (sin x)) x))
+  (along 1.0 2.0)
+  (setv programs (len (. (hy.I.sys.modules.get "hyad.model") _sites)))  ; one for all values
+  (assert (= (along 0.0 5.0) #(0.0 5.0)))
+  (assert (= programs (len (. (hy.I.sys.modules.get "hyad.model") _sites))))
+  (defmodel free [x a] (deriv (* a (dot x x)) a))
+  (assert (= (free w 2.0) #(10000.0 5000.0))))
+
+(defn test-the-operators-of-table-2 []
+  (assert (= ((diff (fn [t] (sin t))) 0.0) 1.0))
+  (assert (= (list ((vdiff (fn [t] [t (* t t)])) 3.0)) [1.0 6.0]))
+  (np.testing.assert-array-equal ((mdiff (fn [t] [[t 1.0] [(* t t) t]])) 3.0) [[1.0 0.0] [6.0 1.0]])
+  (np.testing.assert-array-equal ((jacob (fn [v] (* v v))) (np.array [1.0 2.0])) [[2.0 0.0] [0.0 4.0]])
+  (np.testing.assert-array-equal ((mgrad (fn [m] (trace m))) (np.ones [2 2])) (np.eye 2))
+  (assert (= ((diff (fn [a x] (* a x x)) :wrt x) 2.0 3.0) 12.0))
+  (with [(pytest.raises hyad.DerivativeError)] ((jacob (fn [v] (sum v))) (np.ones 2))))
+
 (defn test-operators-nest []
   (assert (= ((D (D (fn [t] (* t t t)))) 2.0) 12.0)))
 

@@ -1,0 +1,63 @@
+"""LANGUAGE.md is true: its forms give the values that it shows, compiled and define by run; it names all functions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import hy
+import numpy as np
+import pytest
+
+import hyad
+from hyad.forms import prelude_texts, read_forms
+from hyad.model import python_callable
+
+TEXT = (Path(__file__).resolve().parent.parent / "LANGUAGE.md").read_text(encoding="utf-8")
+V, M = np.array([3.0, 1.0, 2.0]), np.array([[1.0, 2.0], [3.0, 4.0]])
+#: What functions of the prelude need and no user does.
+INTERNAL = set(
+    "full-from product-from reshape-from along-from where-fits where-part times-row substitute-down substitute-up lu"
+    " lu-solve lu-solve-transposed substitute-unit solve-factored solve-transposed lu-det order-sign half-lower"
+    " mirrored-solve cholesky-rows".split()
+)
+
+
+def examples() -> list[tuple[str, str]]:
+    found = []
+    for block in re.findall(r"^```hy\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL):
+        for form in read_forms(block):
+            value = re.match(r"\s*; => (.*)", block[form.span.end :])
+            assert value, form
+            found.append((form.span.text, value[1]))
+    return found
+
+
+def value_of(text: str) -> Any:
+    return hy.eval(hy.read(text))
+
+
+def agree(got: Any, wanted: Any) -> None:
+    if isinstance(wanted, tuple):
+        assert isinstance(got, tuple) and len(got) == len(wanted)
+        for x, y in zip(got, wanted):
+            agree(x, y)
+    else:
+        assert np.shape(got) == np.shape(wanted)
+        np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("form, value", examples())
+def test_an_example(form: str, value: str) -> None:
+    model = hyad.model(f"(fn [v m] {form})", namespace={})
+    wanted = value_of(value)
+    agree(python_callable(model.optimised(model.specs((V, M))))(V, M), wanted)
+    agree(hyad.run(model, V, M), wanted)
+
+
+def test_every_function_is_named() -> None:
+    names = {name.partition("/")[0] for name in prelude_texts() if not name.startswith("list-")}
+    assert names >= INTERNAL
+    words = set(re.findall(r"[^\s()\[\]`]+", TEXT))
+    assert not names - INTERNAL - words
