@@ -178,7 +178,7 @@ class Fuse(Rebuild):
         return 0
 
     def crowded(self, consumer: Loop, vars: Sequence[Var]) -> bool:
-        """Whether a sum would come to stand beside another loop: alone in a body it is taken four at a time (``Jam``)."""
+        """Whether a sum would come to stand beside another loop: alone it is taken four at a time (``Jam``)."""
         loops = any(type(b.op) is Loop for b in consumer.body.binds)
         return loops and any(self.uses.get(v) and v not in self.costs for v in vars)
 
