@@ -14,6 +14,8 @@ BENCH = Path(__file__).parent / "bench"
 sys.path.insert(0, str(BENCH))
 
 import guarded  # noqa: E402
+import recursion  # noqa: E402
+import report  # noqa: E402
 import swell  # noqa: E402
 from hyad_contender import derivative_of, hyad  # noqa: E402
 from measure import Contender, Native, bank_of, build, hand_written, hand_written_dynamic  # noqa: E402
@@ -61,6 +63,37 @@ def test_residual_at_zero_rotation(make: Callable[[Problem, int], Contender], tm
     bank[1, :3] = 1e-14
     entry = Native(build(make(ba, 15), ba, 15, tmp_path), ba, 15, bank)
     assert error(entry(0), reference(ba, 15, bank[1])) <= GATE
+
+
+@pytest.mark.parametrize("walk", recursion.WALKS, ids=lambda w: w.name)
+def test_walks_are_right(walk: recursion.Walk, tmp_path: Path) -> None:
+    """By hand and by hyad against differences; and the stack is measured."""
+    points = recursion.points_of(walk, [recursion.parsed("(3 (2 It) (4 (4 (2 's) (1 lovely)) (2 .)))")])[:2]
+    made = [recursion.by_hand(walk, True), recursion.by_hyad(walk, True)]
+    entries = {c.name: recursion.passes(walk, c, points, tmp_path) for c in made}
+    assert max(recursion.check(walk, points, entries).values()) <= GATE
+    assert all(0 < entry.stack() < 1 << 20 for entry in entries.values())
+
+
+def test_trees_are_read_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trees.txt"
+    path.write_text("(3 (2 It) (1 's))\n(0 no)\n")
+    (one, two), where = recursion.corpus(path)
+    assert (one[0], one[1][0], one[2][0], two[0], len(two)) == (3, 2, 1, 0, 2) and where == "trees.txt"
+    monkeypatch.setattr(recursion, "TREES", tmp_path / "none.txt")
+    drawn, where = recursion.corpus(None)
+    assert len(drawn) == 1101 and "--trees" in where and "HYAD_SST_TREES" in where
+    monkeypatch.setenv("HYAD_SST_TREES", str(tmp_path / "none.txt"))
+    with pytest.raises(FileNotFoundError, match="there are no trees in"):
+        recursion.corpus(None)
+
+
+def test_results_keep_the_sections_that_were_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "RESULTS.md"
+    report.write(path, ["## Overheads", "", "old", "", "## Guarded functions", "", "kept"])
+    report.write(path, ["## Overheads", "", "new"])
+    text = path.read_text()
+    assert "old" not in text and text.index("kept") < text.index("new") and text.count("## ") == 2
 
 
 def test_both_references_agree() -> None:

@@ -12,9 +12,10 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -81,18 +82,23 @@ class Contender:
 
 def build(contender: Contender, problem: Problem, n: int, folder: Path) -> Contender:
     """Compile a contender and its timing loop into one shared object in ``folder``."""
+    names = {"n": str(n), "out": "out", "work": "work"}
+    starts, stride = layout(problem, n)
+    for given, at in zip(problem.inputs, starts):
+        names[given.name] = f"(at + {at})" if given.shape(n) else f"at[{at}]"
+    call = contender.call.format(**names)
+    return compiled(contender, LOOP.format(declaration=contender.declaration, call=call, stride=stride), folder)
+
+
+def compiled(contender: Contender, loop_text: str, folder: Path) -> Contender:
+    """Compile a contender's text and a loop that calls it, each on its own, into one shared object in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / contender.name.replace(" ", "_").replace(",", "")
     source, loop = stem.with_suffix(contender.suffix), stem.with_name(stem.name + "_loop.c")
     source.write_text(contender.source)
     if contender.header:
         (folder / contender.header[0]).write_text(contender.header[1])
-    names = {"n": str(n), "out": "out", "work": "work"}
-    starts, stride = layout(problem, n)
-    for given, at in zip(problem.inputs, starts):
-        names[given.name] = f"(at + {at})" if given.shape(n) else f"at[{at}]"
-    call = contender.call.format(**names)
-    loop.write_text(LOOP.format(declaration=contender.declaration, call=call, stride=stride))
+    loop.write_text(loop_text)
 
     compiler = CXX if contender.suffix == ".cpp" else CC
     body, timing, library = stem.with_suffix(".o"), loop.with_suffix(".o"), stem.with_suffix(".so")
@@ -209,14 +215,31 @@ class PythonCall:
 
 @dataclass(frozen=True)
 class Timing:
-    """Nanoseconds a call, and the median over the rounds of its ratio to the yardstick of the same round."""
+    """Nanoseconds a call, and the median over the rounds of its ratio to the yardstick of the same round. ``wall`` and
+    ``cpu`` are the seconds a call of each round."""
 
     nanoseconds: float
     wall_ratio: float
     cpu_ratio: float
+    wall: tuple[float, ...] = ()
+    cpu: tuple[float, ...] = ()
+
+    def over(self, other: Timing) -> tuple[float, float]:
+        """The ratio to another contender of the same rounds, on the wall clock and in CPU time."""
+        return median_ratio(self.wall, other.wall), median_ratio(self.cpu, other.cpu)
 
 
-def alternate(contenders: dict[str, Native | PythonCall], rounds: int, budget: float) -> dict[str, Timing]:
+def median_ratio(a: Sequence[float], b: Sequence[float]) -> float:
+    return statistics.median(x / y for x, y in zip(a, b))
+
+
+class Timed(Protocol):
+    """What can be timed: wall and CPU seconds of so many calls."""
+
+    def seconds(self, reps: int) -> tuple[float, float]: ...
+
+
+def alternate(contenders: Mapping[str, Timed], rounds: int, budget: float) -> dict[str, Timing]:
     """Time all contenders by turns; the first is the yardstick. ``budget`` is the seconds of one turn."""
     reps = {}
     for name, contender in contenders.items():
@@ -235,8 +258,10 @@ def alternate(contenders: dict[str, Native | PythonCall], rounds: int, budget: f
     return {
         name: Timing(
             1e9 * statistics.median(wall[name]),
-            statistics.median(a / b for a, b in zip(wall[name], wall[yardstick])),
-            statistics.median(a / b for a, b in zip(cpu[name], cpu[yardstick])),
+            median_ratio(wall[name], wall[yardstick]),
+            median_ratio(cpu[name], cpu[yardstick]),
+            tuple(wall[name]),
+            tuple(cpu[name]),
         )
         for name in contenders
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import CC, FLAGS
+from recursion import Found, Walk
 from suite import Problem
 
 WITHIN = 1.0  # seconds to derive, print and compile
@@ -85,6 +86,14 @@ def summary(tables: dict[tuple[Problem, int], list[Row]]) -> list[str]:
     return ["## Summary", "", *table(head, lines)]
 
 
+def problem_lines(tables: dict[tuple[Problem, int], list[Row]], limit: float) -> list[str]:
+    lines = [*summary(tables), "## Derivatives against hand-written C", ""]
+    lines += [f"Generators were given {limit:.0f} s.", ""]
+    for (problem, n), rows in tables.items():
+        lines += problem_table(problem, n, rows)
+    return lines
+
+
 def swell_tables(series: dict[str, list[tuple[int, Any]]]) -> list[str]:
     lines = ["## Swell: the gradient of the logistic map at depth d", ""]
     lines += ["![seconds to derive and print](swell-seconds.svg)", "", "![bytes of C](swell-bytes.svg)", ""]
@@ -109,25 +118,109 @@ def swell_tables(series: dict[str, list[tuple[int, Any]]]) -> list[str]:
 
 
 def plot_swell(series: dict[str, list[tuple[int, Any]]], folder: Path) -> None:
+    for quantity, label in (("seconds", "seconds to derive and print"), ("bytes", "bytes of C")):
+        curves = {name: [(d, f[quantity]) for d, f in points if isinstance(f, dict)] for name, points in series.items()}
+        plot(curves, "depth d of the logistic map", label, folder / f"swell-{quantity}.svg")
+
+
+def plot(curves: dict[str, list[tuple[int, float]]], across: str, up: str, path: Path) -> None:
+    """Curves on logarithmic axes, as SVG."""
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "hyad"  # the same figures give the same file
-    for quantity, label in (("seconds", "seconds to derive and print"), ("bytes", "bytes of C")):
-        figure, axes = plt.subplots(figsize=(6, 4))
-        for (name, points), marker in zip(series.items(), "os^Dv"):
-            found = [(d, f[quantity]) for d, f in points if isinstance(f, dict)]
-            if found:
-                axes.loglog(*zip(*found), marker=marker, label=name)
-        axes.set_xlabel("depth d of the logistic map")
-        axes.set_ylabel(label)
-        axes.grid(True, alpha=0.3)
-        axes.legend()
-        figure.tight_layout()
-        figure.savefig(folder / f"swell-{quantity}.svg", metadata={"Date": None})
-        plt.close(figure)
+    figure, axes = plt.subplots(figsize=(6, 4))
+    for (name, found), marker in zip(curves.items(), "os^Dvx"):
+        if found:
+            axes.loglog(*zip(*found), marker=marker, label=name)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(True, alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def recursion_lines(tables: dict[Walk, list[Found]], trees: str) -> list[str]:
+    lines = ["## Recursion and loops", "", f"Gradient over primal, in C. Trees: {trees}.", ""]
+    rows = []
+    for walk, found in tables.items():
+        ours = next((f for f in found if f.name == "hyad"), None)
+        if ours is not None and ours.ratio is not None:
+            met = "yes" if ours.ratio[0] <= walk.target else "no"
+            times = [ratio(ours.ratio[0]), ratio(ours.ratio[1]), f"{walk.target}", met]
+            by_hand = next(f for f in found if f.name == "hand")
+            rows.append([walk.name, *times, ratio(by_hand.ratio[0]), ratio(ours.hand[0])])  # type: ignore[index]
+    head = ["model", "hyad: gradient / primal", "CPU", "target", "met", "by hand: gradient / primal", "hyad x hand"]
+    lines += table(head, rows)
+    for walk, found in tables.items():
+        lines += [f"### {walk.name}: {walk.title}", ""]
+        head = ["contender", "gradient / primal", "CPU", "gradient, x hand", "CPU", "primal, ns", "gradient, ns"]
+        lines += table([*head, "derive + print, s", "compile, s", "C, kB"], [found_cells(f) for f in found])
+    return lines
+
+
+def found_cells(f: Found) -> list[str]:
+    if f.note:
+        return [f.name, f.note.replace("|", "/"), *[""] * 8]
+    ratios = [ratio(x) for pair in (f.ratio, f.hand) for x in (pair or (None, None))]
+    nanoseconds = [cell(x, ".1f" if x and x < 1000 else ".0f") for x in (f.primal, f.gradient)]
+    seconds = [cell(f.prepare, ".3f"), cell(f.compile, ".3f")]
+    return [f.name, *ratios, *nanoseconds, *seconds, cell(f.source_bytes and f.source_bytes / 1000, ".1f")]
+
+
+def encoding_lines(tables: dict[Walk, list[Found]]) -> list[str]:
+    lines = ["## What an encoding costs", ""]
+    lines += ["The gradient in C in each encoding of reverse mode: time over the primal's, time over that of `record`,"]
+    lines += ["the most stack that one call takes, the length of the C text.", ""]
+    rows = []
+    for walk, found in tables.items():
+        for f in found:
+            name = f"{walk.name}, primal" if f.name == "hyad" else f"{walk.name}, `{f.name}`"
+            if f.note:
+                rows.append([name, f.note.replace("|", "/"), "", "", "", "", ""])
+                continue
+            over = f.ratio if f.name != "hyad" else None
+            record = f.hand if f.name != "hyad" else None
+            times = [ratio(x) for pair in (over, record) for x in (pair or (None, None))]
+            rows.append([name, *times, cell(f.stack, "d"), cell(f.source_bytes and f.source_bytes / 1000, ".1f")])
+    head = ["model, encoding", "x primal", "CPU", "x record", "CPU", "stack, bytes", "C, kB"]
+    return [*lines, *table(head, rows)]
+
+
+def linear_lines(series: dict[str, list[tuple[int, Any]]]) -> list[str]:
+    lines = ["## Size of the program", "", "Programs of n bindings, generated; time from the text to the optimised", ""]
+    lines[-2] += " derivative, and to print it; the size of the C."
+    lines += ["![seconds to derive, optimise and print](linear.svg)", ""]
+    rows = []
+    for name, points in series.items():
+        for n, found in points:
+            if isinstance(found, str):
+                rows.append([name, str(n), found.replace("|", "/"), "", "", ""])
+                continue
+            total = found["derive"] + found["print"]
+            times = [f"{1000 * found['derive']:.1f}", f"{1000 * found['print']:.1f}", f"{1e6 * total / n:.0f}"]
+            rows.append([name, str(n), *times, f"{found['bytes'] / 1000:.1f}"])
+    lines += table(["program", "n", "derive + optimise, ms", "print, ms", "us a binding", "C, kB"], rows)
+    for name, points in series.items():
+        found = [(n, f["derive"] + f["print"], f["bytes"]) for n, f in points if isinstance(f, dict) and n >= 1000]
+        if len(found) == 2:
+            (n, t, size), (m, u, larger) = found
+            powers = [log(b / a) / log(m / n) for a, b in ((t, u), (size, larger))]
+            growth = f"the time grows as n^{powers[0]:.2f}, the C as n^{powers[1]:.2f}"
+            lines += [f"{name}: from n = {n} to {m} {growth}.", ""]
+    return lines
+
+
+def plot_linear(series: dict[str, list[tuple[int, Any]]], folder: Path) -> None:
+    curves = {
+        name: [(n, f["derive"] + f["print"]) for n, f in points if isinstance(f, dict)]
+        for name, points in series.items()
+    }
+    plot(curves, "bindings n of the program", "seconds to derive, optimise and print", folder / "linear.svg")
 
 
 def guarded_lines(wrong: Any, modes: list[str]) -> list[str]:
@@ -181,32 +274,38 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {platform.system()}; {compiler}, `{' '.join(FLAGS)}`; Python {python}"
 
 
-def write(
-    path: Path,
-    tables: dict[tuple[Problem, int], list[Row]],
-    series: dict[str, list[tuple[int, Any]]],
-    wrong: Any,
-    modes: list[str],
-    costs: dict[str, Any],
-    limit: float,
-) -> None:
-    lines = ["# Benchmark results", "", f"{datetime.date.today().isoformat()}; {machine()}.", ""]
-    lines += [
-        "Ratios to the hand-written C of the same run, medians over turns taken alternately; nanoseconds are this",
-        "machine's and mean nothing elsewhere. Every row was checked against the reference in this run. `(call)` is",
-        "timed through the tool's own Python call, which is all it offers; its preparation includes compiling.",
-        f"Generators were given {limit:.0f} s. See README.md beside this file.",
-        "",
-    ]
-    lines += summary(tables)
-    if tables:
-        lines += ["## Derivatives against hand-written C", ""]
-    for (problem, n), rows in tables.items():
-        lines += problem_table(problem, n, rows)
-    if series:
-        lines += swell_tables(series)
-    if wrong is not None:
-        lines += guarded_lines(wrong, modes)
-    if costs:
-        lines += overhead_lines(costs)
-    path.write_text("\n".join(lines).rstrip() + "\n")
+HEAD = """Ratios to the hand-written C of the same run, medians over turns taken alternately; nanoseconds are this
+machine's and mean nothing elsewhere. Every row was checked against the reference in its run. `(call)` is
+timed through the tool's own Python call, which is all it offers; its preparation includes compiling.
+A section that the last run left out is kept from the run before. See README.md beside this file."""
+ORDER = [
+    "Summary",
+    "Derivatives against hand-written C",
+    "Recursion and loops",
+    "What an encoding costs",
+    "Size of the program",
+    "Swell: the gradient of the logistic map at depth d",
+    "Guarded functions",
+    "Overheads",
+]
+
+
+def sections_of(lines: list[str]) -> dict[str, list[str]]:
+    """The lines of each section by its heading."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("## "):
+            found[line[3:]] = []
+        elif found:
+            found[next(reversed(found))].append(line)
+    return found
+
+
+def write(path: Path, lines: list[str]) -> None:
+    """Put the sections that ``lines`` have in the place of those in the file."""
+    before = sections_of(path.read_text().splitlines()) if path.exists() else {}
+    sections = {**before, **sections_of(lines)}
+    text = ["# Benchmark results", "", f"{datetime.date.today().isoformat()}; {machine()}.", "", HEAD]
+    for heading in sorted(sections, key=lambda h: ORDER.index(h) if h in ORDER else len(ORDER)):
+        text += ["", f"## {heading}", "", *"\n".join(sections[heading]).strip("\n").splitlines()]
+    path.write_text("\n".join(text).rstrip() + "\n")

@@ -16,17 +16,32 @@ import numpy as np
 
 import callers
 import guarded
+import linear
 import overhead
 import peers
+import recursion_peers
 import swell
 from limited import Failed, TooLong, script
 from measure import Contender, Native, alternate, bank_of, build, hand_written, hand_written_dynamic
+from recursion import ENCODED, WALKS, Found, Walk, corpus, encodings_race, native_race, points_of
 from reference import GATE, error, reference
-from report import Row, plot_swell, write
+from report import (
+    Row,
+    encoding_lines,
+    guarded_lines,
+    linear_lines,
+    overhead_lines,
+    plot_linear,
+    plot_swell,
+    problem_lines,
+    recursion_lines,
+    swell_tables,
+    write,
+)
 from suite import FOLDER, PROBLEMS, Problem
 
-SECTIONS = [p.name for p in PROBLEMS] + ["swell", "guarded", "overhead"]
-CONTENDERS = [*peers.PEERS, *callers.CALLERS]
+SECTIONS = [p.name for p in PROBLEMS] + ["recursion", "encodings", "linear", "swell", "guarded", "overhead"]
+CONTENDERS = list(dict.fromkeys([*peers.PEERS, *callers.CALLERS, *recursion_peers.CALLS]))
 TUNED = {"fk": FOLDER / "fk_tuned.c"}
 
 
@@ -160,12 +175,65 @@ def overheads(rounds: int, quick: bool) -> dict[str, Any]:
     return found
 
 
+def recursion_tables(
+    chosen: list[str], trees: Path | None, rounds: int, budget: float, limit: float
+) -> tuple[dict[Walk, list[Found]], str]:
+    """All contenders at each walk, and where the trees are from."""
+    forest, where = corpus(trees)
+    tables: dict[Walk, list[Found]] = {}
+    for walk in WALKS:
+        say(f"recursion: {walk.name}")
+        with tempfile.TemporaryDirectory() as folder:
+            rows, libraries = native_race(walk, points_of(walk, forest), rounds, budget, Path(folder))
+            tables[walk] = rows
+            for peer in [p for p in recursion_peers.CALLS if p in chosen]:
+                say(f"recursion: {walk.name}: {peer}")
+                arguments = [peer, walk.name, 8, *libraries.values(), rounds, budget, trees or ""]
+                title = recursion_peers.TITLES[peer]
+                try:
+                    found = script("recursion_peers.py", arguments, limit)
+                    wrong = found.pop("error")
+                except (TooLong, Failed) as reason:
+                    found, wrong = {"name": title, "note": failure(reason)}, 0.0
+                if wrong > GATE:
+                    found = {"name": title, "note": f"wrong: relative error {wrong:.1e}"}
+                rows.append(Found(**found))
+    return tables, where
+
+
+def encoding_tables(trees: Path | None, rounds: int, budget: float) -> dict[Walk, list[Found]]:
+    forest, _ = corpus(trees)
+    tables = {}
+    for walk in ENCODED:
+        say(f"encodings: {walk.name}")
+        with tempfile.TemporaryDirectory() as folder:
+            tables[walk] = encodings_race(walk, points_of(walk, forest), rounds, budget, Path(folder))
+    return tables
+
+
+def linear_series(limit: float) -> dict[str, list[tuple[int, Any]]]:
+    """Shape and mode -> (size, what was found, or why nothing was), up to the first size that fails."""
+    series: dict[str, list[tuple[int, Any]]] = {}
+    for shape in linear.SHAPES:
+        for mode in linear.MODES:
+            points = series[f"{shape}, {mode}"] = []
+            for n in linear.SIZES:
+                say(f"linear: {shape}, {mode}: {n}")
+                try:
+                    points.append((n, script("linear.py", [shape, mode, n], limit)))
+                except (TooLong, Failed) as reason:
+                    points.append((n, failure(reason)))
+                    break
+    return series
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, by comma: " + " ".join(SECTIONS))
     parser.add_argument("--peers", default=",".join(CONTENDERS), help="contenders, by comma: " + " ".join(CONTENDERS))
     parser.add_argument("--quick", action="store_true", help="smallest sizes, short turns, a limit of 20 s")
     parser.add_argument("--limit", type=float, help="seconds that a generator may take (120)")
+    parser.add_argument("--trees", type=Path, help="a file of parse trees (../shared/data/sst_dev_trees.txt)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "RESULTS.md")
     options = parser.parse_args()
     sections, chosen = options.only.split(","), options.peers.split(",")
@@ -176,6 +244,7 @@ def main() -> None:
     rounds, budget = (9, 0.001) if options.quick else (15, 0.02)
 
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    hyad = "hyad" in chosen
     tables: dict[tuple[Problem, int], list[Row]] = {}
     for problem in PROBLEMS:
         if problem.name in sections:
@@ -183,20 +252,28 @@ def main() -> None:
             for n in problem.sizes[:1] if options.quick else problem.sizes:
                 with tempfile.TemporaryDirectory() as folder:
                     tables[problem, n] = race(problem, n, chosen, rounds, budget, limit, beaten, Path(folder))
-                write(options.out, tables, {}, None, [], {}, limit)  # a long run that is broken off leaves its tables
-    hyad = "hyad" in chosen
-    series = swell_series(chosen, options.quick, limit) if "swell" in sections else {}
-    if series:
+                write(options.out, problem_lines(tables, limit))  # a long run that is broken off leaves its tables
+    if hyad and "recursion" in sections:
+        write(options.out, recursion_lines(*recursion_tables(chosen, options.trees, rounds, budget, limit)))
+    if hyad and "encodings" in sections:
+        write(options.out, encoding_lines(encoding_tables(options.trees, rounds, budget)))
+    if hyad and "linear" in sections:
+        series = linear_series(limit)
+        plot_linear(series, options.out.parent)
+        write(options.out, linear_lines(series))
+    if "swell" in sections and (series := swell_series(chosen, options.quick, limit)):
         plot_swell(series, options.out.parent)
-    wrong: Any = None
+        write(options.out, swell_tables(series))
     if hyad and "guarded" in sections:
         say("guarded")
+        wrong: Any
         try:
             wrong = script("guarded.py", [], 120)
         except (TooLong, Failed) as reason:
             wrong = failure(reason)
-    costs = overheads(rounds, options.quick) if hyad and "overhead" in sections else {}
-    write(options.out, tables, series, wrong, list(guarded.MODES), costs, limit)
+        write(options.out, guarded_lines(wrong, list(guarded.MODES)))
+    if hyad and "overhead" in sections:
+        write(options.out, overhead_lines(overheads(rounds, options.quick)))
     say(f"wrote {options.out}")
 
 
