@@ -83,12 +83,18 @@ def empty_cache() -> Iterator[Path]:
                 os.environ["HYAD_CACHE"] = before
 
 
-def how_to_call(f: Any, problem: Problem, n: int) -> tuple[str, str, int]:
-    """The C declaration, the call with ``{NAME}`` for the inputs, and the reals of workspace."""
+def how_to_call(f: Any, problem: Problem, n: int, point: dict[str, Any] | None = None) -> tuple[str, str, int]:
+    """The C declaration, the call with ``{NAME}`` for the inputs, and the reals of workspace. ``point`` has the values
+    of inputs that are sizes."""
     sizes: dict[str, int] = {}
+    arguments = []
     for param, given in zip(f.params, problem.inputs):
         sizes.update((d, size) for d, size in zip(param.dims, given.shape(n)) if isinstance(d, str))
-    arguments = ["{" + given.name + "}" for given in problem.inputs] + [str(sizes[d]) for d in f.dims]
+        if param.elem == "int" and not param.dims and point:
+            sizes[param.name] = point[given.name]
+        integers = "(const long long *)(const void *)" if param.elem == "int" and param.dims else ""
+        arguments.append(integers + "{" + given.name + "}")
+    arguments += [str(sizes[d]) for d in f.dims]
     work = 0
     if f.returns_value:
         before = "{out}[0] = "

@@ -80,7 +80,7 @@ class Contender:
     library: str = ""
 
 
-def build(contender: Contender, problem: Problem, n: int, folder: Path) -> Contender:
+def build(contender: Contender, problem: Problem, n: int, folder: Path, flags: list[str] = FLAGS) -> Contender:
     """Compile a contender and its timing loop into one shared object in ``folder``."""
     names = {"n": str(n), "out": "out", "work": "work"}
     starts, stride = layout(problem, n)
@@ -104,7 +104,7 @@ def compiled(contender: Contender, loop_text: str, folder: Path) -> Contender:
     body, timing, library = stem.with_suffix(".o"), loop.with_suffix(".o"), stem.with_suffix(".so")
     run([CC, *FLAGS, "-c", str(loop), "-o", str(timing)])
     start = time.perf_counter()
-    run([compiler, *FLAGS, "-c", str(source), "-o", str(body)])
+    run([compiler, *flags, "-c", str(source), "-o", str(body)])
     run([compiler, "-shared", str(body), str(timing), "-lm", "-o", str(library)])
     spent = time.perf_counter() - start
     contender.compile = spent if contender.own_compile is None else contender.own_compile

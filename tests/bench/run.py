@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+import adpeers
+import adrun
 import callers
 import guarded
 import linear
@@ -40,8 +42,8 @@ from report import (
 )
 from suite import FOLDER, PROBLEMS, Problem
 
-SECTIONS = [p.name for p in PROBLEMS] + ["recursion", "encodings", "linear", "swell", "guarded", "overhead"]
-CONTENDERS = list(dict.fromkeys([*peers.PEERS, *callers.CALLERS, *recursion_peers.CALLS]))
+SECTIONS = [p.name for p in PROBLEMS] + ["recursion", "encodings", "linear", "swell", "guarded", "overhead", *adrun.NAMES]
+CONTENDERS = list(dict.fromkeys([*peers.PEERS, *callers.CALLERS, *recursion_peers.CALLS, *adpeers.PEERS]))
 TUNED = {"fk": FOLDER / "fk_tuned.c"}
 
 
@@ -274,6 +276,10 @@ def main() -> None:
         write(options.out, guarded_lines(wrong, list(guarded.MODES)))
     if hyad and "overhead" in sections:
         write(options.out, overhead_lines(overheads(rounds, options.quick)))
+    if hyad and not set(adrun.NAMES).isdisjoint(sections):
+        array_peers = [p for p in adpeers.PEERS if p in chosen]
+        suite = adrun.run(sections, array_peers, options.quick, limit, say)
+        write(options.out, adrun.lines(suite, options.out.parent))
     say(f"wrote {options.out}")
 
 

@@ -1,0 +1,269 @@
+"""The AD suite's part of the benchmark: every objective at its sizes, under strict and under fast flags, with tables
+and plots. ``run.py`` calls ``run`` and ``lines``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import adpeers
+from adsuite import OBJECTIVES, Objective, Point, Size, bank_of, blocks_by_steps, problem_of, slope
+from hyad_contender import compiler_seconds, empty_cache, how_to_call, hyad
+from limited import Failed, TooLong, script
+from measure import FLAGS, Contender, Native, alternate, build
+from reference import GATE, error
+
+NAMES = [o.name for o in OBJECTIVES]
+FAST = ["-O3", "-march=native", "-fPIC", "-ffast-math"]  # objects only: nothing is linked with -ffast-math
+DIRECTIONS = 3  # along which the hand-written derivative is checked at sizes that are timed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender's derivative, times the hand-written primal: strict, fast over fast, and fast over strict."""
+
+    name: str
+    strict: float | None = None
+    cpu: float | None = None
+    fast: float | None = None
+    fast_strict: float | None = None
+    microseconds: float | None = None
+    prepare: float | None = None
+    compile: float | None = None
+    kilobytes: float | None = None
+    note: str = ""
+
+
+Table = tuple[Objective, Size, str, list[Row]]
+
+
+def hand(objective: Objective, size: Size, name: str) -> Contender:
+    """The hand-written primal or derivative."""
+    declaration, call, room = objective.by_hand[name]
+    for key, count in size.items():
+        call = call.replace("{" + key + "}", str(count))
+    work = int(eval(room, {"__builtins__": {}}, dict(size)))
+    return Contender(f"hand {name}", objective.source, declaration, call, work=work)
+
+
+def contender(objective: Objective, size: Size, point: Point, derivative: str) -> Contender:
+    """hyad's derivative, from the model's text to the loaded function, into an empty cache."""
+    with empty_cache():
+        start, before = time.perf_counter(), compiler_seconds()
+        made = objective.derivatives[derivative](hyad.load(objective.models))
+        f = hyad.compile(made, target="c").cfunction
+        spent = time.perf_counter() - start
+        compiler = min(spent, compiler_seconds() - before)
+    declaration, call, work = how_to_call(f, problem_of(objective, size, point, derivative), 0, point)
+    header = (f"{f.name}.h", f.header)
+    return Contender(
+        "hyad", f.source, declaration, call, spent - compiler, work=work, header=header, own_compile=compiler
+    )
+
+
+def race(objective: Objective, size: Size, derivative: str, peers: list[str], how: Any, folder: Path) -> list[Row]:
+    """All contenders at one size. ``how``: rounds, seconds of a turn, seconds that anything may take to prepare."""
+    rounds, budget, limit = how
+    point = objective.point(np.random.default_rng(adpeers.SEED), **size)
+    bank, made, rows = bank_of(point), {}, []
+    problems = {name: problem_of(objective, size, point, name) for name in ("primal", derivative)}
+    names = ["primal", derivative] if derivative in objective.by_hand else ["primal"]
+    contenders = {f"hand {name}": (hand(objective, size, name), problems[name]) for name in names}
+    note = ""
+    try:
+        contenders["hyad"] = (contender(objective, size, point, derivative), problems[derivative])
+    except Exception as reason:  # a table without it still says why
+        note = " ".join(str(reason).split())[:160]
+    for flags, name in ((FLAGS, "strict"), (FAST, "fast")):
+        for key, (c, problem) in contenders.items():
+            c = build(replace(c), problem, 0, folder / name, flags)
+            made[key, name] = Native(c, problem, 0, bank), c
+    yardstick = made["hand primal", "strict"][0]
+    if derivative in objective.by_hand:
+        expected = made[f"hand {derivative}", "strict"][0](0)
+        check(objective, point, derivative, expected)
+    else:
+        expected = yardstick(0)
+    right = {}
+    for key, (native, _) in made.items():
+        gate = GATE if key[1] == "strict" else 1e-9
+        wrong = error(native(0), expected) if not key[0].endswith("primal") else 0.0
+        if wrong <= gate:
+            right[key] = native
+        elif key[0] == "hyad":
+            note = note or f"wrong, {key[1]}: relative error {wrong:.1e}"
+    timings = alternate({("hand primal", "strict"): yardstick, **right}, rounds, budget)
+    for key, (c, _) in contenders.items():
+        if (key, "strict") not in right:
+            continue
+        t, fast = timings[key, "strict"], timings.get((key, "fast"))
+        base = timings["hand primal", "fast"].wall_ratio
+        built = made[key, "strict"][1]
+        rows.append(
+            Row(
+                key,
+                t.wall_ratio,
+                t.cpu_ratio,
+                fast and fast.wall_ratio / base,
+                fast and fast.wall_ratio,
+                t.nanoseconds / 1000,
+                c.prepare if key == "hyad" else None,
+                built.compile,
+                8 * c.work / 1000,
+            )
+        )
+    if note:
+        rows.append(Row("hyad", note=note.replace("|", "/")))
+    library = made["hand primal", "strict"][1].library
+    for peer in peers:
+        try:
+            given = [peer, objective.name, json.dumps(size), derivative, library, rounds, budget]
+            found = script("adpeers.py", given, limit, expected.tobytes(), {**os.environ, "OMP_NUM_THREADS": "1"})
+        except (TooLong, Failed) as reason:
+            rows.append(Row(adpeers.TITLES[peer], note=" ".join(str(reason).split())[:120].replace("|", "/")))
+            continue
+        if found["error"] > GATE:
+            rows.append(Row(adpeers.TITLES[peer], note=f"wrong: relative error {found['error']:.1e}"))
+            continue
+        ratios = {"strict": found["wall_ratio"], "cpu": found["cpu_ratio"], "microseconds": found["nanoseconds"] / 1000}
+        rows.append(Row(adpeers.TITLES[peer], **ratios, prepare=found["prepare"], kilobytes=found["kilobytes"]))
+    return rows
+
+
+def check(objective: Objective, point: Point, derivative: str, found: np.ndarray) -> None:
+    """The hand-written derivative against the primal's complex steps, along a few directions (all blocks)."""
+    if derivative == "blocks":
+        wrong = error(found, blocks_by_steps(point))
+    elif derivative == "diagonal":
+        wrong = 0.0  # twice the number of a centre's points: small sizes are tested
+    else:
+        rng, wrong = np.random.default_rng(5), 0.0
+        for _ in range(DIRECTIONS):
+            direction = rng.normal(size=found.size)
+            expected = slope(objective, point, direction)
+            wrong = max(wrong, abs(direction @ found - expected) / np.linalg.norm(direction) / np.linalg.norm(found))
+    if wrong > GATE:
+        raise RuntimeError(f"{objective.name}: the hand-written {derivative} is wrong by {wrong:.1e}")
+
+
+def lines(tables: list[Table], folder: Path) -> list[str]:
+    """The section of RESULTS.md; the plots go to ``folder``."""
+    from report import ratio, table
+
+    if not tables:
+        return []
+    out = ["## The AD suite", ""]
+    out += [
+        "R: the time of the derivative, times that of the hand-written primal of the same flags and run (`-ffast-math`",
+        "for fast); fast / strict: the derivative with fast flags against the primal with strict ones. The libraries",
+        "are timed through their own calls, against the strict primal. Memory: of hyad and by hand the workspace, of",
+        "the libraries what the process grew by. The hand-written derivatives were checked by complex steps in",
+        "extended precision.",
+        "",
+    ]
+    head = [
+        "objective",
+        "R, strict",
+        "R, fast",
+        "fast / strict",
+        "target",
+        "best peer",
+        "derive + print, s",
+        "compile, s",
+    ]
+    summary = []
+    for objective, size, derivative, rows in tables:
+        ours = next((r for r in rows if r.name == "hyad"), None)
+        if ours is None:
+            continue
+        others = [r for r in rows if r.strict is not None and r.name not in ("hyad", "hand primal")]
+        best = min(others, key=lambda r: r.strict or 0, default=None)
+        figures = (
+            [ratio(ours.strict), ratio(ours.fast), ratio(ours.fast_strict)] if not ours.note else [ours.note, "", ""]
+        )
+        peer = f"{best.name} {ratio(best.strict)}" if best else ""
+        seconds = ["" if t is None else f"{t:.2f}" for t in (ours.prepare, ours.compile)]
+        summary.append([f"{objective.label(size)}, {derivative}", *figures, f"{objective.target:g}", peer, *seconds])
+    out += table(head, summary)
+    for objective in dict.fromkeys(t[0] for t in tables):
+        if objective.axis and plot(objective, [t for t in tables if t[0] is objective], folder):
+            out += [f"![{objective.name}](ad-{objective.name}.svg)", ""]
+    head = [
+        "contender",
+        "R, strict",
+        "R, CPU",
+        "R, fast",
+        "fast / strict",
+        "us",
+        "prepare, s",
+        "compile, s",
+        "memory, kB",
+    ]
+    for objective, size, derivative, rows in tables:
+        out += [f"### {objective.label(size)}: {objective.title}; {derivative}", ""]
+        body = []
+        for r in rows:
+            if r.note:
+                body.append([r.name, r.note, *[""] * 7])
+                continue
+            seconds = ["" if t is None else f"{t:.2f}" for t in (r.prepare, r.compile)]
+            memory = "" if r.kilobytes is None else f"{r.kilobytes:.0f}"
+            figures = [ratio(r.strict), ratio(r.cpu), ratio(r.fast), ratio(r.fast_strict)]
+            body.append([r.name, *figures, f"{r.microseconds:.1f}", *seconds, memory])
+        out += table(head, body)
+    return out
+
+
+def plot(objective: Objective, tables: list[Table], folder: Path) -> bool:
+    """Time against size, and R against size; nothing where there is one size only."""
+    if len({t[1][objective.axis] for t in tables}) < 2:
+        return False
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "hyad"  # the same figures give the same file
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5))
+    first = tables[0][2]
+    names = dict.fromkeys(r.name for t in tables if t[2] == first for r in t[3] if r.strict is not None)
+    for name, marker in zip(names, "os^DvP*"):
+        found = [
+            (t[1][objective.axis], r) for t in tables if t[2] == first for r in t[3] if r.name == name and not r.note
+        ]
+        left.loglog([n for n, _ in found], [r.microseconds for _, r in found], marker=marker, label=name)
+        if name != "hand primal":
+            right.loglog([n for n, _ in found], [r.strict for _, r in found], marker=marker, label=name)
+    left.set_ylabel("microseconds")
+    right.set_ylabel("times the hand-written primal")
+    for axes in (left, right):
+        axes.set_xlabel(objective.axis)
+        axes.grid(True, alpha=0.3)
+    left.legend(fontsize=7)
+    figure.suptitle(f"{objective.name}: {first}")
+    figure.tight_layout()
+    figure.savefig(folder / f"ad-{objective.name}.svg", metadata={"Date": None})
+    plt.close(figure)
+    return True
+
+
+def run(chosen: list[str], peers: list[str], quick: bool, limit: float, say: Any) -> list[Table]:
+    tables: list[Table] = []
+    how = (9, 0.005, limit) if quick else (11, 0.05, limit)
+    for objective in OBJECTIVES:
+        if objective.name not in chosen:
+            continue
+        for size in objective.sizes[:1] if quick else objective.sizes:
+            for derivative in objective.derivatives:
+                say(f"{objective.label(size)}: {derivative}")
+                with tempfile.TemporaryDirectory() as folder:
+                    rows = race(objective, size, derivative, peers, how, Path(folder))
+                tables.append((objective, size, derivative, rows))
+    return tables

@@ -1,0 +1,742 @@
+"""The AD suite: the objectives that tools of automatic differentiation are measured by.
+
+An objective's primal is written once as a Python function of arrays over a *mathematics* ``m`` (``Arrays`` and its
+relatives: NumPy in any precision, JAX, PyTorch, autograd); the independent reference and every peer start from that.
+hyad starts from ``problems/NAME.hy``; the hand-written primal and derivative are ``problems/NAME.c``. A size is a
+dict: how many there are of what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suite import FOLDER, Input, Problem
+
+Size = dict[str, int]
+Point = dict[str, Any]  # name -> array, or number
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """``derivatives`` maps a derivative's name to how hyad makes it from the module of models; the first is that of the
+    table. ``wrt`` are the inputs that it is taken by; ``by_hand`` has the C calls of the primal and of each derivative,
+    with ``{NAME}`` for an input or a size, ``{out}`` for the flat result (``{out:k}``: from place k on, an expression
+    over the sizes) and ``{work}``; ``room`` the numbers of workspace of each. ``target`` is what R is to be.
+    """
+
+    name: str
+    title: str
+    sizes: tuple[Size, ...]
+    small: tuple[Size, ...]
+    point: Callable[..., Point]
+    primal: Callable[..., Any]
+    wrt: tuple[str, ...]
+    derivatives: dict[str, Callable[[Any], Any]]
+    by_hand: dict[str, tuple[str, str, str]]  # name -> declaration, call, room
+    target: float
+    axis: str  # the size that plots run along
+    also: tuple[str, ...] = ()  # files of ``problems`` whose text comes before the hand-written one
+    model: str = ""
+    results: dict[str, Callable[[Point], int]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return "\n".join((FOLDER / name).read_text() for name in (*self.also, f"{self.model or self.name}.c"))
+
+    @property
+    def models(self) -> Path:
+        return FOLDER / f"{self.model or self.name}.hy"
+
+    def label(self, size: Size) -> str:
+        return " ".join([self.name, *(f"{k}={v}" for k, v in size.items())])
+
+
+# ------------------------------------------------------------------------------------------- mathematics
+
+
+class Arrays:
+    """NumPy, and what each array library says in its own way. Complex numbers are ordered by their real parts."""
+
+    exp, log, tanh, sqrt, sin, cos, einsum = np.exp, np.log, np.tanh, np.sqrt, np.sin, np.cos, np.einsum
+    stack, concatenate, sum = np.stack, np.concatenate, np.sum
+
+    @staticmethod
+    def largest(a: Any, axis: int) -> Any:
+        return np.take_along_axis(a, np.expand_dims(np.argmax(np.real(a), axis), axis), axis).squeeze(axis)
+
+    @staticmethod
+    def least(a: Any, axis: int) -> Any:
+        return np.take_along_axis(a, np.expand_dims(np.argmin(np.real(a), axis), axis), axis).squeeze(axis)
+
+    @staticmethod
+    def sigmoid(a: Any) -> Any:
+        return 1 / (1 + np.exp(-a))
+
+    @staticmethod
+    def take(a: Any, index: Any) -> Any:
+        return a[index]
+
+    @staticmethod
+    def scan(step: Callable[[Any, Any], tuple[Any, Any]], start: Any, items: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """``step(state, item)`` gives the next state and an output, for each item."""
+        state, outs = start, []
+        for k in range(len(items)):
+            state, out = step(state, items[k])
+            outs.append(out)
+        return state, outs
+
+
+# ---------------------------------------------------------------------------------------------- primals
+
+
+def log_sum_exp(m: Any, v: Any, axis: int) -> Any:
+    top = m.largest(v, axis)
+    return top + m.log(m.sum(m.exp(v - (top[:, None] if axis else top)), axis=axis))
+
+
+def below_diagonal(d: int) -> np.ndarray:
+    """Where each entry of a matrix stands in a column-packed strict lower triangle, counted from 1; 0: nowhere."""
+    index = np.zeros((d, d), int)
+    count = 0
+    for c in range(d):
+        for r in range(c + 1, d):
+            count += 1
+            index[r, c] = count
+    return index
+
+
+def gmm(m: Any, alphas: Any, means: Any, icf: Any, x: Any, gamma: float, wishart: float) -> Any:
+    (k, d), n = means.shape, x.shape[0]
+    logs, below = icf[:, :d], icf[:, d:]
+    padded = m.concatenate([0 * icf[:, :1], below], axis=1)
+    lower = m.take(padded, (slice(None), below_diagonal(d)))
+    v = x[:, None, :] - means[None]
+    y = m.exp(logs)[None] * v + m.einsum("kij,nkj->nki", lower, v)
+    terms = alphas[None] + m.sum(logs, axis=1)[None] - 0.5 * m.sum(y * y, axis=2)
+    freedom = d + wishart + 1
+    gammas = 0.25 * d * (d - 1) * math.log(math.pi) + sum(math.lgamma(0.5 * freedom - 0.5 * j) for j in range(d))
+    constant = freedom * d * (math.log(gamma) - 0.5 * math.log(2)) - gammas
+    squares = m.sum(m.exp(2 * logs)) + m.sum(below * below)
+    prior = 0.5 * gamma * gamma * squares - wishart * m.sum(logs)
+    likelihood = m.sum(log_sum_exp(m, terms, 1)) - n * log_sum_exp(m, alphas, 0)
+    return -0.5 * n * d * math.log(2 * math.pi) + likelihood + prior - k * constant
+
+
+def lstm(
+    m: Any,
+    weight: Any,
+    bias: Any,
+    in_scale: Any,
+    out_scale: Any,
+    out_bias: Any,
+    hidden: Any,
+    cell: Any,
+    text: Any,
+) -> Any:
+    def step(state: Any, item: Any) -> Any:
+        (h, c), (x, target) = state, (item[0], item[1])
+        x = x * in_scale
+        hs, cs = [], []
+        for i in range(weight.shape[0]):
+            w, b = weight[i], bias[i]
+            forget, enter = m.sigmoid(w[0] * x + b[0]), m.sigmoid(w[1] * h[i] + b[1])
+            leave, change = m.sigmoid(w[2] * x + b[2]), m.tanh(w[3] * h[i] + b[3])
+            cs.append(c[i] * forget + enter * change)
+            x = leave * m.tanh(cs[-1])
+            hs.append(x)
+        y = x * out_scale + out_bias
+        return (m.stack(hs), m.stack(cs)), m.sum(target * (y - log_sum_exp(m, y, 0)))
+
+    pairs = np.stack([text[:-1], text[1:]], axis=1)
+    _, losses = m.scan(step, (hidden, cell), pairs)
+    total = sum(losses) if isinstance(losses, list) else m.sum(losses)
+    return -total / ((text.shape[0] - 1) * text.shape[1])
+
+
+def kmeans(m: Any, centres: Any, points: Any) -> Any:
+    v = centres[None] - points[:, None]
+    return m.sum(m.least(m.sum(v * v, axis=2), 1))
+
+
+def det(m: Any, a: Any) -> Any:
+    n = a.shape[0]
+    rows = [[a[i, j] for j in range(n)] for i in range(n)]
+
+    def expand(rows: list[list[Any]]) -> Any:
+        if len(rows) == 1:
+            return rows[0][0]
+        total = 0.0
+        for j, top in enumerate(rows[0]):
+            total = total + (-1) ** j * top * expand([row[:j] + row[j + 1 :] for row in rows[1:]])
+        return total
+
+    return expand(rows)
+
+
+def llsq(m: Any, x: Any, n: int) -> Any:
+    t = 2.0 * np.arange(n) / max(1, n - 1) - 1
+    powers = np.ones((n, x.shape[0]))
+    for j in range(1, x.shape[0]):
+        powers[:, j] = powers[:, j - 1] * t
+    r = m.constant(np.sign(t)) - m.einsum("ij,j->i", m.constant(powers), x)
+    return 0.5 * m.sum(r * r)
+
+
+def lse(m: Any, x: Any) -> Any:
+    return log_sum_exp(m, x, 0)
+
+
+def ode(m: Any, x: Any, s: int) -> Any:
+    h, one, n = 2.0 / s, m.constant(np.ones(1)), x.shape[0]
+
+    def slope(y: Any) -> Any:
+        return x * m.concatenate([one, y[: n - 1]])
+
+    def step(y: Any, item: Any) -> Any:
+        k1 = slope(y)
+        k2 = slope(y + h / 2 * k1)
+        k3 = slope(y + h / 2 * k2)
+        k4 = slope(y + h * k3)
+        return y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), 0.0
+
+    end, _ = m.scan(step, 0 * x, np.zeros(s))
+    return end[n - 1]
+
+
+def residuals(m: Any, p: Any, features: Any) -> Any:
+    """The residuals of all observations: a row of ``p`` is camera, point and weight."""
+    r, focal, principal, w = p[:, 0:3], p[:, 6:7], p[:, 7:9], p[:, 14:15]
+    v = p[:, 11:14] - p[:, 3:6]
+    t = m.sqrt(m.sum(r * r, axis=1))[:, None]
+    u = r / t
+    cross = m.stack(
+        [
+            u[:, 1] * v[:, 2] - u[:, 2] * v[:, 1],
+            u[:, 2] * v[:, 0] - u[:, 0] * v[:, 2],
+            u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0],
+        ],
+        1,
+    )
+    seen = m.cos(t) * v + m.sin(t) * cross + (1 - m.cos(t)) * m.sum(u * v, axis=1)[:, None] * u
+    flat = seen[:, :2] / seen[:, 2:3]
+    q = m.sum(flat * flat, axis=1)[:, None]
+    return w * (focal * (1 + p[:, 9:10] * q + p[:, 10:11] * q * q) * flat + principal - features)
+
+
+def bundle(
+    m: Any, cameras: Any, points: Any, weights: Any, features: Any, seen_by: np.ndarray, point_of: np.ndarray
+) -> Any:
+    p = m.concatenate([cameras[seen_by], points[point_of], weights[:, None]], axis=1)
+    return residuals(m, p, features)
+
+
+def descend(f: Callable[[Any], tuple[Any, Any]], x: Any) -> Any:
+    """Gradient descent on ``f``, which gives value and gradient, with a step that doubles after ten good steps and
+    halves after a bad one."""
+    (fx, gx), eta, good = f(x), 1e-5, 0
+    while np.sqrt(np.sum(gx * gx)) > 1e-5:
+        if good == 10:
+            eta, good = 2 * eta, 0
+            continue
+        after = x - eta * gx
+        if np.sqrt(np.sum((x - after) ** 2)) <= 1e-5:
+            break
+        fafter, gafter = f(after)
+        if fafter < fx:
+            x, fx, gx, good = after, fafter, gafter, good + 1
+        else:
+            eta, good = eta / 2, 0
+    return x
+
+
+def saddle(m: Any, start: np.ndarray) -> np.ndarray:
+    """The gradients of the sums of squares by hand; the inner maximum does not depend on the outer point."""
+
+    def highest(u: np.ndarray) -> np.ndarray:
+        return descend(lambda v: (-(np.sum(u * u) - np.sum(v * v)), 2 * v), start)
+
+    def outer(u: np.ndarray) -> tuple[Any, Any]:
+        v = highest(u)
+        return np.sum(u * u) - np.sum(v * v), 2 * u
+
+    u = descend(outer, start)
+    return np.concatenate([u, highest(u)])
+
+
+def particle(m: Any, w: float) -> np.ndarray:
+    """The potential's gradient by hand, the derivative by w by a complex step."""
+    tiny = np.longdouble("1e-40")
+
+    def lands(w: Any) -> Any:
+        x, v = np.array([0, 8], np.clongdouble), np.array([0.75, 0], np.clongdouble)
+        after = x + 0.1 * v
+        while after[1].real > 0:
+            apart = [x - np.array([10, 10 - w]), x - np.array([10, 0 * w])]
+            v = v + 0.1 * sum(p / np.sqrt(np.sum(p * p)) ** 3 for p in apart)
+            x, after = after, after + 0.1 * v
+        return (x[0] - x[1] / v[1] * v[0]) ** 2
+
+    def both(w: Any) -> tuple[Any, Any]:
+        y = lands(w[0] + 1j * tiny)
+        return y.real, np.array([y.imag / tiny])
+
+    return descend(both, np.array([w], np.longdouble)).astype(float)
+
+
+# ----------------------------------------------------------------------------------------------- points
+
+
+def gmm_point(rng: np.random.Generator, d: int, k: int, n: int, m: int = 0) -> Point:
+    return {
+        "alphas": rng.normal(size=k),
+        "means": rng.uniform(size=(k, d)),
+        "icf": rng.normal(size=(k, d * (d + 1) // 2)),
+        "x": rng.normal(size=(n, d)),
+        "gamma": 1.0 if m == 0 else 1.7,
+        "m": float(m),
+    }
+
+
+def lstm_point(rng: np.random.Generator, l: int, b: int, n: int, saturated: int = 0) -> Point:  # noqa: E741
+    scale = 30.0 if saturated else 1.0
+    return {
+        "weight": scale * rng.normal(size=(l, 4, b)),
+        "bias": scale * rng.normal(size=(l, 4, b)),
+        "in_scale": rng.normal(size=b),
+        "out_scale": (25 if saturated else 1) * scale * rng.normal(size=b),
+        "out_bias": rng.normal(size=b),
+        "hidden": rng.normal(size=(l, b)),
+        "cell": rng.normal(size=(l, b)),
+        "text": np.eye(b)[rng.integers(b, size=n)],
+    }
+
+
+def kmeans_point(rng: np.random.Generator, k: int, n: int, d: int, ties: int = 0) -> Point:
+    """``ties``: every second centre is the one before it."""
+    centres, points = rng.normal(size=(k, d)), rng.normal(size=(n, d))
+    if ties:
+        centres[1::2] = centres[: k - 1 : 2][: len(centres[1::2])]
+    return {"centres": centres, "points": points}
+
+
+def bundle_point(rng: np.random.Generator, c: int, n: int, m: int) -> Point:
+    """Cameras that have the points in front of them; every observation of some point by some camera."""
+    cameras = np.concatenate(
+        [
+            rng.uniform(-0.4, 0.4, (c, 3)),
+            rng.uniform(-1, 1, (c, 3)),
+            rng.uniform(400, 600, (c, 1)),
+            rng.uniform(-5, 5, (c, 2)),
+            rng.uniform(-0.1, 0.1, (c, 2)),
+        ],
+        axis=1,
+    )
+    return {
+        "cameras": cameras,
+        "points": rng.uniform(-1, 1, (n, 3)) + [0.0, 0.0, 6.0],
+        "weights": rng.uniform(0.5, 1.5, m),
+        "features": rng.uniform(-100, 100, (m, 2)),
+        "seen_by": rng.integers(c, size=m),
+        "point_of": rng.integers(n, size=m),
+    }
+
+
+def lse_point(rng: np.random.Generator, n: int, saturated: int = 0) -> Point:
+    """``saturated``: all but the largest, and its equals, vanish beside it."""
+    x = rng.normal(size=n)
+    if saturated:
+        x = np.where(np.arange(n) % 3 == 1, 800.0, -800.0 * np.abs(x))
+    return {"x": x}
+
+
+# ------------------------------------------------------------------------------------------- objectives
+
+
+def grad(name: str, wrt: tuple[str, ...]) -> Callable[[Any], Any]:
+    """hyad's gradient of one model of a module."""
+
+    def make(models: Any) -> Any:
+        import hyad
+
+        names = tuple(w.replace("_", "-") for w in wrt)
+        return hyad.grad(getattr(models, name), wrt=names if len(names) > 1 else names[0])
+
+    return make
+
+
+def itself(name: str) -> Callable[[Any], Any]:
+    """A model that is the derivative already."""
+    return lambda models: getattr(models, name.replace("-", "_"))
+
+
+GMM_IN = "const double *alphas, const double *means, const double *icf, const double *x, double gamma, double m"
+LSTM_IN = ", ".join(
+    f"const double *{a}" for a in ("weight", "bias", "in_scale", "out_scale", "out_bias", "hidden", "cell", "text")
+)
+LSTM_CALL = "{l}, {b}, {n}, {weight}, {bias}, {in_scale}, {out_scale}, {out_bias}, {hidden}, {cell}, {text}"
+BUNDLE_IN = (
+    "const double *cameras, const double *points, const double *weights, const double *features, "
+    "const long long *seen_by, const long long *point_of"
+)
+BUNDLE_CALL = (
+    "{m}, {cameras}, {points}, {weights}, {features}, "
+    "(const long long *)(const void *){seen_by}, (const long long *)(const void *){point_of}"
+)
+NESTED_MODES = ("ff", "fr", "rf", "rr")  # the outer gradient's mode and the inner one's
+
+OBJECTIVES = [
+    Objective(
+        "gmm",
+        "Gaussian mixture with Wishart prior, gradient by alphas, means and icf",
+        ({"d": 2, "k": 5, "n": 1000}, {"d": 10, "k": 25, "n": 1000}, {"d": 20, "k": 25, "n": 1000}),
+        (
+            {"d": 1, "k": 1, "n": 1},
+            {"d": 3, "k": 2, "n": 3, "m": 2},
+            {"d": 2, "k": 17, "n": 5},
+            {"d": 17, "k": 1, "n": 3, "m": 1},
+        ),
+        gmm_point,
+        gmm,
+        ("alphas", "means", "icf"),
+        {"gradient": grad("gmm", ("alphas", "means", "icf"))},
+        {
+            "primal": (
+                f"double gmm(long long d, long long k, long long n, {GMM_IN}, double *work);",
+                "{out}[0] = gmm({d}, {k}, {n}, {alphas}, {means}, {icf}, {x}, {gamma}, {m}, {work})",
+                "k * d + 2 * k + 2 * d",
+            ),
+            "gradient": (
+                f"void gmm_grad(long long d, long long k, long long n, {GMM_IN}, "
+                "double *g_alphas, double *g_means, double *g_icf, double *work);",
+                "gmm_grad({d}, {k}, {n}, {alphas}, {means}, {icf}, {x}, {gamma}, {m}, "
+                "{out}, {out} + {k}, {out} + {k} + {k} * {d}, {work})",
+                "3 * k * d + 2 * k",
+            ),
+        },
+        1.0,
+        "d",
+    ),
+    Objective(
+        "bundle",
+        "bundle adjustment over all observations, sparse Jacobian of 2 x 15 blocks",
+        ({"c": 49, "n": 7776, "m": 31843},),
+        ({"c": 1, "n": 1, "m": 1}, {"c": 3, "n": 17, "m": 20}),
+        bundle_point,
+        bundle,
+        (),
+        {"blocks": itself("bundle-blocks")},
+        {
+            "primal": (
+                f"void bundle(long long m, {BUNDLE_IN}, double *errors, double *weight_errors);",
+                f"bundle({BUNDLE_CALL}, {{out}}, {{out}} + 2 * {{m}})",
+                "1",
+            ),
+            "blocks": (
+                f"void bundle_blocks(long long m, {BUNDLE_IN}, double *blocks, double *diagonal);",
+                f"bundle_blocks({BUNDLE_CALL}, {{out}}, {{out}} + 30 * {{m}})",
+                "1",
+            ),
+        },
+        6.0,
+        "m",
+        also=("ba.c",),
+        results={"primal": lambda p: 3 * len(p["weights"]), "blocks": lambda p: 31 * len(p["weights"])},
+    ),
+    Objective(
+        "lstm",
+        "LSTM with diagonal weights over a sequence of characters, gradient of all parameters",
+        ({"l": 2, "b": 14, "n": 1024}, {"l": 4, "b": 14, "n": 4096}),
+        ({"l": 1, "b": 1, "n": 2}, {"l": 3, "b": 17, "n": 4}, {"l": 2, "b": 3, "n": 17, "saturated": 1}),
+        lstm_point,
+        lstm,
+        ("weight", "bias", "in_scale", "out_scale", "out_bias"),
+        {"gradient": grad("lstm", ("weight", "bias", "in_scale", "out_scale", "out_bias"))},
+        {
+            "primal": (
+                f"double lstm(long long l, long long b, long long n, {LSTM_IN}, double *work);",
+                f"{{out}}[0] = lstm({LSTM_CALL}, {{work}})",
+                "2 * l * b + 2 * b",
+            ),
+            "gradient": (
+                f"void lstm_grad(long long l, long long b, long long n, {LSTM_IN}, double *g_weight, double *g_bias, "
+                "double *g_in, double *g_scale, double *g_out, double *work);",
+                f"lstm_grad({LSTM_CALL}, {{out}}, {{out}} + 4 * {{l}} * {{b}}, {{out}} + 8 * {{l}} * {{b}}, "
+                "{out} + 8 * {l} * {b} + {b}, {out} + 8 * {l} * {b} + 2 * {b}, {work})",
+                "4 * l * b + 2 * b + (n - 1) * (8 * l * b + 2 * b)",
+            ),
+        },
+        1.3,
+        "n",
+    ),
+    Objective(
+        "kmeans",
+        "k-means, gradient and diagonal of the Hessian by the centres",
+        ({"k": 10, "n": 10000, "d": 16}, {"k": 100, "n": 10000, "d": 16}),
+        ({"k": 1, "n": 1, "d": 1}, {"k": 3, "n": 17, "d": 3}, {"k": 17, "n": 3, "d": 2, "ties": 1}),
+        kmeans_point,
+        kmeans,
+        ("centres",),
+        {"gradient": grad("kmeans", ("centres",)), "diagonal": itself("kmeans-diagonal")},
+        {
+            "primal": (
+                "double kmeans(long long k, long long n, long long d, const double *centres, const double *points);",
+                "{out}[0] = kmeans({k}, {n}, {d}, {centres}, {points})",
+                "1",
+            ),
+            "gradient": (
+                "void kmeans_grad(long long k, long long n, long long d, const double *centres, const double *points, "
+                "double *g);",
+                "kmeans_grad({k}, {n}, {d}, {centres}, {points}, {out})",
+                "1",
+            ),
+            "diagonal": (
+                "void kmeans_diagonal(long long k, long long n, long long d, const double *centres, "
+                "const double *points, double *h);",
+                "kmeans_diagonal({k}, {n}, {d}, {centres}, {points}, {out})",
+                "1",
+            ),
+        },
+        1.0,
+        "k",
+    ),
+    Objective(
+        "det",
+        "determinant by expansion along minors, written naively",
+        ({"n": 5}, {"n": 6}, {"n": 7}, {"n": 8}),
+        ({"n": 1}, {"n": 3}, {"n": 5}),
+        lambda rng, n: {"a": rng.normal(size=(n, n))},
+        det,
+        ("a",),
+        {"gradient": grad("det", ("a",))},
+        {
+            "primal": ("double det(long long n, const double *a);", "{out}[0] = det({n}, {a})", "1"),
+            "gradient": (
+                "void det_grad(long long n, const double *a, double *g, double *work);",
+                "det_grad({n}, {a}, {out}, {work})",
+                "n * n",
+            ),
+        },
+        0.1,
+        "n",
+    ),
+    Objective(
+        "llsq",
+        "least squares of a polynomial against the sign function",
+        ({"m": 128, "n": 64}, {"m": 128, "n": 512}),
+        ({"m": 1, "n": 1}, {"m": 3, "n": 17}, {"m": 17, "n": 3}),
+        lambda rng, m, n: {"x": rng.normal(size=m), "n": n},
+        llsq,
+        ("x",),
+        {"gradient": grad("llsq", ("x",))},
+        {
+            "primal": (
+                "double llsq(long long m, long long n, const double *x);",
+                "{out}[0] = llsq({m}, {n}, {x})",
+                "1",
+            ),
+            "gradient": (
+                "void llsq_grad(long long m, long long n, const double *x, double *g);",
+                "llsq_grad({m}, {n}, {x}, {out})",
+                "1",
+            ),
+        },
+        1.0,
+        "n",
+    ),
+    Objective(
+        "lse",
+        "logarithm of a sum of exponentials, shifted by the largest",
+        ({"n": 100}, {"n": 10000}),
+        ({"n": 1}, {"n": 3}, {"n": 17, "saturated": 1}),
+        lse_point,
+        lse,
+        ("x",),
+        {"gradient": grad("lse", ("x",))},
+        {
+            "primal": ("double lse(long long n, const double *x);", "{out}[0] = lse({n}, {x})", "1"),
+            "gradient": (
+                "void lse_grad(long long n, const double *x, double *g);",
+                "lse_grad({n}, {x}, {out})",
+                "1",
+            ),
+        },
+        0.7,
+        "n",
+    ),
+    Objective(
+        "ode",
+        "Runge-Kutta steps of a chain of equations, gradient of the last component",
+        ({"n": 4, "s": 8}, {"n": 12, "s": 16}),
+        ({"n": 1, "s": 1}, {"n": 3, "s": 17}, {"n": 17, "s": 5}),
+        lambda rng, n, s: {"x": rng.uniform(0.5, 1.5, n), "s": s},
+        ode,
+        ("x",),
+        {"gradient": grad("ode", ("x",))},
+        {
+            "primal": (
+                "double ode(long long n, long long s, const double *x, double *work);",
+                "{out}[0] = ode({n}, {s}, {x}, {work})",
+                "6 * n",
+            ),
+            "gradient": (
+                "void ode_grad(long long n, long long s, const double *x, double *g, double *work);",
+                "ode_grad({n}, {s}, {x}, {out}, {work})",
+                "8 * n + 4 * n * s",
+            ),
+        },
+        3.0,
+        "s",
+    ),
+    Objective(
+        "particle",
+        "nested: gradient descent over the landing place of a particle, which a gradient moves",
+        ({},),
+        ({},),
+        lambda rng: {"w": 0.0},
+        particle,
+        (),
+        {mode: itself(f"particle-{mode}") for mode in NESTED_MODES},
+        {"primal": ("double particle(double w);", "{out}[0] = particle({w})", "1")},
+        1.0,
+        "",
+        model="nested",
+        results=dict.fromkeys(("primal", *NESTED_MODES), lambda p: 1),
+    ),
+    Objective(
+        "saddle",
+        "nested: gradient descent over the maximum that gradient ascent finds",
+        ({},),
+        ({},),
+        lambda rng: {"start": np.array([1.0, 1.0])},
+        saddle,
+        (),
+        {mode: itself(f"saddle-{mode}") for mode in NESTED_MODES},
+        {"primal": ("void saddle(const double *start, double *out);", "saddle({start}, {out})", "1")},
+        1.0,
+        "",
+        model="nested",
+        results=dict.fromkeys(("primal", *NESTED_MODES), lambda p: 4),
+    ),
+]
+
+
+# -------------------------------------------------------------------------------------------- reference
+
+
+def reference(objective: Objective, size: Size, point: Point, derivative: str) -> np.ndarray:
+    """The flat derivative, found from the primal alone by complex steps in extended precision: one per number, so for
+    small sizes."""
+    active = [np.asarray(point[w], np.clongdouble) for w in objective.wrt]
+    if derivative in NESTED_MODES:
+        return np.asarray(objective.primal(NumPy, *point.values()), float)
+    if derivative == "diagonal":
+        return diagonal_by_differences(objective, point)
+    if derivative == "blocks":
+        return blocks_by_steps(point)
+    total = sum(a.size for a in active)
+    found = np.empty(total)
+    for k in range(total):
+        direction = np.zeros(total)
+        direction[k] = 1.0
+        found[k] = slope(objective, point, direction)
+    return found
+
+
+def value(objective: Objective, point: Point) -> float:
+    return float(np.real(objective.primal(NumPy, *point.values())))
+
+
+def slope(objective: Objective, point: Point, direction: np.ndarray) -> float:
+    """The derivative along one direction: a complex step of 1e-40, in the processor's extended precision."""
+    tiny, at = np.longdouble("1e-40"), 0
+    moved = {}
+    for name, given in point.items():
+        if name in objective.wrt:
+            part = np.asarray(given, np.longdouble)
+            step = np.asarray(direction[at : at + part.size], np.longdouble).reshape(part.shape)
+            moved[name] = part + 1j * tiny * step
+            at += part.size
+        else:
+            moved[name] = given
+    return float(np.imag(objective.primal(NumPy, *moved.values())) / tiny)
+
+
+def diagonal_by_differences(objective: Objective, point: Point) -> np.ndarray:
+    """Differences of the gradient, which is piecewise linear here. Of equal centres the first has the points: the
+    others are moved away."""
+    (name,) = objective.wrt
+    base = np.asarray(point[name], np.longdouble)
+    for j in range(1, len(base)):
+        if any(np.array_equal(base[j], c) for c in base[:j]):
+            base[j] += 1000.0 * j
+    found, h = np.empty(base.size), np.longdouble(2.0) ** -20
+    for k in range(base.size):
+        direction = np.zeros(base.size)
+        direction[k] = 1.0
+        up, down = base.copy(), base.copy()
+        up.flat[k] += h
+        down.flat[k] -= h
+        rise = slope(objective, {**point, name: up}, direction) - slope(objective, {**point, name: down}, direction)
+        found[k] = rise / (2 * h)
+    return found
+
+
+def blocks_by_steps(point: Point) -> np.ndarray:
+    """All observations' blocks: one complex step for each of the 15 columns. A rotation by nothing is one by nearly
+    nothing."""
+    tiny = np.longdouble("1e-40")
+    camera = np.asarray(point["cameras"], np.longdouble)[point["seen_by"]]
+    camera[:, 0] += np.where(np.any(camera[:, :3] != 0, axis=1), 0, np.longdouble("1e-14"))
+    weights = np.asarray(point["weights"], np.longdouble)
+    p = np.concatenate([camera, np.asarray(point["points"], np.longdouble)[point["point_of"]], weights[:, None]], 1)
+    blocks = np.empty((len(weights), 2, 15))
+    for k in range(15):
+        moved = p.astype(np.clongdouble)
+        moved[:, k] += 1j * tiny
+        blocks[:, :, k] = np.imag(residuals(NumPy, moved, point["features"])) / tiny
+    return np.concatenate([blocks.ravel(), -2 * np.asarray(weights, float)])
+
+
+class NumPy(Arrays):
+    @staticmethod
+    def constant(a: Any) -> Any:
+        return a
+
+
+# ---------------------------------------------------------------------------- as measure.py wants them
+
+
+def problem_of(objective: Objective, size: Size, point: Point, derivative: str) -> Problem:
+    """One objective at one size as a problem that ``measure`` can time."""
+    shapes = {name: np.shape(given) for name, given in point.items()}
+    inputs = tuple(Input(name, lambda n, s=shape: s, active=name in objective.wrt) for name, shape in shapes.items())
+    counts = {"primal": lambda p: 1, **objective.results}
+    count = counts.get(derivative, lambda p: sum(np.size(p[w]) for w in objective.wrt))(point)
+    return Case(
+        objective.name, objective.title, derivative, (0,), inputs, objective.primal, lambda n, rng: [], "", "", count
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Case(Problem):
+    """``outputs`` numbers come out."""
+
+    def results(self, n: int) -> int:
+        return self.outputs
+
+
+def bank_of(point: Point) -> np.ndarray:
+    """The one point that is timed; integers in arrays stand there as their bits."""
+    parts = []
+    for given in point.values():
+        a = np.ascontiguousarray(given)
+        whole = a.ndim and np.issubdtype(a.dtype, np.integer)
+        parts.append(a.astype(np.int64).ravel().view(float) if whole else a.astype(float).ravel())
+    return np.concatenate(parts)[None, :]
