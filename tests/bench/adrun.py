@@ -104,15 +104,15 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
         if (key, "strict") not in right:
             continue
         t, fast = timings[key, "strict"], timings.get((key, "fast"))
-        base = timings["hand primal", "fast"].wall_ratio
+        base = timings["hand primal", "fast"].cpu_ratio
         built = made[key, "strict"][1]
         rows.append(
             Row(
                 key,
                 t.wall_ratio,
                 t.cpu_ratio,
-                fast and fast.wall_ratio / base,
-                fast and fast.wall_ratio,
+                fast and fast.cpu_ratio / base,
+                fast and fast.cpu_ratio,
                 t.nanoseconds / 1000,
                 c.prepare if key == "hyad" else None,
                 built.compile,

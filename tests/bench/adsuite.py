@@ -736,7 +736,7 @@ def bank_of(point: Point) -> np.ndarray:
     """The one point that is timed; integers in arrays stand there as their bits."""
     parts = []
     for given in point.values():
-        a = np.ascontiguousarray(given)
+        a = np.asarray(given)
         whole = a.ndim and np.issubdtype(a.dtype, np.integer)
         parts.append(a.astype(np.int64).ravel().view(float) if whole else a.astype(float).ravel())
     return np.concatenate(parts)[None, :]

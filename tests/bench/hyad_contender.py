@@ -8,6 +8,7 @@ compiled function, nothing is parsed.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -105,5 +106,6 @@ def how_to_call(f: Any, problem: Problem, n: int, point: dict[str, Any] | None =
             at += prod(sizes.get(d, d) for d in result.dims)
     if f.workspace is not None:
         arguments.append("{work}")
-        work = int(eval(f.workspace, {"__builtins__": {}}, dict(sizes)))  # a C expression of + and * over the dims
+        room = re.sub(r"\((\w+) > 0 \? \1 : 0\)", r"max(\1, 0)", f.workspace)
+        work = int(eval(room, {"__builtins__": {}, "max": max}, dict(sizes)))  # beside that, + and * over the sizes
     return f"{f.prototype};", f"{before}{f.name}({', '.join(arguments)})", work
