@@ -580,6 +580,10 @@ class Builder:
             return [affine_add(b, a, -1)]
         if relation == "=":
             return [affine_add(b, a, -1), affine_add(a, b, -1)]
+        if relation == "!=":
+            for gap in (affine_add(b, a, -1), affine_add(a, b, -1)):
+                if self.nonnegative(gap):
+                    return [affine_add(gap, one, -1)]
         return []
 
     def fits(self, atom: Atom) -> bool:

@@ -34,6 +34,12 @@ def calls(op: object) -> bool:
     return any(type(bind.op) is Apply for block in blocks_of(op) for bind in all_binds(block))  # type: ignore[arg-type]
 
 
+def works(op: object) -> bool:
+    """Whether there are costly operations in the regions of an operation."""
+    inner = (bind for block in blocks_of(op) for bind in all_binds(block))  # type: ignore[arg-type]
+    return any(type(b.op) is Prim and b.op.name in PRIMITIVES and PRIMITIVES[b.op.name].cost >= COSTLY for b in inner)
+
+
 def cost_again(bind: Bind, rerun: bool) -> int:
     """What it costs to compute a binding again; ``COSTLY`` where that must not be."""
     op = bind.op
@@ -43,7 +49,7 @@ def cost_again(bind: Bind, rerun: bool) -> int:
         return {"get": 1, "select": 1, "zeros": 1, "undef": 0, "array": len(op.args)}.get(op.name, COSTLY)
     if type(op) is Make:
         return COSTLY if op.args else 0
-    return 0 if rerun and blocks_of(op) and not calls(op) else COSTLY
+    return 0 if rerun and blocks_of(op) and not calls(op) and not works(op) else COSTLY
 
 
 def cut(binds: Sequence[Bind], back: Block, bound: set[Var], rerun: bool = False) -> tuple[list[Var], Block]:

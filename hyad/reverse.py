@@ -66,7 +66,7 @@ from .dead import tidy
 from .names import adjoint
 from .partials import Partials
 from .primitives import PRIMITIVES
-from .records import COSTLY, calls, cut, record_of
+from .records import COSTLY, calls, cut, record_of, works
 
 Back = Callable[[], None]
 COSTLY_BRANCH = 4  # from here on a branch remembers a value, in a register
@@ -214,7 +214,7 @@ class Reverse(Rebuild):
             self.backs.append(self.make_back(op, bind))
         elif type(op) is Apply:
             self.backs.append(self.apply_there(op, bind))
-        elif type(op) is While or (type(op) is Loop and (calls(op) or self.closures)):
+        elif type(op) is While or (type(op) is Loop and (calls(op) or self.closures or self.heavy(op))):
             self.backs.append(self.iterations_there(op, bind))
         elif type(op) is Loop:
             self.backs.append(self.loop_there(op, bind))
@@ -226,6 +226,13 @@ class Reverse(Rebuild):
             self.backs.append(self.choice_there(op, bind))
         else:
             self.backs.append(self.branch_there(op, bind))
+
+    def heavy(self, op: Loop) -> bool:
+        """Whether an iteration of a loop that carries something has loops of costly operations in it: what these give
+        is better remembered than computed once more."""
+        if not self.carries(op):
+            return False
+        return any(type(bind.op) is Loop and works(bind.op) for bind in op.body.binds)
 
     def take(self, v: Var) -> Atom | None:
         """The finished adjoint of a variable whose binding is being left, going back."""
@@ -802,26 +809,61 @@ class Reverse(Rebuild):
         results, _ = self.there(block)
         return results
 
+    def carries(self, op: Loop) -> bool:
+        """Whether the adjoints of an iteration depend on those of the next: the order of the sums, and of a search for
+        the largest, does not matter."""
+        return not all(
+            not self.is_active(a) or sum_like(op.body, a, r) or extreme(op.body, a, r)
+            for a, r in zip(op.accs, op.body.results)
+        )
+
     # s = (ifold f z n)  =>  the iterations again, last to first, each there and back
+    # m = (fold max z v)  =>  m and the index where it stands, -1 for z; back, m̄ is added there
     def loop_there(self, op: Loop, bind: Bind) -> Back:
         b, span, width = self.b, bind.span, len(op.accs)
+        carried = self.carries(op)
         sums = [sum_like(op.body, a, r) or not self.is_active(a) for a, r in zip(op.accs, op.body.results)]
-        carried = not all(sums)
-        kept = costly(op.body, self.active) if carried else []
+        extremes = (
+            {}
+            if carried
+            else {k: extreme(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
+        )
+        kept = costly(op.body, self.active)
         count, inits = self.atom(op.count), self.atoms(op.inits)
 
         def forward(i: Atom, *accs: Atom):
             self.here[op.index] = i
             self.here.update(zip(op.accs, accs))
             results = self.block_there(op.body)
-            return results[:width], [*results[width:], *accs, *(self.here[v] for v in kept)]
+            places = []
+            for (k, (test, _)), before in zip(extremes.items(), accs[width:]):  # type: ignore[misc]
+                keeps = b.prim(">=" if test.name == "max" else "<=", *self.atoms(test.args))
+                old, new = (before, i) if test.args[0] is op.accs[k] else (i, before)
+                places.append(b.select(keeps, old, new))
+            return [*results[:width], *places], [*results[width:], *accs[:width], *(self.here[v] for v in kept)]
 
-        names = [*(v.name for v in bind.vars), *(a.name for a in op.accs), *(v.name for v in kept)]
-        acc_names = [a.name for a in op.accs]
-        out = b.loop(count, inits, forward, names, op.index.name, acc_names, bind.vars[0].given)
+        names = [v.name for v in (*bind.vars, *op.accs, *kept)]
+        names[width:width] = ["at"] * len(extremes)
+        acc_names = [*(a.name for a in op.accs), *["at"] * len(extremes)]
+        first = {k: self.starts_with(op, extremes[k][1], inits[k], count) for k in extremes}  # type: ignore[index]
+        starts = [*inits, *(Const(0 if first[k] else -1, INT) for k in extremes)]
+        out = b.loop(count, starts, forward, names, op.index.name, acc_names, bind.vars[0].given)
+        places = dict(zip(extremes, out[width:]))
+        out = [*out[:width], *out[width + len(extremes) :]]
         self.define(bind, out)
         at_start = dict(zip(op.accs, out[len(bind.vars) :]))
         saved = dict(zip(kept, out[len(bind.vars) + width :]))
+
+        def at_place(k: int, x: Atom) -> None:
+            """The one iteration that found the largest."""
+            self.here[op.index] = places[k]
+            for a in op.accs:
+                self.here[a] = b.get(at_start[a], places[k], hint=a.name, given=True)
+                self.bar.pop(a, None)
+            record = {v: b.get(saved[v], places[k], hint=v.name, given=v.given) for v in kept}
+            _, inner_back = self.there(op.body, record)
+            self.contribute(extremes[k][1], x)  # type: ignore[index]
+            inner_back()
 
         def back() -> None:
             scale = None if carried else self.common_factor(bind, width)
@@ -837,11 +879,14 @@ class Reverse(Rebuild):
             if scale is None:
                 for v in outside:
                     self.settle(v)
+            if len(moving) == 1 and first.get(moving[0]) and scale is None and all(x is None for x in bars[width:]):
+                at_place(moving[0], bars[moving[0]])  # type: ignore[arg-type]
+                return
             held = {v: self.scaled.pop(v) for v in outside if v in self.scaled}
             kept_bars = {v: self.bar.get(v) for v in outside}
             before = kept_bars if scale is None else dict.fromkeys(outside)
             final = {k: bars[k] if bars[k] is not None else zero(b, inits[k]) for k in moving}
-            going = [k for k in moving if not sums[k] or carried]
+            going = moving if carried else []
             starts = [
                 *(final[k] for k in going),
                 *(before[v] if before[v] is not None else zero(b, self.atom(v), adjoint(v.name)) for v in outside),
@@ -859,7 +904,11 @@ class Reverse(Rebuild):
                 self.bar.update(zip(outside, accs[len(going) :]))
                 going_in = dict(zip(going, accs))
                 for j in moving:
-                    self.contribute(op.body.results[j], going_in.get(j, final[j]))
+                    if j in extremes:
+                        hit = b.prim("=", i, places[j])
+                        self.contribute(extremes[j][1], b.select(hit, final[j], ZERO))  # type: ignore[index]
+                    else:
+                        self.contribute(op.body.results[j], going_in.get(j, final[j]))
                 for r, y_bar in zip(op.body.results[width:], bars[width:]):
                     if y_bar is not None:
                         self.contribute(r, b.get(y_bar, i))
@@ -888,12 +937,28 @@ class Reverse(Rebuild):
             result_of = dict(zip(going, out))
             for j in moving:
                 x = result_of.get(j, final[j])
+                if j in extremes:
+                    x = ZERO if first[j] else b.select(b.prim("<", places[j], Const(0, INT)), x, ZERO)
                 if scale is None:
                     self.contribute(op.inits[j], x)
                 elif type(op.inits[j]) is Var and self.is_active(op.inits[j]):
                     self.contribute_scaled(op.inits[j], factor, x)
 
         return back
+
+    def starts_with(self, op: Loop, e: Atom, start: Atom, count: Atom) -> bool:
+        """Whether a search for the largest starts with what its first iteration looks at, an element of an array that
+        it goes through: then there is a first iteration."""
+        source = self.b.definitions.get(start) if type(start) is Var else None
+        if source is None or source.name != "get" or len(source.args) != 2:
+            return False
+        bind = next((bind for bind in op.body.binds if bind.vars == (e,)), None)
+        look = bind.op if bind is not None else None
+        if type(look) is not Prim or look.name != "get" or len(look.args) != 2 or look.args[1] is not op.index:
+            return False
+        array, zero_ = source.args
+        same = self.atom(look.args[0]) is array and type(zero_) is Const and zero_.value == 0
+        return same and self.b.same_int(type_of(array).dims[0], count)  # type: ignore[union-attr]
 
     def common_factor(self, bind: Bind, width: int) -> tuple[Atom, int, Atom] | None:
         """Where factors are kept and one result alone of a loop has an adjoint: its factor, which result it is, and
@@ -1131,6 +1196,19 @@ def sum_like(block: Block, acc: Var, result: Atom) -> bool:
             return False
         result = following
     return True
+
+
+def extreme(block: Block, acc: Var, result: Atom) -> tuple[Prim, Atom] | None:
+    """The operation of ``acc' = (max acc e)``, or ``min``, and its ``e``, where nothing else reads either."""
+    if acc.type != REAL or count_uses(block, acc) != 1 or type(result) is not Var or count_uses(block, result) != 1:
+        return None
+    for bind in block.binds:
+        if bind.vars == (result,):
+            op = bind.op
+            if type(op) is Prim and op.name in ("max", "min") and acc in op.args:
+                return op, next(a for a in op.args if a is not acc)
+            return None
+    return None
 
 
 def reaches(definitions: dict, atom: Atom, acc: Var) -> bool:
