@@ -43,6 +43,7 @@ from .optimise import expanded_size, split_block, unroll_block
 from .primitives import Primitive
 from .reverse import vjp
 from .sink import sink_block
+from .unfold import unfold_block
 from .values import (
     FUNCTIONS,
     NIL,
@@ -235,7 +236,9 @@ def trace(
         atoms = [sp.reals(a) if elem(a) == INT else a for a in atoms]
     block = b.close(scope, atoms)
     if not b.plain:
-        block = sink_block(tidy(unroll_block(b, block) if sp.unrolled else block))
+        if sp.unrolled:
+            block = unroll_block(b, block if sp.facts.changed else unfold_block(b, block))
+        block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
 

@@ -51,6 +51,7 @@ from .loops import (
     siblings,
 )
 from .sink import sink
+from .unfold import unfold
 
 Pass = Callable[[Program], Program]
 
@@ -291,6 +292,7 @@ PIPELINE: list[Pass] = [
     tail_calls,  # recursion that is a loop is treated as one
     inline,  # before all that looks at one function at a time
     unused,
+    unfold,  # recursion whose course is known is straight-line code
     fuse_calls,  # a gradient by data is made in its final form
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
@@ -328,7 +330,7 @@ PIPELINE: list[Pass] = [
 
 
 #: The passes that see all functions at once; the others run on each by itself.
-WHOLE = (tail_calls, inline, unused, fuse_calls)
+WHOLE = (tail_calls, inline, unused, unfold, fuse_calls)
 
 
 def named(p: Pass) -> str:

@@ -35,7 +35,7 @@ from .adjoints import (
     vanishes,
     zero,
 )
-from .builder import ONE, ZERO, Builder, Rebuild, Scope, type_of
+from .builder import ONE, ZERO, Builder, Rebuild, Scope, defined_in, type_of
 from .core import (
     INT,
     REAL,
@@ -231,6 +231,10 @@ class Reverse(Rebuild):
         """Whether an iteration of a loop that carries something has loops of costly operations in it: what these give
         is better remembered than computed once more."""
         if not self.carries(op):
+            return False
+        bound = {op.index, *op.accs, *defined_in(op.body)}
+        inside = [v for bind in all_binds(op.body) for v in bind.vars]
+        if any(d in bound for v in inside for d in type_atoms(v.type)):  # a size that is this iteration's own
             return False
         return any(type(bind.op) is Loop and works(bind.op) for bind in op.body.binds)
 

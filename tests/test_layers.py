@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
         "builder",
         "active activity adjoints blocks collect continuations counts derive dynamic eager families flow"
         " forward functions latex library loops operators optimise partials records reverse rows scalars"
-        " simplify sink sparsity specialise threads",
+        " simplify sink sparsity specialise threads unfold",
         "codegen",
         "checking emit gpu memo model report runtime sparse stages",
         "",  # hyad itself

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -53,18 +54,27 @@ def hand(objective: Objective, size: Size, name: str) -> Contender:
     return Contender(f"hand {name}", objective.source, declaration, call, work=work)
 
 
-def contender(objective: Objective, size: Size, point: Point, derivative: str) -> Contender:
-    """hyad's derivative, from the model's text to the loaded function, into an empty cache."""
-    with empty_cache():
+def contender(objective: Objective, size: Size, point: Point, derivative: str, fixed: bool) -> Contender:
+    """hyad's derivative, from the model's text to the loaded function, into an empty cache. ``fixed`` writes sizes into
+    the annotations."""
+    text = objective.models.read_text()
+    for name in objective.fixed if fixed else ():
+        while text != (again := re.sub(rf"(#\^ \([^)]*?\s){name}(?=[\s)])", rf"\g<1>{size[name]}", text)):
+            text = again
+    with empty_cache() as folder:
+        path = folder / "models.hy"
+        path.write_text(text)
         start, before = time.perf_counter(), compiler_seconds()
-        made = objective.derivatives[derivative](hyad.load(objective.models))
+        made = objective.derivatives[derivative](hyad.load(path))
         f = hyad.compile(made, target="c").cfunction
         spent = time.perf_counter() - start
         compiler = min(spent, compiler_seconds() - before)
+    if f.arena:
+        raise ValueError("its memory is an arena: called from Python only")
     declaration, call, work = how_to_call(f, problem_of(objective, size, point, derivative), 0, point)
-    header = (f"{f.name}.h", f.header)
+    header, name = (f"{f.name}.h", f.header), "hyad, sizes fixed" if fixed else "hyad"
     return Contender(
-        "hyad", f.source, declaration, call, spent - compiler, work=work, header=header, own_compile=compiler
+        name, f.source, declaration, call, spent - compiler, work=work, header=header, own_compile=compiler
     )
 
 
@@ -76,11 +86,13 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
     problems = {name: problem_of(objective, size, point, name) for name in ("primal", derivative)}
     names = ["primal", derivative] if derivative in objective.by_hand else ["primal"]
     contenders = {f"hand {name}": (hand(objective, size, name), problems[name]) for name in names}
-    note = ""
-    try:
-        contenders["hyad"] = (contender(objective, size, point, derivative), problems[derivative])
-    except Exception as reason:  # a table without it still says why
-        note = " ".join(str(reason).split())[:160]
+    notes: dict[str, str] = {}
+    for fixed in (False, True) if objective.fixed else (False,):
+        try:
+            made_one = contender(objective, size, point, derivative, fixed)
+            contenders[made_one.name] = (made_one, problems[derivative])
+        except Exception as reason:  # a table without it still says why
+            notes["hyad, sizes fixed" if fixed else "hyad"] = " ".join(str(reason).split())[:160]
     for flags, name in ((FLAGS, "strict"), (FAST, "fast")):
         for key, (c, problem) in contenders.items():
             c = build(replace(c), problem, 0, folder / name, flags)
@@ -97,8 +109,8 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
         wrong = error(native(0), expected) if not key[0].endswith("primal") else 0.0
         if wrong <= gate:
             right[key] = native
-        elif key[0] == "hyad":
-            note = note or f"wrong, {key[1]}: relative error {wrong:.1e}"
+        elif key[0].startswith("hyad"):
+            notes.setdefault(key[0], f"wrong, {key[1]}: relative error {wrong:.1e}")
     timings = alternate({("hand primal", "strict"): yardstick, **right}, rounds, budget)
     for key, (c, _) in contenders.items():
         if (key, "strict") not in right:
@@ -114,13 +126,12 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
                 fast and fast.cpu_ratio / base,
                 fast and fast.cpu_ratio,
                 t.nanoseconds / 1000,
-                c.prepare if key == "hyad" else None,
+                c.prepare if key.startswith("hyad") else None,
                 built.compile,
                 8 * c.work / 1000,
             )
         )
-    if note:
-        rows.append(Row("hyad", note=note.replace("|", "/")))
+    rows += [Row(name, note=note.replace("|", "/")) for name, note in notes.items()]
     library = made["hand primal", "strict"][1].library
     for peer in peers:
         try:
@@ -180,10 +191,9 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
     ]
     summary = []
     for objective, size, derivative, rows in tables:
-        ours = next((r for r in rows if r.name == "hyad"), None)
-        if ours is None:
-            continue
-        others = [r for r in rows if r.strict is not None and r.name not in ("hyad", "hand primal")]
+        mine = [r for r in rows if r.name.startswith("hyad")]
+        ours = min(mine, key=lambda r: r.strict or float("inf"))
+        others = [r for r in rows if r.strict is not None and r not in mine and r.name != "hand primal"]
         best = min(others, key=lambda r: r.strict or 0, default=None)
         figures = (
             [ratio(ours.strict), ratio(ours.fast), ratio(ours.fast_strict)] if not ours.note else [ours.note, "", ""]

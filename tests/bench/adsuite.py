@@ -44,6 +44,7 @@ class Objective:
     axis: str  # the size that plots run along
     also: tuple[str, ...] = ()  # files of ``problems`` whose text comes before the hand-written one
     model: str = ""
+    fixed: tuple[str, ...] = ()  # sizes that a second contender of hyad's has written into the annotations
     results: dict[str, Callable[[Point], int]] = field(default_factory=dict)
 
     @property
@@ -514,7 +515,7 @@ OBJECTIVES = [
         lambda rng, n: {"a": rng.normal(size=(n, n))},
         det,
         ("a",),
-        {"gradient": grad("det", ("a",))},
+        {"gradient": grad("determinant", ("a",))},
         {
             "primal": ("double det(long long n, const double *a);", "{out}[0] = det({n}, {a})", "1"),
             "gradient": (
@@ -525,6 +526,7 @@ OBJECTIVES = [
         },
         0.1,
         "n",
+        fixed=("n",),
     ),
     Objective(
         "llsq",
