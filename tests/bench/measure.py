@@ -87,10 +87,11 @@ def build(contender: Contender, problem: Problem, n: int, folder: Path, flags: l
     for given, at in zip(problem.inputs, starts):
         names[given.name] = f"(at + {at})" if given.shape(n) else f"at[{at}]"
     call = contender.call.format(**names)
-    return compiled(contender, LOOP.format(declaration=contender.declaration, call=call, stride=stride), folder)
+    loop = LOOP.format(declaration=contender.declaration, call=call, stride=stride)
+    return compiled(contender, loop, folder, flags)
 
 
-def compiled(contender: Contender, loop_text: str, folder: Path) -> Contender:
+def compiled(contender: Contender, loop_text: str, folder: Path, flags: Sequence[str] = FLAGS) -> Contender:
     """Compile a contender's text and a loop that calls it, each on its own, into one shared object in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / contender.name.replace(" ", "_").replace(",", "")

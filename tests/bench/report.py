@@ -6,7 +6,6 @@ import datetime
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 from pathlib import Path

@@ -42,7 +42,8 @@ from report import (
 )
 from suite import FOLDER, PROBLEMS, Problem
 
-SECTIONS = [p.name for p in PROBLEMS] + ["recursion", "encodings", "linear", "swell", "guarded", "overhead", *adrun.NAMES]
+OTHERS = ["recursion", "encodings", "linear", "swell", "guarded", "overhead"]
+SECTIONS = [p.name for p in PROBLEMS] + OTHERS + adrun.NAMES
 CONTENDERS = list(dict.fromkeys([*peers.PEERS, *callers.CALLERS, *recursion_peers.CALLS, *adpeers.PEERS]))
 TUNED = {"fk": FOLDER / "fk_tuned.c"}
 
