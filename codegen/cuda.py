@@ -112,6 +112,8 @@ def print_cuda(
 class CudaPrinter(CPrinter):
     """Prints the device function by the C printer's means, then the kernel and the launcher around it."""
 
+    marks_apart = False
+
     def __init__(
         self,
         program: Program,

@@ -34,6 +34,7 @@ from hyad.core import (
 )
 from hyad.errors import Span
 
+from .apart import APART, apart
 from .expressions import (
     ADD,
     AND,
@@ -94,6 +95,8 @@ class BodyPrinter(OperandPrinter):
     """Prints the body of one program; another target overrides the small methods that come first."""
 
     # ------------------------------------------------------------------ what a target overrides
+
+    marks_apart = True  # whether loops are marked whose arrays do not overlap
 
     def loop_head(self, index: str, count: str) -> str:
         return f"for (long long {index} = 0; {index} < {count}; {index}++) {{"
@@ -569,6 +572,9 @@ class BodyPrinter(OperandPrinter):
             if bind in self.plan.parallel:
                 head = self.parallel_head(count.at(SHIFT), self.plan.parallel[bind])
                 self.lines += [Line(0, line) for line in head]
+            elif self.marks_apart and apart(self.plan, bind, op):
+                self.support[APART] = None
+                self.emit("HYAD_APART", span)
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
             self.lines += body
             self.emit("}")

@@ -43,6 +43,7 @@ from .core import (
     free_vars,
     substitute,
     type_atoms,
+    with_blocks,
     with_body,
 )
 from .dead import tidy
@@ -287,20 +288,17 @@ def siblings(block: Block, wanted: Callable[[Bind, Bind, Bind], bool] | None = N
     """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be."""
     if all(type(bind.op) in (Prim, Check) for bind in block.binds):
         return block
-    binds: list[Bind] = []
-    for bind in block.binds:
-        op = bind.op
-        if type(op) is If:
-            op = If(op.cond, siblings(op.then, wanted), siblings(op.orelse, wanted))
-        elif type(op) is Loop:
-            op = Loop(op.count, op.index, op.inits, op.accs, siblings(op.body, wanted))
-        binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span))
-    k, known = 0, {}
+    binds, known, k = list(block.binds), {}, 0
     while k < len(binds):
         op = binds[k].op
         mergeable = type(op) in (Loop, If) and not any(map(has_checks, blocks_of(op)))
         while mergeable and merge_into(binds, k, known, wanted):
             pass
+        bind = binds[k]  # what its regions hold now, siblings of both, may join too
+        if type(bind.op) is If:
+            binds[k] = Bind(bind.vars, If(bind.op.cond, *(siblings(x, wanted) for x in blocks_of(bind.op))), bind.span)
+        elif type(bind.op) is Loop:
+            binds[k] = Bind(bind.vars, with_blocks(bind.op, [siblings(bind.op.body, wanted)]), bind.span)
         k += 1
     return Block(tuple(binds), block.results)
 

@@ -423,6 +423,7 @@ OBJECTIVES = [
         },
         1.0,
         "d",
+        fixed=("d",),
     ),
     Objective(
         "bundle",
@@ -506,6 +507,7 @@ OBJECTIVES = [
         },
         1.0,
         "k",
+        fixed=("d",),
     ),
     Objective(
         "det",

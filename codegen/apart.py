@@ -1,0 +1,65 @@
+"""Loops whose arrays do not overlap, though a C compiler cannot see it: they lie in one workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyad.core import Arr, Atom, Bind, Const, Loop, Prim, Var
+
+from .lower import Buffer, Plan
+
+#: What stands before such a loop.
+APART = """\
+#if defined(__clang__)
+#define HYAD_APART _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define HYAD_APART _Pragma("GCC ivdep") /* the arrays of this loop do not overlap */
+#else
+#define HYAD_APART
+#endif"""
+
+
+def apart(plan: Plan, bind: Bind, op: Loop) -> bool:
+    """Whether no iteration of an innermost loop reads or writes what another one writes, and a C compiler might doubt
+    it: more than one array of the workspace is there, of which one is written.
+
+    Design decision: an array that is written is read and written at one place only, which moves with the loop.
+    """
+    inside = {v for b in op.body.binds for v in b.vars} | set(op.accs)
+    places: dict[Buffer, set[tuple[Atom, ...]]] = {}
+    written: set[Buffer] = set()
+
+    def touch(array: Atom, subscripts: Sequence[Atom], writes: bool = False) -> None:
+        root, subs, _ = plan.resolve(plan.of(array))
+        key = tuple(a.value if isinstance(a, Const) else a for a in (*subs, *subscripts))
+        places.setdefault(root, set()).add(key)  # type: ignore[arg-type]
+        if writes:
+            written.add(root)
+
+    for inner in op.body.binds:
+        prim = inner.op
+        if not isinstance(prim, Prim):
+            return False
+        if prim.name in ("update", "add-at"):
+            if inner not in plan.in_place or isinstance(prim.args[-1].type, Arr):
+                return False
+            touch(prim.args[0], prim.args[1:-1], writes=True)
+        elif prim.name == "get" and not isinstance(inner.vars[0].type, Arr):
+            touch(prim.args[0], prim.args[1:])
+        elif isinstance(inner.vars[0].type, Arr) and prim.name != "get":
+            return False
+    for var, r in zip(bind.vars[len(op.accs) :], op.body.results[len(op.accs) :]):
+        if isinstance(r.type, Arr):
+            return False
+        touch(var, (op.index,), writes=True)
+    if plan.swaps[bind] or plan.moves[op.body] or plan.early[op.body]:
+        return False
+    for root in written:
+        keys = places[root]
+        if len(keys) > 1:
+            return False
+        (key,) = keys
+        if op.index not in key or any(isinstance(a, Var) and a in inside for a in key):
+            return False
+    shared = [root for root in places if root.kind == "own" and root.slot is not None]
+    return len(shared) > 1 and any(root in written for root in shared)
