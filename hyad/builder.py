@@ -125,7 +125,7 @@ class Builder:
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
         self.off, self.journal = OFF.get(), FIRED.get()
-        self.rules = compiled(self.off, self.journal is not None)
+        self.rewrites = compiled(self.off, self.journal is not None)
         self.shares, self.hoists = "sharing" not in self.off, "hoisting" not in self.off
         self.scopes = [Scope()]
         self.definitions: dict[Var, Prim] = {}

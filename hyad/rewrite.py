@@ -63,7 +63,7 @@ def rewrite(
 ) -> Atom | None:
     """The first rule's result for ``(name args ...)``, or None; the template's numbers take the type ``like``, its
     outermost operation the name ``hint``."""
-    matchers = builder.rules.get(name)
+    matchers = builder.rewrites.get(name)
     if matchers is None or len(args) != matchers[0]:
         return None
     return matchers[1](builder, definitions, like, hint, given, *args)
