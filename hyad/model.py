@@ -190,6 +190,12 @@ class Model:
     def __repr__(self) -> str:
         return f"<model {self.name}>" if not self.source else self.source
 
+    def without(self, names: Sequence[str]) -> Model:
+        """This model, made without some optimisations."""
+        own = Model(self.value, self.name, self.span, self.__doc__, self.source)
+        own._options, own._last = {**self._options, "without": tuple(names)}, self._last
+        return own
+
     # ----------------------------------------------------------------------------------- dispatching
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:

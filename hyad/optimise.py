@@ -30,8 +30,10 @@ from .core import (
     size,
     substitute,
     type_atoms,
+    with_blocks,
     with_body,
 )
+from .counts import inside
 from .dead import dead_code, tidy
 from .functions import fuse_calls, inline, tail_calls, unused
 from .journal import OFF
@@ -263,22 +265,26 @@ def jam(program: Program) -> Program:
 
 
 def meet(program: Program) -> Program:
-    """Joins loops that run equally often where both contain the same inner loop: a value and its gradient sum the same
+    """Joins loops that run equally often where they compute much the same: a value and its gradient sum the same
     rows."""
     if not nested_loops(program):
         return program
-    made = siblings(program.body, have_common_loop)
-    return share(with_body(program, made)) if size(made) < size(program.body) else program
+    cost = inside(program)
 
+    def alike(one: Bind, two: Bind, both: Bind) -> bool:
+        """Whether a quarter of what one of two loops does is done by the other anyway."""
+        if type(both.op) is not Loop or not all(
+            any(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two)
+        ):
+            return False
+        b = Builder()
+        b.sizes.update(program.dims)
+        Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body)]), both.span))
+        apart = [cost(Block((bind,), ())).work for bind in (one, two)]
+        return sum(apart) - cost(Block(b.block(), ())).work > min(apart) / 4
 
-def have_common_loop(one: Bind, two: Bind, both: Bind) -> bool:
-    """Whether two loops contain the same one, which is needed once where they are ``both`` in one."""
-    apart = [sum(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two) if type(bind.op) is Loop]
-    if len(apart) < 2 or not all(apart):
-        return False
-    b = Builder()
-    Share(b).bind(both)
-    return sum(type(bind.op) is Loop for bind in all_binds(Block(b.block(), ()))) - 1 < sum(apart)
+    made = siblings(program.body, alike)
+    return share(fuse_siblings(with_body(program, made))) if size(made) < size(program.body) else program
 
 
 def collect(program: Program) -> Program:

@@ -36,12 +36,13 @@ BUILT = {
 }
 
 
-def optimisations() -> dict[str, str]:
-    """Every optimisation that can be switched off, with a line on what it does: passes, the builder's, rules."""
+def optimisations(by_rule: bool = False) -> dict[str, str]:
+    """The optimisations that can be switched off, with a line on what each does: what the builder does by itself, then
+    the passes in the order of their first run; ``by_rule`` the rules of rules.hy one by one, too."""
     found = dict(BUILT)
     for p in PIPELINE:
-        found[named(p)] = " ".join((p.__doc__ or "").split("\n\n")[0].split())
-    for rows in rules().values():
+        found.setdefault(named(p), _purpose(p))
+    for rows in rules().values() if by_rule else ():
         found.update((rule.name, f"{rule.pattern} => {rule.template}") for rule in rows)
     return found
 
@@ -49,14 +50,14 @@ def optimisations() -> dict[str, str]:
 def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
     """The names of optimisations as they were given, one or several; raises ``HyadError`` for one that is none."""
     asked = (names,) if isinstance(names, str) else tuple(names)
-    known = optimisations()
+    known = optimisations(by_rule=True)
     for name in asked:
         if name not in known:
             from difflib import get_close_matches
 
             near = get_close_matches(str(name), known, 3)
-            passes = [n for n in known if n in BUILT or n in set(map(named, PIPELINE))]
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(passes)}, and the rules"
+            all_of_them = f"there are {', '.join(optimisations())}, and the rules"
+            hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
             raise HyadError(f"there is no optimisation {name!r}", None, hint)
     return asked
 
@@ -245,7 +246,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             program = made.program(name)
             costs[name] = _counted(program, None if given is None else given * (2 if name == "forward" else 1))
             memory[name] = _memory(program)
-        if base is not model and model.value.operator not in ("jvp", "vjp", "grad", "value-and-grad"):
+        if base is not model:
             program = model.optimised(model.specs(args))
             costs[model.value.operator] = _counted(program, args)
             memory[model.value.operator] = _memory(program)

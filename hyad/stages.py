@@ -23,7 +23,7 @@ refused, with the reasons, is the ``log`` of the stages that come from it: ``pri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -197,20 +197,24 @@ HOMES = {"simplified": "hyad.simplify", "sympy": "hyad.latex", "latex": "hyad.la
 
 
 @border
-def stages(f: Any, *, args: Sequence[Any] | None = None) -> Stages:
+def stages(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Stages:
     """The stages of a model or of a derived one, by name, in order.
 
     The signature is that of ``args``, else of the last call, else of the annotations; a parameter without any is a
-    real.
+    real. ``without`` names optimisations to leave out of the stages from ``optimised`` on (``hyad.optimisations()``).
     """
     model = as_model(f, "stages")
+    if without:
+        from .report import chosen
+
+        model = model.without(chosen(without))
     return Stages(model, model.specs(args))
 
 
 @border
-def show(f: Any, stage: str = "anf", *, args: Sequence[Any] | None = None) -> Stage:
-    """One stage of a model: ``print(hyad.show(f, "c"))``; a REPL shows it as it is."""
-    return stages(f, args=args)[stage]
+def show(f: Any, stage: str = "anf", *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Stage:
+    """One stage of a model: ``print(hyad.show(f, "c"))``; a REPL shows it as it is. The rest as for ``stages``."""
+    return stages(f, args=args, without=without)[stage]
 
 
 # ------------------------------------------------------------------------------------------ their texts

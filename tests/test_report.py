@@ -138,7 +138,7 @@ def test_each_optimisation_can_be_switched_off(name):
 
 
 def test_without_all_the_value_is_the_same():
-    everything = list(hyad.optimisations())
+    everything = list(hyad.optimisations(by_rule=True))
     for derive, text, args in MODELS:
         f = derive(hyad.model(text))
         compiled = hyad.compile(f, args=args, without=everything)
@@ -172,7 +172,13 @@ def test_an_unknown_optimisation(call):
 
 
 def test_every_optimisation_says_what_it_does():
-    assert all(hyad.optimisations().values())
+    assert all(hyad.optimisations(by_rule=True).values())
+
+
+def test_a_stage_without():
+    f = hyad.model("(fn [v] (fold + 0.0 (map sin v)))")
+    assert "build" in hyad.show(f, "optimised", args=(X,), without="fuse")
+    assert "build" not in hyad.show(f, "optimised", args=(X,))
 
 
 # ------------------------------------------------------------------------------------------ command line
