@@ -24,7 +24,7 @@ from hyad.core import (
     Type,
     Var,
 )
-from hyad.errors import Span
+from hyad.errors import NoCForm, Span
 from hyad.primitives import PRIMITIVES, c_form
 
 from .expressions import (
@@ -254,7 +254,11 @@ class OperandPrinter:
         if known is None:
             match = PRIMITIVES[op.name].result(types)
             wanted = match[0] if match else types
-            template, support = self.primitive(op.name, wanted)
+            try:
+                template, support = self.primitive(op.name, wanted)
+            except NoCForm as error:
+                error.span = error.span or self.span
+                raise
             self.support.update(dict.fromkeys(support))
             again = [k for k in range(len(types)) if template.count(f"{{{k}}}") > 1]
             promoted = [k for k, (t, w) in enumerate(zip(types, wanted)) if t == INT and w == REAL]

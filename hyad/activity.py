@@ -111,9 +111,6 @@ def activity(block: Block, active: dict[Var, int], reach: Reach | None = None) -
                 var = bind.vars[0]
                 if not differentiable(var.type):
                     continue
-                row = PRIMITIVES.get(op.name)
-                if row is not None and type(row.partials) is str and row.jvp is None and row.vjp is None:
-                    continue
                 if op.name == "stop":
                     continue
                 bits = 0
@@ -121,6 +118,13 @@ def activity(block: Block, active: dict[Var, int], reach: Reach | None = None) -
                     if type(a) is Var:
                         bits |= active.get(a, 0)
                 if bits:
+                    row = PRIMITIVES.get(op.name)
+                    if row is not None and type(row.partials) is str and row.jvp is None and row.vjp is None:
+                        raise DerivativeError(
+                            f"`{op.name}` has no derivative: {row.partials}",
+                            bind.span,
+                            "give it partials, or a rule of its own, in its defprim",
+                        )
                     active[var] = active.get(var, 0) | bits
             elif type(op) is If:
                 walk(op.then)

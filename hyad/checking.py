@@ -76,6 +76,8 @@ def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int 
     cannot be called or differentiated.
     """
     model = as_model(f, "check_grad")
+    if not tol > 0:
+        raise HyadError(f"tol is {tol!r}", None, "the relative error allowed is positive, such as 1e-6")
     args, program, at = prepare(model, list(args) if isinstance(args, (tuple, list)) else [args], wrt)
     point = Point(program, args, at)
     random = np.random.default_rng(seed)
@@ -116,6 +118,8 @@ def prepare(model: Model, args: list[Any], wrt: Any) -> tuple[list[Any], Program
     differentiate by."""
     known = parameters(model.value)
     names = [p[0] for p in known] if known else []
+    if known is not None and len(known) != len(args):
+        raise model.arity_error(len(args))
     if wrt is None:
         declared = [p[1] for p in known] if known else [None] * len(args)
         whole = [as_reals(a) if d is None else a for a, d in zip(args, declared)]

@@ -88,28 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(stop.code, file=sys.stderr)
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
-        text = explained(error)
-        if text is None:
-            raise
+        from .repl import explained
+
         sys.stdout.flush()
-        print(text, file=sys.stderr)
+        print(explained(error), file=sys.stderr)
         return 1
-
-
-def explained(error: BaseException) -> str | None:
-    """The message of a user's mistake, also one that Hy has wrapped; None for any other error."""
-    from hy.errors import HyLanguageError
-
-    from .repl import mistake
-
-    wrong = mistake(error)
-    if wrong is not None:
-        return f"{type(wrong).__name__}: {wrong}"
-    if isinstance(error, HyLanguageError):
-        import traceback
-
-        return "".join(traceback.format_exception_only(type(error), error)).rstrip()
-    return None
 
 
 def command(argv: list[str]) -> int:
@@ -119,11 +102,11 @@ def command(argv: list[str]) -> int:
         return repl(argv[1:])
     argv, behind = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     # a negative number is an argument, not an option; argparse takes nothing with a space for an option
-    argv = [f" {a}" if re.match(r"-([\d.]|Inf)", a) else a for a in argv]
+    argv = [f" {a}" if re.match(r"-([\d.]|[Ii]nf)", a) else a for a in argv]
     parser = arguments()
     options, late = parser.parse_known_args(argv)  # late: what argparse does not place, arguments behind an option
     if any(a.startswith("-") for a in late):
-        parser.error(f"unrecognized arguments: {' '.join(late)}")
+        getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(late)}")
     if options.action is None:
         parser.print_help()
         return 2
@@ -153,7 +136,7 @@ def arguments() -> argparse.ArgumentParser:
     def add(name: str, action: Callable[..., int], what: str, examples: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=examples)
         sub.formatter_class = layout
-        sub.set_defaults(action=action)
+        sub.set_defaults(action=action, parser=sub)
         sub.add_argument("file", metavar="FILE", help="a Hy file")
         return sub
 
@@ -320,6 +303,8 @@ def given(options: argparse.Namespace, f: Any) -> list[Any] | None:
 
 def positions(text: str) -> Any:
     """``--wrt``: a name, a position, or several."""
+    if not all(p.strip() for p in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} leaves a name out: write r, or 0, or r,R")
     parts = [int(p) if p.lstrip("-").isdigit() else p for p in text.split(",")]
     return parts[0] if len(parts) == 1 else tuple(parts)
 
@@ -355,7 +340,7 @@ def constructors(f: Any) -> dict[str, Callable[..., Any]]:
 
 def literal(text: str, elem: type = float, made_by: dict[str, Callable[..., Any]] | None = None) -> Any:
     """One value as Hy, Python or JSON write it: ``1.5``, ``[1 2 3]``, ``[[1, 0], [0, 1]]``, ``#(1 [2 3])``, ``None``,
-    ``(list 1.0 2.0)``; ``(Node 1 (Leaf 2))`` of the constructors ``made_by``.
+    ``{"a": 1}``, ``(list 1.0 2.0)``; ``(Node 1 (Leaf 2))`` of the constructors ``made_by``.
 
     Raises ``ReadError``.
     """
@@ -364,9 +349,11 @@ def literal(text: str, elem: type = float, made_by: dict[str, Callable[..., Any]
     from .errors import Source, Span
     from .forms import Form, read_forms
 
-    text = text.strip().replace(",", " ")
+    text = re.sub(r'("[^"]*")\s*:', r"\1 ", text.strip().replace(",", " "))  # JSON's commas and colons
     source = Source(text, "<argument>")
     forms = read_forms(text, source)
+    if not text:
+        raise ReadError("an argument is empty", None, "arguments are numbers, '[1 2 3]', '#(1 [2 3])', 'None'")
     if len(forms) != 1:
         whole = Span(source, 0, len(text))
         raise ReadError("an argument is one value", whole, "put quotes around it: '[1 2 3]'")
@@ -408,6 +395,7 @@ CONSTANTS = {
     "true": True,
     "false": False,
     "inf": float("inf"),
+    "-inf": -float("inf"),
     "nan": float("nan"),
 }
 

@@ -717,13 +717,21 @@ def over(b: Any, t: Any, row: Any, indices: list[Atom]) -> Atom:
 def apply_rule(b: Any, row: Primitive, kind: str, given: Sequence[Atom], wanted: int) -> list[Atom]:
     """What the model of a row's own ``jvp`` or ``vjp`` gives for ``given``: ``wanted`` numbers."""
     from .reader import read_model
-    from .specialise import Specialiser
+    from .specialise import Specialiser, parameters
 
     rule = row.vjp if kind == "vjp" else row.jvp
     function = rule.hyad_value() if hasattr(rule, "hyad_value") else Closure(read_model(rule), None, Specialiser.scope)
     sp = Specialiser()
     sp.b = b
     span = b.span
+    takes = parameters(function)
+    if takes is not None and len(takes) != len(given):
+        after = {"jvp": "then the tangent of each", "vjp": "then the result and its cotangent"}[kind]
+        raise DerivativeError(
+            f"the {kind} of `{row.name}` takes {len(takes)} arguments, not {len(given)}",
+            span,
+            f"it takes those of `{row.name}`, {after}",
+        )
     atoms, _ = flatten(sp.call(function, given, (None,) * len(given), None), span)
     b.span = span
     if len(atoms) != wanted or any(type_of(a) not in (REAL, INT) for a in atoms):

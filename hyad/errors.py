@@ -119,6 +119,10 @@ class CompileError(HyadError, RuntimeError):
     """The C compiler, the disk or the machine failed."""
 
 
+class NoCForm(CompileError):
+    """A user's primitive has no C text: the Python target still works."""
+
+
 class NotCompiled(HyadError):
     """A model has no typed program for these arguments: the message says why, the span where. Called, the model is
     run as it is read (define by run); ``hyad.compile`` raises this."""

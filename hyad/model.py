@@ -30,6 +30,7 @@ from .errors import (
     CompileError,
     HyadError,
     ModelTypeError,
+    NoCForm,
     NotCompiled,
     ReadError,
     Source,
@@ -205,18 +206,14 @@ class Model:
         """Call the specialisation that fits ``args``; ``entry`` is one that just refused them, for ``reason``."""
         if isinstance(reason, int) and entry is not None:
             raise check_error(entry.cfunction.checks[reason - 1], self, args)
+        known = parameters(self.value)
         for keyword in kwargs:
             if keyword != "out":
-                raise ModelTypeError(
-                    f"{self.name} got an unexpected keyword `{keyword}`", self.span, "`out=` is the one there is"
-                )
-        known = parameters(self.value)
+                named = any(keyword in (p[0], mangled(p[0])) for p in known or ())
+                hint = "arguments go by position" if named else "`out=` is the one there is"
+                raise ModelTypeError(f"{self.name} got an unexpected keyword `{keyword}`", self.span, hint)
         if known is not None and len(known) != len(args):
-            names = " ".join(p[0] for p in known)
-            plural = "s" * (len(known) != 1)
-            raise ModelTypeError(
-                f"{self.name} takes {len(known)} argument{plural} [{names}], not {len(args)}", self.span
-            )
+            raise self.arity_error(len(args))
         try:
             specs = self._specs(args, known)
         except NotCompiled as reason:
@@ -236,6 +233,11 @@ class Model:
             return found(*args, **kwargs)
         self._enter(found)
         return found(*args, **kwargs)
+
+    def arity_error(self, given: int) -> ModelTypeError:
+        known = parameters(self.value)
+        names, plural = " ".join(p[0] for p in known), "s" * (len(known) != 1)
+        return ModelTypeError(f"{self.name} takes {len(known)} argument{plural} [{names}], not {given}", self.span)
 
     def _enter(self, found: Callable[..., Any]) -> None:
         """Send calls to ``found``. CPython looks ``__call__`` up on the class and calls a builtin that it finds there
@@ -369,7 +371,8 @@ class Model:
             try:
                 return self._load_c(program, dtype, flags)
             except CompileError as error:
-                if type(error).__name__ != "NoCompiler" or self._options.get("target") == "c":
+                here = isinstance(error, NoCForm) or type(error).__name__ == "NoCompiler"
+                if not here or self._options.get("target") == "c":
                     raise
                 note(f"{error.message}: {self.name} runs as plain Python")
         return self._load_python(program)
@@ -829,20 +832,12 @@ def load(path: str | os.PathLike) -> types.ModuleType:
     A file of ``defmodel`` forms alone is read by hyad; any other is imported by Hy. Raises ``ReadError`` for a file
     that cannot be read.
     """
-    hint = "give the path of a Hy file"
     if not isinstance(path, (str, os.PathLike)):
-        raise ReadError(f"hyad.load takes a path, not {type(path).__name__}", None, hint)
+        raise ReadError(f"hyad.load takes a path, not {type(path).__name__}", None, PATH_HINT)
     from pathlib import Path
 
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ReadError(f"cannot read {path}: it is not a text file", None, hint) from None
-    except (OSError, ValueError) as error:
-        raise ReadError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", None, hint) from None
-    if "\0" in text:
-        raise ReadError(f"cannot read {path}: it is not a text file", None, hint)
+    text = text_of_file(path)
     if not text.strip():
         raise ReadError(f"{path} is empty", None, "write models in it: `(defmodel f [x] ...)`")
     module = types.ModuleType(mangled(path.stem) if path.stem else "models")
@@ -860,6 +855,22 @@ def load(path: str | os.PathLike) -> types.ModuleType:
         elif form.kind == "str":
             module.__doc__ = module.__doc__ or form.value
     return module
+
+
+PATH_HINT = "give the path of a Hy file"
+
+
+def text_of_file(path: Path) -> str:
+    """A file's text, without the byte order mark that some editors write. Raises ``ReadError``."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ReadError(f"cannot read {path}: it is not a text file", None, PATH_HINT) from None
+    except (OSError, ValueError) as error:
+        raise ReadError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", None, PATH_HINT) from None
+    if "\0" in text:
+        raise ReadError(f"cannot read {path}: it is not a text file", None, PATH_HINT)
+    return text
 
 
 def plain_models(text: str) -> bool:
@@ -885,18 +896,33 @@ def import_hy(path: Path, text: str) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(mangled(path.stem), path) if path.suffix == ".hy" else None
     if spec is None or spec.loader is None:
         raise ReadError(f"{path} is not a Hy file", None, "its name ends in .hy")
+    if path.read_bytes().startswith(b"\xef\xbb\xbf"):
+        raise ReadError(f"{path} starts with a byte order mark, which Hy cannot read", None, "save it without one")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        if error.filename != str(path) or not error.lineno:
+        if os.path.abspath(error.filename or "") != os.path.abspath(path):
             raise
-        lines = text.splitlines(keepends=True)
-        start = sum(map(len, lines[: error.lineno - 1])) + max(0, (error.offset or 1) - 1)
-        start = min(start, max(0, len(text) - 1))
-        message = error.msg.splitlines()[0] if error.msg else "this is not Hy"
-        raise ReadError(f"Hy cannot read this: {message}", Span(Source(text, str(path)), start, start + 1)) from None
+        raise unread(error, text, path) from None
     return module
+
+
+def unread(error: SyntaxError, text: str, path: Path) -> SyntaxError | ReadError:
+    """What to say of a file that Hy cannot read: where a bracket or a string is left open, else what Hy says."""
+    source = Source(text, str(path))
+    if not error.lineno:
+        return error
+    try:
+        read_forms(text, source)
+    except ReadError as mine:
+        if any(word in mine.message for word in ("never closed", "has no end", "unmatched")):
+            return mine
+    lines = text.splitlines(keepends=True)
+    start = sum(map(len, lines[: error.lineno - 1])) + max(0, (error.offset or 1) - 1)
+    start = min(start, max(0, len(text) - 1))
+    message = error.msg.splitlines()[0] if error.msg else "this is not Hy"
+    return ReadError(f"Hy cannot read this: {message}", Span(source, start, start + 1))
 
 
 # --------------------------------------------------------------------------------- derivative operators

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .core import BOOL, INT, REAL, Scalar
-from .errors import CompileError, DerivativeError, HyadError, ModelTypeError, ReadError
+from .errors import DerivativeError, HyadError, ModelTypeError, NoCForm, ReadError
 
 Signature = tuple[tuple[Scalar, ...], Scalar]
 Expr = str | int | float | tuple
@@ -165,10 +165,11 @@ def c_form(
 
     ``types`` are the operands', as ``result`` wants them; left out, they are Real. ``f32``: reals are ``float``. Each
     support function is one string, callees first, so that a printer can leave out one that it has printed. A CUDA
-    printer puts ``__device__`` after their ``static``. Raises CompileError where the row has no C form.
+    printer puts ``__device__`` after their ``static``. Raises NoCForm where the row has none.
     """
     if row.c is None:
-        raise CompileError(f"{row.name} has no C form: {row.why}", hint='compile with target="python"')
+        why = row.why.removesuffix(f"; {NO_SYMPY}")
+        raise NoCForm(f"{row.name} has no C form: {why}", hint='hyad.compile(f, target="python") needs none')
     text, support = row.c, row.support
     if types and types[-1] == INT and row.c_int is not None:
         text = row.c_int
@@ -689,6 +690,8 @@ RESERVED = frozenset(
 )
 """Names that mean something else in a model or in a partial, so that no primitive can have them."""
 
+NO_SYMPY = "no SymPy form was given"
+
 
 def defprim(
     name: str,
@@ -750,7 +753,7 @@ def defprim(
     if "{" not in c:
         why.append(c)
     if sympy is None or "{" not in sympy:
-        why.append(sympy or "no SymPy form was given")
+        why.append(sympy or NO_SYMPY)
     for which, text in (("c", c), ("cuda", cuda), ("sympy", sympy)):
         _check_template(name, which, text, params)
     if domain is not None and (len(domain) != arity or any(len(d) != 2 or not d[0] < d[1] for d in domain)):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import builtins
 import os
+import runpy
 import shutil
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +22,7 @@ import hy
 from hy.completer import Completer
 from hy.models import Expression, Keyword, Object, Symbol
 
-from .errors import CompileError, HyadError
+from .errors import HyadError
 from .forms import Form
 from .layout import BODY_AFTER, pformat
 from .primitives import PRIMITIVES
@@ -86,6 +88,33 @@ def mistake(error: BaseException | None) -> HyadError | None:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return None
+
+
+def explained(error: BaseException) -> str:
+    """What a user is told of an error: hyad's message or Hy's; of any other, which the user's own code raised, the
+    traceback from there on. ``HYAD_DEBUG=1`` keeps all of it."""
+    from hy.errors import HyLanguageError
+
+    wrong = mistake(error)
+    if wrong is not None:
+        return f"{type(wrong).__name__}: {wrong}"
+    if isinstance(error, HyLanguageError):
+        return "".join(traceback.format_exception_only(type(error), error)).rstrip()
+    step = error.__traceback__
+    if os.environ.get("HYAD_DEBUG", "0") in ("", "0"):
+        while step is not None and not _is_users(step.tb_frame.f_code.co_filename):
+            step = step.tb_next
+    text = "".join(traceback.format_exception(type(error), error, step or error.__traceback__)).rstrip()
+    if isinstance(error, NameError) and error.name in ("defmodel", "defdata", "defprim"):
+        text += f"\nhint: the file needs `(require hyad.macros [{error.name}])`"
+    return text
+
+
+def _is_users(filename: str) -> bool:
+    """Whether a frame's file is neither hyad's, nor Hy's, nor of what starts them and imports."""
+    folders = (os.path.dirname(__file__), os.path.dirname(hy.__file__), os.path.dirname(runpy.__file__))
+    inside = any(os.path.dirname(filename).startswith(f) for f in folders)
+    return not (inside or filename.startswith("<frozen") or os.path.basename(filename) == os.path.basename(sys.argv[0]))
 
 
 def wants_colour(stream: Any) -> bool:
@@ -170,12 +199,16 @@ class REPL(hy.REPL):
         super().interact(banner=banner, exitmsg="")
 
     def load(self, path: str) -> None:
-        """Evaluate a Hy file in the session. Errors: what the file raises; ``CompileError`` if it cannot be read."""
+        """Evaluate a Hy file in the session. Errors: what the file raises; ``ReadError`` if it cannot be read."""
+        from .model import text_of_file, unread
+
+        text = text_of_file(Path(path))
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CompileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-        hy.eval(hy.read_many(text, filename=path, skip_shebang=True), module=self.module)
+            hy.eval(hy.read_many(text, filename=path, skip_shebang=True), module=self.module)
+        except SyntaxError as error:
+            if error.filename != path:
+                raise
+            raise unread(error, text, Path(path)) from None
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -196,10 +229,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             repl.load(options.file)
         except Exception as error:
-            wrong = mistake(error)
-            if wrong is None:
-                raise
-            print(f"{type(wrong).__name__}: {wrong}", file=sys.stderr)
+            print(explained(error), file=sys.stderr)
             return 1
     try:
         return repl.run()

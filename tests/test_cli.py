@@ -67,6 +67,7 @@ def said(capsys: pytest.CaptureFixture, *argv: str, status: int = 0) -> str:
         ("models.hy steep|[1 2]|#(0.5 [1 0])", "[1.0 0.0]"),
         ("models.hy pick|[10 20 30]|1", "20"),
         ("models.hy below -Inf", "True"),
+        ("models.hy below -inf", "True"),
         ("models.hy count-up 3", "[0.0 1.0 2.0]"),
     ],
 )
@@ -136,6 +137,8 @@ def test_check(capsys) -> None:
         ("show broken.hy f", "ReadError: let needs a value for each name\nbroken.hy:3:13\n"),
         ("emit ring.hy area -o missing/deeper", "CompileError: there is no folder missing/deeper"),
         ("check models.hy below", "DerivativeError"),
+        ("check ring.hy area 1 2 3", "area takes 2 arguments [r R], not 3"),
+        ("check ring.hy area --tol -1", "tol is -1.0\nhint: the relative error allowed is positive"),
         ("show models.hy weigh --stage c", "every parameter that has no annotation is a number"),
     ],
 )
@@ -145,9 +148,42 @@ def test_mistakes_are_messages_and_status_1(capsys, argv: str, message: str) -> 
     assert message in err and "Traceback" not in err and not out
 
 
+FILES = {
+    "open.hy": (b"(require hyad.macros *)\n(setv k 3\n(defmodel f [x] x)\n", "this `(` is never closed\nopen.hy:2:1"),
+    "text.hy": (b'(setv s "no end)\n(defmodel f [x] x)\n', "this string has no end\ntext.hy:1:9"),
+    "wrong.hy": (b"(require hyad.macros *)\n(setv k 3)\n(if)\n", "Hy cannot read this: parse error"),
+    "mark.hy": (b"\xef\xbb\xbf(require hyad.macros *)\n(setv k 3)\n", "starts with a byte order mark"),
+    "own.hy": (b"(require hyad.macros *)\n(setv k (nowhere 3))\n", "NameError: name 'nowhere' is not defined"),
+    "bare.hy": (b"(defmodel f [x] x)\n(print 1)\n", "hint: the file needs `(require hyad.macros [defmodel])`"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_cannot_be_loaded(capsys, name: str) -> None:
+    """Never a frame of hyad's own: of an error that the file's own code raises, what leads to it from there on."""
+    Path(name).write_bytes(FILES[name][0])
+    assert main(["run", name, "f", "1"]) == 1
+    out, err = capsys.readouterr()
+    assert FILES[name][1] in err and not out
+    assert "cli.py" not in err and "importlib" not in err and err.count("  File ") == err.count("Traceback")
+
+
+def test_a_file_with_a_byte_order_mark() -> None:
+    Path("mark.hy").write_bytes(b"\xef\xbb\xbf(defmodel f [x] (* x x))\n")
+    assert hyad.load("mark.hy").f(3.0) == 9.0
+
+
 @pytest.mark.parametrize(
     "argv",
-    ["frobnicate", "run", "show ring.hy --no-such", "emit ring.hy --target z80", "check", "show ring.hy --grad --D"],
+    [
+        "frobnicate",
+        "run",
+        "show ring.hy --no-such",
+        "emit ring.hy --target z80",
+        "check",
+        "show ring.hy --grad --D",
+        "show ring.hy --grad --wrt r,",
+    ],
 )
 def test_a_wrong_command_line_is_status_2(capsys, argv: str) -> None:
     assert main(argv.split()) == 2
@@ -216,6 +252,7 @@ def test_results_are_arguments_again(text: str) -> None:
 
 def test_json_is_read_too() -> None:
     assert literal("[1, 2]").tolist() == [1.0, 2.0]
+    assert literal('{"a": 1, "b": [2, 3]}')["b"].tolist() == [2.0, 3.0]
     assert literal("null") is None and literal("true") is True
     with pytest.raises(ReadError):
         literal("1 2")

@@ -12,6 +12,7 @@ import math
 import subprocess
 import textwrap
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 import sympy
 
+import hyad
 from hyad import primitives
 from hyad.core import BOOL, INT, REAL
 from hyad.errors import CompileError, DerivativeError, HyadError, ModelTypeError, ReadError
@@ -571,6 +573,42 @@ def test_defprim_without_c_says_why(table: dict[str, Primitive]) -> None:
     assert row.c is None and row.partials == "a table look-up jumps"
     with pytest.raises(CompileError, match="lookup has no C form: it reads a Python table"):
         c_form(row)
+
+
+def test_without_c_a_model_runs_as_python(table: dict[str, Primitive]) -> None:
+    """As it does without a compiler: with a note; asking for C is an error at the user's form."""
+    defprim("lookup", ["x"], partials=["(* 2 x)"], python=lambda x: x * x, c="it reads a Python table")
+    f = hyad.model("(fn [x] (* 3.0 (lookup x)))")
+    with pytest.warns(UserWarning, match="lookup has no C form: it reads a Python table: f runs as plain Python"):
+        assert f(2.0) == 12.0
+    assert hyad.grad(f)(2.0) == 12.0  # whose code has no look-up
+    with pytest.raises(CompileError, match="it reads a Python table") as caught:
+        hyad.compile(f, target="c")
+    assert caught.value.span.text == "(lookup x)"
+
+
+@pytest.mark.parametrize("operator", [hyad.grad, hyad.D, hyad.jacobian, hyad.hessian])
+def test_what_has_no_derivative_is_not_a_constant(operator: Callable, table: dict[str, Primitive]) -> None:
+    defprim("nearest", ["x"], partials="a table look-up jumps", python=round, c="rint({0})")
+    f = hyad.model("(fn [x y] (* y (nearest x)))")
+    assert hyad.grad(f, wrt="y")(2.0, 3.0) == 2.0
+    with pytest.raises(DerivativeError, match="`nearest` has no derivative: a table look-up jumps") as caught:
+        operator(f, wrt="x")(2.0, 3.0)
+    assert caught.value.span.text == "(nearest x)" and "defprim" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"jvp": "(fn [x] x)"}, "the jvp of `softsign` takes 1 arguments, not 2"),
+        ({"vjp": "(fn [x ct] x)"}, "the vjp of `softsign` takes 2 arguments, not 3"),
+    ],
+)
+def test_a_rule_with_other_arguments(rule: dict, message: str, table: dict[str, Primitive]) -> None:
+    defprim("softsign", ["x"], **{**SOFTSIGN, "partials": None, **rule})
+    with pytest.raises(DerivativeError, match=message) as caught:
+        hyad.grad("(fn [x] (softsign x))")(1.0)
+    assert caught.value.span.text == "(softsign x)" and "it takes those of `softsign`" in caught.value.hint
 
 
 def test_defprim_own_rules(table: dict[str, Primitive]) -> None:

@@ -73,6 +73,15 @@ def test_a_file_is_loaded_first(tmp_path):
     assert piped("(twice 4)", tmp_path, str(models)).stdout == "8\n"
 
 
+def test_a_file_that_fails_says_so_without_hyads_frames(tmp_path):
+    path = tmp_path / "models.hy"
+    path.write_text("(defn f [x]\n  (* x", encoding="utf-8")
+    assert piped("1", tmp_path, str(path)).stderr.startswith("ReadError: this `(` is never closed")
+    path.write_text("(setv x (/ 1 0))", encoding="utf-8")
+    said = piped("1", tmp_path, str(path)).stderr
+    assert "ZeroDivisionError" in said and said.count("  File ") == 1
+
+
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path, content):
     path = tmp_path / "models.hy"
@@ -80,7 +89,7 @@ def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path, content):
         path.write_bytes(content)
     session = piped("1", tmp_path, str(path))
     assert session.returncode == 1
-    assert session.stderr.startswith(f"CompileError: cannot read {path}")
+    assert session.stderr.startswith(f"ReadError: cannot read {path}")
     assert session.stdout == ""
 
 
