@@ -340,9 +340,9 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     cotangent = alike(sp, sp.now(cotangent), unflatten(traced.out, iter(traced.block.results)))
     cts = [sp.reals(a) for a in flatten(cotangent, span)[0]]
     message = "the cotangent must have the shape of the result"
-    same_shapes(sp, traced.block.results, cts, message)
 
     def seeds(results: Sequence[Atom]) -> list[Any]:
+        same_shapes(sp, results, cts, message)  # of the results as they are here: the block's sizes are its own
         return [tangent_of(b, r, ct, message) if differentiable(type_of(r)) else None for r, ct in zip(results, cts)]
 
     _, bars = vjp(b, traced.block, traced.here, seeds, traced.wrt, encoding=sp.encoding)

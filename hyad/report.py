@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,8 @@ _LABELS = {"transcendental": "  transcendental", "work": "work, in additions"}
 def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Card:
     """A cost card: what a model and its derivatives (or a derived model and its base) cost, counted from the programs
     that are compiled: operations, transcendental calls, loads and stores, loops, memory, bytes of C; and which mode
-    the derivative takes, and why.
+    the derivative takes, and why. Of a Jacobian or Hessian at ``args`` also how many entries can be other than zero,
+    and how ``sparse_jacobian`` or ``sparse_hessian`` computes them.
 
     ``args`` and ``without`` as for ``explain``. Raises the errors of ``hyad.errors``.
     """
@@ -251,6 +253,8 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             costs[model.value.operator] = _counted(program, args)
             memory[model.value.operator] = _memory(program)
         why = _directions(made, model, typed) if names else []
+    if args is not None and isinstance(model.value, Derived) and model.value.operator in ("jacobian", "hessian"):
+        why += _sparse(base, model.value, args)
     return Card(model.name, _sizes(typed, given), costs, memory, why)
 
 
@@ -272,6 +276,20 @@ def _directions(made: Stages, model: Model, typed: Program) -> list[str]:
     if operator in ("hessian", "hvp"):
         return [f"forward over reverse: {said[0]}"]
     return [f"{said[0]}, {said[1]}: a gradient or an adjoint is one reverse pass, a tangent one forward pass"]
+
+
+def _sparse(base: Model, derivative: Derived, args: Sequence[Any]) -> list[str]:
+    """How many entries of a Jacobian or Hessian can be other than zero, and how they are computed as a sparse one."""
+    if find_spec("scipy") is None:
+        return []
+    from .sparse import SparseDerivative
+
+    sparse = SparseDerivative(base, derivative.wrt, derivative.operator == "hessian")
+    try:
+        found, how = sparse.pattern(*args), sparse.how(*args)
+    except HyadError as error:
+        return [f"sparse: no ({error.message})"]
+    return [f"sparse: {found.nnz} of {found.shape[0]} x {found.shape[1]} entries, {how}"]
 
 
 def _real(p: Var) -> bool:

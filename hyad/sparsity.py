@@ -467,14 +467,8 @@ class Tracer:
         if a.shared and not a.store.marked:
             store, start, _ = self.packed(a, frame)
             a = Cells(store, start, a.dims)
-        numbers = a.store.numbers
         unknown = any(i is None for i in indices)
-        if (
-            numbers is not None
-            or not isinstance(x, (frozenset, Cells))
-            or isinstance(x, Cells)
-            and x.store.numbers is not None
-        ):
+        if integers(a) or integers(x):
             return self.write_numbers(a, indices, x, frame, add)
         if unknown:
             counts = self.count(a.dims, frame)

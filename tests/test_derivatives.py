@@ -791,6 +791,13 @@ def test_wrt() -> None:
         assert oracle.mismatch(hyad.model(inside.format(wrt), namespace={})(*args), expected) is None
 
 
+def test_a_cotangent_of_a_size_that_the_model_computes() -> None:
+    f = hyad.model("(fn [x] (build (- (len x) 1) (fn [i] (* (get x i) (get x (+ i 1))))))")
+    np.testing.assert_allclose(hyad.vjp(f, np.arange(1.0, 5), np.ones(3)), [2, 4, 6, 3])
+    with pytest.raises(hyad.ModelTypeError, match="the cotangent must have the shape of the result"):
+        hyad.vjp(f, np.arange(1.0, 5), np.ones(4))
+
+
 def test_products_from_python() -> None:
     f = hyad.model("(fn [u v] (map (fn [a b] (* a a b)) u v))", namespace={})
     u, v, du, dv, ct = VEC3, POS3, POS3, VEC3, np.array([1.0, 2.0, 3.0])

@@ -93,6 +93,14 @@ def test_why_a_mode_was_taken(text, mode):
     assert mode in str(hyad.cost(hyad.jacobian(hyad.model(text))))
 
 
+def test_a_sparse_derivative_is_counted_beside_the_dense_one():
+    x = np.ones(10)
+    chain = hyad.model("(fn [x] (build (- (len x) 1) (fn [i] (* (get x i) (get x (+ i 1))))))")
+    assert "sparse: 18 of 9 x 10 entries, blocks of 1 x 2" in str(hyad.cost(hyad.jacobian(chain), args=(x,)))
+    energy = hyad.model("(fn [x] (ifold (fn [s i] (+ s (* (get x i) (get x (+ i 1))))) 0.0 (- (len x) 1)))")
+    assert "sparse: 18 of 10 x 10 entries, 2 forward passes" in str(hyad.cost(hyad.hessian(energy), args=(x,)))
+
+
 # ------------------------------------------------------------------------------------------- explanations
 
 
