@@ -123,7 +123,7 @@ def row_loops(
     for bind in program.body.binds:
         if type(bind.op) is Loop and not bind.op.accs:
             made.update({v: (bind, k) for k, v in enumerate(bind.vars)})
-        elif any(v in late for v in bind.vars):
+        elif not late.isdisjoint(reads_of(bind.op)):
             outside.append(bind)
     found = []
     for k, r in enumerate(program.body.results):
