@@ -342,6 +342,7 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     message = "the cotangent must have the shape of the result"
 
     def seeds(results: Sequence[Atom]) -> list[Any]:
+        b.span = span
         same_shapes(sp, results, cts, message)  # of the results as they are here: the block's sizes are its own
         return [tangent_of(b, r, ct, message) if differentiable(type_of(r)) else None for r, ct in zip(results, cts)]
 

@@ -108,7 +108,7 @@ class SparseDerivative:
         names = [p[0] for p in known] if known else [None] * len(args)
         specs = [spec_of(a, name) for a, name in zip(args, names)]
         at = self._positions(specs, known)
-        key = (at, *(repr(s) if not isinstance(s, Node) else str(s) for s in specs))
+        key = (at, *map(signature_key, specs))
         if key not in self._signatures:
             specs = [as_reals(s) if k in at else s for k, s in enumerate(specs)]
             base = self.base
@@ -164,7 +164,7 @@ class Signature:
     """A sparse derivative for one signature: the model ``base`` whose Jacobian it is, its typed program, the compiled
     passes, and the plans for the shapes and integers seen last."""
 
-    KEPT = 8
+    KEPT = 4
 
     def __init__(self, owner: SparseDerivative, base: Model, specs: Sequence[Spec], at: tuple[int, ...]) -> None:
         self.owner, self.base, self.specs, self.at = owner, base, list(specs), at
@@ -185,9 +185,9 @@ class Signature:
         self.plans: list[tuple[list[Any], Plan]] = []
         self._passes: dict[str, Model] = {}
         made = entries(self.program, [self.program.params[k] for k in self.flat])
-        self.entries, self.places, self.groups = (
-            (None, None, []) if made is None else (*map(self.loaded, made[:2]), made[2])
-        )
+        self.entries = self.places = None
+        if made is not None:
+            self.entries, self.places, self.groups = self.loaded(made[0]), self.loaded(made[1]), made[2]
 
     def loaded(self, program: Program) -> Callable[..., Any]:
         """A program of the same arguments, compiled."""
@@ -453,8 +453,8 @@ def side_by_side(result: Any, count: int) -> np.ndarray:
 def colours(pattern: Any, reversible: bool) -> tuple[np.ndarray, np.ndarray]:
     """A colour for each column that is computed forwards and for each row that is computed backwards; -1 for others.
 
-    No entry can take fewer passes than the fullest row (forwards) or column (backwards) has entries; with that as the
-    estimate, the cheapest split into sparse rows forwards and the densest rows backwards, or the other way round.
+    There are no fewer passes than the fullest row (forwards) or column (backwards) has entries; with that as the
+    estimate, it is the cheapest split into sparse rows forwards and the densest rows backwards, or the other way round.
     """
     rows, columns = np.diff(pattern.indptr), np.bincount(pattern.indices, minlength=pattern.shape[1])
     forward, dense_rows = split(rows, 1, REVERSE if reversible else NEVER)
