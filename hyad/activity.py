@@ -24,6 +24,7 @@ from .core import (
     Type,
     Var,
     While,
+    all_binds,
     functions_of,
 )
 from .errors import DerivativeError
@@ -67,15 +68,21 @@ def reach_of(function: Function, reach: Reach) -> list[int]:
             )
         new = [g for g in dict.fromkeys([function, *functions_of(function.body)]) if g not in reach]
         reach.update({g: [0] * len(g.results) for g in new})
-        changed = True
-        while changed:
-            changed = False
-            for g in new:
-                start = {p: 1 << k for k, p in enumerate(g.params) if differentiable(p.type)}
-                active = activity(g.body, start, reach)  # type: ignore[arg-type]
-                found = [active.get(r, 0) if type(r) is Var else 0 for r in g.body.results]  # type: ignore[union-attr]
-                if found != reach[g]:
-                    reach[g], changed = found, True
+        callers: dict[Function, list[Function]] = {g: [] for g in new}
+        for g in new:
+            called = (bind.op.function for bind in all_binds(g.body) if type(bind.op) is Apply)  # type: ignore[arg-type]
+            for h in dict.fromkeys(called):
+                if h in callers:
+                    callers[h].append(g)
+        todo = dict.fromkeys(new)  # the last is what calls none of the others, as a rule
+        while todo:
+            g, _ = todo.popitem()
+            start = {p: 1 << k for k, p in enumerate(g.params) if differentiable(p.type)}
+            active = activity(g.body, start, reach)  # type: ignore[arg-type]
+            found = [active.get(r, 0) if type(r) is Var else 0 for r in g.body.results]  # type: ignore[union-attr]
+            if found != reach[g]:
+                reach[g] = found
+                todo.update(dict.fromkeys(callers[g]))
     return reach[function]
 
 

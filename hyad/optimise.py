@@ -52,6 +52,7 @@ from .loops import (
     scatter,
     siblings,
 )
+from .roundtrip import round_trips
 from .sink import sink
 from .unfold import unfold
 
@@ -299,6 +300,7 @@ PIPELINE: list[Pass] = [
     inline,  # before all that looks at one function at a time
     unused,
     unfold,  # recursion whose course is known is straight-line code
+    round_trips,  # what is remembered for a way back that can begin at once
     fuse_calls,  # a gradient by data is made in its final form
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
@@ -336,7 +338,7 @@ PIPELINE: list[Pass] = [
 
 
 #: The passes that see all functions at once; the others run on each by itself.
-WHOLE = (tail_calls, inline, unused, unfold, fuse_calls)
+WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls)
 
 
 def named(p: Pass) -> str:

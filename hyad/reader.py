@@ -365,19 +365,19 @@ class _Reader:
                 "`(letrec [f (fn [x] ...)] ...)`",
             )
         pairs = list(zip(form.value[1].value[::2], form.value[1].value[1::2]))
-        variables: list[Var] = []
+        named: dict[str, Var] = {}
         for target, _ in pairs:
             var = Var(self.binder(target), None, target.span, given=True)
-            if any(v.name == var.name for v in variables):
+            if named.setdefault(var.name, var) is not var:
                 raise ReadError(f"two functions are called `{var.name}`", target.span, "rename one of them")
-            variables.append(var)
-        undo = self.bind_names([(v.name, v) for v in variables])
+        variables = list(named.values())
+        undo = self.bind_names(list(named.items()))
         functions = [(v, e) for v, (_, e) in zip(variables, pairs) if e.head() in ("fn", "model")]
         lambdas = tuple(self.function(e, v.name) for v, e in functions)
         if lambdas:
             self.binds.append(Bind(tuple(v for v, _ in functions), Rec(lambdas), form.span))
         for var, (_, value) in zip(variables, pairs):
-            if all(var is not v for v, _ in functions):
+            if value.head() not in ("fn", "model"):
                 undo += self.bind_names([(var.name, self.expression(value, var.name))])
         result = self.sequence(form.value[2:], form, name)
         self.unbind(undo)

@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
         "check dead printer reader rewrite",
         "builder",
         "active activity adjoints blocks collect continuations counts derive dynamic eager families flow"
-        " forward functions latex library loops operators optimise partials records reverse rows scalars"
+        " forward functions latex library loops operators optimise partials records reverse roundtrip rows scalars"
         " simplify sink sparsity specialise threads unfold",
         "codegen",
         "checking emit gpu memo model report runtime sparse stages",

@@ -18,7 +18,7 @@ SIZES = (10, 100, 1000, 10000)
 SHAPES = {
     "lets": "one let of n bindings, any two of the last ten and an input in each",
     "calls": "n functions of a letrec, each calls the next one: all are inlined",
-    "recursion": "n / 20 recursive functions of 20 bindings, each calls the next one too",
+    "recursion": "n / 20 recursive functions of 20 bindings, called one after the other",
 }
 MODES = ("reverse", "forward")
 OPERATIONS = (
@@ -49,16 +49,16 @@ def model_text(shape: str, n: int) -> str:
         functions = [f"f{k} (fn [u] (sin (* (f{k + 1} (* u x)) y)))" for k in range(n // 3)]
         text = "\n           ".join([*functions, f"f{n // 3} (fn [u] (+ u z))"])
         return f"(fn [#^ Real x #^ Real y #^ Real z]\n  (letrec [{text}]\n    (f0 x)))\n"
-    functions, count = [], max(1, n // 20)
-    for k in range(count):
+    functions, calls, following = [], [], "x"
+    for k in range(max(1, n // 20)):
         lines, last = lets(16, rng, ["u", "y", "z"])
-        following = f"f{k + 1}" if k + 1 < count else "sin"
         functions.append(
-            f"f{k} (fn [u m] (if (= m 0) ({following} u{' 2' if k + 1 < count else ''})"
-            f"\n      (let [{lines}]\n        (* 0.5 (f{k} {last} (- m 1))  y))))"
+            f"f{k} (fn [u m] (if (= m 0) (sin u)\n      (let [{lines}]\n        (* 0.5 (f{k} {last} (- m 1)) y))))"
         )
-    text = "\n    ".join(functions)
-    return f"(fn [#^ Real x #^ Real y #^ Real z]\n  (letrec [{text}]\n    (f0 x 2)))\n"
+        calls.append(f"r{k} (f{k} {following} (int (+ z {k})))")
+        following = f"r{k}"
+    text, steps = "\n    ".join(functions), "\n          ".join(calls)
+    return f"(fn [#^ Real x #^ Real y #^ Real z]\n  (letrec [{text}]\n    (let [{steps}]\n      {following})))\n"
 
 
 def derivative(text: str, mode: str) -> Any:
