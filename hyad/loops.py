@@ -791,15 +791,15 @@ class Jam(Rebuild):
     """Runs four iterations of a loop over short sums at once, so that four chains of additions go side by side.
 
     ``(build n (fn [i] (ifold (fn [s j] (+ s (f i j))) 0.0 m)))``  =>  in each of ``n // 4`` iterations one inner loop
-    with four accumulators, for 4 q, .., 4 q + 3; the iterations that are left follow one by one.
+    with four accumulators, for 4 q, .., 4 q + 3; the iterations that are left follow one by one. Of several inner
+    loops each is made one.
     Design decision: each sum is still taken in its own order, to the last bit. A processor adds as fast as one sum's
     dependent additions let it, and compilers may not reorder them; independent ones it takes together.
     """
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        at = self.sums(op) if type(op) is Loop else None
-        if at is None:
+        if type(op) is not Loop or not self.side_by_side(op):
             self.copy(bind)
             return
         b, width, count = self.b, len(op.accs), self.atom(op.count)
@@ -817,10 +817,10 @@ class Jam(Rebuild):
         def together(q: Atom, *state: Atom):
             first = b.prim("*", Const(JAMMED, INT), q)
             indices = [b.prim("+", first, Const(k, INT)) for k in range(JAMMED)]
-            return self.jammed(op, at, indices, state), ()
+            return self.jammed(op, indices, state), ()
 
         def alone(r: Atom, *state: Atom):
-            return self.jammed(op, at, [b.prim("+", done, r)], state), ()
+            return self.jammed(op, [b.prim("+", done, r)], state), ()
 
         if not (type(blocks) is Const and blocks.value == 0):
             state = list(b.loop(blocks, state, together, names, op.index.name, accs))
@@ -829,70 +829,135 @@ class Jam(Rebuild):
         b.span = bind.span
         self.define(bind, state)
 
-    def jammed(self, op: Loop, at: int, indices: Sequence[Atom], state: Sequence[Atom]) -> list[Atom]:
-        """The iterations ``indices`` with their inner loops made one: the accumulators and arrays after them."""
+    def jammed(self, op: Loop, indices: Sequence[Atom], state: Sequence[Atom]) -> list[Atom]:
+        """The iterations ``indices``, each inner loop once for all: the accumulators and arrays after them."""
         b, width = self.b, len(op.accs)
-        before, bind, after = op.body.binds[:at], op.body.binds[at], op.body.binds[at + 1 :]
-        inner: Loop = bind.op  # type: ignore[assignment]
-        views: list[dict[Var, Atom]] = []  # what the body's variables are in each of the iterations
-        outer = self.here
-        for i in indices:
-            self.here = {**outer, op.index: i}
-            self.block(Block(before, ()))
-            views.append(self.here)
-        each = len(inner.accs)
-
-        def body(j: Atom, *accs: Atom):
-            results: list[Atom] = []
-            for k, view in enumerate(views):
-                self.here = {**view, inner.index: j, **dict(zip(inner.accs, accs[k * each :]))}
-                results += self.block(inner.body)
-            return results, ()
-
-        inits = []
-        for view in views:
-            self.here = view
-            inits += self.atoms(inner.inits)
-        self.here = views[0]
-        count = self.atom(inner.count)
-        names = [v.name for v in bind.vars] * len(views)
-        made = b.loop(count, inits, body, names, inner.index.name, [a.name for a in inner.accs] * len(views))
+        outer, going = self.here, {a: x for a, x in zip(op.accs, state) if isinstance(a.type, Arr)}
+        views = [{**outer, op.index: i} for i in indices]  # what the body's variables are in each of the iterations
+        late = carried_in(op)
+        for bind in op.body.binds:
+            if type(bind.op) is Loop:
+                self.together(bind, bind.op, views, going)
+            elif bind not in late:
+                self.each(views, [bind])
         accs, arrays = list(state[:width]), list(state[width:])
-        for k, (i, view) in enumerate(zip(indices, views)):
-            self.here = {**view, **dict(zip(bind.vars, made[k * each :])), **dict(zip(op.accs, accs))}
-            results = self.block(Block(after, op.body.results))
+        for i, view in zip(indices, views):
+            self.here = {**view, **dict(zip(op.accs, accs)), **going}
+            results = self.block(Block(tuple(late), op.body.results))
             accs = list(results[:width])
             arrays = [b.update(a, [i], x, a.name) for a, x in zip(arrays, results[width:])]
         self.here = outer
         return [*accs, *arrays]
 
-    def sums(self, op: Loop) -> int | None:
-        """Where in the body of a loop its one inner loop stands, a cheap reduction that the iterations could take
-        side by side; None for other loops."""
+    def each(self, views: list[dict[Var, Atom]], binds: Sequence[Bind]) -> None:
+        for k, view in enumerate(views):
+            self.here = view
+            self.block(Block(tuple(binds), ()))
+            views[k] = self.here
+
+    def together(self, bind: Bind, inner: Loop, views: list[dict[Var, Atom]], going: dict[Var, Atom]) -> None:
+        """One loop for that of each iteration: own sums and what is stacked, but one array ``going`` through all."""
+        b, width = self.b, len(inner.accs)
+        arrays = [k for k in range(width) if isinstance(inner.accs[k].type, Arr)]
+        sums = [k for k in range(width) if k not in arrays]
+        starts = [going[inner.inits[k]] for k in arrays]  # type: ignore[index]
+
+        def body(j: Atom, *accs: Atom):
+            following, stacked, now = [], [], list(accs[: len(arrays)])
+            for n, view in enumerate(views):
+                own = accs[len(arrays) + n * len(sums) :]
+                self.here = {**view, inner.index: j, **dict(zip([inner.accs[k] for k in sums], own))}
+                self.here.update(zip([inner.accs[k] for k in arrays], now))
+                results = self.block(inner.body)
+                now = [results[k] for k in arrays]
+                following += [results[k] for k in sums]
+                stacked += results[width:]
+            return [*now, *following], stacked
+
+        inits = []
+        for view in views:
+            self.here = view
+            inits += self.atoms([inner.inits[k] for k in sums])
+        self.here = views[0]
+        order = [*arrays, *(k for _ in views for k in sums)]
+        names = [bind.vars[k].name for k in order] + [v.name for _ in views for v in bind.vars[width:]]
+        accs = [inner.accs[k].name for k in order]
+        made = b.loop(self.atom(inner.count), [*starts, *inits], body, names, inner.index.name, accs)
+        for k, x in zip(arrays, made):
+            going[bind.vars[k]] = x
+        rest, each = made[len(arrays) :], len(bind.vars) - width
+        for n, view in enumerate(views):
+            view.update(zip([bind.vars[k] for k in sums], rest[n * len(sums) :]))
+            view.update(zip(bind.vars[width:], rest[len(views) * len(sums) + n * each :]))
+
+    def side_by_side(self, op: Loop) -> bool:
+        """Whether the body of a loop is scalars and inner loops, cheap sums among them, that the iterations could take
+        side by side: they wait for none of what the iteration before gives. An accumulator that is an array is only
+        added to, by one inner loop after the other."""
         if type(op.count) is Const and op.count.value < 2 * JAMMED or op.index.soft or has_checks(op.body):
-            return None
-        regions = [k for k, b in enumerate(op.body.binds) if blocks_of(b.op)]
-        if len(regions) != 1:
-            return None
-        at = regions[0]
-        inner = op.body.binds[at].op
-        if type(inner) is not Loop or not inner.accs or len(inner.body.results) != len(inner.accs):
-            return None
-        simple = all(
-            type(b.op) is Prim and isinstance(b.vars[0].type, Scalar)
-            for b in (*op.body.binds[:at], *op.body.binds[at + 1 :], *inner.body.binds)
-        )
-        if not simple or not all(isinstance(r.type, Scalar) for r in (*op.body.results, *inner.accs)):
-            return None
-        if cost_of(inner.body) > JAMMED_COST or len(op.body.binds) > 4 * JAMMED:
-            return None
-        carried: set[Atom] = set(op.accs)  # the sums of an iteration must not wait for the one before
-        for b in op.body.binds[:at]:
-            if any(a in carried for a in atoms_of(b.op)):
-                carried.update(b.vars)
-        if carried & {inner.count, *inner.inits, *free_vars(inner.body)} or inner.count in defined_in(op.body):
-            return None
-        return at if inner.count is not op.index else None
+            return False
+        inner = [bind for bind in op.body.binds if type(bind.op) is Loop]
+        if (
+            not any(isinstance(a.type, Scalar) for bind in inner for a in bind.op.accs)
+            or len(op.body.binds) > 4 * JAMMED
+        ):
+            return False
+        late = carried_in(op)
+        going: set[Atom] = {a for a in op.accs if isinstance(a.type, Arr)}
+        moving = {op.index, *defined_in(op.body)}
+        late_vars = {v for bind in late for v in bind.vars} | {a for a in op.accs if isinstance(a.type, Scalar)}
+        local: set[Var] = set()  # what inner loops stack
+        for bind in op.body.binds:
+            loop = bind.op
+            if type(loop) is Prim:
+                reads_array = any(a in going or a in local for a in loop.args)
+                if not isinstance(bind.vars[0].type, Scalar) or reads_array:
+                    return False
+                continue
+            if type(loop) is not Loop or loop.count in moving or cost_of(loop.body) > JAMMED_COST:
+                return False
+            if late_vars & {*loop.inits, *free_vars(loop.body)} or going & set(free_vars(loop.body)):
+                return False
+            for k, (acc, init) in enumerate(zip(loop.accs, loop.inits)):
+                if isinstance(acc.type, Arr):
+                    if init not in going or not adds_to(loop, k):
+                        return False
+                    going.discard(init)
+                    going.add(bind.vars[k])
+            for x in loop.body.binds:
+                added = type(x.op) is Prim and x.op.name == "add-at" and isinstance(x.op.args[-1].type, Scalar)
+                if type(x.op) is not Prim or not (added or isinstance(x.vars[0].type, Scalar)):
+                    return False
+            if not all(isinstance(r.type, Scalar) for r in loop.body.results[len(loop.accs) :]):
+                return False
+            local.update(bind.vars[len(loop.accs) :])
+        width = len(op.accs)
+        if not all(isinstance(r.type, Scalar) for r in op.body.results[width:]):
+            return False
+        return all(isinstance(r.type, Scalar) or r in going for r in op.body.results[:width])
+
+
+def carried_in(op: Loop) -> list[Bind]:
+    """The scalar operations of a loop's body that wait for the scalar accumulators."""
+    carried: set[Atom] = {a for a in op.accs if isinstance(a.type, Scalar)}
+    found = []
+    for bind in op.body.binds:
+        if type(bind.op) is Prim and any(a in carried for a in bind.op.args):
+            carried.update(bind.vars)
+            found.append(bind)
+    return found
+
+
+def adds_to(loop: Loop, k: int) -> bool:
+    """Whether a loop does nothing with its accumulator ``k``, an array, but add to its elements."""
+    at: Atom = loop.accs[k]
+    for bind in loop.body.binds:
+        op = bind.op
+        if at in atoms_of(op):
+            if type(op) is not Prim or op.name != "add-at" or op.args[0] is not at or at in op.args[1:]:
+                return False
+            at = bind.vars[0]
+    return loop.body.results[k] is at
 
 
 def cost_of(block: Block) -> int:
