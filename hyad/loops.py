@@ -914,7 +914,9 @@ class Jam(Rebuild):
                 if not isinstance(bind.vars[0].type, Scalar) or reads_array:
                     return False
                 continue
-            if type(loop) is not Loop or loop.count in moving or cost_of(loop.body) > JAMMED_COST:
+            if type(loop) is not Loop or loop.count in moving or any(type(x.op) is not Prim for x in loop.body.binds):
+                return False
+            if cost_of(loop.body) > JAMMED_COST:
                 return False
             if late_vars & {*loop.inits, *free_vars(loop.body)} or going & set(free_vars(loop.body)):
                 return False
@@ -925,8 +927,8 @@ class Jam(Rebuild):
                     going.discard(init)
                     going.add(bind.vars[k])
             for x in loop.body.binds:
-                added = type(x.op) is Prim and x.op.name == "add-at" and isinstance(x.op.args[-1].type, Scalar)
-                if type(x.op) is not Prim or not (added or isinstance(x.vars[0].type, Scalar)):
+                added = x.op.name == "add-at" and isinstance(x.op.args[-1].type, Scalar)  # type: ignore[union-attr]
+                if not (added or isinstance(x.vars[0].type, Scalar)):
                     return False
             if not all(isinstance(r.type, Scalar) for r in loop.body.results[len(loop.accs) :]):
                 return False

@@ -233,9 +233,10 @@ class Reverse(Rebuild):
         if not self.carries(op):
             return False
         bound = {op.index, *op.accs, *defined_in(op.body)}
-        inside = [v for bind in all_binds(op.body) for v in bind.vars]
-        if any(d in bound for v in inside for d in type_atoms(v.type)):  # a size that is this iteration's own
-            return False
+        for bind in all_binds(op.body):  # a size that is this iteration's own
+            dims = [d for v in bind.vars for d in type_atoms(v.type)]
+            if any(d in bound for d in (*dims, *([bind.op.count] if type(bind.op) is Loop else []))):
+                return False
         return any(type(bind.op) is Loop and works(bind.op) for bind in op.body.binds)
 
     def take(self, v: Var) -> Atom | None:
