@@ -27,7 +27,7 @@ from .core import (
     all_binds,
     functions_of,
 )
-from .errors import DerivativeError
+from .errors import NotCompiled
 from .primitives import PRIMITIVES
 
 Reach = dict[Function, list[int]]
@@ -61,10 +61,11 @@ def reach_of(function: Function, reach: Reach) -> list[int]:
     """
     if function not in reach:
         if function.body is None:
-            raise DerivativeError(
-                f"`{function}` is differentiated inside its own definition",
+            raise NotCompiled(
+                f"`{function}` is differentiated inside its own definition: the order of that derivative is only known "
+                "when the model runs",
                 function.span,
-                "take the derivative outside",
+                "take the derivative outside, or run the model as it is read: hyad.run",
             )
         new = [g for g in dict.fromkeys([function, *functions_of(function.body)]) if g not in reach]
         reach.update({g: [0] * len(g.results) for g in new})

@@ -220,6 +220,7 @@ class Case:
 
     value: Atom
     arms: tuple[Arm, ...]
+    place: Span | None = None  # the value's, in surface core
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,6 +252,7 @@ class If:
     cond: Atom
     then: Block
     orelse: Block
+    place: Span | None = None  # the condition's, in surface core
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -328,8 +330,11 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
+    """``place``: in surface core, where the form stands whose value the result is."""
+
     binds: tuple[Bind, ...]
     results: tuple[Atom, ...]
+    place: Span | None = None
 
 
 # ------------------------------------------------------------------------------------------- programs

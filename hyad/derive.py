@@ -49,6 +49,7 @@ from .values import (
     NIL,
     RANKS,
     TABLE_2,
+    Cell,
     Closure,
     Derived,
     Part,
@@ -221,26 +222,46 @@ def trace(
     before = dict(sp.store)
     with b.region() as scope:
         value = sp.now(sp.call(derived.function, fresh, (None,) * len(fresh), None))
-        if isinstance(value, FUNCTIONS) or sp.gives_function(value):
-            return Pointwise(derived, tuple(args))
-        atoms, out = flatten(value, span)
+        pointwise = isinstance(value, FUNCTIONS) or sp.gives_function(value)
+        atoms, out = ([], NOTHING) if pointwise else flatten(value, span)
     if sp.facts.stale:
         raise Again
-    if any(sp.store[c] is not v for c, v in before.items()):
+    changed = [c for c, v in before.items() if sp.store[c] is not v]
+    if changed and (pointwise or holds_function(out)):
         raise NotCompiled(
-            "a function that is differentiated sets a reference from outside of it", span, "make the reference inside"
+            "a function that gives functions sets a reference from outside of it, and is differentiated",
+            span,
+            "make the reference inside",
         )
+    if pointwise:
+        return Pointwise(derived, tuple(args))
     if holds_function(out):
         return by_parts(sp, derived, whole or args, value)
     with b.region(scope):
         atoms = [sp.reals(a) if elem(a) == INT else a for a in atoms]
-    block = b.close(scope, atoms)
+        states = [flatten(sp.store[c], span) for c in changed]
+    block = b.close(scope, [*atoms, *(x for held, _ in states for x in held)])
+    if changed:
+        here = {p: a for ps, xs in zip(params, actuals) for p, a in zip(ps, xs)}
+        block = left_behind(sp, block, here, changed, [tree for _, tree in states], len(atoms))
     if not b.plain:
         if sp.unrolled:
             block = unroll_block(b, block if sp.facts.changed else unfold_block(b, block))
         block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
+
+
+def left_behind(
+    sp: Specialiser, block: Block, here: dict[Var, Atom], cells: Sequence[Cell], trees: Sequence[Tree], count: int
+) -> Block:
+    """The block of a function with its first ``count`` results, the others left in the references from outside that it
+    sets: as after a plain call of it, what a derivative inside moves is nothing to those who read them later."""
+    results, _ = jvp(sp.b, block, here, {})
+    atoms = iter(results[count:])
+    for c, tree in zip(cells, trees):
+        sp.set_cell(c, unflatten(tree, atoms))
+    return Block(block.binds, block.results[:count])
 
 
 def without_numbers(tree: Tree, fixed: Sequence[Atom | None]) -> bool:
@@ -426,10 +447,12 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     size = extent([a for k in at if not isinstance(args[k], FUNCTIONS) for a in flatten(args[k], span)[0]])
     loops = symmetric and (size is None or size > DIRECTIONS)
     rigid, sp.rigid = sp.rigid, True
+    store = dict(sp.store)
     traced = factored(sp, derived, args, at) if loops else trace(sp, derived, args, at)
     sp.rigid = rigid
     short = symmetric and not loops and type(traced) is Trace
     if short and written_out(traced) > max(WRITTEN_OUT, DENSE * size * size):
+        sp.store = store
         again = factored(sp, derived, args, at, unrolled=False)
         if any(type(bind.op) is Loop for bind in again.block.binds):
             traced, loops = again, True

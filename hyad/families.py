@@ -333,6 +333,10 @@ class Facts:
         for m in first.members.values():
             m.items = tuple(self.renamed(x) for x in m.items)
             self.declare(m)
+        instances: dict[Any, Instance] = {}
+        for (f, targets, *rest), instance in self.instances.items():  # what is known of a function stays found
+            instances.setdefault((f, tuple(map(self.renamed, targets)), *rest), instance)
+        self.instances = instances
         return a
 
     def renamed(self, target: Target) -> Target:
@@ -347,15 +351,22 @@ class Facts:
 
     # ----------------------------------------------------------------------------------------- joins
 
-    def join(self, a: Target, b: Target, family: Callable[[Any], Family], sizes: Sizes | None = None) -> Target:
+    def join(
+        self,
+        a: Target,
+        b: Target,
+        family: Callable[[Any], Family],
+        sizes: Sizes | None = None,
+        loop: bool = False,
+    ) -> Target:
         """What holds of both: ``family`` gives the family of a sort where their structures differ. ``sizes``: of
-        targets that lie beside each other, one for all.
+        targets that lie beside each other, one for all. In a ``loop``, pairs may hold pairs that held numbers.
 
         Raises ``ModelTypeError`` where nothing does.
         """
         size = sizes or Sizes(sizes_of(a))
 
-        def walk(x: Target, y: Target, at: tuple[int, ...]) -> Target:
+        def walk(x: Target, y: Target, at: tuple[int, ...], pairs: bool = True) -> Target:
             if isinstance(x, Data) and isinstance(y, Data):
                 return self.merge(x, y)
             if isinstance(x, Data) or isinstance(y, Data):
@@ -376,11 +387,13 @@ class Facts:
                 elem = walk(x.elem, y.elem, at)
                 return ArrayOf(elem, tuple(map(size, x.dims, y.dims)))
             if isinstance(x, Apart) and isinstance(y, Apart) and same_top(x, y):
-                items = (walk(p, q, (*at, k)) for k, (p, q) in enumerate(zip(x.items, y.items)))
+                pairs = pairs and x.keys is None and len(x.items) == 2
+                items = (walk(p, q, (*at, k), pairs) for k, (p, q) in enumerate(zip(x.items, y.items)))
                 return Apart(tuple(items), x.keys, x.make)
             sort = sort_of(y) if is_nil(x) else sort_of(x)
             alike = sort_of(x) == sort_of(y) or is_nil(x) or is_nil(y)
-            if not alike or sort == "reference" or not mixes(x, y, self.recursive_now):
+            recursive = self.recursive_now or loop and pairs and bool(at)
+            if not alike or sort == "reference" or not mixes(x, y, recursive):
                 raise ModelTypeError(f"{describe_target(x)} or {describe_target(y)}")
             inside = family((sort, at) if at else sort)
             self.member(inside, x)

@@ -21,7 +21,6 @@ from .core import (
     REAL,
     Arr,
     Atom,
-    Block,
     Case,
     Check,
     Const,
@@ -121,6 +120,7 @@ class Flow:
         self.active: dict[Lambda, list[int]] = {}
         self.rigid = False  # inside a Jacobian: arrays that meet have one size, or the call fails
         self.made: list[Instance] = []  # those with a function in this run, the latest last
+        self.written: dict[tuple, tuple[Span | None, Span | None]] = {}  # a reference: where made, where last set
 
     # ---------------------------------------------------------------------------------------- places
 
@@ -191,13 +191,15 @@ class Flow:
             value = self.store[value]
         return value
 
-    def join(self, place: Any, a: Target, b: Target, sizes: Sizes | None = None) -> Target:
+    def join(self, place: Any, a: Target, b: Target, sizes: Sizes | None = None, loop: bool = False) -> Target:
+        """What holds of both; ``loop``: they meet at the start of a loop's iterations."""
+
         def family(sort: Any) -> Family:
             kind = sort[0] if isinstance(sort, tuple) and len(sort) == 2 and isinstance(sort[1], tuple) else sort
             return self.facts.family((place, sort), kind)
 
         self.facts.recursive_now = bool(self.making)
-        return self.facts.join(a, b, family, sizes)
+        return self.facts.join(a, b, family, sizes, loop)
 
     def coerce(self, value: Value, target: Target) -> Value:
         """A value in the form that ``target`` says: structures that differ become data."""
@@ -329,8 +331,9 @@ class Flow:
         then: Callable[[Value], Value],
         var: Var | None,
         group: Callable[[Member], Any] = lambda member: None,
+        place: Callable[[Member], Span | None] = lambda member: None,
     ) -> Value:
-        """``then`` of what data is, for each of its constructors.
+        """``then`` of what data is, for each of its constructors; ``place``: where what it gives is written.
 
         Where it makes no sense for one of them (the ``car`` of nil) the call fails when it runs, provided that it does
         for another of the same ``group``.
@@ -346,7 +349,7 @@ class Flow:
             rows = [(m.constructor, fields, scope, atoms) for m, ((scope, fields), atoms) in zip(members, regions)]
             return self.b.case(value, rows, names, given)
 
-        return self.choose(arms, finish, var)
+        return self.choose(arms, finish, var, None, [place(m) for m in members])
 
     def expose(self, value: Var, good: Callable[[Value], bool], what: str) -> Value | None:
         """Data that must be made by the one constructor that ``good`` takes, apart from here on; None where more than
@@ -399,8 +402,7 @@ class Flow:
         return run
 
     def impossible(self, message: str) -> Value:
-        """Code that ends the call: the value that it gives is never used."""
-        self.b.emit(Check("==", integer(0), integer(1), message, "shape"), ())
+        """Code that ends the call: the branch that it is in fails when it runs."""
         raise Dead(message, self.b.span)
 
     def test(self, value: Value, holds: Callable[[Value], bool], what: str) -> Atom:
@@ -432,10 +434,13 @@ class Flow:
         if type(cond) is Const:
             return then() if cond.value else orelse()
         test = self.tests.get(cond)  # type: ignore[arg-type]
+        op = getattr(self.site, "op", None)
+        places = [op.then.place, op.orelse.place] if type(op) is If and self.library is None else [None, None]  # type: ignore[has-type]
         if test is not None and test[0] not in self.known:
             value, true = test
             thunk = lambda v: then() if self.is_one_of(value, true) else orelse()  # noqa: E731
-            return self.cases(value, thunk, var, lambda m: m.constructor in true)
+            holds = lambda m: m.constructor in true  # noqa: E731
+            return self.cases(value, thunk, var, holds, lambda m: places[0 if holds(m) else 1])
         if test is not None:
             return then() if self.is_one_of(*test) else orelse()
         b = self.b
@@ -447,15 +452,7 @@ class Flow:
             return b.if_(cond, *regions, names, given)  # type: ignore[arg-type]
 
         arms = [(region(True), lambda _: then(), True), (region(False), lambda _: orelse(), False)]
-        site = self.site
-        try:
-            return self.choose(arms, finish, var, cond)
-        except ModelTypeError as error:
-            op = getattr(site, "op", None)
-            if type(op) is If and error.message.startswith("one branch gives") and not error.notes:
-                places = (("this is the one", place_of(op.then)), ("this is the other", place_of(op.orelse)))
-                error.notes = tuple((text, p) for text, p in places if p is not None and within(p, site.span))
-            raise
+        return self.choose(arms, finish, var, cond, places)
 
     def is_one_of(self, value: Var, constructors: frozenset[Any]) -> bool:
         """Whether data whose constructor is known here has one of ``constructors``."""
@@ -472,8 +469,9 @@ class Flow:
         finish: Callable[..., Sequence[Atom]],
         var: Var | None,
         cond: Atom | None = None,
+        places: Sequence[Span | None] = (),
     ) -> Value:
-        """One of several regions is run: their values and what they set, joined."""
+        """One of several regions is run: their values and what they set, joined. ``places``: where each is written."""
         b, span, site, before, known = self.b, self.b.span, self.site, self.store, self.known
         done: list[tuple[Any, Value | None, dict[Cell, Value]]] = []
         unknown = False
@@ -493,6 +491,8 @@ class Flow:
                     ended.add(group)
                 except Dead as end:
                     dead = dead or end
+                    b.span = end.span or span
+                    b.emit(Check("==", integer(0), integer(1), end.message, "shape"), ())
                     done.append((opened, None, self.store))
                 except ModelTypeError as error:
                     if sum(g == group for *_, g in arms) == 1:
@@ -509,8 +509,11 @@ class Flow:
             with b.region(scope):
                 b.emit(Check("==", integer(0), integer(1), error.message, "shape"), ())
         live = [(opened, value, store) for opened, value, store in done if value is not None]
+        spots = [p for p, (_, value, _) in zip(places, done) if value is not None] or [None] * len(live)
         if not live:
-            raise Bottom(dead) if unknown else dead or Dead(mistakes[0][2].message, mistakes[0][2].span)
+            if unknown:
+                raise Bottom(dead)
+            raise dead or Dead(mistakes[0][2].message, mistakes[0][2].span)
         if unknown:  # this run only finds types
             opened, value, self.store = live[0]
             for other, v, _ in live[1:]:
@@ -527,7 +530,10 @@ class Flow:
                     self.splice(s)
                 return Choice(cond, *values)  # type: ignore[arg-type]
         rows = [[value, *(store[c] for c in cells)] for _, value, store in live]
-        columns = [self.level(site, k, [row[k] for row in rows], live, span) for k in range(len(cells) + 1)]
+        columns = [
+            self.level(site, k, [row[k] for row in rows], live, spots if c is None else c, span)
+            for k, c in enumerate([None, *cells])
+        ]
         rows = [list(row) for row in zip(*columns)]
         flat = [flatten(TupleValue(tuple(map(self.held, row))), span) for row in rows]
         tree = flat[0][1]
@@ -538,7 +544,16 @@ class Flow:
         for j in range(1, len(atoms)):
             for k in range(len(atoms[0])):
                 one, two = (scope_of(live[0][0]), atoms[0]), (scope_of(live[j][0]), atoms[j])
-                self.unify_branches(k, atoms[0][k], atoms[j][k], one, two, span)
+                try:
+                    self.unify_branches(k, atoms[0][k], atoms[j][k], one, two, span)
+                except ModelTypeError as error:
+                    notes = [(atoms[0][k], live[0][1], spots[0]), (atoms[j][k], live[j][1], spots[j])]
+                    error.notes = tuple(
+                        (f"{'this' if isinstance(v, (Const, Var)) else 'a part of this'} is {describe(a)}", spot)
+                        for a, v, spot in notes
+                        if spot is not None and k < len(flatten(live[0][1])[0])
+                    )
+                    raise
         for j in range(1, len(atoms)):  # the first may have become wider since
             for k in range(len(atoms[0])):
                 with b.region(scope_of(live[j][0])):
@@ -632,8 +647,17 @@ class Flow:
         except ModelTypeError:
             return a
 
-    def level(self, site: Any, k: int, values: list[Value], live: Sequence[Any], span: Span | None) -> list[Value]:
-        """Values that meet, in one form: those of one structure stay, others become data."""
+    def level(
+        self,
+        site: Any,
+        k: int,
+        values: list[Value],
+        live: Sequence[Any],
+        where: Sequence[Span | None] | Cell,
+        span: Span | None,
+    ) -> list[Value]:
+        """Values that meet, in one form: those of one structure stay, others become data. ``where``: the places of
+        what branches give, or the reference that holds the values."""
         place = None
         if all(isinstance(v, (Const, Var)) and v is not NIL and not isinstance(v.type, Data) for v in values):
             return values
@@ -645,7 +669,7 @@ class Flow:
         joined = targets[0]
         if any(t != joined for t in targets[1:]):
             place = (self.place(site), "if", k)
-            for v, t in zip(values[1:], targets[1:]):
+            for j, (v, t) in enumerate(zip(values[1:], targets[1:]), 1):
                 try:
                     joined = self.join(place, joined, t)
                 except ModelTypeError as error:
@@ -655,20 +679,11 @@ class Flow:
                             span,
                             "choose between what the references hold",
                         ) from None
-                    raise ModelTypeError(
-                        f"one branch gives {describe(values[0])}, the other {describe(v)}",
-                        span,
-                        "both branches give the same kind",
-                        error.notes,
-                    ) from None
+                    raise self.unlike(values, j, where, span, error.message) from None
             if isinstance(joined, Data):
                 family = self.facts.of_data[self.facts.find(joined)]
-                other = next(v for v, t in zip(values, targets) if t != targets[0])
-                family.doubt = family.doubt or ModelTypeError(
-                    f"one branch gives {describe(values[0])}, the other {describe(other)}",
-                    span,
-                    "both branches give the same kind",
-                )
+                other = next(j for j, t in enumerate(targets) if t != targets[0])
+                family.doubt = family.doubt or self.unlike(values, other, where, span)
         out = []
         for (opened, _, store), v in zip(live, values):
             saved, self.store = self.store, store
@@ -676,6 +691,28 @@ class Flow:
                 out.append(self.coerce(v, joined))
             self.store = saved
         return out
+
+    def unlike(
+        self,
+        values: Sequence[Value],
+        j: int,
+        where: Sequence[Span | None] | Cell,
+        span: Span | None,
+        parts: str | None = None,
+    ) -> ModelTypeError:
+        """The mistake of a branch whose value, number ``j``, is not of the kind of the first one's; ``parts``: what
+        differs."""
+        one, two = describe(values[0]), describe(values[j])
+        if isinstance(where, Cell):
+            message = f"a reference holds {one} after one branch, {two} after the other"
+            notes = [("it is made here", self.written[where.key][0])]
+        else:
+            message = f"one branch gives {one}, the other {two}"
+            notes = [(f"this is {one}", where[0]), (f"this is {two}", where[j])]
+        notes = [(text, place) for text, place in notes if place is not None]
+        if one == two and parts:
+            notes.append((f"they differ in a part: {parts}", None))
+        return ModelTypeError(message, span, "both branches give the same kind", notes)
 
     def case(self, op: Case, env: Env, var: Var | None) -> Value:
         """``case`` and ``match``."""
@@ -705,8 +742,12 @@ class Flow:
         def group(m: Member) -> Any:
             return m.constructor  # a pattern's mistakes are its own
 
+        def place(m: Member) -> Span | None:
+            arm = next((arm for (kind, _), arm in arms if arm.constructor is None or makes(m, kind)), None)
+            return arm.block.place if arm is not None and self.library is None else None  # type: ignore[has-type]
+
         if self.family_of(value) is not None:
-            return self.cases(value, run, var, group)  # type: ignore[arg-type]
+            return self.cases(value, run, var, group, place)  # type: ignore[arg-type]
         return run(value)
 
     def constructor(self, name: Any) -> tuple[Any, tuple[str, ...]]:
@@ -731,6 +772,7 @@ class Flow:
     def new_cell(self, value: Value, array: bool = False) -> Cell:
         cell = Cell((self.place(), "array" if array else "ref"), len(self.making), array)
         self.store[cell] = value
+        self.written[cell.key] = self.b.span, None
         return cell
 
     def touch(self, cell: Cell, written: bool = False) -> None:
@@ -742,6 +784,7 @@ class Flow:
 
     def set_cell(self, cell: Cell, value: Value) -> None:
         self.touch(cell, True)
+        self.written[cell.key] = self.written.get(cell.key, (None, None))[0], self.b.span
         for place, outside in self.open_loops:
             if cell in outside and cell.key not in self.facts.modified.setdefault(place, {}):
                 self.facts.modified[place][cell.key] = None
@@ -821,7 +864,7 @@ class Flow:
             target = self.target(self.store[c], {})
             joined = self.facts.joins.get((place, c.key))
             if joined is not None and joined != target:
-                target = self.join((place, "loop", k), joined, target)
+                target = self.join((place, "loop", k), joined, target, loop=True)
             targets.append(target)
             self.flat(self.store[c], target, atoms)
         return atoms, targets
@@ -860,12 +903,13 @@ class Flow:
                     raise Again
             if kinds(after) != kinds(target):
                 try:
-                    joined = self.join((place, "loop", k), target, after)
+                    joined = self.join((place, "loop", k), target, after, loop=True)
                 except ModelTypeError:
                     raise ModelTypeError(
                         f"a reference in this loop holds {describe_target(target)}, then {describe_target(after)}",
                         self.b.span,
                         "what is set must be of the same kind",
+                        [(t, p) for t, p in zip(("it is made here", "it is set here"), self.written[c.key]) if p],
                     ) from None
                 if kinds(joined) != kinds(target):
                     self.facts.joins[place, c.key] = joined
@@ -887,7 +931,9 @@ class Flow:
         outside = frozenset(before)
         turned = (place, "condition") in self.facts.joins  # the condition sets references: it is run before, and last
         if turned:
-            first = self.truth(self.block(op.cond, Env(env)), span)
+            first = self.truth(self.block(op.cond, Env(env)), op.cond.place or span)
+        elif self.never_entered(op, env):
+            return
         starts, targets = self.starts(place, cells)
         before, known_here = self.store, self.known
         width = len(starts)
@@ -902,7 +948,7 @@ class Flow:
             entered = dict(self.store)
             self.open_loops.append((place, outside))
             self.branching += 1
-            holds = self.truth(self.block(op.cond, Env(env)), span)
+            holds = self.truth(self.block(op.cond, Env(env)), op.cond.place or span)
             self.branching -= 1
             self.open_loops.pop()
             if any(self.store[c] is not entered[c] for c in entered):
@@ -918,7 +964,7 @@ class Flow:
             try:
                 self.block(op.body, Env(env))
                 self.news_of_loop(place, known, before)
-                last = [self.truth(self.block(op.cond, Env(env)), span)] if turned else []
+                last = [self.truth(self.block(op.cond, Env(env)), op.cond.place or span)] if turned else []
             finally:
                 self.open_loops.pop()
                 self.branching -= 1
@@ -929,6 +975,18 @@ class Flow:
         b.span = span
         self.store, self.known = before, known_here
         self.take(cells, targets, out[:width])
+
+    def never_entered(self, op: While, env: Env) -> bool:
+        """Whether the condition is known to be false at first: what the body is made for may not be there then."""
+        before, span = dict(self.store), self.b.span
+        with self.b.region():
+            try:
+                holds = self.truth(self.block(op.cond, Env(env)), span)
+            except Dead:
+                holds = TRUE
+        same = all(self.store[c] is v for c, v in before.items())
+        self.store, self.b.span = before, span
+        return same and type(holds) is Const and not holds.value
 
     def truth(self, value: Value, span: Span | None) -> Atom:
         if not isinstance(value, (Const, Var)) or value is NIL or type_of(value) != BOOL:
@@ -990,11 +1048,10 @@ class Flow:
                 raise Bottom if facts.changed else Again
             now = self.target(self.store[c], {})
             if kinds(now) != kinds(t):
-                facts.joins["cell", id_of(instance, facts), c.key] = t = self.join(
-                    (id_of(instance, facts), c.key), t, now
-                )
-                t = facts.joins["cell", id_of(instance, facts), c.key] = named_apart(t, c.key)
-                facts.changed = True
+                joined = named_apart(self.join((id_of(instance, facts), c.key), t, now), c.key)
+                if kinds(joined) != kinds(t):
+                    facts.changed = True
+                t = facts.joins["cell", id_of(instance, facts), c.key] = joined
             self.spread(self.coerce(self.store[c], t), t, atoms, given_sizes)
         if instance.result is None:
             raise Bottom
@@ -1204,15 +1261,6 @@ class Dead(Exception):
         return ModelTypeError(self.message, self.span)
 
 
-def place_of(block: Block) -> Span | None:
-    """Where the result of a block of surface core is written."""
-    return getattr(block.results[0], "span", None)
-
-
-def within(inner: Span, outer: Span | None) -> bool:
-    return outer is not None and outer.start <= inner.start and inner.end <= outer.end
-
-
 def scope_of(opened: Any) -> Scope:
     return opened[0] if isinstance(opened, tuple) else opened
 
@@ -1287,6 +1335,13 @@ def made_in(code: Any, own: set[Lambda]) -> bool:
 
 def id_of(instance: Instance, facts: Facts) -> int:
     return facts.places.setdefault(("instance", id(instance)), len(facts.places))
+
+
+def makes(member: Member, kind: Any) -> bool:
+    """Whether a pattern of a kind, as ``constructor`` gives it, takes what a constructor makes."""
+    if kind in (None, Arr):
+        return member.make is nothing if kind is None else member.make == "array"
+    return member.make is kind or kind is tuple and member.keys is None and len(member.items) == 2
 
 
 def is_made_by(value: Value, kind: Any) -> bool:

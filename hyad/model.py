@@ -43,7 +43,7 @@ from .journal import without as switched_off
 from .names import mangled
 from .optimise import optimise
 from .reader import deep, form_to_lambda, only_model
-from .signature import DataSpec, data_spec, is_flat, is_list
+from .signature import FLAT, DataSpec, data_spec, is_flat, is_list
 from .specialise import Specialiser, parameters
 from .values import ENCODINGS, Closure, Derived, Function, nothing
 
@@ -85,6 +85,11 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
             return data_spec(value, lambda part: spec_of(part, name))
         except ModelTypeError as error:
             raise ModelTypeError(f"{who}: {foreign(value) or error.message}", error.span, error.hint) from None
+        except NotCompiled:  # a pair whose second is a list of other things than its first
+            items = lisp_items(value, FLAT + 1)
+            if t is not tuple or len(items) > FLAT or all(isinstance(x, Data) for x in items):
+                raise
+            return Node((spec_of(value[0], f"{name}[0]"), spec_of(value[1], f"{name}[1]")))
     if isinstance(value, Data):
         keys = value.__match_args__
         return Node(tuple(spec_of(x, f"{name}.{k}") for k, x in zip(keys, value)), keys, t)
@@ -117,6 +122,15 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
     if hasattr(value, "__float__"):
         hint = "pass float(...) of it" if not hasattr(value, "__len__") else "pass numpy.asarray(...) of it"
     raise ModelTypeError(f"{who} is a Python {t.__name__}", None, hint)
+
+
+def lisp_items(value: Any, most: int) -> list[Any]:
+    """The first elements of a list."""
+    items: list[Any] = []
+    while type(value) is tuple and len(value) == 2 and len(items) < most:
+        items.append(value[0])
+        value = value[1]
+    return items
 
 
 def foreign(value: Any) -> str:
@@ -614,7 +628,7 @@ def flat_arguments(model: Model, args: Sequence[Any]) -> list[tuple[str, Any, Sp
     found: list[tuple[str, Any, Span | None]] = []
 
     def walk(label: str, value: Any, span: Span | None) -> None:
-        if type(value) is tuple and len(value) == 2 and is_list(value):
+        if type(value) is tuple and len(value) == 2 and is_list(value) and isinstance(spec_of(value), DataSpec):
             parts = None
         elif isinstance(value, Data):
             parts = [(f"{label}.{k}", x) for k, x in zip(value.__match_args__, value)] if is_flat(value) else None

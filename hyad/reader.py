@@ -198,7 +198,7 @@ class _Reader:
             undo += self.destructure(pattern, var)
         result = self.sequence(body, whole)
         self.unbind(undo)
-        block, self.binds = Block(tuple(self.binds), (result,)), outer
+        block, self.binds = Block(tuple(self.binds), (result,), last(body)), outer
         return block
 
     def bind_names(self, bound: list[tuple[str, Atom]]) -> list[tuple[str, Atom | None]]:
@@ -372,16 +372,30 @@ class _Reader:
                 raise ReadError(f"two functions are called `{var.name}`", target.span, "rename one of them")
         variables = list(named.values())
         undo = self.bind_names(list(named.items()))
-        functions = [(v, e) for v, (_, e) in zip(variables, pairs) if e.head() in ("fn", "model")]
-        lambdas = tuple(self.function(e, v.name) for v, e in functions)
+        functions = [(v, e) for v, (_, e) in zip(variables, pairs) if under_lets(e).head() in ("fn", "model")]
+        lambdas = tuple(self.named_function(e, v.name) for v, e in functions)
         if lambdas:
             self.binds.append(Bind(tuple(v for v, _ in functions), Rec(lambdas), form.span))
+        made = {v for v, _ in functions}
         for var, (_, value) in zip(variables, pairs):
-            if value.head() not in ("fn", "model"):
-                undo += self.bind_names([(var.name, self.expression(value, var.name))])
+            if var not in made:  # the functions may speak of it: it keeps its variable
+                pair = self.emit(Call(Global("tuple"), (self.expression(value, var.name),), (value.span,)), value.span)
+                self.binds.append(Bind((var,), Call(Global("get"), (pair, Const(0))), value.span))
         result = self.sequence(form.value[2:], form, name)
         self.unbind(undo)
         return result
+
+    def named_function(self, form: Form, name: str) -> Lambda:
+        """A function of a ``letrec``; what lets around it bind is computed once, before all functions."""
+        undo: list[tuple[str, Atom | None]] = []
+        while form.head() == "let":
+            bindings = form.value[1].value
+            for target, value in zip(bindings[::2], bindings[1::2]):
+                undo += self.bind_names([(self.binder(target), self.expression(value, target.value))])
+            form = form.value[2]
+        function = self.function(form, name)
+        self.unbind(undo)
+        return function
 
     def while_(self, form: Form, name: str | None) -> Atom:
         if len(form.value) < 2:
@@ -402,7 +416,7 @@ class _Reader:
             if arms and arms[-1].constructor is None:
                 raise ReadError("nothing comes to this pattern", pattern.span, "the one before takes all that is left")
             arms.append(self.arm(pattern, result, form, example))
-        return self.emit(Case(value, tuple(arms)), form.span, name)
+        return self.emit(Case(value, tuple(arms), items[0].span), form.span, name)
 
     def arm(self, pattern: Form, result: Form, form: Form, example: str) -> Arm:
         if pattern.kind == "sym" and pattern.value == "_":
@@ -435,7 +449,8 @@ class _Reader:
         return self.branch(cond, [form.value[2]], [form.value[3]], form, name)
 
     def branch(self, cond: Atom, then: list[Form], orelse: list[Form], form: Form, name: str | None) -> Atom:
-        return self.emit(If(cond, self.block(then, form, []), self.block(orelse, form, [])), form.span, name)
+        op = If(cond, self.block(then, form, []), self.block(orelse, form, []), form.value[1].span)
+        return self.emit(op, form.span, name)
 
     def cond(self, form: Form, name: str | None) -> Atom:
         clauses = form.value[1:]
@@ -524,6 +539,23 @@ class _Reader:
             last = i == len(form.value) - 3
             value = self.emit(Call(Global("."), (value, Const(f.value))), form.span, name if last else None)
         return value
+
+
+def under_lets(form: Form) -> Form:
+    """What a form is inside of the lets of plain names around it."""
+    while form.head() == "let" and len(form.value) == 3 and form.value[1].kind == "[":
+        bindings = form.value[1].value
+        if len(bindings) % 2 or any(target.kind != "sym" for target in bindings[::2]):
+            break
+        form = form.value[2]
+    return form
+
+
+def last(body: list[Form]) -> Span | None:
+    """Where the form stands that gives the value of a body: inside of what only binds names or runs others before."""
+    while body and body[-1].head() in ("let", "letrec", "do") and len(body[-1].value) > 1:
+        body = body[-1].value[1:]
+    return body[-1].span if body else None
 
 
 def _wrt(form: Form) -> Any:

@@ -20,6 +20,7 @@ from .errors import NotCompiled
 Path = tuple[Any, ...]
 PAIRS = 64  # nested pairs that do not end in None are a tuple up to so many numbers, data beyond
 FLAT = 8  # data of so few values is taken apart
+SUMS = 4  # sums that hold nothing but sums are told apart to this depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ def inside(path: Path, sort: Any, tail: bool) -> Path:
         return (*path, sort)
     depth = path.count(sort)
     own = len(path) - 1 - path[::-1].index(sort)
+    if sort == "sum" and depth < SUMS and path[-depth:] == (sort,) * depth:  # right inside one another
+        return (*path, sort)
     if tail or sort not in ("list", "sum") or depth >= 2:
         return path[: own + 1]
     return (*path, sort)

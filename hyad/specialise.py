@@ -85,6 +85,7 @@ OPERATORS = frozenset("D grad value-and-grad jacobian hessian jvp vjp hvp value-
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "=", "!="})
 CHAINED = frozenset({"+", "*", "-", "/", "min", "max"})
 RECURSION_LIMIT = 500
+UNROLLED = 32  # a loop of so many steps at most that gives derivatives of functions is written out
 DIM_NAMES = ("n", "m", "k", "l", "p", "q")
 
 TYPES = "types are Real, Int, Bool, (Vec n), (Mat n m), (Arr Real n m k), (Tuple ..) and what defdata defines"
@@ -700,7 +701,10 @@ class Specialiser(Flow):
     def if_(self, op: If, env: Env, var: Var) -> Value:
         cond = self.number_in(self.value(op.cond, env))
         if not isinstance(cond, (Const, Var)) or type_of(cond) != BOOL:
-            raise ModelTypeError(f"the condition is {describe(cond)}", self.b.span, "a condition compares: `(< x 0)`")
+            place = op.place if self.library is None else None
+            raise ModelTypeError(
+                f"the condition is {describe(cond)}", place or self.b.span, "a condition compares: `(< x 0)`"
+            )
         return self.branches(cond, lambda: self.block(op.then, env), lambda: self.block(op.orelse, env), var)
 
     def unify_branches(self, k: int, x: Atom, y: Atom, one: Any, two: Any, span: Span | None) -> None:
@@ -765,16 +769,17 @@ class Specialiser(Flow):
             name, row = "neg", PRIMITIVES["neg"]
         if name == "/" and len(atoms) == 1:
             atoms.insert(0, integer(1))
+        spans = spans if len(spans) == len(atoms) else (None,) * len(atoms)
         if name in COMPARISONS and len(atoms) > 2:
-            pairs = [self.combine(name, [x, y], None, spans) for x, y in zip(atoms, atoms[1:])]
+            pairs = [self.combine(name, atoms[k : k + 2], None, spans[k : k + 2]) for k in range(len(atoms) - 1)]
             result = pairs[0]
             for p in pairs[1:]:
-                result = self.combine("and", [result, p], None, spans)
+                result = self.combine("and", [result, p], None, ())
             return result
         if name in CHAINED and len(atoms) > 2:
-            for x in atoms[1:-1]:
-                atoms[0] = self.combine(name, [atoms[0], x], None, spans)
-            atoms = [atoms[0], atoms[-1]]
+            for k, x in enumerate(atoms[1:-1], 1):
+                atoms[0] = self.combine(name, [atoms[0], x], None, (spans[0] if k == 1 else None, spans[k]))
+            atoms, spans = [atoms[0], atoms[-1]], (None, spans[-1])
         elif name in ("min", "max") and len(atoms) == 1 and isinstance(type_of(atoms[0]), Arr):
             return self.call(prelude(f"a{name}"), atoms, spans, var)  # type: ignore[arg-type, return-value]
         elif name in ("+", "*", "min", "max") and len(atoms) == 1:
@@ -827,7 +832,7 @@ class Specialiser(Flow):
             if known is not None:  # ranks, and recursion on them, are for now
                 return known
         if arrays:
-            self.rows_fit(arrays, name)
+            self.rows_fit(arrays, name, [s for a, s in zip(atoms, spans) if isinstance(type_of(a), Arr)])
             return b.elementwise(lambda *xs: self.combine(name, list(xs), None, spans), *atoms, hint=hint)
         if (
             name == "**"
@@ -839,26 +844,30 @@ class Specialiser(Flow):
                 atoms = [atoms[0], integer(int(atoms[1].value))]
         if PRIMITIVES[name].result(tuple(type_of(a) for a in atoms)) is None:
             kinds = " and ".join(describe(a) for a in atoms)
-            raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span)
+            raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span, None, facts_at(atoms, spans))
         return b.prim(name, *atoms, hint=hint, given=given)
 
     def blamed(self, name: str) -> str:
         """What an error says went wrong: inside the prelude the function that the user called."""
         return self.library or name
 
-    def same_shape(self, arrays: Sequence[Atom], name: str) -> None:
+    def same_shape(self, arrays: Sequence[Atom], name: str, spans: Spans = ()) -> None:
         first, name = type_of(arrays[0]), self.blamed(name)
-        for other in arrays[1:]:
+        for k, other in enumerate(arrays[1:], 1):
             t = type_of(other)
             if t.rank != first.rank or not all(
                 self.b.require_equal(d, e, f"the arrays in `{name}` have different shapes")
                 for d, e in zip(first.dims, t.dims)
             ):
+                notes = facts_at([arrays[0], other], [spans[0], spans[k]]) if len(spans) == len(arrays) else ()
                 raise ModelTypeError(
-                    f"`{name}` of {describe(arrays[0])} and {describe(other)}", self.b.span, "the shapes must be equal"
+                    f"`{name}` of {describe(arrays[0])} and {describe(other)}",
+                    self.b.span,
+                    "the shapes must be equal",
+                    notes,
                 )
 
-    def rows_fit(self, arrays: Sequence[Atom], name: str) -> None:
+    def rows_fit(self, arrays: Sequence[Atom], name: str, spans: Spans = ()) -> None:
         """Arrays are combined element by element; one of lower rank with each row, and row of rows, of the others."""
         whole = max(arrays, key=lambda a: type_of(a).rank)
         dims = type_of(whole).dims
@@ -872,9 +881,10 @@ class Specialiser(Flow):
                     if len(dims) == len(short)
                     else "each row must have the shape of the other"
                 )
-                raise ModelTypeError(
-                    f"`{self.blamed(name)}` of {describe(one)} and {describe(other)}", self.b.span, hint
-                )
+                at = [spans[arrays.index(x)] for x in (one, other)] if len(spans) == len(arrays) else ()
+                notes = facts_at([one, other], at)
+                message = f"`{self.blamed(name)}` of {describe(one)} and {describe(other)}"
+                raise ModelTypeError(message, self.b.span, hint, notes)
 
     def integer_arg(self, value: Value, what: str, span: Span | None) -> Atom:
         if isinstance(value, (Const, Var)) and value is not NIL:
@@ -906,12 +916,20 @@ class Specialiser(Flow):
         arrays = [isinstance(type_of(a), Arr) for a in atoms]
         if any(arrays):
             if not all(arrays):
-                raise ModelTypeError("this array mixes numbers and arrays", self.b.span, "all elements have one shape")
-            self.same_shape(atoms, "[...]")
+                pair = [0, arrays.index(not arrays[0])]
+                raise ModelTypeError(
+                    "this array mixes numbers and arrays",
+                    self.b.span,
+                    "all elements have one shape",
+                    facts_at([atoms[k] for k in pair], [spans[k] for k in pair]),
+                )
+            self.same_shape(atoms, "[...]", spans)
         if any(elem_of(a) == REAL for a in atoms):
             atoms = [self.reals(a) for a in atoms]
         if len({elem_of(a) for a in atoms}) > 1:
-            raise ModelTypeError("this array mixes numbers and truth values", self.b.span)
+            pair = [0, next(k for k, a in enumerate(atoms) if elem_of(a) != elem_of(atoms[0]))]
+            notes = facts_at([atoms[k] for k in pair], [spans[k] for k in pair])
+            raise ModelTypeError("this array mixes numbers and truth values", self.b.span, None, notes)
         return self.b.array(atoms, *((var.name, var.given) if var is not None else ()))
 
     def array_of_tuples(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -951,9 +969,15 @@ class Specialiser(Flow):
                 return ArrayOfTuples(part, value.rank - len(leading))
             return self.get([part, *rest], [None, *spans[1 + len(leading) :]], var) if rest else part
         if not isinstance(value, (Const, Var)) or not isinstance(type_of(value), Arr):
-            raise ModelTypeError(
-                f"get of {describe(value)}", (spans[0] if spans else None) or b.span, "get subscripts arrays and tuples"
-            )
+            place = (spans[0] if spans else None) or b.span
+            if value is NIL and (self.branching or self.making):  # perhaps nothing comes here
+                before, b.span = b.span, place
+                part = {0: "first", 1: "second"}.get(getattr(indices[0], "value", None), "part")  # type: ignore[call-overload]
+                try:
+                    return self.impossible(f"the {part} of None")
+                finally:
+                    b.span = before
+            raise ModelTypeError(f"get of {describe(value)}", place, "get subscripts arrays and tuples")
         t = type_of(value)
         written = b.definitions.get(value) if self.library is not None and type(value) is Var else None
         if written is not None and written.name == "array" and len(indices) == 1 and type(indices[0]) is Const:
@@ -1189,7 +1213,7 @@ class Specialiser(Flow):
         shape: list[Any] = []
 
         def iteration(i: Atom):
-            value = body(i)
+            value = self.held(body(i))
             inner = value.parts if isinstance(value, ArrayOfTuples) else value
             atoms, tree = flatten(inner, self.b.span)
             if not atoms and isinstance(value, CLOSED):
@@ -1284,6 +1308,7 @@ class Specialiser(Flow):
             var,
             "i",
             names[0],
+            places=(spans[1], body_place(fn)),
         )[0]
 
     def ifold(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -1293,7 +1318,13 @@ class Specialiser(Flow):
         counts = self.sizes(args[2], "ifold", spans[2])
         names = self.param_names(fn, 2, ("acc", "i"))
         return self.accumulate(
-            counts[0], args[1], lambda acc, i: self.call(fn, [acc, i], (None, None), None), var, names[1], names[0]
+            counts[0],
+            args[1],
+            lambda acc, i: self.call(fn, [acc, i], (None, None), None),
+            var,
+            names[1],
+            names[0],
+            places=(spans[1], body_place(fn)),
         )[0]
 
     def scan(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -1311,6 +1342,7 @@ class Specialiser(Flow):
             "i",
             self.param_names(fn, 1, ("acc",))[0],
             True,
+            (spans[1], body_place(fn)),
         )[1]
 
     def accumulate(
@@ -1322,12 +1354,27 @@ class Specialiser(Flow):
         index_name: str,
         acc_name: str,
         stacked: bool = False,
+        places: Spans = (),
     ) -> tuple[Value, Value]:
-        """A loop with accumulators of any structure: the final value, and the array of all where ``stacked``."""
+        """A loop with accumulators of any structure: the final value, and the array of all where ``stacked``. Its
+        start and what its function gives are written at ``places``."""
         place = self.place()
-        return self.settled(
-            lambda: self.loop_accumulating(place, count, init, step, var, index_name, acc_name, stacked)
-        )
+
+        def run() -> tuple[Value, Value]:
+            if (place, "unrolled") in self.facts.joins:
+                value = init
+                for k in range(count.value):  # type: ignore[union-attr]
+                    value = step(value, integer(k))
+                return value, NIL
+            return self.loop_accumulating(place, count, init, step, var, index_name, acc_name, stacked)
+
+        try:
+            return self.settled(run)
+        except ModelTypeError as error:
+            facts, error.facts = getattr(error, "facts", ()), ()  # type: ignore[attr-defined]
+            if facts and self.library is None:
+                error.notes = tuple((text, p) for text, p in zip(facts, places) if p is not None)
+            raise
 
     def loop_accumulating(
         self,
@@ -1346,22 +1393,20 @@ class Specialiser(Flow):
         if joined is not None:
             target = self.target(init)
             if kinds(target) != kinds(joined):
-                joined = self.join((place, "acc"), joined, target)
+                joined = self.join((place, "acc"), joined, target, loop=True)
             init = self.coerce(init, joined)
         atoms, tree = flatten(init, span)
-        if not atoms and not isinstance(init, CLOSED) and init is not NIL:
-            raise ModelTypeError(f"a loop cannot accumulate {describe(init)}", span)
 
         def iteration(i: Atom, *accs: Atom):
             value = self.held(step(unflatten(tree, iter(accs)), i))
+            if not stacked and type(count) is Const and count.value <= UNROLLED and derives(self.target(value)):
+                self.facts.joins[place, "unrolled"] = BOOL  # each step differentiates what the one before gave
+                self.facts.changed = True
+                raise Again
             value = self.next_accumulator(place, init, value, span)
             following, after = flatten(value, span)
             if not same_tree(tree, after):
-                raise ModelTypeError(
-                    f"the loop starts with {describe(init)} and goes on with {describe(value)}",
-                    span,
-                    "each step gives what it was given",
-                )
+                raise unlike_steps(init, value, span)
             following = [self.reals(x) if elem_of(a) == REAL else x for a, x in zip(accs, following)]
             wide = [k for k, (a, x) in enumerate(zip(accs, following)) if elem_of(a) == INT and elem_of(x) == REAL]
             if wide:
@@ -1400,13 +1445,9 @@ class Specialiser(Flow):
         if kinds(start) == kinds(after):
             return value
         try:
-            joined = self.join((place, "acc"), start, after)
+            joined = self.join((place, "acc"), start, after, loop=True)
         except ModelTypeError:
-            raise ModelTypeError(
-                f"the loop starts with {describe(init)} and goes on with {describe(value)}",
-                span,
-                "each step gives what it was given",
-            ) from None
+            raise unlike_steps(init, value, span) from None
         if kinds(joined) == kinds(start):
             return self.coerce(value, joined)
         if numbers_alone(start, joined):
@@ -1425,11 +1466,7 @@ class Specialiser(Flow):
                 return
         elif ta == tx:
             return
-        raise ModelTypeError(
-            f"the loop starts with {describe(a)} and goes on with {describe(x)}",
-            span,
-            "each step gives what it was given",
-        )
+        raise unlike_steps(a, x, span)
 
     # ---- lists, sums, references
 
@@ -1629,6 +1666,21 @@ class Rule:
         return [sp.reals(a) for a in atoms]
 
 
+def unlike_steps(init: Value, value: Value, span: Span | None) -> ModelTypeError:
+    """A loop whose steps do not give what it starts with; ``facts`` are for the places of both."""
+    start, step = describe(init), describe(value)
+    error = ModelTypeError(
+        f"the loop starts with {start} and goes on with {step}", span, "each step gives what it was given"
+    )
+    error.facts = f"it starts with {start}", f"a step gives {step}"  # type: ignore[attr-defined]
+    return error
+
+
+def body_place(fn: Value) -> Span | None:
+    """Where what a function gives is written."""
+    return fn.function.body.place if isinstance(fn, Closure) and fn.scope is not Specialiser.scope else None
+
+
 class Wrt:
     """``:wrt`` on its way to the operator."""
 
@@ -1712,6 +1764,14 @@ def grows(make: Any, items: tuple, family: Data) -> bool:
     return isinstance(make, Shape) and make.kind in ("derived", "pointwise") and any(x is family for x in items)
 
 
+def derives(target: Any) -> bool:
+    """Whether a value holds a derivative that is yet to be taken."""
+    if not isinstance(target, Apart):
+        return False
+    made = isinstance(target.make, Shape) and target.make.kind in ("derived", "pointwise")
+    return made or any(map(derives, target.items))
+
+
 def numbers_alone(a: Any, b: Any) -> bool:
     """Whether two targets differ in nothing but integers and reals."""
     if isinstance(a, Apart) and isinstance(b, Apart):
@@ -1724,6 +1784,11 @@ def shape_known(value: Value) -> Any:
     if type(value) is Const and value.type != REAL:
         return value.value
     return f"rank {rank_of(value)}" if isinstance(value, (Const, Var)) and value is not NIL else None
+
+
+def facts_at(values: Sequence[Value], spans: Spans) -> list[tuple[str, Span]]:
+    """What each of some values is, for an error: beside the place where it is written."""
+    return [(f"this is {describe(v)}", s) for v, s in zip(values, spans) if s is not None]
 
 
 def elem_of(atom: Atom) -> Scalar:
