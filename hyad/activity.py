@@ -27,7 +27,7 @@ from .core import (
     all_binds,
     functions_of,
 )
-from .errors import NotCompiled
+from .errors import DerivativeError, NotCompiled
 from .primitives import PRIMITIVES
 
 Reach = dict[Function, list[int]]
