@@ -52,6 +52,7 @@ from .rows import by_row
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 JAMMED, JAMMED_COST = 4, 8  # iterations that run side by side, where one step of their sums costs no more
+CALL = 15  # in additions: what costs so much is a call of the C library
 CHEAP = 3  # in additions: a body that costs no more is computed again rather than stored
 NEAR = 400  # bindings between two loops beyond which they are not made one
 
@@ -160,7 +161,9 @@ class Fuse(Rebuild):
             if cost is not None:
                 self.costs[v] = cost
         if all(self.costs.get(v, CHEAP + 1) <= CHEAP for v in bind.vars if self.uses.get(v)):
-            return levels
+            again = any(len(u.loops) - self.depth > levels for _, u in uses)
+            if not (again and any(permuted(op, k, levels) for k, _ in uses)):
+                return levels
         first = uses[0][1]
         if len(first.loops) == self.depth:  # one element alone is read, where all would be made
             one = all(u.subscripts[0] is first.subscripts[0] and len(u.loops) == self.depth for _, u in uses)  # type: ignore
@@ -179,9 +182,11 @@ class Fuse(Rebuild):
         return 0
 
     def crowded(self, consumer: Loop, vars: Sequence[Var]) -> bool:
-        """Whether a sum would come to stand beside another loop: alone it is taken four at a time (``Jam``)."""
-        loops = any(type(b.op) is Loop for b in consumer.body.binds)
-        return loops and any(self.uses.get(v) and v not in self.costs for v in vars)
+        """Whether a sum would come to stand in a sum, or beside another loop or a call: alone in the body of a build it
+        is taken four at a time (``Jam``), which compilers then do side by side."""
+        full = bool(consumer.accs) or any(type(b.op) is Loop for b in consumer.body.binds)
+        full = full or cost_of(consumer.body) >= CALL
+        return full and any(self.uses.get(v) and v not in self.costs for v in vars)
 
     def cost(self, block: Block, r: Atom, more: int) -> int | None:
         """What a number costs that a block's result ``r`` has at ``more`` known subscripts; None where that takes a
@@ -255,6 +260,25 @@ def depth_of(loop: Loop, k: int) -> int:
     if row is None or type(row.op) is not Loop or row.op.accs or has_checks(row.op.body):
         return 1
     return 1 + depth_of(row.op, row.vars.index(r))  # type: ignore[arg-type]
+
+
+def permuted(loop: Loop, k: int, levels: int) -> bool:
+    """Whether builds inside one another read an array in another order than they make theirs, as a transpose does: what
+    is read again and again is made first then, so that it is read in its order."""
+    order: list[Atom] = []
+    for _ in range(levels):
+        order.append(loop.index)
+        r = loop.body.results[k]
+        for bind in loop.body.binds:
+            if type(bind.op) is Prim and bind.op.name == "get":
+                at = [order.index(s) for s in bind.op.args[1:] if s in order]
+                if at != sorted(at):
+                    return True
+        row = next((b for b in loop.body.binds if r in b.vars and type(b.op) is Loop), None)
+        if row is None:
+            break
+        loop, k = row.op, row.vars.index(r)  # type: ignore[assignment, arg-type]
+    return False
 
 
 def is_view(op: Prim) -> bool:
