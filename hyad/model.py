@@ -41,7 +41,6 @@ from .errors import (
 from .forms import Form, read_forms, unparse
 from .journal import without as switched_off
 from .names import mangled
-from .optimise import optimise
 from .reader import deep, form_to_lambda, only_model
 from .signature import FLAT, DataSpec, data_spec, is_flat, is_list
 from .specialise import Specialiser, parameters
@@ -352,6 +351,8 @@ class Model:
 
     def optimised(self, specs: Sequence[Spec] | None = None) -> Program:
         """The program that is printed as code."""
+        from .optimise import optimise  # a call that an earlier process compiled does without
+
         program = self.program(specs)
         with switched_off(self._options.get("without", ())):
             made = deep(optimise, program)

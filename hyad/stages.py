@@ -28,11 +28,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .core import BOOL, REAL, Arr, Lambda, Leaf, Program, Scalar, leaves
+from .dead import dead_code
 from .errors import HyadError, border
 from .forms import Form
 from .layout import pformat
 from .model import Model, Spec, as_model, derived, python_callable, tree_spec
-from .optimise import dead_code
 from .printer import call, declarations, print_lambda, print_program, sym, wrt_form
 from .values import Builtin, Closure, Derived, Function
 
