@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .builder import Builder, integer, rank_of, type_of, without_rules
+from .builder import Builder, Scope, integer, rank_of, type_of, without_rules
 from .core import (
     BOOL,
     INT,
@@ -248,6 +248,7 @@ class Specialiser(Flow):
         self.params: list[Var] = []
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
         self.result_names: tuple[str, ...] = ()  # of the gradient taken last
+        self.gave: dict[tuple, tuple[Scope, Value]] = {}  # what calls inside a recursion gave, and where
         self.descending: set[tuple] = set()  # the calls of prelude functions that are being inlined
         self.fast = False  # whether constants are soft: inside a :fast-math model
         self.unrolled = True  # whether loops of known trip count are written out before they are differentiated
@@ -525,6 +526,8 @@ class Specialiser(Flow):
                         self.descending.discard(call)
             if self.is_recursive(fn.function):
                 return self.call_recursive(fn, self.arguments(fn, args), var)
+            if self.active.get(fn.function) and fn.env is None:
+                return self.inline_once(fn, args)
             if self.active.get(fn.function) or fn.scope is Specialiser.scope:
                 return self.inline(fn, args)
             return self.inline_or_call(fn, args, var)
@@ -598,6 +601,19 @@ class Specialiser(Flow):
         self.active[f] = [self.branching]
         env.values.update(zip(f.params, args))
         return self.block(f.body, env)
+
+    def inline_once(self, closure: Closure, args: Sequence[Value]) -> Value:
+        """A model that calls itself with what it was called with before, where that can be seen from here, gives what
+        it gave: it closes over nothing."""
+        if not all(isinstance(a, (Const, Var)) for a in args):
+            return self.inline(closure, args)
+        key = (closure.function, *map(self.b.key, args))  # type: ignore[arg-type]
+        scope, value = self.gave.get(key, (None, None))
+        if scope is None or scope not in self.b.scopes:
+            value = self.inline(closure, args)
+            if isinstance(value, (Const, Var)):
+                self.gave[key] = self.b.scopes[-1], value
+        return value  # type: ignore[return-value]
 
     def inline(self, closure: Closure, args: Sequence[Value]) -> Value:
         f = closure.function

@@ -1,0 +1,186 @@
+"""What makes gradients of loops as fast as hand-written ones, judged by the programs and the C that come out: recursion
+written out, searches differentiated at the place that they found, costly values remembered, iterations side by side."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Apply, If, Loop, Prim, all_binds
+
+DET = """
+(defmodel minor [a j]
+  (build [(- (len a) 1) (- (len a) 1)] (fn [r c] (get a (+ r 1) (if (< c j) c (+ c 1))))))
+(defmodel det [a]
+  (if (= (len a) 1)
+    (get a 0 0)
+    (ifold (fn [s j]
+             (let [term (* (get a 0 j) (det (minor a j)))]
+               (if (= (% j 2) 0) (+ s term) (- s term))))
+           0.0 (len a))))
+"""
+
+
+def models(text: str, tmp_path) -> object:
+    path = tmp_path / "models.hy"
+    path.write_text(text)
+    return hyad.load(path)
+
+
+def operations(model, kind: type = Prim, name: str | None = None) -> int:
+    body = model.optimised(model.specs()).body
+    return sum(type(b.op) is kind and (name is None or b.op.name == name) for b in all_binds(body))
+
+
+# ---------------------------------------------------------------------------- recursion written out
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_minors_are_shared(n: int, tmp_path) -> None:
+    """n 2^(n-1) products and no more, where the naive recursion takes more than n!."""
+    det = models(f"{DET}(defmodel whole [#^ (Mat {n} {n}) a] (det a))", tmp_path).whole
+    assert operations(det, Apply) == 0
+    assert operations(det, Prim, "*") <= n * 2 ** (n - 1)
+    a = np.random.default_rng(n).normal(size=(n, n))
+    assert det(a) == pytest.approx(np.linalg.det(a), rel=1e-12)
+    cofactors = np.linalg.det(a) * np.linalg.inv(a).T
+    np.testing.assert_allclose(hyad.grad(det)(a), cofactors, rtol=1e-11, atol=1e-12)
+
+
+def test_a_size_known_at_run_time_keeps_the_recursion(tmp_path) -> None:
+    det = models(f"{DET}(defmodel whole [#^ (Mat n n) a] (det a))", tmp_path).whole
+    assert operations(det, Apply) == 1
+    a = np.random.default_rng(5).normal(size=(5, 5))
+    assert det(a) == pytest.approx(np.linalg.det(a), rel=1e-12)
+
+
+def test_equal_calls_are_made_once(tmp_path) -> None:
+    text = "(defmodel fib [n x] (if (< n 2) x (+ (fib (- n 1) x) (fib (- n 2) x))))(defmodel f [#^ Real x] (fib 30 x))"
+    f = models(text, tmp_path).f
+    assert operations(f, Apply) == 0 and operations(f) < 40
+    assert f(1.0) == 1346269.0 and hyad.grad(f)(2.0) == 1346269.0
+
+
+def test_recursion_without_a_known_end_stays(tmp_path) -> None:
+    """The choice is a real's."""
+    halves = "(defmodel halves [n x] (if (< x 1.0) x (+ (real n) (halves n (* 0.5 x)))))"
+    f = models(f"{halves}(defmodel f [#^ Real x] (halves 3 x))", tmp_path).f
+    assert f(10.0) == 4 * 3 + 10 / 16
+
+
+# --------------------------------------------------------------------------- searches for the largest
+
+LARGEST = "(fn [v] (fold max (get v 0) v))"
+SPREAD = "(fn [v] (let [a (fold max (get v 0) v)  b (fold min (get v 0) v)] (* a (- a b))))"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17])
+def test_largest_is_differentiated_where_it_stands(n: int) -> None:
+    v = np.random.default_rng(n).normal(size=n)
+    expected = np.zeros(n)
+    expected[np.argmax(v)] = 1.0
+    np.testing.assert_array_equal(hyad.grad(hyad.model(LARGEST))(v), expected)
+    top, low = np.argmax(v), np.argmin(v)
+    spread = np.zeros(n)
+    spread[top] += 2 * v[top] - v[low]
+    spread[low] -= v[top]
+    np.testing.assert_allclose(hyad.grad(hyad.model(SPREAD))(v), spread, rtol=1e-14)
+    second = np.zeros((n, n))
+    second[top, top] += 2
+    second[top, low] -= 1
+    second[low, top] -= 1
+    np.testing.assert_allclose(hyad.hessian(hyad.model(SPREAD))(v), second, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "text, v, expected",
+    [
+        (LARGEST, [1.0, 2.0, 2.0], [0.0, 1.0, 0.0]),
+        (LARGEST, [2.0, 2.0, 1.0], [1.0, 0.0, 0.0]),
+        ("(fn [v] (fold (fn [m x] (max x m)) (get v 0) v))", [1.0, 2.0, 2.0], [0.0, 0.0, 1.0]),
+        ("(fn [v] (fold min 5.0 v))", [7.0, 6.0], [0.0, 0.0]),
+        ("(fn [v] (fold max 0.5 (map (fn [x] (* x x)) v)))", [-3.0, 1.0], [-6.0, 0.0]),
+        ("(fn [v] (fold (fn [m x] (max m (* m x))) 2.0 v))", [1.5, 2.0], [4.0, 3.0]),
+    ],
+)
+def test_ties_and_starts_of_a_search(text: str, v: list[float], expected: list[float]) -> None:
+    """Ties as ``max`` has them; a start that wins; what only looks like a search."""
+    np.testing.assert_allclose(hyad.grad(hyad.model(text))(np.array(v)), expected)
+
+
+def test_search_has_no_backward_loop() -> None:
+    gradient = hyad.grad(hyad.model("(fn [#^ (Vec n) v] (fold max (get v 0) v))"))
+    assert operations(gradient, Loop) == 1
+
+
+# ---------------------------------------------------------------------------- remembered, not repeated
+
+
+def test_costly_values_are_computed_once() -> None:
+    """In a sum, in a loop that carries something, and where loops of several adjoints part."""
+    total = hyad.model("(fn [#^ (Vec n) v] (log (fold (fn [s x] (+ s (exp x))) 0.0 v)))")
+    assert operations(hyad.grad(total), Prim, "exp") == 1
+    steps = """(fn [#^ (Vec n) w #^ (Vec n) b #^ Int k]
+      (fold + 0.0 (ifold (fn [h i] (map (fn [w b x] (tanh (+ (* w x) b))) w b h)) b k)))"""
+    gradient = hyad.grad(hyad.model(steps), wrt=("w", "b"))
+    assert operations(gradient, Prim, "tanh") == 1
+    w, b = np.array([0.3, -0.7, 1.1]), np.array([0.2, 0.4, -0.5])
+
+    def value(w: np.ndarray, b: np.ndarray) -> np.ndarray:
+        h = b
+        for _ in range(4):
+            h = np.tanh(w * h + b)
+        return np.sum(h)
+
+    for found, by in zip(gradient(w, b, 4), (0, 1)):
+        for j in range(3):
+            moved = [w.astype(complex), b.astype(complex)]
+            moved[by][j] += 1e-30j
+            assert found[j] == pytest.approx(np.imag(value(*moved)) / 1e-30, rel=1e-13)
+
+
+def test_sizes_of_an_iteration_are_not_remembered() -> None:
+    """An array whose size changes from iteration to iteration would need an arena."""
+    text = """(fn [#^ Real x #^ (Vec n) v] (ifold (fn [s i] (ifold (fn [t j] (+ t (* x (sin (* t (get v j))))))
+                (+ s (get v i)) (+ i 1))) x (len v)))"""
+    gradient = hyad.grad(hyad.model(text), wrt=("x", "v"))
+    assert "arena" not in hyad.show(gradient, "c")
+    g_x, _ = gradient(0.3, np.array([0.1, 0.2, 0.3]))
+    assert math.isfinite(g_x)
+
+
+# ---------------------------------------------------------------------------------------- side by side
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 9, 17])
+def test_polynomial_rows_side_by_side(n: int) -> None:
+    """Sums, powers and additions to one array of adjoints, in the order that one iteration after the other has."""
+    text = """(fn [#^ (Vec m) x #^ (Vec n) ts]
+      (fold (fn [s t]
+              (let [r (- t (fst (fold (fn [sp a] #((+ (fst sp) (* a (snd sp))) (* (snd sp) t))) #(0.0 1.0) x)))]
+                (+ s (* r r))))
+            0.0 ts))"""
+    gradient = hyad.grad(hyad.model(text), wrt="x")
+    rng = np.random.default_rng(n)
+    x, ts = rng.normal(size=6), rng.normal(size=n)
+    powers = ts[:, None] ** np.arange(6)
+    expected = -2 * powers.T @ (ts - powers @ x)
+    np.testing.assert_allclose(gradient(x, ts), expected, rtol=1e-11, atol=1e-11)
+
+
+def test_arrays_that_cannot_overlap_are_marked() -> None:
+    """Two pieces of the workspace in one innermost loop; not where an element is read beside the one written."""
+    steps = "(fn [#^ (Vec n) w #^ Int k] (fold + 0.0 (ifold (fn [h i] (map (fn [w x] (tanh (* w x))) w h)) w k)))"
+    assert "HYAD_APART" in hyad.show(hyad.grad(hyad.model(steps), wrt="w"), "c")
+    beside = "(fn [#^ (Vec n) w] (ifold (fn [h i] (update h i (* 2.0 (get h (max 0 (- i 1)))))) w (len w)))"
+    assert "HYAD_APART" not in hyad.show(hyad.model(beside), "c")
+
+
+def test_an_index_that_is_not_the_first_has_one_before() -> None:
+    """No check is left where ``i - 1`` is read for all but the first."""
+    text = "(fn [#^ (Vec n) x] (build (len x) (fn [i] (if (= i 0) 1.0 (get x (- i 1))))))"
+    assert "return 1" not in hyad.show(hyad.model(text), "c")
+    assert operations(hyad.model(text), If) <= 1
