@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import adpeers
-from adsuite import OBJECTIVES, Objective, Point, Size, bank_of, blocks_by_steps, problem_of, slope
+from adsuite import NESTED_MODES, OBJECTIVES, Objective, Point, Size, bank_of, blocks_by_steps, problem_of, slope
 from hyad_contender import compiler_seconds, empty_cache, how_to_call, hyad
 from limited import Failed, TooLong, script
 from measure import FLAGS, Contender, Native, alternate, build
@@ -264,7 +265,8 @@ def plot(objective: Objective, tables: list[Table], folder: Path) -> bool:
     return True
 
 
-def run(chosen: list[str], peers: list[str], quick: bool, limit: float, say: Any) -> list[Table]:
+def run(chosen: list[str], peers: list[str], quick: bool, limit: float, say: Any) -> Iterator[list[Table]]:
+    """Race the chosen objectives; what has been found so far, after each of them."""
     tables: list[Table] = []
     how = (9, 0.005, limit) if quick else (11, 0.05, limit)
     for objective in OBJECTIVES:
@@ -273,7 +275,8 @@ def run(chosen: list[str], peers: list[str], quick: bool, limit: float, say: Any
         for size in objective.sizes[:1] if quick else objective.sizes:
             for derivative in objective.derivatives:
                 say(f"{objective.label(size)}: {derivative}")
+                others = [] if derivative in NESTED_MODES else peers
                 with tempfile.TemporaryDirectory() as folder:
-                    rows = race(objective, size, derivative, peers, how, Path(folder))
+                    rows = race(objective, size, derivative, others, how, Path(folder))
                 tables.append((objective, size, derivative, rows))
-    return tables
+        yield tables

@@ -281,6 +281,7 @@ A section that the last run left out is kept from the run before. See README.md 
 ORDER = [
     "Summary",
     "Derivatives against hand-written C",
+    "The AD suite",
     "Recursion and loops",
     "What an encoding costs",
     "Size of the program",

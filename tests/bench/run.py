@@ -279,8 +279,8 @@ def main() -> None:
         write(options.out, overhead_lines(overheads(rounds, options.quick)))
     if hyad and not set(adrun.NAMES).isdisjoint(sections):
         array_peers = [p for p in adpeers.PEERS if p in chosen]
-        suite = adrun.run(sections, array_peers, options.quick, limit, say)
-        write(options.out, adrun.lines(suite, options.out.parent))
+        for tables in adrun.run(sections, array_peers, options.quick, limit, say):
+            write(options.out, adrun.lines(tables, options.out.parent))
     say(f"wrote {options.out}")
 
 
