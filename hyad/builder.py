@@ -343,7 +343,8 @@ class Builder:
                 return TRUE if (constant == 0) == (name == "=") else FALSE
             assumed = self.assumed.get(affine_key(difference), self.assumed.get(affine_key(negated(difference))))
             if assumed is None:
-                return None
+                apart = any(self.nonnegative(affine_add(d, (1, {}), -1)) for d in (difference, negated(difference)))
+                return (FALSE if name == "=" else TRUE) if apart else None
             return TRUE if assumed == (name == "=") else FALSE
         if name in (">", ">="):
             difference, name = negated(difference), {">": "<", ">=": "<="}[name]
@@ -440,9 +441,13 @@ class Builder:
 
     def lower_bound(self, affine: Affine) -> int | None:
         for _ in range(16):
-            index = next((v for v in reversed(affine[1]) if v in self.counts), None)
-            if index is None:
+            indices = [v for v in reversed(affine[1]) if v in self.counts]
+            if not indices:
                 break
+            index = indices[0]
+            if len(indices) > 1:  # innermost first: its count may be the index of a loop around
+                around = {w for v in indices for w in self.affine(self.counts[v])[1]}
+                index = next((v for v in indices if v not in around), index)
             k = affine[1][index]
             affine = affine_add(affine, (0, {index: 1}), -k)
             if k < 0:  # the index's largest value is its count - 1

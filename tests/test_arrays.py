@@ -17,6 +17,7 @@ import scipy.special
 
 import batch
 import hyad
+from hyad.core import Arr, Prim, all_binds
 from hyad.model import python_callable
 
 SIZES = (0, 1, 3, 17)
@@ -287,3 +288,50 @@ def test_python_target_and_run(k: int) -> None:
     program = model.optimised(model.specs((*args, *moves, ct)))
     expect(row, 2, python_callable(program)(*args, *moves, ct), args, moves, ct)
     expect(row, 2, hyad.run(model, *args, *moves, ct), args, moves, ct)
+
+
+@pytest.mark.parametrize(
+    "f, args", [("(solve a b)", "ab"), ("(inv a)", "a"), ("(logdet a)", "a"), ("(cholesky a)", "a")]
+)
+def test_a_rule_costs_no_second_factorisation_and_no_history(f: str, args: str) -> None:
+    """The steps of the algorithm are neither remembered nor gone through again."""
+    values = (np.eye(3), np.ones(3))[: len(args)]
+    loss = f"(fn [{' '.join(args)}] (sum (square {f})))" if f != "(logdet a)" else f"(fn [a] {f})"
+    counts = []
+    for made in (hyad.model(loss, namespace={}), hyad.grad(hyad.model(loss, namespace={}), wrt="a")):
+        program = made.optimised(made.specs(values))
+        binds = list(all_binds(program.body))
+        counts.append(sum(type(b.op) is Prim and b.op.name in ("abs", "sqrt") for b in binds))
+        assert all(v.type.rank <= 2 for b in binds for v in b.vars if isinstance(v.type, Arr))
+        assert not any(type(b.op) is Prim and (b.op.name == "stop" or b.op.name.startswith("rule-")) for b in binds)
+    assert 0 < counts[1] <= counts[0]
+
+
+def test_a_rule_of_ones_own() -> None:
+    """Its derivatives are what the rules say, and their derivatives."""
+    text = "(fn [x k] (ruled (fn [x k] (* k x x)) (fn [x k y dx] (* 10 x dx)) (fn [x k y ct] (* 10 x ct)) x k))"
+    f = hyad.model(text, namespace={})
+    assert f(3.0, 2.0) == 18.0
+    assert hyad.grad(f)(3.0, 2.0) == (30.0, 0.0)  # by the first argument alone: there is one tangent
+    assert hyad.jvp(f, (3.0, 2.0), (1.0, 5.0)) == 30.0
+    assert hyad.hessian(f)(3.0, 2.0)[0][0] == 10.0
+    in_a_loop = hyad.model(f"(fn [v] (let [f {text}] (sum (map (fn [x] (f x 2.0)) v))))", namespace={})
+    np.testing.assert_array_equal(hyad.grad(in_a_loop)(np.array([1.0, 2.0])), [10.0, 20.0])
+    constant = hyad.model("(fn [x] (* x (constant (fn [t] (* t t)) x)))", namespace={})
+    assert (constant(3.0), hyad.grad(constant)(3.0)) == (27.0, 9.0)
+
+
+def test_systems_of_equations_in_a_loop_and_a_branch() -> None:
+    text = "(fn [s b] (sum (map (fn [a] (if (> (get a 0 0) 0) (sum (solve a b)) (det a))) s)))"
+    s = np.stack([np.array([[2.0, 1], [0, 3]]), np.array([[-2.0, 1], [1, 3]])])
+    b = np.array([1.0, 2.0])
+    f = hyad.model(text, namespace={})
+
+    def numpy(s: np.ndarray, b: np.ndarray) -> float:
+        return sum(np.linalg.solve(a, b).sum() if a[0, 0] > 0 else np.linalg.det(a) for a in s)
+
+    assert f(s, b) == pytest.approx(numpy(s, b))
+    ds, db = np.arange(8.0).reshape(2, 2, 2), np.array([0.5, -1.0])
+    bars = hyad.grad(f)(s, b)
+    assert product(bars, (ds, db)) == pytest.approx(float(slope(numpy, (s, b), (ds, db))), rel=1e-7)
+    assert product(hyad.run(hyad.grad(f), s, b), (ds, db)) == pytest.approx(product(bars, (ds, db)), rel=1e-10)

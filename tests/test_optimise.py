@@ -439,3 +439,13 @@ def test_tangents_that_differ_in_sign_are_computed_once(turn: str) -> None:
     sign = -1.0 if turn[1] == "-" else 1.0
     np.testing.assert_allclose(made[0], [np.cos(t), -np.sin(t)], rtol=1e-15)
     np.testing.assert_allclose(made[1], [sign * np.cos(t), -sign * np.sin(t)], rtol=1e-15)
+
+
+def test_indices_that_differ_are_known_to() -> None:
+    """A loop that ends below the index of the loop around never meets it; one that goes up to it does."""
+    text = "(fn [v] (build (len v) (fn [i] (ifold (fn [s j] (if (= i j) s (+ s (get v j)))) 0.0 {}))))"
+    for count, tests in (("i", 0), ("(+ i 1)", 1)):
+        model = hyad.model(text.format(count), namespace={})
+        made = model.optimised(model.specs((np.ones(3),)))
+        assert sum(type(b.op) is Prim and b.op.name == "=" for b in all_binds(made.body)) == tests
+        np.testing.assert_array_equal(model(np.array([1.0, 2.0, 4.0])), [0, 1, 3])
