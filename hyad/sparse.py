@@ -393,9 +393,9 @@ class Passes(Plan):
         self.signature, self.pattern = signature, short(pattern)
         rows, columns = pattern.shape
         if signature.owner.symmetric:
-            self.forward, self.reverse = symmetric_colours(pattern), np.full(rows, -1)
+            self.forward, self.reverse, mainly = symmetric_colours(pattern), np.full(rows, -1), "forward"
         else:
-            self.forward, self.reverse = colours(pattern, plain(signature.program.out))
+            self.forward, self.reverse, mainly = colours(pattern, plain(signature.program.out))
         up, back = int(self.forward.max(initial=-1)) + 1, int(self.reverse.max(initial=-1)) + 1
         self.how = " and ".join(
             f"{n} {mode} pass{'es' * (n != 1)}" for n, mode in ((up, "forward"), (back, "reverse")) if n
@@ -410,7 +410,7 @@ class Passes(Plan):
         if signature.owner.symmetric:  # an entry of a dense row stands in that row's column, too
             swap = self.from_column(i, j)
             i, j = np.where(swap, j, i), np.where(swap, i, j)
-        forward = self.reverse[i] < 0
+        forward = self.reverse[i] < 0 if mainly == "forward" else self.forward[j] >= 0
         self.take = np.where(forward, self.forward[j] * rows + i, up * rows + self.reverse[i] * columns + j)
 
     def from_column(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
@@ -450,8 +450,9 @@ def side_by_side(result: Any, count: int) -> np.ndarray:
 # ---------------------------------------------------------------------------------------- colouring
 
 
-def colours(pattern: Any, reversible: bool) -> tuple[np.ndarray, np.ndarray]:
+def colours(pattern: Any, reversible: bool) -> tuple[np.ndarray, np.ndarray, str]:
     """A colour for each column that is computed forwards and for each row that is computed backwards; -1 for others.
+    And which mode computes what both could.
 
     There are no fewer passes than the fullest row (forwards) or column (backwards) has entries; with that as the
     estimate, it is the cheapest split into sparse rows forwards and the densest rows backwards, or the other way round.
@@ -461,10 +462,10 @@ def colours(pattern: Any, reversible: bool) -> tuple[np.ndarray, np.ndarray]:
     reverse, dense_columns = split(columns, REVERSE, 1)
     if forward <= reverse or not reversible:
         rest, dense = without_rows(pattern, dense_rows), without_rows(pattern, ~dense_rows)
-        return greedy(rest), greedy(dense.T.tocsr())
+        return greedy(rest), greedy(dense.T.tocsr()), "forward"
     turned = pattern.T.tocsr()
     rest, dense = without_rows(turned, dense_columns), without_rows(turned, ~dense_columns)
-    return greedy(dense.T.tocsr()), greedy(rest)
+    return greedy(dense.T.tocsr()), greedy(rest), "reverse"
 
 
 def symmetric_colours(pattern: Any) -> np.ndarray:

@@ -149,7 +149,7 @@ def spread(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def starts_of(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+    return (np.cumsum(counts) - counts).astype(np.int64)
 
 
 def incidence(rows: np.ndarray, shape: tuple[int, int]) -> csr_array:
@@ -374,7 +374,8 @@ class Tracer:
             return self.select(args, t, frame)
         if op.name == "array":
             return self.array(args, t, frame)  # type: ignore[arg-type]
-        made = self.filled(t, NOTHING, frame)  # zeros, undef
+        assert op.name in ("zeros", "undef"), op.name
+        made = self.filled(t, NOTHING, frame)
         if isinstance(made, Cells) and t.elem in (INT, BOOL):  # type: ignore[union-attr]
             made.store.numbers = np.zeros(made.store.size, np.int64 if t.elem == INT else bool)  # type: ignore[union-attr]
         return made

@@ -264,6 +264,36 @@ def test_scipy_takes_it() -> None:
     assert found.cost < 1e-12
 
 
+ARROW = """(fn [x] (let [n (len x)] (build n (fn [i]
+  (if (= i 0) (ifold (fn [s j] (+ s (* (get x j) (get x j)))) 0.0 n) (* (get x 0) (get x i)))))))"""
+MODES = {
+    "arrow": (ARROW, 9, "2 forward passes and 1 reverse pass"),
+    "arrow, more columns": (
+        ARROW.replace("(* (get x 0) (get x i))", "(get x i)"),
+        9,
+        "1 forward pass and 1 reverse pass",
+    ),
+    "dense columns": (
+        "(fn [x] (build 6 (fn [i] (ifold (fn [s j] (+ s (* (get x j) (get x (+ 1 j (* 4 i)))))) (sin (get x 0)) 4))))",
+        25,
+        "4 forward passes and 1 reverse pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_modes_are_mixed(name: str) -> None:
+    text, n, how = MODES[name]
+    agree(text, (RNG.uniform(-1, 1, n),), passes=how)
+
+
+def test_linear_algebra() -> None:
+    a, v = RNG.uniform(size=(4, 4)) + 4 * np.eye(4), RNG.uniform(size=4)
+    agree("(fn [a v] (mat-vec a v))", (a, v), (0, 1), entries=32, passes="4 forward passes and 1 reverse pass")
+    checked_pattern(hyad.model("(fn [v] (solve (diag v) (cumsum v)))"), np.tril(np.ones((4, 4))), v, None)
+    agree("(fn [a] (inv a))", (a,), entries=256)
+
+
 def test_few_numbers() -> None:
     """The numbers where there are none, or one."""
     text = "(fn [x] (map (fn [a] (* a a)) x))"
