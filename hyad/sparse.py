@@ -15,7 +15,7 @@ Design decision: the colouring is our own. No library made for it is well kept a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from .specialise import parameters
 
 #: A reverse pass takes about so many times a forward pass.
 REVERSE = 2
-NEVER = 1e15
 
 
 @border
@@ -391,33 +390,16 @@ class Passes(Plan):
     def __init__(self, signature: Signature, pattern: Any, values: Sequence[Any], shapes: Sequence[tuple]) -> None:
         pattern.sort_indices()
         self.signature, self.pattern = signature, short(pattern)
-        rows, columns = pattern.shape
         if signature.owner.symmetric:
-            self.forward, self.reverse, mainly = symmetric_colours(pattern), np.full(rows, -1), "forward"
+            found = symmetric_colours(pattern)
         else:
-            self.forward, self.reverse, mainly = colours(pattern, plain(signature.program.out))
-        up, back = int(self.forward.max(initial=-1)) + 1, int(self.reverse.max(initial=-1)) + 1
-        self.how = " and ".join(
-            f"{n} {mode} pass{'es' * (n != 1)}" for n, mode in ((up, "forward"), (back, "reverse")) if n
-        )
-        self.how = self.how or "no pass: the matrix is empty"
-        wrt = [np.shape(values[k]) for k in signature.flat]
-        self.up = seeds(self.forward, up, wrt)
-        self.back = seeds(self.reverse, back, shapes)
-        self.counts = up, back
-        i = np.repeat(np.arange(rows), np.diff(pattern.indptr))
-        j = pattern.indices.astype(np.int64)
-        if signature.owner.symmetric:  # an entry of a dense row stands in that row's column, too
-            swap = self.from_column(i, j)
-            i, j = np.where(swap, j, i), np.where(swap, i, j)
-        forward = self.reverse[i] < 0 if mainly == "forward" else self.forward[j] >= 0
-        self.take = np.where(forward, self.forward[j] * rows + i, up * rows + self.reverse[i] * columns + j)
-
-    def from_column(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Which entries (i, j) of a symmetric matrix are read as (j, i): those whose row had a pass of its own."""
-        alone = np.bincount(self.forward[self.forward >= 0], minlength=1) == 1
-        single = (self.forward >= 0) & alone[np.maximum(self.forward, 0)]
-        return single[i] & ~single[j]
+            found = colours(pattern, plain(signature.program.out))
+        up, back = found.counts
+        modes = [f"{n} {mode} pass{'es' * (n != 1)}" for n, mode in ((up, "forward"), (back, "reverse")) if n]
+        self.how = " and ".join(modes) or "no pass: the matrix is empty"
+        self.counts, self.take = found.counts, found.take
+        self.up = seeds(found.forward, up, [np.shape(values[k]) for k in signature.flat])
+        self.back = seeds(found.reverse, back, shapes)
 
     def numbers(self, args: tuple) -> np.ndarray:
         s, (up, back) = self.signature, self.counts
@@ -450,32 +432,75 @@ def side_by_side(result: Any, count: int) -> np.ndarray:
 # ---------------------------------------------------------------------------------------- colouring
 
 
-def colours(pattern: Any, reversible: bool) -> tuple[np.ndarray, np.ndarray, str]:
-    """A colour for each column that is computed forwards and for each row that is computed backwards; -1 for others.
-    And which mode computes what both could.
+@dataclass(frozen=True, slots=True, eq=False)
+class Colours:
+    """A colour for each column that is computed forwards and for each row that is computed backwards, -1 for others.
+    ``take`` says where each entry stands: in the results of the forward passes, of each pass all rows, and behind them
+    in those of the reverse passes, of each all columns."""
 
-    There are no fewer passes than the fullest row (forwards) or column (backwards) has entries; with that as the
-    estimate, it is the cheapest split into sparse rows forwards and the densest rows backwards, or the other way round.
+    forward: np.ndarray
+    reverse: np.ndarray
+    take: np.ndarray
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many passes there are of each mode."""
+        return int(self.forward.max(initial=-1)) + 1, int(self.reverse.max(initial=-1)) + 1
+
+    @property
+    def cost(self) -> int:
+        """The time of it all, in forward passes."""
+        up, back = self.counts
+        return up + REVERSE * back
+
+
+def colours(pattern: Any, reversible: bool = True) -> Colours:
+    """The colours for few passes.
+
+    All entries go forwards, or backwards, or the densest rows go backwards, or the densest columns forwards. The
+    fullest row that goes forwards, and the fullest column that goes backwards, say how many passes each takes at
+    least: the cheapest by that estimate is coloured first, another one only if it could do better.
     """
-    rows, columns = np.diff(pattern.indptr), np.bincount(pattern.indices, minlength=pattern.shape[1])
-    forward, dense_rows = split(rows, 1, REVERSE if reversible else NEVER)
-    reverse, dense_columns = split(columns, REVERSE, 1)
-    if forward <= reverse or not reversible:
-        rest, dense = without_rows(pattern, dense_rows), without_rows(pattern, ~dense_rows)
-        return greedy(rest), greedy(dense.T.tocsr()), "forward"
-    turned = pattern.T.tocsr()
-    rest, dense = without_rows(turned, dense_columns), without_rows(turned, ~dense_columns)
-    return greedy(dense.T.tocsr()), greedy(rest), "reverse"
+    i, j = coordinates(pattern)
+    rows, columns = np.bincount(i, minlength=pattern.shape[0]), np.bincount(j, minlength=pattern.shape[1])
+    ways = [(float(rows.max(initial=0)), np.zeros(len(i), bool))]  # what it costs at least, which go backwards
+    if reversible:
+        least, dense = split(rows, 1, REVERSE)
+        other, full = split(columns, REVERSE, 1)
+        ways += [(least, dense[i]), (other, ~full[j]), (REVERSE * float(columns.max(initial=0)), np.ones(len(i), bool))]
+    best, cost = None, np.inf
+    for least, back in sorted(ways, key=lambda way: way[0]):
+        if least < cost:
+            forward, reverse = greedy(part(pattern, ~back)), greedy(part(pattern, back).T.tocsr())
+            before = len(rows) * (int(forward.max(initial=-1)) + 1)
+            take = np.where(back, before + reverse[i] * len(columns) + j, forward[j] * len(rows) + i)
+            found = Colours(forward, reverse, take)
+            if found.cost < cost:
+                best, cost = found, found.cost
+    return best  # type: ignore[return-value]
 
 
-def symmetric_colours(pattern: Any) -> np.ndarray:
-    """A colour for each column of a symmetric matrix: the densest have one of their own, and need not be told apart in
-    other columns' passes."""
-    counts = np.diff(pattern.indptr)
-    _, dense = split(counts, 1, 1)
-    found = greedy(without_rows(pattern, dense), ~dense)
-    found[dense] = found.max(initial=-1) + 1 + np.arange(dense.sum())
-    return found
+def symmetric_colours(pattern: Any) -> Colours:
+    """The same for a symmetric matrix, forwards alone: the densest columns have a colour of their own, and their rows,
+    which are read from there, need not be told apart in other columns' passes."""
+    i, j = coordinates(pattern)
+    _, dense = split(np.diff(pattern.indptr), 1, 1)
+    colour = greedy(part(pattern, ~dense[i]), ~dense)
+    colour[dense] = colour.max(initial=-1) + 1 + np.arange(dense.sum())
+    row, column = np.where(dense[i], j, i), np.where(dense[i], i, j)
+    return Colours(colour, np.full(len(colour), -1), colour[column] * len(colour) + row)
+
+
+def coordinates(pattern: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and columns of the entries."""
+    return np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr)), pattern.indices.astype(np.int64)
+
+
+def part(pattern: Any, kept: np.ndarray) -> Any:
+    """A pattern with some of its entries."""
+    i, j = coordinates(pattern)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(i[kept], minlength=pattern.shape[0]))])
+    return type(pattern)((np.ones(len(j[kept]), bool), j[kept], ends), shape=pattern.shape)
 
 
 def split(counts: np.ndarray, sparse: float, dense: float) -> tuple[float, np.ndarray]:
@@ -488,15 +513,6 @@ def split(counts: np.ndarray, sparse: float, dense: float) -> tuple[float, np.nd
     out = np.zeros(len(counts), bool)
     out[order[:k]] = True
     return float(cost[k]), out
-
-
-def without_rows(pattern: Any, out: np.ndarray) -> Any:
-    """A pattern with some rows emptied."""
-    if not out.any():
-        return pattern
-    kept = np.repeat(~out, np.diff(pattern.indptr))
-    ends = np.concatenate([[0], np.cumsum(np.where(out, 0, np.diff(pattern.indptr)))])
-    return type(pattern)((pattern.data[kept], pattern.indices[kept], ends), shape=pattern.shape)
 
 
 def greedy(pattern: Any, wanted: np.ndarray | None = None) -> np.ndarray:

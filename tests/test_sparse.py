@@ -11,7 +11,7 @@ import scipy.sparse
 
 import hyad
 from hyad.core import REAL, Arr
-from hyad.sparse import greedy
+from hyad.sparse import colours, greedy, seeds, symmetric_colours
 from hyad.sparsity import pattern
 
 RNG = np.random.default_rng(7)
@@ -184,14 +184,35 @@ def test_hessian(name: str, passes: int) -> None:
     assert sparse.how(x) == (f"{passes} forward passes" if passes else "no pass: the matrix is empty")
 
 
-def test_colouring() -> None:
-    """No row has two columns of one colour; the fullest row's count is reached where that is possible."""
-    for density in (0.02, 0.1, 0.5):
-        pattern = scipy.sparse.random_array((60, 40), density=density, format="csr", rng=np.random.default_rng(3))
-        colour = greedy(pattern)
-        for row in pattern.tolil().rows:
-            assert len({colour[j] for j in row}) == len(row)
-        assert all((colour >= 0) == (np.diff(pattern.tocsc().indptr) > 0))
+def some_matrix(rng: np.random.Generator, rows: int, columns: int) -> scipy.sparse.csr_array:
+    """A matrix of few entries, some of whose rows and columns are full."""
+    numbers = rng.uniform(1, 2, (rows, columns))
+    kept = rng.uniform(size=(rows, columns)) < rng.choice([0.0, 0.03, 0.1, 0.4])
+    kept[rng.uniform(size=rows) < rng.choice([0, 0.1])] = True
+    kept[:, rng.uniform(size=columns) < rng.choice([0, 0.1])] = True
+    return scipy.sparse.csr_array(numbers * kept)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_colours(seed: int) -> None:
+    """Each entry is found in the products with the sums of the unit vectors of each colour."""
+    rng = np.random.default_rng(seed)
+    matrix = some_matrix(rng, *rng.integers(1, 40, 2))
+    found = colours(matrix, reversible=bool(seed % 4))
+    up, back = found.counts
+    (forward,) = seeds(found.forward, up, [matrix.shape[1:]])
+    (reverse,) = seeds(found.reverse, back, [matrix.shape[:1]])
+    products = np.concatenate([(matrix @ forward.T).T.ravel(), (reverse @ matrix).ravel()])
+    np.testing.assert_allclose(products[found.take], matrix.data)
+    assert found.cost <= matrix.shape[1]
+    matrix = some_matrix(rng, 30, 30)
+    matrix = scipy.sparse.csr_array(matrix + matrix.T)
+    found = symmetric_colours(matrix)
+    (forward,) = seeds(found.forward, found.counts[0], [(30,)])
+    np.testing.assert_allclose((matrix @ forward.T).T.ravel()[found.take], matrix.data)
+
+
+def test_a_band_takes_as_many_colours_as_it_is_wide() -> None:
     band = scipy.sparse.diags_array([np.ones(50)] * 5, offsets=range(-2, 3), shape=(50, 50)).tocsr()
     assert greedy(band).max() == 4
 
