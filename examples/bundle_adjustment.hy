@@ -149,6 +149,8 @@ markers (count; image, track, 2 float32); counts and numbers are int32."
                           (get cameras "move")])
         seen (.astype (get markers "seen") float)
         pixels (= (get data 1) (ord "P")))
+  (when (not (len markers))
+    (raise (ValueError "it has no markers")))
   (Problem (if pixels lens (np.array [(get lens 0) 0 0 0 0 0 0 0]))     ; normalised: a pinhole, in pixels
            poses (.astype (get points "place") float)
            (places-of (get cameras "image") (get markers "image") "an image")

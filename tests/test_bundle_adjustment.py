@@ -125,7 +125,13 @@ def test_a_foreign_file_is_refused(bundle, scene, tmp_path: Path, capsys: pytest
     write_libmv(tmp_path / "whole.bin", scene)
     whole = (tmp_path / "whole.bin").read_bytes()
     stray = whole[:-12] + np.int32(999).tobytes() + whole[-8:]  # the track of the last marker
-    for text, said in ((b"PNG", "does not start"), (whole[:500], "smaller"), (stray, "of a track that is not in")):
+    none = whole[: -16 * len(scene.markers) - 4] + bytes(4)
+    for text, said in (
+        (b"PNG", "does not start"),
+        (whole[:500], "smaller"),
+        (stray, "of a track that is not in"),
+        (none, "no markers"),
+    ):
         (tmp_path / "bad.bin").write_bytes(text)
         with pytest.raises(SystemExit) as stop:
             bundle.main([str(tmp_path / "bad.bin")])
