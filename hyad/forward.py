@@ -13,14 +13,25 @@ data type is of the type's tangent type (``adjoints``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .activity import activity, differentiable, reach_of, union
 from .adjoints import copied, fill_body, like, pack, prepared, unpack, vanishes, zero
-from .builder import Builder, Rebuild, is_zero
-from .core import Apply, Atom, Bind, Block, Case, Function, If, Loop, Make, Prim, Var, While
+from .builder import Builder, Rebuild, has_checks, is_zero, real
+from .core import INT, Apply, Atom, Bind, Block, Case, Const, Function, If, Loop, Make, Prim, Var, While, free_vars
+from .dead import tidy
 from .names import tangent
 from .partials import Partials
 from .primitives import PRIMITIVES
+from .reverse import extreme, starts_with
+
+
+class Search(NamedTuple):
+    """The accumulator ``number`` of a loop is the largest or least, by ``test``, of what ``block`` gives."""
+
+    number: int
+    test: Prim
+    block: Block
 
 
 def jvp(
@@ -139,9 +150,12 @@ class Forward(Rebuild):
         self.take(wanted, out[len(bind.vars) :])
 
     # d(ifold f z n): the accumulators and their tangents go round together
+    # m = (fold max z v): m and the index where it stands; ṁ is v̇ there, which need not be known on the way
     def loop_tangents(self, op: Loop, bind: Bind) -> None:
         b, width = self.b, len(op.accs)
-        carried = [(a, d) for a in op.accs for d in self.directions(a)]
+        searches = [] if b.plain else [s for k in range(width) if (s := self.search(op, k)) is not None]
+        found = {op.accs[s.number] for s in searches}
+        carried = [(a, d) for a in op.accs if a not in found for d in self.directions(a)]
         inits = [*self.atoms(op.inits)]
         start = dict(zip(op.accs, op.inits))
         dot_inits = [self.tangent_or_zero(start[a], d) for a, d in carried]
@@ -157,22 +171,60 @@ class Forward(Rebuild):
             after = dict(zip(op.accs, op.body.results))
             moved = [self.tangent_or_zero(after[a], d) for a, d in carried]
             outs = [self.tangent_or_zero(r, d) for _, r, d in stacked]
-            return [*results[:width], *moved], [*results[width:], *outs]
+            places = []
+            for s, before in zip(searches, accs[width + len(carried) :]):
+                keeps = b.prim(">=" if s.test.name == "max" else "<=", *self.atoms(s.test.args))
+                old, new = (before, i) if s.test.args[0] is op.accs[s.number] else (i, before)
+                places.append(b.select(keeps, old, new))
+            return [*results[:width], *moved, *places], [*results[width:], *outs]
 
         names = [v.name for v in bind.vars[:width]] + [tangent(a.name) for a, _ in carried]
         names += [v.name for v in bind.vars[width:]] + [tangent(v.name) for v, _, _ in stacked]
-        acc_names = [a.name for a in op.accs] + [tangent(a.name) for a, _ in carried]
-        out = b.loop(
-            self.atom(op.count), [*inits, *dot_inits], body, names, op.index.name, acc_names, bind.vars[0].given
-        )
+        names[width + len(carried) : width + len(carried)] = ["at"] * len(searches)
+        acc_names = [a.name for a in op.accs] + [tangent(a.name) for a, _ in carried] + ["at"] * len(searches)
+        for s in searches:  # what the first iteration looks at anyway need not be known before the loop
+            if starts_with(self, op, s.block.results[0], inits[s.number], self.atom(op.count)):
+                inits[s.number] = real(float("-inf" if s.test.name == "max" else "inf"))
+        starts = [*inits, *dot_inits, *[Const(-1, INT)] * len(searches)]
+        out = b.loop(self.atom(op.count), starts, body, names, op.index.name, acc_names, bind.vars[0].given)
         b.span = bind.span
         finals, rest = out[:width], out[width:]
         dots, rest = rest[: len(carried)], rest[len(carried) :]
+        places, rest = rest[: len(searches)], rest[len(searches) :]
         outs, dot_outs = rest[: len(bind.vars) - width], rest[len(bind.vars) - width :]
         self.define(bind, (*finals, *outs))
         final_of = dict(zip(op.accs, bind.vars))
         self.take([(final_of[a], d) for a, d in carried], dots)
         self.take([(v, d) for v, _, d in stacked], dot_outs)
+        for s, at in zip(searches, places):
+            self.at_place(op, s, at, bind.vars[s.number])
+
+    def search(self, op: Loop, k: int) -> Search | None:
+        """What the accumulator ``k`` of a loop is the largest or least of, where that needs no other accumulator."""
+        acc = op.accs[k]
+        if not self.directions(acc):
+            return None
+        found = extreme(op.body, acc, op.body.results[k])
+        if found is None:
+            return None
+        block = tidy(Block(op.body.binds, (found[1],)))
+        if has_checks(block) or not set(op.accs).isdisjoint(free_vars(block)):
+            return None
+        return Search(k, found[0], block)
+
+    def at_place(self, op: Loop, s: Search, at: Atom, final: Var) -> None:
+        """The tangents of what a search found: those of the iteration ``at``, of its start where there is none."""
+        b, wanted = self.b, self.directions(op.accs[s.number])
+        found = b.prim(">=", at, Const(0, INT))
+        with b.branch_region(found, True) as there:
+            self.here[op.index] = at
+            (e,) = s.block.results
+            self.block(s.block)
+            moved = [self.tangent_or_zero(e, d) for d in wanted]
+        with b.branch_region(found, False) as start:
+            kept = [self.tangent_or_zero(op.inits[s.number], d) for d in wanted]
+        names = [tangent(final.name)] * len(wanted)
+        self.take([(final, d) for d in wanted], b.if_(found, (there, moved), (start, kept), names))
 
     # d(while c f z): as a loop's; the condition has no derivative
     def while_tangents(self, op: While, bind: Bind) -> None:

@@ -850,7 +850,7 @@ class Reverse(Rebuild):
         names = [v.name for v in (*bind.vars, *op.accs, *kept)]
         names[width:width] = ["at"] * len(extremes)
         acc_names = [*(a.name for a in op.accs), *["at"] * len(extremes)]
-        first = {k: self.starts_with(op, extremes[k][1], inits[k], count) for k in extremes}  # type: ignore[index]
+        first = {k: starts_with(self, op, extremes[k][1], inits[k], count) for k in extremes}  # type: ignore[index]
         starts = [*inits, *(Const(0 if first[k] else -1, INT) for k in extremes)]
         out = b.loop(count, starts, forward, names, op.index.name, acc_names, bind.vars[0].given)
         places = dict(zip(extremes, out[width:]))
@@ -950,20 +950,6 @@ class Reverse(Rebuild):
                     self.contribute_scaled(op.inits[j], factor, x)
 
         return back
-
-    def starts_with(self, op: Loop, e: Atom, start: Atom, count: Atom) -> bool:
-        """Whether a search for the largest starts with what its first iteration looks at, an element of an array that
-        it goes through: then there is a first iteration."""
-        source = self.b.definitions.get(start) if type(start) is Var else None
-        if source is None or source.name != "get" or len(source.args) != 2:
-            return False
-        bind = next((bind for bind in op.body.binds if bind.vars == (e,)), None)
-        look = bind.op if bind is not None else None
-        if type(look) is not Prim or look.name != "get" or len(look.args) != 2 or look.args[1] is not op.index:
-            return False
-        array, zero_ = source.args
-        same = self.atom(look.args[0]) is array and type(zero_) is Const and zero_.value == 0
-        return same and self.b.same_int(type_of(array).dims[0], count)  # type: ignore[union-attr]
 
     def common_factor(self, bind: Bind, width: int) -> tuple[Atom, int, Atom] | None:
         """Where factors are kept and one result alone of a loop has an adjoint: its factor, which result it is, and
@@ -1214,6 +1200,21 @@ def extreme(block: Block, acc: Var, result: Atom) -> tuple[Prim, Atom] | None:
                 return op, next(a for a in op.args if a is not acc)
             return None
     return None
+
+
+def starts_with(pass_: Rebuild, op: Loop, e: Atom, start: Atom, count: Atom) -> bool:
+    """Whether a search for the largest starts with what its first iteration looks at, an element of an array that
+    it goes through: then there is a first iteration."""
+    source = pass_.b.definitions.get(start) if type(start) is Var else None
+    if source is None or source.name != "get" or len(source.args) != 2:
+        return False
+    bind = next((bind for bind in op.body.binds if bind.vars == (e,)), None)
+    look = bind.op if bind is not None else None
+    if type(look) is not Prim or look.name != "get" or len(look.args) != 2 or look.args[1] is not op.index:
+        return False
+    array, zero_ = source.args
+    same = pass_.atom(look.args[0]) is array and type(zero_) is Const and zero_.value == 0
+    return same and pass_.b.same_int(type_of(array).dims[0], count)  # type: ignore[union-attr]
 
 
 def reaches(definitions: dict, atom: Atom, acc: Var) -> bool:

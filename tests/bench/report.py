@@ -191,6 +191,17 @@ def encoding_lines(tables: dict[Walk, list[Found]]) -> list[str]:
     return [*lines, *table(head, rows)]
 
 
+def ladder_lines(found: dict[Any, list[tuple[str, Any]]]) -> list[str]:
+    lines = ["## dF~'s experiments, rule by rule", ""]
+    lines += ["Time over that of the derivative written by hand in C. Each row adds optimisations to the one above."]
+    steps = [step for step, _ in next(iter(found.values()))]
+    rows = []
+    for k, step in enumerate(steps):
+        cells = [found[e][k][1] for e in found]
+        rows.append([step, *(c if isinstance(c, str) else ratio(c[0]) for c in cells)])
+    return [*lines, "", *table(["", *(f"{e.title}, n = {e.size}" for e in found)], rows)]
+
+
 def linear_lines(series: dict[str, list[tuple[int, Any]]]) -> list[str]:
     lines = ["## Size of the program", "", "Programs of n bindings, generated; time from the text to the optimised", ""]
     lines[-2] += " derivative, and to print it; the size of the C."
@@ -284,6 +295,7 @@ ORDER = [
     "The AD suite",
     "Recursion and loops",
     "What an encoding costs",
+    "dF~'s experiments, rule by rule",
     "Size of the program",
     "Swell: the gradient of the logistic map at depth d",
     "Guarded functions",

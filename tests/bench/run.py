@@ -18,6 +18,7 @@ import adpeers
 import adrun
 import callers
 import guarded
+import ladder
 import linear
 import overhead
 import peers
@@ -31,6 +32,7 @@ from report import (
     Row,
     encoding_lines,
     guarded_lines,
+    ladder_lines,
     linear_lines,
     overhead_lines,
     plot_linear,
@@ -42,7 +44,7 @@ from report import (
 )
 from suite import FOLDER, PROBLEMS, Problem
 
-OTHERS = ["recursion", "encodings", "linear", "swell", "guarded", "overhead"]
+OTHERS = ["recursion", "encodings", "ladder", "linear", "swell", "guarded", "overhead"]
 SECTIONS = [p.name for p in PROBLEMS] + OTHERS + adrun.NAMES
 CONTENDERS = list(dict.fromkeys([*peers.PEERS, *callers.CALLERS, *recursion_peers.CALLS, *adpeers.PEERS]))
 TUNED = {"fk": FOLDER / "fk_tuned.c"}
@@ -191,7 +193,15 @@ def recursion_tables(
             tables[walk] = rows
             for peer in [p for p in recursion_peers.CALLS if p in chosen]:
                 say(f"recursion: {walk.name}: {peer}")
-                arguments = [peer, walk.name, recursion_peers.POINTS[peer], *libraries.values(), rounds, budget, trees or ""]
+                arguments = [
+                    peer,
+                    walk.name,
+                    recursion_peers.POINTS[peer],
+                    *libraries.values(),
+                    rounds,
+                    budget,
+                    trees or "",
+                ]
                 title = recursion_peers.TITLES[peer]
                 try:
                     found = script("recursion_peers.py", arguments, limit)
@@ -260,6 +270,13 @@ def main() -> None:
         write(options.out, recursion_lines(*recursion_tables(chosen, options.trees, rounds, budget, limit)))
     if hyad and "encodings" in sections:
         write(options.out, encoding_lines(encoding_tables(options.trees, rounds, budget)))
+    if hyad and "ladder" in sections:
+        found = {}
+        for e in ladder.EXPERIMENTS:
+            say(f"ladder: {e.name}")
+            with tempfile.TemporaryDirectory() as folder:
+                found[e] = ladder.race(e, e.size, rounds, budget, Path(folder))
+        write(options.out, ladder_lines(found))
     if hyad and "linear" in sections:
         series = linear_series(limit)
         plot_linear(series, options.out.parent)
