@@ -244,6 +244,8 @@ class CPrinter(DataPrinter):
 
     def top(self, frame: CFunction) -> None:
         body = self.program.body
+        if not frame.returns_value:
+            self.handed_out.update(r for r in body.results if type(r) is Var)
         self.statements(body, {})
         exprs = []
         for k, r in enumerate(body.results):

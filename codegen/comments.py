@@ -17,6 +17,7 @@ from .lower import identifier
 from .operands import Line
 
 OUTLINE = 32  # of a form that is not quoted in full
+LONG = 2000  # characters of a form that are looked at: a nested model is as deep as it is long, and each line quotes it
 _DECLARATION = re.compile(r"(double|float|long long|int) [\w, ]+;")
 _CLOSING = re.compile(r"([()\[\]{}])")
 
@@ -81,7 +82,7 @@ def bound_forms(program: Program) -> dict[tuple, str]:
 
 
 def shorten(text: str, width: int) -> str:
-    text = " ".join(text.split())
+    text = " ".join(text[:LONG].split())
     return text if len(text) <= width else text[: max(width - 3, 1)].rstrip() + "..."
 
 
@@ -93,7 +94,7 @@ def commented(text: str, width: int) -> str:
 
 def outline(text: str, width: int) -> str:
     """A form on one line, its inner forms left out from the depth that makes it fit: ``(* 3.0 x ...)``."""
-    text = " ".join(text.split())
+    text = " ".join(text[:LONG].split())
     for limit in (4, 3, 2):
         if len(text) <= width:
             break

@@ -83,6 +83,7 @@ class OperandPrinter:
         self.pointer: dict[Var, str] = {}  # views that have a C variable
         self.followed: set[Var] = set()  # those of them that are read through it, and other variables that are read
         self.here: set[Var] = set()  # used once, in this very block
+        self.handed_out: set[Var] = set()  # scalars that a parameter of the result's name is set to
         self.stable: dict[Var, Expr] = {}  # constants that hold what a changing variable was
         self.made: dict[Atom, Span | None] = {}  # the form that each scalar came from
         self.scopes: list[list[Var]] = [[]]  # the keys of ``stable`` that each open C scope declared
@@ -194,7 +195,8 @@ class OperandPrinter:
         if var.type == INT and not var.given and not expr.reads and len(expr.text) <= SUBSCRIPT:
             self.value[var] = expr
             return
-        alone = var.given or var not in self.here or len(expr.text) > FOLDED
+        named = var.given and var not in self.handed_out
+        alone = named or var not in self.here or len(expr.text) > FOLDED
         if alone:
             self.define(var, expr)
         else:
@@ -358,7 +360,9 @@ class OperandPrinter:
     def bytes(self, dims: Sequence[Atom], elem: Scalar) -> str:
         size = self.length(dims)
         kind = f"sizeof({self.ctype(elem)})"
-        return kind if size.text == "1" else f"{size.at(MUL)}*{kind}"
+        if size.text.isdigit():
+            return kind if size.text == "1" else f"{size.text}*{kind}"
+        return f"(size_t){size.at(UNARY)}*{kind}"
 
     def polynomial(self, size: dict, clamp: bool = True) -> Expr:
         """A size as C. An Int parameter may be negative, which counts as none (``clamp``)."""

@@ -1103,6 +1103,7 @@ class Rebuild:
     def __init__(self, builder: Builder) -> None:
         self.b = builder
         self.here: dict[Var, Atom] = {}
+        self.holds: dict[Atom, bool] = {}  # the conditions of the branches that are being rebuilt
 
     def atom(self, a: Atom) -> Atom:
         return self.here.get(a, a) if type(a) is Var else a
@@ -1178,8 +1179,9 @@ class Rebuild:
 
     def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
         cond = self.atom(op.cond)
-        if type(cond) is Const and not self.b.plain:
-            return self.block(op.then if cond.value else op.orelse)
+        known = cond.value if type(cond) is Const else self.holds.get(cond)
+        if known is not None and not self.b.plain:
+            return self.block(op.then if known else op.orelse)
         blocks = [self.branch(cond, block, holds) for block, holds in ((op.then, True), (op.orelse, False))]
         return self.b.if_(
             cond, *blocks, names=[v.name for v in bind.vars], given=bind.vars[0].given if bind.vars else False
@@ -1220,7 +1222,9 @@ class Rebuild:
     def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
         with self.b.region() as scope:
             scope.facts.extend(self.b.facts_of(cond, holds))
+            around, self.holds = self.holds, {**self.holds, cond: holds}
             results = self.block(block)
+            self.holds = around
         return scope, results
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:

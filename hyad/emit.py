@@ -75,7 +75,11 @@ def emit(
     prepare(folder, make=not named)
     source = folder / f"{path.stem if named else function.name}{SUFFIXES[target]}"
     header = source.with_suffix(".h")
-    write({header: function.header.lstrip("\n"), source: function.source.lstrip("\n")})
+    text = function.source.lstrip("\n")
+    include = f'#include "{header.name}"\n'  # the compiler holds the two against each other
+    if target == "c" and include not in text:
+        text = include + text
+    write({header: function.header.lstrip("\n"), source: text})
     return source, header
 
 

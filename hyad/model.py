@@ -234,6 +234,9 @@ class Model:
         key = tuple(map(signature_key, specs))
         found = self._compiled.get(key)
         if found is not None and found is entry:
+            plain = [a.item() if isinstance(a, np.ndarray) and a.ndim == 0 else a for a in args]
+            if any(a is not b for a, b in zip(plain, args)):  # an array without dims is a number
+                return self(*plain, **kwargs)
             program = getattr(found, "program", None) or self.optimised(specs)
             raise misfit(str(reason), self, program, args, kwargs)
         if found is None:
@@ -675,6 +678,8 @@ def misfit(reason: str, model: Model, program: Program, args: tuple, kwargs: dic
         reason = reason.replace(f"argument {which}", f"`{label}`", 1)
     if "masked" in reason:
         hint = f"fill it: {label}.filled(...)"
+    elif "not aligned" in reason:
+        hint = f"pass {label}.copy()"
     elif isinstance(value, (np.ndarray, np.generic)):
         dtype = re.search(r"(float64|float32|int64|bool) array", reason)
         reason = reason.replace("this has another dtype", f"this is {value.dtype}")

@@ -293,6 +293,30 @@ def collect(program: Program) -> Program:
     return rebuild(program, Collect) if any(loop.index.soft for loop in loops(program)) else program
 
 
+def decide(program: Program) -> Program:
+    """An ``if`` inside a branch of an ``if`` with the same condition: what it gives there is known.
+
+    ``(if c a (+ b (if c x y)))``  =>  ``(if c a (+ b y))``.
+    """
+    seen: set[Atom] = set()
+
+    def again(block: Block) -> bool:
+        for bind in block.binds:
+            cond = bind.op.cond if type(bind.op) is If else None
+            if cond in seen:
+                return True
+            new = type(cond) is Var
+            if new:
+                seen.add(cond)
+            if any(map(again, blocks_of(bind.op))):
+                return True
+            if new:
+                seen.discard(cond)
+        return False
+
+    return rebuild(program, Rebuild) if again(program.body) else program
+
+
 #: From a specialised program to what is printed.
 PIPELINE: list[Pass] = [
     dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
@@ -305,6 +329,7 @@ PIPELINE: list[Pass] = [
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
     sink,  # what one branch reads is computed there
+    decide,  # and so is what was chosen by the same condition
     assign,  # what is added once is stored: adjoints become builds
     alias,
     fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index

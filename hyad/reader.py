@@ -135,10 +135,11 @@ class _Reader:
         if form.head() == "defmodel":
             if not items or items[0].kind != "sym":
                 raise ReadError("a defmodel starts with its name", form.span, "`(defmodel f [x] ...)`")
-            name = items[0].value
+            name = self.binder(items[0])
             items = items[1:]
         if not items or items[0].kind != "[":
-            raise ReadError("the parameters of a function stand in brackets", form.span, f"`({form.head()} [x y] ...)`")
+            start = f"({form.head()} {name}" if form.head() == "defmodel" else f"({form.head()}"
+            raise ReadError("the parameters of a function stand in brackets", form.span, f"`{start} [x y] ...)`")
         parameters, body = items[0], items[1:]
         if len(body) > 1 and body[0].kind == "str":
             doc, body = body[0].value, body[1:]

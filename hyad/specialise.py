@@ -1836,7 +1836,7 @@ def similar(name: Global) -> str:
 
     nearby = re.findall(r"[^\s()\[\]{}\"#;]+", name.span.source.text) if name.span is not None else []
     names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts(), *(n for n in nearby if n != name.name)]
-    close = difflib.get_close_matches(name.name, names, 1)
+    close = difflib.get_close_matches(name.name.rpartition(".")[2] or name.name, names, 1, 0.76)
     if close:
         return f"did you mean `{close[0]}`?"
     return "bind it with let, make it a parameter, or define it in the module"

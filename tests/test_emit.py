@@ -142,6 +142,38 @@ def test_the_signature_is_that_of_args(tmp_path: Path) -> None:
     assert "double total(const double *restrict v, long long n);" in header.read_text()
 
 
+@needs_cc
+def test_the_source_includes_its_header_and_no_warning_is_left(tmp_path: Path) -> None:
+    """The compiler holds definition and prototype against each other, and sizes are of their type."""
+    for k, (text, operator) in enumerate([(CHAIN, hyad.value_and_grad), (DECAY, hyad.grad), (RING, hyad.hessian)]):
+        source, header = hyad.emit(operator(hyad.model(text)), tmp_path / f"model{k}.c")
+        assert source.read_text().startswith(f'#include "{header.name}"\n')
+        more = ["-Wconversion", "-Wshadow", "-Wmissing-prototypes", "-Wfloat-conversion"]
+        done = subprocess.run(
+            [CC, *STRICT, *more, "-c", source, "-o", tmp_path / "model.o"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_results_are_written_without_a_name_between(tmp_path: Path) -> None:
+    source, _ = hyad.emit(hyad.grad("(defmodel energy [l w] (* 0.5 (** (* l w) 2)))"), tmp_path)
+    lines = [line.partition("  //")[0].strip() for line in source.read_text().partition("{\n")[2].splitlines()]
+    assert lines[:3] == ["const double t = l*w;", "*l_bar = t*w;", "*w_bar = t*l;"]
+
+
+def test_what_was_chosen_by_a_condition_is_not_chosen_again(tmp_path: Path) -> None:
+    source, _ = hyad.emit(hyad.grad("(defmodel softplus [x] (if (> x 30) x (log1p (exp x))))"), tmp_path)
+    assert len(re.findall(r"^ *(?:} else )?if \(", source.read_text(), re.M)) == 1
+
+
+def test_the_time_to_print_grows_with_the_model() -> None:
+    """Each line quotes a form, and a nested form of a deep model is as long as the model."""
+    from hyad.codegen.comments import LONG, outline, shorten
+
+    text = "(sin (* 1.1 " * 5000 + "x" + "))" * 5000
+    assert len(outline(text, 32)) <= LONG and shorten(text, 40) == "(sin (* 1.1 (sin (* 1.1 (sin (* 1.1 (..."
+
+
 def test_line_directives(tmp_path: Path) -> None:
     f = hyad.model(CHAIN, filename="chain.hy")
     source, _ = hyad.emit(f, tmp_path, line_directives=True)

@@ -800,6 +800,18 @@ def test_what_wraps_is_the_same_error_in_both_targets(name: str) -> None:
     assert said[0] == said[1] and "does not fit in 64 bits" in said[0]
 
 
+def test_an_array_without_dims_is_a_number() -> None:
+    f = hyad.model("(fn [x y] (* x (sin y)))")
+    assert f(np.array(2.0), 0.5) == f(2.0, np.array(0.5)) == f(2.0, 0.5)
+    assert hyad.compile(f, target="python")(np.array(2.0), 0.5) == f(2.0, 0.5)
+
+
+def test_the_name_of_a_form_is_no_models() -> None:
+    for text in ("(defmodel if [x] x)", "(defmodel let [x] x)"):
+        with pytest.raises(ReadError, match="is reserved"):
+            hyad.model(text)
+
+
 def test_other_integers_wrap_in_both_targets() -> None:
     f = hyad.model("(fn [#^ Int k] #((* k k) (real (+ k (* k k))) (ifold (fn [s i] (* s k)) 1 3)))")
     for k in (5, 2**40 + 1, -(2**63)):

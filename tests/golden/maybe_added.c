@@ -4,7 +4,7 @@
  * arrays, row-major: v[n], out[n] */
 void maybe_added(const double *restrict v, long long n, double *restrict out)
 {
-    memset(out, 0, n*sizeof(double));
+    memset(out, 0, (size_t)n*sizeof(double));
     for (long long i = 0; i < n; i++) {
         const double t = v[i];
         if (0.0 < t) {
