@@ -359,7 +359,7 @@ ARENA_NAMES = frozenset(
 
 def components(functions: list[Function]) -> dict[Function, int]:
     """The strongly connected component of each function: those that call each other, directly or not."""
-    calls = {f: [g for g in functions_of(f.body) if g in functions] for f in functions}  # transitive already
+    calls = {f: set(functions_of(f.body)) for f in functions}  # transitive already
     number: dict[Function, int] = {}
     for f in functions:
         if f not in number:
