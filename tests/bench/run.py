@@ -224,13 +224,13 @@ def encoding_tables(trees: Path | None, rounds: int, budget: float) -> dict[Walk
     return tables
 
 
-def linear_series(limit: float) -> dict[str, list[tuple[int, Any]]]:
+def linear_series(quick: bool, limit: float) -> dict[str, list[tuple[int, Any]]]:
     """Shape and mode -> (size, what was found, or why nothing was), up to the first size that fails."""
     series: dict[str, list[tuple[int, Any]]] = {}
     for shape in linear.SHAPES:
         for mode in linear.MODES:
             points = series[f"{shape}, {mode}"] = []
-            for n in linear.SIZES:
+            for n in linear.SIZES[:-1] if quick else linear.SIZES:
                 say(f"linear: {shape}, {mode}: {n}")
                 try:
                     points.append((n, script("linear.py", [shape, mode, n], limit)))
@@ -278,7 +278,7 @@ def main() -> None:
                 found[e] = ladder.race(e, e.size, rounds, budget, Path(folder))
         write(options.out, ladder_lines(found))
     if hyad and "linear" in sections:
-        series = linear_series(limit)
+        series = linear_series(options.quick, limit)
         plot_linear(series, options.out.parent)
         write(options.out, linear_lines(series))
     if "swell" in sections and (series := swell_series(chosen, options.quick, limit)):
