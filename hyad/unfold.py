@@ -28,7 +28,7 @@ from .core import (
 )
 from .dead import tidy
 
-WALKED = 200_000  # operations that are looked at
+WALKED = 100_000  # operations that are looked at
 KEPT, SHORT = 6_000, 400  # operations that are written: where equal calls were found, and where none was
 DEEP = 64  # calls inside one another
 
