@@ -26,6 +26,7 @@ from .errors import DerivativeError, ModelTypeError, border
 from .model import Model, Spec, as_model, derived, model, signature_key, spec_of, take_apart
 from .optimise import optimise
 from .specialise import parameters
+from .stages import show
 
 #: A reverse pass takes about so many times a forward pass.
 REVERSE = 2
@@ -95,6 +96,11 @@ class SparseDerivative:
     def how(self, *args: Any) -> str:
         """How the numbers are computed: in blocks, or by how many passes."""
         return self._plan(args)[1].how
+
+    @border
+    def source(self, *args: Any) -> str:
+        """The C that computes the numbers."""
+        return self._plan(args)[1].source(args)
 
     def _plan(self, args: tuple) -> tuple[Signature, Plan]:
         known = parameters(self.base.value)
@@ -325,6 +331,10 @@ class Plan:
         """The entries, in the order of the pattern's."""
         raise NotImplementedError
 
+    def source(self, args: tuple) -> str:
+        """The C of ``numbers``."""
+        raise NotImplementedError
+
 
 def short(pattern: Any) -> Any:
     """A pattern with indices of 32 bits, if they fit: what SciPy's solvers take, and half as much to copy."""
@@ -379,6 +389,11 @@ class Blocks(Plan):
             found = found.take(self.take)
         return found if self.ends is None or not len(found) else np.add.reduceat(found, self.ends)
 
+    def source(self, args: tuple) -> str:
+        from hyad.codegen.c import print_c
+
+        return print_c(self.signature.entries.program).source
+
 
 def starts(sizes: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes)])[:-1].astype(np.int64)
@@ -412,6 +427,11 @@ class Passes(Plan):
         if not found:
             return np.zeros(0)
         return (found[0] if len(found) == 1 else np.concatenate(found)).take(self.take)
+
+    def source(self, args: tuple) -> str:
+        s, (up, back) = self.signature, self.counts
+        self.numbers(args)  # so that the models know what they are called with
+        return "\n".join(show(model, "c") for model in [s.forward()] * (up > 0) + [s.reverse()] * (back > 0))
 
 
 def seeds(colour: np.ndarray, count: int, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:

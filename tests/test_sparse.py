@@ -315,6 +315,14 @@ def test_linear_algebra() -> None:
     agree("(fn [a] (inv a))", (a,), entries=256)
 
 
+def test_the_code_can_be_read() -> None:
+    """Of blocks one loop, of passes those of each mode."""
+    banded = hyad.sparse_jacobian(JACOBIANS["banded"][0])
+    assert "out[2*i] = x[i + 1];" in banded.source(np.ones(4)) and banded.source(np.ones(4)).count("for (") == 1
+    mixed = hyad.sparse_jacobian(ARROW).source(np.ones(9))
+    assert mixed.index("(jvp ") < mixed.index("(vjp ")
+
+
 def test_few_numbers() -> None:
     """The numbers where there are none, or one."""
     text = "(fn [x] (map (fn [a] (* a a)) x))"
