@@ -235,11 +235,17 @@ class Signature:
         return [floats(a) if k in self.at else a for k, a in enumerate(args)]
 
     def made(self, args: tuple, values: list[Any], shapes: list[tuple[int, ...]]) -> Plan:
-        from .sparsity import pattern
+        from .sparsity import Unfollowed, pattern
 
         if self.entries is not None:
             return Blocks(self, args, values, shapes)
-        return Passes(self, pattern(self.program, values, self.flat), values, shapes)
+        try:
+            found = pattern(self.program, values, self.flat)
+        except Unfollowed:  # anything may depend on anything
+            columns = sum(int(np.prod(np.shape(values[k]))) for k in self.flat)
+            rows = columns if self.owner.symmetric else sum(int(np.prod(s)) for s in shapes)
+            found = scipy_sparse(self.owner.name).csr_array(np.ones((rows, columns), bool))
+        return Passes(self, found, values, shapes)
 
     # ------------------------------------------------------------------------------------- compiled passes
 

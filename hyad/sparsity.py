@@ -42,7 +42,6 @@ from .core import (
     Var,
     reads_of,
 )
-from .errors import DerivativeError
 from .optimise import dead_code, inline, optimise, tail_calls, unused
 from .primitives import PRIMITIVES
 from .reader import deep
@@ -55,6 +54,10 @@ MATRICES = 16
 
 #: What nothing depends on must not be followed.
 PREPARE = [dead_code, tail_calls, inline, unused, dead_code]
+
+
+class Unfollowed(Exception):
+    """A size depends on reals, or on a loop or function that is not followed."""
 
 
 class Sequential(Exception):
@@ -132,7 +135,7 @@ Value = Any  # Real | np.ndarray | None | Cells
 def pattern(program: Program, values: Sequence[Any], wrt: Sequence[int]) -> csr_array:
     """Which of the numbers in the parameters at ``wrt`` each number in the results depends on, as truth values.
 
-    ``values`` are the flat arguments; of their reals only the shapes are read.
+    ``values`` are the flat arguments; of their reals only the shapes are read. Raises ``Unfollowed``.
     """
     return deep(lambda: Tracer(optimise(program, PREPARE), values, wrt).run())
 
@@ -309,12 +312,7 @@ class Tracer:
     def size(self, atom: Atom, frame: Frame) -> np.ndarray:
         found = self.read(atom, frame)
         if found is None:
-            raise DerivativeError(
-                f"{self.program.name}: the pattern of its derivative cannot be found: a size depends on real numbers, "
-                "or on a loop or function that is not followed",
-                self.program.span,
-                "use hyad.jacobian or hyad.hessian",
-            )
+            raise Unfollowed
         return found
 
     # ---------------------------------------------------------------------------------- operations
@@ -341,7 +339,9 @@ class Tracer:
         """What depends on all that an operation reads."""
         reads = dict.fromkeys(a for a in reads_of(bind.op) if type(a) is Var)
         real = NOTHING.union(*(self.whole(self.read(a, frame), frame) for a in reads))
-        return [self.filled(v.type, real, frame) for v in bind.vars]  # type: ignore[arg-type]
+        for v in bind.vars:  # a size may be one of them
+            self.env[v] = (frame, self.filled(v.type, real, frame))  # type: ignore[arg-type]
+        return [self.env[v][1] for v in bind.vars]
 
     def filled(self, t: Type, real: Real, frame: Frame) -> Value:
         """A value of a type that depends on ``real`` throughout."""

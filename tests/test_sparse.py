@@ -315,6 +315,17 @@ def test_linear_algebra() -> None:
     agree("(fn [a] (inv a))", (a,), entries=256)
 
 
+def test_a_while_that_is_remembered() -> None:
+    """How many values the gradient remembers depends on reals: its Jacobian is taken to be full."""
+    f = hyad.model("""(fn [x] (let [r (ref (get x 0))]
+      (while (< (* (deref r) (deref r)) 10.0) (set! r (+ (* (deref r) (deref r)) (get x 1))))
+      (* (deref r) (get x 2))))""")
+    x = np.array([1.1, 0.5, 2.0, 3.0])
+    sparse = hyad.sparse_hessian(f)
+    np.testing.assert_allclose(sparse(x).toarray(), hyad.run(hyad.hessian(f), x), rtol=1e-12)
+    assert sparse(x).nnz == 16
+
+
 def test_the_code_can_be_read() -> None:
     """Of blocks one loop, of passes those of each mode."""
     banded = hyad.sparse_jacobian(JACOBIANS["banded"][0])
