@@ -39,13 +39,13 @@ from .core import (
 )
 from .dead import tidy
 from .derive import Trace, cells, extent, forward_unrolled, reverse_unrolled
-from .optimise import dead_code, fuse, inline, optimise, tail_calls, unroll, unused
+from .optimise import dead_code, expanded_size, fuse, inline, optimise, tail_calls, unroll, unused
 from .specialise import Specialiser
 
 #: What makes one loop of each result, and single numbers of small arrays.
 PREPARE = [dead_code, tail_calls, inline, unused, unroll, dead_code, fuse, dead_code]
-#: Larger blocks are not written out.
-CELLS = 1024
+#: Larger blocks, and blocks that take more operations, are not written out.
+CELLS, WRITTEN_OUT = 1024, 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +171,8 @@ def row_loop(loop: Loop, column: int, outside: list[Bind], late: set[Atom], wrt:
     columns, rows = extent([s.var for s in slots]), extent(block.results)
     if columns is None or rows is None or not 0 < rows * columns <= CELLS:
         return None
+    if min(rows, columns) * expanded_size(block) > WRITTEN_OUT:
+        return None
     return RowLoop(loop, tuple(known), tuple(slots), block)
 
 
@@ -188,7 +190,8 @@ def hoisted(block: Block, slots: list[Slot], wrt: dict[Var, None], safe: set[tup
             if type(op) is Prim and op.name == "get" and op.args[0] in wrt:
                 source, indices = op.args[0], op.args[1:]
                 lead = next((k for k, i in enumerate(indices) if type(i) is Const), len(indices))
-                static = all(type(i) is Const for i in indices[lead:])
+                rest = zip(indices[lead:], source.type.dims[lead:])
+                static = all(type(i) is Const and type(d) is Const for i, d in rest)
                 checked = all(pair in safe for pair in zip(indices[:lead], source.type.dims))
                 if static and (checked or (source, indices[:lead]) in rows):
                     key = (source, indices)

@@ -315,6 +315,13 @@ def test_linear_algebra() -> None:
     agree("(fn [a] (inv a))", (a,), entries=256)
 
 
+def test_a_branch_that_guards_a_subscript() -> None:
+    """What only a branch reads, at a subscript that may be out of range elsewhere, is read in the branch."""
+    text = "(fn [x] (let [n (len x)] (build n (fn [i] (if (< 6 n) (* (get x i) (get x 6)) (get x i))))))"
+    for n, entries in ((3, 3), (8, 15)):
+        agree(text, (RNG.uniform(size=n),), entries=entries, passes="2 forward passes" if n > 6 else "1 forward pass")
+
+
 def test_a_while_that_is_remembered() -> None:
     """How many values the gradient remembers depends on reals: its Jacobian is taken to be full."""
     f = hyad.model("""(fn [x] (let [r (ref (get x 0))]
