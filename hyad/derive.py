@@ -444,7 +444,7 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     """
     b, span = sp.b, sp.b.span
     at = positions(sp, derived, len(args))
-    size = extent([a for k in at if not isinstance(args[k], FUNCTIONS) for a in flatten(args[k], span)[0]])
+    size = extent([a for k in at if not isinstance(args[k], FUNCTIONS) for a in flatten(sp.now(args[k]), span)[0]])
     loops = symmetric and (size is None or size > DIRECTIONS)
     rigid, sp.rigid = sp.rigid, True
     store = dict(sp.store)

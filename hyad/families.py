@@ -36,7 +36,7 @@ class Anew(Exception):
 
 
 class Endless(Exception):
-    """What is known at a place grows each time that it is specialised."""
+    """What is known at a place, the argument, grows each time that it is specialised."""
 
 
 class Bottom(Exception):
@@ -159,6 +159,7 @@ class Facts:
         self.recursive_now = False  # whether what is joined meets in a recursion
         self.stale = False  # whether a constructor has other fields than code of this run supposes
         self.mutates = mutates  # whether arrays are changed in place
+        self.changes: dict[Any, set[int]] = {}  # which arguments and captured values a recursive function changes so
 
     @property
     def changed(self) -> bool:

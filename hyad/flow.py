@@ -1,9 +1,10 @@
 """How values flow together: branches, loops, references, recursion and data. The specialiser's other half.
 
 What meets at a place is joined (``families``): values of one structure stay apart in registers, others become data.
-References never reach typed core: ``store`` says what each holds, a branch or loop hands on what it sets, and so does
-a recursive function (store passing, Lantern section 3.6). A function is inlined where it is called; one that calls
-itself under a condition that is only known at run time becomes a ``Function``, one for each kind of arguments. What
+References, and arrays that ``set-at!`` changes, never reach typed core: ``store`` says what each holds, a branch or
+loop hands on what it sets, and so does a recursive function (store passing, Lantern section 3.6); where an array must
+go on as a value, ``set-at!`` of it is refused from there (``copied``). A function is inlined where it is called; one
+that calls itself under a run-time condition becomes a ``Function``, one for each kind of arguments. What
 is not known yet (a recursive result's type, a family's constructors) is found by specialising again until nothing
 changes: types only grow, so that this ends.
 """
@@ -63,6 +64,7 @@ from .values import (
     Choice,
     Closure,
     Env,
+    Place,
     Shape,
     TupleValue,
     Value,
@@ -76,6 +78,7 @@ from .values import (
 )
 
 RUNS = 200  # a model is specialised so often at most until all its types are known
+NEWS = 1000  # and so many things are found out about them: fifty are many
 INSTANCES = 3  # so many kinds of arguments of a function are told apart inside each other
 
 Thunk = Callable[..., Value]
@@ -121,6 +124,8 @@ class Flow:
         self.rigid = False  # inside a Jacobian: arrays that meet have one size, or the call fails
         self.made: list[Instance] = []  # those with a function in this run, the latest last
         self.written: dict[tuple, tuple[Span | None, Span | None]] = {}  # a reference: where made, where last set
+        self.shared: set[tuple] = set()  # arrays that other values hold a copy of, which should be the array itself
+        self.params_of: dict[Atom, tuple[Any, int]] = {}  # of recursive functions: arrays that ``set-at!`` may change
 
     # ---------------------------------------------------------------------------------------- places
 
@@ -146,7 +151,9 @@ class Flow:
         """
         facts, made, passed = self.facts, len(self.made), len(self.passed)
         state = dict(self.store), self.known, self.branching, list(self.open_loops), self.b.span
-        for _ in range(RUNS):
+        shared = set(self.shared)
+        span = self.b.span
+        while facts.news < NEWS:
             news = facts.news
             try:
                 return part()
@@ -162,8 +169,8 @@ class Flow:
                 self.seen[key] -= 1
             del self.made[made:], self.passed[passed:]
             store, self.known, self.branching, open_loops, self.b.span = state
-            self.store, self.open_loops = dict(store), list(open_loops)
-        raise Endless
+            self.store, self.open_loops, self.shared = dict(store), list(open_loops), set(shared)
+        raise Endless(span)
 
     # -------------------------------------------------------------------------------- joins, coercions
 
@@ -189,7 +196,35 @@ class Flow:
         while isinstance(value, Cell) and value.array:
             self.touch(value)
             value = self.store[value]
+        if isinstance(value, Place) and not value.reference:
+            return self.get([self.held(value.array), *value.indices], (), None)  # type: ignore[attr-defined]
         return value
+
+    def copied(self, value: Value) -> Value:
+        """A structure with its arrays as they are now, for what should hold the arrays themselves: from here on they
+        cannot be changed."""
+        if isinstance(value, TupleValue):
+            return TupleValue(tuple(map(self.copied, value.items)), value.keys, value.make)
+        if is_array(value):
+            self.shared.add(value.key if isinstance(value, Cell) else value.array.key)  # type: ignore[union-attr]
+        return self.held(value)
+
+    def meeting(self, values: Sequence[Value], live: Sequence[Any]) -> list[Value]:
+        """What branches give: an array that is changed in place stays itself where it is the same one in all."""
+        if not self.facts.mutates or all(same_array(values[0], v) for v in values):
+            return list(values)
+        first = values[0]
+        if all(isinstance(v, TupleValue) and len(v.items) == len(first.items) for v in values):  # type: ignore[union-attr]
+            columns = [self.meeting(column, live) for column in zip(*(v.items for v in values))]  # type: ignore[union-attr]
+            rows = zip(*columns) if columns else [()] * len(values)
+            return [TupleValue(tuple(row), v.keys, v.make) for row, v in zip(rows, values)]  # type: ignore[union-attr]
+        out = []
+        for v, (opened, _, store) in zip(values, live):
+            saved, self.store = self.store, store
+            with self.b.region(scope_of(opened)):
+                out.append(self.copied(v))
+            self.store = saved
+        return out
 
     def join(self, place: Any, a: Target, b: Target, sizes: Sizes | None = None, loop: bool = False) -> Target:
         """What holds of both; ``loop``: they meet at the start of a loop's iterations."""
@@ -231,6 +266,7 @@ class Flow:
             if self.facts.find(value.type) is not family.data:
                 self.facts.merge(family.data, value.type)
             return value
+        value = self.copied(value)
         member = self.facts.member(family, self.target(value))
         items = self.items_of(value)
         atoms: list[Atom] = []
@@ -522,7 +558,8 @@ class Flow:
             return value
         cells = [c for c in before if any(store[c] is not before[c] for _, _, store in live)]
         values = [value for _, value, _ in live]
-        if cond is not None and not cells and len(live) == 2 and all(isinstance(v, FUNCTIONS) for v in values):
+        chosen = all(isinstance(v, FUNCTIONS) for v in values) or all(map(is_reference, values))
+        if cond is not None and not cells and len(live) == 2 and chosen:
             scopes = [scope_of(opened) for opened, _, _ in live]
             alike = same_tree(flatten(values[0])[1], flatten(values[1])[1])
             if not alike and not any(has_checks(b.close(s, ())) for s in scopes):
@@ -531,11 +568,11 @@ class Flow:
                 return Choice(cond, *values)  # type: ignore[arg-type]
         rows = [[value, *(store[c] for c in cells)] for _, value, store in live]
         columns = [
-            self.level(site, k, [row[k] for row in rows], live, spots if c is None else c, span)
+            self.level(site, k, self.meeting([row[k] for row in rows], live), live, spots if c is None else c, span)
             for k, c in enumerate([None, *cells])
         ]
         rows = [list(row) for row in zip(*columns)]
-        flat = [flatten(TupleValue(tuple(map(self.held, row))), span) for row in rows]
+        flat = [flatten(TupleValue(tuple(row)), span) for row in rows]
         tree = flat[0][1]
         atoms = [list(a) for a, _ in flat]
         if any(len(a) != len(atoms[0]) for a in atoms):
@@ -660,6 +697,8 @@ class Flow:
         what branches give, or the reference that holds the values."""
         place = None
         if all(isinstance(v, (Const, Var)) and v is not NIL and not isinstance(v.type, Data) for v in values):
+            return values
+        if all(same_array(values[0], v) for v in values):
             return values
         targets = []
         for v in values:
@@ -871,6 +910,7 @@ class Flow:
 
     def flat(self, value: Value, target: Target, atoms: list[Atom]) -> None:
         """Atoms of a value whose arrays keep their sizes."""
+        value = self.copied(value) if self.facts.mutates else value
         atoms += flatten(self.coerce(value, target), self.b.span)[0]
 
     def take(self, cells: Sequence[Cell], targets: Sequence[Target], atoms: Sequence[Atom]) -> None:
@@ -1025,7 +1065,8 @@ class Flow:
         facts, b = self.facts, self.b
         span = b.span
         closed = [closure.env[v] for v in captures(closure)] if closure.env is not None else []
-        values = [self.recursive_argument(v, span) for v in (*args, *closed)]
+        whole = facts.changes.get(closure.function, ())
+        values = [self.recursive_argument(v, span, k in whole) for k, v in enumerate((*args, *closed))]
         sizes: dict[Atom, str] = {}
         targets = [target_of(v, sizes, facts.find) for v in values]
         instance = self.instance(closure, targets)
@@ -1077,14 +1118,16 @@ class Flow:
             try:
                 joined = self.join((number, k), old, new, sizes)
             except ModelTypeError as error:
-                raise self.unlike_calls(closure, k, old, new, span) from error
+                raise self.unlike_calls(closure, k, old, new, span, error.message) from error
             if joined != old:
                 if sizes_of(joined) != sizes_of(old):
                     instance.result = None  # the sizes that it spoke of
                 instance.params[k] = joined
                 self.facts.changed = True
 
-    def unlike_calls(self, closure: Closure, k: int, old: Target, new: Target, span: Span | None) -> HyadError:
+    def unlike_calls(
+        self, closure: Closure, k: int, old: Target, new: Target, span: Span | None, parts: str
+    ) -> HyadError:
         """What is wrong where two calls of one function give it values of different kinds."""
         f = closure.function
         name = f.params[k].name if k < len(f.params) else captures(closure)[k - len(f.params)].name
@@ -1102,7 +1145,11 @@ class Flow:
                 span,
                 "each step gives what it was given",
             )
-        notes = [(f"it began with {describe_target(old)}", first.span)] if first is not None and first.span else []
+        notes: list[Any] = []
+        if first is not None and first.span:
+            notes.append((f"it began with {describe_target(old)}", first.span))
+        if describe_target(old) == describe_target(new):
+            notes.append((f"they differ in a part: {parts}", None))
         return ModelTypeError(
             f"`{name}` of {who} is {describe_target(new)} in this call, and {describe_target(old)} in another",
             span,
@@ -1110,8 +1157,11 @@ class Flow:
             notes,
         )
 
-    def recursive_argument(self, value: Value, span: Span | None) -> Value:
-        value = self.held(value)
+    def recursive_argument(self, value: Value, span: Span | None, whole: bool = False) -> Value:
+        """What a recursive function is given; ``whole``: an array that it changes in place, itself."""
+        if whole and type(value) is Var and isinstance(value.type, Arr):
+            return self.new_cell(value, array=True)
+        value = value if whole else self.now(value)
         if isinstance(value, ArrayOfTuples):
             raise ModelTypeError("an array of tuples cannot be given to a recursive function", span, "give its parts")
         return value
@@ -1179,6 +1229,7 @@ class Flow:
                 region.vars.update(params)
                 it, seen = iter(params), set()
                 values = [self.gather(t, it, seen) for t in targets]
+                self.params_of.update({v: (f, k) for k, v in enumerate(values) if type(v) is Var})
                 env = Env()
                 env.values.update(zip(captured, values[arity : len(instance.params)]))
                 if closure.group is not None:
@@ -1187,7 +1238,7 @@ class Flow:
                 for c, v in zip(cells, values[len(instance.params) :]):
                     self.store[c] = v
                 b.span = f.span if self.library is None else span
-                result = self.body(f, env, values[:arity])
+                result = self.copied(self.body(f, env, values[:arity]))
                 size_names: dict[Atom, str] = {v: d for d, v in sizes.items()}
                 now = target_of(self.held(result), size_names, facts.find)
                 joined = now
@@ -1248,6 +1299,25 @@ def is_library(closure: Closure) -> bool:
     from .specialise import Specialiser
 
     return closure.scope is Specialiser.scope
+
+
+def is_array(value: Value) -> bool:
+    """Whether a value is an array that is changed in place, or a row of one."""
+    return isinstance(value, Cell) and value.array or isinstance(value, Place) and not value.reference
+
+
+def same_array(a: Value, b: Value) -> bool:
+    """Whether two values are one array that is changed in place."""
+    if isinstance(a, Place) and isinstance(b, Place):
+        return a.array == b.array and a.indices == b.indices and a.reference == b.reference
+    return isinstance(a, Cell) and a == b
+
+
+def is_reference(value: Value) -> bool:
+    """Whether a value is a reference, or one of two as a condition says."""
+    if isinstance(value, Choice):
+        return is_reference(value.then) and is_reference(value.orelse)
+    return isinstance(value, (Cell, Place)) and not is_array(value)
 
 
 class Dead(Exception):

@@ -247,12 +247,16 @@ def update_from_end(value: Any, *rest: Any) -> Any:
 
 
 def set_at(value: Any, *rest: Any, end: bool = False) -> None:
-    """``(set-at! v i ... x)``: in place, for every name of the array."""
+    """``(set-at! v i ... x)``: in place, for every name of the array. A row is copied into its place, as NumPy does."""
     if len(rest) < 2:
         raise ModelTypeError("set-at! takes an array, an index and a value", None, "`(set-at! v i x)`")
     *indices, x = rest
     row, at = row_at(value, indices, "set-at!", end)
-    row[at] = fitting(row[at], x, "set-at!")
+    x = fitting(row[at], x, "set-at!")
+    if isinstance(x, list) and isinstance(row[at], list):
+        row[at][:] = copy(x)
+    else:
+        row[at] = x
 
 
 def set_at_from_end(value: Any, *rest: Any) -> None:

@@ -416,7 +416,16 @@ class _Reader:
         for pattern, result in zip(items[1::2], items[2::2]):
             if arms and arms[-1].constructor is None:
                 raise ReadError("nothing comes to this pattern", pattern.span, "the one before takes all that is left")
-            arms.append(self.arm(pattern, result, form, example))
+            arm = self.arm(pattern, result, form, example)
+            for other in arms:
+                if arm.constructor is not None and other.constructor.name == arm.constructor.name:
+                    raise ReadError(
+                        f"a second pattern for `{arm.constructor}`: nothing comes to it",
+                        pattern.span,
+                        "each constructor has one",
+                        [("this is the first", other.span)],
+                    )
+            arms.append(arm)
         return self.emit(Case(value, tuple(arms), items[0].span), form.span, name)
 
     def arm(self, pattern: Form, result: Form, form: Form, example: str) -> Arm:

@@ -41,12 +41,14 @@ from .core import (
     Scalar,
     Var,
     While,
+    all_binds,
+    blocks_of,
 )
 from .data import Data as PythonData
 from .data import Inl, Inr
 from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, NotCompiled, Source, Span, UnboundError
-from .families import Again, Anew, Apart, ArrayOf, Bottom, Endless, Facts, sort_of
-from .flow import RUNS, Dead, Flow, Frame, kinds
+from .families import Again, Anew, Apart, ArrayOf, Bottom, Endless, Facts, Family, sort_of
+from .flow import RUNS, Dead, Flow, Frame, is_array, is_reference, kinds
 from .forms import Form, prelude_texts
 from .names import mangled
 from .primitives import PRIMITIVES
@@ -68,7 +70,9 @@ from .values import (
     Function,
     Later,
     Part,
+    Place,
     Pointwise,
+    References,
     Shape,
     TupleValue,
     Value,
@@ -254,22 +258,29 @@ class Specialiser(Flow):
         self.unrolled = True  # whether loops of known trip count are written out before they are differentiated
         self.factor = False  # whether gradients keep the factors of sums apart (see reverse.Reverse)
         self.encoding = "record"  # what stands between forward and backward code (see reverse.Reverse)
+        self.mistakes: list[tuple[Value, HyadError]] = []  # of data that holds no number, if it ends so
 
     # ------------------------------------------------------------------------------------- programs
 
     def program(
         self, function: Function, specs: Sequence[Spec], name: str, span: Span | None = None, doc: str | None = None
     ) -> Program:
+        if isinstance(function, Closure):
+            self.bound(function)
         for _ in range(RUNS):
             self.facts.changed = self.facts.stale = False
             try:
                 program = self.attempt(function, specs, name, span, doc)
                 if not self.facts.changed:
+                    for value, error in self.mistakes:
+                        if not numeric(self.family_of(value)):
+                            raise error
                     return program
             except (Again, Anew, Bottom):
                 if not self.facts.changed:  # another run would find the same
                     raise NotCompiled(f"the types of `{name}` could not be inferred", span) from None
-            except Endless:
+            except Endless as endless:
+                span = endless.args[0] or span
                 break
             except Dead as dead:
                 raise dead.error() from None
@@ -277,7 +288,19 @@ class Specialiser(Flow):
                 if not self.facts.changed:
                     raise
             self.start()
-        raise NotCompiled(f"the types of `{name}` could not be inferred: they grow without end", span)
+        hint = "a loop or recursion here gives another kind of thing each time: hyad.run evaluates it"
+        raise NotCompiled(f"the types of `{name}` could not be inferred: they grow without end", span, hint)
+
+    def bound(self, closure: Closure) -> None:
+        """Raise the mistake of a name that nothing binds, in code that is not called as well."""
+        scope, self.scope = self.scope, closure.scope
+        for bind in all_binds(closure.function.body):
+            op = bind.op
+            names = [op.fn, *op.args] if isinstance(op, Call) else []
+            for name in [*names, *(x for block in blocks_of(op) for x in block.results)]:
+                if isinstance(name, Global) and not self.scope(name.name)[0] and name.name not in SPECIAL:
+                    self.resolve(name)
+        self.scope = scope  # type: ignore[method-assign]
 
     def attempt(
         self, function: Function, specs: Sequence[Spec], name: str, span: Span | None, doc: str | None
@@ -581,7 +604,7 @@ class Specialiser(Flow):
         if len(args) != len(keys):
             fields = " ".join(fn.kind.fields if hasattr(fn.kind, "fields") else keys)  # type: ignore[attr-defined]
             raise ModelTypeError(arity_text(fn.name, len(keys), len(args)), self.b.span, f"`({fn.name} {fields})`")
-        return TupleValue(tuple(self.held(a) for a in args), keys, fn.kind)
+        return TupleValue(tuple(args), keys, fn.kind)
 
     def arguments(self, closure: Closure, args: Sequence[Value]) -> list[Value]:
         """The arguments of a call as the parameters are declared."""
@@ -753,8 +776,15 @@ class Specialiser(Flow):
     def builtin(self, name: str, args: list[Value], spans: Spans, var: Var | None) -> Value:
         if name in OPERATORS:
             return self.operator(name, args, spans, var)
+        if name == "get" and args and (is_array(args[0]) or isinstance(args[0], References)):
+            found = self.row(args, spans)
+            if found is not None:
+                return found
+        if name == "array":
+            args = list(map(self.copied, args))
         if name != "set-at!":
-            args = [self.look(a) for a in args]
+            keeps = KEEPING.get(name, ())
+            args = [a if k in keeps and is_array(a) else self.look(a) for k, a in enumerate(args)]
             if name not in STRUCTURE and any(map(self.boxed_array, args)):
                 return self.with_arrays(args, lambda known: self.builtin(name, known, spans, None), var)
         handler = BUILTINS.get(name)
@@ -816,6 +846,8 @@ class Specialiser(Flow):
         apart = self.expose(value, lambda v: isinstance(v, (Const, Var)) and v is not NIL, what)  # type: ignore[arg-type]
         if apart is not None:
             return apart
+        if not numeric(self.family_of(value)):
+            self.mistakes.append((value, ModelTypeError(what.format(describe(value)), self.b.span)))
 
         def take(known: Value) -> Value:
             if isinstance(known, (Const, Var)) and known is not NIL:
@@ -916,10 +948,19 @@ class Specialiser(Flow):
         return TupleValue(tuple(args))
 
     def first(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
-        return self.get([*args, integer(0)], [*spans, None], var)
+        return self.get([*self.pair(args, spans), integer(0)], [*spans, None], var)
 
     def second(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
-        return self.get([*args, integer(1)], [*spans, None], var)
+        return self.get([*self.pair(args, spans), integer(1)], [*spans, None], var)
+
+    def pair(self, args: list[Value], spans: Spans) -> list[Value]:
+        """The argument of ``fst`` and ``car``, which is no constructor of a data type."""
+        for a in args[:1]:
+            if isinstance(a, TupleValue) and isinstance(a.make, type) and issubclass(a.make, PythonData):
+                place = (spans[0] if spans else None) or self.b.span
+                hint = "`match` and `case` take it apart"
+                raise ModelTypeError(f"the parts of {describe(a)} by position", place, hint)
+        return args
 
     def array(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         if not args:
@@ -949,7 +990,7 @@ class Specialiser(Flow):
         return self.b.array(atoms, *((var.name, var.given) if var is not None else ()))
 
     def array_of_tuples(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
-        flat = [flatten(a, self.b.span) for a in args]
+        flat = [flatten(self.now(a), self.b.span) for a in args]
         if not all(same_tree(flat[0][1], t) for _, t in flat):
             raise ModelTypeError("the elements of this array are tuples of different kinds", self.b.span)
         columns = [self.array(list(column), (None,) * len(args), None) for column in zip(*(a for a, _ in flat))]
@@ -1098,6 +1139,8 @@ class Specialiser(Flow):
             return (integer(len(value.items)),)
         if isinstance(value, ArrayOfTuples):
             return type_of(flatten(value.parts)[0][0]).dims[: value.rank]
+        if isinstance(value, References):
+            return type_of(self.held(value.array)).dims
         if isinstance(value, (Const, Var)) and isinstance(type_of(value), Arr):
             return type_of(value).dims
         name = self.blamed(name)
@@ -1148,6 +1191,21 @@ class Specialiser(Flow):
     def arity(self, name: str, args: list[Value], *allowed: int) -> None:
         if len(args) not in allowed:
             raise ModelTypeError(arity_text(name, allowed[0], len(args)), self.b.span)
+
+    def row(self, args: list[Value], spans: Spans) -> Value | None:
+        """A row of an array that is changed in place, or an element of an array of references; None for a number."""
+        array, *indices = args
+        indices = [self.look(i) for i in indices]
+        cell = array if isinstance(array, Cell) else array.array  # type: ignore[union-attr]
+        before = array.indices if isinstance(array, Place) else ()
+        held = self.held(cell)
+        if not isinstance(held, (Const, Var)) or not isinstance(type_of(held), Arr) or not indices:
+            return None
+        whole = self.get([held, *before, *indices], [None, *(None for _ in before), *spans[1:]], None)
+        reference = isinstance(array, References)
+        if not reference and not isinstance(type_of(whole), Arr):
+            return None
+        return Place(cell, (*before, *indices), reference)  # type: ignore[arg-type]
 
     def update(self, args: list[Value], spans: Spans, var: Var | None, name: str = "update") -> Value:
         if len(args) < 3:
@@ -1225,11 +1283,11 @@ class Specialiser(Flow):
 
     def stack(self, count: Atom, body: Callable[[Atom], Value], var: Var | None, index_name: str = "i") -> Value:
         """The array of what ``body`` gives for 0 .. count-1."""
-        span = self.b.span
+        span, outside = self.b.span, set(self.store)
         shape: list[Any] = []
 
         def iteration(i: Atom):
-            value = self.held(body(i))
+            value = self.contents(self.now(body(i)), outside)
             inner = value.parts if isinstance(value, ArrayOfTuples) else value
             atoms, tree = flatten(inner, self.b.span)
             if not atoms and isinstance(value, CLOSED):
@@ -1243,14 +1301,25 @@ class Specialiser(Flow):
                 tree,
                 value.rank + 1 if isinstance(value, ArrayOfTuples) else 1,
                 not isinstance(value, (Const, Var)),
+                self.references,
             ]
             return (), atoms
 
         hint = (var.name,) if var is not None else ()
         out = self.counted_loop(count, (), iteration, hint, index_name, (), bool(var is not None and var.given))
         self.b.span = span
-        tree, rank, structured = shape
+        tree, rank, structured, references = shape
+        if references:
+            return References(self.new_cell(out[0], array=True))
         return ArrayOfTuples(unflatten(tree, iter(out)), rank) if structured else out[0]
+
+    def contents(self, value: Value, outside: set[Cell]) -> Value:
+        """An element of an array; of a reference that was made for it, what it holds."""
+        self.references = is_reference(value) and isinstance(value, Cell) and value not in outside
+        held = self.now(self.store[value]) if self.references else value  # type: ignore[index]
+        if self.references and not (isinstance(held, (Const, Var)) and type_of(held) in (REAL, INT)):
+            raise NotCompiled("an array of references that hold no numbers", self.b.span, "write a list of them")
+        return held
 
     def map(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         if len(args) < 2:
@@ -1289,6 +1358,8 @@ class Specialiser(Flow):
         return self.call(function, [*first, *lists], (None,) * (len(first) + len(lists)), None)
 
     def item(self, array: Value, i: Atom) -> Value:
+        if isinstance(array, References):
+            return Place(array.array, (i,), True)
         return self.get([array, i], [None, None], None)
 
     def common_length(self, name: str, arrays: Sequence[Value], spans: Spans) -> Atom:
@@ -1404,7 +1475,9 @@ class Specialiser(Flow):
         stacked: bool,
     ) -> tuple[Value, Value]:
         span, cells = self.b.span, self.place()
-        init = self.held(init)
+        apart = stacked or (place, "arrays") in self.facts.joins  # arrays are accumulated, not held by identity
+        init = self.now(init) if apart else init
+        outside = set(self.store)
         joined = self.facts.joins.get((place, "acc"))
         if joined is not None:
             target = self.target(init)
@@ -1414,7 +1487,13 @@ class Specialiser(Flow):
         atoms, tree = flatten(init, span)
 
         def iteration(i: Atom, *accs: Atom):
-            value = self.held(step(unflatten(tree, iter(accs)), i))
+            value = step(unflatten(tree, iter(accs)), i)
+            if apart:
+                value = self.accumulated(value, outside)
+            elif self.facts.mutates and arrays_in(init) != arrays_in(value):
+                self.facts.joins[place, "arrays"] = BOOL
+                self.facts.changed = True
+                raise Again
             if not stacked and type(count) is Const and count.value <= UNROLLED and derives(self.target(value)):
                 self.facts.joins[place, "unrolled"] = BOOL  # each step differentiates what the one before gave
                 self.facts.changed = True
@@ -1431,7 +1510,9 @@ class Specialiser(Flow):
                 self.same_accumulator(a, x, span)
             return following, following if stacked else ()
 
+        shared = set(self.shared)
         while True:
+            self.shared = set(shared)
             names = [acc_name] * len(atoms)
             hint = [var.name] * len(atoms) if var is not None and not stacked else []
             try:
@@ -1449,6 +1530,14 @@ class Specialiser(Flow):
             return final, NIL
         every = unflatten(tree, iter(out[len(atoms) :]))
         return final, every if isinstance(every, (Const, Var)) else ArrayOfTuples(every, 1)
+
+    def accumulated(self, value: Value, outside: set[Cell]) -> Value:
+        """What a step gives, with its arrays as they are now. One from outside of the loop should be itself."""
+        if isinstance(value, TupleValue):
+            items = tuple(self.accumulated(x, outside) for x in value.items)
+            return TupleValue(items, value.keys, value.make)
+        cell = value.array if isinstance(value, Place) else value
+        return self.copied(value) if is_array(value) and cell in outside else self.held(value)
 
     def next_accumulator(self, place: int, init: Value, value: Value, span: Span | None) -> Value:
         """What an iteration gives, in the form of what the loop starts with; else the loop starts again."""
@@ -1527,20 +1616,43 @@ class Specialiser(Flow):
 
     def deref(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("deref", args, 1)
-        cell = self.cell("deref", args[0], spans[0] if spans else None)
+        r = args[0]
+        if isinstance(r, Choice) and is_reference(r):
+            return self.branches(
+                r.cond, lambda: self.deref([r.then], spans, None), lambda: self.deref([r.orelse], spans, None), var
+            )
+        if isinstance(r, Place) and r.reference:
+            return self.get([self.held(r.array), *r.indices], (), var)
+        cell = self.cell("deref", r, spans[0] if spans else None)
         self.touch(cell)
         return self.store[cell]
 
     def set_(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("set!", args, 2)
+        r, x = args
+        if isinstance(r, Choice) and is_reference(r):
+            return self.branches(
+                r.cond, lambda: self.set_([r.then, x], spans, None), lambda: self.set_([r.orelse, x], spans, None), var
+            )
+        if isinstance(r, Place) and r.reference:
+            self.set_cell(r.array, self.update([self.held(r.array), *r.indices, x], (None,) * 3, None, "set!"))
+            return NIL
         self.set_cell(self.cell("set!", args[0], spans[0] if spans else None), args[1])
         return NIL
 
     def set_at(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         if len(args) < 3:
             raise ModelTypeError("set-at! takes an array, an index and a value", self.b.span, "`(set-at! v i x)`")
-        array = args[0]
+        array, before = args[0], ()
+        if isinstance(array, Place) and not array.reference:
+            array, before = array.array, array.indices
         if not isinstance(array, Cell) or not array.array:
+            if self.facts.mutates and array in self.params_of:
+                f, k = self.params_of[array]
+                if k not in self.facts.changes.setdefault(f, set()):
+                    self.facts.changes[f].add(k)
+                    self.facts.changed = True
+                    raise Again
             if isinstance(array, (Const, Var)) and isinstance(type_of(array), Arr):
                 if not self.facts.mutates:  # from now on arrays are held where they can be changed
                     self.facts.__init__(mutates=True)  # type: ignore[misc]  # what is known of arrays is no more so
@@ -1550,8 +1662,21 @@ class Specialiser(Flow):
                     "set-at! of an array that is part of another value", spans[0] if spans else self.b.span,
                     "name a copy of it: `(let [w (copy v)] (set-at! w i x))`",
                 )  # fmt: skip
+            if self.boxed_array(array):
+                raise NotCompiled(
+                    "set-at! of an array that is part of data",
+                    spans[0] if spans else self.b.span,
+                    "change a copy of it",
+                )
             raise ModelTypeError(f"`set-at!` of {describe(array)}", spans[0] if spans else self.b.span)
-        rest = [self.look(a) for a in args[1:]]
+        if array.key in self.shared:
+            raise NotCompiled(
+                "set-at! of an array that another value holds, too",
+                spans[0] if spans else self.b.span,
+                "let the other hold a copy of it: `(copy v)`",
+            )
+        rest = [*before, *(self.look(a) for a in args[1:])]
+        spans = [None, *(None for _ in before), *spans[1:]]
         self.set_cell(array, self.update([self.held(array), *rest], spans, None, "set-at!"))
         return NIL
 
@@ -1758,6 +1883,9 @@ BUILTINS: dict[str, Callable[..., Value]] = {
 
 #: What takes structures as they are: all else looks into arrays of sizes that only a run knows.
 STRUCTURE = frozenset("tuple cons list ref set! deref null? num? inl inr".split())
+#: The arguments in which an array that is changed in place is itself, and not what is in it now.
+EVERY = range(2**31)
+KEEPING = {**dict.fromkeys("tuple cons list ref set! inl inr".split(), EVERY), "fold": (1,), "ifold": (1,)}
 
 
 def constant(value: Any, span: Span | None = None) -> Any:
@@ -1788,6 +1916,15 @@ def derives(target: Any) -> bool:
     return made or any(map(derives, target.items))
 
 
+def arrays_in(value: Value) -> list[Any]:
+    """The arrays in a structure that are changed in place, by place."""
+    if isinstance(value, TupleValue):
+        return [(k, found) for k, x in enumerate(value.items) for found in arrays_in(x)]
+    if isinstance(value, Place):
+        return [(value.array.key, value.indices)]
+    return [value.key] if isinstance(value, Cell) and value.array else []
+
+
 def numbers_alone(a: Any, b: Any) -> bool:
     """Whether two targets differ in nothing but integers and reals."""
     if isinstance(a, Apart) and isinstance(b, Apart):
@@ -1800,6 +1937,12 @@ def shape_known(value: Value) -> Any:
     if type(value) is Const and value.type != REAL:
         return value.value
     return f"rank {rank_of(value)}" if isinstance(value, (Const, Var)) and value is not NIL else None
+
+
+def numeric(family: Family | None) -> bool:
+    """Whether data may hold a number, a truth value or an array; nil alone may yet become a list of them."""
+    made = [m.make for m in family.members.values()] if family is not None else []
+    return all(m is nothing for m in made) or any(m in (float, bool, "array") for m in made)
 
 
 def facts_at(values: Sequence[Value], spans: Spans) -> list[tuple[str, Span]]:

@@ -158,6 +158,22 @@ class Cell:
     array: bool = field(default=False, compare=False)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """A row of an array that is changed in place; or, a ``reference``, an element of an array of references."""
+
+    array: Cell
+    indices: tuple[Atom, ...]
+    reference: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class References:
+    """``(build n (fn [i] (ref e)))``: what they hold is an array that is changed in place."""
+
+    array: Cell
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a function or a reference is apart from the values that it closes over: the ``make`` of its ``Node``.
@@ -179,12 +195,12 @@ class Part:
 
 
 Function = Union[Closure, Builtin, Constructing, Part, Derived, Choice, Later, Pointwise]
-Value = Union[Atom, TupleValue, ArrayOfTuples, Function, Cell]
+Value = Union[Atom, TupleValue, ArrayOfTuples, Function, Cell, Place, References]
 FUNCTIONS = (Closure, Builtin, Constructing, Part, Derived, Choice, Later, Pointwise)
-CLOSED = (*FUNCTIONS, Cell)
+CLOSED = (*FUNCTIONS, Cell, Place, References)
 
 
-def taken_apart(value: Function | Cell) -> tuple[Shape, list[Value]]:
+def taken_apart(value: Function | Cell | Place | References) -> tuple[Shape, list[Value]]:
     """A function or reference as its shape and the values that it closes over."""
     if isinstance(value, Closure):
         captured = captures(value)
@@ -208,7 +224,12 @@ def taken_apart(value: Function | Cell) -> tuple[Shape, list[Value]]:
     if isinstance(value, Pointwise):
         shape = Shape("pointwise", (len(value.at),), lambda vs: Pointwise(vs[0], tuple(vs[1:])))
         return shape, [value.derived, *value.at]
-    return Shape("reference", (value,), lambda vs: value), []
+    if isinstance(value, Place):
+        of = (value.array, value.reference, len(value.indices))
+        rebuild = lambda vs: Place(value.array, tuple(vs), value.reference)  # noqa: E731
+        return Shape("reference", of, rebuild), list(value.indices)
+    of = (value,) if isinstance(value, Cell) else (value.array, "all")
+    return Shape("reference", of, lambda vs: value), []
 
 
 def captures(closure: Closure) -> tuple[Var, ...]:
@@ -329,6 +350,10 @@ def describe(value: Value) -> str:
         return "None"
     if isinstance(value, Cell):
         return "an array" if value.array else "a reference"
+    if isinstance(value, Place):
+        return "a reference" if value.reference else "an array"
+    if isinstance(value, References):
+        return "an array of references"
     t = value.type  # type: ignore[union-attr]
     if isinstance(t, DataType):
         return f"data ({' or '.join(c.name for c in t.constructors)})"

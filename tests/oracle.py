@@ -563,7 +563,10 @@ def set_at(a: Any, *rest: Any) -> None:
     *indices, x = rest
     row = get(a, *indices[:-1])
     get(row, indices[-1])
-    row[indices[-1]] = x
+    if isinstance(x, list) and isinstance(row[indices[-1]], list):
+        row[indices[-1]][:] = copy(x)  # as NumPy does
+    else:
+        row[indices[-1]] = x
 
 
 def copy(a: Any) -> Any:
