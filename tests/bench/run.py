@@ -193,15 +193,8 @@ def recursion_tables(
             tables[walk] = rows
             for peer in [p for p in recursion_peers.CALLS if p in chosen]:
                 say(f"recursion: {walk.name}: {peer}")
-                arguments = [
-                    peer,
-                    walk.name,
-                    recursion_peers.POINTS[peer],
-                    *libraries.values(),
-                    rounds,
-                    budget,
-                    trees or "",
-                ]
+                count = recursion_peers.POINTS[peer]
+                arguments = [peer, walk.name, count, *libraries.values(), rounds, budget, trees or ""]
                 title = recursion_peers.TITLES[peer]
                 try:
                     found = script("recursion_peers.py", arguments, limit)
