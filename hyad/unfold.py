@@ -52,6 +52,7 @@ class Unfold(Rebuild):
         self.made: dict[tuple, Sequence[Atom]] = {}
         self.failed: set[Function] = set()
         self.depth = self.choices = self.walked = self.again = 0
+        self.unfolded = False
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -97,6 +98,7 @@ class Unfold(Rebuild):
             self.made.clear()
             self.depth = self.choices = 0
             return self.b.apply(op.function, args, [v.name for v in bind.vars], given(bind))
+        self.unfolded = True
         around = self.b.scopes[-1]
         around.binds += region.binds
         around.vars |= region.vars
@@ -133,18 +135,20 @@ class Unfold(Rebuild):
 
 def unfold_block(b: Builder, block: Block) -> Block:
     """``Unfold`` for a block under construction."""
-    if not any(type(bind.op) is Apply for bind in all_binds(block)):
+    if "unfold" in b.off or not any(type(bind.op) is Apply for bind in all_binds(block)):
         return block
+    pass_ = Unfold(b)
     with b.region() as scope:
-        results = Unfold(b).block(block)
-    return tidy(b.close(scope, results))
+        results = pass_.block(block)
+    return tidy(b.close(scope, results)) if pass_.unfolded else block
 
 
 def unfold(program: Program) -> Program:
-    """``Unfold`` for a program: the main part, whose calls have arguments that are known."""
+    """Recursion whose course is known from integers and sizes is written out, equal calls once."""
     if not any(type(bind.op) is Apply for bind in all_binds(program.body)):
         return program
     b = Builder()
     b.sizes.update(program.dims)
-    results = Unfold(b).block(program.body)
-    return replace(program, body=tidy(Block(b.block(), tuple(results))))
+    pass_ = Unfold(b)
+    results = pass_.block(program.body)
+    return replace(program, body=tidy(Block(b.block(), tuple(results)))) if pass_.unfolded else program
