@@ -84,9 +84,8 @@ def jax_call(objective: Objective, point: Point, derivative: str) -> Callable[[]
     fixed = {k: v for k, v in point.items() if k not in objective.wrt}
 
     def primal(*moving: Any) -> Any:
-        return objective.primal(
-            m, **{name: dict(zip(objective.wrt, moving)).get(name, fixed.get(name)) for name in names}
-        )
+        values = {**fixed, **dict(zip(objective.wrt, moving))}
+        return objective.primal(m, *(values[name] for name in names))
 
     which = tuple(range(len(active)))
     if derivative == "diagonal":
@@ -116,9 +115,8 @@ def autograd_call(objective: Objective, point: Point, derivative: str) -> Callab
     fixed = {k: v for k, v in point.items() if k not in objective.wrt}
 
     def primal(*moving: Any) -> Any:
-        return objective.primal(
-            m, **{name: dict(zip(objective.wrt, moving)).get(name, fixed.get(name)) for name in names}
-        )
+        values = {**fixed, **dict(zip(objective.wrt, moving))}
+        return objective.primal(m, *(values[name] for name in names))
 
     values = [np.asarray(point[w], float) for w in objective.wrt]
     if derivative == "diagonal":
@@ -148,7 +146,7 @@ def torch_call(objective: Objective, point: Point, derivative: str) -> Callable[
 
     def call() -> Any:
         moving = {w: torch.as_tensor(point[w], dtype=torch.float64).requires_grad_(True) for w in objective.wrt}
-        y = objective.primal(m, **{name: moving[name] if name in moving else fixed[name] for name in point})
+        y = objective.primal(m, *(moving[name] if name in moving else fixed[name] for name in point))
         if derivative == "diagonal":
             first = torch.autograd.grad(y, list(moving.values()), create_graph=True)[0]
             return torch.autograd.grad(first.sum(), list(moving.values()))[0]

@@ -196,9 +196,7 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         ours = min(mine, key=lambda r: r.cpu or float("inf"))
         others = [r for r in rows if r.strict is not None and r not in mine and r.name != "hand primal"]
         best = min(others, key=lambda r: r.cpu or 0, default=None)
-        figures = (
-            [ratio(ours.strict), ratio(ours.fast), ratio(ours.fast_strict)] if not ours.note else [ours.note, "", ""]
-        )
+        figures = [ratio(ours.cpu), ratio(ours.fast), ratio(ours.fast_strict)] if not ours.note else [ours.note, "", ""]
         peer = f"{best.name} {ratio(best.cpu)}" if best else ""
         seconds = ["" if t is None else f"{t:.2f}" for t in (ours.prepare, ours.compile)]
         summary.append([f"{objective.label(size)}, {derivative}", *figures, f"{objective.target:g}", peer, *seconds])
