@@ -50,12 +50,12 @@ from .operators import GENERATOR, UNIT, Derivative, accepts, operator, parameter
 from .primitives import PRIMITIVES
 from .reader import SPECIAL, deep, read_model
 from .specialise import (
-    _NUMPY_NAMES,
     CHAINED,
     COMPARISONS,
     OPERATORS,
     Specialiser,
     Wrt,
+    numpy_name,
     prelude,
     read_annotation,
     similar,
@@ -350,9 +350,12 @@ class Runtime:
                 return "constructor", value
             elif not callable(value):
                 return "value", value
-            elif not known:
+            else:
                 row = numpy_name(value)
-                return ("builtin", row) if row is not None else ("foreign", value)
+                if row is not None and row not in PRIMITIVES:
+                    return "function", prelude(row)
+                if not known:
+                    return ("builtin", row) if row is not None else ("foreign", value)
         if known:
             return "builtin", name.name
         function = prelude(name.name)
@@ -389,17 +392,6 @@ def arrays_in(value: Any) -> list[Any]:
         elif isinstance(x, dict):
             todo.extend(x.values())
     return found
-
-
-def numpy_name(value: Any) -> str | None:
-    """The primitive that a function of ``math`` or NumPy is."""
-    module = (getattr(value, "__module__", None) or "").split(".")[0]
-    if module not in ("math", "numpy") and not isinstance(value, np.ufunc):
-        return None
-    name = getattr(value, "__name__", "").replace("_", "-")
-    name = _NUMPY_NAMES.get(name, name)
-    name = name.replace("arc", "a") if name.startswith("arc") else name
-    return name if name in PRIMITIVES else None
 
 
 def builtin(name: str) -> Callable[..., Any]:

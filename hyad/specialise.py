@@ -499,14 +499,8 @@ class Specialiser(Flow):
         if isinstance(value, tuple):
             parts = [self.python_value(x, name) for x in value]
             return None if any(p is None for p in parts) else TupleValue(tuple(parts))
-        primitive = getattr(value, "__name__", "").replace("_", "-")
-        module = (getattr(value, "__module__", None) or "").split(".")[0]
-        if callable(value) and (module in ("math", "numpy") or isinstance(value, np.ufunc)):
-            primitive = _NUMPY_NAMES.get(primitive, primitive)
-            primitive = primitive.replace("arc", "a") if primitive.startswith("arc") else primitive
-            if primitive in PRIMITIVES:
-                return Builtin(primitive)
-        return None
+        known = numpy_name(value)
+        return Builtin(known) if known in PRIMITIVES else prelude(known) if known is not None else None
 
     def array_constant(self, value: np.ndarray) -> Atom:
         items = [self.array_constant(x) if value.ndim > 1 else constant(x.item()) for x in value]
@@ -1836,7 +1830,25 @@ _NUMPY_NAMES = {
     "power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "maximum": "max", "minimum": "min", "rint": "round",
     "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
     "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
+    "max": "amax", "min": "amin", "dot": "matmul",
 }  # fmt: skip
+#: What NumPy and the prelude call by one name.
+_NUMPY_ARRAYS = frozenset(
+    "all amax amin any arange argmax argmin cholesky cross cumprod cumsum det diag eye full inv linspace matmul mean"
+    " ones outer prod ravel reshape solve std sum trace transpose tril triu var where zeros".split()
+)
+
+
+def numpy_name(value: Any) -> str | None:
+    """The primitive, or the function of the prelude, that a function of ``math`` or NumPy is."""
+    module = (getattr(value, "__module__", None) or "").split(".")[0]
+    if not callable(value) or not (module in ("math", "numpy") or isinstance(value, np.ufunc)):
+        return None
+    name = getattr(value, "__name__", "").replace("_", "-")
+    name = _NUMPY_NAMES.get(name, name)
+    name = name.replace("arc", "a") if name.startswith("arc") else name
+    return name if name in PRIMITIVES or name in _NUMPY_ARRAYS else None
+
 
 BUILTINS: dict[str, Callable[..., Value]] = {
     "tuple": Specialiser.tuple_,

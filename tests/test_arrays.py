@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import hy
 import numpy as np
 import pytest
 import scipy.linalg
@@ -335,3 +336,22 @@ def test_systems_of_equations_in_a_loop_and_a_branch() -> None:
     bars = hyad.grad(f)(s, b)
     assert product(bars, (ds, db)) == pytest.approx(float(slope(numpy, (s, b), (ds, db))), rel=1e-7)
     assert product(hyad.run(hyad.grad(f), s, b), (ds, db)) == pytest.approx(product(bars, (ds, db)), rel=1e-10)
+
+
+NUMPYS = ["(np.sum a)", "(np.sum a 0)", "(np.max a 1)", "(np.mean a)", "(np.linalg.inv a)", "(np.linalg.solve a b)",
+          "(np.dot a b)", "(np.where (> a 0) a 1.0)", "(np.linalg.cholesky (@ a (np.transpose a)))", "(np.argmin a 0)",
+          "(np.maximum b 0.5)", "(np.trace a)", "(np.reshape a [4 1])", "(np.cumsum b)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", NUMPYS)
+def test_numpys_functions_are_the_language_s(form: str) -> None:
+    """Where a model names a function of NumPy that the language has, that is what is meant."""
+    a, b = np.array([[2.0, -1.0], [0.5, 3.0]]), np.array([1.0, 0.25])
+    f = hyad.model(f"(fn [a b] {form})", namespace={"np": np})
+    wanted = eval_hy(form, a, b)
+    np.testing.assert_allclose(f(a, b), wanted, rtol=1e-14)
+    np.testing.assert_allclose(hyad.run(f, a, b), wanted, rtol=1e-14)
+
+
+def eval_hy(form: str, a: np.ndarray, b: np.ndarray) -> Any:
+    return hy.eval(hy.read(form), {"np": np, "a": a, "b": b})
