@@ -1945,9 +1945,11 @@ def numbers_alone(a: Any, b: Any) -> bool:
 
 
 def shape_known(value: Value) -> Any:
-    """What tells one call of a prelude function from another one inside it: ranks and known integers."""
+    """What tells one call of a prelude function from another one inside it: ranks, known integers, functions."""
     if type(value) is Const and value.type != REAL:
         return value.value
+    if isinstance(value, Closure):
+        return value.function
     return f"rank {rank_of(value)}" if isinstance(value, (Const, Var)) and value is not NIL else None
 
 

@@ -355,3 +355,59 @@ def test_numpys_functions_are_the_language_s(form: str) -> None:
 
 def eval_hy(form: str, a: np.ndarray, b: np.ndarray) -> Any:
     return hy.eval(hy.read(form), {"np": np, "a": a, "b": b})
+
+
+PAPER = {
+    "(vector-range 3)": np.arange(3),
+    "(vector-fill 2 4.0)": np.full(2, 4.0),
+    "(vector-zeros 2)": np.zeros(2),
+    "(vector-ones 2)": np.ones(2),
+    "(vector-hot 3 1)": np.eye(3)[1],
+    "(vector-map v sin)": np.sin([1.0, 2.0, 4.0]),
+    "(vector-add v v)": np.array([2.0, 4.0, 8.0]),
+    "(vector-sub v v)": np.zeros(3),
+    "(vector-e-mul v v)": np.array([1.0, 4.0, 16.0]),
+    "(vector-sum v)": 7.0,
+    "(vector-dot v v)": 21.0,
+    "(vector-slice v 1 2)": np.array([2.0, 4.0]),
+    "(matrix-rows m)": 2,
+    "(matrix-cols m)": 3,
+    "(matrix-fill 1 2 5.0)": np.full((1, 2), 5.0),
+    "(matrix-zeros 1 2)": np.zeros((1, 2)),
+    "(matrix-ones 1 2)": np.ones((1, 2)),
+    "(matrix-eye 2)": np.eye(2),
+    "(matrix-hot 2 2 0 1)": np.array([[0.0, 1.0], [0.0, 0.0]]),
+    "(matrix-map2 m m vector-add)": 2 * np.arange(6.0).reshape(2, 3),
+    "(map (fn [row] (fold (fn [s p] (+ s (* (fst p) (snd p)))) 0.0 row)) (matrix-zip m m))": np.array([5.0, 50.0]),
+    "(matrix-sub m m)": np.zeros((2, 3)),
+    "(matrix-transpose m)": np.arange(6.0).reshape(2, 3).T,
+    "(matrix-mul m (matrix-transpose m))": np.array([[5.0, 14.0], [14.0, 50.0]]),
+    "(matrix-mult m (matrix-transpose m))": np.array([[5.0, 14.0], [14.0, 50.0]]),
+    "(matrix-trace (matrix-eye 3))": 3.0,
+    "(length v)": 3,
+    "(snd (pair 1.0 2.0))": 2.0,
+}
+
+
+def test_the_papers_names() -> None:
+    f = hyad.model(f"(fn [v m] #({' '.join(PAPER)}))", namespace={})
+    args = (np.array([1.0, 2.0, 4.0]), np.arange(6.0).reshape(2, 3))
+    program = f.optimised(f.specs(args))
+    for results in (python_callable(program)(*args), hyad.run(f, *args)):
+        for form, got, wanted in zip(PAPER, results, PAPER.values()):
+            np.testing.assert_allclose(got, wanted, rtol=1e-14, err_msg=form)
+
+
+NESTED = {
+    "(sum (vec-map (fn [x] (sum (vec-map (fn [y] (* x y)) v))) v))": 49.0,
+    "(sum (along (fn [c] (sum (along (fn [r] (sum r)) m 1))) m 0))": 45.0,
+    "(sum (vec-map (fn [x] (if (> x 3) (sum (vec-map (fn [y] (* x y)) v)) x)) v))": 31.0,
+}
+
+
+@pytest.mark.parametrize("form, wanted", NESTED.items())
+def test_a_function_inside_its_own_functions(form: str, wanted: float) -> None:
+    f = hyad.model(f"(fn [v m] {form})", namespace={})
+    args = (np.array([1.0, 2.0, 4.0]), np.arange(6.0).reshape(2, 3))
+    program = f.optimised(f.specs(args))
+    assert python_callable(program)(*args) == hyad.run(f, *args) == wanted
