@@ -41,7 +41,9 @@ def sparse_jacobian(f: Any, wrt: Any = None) -> SparseDerivative:
     name or a tuple of them; by default all arguments that hold reals. Entries that are zero by chance are stored too:
     for the same shapes and integer arguments, the matrix always has the same entries.
 
-    The pattern is found from the program, at the first call and whenever shapes or integer arguments change.
+    The pattern is found from the program, at the first call and whenever shapes or integer arguments change. Beside
+    the matrix, of the same arguments, ``.pattern(..)`` gives its pattern, ``.how(..)`` says how it is computed, and
+    ``.source(..)`` is the C that does.
 
     >>> f = hyad.model("(fn [x] (build (- (len x) 1) (fn [i] (* (get x i) (get x (+ i 1))))))")
     >>> hyad.sparse_jacobian(f)(np.array([1.0, 2.0, 3.0])).toarray()
