@@ -8,7 +8,8 @@ adjustment: two rows, and a column for each number of one camera, one point and 
 are one loop over such blocks, and their places another, over integers alone: rows of the blocks are rows of the
 Jacobian, one after the other, and slots say which columns. Nothing is coloured, and no seed is multiplied.
 
-``row_loops`` finds them; ``entries`` makes both programs. Where a result comes otherwise there are none.
+``row_loops`` finds them, in a program in which arrays that row loops make for other loops are computed where they are
+read (``Inline``); ``entries`` makes both programs. Where a result comes otherwise there are none.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ from .core import (
 )
 from .dead import tidy
 from .derive import Trace, cells, extent, forward_unrolled, reverse_unrolled
-from .optimise import dead_code, expanded_size, fuse, inline, optimise, tail_calls, unroll, unused
+from .optimise import dead_code, expanded_size, fuse, inline, optimise, rebuild, tail_calls, unroll, unused
 from .specialise import Specialiser
 
 #: What makes one loop of each result, and single numbers of small arrays.
 PREPARE = [dead_code, tail_calls, inline, unused, unroll, dead_code, fuse, dead_code]
 #: Larger blocks, and blocks that take more operations, are not written out.
 CELLS, WRITTEN_OUT = 1024, 10_000
+#: Of arrays between, so many operations are computed again.
+RECOMPUTED = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +98,8 @@ def entries(program: Program, wrt: Sequence[Var]) -> tuple[Program, Program, lis
     None where a result is not of a row loop.
     """
     program = optimise(program, PREPARE)
+    late = depending(program.body, wrt)
+    program = dead_code(rebuild(program, lambda b: Inline(b, late)))
     active = activity(program.body, {p: 1 for p in wrt if differentiable(p.type)})
     late = depending(program.body, wrt)
     found = row_loops(program, active, late, dict.fromkeys(wrt))
@@ -103,6 +108,34 @@ def entries(program: Program, wrt: Sequence[Var]) -> tuple[Program, Program, lis
     numbers, groups = program_of(program, found, late, numeric=True)
     places, _ = program_of(program, found, late, numeric=False)
     return numbers, places, groups
+
+
+class Inline(Rebuild):
+    """Reads of an array that a row loop made from ``late`` become what the loop's body gives there, computed again:
+    a block then is of the arguments themselves, and what several iterations share is cheap beside its derivative.
+
+    ``y = (build n (fn [i] (f (get x i)))); (get y (get at j))``  =>  ``(f (get x (get at j)))``.
+    """
+
+    def __init__(self, builder: Builder, late: set[Atom]) -> None:
+        super().__init__(builder)
+        self.late = late
+        self.made: dict[Atom, tuple[Loop, int]] = {}
+        self.room = RECOMPUTED
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Prim and op.name == "get" and op.args[0] in self.made and self.room > 0:
+            loop, column = self.made[op.args[0]]
+            self.room -= expanded_size(loop.body)
+            index, *rest = self.atoms(op.args[1:])
+            self.here[loop.index] = index
+            (row,) = self.block(tidy(Block(loop.body.binds, (loop.body.results[column],))))
+            self.here[bind.vars[0]] = self.b.get(row, *rest)
+            return
+        self.copy(bind)
+        if type(op) is Loop and not op.accs:
+            self.made.update((v, (op, k)) for k, v in enumerate(bind.vars) if v in self.late)
 
 
 def depending(block: Block, on: Iterable[Var]) -> set[Atom]:

@@ -25,6 +25,7 @@ from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
 from .errors import DerivativeError, ModelTypeError, border
 from .model import Model, Spec, as_model, derived, model, signature_key, spec_of, take_apart
 from .optimise import optimise
+from .reader import deep
 from .specialise import parameters
 from .stages import show
 
@@ -191,7 +192,7 @@ class Signature:
         self.flat = [j for k in at for j in range(first[k], first[k + 1])]
         self.plans: list[tuple[list[Any], Plan]] = []
         self._passes: dict[str, Model] = {}
-        made = entries(self.program, [self.program.params[k] for k in self.flat])
+        made = deep(entries, self.program, [self.program.params[k] for k in self.flat])
         self.entries = self.places = None
         if made is not None:
             self.entries, self.places, self.groups = self.loaded(made[0]), self.loaded(made[1]), made[2]
