@@ -533,7 +533,8 @@ class Specialiser(Flow):
         if isinstance(fn, Closure):
             if fn.scope is Specialiser.scope and len(args) != len(fn.function.params):
                 fn = prelude(f"{fn.name}/{len(args)}") or fn
-            if fn.scope is Specialiser.scope and fn.function not in self.facts.recursive:
+            counts = fn.scope is Specialiser.scope and not any(self.family_of(a) is not None for a in args)
+            if counts and fn.function not in self.facts.recursive:
                 call = (fn.function, *map(shape_known, args), fn.env)
                 if call not in self.descending:  # recursion on ranks and known integers, which ends by itself
                     self.descending.add(call)
