@@ -167,7 +167,11 @@ def check(objective: Objective, point: Point, derivative: str, found: np.ndarray
 
 def lines(tables: list[Table], folder: Path) -> list[str]:
     """The section of RESULTS.md; the plots go to ``folder``."""
-    from report import ratio, table
+    from report import cell, table
+    from report import ratio as rounded
+
+    def ratio(value: float | None) -> str:
+        return cell(value, ".4f") if value is not None and value < 0.05 else rounded(value)
 
     if not tables:
         return []
