@@ -1145,7 +1145,9 @@ class Assign:
         op: Loop = bind.op  # type: ignore[assignment]
         for k, (init, acc) in enumerate(zip(op.inits, op.accs)):
             start = self.definitions.get(init) if type(init) is Var else None
-            cleared = isinstance(start, Prim) and start.name == "zeros" and acc.type.rank > 1  # type: ignore[union-attr]
+            cleared = isinstance(start, Prim) and start.name == "zeros" and isinstance(acc.type, Arr)
+            if cleared and acc.type.rank == 1 and same_count(acc.type.dims[0], op.count):  # type: ignore[union-attr]
+                continue  # see below
             if cleared or self.builds.get(init) == 1:  # type: ignore[call-overload]
                 made = self.stacking(bind, k, (), acc.type.dims, None if cleared else init)  # type: ignore
                 if made is not None:
