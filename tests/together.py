@@ -44,9 +44,10 @@ OUTSIDE = (
     FUNCTION_RESERVED
     | ARENA_NAMES
     | frozenset(
-        "memcpy memset memmove memcmp offsetof size_t ptrdiff_t noinline define undef ifdef ifndef"
-        " endif elif defined include error pragma _Pragma GCC ivdep LLONG_MAX LLONG_MIN SIZE_MAX DBL_MAX int64_t uint64_t"
-        " HYAD_ARENA HYAD_STACK blocks spare next end chunk stack floor failed status before after size padding".split()
+        "memcpy memset memmove memcmp offsetof size_t ptrdiff_t noinline define undef ifdef ifndef endif"
+        " elif defined include error pragma _Pragma GCC ivdep LLONG_MAX LLONG_MIN SIZE_MAX DBL_MAX int64_t"
+        " uint64_t HYAD_ARENA HYAD_STACK blocks spare next end chunk stack floor failed status before"
+        " after size padding".split()
     )
 )
 SHARED = [part.strip("\n") for part in (ARENA_HEADER, ARENA_FAIL, ARENA_BASE, ARENA_ARRAY, ARENA_COPY, ARENA_GROW)]
