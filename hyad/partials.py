@@ -46,6 +46,8 @@ class Partials:
         if (
             op is not None and op.name == "*" and type(op.args[0]) is Const
         ):  # (* c x): scale last, and c x is needed once
+            if type(y_bar) is Const:
+                return b.prim("*", b.prim("*", y_bar, op.args[0]), op.args[1], hint=hint)
             return b.prim("*", op.args[0], b.prim("*", y_bar, op.args[1]), hint=hint)
         return b.prim("*", y_bar, partial, hint=hint)
 

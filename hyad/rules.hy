@@ -47,6 +47,7 @@
 (mul-scale            (* p (temp (* w x)))      => (* (fold * p w) x))
 (mul-scaled           (* w (temp (* p x)))      => (* (fold * w p) x))
 (mul-scale-less       (* p (temp (* (soft q) x))) => (* (fold * p q) x))
+(mul-soft-scale-less  (* (soft p) (temp (* q x))) => (* (fold * p q) x))
 
 ;; what differentiation makes of a product with a constant
 (mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))
