@@ -25,7 +25,6 @@ _GUARDS = {
     "d": any_constant,
     "p": lambda value: 1.0 <= abs(value) < 1e30 and abs(math.frexp(value)[0]) == 0.5,
     "w": lambda value: 1.0 <= abs(value) < 1e30,
-    "q": lambda value: 1e-30 < abs(value) < 1.0,
     "n": lambda value: type(value) is float and value < 0,
 }
 

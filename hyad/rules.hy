@@ -1,9 +1,9 @@
 ;; Rewrite rules that the builder applies to every scalar operation as it is made:
 ;;   (name pattern => template)
 ;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants, w one of magnitude
-;; at least one, p a power of two of that kind, q one of magnitude less than one, n a negative constant, 0 1 2 -1 an
-;; operand of that value, (temp ..) an operand that nobody named, (soft 0) one that differentiation itself introduced.
-;; A template builds operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
+;; at least one, p a power of two of that kind, n a negative constant, 0 1 2 -1 an operand of that value, (temp ..) an
+;; operand that nobody named, (soft 0) one that differentiation itself introduced. A template builds
+;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
 ;;
 ;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, subnormal numbers aside,
 ;; up to the sign of a zero where the pattern holds a soft zero. What does not (x*0 => 0, x/x => 1) fires on soft operands alone.
@@ -42,12 +42,11 @@
 (pow-two              (** x 2)                  => (* x x))
 (square               (square x)                => (* x x))
 
-;; constants come first, and meet where that is exact: one is a power of two, and no product between overflows alone
+;; constants come first, and meet where that is exact: both at least one, so that no product between overflows or
+;; underflows alone
 (mul-constant-first   (* x c)                   => (* c x))
 (mul-scale            (* p (temp (* w x)))      => (* (fold * p w) x))
 (mul-scaled           (* w (temp (* p x)))      => (* (fold * w p) x))
-(mul-scale-less       (* p (temp (* (soft q) x))) => (* (fold * p q) x))
-(mul-soft-scale-less  (* (soft p) (temp (* q x))) => (* (fold * p q) x))
 
 ;; what differentiation makes of a product with a constant
 (mul-constants        (* (soft c) (* (soft d) x)) => (* (fold * c d) x))
