@@ -20,7 +20,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from hyad.core import Arr, Atom, Check, Const, Node, Program, Tree, Var, all_binds
+from hyad.core import (
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    Constructor,
+    Data,
+    Make,
+    Node,
+    Program,
+    Tree,
+    Var,
+    all_binds,
+)
 from hyad.errors import CompileError, Span
 from hyad.reader import deep
 
@@ -64,20 +80,53 @@ def print_c(
 
     ``dtype`` is "f64" or "f32"; ``name`` the C function's, else the model's; ``line_directives`` puts ``#line`` before
     the statements, so that a debugger steps through the model; independent loops run on ``threads`` threads (OpenMP),
-    those of programs with data or recursion aside. Raises CompileError where a primitive has no C form or
-    an array's size is not known before the call.
+    those of programs with data or recursion aside. An array among the results whose size is not known before the call
+    is a cell that holds it beside its sizes. Raises CompileError where a primitive has no C form.
     """
     return deep(lambda: _function(program, threads, dtype=dtype, name=name, line_directives=line_directives))
 
 
 def _function(program: Program, threads: int, **options: Any) -> CFunction:
-    if not structured(program):
-        printer = CPrinter(program, threads=threads, **options)
-        if not printer.plan.unsized:
-            return printer.function()
     from .functions import UnitPrinter
 
-    return UnitPrinter(program, **options).function()
+    def printer() -> CPrinter:
+        if structured(program):
+            return UnitPrinter(program, **options)
+        made = CPrinter(program, threads=threads, **options)
+        return UnitPrinter(program, **options) if made.plan.unsized else made
+
+    first = printer()
+    unsized = [k for k, r in enumerate(program.body.results) if not first.measured(type_of(r))]
+    if not unsized:
+        return first.function()
+    program = boxed(program, unsized)
+    return printer().function()
+
+
+def boxed(program: Program, which: Iterable[int]) -> Program:
+    """Put results that are arrays into cells: for each a data type of one constructor, its sizes and the array.
+
+    Design decision: the caller cannot make room for an array whose size only the call finds, and a cell of the arena
+    brings its sizes along; Python makes an array of one as it does of an array inside data.
+    """
+    results, binds = list(program.body.results), list(program.body.binds)
+    types: dict[tuple, Data] = {}
+    for k in which:
+        r = results[k]
+        t = type_of(r)
+        key = (t.elem, *(d.value if isinstance(d, Const) else None for d in t.dims))
+        if key not in types:
+            data = types[key] = Data({1: "vector", 2: "matrix"}.get(t.rank, "array"))
+            sizes = [Var(n, INT, None, True) for n in "nmklpqrs"[: t.rank]]
+            dims = tuple(d if isinstance(d, Const) else n for d, n in zip(t.dims, sizes))
+            fields = (*(d for d in dims if isinstance(d, Var)), Var("items", Arr(t.elem, dims), None, True))
+            data.constructors = (Constructor(data.name, data, fields, "array"),)
+        (constructor,) = types[key].constructors
+        cell = Var(getattr(r, "name", "result"), types[key], getattr(r, "span", None))
+        args = (*(d for d in t.dims if isinstance(d, Var)), r)
+        binds.append(Bind((cell,), Make(constructor, args), program.span))
+        results[k] = cell
+    return replace(program, body=Block(tuple(binds), tuple(results)))
 
 
 class CPrinter(DataPrinter):
@@ -193,6 +242,11 @@ class CPrinter(DataPrinter):
     def dims(self, p: Var) -> tuple[int | str, ...]:
         return tuple(self.extent(d, p.span) for d in p.type.dims) if isinstance(p.type, Arr) else ()
 
+    def measured(self, t: Any) -> bool:
+        """Whether the size of a result is known before the call."""
+        dims = t.dims if isinstance(t, Arr) else ()
+        return all(isinstance(d, Const) or d in self.plan.sizes.exact for d in dims)
+
     def extent(self, d: Atom, span: Span | None) -> int | str:
         """A dim of a parameter or a result: a number, or C over the dims and the Int parameters."""
         if isinstance(d, Const):
@@ -202,7 +256,7 @@ class CPrinter(DataPrinter):
             raise CompileError(
                 "the size of this result is not known before the call",
                 span,
-                "make its size a number, a dim of an argument, or an Int argument, or an expression of those",
+                'make its size a number, a dim of an argument, or an Int argument, or use target="c"',
             )
         expr = self.polynomial(size, clamp=False)
         return int(expr.text) if expr.text.isdigit() else expr.at(PRIMARY)

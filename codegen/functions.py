@@ -45,7 +45,6 @@ from hyad.core import (
     blocks_of,
     functions_of,
 )
-from hyad.errors import CompileError
 
 from .c import FUNCTION_RESERVED, RESERVED, CPrinter
 from .cfunction import OUT_OF_MEMORY, CConstructor, CData, CFunction, CParam
@@ -752,17 +751,11 @@ class UnitPrinter(CPrinter):
     # ------------------------------------------------------------------------------ parameters
 
     def param(self, p: Var) -> CParam:
-        data = p.type.elem if isinstance(p.type, Arr) else p.type
-        if not isinstance(data, Data):
+        if not isinstance(p.type, Data):
             return super().param(p)
-        if isinstance(p.type, Arr):
-            raise self.array_of_data(p.span)
         name = self.names.fresh(p.name)
         self.value[p] = Expr(name)
-        return CParam(name, self.unit.types[data].name)
-
-    def array_of_data(self, span: Any) -> CompileError:
-        return CompileError("an array of data is no argument and no result", span, "pass a list")
+        return CParam(name, self.unit.types[p.type].name)
 
     def kind(self, t: Any) -> str:
         if isinstance(t, Data):
@@ -774,8 +767,6 @@ class UnitPrinter(CPrinter):
     def function(self) -> CFunction:
         unit, program = self.unit, self.program
         results = [type_of(r) for r in program.body.results]
-        if any(isinstance(t, Arr) and isinstance(t.elem, Data) for t in results):
-            raise self.array_of_data(program.span)
         self.printers = [FunctionPrinter(f, unit) for f in unit.order]
         self.share(self.printers)
         self.needs(self.printers)

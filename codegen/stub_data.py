@@ -12,9 +12,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hyad.core import Leaf, Node
+from hyad.core import Leaf, Node, nodes
 from hyad.data import Data
-from hyad.errors import CompileError, ModelTypeError
+from hyad.errors import CompileError, NotCompiled
 from hyad.values import nothing
 
 from .cfunction import CConstructor, CData, CField, CFunction
@@ -200,12 +200,6 @@ def fit_array(value: Any, dtype: Any) -> Any:
     return np.ascontiguousarray(a, dtype)
 
 
-def nodes(trees: Sequence[Any]) -> list[Node]:
-    """The structures in the parts of a constructor."""
-    inner = [t for t in trees if isinstance(t, Node)]
-    return [*inner, *(n for t in inner for n in nodes(t.items))]
-
-
 def classes(types: Sequence[CData]) -> list[type]:
     """The classes of data, in the order in which a stub counts them."""
     found: dict[type, None] = {}
@@ -276,9 +270,7 @@ class Converter:
             seen.add(name)
             for c in of[name].constructors:
                 if c.kind == "inner" or any(n.make == "function" for n in nodes(c.parts)):
-                    raise ModelTypeError(
-                        "a function inside data cannot be given to Python", None, "call it in the model"
-                    )
+                    raise NotCompiled("a function inside data cannot be given to Python", None, "call it in the model")
                 todo += [f.elem for f in c.fields]
 
     def prelude(self) -> str:
@@ -580,7 +572,7 @@ class Converter:
             k = self.classes.index(how)
             make, kind, slots = f"PyType_GenericAlloc(class{k}, 0)", "class", [f"at{k}[{i}]" for i in range(n)]
         else:
-            raise CompileError(
+            raise NotCompiled(
                 f"a {how.__name__} inside data cannot be given to Python", None, "use a dict, or a type of `defdata`"
             )
         out += [f"PyObject *const {name} = {make};", f"if (!{name}) goto failed;"]

@@ -391,6 +391,12 @@ def leaves(tree: Tree) -> int:
     return 1 if isinstance(tree, Leaf) else sum(map(leaves, tree.items))
 
 
+def nodes(trees: Sequence[Tree]) -> list[Node]:
+    """The tuples and records in some structures."""
+    inner = [t for t in trees if isinstance(t, Node)]
+    return [*inner, *(n for t in inner for n in nodes(t.items))]
+
+
 # ------------------------------------------------------------------------------------------ traversal
 
 

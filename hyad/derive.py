@@ -45,6 +45,7 @@ from .reverse import vjp
 from .sink import sink_block
 from .unfold import unfold_block
 from .values import (
+    AT_POINTS,
     FUNCTIONS,
     NIL,
     RANKS,
@@ -59,8 +60,11 @@ from .values import (
     describe,
     flatten,
     holds_function,
+    many_valued,
+    miscounted,
     misplaced,
     unflatten,
+    unlike,
 )
 
 if TYPE_CHECKING:
@@ -108,13 +112,14 @@ def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: 
         finally:
             sp.encoding = before
     kind = derived.operator
+    check_arity(sp, derived, len(args))
     if kind in TABLE_2:
         return table_2(sp, derived, args, spans)
     if kind in ("hvp", "hessian"):
-        inner = Derived("grad", derived.function, derived.wrt)
+        inner = Derived("grad", derived.function, derived.wrt, None, kind)
         if kind == "hvp":
-            return apply_operator(sp, Derived("jvp", inner, derived.wrt), args, spans)
-        return jacobian(sp, Derived("jacobian", inner, derived.wrt), args, symmetric=True)
+            return apply_operator(sp, Derived("jvp", inner, derived.wrt, None, kind), args, spans)
+        return jacobian(sp, Derived("jacobian", inner, derived.wrt, None, kind), args, symmetric=True)
     if kind in ("jacobian", "value-and-deriv"):
         return jacobian(sp, derived, args)
     if kind == "jvp":
@@ -125,6 +130,31 @@ def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: 
     if kind == "D":
         return derivative(sp, derived, args)
     return gradient(sp, derived, args, with_value=kind == "value-and-grad")
+
+
+def check_arity(sp: Specialiser, derived: Derived, count: int) -> None:
+    """Raise the mistake of an operator that is given another number of values than it takes for its function."""
+    from .specialise import arity_text, parameters
+
+    f, point = derived.function, AT_POINTS.get(derived.said) if derived.operator in AT_POINTS else None
+    known = parameters(f)
+    if known is None or isinstance(f, Closure) and f.scope is type(sp).scope:  # the prelude's: for several counts
+        takes = None
+        good = point is None or count and (derived.said == "vjp" or count % 2 == 0)
+    else:
+        takes = len(known)
+        good = count == (takes if point is None else point[0](takes))
+    if good:
+        return
+    if point is not None:
+        error = miscounted(derived.said, takes, count)
+    else:
+        name = getattr(f, "name", None)
+        own = isinstance(f, Closure) and f.function.span is not None
+        notes = [("it is defined here", f.function.span)] if own else []
+        error = ModelTypeError(arity_text(name, takes or 0, count), None, None, notes)
+    error.span = sp.b.span
+    raise error
 
 
 def table_2(sp: Specialiser, derived: Derived, args: list[Value], spans: Sequence[Any]) -> Value:
@@ -183,7 +213,7 @@ def trace(
 ) -> Trace | Value:
     """Specialise the function to fresh real variables in the argument positions ``at``; where it gives functions, what
     the operator on them, applied to the ``whole`` of its arguments, gives instead."""
-    b, span, name = sp.b, sp.b.span, derived.operator
+    b, span, name = sp.b, sp.b.span, derived.said
     from .specialise import parameters
 
     known = parameters(derived.function) or []
@@ -274,7 +304,7 @@ def by_parts(sp: Specialiser, derived: Derived, args: Sequence[Value], value: Va
     """The derivative of a function that gives functions among other things: each is differentiated pointwise."""
     if derived.operator not in ("D", "jvp"):
         raise DerivativeError(
-            f"`{derived.operator}` needs a function that gives numbers; this gives {describe(value)}", sp.b.span
+            f"`{derived.said}` needs a function that gives numbers; this gives {describe(value)}", sp.b.span
         )
 
     def part(v: Value, path: tuple[int, ...]) -> Value:
@@ -318,8 +348,6 @@ def mirror(traced: Trace, atoms: Sequence[Atom]) -> Value:
 def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Value:
     """``(jvp f x ... dx ...)``: the tangent of the result."""
     b, span = sp.b, sp.b.span
-    if not args or len(args) % 2:
-        raise ModelTypeError("jvp takes the arguments, then a tangent for each", span, "`(jvp f x dx)`")
     half = len(args) // 2
     points, moves = args[:half], args[half:]
     at = positions(sp, Derived("jvp", derived.function), half)
@@ -335,8 +363,8 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
     tangents: dict[Var, dict[int, Atom]] = {}
     for k, ps in zip(at, traced.params):
         atoms = [sp.reals(a) for a in flatten(moves[k], span)[0]]
-        message = "a tangent must have the shape of its argument"
-        same_shapes(sp, ps, atoms, message)
+        message = f"a {'vector' if derived.said == 'hvp' else 'tangent'} must have the shape of its argument"
+        same_shapes(sp, ps, atoms, unlike(message, describe(moves[k]), describe(points[k])))
         here = traced.here
         tangents.update({p: {0: tangent_of(b, here[p], a, message)} for p, a in zip(ps, atoms) if not is_zero(a)})
     results, dots = jvp(b, traced.block, traced.here, tangents)
@@ -361,10 +389,12 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     cotangent = alike(sp, sp.now(cotangent), unflatten(traced.out, iter(traced.block.results)))
     cts = [sp.reals(a) for a in flatten(cotangent, span)[0]]
     message = "the cotangent must have the shape of the result"
+    what = describe(unflatten(traced.out, iter(traced.block.results)))
+    error = unlike(message, describe(cotangent), what)
 
     def seeds(results: Sequence[Atom]) -> list[Any]:
         b.span = span
-        same_shapes(sp, results, cts, message)  # of the results as they are here: the block's sizes are its own
+        same_shapes(sp, results, cts, error)  # of the results as they are here: the block's sizes are its own
         return [tangent_of(b, r, ct, message) if differentiable(type_of(r)) else None for r, ct in zip(results, cts)]
 
     _, bars = vjp(b, traced.block, traced.here, seeds, traced.wrt, encoding=sp.encoding)
@@ -372,8 +402,9 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     return mirror(traced, [fill(b, x, bar) for x, bar in zip(traced.points, bars)])
 
 
-def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], message: str) -> None:
+def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], error: ModelTypeError) -> None:
     b = sp.b
+    message = error.message.partition(":")[0]
     good = len(wanted) == len(atoms)
     for w, a in zip(wanted, atoms):
         tw, ta = type_of(w), type_of(a)
@@ -382,7 +413,8 @@ def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], 
         good = good and all(b.require_equal(x, y, message) for x, y in zip(dims_w, dims_a))
         good = good and (elem(w) == elem(a) or not any(isinstance(elem(x), Data) for x in (w, a)))
     if not good:
-        raise ModelTypeError(message, b.span, "the structures and shapes must be equal")
+        error.span = b.span
+        raise error
 
 
 def real_type(atom: Atom) -> Any:
@@ -412,7 +444,7 @@ def derivative(sp: Specialiser, derived: Derived, args: list[Value]) -> Value:
 
 def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: bool) -> Value:
     """``((grad f) x ...)``: the adjoints for cotangent 1, in the structure of the arguments."""
-    b, span, name = sp.b, sp.b.span, derived.operator
+    b, span, name = sp.b, sp.b.span, derived.said
     at = positions(sp, derived, len(args))
     if not at:
         raise DerivativeError(f"`{name}`: there is no real parameter to differentiate by", span)
@@ -421,11 +453,9 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
         return traced
     if traced.out != LEAF or type_of(traced.block.results[0]) != REAL:
         shape = describe(unflatten(traced.out, iter(traced.block.results)))
-        raise DerivativeError(
-            f"`{name}` needs a function that gives a number; this gives {shape}",
-            span,
-            None if traced.out == LEAF and elem(traced.block.results[0]) == BOOL else "use jacobian",
-        )
+        error = many_valued(name, shape, traced.out == LEAF and elem(traced.block.results[0]) == BOOL)
+        error.span = span
+        raise error
     results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor, sp.encoding)
     b.span = span
     sp.result_names = ("value",) * with_value + tuple(adjoint(v.name) for v in traced.wrt)
@@ -460,7 +490,9 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
         return traced
     if any(isinstance(elem(x), Data) for x in (*traced.wrt, *traced.block.results)):
         raise NotCompiled(
-            "a Jacobian has arrays, and no data, on both its sides", span, "use grad, jvp, vjp or hvp: they give data"
+            f"a {'Hessian' if derived.said == 'hessian' else 'Jacobian'} has arrays, and no data, on both its sides",
+            span,
+            "use grad, jvp, vjp or hvp: they give data",
         )
     for r in traced.block.results:
         if elem(r) != REAL:

@@ -543,7 +543,8 @@ class Flow:
             if group not in ended:
                 raise error
             with b.region(scope):
-                b.emit(Check("==", integer(0), integer(1), error.message, "shape"), ())
+                message = f"{error.message}: {error.hint}" if error.hint else error.message
+                b.emit(Check("==", integer(0), integer(1), message, "shape"), ())
         live = [(opened, value, store) for opened, value, store in done if value is not None]
         spots = [p for p, (_, value, _) in zip(places, done) if value is not None] or [None] * len(live)
         if not live:
@@ -774,9 +775,13 @@ class Flow:
                 for name, x in zip(arm.fields, parts if arm.constructor is not None else ()):
                     inner.values[name] = x
                 return self.block(arm.block, inner)
+            what = f"no arm takes {describe(v)}"
+            have = (
+                f"the arms are for {', '.join(f'`{arm.constructor}`' for arm in op.arms)}; `_` takes all that is left"
+            )
             if self.branching and self.family_of(value) is None and value is not v:
-                return self.impossible(f"no pattern takes {describe(v)}")
-            raise ModelTypeError(f"no pattern takes {describe(v)}", span, "add a pattern for it, or `_`")
+                return self.impossible(f"{what}: {have}")
+            raise ModelTypeError(what, span, have)
 
         def group(m: Member) -> Any:
             return m.constructor  # a pattern's mistakes are its own

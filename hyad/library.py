@@ -13,6 +13,7 @@ from .data import Data, Inl, Inr, lisp
 from .dynamic import NUMBERS, Empty, Record, Ref, blame, describe, dims_of, is_list, items_of, shaped, transform
 from .errors import BoundsError, HyadError, ModelTypeError
 from .operators import GENERATOR, accepts, wrong_count
+from .values import halved
 
 Run = Iterator[Any]
 
@@ -35,7 +36,7 @@ def half(pair: Any, which: int, name: str) -> Any:
     if pair.__class__ is tuple and len(pair) == 2:
         return pair[which]
     what = "nil, the empty list" if pair is None else describe(pair)
-    hint = "ask `(null? l)` first" if pair is None else f"`{name}` takes a pair: `(cons a l)`"
+    hint = "ask `(null? l)` first" if pair is None else halved(name)
     raise blame(ModelTypeError(f"`{name}` of {what}", None, hint), pair)
 
 
@@ -118,8 +119,8 @@ def array(*items: Any) -> list:
 def place(value: Any, i: Any, axis: int, end: bool) -> int:
     """An index, which must be in range; a negative literal counts from the end."""
     if i.__class__ is not int:
-        error = ModelTypeError(f"this index is {describe(i)}, not an integer", None, "`(int x)` makes one of a real")
-        raise blame(error, i)
+        hint = "`(int x)` makes one of a real" if i.__class__ in NUMBERS else None
+        raise blame(ModelTypeError(f"this index is {describe(i)}, not an integer", None, hint), i)
     n = len(value)
     if 0 <= i < n:
         return i
@@ -153,11 +154,11 @@ def get_from_end(value: Any, *indices: Any) -> Any:
 
 
 def fst(pair: Any) -> Any:
-    return get(pair, 0)
+    return get(pair, 0) if pair.__class__ in (tuple, list, Record) else half(pair, 0, "fst")
 
 
 def snd(pair: Any) -> Any:
-    return get(pair, 1)
+    return get(pair, 1) if pair.__class__ in (tuple, list, Record) else half(pair, 1, "snd")
 
 
 def len_(value: Any) -> int:
@@ -293,7 +294,8 @@ def function_of(f: Any, name: str, count: int) -> Callable[..., Any]:
 
 def count_of(n: Any, name: str) -> int:
     if n.__class__ is not int:
-        raise blame(ModelTypeError(f"the size in `{name}` is {describe(n)}, not an integer"), n)
+        hint = "`(int x)` makes one of a real" if n.__class__ in NUMBERS else None
+        raise blame(ModelTypeError(f"the size in `{name}` is {describe(n)}, not an integer", None, hint), n)
     if n < 0:
         raise blame(ModelTypeError(f"the size in `{name}` is {n}", None, "sizes are not negative"), n)
     return n

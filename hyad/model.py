@@ -7,6 +7,7 @@ comes back to ``Model._dispatch``, which finds or makes the specialisation that 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 import sys
@@ -167,7 +168,8 @@ class Model:
     """A model, or a function derived from one: callable from Python, usable inside other models.
 
     ``f(x, y, out=...)`` takes and returns Python numbers, NumPy arrays (not copied), tuples, dicts and dataclasses.
-    The first call with a new signature compiles it to C (to Python where there is no compiler).
+    The first call with a new signature compiles it to C (to Python where there is no compiler). A model is pickled as a
+    function is, by its module and name; a derivative by its operator and model.
     """
 
     def __init__(
@@ -196,6 +198,24 @@ class Model:
     def hyad_value(self) -> Function:
         """What this is inside a model."""
         return self.value
+
+    def __copy__(self) -> Model:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple]:
+        if "base" in self.__dict__:
+            d = self.value
+            return derived, (d.operator, self.base, d.wrt, d.encoding)
+        namespace = getattr(getattr(self.value, "scope", None), "namespace", {})
+        module = sys.modules.get(namespace.get("__name__"))
+        for name, value in vars(module).items() if module is not None else ():
+            if value is self:
+                return by_name, (module.__name__, name)
+        hint = "define it at the top of a module, where another process finds it by name"
+        raise ModelTypeError(f"{self.name} cannot be pickled: it is no name of a module", self.span, hint)
 
     @property
     def doc(self) -> str | None:
@@ -440,6 +460,11 @@ class Model:
         return found
 
 
+def by_name(module: str, name: str) -> Model:
+    """A model that was pickled."""
+    return getattr(importlib.import_module(module), name)
+
+
 def run_to(entry: Entry, *args: Any, **kwargs: Any) -> Any:
     """Run a model; ``out=`` is filled as by compiled code."""
     result, out = entry(*args), kwargs.get("out")
@@ -661,7 +686,10 @@ def misfit(reason: str, model: Model, program: Program, args: tuple, kwargs: dic
     """The error for an argument that code for its signature refused: in the user's names, with what it is."""
     span, hint, value, label = model.span, None, kwargs.get("out"), "out"
     if "by position" in reason:
-        return ModelTypeError(f"{model.name} gives no array that `out=` could be filled with", span, "leave it out")
+        what = f"{model.name} gives no array that `out=` could be filled with"
+        if any(isinstance(getattr(r, "type", None), Arr) for r in program.body.results):
+            what = f"the size of the array that {model.name} gives is only known after the call: `out=` is not filled"
+        return ModelTypeError(what, span, "leave it out")
     about = re.match(r"argument (\S+) wants", reason)
     if about is not None:
         which, flat = about[1], flat_arguments(model, args)

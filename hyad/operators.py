@@ -34,7 +34,7 @@ from .dynamic import (
 from .errors import DerivativeError, ModelTypeError
 from .primitives import Primitive
 from .specialise import CHAINED, Wrt, arity_text, read_annotation
-from .values import RANKS, TABLE_2, misplaced
+from .values import AT_POINTS, RANKS, TABLE_2, many_valued, miscounted, misplaced, unlike
 
 GENERATOR = type(_ for _ in ())
 Run = Iterator[Any]
@@ -44,10 +44,11 @@ UNIT = "hyad unit"  # the name, in a compiled function's globals, of what it was
 class Derivative:
     """``(grad f)``, ``(jacobian f)`` ...: a function made from a function. ``wrt`` is as in ``:wrt``."""
 
-    __slots__ = ("operator", "function", "wrt")
+    __slots__ = ("operator", "function", "wrt", "said")
 
-    def __init__(self, operator: str, function: Callable[..., Any], wrt: Any = None) -> None:
+    def __init__(self, operator: str, function: Callable[..., Any], wrt: Any = None, said: str | None = None) -> None:
         self.operator, self.function, self.wrt = operator, function, wrt
+        self.said = said or operator  # what the user wrote, where this is a part of it
 
     def __call__(self, *args: Any) -> Run:
         return _RULES[self.operator](self, args)
@@ -164,8 +165,16 @@ def positions(d: Derivative, count: int) -> list[int]:
 
 
 def check_arity(d: Derivative, count: int) -> None:
-    if not accepts(d.function, count):
-        raise wrong_count(d.function, count)
+    point, known = AT_POINTS.get(d.said) if d.operator in AT_POINTS else None, parameters_of(d.function)
+    if point is None:
+        if not accepts(d.function, count):
+            raise wrong_count(d.function, count)
+    elif known is not None and count != point[0](len(known)) or not count or d.said != "vjp" and count % 2:
+        raise miscounted(d.said, None if known is None else len(known), count)
+    elif known is None:
+        inner = count // 2 if d.said != "vjp" else count - 1
+        if not accepts(d.function, inner):
+            raise wrong_count(d.function, inner)
 
 
 def activate(value: Any, operator: str, seed: Callable[[Any], Any]) -> Any:
@@ -281,10 +290,8 @@ def derivative(d: Derivative, args: tuple[Any, ...]) -> Run:
 
 def forward_product(d: Derivative, args: tuple[Any, ...]) -> Run:
     """``(jvp f x ... dx ...)``: the tangent of the result."""
-    if not args or len(args) % 2:
-        raise ModelTypeError("jvp takes the arguments, then a tangent for each", None, "`(jvp f x dx)`")
+    check_arity(d, len(args))
     half = len(args) // 2
-    check_arity(d, half)
     points, moves = list(args[:half]), args[half:]
     at = positions(Derivative("jvp", d.function), half)
     if d.wrt is not None:
@@ -295,9 +302,8 @@ def forward_product(d: Derivative, args: tuple[Any, ...]) -> Run:
         pairs = paired(points[k], moves[k])
         dots = iter([y for x, y in pairs if x.__class__ in NUMBERS] if pairs is not None else ())
         if pairs is None or any(x.__class__ in NUMBERS and y.__class__ not in NUMBERS for x, y in pairs):
-            raise ModelTypeError(
-                "a tangent must have the shape of its argument", None, "the structures and shapes must be equal"
-            )
+            message = f"a {'vector' if d.said == 'hvp' else 'tangent'} must have the shape of its argument"
+            raise unlike(message, describe(moves[k]), describe(points[k]))
 
         def seed(x: Any) -> Any:
             dot = next(dots)  # noqa: B023
@@ -305,7 +311,7 @@ def forward_product(d: Derivative, args: tuple[Any, ...]) -> Run:
                 dot = float(dot)
             return x if dot.__class__ is float and dot == 0.0 else Dual(level, x, dot)
 
-        points[k] = activate(points[k], "jvp", seed)
+        points[k] = activate(points[k], d.said, seed)
     result = d.function(*points)
     if result.__class__ is GENERATOR:
         result = yield result
@@ -315,10 +321,11 @@ def forward_product(d: Derivative, args: tuple[Any, ...]) -> Run:
 
 def traced(d: Derivative, args: tuple[Any, ...]) -> Run:
     """Run the function on a tape: its level, the positions differentiated by, the numbers there, and the result."""
-    check_arity(d, len(args))
+    if d.operator != "vjp":
+        check_arity(d, len(args))
     at = positions(d, len(args))
     if not at:
-        raise DerivativeError(f"`{d.operator}`: there is no real parameter to differentiate by")
+        raise DerivativeError(f"`{d.said}`: there is no real parameter to differentiate by")
     level, points, sources = Level(True), list(args), []
 
     def seed(x: Any) -> Node:
@@ -326,7 +333,7 @@ def traced(d: Derivative, args: tuple[Any, ...]) -> Run:
         return sources[-1]
 
     for k in at:
-        points[k] = activate(args[k], d.operator, seed)
+        points[k] = activate(args[k], d.said, seed)
     result = d.function(*points)
     if result.__class__ is GENERATOR:
         result = yield result
@@ -354,11 +361,7 @@ def gradient(d: Derivative, args: tuple[Any, ...]) -> Run:
         level.end()
         return pointwise(d, args, None)
     if result.__class__ not in NUMBERS:
-        raise DerivativeError(
-            f"`{d.operator}` needs a function that gives a number; this gives {describe(result)}",
-            None,
-            None if result.__class__ is bool or result is None else "use jacobian",
-        )
+        raise many_valued(d.said, describe(result), result.__class__ is bool or result is None)
     bars = adjoints(level, sources, [(result, 1.0)])
     level.end()
     found = mirror(args, at, iter(bars))
@@ -370,17 +373,15 @@ def gradient(d: Derivative, args: tuple[Any, ...]) -> Run:
 
 def reverse_product(d: Derivative, args: tuple[Any, ...]) -> Run:
     """``(vjp f x ... ct)``: the adjoints of the arguments."""
-    if not args:
-        raise ModelTypeError("vjp takes the arguments, then a cotangent of the result", None, "`(vjp f x ct)`")
+    check_arity(d, len(args))
     *points, cotangent = args
     level, at, sources, result = yield traced(d, tuple(points))
     if callable(result):
         raise DerivativeError("vjp of a function that returns a function", None, "apply its result first")
     pairs = paired(result, cotangent)
     if pairs is None or any(x.__class__ in NUMBERS and y.__class__ not in NUMBERS for x, y in pairs):
-        raise ModelTypeError(
-            "the cotangent must have the shape of the result", None, "the structures and shapes must be equal"
-        )
+        message = "the cotangent must have the shape of the result"
+        raise unlike(message, describe(cotangent), describe(result))
     seeds = []
     for x, y in pairs:
         y = float(y) if y.__class__ is int else y
@@ -393,12 +394,16 @@ def reverse_product(d: Derivative, args: tuple[Any, ...]) -> Run:
 
 def hessian_product(d: Derivative, args: tuple[Any, ...]) -> Run:
     """``(hvp f x ... v ...)``: forward over reverse."""
-    return forward_product(Derivative("jvp", Derivative("grad", d.function, d.wrt), d.wrt), args)
+    check_arity(d, len(args))
+    inner = Derivative("grad", d.function, d.wrt, d.said)
+    return forward_product(Derivative("jvp", inner, d.wrt, d.said), args)
 
 
 def hessian(d: Derivative, args: tuple[Any, ...]) -> Run:
     """``((hessian f) x ...)``: the Jacobian of the gradient."""
-    return jacobian(Derivative("jacobian", Derivative("grad", d.function, d.wrt), d.wrt), args)
+    check_arity(d, len(args))
+    inner = Derivative("grad", d.function, d.wrt, d.said)
+    return jacobian(Derivative("jacobian", inner, d.wrt, d.said), args)
 
 
 def jacobian(d: Derivative, args: tuple[Any, ...]) -> Run:

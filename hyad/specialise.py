@@ -43,6 +43,7 @@ from .core import (
     While,
     all_binds,
     blocks_of,
+    nodes,
 )
 from .data import Data as PythonData
 from .data import Inl, Inr
@@ -79,6 +80,7 @@ from .values import (
     captures,
     describe,
     flatten,
+    halved,
     nothing,
     same_tree,
     unflatten,
@@ -320,7 +322,8 @@ class Specialiser(Flow):
             value = value if annotation is None else self.conform(value, annotation, place, label)
             args.append(self.changeable(value))
         self.b.span = span
-        result = self.outward(self.call(function, args, (None,) * len(args), None), span)
+        place = function.function.body.place if isinstance(function, Closure) else None
+        result = self.outward(self.call(function, args, (None,) * len(args), None), place or span)
         atoms, out = flatten(result, span)
         body = without_rules(Block(self.b.block(), tuple(atoms)))
         gradient = isinstance(function, Derived) and function.operator in ("grad", "value-and-grad")
@@ -329,25 +332,40 @@ class Specialiser(Flow):
         return Program(name, tuple(self.params), dims, body, tuple(ins), out, span, doc, names)
 
     def outward(self, value: Value, span: Span | None) -> Value:
-        """A result as it leaves the model."""
+        """A result as it leaves the model. What a model that is run gives and compiled code cannot is NotCompiled."""
         value = self.held(value)
-        if isinstance(value, TupleValue):
+        if isinstance(value, TupleValue) and value.make is not list:
             items = tuple(self.outward(x, span) for x in value.items)
             return TupleValue(items, value.keys, None if value.make is tuple else value.make)
-        if isinstance(value, FUNCTIONS):
-            raise ModelTypeError(
-                "a function cannot be a result or an accumulator here", span, "call it, and return what it gives"
-            )
-        if isinstance(value, Cell):
-            return self.outward(self.store[value], span)
+        if is_reference(value) or isinstance(value, References):
+            raise ModelTypeError(f"{describe(value)} cannot leave the model", span, "give what it holds: `(deref r)`")
         self.doubted(value)
-        if (
-            isinstance(value, Var)
-            and isinstance(value.type, Data)
-            and any(c.make == "function" for c in value.type.constructors)
-        ):
-            raise ModelTypeError("a function cannot be a result here", span, "call it, and return what it gives")
+        data = isinstance(value, Var) and isinstance(value.type, Arr) and isinstance(value.type.elem, Data)
+        if data or isinstance(value, (ArrayOfTuples, TupleValue)):
+            hint = "give a tuple of arrays, one `build` for each part; or a list"
+            raise NotCompiled("this gives an array of other things than numbers", span, hint)
+        if isinstance(value, FUNCTIONS):
+            raise NotCompiled("this gives a function", span, "call it, and give what it gives")
+        if isinstance(value, Var) and isinstance(value.type, Data):
+            self.outward_data(value.type, span)
         return value
+
+    def outward_data(self, data: Data, span: Span | None) -> None:
+        """Raise what keeps data from leaving the model."""
+        todo, seen = [data], {data}
+        while todo:
+            for c in todo.pop().constructors:
+                made = [c.make, *(n.make for n in nodes(c.parts))]
+                if "function" in made:
+                    raise NotCompiled("this gives data that holds a function", span, "call it, and give what it gives")
+                other = [m for m in made if isinstance(m, type) and m not in (tuple, float, bool)]
+                for m in other:
+                    if not issubclass(m, PythonData):
+                        hint = "use a dict, or a type of `defdata`"
+                        raise NotCompiled(f"this gives data that holds a {m.__name__}", span, hint)
+                inner = {f.type for f in c.fields if isinstance(f.type, Data)} - seen
+                seen |= inner
+                todo += inner
 
     def parameter(self, spec: Spec, name: str, span: Span | None) -> Value:
         """Fresh parameters for one argument."""
@@ -841,13 +859,14 @@ class Specialiser(Flow):
         apart = self.expose(value, lambda v: isinstance(v, (Const, Var)) and v is not NIL, what)  # type: ignore[arg-type]
         if apart is not None:
             return apart
-        if not numeric(self.family_of(value)):
+        possible = numeric(self.family_of(value))
+        if not possible:
             self.mistakes.append((value, ModelTypeError(what.format(describe(value)), self.b.span)))
 
         def take(known: Value) -> Value:
             if isinstance(known, (Const, Var)) and known is not NIL:
                 return known
-            return self.impossible(what.format(describe(known)))
+            return self.impossible(what.format(describe(known if possible else value)))
 
         return self.cases(value, take, None)  # type: ignore[arg-type]
 
@@ -935,27 +954,27 @@ class Specialiser(Flow):
                 return value
             if type(value) is Const and type_of(value) == REAL and float(value.value).is_integer() and value.soft:
                 return integer(int(value.value))
-        raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or self.b.span)
+        real = isinstance(value, (Const, Var)) and value is not NIL and type_of(value) == REAL
+        hint = "`(int x)` makes one of a real" if real else None
+        raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or self.b.span, hint)
 
     # ---- tuples and arrays
 
     def tuple_(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         return TupleValue(tuple(args))
 
-    def first(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
-        return self.get([*self.pair(args, spans), integer(0)], [*spans, None], var)
-
-    def second(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
-        return self.get([*self.pair(args, spans), integer(1)], [*spans, None], var)
-
-    def pair(self, args: list[Value], spans: Spans) -> list[Value]:
-        """The argument of ``fst`` and ``car``, which is no constructor of a data type."""
-        for a in args[:1]:
-            if isinstance(a, TupleValue) and isinstance(a.make, type) and issubclass(a.make, PythonData):
-                place = (spans[0] if spans else None) or self.b.span
-                hint = "`match` and `case` take it apart"
-                raise ModelTypeError(f"the parts of {describe(a)} by position", place, hint)
-        return args
+    def half(self, name: str, at: int, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``car``, ``cdr``, ``fst`` and ``snd``: of a pair, which is no constructor of a data type."""
+        self.arity(name, args, 1)
+        a, place = args[0], (spans[0] if spans else None) or self.b.span
+        if isinstance(a, TupleValue) and isinstance(a.make, type) and issubclass(a.make, PythonData):
+            raise ModelTypeError(f"the parts of {describe(a)} by position", place, "`match` and `case` take it apart")
+        if a is NIL and not (self.branching or self.making):
+            raise ModelTypeError(f"`{name}` of nil, the empty list", place, "ask `(null? l)` first")
+        number = isinstance(a, (Const, Var)) and a is not NIL and self.family_of(a) is None
+        if number and (name in ("car", "cdr") or not isinstance(type_of(a), Arr)) or isinstance(a, CLOSED):
+            raise ModelTypeError(f"`{name}` of {describe(a)}", place, halved(name))
+        return self.get([a, integer(at)], [*spans, None], var)
 
     def array(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         if not args:
@@ -987,7 +1006,8 @@ class Specialiser(Flow):
     def array_of_tuples(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         flat = [flatten(self.now(a), self.b.span) for a in args]
         if not all(same_tree(flat[0][1], t) for _, t in flat):
-            raise ModelTypeError("the elements of this array are tuples of different kinds", self.b.span)
+            what = "the elements of this array are tuples of different kinds"
+            raise NotCompiled(what, self.b.span, "write a list: `(list f g)`")
         columns = [self.array(list(column), (None,) * len(args), None) for column in zip(*(a for a, _ in flat))]
         return ArrayOfTuples(unflatten(flat[0][1], iter(columns)), 1)
 
@@ -1855,8 +1875,8 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "tuple": Specialiser.tuple_,
     "array": Specialiser.array,
     "get": Specialiser.get,
-    "fst": Specialiser.first,
-    "snd": Specialiser.second,
+    "fst": lambda sp, *given: sp.half("fst", 0, *given),
+    "snd": lambda sp, *given: sp.half("snd", 1, *given),
     "len": Specialiser.len_,
     "shape": Specialiser.shape,
     "rank": Specialiser.rank,
@@ -1871,8 +1891,8 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "copy": Specialiser.copy,
     "set-at!": Specialiser.set_at,
     "cons": Specialiser.cons,
-    "car": Specialiser.first,
-    "cdr": Specialiser.second,
+    "car": lambda sp, *given: sp.half("car", 0, *given),
+    "cdr": lambda sp, *given: sp.half("cdr", 1, *given),
     "null?": Specialiser.is_nil,
     "num?": Specialiser.is_number,
     "list": Specialiser.list_,

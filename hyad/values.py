@@ -107,6 +107,43 @@ def misplaced(operator: str, here: str, by: int | None, of: int | None) -> Deriv
     )
 
 
+#: The operators at a point: how many values each takes for a function of ``n`` arguments, which, and an example.
+AT_POINTS: dict[str, tuple[Callable[[int], int], str, str]] = {
+    "jvp": (lambda n: 2 * n, "a tangent for each", "(jvp f x dx)"),
+    "hvp": (lambda n: 2 * n, "a vector for each", "(hvp f x v)"),
+    "vjp": (lambda n: n + 1, "a cotangent of the result", "(vjp f x ct)"),
+}
+
+
+def miscounted(operator: str, takes: int | None, given: int) -> ModelTypeError:
+    """The error of an operator of ``AT_POINTS`` for a function of so many arguments that is given another number of
+    values."""
+    count, what, example = AT_POINTS[operator]
+    here = f": here {count(takes)} values, not {given}" if takes is not None else f", not {given} values"
+    return ModelTypeError(f"`{operator}` takes the arguments, then {what}{here}", None, f"`{example}`")
+
+
+def many_valued(operator: str, what: str, number: bool) -> DerivativeError:
+    """The error of an operator on a function that gives something else than a number; ``number``: a truth value."""
+    hint = {
+        "hessian": "take the Jacobian of its Jacobian: `(jacobian (jacobian f))`",
+        "hvp": "take the tangent of its Jacobian: `(jvp (jacobian f) x v)`",
+    }.get(operator, "use jacobian")
+    message = f"`{operator}` needs a function that gives a number; this gives {what}"
+    return DerivativeError(message, None, None if number else hint)
+
+
+def halved(name: str) -> str:
+    """What ``car``, ``cdr``, ``fst`` and ``snd`` take."""
+    return f"`{name}` takes a pair: `{'(cons a l)' if name in ('car', 'cdr') else '#(a b)'}`"
+
+
+def unlike(message: str, given: str, wanted: str) -> ModelTypeError:
+    """The error of a tangent or cotangent that is not like what it is for, both described."""
+    facts = f": it is {given}, not {wanted}" if given != wanted else ""
+    return ModelTypeError(message + facts, None, "the structures and shapes must be equal")
+
+
 ENCODINGS = ("record", "closure", "continuation")  # of the cut between forward and backward code (see reverse.Reverse)
 
 
@@ -119,6 +156,12 @@ class Derived:
     function: Function
     wrt: Any = None
     encoding: str | None = None
+    part_of: str | None = None  # the operator whose part it is: a Hessian's gradient
+
+    @property
+    def said(self) -> str:
+        """The operator that the user wrote."""
+        return self.part_of or self.operator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -341,6 +384,11 @@ def describe(value: Value) -> str:
             return f"`{value.make.name}`"
         if value.keys is not None:
             return f"a record of {', '.join(value.keys)}"
+        if value.make is tuple:
+            end = value
+            while isinstance(end, TupleValue) and end.make is tuple:
+                end = end.items[1]
+            return "a list" if end is NIL else "a pair"
         return f"a tuple of {len(value.items)}"
     if isinstance(value, ArrayOfTuples):
         return "an array of tuples"
@@ -356,6 +404,8 @@ def describe(value: Value) -> str:
         return "an array of references"
     t = value.type  # type: ignore[union-attr]
     if isinstance(t, DataType):
+        if tuple in (makes := {c.make for c in t.constructors}) and makes <= {tuple, None}:
+            return "a list" if None in makes else "a pair"
         return f"data ({' or '.join(c.name for c in t.constructors)})"
     if isinstance(t, Arr):
         return f"an array of shape [{' '.join(map(str, t.dims))}]"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import types
 
 import hy  # noqa: F401
 import numpy as np
@@ -78,3 +80,19 @@ def test_defdata_in_a_file_of_models_and_in_hy(tmp_path):
     )
     module = hyad.load(path)
     assert module.t == module.Leaf(3) and module.Tree.Node is module.Node
+
+
+def test_a_model_is_pickled_by_its_name():
+    """As a function is; a derivative by what it is a derivative of. A copy is the model itself."""
+    module = types.ModuleType("pickled_models")
+    module.square = hyad.model("(fn [x y] (* x x y))", namespace=module.__dict__)
+    sys.modules[module.__name__] = module
+    try:
+        assert pickle.loads(pickle.dumps(module.square)) is module.square
+        slope = pickle.loads(pickle.dumps(hyad.grad(hyad.grad(module.square, "x"), wrt=("x", "y"))))
+        assert slope(3.0, 5.0) == (10.0, 6.0)
+        assert copy.deepcopy([module.square])[0] is copy.copy(module.square) is module.square
+    finally:
+        del sys.modules[module.__name__]
+    with pytest.raises(hyad.ModelTypeError, match="cannot be pickled"):
+        pickle.dumps(hyad.model("(fn [x] x)"))

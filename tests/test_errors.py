@@ -13,6 +13,7 @@ import dataclasses
 import decimal
 import errno
 import os
+import pickle
 import random
 import re
 import signal
@@ -34,6 +35,7 @@ from hyad.errors import (
     DerivativeError,
     HyadError,
     ModelTypeError,
+    NotCompiled,
     OutOfMemory,
     ReadError,
     UnboundError,
@@ -178,8 +180,6 @@ MODELS: list[tuple[Any, ...]] = [
     ("an accumulator that changes its kind", ModelTypeError, "(fn [x] (ifold (fn [a i] #(a a)) x 3))", 1.0),
     ("an accumulator that changes its type", ModelTypeError, "(fn [x] (ifold (fn [a i] (< a 1)) x 3))", 1.0),
     ("an accumulator that changes its shape", ModelTypeError, "(fn [x] (ifold (fn [a i] [x x x]) [x x] 3))", 1.0),
-    ("a function as a result", ModelTypeError, "(fn [x] #(x (fn [y] (* x y))))", 1.0),
-    ("an array of tuples as a result", ModelTypeError, "(fn [x] (build 3 (fn [i] #(x i))))", 1.0),
     ("numbers mixed with arrays", ModelTypeError, "(fn [x] [x [x x]])", 1.0),
     ("numbers mixed with truth values", ModelTypeError, "(fn [x] [x True])", 1.0),
     ("an array without elements", ModelTypeError, "(fn [x] [])", 1.0),
@@ -288,6 +288,16 @@ MODELS: list[tuple[Any, ...]] = [
     ("differentiating by a function", DerivativeError, "(fn [x] ((grad (fn [f t] (f t))) sin x))", 1.0),
     ("differentiating by a truth value", DerivativeError, "(fn [x] ((grad (fn [b t] t) :wrt b) True x))", 1.0),
     ("jvp without a tangent", ModelTypeError, "(fn [x] (jvp sin x))", 1.0),
+    ("vjp without a cotangent", ModelTypeError, "(fn [x] (vjp sin x))", 1.0),
+    ("hvp without a vector", ModelTypeError, "(fn [x] (hvp sin x))", 1.0),
+    ("a vector of another shape", ModelTypeError, "(fn [x] (hvp sin x [1.0]))", 1.0),
+    ("a Hessian of a vector", DerivativeError, "(fn [v] ((hessian (fn [w] w)) v))", V),
+    ("hvp of a vector", DerivativeError, "(fn [v] (hvp (fn [w] w) v v))", V),
+    ("a derivative at too many points", ModelTypeError, "(fn [x] ((D sin) x x))", 1.0),
+    ("a list compared", ModelTypeError, "(fn [l] (> l 0))", (1.0, (2.0, None))),
+    ("fst of a number", ModelTypeError, "(fn [x] (fst x))", 1.0),
+    ("car of an array", ModelTypeError, "(fn [v] (car v))", V),
+    ("car of nothing", ModelTypeError, "(fn [x] (car))", 1.0),
     ("a tangent of another shape", ModelTypeError, "(fn [v] (jvp (fn [x] (map sin x)) v 1.0))", V),
     ("a cotangent of another shape", ModelTypeError, "(fn [v] (vjp (fn [x] (map sin x)) v 1.0))", V),
     ("car of a number", ModelTypeError, "(fn [x] (car x))", 1.0),
@@ -405,6 +415,13 @@ def plain(text: str, *args: Any) -> Callable[..., Any]:
 
 XY = "(fn [x y] (* x y))"
 CALLS: list[tuple[str, type[HyadError], Callable[[], Any]]] = [
+    ("a function as a result", NotCompiled, lambda: hyad.compile("(fn [x] #(x (fn [y] (* x y))))", args=(1.0,))),
+    (
+        "an array of tuples as a result",
+        NotCompiled,
+        lambda: hyad.compile("(fn [x] (build 3 (fn [i] #(x i))))", args=(1.0,)),
+    ),
+    ("a model that is not in a module pickled", ModelTypeError, lambda: pickle.dumps(square())),
     ("out of another shape", ModelTypeError, lambda: square()(V, out=np.empty(2))),
     ("out of another dtype", ModelTypeError, lambda: square()(V, out=np.empty(3, np.float32))),
     ("out that is read-only", ModelTypeError, lambda: square()(V, out=read_only())),

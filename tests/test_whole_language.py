@@ -4,6 +4,7 @@ each against the oracle's differences. ``"compiled": false`` marks those that ca
 
 from __future__ import annotations
 
+import collections
 import json
 import types
 from pathlib import Path
@@ -46,3 +47,65 @@ def test_a_program(case: dict[str, Any]) -> None:
     for how, value in found.items():
         wrong = oracle.mismatch(value, expected, 1e-9)
         assert wrong is None, f"{how}: {wrong}"
+
+
+GROWN = """(defmodel grown [x #^ Int n]
+  (letrec [f (fn [k] (if (= k 0) 1 (+ 1 (f (- k 1)))))] #((build (f n) (fn [i] (* i (* x x)))) x)))"""
+
+
+def test_a_result_of_a_size_that_only_the_call_finds() -> None:
+    """It comes back in a cell of the arena, whatever the derivative and the encoding."""
+    f = hyad.model(GROWN, namespace={})
+    rows = np.array([0.0, 1.0, 2.0, 3.0])
+    for target in ("c", "python"):
+        for n in (3, 0):
+            found = hyad.compile(f, target=target, args=(2.0, n))(2.0, n)
+            np.testing.assert_array_equal(found[0], 4.0 * rows[: n + 1])
+            assert found[1] == 2.0
+    slope = hyad.jacobian(f)(2.0, 3)
+    np.testing.assert_array_equal(slope[0], 4.0 * rows)
+    np.testing.assert_array_equal(hyad.jvp(f, (2.0, 3), (0.5, 0))[0], 2.0 * rows)
+    for encoding in ("record", "closure", "continuation"):
+        assert hyad.vjp(f, (2.0, 3), (rows, 1.0), encoding) == 57.0
+    array = hyad.model("(fn [v] (cut v 0 (int (get v 0))))", namespace={})
+    v = np.array([2.0, 5.0, 7.0])
+    np.testing.assert_array_equal(array(v), v[:2])
+    np.testing.assert_array_equal(hyad.jacobian(array)(v), np.eye(3)[:2])
+    with pytest.raises(hyad.ModelTypeError, match="only known after the call"):
+        array(v, out=np.zeros(2))
+
+
+RUN_ONLY = [  # what compiled code cannot give out; the form that is underlined
+    ("(fn [x n] (fn [y] (* x y)))", "(fn [y] (* x y))"),
+    ("(fn [x n] #(n (if (> x 0) sin cos)))", "#(n (if (> x 0) sin cos))"),
+    ("(fn [x n] (build n (fn [i] (list i x))))", None),
+    ("(fn [x n] [#(x 1) #(x 2)])", "[#(x 1) #(x 2)]"),
+    ("(fn [x n] [(list x) (list x x)])", "[(list x) (list x x)]"),
+    ("(fn [x n] (letrec [f (fn [k] (if (= k 0) nil (cons (fn [y] (* x y)) (f (- k 1)))))] (f n)))", None),
+    ("(fn [x n] (letrec [f (fn [k] (if (= k 0) nil (cons x (f (- k 1)))))] (build 2 (fn [i] (f (+ n i))))))", None),
+    ("(fn [x n] (letrec [f (fn [k] (if (= k 0) nil (cons (Point x k) (f (- k 1)))))] (f n)))", None),
+]
+
+
+@pytest.mark.parametrize("text, form", RUN_ONLY)
+def test_what_compiled_code_cannot_give_is_run(text: str, form: str | None) -> None:
+    args = (2.0, 3)
+    if "Point" in text:  # a class of Python inside data that grows
+        text = text.replace("[x n]", "[x n r]").replace("(Point x k)", "r")
+        args = (2.0, 3, collections.namedtuple("Point", "x k")(1.0, 2.0))
+    f = hyad.model(text, namespace={})
+    with pytest.raises(hyad.NotCompiled) as caught:
+        hyad.compile(f, args=args)
+    assert caught.value.span is not None and caught.value.hint
+    assert form is None or caught.value.span.text == form
+    with pytest.warns(UserWarning, match="runs as it is read"):
+        found = f(*args)
+    wanted = hyad.run(f, *args)
+    assert repr(found) == repr(wanted) or callable(found) and found(0.5) == wanted(0.5) == 1.0
+
+
+def test_a_reference_does_not_leave_a_model() -> None:
+    f = hyad.model("(fn [x] #(x (ref x)))", namespace={})
+    for call in (f, lambda x: hyad.run(f, x)):
+        with pytest.raises(hyad.ModelTypeError, match="a reference cannot leave the model"):
+            call(1.0)
