@@ -270,6 +270,10 @@ def add_at(value: Any, *rest: Any) -> Any:
     return update(value, *indices, operation("+")(row[at], x))
 
 
+def undef(constructor: Any) -> None:
+    """``(undef Leaf)``: a value that is never read."""
+
+
 def zeros_of(*dims: Any) -> Any:
     return shaped([0.0] * product(dims), dims)
 
@@ -464,6 +468,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "set-at!": set_at,
     "add-at": add_at,
     "zeros-of": zeros_of,
+    "undef": undef,
     "select": select,
     "require-index": requirement(lambda a, b: 0 <= a < b, "index {} is outside an axis of size {}"),
     "require-equal": requirement(lambda a, b: a == b, "the sizes {} and {} must be equal"),

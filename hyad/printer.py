@@ -346,6 +346,8 @@ class _Printer:
             return Form("num", ZEROS[t.name])
         flat = [c for c in t.constructors if not any(isinstance(f.type, Data) for f in c.fields)]
         c = flat[0] if flat else t.constructors[0]
+        if c in self.constructors:
+            return call("undef", sym(self.constructors[c]))
         return self.made(c, [sym("nil") if isinstance(f.type, Data) else self.anything(f.type) for f in c.fields])
 
     def structure_of(self, tree: Tree, rest: Iterator[Form], pattern: bool) -> Form:

@@ -165,6 +165,10 @@ def add_at(array: Any, *indices_and_value: Any) -> np.ndarray:
     return update(array, *indices, np.asarray(array)[builtins.tuple(indices)] + value)
 
 
+def undef(constructor: Any) -> None:
+    """``(undef Leaf)``: a value that is never read, of the type that the constructor is of."""
+
+
 def zeros_of(*dims: Any) -> np.ndarray:
     """``(zeros-of n ...)``"""
     return np.zeros(dims)
@@ -271,6 +275,6 @@ __all__ = [
     "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "build", "copy", "fold", "fst", "grad",
     "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
     "constant", "is_num", "rank", "require_equal", "require_index", "ruled", "scan", "select", "shape", "snd",
-    "update", "value_and_grad", "vjp", "zeros_of",
+    "update", "undef", "value_and_grad", "vjp", "zeros_of",
 ]  # fmt: skip
 __all__ += [*_primitives(), *_prelude()]

@@ -1778,6 +1778,14 @@ class Specialiser(Flow):
         dims = tuple(self.sizes(a, "zeros-of", None)[0] for a in args)
         return self.b.zeros(Arr(REAL, dims), var.name if var is not None else None)
 
+    def undef(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
+        """``(undef Leaf)``: a value that is never read, of the type that the constructor is of."""
+        self.arity("undef", args, 1)
+        if not isinstance(args[0], Constructing):
+            raise ModelTypeError(f"`undef` of {describe(args[0])}", spans[0] or self.b.span, "it takes a constructor")
+        sort = args[0].kind.__mro__[1]
+        return self.b.undef(self.facts.family((self.place(), "undef"), sort).data)
+
     def add_at(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         array, *indices, x = args
         self.get([array, *indices], spans[:-1], None)
@@ -1905,6 +1913,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "loop": Specialiser.loop,
     "iterate": Specialiser.iterate,
     "zeros-of": Specialiser.zeros_of,
+    "undef": Specialiser.undef,
     "add-at": Specialiser.add_at,
     "select": Specialiser.select,
     "require-index": lambda sp, args, spans, var: sp.require("in", args, spans),
