@@ -44,7 +44,7 @@ by name: `(require hyad.macros.textbook [case letrec deriv grad])`."
   ;; Myia 3.2 and Fig. 1: backpropagators
   "textbook_myia" '[J reverse-closures gadd unpack]
   ;; dF~: Figs. 4 to 8
-  "textbook_smooth" '[build ifold length LIBRARY D G diff-form grad-form
+  "textbook_smooth" '[build ifold length LIBRARY D DT G diff-form grad-form
                       mgrad-form expanded RULES optimise
                       relabelled]})
 

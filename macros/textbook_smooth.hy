@@ -253,6 +253,20 @@ array is a list there; its dual is a list of duals."
     (applies? e bound) (Expression (map d e))
     True (raise (outside e "F~"))))
 
+(defn DT [T]
+  "dF~ Fig. 7, the rules of types: D_T⟦T⟧ is the type of D⟦e⟧ for an `e` of
+  type T. A type is `Num`, `(Array T)`, `(* T T)` or `(=> T .. T)`."
+  (setv op (head T))
+  (cond
+    ;; (DT-Exp) D_T⟦Num⟧ = Num × Num
+    (and (isinstance T Symbol) (in (str T) ["Num" "Double" "Index"])) `(* ~T ~T)
+    ;; (DT-Fun) D_T⟦T1 ⇒ T2⟧ = D_T⟦T1⟧ ⇒ D_T⟦T2⟧
+    ;; (DT-Arr) D_T⟦Array<M>⟧ = Array<D_T⟦M⟧>
+    ;; (DT-Pair) D_T⟦M1 × M2⟧ = D_T⟦M1⟧ × D_T⟦M2⟧
+    (in op ["=>" "Array" "*"])
+      `(~(get T 0) ~@(gfor  t (cut T 1 None)  (DT t)))
+    True (raise (outside T "F~" "its types are Num, (Array T), (* T T), (=> T .. T)"))))
+
 (defn binary [e]
   "The two terms of a sum or product; of more, the first ones as one."
   (setv [op #* es] e)

@@ -152,22 +152,26 @@ is the form of a function: \"a computation graph\" that branches. It calls
   which may call itself. Its argument is a form, as a tree is, no number.
 
       (y) => shift { k => val f1 = fun((t, k1) => reset(k1(f(t))))
-                          f1((y, fun(k))) }"
+                          f1((y, fun(k))) }
+
+  Every fun has a name, as in Fig. 14: there k, f1, k_l and k_r, in this order."
   (defn __init__ [self f]
     (setv self.f f  self.name None))
 
   (defn __call__ [self y]
     (shift (fn [k]
+      (setv name (fresh "k"))
       (if self.name
-          `(~self.name ~y ~(fun k))
+          (let-in name (fun k) `(~self.name ~y ~name))
           (do
             (setv f1 (fresh "f")  t (fresh "t")  k1 (fresh "k")
                   self.name f1
+                  rest (fun k)
                   body (reset (fn [] (call k1 (self.f t))))
-                  form `(letrec [~f1 (fn [~t ~k1] ~body)]
-                          (~f1 ~y ~(fun k)))
                   self.name None)
-            form))))))
+            `(letrec [~name ~rest
+                      ~f1 (fn [~t ~k1] ~body)]
+               (~f1 ~y ~name))))))))
 
 (setv Node (namedtuple "Node" ["left" "right" "value"]))
 

@@ -12,7 +12,7 @@ operators against slopes, Lantern's figures and hyad's engine."
   hyad
   hyad.errors [DerivativeError]
   hyad.layout [pformat]
-  hyad.macros.textbook [build D diff-form expanded forward-lambda fst G
+  hyad.macros.textbook [build D diff-form DT expanded forward-lambda fst G
                         grad-form ifold leaves length LIBRARY mgrad-form
                         optimise relabelled RULES snd])
 (require
@@ -181,7 +181,57 @@ operators against slopes, Lantern's figures and hyad's engine."
   (for [form [(grad-form f) (optimise (grad-form f))]]
     (assert (= (get (np.array ((value form) V)) #(... 1)) expected))))
 
+;; Fig. 12, bundle adjustment, on a camera and a point in one vector. What the
+;; figure calls vectorNorm is the squared norm; sqrt is ** 0.5.
+(setv PROJECT '(fn [v]
+  (let [vector-sub (fn [a b] (vector-map2 a b (fn [x y] (- x y))))
+        vector-cross (fn [a b]
+          (build 3 (fn [i]
+            (let [j (if (= i 2) 0 (+ i 1))
+                  k (if (= i 0) 2 (- i 1))]
+              (- (* (get a j) (get b k)) (* (get a k) (get b j)))))))
+        distort (fn [radical proj]
+          (let [rsq (vector-dot proj proj)
+                L (+ (+ 1.0 (* (get radical 0) rsq)) (* (* (get radical 1) rsq) rsq))]
+            (vector-s-mul proj L)))
+        rodrigues (fn [rotation x]
+          (let [sqtheta (vector-dot rotation rotation)
+                theta (** sqtheta 0.5)
+                theta-inv (/ 1.0 theta)
+                w (vector-s-mul rotation theta-inv)
+                w-cross-x (vector-cross w x)
+                tmp (* (vector-dot w x) (- 1.0 (cos theta)))
+                v1 (vector-s-mul x (cos theta))
+                v2 (vector-s-mul w-cross-x (sin theta))]
+            (vector-add (vector-add v1 v2) (vector-s-mul w tmp))))
+        project (fn [cam x]
+          (let [xcam (rodrigues (vector-slice cam 0 2)
+                                (vector-sub x (vector-slice cam 3 5)))
+                distorted (distort (vector-slice cam 9 10)
+                                   (vector-s-mul (vector-slice xcam 0 1)
+                                                 (/ 1.0 (get xcam 2))))]
+            (vector-add (vector-slice cam 7 8)
+                        (vector-s-mul distorted (get cam 6)))))]
+    (project (vector-slice v 0 10) (vector-slice v 11 13)))))
+
+(defn test-fig-12-bundle-adjustment []
+  "Its Jacobian by Figs. 6 and 7 is the engine's, of the same text."
+  (setv v [0.1 -0.2 0.3  0.5 -0.1 0.2  1.5  0.05 -0.02  0.01 0.002  1.1 0.7 2.5]
+        model (hyad.model (.replace (pformat PROJECT) "(length" "(len"))
+        found ((value (grad-form PROJECT)) v))
+  (assert (= (get (np.array found) #(... 1))
+             (pytest.approx (. ((hyad.jacobian model) (np.array v)) T) :rel 1e-9)))
+  (assert (= (get (np.array found) #(0 ... 0)) (pytest.approx (model (np.array v))))))
+
 ;; ------------------------------------------------------------- Fig. 7's rules
+
+(defn test-fig-7-types []
+  (assert (= (DT '(=> (Array (Array Num)) Num (* Num (Array Num))))
+             '(=> (Array (Array (* Num Num)))
+                  (* Num Num)
+                  (* (* Num Num) (Array (* Num Num))))))
+  (with [_ (pytest.raises DerivativeError)]
+    (DT 'String)))
 
 (defn [(pytest.mark.parametrize "e, df" [
     #('(+ x 2) 1)

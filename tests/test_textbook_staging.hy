@@ -95,20 +95,21 @@
   (assert (= program
              '(fn [tree in]
                 (let [d0 (ref 0.0)]
-                  (letrec [f1 (fn [t1 k1]
+                  (letrec [k1 (fn [x1 dx1] (set! dx1 1.0))
+                           f1 (fn [t1 k2]
                                 (if (is-not t1 None)
-                                    (f1 (. t1 left)
-                                        (fn [x2 dx2]
-                                          (f1 (. t1 right)
-                                              (fn [x3 dx3]
-                                                (let [v1 (* x2 x3)  d1 (ref 0.0)]
-                                                  (let [v2 (* v1 (. t1 value))  d2 (ref 0.0)]
-                                                    (k1 v2 d2)
-                                                    (add! d1 (* (. t1 value) (deref d2))))
-                                                  (add! dx2 (* x3 (deref d1)))
-                                                  (add! dx3 (* x2 (deref d1))))))))
-                                    (k1 in d0)))]
-                    (f1 tree (fn [x4 dx4] (set! dx4 1.0))))
+                                    (let [k3 (fn [x3 dx3]
+                                               (let [k4 (fn [x4 dx4]
+                                                          (let [v1 (* x3 x4)  d1 (ref 0.0)]
+                                                            (let [v2 (* v1 (. t1 value))  d2 (ref 0.0)]
+                                                              (k2 v2 d2)
+                                                              (add! d1 (* (. t1 value) (deref d2))))
+                                                            (add! dx3 (* x4 (deref d1)))
+                                                            (add! dx4 (* x3 (deref d1)))))]
+                                                 (f1 (. t1 right) k4)))]
+                                      (f1 (. t1 left) k3))
+                                    (k2 in d0)))]
+                    (f1 tree k1))
                   (deref d0)))))
   ;; 15 x^5
   (assert (= ((numbers program) tree 1.1) (close (* 15 5 (** 1.1 4)))))
