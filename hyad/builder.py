@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -884,9 +885,11 @@ class Builder:
         given: bool = False,
         pruned: bool = False,
         soft: bool = False,
+        snapshots: Atom | None = None,
     ) -> tuple[Var, ...]:
         """A ``Loop``: ``body(i, *accs)`` builds one iteration and returns (next accumulators, what is stacked);
-        ``pruned``: what these do not need is dropped at once; ``soft``: it runs over directions of a derivative."""
+        ``pruned``: what these do not need is dropped at once; ``soft``: it runs over directions of a derivative;
+        ``snapshots``: how many states reverse mode keeps of it."""
         index = Var(index_name, INT, self.span, True, soft)
         self.counts[index] = count
         accs = tuple(
@@ -911,7 +914,15 @@ class Builder:
             out = (
                 list(
                     self.finish(
-                        count, index, [inits[k] for k in kept], [accs[k] for k in kept], block, scope, names, given
+                        count,
+                        index,
+                        [inits[k] for k in kept],
+                        [accs[k] for k in kept],
+                        block,
+                        scope,
+                        names,
+                        given,
+                        snapshots,
                     )
                 )
                 if block.results or has_checks(block)
@@ -920,7 +931,7 @@ class Builder:
             for k in same:
                 out.insert(k, inits[k])
             return tuple(out)
-        return self.finish(count, index, inits, accs, block, scope, names, given)
+        return self.finish(count, index, inits, accs, block, scope, names, given, snapshots)
 
     def finish(
         self,
@@ -932,6 +943,7 @@ class Builder:
         scope: Scope,
         names: Sequence[str],
         given: bool,
+        snapshots: Atom | None = None,
     ) -> tuple[Var, ...]:
         """Emit a finished loop: outside the loops around that do not change it."""
         stacked = block.results[len(accs) :]
@@ -940,16 +952,17 @@ class Builder:
         for r in stacked:
             t = self.type_outside(type_of(r), scope)
             outs.append(Arr(t.elem, (count, *t.dims)) if isinstance(t, Arr) else Arr(t, (count,)))
-        op = Loop(count, index, tuple(inits), accs, block)
+        op = Loop(count, index, tuple(inits), accs, block, snapshots)
         home = self.scopes[-1]
         if not self.plain and home.index is not None and not has_checks(block):
             fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in inits]
             reads = [op.count, *(z for z, new in zip(inits, fresh) if not new), *free_vars(block)]
+            reads += [] if snapshots is None else [snapshots]
             outer = self.home(reads)
             if outer is not home:
                 with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros
                     inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(inits, fresh)]
-                home, op = outer, Loop(count, index, tuple(inits), accs, block)
+                home, op = outer, Loop(count, index, tuple(inits), accs, block, snapshots)
                 self.fired("hoisting")
         with self.inside(home):
             return self.emit_region(op, (*(a.type for a in accs), *outs), names, given)
@@ -962,9 +975,10 @@ class Builder:
         names: Sequence[str] = (),
         acc_names: Sequence[str] = (),
         given: bool = False,
+        snapshots: Atom | None = None,
     ) -> tuple[Atom, ...]:
         """A ``While``: ``cond(*accs)`` gives a truth value, ``body(*accs)`` (next accumulators, what is stacked). The
-        final accumulators, the number of iterations, the stacked arrays."""
+        final accumulators, the number of iterations, the stacked arrays. ``snapshots`` as for ``loop``."""
         accs = tuple(
             Var(acc_names[k] if k < len(acc_names) else "acc", type_of(z), self.span, k < len(acc_names))
             for k, z in enumerate(inits)
@@ -984,7 +998,8 @@ class Builder:
             first, block = substitute(first, table), substitute(block, table)
         kept = [k for k in range(len(accs)) if k not in same]
         results = (*(block.results[k] for k in kept), *block.results[len(accs) :])
-        op = While(first, Block(block.binds, results), tuple(inits[k] for k in kept), tuple(accs[k] for k in kept))
+        starts = tuple(inits[k] for k in kept)
+        op = While(first, Block(block.binds, results), starts, tuple(accs[k] for k in kept), snapshots)
         count = Var("count", INT, self.span)
         self.sizes.add(count)
         outs = []
@@ -1215,7 +1230,8 @@ class Rebuild:
             return results[:width], results[width:]
 
         names = [v.name for k, v in enumerate(bind.vars) if k != width]
-        out = self.b.while_(self.atoms(op.inits), cond, body, names, [a.name for a in op.accs], given(bind))
+        kept = None if op.snapshots is None else self.atom(op.snapshots)
+        out = self.b.while_(self.atoms(op.inits), cond, body, names, [a.name for a in op.accs], given(bind), kept)
         self.b.span = span
         return out
 
@@ -1248,6 +1264,7 @@ class Rebuild:
             [a.name for a in op.accs],
             bool(bind.vars) and bind.vars[0].given,
             soft=op.index.soft,
+            snapshots=None if op.snapshots is None else self.atom(op.snapshots),
         )
         self.b.span = span
         return out
@@ -1255,10 +1272,10 @@ class Rebuild:
 
 def without_rules(block: Block) -> Block:
     """A block, and the functions that it calls, without the marks of what differentiates in its own way: they are what
-    they mark. ``(stop x)``  =>  ``x``; ``(rule-0 y x)``  =>  ``y``."""
+    they mark. ``(stop x)``  =>  ``x``; ``(rule-0 y x)``  =>  ``y``; a loop with snapshots is a loop."""
     blocks = [block, *(f.body for f in functions_of(block) if f.body is not None)]
     marks = {bind.vars[0]: bind.op.args[0] for b in blocks for bind in all_binds(b) if is_mark(bind)}
-    if not marks:
+    if not marks and not any(has_snapshots(bind.op) for b in blocks for bind in all_binds(b)):
         return block
     for v, a in marks.items():
         while type(a) is Var and a in marks:
@@ -1274,12 +1291,18 @@ def is_mark(bind: Bind) -> bool:
     return type(bind.op) is Prim and (bind.op.name == "stop" or bind.op.name.startswith("rule-"))
 
 
+def has_snapshots(op: Any) -> bool:
+    """Whether an operation is a loop of which reverse mode keeps few states."""
+    return type(op) in (Loop, While) and op.snapshots is not None
+
+
 def unmarked(block: Block) -> Block:
     binds = []
     for x in block.binds:
         if not is_mark(x):
             regions = blocks_of(x.op)
-            binds.append(Bind(x.vars, with_blocks(x.op, [*map(unmarked, regions)]), x.span) if regions else x)
+            op = replace(x.op, snapshots=None) if has_snapshots(x.op) else x.op
+            binds.append(Bind(x.vars, with_blocks(op, [*map(unmarked, regions)]), x.span) if regions else x)
     return Block(tuple(binds), block.results)
 
 

@@ -191,12 +191,15 @@ class While:
     In typed core nothing is set: ``cond`` and ``body`` see the accumulators ``accs`` (at first ``inits``); the first
     results of ``body`` are the next ones, its further results are stacked. The binding's variables are the final
     accumulators, the number of iterations (an ``Int``), and the stacked arrays, whose leading dim is that number.
+
+    ``snapshots``: how many states reverse mode keeps of it (``:checkpoint n``); a mark that specialised programs lack.
     """
 
     cond: Block
     body: Block
     inits: tuple[Atom, ...] = ()
     accs: tuple[Var, ...] = ()
+    snapshots: Atom | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,7 +265,7 @@ class Loop:
     For ``index`` = 0 .. ``count``-1 the body maps the accumulators ``accs`` (at first ``inits``) to its first
     ``len(accs)`` results, the next accumulators; its further results are stacked. The binding's variables are the
     final accumulators, then the stacked arrays (a leading dim ``count``). ``build`` has no accumulators, ``ifold``
-    nothing stacked.
+    nothing stacked. ``snapshots`` as in ``While``.
     """
 
     count: Atom
@@ -270,6 +273,7 @@ class Loop:
     inits: tuple[Atom, ...]
     accs: tuple[Var, ...]
     body: Block
+    snapshots: Atom | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -422,11 +426,11 @@ def atoms_of(op: Op) -> tuple[Atom, ...]:
     if isinstance(op, If):
         return (op.cond,)
     if isinstance(op, Loop):
-        return (op.count, *op.inits)
+        return (op.count, *op.inits) if op.snapshots is None else (op.count, *op.inits, op.snapshots)
     if isinstance(op, (Make, Apply)):
         return op.args
     if isinstance(op, While):
-        return op.inits
+        return op.inits if op.snapshots is None else (*op.inits, op.snapshots)
     if isinstance(op, Call):
         return (op.fn, *op.args)
     if isinstance(op, Check):
@@ -566,9 +570,9 @@ def with_blocks(op: Op, blocks: Sequence[Block]) -> Op:
     if type(op) is If:
         return If(op.cond, *blocks)
     if type(op) is Loop:
-        return Loop(op.count, op.index, op.inits, op.accs, *blocks)
+        return Loop(op.count, op.index, op.inits, op.accs, *blocks, op.snapshots)
     if type(op) is While:
-        return While(*blocks, op.inits, op.accs)
+        return While(*blocks, op.inits, op.accs, op.snapshots)
     assert type(op) is Case
     return Case(op.value, tuple(Arm(a.constructor, a.fields, b, a.span) for a, b in zip(op.arms, blocks)))
 
@@ -591,10 +595,12 @@ def substitute(block: Block, table: dict[Var, Atom]) -> Block:
         elif type(op) is If:
             op = If(atom(op.cond), substitute(op.then, table), substitute(op.orelse, table))
         elif type(op) is Loop:
-            op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), op.accs, substitute(op.body, table))
+            kept = None if op.snapshots is None else atom(op.snapshots)
+            op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), op.accs, substitute(op.body, table), kept)
         elif type(op) is While:
             regions = (substitute(op.cond, table), substitute(op.body, table))
-            op = While(*regions, tuple(map(atom, op.inits)), op.accs)
+            kept = None if op.snapshots is None else atom(op.snapshots)
+            op = While(*regions, tuple(map(atom, op.inits)), op.accs, kept)
         elif type(op) is Case:
             arms = (Arm(a.constructor, a.fields, substitute(a.block, table), a.span) for a in op.arms)
             op = Case(atom(op.value), tuple(arms))

@@ -142,7 +142,10 @@ def prune_loop(bind: Bind, op: Loop, live: set[Var]) -> Bind | None:
     accs = [k for k in at if k < width]
     body = Block(body.binds, tuple(op.body.results[k] for k in at))
     need(live, (op.count, *(op.inits[k] for k in accs)))
-    loop = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
+    inits, rest = tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs)
+    if op.snapshots is not None:
+        need(live, (op.snapshots,))
+    loop = Loop(op.count, op.index, inits, rest, body, op.snapshots)
     return Bind(tuple(bind.vars[k] for k in at), loop, bind.span)
 
 
@@ -167,7 +170,10 @@ def prune_while(bind: Bind, op: While, live: set[Var]) -> Bind | None:
     accs = [k for k in at if k < width]
     need(live, [op.inits[k] for k in accs])
     body = Block(body.binds, tuple(op.body.results[k] for k in at))
-    made = While(cond, body, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs))
+    if op.snapshots is not None:
+        need(live, (op.snapshots,))
+    inits, rest = tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs)
+    made = While(cond, body, inits, rest, op.snapshots)
     stacked = [bind.vars[k + 1] for k in at if k >= width]
     return Bind((*(bind.vars[k] for k in accs), bind.vars[width], *stacked), made, bind.span)
 

@@ -55,6 +55,8 @@ from .specialise import (
     OPERATORS,
     Specialiser,
     Wrt,
+    is_checkpointed,
+    not_checkpointed,
     numpy_name,
     prelude,
     read_annotation,
@@ -619,6 +621,10 @@ class _Compiler:
             self.give(dest, self.invoke(self.kept(library.field), *map(self.atom, args)))
             return
         kind, value = self.known(fn)[1] if type(fn) is Global else ("", None)
+        if is_checkpointed(op):  # what is remembered here is the tape
+            if (kind, value) not in (("builtin", "fold"), ("builtin", "ifold")):
+                raise not_checkpointed(op)
+            args = args[:-2]
         if kind == "function" and isinstance(value, Closure) and value.scope is Specialiser.scope:
             other = f"{value.name}/{len(args)}"
             if len(value.function.params) != len(args) and prelude(other) is not None:

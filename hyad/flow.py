@@ -102,6 +102,7 @@ class Flow:
     store: dict[Cell, Value]
     call: Callable[..., Value]
     value: Callable[..., Value]
+    snapshots: Callable[..., Atom]
     block: Callable[..., Value]
     reals: Callable[..., Atom]
     conform: Callable[..., Value]
@@ -859,6 +860,7 @@ class Flow:
         index_name: str,
         acc_names: Sequence[str],
         given: bool,
+        snapshots: Atom | None = None,
     ) -> tuple[Atom, ...]:
         known = tuple(self.facts.modified.get(place, ()))
         cells = [c for c in self.store if c.key in known]
@@ -882,7 +884,14 @@ class Flow:
             hints = [*names[:width], *(["state"] * more), *names[width:]]
             acc_hints = [*acc_names, *(["acc"] * (width - len(acc_names))), *(["state"] * more)]
             out = self.b.loop(
-                count, [*inits, *starts], iteration, hints, index_name, acc_hints if more else acc_names, given
+                count,
+                [*inits, *starts],
+                iteration,
+                hints,
+                index_name,
+                acc_hints if more else acc_names,
+                given,
+                snapshots=snapshots,
             )
         finally:
             self.branching -= 1
@@ -974,6 +983,7 @@ class Flow:
         cells = [c for c in self.store if c.key in known]
         before = self.store
         outside = frozenset(before)
+        kept = None if op.snapshots is None else self.snapshots(self.value(op.snapshots, env), span)
         turned = (place, "condition") in self.facts.joins  # the condition sets references: it is run before, and last
         if turned:
             first = self.truth(self.block(op.cond, Env(env)), op.cond.place or span)
@@ -1016,7 +1026,7 @@ class Flow:
             b.span = span
             return [*self.ends(place, cells, targets, before), *last], ()
 
-        out = b.while_(starts, condition, body, ["state"] * len(starts), [])
+        out = b.while_(starts, condition, body, ["state"] * len(starts), [], snapshots=kept)
         b.span = span
         self.store, self.known = before, known_here
         self.take(cells, targets, out[:width])

@@ -186,7 +186,9 @@ class Forward(Rebuild):
             if starts_with(self, op, s.block.results[0], inits[s.number], self.atom(op.count)):
                 inits[s.number] = real(float("-inf" if s.test.name == "max" else "inf"))
         starts = [*inits, *dot_inits, *[Const(-1, INT)] * len(searches)]
-        out = b.loop(self.atom(op.count), starts, body, names, op.index.name, acc_names, bind.vars[0].given)
+        kept = None if op.snapshots is None else self.atom(op.snapshots)
+        given = bind.vars[0].given
+        out = b.loop(self.atom(op.count), starts, body, names, op.index.name, acc_names, given, snapshots=kept)
         b.span = bind.span
         finals, rest = out[:width], out[width:]
         dots, rest = rest[: len(carried)], rest[len(carried) :]
@@ -255,7 +257,8 @@ class Forward(Rebuild):
         names = [v.name for v in bind.vars[:width]] + [tangent(a.name) for a, _ in carried]
         names += [v.name for v in outs] + [tangent(v.name) for v, _, _ in stacked]
         acc_names = [a.name for a in op.accs] + [tangent(a.name) for a, _ in carried]
-        out = b.while_(inits, cond, body, names, acc_names, bind.vars[0].given)
+        kept = None if op.snapshots is None else self.atom(op.snapshots)
+        out = b.while_(inits, cond, body, names, acc_names, bind.vars[0].given, kept)
         b.span = bind.span
         finals, dots, rest = out[:width], out[width : width + len(carried)], out[width + len(carried) :]
         self.define(bind, (*finals, *rest[: 1 + len(outs)]))

@@ -79,7 +79,7 @@ class Unroll(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        if type(op) is Loop and type(self.atom(op.count)) is Const:
+        if type(op) is Loop and op.snapshots is None and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
             cost = count * expanded_size(op.body)
             if 0 < count <= self.longest and cost <= min(UNROLL, self.budget) and self.by_element(op):

@@ -292,7 +292,8 @@ class _Printer:
             test, step = (Form("(", [sym("fn"), accs, self.body(b)]) for b in (op.cond, op.body))
             return call("iterate", test, step, *self.atoms(op.inits))
         if isinstance(op, While):
-            return call("while", self.body(op.cond), self.body(op.body))
+            kept = [] if op.snapshots is None else [Form("key", "checkpoint"), self.atom(op.snapshots)]
+            return call("while", self.body(op.cond), *kept, self.body(op.body))
         if isinstance(op, Case):
             arms = [f for arm in op.arms for f in (self.pattern(arm), self.body(arm.block))]
             return call("match", self.atom(op.value), *arms)
@@ -340,8 +341,12 @@ class _Printer:
 
     def anything(self, t: Type) -> Form:
         """A value of a type that is never read."""
+        if isinstance(t, Arr) and isinstance(t.elem, Data):
+            inner = Arr(t.elem, t.dims[1:]) if t.rank > 1 else t.elem
+            item = Form("(", [sym("fn"), Form("[", [sym("_")]), self.anything(inner)])
+            return call("build", self.atom(t.dims[0]), item)
         if isinstance(t, Arr):
-            return call("zeros-of", *self.atoms(t.dims))
+            return call("zeros-of", *([type_form(t)] if t.elem != REAL else []), *self.atoms(t.dims))
         if not isinstance(t, Data):
             return Form("num", ZEROS[t.name])
         flat = [c for c in t.constructors if not any(isinstance(f.type, Data) for f in c.fields)]
@@ -383,7 +388,7 @@ class _Printer:
         args: list[Form] = []
         for a in op.args:
             if isinstance(a, Const) and isinstance(a.value, tuple):
-                args += [Form("key", "wrt"), wrt_form(a.value[1])]
+                args += [Form("key", a.value[0]), *map(wrt_form, a.value[1:])]
             else:
                 args.append(self.atom(a))
         return Form("(", [self.atom(op.fn), *args])

@@ -299,17 +299,24 @@ class _Reader:
         fn = self.expression(form.value[0])
         args: list[Atom] = []
         spans: list[Span | None] = []
+        last: list[tuple[Atom, Span]] = []
         rest = form.value[1:]
         i = 0
         while i < len(rest):
             a = rest[i]
             if a.kind == "key":
-                if a.value != "wrt":
-                    raise ReadError(f"unknown option `:{a.value}`", a.span, "`(grad f :wrt x)` is the one there is")
+                if a.value not in _OPTIONS:
+                    raise ReadError(f"unknown option `:{a.value}`", a.span, f"there are {_OPTIONS_HINT}")
                 if i + 1 >= len(rest):
-                    raise ReadError("`:wrt` lacks its value", a.span, "`(grad f :wrt x)`")
-                args.append(Const(("wrt", _wrt(rest[i + 1]))))
-                spans.append(rest[i + 1].span)
+                    raise ReadError(f"`:{a.value}` lacks its value", a.span, _OPTIONS[a.value])
+                value = rest[i + 1]
+                if a.value == "checkpoint":
+                    if last:
+                        raise ReadError("a second `:checkpoint`", a.span, "a loop has one")
+                    last = [(Const(("checkpoint",)), a.span), (self.expression(value), value.span)]
+                else:
+                    args.append(Const(("wrt", _wrt(value))))
+                    spans.append(value.span)
                 i += 2
                 continue
             if a.kind == "str":
@@ -317,6 +324,8 @@ class _Reader:
             args.append(self.expression(a))
             spans.append(a.span)
             i += 1
+        args += [x for x, _ in last]
+        spans += [span for _, span in last]
         return self.emit(Call(fn, tuple(args), tuple(spans)), form.span, name)
 
     def call_of(self, builtin: str, items: list[Form], form: Form, name: str | None) -> Atom:
@@ -401,8 +410,13 @@ class _Reader:
     def while_(self, form: Form, name: str | None) -> Atom:
         if len(form.value) < 2:
             raise ReadError("while takes a condition and a body", form.span, "`(while (> (deref r) 1.0) (set! r ...))`")
+        body, snapshots = form.value[2:], None
+        if body and body[0].kind == "key" and body[0].value == "checkpoint":
+            if len(body) < 2:
+                raise ReadError("`:checkpoint` lacks its value", body[0].span, "`(while c :checkpoint 10 e ...)`")
+            snapshots, body = self.expression(body[1]), body[2:]
         cond = self.block([form.value[1]], form, [])
-        self.emit(While(cond, self.block(form.value[2:], form, [])), form.span, name)
+        self.emit(While(cond, self.block(body, form, []), snapshots=snapshots), form.span, name)
         return Const(None)
 
     def case(self, form: Form, name: str | None) -> Atom:
@@ -577,9 +591,13 @@ def _wrt(form: Form) -> Any:
     raise ReadError("wrt is a parameter's name or position, or a tuple of them", form.span, "`(grad f :wrt #(x 1))`")
 
 
+#: The options of calls, and how they are written.
+_OPTIONS = {"wrt": "`(grad f :wrt x)`", "checkpoint": "`(ifold f z n :checkpoint 10)`"}
+_OPTIONS_HINT = " and ".join(_OPTIONS.values())
+
 _KINDS = {
     "str": ("strings", 'a docstring stands before the body: `(fn [x] "doc" ...)`'),
-    "key": ("keywords", "`(grad f :wrt x)` is the one there is"),
+    "key": ("keywords", f"there are {_OPTIONS_HINT}"),
     "{": ("dictionaries", "a record is an argument; give results as a tuple: `#(a b)`"),
 }
 

@@ -10,7 +10,7 @@ What the backward code remembers: in straight-line code every value is still in 
 computes the body again from the accumulators that it started with, which the forward loop stacks (a pure sum needs
 none, so its forward loop vanishes from a gradient), and finds the costly values of the body in a record that the
 forward loop stacked too. A branch's backward code likewise takes the costly values from the forward ``If``, which
-returns them beside its results.
+returns them beside its results. A loop with ``:checkpoint n`` remembers n of its states (see ``checkpoint``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from .adjoints import (
     vanishes,
     zero,
 )
-from .builder import ONE, ZERO, Builder, Rebuild, Scope, defined_in, type_of
+from .builder import ONE, ZERO, Builder, Rebuild, Scope, defined_in, has_snapshots, integer, type_of
+from .checkpoint import Stack, begun, descended
 from .core import (
     INT,
     REAL,
@@ -132,6 +133,7 @@ class Reverse(Rebuild):
         self.active: dict[Var, int] = {}
         self.bar: dict[Var, Atom] = {}
         self.backs: list[Back] = []
+        self.apart = False  # whether the backward code of what is being emitted comes in another place
         self.records: set[Data] = set()
         self.reach = builder.memo.setdefault(("reach",), {})
 
@@ -181,10 +183,13 @@ class Reverse(Rebuild):
 
     # ------------------------------------------------------------------------------- there ... and back
 
-    def there(self, block: Block, record: dict[Var, Atom] | None = None) -> tuple[tuple[Atom, ...], Back]:
+    def there(
+        self, block: Block, record: dict[Var, Atom] | None = None, apart: bool = False
+    ) -> tuple[tuple[Atom, ...], Back]:
         """Emit the forward code of a block; the results, and what emits the backward code. Values in ``record``
-        are remembered and not computed again."""
+        are remembered and not computed again. ``apart``: the backward code is cut off, or not wanted."""
         outer, self.backs = self.backs, []
+        around, self.apart = self.apart, apart
         for bind in block.binds:
             self.b.span = bind.span
             if record and bind.vars and bind.vars[0] in record:
@@ -195,6 +200,7 @@ class Reverse(Rebuild):
             else:
                 self.bind(bind)
         backs, self.backs = self.backs, outer
+        self.apart = around
 
         def back() -> None:
             for emit in reversed(backs):
@@ -214,6 +220,8 @@ class Reverse(Rebuild):
             self.backs.append(self.make_back(op, bind))
         elif type(op) is Apply:
             self.backs.append(self.apply_there(op, bind))
+        elif has_snapshots(op) and not self.closures and (type(op) is While or self.carries(op) or calls(op)):
+            self.backs.append(self.checkpointed_there(op, bind))  # type: ignore[arg-type]
         elif type(op) is While or (type(op) is Loop and (calls(op) or self.closures or self.heavy(op))):
             self.backs.append(self.iterations_there(op, bind))
         elif type(op) is Loop:
@@ -417,7 +425,7 @@ class Reverse(Rebuild):
         k = made.constructor.tag
         arm = op.arms[k]
         self.here.update(zip(arm.fields, made.args))
-        results, inner_back = self.there(arm.block)
+        results, inner_back = self.there(arm.block, apart=self.apart)
         self.define(bind, results)
 
         def back() -> None:
@@ -440,7 +448,7 @@ class Reverse(Rebuild):
         through it; its results are the adjoints (of the others: what is to be added; None for nothing). ``last``
         ends the backward code."""
         b = self.b
-        results, back = self.there(block)
+        results, back = self.there(block, apart=True)
         bars, self.bar = self.bar, {}
         scaled, self.scaled = self.scaled, {}
         span = b.span
@@ -811,8 +819,83 @@ class Reverse(Rebuild):
 
     def block_there(self, block: Block) -> tuple[Atom, ...]:
         """The forward code alone: its backward code is emitted elsewhere, from what is remembered."""
-        results, _ = self.there(block)
+        results, _ = self.there(block, apart=True)
         return results
+
+    # s = (ifold f z n :checkpoint m)  =>  its states, last to first, each computed again from one that is kept
+    def checkpointed_there(self, op: Loop | While, bind: Bind) -> Back:
+        """A loop that keeps few of its states. The first way down the stack is the loop itself where the backward code
+        stands in the same place and the count is known; elsewhere nothing is remembered but what the loop starts with."""
+        b, span, width = self.b, bind.span, len(op.accs)
+        counted = type(op) is Loop
+        b.fired("checkpoint")
+        snapshots, inits = self.atom(op.snapshots), self.atoms(op.inits)  # type: ignore[arg-type]
+        names = [a.name for a in op.accs]
+        moving = [k for k in range(width) if self.is_active(op.accs[k])]
+        outside = self.touched(op)
+
+        def advance(state: Sequence[Atom], at: Atom, steps: Atom) -> Sequence[Atom]:
+            plain = Rebuild(b)
+            plain.here = self.here
+
+            def step(i: Atom, *accs: Atom) -> tuple[Sequence[Atom], Sequence[Atom]]:
+                if counted:
+                    self.here[op.index] = b.prim("+", at, i)  # type: ignore[union-attr]
+                self.here.update(zip(op.accs, accs))
+                return plain.block(op.body), ()
+
+            return b.loop(steps, state, step, names, op.index.name if counted else "i", names)  # type: ignore[union-attr]
+
+        def down(stack: Stack, target: Atom) -> Stack:
+            return descended(b, stack, names, snapshots, target, advance)
+
+        stack = None
+        if counted and not self.apart:
+            count = self.atom(op.count)  # type: ignore[union-attr]
+            stack = down(begun(b, inits, names, snapshots), b.prim("-", count, integer(1)))
+            at = stack.place(b)
+            self.define(bind, advance(stack.state(b, names), at, b.prim("-", count, at)))
+        else:
+            self.copy(bind)
+            count = self.atom(op.count if counted else bind.vars[width])  # type: ignore[union-attr]
+        b.span = span
+
+        def back() -> None:
+            bars = [self.take(v) for v in bind.vars[:width]]
+            if all(x is None for x in bars):
+                return
+            b.span = span
+            final = [self.or_zero(bars[k], bind.vars[k]) for k in moving]
+            kept = stack if stack is not None else begun(b, inits, names, snapshots)
+            depth = len(kept.atoms)
+
+            def backward(k: Atom, *accs: Atom) -> tuple[Sequence[Atom], Sequence[Atom]]:
+                i = b.prim("-", b.prim("-", count, integer(1)), k)
+                here = down(Stack.of(accs[:depth]), i)
+                if counted:
+                    self.here[op.index] = i  # type: ignore[union-attr]
+                self.here.update(zip(op.accs, here.state(b, names)))
+                _, inner_back = self.there(op.body)
+                for a in op.accs:
+                    self.bar.pop(a, None)
+                self.bar.update(zip(outside, accs[depth + len(moving) :]))
+                for j, x in zip(moving, accs[depth:]):
+                    self.contribute(op.body.results[j], x)
+                inner_back()
+                found = [self.take(op.accs[j]) for j in moving]
+                following = [x if x is not None else zero(b, inits[j]) for j, x in zip(moving, found)]
+                return [*here.below(b).atoms, *following, *(self.bar[v] for v in outside)], ()
+
+            starts = [*kept.atoms, *final, *(self.so_far(v) for v in outside)]
+            hints = [*(f"{name}-kept" for name in names), "places", "top"]
+            hints += [adjoint(names[j]) for j in moving] + [adjoint(v.name) for v in outside]
+            out = b.loop(count, starts, backward, hints, "k", hints)
+            b.span = span
+            self.bar.update(zip(outside, out[depth + len(moving) :]))
+            for j, x in zip(moving, out[depth:]):
+                self.contribute(op.inits[j], x)
+
+        return back
 
     def carries(self, op: Loop) -> bool:
         """Whether the adjoints of an iteration depend on those of the next: the order of the sums, and of a search for
@@ -833,7 +916,7 @@ class Reverse(Rebuild):
             if carried
             else {k: extreme(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
         )
-        kept = costly(op.body, self.active)
+        kept = [] if has_snapshots(op) else costly(op.body, self.active)
         count, inits = self.atom(op.count), self.atoms(op.inits)
 
         def forward(i: Atom, *accs: Atom):

@@ -77,16 +77,17 @@ def map(f: Callable[..., Any], *arrays: Any) -> Any:  # noqa: A001
     return builtins.map(f, *arrays)
 
 
-def fold(f: Callable[..., Any], start: Any, *arrays: Any) -> Any:
-    """``(fold f z xs ...)``: f takes what has been accumulated and an element of each array."""
+def fold(f: Callable[..., Any], start: Any, *arrays: Any, checkpoint: int | None = None) -> Any:
+    """``(fold f z xs ...)``: f takes what has been accumulated and an element of each array. ``:checkpoint`` is for
+    derivatives."""
     _same_length("fold", arrays)
     for items in zip(*arrays):
         start = f(start, *items)
     return start
 
 
-def ifold(f: Callable[..., Any], start: Any, count: int) -> Any:
-    """``(ifold f z n)``: f takes what has been accumulated and the index."""
+def ifold(f: Callable[..., Any], start: Any, count: int, checkpoint: int | None = None) -> Any:
+    """``(ifold f z n)``: f takes what has been accumulated and the index. ``:checkpoint`` is for derivatives."""
     for i in range(count):
         start = f(start, i)
     return start

@@ -530,7 +530,15 @@ class Specialiser(Flow):
         if isinstance(op.fn, Global) and op.fn.name == ".":
             return self.field(self.value(op.args[0], env), op.args[1].value)  # type: ignore[union-attr]
         fn = self.look(self.value(op.fn, env))
-        args = [self.value(a, env) for a in op.args]
+        kept, given = None, op.args
+        if is_checkpointed(op):
+            if not isinstance(fn, Builtin) or fn.name not in ("fold", "ifold"):
+                raise not_checkpointed(op)
+            given = op.args[:-2]
+            kept = Kept(self.snapshots(self.value(op.args[-1], env), op.spans[-1]))
+        args = [self.value(a, env) for a in given]
+        if kept is not None:
+            args.append(kept)  # type: ignore[arg-type]
         if not isinstance(fn, FUNCTIONS) and self.family_of(fn) is not None:
             return self.call_data(fn, args, op.spans, var)
         if not isinstance(fn, FUNCTIONS):
@@ -542,6 +550,14 @@ class Specialiser(Flow):
             if isinstance(a, Wrt) and not (takes_wrt and k == len(args) - 1 and k > 0):
                 raise ModelTypeError("`:wrt` ends the call of a derivative operator", span, "`(grad f :wrt x)`")
         return self.call(fn, args, op.spans if self.library is None else (None,) * len(args), var)
+
+    def snapshots(self, value: Value, span: Span | None) -> Atom:
+        """How many states ``:checkpoint`` keeps of a loop: at least one."""
+        n = self.integer_arg(self.look(value), "the number of snapshots", span)
+        if type(n) is Const and n.value < 1:
+            raise ModelTypeError(f"`:checkpoint {n.value}` keeps nothing", span, "one state is the least: where it starts")
+        self.b.check(Check("<=", integer(1), n, "`:checkpoint` keeps one state at least"), integer(1), n)
+        return n
 
     def call(self, fn: Function, args: Sequence[Value], spans: Spans, var: Var | None) -> Value:
         """Apply a function value; ``var`` is the surface variable that names the result."""
@@ -1389,12 +1405,16 @@ class Specialiser(Flow):
 
     def fold(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         """``(fold f z xs ...)``: ``f`` takes the accumulator and an element of each array."""
+        args, kept = apart(args)
         if len(args) < 3:
             raise ModelTypeError(
                 "fold takes a function, a start and at least one array", self.b.span, "`(fold + 0.0 xs)`"
             )
         fn, init, arrays = self.function_arg(args[0], "fold", spans[0]), args[1], args[2:]
         if self.lists(arrays):
+            if kept is not None:
+                hint = "of a list it is no loop: copy the list into an array, or leave the option out"
+                raise ModelTypeError("`:checkpoint` of a fold over a list", self.b.span, hint)
             return self.over_lists("fold", [fn, init], arrays, 2)
         if all(isinstance(a, TupleValue) for a in arrays):
             acc = init
@@ -1411,10 +1431,12 @@ class Specialiser(Flow):
             "i",
             names[0],
             places=(spans[1], body_place(fn)),
+            snapshots=kept,
         )[0]
 
     def ifold(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         """``(ifold f z n)``: ``f`` takes the accumulator and the index (dF~ Fig. 3)."""
+        args, kept = apart(args)
         self.arity("ifold", args, 3)
         fn = self.function_arg(args[0], "ifold", spans[0])
         counts = self.sizes(args[2], "ifold", spans[2])
@@ -1427,6 +1449,7 @@ class Specialiser(Flow):
             names[1],
             names[0],
             places=(spans[1], body_place(fn)),
+            snapshots=kept,
         )[0]
 
     def scan(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -1457,9 +1480,10 @@ class Specialiser(Flow):
         acc_name: str,
         stacked: bool = False,
         places: Spans = (),
+        snapshots: Atom | None = None,
     ) -> tuple[Value, Value]:
         """A loop with accumulators of any structure: the final value, and the array of all where ``stacked``. Its
-        start and what its function gives are written at ``places``."""
+        start and what its function gives are written at ``places``; reverse mode keeps so many ``snapshots`` of it."""
         place = self.place()
 
         def run() -> tuple[Value, Value]:
@@ -1468,7 +1492,7 @@ class Specialiser(Flow):
                 for k in range(count.value):  # type: ignore[union-attr]
                     value = step(value, integer(k))
                 return value, NIL
-            return self.loop_accumulating(place, count, init, step, var, index_name, acc_name, stacked)
+            return self.loop_accumulating(place, count, init, step, var, index_name, acc_name, stacked, snapshots)
 
         try:
             return self.settled(run)
@@ -1488,6 +1512,7 @@ class Specialiser(Flow):
         index_name: str,
         acc_name: str,
         stacked: bool,
+        snapshots: Atom | None,
     ) -> tuple[Value, Value]:
         span, cells = self.b.span, self.place()
         apart = stacked or (place, "arrays") in self.facts.joins  # arrays are accumulated, not held by identity
@@ -1531,9 +1556,8 @@ class Specialiser(Flow):
             names = [acc_name] * len(atoms)
             hint = [var.name] * len(atoms) if var is not None and not stacked else []
             try:
-                out = self.loop_counted(
-                    cells, count, atoms, iteration, hint, index_name, names, bool(var is not None and var.given)
-                )
+                given = bool(var is not None and var.given)
+                out = self.loop_counted(cells, count, atoms, iteration, hint, index_name, names, given, snapshots)
                 break
             except _Widen as widen:
                 for k in widen.positions:
@@ -1843,6 +1867,30 @@ def unlike_steps(init: Value, value: Value, span: Span | None) -> ModelTypeError
 def body_place(fn: Value) -> Span | None:
     """Where what a function gives is written."""
     return fn.function.body.place if isinstance(fn, Closure) and fn.scope is not Specialiser.scope else None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """``:checkpoint`` on its way to the loop."""
+
+    snapshots: Atom
+
+
+def apart(args: list[Value]) -> tuple[list[Value], Atom | None]:
+    """The arguments of a loop, and how many states of it are kept."""
+    if args and isinstance(args[-1], Kept):
+        return args[:-1], args[-1].snapshots
+    return args, None
+
+
+def is_checkpointed(op: Call) -> bool:
+    """Whether a call ends with ``:checkpoint n``."""
+    return len(op.args) > 1 and type(op.args[-2]) is Const and op.args[-2].value == ("checkpoint",)
+
+
+def not_checkpointed(op: Call) -> ModelTypeError:
+    hint = "`(ifold f z n :checkpoint 10)`; fold and while take it as well"
+    return ModelTypeError("`:checkpoint` is an option of loops", op.spans[-2], hint)
 
 
 class Wrt:
