@@ -1,8 +1,9 @@
 """What the optimiser may do, and a record of what it does.
 
 Names of optimisations are those of the passes (``optimise.PIPELINE``), of the rules (``rules.hy``), and ``rules`` (all
-of them), ``sharing`` (common subexpressions) and ``hoisting`` (out of loops), which the builder does. Both are context
-variables, so that a program is made under one setting from start to end.
+of them), ``sharing`` (common subexpressions) and ``hoisting`` (out of loops), which the builder does, and
+``checkpoint``, which reverse mode does. All are context variables, so that a program is made under one setting from
+start to end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 from .errors import Span
 
@@ -18,6 +20,20 @@ OFF: ContextVar[frozenset[str]] = ContextVar("OFF", default=frozenset())
 
 #: What has fired, in order: its name and the place of the form. None: nobody asks.
 FIRED: ContextVar[list[tuple[str, Span | None]] | None] = ContextVar("FIRED", default=None)
+
+
+class Kept(NamedTuple):
+    """A loop that keeps few of its states, for reverse mode: its place, how many steps and states there are (affine, see
+    ``builder``; steps None: the loop itself finds out), and whether the first run of the loop keeps the first states."""
+
+    span: Span | None
+    steps: Any
+    snapshots: Any
+    first: bool
+
+
+#: The loops that keep few of their states. None: nobody asks.
+KEPT: ContextVar[list[Kept] | None] = ContextVar("KEPT", default=None)
 
 
 @contextmanager
@@ -39,3 +55,14 @@ def recorded() -> Iterator[list[tuple[str, Span | None]]]:
         yield fired
     finally:
         FIRED.reset(token)
+
+
+@contextmanager
+def keeping() -> Iterator[list[Kept]]:
+    """Inside, each loop that keeps few of its states is added to the list that is given."""
+    kept: list[Kept] = []
+    token = KEPT.set(kept)
+    try:
+        yield kept
+    finally:
+        KEPT.reset(token)

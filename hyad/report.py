@@ -19,7 +19,8 @@ from .counts import ASSUMED, Cost
 from .counts import cost as count
 from .derive import direction, extent
 from .errors import HyadError, Span, border
-from .journal import recorded
+from .checkpoint import repeated
+from .journal import Kept, keeping, recorded
 from .journal import without as switched_off
 from .model import Model, as_model, take_apart
 from .optimise import PIPELINE, named, optimise
@@ -34,6 +35,7 @@ BUILT = {
     "rules": "the rules of rules.hy, all of them",
     "sharing": "what is computed twice is computed once",
     "hoisting": "what an iteration does not change is computed before the loop",
+    "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
 }
 
 
@@ -238,7 +240,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
         known = parameters(base.value)
         if known is not None:
             specs, given = specs[: len(known)], None if given is None else given[: len(known)]
-    with switched_off(off):
+    with switched_off(off), keeping() as kept:
         made = Stages(base, specs)
         typed = made.program("optimised")
         costs = {"value": _counted(typed, given)}
@@ -253,6 +255,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             costs[model.value.operator] = _counted(program, args)
             memory[model.value.operator] = _memory(program)
         why = _directions(made, model, typed) if names else []
+    why += _schedules(kept, typed, given)
     if args is not None and isinstance(model.value, Derived) and model.value.operator in ("jacobian", "hessian"):
         why += _sparse(base, model.value, args)
     return Card(model.name, _sizes(typed, given), costs, memory, why)
@@ -276,6 +279,33 @@ def _directions(made: Stages, model: Model, typed: Program) -> list[str]:
     if operator in ("hessian", "hvp"):
         return [f"forward over reverse: {said[0]}"]
     return [f"{said[0]}, {said[1]}: a gradient or an adjoint is one reverse pass, a tangent one forward pass"]
+
+
+def _schedules(kept: Sequence[Kept], program: Program, args: Sequence[Any] | None) -> list[str]:
+    """What the loops with ``:checkpoint`` keep, and how many steps they take."""
+    known = {v.name: value for v, value in _known(program, args).items()}
+    assumed = {**{d.name: float(ASSUMED) for d in program.dims}, **known}
+    lines: dict[str, None] = {}
+
+    def number(affine: Any) -> int | None:
+        if affine is None or any(v.name not in assumed for v in affine[1]):
+            return None
+        return int(affine[0] + sum(times * assumed[v.name] for v, times in affine[1].items()))
+
+    for loop in kept:
+        steps, states = number(loop.steps), number(loop.snapshots)
+        states = states if steps is None or states is None else min(states, steps)
+        where = _place(loop.span) if loop.span is not None else "a loop"
+        some = "few" if states is None else _number(states)
+        if steps is None or states is None:
+            lines[f"{where} keeps {some} of its states: how often a step is taken depends on their number"] = None
+        else:
+            taken = repeated(steps, states) + (min(steps, 1) if loop.first else steps)
+            lines[
+                f"{where} keeps {some} of its {_number(steps)} states: "
+                f"{_number(taken)} steps in all to reach each of them, last to first"
+            ] = None
+    return list(lines)
 
 
 def _sparse(base: Model, derivative: Derived, args: Sequence[Any]) -> list[str]:

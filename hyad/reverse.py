@@ -64,6 +64,7 @@ from .core import (
     type_atoms,
 )
 from .dead import tidy
+from .journal import KEPT, Kept
 from .names import adjoint
 from .partials import Partials
 from .primitives import PRIMITIVES
@@ -220,7 +221,7 @@ class Reverse(Rebuild):
             self.backs.append(self.make_back(op, bind))
         elif type(op) is Apply:
             self.backs.append(self.apply_there(op, bind))
-        elif has_snapshots(op) and not self.closures and (type(op) is While or self.carries(op) or calls(op)):
+        elif self.few(op) and (type(op) is While or self.carries(op) or calls(op)):  # type: ignore[arg-type]
             self.backs.append(self.checkpointed_there(op, bind))  # type: ignore[arg-type]
         elif type(op) is While or (type(op) is Loop and (calls(op) or self.closures or self.heavy(op))):
             self.backs.append(self.iterations_there(op, bind))
@@ -234,6 +235,10 @@ class Reverse(Rebuild):
             self.backs.append(self.choice_there(op, bind))
         else:
             self.backs.append(self.branch_there(op, bind))
+
+    def few(self, op: object) -> bool:
+        """Whether few states of a loop are remembered."""
+        return has_snapshots(op) and not self.closures and "checkpoint" not in self.b.off  # type: ignore[arg-type]
 
     def heavy(self, op: Loop) -> bool:
         """Whether an iteration of a loop that carries something has loops of costly operations in it: what these give
@@ -830,6 +835,13 @@ class Reverse(Rebuild):
         counted = type(op) is Loop
         b.fired("checkpoint")
         snapshots, inits = self.atom(op.snapshots), self.atoms(op.inits)  # type: ignore[arg-type]
+        count = self.atom(op.count) if counted else None  # type: ignore[union-attr]
+        asked = KEPT.get()
+        if asked is not None:
+            steps = b.affine(count) if count is not None else None
+            asked.append(Kept(span, steps, b.affine(snapshots), counted and not self.apart))
+        if type(count) is Const or counted and type(snapshots) is not Const:  # else the room is known: worth more
+            snapshots = b.prim("min", snapshots, count)
         names = [a.name for a in op.accs]
         moving = [k for k in range(width) if self.is_active(op.accs[k])]
         outside = self.touched(op)
@@ -851,13 +863,12 @@ class Reverse(Rebuild):
 
         stack = None
         if counted and not self.apart:
-            count = self.atom(op.count)  # type: ignore[union-attr]
             stack = down(begun(b, inits, names, snapshots), b.prim("-", count, integer(1)))
             at = stack.place(b)
             self.define(bind, advance(stack.state(b, names), at, b.prim("-", count, at)))
         else:
             self.copy(bind)
-            count = self.atom(op.count if counted else bind.vars[width])  # type: ignore[union-attr]
+            count = count if counted else self.here[bind.vars[width]]
         b.span = span
 
         def back() -> None:
@@ -889,7 +900,7 @@ class Reverse(Rebuild):
             starts = [*kept.atoms, *final, *(self.so_far(v) for v in outside)]
             hints = [*(f"{name}-kept" for name in names), "places", "top"]
             hints += [adjoint(names[j]) for j in moving] + [adjoint(v.name) for v in outside]
-            out = b.loop(count, starts, backward, hints, "k", hints)
+            out = b.loop(count, starts, backward, hints, "k", hints, snapshots=snapshots)
             b.span = span
             self.bar.update(zip(outside, out[depth + len(moving) :]))
             for j, x in zip(moving, out[depth:]):
@@ -916,7 +927,7 @@ class Reverse(Rebuild):
             if carried
             else {k: extreme(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
         )
-        kept = [] if has_snapshots(op) else costly(op.body, self.active)
+        kept = [] if self.few(op) else costly(op.body, self.active)
         count, inits = self.atom(op.count), self.atoms(op.inits)
 
         def forward(i: Atom, *accs: Atom):
