@@ -23,8 +23,8 @@ FIRED: ContextVar[list[tuple[str, Span | None]] | None] = ContextVar("FIRED", de
 
 
 class Kept(NamedTuple):
-    """A loop that keeps few of its states, for reverse mode: its place, how many steps and states there are (affine, see
-    ``builder``; steps None: the loop itself finds out), and whether the first run of the loop keeps the first states."""
+    """A loop that keeps few of its states for reverse mode: its place, how many steps and states there are (affine, see
+    ``builder``; steps None: the loop itself finds out), and whether the first run of it keeps states already."""
 
     span: Span | None
     steps: Any

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from .checkpoint import repeated
 from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, functions_of, leaves
 from .counts import ASSUMED, Cost
 from .counts import cost as count
 from .derive import direction, extent
 from .errors import HyadError, Span, border
-from .checkpoint import repeated
 from .journal import Kept, keeping, recorded
 from .journal import without as switched_off
 from .model import Model, as_model, take_apart

@@ -829,8 +829,8 @@ class Reverse(Rebuild):
 
     # s = (ifold f z n :checkpoint m)  =>  its states, last to first, each computed again from one that is kept
     def checkpointed_there(self, op: Loop | While, bind: Bind) -> Back:
-        """A loop that keeps few of its states. The first way down the stack is the loop itself where the backward code
-        stands in the same place and the count is known; elsewhere nothing is remembered but what the loop starts with."""
+        """A loop that keeps few of its states. Where its backward code stands in the same place and the count is known,
+        the loop itself is the first way to the last state; elsewhere it keeps nothing but what it starts with."""
         b, span, width = self.b, bind.span, len(op.accs)
         counted = type(op) is Loop
         b.fired("checkpoint")

@@ -555,7 +555,8 @@ class Specialiser(Flow):
         """How many states ``:checkpoint`` keeps of a loop: at least one."""
         n = self.integer_arg(self.look(value), "the number of snapshots", span)
         if type(n) is Const and n.value < 1:
-            raise ModelTypeError(f"`:checkpoint {n.value}` keeps nothing", span, "one state is the least: where it starts")
+            hint = "one state is the least, what the loop starts with"
+            raise ModelTypeError(f"`:checkpoint {n.value}` keeps nothing", span, hint)
         self.b.check(Check("<=", integer(1), n, "`:checkpoint` keeps one state at least"), integer(1), n)
         return n
 
