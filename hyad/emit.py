@@ -57,7 +57,7 @@ def emit(
         raise CompileError(f"`{path.stem}` cannot be the name of a C function", None, "use letters, digits and `_`")
     if type(threads) is not int or threads < 1 or threads > 1 and target != "c":
         raise ModelTypeError(f"threads is {threads!r}", None, "1 or more, for the target c")
-    program = model.optimised(model.specs(args))
+    program = model.optimised(model.specs(args), target)
     if threads > 1:
         from .threads import in_parts
 

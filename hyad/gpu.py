@@ -244,7 +244,7 @@ def compile_cuda(model: Model, dtype: str = "f64", args: Sequence[Any] | None = 
     ``args`` are arguments of one element, whose signature is meant; without them the annotations say it. CompileError
     says what is missing: pycuda, a GPU with its driver, or a CUDA compiler.
     """
-    program = model.optimised(model.specs(args))
+    program = model.optimised(model.specs(args), "cuda")
     kernel = print_cuda(program, dtype=dtype)  # what cannot be printed is said before what is missing here
     return BatchModel(program, kernel, gpu())
 

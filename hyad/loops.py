@@ -827,13 +827,7 @@ class Jam(Rebuild):
             self.copy(bind)
             return
         b, width, count = self.b, len(op.accs), self.atom(op.count)
-        blocks = b.prim("//", count, Const(JAMMED, INT))
-        if type(blocks) is Var:
-            b.sizes.add(blocks)
-        done = b.prim("*", Const(JAMMED, INT), blocks)
-        left = b.prim("-", count, done)
-        if type(left) is Var:
-            b.sizes.add(left)
+        blocks, left, done = in_fours(b, count)
         state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]
         names = [v.name for v in bind.vars]
         accs = [*(a.name for a in op.accs), *names[width:]]
@@ -963,6 +957,15 @@ class Jam(Rebuild):
         return all(isinstance(r.type, Scalar) or r in going for r in op.body.results[:width])
 
 
+def in_fours(b: Builder, count: Atom) -> tuple[Atom, Atom, Atom]:
+    """How often four iterations at once fit into a loop, how many are left, and how many are done before those."""
+    blocks = b.prim("//", count, Const(JAMMED, INT))
+    done = b.prim("*", Const(JAMMED, INT), blocks)
+    left = b.prim("-", count, done)
+    b.sizes.update(v for v in (blocks, left) if type(v) is Var)
+    return blocks, left, done
+
+
 def carried_in(op: Loop) -> list[Bind]:
     """The scalar operations of a loop's body that wait for the scalar accumulators."""
     carried: set[Atom] = {a for a in op.accs if isinstance(a.type, Scalar)}
@@ -988,7 +991,7 @@ def adds_to(loop: Loop, k: int) -> bool:
 
 def cost_of(block: Block) -> int:
     """What the scalar operations of a block cost, in additions."""
-    return sum(PRIMITIVES[b.op.name].cost for b in block.binds if b.op.name in PRIMITIVES)
+    return sum(PRIMITIVES[b.op.name].cost for b in block.binds if type(b.op) is Prim and b.op.name in PRIMITIVES)
 
 
 # --------------------------------------------------------------------------------------- reciprocals

@@ -372,12 +372,12 @@ class Model:
             self._globals |= made.globals_read
             self._namespaces |= made.namespaces
 
-    def optimised(self, specs: Sequence[Spec] | None = None) -> Program:
-        """The program that is printed as code."""
-        from .optimise import optimise  # a call that an earlier process compiled does without
+    def optimised(self, specs: Sequence[Spec] | None = None, target: str = "c") -> Program:
+        """The program that is printed as code for a target."""
+        from .optimise import FOR_CACHES, optimise  # a call that an earlier process compiled does without
 
         program = self.program(specs)
-        with switched_off(self._options.get("without", ())):
+        with switched_off((*self._options.get("without", ()), *(FOR_CACHES if target == "cuda" else ()))):
             made = deep(optimise, program)
             if self._options.get("threads", 1) > 1:
                 from .threads import in_parts

@@ -52,6 +52,7 @@ from .loops import (
     scatter,
     siblings,
 )
+from .nests import Interchange, JamRows, Register, Steps
 from .roundtrip import round_trips
 from .sink import sink
 from .unfold import unfold
@@ -260,9 +261,33 @@ def accumulate(program: Program) -> Program:
     return rebuild(program, lambda b: Accumulate(b, program.body)) if pass_.twice() else program
 
 
+def interchange(program: Program) -> Program:
+    """Puts the loops inside whose iterations read and write neighbouring elements."""
+    if not nested_loops(program):
+        return program
+    for _ in range(3):  # a loop may go in by more than one level
+        nests = Interchange(Builder(), Steps(program.body))
+        nests.b.sizes.update(program.dims)
+        results = nests.block(program.body)
+        if not nests.swapped:
+            break
+        program = dead_code(replace(program, body=Block(nests.b.block(), results)))
+    return program
+
+
+def register(program: Program) -> Program:
+    """Adds up what a loop adds to one element of an array before it does."""
+    return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops(program) else program
+
+
 def jam(program: Program) -> Program:
     """Takes the short sums of four iterations side by side, each in its own order."""
     return rebuild(program, Jam) if nested_loops(program) else program
+
+
+def jam_rows(program: Program) -> Program:
+    """Adds to the elements of a row four terms at a time, in their order."""
+    return rebuild(program, lambda b: JamRows(b, Steps(program.body))) if nested_loops(program) else program
 
 
 def meet(program: Program) -> Program:
@@ -353,6 +378,11 @@ PIPELINE: list[Pass] = [
     fuse,
     dead_code,
     meet,
+    interchange,  # now that it is known which loops there are
+    register,  # a loop that came inside may add to one element alone
+    assign,
+    dead_code,
+    jam_rows,
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     fuse_siblings,
     share,  # what siblings had in common
@@ -361,6 +391,9 @@ PIPELINE: list[Pass] = [
     dead_code,
 ]
 
+
+#: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
+FOR_CACHES = ("interchange", "jam-rows")
 
 #: The passes that see all functions at once; the others run on each by itself.
 WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls)

@@ -22,9 +22,9 @@ LAYERS: list[set[str]] = [
         "journal layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "active activity adjoints blocks checkpoint collect continuations counts derive dynamic eager families flow"
-        " forward functions latex library loops operators optimise partials records reverse roundtrip rows scalars"
-        " simplify sink sparsity specialise threads unfold",
+        "active activity adjoints blocks checkpoint collect continuations counts derive dynamic eager families"
+        " flow forward functions latex library loops nests operators optimise partials records reverse roundtrip"
+        " rows scalars simplify sink sparsity specialise threads unfold",
         "codegen",
         "checking emit gpu memo model report runtime sparse stages",
         "",  # hyad itself

@@ -99,7 +99,8 @@ def test_an_adjoint_matrix_is_stored_row_by_row():
         ("(if (> (get x j) 0.1) (get A i j) (* 2 (get A i j)))", True),
         ("(get A i (- m (+ 1 j)))", True),
         ("(get A i 0)", False),  # one element of each row: stores into one matrix of zeros
-        ("(get A j i)", False),  # another row
+        ("(get A j i)", True),  # a column: the two loops change places
+        ("(get A (- n (+ 1 j)) (- n (+ 1 i)))", False),  # another row
         ("(* (get A i j) (get A 0 j))", False),
         ("(get A (- n (+ 1 i)) j)", False),
     ],

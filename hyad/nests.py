@@ -1,0 +1,585 @@
+"""The order of loops in a nest: which one is innermost, and how many terms a row takes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .builder import ZERO, Builder, Rebuild, defined_in, has_checks, type_of
+from .core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Scalar,
+    Var,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    free_vars,
+)
+from .loops import CHEAP, JAMMED, JAMMED_COST, cost_of, in_fours, independent, slice_of
+
+NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a row, from iteration to iteration
+CHAIN = 2  # what a sum costs whose additions wait for one another
+LONG = 8  # a loop of fewer iterations is not worth being innermost
+
+
+class Steps:
+    """How the integers of a program move with the index of a loop."""
+
+    def __init__(self, block: Block) -> None:
+        self.definitions = {v: bind.op for bind in all_binds(block) for v in bind.vars if v.type == INT}
+
+    def step(self, a: Atom, index: Var, inside: set[Var]) -> int | None:
+        """By how much an integer grows from one iteration to the next; None where nobody knows. ``inside`` has what the
+        loop's body binds."""
+        if type(a) is Const or a not in inside:
+            return 0
+        if a is index:
+            return 1
+        op = self.definitions.get(a)  # type: ignore[arg-type]
+        if type(op) is not Prim:
+            return 0 if op is None and a in self.definitions or a.type == INT and a not in self.definitions else None
+        args = [x for x in op.args if not isinstance(type_of(x), Arr)]
+        steps = [self.step(x, index, inside) for x in args]
+        if None in steps or len(args) < len(op.args) and op.args[0] in inside:
+            return None
+        if op.name in ("+", "-", "neg"):
+            signs = (-1,) if op.name == "neg" else (1, -1 if op.name == "-" else 1)
+            return sum(sign * step for sign, step in zip(signs, steps))  # type: ignore[operator]
+        if op.name == "*" and any(type(x) is Const for x in args):
+            return sum(steps[1 - k] * x.value for k, x in enumerate(args) if type(x) is Const)  # type: ignore[operator]
+        return None if any(steps) else 0
+
+    def cost(self, subscripts: Sequence[Atom], index: Var, inside: set[Var]) -> int:
+        """What one access costs in a loop over ``index``."""
+        steps = [self.step(s, index, inside) for s in subscripts]
+        if None in steps or any(steps[:-1]) or steps[-1] not in (-1, 0, 1):
+            return FAR
+        return NEXT if steps[-1] else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """An inner loop that is to go around its outer one: its binding, and which of its accumulators go with it. ``sums``
+    are numbers, ``arrays`` maps others to the accumulator of the outer loop that they are. ``tables`` are numbers of
+    the outer loop's body that the inner one needs and that are better read than computed again."""
+
+    bind: Bind
+    sums: tuple[int, ...]
+    arrays: dict[int, int]
+    tables: tuple[Var, ...]
+
+
+class Interchange(Rebuild):
+    """Puts the loop inside over whose index memory is read and written element after element.
+
+    ``(build m (fn [j] (ifold (fn [s k] (+ s (* (get v k) (get a k j)))) 0.0 n)))``  =>
+    ``(ifold (fn [row k] (ifold (fn [row j] (add-at row j (* (get v k) (get a k j)))) row m)) (zeros m) n)``.
+
+    A sum in each iteration of a loop becomes a row of sums; what the outer loop did before and after the inner one it
+    does in loops of its own. Where the inner loop adds to elements of an array, the two loops just change places.
+
+    Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``) and of a chain
+    of additions (``CHAIN``), the new row's included; a compiler may not do it, for it must keep the memory's order of
+    events. Each sum is still taken in its own order.
+    """
+
+    def __init__(self, builder: Builder, steps: Steps) -> None:
+        super().__init__(builder)
+        self.steps, self.swapped = steps, False
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop:
+            swap = self.swap(op)
+            if swap is not None:
+                self.swapped = True
+                self.b.fired("interchange")
+                self.apart(bind, op, swap)
+                return
+        self.copy(bind)
+
+    # ---------------------------------------------------------------------------------- what pays
+
+    def swap(self, op: Loop) -> Swap | None:
+        """The first inner loop that ought to be the outer one."""
+        if type(op.count) is Const and op.count.value < LONG or not any(type(b.op) is Loop for b in op.body.binds):
+            return None
+        if not plain(op.body):
+            return None
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        for bind in op.body.binds:
+            inner = bind.op
+            if type(inner) is Loop and inner.count not in inside:
+                for group in independent(inner)[0]:
+                    found = self.fits(op, bind, group, inside)
+                    if found is not None and self.pays(op, inner, found, inside):
+                        return found
+        return None
+
+    def fits(self, op: Loop, bind: Bind, group: Sequence[int], inside: set[Var]) -> Swap | None:
+        """How some accumulators of an inner loop can go with it, if they can."""
+        inner: Loop = bind.op  # type: ignore[assignment]
+        sums, arrays = [], {}
+        part = slice_of(inner.body, [inner.body.results[k] for k in group])
+        for k in group:
+            if k >= len(inner.accs):
+                return None
+            acc = inner.accs[k]
+            if isinstance(acc.type, Scalar):
+                if acc.type != REAL:
+                    return None
+                sums.append(k)
+                continue
+            at = next((j for j, a in enumerate(op.accs) if a is inner.inits[k]), None)
+            if at is None or op.body.results[at] is not bind.vars[k]:
+                return None
+            if reading(op.body, op.accs[at]) != 1 or reading(op.body, bind.vars[k]) != 1:
+                return None
+            places = additions(part, acc, inner.body.results[k])
+            if places is None or not all(self.in_order(place, op.index, inner.index, inside) for place in places):
+                return None
+            arrays[k] = at
+        own = {inner.index, *inner.accs, *defined_in(inner.body)}
+        needed = [a for a in (*free_vars(part), *(inner.inits[k] for k in sums)) if a in inside and a not in own]
+        needed = [a for a in dict.fromkeys(needed) if a is not op.index]
+        before = slice_of(op.body, needed)
+        if any(a in free_vars(before) or a in needed for a in op.accs):
+            return None
+        tables = [v for v in needed if not quick(slice_of(op.body, [v]))]
+        if any(not isinstance(v.type, Scalar) for v in tables):  # type: ignore[union-attr]
+            return None
+        return Swap(bind, tuple(sums), arrays, tuple(tables))  # type: ignore[arg-type]
+
+    def in_order(self, place: Sequence[Atom], outer: Var, inner: Var, inside: set[Var]) -> bool:
+        """Whether an element is met along one of the two loops only, so that what is added to it keeps its order."""
+        for s in place:
+            steps = self.steps.step(s, outer, inside), self.steps.step(s, inner, inside)
+            if None not in steps and sum(map(bool, steps)) == 1:
+                return True
+        return False
+
+    def pays(self, op: Loop, inner: Loop, swap: Swap, inside: set[Var]) -> bool:
+        part = slice_of(inner.body, [inner.body.results[k] for k in (*swap.sums, *swap.arrays)])
+        before = after = 0
+        for around, accs, block in innermost((inner.index,), inner.accs, part):
+            here = 2 * NEXT * len(swap.sums) if block is part else 0
+            rows = CHAIN * any(isinstance(a.type, Scalar) for a in accs)
+            after += here + self.cost(block, op.index, inside)
+            before += min(rows + self.cost(block, index, inside) for index in around)
+        return after < before
+
+    def cost(self, block: Block, index: Var, inside: set[Var]) -> int:
+        """What the accesses of an innermost loop's body cost if its index is ``index``."""
+        total = 0
+        for subscripts, changed in accesses(block):
+            cost = self.steps.cost(subscripts, index, inside)
+            total += CHAIN if changed and not cost else cost * (1 + changed)
+        return total
+
+    # ------------------------------------------------------------------------------- how it is done
+
+    def apart(self, bind: Bind, op: Loop, swap: Swap) -> None:
+        """The loops that an outer loop becomes: tables, the inner loop around it, and the rest."""
+        b, count = self.b, self.atom(op.count)
+        inner: Loop = swap.bind.op  # type: ignore[assignment]
+        known = dict(zip(swap.tables, self.stacked(op, count, swap.tables)))
+        rows = self.rows(op, count, swap, known)
+        b.span = swap.bind.span
+        arrays = [self.atom(op.inits[at]) for at in swap.arrays.values()]
+        made = self.around(op, inner, count, swap, known, [*rows, *arrays])
+        sums = dict(zip([swap.bind.vars[k] for k in swap.sums], made))
+        self.here.update(zip([bind.vars[at] for at in swap.arrays.values()], made[len(rows) :]))
+        b.span = bind.span
+        self.rest(bind, op, count, swap, known, sums)
+
+    def stacked(self, op: Loop, count: Atom, wanted: Sequence[Var]) -> Sequence[Atom]:
+        """Numbers of a loop's body in all its iterations."""
+        if not wanted:
+            return ()
+
+        def body(i: Atom):
+            self.here[op.index] = i
+            self.block(slice_of(op.body, wanted))
+            return (), self.atoms(wanted)
+
+        return self.b.loop(count, (), body, [v.name for v in wanted], op.index.name, pruned=True)
+
+    def before(self, op: Loop, i: Atom, wanted: Sequence[Atom], known: dict[Var, Atom]) -> None:
+        """What stands before the inner loop, in iteration ``i``."""
+        self.here[op.index] = i
+        self.here.update((v, self.b.get(table, i, hint=v.name)) for v, table in known.items())
+        binds = tuple(x for x in op.body.binds if known.keys().isdisjoint(x.vars))
+        self.block(slice_of(Block(binds, ()), [v for v in wanted if v not in known]))
+
+    def rows(self, op: Loop, count: Atom, swap: Swap, known: dict[Var, Atom]) -> list[Atom]:
+        """The sums of all iterations as they start."""
+        b, inner, rows = self.b, swap.bind.op, []
+        for k in swap.sums:
+            start, name = inner.inits[k], swap.bind.vars[k].name  # type: ignore[union-attr]
+            if type(start) is Const and repr(float(start.value)) == "0.0":
+                rows.append(b.zeros(Arr(REAL, (count,)), name))
+                continue
+
+            def body(i: Atom, start: Atom = start) -> Atom:
+                self.before(op, i, [start], known)
+                return self.atom(start)
+
+            rows.append(b.build(count, body, name, index_name=op.index.name))
+        return rows
+
+    def around(
+        self, op: Loop, inner: Loop, count: Atom, swap: Swap, known: dict[Var, Atom], state: list[Atom]
+    ) -> Sequence[Atom]:
+        """The inner loop with the outer one in it."""
+        b = self.b
+        group = [*swap.sums, *swap.arrays]
+        part = slice_of(inner.body, [inner.body.results[k] for k in group])
+        needed = [a for a in free_vars(part) if a is not op.index]
+        names = [swap.bind.vars[k].name for k in swap.sums] + [op.accs[at].name for at in swap.arrays.values()]
+        accs, results = list(inner.accs), list(inner.body.results)
+        for k in swap.sums:  # a row is added to where its number was
+            whole = Block(part.binds, tuple(results[j] for j in group))
+            found = lifted(whole, accs[k], group.index(k), op.index, Arr(REAL, (op.count,)))
+            if found is not None:
+                part, accs[k] = found
+                results[k] = part.results[group.index(k)]
+
+        def each(k: Atom, *outer: Atom):
+            self.here[inner.index] = k
+
+            def body(i: Atom, *state: Atom):
+                self.here[inner.index] = k
+                self.before(op, i, needed, known)
+                for j, s in zip(group, state):
+                    alone = isinstance(accs[j].type, Scalar)
+                    self.here[accs[j]] = b.get(s, i) if alone else s
+                self.block(part)
+                made = [self.atom(results[j]) for j in group]
+                return [
+                    b.update(s, [i], x) if isinstance(accs[j].type, Scalar) else x
+                    for j, s, x in zip(group, state, made)
+                ], ()
+
+            return b.loop(count, outer, body, names, op.index.name, names), ()
+
+        return b.loop(self.atom(inner.count), state, each, names, inner.index.name, names)
+
+    def rest(
+        self, bind: Bind, op: Loop, count: Atom, swap: Swap, known: dict[Var, Atom], sums: dict[Var, Atom]
+    ) -> None:
+        """What the outer loop does beside and after the inner one."""
+        b, width = self.b, len(op.accs)
+        kept = [k for k in range(len(bind.vars)) if k not in swap.arrays.values()]
+        for k in kept[:]:
+            if k >= width and op.body.results[k] in sums:
+                self.here[bind.vars[k]] = sums[op.body.results[k]]  # type: ignore[index]
+                kept.remove(k)
+        if not kept:
+            return
+        results = [op.body.results[k] for k in kept]
+        accs = [k for k in kept if k < width]
+        beside = [k for k in range(len(swap.bind.vars)) if k not in (*swap.sums, *swap.arrays)]
+        binds = [part_of(x, beside) if x is swap.bind else x for x in op.body.binds]
+        left = slice_of(Block(tuple(x for x in binds if not known.keys() >= set(x.vars)), ()), results)
+
+        def body(i: Atom, *state: Atom):
+            self.here[op.index] = i
+            self.here.update(zip([op.accs[k] for k in accs], state))
+            self.here.update((v, b.get(table, i, hint=v.name)) for v, table in (known | sums).items())
+            self.block(left)
+            made = self.atoms(results)
+            return made[: len(accs)], made[len(accs) :]
+
+        made = b.loop(
+            count,
+            self.atoms([op.inits[k] for k in accs]),
+            body,
+            [bind.vars[k].name for k in kept],
+            op.index.name,
+            [op.accs[k].name for k in accs],
+            bind.vars[kept[0]].given,
+            soft=op.index.soft,
+        )
+        self.here.update(zip([bind.vars[k] for k in kept], made))
+
+
+class JamRows(Rebuild):
+    """Adds to the elements of a row four terms at a time: the row is read and written once for all four.
+
+    ``(ifold (fn [row k] (ifold (fn [row j] (add-at row j (f k j))) row m)) row n)``  =>  in each of ``n // 4``
+    iterations one inner loop that adds ``(f 4q j)`` .. ``(f (+ 4q 3) j)``; the iterations that are left follow.
+    Design decision: in the order in which they were added before, to the last bit.
+    """
+
+    def __init__(self, builder: Builder, steps: Steps) -> None:
+        super().__init__(builder)
+        self.steps = steps
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop and len(bind.vars) > 1 and not has_checks(op.body):  # each part for itself
+            for group in independent(op)[0]:
+                if group[-1] < len(op.accs):
+                    alone = part_of(bind, group)
+                    if self.same_rows(alone.op):  # type: ignore[arg-type]
+                        self.fours(alone, alone.op)  # type: ignore[arg-type]
+                        rest = [k for k in range(len(bind.vars)) if k not in group]
+                        if rest:
+                            self.bind(part_of(bind, rest))
+                        return
+        if type(op) is Loop and self.same_rows(op):
+            self.fours(bind, op)
+        else:
+            self.copy(bind)
+
+    def fours(self, bind: Bind, op: Loop) -> None:
+        b, names = self.b, [v.name for v in bind.vars]
+        blocks, left, done = in_fours(b, self.atom(op.count))
+        state = self.atoms(op.inits)
+        for count, width, first in ((blocks, JAMMED, Const(0, INT)), (left, 1, done)):
+            if type(count) is Const and count.value == 0:
+                continue
+
+            def body(q: Atom, *state: Atom, width: int = width, first: Atom = first):
+                start = b.prim("+", first, b.prim("*", Const(width, INT), q))
+                return self.terms(op, [b.prim("+", start, Const(r, INT)) for r in range(width)], state), ()
+
+            state = b.loop(count, state, body, names, op.index.name, [a.name for a in op.accs])
+        b.span = bind.span
+        self.define(bind, state)
+
+    def terms(self, op: Loop, indices: Sequence[Atom], state: Sequence[Atom]) -> Sequence[Atom]:
+        """The accumulators after the iterations ``indices``."""
+        outer = self.here
+        views = [{**outer, op.index: i} for i in indices]
+        made = self.level(op.body, op.accs, views, state)
+        self.here = outer
+        return made
+
+    def level(self, block: Block, accs: Sequence[Var], views: list[dict], state: Sequence[Atom]) -> Sequence[Atom]:
+        """One loop's body of the nest for all ``views``, what the variables are in each of the iterations."""
+        b = self.b
+        now: dict[Atom, Atom] = dict(zip(accs, state))
+        inner = next((x for x in block.binds if type(x.op) is Loop), None)
+        stores = [x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] in accs]
+        rest = tuple(x for x in block.binds if x is not inner and x not in stores)
+        for k, view in enumerate(views):
+            self.here = view
+            self.block(Block(rest, ()))
+            views[k] = self.here
+        for store in stores:
+            array, *place, x = store.op.args  # type: ignore[union-attr]
+            self.here, b.span = views[0], store.span
+            at = self.atoms(place)
+            if len(views) == 1:
+                now[store.vars[0]] = b.add_at(now[array], at, self.atom(x), store.vars[0].name)
+                continue
+            total = b.get(now[array], *at)
+            for self.here in views:
+                total = b.prim("+", total, self.atom(x))
+            now[store.vars[0]] = b.update(now[array], at, total, store.vars[0].name)
+        if inner is not None:
+            loop: Loop = inner.op  # type: ignore[assignment]
+            b.span = inner.span
+
+            def body(j: Atom, *state: Atom):
+                deeper = [{**view, loop.index: j} for view in views]
+                return self.level(loop.body, loop.accs, deeper, state), ()
+
+            self.here = views[0]
+            starts = [now[z] for z in loop.inits]
+            names = [a.name for a in loop.accs]
+            made = b.loop(self.atom(loop.count), starts, body, [v.name for v in inner.vars], loop.index.name, names)
+            now.update(zip(inner.vars, made))
+        return [now[r] for r in block.results]
+
+    def same_rows(self, op: Loop) -> bool:
+        """Whether a loop's iterations do nothing but add to the same elements, in loops inside."""
+        if not op.accs or len(op.body.results) > len(op.accs) or op.index.soft:
+            return False
+        if type(op.count) is Const and op.count.value < 2 or not any(type(x.op) is Loop for x in op.body.binds):
+            return False
+        return self.adds(op.body, op.accs, op, {op.index, *op.accs, *defined_in(op.body)})
+
+    def adds(self, block: Block, accs: Sequence[Var], op: Loop, inside: set[Var]) -> bool:
+        now: list[Atom] = list(accs)
+        loops = [x for x in block.binds if type(x.op) is Loop]
+        if len(loops) > 1 or cost_of(block) > JAMMED_COST:
+            return False
+        for bind in block.binds:
+            inner = bind.op
+            if type(inner) is Loop:
+                fits = list(inner.inits) == now and len(inner.body.results) == len(inner.accs)
+                if not fits or inner.count in inside or not self.adds(inner.body, inner.accs, op, inside):
+                    return False
+                now = list(bind.vars)
+            elif type(inner) is Prim and inner.name == "add-at" and inner.args[0] in now and not loops:
+                array, *place, x = inner.args
+                moves = any(self.steps.step(s, op.index, inside) != 0 for s in place)
+                if moves or type_of(x) != REAL or any(a in now for a in (*place, x)):
+                    return False
+                now[now.index(array)] = bind.vars[0]
+            elif type(inner) is not Prim or not isinstance(bind.vars[0].type, Scalar):
+                return False
+            elif any(a in now or a in accs for a in inner.args):
+                return False
+        return list(block.results) == now
+
+
+def plain(block: Block) -> bool:
+    """Whether a block is nothing but numbers, arrays, branches and loops."""
+    return all(type(bind.op) in (Prim, If, Loop) for bind in all_binds(block))
+
+
+def quick(block: Block) -> bool:
+    """Whether a block is a few operations that are done again as soon as they are looked up."""
+    small = all(type(x.op) is Prim and (isinstance(x.vars[0].type, Scalar) or x.op.name == "get") for x in block.binds)
+    return small and cost_of(block) <= CHEAP
+
+
+def reading(block: Block, v: Var) -> int:
+    """How often a block and its regions read a variable."""
+    found = sum(r is v for r in block.results)
+    for bind in all_binds(block):
+        found += sum(a is v for a in atoms_of(bind.op))
+        found += sum(r is v for region in blocks_of(bind.op) for r in region.results)
+    return found
+
+
+def additions(block: Block, acc: Var, result: Atom) -> list[tuple[Atom, ...]] | None:
+    """The subscripts of the elements that a block adds to in an array; None where it does anything else with it."""
+    places: list[tuple[Atom, ...]] = []
+    at: Atom = acc
+    for bind in block.binds:
+        op = bind.op
+        used = sum(a is at for a in atoms_of(op))
+        if not used:
+            if any(at in free_vars(region) for region in blocks_of(op)):
+                return None
+            continue
+        if used > 1:
+            return None
+        if type(op) is Prim and op.name == "add-at" and op.args[0] is at and isinstance(type_of(op.args[-1]), Scalar):
+            places.append(op.args[1:-1])
+            at = bind.vars[0]
+        elif type(op) is Loop and at in op.inits and at is not op.count and at not in free_vars(op.body):
+            k = op.inits.index(at)
+            inner = additions(op.body, op.accs[k], op.body.results[k])
+            if inner is None:
+                return None
+            places += inner
+            at = bind.vars[k]
+        else:
+            return None
+    return places if at is result else None
+
+
+def lifted(block: Block, acc: Var, k: int, index: Var, t: Arr) -> tuple[Block, Var] | None:
+    """A block in which the number ``acc``, to which it adds to get its result ``k``, is element ``index`` of an array;
+    None where it does anything else with it."""
+    result = block.results[k]
+    at = next((n for n, x in enumerate(block.binds) if result in x.vars), None)
+    if at is None or reading(block, acc) != 1 or reading(block, result) != 1:  # type: ignore[arg-type]
+        return None
+    bind, array = block.binds[at], Var(acc.name, t, acc.span, acc.given)
+    op, j = bind.op, bind.vars.index(result)  # type: ignore[arg-type]
+    changed = Var(bind.vars[j].name, t, bind.span)
+    if type(op) is Prim and op.name == "+" and acc in op.args:
+        x = op.args[op.args[0] is acc]
+        bind = Bind((changed,), Prim("add-at", (array, index, x)), bind.span)
+    elif type(op) is Loop and j < len(op.accs) and op.inits[j] is acc:
+        found = lifted(op.body, op.accs[j], j, index, t)
+        if found is None:
+            return None
+        body, inner = found
+        inits, accs = (*op.inits[:j], array, *op.inits[j + 1 :]), (*op.accs[:j], inner, *op.accs[j + 1 :])
+        vars = (*bind.vars[:j], changed, *bind.vars[j + 1 :])
+        bind = Bind(vars, Loop(op.count, op.index, inits, accs, body), bind.span)
+    else:
+        return None
+    results = (*block.results[:k], changed, *block.results[k + 1 :])
+    return Block((*block.binds[:at], bind, *block.binds[at + 1 :]), results), array
+
+
+def innermost(
+    around: tuple[Var, ...], accs: Sequence[Var], block: Block
+) -> Iterator[tuple[tuple[Var, ...], Sequence[Var], Block]]:
+    """The innermost loops of a loop's body, itself where it has none: the indices around, accumulators, body."""
+    inner = [bind.op for bind in block.binds if type(bind.op) is Loop]
+    if not inner:
+        yield around, accs, block
+    for op in inner:
+        yield from innermost((*around, op.index), op.accs, op.body)
+
+
+def accesses(block: Block) -> Iterator[tuple[tuple[Atom, ...], bool]]:
+    """The subscripts with which a block reads elements of arrays, and whether it changes them."""
+    for bind in all_binds(block):
+        op = bind.op
+        if type(op) is Prim and op.name == "get" and isinstance(bind.vars[0].type, Scalar):
+            yield op.args[1:], False
+        elif type(op) is Prim and op.name in ("update", "add-at"):
+            yield op.args[1:-1], True
+
+
+def part_of(bind: Bind, kept: Sequence[int]) -> Bind:
+    """A loop with some of its results only."""
+    op: Loop = bind.op  # type: ignore[assignment]
+    accs = [k for k in kept if k < len(op.accs)]
+    body = slice_of(op.body, [op.body.results[k] for k in kept])
+    loop = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
+    return Bind(tuple(bind.vars[k] for k in kept), loop, bind.span)
+
+
+class Register(Rebuild):
+    """What a loop adds to one element of an array is added up first.
+
+    ``(ifold (fn [a j] (add-at a k (f j))) a n)``  =>  ``(add-at a k (ifold (fn [s j] (+ s (f j))) 0.0 n))``.
+    Design decision: an ``add-at`` is an adjoint's, whose sum may be taken in any order.
+    """
+
+    def __init__(self, builder: Builder, steps: Steps) -> None:
+        super().__init__(builder)
+        self.steps = steps
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        places = {k: self.place(op, k, inside) for k, a in enumerate(op.accs) if isinstance(a.type, Arr)}
+        chosen = {k: place for k, place in places.items() if place is not None}
+        if not chosen:
+            return super().loop(op, bind)
+        b, body, accs, inits = self.b, list(op.body.binds), list(op.accs), list(op.inits)
+        results, arrays = list(op.body.results), {}
+        for k in chosen:
+            at = next(n for n, x in enumerate(body) if x.vars[0] is results[k])
+            store: Prim = body[at].op  # type: ignore[assignment]
+            acc, total = Var(accs[k].name, REAL, accs[k].span), Var("s", REAL, body[at].span)
+            body[at] = Bind((total,), Prim("+", (acc, store.args[-1])), body[at].span)
+            arrays[k], accs[k], inits[k], results[k] = inits[k], acc, ZERO, total
+        made = list(
+            super().loop(Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results))), bind)
+        )
+        for k, place in chosen.items():
+            self.block(slice_of(op.body, place))
+            made[k] = b.add_at(self.atom(arrays[k]), self.atoms(place), made[k], op.accs[k].name)
+        return made
+
+    def place(self, op: Loop, k: int, inside: set[Var]) -> tuple[Atom, ...] | None:
+        """The one element that a loop adds to."""
+        acc, result = op.accs[k], op.body.results[k]
+        store = next((x.op for x in op.body.binds if x.vars and x.vars[0] is result), None)
+        if type(store) is not Prim or store.name != "add-at" or store.args[0] is not acc or reading(op.body, acc) != 1:
+            return None
+        if type_of(store.args[-1]) != REAL or reading(op.body, result) != 1:  # type: ignore[arg-type]
+            return None
+        place = store.args[1:-1]
+        return place if not any(self.steps.step(s, op.index, inside) != 0 for s in place) else None

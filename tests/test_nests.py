@@ -1,0 +1,184 @@
+"""The order of loops in nests: rows of sums, adjoints along rows, four terms at a time; judged by the loops that come
+out, and by values that do not change by a bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.builder import defined_in
+from hyad.core import Block, Loop, Program, blocks_of
+from hyad.nests import FAR, Steps, accesses
+
+NESTS = ("interchange", "register", "jam-rows")
+RNG = np.random.default_rng(7)
+
+
+def array(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape)
+
+
+def far(program: Program) -> int:
+    """How many accesses of innermost loops go from row to row."""
+    steps, found = Steps(program.body), 0
+
+    def walk(block: Block, loops: tuple[Loop, ...]) -> None:
+        if loops and not any(type(bind.op) is Loop for bind in block.binds):
+            inside = {loops[-1].index, *loops[-1].accs, *defined_in(loops[-1].body)}
+            found_here = [steps.cost(subscripts, loops[-1].index, inside) for subscripts, _ in accesses(block)]
+            nonlocal found
+            found += found_here.count(FAR)
+        for bind in block.binds:
+            for region in blocks_of(bind.op):
+                walk(region, (*loops, bind.op) if type(bind.op) is Loop else loops)
+
+    walk(program.body, ())
+    return found
+
+
+def optimised(model, *args) -> Program:
+    return model.optimised(model.specs(args))
+
+
+PRODUCT = "(fn [a b] (mat-mul a b))"
+NAIVE = """(fn [a b]
+  (build [(len a) (len (get b 0))] (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b)))))"""
+TURNED = """(fn [a b]
+  (build [(len (get b 0)) (len a)] (fn [j i] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b)))))"""
+#: A model, its arguments, and what it is in NumPy.
+BY_ROWS = {
+    "product": (PRODUCT, (array(5, 6), array(6, 9)), lambda a, b: a @ b),
+    "product, naive": (NAIVE, (array(5, 6), array(6, 9)), lambda a, b: a @ b),
+    "row times matrix": ("(fn [v a] (vec-mat v a))", (array(6), array(6, 9)), lambda v, a: v @ a),
+    "sums of columns": ("(fn [a] (sum a 0))", (array(6, 9),), lambda a: a.sum(0)),
+    "from a start of its own": (
+        "(fn [v a] (build (len v) (fn [j] (ifold (fn [s i] (+ s (get a i j))) (get v j) (len a)))))",
+        (array(9), array(6, 9)), lambda v, a: v + a.sum(0),
+    ),
+    "largest of columns": ("(fn [a] (amax a 0))", (array(6, 9),), lambda a: a.max(0)),
+    "costly before, something after": (
+        "(fn [v a] (build (len v) (fn [j] (let [e (exp (get v j))]"
+        " (log (ifold (fn [s i] (+ s (* e (square (get a i j))))) 0.0 (len a)))))))",
+        (array(9), array(6, 9)), lambda v, a: np.log((np.exp(v) * a**2).sum(0)),
+    ),
+    "one sum needs another": ("(fn [a] (logsumexp a 0))", (array(6, 9),), lambda a: np.log(np.exp(a).sum(0))),
+    "two at once": (
+        "(fn [a] (build (len (get a 0)) (fn [j] (let [#(p q)"
+        " (ifold (fn [s i] #((+ (fst s) (get a i j)) (* (snd s) (get a i j)))) #(0.0 1.0) (len a))] (* p q)))))",
+        (array(6, 9),), lambda a: a.sum(0) * a.prod(0),
+    ),
+    "a sum of sums": (
+        "(fn [v a] (fold + 0.0 (build (len v) (fn [j] (exp (ifold (fn [s i] (+ s (get a i j))) (get v j) (len a)))))))",
+        (array(9), array(6, 9)), lambda v, a: np.exp(v + a.sum(0)).sum(),
+    ),
+    "three loops": (
+        "(fn [a] (build (get (shape a) 2) (fn [k]"
+        " (ifold (fn [s i] (ifold (fn [s j] (+ s (get a i j k))) s (len (get a 0)))) 0.0 (len a)))))",
+        (array(3, 4, 9),), lambda a: a.sum((0, 1)),
+    ),
+    "convolution": (
+        "(fn [x w] (build (- (len x) 3) (fn [i] (ifold (fn [s k] (+ s (* (get x (+ i k)) (get w k)))) 0.0 4))))",
+        (array(13), array(4)), lambda x, w: np.convolve(x, w[::-1], "valid"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+def test_inner_loops_go_along_rows(name: str) -> None:
+    text, args, expected = BY_ROWS[name]
+    model = hyad.model(text, namespace={})
+    assert far(optimised(model, *args)) == 0
+    made, plain = (hyad.compile(model, args=args, target="python", without=w)(*args) for w in ((), NESTS))
+    np.testing.assert_allclose(made, expected(*args), rtol=1e-12)
+    np.testing.assert_array_equal(made, plain)
+
+
+HARDEST = ("product", "from a start of its own", "one sum needs another", "two at once", "three loops", "convolution")
+
+
+@pytest.mark.parametrize("name", HARDEST)
+def test_derivatives_are_those_without(name: str) -> None:
+    """Forwards and backwards, with an array each added to."""
+    text, args, _ = BY_ROWS[name]
+    whole = f"(fn [x y] (let [f {text} s (fn [u] (sq-norm u))] (s (f x y))))"
+    if len(args) == 1:
+        whole = f"(fn [x] (let [f {text} s (fn [u] (sq-norm u))] (s (f x))))"
+    model = hyad.model(whole, namespace={})
+    gradient = hyad.grad(model, wrt=tuple(range(len(args))))
+    made, wanted = (hyad.compile(gradient, args=args, target="python", without=w)(*args) for w in ((), NESTS))
+    names = "x" if len(args) == 1 else "x y"
+    tangent = hyad.model(f"(fn [{names}] (jvp {whole} {names} {names}))", namespace={})
+    tangent = hyad.compile(tangent, args=args, target="python")(*args)
+    made, wanted = ((x,) if len(args) == 1 else x for x in (made, wanted))
+    for x, y in zip(made, wanted):
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12)
+    assert tangent == pytest.approx(sum(float((x * y).sum()) for x, y in zip(wanted, args)), rel=1e-10)
+
+
+def test_the_gradient_of_a_product_goes_along_rows() -> None:
+    """Both adjoints: one is a sum for each element, the other is added to a row at a time."""
+    model = hyad.grad("(fn [a b] (sq-norm (mat-mul a b)))", wrt=(0, 1))
+    args = array(9, 10), array(10, 11)
+    assert far(optimised(model, *args)) == 0
+    a, b = args
+    for x, y in zip(model(a, b), (2 * (a @ b) @ b.T, 2 * a.T @ (a @ b))):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+def test_the_gradient_of_nnmf_needs_no_matrix_more() -> None:
+    text = "(fn [w h a] (sum (map (fn [x y] (sum (map (fn [p q] (+ (log p) (/ q p))) x y))) (mat-mul w h) a)))"
+    model, args = hyad.grad(text, wrt=1), tuple(np.abs(array(*s)) + 0.1 for s in ((9, 3), (3, 10), (9, 10)))
+    assert far(optimised(model, *args)) == 0
+    w, h, a = args
+    p = w @ h
+    np.testing.assert_allclose(model(w, h, a), w.T @ (1 / p - a / p**2), rtol=1e-11)
+
+
+#: What reads memory in its order as it stands, or cannot be turned.
+AS_THEY_ARE = {
+    "matrix times vector": ("(fn [a v] (mat-vec a v))", (array(9, 8), array(8))),
+    "a transposed factor": (
+        "(fn [a b] (build [(len a) (len b)] (fn [i j] (dot (get a i) (get b j)))))", (array(9, 8), array(10, 8)),
+    ),
+    "a triangle": (
+        "(fn [a] (build (len a) (fn [j] (ifold (fn [s i] (+ s (get a i j))) 0.0 (+ j 1)))))", (array(9, 9),),
+    ),
+    "a recurrence": (
+        "(fn [a] (ifold (fn [s j] (* 0.5 (ifold (fn [t i] (+ t (get a i j))) s (len a)))) 1.0 (len (get a 0))))",
+        (array(9, 9),),
+    ),
+    "iterations of a number": (
+        "(fn [v] (build (len v) (fn [i] (ifold (fn [x k] (* 0.5 (+ x (/ (get v i) x)))) 1.0 9))))", (np.abs(array(9)),),
+    ),
+    "a few columns": ("(fn [#^ (Mat n 3) a] (sum a 0))", (array(9, 3),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AS_THEY_ARE)
+def test_what_stays(name: str) -> None:
+    text, args = AS_THEY_ARE[name]
+    assert "interchange" not in hyad.explain(hyad.model(text, namespace={}), args=args).fired()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 17])
+def test_four_terms_at_a_time(n: int) -> None:
+    """Of any number of terms, in their order."""
+    model, args = hyad.model(PRODUCT, namespace={}), (array(3, n), array(n, 9))
+    made = hyad.compile(model, args=args, target="python")(*args)
+    np.testing.assert_array_equal(made, hyad.compile(model, args=args, target="python", without="jam-rows")(*args))
+    np.testing.assert_allclose(model(*args), args[0] @ args[1], rtol=1e-12)
+
+
+def test_a_thread_of_a_gpu_keeps_its_sums(tmp_path) -> None:
+    model = hyad.model("(defmodel product [#^ (Mat 9 9) a #^ (Mat 9 9) b] (mat-mul a b))", namespace={})
+    hyad.emit(model, tmp_path, target="cuda")
+    text = (tmp_path / "product.cu").read_text()
+    print(text)
+    assert "+=" in text and "memset" not in text
+
+
+def test_it_is_named_and_explained() -> None:
+    assert set(NESTS) <= set(hyad.optimisations())
+    found = hyad.explain(hyad.model(PRODUCT, namespace={}), args=(array(9, 9), array(9, 9)))
+    assert "interchange" in found.fired() and "neighbouring elements" in str(found)
