@@ -1,21 +1,28 @@
-/* Runs the text of a CUDA kernel on the CPU, to test it where there is no GPU:
+/* Runs the text of CUDA kernels on the CPU, to test it where there is no GPU:
  *
  *     c++ -std=c++17 -x c++ -include cuda_on_cpu.h f.cu
  *
- * The threads of a grid run one after another, in ascending or in descending order: enough for kernels without
- * barriers, which is what hyad prints. Races between threads that run at once do not show.
+ * The blocks of a grid run one after another, and so do the threads of a block, in ascending or in descending order.
+ * A thread is a fiber: at a barrier or a shuffle it waits until all other threads of its block have come as far, so
+ * that a barrier that is missing shows in one order or the other, and one that some threads never reach ends the
+ * program. Races between blocks that run at once do not show.
  */
 #pragma once
 #define CUDA_ON_CPU
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <ucontext.h>
 #include <utility>
 
 #define __global__
 #define __device__
 #define __constant__
 #define __noinline__
+#define __shared__ static
+#define __launch_bounds__(...)
 
 struct dim3 {
     unsigned x, y, z;
@@ -23,11 +30,17 @@ struct dim3 {
 };
 inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long expected, unsigned long long value)
+template <class T> T atomicCAS(T *p, T expected, T value)
 {
-    const unsigned long long old = *p;
+    const T old = *p;
     if (old == expected)
         *p = value;
+    return old;
+}
+template <class T> T atomicAdd(T *p, T value)
+{
+    const T old = *p;
+    *p = old + value;
     return old;
 }
 
@@ -35,14 +48,170 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidC
 typedef void *cudaStream_t;
 
 namespace cuda_on_cpu {
+constexpr size_t STACK = 1 << 18;
+enum state { RUNS, IN_WARP, IN_BLOCK };
+struct fiber {
+    ucontext_t context;
+    char *stack;
+    bool started, done;
+    state at;
+};
 inline thread_local unsigned grid = 0, block = 0; /* in place of the launcher's own, where they are not 0 */
 inline thread_local int descending = 0;
+inline thread_local bool alone = true; /* the kernel has no barriers: its threads need no fibers */
+inline thread_local fiber fibers[1024];
+inline thread_local ucontext_t scheduler;
+inline thread_local unsigned current = 0;
+inline thread_local unsigned long long lanes[1024];
+inline thread_local void (*todo)(void *) = nullptr;
+inline thread_local void *given = nullptr;
+
+inline void wait(state at)
+{
+    if (alone) {
+        fprintf(stderr, "a kernel that was said to have no barriers has one\n");
+        abort();
+    }
+    fiber &me = fibers[current];
+    me.at = at;
+    swapcontext(&me.context, &scheduler);
+}
+
+inline void entry()
+{
+    todo(given);
+    fibers[current].done = true;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+
+inline void resume(unsigned i)
+{
+    fiber &f = fibers[i];
+    if (!f.started) {
+        if (!f.stack)
+            f.stack = (char *)malloc(STACK);
+        getcontext(&f.context);
+        f.context.uc_stack.ss_sp = f.stack;
+        f.context.uc_stack.ss_size = STACK;
+        makecontext(&f.context, entry, 0);
+        f.started = true;
+    }
+    current = i;
+    threadIdx = dim3(i);
+    swapcontext(&scheduler, &f.context);
+}
+
+inline void stuck(const char *what, unsigned come, unsigned all)
+{
+    fprintf(stderr, "%s was reached by %u of %u threads\n", what, come, all);
+    abort();
+}
+
+/* The threads of a warp, until each is done or at a barrier of the block. */
+inline void run_warp(unsigned first, unsigned n)
+{
+    for (;;) {
+        unsigned shuffling = 0;
+        for (unsigned k = 0; k < n; k++) {
+            fiber &f = fibers[first + (descending ? n - 1 - k : k)];
+            if (!f.done && f.at == RUNS)
+                resume((unsigned)(&f - fibers));
+            shuffling += !f.done && f.at == IN_WARP;
+        }
+        if (!shuffling)
+            return;
+        if (shuffling < n)
+            stuck("a shuffle", shuffling, n);
+        for (unsigned k = 0; k < n; k++)
+            fibers[first + k].at = RUNS;
+    }
+}
+
+/* All threads of one block, from barrier to barrier. */
+inline void run_block(void (*body)(void *), void *args)
+{
+    const unsigned n = blockDim.x, warps = (n + 31)/32;
+    if (alone) {
+        for (unsigned i = 0; i < n; i++) {
+            threadIdx = dim3(descending ? n - 1 - i : i);
+            body(args);
+        }
+        return;
+    }
+    todo = body;
+    given = args;
+    for (unsigned i = 0; i < n; i++) {
+        fibers[i].started = fibers[i].done = false;
+        fibers[i].at = RUNS;
+    }
+    for (;;) {
+        unsigned waiting = 0;
+        for (unsigned k = 0; k < warps; k++) {
+            const unsigned w = descending ? warps - 1 - k : k;
+            run_warp(32*w, n - 32*w < 32 ? n - 32*w : 32);
+        }
+        for (unsigned i = 0; i < n; i++)
+            waiting += !fibers[i].done;
+        if (!waiting)
+            return;
+        if (waiting < n)
+            stuck("a barrier", waiting, n);
+        for (unsigned i = 0; i < n; i++)
+            fibers[i].at = RUNS;
+    }
+}
+
+/* The value that another thread of the warp gives; every thread of the warp takes part. */
+template <class T> T exchange(T value, unsigned lane)
+{
+    static_assert(sizeof(T) <= 8, "a shuffle moves 8 bytes");
+    const unsigned me = current, base = me & ~31u, from = base + lane;
+    unsigned long long word = 0;
+    memcpy(&word, &value, sizeof value);
+    lanes[me] = word;
+    wait(IN_WARP);
+    T other;
+    memcpy(&other, &lanes[from < blockDim.x ? from : me], sizeof other);
+    wait(IN_WARP);
+    return other;
+}
 
 template <class... A, size_t... I>
 void call(void (*kernel)(A...), void **args, std::index_sequence<I...>)
 {
     kernel(*(A *)args[I]...);
 }
+
+template <class... A> struct launch {
+    void (*kernel)(A...);
+    void **args;
+    static void run(void *self)
+    {
+        const launch *l = (const launch *)self;
+        call(l->kernel, l->args, std::index_sequence_for<A...>());
+    }
+};
+}
+
+inline void __syncthreads() { cuda_on_cpu::wait(cuda_on_cpu::IN_BLOCK); }
+inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::wait(cuda_on_cpu::IN_WARP); }
+template <class T> T __shfl_sync(unsigned, T value, unsigned lane)
+{
+    return cuda_on_cpu::exchange(value, lane & 31u);
+}
+template <class T> T __shfl_down_sync(unsigned, T value, unsigned by)
+{
+    const unsigned lane = (cuda_on_cpu::current & 31u) + by;
+    return cuda_on_cpu::exchange(value, lane < 32 ? lane : cuda_on_cpu::current & 31u);
+}
+template <class T> T __shfl_up_sync(unsigned, T value, unsigned by)
+{
+    const unsigned lane = cuda_on_cpu::current & 31u;
+    return cuda_on_cpu::exchange(value, lane >= by ? lane - by : lane);
+}
+template <class T> T __shfl_xor_sync(unsigned, T value, unsigned mask)
+{
+    return cuda_on_cpu::exchange(value, (cuda_on_cpu::current & 31u) ^ mask);
 }
 
 /* For the tests: the shape of the launches to come, and the order of their threads. */
@@ -60,12 +229,10 @@ cudaError_t cudaLaunchKernel(void (*kernel)(A...), dim3 grid, dim3 block, void *
     blockDim = cuda_on_cpu::block ? dim3(cuda_on_cpu::block) : block;
     if (gridDim.x < 1 || gridDim.x > 2147483647u || blockDim.x < 1 || blockDim.x > 1024)
         return cudaErrorInvalidConfiguration;
-    const unsigned long long count = (unsigned long long)gridDim.x*blockDim.x;
-    for (unsigned long long n = 0; n < count; n++) {
-        const unsigned long long t = cuda_on_cpu::descending ? count - 1 - n : n;
-        blockIdx = dim3((unsigned)(t/blockDim.x));
-        threadIdx = dim3((unsigned)(t % blockDim.x));
-        cuda_on_cpu::call(kernel, args, std::index_sequence_for<A...>());
+    cuda_on_cpu::launch<A...> all = {kernel, args};
+    for (unsigned b = 0; b < gridDim.x; b++) {
+        blockIdx = dim3(cuda_on_cpu::descending ? gridDim.x - 1 - b : b);
+        cuda_on_cpu::run_block(&cuda_on_cpu::launch<A...>::run, &all);
     }
     return cudaSuccess;
 }

@@ -24,9 +24,9 @@ LAYERS: list[set[str]] = [
         "builder",
         "active activity adjoints blocks checkpoint collect continuations counts derive dynamic eager families"
         " flow forward functions latex library loops nests operators optimise partials records reverse roundtrip"
-        " rows scalars simplify sink sparsity specialise threads unfold",
+        " rows scalars simplify sink sparsity specialise spread threads unfold",
         "codegen",
-        "checking emit gpu memo model report runtime sparse stages",
+        "checking emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",

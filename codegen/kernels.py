@@ -1,0 +1,513 @@
+"""One CUDA kernel: a piece of a typed program, run by one thread or by a whole grid.
+
+A ``KernelPrinter`` prints what the C printer would print for the piece, but for three things. The loops of ``grid``, a
+nest, become one loop in which each thread of the grid takes its share, neighbours side by side. Additions to arrays
+that several threads may add to are atomic. The sums of such a loop are each thread's own; a block adds them up by
+shuffles, and its first thread writes the sum to the block's place of an array of parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hyad.core import BOOL, INT, REAL, Arr, Bind, Const, Loop, Prim, Program, Scalar, Var
+from hyad.spread import Reduction
+
+from .comments import Comments
+from .cuda import CudaPrinter
+from .expressions import SHIFT, WIDTH, Expr, plus, wrapped
+from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
+from .operands import Line
+
+QUOTIENT = """\
+/* a/b of indices; in 32 bits, where that is enough, it is several times as fast */
+static __device__ inline long long hyad_quotient(long long a, long long b) {
+  if (b <= 0) return 9223372036854775807LL;
+  return ((a | b) >> 32) == 0 ? (long long)((unsigned)a/(unsigned)b) : a/b;
+}
+"""
+FAIL = """\
+/* notes that a check failed: the first one is told */
+static __device__ inline void hyad_fail(unsigned long long *status, int number) {
+  atomicCAS(status, 0ULL, (unsigned long long)number);
+}
+"""
+ADD_AT = """\
+static __device__ inline void hyad_add(long long *to, long long x) {
+  atomicAdd((unsigned long long *)to, (unsigned long long)x);
+}
+static __device__ inline void hyad_add(double *to, double x) { atomicAdd(to, x); }
+static __device__ inline void hyad_add(float *to, float x) { atomicAdd(to, x); }
+"""
+WARP = "0xffffffffu"
+
+#: How two partial values become one, and what a thread starts with.
+COMBINED = {
+    "sum": ("{0} + {1}", {"real": "0", "int": "0"}),
+    "product": ("{0}*{1}", {"real": "1", "int": "1"}),
+    "max": ("{0} >= {1} || {0} != {0} ? {0} : {1}", {"real": "-INFINITY", "int": "(-9223372036854775807LL - 1)"}),
+    "min": ("{0} <= {1} || {0} != {0} ? {0} : {1}", {"real": "INFINITY", "int": "9223372036854775807LL"}),
+    "and": ("{0} && {1}", {"bool": "1"}),
+    "or": ("{0} || {1}", {"bool": "0"}),
+}
+ELEM = {REAL: "real", INT: "int", BOOL: "bool"}
+
+
+def block_reduction(kind: str, ctype: str, elem: str) -> tuple[str, str]:
+    """The name and the text of the function that folds a value of each thread of a block; its first thread has the
+    result. Every thread must call it; a block is whole warps."""
+    form, starts = COMBINED[kind]
+    name = f"hyad_block_{kind}_{ctype.replace('long long', 'int')}"
+    x = form.format("x", "y")
+    lines = [
+        f"/* the {kind} of a block's values of x, for its first thread */",
+        f"static __device__ inline {ctype} {name}({ctype} x) {{",
+        f"  __shared__ {ctype} of_warp[32];",
+        "  const unsigned lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;",
+        "  for (unsigned k = 16; k > 0; k >>= 1) {",
+        f"    const {ctype} y = __shfl_down_sync({WARP}, x, k);",
+        f"    x = {x};",
+        "  }",
+        "  if (lane == 0) of_warp[warp] = x;",
+        "  __syncthreads();",
+        "  if (warp == 0) {",
+        f"    x = lane < blockDim.x >> 5 ? of_warp[lane] : ({ctype}){starts[elem]};",
+        "    for (unsigned k = 16; k > 0; k >>= 1) {",
+        f"      const {ctype} y = __shfl_down_sync({WARP}, x, k);",
+        f"      x = {x};",
+        "    }",
+        "  }",
+        "  __syncthreads();",
+        "  return x;",
+        "}",
+        "",
+    ]
+    return name, "\n".join(lines)
+
+
+def block_place(ctype: str, least: bool, last: bool) -> tuple[str, str]:
+    """As ``block_reduction``, of the largest or smallest value and where it is: ``*at`` becomes the place."""
+    name = f"hyad_block_{'min' if least else 'max'}_place{'_last' if last else ''}_{ctype.replace('long long', 'int')}"
+    better = f"y {'<' if least else '>'} x || (x == y && y_at {'>' if last else '<'} x_at)"
+    step = [
+        f"    const {ctype} y = __shfl_down_sync({WARP}, x, k);",
+        f"    const long long y_at = __shfl_down_sync({WARP}, x_at, k);",
+        f"    if ({better}) {{ x = y; x_at = y_at; }}",
+    ]
+    lines = [
+        f"/* the {'least' if least else 'largest'} of a block's values of x and where it is, for its first thread */",
+        f"static __device__ inline {ctype} {name}({ctype} x, long long *at) {{",
+        f"  __shared__ {ctype} of_warp[32];",
+        "  __shared__ long long place[32];",
+        "  const unsigned lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;",
+        "  long long x_at = *at;",
+        "  for (unsigned k = 16; k > 0; k >>= 1) {",
+        *step,
+        "  }",
+        "  if (lane == 0) { of_warp[warp] = x; place[warp] = x_at; }",
+        "  __syncthreads();",
+        "  if (warp == 0) {",
+        "    const unsigned from = lane < blockDim.x >> 5 ? lane : 0;",
+        "    x = of_warp[from];",
+        "    x_at = place[from];",
+        "    for (unsigned k = 16; k > 0; k >>= 1) {",
+        *("  " + line for line in step),
+        "    }",
+        "  }",
+        "  __syncthreads();",
+        "  *at = x_at;",
+        "  return x;",
+        "}",
+        "",
+    ]
+    return name, "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Piece:
+    """What a kernel computes: a program whose results it writes, and how.
+
+    ``own``: by result, the parameter whose memory it is, changed in place. ``grid``: the indices of the nest that the
+    grid runs, outermost first; () where one thread does it all. ``pointed``: the scalar parameters that lie in device
+    memory. ``folds``: what the nest folds, by the variables of its final accumulators; their parts are ``parts``.
+    ``totals``: parameters that are the folds of their ``parts``, before anything else is computed: (reduction,
+    parameters). ``atomic``: array parameters that several threads add to. ``fallible``: whether a check stands before
+    it, or in it. ``names`` are what the results are to be called."""
+
+    program: Program
+    own: dict[int, int] = field(default_factory=dict)
+    grid: tuple[Var, ...] = ()
+    pointed: frozenset[Var] = frozenset()
+    folds: list[tuple[Reduction, tuple[Var, ...]]] = field(default_factory=list)
+    totals: list[tuple[Reduction, tuple[Var, ...]]] = field(default_factory=list)
+    atomic: frozenset[Var] = frozenset()
+    fallible: bool = False
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """A printed kernel: its text, the functions that it calls, how many reals of workspace each thread needs (None: no
+    workspace; else the terms of a size), the kinds of its parameters behind those of the piece, and which of all its
+    parameters it has: those that it needs."""
+
+    text: str
+    support: tuple[str, ...]
+    room: dict | None
+    needs: tuple[str, ...]
+    kept: tuple[bool, ...]
+
+
+class KernelPrinter(CudaPrinter):
+    """Prints a ``Piece``."""
+
+    def __init__(self, piece: Piece, name: str, dtype: str, checks: list, comments: Comments | None = None) -> None:
+        self.piece = piece
+        self.barrier = bool(piece.folds or piece.totals)
+        super().__init__(piece.program, dtype, name)
+        self.checks = checks
+        self.shared_comments = comments
+        self.atomic: set[Buffer] = {self.plan.place[p].buffer for p in piece.atomic}
+        self.places: dict[str, str] = {}
+
+    def planned(self, program: Program) -> Plan:
+        return plan(program, own=self.piece.own)
+
+    # ------------------------------------------------------------------------------------ the whole
+
+    def print(self) -> KernelText:
+        piece, program = self.piece, self.program
+        self.local = {n: self.names.fresh(n) for n in ("thread", "step", "own", "work", "room", "status")}
+        self.local["done"] = self.names.fresh("done")
+        head: list[str] = []
+        first: list[Line] = []
+        for p in program.params:
+            name = self.names.fresh(p.name)
+            if isinstance(p.type, Arr):
+                buffer = self.plan.place[p].buffer
+                self.buffer_name[buffer] = name
+                const = "" if buffer.given else "const "
+                head.append(f"{const}{self.ctype(p.type.elem)} *__restrict__ {name}")
+            elif p in piece.pointed:
+                head.append(f"const {self.ctype(p.type)} *__restrict__ {name}")
+                self.value[p] = Expr(f"*{name}")
+            else:
+                head.append(f"{self.ctype(p.type)} {name}")
+                self.value[p] = Expr(name)
+        for d in program.dims:
+            if d not in self.value:
+                name = self.names.fresh(d.name)
+                self.value[d] = Expr(name)
+                head.append(f"long long {name}")
+        needs: list[str] = []
+        results: dict[int, str] = {}
+        folded = {v for _, vs in piece.folds for v in vs}
+        for k, r in enumerate(program.body.results):
+            if k in piece.own:
+                continue
+            if is_array(r):
+                target = self.plan.results[k]
+                results[k] = self.buffer_name[target] = self.names.fresh(piece.names[k])
+                head.append(f"{self.ctype(r.type.elem)} *__restrict__ {results[k]}")
+            else:
+                results[k] = self.names.fresh(piece.names[k])
+                head.append(f"{self.ctype(type_of(r))} *__restrict__ {results[k]}")
+        for p in program.params:  # scalars in memory are read once
+            if p in piece.pointed and not any(p in vs for _, vs in piece.totals):
+                name = self.names.fresh(p.name)
+                first.append(Line(1, f"const {self.ctype(p.type)} {name} = {self.value[p].text};"))
+                self.value[p] = Expr(name)
+        self.offsets, total = self.layout()
+        room: dict | None = None
+        static = total.isdigit() and int(total) <= LOCAL_REALS
+        real = self.ctype(REAL)
+        if self.plan.pools and static:
+            first.append(Line(1, f"{'alignas(8) ' if self.mixed() else ''}{real} {self.local['own']}[{total}];"))
+        elif self.plan.pools:
+            room = self.room()
+            head += [f"{real} *__restrict__ {self.local['work']}", f"long long {self.local['room']}"]
+            needs.append("work")
+            first.append(
+                Line(
+                    1,
+                    f"{real} *{self.local['own']} = {self.local['work']} + {self.local['thread']}*"
+                    f"{self.local['room']};",
+                )
+            )
+        if piece.fallible:
+            head.append(f"unsigned long long *{self.local['status']}")
+            needs.append("status")
+        self.start_totals(first)
+        finals: list[Line] = []
+        self.prepare_folds(first)
+        self.statements(program.body, {})
+        for k, r in enumerate(program.body.results):
+            if is_array(r) or r in folded:
+                continue
+            finals.append(Line(self.depth, f"*{results[k]} = {self.operand(r).text};", self.made.get(r)))
+        self.flush_all()
+        self.move(program.body)
+        body = self.shown(self.lines) + finals
+        return self.assembled(head, first, body, results, folded, room, needs)
+
+    def assembled(
+        self,
+        head: list[str],
+        first: list[Line],
+        body: list[Line],
+        results: dict[int, str],
+        folded: set[Var],
+        room: dict | None,
+        needs: list[str],
+    ) -> KernelText:
+        piece = self.piece
+        lines: list[Line] = []
+        thread, step = self.local["thread"], self.local["step"]
+        if piece.grid or room is not None:
+            lines.append(Line(1, f"const long long {thread} = (long long)blockIdx.x*blockDim.x + threadIdx.x;"))
+        if piece.grid:
+            lines.append(Line(1, f"const long long {step} = (long long)gridDim.x*blockDim.x;"))
+        guarded = piece.totals and not piece.grid
+        declared = [line for line in first if line.view is None]
+        if piece.fallible and self.barrier:
+            state = [Line(2, f"if (*{self.local['status']}) goto {self.local['done']};")] if not guarded else []
+            lines += declared
+            if guarded:
+                lines.append(Line(1, f"if (threadIdx.x || *{self.local['status']}) return;"))
+                lines += body
+            else:
+                inner = [Line(line.depth + 1, line.text, line.span, line.view) for line in body]
+                lines += [Line(1, "{"), *state, *inner, Line(1, "}"), Line(0, f"{self.local['done']}:")]
+        else:
+            if piece.fallible:
+                lines.append(Line(1, f"if (*{self.local['status']}) return;"))
+            lines += declared
+            if guarded:
+                lines.append(Line(1, "if (threadIdx.x) return;"))
+            lines += body
+        lines += self.end_folds(results)
+        if not (piece.fallible and self.barrier):
+            lines = self.joined(lines)
+        comments = self.shared_comments or Comments(self.program, False)
+        text = comments.text(lines)
+        tables = [f"    {t}" for t in self.tables]
+        words = set(re.findall(r"[A-Za-z_]\w*", "\n".join([*tables, *(line.text for line in lines)])))
+        kept = tuple(declared.rpartition(" ")[2].lstrip("*") in words for declared in head)
+        used = [declared for declared, keep in zip(head, kept) if keep]
+        signature = f'extern "C" __global__ void {self.name}({", ".join(used)})'
+        whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
+        return KernelText(whole, tuple(self.support), room, tuple(needs), kept)
+
+    def joined(self, lines: list[Line]) -> list[Line]:
+        """Lines in which what a thread folds is declared with its first value."""
+        for _, variables in self.piece.folds:
+            for v in variables:
+                name = self.destination[v]
+                declared = f"{self.ctype(v.type)} {name};"
+                k = next(k for k, line in enumerate(lines) if line.text == declared)
+                j = next(j for j, line in enumerate(lines) if line.text.startswith(f"{name} = "))
+                lines[j] = replace(lines[j], text=f"{declared[:-1]}{lines[j].text[len(name) :]}")
+                del lines[k]
+        return lines
+
+    def room(self) -> dict:
+        """The reals of one thread's workspace, as the terms of a size."""
+        out: dict = {}
+        for key, count in self.plan.pools.items():
+            elem, terms, *_ = key
+            wide = 2 if elem == "Int" and self.dtype == "f32" else 1
+            for symbols, c in terms:
+                out[symbols] = out.get(symbols, 0) + c * count * wide
+        return out
+
+    def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
+        place = f"{self.local['own']} + {offset}" if offset else self.local["own"]
+        if elem != REAL:
+            place = f"({self.ctype(elem)} *)({place})"
+        return f"{self.ctype(elem)} *{name} = {place};"
+
+    # ------------------------------------------------------------------------------------ the folds
+
+    def prepare_folds(self, first: list[Line]) -> None:
+        """The variables in which each thread folds its share; they outlive the loop."""
+        for reduction, variables in self.piece.folds:
+            for v in variables:
+                name = self.names.fresh(v.name)
+                self.destination[v] = name
+                first.append(Line(1, f"{self.ctype(v.type)} {name};"))
+
+    def end_folds(self, results: dict[int, str]) -> list[Line]:
+        """After the loop: a block's threads together, and its part written."""
+        lines: list[Line] = []
+        where = {r: results[k] for k, r in enumerate(self.program.body.results) if k in results}
+        for reduction, variables in self.piece.folds:
+            lines += self.fold_block(reduction, variables)
+        if lines:
+            lines.append(Line(1, "if (threadIdx.x == 0) {"))
+            for _, variables in self.piece.folds:
+                for v in variables:
+                    lines.append(Line(2, f"{where[v]}[blockIdx.x] = {self.destination[v]};"))
+            lines.append(Line(1, "}"))
+        return lines
+
+    def fold_block(self, reduction: Reduction, variables: Sequence[Var]) -> list[Line]:
+        ctype = self.ctype(variables[0].type)
+        names = [self.destination[v] for v in variables]
+        if reduction.kind == "place":
+            function, text = block_place(ctype, reduction.least, reduction.last)
+            call = f"{names[0]} = {function}({names[0]}, &{names[1]});"
+        else:
+            function, text = block_reduction(reduction.kind, ctype, ELEM[variables[0].type])
+            call = f"{names[0]} = {function}({names[0]});"
+        self.support[text] = None
+        return [Line(1, call)]
+
+    def start_totals(self, first: list[Line]) -> None:
+        """Fold the parts of earlier blocks; the first thread goes on with the results."""
+        for reduction, variables in self.piece.totals:
+            parts = [self.value[v].text[1:] for v in variables]
+            names = [self.names.fresh(v.name) for v in variables]
+            ctypes = [self.ctype(v.type) for v in variables]
+            many = self.value[self.parts_of[variables[0]]].text
+            k = self.names.fresh("k")
+            head = f"for (long long {k} = threadIdx.x; {k} < {many}; {k} += blockDim.x)"
+            if reduction.kind == "place":
+                sign = "<" if reduction.least else ">"
+                first += [Line(1, f"{ctypes[j]} {names[j]} = {parts[j]}[0];") for j in (0, 1)]
+                y, at = f"{parts[0]}[{k}]", f"{parts[1]}[{k}]"
+                better = (
+                    f"{y} {sign} {names[0]} || ({y} == {names[0]} && {at} {'>' if reduction.last else '<'} {names[1]})"
+                )
+                first += [
+                    Line(1, f"{head} {{"),
+                    Line(2, f"if ({better}) {{ {names[0]} = {y}; {names[1]} = {at}; }}"),
+                    Line(1, "}"),
+                ]
+            else:
+                form, starts = COMBINED[reduction.kind]
+                start = starts[ELEM[variables[0].type]]
+                start = f"{start}.0" if start.isdigit() and variables[0].type == REAL else start
+                first.append(Line(1, f"{ctypes[0]} {names[0]} = {start};"))
+                if "{0} + {1}" == form:
+                    first.append(Line(1, f"{head} {names[0]} += {parts[0]}[{k}];"))
+                else:
+                    y = self.names.fresh("y")
+                    first += [
+                        Line(1, f"{head} {{"),
+                        Line(2, f"const {ctypes[0]} {y} = {parts[0]}[{k}];"),
+                        Line(2, f"{names[0]} = {form.format(names[0], y)};"),
+                        Line(1, "}"),
+                    ]
+            for v, name in zip(variables, names):
+                self.destination[v] = name
+                self.value[v] = Expr(name)
+            first += self.fold_block(reduction, variables)
+            for v in variables:
+                del self.destination[v]
+
+    @property
+    def parts_of(self) -> dict[Var, Var]:
+        """How many parts there are: the last parameter."""
+        count = self.program.params[-1]
+        return {v: count for _, vs in self.piece.totals for v in vs}
+
+    # ------------------------------------------------------------------------------------ statements
+
+    def failed(self, number: int) -> str:
+        self.support[FAIL] = None
+        end = f"goto {self.local['done']};" if self.piece.folds else "return;"
+        return f"{{ hyad_fail({self.local['status']}, {number}); {end} }}"
+
+    def loop(self, bind: Bind, op: Loop) -> None:
+        if op.index not in self.piece.grid:
+            super().loop(bind, op)
+        elif op.index is self.piece.grid[0]:
+            self.spread(bind, op)
+        else:
+            inits, before = self.start(bind, op)
+            self.indices.add(op.index)
+            self.iteration(bind, op, inits, bind.vars, self.value[op.index].text)
+            self.after(op, self.plan.swaps[bind], before)
+
+    def spread(self, bind: Bind, op: Loop) -> None:
+        """The nest: one index space, of which each thread takes every ``step``-th place."""
+        nest = [bind]
+        while len(nest) < len(self.piece.grid):
+            index = self.piece.grid[len(nest)]
+            nest.append(next(b for b in nest[-1].op.body.binds if type(b.op) is Loop and b.op.index is index))
+        counts = [self.fixed(b.op.count).at(SHIFT) for b in nest]
+        inits, before = self.start(bind, op)
+        old = self.captured()
+        self.enter()
+        names = []
+        for b in nest:
+            names.append(self.names.fresh(b.op.index.name))
+            self.value[b.op.index] = Expr(names[-1])
+            self.indices.add(b.op.index)
+        self.iteration(bind, op, inits, bind.vars, names[0])
+        body = self.lines
+        self.lines = []
+        head, tail = self.counting(names, counts)
+        self.leave()
+        self.lines = old
+        for text in head:
+            self.emit(text, bind.span)
+        self.lines += body
+        for text in tail:
+            self.emit(text)
+        self.after(op, self.plan.swaps[bind], before)
+
+    def counting(self, names: list[str], counts: list[str]) -> tuple[list[str], list[str]]:
+        """The head of the loop over an index space, and what stands after its body. There is one division for each
+        dim but the first, before the loop: from place to place indices are carried as digits are."""
+        thread, step = self.local["thread"], self.local["step"]
+        if len(names) == 1:
+            return [f"for (long long {names[0]} = {thread}; {names[0]} < {counts[0]}; {names[0]} += {step}) {{"], ["}"]
+        self.support[QUOTIENT] = None
+        head, tail = [], []
+        rest, rest_step = thread, step
+        steps = {}
+        for k in range(len(names) - 1, 0, -1):
+            i, n = names[k], counts[k]
+            above = self.names.fresh("at") if k > 1 else names[0]
+            above_step = self.names.fresh(f"{above}_step")
+            steps[i] = self.names.fresh(f"{i}_step")
+            quotient = "{0}/{1}" if n.isdigit() and int(n) > 0 else "hyad_quotient({0}, {1})"
+            kind = "long long" if k == 1 else "const long long"
+            head.append(f"{kind} {above} = {quotient.format(rest, n)};")
+            head.append(f"const long long {above_step} = {quotient.format(rest_step, n)};")
+            head.append(f"long long {i} = {rest} - {above}*{n};")
+            head.append(f"const long long {steps[i]} = {rest_step} - {above_step}*{n};")
+            rest, rest_step = above, above_step
+        for k in range(len(names) - 1, 0, -1):
+            tail.append(f"    {names[k]} += {steps[names[k]]};")
+        for k in range(len(names) - 1, 0, -1):
+            tail.append(f"    if ({names[k]} >= {counts[k]}) {{ {names[k]} -= {counts[k]}; {names[k - 1]}++; }}")
+        return [*head, f"for (; {names[0]} < {counts[0]}; {names[0]} += {rest_step}) {{"], [*tail, "}"]
+
+    def store(self, bind: Bind, op: Prim, var: Var) -> None:
+        buffer = self.plan.root(var)
+        if op.name != "add-at" or buffer not in self.atomic:
+            super().store(bind, op, var)
+            return
+        self.support[ADD_AT] = None
+        value = op.args[-1]
+        if not is_array(value):
+            *subs, new = self.fit(op.args[1:])
+            self.changes(buffer)
+            if isinstance(value, Const) and buffer.elem == REAL:
+                new = self.real_literal(value.value)
+            self.emit(f"hyad_add(&{self.element_of(var, subs)}, {new.text});")
+            return
+        subs = [self.fixed(a) for a in op.args[1:-1]]
+        self.changes(buffer)
+        base, offset, _, _ = self.address(self.plan.of(var), subs)
+        self.names.enter()
+        k = self.names.fresh("k")
+        source, start, _, _ = self.address(value)
+        self.emit(self.loop_head(k, self.length(value.type.dims).text))
+        self.emit(f"    hyad_add(&{base}[{plus(offset, Expr(k)).text}], {source}[{plus(start, Expr(k)).text}]);")
+        self.emit("}")
+        self.names.leave()

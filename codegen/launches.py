@@ -1,0 +1,407 @@
+"""One call of a model on a GPU as a plan of launches: plain data that the CUDA printer makes.
+
+A ``CudaProgram`` has the text of some kernels and the ``steps`` that a host takes, in their order: launches, copies,
+loops around them. Whoever runs it walks the steps: a runtime (``execute`` with a ``Machine``), a printer of host code,
+or a test on the CPU. Nothing here knows of a model, and nothing needs a GPU.
+
+*Sizes* are ``Size``s: integers that the host knows. A number, a name, or ``(operator, a, b)`` of two more. The names
+are those of the program's ``dims`` and of its Int parameters, and of the indices of the ``Repeat``s around a step.
+``value`` computes one, ``text`` writes it in C.
+
+*Memory* is a set of named arrays (``Memory``): the parameters, the results, and what the program needs besides. Scalars
+between kernels are arrays of one element; so is a scalar result. Parameters are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Union
+
+Size = Union[int, str, "tuple[str, Size, Size]"]
+
+BLOCK = 128  # threads of a block, where nothing else is said
+WAVES = 2112  # blocks that fill a large GPU: 16 for each of 132 multiprocessors; a kernel's loop takes the rest
+
+
+# --------------------------------------------------------------------------------------------------- sizes
+
+_COMPARED = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__"}
+
+
+def value(size: Size, known: Mapping[str, int]) -> int:
+    """The integer that a size is; ``//`` and ``%`` round as Python's. A comparison gives 1 or 0."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, str):
+        return int(known[size])
+    operator, *rest = size
+    a, b = (value(x, known) for x in rest)
+    if operator == "+":
+        return a + b
+    if operator == "-":
+        return a - b
+    if operator == "*":
+        return a * b
+    if operator == "//":
+        return a // b
+    if operator == "%":
+        return a % b
+    if operator == "min":
+        return min(a, b)
+    if operator == "max":
+        return max(a, b)
+    if operator == "and":
+        return int(bool(a) and bool(b))
+    if operator == "or":
+        return int(bool(a) or bool(b))
+    return int(getattr(a, _COMPARED[operator])(b))
+
+
+def text(size: Size) -> str:
+    """A size as C, in parentheses where it needs them; ``long long`` throughout."""
+    if isinstance(size, int):
+        return str(size) if size >= 0 else f"({size})"
+    if isinstance(size, str):
+        return size
+    operator, a, b = size
+    left, right = text(a), text(b)
+    if operator in ("min", "max"):
+        return f"({left} {'<' if operator == 'min' else '>'} {right} ? {left} : {right})"
+    if operator in ("//", "%"):
+        sign = "/" if operator == "//" else "%"
+        if isinstance(b, int) and b > 0 and not negative(a):
+            return f"({left}{sign}{right})"
+        quotient = f"({left}/{right} - ({left} % {right} != 0 && ({left} < 0) != ({right} < 0)))"
+        return quotient if operator == "//" else f"({left} - {quotient}*{right})"
+    return f"({left} {({'and': '&&', 'or': '||'}).get(operator, operator)} {right})"
+
+
+def negative(size: Size) -> bool:
+    """Whether a size might be negative, as far as its form tells: a difference or a name might."""
+    if isinstance(size, int):
+        return size < 0
+    return isinstance(size, str) or size[0] in ("-", "//", "%") or negative(size[1]) or negative(size[2])
+
+
+def names_of(size: Size) -> Iterator[str]:
+    """The names that a size is made of."""
+    if isinstance(size, str):
+        yield size
+    elif isinstance(size, tuple):
+        yield from names_of(size[1])
+        yield from names_of(size[2])
+
+
+def total(sizes: Sequence[Size]) -> Size:
+    """The product of sizes, the numbers together."""
+    number, out = 1, None
+    for s in sizes:
+        if isinstance(s, int):
+            number *= s
+        else:
+            out = s if out is None else ("*", out, s)
+    if out is None or number == 0:
+        return number
+    return out if number == 1 else ("*", out, number)
+
+
+def ceiling(size: Size, by: int) -> Size:
+    """``size/by``, rounded up."""
+    return -(-size // by) if isinstance(size, int) else ("//", ("+", size, by - 1), by)
+
+
+# -------------------------------------------------------------------------------------------------- memory
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """An array in device memory. ``elem`` is "real", "int", "bool" (an ``int`` in CUDA) or "word" (``unsigned long
+    long``); ``dims`` are its sizes, () for one element. ``kind`` is "param", "result" or "own": memory of the call,
+    whose content is undefined before."""
+
+    name: str
+    elem: str
+    dims: tuple[Size, ...]
+    kind: str = "own"
+
+    @property
+    def length(self) -> Size:
+        """How many elements."""
+        return total(self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in an array: ``offset`` elements behind its start."""
+
+    array: str
+    offset: Size = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A scalar parameter of the model, given to a kernel by value: ``elem`` is "real" or "bool" ("int" ones are
+    sizes)."""
+
+    name: str
+    elem: str
+
+
+Argument = Union[At, Scalar, int, str, tuple]  # a pointer, a scalar by value, or a Size as ``long long``
+
+
+# --------------------------------------------------------------------------------------------------- steps
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start a kernel with ``blocks`` blocks of ``block`` threads, one dim each. ``blocks`` is at least 1 where it is
+    run. ``args`` are in the order of the kernel's parameters. ``free``: any number of blocks will do, so a runtime may
+    choose another one that suits the device; else results or memory depend on it. ``form`` is the model's form that it
+    computes."""
+
+    kernel: str
+    blocks: Size
+    block: int
+    args: tuple[Argument, ...]
+    free: bool = False
+    form: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Fill ``length`` elements with zeros."""
+
+    to: At
+    length: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy ``length`` elements from one array to another (or within one, where the two parts are apart)."""
+
+    to: At
+    source: At
+    length: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Two arrays of equal size, both the program's own, exchange their memory: each name is the other's from here."""
+
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Take ``steps`` ``count`` times (not at all where it is negative), ``index`` counting from 0."""
+
+    count: Size
+    index: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Take ``then`` or ``orelse``. ``cond`` is a Size, true where it is not 0, or the ``At`` of a "bool" or "int" in
+    device memory, which the host waits for."""
+
+    cond: Size | At
+    then: tuple[Step, ...]
+    orelse: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """Take ``before``; while the "bool" ``cond`` in device memory is not 0, take ``steps`` and ``before`` again."""
+
+    before: tuple[Step, ...]
+    cond: At
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """``c = a b`` (``c += a b`` with ``add``): row-major matrices, c of m x n, k the inner size; a is stored k x m
+    where ``ta``, b is stored n x k where ``tb``. The rows of each lie ``lda``, ``ldb``, ``ldc`` elements apart. For
+    cuBLAS, or for the program's own kernel, which is started as ``launch`` says."""
+
+    m: Size
+    n: Size
+    k: Size
+    a: At
+    lda: Size
+    ta: bool
+    b: At
+    ldb: Size
+    tb: bool
+    c: At
+    ldc: Size
+    add: bool
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Require:
+    """A check that the host makes: the call ends with check ``number`` unless ``holds`` is not 0."""
+
+    holds: Size
+    number: int
+
+
+Step = Union[Launch, Clear, Copy, Swap, Repeat, Choose, While, Gemm, Require]
+
+
+# ------------------------------------------------------------------------------------------------- programs
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of the model: ``elem`` is "real", "int" or "bool"; ``dims`` () for a scalar."""
+
+    name: str
+    elem: str
+    dims: tuple[Size, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CudaProgram:
+    """One call of a model, run in parallel.
+
+    ``params`` are the model's flat ones and ``results`` its flat results (``Memory`` of kind "result"); the name of a
+    size in ``dims`` or of an Int parameter stands for its value in every Size. ``memory`` has all arrays: parameters,
+    results, own ones. ``status`` is None or the name of an own array of two words, to be zero at the start: when the
+    steps are done the first is the number of a check that failed, 0 if none did; ``checks[number - 1]`` is its kind,
+    message and form. After a check has failed the results are undefined. ``source`` is the CUDA text with all kernels,
+    ``kernels`` their names. ``notes`` says in words what runs how: (the form's text, what became of it).
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    results: tuple[Memory, ...]
+    dims: tuple[str, ...]
+    memory: tuple[Memory, ...]
+    steps: tuple[Step, ...]
+    kernels: tuple[str, ...]
+    source: str
+    status: str | None = None
+    checks: tuple[tuple[str, str, Any], ...] = ()
+    dtype: str = "f64"
+    deterministic: bool = False
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def ctype(self, elem: str) -> str:
+        """The CUDA type of an element."""
+        real = "double" if self.dtype == "f64" else "float"
+        return {"real": real, "int": "long long", "bool": "int", "word": "unsigned long long"}[elem]
+
+
+def walk(steps: Sequence[Step]) -> Iterator[Step]:
+    """All steps, inner ones too."""
+    for step in steps:
+        yield step
+        if isinstance(step, Repeat):
+            yield from walk(step.steps)
+        elif isinstance(step, Choose):
+            yield from walk(step.then)
+            yield from walk(step.orelse)
+        elif isinstance(step, While):
+            yield from walk(step.before)
+            yield from walk(step.steps)
+        elif isinstance(step, Gemm):
+            yield step.launch
+
+
+# ------------------------------------------------------------------------------------------------ execution
+
+
+class Machine(Protocol):
+    """What ``execute`` needs of a device. ``memory`` below is whatever stands for a piece of device memory."""
+
+    def launch(self, step: Launch, blocks: int, args: Sequence[Any]) -> None:
+        """Start a kernel. Each of ``args`` is ``(memory, offset)``, ``(elem, number)`` of a scalar, or an int."""
+
+    def clear(self, memory: Any, offset: int, length: int) -> None: ...
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, length: int) -> None: ...
+
+    def read(self, memory: Any, offset: int) -> int:
+        """An "int" or "bool" of device memory, waited for."""
+
+    def gemm(self, step: Gemm, sizes: Sequence[int], a: Any, b: Any, c: Any) -> bool:
+        """A product by a library: ``sizes`` are m, n, k, lda, ldb, ldc; a, b, c ``(memory, offset)``. False where the
+        program's own kernel is to do it."""
+
+
+class Failed(Exception):
+    """A check of the host did not hold; its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def execute(
+    steps: Sequence[Step],
+    machine: Machine,
+    memory: dict[str, Any],
+    scalars: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> None:
+    """Take the steps of a program. ``memory`` has the machine's memory of each array by name (``Swap`` changes it),
+    ``scalars`` the Real and Bool parameters, ``sizes`` the dims and the Int parameters. Raises Failed."""
+    known = dict(sizes)
+
+    def size(s: Size) -> int:
+        return value(s, known)
+
+    def place(at: At) -> tuple[Any, int]:
+        return memory[at.array], size(at.offset)
+
+    def start(step: Launch) -> None:
+        args: list[Any] = []
+        for a in step.args:
+            if isinstance(a, At):
+                args.append(place(a))
+            elif isinstance(a, Scalar):
+                args.append((a.elem, scalars[a.name]))
+            else:
+                args.append(size(a))
+        machine.launch(step, max(1, size(step.blocks)), args)
+
+    def take(steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Launch):
+                start(step)
+            elif isinstance(step, Clear):
+                length = size(step.length)
+                if length > 0:
+                    machine.clear(*place(step.to), length)
+            elif isinstance(step, Copy):
+                length = size(step.length)
+                if length > 0:
+                    machine.copy(*place(step.to), *place(step.source), length)
+            elif isinstance(step, Swap):
+                memory[step.a], memory[step.b] = memory[step.b], memory[step.a]
+            elif isinstance(step, Repeat):
+                for k in range(size(step.count)):
+                    known[step.index] = k
+                    take(step.steps)
+            elif isinstance(step, Choose):
+                cond = machine.read(*place(step.cond)) if isinstance(step.cond, At) else size(step.cond)
+                take(step.then if cond else step.orelse)
+            elif isinstance(step, While):
+                take(step.before)
+                while machine.read(*place(step.cond)):
+                    take(step.steps)
+                    take(step.before)
+            elif isinstance(step, Gemm):
+                numbers = [size(s) for s in (step.m, step.n, step.k, step.lda, step.ldb, step.ldc)]
+                if not machine.gemm(step, numbers, place(step.a), place(step.b), place(step.c)):
+                    start(step.launch)
+            elif not size(step.holds):
+                raise Failed(step.number)
+
+    take(steps)

@@ -1,0 +1,178 @@
+"""CUDA programs on the CPU: the text of the kernels, compiled as C++, and the steps of their plan.
+
+For tests where there is no GPU: it checks what a program computes, not how fast. The threads of a block are fibers that
+change at barriers and shuffles, in ascending or descending order of their numbers (``codegen/cuda_on_cpu.h``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .codegen import launches, nvrtc
+from .codegen.launches import CudaProgram, Gemm, Launch
+from .errors import BoundsError, CompileError, HyadError, ModelTypeError
+
+FLAGS = "-std=c++17 -O1 -fPIC -shared -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function".split()
+STRIP = 16  # elements behind each array that nothing may write to
+MARK = 85
+GRID = 5  # blocks, where any number will do
+DTYPES = {"int": np.int64, "bool": np.int32, "word": np.uint64}
+
+
+def entries(program: CudaProgram) -> str:
+    """C++ that starts each kernel from its arguments' addresses."""
+    out = []
+    for kernel in program.kernels:
+        body = program.source.partition(f" {kernel}(")[2].partition("\n}\n")[0]
+        barriers = re.search(r"\b(__sync|__shfl|hyad_block_|hyad_warp_)", body) is not None
+        out.append(
+            f'extern "C" int {kernel}_start(void **args, unsigned blocks, unsigned block)\n'
+            f"{{\n    cuda_on_cpu::alone = {str(not barriers).lower()};\n"
+            f"    return (int)cudaLaunchKernel({kernel}, dim3(blocks), dim3(block), args, 0, 0);\n}}\n"
+        )
+    return "".join(out)
+
+
+class Emulator:
+    """Some programs, compiled together; ``run`` calls one. Names of kernels must differ."""
+
+    def __init__(self, programs: Sequence[CudaProgram], compiler: Sequence[str]) -> None:
+        header = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")
+        with tempfile.TemporaryDirectory(prefix="hyad-") as folder:
+            paths = []
+            for k, program in enumerate(programs):
+                path = Path(folder, f"part{k}.cu")
+                path.write_text(program.source + entries(program), encoding="utf-8")
+                paths += ["-x", "c++", str(path)]
+            target = Path(folder, "programs.so")
+            command = [*compiler, *FLAGS, "-include", str(header), *paths, "-o", str(target), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode or done.stderr:
+                raise CompileError(f"the CUDA text does not compile for the CPU:\n{done.stderr.strip()}")
+            self.library = ctypes.CDLL(str(target))
+
+    def run(
+        self, program: CudaProgram, args: Sequence[Any], *, descending: bool = False, blocks: int = 0, block: int = 0
+    ) -> tuple[np.ndarray, ...]:
+        """Call a program with flat arguments: its flat results. ``blocks`` and ``block`` replace the shape of launches
+        that may have any. The errors of the model's checks; HyadError where a kernel wrote beyond an array."""
+        machine = _Cpu(self.library, program, descending, blocks, block)
+        return machine.call(args)
+
+
+class _Array:
+    """Memory with a strip behind it."""
+
+    def __init__(self, length: int, dtype: Any) -> None:
+        self.whole = np.full(length + STRIP, MARK, dtype)
+        self.length = length
+
+    @property
+    def data(self) -> np.ndarray:
+        return self.whole[: self.length]
+
+
+class _Cpu:
+    def __init__(self, library: ctypes.CDLL, program: CudaProgram, descending: bool, blocks: int, block: int) -> None:
+        self.library, self.program = library, program
+        self.blocks, self.block = blocks, block
+        self.real = np.float64 if program.dtype == "f64" else np.float32
+        library.cuda_on_cpu_shape(0, 0, int(descending))
+        self.arrays: list[_Array] = []
+
+    def dtype(self, elem: str) -> Any:
+        return self.real if elem == "real" else DTYPES[elem]
+
+    def call(self, args: Sequence[Any]) -> tuple[np.ndarray, ...]:
+        program = self.program
+        sizes: dict[str, int] = {}
+        scalars: dict[str, Any] = {}
+        memory: dict[str, _Array] = {}
+        for p, a in zip(program.params, args):
+            a = np.asarray(a)
+            if p.dims:
+                for d, n in zip(p.dims, a.shape):
+                    if isinstance(d, str):
+                        sizes.setdefault(d, n)
+            elif p.elem == "int":
+                sizes[p.name] = int(a)
+            else:
+                scalars[p.name] = a.item()
+        for p, a in zip(program.params, args):
+            if p.dims and tuple(launches.value(d, sizes) for d in p.dims) != np.shape(a):
+                raise ModelTypeError(f"argument `{p.name}` has shape {np.shape(a)}")
+        for m in program.memory:
+            length = max(0, launches.value(m.length, sizes))
+            memory[m.name] = array = _Array(length, self.dtype(m.elem))
+            self.arrays.append(array)
+        given = {p.name: np.ascontiguousarray(a, self.dtype(p.elem)) for p, a in zip(program.params, args) if p.dims}
+        for name, a in given.items():
+            memory[name].data[...] = a.reshape(-1)
+        if program.status is not None:
+            memory[program.status].data[...] = 0
+        number = 0
+        try:
+            launches.execute(program.steps, self, memory, scalars, sizes)
+        except launches.Failed as failed:
+            number = failed.number
+        if not all((a.whole[a.length :] == MARK).all() for a in self.arrays):
+            raise HyadError(f"{program.name} wrote outside its arrays")
+        if not all(np.array_equal(memory[n].data, a.reshape(-1), equal_nan=True) for n, a in given.items()):
+            raise HyadError(f"{program.name} wrote to its arguments")
+        if program.status is not None and not number:
+            number = int(memory[program.status].data[0])
+        if number:
+            kind, message, span = program.checks[number - 1]
+            raise (BoundsError if kind == "bounds" else ModelTypeError)(f"{program.name}: {message}", span)
+        out = []
+        for r in program.results:
+            shape = tuple(launches.value(d, sizes) for d in r.dims)
+            a = memory[r.name].data.reshape(shape).copy()
+            out.append(a.astype(bool) if r.elem == "bool" else a)
+        return tuple(out)
+
+    # ----------------------------------------------------------------------------- what ``execute`` asks for
+
+    def launch(self, step: Launch, blocks: int, args: Sequence[Any]) -> None:
+        held: list[Any] = []
+        for a in args:
+            if isinstance(a, tuple) and isinstance(a[0], _Array):
+                array, offset = a
+                held.append(ctypes.c_void_p(array.whole.ctypes.data + offset * array.whole.itemsize))
+            elif isinstance(a, tuple):
+                elem, number = a
+                real = ctypes.c_double if self.program.dtype == "f64" else ctypes.c_float
+                held.append(real(number) if elem == "real" else ctypes.c_int(int(number)))
+            else:
+                held.append(ctypes.c_longlong(a))
+        pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(h) for h in held))
+        block = step.block
+        if step.free:
+            blocks, block = self.blocks or min(blocks, GRID), self.block or block
+        if getattr(self.library, f"{step.kernel}_start")(pointers, blocks, block):
+            raise HyadError(f"{step.kernel}: no launch with {blocks} blocks of {block} threads")
+
+    def clear(self, memory: _Array, offset: int, length: int) -> None:
+        self.inside(memory, offset, length)[...] = 0
+
+    def copy(self, to: _Array, to_offset: int, source: _Array, offset: int, length: int) -> None:
+        self.inside(to, to_offset, length)[...] = self.inside(source, offset, length).copy()
+
+    def inside(self, memory: _Array, offset: int, length: int) -> np.ndarray:
+        if offset < 0 or offset + length > memory.length:
+            raise HyadError(f"{self.program.name}: a step goes beyond an array")
+        return memory.data[offset : offset + length]
+
+    def read(self, memory: _Array, offset: int) -> int:
+        return int(memory.data[offset])
+
+    def gemm(self, step: Gemm, sizes: Sequence[int], a: Any, b: Any, c: Any) -> bool:
+        return False

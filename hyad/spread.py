@@ -1,0 +1,357 @@
+"""What may run in parallel on a device with thousands of threads: reductions, and loops to be run as one.
+
+``reductions`` says what the accumulators of a loop are: sums and the like, whose order does not matter, or arrays of
+which each iteration has a part of its own. A loop of such accumulators alone runs in parallel; any other one is taken
+in its order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .builder import type_of
+from .core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    While,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    free_vars,
+)
+from .primitives import PRIMITIVES
+
+#: What is folded in any order, and by which operations.
+FOLDED = {"sum": frozenset({"+", "-", "add-at"})}
+FOLDED |= {kind: frozenset({name}) for kind, name in (("product", "*"), ("max", "max"), ("min", "min"))}
+FOLDED |= {kind: frozenset({kind}) for kind in ("and", "or")}
+COMMUTES = frozenset({"+", "*", "max", "min", "and", "or"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What some accumulators of a loop are, by their numbers.
+
+    ``kind`` is "sum", "product", "max", "min", "and", "or" of scalars; "place", the largest or smallest (``least``) one
+    and where it is (``last``: the last of equals), two accumulators; "scatter", an array to whose elements is added
+    wherever; "slice", an array of which each iteration reads and writes a part of its own, at the subscript ``at``.
+    """
+
+    kind: str
+    accs: tuple[int, ...]
+    at: int = 0
+    least: bool = False
+    last: bool = False
+
+
+def reductions(op: Loop) -> list[Reduction] | None:
+    """What the accumulators of a loop are; None where one is none of these."""
+    found: list[Reduction] = []
+    made = {v: bind.op for bind in op.body.binds for v in bind.vars}
+    done: set[int] = set()
+    for k, acc in enumerate(op.accs):
+        result = op.body.results[k]
+        if k in done:
+            continue
+        if isinstance(acc.type, Arr):
+            at = own_slice(op, acc, result)
+            if at is not None:
+                found.append(Reduction("slice", (k,), at))
+            elif acc.type.elem in (REAL, INT) and follows(op.body, acc, result, FOLDED["sum"]):
+                found.append(Reduction("scatter", (k,)))
+            else:
+                return None
+            continue
+        pair = place_of(op, k, made)
+        if pair is not None:
+            found.append(pair)
+            done.update(pair.accs)
+            continue
+        kind = folded(op.body, acc, result)
+        if kind is None:
+            return None
+        found.append(Reduction(kind, (k,)))
+    return found
+
+
+def folded(block: Block, acc: Var, result: Atom) -> str | None:
+    """``acc' = (+ acc e)``, ``(max acc e)`` and the like, through inner loops and branches, with no other use of
+    either: the kind of it."""
+    return next((kind for kind, names in FOLDED.items() if follows(block, acc, result, names)), None)
+
+
+def follows(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bool:
+    """Whether ``result`` is ``start``, with something folded into it by the operations ``names`` alone, or as it was
+    where a branch leaves it; and neither it nor what lies between is used for anything else."""
+    made = {v: (bind.op, k) for bind in block.binds for k, v in enumerate(bind.vars)}
+    allowed = 1
+    while result is not start:
+        if type(result) is not Var or result not in made or used(block, result) != allowed:
+            return False
+        op, k = made[result]
+        allowed = 1
+        if type(op) is Prim and op.name in names:
+            sources = op.args if op.name in COMMUTES else op.args[:1]
+            ways = [a for a in sources if a is start or type(a) is Var and leads(block, a, start)]
+            if len(ways) != 1:
+                return False
+            (result,) = ways
+        elif type(op) is Prim and op.name == "select":
+            _, x, y = op.args
+            if x is y:
+                return False
+            base = next((a for a, b in ((x, y), (y, x)) if type(a) is Var and between(block, a, b, names)), None)
+            if base is None:
+                return False
+            result, allowed = base, 2
+        elif type(op) is Loop and k < len(op.accs):
+            if not follows(op.body, op.accs[k], op.body.results[k], names):
+                return False
+            result = op.inits[k]
+        elif type(op) is If:
+            bases = set()
+            for branch in (op.then, op.orelse):
+                r = branch.results[k]
+                inside = {v for b in branch.binds for v in b.vars}
+                if type(r) is Var and r not in inside:
+                    bases.add(r)
+                    continue
+                ways = [v for v in free_vars(branch) if v is start or v in made and leads(block, v, start)]
+                ways = [v for v in ways if leads(branch, r, v)]
+                if len(ways) != 1 or not follows(branch, ways[0], r, names):
+                    return False
+                bases.add(ways[0])
+            if len(bases) != 1:
+                return False
+            (result,) = bases
+        else:
+            return False
+    return used(block, start) == allowed
+
+
+def between(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bool:
+    """``follows`` for two values of one block, of which the first is used in a ``select`` as well."""
+    made = {v: (bind.op, k) for bind in block.binds for k, v in enumerate(bind.vars)}
+    while result is not start:
+        if type(result) is not Var or result not in made or used(block, result) != 1:
+            return False
+        op, _ = made[result]
+        if type(op) is not Prim or op.name not in names:
+            return False
+        sources = op.args if op.name in COMMUTES else op.args[:1]
+        ways = [a for a in sources if a is start or type(a) is Var and leads(block, a, start)]
+        if len(ways) != 1:
+            return False
+        (result,) = ways
+    return True
+
+
+def used(block: Block, var: Var) -> int:
+    """How often a block reads a variable; the branches of an ``if`` are one."""
+    total = sum(r is var for r in block.results)
+    for bind in block.binds:
+        total += sum(a is var for a in atoms_of(bind.op))
+        inner = [used(b, var) for b in blocks_of(bind.op)]
+        total += max(inner, default=0) if type(bind.op) is If else sum(inner)
+        for v in bind.vars:
+            if isinstance(v.type, Arr):
+                total += sum(d is var for d in v.type.dims)
+    return total
+
+
+def leads(block: Block, atom: Var, acc: Var) -> bool:
+    """Whether ``atom`` is computed from ``acc``."""
+    made = {v: b.op for b in block.binds for v in b.vars}
+    todo, seen = [atom], set()
+    while todo:
+        a = todo.pop()
+        if a is acc:
+            return True
+        if type(a) is Var and a in made and a not in seen:
+            seen.add(a)
+            op = made[a]
+            todo += [x for x in atoms_of(op) if type(x) is Var]
+            todo += [v for b in blocks_of(op) for v in free_vars(b)]
+    return False
+
+
+def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
+    """``acc' = (max acc t)  at' = (select (>= acc t) at i)``: the largest and where it is."""
+    acc, best = op.accs[k], op.body.results[k]
+    best_op = made.get(best)
+    if acc.type not in (REAL, INT) or type(best_op) is not Prim or best_op.name not in ("max", "min"):
+        return None
+    others = [a for a in best_op.args if a is not acc]
+    if len(others) != 1 or used(op.body, acc) != 2 or used(op.body, best) != 1:
+        return None
+    (t,) = others
+    for j, at in enumerate(op.accs):
+        chosen = made.get(op.body.results[j])
+        if at is acc or at.type != INT or type(chosen) is not Prim or chosen.name != "select":
+            continue
+        cond, kept, new = chosen.args
+        test = made.get(cond)
+        if kept is not at or new is not op.index or type(test) is not Prim or len(test.args) != 2:
+            continue
+        if used(op.body, at) != 1 or used(op.body, op.body.results[j]) != 1:
+            continue
+        relation = test.name if test.args == (acc, t) else FLIPPED.get(test.name) if test.args == (t, acc) else None
+        least = best_op.name == "min"
+        if relation not in (("<=", "<") if least else (">=", ">")):
+            continue
+        return Reduction("place", (k, j), least=least, last=relation in ("<", ">"))
+    return None
+
+
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def own_slice(op: Loop, acc: Var, result: Atom) -> int | None:
+    """The subscript at which each iteration has a part of an array accumulator to itself: wherever the accumulator or
+    what it becomes is read or written, its subscript there is the loop's index plus something that no iteration
+    changes, the same everywhere."""
+    inside = {v for bind in all_binds(op.body) for v in bind.vars}
+    inside |= {v for bind in all_binds(op.body) if type(bind.op) is Loop for v in (bind.op.index, *bind.op.accs)}
+    made = {v: bind.op for bind in all_binds(op.body) for v in bind.vars}
+    versions: set[Var] = {acc}
+    subscripts: list[tuple[Atom, ...]] = []
+    for bind in walk(op.body):
+        o = bind.op
+        if type(o) is Prim:
+            if o.args and o.args[0] in versions and o.name in ("get", "update", "add-at"):
+                subs = o.args[1:] if o.name == "get" else o.args[1:-1]
+                if any(a in versions for a in o.args[1:]):
+                    return None
+                subscripts.append(subs)
+                if o.name == "get":
+                    if isinstance(bind.vars[0].type, Arr):
+                        return None  # a view, which may be handed on
+                else:
+                    versions.update(bind.vars)
+            elif any(a in versions for a in o.args):
+                return None
+        elif type(o) is Loop:
+            for z, a, r, v in zip(o.inits, o.accs, o.body.results, bind.vars):
+                if z in versions:
+                    versions.update((a, v))
+            if any(r in versions for r in o.body.results[len(o.accs) :]):
+                return None
+        elif type(o) is If:
+            for k, v in enumerate(bind.vars):
+                ends = [block.results[k] for block in (o.then, o.orelse)]
+                if any(e in versions for e in ends):
+                    if not all(e in versions for e in ends):
+                        return None
+                    versions.add(v)
+        elif any(a in versions for a in atoms_of(o)) or any(v in versions for b in blocks_of(o) for v in free_vars(b)):
+            return None
+    if result not in versions or not subscripts or any(r in versions for r in op.body.results[len(op.accs) :]):
+        return None
+    if sum(r in versions for r in op.body.results) != 1:
+        return None
+    for at in range(min(map(len, subscripts))):
+        first = subscripts[0][at]
+        key = offset_from(first, op.index, made, inside)
+        if key is not None and all(offset_from(s[at], op.index, made, inside) == key for s in subscripts):
+            return at
+    return None
+
+
+def walk(block: Block):
+    """Bindings, a loop before its body, a branch after its blocks."""
+    for bind in block.binds:
+        if type(bind.op) is If:
+            for b in blocks_of(bind.op):
+                yield from walk(b)
+            yield bind
+        else:
+            yield bind
+            for b in blocks_of(bind.op):
+                yield from walk(b)
+
+
+def offset_from(sub: Atom, index: Var, made: dict, inside: set[Var]) -> tuple | None:
+    """What is added to the index in a subscript, as a key; None where it is no such sum."""
+    if sub is index:
+        return ()
+    op = made.get(sub)
+    if type(op) is not Prim or op.name not in ("+", "-") or len(op.args) != 2:
+        return None
+    a, b = op.args
+    if op.name == "+" and b is index:
+        a, b = b, a
+    if a is index and (type(b) is Const or b not in inside):
+        return (op.name, b.value if type(b) is Const else id(b))
+    return None
+
+
+# ---------------------------------------------------------------------------------------- nests of loops
+
+#: The work of the statements between two loops, in additions, that may be done again in each inner iteration.
+AGAIN = 32
+
+
+def nest(bind: Bind) -> list[Bind]:
+    """A parallel loop and the loops inside it that can be run with it as one, each the only loop of the one before."""
+    found = [bind]
+    while True:
+        op = found[-1].op
+        inner = next_level(op)
+        if inner is None:
+            return found
+        bound = {b.op.index for b in found}
+        between = {v for b in found for x in b.op.body.binds for v in x.vars}
+        count = inner.op.count
+        if type(count) is Var and (count in bound or count in between):
+            return found
+        found.append(inner)
+
+
+def next_level(op: Loop) -> Bind | None:
+    """The one inner loop that does all that a loop does, but for scalars that are cheap."""
+    *before, last = op.body.binds or (None,)
+    if last is None or type(last.op) is not Loop or not last.op.body.binds and not last.op.body.results:
+        return None
+    inner, n = last.op, len(op.accs)
+    if not all(type(b.op) is Prim and (type_of(b.vars[0]) in (REAL, INT, BOOL) or b.op.name == "get") for b in before):
+        return None
+    if sum(work(b.op) for b in before) > AGAIN:
+        return None
+    m = len(inner.accs)
+    if m != n or len(inner.body.results) - m != len(op.body.results) - n:
+        return None
+    for k, r in enumerate(op.body.results):
+        if r not in last.vars:
+            return None
+        j = last.vars.index(r)
+        if (j < m) != (k < n) or j < m and inner.inits[j] is not op.accs[k]:
+            return None
+    if set(op.body.results) != set(last.vars):
+        return None
+    outer, within = reductions(op), reductions(inner)
+    if within is None or outer is None or any(r.kind == "place" for r in (*outer, *within)):
+        return None
+    return last
+
+
+def work(op: Prim) -> float:
+    if op.name in PRIMITIVES:
+        return PRIMITIVES[op.name].cost
+    return 2.0 if op.name == "get" else 1.0
+
+
+def sequential(op: Loop | While) -> str:
+    """Why a loop is taken in its order."""
+    if type(op) is While:
+        return "each iteration of a `while` needs the one before"
+    return "each iteration needs the one before, and what it accumulates is no sum, product, minimum or maximum"
