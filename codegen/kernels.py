@@ -336,7 +336,8 @@ class KernelPrinter(CudaPrinter):
             for v in variables:
                 name = self.names.fresh(v.name)
                 self.destination[v] = name
-                first.append(Line(1, f"{self.ctype(v.type)} {name};"))
+                value = " = 0" if self.piece.fallible else ""
+                first.append(Line(1, f"{self.ctype(v.type)} {name}{value};"))
 
     def end_folds(self, results: dict[int, str]) -> list[Line]:
         """After the loop: a block's threads together, and its part written."""
