@@ -356,15 +356,47 @@ def _sum(data: bytes) -> bytes:
     return _SEAL + hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _intact(path: str) -> bool:
-    """Whether a cached file is there and whole: mapping a damaged one could kill the process."""
+def _contents(path: str) -> bytes | None:
+    """What a cached file holds, if it is there and whole: mapping a damaged one could kill the process."""
     try:
         with open(path, "rb") as f:
             data = f.read()
     except OSError:
-        return False
+        return None
     length = len(_SEAL) + 16
-    return len(data) > length and data[-length:] == _sum(data[:-length])
+    return data[:-length] if len(data) > length and data[-length:] == _sum(data[:-length]) else None
+
+
+def kept(name: str) -> bytes | None:
+    """What ``keep`` put into the cache under this name, if it is still there and whole."""
+    for folder in _folders():
+        path = os.path.join(folder, name)
+        data = _contents(path)
+        if data is not None:
+            used(path)
+            return data
+    return None
+
+
+def keep(name: str, data: bytes) -> None:
+    """Put a file into the cache, whole or not at all: what cannot be kept is made again next time."""
+    import shutil
+    import warnings
+
+    workplace = None
+    try:
+        workplace = _workplace()
+        waiting = os.path.join(workplace, name)
+        with open(waiting, "wb") as f:
+            f.write(data + _sum(data))
+        path = os.path.join(os.path.dirname(workplace), name)
+        os.replace(waiting, path)
+        _evict(os.path.dirname(path), path)
+    except OSError as e:
+        warnings.warn(f"compiled code is not kept: {e.strerror or e}", HyadWarning, stacklevel=2)
+    finally:
+        if workplace:
+            shutil.rmtree(workplace, ignore_errors=True)
 
 
 def used(path: str) -> None:
@@ -396,7 +428,7 @@ def _evict(folder: str, kept: str) -> None:
                 status = f.stat(follow_symlinks=False)
                 if f.name.startswith("build-") and status.st_mtime < time.time() - 86400:
                     shutil.rmtree(f.path, ignore_errors=True)
-                elif f.name.endswith((".so", ".model", ".c")) and f.path != kept:
+                elif f.name.endswith((".so", ".model", ".c", ".cubin")) and f.path != kept:
                     found.append((status.st_mtime, status.st_size, f.path))
     except OSError:
         return
@@ -474,7 +506,7 @@ def _find(text: str, jobs: list[_Job]) -> _Code | None:
                 return _codes[key]
         for folder in _folders():
             path = os.path.join(folder, key + ".so")
-            if _intact(path):
+            if _contents(path) is not None:
                 try:
                     module = _import(path)
                 except ImportError:  # made for a Python or a C library that has changed since: build it again

@@ -2,7 +2,7 @@
 
 The compiler is NVRTC, a library that answers in about a tenth of a second: that of the ``nvidia-cuda-nvrtc`` wheel,
 else the system's. Where there is none it is ``nvcc``, found on the path. Kernels only: host code in the text stands
-behind ``#ifndef __CUDACC_RTC__``.
+behind ``#ifndef __CUDACC_RTC__``. ``compiled`` keeps what was compiled in the cache of compiled code.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import glob
 import os
 import re
 from functools import cache
+from hashlib import blake2b
 from typing import Any
 
 from hyad.errors import CompileError
@@ -19,6 +20,39 @@ from hyad.errors import CompileError
 
 class NoCudaCompiler(CompileError):
     """This machine has neither NVRTC nor nvcc."""
+
+
+def compiled(source: str, arch: str, name: str = "kernel") -> bytes:
+    """``compile_device``, or what it gave before: kept on disk by text, architecture and compiler."""
+    from .build import keep, kept
+
+    key = blake2b("\0".join((source, arch, compiler())).encode("utf-8", "backslashreplace"), digest_size=16)
+    image = kept(f"{key.hexdigest()}.cubin")
+    if image is None:
+        image = compile_device(source, arch, name)
+        keep(f"{key.hexdigest()}.cubin", image)
+    return image
+
+
+def compiler() -> str:
+    """Which compiler compiles, and in which version: what it makes depends on that."""
+    library = nvrtc()
+    if library is not None:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        return f"NVRTC {major.value}.{minor.value} {_stamp(library._name)}"
+    command = nvcc()
+    return f"nvcc {_stamp(command)}" if command is not None else ""
+
+
+def _stamp(path: str) -> str:
+    """A file's place, size and time; a library that the loader found by its bare name has none."""
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(real)
+    except OSError:
+        return path
+    return f"{real} {status.st_size} {status.st_mtime_ns}"
 
 
 def compile_device(source: str, arch: str = "compute_80", name: str = "kernel") -> bytes:
@@ -42,44 +76,49 @@ def compile_device(source: str, arch: str = "compute_80", name: str = "kernel") 
 
 @cache
 def nvcc() -> str | None:
-    """The path of nvcc, if it is there."""
+    """The path of nvcc, if it is there: on the path, or in the toolkit's folder."""
     import shutil
 
-    return shutil.which("nvcc")
+    return shutil.which("nvcc") or next(filter(None, (shutil.which(f"{t}/bin/nvcc") for t in _toolkits())), None)
 
 
 @cache
 def nvrtc() -> Any:
     """The NVRTC library, or None."""
-    for path in _libraries():
+    for path in libraries("nvrtc", "cuda_nvrtc"):
         # NVRTC opens its builtins by their bare name, which the loader finds only if they are loaded already
         for builtins in sorted(glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so*"))):
-            _load(builtins, ctypes.RTLD_GLOBAL)
-        library = _load(path)
+            load_library(builtins, ctypes.RTLD_GLOBAL)
+        library = load_library(path)
         if library is not None:
             library.nvrtcGetErrorString.restype = ctypes.c_char_p
             return library
     return None
 
 
-def _libraries() -> list[str]:
-    """Where NVRTC may be: in wheels, in the toolkit's folder, on the loader's path."""
+def libraries(name: str, folder: str) -> list[str]:
+    """Where one of CUDA's libraries may be: in wheels (those of CUDA 12 have a ``folder`` each), in the toolkit's
+    folder, on the loader's path."""
     from ctypes.util import find_library
     from importlib.util import find_spec
 
     found = []
     wheels = find_spec("nvidia")
-    for folder in (wheels.submodule_search_locations or ()) if wheels is not None else ():
-        for inside in ("cu*", "cuda_nvrtc"):
-            found += sorted(glob.glob(os.path.join(folder, inside, "lib", "libnvrtc.so.*")), reverse=True)
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            found += sorted(glob.glob(os.path.join(os.environ[variable], "lib64", "libnvrtc.so*")), reverse=True)
-    system = find_library("nvrtc")
+    for place in (wheels.submodule_search_locations or ()) if wheels is not None else ():
+        for inside in ("cu*", folder):
+            found += sorted(glob.glob(os.path.join(place, inside, "lib", f"lib{name}.so.*")), reverse=True)
+    for toolkit in _toolkits():
+        found += sorted(glob.glob(os.path.join(toolkit, "lib64", f"lib{name}.so*")), reverse=True)
+    system = find_library(name)
     return [*found, *([system] if system else [])]
 
 
-def _load(path: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
+def _toolkits() -> list[str]:
+    """The folders that CUDA's toolkit may be in."""
+    return [*filter(None, map(os.environ.get, ("CUDA_HOME", "CUDA_PATH"))), "/usr/local/cuda"]
+
+
+def load_library(path: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
     try:
         return ctypes.CDLL(path, mode=mode)
     except OSError:

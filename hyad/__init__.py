@@ -23,9 +23,11 @@ from .errors import (  # noqa: E402
     BoundsError,
     CompileError,
     DerivativeError,
+    DeviceError,
     HyadError,
     ModelTypeError,
     NotCompiled,
+    OutOfMemory,
     ReadError,
     UnboundError,
 )
@@ -54,11 +56,11 @@ from .model import (  # noqa: E402
 from .stages import show, stages  # noqa: E402
 
 __all__ = [
-    "BoundsError", "CompileError", "D", "DerivativeError", "HyadError", "Model", "ModelTypeError", "NotCompiled",
-    "ReadError", "UnboundError", "check_grad", "compile", "cost", "defdata", "define", "defprim", "diff", "emit",
-    "explain", "grad", "hessian", "hvp", "inl", "inr", "jacob", "jacobian", "jvp", "lisp", "load", "low_level_callable",
-    "mdiff", "mgrad", "model", "optimisations", "run", "show", "sparse_hessian", "sparse_jacobian", "stages",
-    "value_and_grad", "vdiff", "vjp",
+    "BoundsError", "CompileError", "D", "DerivativeError", "DeviceError", "HyadError", "Model", "ModelTypeError",
+    "NotCompiled", "OutOfMemory", "ReadError", "UnboundError", "check_grad", "compile", "cost", "defdata", "define",
+    "defprim", "diff", "emit", "explain", "grad", "hessian", "hvp", "inl", "inr", "jacob", "jacobian", "jvp", "lisp",
+    "load", "low_level_callable", "mdiff", "mgrad", "model", "optimisations", "run", "show", "sparse_hessian",
+    "sparse_jacobian", "stages", "value_and_grad", "vdiff", "vjp",
 ]  # fmt: skip
 
 

@@ -129,7 +129,11 @@ class NotCompiled(HyadError):
 
 
 class OutOfMemory(HyadError, MemoryError):
-    """The arrays that a call asks for do not fit into memory."""
+    """The arrays that a call asks for do not fit into memory, the machine's or the GPU's."""
+
+
+class DeviceError(HyadError, RuntimeError):
+    """A GPU, or its driver, failed while a model ran on it."""
 
 
 BORDER = (HyadError, MemoryError, RecursionError)  # what ``at_border`` is for
@@ -144,7 +148,8 @@ def at_border(error: BaseException) -> BaseException:
     elif isinstance(error, MemoryError) and not isinstance(error, HyadError):
         error = OutOfMemory("the arrays of this call do not fit into memory", None, "check the sizes that it is given")
     if os.environ.get("HYAD_DEBUG", "0") in ("", "0"):
-        error.__traceback__, error.__cause__, error.__suppress_context__ = None, None, True
+        error.__traceback__ = error.__cause__ = error.__context__ = None  # which would keep a failed call's arrays, too
+        error.__suppress_context__ = True
     return error
 
 

@@ -1,13 +1,14 @@
-"""Models over batches: on a GPU through pycuda, and on the CPU from the very same CUDA text.
+"""Models on a GPU through pycuda, and on the CPU from the very same CUDA text.
 
-``hyad.compile(f, target="cuda")`` gives a ``BatchModel``. An argument with one dim more than the model's parameter is
+``hyad.compile(f, target="cuda")`` gives a ``CudaModel``. An argument with one dim more than the model's parameter is
 batched, element by element; one with just the parameter's dims is shared by all elements; results come back with the
 batch as their leading dim::
 
     g = hyad.compile(hyad.grad(f), target="cuda")
     g(x[1000], 2.0)     # 1000 gradients, all with the second argument 2.0
 
-NumPy arrays are copied to the GPU and back at each call. ``run_on_cpu`` runs a kernel without a GPU, for tests: it
+NumPy arrays are copied to the GPU and back at each call. Arrays of the GPU are read where they are, and where there is
+one among the arguments the results stay on the GPU too. ``run_on_cpu`` runs a kernel without a GPU, for tests: it
 checks the text, not the speed. What the tests have shown: the text is right on the CPU and compiles to PTX and to
 machine code; the calls to pycuda fit a stand-in for it. No GPU has run any of it yet.
 """
@@ -15,6 +16,7 @@ machine code; the calls to pycuda fit a stand-in for it. No GPU has run any of i
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,14 +26,15 @@ from typing import Any
 
 import numpy as np
 
+from . import device
 from .codegen import nvrtc
 from .codegen.cuda import BLOCK, CudaKernel, CudaParam, print_cuda
 from .core import Program
-from .errors import BoundsError, CompileError, HyadError, ModelTypeError
+from .device import Remote
+from .errors import BoundsError, CompileError, HyadError, ModelTypeError, border
 from .model import Model, put_together, take_apart
 
-EMIT = 'hyad.emit(f, target="cuda") writes the CUDA text, which needs none of this'
-GRID = 1024  # blocks at most: each thread then takes several elements
+GRID = 2**31 - 1  # blocks at most
 DTYPES = {"f64": np.float64, "f32": np.float32, "int": np.int64, "bool": np.int32}
 
 
@@ -40,14 +43,15 @@ DTYPES = {"f64": np.float64, "f32": np.float32, "int": np.int64, "bool": np.int3
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one launch of a kernel is given: ``values`` for its params (a NumPy array for a pointer, else a number),
-    ``sizes`` for its dims, ``results`` to fill, ``room`` elements of workspace for each thread (None: no workspace)."""
+    """What one launch of a kernel is given: ``values`` for its params (a NumPy array, or a ``Remote`` of the GPU's, for
+    a pointer, else a number), ``sizes`` for its dims, ``results`` to fill, ``room`` elements of workspace for each
+    thread (None: no workspace)."""
 
     kernel: CudaKernel
     batch: int
     values: tuple[Any, ...]
     sizes: tuple[int, ...]
-    results: tuple[np.ndarray, ...]
+    results: tuple[Any, ...]
     room: int | None
 
     def answers(self) -> tuple[np.ndarray, ...]:
@@ -56,8 +60,9 @@ class Launch:
         return tuple(a.astype(bool) if kind == "bool" else a for kind, a in zip(kinds, self.results))
 
 
-def prepare(kernel: CudaKernel, args: Sequence[Any]) -> Launch:
-    """Fit flat arguments to a kernel. ModelTypeError where kinds, dims or batches do not fit."""
+def prepare(kernel: CudaKernel, args: Sequence[Any], make: Callable[..., Any] = np.zeros) -> Launch:
+    """Fit flat arguments to a kernel; ``make`` makes the results. ModelTypeError where kinds, dims or batches do not
+    fit."""
     if len(args) != len(kernel.params):
         raise ModelTypeError(f"{kernel.name} takes {len(kernel.params)} arguments, not {len(args)}")
     values: list[Any] = []
@@ -75,7 +80,7 @@ def prepare(kernel: CudaKernel, args: Sequence[Any]) -> Launch:
         elif not p.dims:
             known[p.name] = array.item()
         shapes.append((p, array.shape[1:] if p.batched else array.shape))
-        values.append(array if array.ndim else array[()])
+        values.append(array if array.ndim or isinstance(array, Remote) else array[()])
     if len(set(batches.values())) > 1:
         listed = ", ".join(f"{name}: {n}" for name, n in batches.items())
         raise ModelTypeError(f"{kernel.name}: the batches have different lengths ({listed})")
@@ -97,7 +102,7 @@ def prepare(kernel: CudaKernel, args: Sequence[Any]) -> Launch:
         shape = tuple(size_of(d, known) for d in r.dims)
         if min(shape, default=0) < 0:
             raise ModelTypeError(f"{kernel.name}: the result would have shape {shape}")
-        results.append(np.zeros((batch, *shape), DTYPES[kernel.dtype if r.elem == "real" else r.elem]))
+        results.append(make((batch, *shape), DTYPES[kernel.dtype if r.elem == "real" else r.elem]))
     for p, value in zip(kernel.params, values):  # the workspace is as large as the largest element's
         if p.elem == "int" and p.batched and not p.dims:
             known[p.name] = int(value.max(initial=0))
@@ -105,8 +110,18 @@ def prepare(kernel: CudaKernel, args: Sequence[Any]) -> Launch:
     return Launch(kernel, batch, tuple(values), tuple(known[d] for d in kernel.dims), tuple(results), room)
 
 
-def _converted(p: CudaParam, value: Any, dtype: str) -> np.ndarray:
-    """A value as the kernel reads it; contiguous, and not copied where it is so already."""
+def _converted(p: CudaParam, value: Any, dtype: str) -> Any:
+    """A value as the kernel reads it; contiguous, and not copied where it is so already. An array of the GPU is never
+    copied: it must have the kernel's own type."""
+    if isinstance(value, Remote):
+        wanted = np.dtype(DTYPES[dtype if p.elem == "real" else p.elem])
+        if value.dtype != wanted:
+            other = {"float32": "f32", "float64": "f64"}.get(value.dtype.name) if p.elem == "real" else None
+            raise ModelTypeError(
+                f"argument `{p.name}`, an array of the GPU, holds {value.dtype}, and the kernel reads {wanted}",
+                hint=f"convert it{f', or compile with dtype={other!r}' if other else ''}",
+            )
+        return value
     kinds = {"real": "fiub", "int": "iub", "bool": "b"}[p.elem]
     array = np.asarray(value)
     if array.dtype.kind not in kinds:
@@ -237,35 +252,53 @@ def cpu_compiler() -> tuple[str, ...] | None:
 
 # ---------------------------------------------------------------------------------------------- the GPU
 
+LETTERS = {"f64": "d", "f32": "f", "int": "q", "bool": "i"}  # of ``struct``
 
-def compile_cuda(model: Model, dtype: str = "f64", args: Sequence[Any] | None = None) -> BatchModel:
-    """A model as a function over batches that runs on the GPU.
+
+def compile_cuda(model: Model, dtype: str = "f64", args: Sequence[Any] | None = None) -> CudaModel:
+    """A model as a function that runs on the GPU.
 
     ``args`` are arguments of one element, whose signature is meant; without them the annotations say it. CompileError
     says what is missing: pycuda, a GPU with its driver, or a CUDA compiler.
     """
-    program = model.optimised(model.specs(args), "cuda")
-    kernel = print_cuda(program, dtype=dtype)  # what cannot be printed is said before what is missing here
-    return BatchModel(program, kernel, gpu())
+    program = model.optimised(model.specs(None if args is None else [likeness(a) for a in args]), "cuda")
+    made = CudaModel(program, print_cuda(program, dtype=dtype))  # what cannot be printed is said before what is missing
+    device.driver()
+    return made
 
 
-class BatchModel:
-    """A compiled model over batches. ``run`` takes a ``Launch`` and fills its results; ``source`` and ``header`` are
-    the CUDA text with all arguments batched."""
+def likeness(value: Any) -> Any:
+    """A value of the same type in the host's memory, for a signature."""
+    if isinstance(value, tuple):
+        items = [likeness(x) for x in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return {k: likeness(x) for k, x in value.items()}
+    array = device.remote(value, "args")
+    return value if array is None else np.broadcast_to(np.zeros((), array.dtype), array.shape)
+
+
+class CudaModel:
+    """A compiled model on the GPU; ``source`` and ``header`` are the CUDA text with all arguments batched.
+
+    Called, it runs on the stream that ``stream=`` names (pycuda's, PyTorch's, CuPy's, or the handle of one), else on
+    the default stream; in the context that is current, else in the primary one. With results on the GPU it returns as
+    soon as all is under way, unless the model has checks.
+    """
 
     target = "cuda"
 
-    def __init__(self, program: Program, kernel: CudaKernel, run: Callable[[Launch], None]) -> None:
-        self.program, self.run, self.dtype = program, run, kernel.dtype
+    def __init__(self, program: Program, kernel: CudaKernel) -> None:
+        self.program, self.dtype = program, kernel.dtype
         self.source, self.header, self.__name__ = kernel.source, kernel.header, kernel.name
+        self.__doc__ = program.doc
         self._kernels: dict[tuple[int, ...], CudaKernel] = {(): kernel}
 
-    def __call__(self, *args: Any) -> Any:
+    @border
+    def __call__(self, *args: Any, stream: Any = None) -> Any:
         flat = self._flat(args)
-        launch = prepare(self._kernel(flat), flat)
-        if launch.batch:
-            self.run(launch)
-        return put_together(self.program.out, iter(launch.answers()))
+        kernel = self._kernel(flat)
+        return put_together(self.program.out, iter(run_batch(kernel, flat, stream)))
 
     def _flat(self, args: Sequence[Any]) -> list[Any]:
         if len(args) != len(self.program.ins):
@@ -275,89 +308,81 @@ class BatchModel:
         flat: list[Any] = []
         for tree, a in zip(self.program.ins, args):
             take_apart(tree, a, flat)
-        return flat
+        return [device.remote(a, p.name) or a for p, a in zip(self.program.params, flat)]
 
     def _kernel(self, flat: Sequence[Any]) -> CudaKernel:
         ranks = (getattr(p.type, "rank", 0) for p in self.program.params)
-        shared = tuple(k for k, (rank, a) in enumerate(zip(ranks, flat)) if np.ndim(a) <= rank)
+        shared = tuple(k for k, (rank, a) in enumerate(zip(ranks, flat)) if rank_of(a) <= rank)
         if shared not in self._kernels:
             self._kernels[shared] = print_cuda(self.program, dtype=self.dtype, shared=shared)
         return self._kernels[shared]
 
 
-@cache
-def gpu() -> Callable[[Launch], None]:
-    """What runs launches on the first GPU, through pycuda. CompileError says what is missing."""
-    try:
-        import pycuda.driver as driver
-    except ImportError as e:
-        missing = (
-            "pycuda is not installed" if e.name in ("pycuda", "pycuda.driver") else f"pycuda cannot be loaded: {e}"
-        )
-        raise CompileError(
-            f'target "cuda" runs on a GPU through pycuda, and {missing}', hint=f'pip install "hyad[cuda]"; {EMIT}'
-        ) from None
-    if nvrtc.nvrtc() is None and nvrtc.nvcc() is None:
-        raise nvrtc.NoCudaCompiler(
-            'target "cuda" needs a CUDA compiler: neither NVRTC nor nvcc was found',
-            hint=f"pip install nvidia-cuda-nvrtc; {EMIT}",
-        )
-    try:
-        driver.init()
-        device = driver.Device(0)
-        return _Gpu(driver, device, device.retain_primary_context())
-    except driver.Error as e:
-        raise CompileError(f'target "cuda" needs a GPU: {e}', hint=EMIT) from None
+def rank_of(value: Any) -> int:
+    return value.ndim if isinstance(value, Remote) else np.ndim(value)
 
 
-class _Gpu:
-    """Copies in, launches, copies out. Kernels are compiled once for this device."""
+def run_batch(kernel: CudaKernel, flat: Sequence[Any], stream: Any = None) -> tuple[Any, ...]:
+    """Run a kernel on the GPU: its results, on the GPU if one of the arguments is."""
+    stays = any(isinstance(a, Remote) for a in flat)
+    with device.current(flat).call(kernel.name, stream, flat) as call:
 
-    def __init__(self, driver: Any, device: Any, context: Any) -> None:
-        self.driver, self.context = driver, context
-        self.arch = "sm_{}{}".format(*device.compute_capability())
-        self.functions: dict[str, Any] = {}
+        def made(shape: tuple[int, ...], dtype: Any) -> Any:
+            dtype = np.dtype(dtype)
+            memory = call.memory(math.prod(shape) * dtype.itemsize)
+            return Remote(int(memory), shape, dtype, None, memory)
 
-    def __call__(self, launch: Launch) -> None:
-        driver, kernel = self.driver, launch.kernel
-        self.context.push()
-        try:
-            function = self.function(kernel)
-            block, grid = min(launch.batch, BLOCK), min(-(-launch.batch // BLOCK), GRID)
-            arguments: list[Any] = [np.int64(launch.batch)]
-            for value in launch.values:
-                arguments.append(self.sent(value) if isinstance(value, np.ndarray) else value)
-            arguments += map(np.int64, launch.sizes)
-            outs = [driver.mem_alloc(max(r.nbytes, 1)) for r in launch.results]
-            arguments += outs
-            if launch.room is not None:  # at most half of the memory that is free
-                size = max(launch.room, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize
-                threads = max(driver.mem_get_info()[0] // 2 // size, 1)
-                block = min(block, threads)
-                grid = min(grid, threads // block)
-                arguments += [driver.mem_alloc(size * block * grid), np.int64(launch.room)]
-            status = np.zeros(2, np.uint64)
-            if kernel.fallible:
-                arguments.append(self.sent(status))
-            function(*arguments, block=(block, 1, 1), grid=(grid, 1))
-            if kernel.fallible:
-                driver.memcpy_dtoh(status, arguments[-1])
-            for r, out in zip(launch.results, outs):
-                if r.nbytes:
-                    driver.memcpy_dtoh(r, out)
-        finally:
-            self.context.pop()
+        near = [near_value(call, kernel, p, a) for p, a in zip(kernel.params, flat)]
+        launch = prepare(kernel, near, made)
+        if launch.batch:
+            run_launch(call, launch)
+        if stays:
+            return tuple(call.array(r.shape, r.dtype, r.owner) for r in launch.results)
+        found = (call.fetch(np.empty(r.shape, r.dtype), r.pointer) for r in launch.results)
+        return tuple(a.astype(bool) if r.elem == "bool" else a for r, a in zip(kernel.results, found))
+
+
+def near_value(call: device.Call, kernel: CudaKernel, p: CudaParam, value: Any) -> Any:
+    """A value that sizes may depend on, or that the kernel takes by value, in the host's memory."""
+    wanted = not p.dims and (not p.batched or p.elem == "int" and kernel.workspace is not None)
+    if isinstance(value, Remote) and wanted:
+        return call.fetch(np.empty(value.shape, value.dtype), value.pointer)
+    return value
+
+
+def run_launch(call: device.Call, launch: Launch) -> None:
+    """Start a kernel over a batch, and wait for its checks if it has any."""
+    kernel, place, batch = launch.kernel, call.device, launch.batch
+    arguments: list[Any] = [batch]
+    letters = ["q"]
+    held = []  # until the kernel is under way
+    for p, value in zip(kernel.params, launch.values):
+        if isinstance(value, np.ndarray):
+            value = call.send(value)
+            held.append(value)
+        pointer = not isinstance(value, np.generic)
+        letters.append("P" if pointer else LETTERS[kernel.dtype if p.elem == "real" else p.elem])
+        arguments.append((value.pointer if pointer else value.item()))
+    arguments += [*launch.sizes, *(r.pointer for r in launch.results)]
+    letters += [*("q" for _ in launch.sizes), *("P" for _ in launch.results)]
+    block, grid = min(batch, BLOCK), min(-(-batch // BLOCK), GRID)
+    if launch.room is not None:  # for as many threads as may run at once, in at most half of the memory that is free
+        size = max(launch.room, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize
+        most = place.attribute("MULTIPROCESSOR_COUNT") * place.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+        threads = max(min(most, call.driver.mem_get_info()[0] // 2 // size), 1)
+        block = min(block, threads)
+        grid = min(grid, threads // block)
+        held.append(call.memory(size * block * grid))
+        arguments += [held[-1].pointer, launch.room]
+        letters += ["P", "q"]
+    status = np.zeros(2, np.uint64)
+    if kernel.fallible:
+        held.append(call.send(status))
+        arguments.append(held[-1].pointer)
+        letters.append("P")
+    function = place.function(kernel.source, kernel.entry, "".join(letters), kernel.name)
+    call.launch(function, (grid, 1), (block, 1, 1), arguments)
+    if kernel.fallible:
+        call.fetch(status, held[-1].pointer)
         if status[0]:
             raise failure(kernel, int(status[0]), int(status[1]))
-
-    def sent(self, array: np.ndarray) -> Any:
-        memory = self.driver.mem_alloc(max(array.nbytes, 1))
-        if array.nbytes:
-            self.driver.memcpy_htod(memory, array)
-        return memory
-
-    def function(self, kernel: CudaKernel) -> Any:
-        if kernel.source not in self.functions:
-            image = nvrtc.compile_device(kernel.source, self.arch, kernel.name)
-            self.functions[kernel.source] = self.driver.module_from_buffer(image).get_function(kernel.entry)
-        return self.functions[kernel.source]

@@ -119,7 +119,9 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
     if isinstance(value, float):
         return REAL
     hint = "models take numbers, NumPy arrays, tuples, dicts and dataclasses"
-    if hasattr(value, "__float__"):
+    if hasattr(value, "__cuda_array_interface__"):
+        hint = 'arrays of the GPU are for what hyad.compile(f, target="cuda") gives'
+    elif hasattr(value, "__float__"):
         hint = "pass float(...) of it" if not hasattr(value, "__len__") else "pass numpy.asarray(...) of it"
     raise ModelTypeError(f"{who} is a Python {t.__name__}", None, hint)
 
@@ -1153,10 +1155,6 @@ def compile(
     if flags not in ("exact", "fast"):
         raise ModelTypeError(f"there are no flags {flags!r}", None, 'flags are "exact" and "fast"')
     base = as_model(f, "compile")
-    if target == "cuda":
-        from .gpu import compile_cuda
-
-        return compile_cuda(base, dtype, args)
     own = Model(base.value, base.name, base.span, base.__doc__, base.source)
     own._options = dict(target=target, dtype=dtype, flags=flags)
     if type(threads) is not int or threads < 1:
@@ -1165,11 +1163,17 @@ def compile(
         if target != "c":
             raise ModelTypeError(f"the target {target!r} has no threads", None, 'target "c" has')
         own._options["threads"] = threads
+    if target == "cuda" and flags != "exact":
+        raise ModelTypeError("the target 'cuda' has no flags", None, 'target "c" has')
     if without:
         from .report import chosen
 
         own._options["without"] = chosen(without)
     own._last = base._last
+    if target == "cuda":
+        from .gpu import compile_cuda
+
+        return compile_cuda(own, dtype, args)
     specs = own.specs(args)
     found = own.compile_for(specs, **own._options)
     own._compiled[tuple(map(signature_key, specs))] = found

@@ -902,7 +902,7 @@ def test_a_damaged_file_is_built_again(fresh, monkeypatch, damage):
     path.write_bytes(bad)
     monkeypatch.setattr(build, "_codes", {})
     assert load(DOT)(np.ones(2), np.ones(2)) == 2.0
-    assert not build.last.hit and build._intact(str(path))
+    assert not build.last.hit and build._contents(str(path)) is not None
 
 
 def numbered(k: int) -> CFunction:

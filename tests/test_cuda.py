@@ -1,15 +1,12 @@
 """CUDA text: what a GPU would be given runs here on the CPU, equals the C result, and compiles to PTX.
 
-Nothing here needs a GPU or pycuda, so nothing here shows that the text runs on a GPU; that the calls to pycuda fit is
-tested against a stand-in that runs the same text on the CPU.
+Nothing here needs a GPU or pycuda, so nothing here shows that the text runs on a GPU. ``test_gpu.py`` has the calls to
+pycuda, ``tests/device`` what needs a GPU.
 """
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
-import sys
-import types
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +17,7 @@ import pytest
 
 import hyad
 from hyad import gpu
-from hyad.codegen import nvrtc, parts
+from hyad.codegen import nvrtc
 from hyad.codegen.cuda import CudaKernel, print_cuda
 from hyad.core import Program
 from hyad.errors import BoundsError, CompileError, HyadError, ModelTypeError
@@ -413,156 +410,6 @@ def test_arguments_that_do_not_fit() -> None:
         gpu.prepare(kernel_of("dot", shared=("v", "w")), (w, w))
     with pytest.raises(ModelTypeError, match="the result would have shape"):
         gpu.prepare(kernel_of("ramp"), (np.ones(5), -1))
-
-
-# ----------------------------------------------------------------------------------------------- GPU
-
-
-def test_without_pycuda_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pycuda", None)
-    monkeypatch.setitem(sys.modules, "pycuda.driver", None)
-    gpu.gpu.cache_clear()
-    with pytest.raises(CompileError, match="runs on a GPU through pycuda") as caught:
-        hyad.compile(model("scalar", False), target="cuda")
-    assert 'hyad.emit(f, target="cuda")' in caught.value.hint
-
-
-class Driver(types.ModuleType):
-    """Stands in for ``pycuda.driver``: memory is the host's, a launch runs the kernel's text on the CPU."""
-
-    Error = RuntimeError
-
-    def __init__(self, free: int = 2**30) -> None:
-        super().__init__("pycuda.driver")
-        self.free, self.depth, self.launches = free, 0, []
-
-    def init(self) -> None: ...
-
-    def Device(self, number: int) -> Driver:
-        assert number == 0
-        return self
-
-    def compute_capability(self) -> tuple[int, int]:
-        return 9, 0
-
-    def retain_primary_context(self) -> Driver:
-        return self
-
-    def push(self) -> None:
-        self.depth += 1
-
-    def pop(self) -> None:
-        self.depth -= 1
-
-    def mem_get_info(self) -> tuple[int, int]:
-        return self.free, self.free
-
-    def mem_alloc(self, size: int) -> np.ndarray:
-        assert self.depth == 1 and size > 0
-        return np.full(size, 99, np.uint8)
-
-    def memcpy_htod(self, to: np.ndarray, array: np.ndarray) -> None:
-        to[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
-
-    def memcpy_dtoh(self, array: np.ndarray, memory: np.ndarray) -> None:
-        array[...] = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
-
-    def module_from_buffer(self, image: bytes) -> Driver:
-        self.source = image.decode()
-        return self
-
-    def get_function(self, entry: str) -> Any:
-        source, name = self.source, entry.removesuffix("_batch")
-
-        def launch(*args: Any, block: tuple[int, int, int], grid: tuple[int, int]) -> None:
-            self.launches.append((block[0], grid[0]))
-            library = gpu._cpu_library(source, name)
-            library.cuda_on_cpu_shape(grid[0], block[0], 0)
-            kinds = {"d": ctypes.c_double, "f": ctypes.c_float, "i": ctypes.c_int, "l": ctypes.c_longlong}
-            sent = [a.ctypes if isinstance(a, np.ndarray) else kinds[a.dtype.char](a.item()) for a in args]
-            threads = [ctypes.c_longlong(1)] if "long long threads" in source else []
-            assert getattr(library, f"{name}_launch")(*sent, *threads, ctypes.c_void_p()) == 0
-
-        return launch
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    made = Driver()
-    package = types.ModuleType("pycuda")
-    package.driver = made  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pycuda", package)
-    monkeypatch.setitem(sys.modules, "pycuda.driver", made)
-    monkeypatch.setattr(nvrtc, "nvcc", lambda: "nvcc")
-    monkeypatch.setattr(nvrtc, "compile_device", lambda source, arch, name: source.encode())
-    gpu.gpu.cache_clear()
-    yield made
-    gpu.gpu.cache_clear()
-
-
-@needs_cpu
-@pytest.mark.parametrize("name", ["scalar", "dot", "smooth", "ramp", "ba", "kinds"])
-def test_a_long_device_function_is_cut(name: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "LONG", 0)
-    monkeypatch.setattr(parts, "PART", 1)
-    test_compiled_models_over_batches(name, driver)
-    assert name not in ("smooth", "ba") or "static __device__ __noinline__" in kernel_of(name, derived=True).source
-
-
-@needs_cpu
-@pytest.mark.parametrize("name", ["scalar", "dot", "smooth", "ramp", "ba", "kinds"])
-def test_compiled_models_over_batches(name: str, driver: Driver) -> None:
-    """Arguments with one dim more are batched; those without are shared."""
-    case = CASES[name]
-    args, wanted = reference(name, True, "f64", case.shared)
-    one = [a[0].item() if a.ndim == 1 else a[0] for a in elements(case, 1)]
-    f = hyad.compile(model(name, True), target="cuda", args=one)
-    assert f.target == "cuda" and "__global__" in f.source and f.header
-    flat: list[Any] = []
-    take_apart(f.program.out, f(*args), flat)
-    assert_same(tuple(flat), wanted, 1e-12)
-    empty = f(*(a[:0] if p not in case.shared else a for p, a in zip((p.name for p in f.program.params), args)))
-    take_apart(f.program.out, empty, flat)
-    assert all(len(a) == 0 for a in flat[len(wanted) :])
-    assert driver.depth == 0 and len(driver.launches) == 1
-
-
-@needs_cpu
-def test_structured_arguments_over_batches(driver: Driver) -> None:
-    f = hyad.model(
-        "(defmodel pick [#^ Bool c #^ (Tuple Real Real) t #^ (Vec n) v]"
-        " #((if c (fst t) (snd t)) [(fold + 0.0 v)] (not c)))",
-        namespace={},
-    )
-    c, v = np.array([True, False, True]), np.arange(6.0).reshape(3, 2)
-    first, total, flag = hyad.compile(f, target="cuda")(c, (np.array([1.0, 2, 3]), 9.0), v)
-    assert first.tolist() == [1.0, 9.0, 3.0] and total.tolist() == [[1.0], [5.0], [9.0]]
-    assert flag.dtype == bool and flag.tolist() == [False, True, False]
-    with pytest.raises(ModelTypeError, match="pick takes 3 arguments, not 1"):
-        hyad.compile(f, target="cuda")(c)
-
-
-@needs_cpu
-def test_workspace_takes_at_most_half_of_the_memory(driver: Driver) -> None:
-    case = CASES["smooth"]
-    args, wanted = reference("smooth", True, "f64", case.shared)
-    f = hyad.compile(
-        model("smooth", True), target="cuda", args=[a[0] if a.ndim > 1 else a[0].item() for a in elements(case, 1)]
-    )
-    driver.free = 2 * 8 * 20 * 300  # bytes; an element takes 20 reals
-    flat: list[Any] = []
-    take_apart(f.program.out, f(*args), flat)
-    assert_same(tuple(flat), wanted, 1e-12)
-    ((block, grid),) = driver.launches
-    assert f.source.count("_WORK") == 0 and block * grid * 20 * 8 <= driver.free // 2
-
-
-@needs_cpu
-def test_a_check_that_fails_on_the_gpu(driver: Driver) -> None:
-    f = hyad.compile(model("checked", False), target="cuda", args=(np.ones(4), 1))
-    with pytest.raises(BoundsError, match="element 2 of the batch"):
-        f(np.ones((5, 4)), np.array([0, 1, 9, 2, 0]))
-    assert f(np.ones((5, 4)), np.array([0, 1, 3, 2, 0])).tolist() == [1.0] * 5
 
 
 # --------------------------------------------------------------------------------------------- golden

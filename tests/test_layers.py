@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
         " flow forward functions latex library loops nests operators optimise partials records reverse roundtrip"
         " rows scalars simplify sink sparsity specialise spread threads unfold",
         "codegen",
-        "checking emit emulate gpu memo model report runtime sparse stages",
+        "checking device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",

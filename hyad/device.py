@@ -1,0 +1,434 @@
+"""A GPU through pycuda: its contexts, its memory, its modules and its streams. Nothing here knows of models.
+
+``current`` gives the ``Device`` of the context that the calling thread has made current, else of the primary context,
+which PyTorch, CuPy and JAX use too. What one call of a model does there, it does through ``Device.call``: the context
+is pushed for it and popped after it, whatever happens; pycuda's errors leave it as hyad's.
+
+Order. All that a call does is on one stream: the user's, else the default one, after which other libraries' default
+streams come. A stream that is not pycuda's is waited for before the call's own stream begins, and waits for its end.
+
+Memory comes from a pool and goes back to it when the last reference is gone, whatever context is current then: it is
+used again by calls on the same stream, whose order keeps the old contents safe for as long as they are read.
+
+Design decision: the pool is not pycuda's ``DeviceMemoryPool``, which knows no streams, and which ends the process where
+an array is freed while no context is current, as any array may be that a call gave out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .codegen import nvrtc
+from .errors import CompileError, DeviceError, ModelTypeError, OutOfMemory
+
+EMIT = 'hyad.emit(f, target="cuda") writes the CUDA text, which needs none of this'
+SMALL, PAGE = 1 << 20, 1 << 21  # sizes of memory: powers of two up to SMALL bytes, then multiples of PAGE
+
+
+@cache
+def driver() -> Any:
+    """``pycuda.driver``, ready to use. CompileError says what is missing."""
+    try:
+        import pycuda.driver as found
+    except ImportError as e:
+        if e.name in ("pycuda", "pycuda.driver"):
+            missing, hint = "pycuda is not installed", 'pip install "hyad[cuda]"'
+        elif "libcuda" in str(e):
+            missing, hint = f"this machine has no NVIDIA driver ({e})", "run it where there is a GPU and its driver"
+        else:
+            missing, hint = f"pycuda cannot be loaded: {e}", 'pip install --force-reinstall "hyad[cuda]"'
+        message = f'target "cuda" runs on a GPU through pycuda, and {missing}'
+        raise CompileError(message, hint=f"{hint}; {EMIT}") from None
+    if nvrtc.nvrtc() is None and nvrtc.nvcc() is None:
+        raise nvrtc.NoCudaCompiler(
+            'target "cuda" needs a CUDA compiler: neither NVRTC nor nvcc was found',
+            hint=f"pip install nvidia-cuda-nvrtc; {EMIT}",
+        )
+    try:
+        found.init()
+        count = found.Device.count()
+    except found.Error as e:
+        raise CompileError(f'target "cuda" needs a GPU: {e}', hint=EMIT) from None
+    if not count:
+        raise CompileError('target "cuda" needs a GPU: there is none', hint=f"look at CUDA_VISIBLE_DEVICES; {EMIT}")
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An array in a GPU's memory, whoever owns it: where it is, and the handle of the stream that it is made on."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    stream: int | None
+    owner: Any  # kept alive
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+def remote(value: Any, name: str) -> Remote | None:
+    """An argument that tells of memory of a GPU (``__cuda_array_interface__``: pycuda, PyTorch, CuPy, Numba, JAX), as
+    it is, without a copy; None for any other. ModelTypeError where kernels cannot read it so."""
+    if isinstance(value, np.ndarray):
+        return None
+    told = getattr(value, "__cuda_array_interface__", None)
+    if not isinstance(told, dict):
+        return None
+    shape, dtype = tuple(map(int, told["shape"])), np.dtype(told["typestr"])
+    if told.get("mask") is not None:
+        raise ModelTypeError(f"argument `{name}` is a masked array of the GPU", hint="pass a plain array")
+    strides, step = told.get("strides"), dtype.itemsize
+    if strides is not None and 0 not in shape:
+        for n, s in zip(reversed(shape), reversed(tuple(strides))):
+            if n != 1 and s != step:
+                raise ModelTypeError(
+                    f"argument `{name}`, an array of the GPU, is not laid out row by row (its strides are"
+                    f" {tuple(strides)} bytes)",
+                    hint="pass a contiguous copy of it: .contiguous(), .copy()",
+                )
+            step *= n
+    return Remote(int(told["data"][0] or 0), shape, dtype, told.get("stream"), value)
+
+
+# --------------------------------------------------------------------------------------------- streams
+
+
+class Driver:
+    """The few functions of CUDA's driver that pycuda lacks: for streams and arrays that are not its own."""
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+
+    def ordinal(self, pointer: int) -> int | None:
+        """The number of the GPU whose memory this is."""
+        found, where = ctypes.c_int(-1), ctypes.c_ulonglong(pointer)
+        return None if self.library.cuPointerGetAttribute(ctypes.byref(found), 9, where) else found.value
+
+    def order(self, first: int, second: int) -> None:
+        """Let what comes on the stream ``second`` wait for all that is on ``first`` now (handles; 0 is the default)."""
+        event = ctypes.c_void_p()
+        self.check(self.library.cuEventCreate(ctypes.byref(event), 2))  # without timing
+        try:
+            self.check(self.library.cuEventRecord(event, ctypes.c_void_p(first)))
+            self.check(self.library.cuStreamWaitEvent(ctypes.c_void_p(second), event, 0))
+        finally:
+            self.library.cuEventDestroy_v2(event)
+
+    def check(self, status: int) -> None:
+        if status:
+            raise DeviceError(f"CUDA's driver does not take this stream (error {status})", hint="is it still there?")
+
+
+@cache
+def raw() -> Driver:
+    """CUDA's driver itself, which pycuda has loaded."""
+    return Driver(ctypes.CDLL("libcuda.so.1"))
+
+
+def handle_of(stream: Any) -> int:
+    """The handle of a stream that another library made."""
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    told = getattr(stream, "__cuda_stream__", None)
+    if told is not None:
+        return int((told() if callable(told) else told)[1])
+    for name in ("cuda_stream", "ptr"):  # PyTorch's, CuPy's
+        if isinstance(getattr(stream, name, None), int):
+            return int(getattr(stream, name))
+    raise ModelTypeError(
+        f"stream is {type(stream).__name__}, not a stream", None, "pass a pycuda.driver.Stream, or its handle"
+    )
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+
+class Pool:
+    """Memory of one context that calls on the same stream use again."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        self.free: dict[tuple[int, int], list[Any]] = {}  # by stream and size
+
+    def take(self, nbytes: int, stream: int) -> Any:
+        """So many bytes, at least one, for calls on ``stream``."""
+        size = rounded(nbytes)
+        blocks = self.free.setdefault((stream, size), [])
+        try:
+            block = blocks.pop()
+        except IndexError:
+            block = self.allocated(size)
+        return memory_class(self.driver)(blocks, block)
+
+    def allocated(self, size: int) -> Any:
+        try:
+            return self.driver.mem_alloc(size)
+        except self.driver.MemoryError:  # what is kept for later may be enough
+            self.release()
+            return self.driver.mem_alloc(size)
+
+    def release(self) -> None:
+        """Give all that is free back to the driver."""
+        self.driver.Context.synchronize()
+        for blocks in list(self.free.values()):
+            while blocks:
+                blocks.pop().free()
+
+
+def rounded(nbytes: int) -> int:
+    """A size that calls of about this size share."""
+    return max(512, 1 << (nbytes - 1).bit_length()) if nbytes <= SMALL else -(-nbytes // PAGE) * PAGE
+
+
+@cache
+def memory_class(driver: Any) -> type:
+    class Memory(driver.PointerHolderBase):
+        """Memory of the GPU as pycuda takes it; it goes back to its pool when nobody holds it any more."""
+
+        def __init__(self, home: list[Any], block: Any) -> None:
+            super().__init__()
+            self.home, self.block, self.pointer = home, block, int(block)
+
+        def get_pointer(self) -> int:
+            return self.pointer
+
+        def __int__(self) -> int:
+            return self.pointer
+
+        __index__ = __int__
+
+        def __del__(self) -> None:
+            self.home.append(self.block)
+
+    return Memory
+
+
+# --------------------------------------------------------------------------------------------- devices
+
+_devices: list[Device] = []
+_lock = threading.RLock()
+
+
+def current(arguments: Sequence[Any] = ()) -> Device:
+    """The device of pycuda's current context; where there is none, the primary context of the GPU that the
+    ``arguments`` are on, or that another library has made current, or of the first."""
+    found = driver()
+    context = found.Context.get_current()
+    with _lock:
+        if context is not None:
+            for known in _devices:
+                if known.context == context:
+                    return known
+            return _entered(Device(found, context, found.Context.get_device(), primary=False))
+        place = _place(found, arguments)
+        for known in _devices:
+            if known.primary and known.place == place:
+                return known
+        try:
+            return _entered(Device(found, place.retain_primary_context(), place, primary=True))
+        except found.Error as e:
+            raise CompileError(f'target "cuda" needs a GPU: {e}', hint=EMIT) from None
+
+
+def _place(driver: Any, arguments: Sequence[Any]) -> Any:
+    for a in arguments:
+        if isinstance(a, Remote) and a.pointer:
+            number = raw().ordinal(a.pointer)
+            if number is not None:
+                return driver.Device(number)
+    try:
+        return driver.Context.get_device()
+    except driver.Error:  # no context is current
+        return driver.Device(0)
+
+
+def _entered(device: Device) -> Device:
+    if not _devices:
+        import atexit
+
+        atexit.register(forget)
+    _devices.append(device)
+    return device
+
+
+def forget() -> None:
+    """Drop all modules and free memory, while their contexts are still there."""
+    for device in _devices:
+        device.functions.clear()
+        device.pool.free.clear()
+    _devices.clear()
+
+
+class Device:
+    """One context of a GPU, and what is kept in it: functions of compiled modules, and free memory."""
+
+    def __init__(self, driver: Any, context: Any, place: Any, primary: bool) -> None:
+        self.driver, self.context, self.place, self.primary = driver, context, place, primary
+        self.arch = "sm_{}{}".format(*place.compute_capability())
+        self.pool = Pool(driver)
+        self.functions: dict[tuple[str, str], Any] = {}
+        self.kept: dict[str, Any] = {}  # what else lives as long as the context: the handle of cuBLAS
+        self.stream: Any = None  # for calls on other libraries' streams
+        self.lost = ""  # how the context came to be of no use any more
+
+    def attribute(self, name: str) -> int:
+        """One of CUDA's device attributes."""
+        return self.place.get_attribute(getattr(self.driver.device_attribute, name))
+
+    @contextmanager
+    def call(self, name: str, stream: Any = None, arguments: Sequence[Any] = ()) -> Iterator[Call]:
+        """What one call of the model ``name`` does on this device, its context current, on ``stream``."""
+        if self.lost:
+            raise DeviceError(f"{name} cannot run: {self.lost}", hint="start the process again")
+        pushed = self.driver.Context.get_current() is None
+        if pushed:
+            self.context.push()
+        try:
+            try:
+                own, foreign = self.own(stream)
+                made = Call(self, name, own)
+                for other in {foreign, *(a.stream for a in arguments if isinstance(a, Remote))} - {None}:
+                    if (0 if other == 1 else other) != made.key:
+                        raw().order(other, made.key)
+                yield made
+                made.finish()
+                if foreign is not None:
+                    raw().order(made.key, foreign)
+            except self.driver.Error as e:
+                raise self.failure(name, e) from None
+        finally:
+            if pushed:
+                self.driver.Context.pop()
+
+    def own(self, stream: Any) -> tuple[Any, int | None]:
+        """The stream of pycuda's that a call runs on, and the handle of the one that it stands for, if it does."""
+        if stream is None or isinstance(stream, self.driver.Stream):
+            return stream, None
+        handle = handle_of(stream)
+        if handle in (0, 1):  # the default stream
+            return None, None
+        if self.stream is None:
+            self.stream = self.driver.Stream(1)  # which does not wait for the default stream
+        return self.stream, handle
+
+    def function(self, source: str, entry: str, signature: str, name: str) -> Any:
+        """A kernel of a compiled text, ready to be launched; ``signature`` has a letter of ``struct`` per parameter."""
+        with _lock:
+            if (source, entry) not in self.functions:
+                image = nvrtc.compiled(source, self.arch, name)
+                try:
+                    module = self.driver.module_from_buffer(image)
+                except self.driver.MemoryError:
+                    raise
+                except self.driver.Error as e:
+                    version = self.driver.get_driver_version()
+                    raise CompileError(
+                        f"the GPU does not load the code of {name}: {e}",
+                        hint=f"the driver is for CUDA {version // 1000}.{version % 1000 // 10}, the compiler is"
+                        f" {nvrtc.compiler().rpartition(' /')[0] or nvrtc.compiler()}: install one that is not newer",
+                    ) from None
+                self.functions[source, entry] = module.get_function(entry).prepare(signature)
+            return self.functions[source, entry]
+
+    def failure(self, name: str, error: Exception) -> Exception:
+        """What to say of an error of pycuda's, in a call of the model ``name``."""
+        if isinstance(error, self.driver.MemoryError):
+            return OutOfMemory(
+                f"{name}: the arrays of this call do not fit into the GPU's memory{self.room()}",
+                hint="call it on less at once, or free arrays of other libraries: torch.cuda.empty_cache()",
+            )
+        try:
+            self.driver.Context.synchronize()
+        except self.driver.Error:  # an error that stays: CUDA says it again at every call
+            self.lost = f"the GPU was lost to an earlier failure ({error})"
+            return DeviceError(
+                f"{name}, or what ran on the GPU before it, failed: {error}",
+                hint="the GPU's context is lost with all its arrays, and this process cannot use the GPU any more:"
+                " start it again. compute-sanitizer tells which access was at fault",
+            )
+        return DeviceError(f"{name}: CUDA refused a call: {error}", hint="the GPU can still be used")
+
+    def room(self) -> str:
+        try:
+            return ": {:.0f} of {:.0f} MB are free".format(*(n / 1e6 for n in self.driver.mem_get_info()))
+        except self.driver.Error:
+            return ""
+
+
+class Call:
+    """One call on a device: memory for it, copies, launches, all on one stream."""
+
+    def __init__(self, device: Device, name: str, stream: Any) -> None:
+        self.device, self.driver, self.name, self.stream = device, device.driver, name, stream
+        self.key: int = 0 if stream is None else stream.handle
+        self.sent: list[np.ndarray] = []  # what the GPU may still be reading
+
+    def memory(self, nbytes: int) -> Any:
+        """Memory that the rest of the call, or who takes it along, may write to."""
+        return self.device.pool.take(max(nbytes, 1), self.key)
+
+    def send(self, array: np.ndarray) -> Any:
+        """An array of the host, copied."""
+        memory = self.memory(array.nbytes)
+        if array.nbytes and self.stream is None:
+            self.driver.memcpy_htod(int(memory), array)
+        elif array.nbytes:
+            self.driver.memcpy_htod_async(int(memory), array, self.stream)
+            self.sent.append(array)
+        return memory
+
+    def fetch(self, array: np.ndarray, pointer: Any) -> np.ndarray:
+        """Fill an array of the host, after all that came before."""
+        if array.nbytes and self.stream is None:
+            self.driver.memcpy_dtoh(array, int(pointer))
+        elif array.nbytes:
+            self.driver.memcpy_dtoh_async(array, int(pointer), self.stream)
+            self.wait()
+        return array
+
+    def clear(self, pointer: Any, nbytes: int) -> None:
+        """Zeros."""
+        if nbytes:
+            self.driver.memset_d8_async(int(pointer), 0, nbytes, self.stream)
+
+    def copy(self, to: Any, source: Any, nbytes: int) -> None:
+        """Bytes from place to place on the GPU."""
+        if nbytes:
+            self.driver.memcpy_dtod_async(int(to), int(source), nbytes, self.stream)
+
+    def launch(self, function: Any, grid: tuple, block: tuple, arguments: Sequence[Any], shared: int = 0) -> None:
+        """Start a kernel; numbers and pointers as its signature says."""
+        function.prepared_async_call(grid, block, self.stream, *arguments, shared_size=shared)
+
+    def wait(self) -> None:
+        (self.driver.Context if self.stream is None else self.stream).synchronize()
+        self.sent.clear()
+
+    def finish(self) -> None:
+        """The caller's arrays are the caller's again."""
+        if self.sent:
+            self.wait()
+
+    def array(self, shape: tuple[int, ...], dtype: Any, memory: Any) -> Any:
+        """Memory as an array that the caller keeps."""
+        from pycuda.gpuarray import GPUArray
+
+        return GPUArray(shape, dtype) if 0 in shape else GPUArray(shape, dtype, gpudata=memory)

@@ -1,0 +1,441 @@
+"""Models on a GPU: what is asked of pycuda, tested against a stand-in that runs the same CUDA text on the CPU.
+
+Nothing here needs a GPU, so nothing here shows that it runs on one: ``tests/device`` does, where there is one.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+import standin
+from hyad import device, gpu
+from hyad.codegen import build, nvrtc, parts
+from hyad.errors import BoundsError, CompileError, DeviceError, ModelTypeError, OutOfMemory
+from hyad.model import take_apart
+from test_cuda import CASES, assert_same, elements, kernel_of, model, reference
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+SCALE = "(defmodel scale [#^ (Vec n) v a] (map (fn [x] (* a x x)) v))"
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> standin.Driver:
+    monkeypatch.setenv("HYAD_CACHE", str(tmp_path / "cache"))
+    made = standin.install(monkeypatch, standin.Driver())
+    yield made
+    assert made.stack == [], "a context stays on the stack"
+    device.driver.cache_clear()
+
+
+@pytest.fixture
+def context(driver: standin.Driver) -> Any:
+    """A context that the user has made current."""
+    made = driver.Device(0).make_context()
+    yield made
+    driver.Context.pop()
+
+
+def compiled(text: str, **options: Any) -> gpu.CudaModel:
+    return hyad.compile(hyad.model(text, namespace={}), target="cuda", **options)
+
+
+# ------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("name", ["scalar", "dot", "smooth", "ramp", "ba", "kinds"])
+def test_a_long_device_function_is_cut(name: str, driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LONG", 0)
+    monkeypatch.setattr(parts, "PART", 1)
+    test_compiled_models_over_batches(name, driver)
+    assert name not in ("smooth", "ba") or "static __device__ __noinline__" in kernel_of(name, derived=True).source
+
+
+@pytest.mark.parametrize("name", ["scalar", "dot", "smooth", "ramp", "ba", "kinds"])
+def test_compiled_models_over_batches(name: str, driver: standin.Driver) -> None:
+    """Arguments with one dim more are batched; those without are shared."""
+    case = CASES[name]
+    args, wanted = reference(name, True, "f64", case.shared)
+    one = [a[0].item() if a.ndim == 1 else a[0] for a in elements(case, 1)]
+    f = hyad.compile(model(name, True), target="cuda", args=one)
+    assert f.target == "cuda" and "__global__" in f.source and f.header
+    flat: list[Any] = []
+    take_apart(f.program.out, f(*args), flat)
+    assert_same(tuple(flat), wanted, 1e-12)
+    empty = f(*(a[:0] if p not in case.shared else a for p, a in zip((p.name for p in f.program.params), args)))
+    take_apart(f.program.out, empty, flat)
+    assert all(len(a) == 0 for a in flat[len(wanted) :])
+    assert len(driver.launches) == 1
+
+
+def test_structured_arguments_over_batches(driver: standin.Driver) -> None:
+    f = compiled(
+        "(defmodel pick [#^ Bool c #^ (Tuple Real Real) t #^ (Vec n) v]"
+        " #((if c (fst t) (snd t)) [(fold + 0.0 v)] (not c)))"
+    )
+    c, v = np.array([True, False, True]), np.arange(6.0).reshape(3, 2)
+    first, total, flag = f(c, (np.array([1.0, 2, 3]), 9.0), v)
+    assert first.tolist() == [1.0, 9.0, 3.0] and total.tolist() == [[1.0], [5.0], [9.0]]
+    assert flag.dtype == bool and flag.tolist() == [False, True, False]
+    with pytest.raises(ModelTypeError, match="pick takes 3 arguments, not 1"):
+        f(c)
+
+
+def test_workspace_takes_at_most_half_of_the_memory(driver: standin.Driver) -> None:
+    case = CASES["smooth"]
+    args, wanted = reference("smooth", True, "f64", case.shared)
+    f = hyad.compile(
+        model("smooth", True), target="cuda", args=[a[0] if a.ndim > 1 else a[0].item() for a in elements(case, 1)]
+    )
+    driver.total = (room := 2 * 8 * 20 * 300) + 8 * 2 * sum(a.nbytes for a in args)  # an element takes 20 reals
+    flat: list[Any] = []
+    take_apart(f.program.out, f(*args), flat)
+    assert_same(tuple(flat), wanted, 1e-12)
+    ((_, (grid, _), (block, _, _)),) = driver.launches
+    assert f.source.count("_WORK") == 0 and block * grid * 20 * 8 <= driver.total // 2 and room
+
+
+def test_workspace_for_no_more_threads_than_run_at_once(driver: standin.Driver) -> None:
+    """4 multiprocessors of 256 threads."""
+    f = hyad.compile(model("smooth", True), target="cuda", args=(np.ones(5), 1.0))
+    f(np.ones((5000, 5)), 1.0)
+    ((_, grid, block),) = driver.launches
+    assert grid[0] * block[0] == 1024
+
+
+def test_a_check_that_fails_on_the_gpu(driver: standin.Driver) -> None:
+    f = hyad.compile(model("checked", False), target="cuda", args=(np.ones(4), 1))
+    with pytest.raises(BoundsError, match="element 2 of the batch"):
+        f(np.ones((5, 4)), np.array([0, 1, 9, 2, 0]))
+    assert f(np.ones((5, 4)), np.array([0, 1, 3, 2, 0])).tolist() == [1.0] * 5
+
+
+def test_options_that_mean_nothing_here(driver: standin.Driver) -> None:
+    with pytest.raises(ModelTypeError, match="the target 'cuda' has no threads"):
+        compiled(SCALE, threads=2)
+    with pytest.raises(ModelTypeError, match="the target 'cuda' has no flags"):
+        compiled(SCALE, flags="fast")
+    assert compiled(SCALE, without="fuse")(np.ones((3, 2)), 2.0).tolist() == [[2.0, 2.0]] * 3
+
+
+# --------------------------------------------------------------------------------- arrays of the GPU
+
+
+def test_arrays_of_the_gpu_are_read_where_they_are(driver: standin.Driver, context: Any) -> None:
+    """No copies, and results that stay; the memory of earlier results is used again."""
+    f = compiled(SCALE)
+    v = np.arange(600.0).reshape(200, 3)
+    given, factor = standin.to_gpu(v), standin.to_gpu(np.linspace(0, 1, 200))
+    before = len(driver.calls)
+    out = f(given, factor)
+    assert isinstance(out, standin.GPUArray) and out.shape == (200, 3) and out.dtype == np.float64
+    assert not {"memcpy_htod", "memcpy_dtoh", "Context.synchronize"} & set(driver.calls[before:])
+    wanted = np.linspace(0, 1, 200)[:, None] * v * v
+    assert np.array_equal(out.get(), wanted)
+    place = int(out.gpudata)
+    del out
+    out = f(given, factor)
+    assert int(out.gpudata) == place
+    again = f(given, factor)
+    assert int(again.gpudata) != place and np.array_equal(again.get(), wanted)
+    mixed = f(given, 2.0)  # a shared number of the host's
+    assert np.array_equal(mixed.get(), 2.0 * v * v)
+    near = f(given, np.full(200, 2.0))  # an array of the host's beside one of the GPU's
+    assert np.array_equal(near.get(), 2.0 * v * v)
+
+
+def test_arrays_of_the_gpu_when_compiling(driver: standin.Driver, context: Any) -> None:
+    f = hyad.compile(hyad.model("(model [v] (fold + 0.0 v))"), target="cuda", args=(standin.to_gpu(np.ones(3)),))
+    assert f(standin.to_gpu(np.ones((4, 3)))).get().tolist() == [3.0] * 4
+    with pytest.raises(ModelTypeError, match="Pinned") as caught:
+        hyad.grad("(model [v] (fold + 0.0 v))")(Pinned(np.ones(3)))
+    assert 'target="cuda"' in caught.value.hint
+
+
+def test_sizes_and_shared_numbers_may_be_on_the_gpu(driver: standin.Driver, context: Any) -> None:
+    f = hyad.compile(model("ramp", False), target="cuda", args=(1.0, 3))
+    out = f(standin.to_gpu(np.array([1.0, 2.0])), standin.to_gpu(np.array(3)))
+    assert out.get().tolist() == [[0.0, 1.0, 2.0], [0.0, 2.0, 4.0]]
+    power = hyad.compile(model("power", True), target="cuda", args=(1.0, 3))
+    x, n = np.array([0.5, 1.5]), np.array([2, 3])
+    assert np.array_equal(power(standin.to_gpu(x), standin.to_gpu(n)).get(), power(x, n))
+
+
+def test_empty_arrays_of_the_gpu(driver: standin.Driver, context: Any) -> None:
+    out = compiled(SCALE)(standin.to_gpu(np.zeros((0, 3))), 1.0)
+    assert isinstance(out, standin.GPUArray) and out.shape == (0, 3)
+
+
+class Pinned:
+    """An array as other libraries hand theirs over."""
+
+    def __init__(self, array: np.ndarray, **told: Any) -> None:
+        self.memory = standin.to_gpu(np.ascontiguousarray(array))
+        self.__cuda_array_interface__ = self.memory.__cuda_array_interface__ | told
+
+
+def test_the_array_interface(driver: standin.Driver, context: Any) -> None:
+    f, v = compiled(SCALE), np.arange(6.0).reshape(2, 3)
+    wanted = 3.0 * v * v
+    for told in ({}, {"strides": None}, {"version": 2}, {"data": (int(standin.to_gpu(v).gpudata), True)}):
+        array = Pinned(v, **told)
+        if "data" in told:
+            array = Pinned(v)
+        if told.get("version") == 2:
+            del array.__cuda_array_interface__["stream"]
+        assert np.array_equal(f(array, 3.0).get(), wanted)
+    long = Pinned(np.ones((1, 3)), strides=(999, 8))  # the stride of a dim of length 1 says nothing
+    assert np.array_equal(f(long, 3.0).get(), [[3.0] * 3])
+    with pytest.raises(ModelTypeError, match=r"`v`, an array of the GPU, is not laid out row by row \(.*\(8, 16\)"):
+        f(Pinned(v, strides=(8, 16)), 1.0)
+    with pytest.raises(ModelTypeError, match="holds float32, and the kernel reads float64") as caught:
+        f(Pinned(v.astype(np.float32)), 1.0)
+    assert "dtype='f32'" in caught.value.hint
+    with pytest.raises(ModelTypeError, match="masked"):
+        f(Pinned(v, mask=Pinned(v)), 1.0)
+    with pytest.raises(ModelTypeError, match="different lengths"):
+        f(Pinned(v), np.ones(3))
+    single = compiled(SCALE, dtype="f32")
+    assert np.array_equal(single(Pinned(v.astype(np.float32)), 3.0).get(), wanted.astype(np.float32))
+
+
+# ------------------------------------------------------------------------------------------- streams
+
+
+def test_streams_of_pycuda(driver: standin.Driver, context: Any) -> None:
+    """All of a call is on the stream; arrays of the host's are the caller's again when it returns."""
+    f, stream, v = compiled(SCALE), driver.Stream(), np.arange(6.0).reshape(2, 3)
+    out = f(standin.to_gpu(v), 3.0, stream=stream)
+    assert driver.calls[-1] != "Stream.synchronize" and np.array_equal(out.get(), 3.0 * v * v)
+    f(standin.to_gpu(v), np.ones(2), stream=stream)
+    assert "Stream.synchronize" in driver.calls[-2:]
+    assert np.array_equal(f(v, 3.0, stream=stream), 3.0 * v * v)
+    place = int(out.gpudata)
+    del out  # its memory is for calls on that stream, whose order keeps it from being overwritten too early
+    assert int(f(standin.to_gpu(v), 3.0).gpudata) != place
+    assert int(f(standin.to_gpu(v), 3.0, stream=stream).gpudata) == place
+
+
+def test_streams_of_other_libraries(driver: standin.Driver, context: Any) -> None:
+    """The call comes after what is on the stream, and what comes on the stream comes after the call."""
+    f, v = compiled(SCALE), np.arange(6.0).reshape(2, 3)
+    torch, cupy = types.SimpleNamespace(cuda_stream=77), types.SimpleNamespace(ptr=77)
+    for stream in (77, torch, cupy, types.SimpleNamespace(__cuda_stream__=lambda: (0, 77))):
+        driver.library.orders.clear()
+        assert np.array_equal(f(standin.to_gpu(v), 3.0, stream=stream).get(), 3.0 * v * v)
+        (first, own), (back, last) = driver.library.orders
+        assert first == last == 77 and own == back and own > 100
+    assert set(driver.library.events.values()) == {"destroyed"}
+    driver.library.orders.clear()
+    f(standin.to_gpu(v), 3.0, stream=types.SimpleNamespace(cuda_stream=0))  # the default stream
+    assert driver.library.orders == []
+    with pytest.raises(ModelTypeError, match="stream is str, not a stream"):
+        f(v, 1.0, stream="x")
+
+
+def test_a_producers_stream_is_waited_for(driver: standin.Driver, context: Any) -> None:
+    """Version 3 of the interface says on which stream an array is made."""
+    f, v = compiled(SCALE), np.arange(6.0).reshape(2, 3)
+    f(Pinned(v, stream=55), Pinned(np.ones(2), stream=1))
+    assert driver.library.orders == [(55, 0)]
+    driver.library.orders.clear()
+    stream = driver.Stream()
+    f(Pinned(v, stream=stream.handle), 1.0, stream=stream)
+    assert driver.library.orders == []
+
+
+# ------------------------------------------------------------------------------------------ contexts
+
+
+def test_the_current_context_is_used(driver: standin.Driver, context: Any) -> None:
+    f = compiled(SCALE)
+    before = len(driver.calls)
+    f(np.ones((2, 3)), 1.0)
+    assert not {"Context.push", "Context.pop", "retain_primary_context"} & set(driver.calls[before:])
+
+
+def test_without_a_context_the_primary_one_is_used(driver: standin.Driver) -> None:
+    f = compiled(SCALE)
+    for _ in range(2):
+        f(np.ones((2, 3)), 1.0)
+    assert driver.calls.count("retain_primary_context") == 1 and driver.calls.count("module_from_buffer") == 1
+    assert driver.calls.count("Context.push") == driver.calls.count("Context.pop") == 2
+
+
+def test_a_module_for_each_context(driver: standin.Driver) -> None:
+    f = compiled(SCALE)
+    for _ in range(2):
+        driver.Device(0).make_context()
+        f(np.ones((2, 3)), 1.0)
+        f(np.ones((2, 3)), 1.0)
+        driver.Context.pop()
+    assert driver.calls.count("module_from_buffer") == 2
+
+
+def test_the_gpu_that_an_array_is_on(driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a current context of pycuda's, as where the arrays are PyTorch's."""
+    two = standin.install(monkeypatch, standin.Driver(count=2))
+    two.primaries[1].push()
+    array = Pinned(np.ones((2, 3)))
+    two.Context.pop()
+    f = compiled(SCALE)
+    out = f(array, 2.0)
+    assert two.where[int(out.gpudata)] == 1 and two.stack == []
+
+
+def test_threads(driver: standin.Driver) -> None:
+    f, failed = compiled(SCALE), []
+
+    def work(k: int) -> None:
+        for _ in range(20):
+            if not np.array_equal(f(np.full((5, 3), float(k)), 2.0), np.full((5, 3), 2.0 * k * k)):
+                failed.append(k)
+        assert driver.stack == []
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed and len(driver.launches) == 80 and driver.calls.count("module_from_buffer") == 1
+
+
+def test_compiled_modules_are_kept_on_disk(driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(SCALE)(np.ones((2, 3)), 1.0)
+    compile_device = nvrtc.compile_device
+    monkeypatch.setattr(nvrtc, "compile_device", lambda *_: pytest.fail("compiled again"))
+    other = standin.Driver()
+    standin.install(monkeypatch, other)
+    monkeypatch.setattr(nvrtc, "compile_device", lambda *_: pytest.fail("compiled again"))
+    assert compiled(SCALE)(np.ones((2, 3)), 1.0).tolist() == [[1.0] * 3] * 2
+    monkeypatch.setattr(nvrtc, "compile_device", compile_device)
+    monkeypatch.setattr(nvrtc, "compiler", lambda: "another version")
+    assert nvrtc.compiled("text", "sm_90") == b"text" == nvrtc.compiled("text", "sm_90")
+    folder = build.cache_folder()
+    monkeypatch.setattr(nvrtc, "compile_device", lambda *_: b"anew")
+    for path in __import__("pathlib").Path(folder).glob("*.cubin"):  # a damaged file is not used
+        path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
+    assert nvrtc.compiled("text", "sm_90") == b"anew"
+
+
+# -------------------------------------------------------------------------------------------- errors
+
+
+def test_without_pycuda_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    device.driver.cache_clear()
+    monkeypatch.setitem(sys.modules, "pycuda", None)
+    monkeypatch.setitem(sys.modules, "pycuda.driver", None)
+    with pytest.raises(CompileError, match="runs on a GPU through pycuda, and pycuda is not installed") as caught:
+        hyad.compile(model("scalar", False), target="cuda")
+    assert 'pip install "hyad[cuda]"' in caught.value.hint and 'hyad.emit(f, target="cuda")' in caught.value.hint
+
+
+def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """What importing pycuda says where there is no libcuda."""
+    device.driver.cache_clear()
+    for name in ("pycuda", "pycuda.driver"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "pycuda").mkdir()
+    (tmp_path / "pycuda/__init__.py").touch()
+    line = "raise ImportError('libcuda.so.1: cannot open shared object file: No such file or directory')"
+    (tmp_path / "pycuda/driver.py").write_text(line)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(CompileError, match=r"this machine has no NVIDIA driver \(libcuda"):
+        compiled(SCALE)
+    for name in ("pycuda", "pycuda.driver"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def test_without_a_gpu_it_says_so(driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.fail["init"] = [driver.RuntimeError("cuInit failed: no CUDA-capable device is detected")]
+    with pytest.raises(CompileError, match='target "cuda" needs a GPU: cuInit failed: no CUDA-capable device'):
+        compiled(SCALE)
+    standin.install(monkeypatch, standin.Driver(count=0))
+    with pytest.raises(CompileError, match='target "cuda" needs a GPU: there is none') as caught:
+        compiled(SCALE)
+    assert "CUDA_VISIBLE_DEVICES" in caught.value.hint
+
+
+def test_without_a_cuda_compiler_it_says_so(driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "nvcc", lambda: None)
+    monkeypatch.setattr(nvrtc, "nvrtc", lambda: None)
+    with pytest.raises(nvrtc.NoCudaCompiler, match="neither NVRTC nor nvcc was found"):
+        compiled(SCALE)
+
+
+def test_out_of_memory(driver: standin.Driver) -> None:
+    """What is kept for later is given back first; what still does not fit is an error, and nothing is lost."""
+    f, v = compiled(SCALE), np.ones((1000, 100))
+    driver.total = 2 * 2**20
+    assert f(v, 1.0).shape == v.shape  # two arrays of 1 MiB
+    assert driver.used == driver.total
+    small = f(np.ones((100, 10)), 1.0)  # in other sizes, for which the kept memory is given back
+    assert small.sum() == 1000 and driver.calls.count("free") == 2
+    with pytest.raises(OutOfMemory, match=r"scale: .* do not fit into the GPU's memory: \d+ of 2 MB are free") as error:
+        f(np.ones((2000, 100)), 1.0)
+    assert "call it on less at once" in error.value.hint and isinstance(error.value, MemoryError)
+    assert f(v, 1.0).shape == v.shape
+
+
+def test_a_launch_that_cuda_refuses(driver: standin.Driver) -> None:
+    f = compiled(SCALE)
+    driver.fail["launch"] = [driver.LaunchError("cuLaunchKernel failed: too many resources requested for launch")]
+    with pytest.raises(DeviceError, match="scale: CUDA refused a call: cuLaunchKernel failed: too many") as caught:
+        f(np.ones((2, 3)), 1.0)
+    assert "can still be used" in caught.value.hint and driver.stack == []
+    assert f(np.ones((2, 3)), 1.0).tolist() == [[1.0] * 3] * 2
+
+
+def test_an_error_that_stays(driver: standin.Driver) -> None:
+    """An illegal access is noticed by some later call, and by every one after it."""
+    f, v = compiled(SCALE), np.ones((2, 3))
+    f(v, 1.0)
+    driver.lost = driver.LogicError("cuMemcpyDtoH failed: an illegal memory access was encountered")
+    with pytest.raises(DeviceError, match="scale, or what ran on the GPU before it, failed: .*illegal") as caught:
+        f(v, 1.0)
+    assert "start it again" in caught.value.hint and driver.stack == []
+    with pytest.raises(DeviceError, match=r"scale cannot run: the GPU was lost to an earlier failure \(.*illegal"):
+        f(v, 1.0)
+
+
+@pytest.mark.parametrize("name", ["mem_alloc", "memcpy_htod", "memcpy_dtoh", "module_from_buffer", "launch"])
+def test_whatever_fails_the_stack_of_contexts_is_as_before(name: str, driver: standin.Driver) -> None:
+    f = compiled(SCALE)
+    driver.fail[name] = [driver.LogicError(f"{name} failed: invalid argument")]
+    with pytest.raises(hyad.HyadError, match="scale"):
+        f(np.ones((2, 3)), 1.0)
+    assert driver.stack == []
+    context = driver.Device(0).make_context()
+    driver.fail[name] = [driver.LogicError(f"{name} failed: invalid argument")]
+    with pytest.raises(hyad.HyadError, match="scale"):
+        f(np.ones((2, 3)), 1.0)
+    assert driver.stack == [context]
+    driver.Context.pop()
+
+
+def test_arguments_that_do_not_fit(driver: standin.Driver) -> None:
+    f = compiled(SCALE)
+    for args, message in (
+        ((np.ones((2, 3)),), "takes 2 arguments, not 1"),
+        ((np.ones((2, 3)), np.ones(3)), "different lengths"),
+        ((np.ones((2, 2, 2)), 1.0), "has 2 dims, not 3"),
+        ((np.ones((2, 3)) * 1j, 1.0), "argument `v` holds complex128, not reals"),
+    ):
+        with pytest.raises(ModelTypeError, match=message):
+            f(*args)
+    with pytest.raises(TypeError, match="out"):
+        f(np.ones((2, 3)), 1.0, out=None)
+
+
+def test_what_a_process_leaves(driver: standin.Driver) -> None:
+    f = compiled(SCALE)
+    f(np.ones((2, 3)), 1.0)
+    device.forget()
+    assert device._devices == []
+    assert f(np.ones((2, 3)), 1.0).tolist() == [[1.0] * 3] * 2  # begins anew
