@@ -27,6 +27,7 @@ from typing import Any
 from hyad.core import Tree
 from hyad.errors import CompileError, ModelTypeError
 
+from . import blas
 from .cfunction import CFunction
 from .stub import LOW_LEVEL, MODULE, constants, low_level, needs_arrays, stub
 
@@ -262,7 +263,8 @@ def _flags(fn: CFunction, optimise: str, cc: tuple[str, ...]) -> tuple[str, ...]
         level = "-O0"
     vector = (VECTOR,) if optimise == "fast" and has_libmvec() else ()
     openmp = ("-fopenmp",) if "#pragma omp" in fn.source else ()
-    return (level, *(FAST if optimise == "fast" else EXACT), *vector, *openmp, *SHARED)
+    found = blas.library() if blas.SWITCH in fn.source else None
+    return (level, *(FAST if optimise == "fast" else EXACT), *vector, *openmp, *(found[0] if found else ()), *SHARED)
 
 
 @cache
@@ -283,13 +285,18 @@ class _Job:
 
     def command(self, source: str, target: str) -> tuple[str, ...]:
         vector = ("-lmvec",) if VECTOR in self.flags else ()
-        return (*self.cc, *self.flags, "-o", target, source, *vector, *LINK)
+        return (*self.cc, *self.flags, "-o", target, source, *vector, *self.linked(), *LINK)
+
+    def linked(self) -> tuple[str, ...]:
+        """What links a BLAS."""
+        found = blas.library() if f"-D{blas.SWITCH}" in self.flags else None
+        return found[1] if found else ()
 
     def key(self, text: str) -> str:
         """The hash of all that the shared object depends on."""
         import hashlib
 
-        parts = [text, *self.flags, *LINK, sys.implementation.cache_tag or "", sys.platform, _machine()]
+        parts = [text, *self.flags, *self.linked(), *LINK, sys.implementation.cache_tag or "", sys.platform, _machine()]
         for word in self.cc:
             parts.append(word)
             if os.path.isabs(word) and os.path.exists(word):

@@ -696,6 +696,9 @@ class _Planner:
         else:
             buffer = self.new(var, bind, block, t + 1)
             buffer.blank = op.name == "undef"
+            if op.name == "product":
+                for a in args[:2]:
+                    self.use(a, t + 2)
             if op.name == "array" and args and is_array(args[0]):
                 self.rows(buffer, args, block, t)
             self.bind_to(var, Place(buffer))

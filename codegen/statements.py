@@ -35,6 +35,7 @@ from hyad.core import (
 from hyad.errors import Span
 
 from .apart import APART, apart
+from .blas import product
 from .expressions import (
     ADD,
     AND,
@@ -299,6 +300,18 @@ class BodyPrinter(OperandPrinter):
             self.array(var, op, place, buffer)
         elif op.name in ("update", "add-at"):
             self.store(bind, op, var)
+        elif op.name == "product":
+            self.product(op, place, buffer)
+
+    def product(self, op: Prim, place: Place, buffer: Buffer) -> None:
+        """A dense matrix product: a call of the function that asks a BLAS where it is worth it."""
+        a, b, *sizes, s, t = op.args
+        self.support[product(self.dtype)] = None
+        self.changes(buffer)
+        n, m, terms = (self.fixed(x).text for x in sizes)
+        rows = [self.fixed(type_of(x).dims[1]).text for x in (a, b)]
+        factors = [f"{self.pointer_to(x)}, {row}, {int(turned.value)}" for x, row, turned in zip((a, b), rows, (s, t))]
+        self.emit(f"hyad_product({n}, {m}, {terms}, {', '.join(factors)}, {self.pointer_to(place)});")
 
     def view(self, var: Var, op: Prim) -> None:
         """A row: subscripts to be written out at each use, or a pointer where a person named it."""

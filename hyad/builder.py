@@ -1188,6 +1188,8 @@ class Rebuild:
             return b.select(*args)
         if name == "undef":
             return b.undef(self.type(var.type))  # type: ignore[arg-type]
+        if name == "product":
+            return b.array_op(name, args, self.type(var.type), var.name, var.given)
         if name == "stop" or name in b.rules:
             return b.array_op(name, args, type_of(args[0]), var.name, var.given)
         raise AssertionError(name)

@@ -238,6 +238,8 @@ class Prim:
     ``add-at a i ... x``            a copy of ``a`` with ``x`` added to one element (or row)
     ``select c x y``                ``x`` or ``y``, both already computed; scalars only
     ``undef``                       a value that is never read, of the bound variable's type
+    ``product a b n m l s t``       the ``n`` x ``m`` product of two matrices, ``l`` terms in each sum; ``s``, ``t``: of
+                                    the transposes. Only where a BLAS is asked for (``products``)
     ==============================  =====================================================================
 
     Subscripts are in range: where that could not be proven a ``Check`` stands before. An ``update`` or ``add-at``

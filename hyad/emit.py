@@ -27,6 +27,7 @@ def emit(
     dtype: str = "f64",
     line_directives: bool = False,
     threads: int = 1,
+    blas: bool = False,
 ) -> tuple[Path, Path]:
     """Write a model, or a derived one, as a source file and the header that declares it; their paths.
 
@@ -38,6 +39,8 @@ def emit(
     ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose signature is meant, where
     annotations do not say it. ``line_directives`` makes a debugger step through the model.
     C for several ``threads`` runs on them where it is compiled with OpenMP (``-fopenmp``), and on one where it is not.
+    With ``blas`` large products of matrices call ``cblas_dgemm`` where the C is compiled with ``-DHYAD_BLAS`` (and
+    linked with ``-lopenblas``, say), and are loops where it is not.
 
     Integers have 64 bits. Where a checked subscript or size depends on one that may not fit, the C checks that too;
     all others are meant to wrap: give a model that computes with such integers to a compiler with ``-fwrapv``.
@@ -57,7 +60,9 @@ def emit(
         raise CompileError(f"`{path.stem}` cannot be the name of a C function", None, "use letters, digits and `_`")
     if type(threads) is not int or threads < 1 or threads > 1 and target != "c":
         raise ModelTypeError(f"threads is {threads!r}", None, "1 or more, for the target c")
-    program = model.optimised(model.specs(args), target)
+    if blas and target != "c":
+        raise ModelTypeError(f"the target {target!r} calls no BLAS", None, 'target "c" does')
+    program = model.optimised(model.specs(args), target, blas)
     if threads > 1:
         from .threads import in_parts
 

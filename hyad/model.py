@@ -374,13 +374,18 @@ class Model:
             self._globals |= made.globals_read
             self._namespaces |= made.namespaces
 
-    def optimised(self, specs: Sequence[Spec] | None = None, target: str = "c") -> Program:
-        """The program that is printed as code for a target."""
-        from .optimise import FOR_CACHES, optimise  # a call that an earlier process compiled does without
+    def optimised(self, specs: Sequence[Spec] | None = None, target: str = "c", blas: bool = False) -> Program:
+        """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS."""
+        from .optimise import (
+            FOR_CACHES,
+            PIPELINE,
+            WITH_BLAS,
+            optimise,
+        )  # a call that an earlier process compiled does without
 
         program = self.program(specs)
         with switched_off((*self._options.get("without", ()), *(FOR_CACHES if target == "cuda" else ()))):
-            made = deep(optimise, program)
+            made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE)
             if self._options.get("threads", 1) > 1:
                 from .threads import in_parts
 
@@ -395,9 +400,11 @@ class Model:
         flags: str = "exact",
         without: Sequence[str] = (),
         threads: int = 1,
+        blas: bool = False,
     ) -> Callable[..., Any]:
         """A callable for one signature, with what it was made from as attributes: ``program``, ``cfunction``,
-        ``source``, ``header``, ``address``, ``target``. ``without`` and ``threads`` are this model's own options.
+        ``source``, ``header``, ``address``, ``target``. ``without``, ``threads`` and ``blas`` are this model's own
+        options.
 
         Raises the errors of ``hyad.errors``.
         """
@@ -1137,6 +1144,7 @@ def compile(
     flags: str = "exact",
     without: str | Iterable[str] = (),
     threads: int = 1,
+    blas: bool = False,
 ) -> Callable[..., Any]:
     """A model compiled for one target, at once where its signature is known.
 
@@ -1146,7 +1154,8 @@ def compile(
     in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the
     like of several numbers at once (4 units in the last place off at most). ``without`` names optimisations to leave
     out (``hyad.optimisations()``). C code runs long independent loops on ``threads`` threads (OpenMP), sums in as many
-    parts: results are the same to the last bit for the same number of threads.
+    parts: results are the same to the last bit for the same number of threads. With ``blas`` large products of
+    matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install hyad[blas]``) or the system's.
     """
     if target not in TARGETS:
         raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
@@ -1154,6 +1163,8 @@ def compile(
         raise ModelTypeError(f"there is no dtype {dtype!r}", None, 'dtypes are "f64" and "f32"')
     if flags not in ("exact", "fast"):
         raise ModelTypeError(f"there are no flags {flags!r}", None, 'flags are "exact" and "fast"')
+    if blas and target != "c":
+        raise ModelTypeError(f"the target {target!r} calls no BLAS", None, 'target "c" does')
     base = as_model(f, "compile")
     own = Model(base.value, base.name, base.span, base.__doc__, base.source)
     own._options = dict(target=target, dtype=dtype, flags=flags)
@@ -1165,6 +1176,12 @@ def compile(
         own._options["threads"] = threads
     if target == "cuda" and flags != "exact":
         raise ModelTypeError("the target 'cuda' has no flags", None, 'target "c" has')
+    if blas:
+        from hyad.codegen import blas as products
+
+        if products.library() is None:
+            raise CompileError("there is no BLAS here", None, "pip install hyad[blas], or the system's OpenBLAS")
+        own._options["blas"] = True
     if without:
         from .report import chosen
 

@@ -16,6 +16,7 @@ from .core import (
     Atom,
     Bind,
     Block,
+    Check,
     Const,
     If,
     Loop,
@@ -53,6 +54,7 @@ from .loops import (
     siblings,
 )
 from .nests import Interchange, JamRows, Register, Steps
+from .products import Products
 from .roundtrip import round_trips
 from .sink import sink
 from .unfold import unfold
@@ -240,6 +242,29 @@ def share(program: Program) -> Program:
     return rebuild(program, Share) if any(type(bind.op) in (If, Loop) for bind in program.body.binds) else program
 
 
+class SizesFirst(Rebuild):
+    """Compares two sizes before the loops that do not change them, once.
+
+    ``(build n (fn [i] (do (require-equal m l) x)))``  =>  ``(require-equal m l)``, then ``(build n (fn [i] x))``.
+    Design decision: as with bounds, what only an empty loop would have needed is required as well. No pass moves or
+    fuses a loop in which something may fail.
+    """
+
+    def bind(self, bind: Bind) -> None:
+        op, b = bind.op, self.b
+        if type(op) is not Check or op.relation != "==":
+            self.copy(bind)
+            return
+        with b.inside(b.home((self.atom(op.a), self.atom(op.b)))):
+            self.copy(bind)
+
+
+def sizes_first(program: Program) -> Program:
+    """Compares sizes before the loops that do not change them."""
+    inside = any(type(b.op) is Check and b.op.relation == "==" for loop in loops(program) for b in all_binds(loop.body))
+    return rebuild(program, SizesFirst) if inside else program
+
+
 def one_hot(program: Program) -> Program:
     """A loop that does something at one index only is that one iteration."""
     tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops(program) for b in all_binds(loop.body))
@@ -273,6 +298,11 @@ def interchange(program: Program) -> Program:
             break
         program = dead_code(replace(program, body=Block(nests.b.block(), results)))
     return program
+
+
+def products(program: Program) -> Program:
+    """Makes one operation of the loops of a matrix product, for a BLAS."""
+    return rebuild(program, Products) if nested_loops(program) else program
 
 
 def register(program: Program) -> Program:
@@ -353,6 +383,7 @@ PIPELINE: list[Pass] = [
     fuse_calls,  # a gradient by data is made in its final form
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
+    sizes_first,  # no pass moves what may fail
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
     assign,  # what is added once is stored: adjoints become builds
@@ -391,6 +422,9 @@ PIPELINE: list[Pass] = [
     dead_code,
 ]
 
+
+#: The same where a BLAS is there.
+WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = ("interchange", "jam-rows")

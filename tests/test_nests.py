@@ -8,7 +8,8 @@ import pytest
 
 import hyad
 from hyad.builder import defined_in
-from hyad.core import Block, Loop, Program, blocks_of
+from hyad.core import Block, Check, Loop, Program, all_binds, blocks_of
+from hyad.errors import ModelTypeError
 from hyad.nests import FAR, Steps, accesses
 
 NESTS = ("interchange", "register", "jam-rows")
@@ -176,6 +177,19 @@ def test_a_thread_of_a_gpu_keeps_its_sums(tmp_path) -> None:
     text = (tmp_path / "product.cu").read_text()
     print(text)
     assert "+=" in text and "memset" not in text
+
+
+def test_sizes_are_compared_before_the_loops() -> None:
+    """Rows of two matrices: their lengths are compared once, and no loop holds what may fail."""
+    model = hyad.model("(fn [a b] (build [(len a) (len b)] (fn [i j] (dot (get a i) (get b j)))))", namespace={})
+    args = array(3, 5), array(4, 5)
+    body = optimised(model, *args).body
+    assert any(type(bind.op) is Check for bind in body.binds)
+    assert not any(type(inner.op) is Check for bind in body.binds for r in blocks_of(bind.op) for inner in all_binds(r))
+    made = hyad.compile(model, args=args, target="python")
+    np.testing.assert_allclose(made(*args), args[0] @ args[1].T, rtol=1e-12)
+    with pytest.raises(ModelTypeError, match="different lengths"):
+        made(array(3, 5), array(4, 6))
 
 
 def test_it_is_named_and_explained() -> None:
