@@ -88,6 +88,11 @@ def inside(program: Program) -> Callable[[Block], Cost]:
     return counter.block
 
 
+def work(block: Block) -> float:
+    """The work of one pass through a block of which nothing is known but its text."""
+    return _Counter({}).block(block).work
+
+
 def stacked(op: Loop | While) -> int:
     """The numbers that an iteration stacks; a row that it stacks is built in its place."""
     return sum(not isinstance(r.type, Arr) for r in op.body.results[len(op.accs) :])  # type: ignore[union-attr]

@@ -87,9 +87,9 @@ class Interchange(Rebuild):
     A sum in each iteration of a loop becomes a row of sums; what the outer loop did before and after the inner one it
     does in loops of its own. Where the inner loop adds to elements of an array, the two loops just change places.
 
-    Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``) and of a chain
-    of additions (``CHAIN``), the new row's included; a compiler may not do it, for it must keep the memory's order of
-    events. Each sum is still taken in its own order.
+    Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
+    additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included. A compiler
+    does not do it: it would have to prove that no array overlaps another. Each sum is still taken in its own order.
     """
 
     def __init__(self, builder: Builder, steps: Steps) -> None:
@@ -169,12 +169,18 @@ class Interchange(Rebuild):
 
     def pays(self, op: Loop, inner: Loop, swap: Swap, inside: set[Var]) -> bool:
         part = slice_of(inner.body, [inner.body.results[k] for k in (*swap.sums, *swap.arrays)])
-        before = after = 0
+        own = {inner.index, *inner.accs, *defined_in(inner.body)}
+        needed = [v for v in (*free_vars(part), *(inner.inits[k] for k in swap.sums)) if v in inside and v not in own]
+        first = slice_of(op.body, [v for v in needed if v is not op.index and v not in swap.tables])
+        before, after = 0, NEXT * len(swap.tables) + self.cost(first, op.index, inside)  # read in each iteration then
         for around, accs, block in innermost((inner.index,), inner.accs, part):
             here = 2 * NEXT * len(swap.sums) if block is part else 0
             rows = CHAIN * any(isinstance(a.type, Scalar) for a in accs)
             after += here + self.cost(block, op.index, inside)
             before += min(rows + self.cost(block, index, inside) for index in around)
+        rest = [k for k in range(len(inner.body.results)) if k not in (*swap.sums, *swap.arrays)]
+        left = {v for x in slice_of(inner.body, [inner.body.results[k] for k in rest]).binds for v in x.vars}
+        after += cost_of(Block(tuple(x for x in part.binds if not left.isdisjoint(x.vars)), ()))  # computed twice
         return after < before
 
     def cost(self, block: Block, index: Var, inside: set[Var]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .builder import Builder, Rebuild, type_of
+from .builder import Builder, Rebuild, defined_in, type_of
 from .check import check_after
 from .collect import Collect
 from .core import (
@@ -34,7 +34,7 @@ from .core import (
     with_blocks,
     with_body,
 )
-from .counts import inside
+from .counts import inside, work
 from .dead import dead_code, tidy
 from .functions import fuse_calls, inline, tail_calls, unused
 from .journal import OFF
@@ -63,6 +63,8 @@ Pass = Callable[[Program], Program]
 
 #: A loop of known trip count is written out if it is that short and that makes at most so many bindings.
 UNROLL_COUNT, UNROLL = 32, 400
+#: One that makes up to so many is tried: it stays written out where that saves a third of its work.
+TRIED = 4000
 
 
 # -------------------------------------------------------------------------------------------- unrolling
@@ -85,11 +87,35 @@ class Unroll(Rebuild):
         if type(op) is Loop and op.snapshots is None and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
             cost = count * expanded_size(op.body)
-            if 0 < count <= self.longest and cost <= min(UNROLL, self.budget) and self.by_element(op):
-                self.budget -= cost
-                self.write_out(op, bind, count)
-                return
+            if 0 < count <= self.longest and cost <= TRIED and self.by_element(op):
+                if cost <= min(UNROLL, self.budget):
+                    self.budget -= cost
+                    self.write_out(op, bind, count)
+                    return
+                if self.budget and self.tried(op, bind, count):
+                    return
         self.copy(bind)
+
+    def tried(self, op: Loop, bind: Bind, count: int) -> bool:
+        """Write a loop out if that saves work: where most iterations do less than the loop must do in each, as along
+        unit vectors."""
+        b = self.b
+        with b.region() as scope:
+            self.write_out(op, bind, count)
+        outs = self.atoms(bind.vars)
+        made = tidy(b.close(scope, outs))
+        with b.region() as looped:
+            self.copy(bind)
+        loop = tidy(b.close(looped, self.atoms(bind.vars)))
+        kept = scope if size(made) <= self.budget and work(made) < work(loop) * 2 / 3 else looped
+        here = b.scopes[-1]
+        here.binds += kept.binds
+        here.vars |= kept.vars
+        here.shared.update(kept.shared)
+        if kept is scope:
+            self.budget -= size(made)
+            self.define(bind, outs)
+        return True
 
     def by_element(self, op: Loop) -> bool:
         """Whether writing a loop out makes single values of array elements: it stacks what it computes, or subscripts
@@ -250,13 +276,15 @@ class SizesFirst(Rebuild):
     fuses a loop in which something may fail.
     """
 
-    def bind(self, bind: Bind) -> None:
-        op, b = bind.op, self.b
-        if type(op) is not Check or op.relation != "==":
-            self.copy(bind)
-            return
-        with b.inside(b.home((self.atom(op.a), self.atom(op.b)))):
-            self.copy(bind)
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        todo, inside = [op], {op.index, *op.accs, *defined_in(op.body)}
+        while todo:
+            for x in todo.pop().body.binds:
+                if type(x.op) is Check and x.op.relation == "==" and inside.isdisjoint((x.op.a, x.op.b)):
+                    self.copy(x)  # from here on it is known
+                elif type(x.op) is Loop:
+                    todo.append(x.op)
+        return super().loop(op, bind)
 
 
 def sizes_first(program: Program) -> Program:

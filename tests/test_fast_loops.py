@@ -184,3 +184,35 @@ def test_an_index_that_is_not_the_first_has_one_before() -> None:
     text = "(fn [#^ (Vec n) x] (build (len x) (fn [i] (if (= i 0) 1.0 (get x (- i 1))))))"
     assert "return 1" not in hyad.show(hyad.model(text), "c")
     assert operations(hyad.model(text), If) <= 1
+
+
+# ------------------------------------------------------------------------------- directions written out
+
+BODY = """(defmodel body [c p]
+  (let [[a b d e f g h i j k l] c
+        u (/ (- (* a (get p 0)) (* b (get p 1))) (sqrt (+ 1.0 (square a) (square b))))
+        v (/ (+ (* d (exp (* e (get p 0)))) (* f (sin (get p 1)))) (+ 2.0 (cos (* g (get p 2)))))
+        w (* (tanh (+ h (* i u))) (log (+ 2.0 (square (+ v j)))))]
+    [(+ k (* l u w)) (+ k (* l v w (sqrt (+ 1.0 (* u u)))))]))
+"""
+ALONG = """(defmodel along [#^ (Vec 11) c #^ (Mat n 3) points]
+  (map (fn [p] (build 11 (fn [i] (jvp (fn [e] (body e p)) c (one-hot 11 i))))) points))
+"""
+
+
+def test_unit_directions_are_written_out_where_that_saves_work(tmp_path) -> None:
+    """A naive Jacobian by eleven numbers: most tangents along a unit vector are zero."""
+    f = models(BODY + ALONG, tmp_path).along
+    assert operations(f, Loop) == 1  # over the points
+    loop = hyad.compile(f, without="unroll")
+    c, points = np.linspace(0.3, 1.2, 11), np.random.default_rng(3).normal(size=(5, 3))
+    np.testing.assert_allclose(hyad.compile(f, target="python")(c, points), loop(c, points), rtol=1e-12, atol=1e-14)
+    here, there = (hyad.cost(f, without=w).columns["value"].work for w in ((), "unroll"))
+    assert here < there / 2
+
+
+def test_a_loop_that_saves_nothing_stays(tmp_path) -> None:
+    """Every iteration does the same: written out it would only be longer."""
+    terms = " ".join(f"(sin (* {k}.5 (get x i)))" for k in range(20))
+    f = models(f"(defmodel f [#^ (Vec 30) x] (build 30 (fn [i] (+ {terms}))))", tmp_path).f
+    assert operations(f, Loop) == 1

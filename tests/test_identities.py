@@ -61,7 +61,7 @@ UMV = "(get (mat-mul (vector-to-matrix u) (mat-mul m (transpose (vector-to-matri
 SAME = {
     "d(v1.v2)/dv1 = v2, forwards": (
         "(fn [u v] (build (len u) (fn [i] (jvp (fn [u] (dot u v)) u (one-hot (len u) i)))))",
-        "(fn [u v] (build (len u) (fn [i] (get v i))))",
+        "(fn [u v] (do (require-equal (len u) (len v)) (build (len u) (fn [i] (get v i)))))",
         (U, X),
     ),
     "d tr(M)/dM = I": (f"(fn [m] {by_deriv('(trace m)', 'm')})", "(fn [m] (eye (len m)))", (S,)),

@@ -8,7 +8,7 @@ import pytest
 
 import hyad
 from hyad.builder import defined_in
-from hyad.core import Block, Check, Loop, Program, all_binds, blocks_of
+from hyad.core import REAL, Arr, Block, Check, Loop, Program, all_binds, blocks_of
 from hyad.errors import ModelTypeError
 from hyad.nests import FAR, Steps, accesses
 
@@ -152,6 +152,11 @@ AS_THEY_ARE = {
     "iterations of a number": (
         "(fn [v] (build (len v) (fn [i] (ifold (fn [x k] (* 0.5 (+ x (/ (get v i) x)))) 1.0 9))))", (np.abs(array(9)),),
     ),
+    "what both adjoints need": (
+        "(fn [x] ((grad (fn [x]"
+        " (fold (fn [s a] (+ s (fold (fn [t b] (+ t (sqrt (+ 1.0 (square (- a b)))))) 0.0 x))) 0.0 x))) x))",
+        (array(9),),
+    ),
     "a few columns": ("(fn [#^ (Mat n 3) a] (sum a 0))", (array(9, 3),)),
 }  # fmt: skip
 
@@ -190,6 +195,23 @@ def test_sizes_are_compared_before_the_loops() -> None:
     np.testing.assert_allclose(made(*args), args[0] @ args[1].T, rtol=1e-12)
     with pytest.raises(ModelTypeError, match="different lengths"):
         made(array(3, 5), array(4, 6))
+
+
+def test_an_array_of_tuples_is_several_arrays() -> None:
+    """Each part lies in an array of its own, which loops read element after element; one that is another is that."""
+    text = """(fn [x y]
+      (let [points (build (len x) (fn [i] #((get x i) #((get y i) (exp (get x i)))))) n (len x)]
+        (ifold (fn [s i]
+            (+ s (ifold (fn [t j] (let [#(a #(b c)) (get points j)] (+ t (* a (fst (snd (get points i))) c)))) 0.0 n)))
+          0.0 n)))"""
+    model, args = hyad.model(text, namespace={}), (array(9), array(9))
+    program = optimised(model, *args)
+    assert far(program) == 0
+    types = [v.type for bind in all_binds(program.body) for v in bind.vars if isinstance(v.type, Arr)]
+    assert types and all(t.elem == REAL and t.rank == 1 for t in types)
+    x, y = args
+    made = hyad.compile(model, args=args, target="python")(*args)
+    assert made == pytest.approx(float((x * np.exp(x)).sum() * y.sum()))
 
 
 def test_it_is_named_and_explained() -> None:
