@@ -193,7 +193,10 @@ class Reverse(Rebuild):
         around, self.apart = self.apart, apart
         for bind in block.binds:
             self.b.span = bind.span
-            if record and bind.vars and bind.vars[0] in record:
+            if record and bind.vars and type(bind.op) is Loop:
+                self.bind(bind)  # what is remembered is not read of it, and then not computed
+                self.here.update((v, record[v]) for v in bind.vars if v in record)
+            elif record and bind.vars and bind.vars[0] in record:
                 self.here[bind.vars[0]] = record[bind.vars[0]]
                 self.b.remember(bind.op.name, self.atoms(bind.op.args), record[bind.vars[0]])  # type: ignore[union-attr]
                 if any(self.is_active(v) for v in bind.vars):
@@ -928,6 +931,8 @@ class Reverse(Rebuild):
             else {k: extreme(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
         )
         kept = [] if self.few(op) else costly(op.body, self.active)
+        if len(op.body.results) > width and not self.few(op):  # else this loop vanishes, should nothing be remembered
+            kept += laborious(op, self.active)
         count, inits = self.atom(op.count), self.atoms(op.inits)
 
         def forward(i: Atom, *accs: Atom):
@@ -1258,10 +1263,27 @@ def costly(block: Block, active: dict[Var, int], least: int = COSTLY) -> list[Va
     return found
 
 
+def laborious(op: Loop, active: dict[Var, int]) -> list[Var]:
+    """The sums in a loop's body, and the arrays of sums, of sizes that are known outside: each of their numbers takes
+    a loop to compute."""
+    bound = {op.index, *op.accs, *defined_in(op.body)}
+    found = []
+    for bind in op.body.binds:
+        inner = bind.op
+        if type(inner) is Loop:
+            loops = any(type(b.op) is Loop for b in inner.body.binds)
+            for v in bind.vars:
+                dims = v.type.dims if isinstance(v.type, Arr) else ()
+                real = (v.type.elem if isinstance(v.type, Arr) else v.type) == REAL
+                if real and v in active and (loops or not dims) and not any(d in bound for d in dims):
+                    found.append(v)
+    return found
+
+
 def sum_like(block: Block, acc: Var, result: Atom) -> bool:
     """Whether an iteration only adds to an accumulator: ``acc' = acc + e`` with no other use of ``acc``. The
     adjoint of such an accumulator is the same in every iteration, and their order does not matter."""
-    if count_uses(block, acc) > 1:
+    if most_uses(block, acc) > 1:
         return False
     definitions = {v: (bind, k) for bind in block.binds for k, v in enumerate(bind.vars)}
     while result is not acc:
@@ -1275,12 +1297,25 @@ def sum_like(block: Block, acc: Var, result: Atom) -> bool:
             following = next((a for a in chain if a is acc or reaches(definitions, a, acc)), None)
         elif type(op) is Loop and k < len(op.accs) and sum_like(op.body, op.accs[k], op.body.results[k]):
             following = op.inits[k]
+        elif type(op) is If:
+            following = next((a for a in added_to(op, k) if a is acc or reaches(definitions, a, acc)), None)
         else:
             return False
-        if following is None or count_uses(block, result) > 1 and type(result) is Var:
+        if following is None or most_uses(block, result) > 1 and type(result) is Var:
             return False
         result = following
     return True
+
+
+def added_to(op: If, k: int) -> list[Var]:
+    """What both branches of an ``if`` add to, or leave as it is, to give its result ``k``."""
+    branches = [(block, block.results[k]) for block in (op.then, op.orelse)]
+    both = [a for a in free_vars(op.then) if a in free_vars(op.orelse)]
+
+    def adds(block: Block, a: Var, r: Atom) -> bool:
+        return most_uses(block, a) == 1 if r is a else sum_like(block, a, r)
+
+    return [a for a in both if all(adds(block, a, r) for block, r in branches)]
 
 
 def extreme(block: Block, acc: Var, result: Atom) -> tuple[Prim, Atom] | None:
@@ -1329,9 +1364,22 @@ def reaches(definitions: dict, atom: Atom, acc: Var) -> bool:
             atom = nexts[0]
         elif type(op) is Loop and k < len(op.accs):
             atom = op.inits[k]
+        elif type(op) is If:
+            return any(a is acc or reaches(definitions, a, acc) for a in added_to(op, k))
         else:
             return False
     return atom is acc
+
+
+def most_uses(block: Block, var: Var) -> int:
+    """How often one run through a block reads ``var``, at most; a loop's body counts once."""
+    total = sum(r is var for r in block.results)
+    for bind in block.binds:
+        total += sum(a is var for a in atoms_of(bind.op))
+        inner = [most_uses(b, var) for b in blocks_of(bind.op)]
+        total += max(inner, default=0) if type(bind.op) is If else sum(inner)
+        total += sum(d is var for v in bind.vars if isinstance(v.type, Arr) for d in v.type.dims)
+    return total
 
 
 def count_uses(block: Block, var: Var) -> int:
