@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hyad.core import Arr, Atom, Bind, Const, Loop, Prim, Var
+from hyad.lanes import LANES as NUMBER_OF_LANES
 
 from .lower import Buffer, Plan
 
@@ -17,6 +18,21 @@ APART = """\
 #else
 #define HYAD_APART
 #endif"""
+
+#: What stands before a short innermost loop that is one vector instruction.
+LANES = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#define HYAD_LANES _Pragma("GCC unroll 1") /* a vector: not to be written out as single numbers */
+#else
+#define HYAD_LANES
+#endif"""
+
+
+def in_lanes(op: Loop) -> bool:
+    """Whether a loop takes iterations of another side by side (``hyad/lanes.py``): gcc writes loops of so few
+    iterations out before it looks for vectors, and finds worse ones then."""
+    short = isinstance(op.count, Const) and op.count.value == NUMBER_OF_LANES
+    return short and all(isinstance(inner.op, Prim) for inner in op.body.binds)
 
 
 def apart(plan: Plan, bind: Bind, op: Loop) -> bool:

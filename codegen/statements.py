@@ -34,7 +34,7 @@ from hyad.core import (
 )
 from hyad.errors import Span
 
-from .apart import APART, apart
+from .apart import APART, LANES, apart, in_lanes
 from .blas import product
 from .expressions import (
     ADD,
@@ -588,6 +588,9 @@ class BodyPrinter(OperandPrinter):
             elif self.marks_apart and apart(self.plan, bind, op):
                 self.support[APART] = None
                 self.emit("HYAD_APART", span)
+            if self.marks_apart and in_lanes(op) and bind not in self.plan.parallel:
+                self.support[LANES] = None
+                self.emit("HYAD_LANES", span)
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
             self.lines += body
             self.emit("}")

@@ -38,6 +38,7 @@ from .counts import inside, work
 from .dead import dead_code, tidy
 from .functions import fuse_calls, inline, tail_calls, unused
 from .journal import OFF
+from .lanes import Lanes
 from .loops import (
     Accumulate,
     Alias,
@@ -338,6 +339,11 @@ def register(program: Program) -> Program:
     return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops(program) else program
 
 
+def lanes(program: Program) -> Program:
+    """Takes the sums of eight iterations of an outer loop side by side, as vectors, each in its own order."""
+    return rebuild(program, Lanes) if nested_loops(program) else program
+
+
 def jam(program: Program) -> Program:
     """Takes the short sums of four iterations side by side, each in its own order."""
     return rebuild(program, Jam) if nested_loops(program) else program
@@ -437,6 +443,8 @@ PIPELINE: list[Pass] = [
     fuse,
     dead_code,
     meet,
+    lanes,  # what is left of an iteration's sums to one loop is for jam
+    dead_code,
     interchange,  # now that it is known which loops there are
     register,  # a loop that came inside may add to one element alone
     assign,
@@ -455,7 +463,7 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
-FOR_CACHES = ("interchange", "jam-rows")
+FOR_CACHES = ("interchange", "jam-rows", "lanes")
 
 #: The passes that see all functions at once; the others run on each by itself.
 WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls)

@@ -65,7 +65,9 @@ def independent(program: Program) -> dict[Bind, int]:
         for bind in block.binds:
             op = bind.op
             if type(op) is Loop and not op.accs and safe(op.body):
-                found[bind] = 1 if for_threads(op.count) else grain(cost(op.body))
+                worth = 1 if for_threads(op.count) else grain(cost(op.body))
+                if type(op.count) is not Const or op.count.value > worth:
+                    found[bind] = worth
             elif type(op) is Loop:
                 visit(op.body)
             elif type(op) is If:

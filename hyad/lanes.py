@@ -1,0 +1,382 @@
+"""Iterations of a loop in lanes: eight at once, each step of their inner loops done for all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .builder import Builder, Rebuild, defined_in, has_checks, type_of
+from .core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    Loop,
+    Prim,
+    Scalar,
+    Type,
+    Var,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    free_vars,
+)
+from .primitives import PRIMITIVES
+
+#: How many iterations go side by side: a vector register has room for so many numbers.
+LANES = 8
+
+STRAIGHT = 16  # in additions: what an innermost loop without sums has to do, for lanes to be worth it
+
+
+class Lanes(Rebuild):
+    """Runs the loops that an iteration begins with for eight iterations at once.
+
+    ``(ifold (fn [s i] (g s i (build k (fn [j] (ifold (fn [t c] (+ t (f i j c))) 0.0 d))))) z n)``  =>  for eight ``i``
+    at a time first a table of the ``t``s, whose innermost loop runs over the eight; then ``g`` for each ``i`` in turn.
+    Design decision: each sum is taken in its own order, to the last bit. A compiler may not reorder the additions of
+    one sum; those of eight sums are one vector instruction. What is read at the eight ``i`` is copied side by side
+    first; what is read elsewhere is read once for all of them. The last lanes of the last eight repeat iteration
+    ``n - 1``, and nobody looks at them.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.views: dict[Var, tuple[Atom, Atom]] = {}  # an array of an iteration: the array of the lanes, and the lane
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Prim and op.name == "get" and op.args[0] in self.views:
+            lanes, lane = self.views[op.args[0]]  # type: ignore[index]
+            indices = self.atoms(op.args[1:])
+            self.here[bind.vars[0]] = self.b.get(
+                lanes, *indices, lane, hint=bind.vars[0].name, given=bind.vars[0].given
+            )
+            return
+        plan = ahead(op) if type(op) is Loop else None
+        if plan is None:
+            self.copy(bind)
+        else:
+            self.tiles(bind, op, plan)  # type: ignore[arg-type]
+
+    def tiles(self, bind: Bind, op: Loop, plan: Plan) -> None:
+        b, count = self.b, self.atom(op.count)
+        eight = Const(LANES, INT)
+        tiles = b.prim("//", b.prim("+", count, Const(LANES - 1, INT)), eight)
+        if type(tiles) is Var:
+            b.sizes.add(tiles)
+        names, acc_names = [v.name for v in bind.vars], [a.name for a in op.accs]
+
+        def tile(q: Atom, *accs: Atom):
+            first = b.prim("*", eight, q)
+            lanes = Ahead(b, self.here, op, plan, first, b.prim("-", count, Const(1, INT))).run()
+            left = b.prim("min", eight, b.prim("-", count, first))
+            if type(left) is Var:
+                b.sizes.add(left)
+
+            def one(lane: Atom, *accs: Atom):
+                self.here[op.index] = b.prim("+", first, lane)
+                self.here.update(zip(op.accs, accs))
+                for v, array in lanes.items():
+                    if isinstance(v.type, Scalar):
+                        self.here[v] = b.get(array, lane, hint=v.name, given=v.given)
+                    elif v in plan.whole:
+                        self.here[v] = self.row(array, v.type, (), lane)  # type: ignore[arg-type]
+                    else:
+                        self.views[v] = array, lane
+                rest = tuple(x for x in op.body.binds if not any(v in lanes for v in x.vars))
+                return self.block(Block(rest, op.body.results)), ()
+
+            return b.loop(left, accs, one, names, op.index.name, acc_names), ()
+
+        out = b.loop(tiles, self.atoms(op.inits), tile, names, "tile", acc_names)
+        b.span = bind.span
+        self.define(bind, out)
+
+    def row(self, lanes: Atom, t: Arr, indices: tuple[Atom, ...], lane: Atom) -> Atom:
+        """The array of one lane."""
+        if len(indices) == t.rank:
+            return self.b.get(lanes, *indices, lane)
+        size = type_of(lanes).dims[len(indices)]  # type: ignore[union-attr]
+        return self.b.build(size, lambda i: self.row(lanes, t, (*indices, i), lane))
+
+
+class Plan:
+    """What goes ahead in lanes: ``binds`` of the loop's body; ``varying``, the variables that differ between lanes;
+    ``whole``, the arrays that the rest reads otherwise than by element."""
+
+    def __init__(self, binds: list[Bind], varying: set[Atom], whole: set[Var]) -> None:
+        self.binds, self.varying, self.whole = binds, varying, whole
+
+
+def ahead(op: Loop) -> Plan | None:
+    """What of an iteration can go ahead in lanes, if it is worth it: loops that do not wait for the iteration before
+    and run equally often in each."""
+    if not op.accs or len(op.body.results) > len(op.accs) or op.index.soft or has_checks(op.body):
+        return None
+    if type(op.count) is Const and op.count.value < 2 * LANES:
+        return None
+    if not any(type(bind.op) is Loop for bind in op.body.binds):
+        return None
+    late: set[Atom] = set(op.accs)
+    varying: set[Atom] = {op.index}
+    early: dict[Atom, Bind] = {}
+    slow: list[Bind] = []
+    for bind in op.body.binds:
+        if late.intersection(reads(bind)):
+            late.update(bind.vars)
+        elif type(bind.op) is Prim and in_lanes(Block((bind,), ()), varying):
+            early[bind.vars[0]] = bind
+        elif type(bind.op) is Loop and in_lanes(Block((bind,), ()), varying):
+            early.update((v, bind) for v in bind.vars)
+            if worth(bind.op, op.index, varying):
+                slow.append(bind)
+        else:
+            late.update(bind.vars)
+    needed: set[Bind] = set()
+    stack = list(slow)
+    while stack:
+        bind = stack.pop()
+        if bind not in needed:
+            needed.add(bind)
+            stack += [early[a] for a in reads(bind) if a in early]
+    if not needed:
+        return None
+    binds = [bind for bind in op.body.binds if bind in needed]
+    made = {v for bind in binds if type(bind.op) is Loop for v in bind.vars if isinstance(v.type, Arr)}
+    rest = [bind for bind in op.body.binds if bind not in needed or type(bind.op) is Prim]
+    whole = {r for r in op.body.results if r in made}
+    for bind in rest:
+        for inner in (bind, *(x for block in blocks_of(bind.op) for x in all_binds(block))):
+            look = inner.op
+            by_element = type(look) is Prim and look.name == "get" and not isinstance(inner.vars[0].type, Arr)
+            whole |= {a for a in atoms_of(look)[1 if by_element else 0 :] if a in made}  # type: ignore[misc]
+        whole |= {r for block in blocks_of(bind.op) for r in block.results if r in made}  # type: ignore[misc]
+    return Plan(binds, varying, whole)  # type: ignore[arg-type]
+
+
+def reads(bind: Bind) -> set[Atom]:
+    """The variables that a binding reads, its regions included."""
+    found = {a for a in atoms_of(bind.op) if type(a) is Var}
+    for block in blocks_of(bind.op):
+        found |= set(free_vars(block))
+    return found
+
+
+def in_lanes(block: Block, varying: set[Atom]) -> bool:
+    """Whether a block is scalar operations and loops that run equally often in all lanes; ``varying`` learns what of it
+    differs between them."""
+    for bind in block.binds:
+        op = bind.op
+        if type(op) is Prim:
+            if not isinstance(bind.vars[0].type, Scalar) or not (op.name in PRIMITIVES or op.name in ("get", "select")):
+                return False
+            if op.name == "select" and isinstance(op.args[1].type, Arr):  # type: ignore[union-attr]
+                return False
+            if varying.intersection(op.args):
+                varying.add(bind.vars[0])
+        elif type(op) is Loop:
+            width = len(op.accs)
+            if op.count in varying or op.index.soft or any(a.type not in (REAL, INT) for a in op.accs):
+                return False
+            stacked = op.body.results[width:]
+            if any(r in op.accs or r.type not in (REAL, INT) and not isinstance(r.type, Arr) for r in stacked):
+                return False
+            inside = {op.index, *op.accs, *defined_in(op.body)}
+            if any(d in inside for v in defined_in(op.body) if isinstance(v.type, Arr) for d in v.type.dims):
+                return False
+            varying.update(op.accs)
+            if not in_lanes(op.body, varying):
+                return False
+            if any(isinstance(r.type, Arr) and r not in varying for r in stacked):
+                return False
+            varying.update(bind.vars[:width])
+            varying.update(v for v, r in zip(bind.vars[width:], stacked) if r in varying)
+            if not varying.intersection(bind.vars):
+                return False
+        else:
+            return False
+    return True
+
+
+def worth(op: Loop, index: Var, varying: set[Atom]) -> bool:
+    """Whether a loop's innermost loops are sums or read columns, which C compilers do not vectorise, and read what lies
+    side by side for several of their sums."""
+    inner = [b.op for b in all_binds(op.body) if type(b.op) is Loop]
+    if any(x.accs for x in inner):
+        return True
+    binds = [b for b in all_binds(op.body) if type(b.op) is Prim]
+    at_index = any(b.op.name == "get" and index in b.op.args for b in binds)  # type: ignore[union-attr]
+    if op.accs and not at_index:
+        return True
+    columns = any(b.op.name == "get" and op.index in b.op.args[1:-1] for b in binds)  # type: ignore[union-attr]
+    work = sum(PRIMITIVES[b.op.name].cost for b in binds if b.op.name in PRIMITIVES)  # type: ignore[union-attr]
+    return not inner and not op.accs and columns and not at_index and work >= STRAIGHT
+
+
+class Ahead(Rebuild):
+    """Emits what goes ahead: scalars become arrays of eight, arrays get one more dimension, the last."""
+
+    def __init__(self, b: Builder, here: dict[Var, Atom], op: Loop, plan: Plan, first: Atom, last: Atom) -> None:
+        super().__init__(b)
+        self.here = dict(here)
+        self.op, self.plan, self.first, self.last = op, plan, first, last
+        self.lanes: dict[Var, Atom] = {}
+        self.stores: set[Atom] = set()  # arrays that hold one step of the lanes
+        self.tables: dict[tuple[Atom, int], Atom] = {}
+
+    def run(self) -> dict[Var, Atom]:
+        """The arrays of the results of the loops."""
+        for bind in self.plan.binds:
+            for inner in all_binds(Block((bind,), ())) if type(bind.op) is Loop else ():
+                look = inner.op
+                if type(look) is Prim and look.name == "get" and look.args[1:].count(self.op.index) == 1:
+                    if type(look.args[0]) is not Var or look.args[0] not in self.plan.varying:
+                        self.table(self.atom(look.args[0]), look.args[1:].index(self.op.index))
+        self.lines(self.plan.binds, ())
+        made = [v for bind in self.plan.binds if type(bind.op) is Loop for v in bind.vars]
+        return {v: self.lanes[v] for v in made if v in self.lanes}
+
+    def lane_index(self, lane: Atom) -> Atom:
+        return self.b.prim("min", self.b.prim("+", self.first, lane), self.last)
+
+    def table(self, array: Atom, place: int) -> None:
+        """What the lanes read of an array at their ``i``, side by side."""
+        b, t = self.b, type_of(array)
+        assert isinstance(t, Arr)
+        if (array, place) in self.tables:
+            return
+        sizes = [*t.dims[:place], *t.dims[place + 1 :]]
+
+        def copy(lane: Atom, indices: tuple[Atom, ...], made: Atom) -> Atom:
+            if len(indices) < len(sizes):
+
+                def element(c: Atom, x: Atom):
+                    return [copy(lane, (*indices, c), x)], ()
+
+                return b.loop(sizes[len(indices)], [made], element, [hint], "c", [hint])[0]
+            x = b.get(array, *indices[:place], self.lane_index(lane), *indices[place:])
+            return b.update(made, [*indices, lane], x)
+
+        hint = "side_by_side"
+        empty = b.undef(Arr(t.elem, (*sizes, Const(LANES, INT))))
+        (made,) = b.loop(Const(LANES, INT), [empty], lambda lane, x: ([copy(lane, (), x)], ()), [hint], "lane", [hint])
+        self.tables[array, place] = made
+
+    def lines(self, binds: Sequence[Bind], results: Sequence[Atom]) -> list[Bind]:
+        """A block's bindings; scalar operations that differ between lanes wait until something needs them. Those that
+        wait still are given back."""
+        waiting: list[Bind] = []
+        for k, bind in enumerate(binds):
+            op, self.b.span = bind.op, bind.span
+            if type(op) is Loop:
+                wanted = reads(bind)
+                now = closure(waiting, wanted)
+                waiting = [x for x in waiting if x not in now]
+                later = {a for x in waiting for a in reads(x)} | {a for x in binds[k + 1 :] for a in reads(x)}
+                self.together(now, wanted | later | set(results))
+                self.loop_in_lanes(bind, op)
+            elif self.plan.varying.intersection(bind.vars):
+                waiting.append(bind)
+            else:
+                self.copy(bind)
+        return waiting
+
+    def together(
+        self, binds: Sequence[Bind], wanted: set[Atom], accs: Sequence[Var] = (), following: Sequence[Atom] = ()
+    ) -> list[Atom]:
+        """One loop over the lanes for scalar operations: those ``wanted`` are remembered, and the accumulators get
+        their next values. The accumulators after it."""
+        outs = [x.vars[0] for x in binds if x.vars[0] in wanted]
+        if not outs and not accs:
+            return []
+        b, around = self.b, self.here
+        states = [self.lanes[a] for a in accs]
+
+        def body(lane: Atom, *now: Atom):
+            self.here = {**around, self.op.index: self.lane_index(lane)}
+            arrays = {**self.lanes, **dict(zip(accs, now))}
+            for a in {a for x in binds for a in reads(x)} | set(following):
+                if a in arrays and isinstance(a.type, Scalar):  # type: ignore[union-attr]
+                    self.here[a] = b.get(arrays[a], lane, hint=a.name)  # type: ignore[index, union-attr]
+            for x in binds:
+                self.scalar(x, lane)
+            values = [self.as_type(self.atom(r), a.type) for r, a in zip(following, accs)]
+            return [b.update(s, [lane], x) for s, x in zip(now, values)], [self.here[v] for v in outs]
+
+        names = [a.name for a in (*accs, *outs)]
+        made = b.loop(Const(LANES, INT), states, body, names, "lane", [a.name for a in accs])
+        self.here = around
+        self.lanes.update(zip(outs, made[len(accs) :]))
+        self.stores.update(made[len(accs) :])
+        return list(made[: len(accs)])
+
+    def scalar(self, bind: Bind, lane: Atom) -> None:
+        op, v = bind.op, bind.vars[0]
+        assert type(op) is Prim
+        if op.name == "get":
+            array, indices = op.args[0], op.args[1:]
+            if array in self.lanes:
+                self.here[v] = self.b.get(self.lanes[array], *self.atoms(indices), lane, hint=v.name)  # type: ignore[index]
+                return
+            place = indices.index(self.op.index) if indices.count(self.op.index) == 1 else -1
+            table = self.tables.get((self.atom(array), place))
+            if table is not None:
+                others = self.atoms([*indices[:place], *indices[place + 1 :]])
+                self.here[v] = self.b.get(table, *others, lane, hint=v.name)
+                return
+        self.copy(bind)
+
+    def as_type(self, x: Atom, t: Type) -> Atom:
+        return self.b.to_real(x) if t == REAL else x
+
+    def start(self, z: Atom, t: Type) -> Atom:
+        """The array that an accumulator of type ``t`` starts from."""
+        if z in self.lanes:
+            return self.lanes[z]  # type: ignore[index]
+        if type(z) is Const and z.value == 0 and not str(z.value).startswith("-"):
+            return self.b.zeros(Arr(t, (Const(LANES, INT),)))  # type: ignore[arg-type]
+        return self.b.build(Const(LANES, INT), lambda lane: self.as_type(self.atom(z), t), index_name="lane")
+
+    def stacked(self, r: Atom) -> Atom:
+        """What a loop stacks. A sum is copied: it had better stay in a register until it is done."""
+        x = self.lanes.get(r, r)  # type: ignore[call-overload]
+        if x is r:
+            return self.atom(r)
+        if not isinstance(r.type, Scalar) or x in self.stores:  # type: ignore[union-attr]
+            return x
+        return self.b.build(Const(LANES, INT), lambda lane: self.b.get(x, lane), index_name="lane")
+
+    def loop_in_lanes(self, bind: Bind, op: Loop) -> None:
+        b, width, varying = self.b, len(op.accs), self.plan.varying
+        stacked = op.body.results[width:]
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.lanes.update(zip(op.accs, accs))
+            waiting = self.lines(op.body.binds, op.body.results)
+            following = self.together(waiting, set(stacked), op.accs, op.body.results[:width])
+            return following, [self.stacked(r) for r in stacked]
+
+        names = [v.name for v in bind.vars]
+        inits = [self.start(z, a.type) for z, a in zip(op.inits, op.accs)]
+        out = b.loop(self.atom(op.count), inits, body, names, op.index.name, [a.name for a in op.accs])
+        b.span = bind.span
+        for v, x in zip(bind.vars, out):
+            if v in varying:
+                self.lanes[v] = x
+            else:
+                self.here[v] = x
+
+
+def closure(binds: Sequence[Bind], wanted: set[Atom]) -> list[Bind]:
+    """Those of some operations that give what is ``wanted``, and what these need."""
+    found: list[Bind] = []
+    needs = set(wanted)
+    for bind in reversed(binds):
+        if needs.intersection(bind.vars):
+            found.append(bind)
+            needs |= reads(bind)
+    return found[::-1]

@@ -1,0 +1,113 @@
+"""Iterations in lanes (``hyad/lanes.py``): values and gradients at counts around eight, which loops go in lanes, and
+which are left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Loop, all_binds
+from hyad.lanes import LANES
+
+NEAREST = """
+(fn [#^ (Mat k d) centres #^ (Mat n d) points]
+  (fold (fn [s p]
+          (let [far (map (fn [c] (fold (fn [s a b] (+ s (* (- a b) (- a b)))) 0.0 c p)) centres)]
+            (+ s (fold min (get far 0) far))))
+        0.0 points))
+"""
+FORM = """
+(fn [#^ (Arr Real k d d) q #^ (Mat n d) x #^ (Vec n) w]
+  (ifold (fn [s i]
+           (+ s (* (get w i)
+                   (fold (fn [s a] (+ s (exp (- a)))) 0.0
+                         (map (fn [m] (let [y (build (len m)
+                                                (fn [r] (ifold (fn [t c] (+ t (* (get m r c) (get x i c)))) 0.5
+                                                               (+ r 1))))]
+                                        (fold (fn [t a] (+ t (* a a))) 0.0 y)))
+                              q)))))
+         1.0 (len x)))
+"""
+
+
+def in_lanes(f: object) -> int:
+    """The loops over lanes of a model's program."""
+    body = f.optimised(f.specs()).body
+    return sum(type(b.op) is Loop and getattr(b.op.count, "value", 0) == LANES for b in all_binds(body))
+
+
+def given(text: str, n: int, k: int = 3, d: int = 5) -> tuple:
+    rng = np.random.default_rng(n)
+    if text is NEAREST:
+        return rng.normal(size=(k, d)), rng.normal(size=(n, d))
+    return 0.3 * rng.normal(size=(k, d, d)), rng.normal(size=(n, d)), rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict:
+    return {}
+
+
+@pytest.mark.parametrize("text", [NEAREST, FORM], ids=["nearest", "form"])
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 17])
+def test_every_sum_keeps_its_order(text: str, n: int, compiled: dict) -> None:
+    """To the last bit, in Python, where nothing contracts a product and a sum."""
+    for make in (lambda f: f, lambda f: hyad.grad(f, wrt=0)):
+        f = make(hyad.model(text))
+        assert in_lanes(f)
+        here = compiled.setdefault((text, f.name, "python"), hyad.compile(f, "python"))
+        plain = compiled.setdefault((text, f.name, "plain"), hyad.compile(f, "python", without="lanes"))
+        args = given(text, n)
+        np.testing.assert_array_equal(here(*args), plain(*args))
+
+
+@pytest.mark.parametrize("text", [NEAREST, FORM], ids=["nearest", "form"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 3, 2), (9, 1, 7), (40, 17, 3)])
+def test_gradients_in_c(text: str, sizes: tuple, compiled: dict) -> None:
+    f = compiled.setdefault((text, "model"), hyad.model(text))
+    g = compiled.setdefault((text, "gradient"), hyad.grad(f, wrt=0))
+    args = given(text, *sizes)
+    direction = np.random.default_rng(1).normal(size=args[0].shape)
+    h = 1e-6
+    slope = (f(args[0] + h * direction, *args[1:]) - f(args[0] - h * direction, *args[1:])) / (2 * h)
+    assert np.sum(g(*args) * direction) == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+def test_ties_and_nan() -> None:
+    """A search in lanes finds the first of equals, and NaN, as it does alone."""
+    f = hyad.grad(hyad.model(NEAREST), wrt=0)
+    centres, points = np.zeros((3, 2)), np.ones((9, 2))
+    expected = np.zeros((3, 2))
+    expected[0] = -2 * 9
+    np.testing.assert_array_equal(f(centres, points), expected)
+    points[4] = np.nan
+    assert np.isnan(hyad.model(NEAREST)(centres, points))
+
+
+def test_it_reads_as_written_by_hand() -> None:
+    source = hyad.compile(hyad.grad(hyad.model(NEAREST), wrt=0)).source
+    assert "double s[8] = {0};" in source and "HYAD_LANES" in source
+    assert "lanes" not in hyad.compile(hyad.grad(hyad.model(NEAREST), wrt=0), without="lanes").source
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fn [#^ (Mat n d) x #^ (Vec d) w] (fold (fn [s r] (+ s (exp (dot r w)))) 0.0 x))",
+        "(fn [#^ (Mat n d) x] (fold (fn [s r] (+ s (* s (fold (fn [t a] (+ t (* s a))) 0.0 r)))) 1.0 x))",
+        "(fn [#^ (Mat 6 d) x #^ (Mat k d) c] (fold (fn [s r] (+ s (fold (fn [t w] (+ t (dot r w))) 0.0 c))) 0.0 x))",
+        "(fn [#^ (Mat n n) x] (ifold (fn [s i] (+ s (ifold (fn [t c] (+ t (get x i c))) 0.0 i))) 0.0 (len x)))",
+    ],
+    ids=["each read once", "carried", "few", "counts differ"],
+)
+def test_left_alone(text: str) -> None:
+    assert in_lanes(hyad.model(text)) == 0
+
+
+def test_on_threads() -> None:
+    f = hyad.model(NEAREST)
+    args = given(NEAREST, 20_001, 4, 3)
+    two = hyad.compile(hyad.grad(f, wrt=0), args=args, threads=2)
+    np.testing.assert_allclose(two(*args), hyad.grad(f, wrt=0)(*args), rtol=1e-12)
+    assert "omp" in two.source
