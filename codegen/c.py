@@ -75,15 +75,18 @@ def print_c(
     name: str | None = None,
     line_directives: bool = False,
     threads: int = 1,
+    math: str = "libm",
 ) -> CFunction:
     """A typed program as C.
 
     ``dtype`` is "f64" or "f32"; ``name`` the C function's, else the model's; ``line_directives`` puts ``#line`` before
-    the statements, so that a debugger steps through the model; independent loops run on ``threads`` threads (OpenMP),
+    the statements, so that a debugger steps through the model; ``math`` "vector" calls the
+    functions of ``vector.py``; independent loops run on ``threads`` threads (OpenMP),
     those of programs with data or recursion aside. An array among the results whose size is not known before the call
     is a cell that holds it beside its sizes. Raises CompileError where a primitive has no C form.
     """
-    return deep(lambda: _function(program, threads, dtype=dtype, name=name, line_directives=line_directives))
+    options = dict(dtype=dtype, name=name, line_directives=line_directives, math=math)
+    return deep(lambda: _function(program, threads, **options))
 
 
 def _function(program: Program, threads: int, **options: Any) -> CFunction:
@@ -143,8 +146,9 @@ class CPrinter(DataPrinter):
         name: str | None = None,
         line_directives: bool = False,
         threads: int = 1,
+        math: str = "libm",
     ):
-        self.threads = threads
+        self.threads, self.math = threads, math
         super().__init__(program, dtype=dtype, reserved=self.reserved())
         self.line_directives = line_directives
         self.name = Names(FUNCTION_RESERVED).fresh(name or self.program.name or "model")

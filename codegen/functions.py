@@ -288,8 +288,8 @@ class Info:
 class Unit:
     """What the functions of a file share: the data types, each other, the checks, and what of the arena they use."""
 
-    def __init__(self, program: Program, dtype: str, name: str, line_directives: bool):
-        self.dtype, self.line_directives = dtype, line_directives
+    def __init__(self, program: Program, dtype: str, name: str, line_directives: bool, math: str):
+        self.dtype, self.line_directives, self.math = dtype, line_directives, math
         self.names = Names(FUNCTION_RESERVED | ARENA_NAMES)
         self.names.taken.add(name)
         outside = [p.type for p in program.params] + [type_of(r) for r in program.body.results]
@@ -376,7 +376,8 @@ class FunctionPrinter(CPrinter):
 
     def __init__(self, f: Function, unit: Unit):
         self.f, self.unit = f, unit
-        super().__init__(as_program(f), dtype=unit.dtype, name=f.name, line_directives=unit.line_directives)
+        options = dict(dtype=unit.dtype, line_directives=unit.line_directives, math=unit.math)
+        super().__init__(as_program(f), name=f.name, **options)
         self.name = unit.functions[f].name
         self.names.taken |= unit.names.taken | ARENA_NAMES
         self.checks, self.support = unit.checks, unit.support
@@ -734,10 +735,18 @@ class FunctionPrinter(CPrinter):
 class UnitPrinter(CPrinter):
     """Prints the file: its types and functions, then the model's own function."""
 
-    def __init__(self, program: Program, *, dtype: str = "f64", name: str | None = None, line_directives: bool = False):
+    def __init__(
+        self,
+        program: Program,
+        *,
+        dtype: str = "f64",
+        name: str | None = None,
+        line_directives: bool = False,
+        math: str = "libm",
+    ):
         own = Names(FUNCTION_RESERVED | ARENA_NAMES).fresh(name or program.name or "model")
-        self.unit = Unit(program, dtype, own, line_directives)
-        super().__init__(program, dtype=dtype, name=name, line_directives=line_directives)
+        self.unit = Unit(program, dtype, own, line_directives, math)
+        super().__init__(program, dtype=dtype, name=name, line_directives=line_directives, math=math)
         self.name = own
         self.names.taken |= self.unit.names.taken | ARENA_NAMES
         self.checks, self.support = self.unit.checks, self.unit.support

@@ -42,6 +42,7 @@ from .expressions import (
 )
 from .lower import Buffer, Extreme, Names, Place, Plan, Quotient, plan, type_of, uses
 from .ranges import overflows
+from .vector import vectorised
 
 SUBSCRIPT = 9  # an Int expression no longer than this is written out at each use
 FOLDED = 64  # an expression longer than this has a line of its own
@@ -59,6 +60,7 @@ class OperandPrinter:
     """What the lines of a body are made of. ``BodyPrinter`` goes on with the statements."""
 
     threads = 1
+    math = "libm"  # whose functions are called: the C library's, or "vector", those of vector.py
 
     def __init__(self, program: Program, *, dtype: str, reserved: Iterable[str]):
         self.plan = self.planned(program)
@@ -132,7 +134,8 @@ class OperandPrinter:
         """The text of a primitive, and the support functions that it calls."""
         if name == "square":
             return "{0}*{0}", ()
-        return c_form(PRIMITIVES[name], types, f32=self.dtype == "f32")
+        form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32")
+        return vectorised(form, support) if self.math == "vector" else (form, support)
 
     def support_text(self, text: str) -> str:
         """A function that printed code calls."""

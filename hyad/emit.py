@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import CompileError, ModelTypeError, border
-from .model import as_model
+from .model import as_model, own_math
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +28,7 @@ def emit(
     line_directives: bool = False,
     threads: int = 1,
     blas: bool = False,
+    math: str = "libm",
 ) -> tuple[Path, Path]:
     """Write a model, or a derived one, as a source file and the header that declares it; their paths.
 
@@ -38,6 +39,7 @@ def emit(
     cannot be measured before: it takes a ``hyad_arena``, which the header describes beside the types of the data.
     ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose signature is meant, where
     annotations do not say it. ``line_directives`` makes a debugger step through the model.
+    ``math`` "vector" brings exp, expm1 and tanh along, which compilers make vectors of (see ``hyad.compile``).
     C for several ``threads`` runs on them where it is compiled with OpenMP (``-fopenmp``), and on one where it is not.
     With ``blas`` large products of matrices call ``cblas_dgemm`` where the C is compiled with ``-DHYAD_BLAS`` (and
     linked with ``-lopenblas``, say), and are loops where it is not.
@@ -62,6 +64,7 @@ def emit(
         raise ModelTypeError(f"threads is {threads!r}", None, "1 or more, for the target c")
     if blas and target != "c":
         raise ModelTypeError(f"the target {target!r} calls no BLAS", None, 'target "c" does')
+    own_math(math, target, dtype)
     program = model.optimised(model.specs(args), target, blas)
     if threads > 1:
         from .threads import in_parts
@@ -71,7 +74,7 @@ def emit(
     if target == "c":
         from hyad.codegen.c import print_c
 
-        function = print_c(program, dtype=dtype, name=name, line_directives=line_directives, threads=threads)
+        function = print_c(program, dtype=dtype, name=name, line_directives=line_directives, threads=threads, math=math)
     else:
         from hyad.codegen.cuda import print_cuda
 

@@ -401,10 +401,11 @@ class Model:
         without: Sequence[str] = (),
         threads: int = 1,
         blas: bool = False,
+        math: str = "libm",
     ) -> Callable[..., Any]:
         """A callable for one signature, with what it was made from as attributes: ``program``, ``cfunction``,
-        ``source``, ``header``, ``address``, ``target``. ``without``, ``threads`` and ``blas`` are this model's own
-        options.
+        ``source``, ``header``, ``address``, ``target``. ``without``, ``threads``, ``blas`` and ``math`` are this
+        model's own options.
 
         Raises the errors of ``hyad.errors``.
         """
@@ -427,7 +428,8 @@ class Model:
     def _load_c(self, program: Program, dtype: str, flags: str) -> Callable[..., Any]:
         from hyad.codegen.c import print_c
 
-        function = self._exact(print_c(program, dtype=dtype, threads=self._options.get("threads", 1)), program.ins)
+        options = {name: self._options[name] for name in ("threads", "math") if name in self._options}
+        function = self._exact(print_c(program, dtype=dtype, **options), program.ins)
         found = self._load(function, program.ins, program.out, flags)
         found.program = program  # type: ignore[attr-defined]
         return found
@@ -1145,6 +1147,7 @@ def compile(
     without: str | Iterable[str] = (),
     threads: int = 1,
     blas: bool = False,
+    math: str = "libm",
 ) -> Callable[..., Any]:
     """A model compiled for one target, at once where its signature is known.
 
@@ -1152,9 +1155,11 @@ def compile(
     real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
     ``address`` beside it; called with arguments of another signature it compiles that too. ``dtype`` "f32" computes
     in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the
-    like of several numbers at once (4 units in the last place off at most). ``without`` names optimisations to leave
-    out (``hyad.optimisations()``). C code runs long independent loops on ``threads`` threads (OpenMP), sums in as many
-    parts: results are the same to the last bit for the same number of threads. With ``blas`` large products of
+    like of several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp,
+    expm1 and tanh, and what is made of them: functions of hyad's own, which C compilers make vectors of without leave
+    to reorder anything (exp is at most 1 unit in the last place off, expm1 and tanh 3). ``without`` names optimisations
+    to leave out (``hyad.optimisations()``). C code runs long independent loops on ``threads`` threads (OpenMP), sums in
+    as many parts: results are the same to the last bit for the same number of threads. With ``blas`` large products of
     matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install hyad[blas]``) or the system's.
     """
     if target not in TARGETS:
@@ -1182,6 +1187,8 @@ def compile(
         if products.library() is None:
             raise CompileError("there is no BLAS here", None, "pip install hyad[blas], or the system's OpenBLAS")
         own._options["blas"] = True
+    if math != "libm":
+        own._options["math"] = own_math(math, target, dtype)
     if without:
         from .report import chosen
 
@@ -1197,6 +1204,15 @@ def compile(
     own._enter(found)
     found.model = base  # type: ignore[attr-defined]
     return found
+
+
+def own_math(math: str, target: str, dtype: str) -> str:
+    """``math``, where it is one that the target has."""
+    if math not in ("libm", "vector"):
+        raise ModelTypeError(f"there is no math {math!r}", None, 'math is "libm" or "vector"')
+    if math == "vector" and (target != "c" or dtype != "f64"):
+        raise ModelTypeError('math "vector" is for the target "c" and dtype "f64"', None, "leave it out")
+    return math
 
 
 @border

@@ -55,9 +55,11 @@ def hand(objective: Objective, size: Size, name: str) -> Contender:
     return Contender(f"hand {name}", objective.source, declaration, call, work=work)
 
 
-def contender(objective: Objective, size: Size, point: Point, derivative: str, fixed: bool) -> Contender:
+def contender(
+    objective: Objective, size: Size, point: Point, derivative: str, fixed: bool = False, math: str = "libm"
+) -> Contender:
     """hyad's derivative, from the model's text to the loaded function, into an empty cache. ``fixed`` writes sizes into
-    the annotations."""
+    the annotations; ``math`` is ``hyad.compile``'s."""
     text = objective.models.read_text()
     for name in objective.fixed if fixed else ():
         while text != (again := re.sub(rf"(#\^ \([^)]*?\s){name}(?=[\s)])", rf"\g<1>{size[name]}", text)):
@@ -67,16 +69,20 @@ def contender(objective: Objective, size: Size, point: Point, derivative: str, f
         path.write_text(text)
         start, before = time.perf_counter(), compiler_seconds()
         made = objective.derivatives[derivative](hyad.load(path))
-        f = hyad.compile(made, target="c").cfunction
+        f = hyad.compile(made, target="c", math=math).cfunction
         spent = time.perf_counter() - start
         compiler = min(spent, compiler_seconds() - before)
     if f.arena:
         raise ValueError("its memory is an arena: called from Python only")
     declaration, call, work = how_to_call(f, problem_of(objective, size, point, derivative), 0, point)
-    header, name = (f"{f.name}.h", f.header), "hyad, sizes fixed" if fixed else "hyad"
+    header, name = (f"{f.name}.h", f.header), title(fixed, math)
     return Contender(
         name, f.source, declaration, call, spent - compiler, work=work, header=header, own_compile=compiler
     )
+
+
+def title(fixed: bool, math: str) -> str:
+    return "hyad" + (", sizes fixed" if fixed else "") + (", vector math" if math == "vector" else "")
 
 
 def race(objective: Objective, size: Size, derivative: str, peers: list[str], how: Any, folder: Path) -> list[Row]:
@@ -88,12 +94,16 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
     names = ["primal", derivative] if derivative in objective.by_hand else ["primal"]
     contenders = {f"hand {name}": (hand(objective, size, name), problems[name]) for name in names}
     notes: dict[str, str] = {}
+    sources = set()
     for fixed in (False, True) if objective.fixed else (False,):
-        try:
-            made_one = contender(objective, size, point, derivative, fixed)
-            contenders[made_one.name] = (made_one, problems[derivative])
-        except Exception as reason:  # a table without it still says why
-            notes["hyad, sizes fixed" if fixed else "hyad"] = " ".join(str(reason).split())[:160]
+        for math in ("libm", "vector"):
+            try:
+                made_one = contender(objective, size, point, derivative, fixed, math)
+                if made_one.source not in sources:  # without an exp there is nothing to take from elsewhere
+                    contenders[made_one.name] = (made_one, problems[derivative])
+                    sources.add(made_one.source)
+            except Exception as reason:  # a table without it still says why
+                notes[title(fixed, math)] = " ".join(str(reason).split())[:160]
     for flags, name in ((FLAGS, "strict"), (FAST, "fast")):
         for key, (c, problem) in contenders.items():
             c = build(replace(c), problem, 0, folder / name, flags)
