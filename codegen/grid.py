@@ -40,17 +40,16 @@ from hyad.core import (
     Var,
     While,
     all_binds,
-    atoms_of,
-    binders_of,
     blocks_of,
     free_vars,
     type_atoms,
 )
 from hyad.dead import dead_code
 from hyad.errors import CompileError
+from hyad.gather import spread
 from hyad.optimise import uses
 from hyad.primitives import PRIMITIVES
-from hyad.spread import Reduction, nest, reductions, sequential
+from hyad.spread import Reduction, changed, nest, reads, reductions, sequential
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
@@ -120,7 +119,7 @@ class Cutter:
 
     def __init__(self, program: Program, dtype: str, name: str | None, deterministic: bool) -> None:
         refuse(program)
-        self.program = program = dead_code(program)
+        self.program = program = spread(dead_code(program), deterministic)
         self.dtype, self.deterministic = dtype, deterministic
         self.name = Names(FUNCTION_RESERVED | CPP).fresh(name or program.name or "model")
         self.names = Names(RESERVED | CPP)
@@ -278,7 +277,8 @@ class Cutter:
         a, b = args
         if op.name in INTEGER:
             return simple(INTEGER[op.name], a, b)
-        if op.name in ("//", "%") and isinstance(b, int) and b > 0:
+        positive = isinstance(b, int) and b > 0 or isinstance(b, tuple) and b[0] == "max" and b[2] == 1
+        if op.name in ("//", "%") and positive:
             return simple(op.name, a, b)
         if op.name in COMPARED:
             return simple(COMPARED[op.name], a, b)
@@ -1076,28 +1076,6 @@ def with_name(size: Size, name: str, what: Size) -> Size:
     if isinstance(size, tuple):
         return simple(size[0], with_name(size[1], name, what), with_name(size[2], name, what))
     return what if size == name else size
-
-
-def reads(bind: Bind) -> dict[Var, None]:
-    """The variables that a binding reads, sizes of what it makes included."""
-    out: dict[Var, None] = {a: None for a in atoms_of(bind.op) if isinstance(a, Var)}
-    for b in blocks_of(bind.op):
-        out.update(free_vars(b))
-    for v in binders_of(bind.op):
-        out.pop(v, None)
-    for v in bind.vars:
-        out.update({d: None for d in type_atoms(v.type) if isinstance(d, Var) and d not in bind.vars})
-    return out
-
-
-def changed(bind: Bind, k: int) -> Atom | None:
-    """The array that a binding's variable is a later state of."""
-    op = bind.op
-    if isinstance(op, Prim) and op.name in ("update", "add-at"):
-        return op.args[0]
-    if isinstance(op, (Loop, While)) and k < len(op.accs) and isinstance(op.accs[k].type, Arr):
-        return op.inits[k]
-    return None
 
 
 def inner_binds(bind: Bind) -> Iterable[Bind]:

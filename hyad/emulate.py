@@ -47,13 +47,11 @@ class Emulator:
     def __init__(self, programs: Sequence[CudaProgram], compiler: Sequence[str]) -> None:
         header = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")
         with tempfile.TemporaryDirectory(prefix="hyad-") as folder:
-            paths = []
-            for k, program in enumerate(programs):
-                path = Path(folder, f"part{k}.cu")
-                path.write_text(program.source + entries(program), encoding="utf-8")
-                paths += ["-x", "c++", str(path)]
+            parts = [f"namespace program{k} {{\n{p.source}{entries(p)}}}\n" for k, p in enumerate(programs)]
+            path = Path(folder, "programs.cu")
+            path.write_text("".join(parts), encoding="utf-8")
             target = Path(folder, "programs.so")
-            command = [*compiler, *FLAGS, "-include", str(header), *paths, "-o", str(target), "-lm"]
+            command = [*compiler, *FLAGS, "-include", str(header), "-x", "c++", str(path), "-o", str(target), "-lm"]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode or done.stderr:
                 raise CompileError(f"the CUDA text does not compile for the CPU:\n{done.stderr.strip()}")

@@ -26,8 +26,10 @@ from .core import (
     While,
     all_binds,
     atoms_of,
+    binders_of,
     blocks_of,
     free_vars,
+    type_atoms,
 )
 from .primitives import PRIMITIVES
 
@@ -44,7 +46,8 @@ class Reduction:
 
     ``kind`` is "sum", "product", "max", "min", "and", "or" of scalars; "place", the largest or smallest (``least``) one
     and where it is (``last``: the last of equals), two accumulators; "scatter", an array to whose elements is added
-    wherever; "slice", an array of which each iteration reads and writes a part of its own, at the subscript ``at``.
+    wherever; "slice", an array of which each iteration reads and writes a part of its own, at the subscript ``at``
+    (``read``: it does read it).
     """
 
     kind: str
@@ -52,6 +55,7 @@ class Reduction:
     at: int = 0
     least: bool = False
     last: bool = False
+    read: bool = False
 
 
 def reductions(op: Loop) -> list[Reduction] | None:
@@ -64,9 +68,9 @@ def reductions(op: Loop) -> list[Reduction] | None:
         if k in done:
             continue
         if isinstance(acc.type, Arr):
-            at = own_slice(op, acc, result)
-            if at is not None:
-                found.append(Reduction("slice", (k,), at))
+            mine = own_slice(op, acc, result)
+            if mine is not None:
+                found.append(Reduction("slice", (k,), mine[0], read=mine[1]))
             elif acc.type.elem in (REAL, INT) and follows(op.body, acc, result, FOLDED["sum"]):
                 found.append(Reduction("scatter", (k,)))
             else:
@@ -216,15 +220,16 @@ def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def own_slice(op: Loop, acc: Var, result: Atom) -> int | None:
+def own_slice(op: Loop, acc: Var, result: Atom) -> tuple[int, bool] | None:
     """The subscript at which each iteration has a part of an array accumulator to itself: wherever the accumulator or
     what it becomes is read or written, its subscript there is the loop's index plus something that no iteration
-    changes, the same everywhere."""
+    changes, the same everywhere; and whether it is read."""
     inside = {v for bind in all_binds(op.body) for v in bind.vars}
     inside |= {v for bind in all_binds(op.body) if type(bind.op) is Loop for v in (bind.op.index, *bind.op.accs)}
     made = {v: bind.op for bind in all_binds(op.body) for v in bind.vars}
     versions: set[Var] = {acc}
     subscripts: list[tuple[Atom, ...]] = []
+    read = False
     for bind in walk(op.body):
         o = bind.op
         if type(o) is Prim:
@@ -234,6 +239,7 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> int | None:
                     return None
                 subscripts.append(subs)
                 if o.name == "get":
+                    read = True
                     if isinstance(bind.vars[0].type, Arr):
                         return None  # a view, which may be handed on
                 else:
@@ -263,7 +269,7 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> int | None:
         first = subscripts[0][at]
         key = offset_from(first, op.index, made, inside)
         if key is not None and all(offset_from(s[at], op.index, made, inside) == key for s in subscripts):
-            return at
+            return at, read
     return None
 
 
@@ -295,10 +301,32 @@ def offset_from(sub: Atom, index: Var, made: dict, inside: set[Var]) -> tuple | 
     return None
 
 
+def reads(bind: Bind) -> dict[Var, None]:
+    """The variables that a binding reads, sizes of what it makes included."""
+    out: dict[Var, None] = {a: None for a in atoms_of(bind.op) if isinstance(a, Var)}
+    for b in blocks_of(bind.op):
+        out.update(free_vars(b))
+    for v in binders_of(bind.op):
+        out.pop(v, None)
+    for v in bind.vars:
+        out.update({d: None for d in type_atoms(v.type) if isinstance(d, Var) and d not in bind.vars})
+    return out
+
+
+def changed(bind: Bind, k: int) -> Atom | None:
+    """The array that a binding's variable is a later state of."""
+    op = bind.op
+    if isinstance(op, Prim) and op.name in ("update", "add-at"):
+        return op.args[0]
+    if isinstance(op, (Loop, While)) and k < len(op.accs) and isinstance(op.accs[k].type, Arr):
+        return op.inits[k]
+    return None
+
+
 # ---------------------------------------------------------------------------------------- nests of loops
 
 #: The work of the statements between two loops, in additions, that may be done again in each inner iteration.
-AGAIN = 32
+AGAIN = 48
 
 
 def nest(bind: Bind) -> list[Bind]:

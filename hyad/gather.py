@@ -1,0 +1,699 @@
+"""Programs made ready for a device with thousands of threads: loops apart, sums at the place where they are needed.
+
+Three things are done to parallel loops, the outermost ones.
+
+*Apart.* A loop whose body has loops over arrays in it becomes several, each with one of them, so that each is a nest
+with as many places as the product of its counts. What one makes and another reads is stacked; cheap scalars are
+computed again instead. A row that each iteration makes of zeros, by adding to it, is added to where it is stacked.
+
+*Gathered.* ``a[j] += e(i, j)`` over a nest, whose subscripts are loop indices, is a sum for each ``j`` alone: no two
+threads add to one element, and the order of a sum is known::
+
+    (loop n (fn [i a] (loop m (fn [j a] (add-at a j e)) a)) a)
+    =>  s = (build m (fn [j] (ifold (fn [s i] (+ s e)) 0.0 n))), added to a
+
+Where there are few elements to add to, each sum is taken in parts, one thread for each.
+
+*In parts*, for results that are the same from call to call: additions to places that only data know are made by so many
+threads as there are copies of the array; then the copies are added in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .builder import Rebuild, type_of
+from .core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    While,
+    all_binds,
+    blocks_of,
+    free_vars,
+    substitute,
+)
+from .dead import dead_code, tidy
+from .optimise import assign, rebuild
+from .spread import Reduction, changed, nest, reads, reductions, used, work
+
+CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
+DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
+LONG = 64  # iterations that are worth a loop of their own
+PLACES = 1 << 16  # sums that keep a device busy
+SHARE = 64  # iterations that each part of a sum has at least
+COPIES = 1024  # of an array, at most, that is added to in parts
+ROOM = 1 << 26  # elements of all copies together
+
+
+def spread(program: Program, deterministic: bool = False) -> Program:
+    """The program with its parallel loops apart and its sums gathered (see above)."""
+    for change in (apart_block, gather_block):
+        block = change(program.body)
+        if block is not program.body:
+            program = dead_code(rebuild(replace(program, body=block), Rebuild))
+    program = dead_code(assign(program))
+    if deterministic:
+        block = parts_block(program.body)
+        if block is not program.body:
+            program = dead_code(rebuild(replace(program, body=block), Rebuild))
+    return program
+
+
+def long(bind: Bind) -> bool:
+    """Whether a binding is a loop of many iterations, or of how many nobody knows yet."""
+    op = bind.op
+    return type(op) is Loop and (type(op.count) is not Const or op.count.value > LONG)
+
+
+def each(block: Block, change) -> Block:
+    """A block in which ``change(bind)`` gives what stands for each parallel loop, a list of bindings; loops that are
+    taken in their order, and branches, are gone into."""
+    out: list[Bind] = []
+    for bind in block.binds:
+        op = bind.op
+        if long(bind) and reductions(op) is not None:
+            out += change(bind)
+        elif type(op) is Loop and long(bind):
+            out.append(Bind(bind.vars, replace(op, body=each(op.body, change)), bind.span))
+        elif type(op) is If:
+            out.append(Bind(bind.vars, If(op.cond, each(op.then, change), each(op.orelse, change)), bind.span))
+        elif type(op) is While:
+            out.append(Bind(bind.vars, replace(op, body=each(op.body, change)), bind.span))
+        else:
+            out.append(bind)
+    return Block(tuple(out), block.results)
+
+
+def apart_block(block: Block) -> Block:
+    return each(block, apart)
+
+
+def gather_block(block: Block) -> Block:
+    return each(block, gathered)
+
+
+def parts_block(block: Block) -> Block:
+    return each(block, in_parts)
+
+
+# --------------------------------------------------------------------------------------------------- apart
+
+
+def apart(bind: Bind) -> list[Bind]:
+    """A parallel loop as several, one for each loop over arrays in its body."""
+    op = bind.op
+    binds: list[Bind] = []
+    for b in op.body.binds:
+        binds += apart(b) if long(b) and reductions(b.op) is not None else [b]
+    bind = Bind(bind.vars, replace(op, body=Block(tuple(binds), op.body.results)), bind.span)
+    before, lifted = lift(bind)
+    parted = divided(lifted)
+    return [*before, *parted] if parted is not None else [bind] if not before else [*before, lifted]
+
+
+def over_arrays(bind: Bind) -> bool:
+    """Whether a binding is a long parallel loop that makes or adds to arrays."""
+    return long(bind) and any(isinstance(v.type, Arr) for v in bind.vars) and reductions(bind.op) is not None
+
+
+def divided(bind: Bind) -> list[Bind] | None:
+    """The loops that a loop is taken apart into; None where it stays whole."""
+    op = bind.op
+    body, n = op.body, len(op.accs)
+    kinds = reductions(op)
+    if kinds is None or not any(map(over_arrays, body.binds)):
+        return None
+    inside = {v for b in body.binds for v in b.vars} | {op.index}
+    if any(d in inside for b in body.binds for v in b.vars for d in dims_of(v)):
+        return None
+    carried = [dependents(body, {acc}) for acc in op.accs]
+    moved = set().union(*carried)
+    cheap = recomputed(body, moved)
+    segments = cut(body, cheap)
+    home = {v: k for k, segment in enumerate(segments) for b in segment for v in b.vars}
+    stacked = body.results[n:]
+    loose = [j for j, r in enumerate(stacked) if r not in home]  # made of cheap scalars alone
+    if loose:
+        segments.append([])
+    if len(segments) < 2:
+        return None
+    # the accumulators: what comes into each segment, and what goes out of it
+    passing: list[dict[int, tuple[Var, Var]]] = [{} for _ in segments]
+    for kind in kinds:
+        deps = set().union(*(carried[k] for k in kind.accs))
+        simple = not kind.read and len(kind.accs) == 1 and all(used(body, v) == 1 for v in deps)
+        homes = sorted({home[v] for v in deps})
+        if len(homes) > 1 and not simple:
+            return None
+        for number in kind.accs:
+            current = op.accs[number]
+            for k in homes:
+                last = [v for b in segments[k] for v in b.vars if v in carried[number]][-1]
+                last = op.body.results[number] if k == homes[-1] else last
+                passing[k][number] = (current, last)
+                current = last
+    # what each segment reads of earlier ones is stacked
+    wanted: list[list[Var]] = []
+    again: list[list[Bind]] = []
+    for k, segment in enumerate(segments):
+        roots = [v for b in segment for v in reads(b)]
+        if k == len(segments) - 1:
+            roots += [stacked[j] for j in loose if type(stacked[j]) is Var]
+        seen: dict[Var, None] = {}
+        while roots:
+            v = roots.pop()
+            if v not in seen:
+                seen[v] = None
+                roots += reads(cheap[v]) if v in cheap else ()
+        wanted.append([v for v in seen if home.get(v, k) != k and v not in moved])
+        again.append([b for b in body.binds if b.vars and b.vars[0] in cheap and b.vars[0] in seen])
+        if any(home[v] > k for v in wanted[-1]):
+            return None
+    stacks: dict[Var, Var] = {}
+    for v in dict.fromkeys(v for w in wanted for v in w):
+        t = v.type
+        shape = Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,))
+        stacks[v] = bind.vars[n + stacked.index(v)] if v in stacked else Var(v.name, shape, v.span)
+    out: list[Bind] = []
+    latest: dict[int, Atom] = dict(enumerate(op.inits))
+    for k, segment in enumerate(segments):
+        index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+        table: dict[Var, Atom] = {op.index: index}
+        read: list[Bind] = []
+        for v in wanted[k]:
+            here = Var(v.name, v.type, v.span)
+            read.append(Bind((here,), Prim("get", (stacks[v], index)), v.span))
+            table[v] = here
+        accs, inits, finals, results = [], [], [], []
+        for number, (came, goes) in passing[k].items():
+            acc = op.accs[number]
+            accs.append(Var(acc.name, acc.type, acc.span, acc.given))
+            table[came] = accs[-1]
+            inits.append(latest[number])
+            done = goes is body.results[number]
+            finals.append(bind.vars[number] if done else Var(bind.vars[number].name, acc.type, acc.span))
+            latest[number] = finals[-1]
+            results.append(goes)
+        here = {v for b in segment for v in b.vars}
+        outs = [(v, stack) for v, stack in stacks.items() if v in here and v not in stacked]
+        for j, r in enumerate(stacked):
+            if r in here or k == len(segments) - 1 and j in loose:
+                outs.append((r, bind.vars[n + j]))
+        block = Block((*again[k], *segment), (*results, *(r for r, _ in outs)))
+        block = substitute(block, table)
+        loop = Loop(op.count, index, tuple(inits), tuple(accs), Block((*read, *block.binds), block.results))
+        if loop.body.results or any(type(b.op) is Check for b in all_binds(loop.body)):
+            out.append(Bind((*finals, *(v for _, v in outs)), loop, bind.span))
+    return out
+
+
+def dependents(block: Block, of: set[Var]) -> set[Var]:
+    """All that is computed in a block from some variables."""
+    found = set(of)
+    for b in block.binds:
+        if not any(a in found for a in reads(b)):
+            continue
+        kinds = reductions(b.op) if type(b.op) is Loop else None
+        folded = {k for r in kinds or () if not r.read for k in r.accs}
+        inside = free_vars(b.op.body) if type(b.op) is Loop else ()
+        if folded and not any(v in found for v in inside) and type(b.op) is Loop:
+            through = {k for k, z in enumerate(b.op.inits) if z in found}
+            if through <= folded:  # a fold is handed on, and nothing else of it
+                found.update(b.vars[k] for k in through)
+                continue
+        found.update(b.vars)
+    return found - of
+
+
+def recomputed(body: Block, moved: set[Var]) -> dict[Var, Bind]:
+    """The scalars that are as cheap as a load, rows that are only looked at, and arrays of zeros."""
+    cheap: dict[Var, Bind] = {}
+    weight: dict[Var, float] = {}
+    for b in body.binds:
+        if type(b.op) is not Prim or b.vars[0] in moved:
+            continue
+        (v,) = b.vars
+        if b.op.name in ("zeros", "undef"):
+            cheap[v] = b
+        elif not isinstance(v.type, Arr) or b.op.name == "get":
+            cost = work(b.op) if not isinstance(v.type, Arr) else 0.0
+            cost += sum(weight.get(a, 0.0) for a in b.op.args if type(a) is Var)
+            if cost <= CHEAP:
+                cheap[v], weight[v] = b, cost
+    return cheap
+
+
+def cut(body: Block, cheap: dict[Var, Bind]) -> list[list[Bind]]:
+    """The bindings of a body in segments: each loop over arrays alone, what stands between them together."""
+    segments: list[list[Bind]] = []
+    between: list[Bind] = []
+    for b in body.binds:
+        if b.vars and b.vars[0] in cheap:
+            continue
+        if over_arrays(b):
+            segments += [between] if between else []
+            segments.append([b])
+            between = []
+        else:
+            between.append(b)
+    return segments + ([between] if between else [])
+
+
+def dims_of(v: Var) -> tuple[Atom, ...]:
+    return v.type.dims if isinstance(v.type, Arr) else ()
+
+
+# ------------------------------------------------------------------------- rows that are made by adding
+
+
+def lift(bind: Bind) -> tuple[list[Bind], Bind]:
+    """Rows that each iteration makes of zeros by adding to them: what is stacked becomes an accumulator, of which each
+    iteration adds to its own row. The zeros that come before, and the loop."""
+    op = bind.op
+    n = len(op.accs)
+    before: list[Bind] = []
+    for r in dict.fromkeys(op.body.results[n:]):
+        if not isinstance(type_of(r), Arr) or sum(x is r for x in op.body.results) != 1:
+            continue
+        j = op.body.results.index(r)
+        chain = chain_of(op.body, r)
+        if chain is None:
+            continue
+        start = next(b for b in op.body.binds if chain[0] in b.vars)
+        final = bind.vars[j]
+        zeros = Var(final.name, final.type, final.span)
+        before.append(Bind((zeros,), Prim("zeros", final.type.dims), start.span))
+        acc = Var(final.name, final.type, final.span)
+        binds = tuple(b for b in op.body.binds if b is not start)
+        rest = tuple(x for k, x in enumerate(op.body.results) if k != j)
+        body = into_rows(Block(binds, (*rest[:n], r, *rest[n:])), {chain[0]: acc}, final.type, op.index)
+        vars_ = tuple(v for k, v in enumerate(bind.vars) if k != j)
+        op = Loop(op.count, op.index, (*op.inits, zeros), (*op.accs, acc), body)
+        bind = Bind((*vars_[:n], final, *vars_[n:]), op, bind.span)
+        n += 1
+    return before, bind
+
+
+def chain_of(body: Block, result: Atom) -> list[Var] | None:
+    """The states of an array from zeros made in the block to ``result``, through long loops, each used once, where
+    nothing is done but adding to it."""
+    made = {v: (b, k) for b in body.binds for k, v in enumerate(b.vars)}
+    chain: list[Var] = []
+    v = result
+    while True:
+        if type(v) is not Var or v not in made or used(body, v) != 1:
+            return None
+        chain.insert(0, v)
+        b, k = made[v]
+        if type(b.op) is Prim and b.op.name == "zeros":
+            break
+        source = changed(b, k)
+        if source is None or type(b.op) is While or type(b.op) is Prim and b.op.name != "add-at":
+            return None
+        v = source
+    if not any(type(made[v][0].op) is Loop and only_adds(made[v][0].op, made[v][1]) for v in chain[1:]):
+        return None
+    loops = [made[v] for v in chain[1:] if type(made[v][0].op) is Loop]
+    return chain if all(only_adds(b.op, k) for b, k in loops) else None
+
+
+def only_adds(op: Loop, k: int) -> bool:
+    """Whether a loop does nothing with an array accumulator but add to it, outside of branches."""
+    v = op.body.results[k]
+    made = {x: (b, j) for b in op.body.binds for j, x in enumerate(b.vars)}
+    while v is not op.accs[k]:
+        if v not in made or used(op.body, v) != 1:
+            return False
+        b, j = made[v]
+        if type(b.op) is Prim and b.op.name == "add-at":
+            v = b.op.args[0]
+        elif type(b.op) is Loop and j < len(b.op.accs) and only_adds(b.op, j):
+            v = b.op.inits[j]
+        else:
+            return False
+    return used(op.body, v) == 1
+
+
+def into_rows(block: Block, table: dict[Var, Var], t: Arr, index: Var) -> Block:
+    """A block in which the states of an array, which it adds to, are states of an array of such rows."""
+    table = dict(table)
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        if type(op) is Prim and op.name == "add-at" and op.args[0] in table:
+            (old,) = b.vars
+            table[old] = Var(old.name, t, old.span)
+            out.append(Bind((table[old],), Prim("add-at", (table[op.args[0]], index, *op.args[1:])), b.span))
+        elif type(op) is Loop and any(z in table for z in op.inits):
+            inner = dict(table)
+            accs, inits, vars_ = list(op.accs), list(op.inits), list(b.vars)
+            for k, z in enumerate(op.inits):
+                if z in table:
+                    accs[k] = inner[op.accs[k]] = Var(op.accs[k].name, t, op.accs[k].span)
+                    vars_[k] = table[b.vars[k]] = Var(b.vars[k].name, t, b.vars[k].span)
+                    inits[k] = table[z]
+            body = into_rows(op.body, inner, t, index)
+            out.append(Bind(tuple(vars_), Loop(op.count, op.index, tuple(inits), tuple(accs), body), b.span))
+        else:
+            out.append(b)
+    return Block(tuple(out), tuple(table.get(r, r) if type(r) is Var else r for r in block.results))
+
+
+# -------------------------------------------------------------------------------------------- gathering
+
+
+def gathered(bind: Bind) -> list[Bind]:
+    """A nest with the sums taken out of it whose places are given by its own indices."""
+    levels = nest(bind)
+    ops = [b.op for b in levels]
+    inner = ops[-1]
+    indices = [o.index for o in ops]
+    bound = {v for o in ops for b in o.body.binds for v in b.vars} | set(indices) | {a for o in ops for a in o.accs}
+    if any(type(o.count) is Var and o.count in bound for o in ops):
+        return [bind]
+    taken: list[tuple[int, Prim, list[Var], list[int]]] = []
+    number = {k: k for k in range(len(ops[0].accs))}  # an accumulator's number in the innermost loop
+    for outer, within in zip(ops, ops[1:]):
+        for k, j in number.items():
+            number[k] = next(m for m, z in enumerate(within.inits) if z is outer.accs[j])
+    made = {b.vars[0]: b for b in inner.body.binds if len(b.vars) == 1}
+    for kind in reductions(ops[0]) or ():
+        if kind.kind not in ("scatter", "slice"):
+            continue
+        (k,) = kind.accs
+        acc, result = inner.accs[number[k]], inner.body.results[number[k]]
+        store = made.get(result)
+        if store is None or type(store.op) is not Prim or store.op.name != "add-at" or store.op.args[0] is not acc:
+            continue
+        if used(inner.body, acc) != 1 or isinstance(type_of(store.op.args[-1]), Arr):
+            continue
+        subs = store.op.args[1:-1]
+        free = [a for a in subs if type(a) is Var and a in indices]
+        if len(set(free)) != len(free) or any(type(a) is Var and a in bound and a not in indices for a in subs):
+            continue
+        over = [m for m, i in enumerate(indices) if i not in free]
+        if over:
+            taken.append((k, store.op, free, over))
+    if not taken:
+        return [bind]
+    return taken_out(bind, levels, taken)
+
+
+def taken_out(bind: Bind, levels: Sequence[Bind], taken: list) -> list[Bind]:
+    ops = [b.op for b in levels]
+    indices = [o.index for o in ops]
+    counts = {o.index: o.count for o in ops}
+    stores = {store for _, store, _, _ in taken}
+    binds = tuple(
+        b for o in ops for b in o.body.binds if b.op not in stores and not (type(b.op) is Loop and b.op in ops)
+    )
+    out: list[Bind] = []
+    rest = without(levels, {k for k, *_ in taken})
+    kept: dict[Var, Var] = {}
+    for _, store, _, _ in taken:  # what is dear to compute is stacked first
+        x = store.args[-1]
+        if type(x) is Var and x not in kept and x not in indices:
+            needed = tidy(Block(binds, (x,)))
+            if sum(weighed(b) for b in needed.binds) > DEAR:
+                kept[x] = Var(x.name, Arr(x.type, tuple(o.count for o in ops)), x.span)
+    if rest is not None:
+        out.append(rest)
+    if kept:
+        out.append(stacking(levels, binds, kept))
+    for k, store, free, over in taken:
+        out += sums(bind, k, store, free, [indices[m] for m in over], counts, binds, kept, indices)
+    return out
+
+
+def weighed(b: Bind) -> float:
+    """The work of a binding; of a loop more than of anything else."""
+    if type(b.op) is Prim:
+        return work(b.op)
+    return sum(weighed(x) for block in blocks_of(b.op) for x in block.binds) + (DEAR if type(b.op) is Loop else 0.0)
+
+
+def without(levels: Sequence[Bind], numbers: set[int]) -> Bind | None:
+    """A nest without some accumulators; None where nothing is left."""
+    op, (bind, *inner) = levels[0].op, levels
+    n = len(op.accs)
+    left = [k for k in range(n) if k not in numbers]
+    binds = list(op.body.binds)
+    if inner:
+        within = {next(m for m, z in enumerate(inner[0].op.inits) if z is op.accs[k]) for k in numbers}
+        made = without(inner, within)
+        binds = binds[:-1] + ([made] if made is not None else [])
+    results = tuple(op.body.results[k] for k in left) + op.body.results[n:]
+    if not results and not any(type(b.op) is Check for x in binds for b in [x, *all_binds(Block((x,), ()))]):
+        if not inner or made is None:
+            return None
+    body = tidy(Block(tuple(binds), results))
+    accs, inits = tuple(op.accs[k] for k in left), tuple(op.inits[k] for k in left)
+    vars_ = tuple(bind.vars[k] for k in left) + bind.vars[n:]
+    return Bind(vars_, Loop(op.count, op.index, inits, accs, body), bind.span)
+
+
+def operation(name: str, *args: Atom, hint: str = "parts") -> tuple[Var, Bind]:
+    """An integer operation and its value."""
+    v = Var(hint, INT)
+    return v, Bind((v,), Prim(name, args))
+
+
+def integer(value: int) -> Const:
+    return Const(value, INT)
+
+
+def parts_of(count: Atom, sizes: Sequence[Atom], most: int) -> tuple[Atom, list[Bind]]:
+    """How many parts a sum of ``count`` terms for each of ``sizes`` elements is taken in, and how that is computed."""
+    if all(type(a) is Const for a in (count, *sizes)):
+        outputs = 1
+        for a in sizes:
+            outputs *= max(a.value, 1)
+        return integer(max(1, min(most // outputs, count.value // SHARE))), []
+    binds: list[Bind] = []
+    outputs: Atom = integer(1)
+    for a in sizes:
+        outputs, b = operation("*", outputs, a)
+        binds.append(b)
+    for name, other in (("max", integer(1)), ("//", integer(most))):
+        args = (outputs, other) if name == "max" else (other, outputs)
+        outputs, b = operation(name, *args)
+        binds.append(b)
+    shares, b = operation("//", count, integer(SHARE))
+    binds.append(b)
+    parts, b = operation("min", outputs, shares)
+    binds.append(b)
+    parts, b = operation("max", parts, integer(1))
+    return parts, [*binds, b]
+
+
+def share_of(part: Atom, parts: Atom, count: Atom, index: Atom, place: Var) -> tuple[Atom, list[Bind], list[Bind]]:
+    """How many terms a part of a sum has, how that is computed, and how ``place``, the number of its ``index``-th term,
+    is: neighbouring parts take neighbouring terms, which lie side by side in memory."""
+    head: list[Bind] = []
+
+    def made(binds: list[Bind], name: str, *args: Atom) -> Atom:
+        v, b = operation(name, *args, hint="terms")
+        binds.append(b)
+        return v
+
+    rest = made(head, "-", made(head, "-", count, part), integer(1))
+    length = made(head, "+", made(head, "//", rest, parts), integer(1))
+    step: list[Bind] = []
+    ahead = made(step, "*", index, parts)
+    return length, head, [*step, Bind((place,), Prim("+", (ahead, part)))]
+
+
+def product(x: Atom, binds: Sequence[Bind]) -> bool:
+    """Whether a term is the product of two elements of arrays."""
+    made = {v: b.op for b in binds for v in b.vars}
+    op = made.get(x)
+    return (
+        type(op) is Prim
+        and op.name == "*"
+        and all(type(made.get(a)) is Prim and made[a].name == "get" for a in op.args)
+    )
+
+
+def nested(indices: Sequence[Var], counts: Sequence[Atom], block: Block, elem, name: str) -> Bind:
+    """``block``, with one result, stacked over some indices."""
+    (x,) = block.results
+    bind: Bind | None = None
+    for k in range(len(indices) - 1, -1, -1):
+        body = block if bind is None else Block((bind,), bind.vars)
+        var = Var(name, Arr(elem, tuple(counts[k:])))
+        bind = Bind((var,), Loop(counts[k], indices[k], (), (), body))
+    assert bind is not None
+    return bind
+
+
+def adding(
+    array: Var, init: Atom, indices: Sequence[Var], counts: Sequence[Atom], subs: Sequence[Atom], block: Block, span
+) -> Bind:
+    """The nest that adds ``block``'s result to ``array`` at ``subs``."""
+    (x,) = block.results
+    t = array.type
+    if not indices:
+        raise AssertionError
+    accs = [Var(array.name, t) for _ in indices]
+    stored = Var(array.name, t)
+    bind: Bind | None = None
+    for k in range(len(indices) - 1, -1, -1):
+        if bind is None:
+            store = Bind((stored,), Prim("add-at", (accs[k], *subs, x)), span)
+            body = Block((*block.binds, store), (stored,))
+        else:
+            body = Block((bind,), bind.vars)
+        out = array if k == 0 else Var(array.name, t)
+        start = init if k == 0 else accs[k - 1]
+        bind = Bind((out,), Loop(counts[k], indices[k], (start,), (accs[k],), body), span)
+    assert bind is not None
+    return bind
+
+
+def folding(count: Atom, index: Var, block: Block, elem, span) -> Bind:
+    """The sum of ``block``'s result over an index."""
+    zero = Const(0.0 if elem == REAL else 0, elem, True)
+    acc, total, out = Var("s", elem), Var("s", elem), Var("s", elem)
+    body = Block((*block.binds, Bind((total,), Prim("+", (acc, block.results[0])), span)), (total,))
+    return Bind((out,), Loop(count, index, (zero,), (acc,), body), span)
+
+
+def sums(
+    bind: Bind,
+    k: int,
+    store: Prim,
+    free: Sequence[Var],
+    over: Sequence[Var],
+    counts: dict[Var, Atom],
+    binds: Sequence[Bind],
+    kept: dict[Var, Var],
+    indices: Sequence[Var],
+) -> list[Bind]:
+    """What adds to one array, element by element."""
+    op = bind.op
+    x, elem = store.args[-1], op.accs[k].type.elem
+    table: dict[Var, Atom] = {i: Var(i.name, INT, i.span, i.given, i.soft) for i in indices}
+    mine = [table[i] for i in free]
+    sizes = [counts[i] for i in free]
+    before: list[Bind] = []
+    first, *more = over
+    matrix = len(free) == 2 and len(over) == 1 and x not in kept and product(x, binds)
+    parts: Atom = integer(1)
+    if not matrix:
+        parts, before = parts_of(counts[first], sizes, PLACES)
+    split = not (type(parts) is Const and parts.value == 1)
+    inside = table[first]
+    count = counts[first]
+    head: list[Bind] = []
+    shift: list[Bind] = []
+    part = Var("part", INT)
+    if split:
+        place = Var(first.name, INT)
+        count, head, shift = share_of(part, parts, counts[first], inside, place)
+        table = {**table, first: place}
+    if x in kept:
+        value = Var(x.name, x.type)
+        block = Block((Bind((value,), Prim("get", (kept[x], *(table[i] for i in indices)))),), (value,))
+    else:
+        block = substitute(tidy(Block(tuple(binds), (x,))), table)
+    for i in reversed(more):
+        total = folding(counts[i], table[i], block, elem, bind.span)
+        block = Block((total,), total.vars)
+    total = folding(count, inside, Block((*shift, *block.binds), block.results), elem, bind.span)
+    block = Block((total,), total.vars)
+    subs = [table.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
+    if not mine:  # one element
+        block = Block((*head, *block.binds), block.results)
+    if split:
+        block = Block((*head, total), total.vars)
+        made = nested([part, *mine], [parts, *sizes], block, elem, bind.vars[k].name)
+        before.append(Bind(made.vars, made.op, bind.span))
+        again = {i: Var(i.name, INT) for i in free}
+        p, term = Var("part", INT), Var("t", elem)
+        read = Bind((term,), Prim("get", (made.vars[0], p, *(again[i] for i in free))))
+        total = folding(parts, p, Block((read,), (term,)), elem, bind.span)
+        block = Block((total,), total.vars)
+        mine = [again[i] for i in free]
+        subs = [again.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
+    final = bind.vars[k]
+    if not mine:
+        return [
+            *before,
+            *block.binds,
+            Bind((final,), Prim("add-at", (op.inits[k], *subs, block.results[0])), bind.span),
+        ]
+    return [*before, adding(final, op.inits[k], mine, sizes, subs, block, bind.span)]
+
+
+def stacking(levels: Sequence[Bind], binds: Sequence[Bind], kept: dict[Var, Var]) -> Bind:
+    """A nest that stacks some values."""
+    ops = [b.op for b in levels]
+    table: dict[Var, Atom] = {o.index: Var(o.index.name, INT, o.index.span, o.index.given, o.index.soft) for o in ops}
+    block = substitute(tidy(Block(tuple(binds), tuple(kept))), table)
+    bind: Bind | None = None
+    for k in range(len(ops) - 1, -1, -1):
+        body = block if bind is None else Block((bind,), bind.vars)
+        outs = tuple(v if k == 0 else Var(v.name, Arr(v.type.elem, v.type.dims[k:]), v.span) for v in kept.values())
+        bind = Bind(outs, Loop(ops[k].count, table[ops[k].index], (), (), body), levels[0].span)
+    assert bind is not None
+    return bind
+
+
+# --------------------------------------------------------------------------------------------- in parts
+
+
+def in_parts(bind: Bind) -> list[Bind]:
+    """A loop that adds to places that only data know, in parts: each adds to a copy of its own."""
+    op = bind.op
+    scattered: list[Reduction] = [r for r in reductions(op) or () if r.kind == "scatter"]
+    inside = {v for b in all_binds(op.body) for v in b.vars} | {op.index}
+    if not scattered or any(d in inside for r in scattered for d in op.accs[r.accs[0]].type.dims):
+        return [bind]
+    numbers = {r.accs[0] for r in scattered}
+    out: list[Bind] = []
+    n = len(op.accs)
+    left = [k for k in range(n) if k not in numbers]
+    if left or len(op.body.results) > n:
+        results = tuple(op.body.results[k] for k in (*left, *range(n, len(op.body.results))))
+        rest = Loop(
+            op.count,
+            op.index,
+            tuple(op.inits[k] for k in left),
+            tuple(op.accs[k] for k in left),
+            tidy(Block(op.body.binds, results)),
+        )
+        out.append(Bind(tuple(bind.vars[k] for k in (*left, *range(n, len(bind.vars)))), rest, bind.span))
+    for k in sorted(numbers):
+        t = op.accs[k].type
+        parts, before = parts_of(op.count, t.dims, ROOM)
+        parts, b = operation("min", parts, integer(COPIES))
+        out += [*before, b]
+        part, inner, place = Var("part", INT), Var(op.index.name, INT), Var(op.index.name, INT)
+        length, head, shift = share_of(part, parts, op.count, inner, place)
+        block = tidy(Block(op.body.binds, (op.body.results[k],)))
+        acc, zeros, made = (Var(bind.vars[k].name, t) for _ in range(3))
+        body = substitute(block, {op.index: place, op.accs[k]: acc})
+        body = Block((*shift, *body.binds), body.results)
+        share = Bind((made,), Loop(length, inner, (zeros,), (acc,), body), bind.span)
+        copies = Var(bind.vars[k].name, Arr(t.elem, (parts, *t.dims)))
+        each_part = Block((*head, Bind((zeros,), Prim("zeros", t.dims)), share), (made,))
+        out.append(Bind((copies,), Loop(parts, part, (), (), each_part), bind.span))
+        indices = [Var("i", INT) for _ in t.dims]
+        p, term = Var("part", INT), Var("t", t.elem)
+        read = Bind((term,), Prim("get", (copies, p, *indices)))
+        total = folding(parts, p, Block((read,), (term,)), t.elem, bind.span)
+        block = Block((total,), total.vars)
+        out.append(adding(bind.vars[k], op.inits[k], indices, list(t.dims), indices, block, bind.span))
+    return out
