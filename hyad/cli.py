@@ -57,7 +57,8 @@ stages: source anf typed forward reverse optimised simplified sympy latex python
 EMIT = """\
   hyad emit ring.hy area --grad -o out             out/area_grad.c and out/area_grad.h
   hyad emit ring.hy area -o out/ring_area.c        names of your own
-  hyad emit ring.hy area --target cuda --dtype f32 -o out
+  hyad emit ring.hy area --target cuda --dtype f32 -o out          a kernel over a batch
+  hyad emit fit.hy residuals --grad --target cuda --grid -o out    one call in parallel
 
 then: cc -std=c99 -O3 -Iout main.c out/area_grad.c -lm
 """
@@ -160,6 +161,7 @@ def arguments() -> argparse.ArgumentParser:
     model(sub, "arguments whose types are meant")
     sub.add_argument("--target", choices=("c", "cuda"), default="c")
     sub.add_argument("--dtype", choices=("f64", "f32"), default="f64", help="double or single precision")
+    sub.add_argument("--grid", action="store_true", help="CUDA for one call in parallel, not for a batch of them")
     sub.add_argument("--line-directives", action="store_true", help="let a debugger step through the Hy model")
     sub.add_argument("-o", "--output", metavar="DIR", default=".", help="a folder, or a file such as out/kernel.c")
     sub = add("check", check, "compare a model's derivatives with finite differences", CHECK)
@@ -220,6 +222,7 @@ def emit(options: argparse.Namespace) -> int:
         args=given(options, f),
         dtype=options.dtype,
         line_directives=options.line_directives,
+        grid=options.grid,
     )
     for path in paths:
         print(path)

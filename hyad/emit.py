@@ -29,6 +29,8 @@ def emit(
     threads: int = 1,
     blas: bool = False,
     math: str = "libm",
+    grid: bool = False,
+    deterministic: bool = False,
 ) -> tuple[Path, Path]:
     """Write a model, or a derived one, as a source file and the header that declares it; their paths.
 
@@ -43,6 +45,11 @@ def emit(
     C for several ``threads`` runs on them where it is compiled with OpenMP (``-fopenmp``), and on one where it is not.
     With ``blas`` large products of matrices call ``cblas_dgemm`` where the C is compiled with ``-DHYAD_BLAS`` (and
     linked with ``-lopenblas``, say), and are loops where it is not.
+
+    CUDA is a kernel over a batch, one thread for each element, with a function ``NAME_launch`` that starts it; with
+    ``grid`` it is one call in parallel, as many kernels as that takes, and a function ``NAME_call`` that starts them
+    one after another (``deterministic``: with results that are the same to the last bit from call to call). The pair
+    compiles alone with nvcc, and the header says what the caller gives.
 
     Integers have 64 bits. Where a checked subscript or size depends on one that may not fit, the C checks that too;
     all others are meant to wrap: give a model that computes with such integers to a compiler with ``-fwrapv``.
@@ -64,6 +71,9 @@ def emit(
         raise ModelTypeError(f"threads is {threads!r}", None, "1 or more, for the target c")
     if blas and target != "c":
         raise ModelTypeError(f"the target {target!r} calls no BLAS", None, 'target "c" does')
+    if grid and (target != "cuda" or line_directives):
+        what = "line_directives" if target == "cuda" else f"the target {target!r}"
+        raise ModelTypeError(f"grid does not go with {what}", None, 'it is for the target "cuda", without them')
     own_math(math, target, dtype)
     program = model.optimised(model.specs(args), target, blas)
     if threads > 1:
@@ -75,19 +85,27 @@ def emit(
         from hyad.codegen.c import print_c
 
         function = print_c(program, dtype=dtype, name=name, line_directives=line_directives, threads=threads, math=math)
+        text, declared, called = function.source, function.header, function.name
+    elif grid:
+        from hyad.codegen.grid import print_grid
+        from hyad.codegen.host import print_host
+
+        plan = print_grid(program, dtype=dtype, name=name, deterministic=deterministic)
+        (text, declared), called = print_host(plan, program.doc or ""), plan.name
     else:
         from hyad.codegen.cuda import print_cuda
 
-        function = print_cuda(program, dtype=dtype, name=name, line_directives=line_directives)
+        kernel = print_cuda(program, dtype=dtype, name=name, line_directives=line_directives)
+        text, declared, called = kernel.source, kernel.header, kernel.name
     folder = path.parent if named else path
     prepare(folder, make=not named)
-    source = folder / f"{path.stem if named else function.name}{SUFFIXES[target]}"
+    source = folder / f"{path.stem if named else called}{SUFFIXES[target]}"
     header = source.with_suffix(".h")
-    text = function.source.lstrip("\n")
+    text = text.lstrip("\n")
     include = f'#include "{header.name}"\n'  # the compiler holds the two against each other
     if target == "c" and include not in text:
         text = include + text
-    write({header: function.header.lstrip("\n"), source: text})
+    write({header: declared.lstrip("\n"), source: text})
     return source, header
 
 

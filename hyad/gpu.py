@@ -2,10 +2,11 @@
 
 ``hyad.compile(f, target="cuda")`` gives a ``CudaModel``. An argument with one dim more than the model's parameter is
 batched, element by element; one with just the parameter's dims is shared by all elements; results come back with the
-batch as their leading dim::
+batch as their leading dim. Where nothing is batched the one call is run in parallel::
 
     g = hyad.compile(hyad.grad(f), target="cuda")
     g(x[1000], 2.0)     # 1000 gradients, all with the second argument 2.0
+    g(3.0, 2.0)         # one
 
 NumPy arrays are copied to the GPU and back at each call. Arrays of the GPU are read where they are, and where there is
 one among the arguments the results stay on the GPU too. ``run_on_cpu`` runs a kernel without a GPU, for tests: it
@@ -20,22 +21,24 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import device
-from .codegen import nvrtc
+from .codegen import launches, nvrtc
 from .codegen.cuda import BLOCK, CudaKernel, CudaParam, print_cuda
+from .codegen.grid import print_grid
+from .codegen.launches import CudaProgram
 from .core import Program
 from .device import Remote
 from .errors import BoundsError, CompileError, HyadError, ModelTypeError, border
 from .model import Model, put_together, take_apart
 
 GRID = 2**31 - 1  # blocks at most
-DTYPES = {"f64": np.float64, "f32": np.float32, "int": np.int64, "bool": np.int32}
+DTYPES = {"f64": np.float64, "f32": np.float32, "int": np.int64, "bool": np.int32, "word": np.uint64}
 
 
 # ------------------------------------------------------------------------------------------- one launch
@@ -110,7 +113,7 @@ def prepare(kernel: CudaKernel, args: Sequence[Any], make: Callable[..., Any] = 
     return Launch(kernel, batch, tuple(values), tuple(known[d] for d in kernel.dims), tuple(results), room)
 
 
-def _converted(p: CudaParam, value: Any, dtype: str) -> Any:
+def _converted(p: CudaParam | launches.Param, value: Any, dtype: str) -> Any:
     """A value as the kernel reads it; contiguous, and not copied where it is so already. An array of the GPU is never
     copied: it must have the kernel's own type."""
     if isinstance(value, Remote):
@@ -255,14 +258,17 @@ def cpu_compiler() -> tuple[str, ...] | None:
 LETTERS = {"f64": "d", "f32": "f", "int": "q", "bool": "i"}  # of ``struct``
 
 
-def compile_cuda(model: Model, dtype: str = "f64", args: Sequence[Any] | None = None) -> CudaModel:
+def compile_cuda(
+    model: Model, dtype: str = "f64", args: Sequence[Any] | None = None, deterministic: bool = False
+) -> CudaModel:
     """A model as a function that runs on the GPU.
 
     ``args`` are arguments of one element, whose signature is meant; without them the annotations say it. CompileError
     says what is missing: pycuda, a GPU with its driver, or a CUDA compiler.
     """
     program = model.optimised(model.specs(None if args is None else [likeness(a) for a in args]), "cuda")
-    made = CudaModel(program, print_cuda(program, dtype=dtype))  # what cannot be printed is said before what is missing
+    made = CudaModel(program, dtype, deterministic)
+    made.source  # what cannot be printed is said before what is missing here
     device.driver()
     return made
 
@@ -279,26 +285,38 @@ def likeness(value: Any) -> Any:
 
 
 class CudaModel:
-    """A compiled model on the GPU; ``source`` and ``header`` are the CUDA text with all arguments batched.
+    """A model on the GPU, as ``hyad.compile(f, target="cuda")`` gives it.
 
-    Called, it runs on the stream that ``stream=`` names (pycuda's, PyTorch's, CuPy's, or the handle of one), else on
-    the default stream; in the context that is current, else in the primary one. With results on the GPU it returns as
-    soon as all is under way, unless the model has checks.
+    An argument with one dim more than its parameter is batched: the model is run for each element, one thread for each.
+    Where no argument is batched the one call is run in parallel. Results are in the host's memory unless an argument
+    is on the GPU: then they are ``pycuda.gpuarray.GPUArray``s, numbers too, and truth values are integers, 0 or 1.
+
+    It runs on the stream that ``stream=`` names (pycuda's, PyTorch's, CuPy's, or the handle of one), else on the
+    default stream; in the context that is current, else in the primary one. With results on the GPU it returns as soon
+    as all is under way, unless the model has checks or loops that the host must watch.
+
+    ``source`` is the CUDA text: that of one call in parallel where there is one, else the batch's. ``plan`` is the
+    former's ``CudaProgram``, ``batch`` the latter's ``CudaKernel`` with all arguments batched; CompileError where a
+    model has none.
     """
 
     target = "cuda"
 
-    def __init__(self, program: Program, kernel: CudaKernel) -> None:
-        self.program, self.dtype = program, kernel.dtype
-        self.source, self.header, self.__name__ = kernel.source, kernel.header, kernel.name
-        self.__doc__ = program.doc
-        self._kernels: dict[tuple[int, ...], CudaKernel] = {(): kernel}
+    def __init__(self, program: Program, dtype: str = "f64", deterministic: bool = False) -> None:
+        self.program, self.dtype, self.deterministic = program, dtype, deterministic
+        self.__name__, self.__doc__ = program.name, program.doc
+        self._kernels: dict[tuple[int, ...], CudaKernel] = {}
 
     @border
     def __call__(self, *args: Any, stream: Any = None) -> Any:
         flat = self._flat(args)
-        kernel = self._kernel(flat)
-        return put_together(self.program.out, iter(run_batch(kernel, flat, stream)))
+        ranks = (getattr(p.type, "rank", 0) for p in self.program.params)
+        shared = tuple(k for k, (rank, a) in enumerate(zip(ranks, flat)) if rank_of(a) <= rank)
+        if len(shared) == len(flat):
+            found = run_program(self.plan, flat, stream)
+        else:
+            found = run_batch(self._kernel(shared), flat, stream)
+        return put_together(self.program.out, iter(found))
 
     def _flat(self, args: Sequence[Any]) -> list[Any]:
         if len(args) != len(self.program.ins):
@@ -310,12 +328,28 @@ class CudaModel:
             take_apart(tree, a, flat)
         return [device.remote(a, p.name) or a for p, a in zip(self.program.params, flat)]
 
-    def _kernel(self, flat: Sequence[Any]) -> CudaKernel:
-        ranks = (getattr(p.type, "rank", 0) for p in self.program.params)
-        shared = tuple(k for k, (rank, a) in enumerate(zip(ranks, flat)) if rank_of(a) <= rank)
+    def _kernel(self, shared: tuple[int, ...]) -> CudaKernel:
         if shared not in self._kernels:
             self._kernels[shared] = print_cuda(self.program, dtype=self.dtype, shared=shared)
         return self._kernels[shared]
+
+    @property
+    def batch(self) -> CudaKernel:
+        """The kernel over a batch, all arguments batched."""
+        return self._kernel(())
+
+    @cached_property
+    def plan(self) -> CudaProgram:
+        """One call, run in parallel."""
+        return print_grid(self.program, dtype=self.dtype, deterministic=self.deterministic)
+
+    @cached_property
+    def source(self) -> str:
+        """The CUDA text."""
+        try:
+            return self.plan.source
+        except CompileError:
+            return self.batch.source
 
 
 def rank_of(value: Any) -> int:
@@ -386,3 +420,142 @@ def run_launch(call: device.Call, launch: Launch) -> None:
         call.fetch(status, held[-1].pointer)
         if status[0]:
             raise failure(kernel, int(status[0]), int(status[1]))
+
+
+# ------------------------------------------------------------------------------- one call of the whole model
+
+
+def run_program(program: CudaProgram, flat: Sequence[Any], stream: Any = None) -> tuple[Any, ...]:
+    """Run a model's plan on the GPU: its results, on the GPU if one of the arguments is."""
+    stays = any(isinstance(a, Remote) for a in flat)
+    with device.current(flat).call(program.name, stream, flat) as call:
+        near = [
+            call.fetch(np.empty(a.shape, a.dtype), a.pointer) if isinstance(a, Remote) and not p.dims else a
+            for p, a in zip(program.params, flat)
+        ]
+        arrays, scalars, sizes = bound(program, near)
+        machine = Gpu(call, program)
+        memory = {name: machine.given(a) for name, a in arrays.items()}
+        shapes = {m.name: tuple(launches.value(d, sizes) for d in m.dims) for m in program.memory}
+        for m in program.memory:
+            if min(shapes[m.name], default=0) < 0:
+                raise ModelTypeError(f"{program.name}: `{m.name}` would have shape {shapes[m.name]}")
+            if m.name not in memory:
+                memory[m.name] = machine.made(shapes[m.name], m.elem)
+        results = [memory[r.name] for r in program.results]
+        if program.status is not None:
+            call.clear(memory[program.status].pointer, 16)
+        number = 0
+        try:
+            launches.execute(program.steps, machine, memory, scalars, sizes)
+            if program.status is not None:
+                number = int(call.fetch(np.zeros(2, np.uint64), memory[program.status].pointer)[0])
+        except launches.Failed as failed:
+            number = failed.number
+        finally:
+            memory.clear()  # ``execute`` is a cycle of closures, which would keep it for a while
+        if number:
+            kind, message, span = program.checks[number - 1]
+            raise (BoundsError if kind == "bounds" else ModelTypeError)(f"{program.name}: {message}", span)
+        if stays:
+            return tuple(call.array(r.shape, r.dtype, r.owner) for r in results)
+        found = (call.fetch(np.empty(r.shape, r.dtype), r.pointer) for r in results)
+        typed = (a.astype(bool) if m.elem == "bool" else a for m, a in zip(program.results, found))
+        return tuple(a if a.ndim else a.item() for a in typed)
+
+
+def bound(program: CudaProgram, flat: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Flat arguments by name, as a plan's kernels read them: arrays, Real and Bool scalars, sizes. ModelTypeError where
+    kinds or shapes do not fit."""
+    if len(flat) != len(program.params):
+        raise ModelTypeError(f"{program.name} takes {len(program.params)} arguments, not {len(flat)}")
+    arrays: dict[str, Any] = {}
+    scalars: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    for p, a in zip(program.params, flat):
+        array = _converted(p, a, program.dtype)
+        if array.ndim != len(p.dims):
+            raise ModelTypeError(f"{program.name}: argument `{p.name}` has {len(p.dims)} dims, not {array.ndim}")
+        if p.dims:
+            arrays[p.name] = array
+            for d, n in zip(p.dims, array.shape):
+                if isinstance(d, str) and d in program.dims:
+                    sizes.setdefault(d, n)
+        elif p.elem == "int":
+            sizes[p.name] = array.item()
+        else:
+            scalars[p.name] = array.item()
+    for p in program.params:
+        expected = tuple(launches.value(d, sizes) for d in p.dims)
+        if p.dims and arrays[p.name].shape != expected:
+            shape = arrays[p.name].shape
+            raise ModelTypeError(f"{program.name}: argument `{p.name}` has shape {shape}, not {expected}")
+    return arrays, scalars, sizes
+
+
+class Gpu:
+    """What ``launches.execute`` asks of a device, on a GPU. Its memory is a ``Remote``."""
+
+    def __init__(self, call: device.Call, program: CudaProgram) -> None:
+        self.call, self.program = call, program
+        self.types = {e: np.dtype(DTYPES[program.dtype if e == "real" else e]) for e in ("real", "int", "bool", "word")}
+
+    def given(self, array: Any) -> Remote:
+        """An argument, where the GPU reads it."""
+        if isinstance(array, Remote):
+            return array
+        memory = self.call.send(array)
+        return Remote(memory.pointer, array.shape, array.dtype, None, memory)
+
+    def made(self, shape: tuple[int, ...], elem: str) -> Remote:
+        """New memory."""
+        memory = self.call.memory(math.prod(shape) * self.types[elem].itemsize)
+        return Remote(memory.pointer, shape, self.types[elem], None, memory)
+
+    def launch(self, step: launches.Launch, blocks: int, args: Sequence[Any]) -> None:
+        """Start a kernel."""
+        letters, values = [], []
+        for a in args:
+            if not isinstance(a, tuple):
+                letter, value = "q", int(a)
+            elif isinstance(a[0], Remote):
+                letter, value = "P", at(*a)
+            else:
+                elem, value = a
+                letter = LETTERS[self.program.dtype if elem == "real" else elem]
+                value = float(value) if elem == "real" else int(value)
+            letters.append(letter)
+            values.append(value)
+        program = self.program
+        function = self.call.device.function(program.source, step.kernel, "".join(letters), program.name)
+        self.call.launch(function, (blocks, 1), (step.block, 1, 1), values)
+
+    def clear(self, memory: Remote, offset: int, length: int) -> None:
+        """Fill with zeros."""
+        self.call.clear(at(memory, offset), length * memory.dtype.itemsize)
+
+    def copy(self, to: Remote, to_offset: int, source: Remote, offset: int, length: int) -> None:
+        """Copy elements."""
+        self.call.copy(at(to, to_offset), at(source, offset), length * to.dtype.itemsize)
+
+    def read(self, memory: Remote, offset: int) -> int:
+        """One element, waited for."""
+        return int(self.call.fetch(np.zeros(1, memory.dtype), at(memory, offset))[0])
+
+    def gemm(self, step: launches.Gemm, sizes: Sequence[int], a: Any, b: Any, c: Any) -> bool:
+        """A large product by cuBLAS, where it is installed."""
+        from .cublas import LARGE, Handle, cublas
+
+        library = cublas() if math.prod(sizes[:3]) >= LARGE else None
+        if library is None:
+            return False
+        kept = self.call.device.kept
+        if "cublas" not in kept:
+            kept["cublas"] = Handle(library)
+        places = (at(*a), at(*b), at(*c))
+        return kept["cublas"].product(self.program.dtype, sizes, step.ta, step.tb, *places, step.add, self.call.key)
+
+
+def at(memory: Remote, offset: int) -> int:
+    """The address of an element."""
+    return memory.pointer + offset * memory.dtype.itemsize

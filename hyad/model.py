@@ -1148,6 +1148,7 @@ def compile(
     threads: int = 1,
     blas: bool = False,
     math: str = "libm",
+    deterministic: bool = False,
 ) -> Callable[..., Any]:
     """A model compiled for one target, at once where its signature is known.
 
@@ -1161,6 +1162,8 @@ def compile(
     to leave out (``hyad.optimisations()``). C code runs long independent loops on ``threads`` threads (OpenMP), sums in
     as many parts: results are the same to the last bit for the same number of threads. With ``blas`` large products of
     matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install hyad[blas]``) or the system's.
+    ``deterministic`` makes a GPU give the same bits in every call, where adding in any order would be faster; code for
+    a CPU always does.
     """
     if target not in TARGETS:
         raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
@@ -1197,7 +1200,7 @@ def compile(
     if target == "cuda":
         from .gpu import compile_cuda
 
-        return compile_cuda(own, dtype, args)
+        return compile_cuda(own, dtype, args, deterministic)
     specs = own.specs(args)
     found = own.compile_for(specs, **own._options)
     own._compiled[tuple(map(signature_key, specs))] = found

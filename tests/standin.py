@@ -307,11 +307,13 @@ def library(source: str) -> ctypes.CDLL:
     compiler = gpu.cpu_compiler()
     assert compiler is not None
     lines = [source]
+    alone = str("__shfl" not in source and "__syncthreads" not in source).lower()  # threads that never wait
     for name in re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', source):
         lines += [
             f'extern "C" int on_cpu_{name}(unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c,',
             "    size_t shared, void **args)",
-            f"{{ return (int)cudaLaunchKernel({name}, dim3(x, y, z), dim3(a, b, c), args, shared, 0); }}",
+            f"{{\n    cuda_on_cpu::alone = {alone};",
+            f"    return (int)cudaLaunchKernel({name}, dim3(x, y, z), dim3(a, b, c), args, shared, 0);\n}}",
         ]
     with tempfile.TemporaryDirectory(prefix="hyad-") as folder:
         path, target = Path(folder, "kernel.cu"), Path(folder, "kernel.so")

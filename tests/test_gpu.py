@@ -5,6 +5,7 @@ Nothing here needs a GPU, so nothing here shows that it runs on one: ``tests/dev
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import types
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 
 import hyad
+import plans
 import standin
-from hyad import device, gpu
+from hyad import cublas, device, gpu
 from hyad.codegen import build, nvrtc, parts
 from hyad.errors import BoundsError, CompileError, DeviceError, ModelTypeError, OutOfMemory
 from hyad.model import take_apart
-from test_cuda import CASES, assert_same, elements, kernel_of, model, reference
+from test_cuda import CASES, PROBLEMS, assert_same, elements, kernel_of, model, reference
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
 SCALE = "(defmodel scale [#^ (Vec n) v a] (map (fn [x] (* a x x)) v))"
@@ -64,7 +66,7 @@ def test_compiled_models_over_batches(name: str, driver: standin.Driver) -> None
     args, wanted = reference(name, True, "f64", case.shared)
     one = [a[0].item() if a.ndim == 1 else a[0] for a in elements(case, 1)]
     f = hyad.compile(model(name, True), target="cuda", args=one)
-    assert f.target == "cuda" and "__global__" in f.source and f.header
+    assert f.target == "cuda" and "__global__" in f.source
     flat: list[Any] = []
     take_apart(f.program.out, f(*args), flat)
     assert_same(tuple(flat), wanted, 1e-12)
@@ -421,6 +423,7 @@ def test_whatever_fails_the_stack_of_contexts_is_as_before(name: str, driver: st
 
 def test_arguments_that_do_not_fit(driver: standin.Driver) -> None:
     f = compiled(SCALE)
+    assert f(np.ones(3), 2.0).tolist() == [2.0] * 3  # one call
     for args, message in (
         ((np.ones((2, 3)),), "takes 2 arguments, not 1"),
         ((np.ones((2, 3)), np.ones(3)), "different lengths"),
@@ -439,3 +442,147 @@ def test_what_a_process_leaves(driver: standin.Driver) -> None:
     device.forget()
     assert device._devices == []
     assert f(np.ones((2, 3)), 1.0).tolist() == [[1.0] * 3] * 2  # begins anew
+
+
+# -------------------------------------------------------------------------------- plans of one call
+
+
+@pytest.mark.parametrize("name", ["scalar", "rows", "smooth", "system", "axes", "counts", "gmm"])
+def test_one_call_in_parallel(name: str, driver: standin.Driver) -> None:
+    """The same results as C, in the host's memory and in the GPU's."""
+    if name == "gmm":
+        f = hyad.value_and_grad(hyad.load(PROBLEMS / "gmm.hy").gmm)
+        rng = np.random.default_rng(0)
+        one = [rng.normal(size=3), rng.normal(size=(3, 2)), rng.normal(size=(3, 3)), rng.normal(size=(9, 2)), 1.0, 0]
+    else:
+        f = model(name, True)
+        one = [a[0].item() if a.ndim == 1 else a[0] for a in elements(CASES[name], 1)]
+    compiled, wanted = hyad.compile(f, target="cuda", args=one), []
+    entry = hyad.compile(f, target="c", args=one)
+    take_apart(entry.program.out, entry(*one), wanted)
+    got: list[Any] = []
+    take_apart(compiled.program.out, compiled(*one), got)
+    assert [type(a) for a in got] == [type(a) for a in wanted]
+    assert_same(tuple(map(np.asarray, got)), [np.asarray(a) for a in wanted], 1e-12)
+    driver.Device(0).make_context()
+    near = [standin.to_gpu(a) if isinstance(a, np.ndarray) else a for a in one]
+    near[0] = standin.to_gpu(np.asarray(near[0])) if not isinstance(near[0], standin.GPUArray) else near[0]
+    got = []
+    take_apart(compiled.program.out, compiled(*near), got)
+    assert all(isinstance(a, standin.GPUArray) for a in got)
+    assert_same(tuple(a.get() for a in got), [np.asarray(a) for a in wanted], 1e-12)
+    driver.Context.pop()
+
+
+def test_a_model_that_has_but_a_batch(driver: standin.Driver) -> None:
+    """What cannot be one call in parallel runs over batches all the same, and the other way round."""
+    f = compiled("(defmodel fall [x] (let [r (ref x)] (while (> (deref r) 1.0) (set! r (* 0.5 (deref r)))) (deref r)))")
+    assert f(np.array([5.0, 16.0])).tolist() == [0.625, 1.0]
+    assert f(5.0) == 0.625
+
+
+def test_every_step_of_a_plan(driver: standin.Driver, context: Any) -> None:
+    v = np.linspace(1.0, 9.0, 500)
+    for m in (0, 1, 4):
+        (out,) = gpu.run_program(plans.WALK, (v, 3.0, m))
+        np.testing.assert_allclose(out, plans.walked(v, 3.0, m), rtol=1e-15)
+    flat = [device.remote(standin.to_gpu(v), "v"), device.remote(standin.to_gpu(np.array(3.0)), "a"), 4]
+    (out,) = gpu.run_program(plans.WALK, flat)
+    np.testing.assert_allclose(out.get(), plans.walked(v, 3.0, 4), rtol=1e-15)
+
+
+def test_checks_of_a_plan(driver: standin.Driver) -> None:
+    with pytest.raises(ModelTypeError, match="walk: too long"):
+        gpu.run_program(plans.WALK, (np.ones(1000), 1.0, 1))
+    with pytest.raises(ModelTypeError, match="walk: negative"):
+        gpu.run_program(plans.WALK, (np.array([1.0, -9.0]), 1.0, 1))
+    for args, message in (
+        ((np.ones(3), 1.0), "walk takes 3 arguments, not 2"),
+        ((1.0, 1.0, 1), "walk: argument `v` has 1 dims, not 0"),
+        ((np.ones(3), 1.0, 1.5), "argument `m` holds float64, not integers"),
+    ):
+        with pytest.raises(ModelTypeError, match=message):
+            gpu.run_program(plans.WALK, args)
+    with pytest.raises(ModelTypeError, match=r"both: argument `b` has shape \(2, 9\), not \(2, 4\)"):
+        gpu.run_program(plans.product("f64"), (np.ones((4, 3)), np.ones((2, 9))))
+
+
+def test_the_memory_of_a_plan_is_used_again(driver: standin.Driver) -> None:
+    for _ in range(3):
+        gpu.run_program(plans.WALK, (np.ones(500), 1.0, 3))
+    assert driver.calls.count("mem_alloc") == len(plans.WALK.memory)
+
+
+class Blas:
+    """``libcublas`` as far as it is called: matrices by columns, in the host's memory."""
+
+    def __init__(self) -> None:
+        self.calls, self.streams = 0, []
+
+    def cublasCreate_v2(self, handle: Any) -> int:
+        handle._obj.value = 7
+        return 0
+
+    def cublasDestroy_v2(self, handle: Any) -> int:
+        return 0
+
+    def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:
+        self.streams.append(stream.value or 0)
+        return 0
+
+    def gemm(self, real: Any, ta: Any, tb: Any, m: Any, n: Any, k: Any, one: Any, *rest: Any) -> int:
+        a, lda, b, ldb, beta, c, ldc = rest
+        m, n, k = m.value, n.value, k.value
+
+        def matrix(place: Any, rows: int, columns: int, apart: int) -> np.ndarray:
+            whole = np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(real)), (columns, apart))
+            return whole[:, :rows].T
+
+        left = matrix(a, k, m, lda.value).T if ta.value else matrix(a, m, k, lda.value)
+        right = matrix(b, n, k, ldb.value).T if tb.value else matrix(b, k, n, ldb.value)
+        to = matrix(c, m, n, ldc.value)
+        to[...] = one._obj.value * left @ right + beta._obj.value * to
+        self.calls += 1
+        return 0
+
+    def cublasDgemm_v2(self, handle: Any, *args: Any) -> int:
+        return self.gemm(ctypes.c_double, *args)
+
+    def cublasSgemm_v2(self, handle: Any, *args: Any) -> int:
+        return self.gemm(ctypes.c_float, *args)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_large_products_by_cublas(dtype: str, driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    blas = Blas()
+    monkeypatch.setattr(cublas, "cublas", lambda: blas)
+    program, rng = plans.product(dtype), np.random.default_rng(0)
+    for k, m, n in ((120, 130, 110), (3, 4, 5)):  # the second is the program's own kernel's
+        a, b = rng.normal(size=(k, m)), rng.normal(size=(n, k))
+        (out,) = gpu.run_program(program, (a, b))
+        np.testing.assert_allclose(out, a.T @ b.T, rtol=0, atol=1e-12 * k if dtype == "f64" else 1e-4 * k)
+    assert blas.calls == 1 and driver.launches[-1][0] == "both_product"
+    monkeypatch.setattr(cublas, "cublas", lambda: None)
+    a, b = rng.normal(size=(120, 130)), rng.normal(size=(110, 120))
+    np.testing.assert_allclose(gpu.run_program(program, (a, b))[0], a.T @ b.T, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("ta", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("add", [False, True])
+def test_products_by_rows_as_cublas_sees_them(ta: bool, tb: bool, add: bool) -> None:
+    """All ways to store the operands, as parts of wider matrices."""
+    rng, (m, n, k) = np.random.default_rng(1), (3, 4, 5)
+    a, b, c = (
+        rng.normal(size=(k, 9) if ta else (m, 9)),
+        rng.normal(size=(n, 8) if tb else (k, 8)),
+        rng.normal(size=(m, 7)),
+    )
+    left, right = (a[:, :m].T if ta else a[:, :k]), (b[:, :k].T if tb else b[:, :n])
+    wanted = c.copy()
+    wanted[:, :n] = left @ right + (c[:, :n] if add else 0)
+    handle = cublas.Handle(Blas())
+    places = (x.ctypes.data for x in (a, b, c))
+    assert handle.product("f64", (m, n, k, 9, 8, 7), ta, tb, *places, add, 0)
+    np.testing.assert_allclose(c, wanted, rtol=1e-13)
+    assert not handle.product("f64", (2**31, n, k, 9, 8, 7), ta, tb, 0, 0, 0, add, 0)

@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
         " flow forward functions gather lanes latex library loops nests operators optimise partials products"
         " records reverse roundtrip rows scalars simplify sink sparsity specialise spread threads unfold",
         "codegen",
-        "checking device emit emulate gpu memo model report runtime sparse stages",
+        "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",

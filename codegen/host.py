@@ -1,0 +1,334 @@
+"""The host's side of a ``CudaProgram`` as C++: a function ``NAME_call`` that takes the plan's steps on a stream.
+
+It is what ``launches.execute`` does with a plan, in text that nvcc compiles beside the kernels: a launch is a call of
+``hyad_start``, a copy or a clearing one of CUDA's runtime, loops and branches of the plan are loops and branches. The
+caller gives all memory; a macro of the header says how much. The same text runs on a CPU through ``cuda_on_cpu.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .c import RESERVED
+from .comments import commented
+from .cuda import CPP
+from .expressions import ADD, AND, EQUAL, MUL, OR, ORDER, PRIMARY, WIDTH, wrapped
+from .launches import (
+    At,
+    Choose,
+    Clear,
+    Copy,
+    CudaProgram,
+    Gemm,
+    Launch,
+    Memory,
+    Repeat,
+    Scalar,
+    Size,
+    Step,
+    Swap,
+    While,
+    names_of,
+)
+from .lower import Names
+
+SIGNS = {"+": (" + ", ADD), "-": (" - ", ADD), "*": ("*", MUL), "//": ("/", MUL), "%": (" % ", MUL)}
+SIGNS |= {"and": (" && ", AND), "or": (" || ", OR)}
+ALIGNED = 256  # bytes at which every array of the workspace begins
+START = """\
+/* the kernel, started with the arguments that it takes */
+template <class T> struct hyad_as { typedef T type; };
+template <class... P>
+static cudaError_t hyad_start(cudaStream_t stream, void (*kernel)(P...), long long blocks,
+    unsigned block, typename hyad_as<P>::type... args)
+{
+    void *given[] = {(void *)&args...};
+    const dim3 grid(blocks < 1 ? 1 : (unsigned)blocks);
+    return cudaLaunchKernel(kernel, grid, dim3(block), given, 0, stream);
+}
+"""
+ARITHMETIC = {
+    "hyad_min(": "static inline long long hyad_min(long long a, long long b) { return a < b ? a : b; }\n",
+    "hyad_max(": "static inline long long hyad_max(long long a, long long b) { return a > b ? a : b; }\n",
+    "hyad_quotient(": """\
+/* a/b, rounded down */
+static inline long long hyad_quotient(long long a, long long b)
+{
+    return a/b - (a % b != 0 && (a < 0) != (b < 0));
+}
+""",
+}
+READ = """\
+/* a number of the device's, waited for */
+template <class T, class N> static cudaError_t hyad_read(cudaStream_t stream, const T *from, N *to)
+{
+    T found;
+    cudaError_t error = cudaMemcpyAsync(&found, from, sizeof found, cudaMemcpyDeviceToHost, stream);
+    if (!error)
+        error = cudaStreamSynchronize(stream);
+    if (!error)
+        *to = (N)found;
+    return error;
+}
+"""
+
+
+def print_host(program: CudaProgram, doc: str = "") -> tuple[str, str]:
+    """The source with kernels and host code, and the header that declares the host's function; ``doc`` is the
+    model's."""
+    return _Host(program, doc).files()
+
+
+class _Host:
+    def __init__(self, program: CudaProgram, doc: str) -> None:
+        self.program, self.doc = program, doc
+        names = Names((RESERVED | CPP) - {"work"})
+        names.taken.update(m.name for m in program.memory)
+        names.taken.update([*(p.name for p in program.params), *program.dims, *program.kernels])
+        self.indices = names.taken  # those of loops are the plan's
+        self.work, self.stream, self.error, self.at, self.failed, self.cond, self.kept = (
+            names.fresh(n) for n in ("work", "stream", "error", "at", "failed", "cond", "kept")
+        )
+        self.own = [m for m in program.memory if m.kind == "own"]
+        self.reads = program.status is not None
+
+    def files(self) -> tuple[str, str]:
+        body = list(self.body())
+        helpers = [START] + [READ] * self.reads
+        helpers += [helper for name, helper in ARITHMETIC.items() if any(name in line for line in body)]
+        program = self.program
+        declared = wrapped(f'extern "C" {self.head()}', WIDTH)
+        host = [
+            "#ifndef __CUDACC_RTC__ /* NVRTC compiles no host code */",
+            *helpers,
+            *declared,
+            "{",
+            *body,
+            "}",
+            "#endif",
+        ]
+        source = "\n".join([f'#include "{program.name}.h"', "", program.source.strip("\n"), "", *host, ""])
+        return source, self.header()
+
+    # ------------------------------------------------------------------------------------- the head
+
+    def ctype(self, elem: str) -> str:
+        return self.program.ctype(elem)
+
+    def params(self) -> list[str]:
+        program = self.program
+        out = [
+            f"const {self.ctype(p.elem)} *{p.name}" if p.dims else f"{self.ctype(p.elem)} {p.name}"
+            for p in program.params
+        ]
+        out += [f"long long {d}" for d in program.dims]
+        out += [f"{self.ctype(r.elem)} *{r.name}" for r in program.results]
+        out += [f"void *{self.work}"] * bool(self.own)
+        return out + [f"long long *{self.failed}"] * bool(program.checks)
+
+    def head(self) -> str:
+        return f"cudaError_t {self.program.name}_call({', '.join([*self.params(), f'cudaStream_t {self.stream}'])})"
+
+    # ------------------------------------------------------------------------------------- the body
+
+    def body(self) -> Iterator[str]:
+        program, error = self.program, self.error
+        yield f"    cudaError_t {error} = cudaSuccess;"
+        if self.own:
+            yield f"    char *{self.at} = (char *){self.work};"
+        for k, m in enumerate(self.own):
+            ctype = self.ctype(m.elem)
+            yield f"    {ctype} *{m.name} = ({ctype} *){self.at};"
+            if k + 1 < len(self.own):
+                yield from self.lines(f"{self.at} += {self.bytes(m)};", 1)
+        if program.checks:
+            yield f"    *{self.failed} = 0;"
+        if program.status is not None:
+            yield from self.step(Clear(At(program.status), 2), 1)
+        yield from self.steps(program.steps, 1)
+        if program.status is not None:
+            yield f"    if (!{error})"
+            yield f"        {error} = hyad_read({self.stream}, {program.status}, {self.failed});"
+        yield f"    return {error};"
+
+    def steps(self, steps: Sequence[Step], depth: int) -> Iterator[str]:
+        for step in steps:
+            yield from self.step(step, depth)
+
+    def step(self, step: Step, depth: int) -> Iterator[str]:
+        stream, error = self.stream, self.error
+        if isinstance(step, Launch):
+            args = "".join(f", {self.argument(a)}" for a in step.args)
+            form = f"  // {commented(step.form, 60)}" if step.form else ""
+            call = f"hyad_start({stream}, {step.kernel}, {self.text(step.blocks)}, {step.block}{args})"
+            yield from self.guarded(call, depth, form)
+        elif isinstance(step, Clear):
+            yield from self.guarded(
+                f"cudaMemsetAsync({self.place(step.to)}, 0, {self.size(step.to, step.length)}, {stream})", depth
+            )
+        elif isinstance(step, Copy):
+            size = self.size(step.to, step.length)
+            copy = f"{self.place(step.to)}, {self.place(step.source)}, {size}, cudaMemcpyDeviceToDevice"
+            yield from self.guarded(f"cudaMemcpyAsync({copy}, {stream})", depth)
+        elif isinstance(step, Swap):
+            ctype = self.ctype(self.memory(step.a).elem)
+            yield from self.lines(
+                f"{{ {ctype} *{self.kept} = {step.a}; {step.a} = {step.b}; {step.b} = {self.kept}; }}", depth
+            )
+        elif isinstance(step, Repeat):
+            k = step.index
+            yield from self.lines(
+                f"for (long long {k} = 0; !{error} && {k} < {self.text(step.count, ORDER + 1)}; {k}++) {{", depth
+            )
+            yield from self.steps(step.steps, depth + 1)
+            yield from self.lines("}", depth)
+        elif isinstance(step, Choose):
+            yield from self.choose(step, depth)
+        elif isinstance(step, While):
+            self.reads = True
+            yield from self.lines(f"for (long long {self.cond} = 1; !{error};) {{", depth)
+            yield from self.steps(step.before, depth + 1)
+            yield from self.guarded(f"hyad_read({stream}, {self.place(step.cond)}, &{self.cond})", depth + 1)
+            yield from self.lines(f"if ({error} || !{self.cond})", depth + 1)
+            yield from self.lines("break;", depth + 2)
+            yield from self.steps(step.steps, depth + 1)
+            yield from self.lines("}", depth)
+        elif isinstance(step, Gemm):
+            yield from self.step(step.launch, depth)
+        else:
+            yield from self.lines(f"if (!{error} && !{self.text(step.holds, PRIMARY)}) {{", depth)
+            yield from self.lines(f"*{self.failed} = {step.number};", depth + 1)
+            yield from self.lines(f"return {error};", depth + 1)
+            yield from self.lines("}", depth)
+
+    def choose(self, step: Choose, depth: int) -> Iterator[str]:
+        inner = depth
+        if isinstance(step.cond, At):
+            self.reads = True
+            inner += 1
+            yield from self.lines("{", depth)
+            yield from self.lines(f"long long {self.cond} = 0;", inner)
+            yield from self.guarded(f"hyad_read({self.stream}, {self.place(step.cond)}, &{self.cond})", inner)
+            yield from self.lines(f"if ({self.cond}) {{", inner)
+        else:
+            yield from self.lines(f"if ({self.text(step.cond)}) {{", inner)
+        yield from self.steps(step.then, inner + 1)
+        if step.orelse:
+            yield from self.lines("} else {", inner)
+            yield from self.steps(step.orelse, inner + 1)
+        yield from self.lines("}", inner)
+        if inner > depth:
+            yield from self.lines("}", depth)
+
+    def guarded(self, call: str, depth: int, comment: str = "") -> Iterator[str]:
+        yield from self.lines(f"if (!{self.error}){comment}", depth)
+        yield from self.lines(f"{self.error} = {call};", depth + 1)
+
+    def lines(self, line: str, depth: int) -> Iterator[str]:
+        indent = "    " * depth
+        if line.startswith("if") and "  //" in line:
+            yield indent + line
+            return
+        for part in wrapped(line, WIDTH - len(indent)):
+            yield indent + part
+
+    # ---------------------------------------------------------------------------------- expressions
+
+    def memory(self, name: str) -> Memory:
+        return next(m for m in self.program.memory if m.name == name)
+
+    def argument(self, a: At | Scalar | Size) -> str:
+        if isinstance(a, At):
+            return self.place(a)
+        return a.name if isinstance(a, Scalar) else self.text(a)
+
+    def place(self, at: At) -> str:
+        return at.array if at.offset == 0 else f"{at.array} + {self.text(at.offset, ADD)}"
+
+    def text(self, size: Size, level: int = 0, macro: bool = False) -> str:
+        """A size as C that binds at least as tightly as ``level``; in a ``macro`` without functions."""
+        if isinstance(size, int):
+            return str(size) if size >= 0 else f"({size})"
+        if isinstance(size, str):
+            return f"(long long)({size})" if macro else size
+        operator, a, b = size
+        if operator == "max" and b == 0 and self.natural(a):
+            return self.text(a, level, macro)
+        if operator in ("min", "max") or operator in ("//", "%") and not (self.natural(a) and self.natural(b)):
+            if operator in ("min", "max") and macro:
+                left, right = (self.text(x, ADD, macro) for x in (a, b))
+                return f"({left} {'<' if operator == 'min' else '>'} {right} ? {left} : {right})"
+            left, right = self.text(a), self.text(b)
+            if operator in ("min", "max"):
+                return f"hyad_{operator}({left}, {right})"
+            quotient = f"hyad_quotient({left}, {right})"
+            if operator == "//":
+                return quotient
+            return self.text(("-", a, f"{self.text(b, MUL)}*{quotient}"), level)
+        sign, own = SIGNS.get(operator, (f" {operator} ", ORDER if "<" in operator else EQUAL))
+        out = f"{self.text(a, own, macro)}{sign}{self.text(b, own + (operator not in ('+', '*')), macro)}"
+        return f"({out})" if own < level else out
+
+    def natural(self, size: Size) -> bool:
+        """Whether a size cannot be negative."""
+        if isinstance(size, tuple):
+            operator, a, b = size
+            if operator == "max":
+                return self.natural(a) or self.natural(b)
+            return operator in ("+", "*", "//", "%", "min") and self.natural(a) and self.natural(b)
+        return size >= 0 if isinstance(size, int) else size in self.program.dims
+
+    def size(self, at: At, length: Size) -> str:
+        """Bytes of so many elements, none where the number is negative."""
+        return f"{self.text(('max', length, 0), MUL)}*sizeof({self.ctype(self.memory(at.array).elem)})"
+
+    def bytes(self, m: Memory, macro: bool = False) -> str:
+        """The bytes of an array in the workspace, up to where the next one begins."""
+        width = 4 if m.elem == "bool" or m.elem == "real" and self.program.dtype == "f32" else 8
+        if isinstance(m.length, int):
+            return str(-(-max(m.length, 1) * width // ALIGNED) * ALIGNED)
+        return f"({self.text(('max', m.length, 0), MUL, macro)}*{width} + {ALIGNED - 1})/{ALIGNED}*{ALIGNED}"
+
+    # ------------------------------------------------------------------------------------ the header
+
+    def header(self) -> str:
+        program = self.program
+        guard = f"{program.name.upper()}_CUDA_H"
+        out = [f"#ifndef {guard}", f"#define {guard}", "", "#if !defined(__CUDACC_RTC__) && !defined(CUDA_ON_CPU)"]
+        out += ["#include <cuda_runtime_api.h>", "#endif", ""]
+        doc = commented(self.doc.strip(), 400)
+        out.append(f"/* {program.name}, one call, run in parallel" + (f": {doc}" if doc else ""))
+        out.append(" * All pointers are to the device's memory unless said otherwise; arrays are row-major.")
+        out += [f" *   {p.name}: {described(p.elem, [*map(self.text, p.dims)])}" for p in program.params]
+        out += [f" *   {d}: a size" for d in program.dims]
+        out += [f" *   {r.name}: {described(r.elem, [*map(self.text, r.dims)])}, the result" for r in program.results]
+        macro = []
+        if self.own:
+            sizes = [self.bytes(m, macro=True) for m in self.own]
+            used = {n for m in self.own for n in names_of(m.length)}
+            known = [*program.dims, *(p.name for p in program.params if p.elem == "int" and not p.dims)]
+            names = [n for n in known if n in used]
+            call = f"{program.name.upper()}_BYTES" + (f"({', '.join(names)})" if names else "")
+            macro = [f"#define {call} ( \\", *(f"    {size} + \\" for size in sizes[:-1]), f"    {sizes[-1]})"]
+            out.append(
+                f" *   {self.work}: {call} bytes of memory to write to, aligned to {ALIGNED} bytes as cudaMalloc's is"
+            )
+        if program.checks:
+            out.append(
+                f" *   {self.failed}: a number of the host's: 0, or that of a check that failed, after which the"
+            )
+            out.append(" *     results mean nothing; the function waits for the device to know:")
+            for n, (kind, message, span) in enumerate(program.checks, 1):
+                place = f", line {span.line}" if span is not None else ""
+                out.append(f" *     {n}: {kind}{place}: {commented(message, 200)}")
+        out[-1] += " */"
+        declared = wrapped(f"{self.head()};", WIDTH)
+        out += [*macro, "#ifndef __CUDACC_RTC__", "#ifdef __cplusplus", 'extern "C"', "#endif", *declared, "#endif"]
+        return "\n".join([*out, "", f"#endif /* {guard} */", ""])
+
+
+def described(elem: str, dims: Sequence[str]) -> str:
+    """What a parameter or result is, in words."""
+    one = {"real": "a real", "int": "an integer", "bool": "a truth value, 0 or 1"}[elem]
+    many = {"real": "reals", "int": "integers", "bool": "truth values, 0 or 1"}[elem]
+    return f"{' x '.join(dims)} {many}" if dims else one

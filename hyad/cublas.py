@@ -1,0 +1,67 @@
+"""Large products of matrices by cuBLAS, through ctypes: the ``nvidia-cublas`` wheel's or that of CUDA's toolkit.
+
+cuBLAS stores matrices by columns. Read so, a row-major matrix is its transpose, and ``c = a b`` is the same as
+``c' = b' a'``: the operands change places, and nothing is transposed in memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from .codegen.nvrtc import libraries, load_library
+from .errors import DeviceError
+
+LARGE = 96**3  # multiplications from which on a product is worth a call
+
+
+@cache
+def cublas() -> Any:
+    """The library, or None where it is not installed."""
+    for path in libraries("cublas", "cublas"):
+        for part in sorted(glob.glob(os.path.join(os.path.dirname(path), "libcublasLt.so*"))):
+            load_library(part, ctypes.RTLD_GLOBAL)
+        library = load_library(path)
+        if library is not None:
+            return library
+    return None
+
+
+class Handle:
+    """cuBLAS in the context that is current when this is made."""
+
+    def __init__(self, library: Any) -> None:
+        self.library, self.handle = library, ctypes.c_void_p()
+        self.works = library.cublasCreate_v2(ctypes.byref(self.handle)) == 0
+
+    def product(
+        self, dtype: str, sizes: Sequence[int], ta: bool, tb: bool, a: int, b: int, c: int, add: bool, stream: int
+    ) -> bool:
+        """``c = a b`` (``c += a b`` with ``add``) of row-major matrices at these addresses, as ``Gemm`` says; ``sizes``
+        are m, n, k, lda, ldb, ldc. False where cuBLAS does not do it."""
+        m, n, k, lda, ldb, ldc = sizes
+        if not self.works or max(sizes) >= 2**31:
+            return False
+        self.check(self.library.cublasSetStream_v2(self.handle, ctypes.c_void_p(stream)))
+        real = ctypes.c_double if dtype == "f64" else ctypes.c_float
+        gemm = self.library.cublasDgemm_v2 if dtype == "f64" else self.library.cublasSgemm_v2
+        one, add_to = real(1.0), real(1.0 if add else 0.0)
+        numbers = [ctypes.c_int(int(x)) for x in (tb, ta, n, m, k)]
+        second = [ctypes.c_void_p(b), ctypes.c_int(ldb), ctypes.c_void_p(a), ctypes.c_int(lda)]
+        last = [ctypes.byref(add_to), ctypes.c_void_p(c), ctypes.c_int(ldc)]
+        self.check(gemm(self.handle, *numbers, ctypes.byref(one), *second, *last))
+        return True
+
+    def check(self, status: int) -> None:
+        if status:
+            raise DeviceError(f"cuBLAS failed (status {status})", hint="compute-sanitizer may tell more")
+
+    def close(self) -> None:
+        """Give back what the library holds; the context is current."""
+        if self.works:
+            self.library.cublasDestroy_v2(self.handle)
+            self.works = False

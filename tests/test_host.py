@@ -1,0 +1,157 @@
+"""The host code of a plan: a pair of files that stands alone, run on the CPU, and compiled and linked by nvcc."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hyad
+import plans
+from hyad import gpu
+from hyad.cli import main
+from hyad.codegen import launches, nvrtc
+from hyad.codegen.grid import print_grid
+from hyad.codegen.host import print_host
+from hyad.codegen.launches import CudaProgram
+from hyad.errors import ModelTypeError
+
+HEADER = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")
+needs_cpu = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+REALS = {"f64": (np.float64, ctypes.c_double), "f32": (np.float32, ctypes.c_float)}
+TYPES = {"int": (np.int64, ctypes.c_longlong), "bool": (np.int32, ctypes.c_int)}
+
+
+def pair(folder: Path, program: CudaProgram) -> None:
+    source, header = print_host(program, "what it does")
+    (folder / f"{program.name}.cu").write_text(source)
+    (folder / f"{program.name}.h").write_text(header)
+
+
+def called(folder: Path, program: CudaProgram, sizes: dict[str, int], *args: object) -> tuple[list[np.ndarray], int]:
+    """The pair in ``folder``, compiled for the CPU and called: its results, and the number of a check that failed."""
+    library = folder / f"{program.name}.so"
+    header = (folder / f"{program.name}.h").read_text()
+    macro = re.search(r"#define (\w+_BYTES(?:\(([^)]*)\))?) ", header)
+    names = macro[2].split(", ") if macro and macro[2] else []
+    if not library.exists():
+        lines = [f'#include "{program.name}.cu"', 'extern "C" long long room(const long long *sizes_)', "{"]
+        lines += [f"    const long long {n} = sizes_[{k}];" for k, n in enumerate(names)]
+        lines += [
+            "    (void)sizes_;",
+            "    cuda_on_cpu::alone = false;",
+            f"    return (long long)({macro[1] if macro else 0});",
+            "}",
+        ]
+        (folder / "all.cu").write_text("\n".join(lines))
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]
+        command = [*gpu.cpu_compiler(), *flags, "-include", str(HEADER), "-x", "c++", str(folder / "all.cu")]
+        done = subprocess.run([*command, "-o", str(library), "-lm"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    code = ctypes.CDLL(str(library))
+    code.room.restype = ctypes.c_longlong
+    room = code.room((ctypes.c_longlong * (len(names) + 1))(*(sizes[n] for n in names)))
+    work = np.full(room + 64, 99, np.uint8)
+    types = TYPES | {"real": REALS[program.dtype]}
+    given: list[object] = []
+    for p, a in zip(program.params, args):
+        held = np.ascontiguousarray(a, types[p.elem][0])
+        given.append(held.ctypes if p.dims else types[p.elem][1](held.item()))
+    given += [ctypes.c_longlong(sizes[d]) for d in program.dims]
+    shapes = [tuple(launches.value(d, sizes) for d in r.dims) for r in program.results]
+    results = [np.zeros(s, types[r.elem][0]) for s, r in zip(shapes, program.results)]
+    given += [r.ctypes for r in results]
+    if macro:
+        given.append(work.ctypes)
+    failed = ctypes.c_longlong(-1)
+    if program.checks:
+        given.append(ctypes.byref(failed))
+    assert getattr(code, f"{program.name}_call")(*given, ctypes.c_void_p()) == 0
+    assert (work[-64:] == 99).all()
+    return results, failed.value
+
+
+@needs_cpu
+def test_every_step_of_a_plan(tmp_path: Path) -> None:
+    pair(tmp_path, plans.WALK)
+    for n, m in ((2, 0), (3, 1), (500, 4)):
+        v = np.linspace(1.0, 9.0, n)
+        (out,), failed = called(tmp_path, plans.WALK, {"n": n}, v, 3.0, m)
+        np.testing.assert_allclose(out, plans.walked(v, 3.0, m), rtol=1e-15)
+        assert failed == 0
+    assert called(tmp_path, plans.WALK, {"n": 1000}, np.ones(1000), 3.0, 1)[1] == 1
+    assert called(tmp_path, plans.WALK, {"n": 2}, np.array([1.0, -9.0]), 1.0, 1)[1] == 2
+
+
+@needs_cpu
+def test_a_product(tmp_path: Path) -> None:
+    program = plans.product("f64")
+    pair(tmp_path, program)
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(6, 5)), rng.normal(size=(4, 6))
+    (out,), _ = called(tmp_path, program, {"m": 5, "n": 4, "k": 6}, a, b)
+    np.testing.assert_allclose(out, a.T @ b.T, rtol=1e-13)
+
+
+ROWS = "(defmodel rows [#^ (Mat n m) a #^ (Vec m) x] (fold + 0.0 (build (len a) (fn [i] (sin (dot (get a i) x))))))"
+
+
+@needs_cpu
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_an_emitted_model(dtype: str, tmp_path: Path) -> None:
+    """One call in parallel: the very files, on the CPU, give what C gives."""
+    f = hyad.value_and_grad(hyad.model(ROWS, namespace={}))
+    source, header = hyad.emit(f, tmp_path / "both.cu", target="cuda", grid=True, dtype=dtype)
+    assert (source.name, header.name) == ("both.cu", "both.h") and "both_call(" in header.read_text()
+    program = print_grid(f.optimised(f.specs()), dtype=dtype, name="both")
+    a, x = np.random.default_rng(2).normal(size=(300, 7)), np.linspace(-1, 1, 7)
+    got, _ = called(tmp_path, program, {"n": 300, "m": 7}, a, x)
+    value, (by_a, by_x) = f(a, x)
+    for one, wanted in zip(got, (np.asarray(value), by_a, by_x)):
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-12 if dtype == "f64" else 1e-3)
+
+
+def test_what_does_not_go_together(tmp_path: Path) -> None:
+    with pytest.raises(ModelTypeError, match="grid does not go with the target 'c'"):
+        hyad.emit("(fn [x] x)", tmp_path, grid=True)
+    with pytest.raises(ModelTypeError, match="grid does not go with line_directives"):
+        hyad.emit("(fn [x] x)", tmp_path, target="cuda", grid=True, line_directives=True)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "m.hy").write_text(ROWS)
+    assert (
+        main(["emit", str(tmp_path / "m.hy"), "rows", "--grad", "--target", "cuda", "--grid", "-o", str(tmp_path)]) == 0
+    )
+    assert "rows_grad_call(" in (tmp_path / "rows_grad.cu").read_text()
+    assert capsys.readouterr().out.split() == [str(tmp_path / f"rows_grad.{kind}") for kind in ("cu", "h")]
+
+
+MAIN = """\
+#include "walk.h"
+int main(void)
+{
+    double *v = 0, *out = 0;
+    void *work = 0;
+    long long failed = 0;
+    cudaMalloc((void **)&v, 3*sizeof *v);
+    cudaMalloc((void **)&out, 3*sizeof *out);
+    cudaMalloc(&work, WALK_BYTES(3));
+    return walk_call(v, 3.0, 2, 3, out, work, &failed, 0) ? 1 : (int)failed;
+}
+"""
+
+
+@pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
+def test_nvcc_compiles_and_links_the_pair(tmp_path: Path) -> None:
+    """From a program in C, too: the header is C."""
+    pair(tmp_path, plans.WALK)
+    (tmp_path / "main.c").write_text(MAIN)
+    flags = ["-arch=compute_80", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra"]
+    command = [nvrtc.nvcc(), *flags, "walk.cu", "main.c", "-o", "main"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and (tmp_path / "main").exists(), done.stderr
