@@ -54,6 +54,7 @@ from .loops import (
     scatter,
     siblings,
 )
+from .narrow import narrow
 from .nests import Interchange, JamRows, Register, Steps
 from .products import Products
 from .roundtrip import round_trips
@@ -454,7 +455,9 @@ PIPELINE: list[Pass] = [
     fuse_siblings,
     share,  # what siblings had in common
     divide,
-    scatter,  # last: what the rows of a matrix hold is known
+    scatter,  # what the rows of a matrix hold is known
+    dead_code,
+    narrow,  # last: what is remembered of a state
     dead_code,
 ]
 

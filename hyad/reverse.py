@@ -930,9 +930,11 @@ class Reverse(Rebuild):
             if carried
             else {k: extreme(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
         )
-        kept = [] if self.few(op) else costly(op.body, self.active)
-        if len(op.body.results) > width and not self.few(op):  # else this loop vanishes, should nothing be remembered
-            kept += laborious(op, self.active)
+        given = {r: k for k, r in enumerate(op.body.results) if k >= width}  # stacked anyway
+        dear = [] if self.few(op) else costly(op.body, self.active)
+        if given and not self.few(op):  # else this loop vanishes, should nothing be remembered
+            dear += laborious(op, self.active)
+        kept = [v for v in dear if v not in given]
         count, inits = self.atom(op.count), self.atoms(op.inits)
 
         def forward(i: Atom, *accs: Atom):
@@ -957,6 +959,7 @@ class Reverse(Rebuild):
         self.define(bind, out)
         at_start = dict(zip(op.accs, out[len(bind.vars) :]))
         saved = dict(zip(kept, out[len(bind.vars) + width :]))
+        saved.update((v, out[given[v]]) for v in dear if v in given)  # type: ignore[misc]
 
         def at_place(k: int, x: Atom) -> None:
             """The one iteration that found the largest."""
@@ -964,7 +967,7 @@ class Reverse(Rebuild):
             for a in op.accs:
                 self.here[a] = b.get(at_start[a], places[k], hint=a.name, given=True)
                 self.bar.pop(a, None)
-            record = {v: b.get(saved[v], places[k], hint=v.name, given=v.given) for v in kept}
+            record = {v: b.get(saved[v], places[k], hint=v.name, given=v.given) for v in dear}
             _, inner_back = self.there(op.body, record)
             self.contribute(extremes[k][1], x)  # type: ignore[index]
             inner_back()
@@ -1001,7 +1004,7 @@ class Reverse(Rebuild):
                 self.here[op.index] = i
                 for a in op.accs:
                     self.here[a] = b.get(at_start[a], i, hint=a.name, given=True)
-                record = {v: b.get(saved[v], i, hint=v.name, given=v.given) for v in kept}
+                record = {v: b.get(saved[v], i, hint=v.name, given=v.given) for v in dear}
                 _, inner_back = self.there(op.body, record)
                 for a in op.accs:
                     self.bar.pop(a, None)

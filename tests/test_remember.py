@@ -1,0 +1,73 @@
+"""What reverse mode remembers: memory of gradients, counted from the programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+
+W = np.linspace(-1.0, 1.0, 12).reshape(4, 3)
+H = np.cos(np.arange(12.0)).reshape(4, 3)
+
+
+def workspace(f, args, without=(), **sizes: int) -> int:
+    """The reals of workspace of a derivative, at the sizes given by name."""
+    memory = list(hyad.cost(f, args=args, without=without).memory.values())[-1]
+    text = str(memory["workspace"])
+    assert not memory["arena"]
+    text = text.removeprefix("8*") if text.startswith("8*") else str(int(text) / 8)
+    for name in sizes:
+        text = text.replace(f"({name} > 0 ? {name} : 0)", name)
+    return int(eval(text, dict(sizes)))
+
+
+#: The state is a matrix, and a step changes one row of it.
+ROWS = """(fn [#^ (Mat n m) w #^ (Mat n m) h]
+  (sum (ifold (fn [h i] (update h i (map (fn [a b] (tanh (* a b))) (get w i) (get h i)))) h (len w))))"""
+#: So in every step of a loop around.
+SWEEPS = """(fn [#^ (Mat n m) w #^ (Mat n m) h #^ Int t]
+  (sum (ifold (fn [h k] (ifold (fn [h i]
+         (update h i (map (fn [a b] (tanh (* a b))) (get w i) (get h i)))) h (len w))) h t)))"""
+#: An element of a vector.
+ELEMENTS = """(fn [#^ (Vec n) w #^ (Vec n) h #^ Int t]
+  (sum (ifold (fn [h k] (ifold (fn [h i] (update h i (tanh (* (get w i) (get h i))))) h (len w))) h t)))"""
+#: Two rows: the whole is remembered.
+TWO = """(fn [#^ (Vec n) w #^ (Vec n) h #^ Int t]
+  (sum (ifold (fn [h k] (ifold (fn [h i]
+         (update h i (tanh (* (get w i) (get h i) (get h (- (- (len w) 1) i)))))) h (len w))) h t)))"""
+
+
+@pytest.mark.parametrize(
+    "text, args, sizes, most",
+    [
+        (ROWS, (W, H), {"n": 1000, "m": 10}, lambda n, m: 5 * n * m),
+        (SWEEPS, (W, H, 3), {"n": 1000, "m": 10, "t": 10}, lambda n, m, t: 3 * t * n * m + 6 * n * m),
+        (ELEMENTS, (W[0], H[0], 3), {"n": 1000, "t": 10}, lambda n, t: 3 * t * n + 6 * n),
+    ],
+)
+def test_a_state_that_is_changed_row_by_row_is_remembered_by_row(text, args, sizes, most) -> None:
+    f = hyad.grad(text, wrt=(0, 1))
+    assert workspace(f, args, **sizes) <= most(**sizes)
+    assert workspace(f, args, without="narrow", **sizes) > 10 * most(**sizes)
+    assert "narrow" in [step.name for step in hyad.explain(f, args=args).steps]
+    plain = hyad.compile(f, args=args, without="narrow", target="python")(*args)
+    for target in ("python", "c"):
+        for got, wanted in zip(hyad.compile(f, args=args, target=target)(*args), plain):
+            np.testing.assert_allclose(got, wanted, rtol=0 if target == "python" else 1e-13)
+
+
+def test_an_array_of_which_more_is_read_is_remembered() -> None:
+    f = hyad.grad(TWO, wrt=(0, 1))
+    assert "narrow" not in [step.name for step in hyad.explain(f, args=(W[0], H[0], 3)).steps]
+    assert hyad.check_grad(TWO, (W[0], H[0], 3))
+
+
+def test_what_a_build_gives_is_not_remembered_again() -> None:
+    """The gates of a network: each is stacked once, for its own derivative and for that of the next operation."""
+    text = """(fn [#^ (Vec m) w #^ (Vec m) h #^ Int t]
+      (sum (ifold (fn [h k] (let [g (map (fn [a b] (sigmoid (* a b))) w h)]
+                              (map (fn [a b] (* a (exp b))) g h))) h t)))"""
+    sizes = {"m": 100, "t": 1000}
+    assert workspace(hyad.grad(text, wrt=(0, 1)), (W[0], H[0], 3), **sizes) <= (3 * 1000 + 6) * 100
+    assert hyad.check_grad(text, (W[0], H[0], 3))
