@@ -622,14 +622,42 @@ class Builder:
 
     def readable(self, scope: Scope, args: tuple[Atom, ...]) -> bool:
         """Whether a subscript is provably in range in an enclosing scope, where a loop may not have been entered."""
-        array, *indices = args
         with self.inside(scope):
-            for i, dim in zip(indices, type_of(array).dims):
-                at = self.affine(i)
-                above = affine_add(affine_add(self.affine(dim), at, -1), (1, {}), -1)
-                if not (self.nonnegative(at) and self.nonnegative(above)):
-                    return False
+            return self.in_range(args[0], args[1:])
+
+    def in_range(self, array: Atom, indices: Sequence[Atom]) -> bool:
+        """Whether subscripts are provably in range here."""
+        for i, dim in zip(indices, type_of(array).dims):
+            at = self.affine(i)
+            above = affine_add(affine_add(self.affine(dim), at, -1), (1, {}), -1)
+            if not (self.nonnegative(at) and self.nonnegative(above)):
+                return False
         return True
+
+    def all_in_range(self, block: Block, facts: Sequence[Affine]) -> bool:
+        """Whether all subscripts in a block are provably in range here, where ``facts`` hold in it."""
+        scope = Scope()
+        scope.facts += facts
+        self.scopes.append(scope)
+        try:
+            return all(self.bind_in_range(bind.op) for bind in block.binds)
+        finally:
+            self.scopes.pop()
+
+    def bind_in_range(self, op: Any) -> bool:
+        """The same of one operation, those in its regions included."""
+        if type(op) is Prim and op.name in ("get", "update", "add-at"):
+            return self.in_range(op.args[0], op.args[1:] if op.name == "get" else op.args[1:-1])
+        if type(op) is If:
+            arms = ((op.then, True), (op.orelse, False))
+            return all(self.all_in_range(x, self.facts_of(op.cond, holds)) for x, holds in arms)
+        if type(op) is Loop:
+            return self.all_in_range(op.body, [self.entered(op.count)])
+        return all(self.all_in_range(x, ()) for x in blocks_of(op))
+
+    def entered(self, count: Atom) -> Affine:
+        """What holds in the body of a loop: it has an iteration."""
+        return affine_add(self.affine(count), (1, {}), -1)
 
     def get(self, a: Atom, *indices: Atom, hint: str | None = None, given: bool = False) -> Atom:
         """``(get a i ...)``, in range."""
@@ -757,12 +785,16 @@ class Builder:
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
         """``function`` over the elements of arrays. What has a lower rank than another (a number has none) is used as
-        it is for each of the other's rows."""
+        it is for each of the other's rows, and so is a row alone."""
         rank = max(rank_of(a) for a in arrays)
-        count = next(type_of(a).dims[0] for a in arrays if rank_of(a) == rank)
+        counts = [type_of(a).dims[0] if rank_of(a) == rank else None for a in arrays]
+        count = wider(counts)
 
         def body(i: Atom) -> Atom:
-            parts = [self.get(a, i) if rank_of(a) == rank else a for a in arrays]
+            parts = [
+                a if n is None else self.get(a, Const(0, INT) if is_one(n) and not is_one(count) else i)
+                for a, n in zip(arrays, counts)
+            ]
             return self.elementwise(function, *parts) if rank > 1 else function(*parts)
 
         return self.build(count, body, hint=hint)
@@ -899,7 +931,7 @@ class Builder:
         with self.region(Scope(index)) as scope:
             scope.vars.add(index)
             scope.vars.update(accs)
-            scope.facts.append(affine_add(self.affine(count), (1, {}), -1))
+            scope.facts.append(self.entered(count))
             following, stacked = body(index, *accs)
         block = self.close(scope, (*following, *stacked))
         if pruned:
@@ -959,6 +991,10 @@ class Builder:
             reads = [op.count, *(z for z, new in zip(inits, fresh) if not new), *free_vars(block)]
             reads += [] if snapshots is None else [snapshots]
             outer = self.home(reads)
+            if outer is not home:
+                with self.inside(outer):
+                    if not self.bind_in_range(op):  # what it reads is there where a loop around has been entered
+                        outer = home
             if outer is not home:
                 with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros
                     inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(inits, fresh)]
@@ -1358,6 +1394,17 @@ def structure(op: If | Loop | Case) -> tuple:
         return (tuple(keys), tuple(map(atom, b.results)))
 
     return one(op)
+
+
+def is_one(size: Atom | None) -> bool:
+    """Whether a size is known to be 1: what has it is used for all of a larger size."""
+    return type(size) is Const and size.value == 1
+
+
+def wider(sizes: Sequence[Atom | None]) -> Atom:
+    """The size to which others, None aside, are equal or known to be 1."""
+    found = [n for n in sizes if n is not None]
+    return next((n for n in found if not is_one(n)), found[0])
 
 
 def has_checks(block: Block) -> bool:

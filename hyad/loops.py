@@ -688,11 +688,23 @@ class Expand(Rebuild):
 
         def body(i: Atom):
             self.here[loop.index] = i
-            return (), self.block(slice_of(loop.body, chosen))
+            results = self.block(slice_of(loop.body, chosen))
+            if not all(self.b.bind_in_range(bind.op) for bind in self.b.scopes[-1].binds):
+                raise OutOfReach
+            return (), results
 
-        arrays = self.b.loop(self.atom(loop.count), (), body, [v.name for v in chosen], loop.index.name, pruned=True)
+        try:
+            arrays = self.b.loop(
+                self.atom(loop.count), (), body, [v.name for v in chosen], loop.index.name, pruned=True
+            )
+        except OutOfReach:
+            return
         for v, table in zip(chosen, arrays):
             self.tables[v] = (table, loop.index)
+
+
+class OutOfReach(Exception):
+    """Something is read that is only there where a loop around has been entered."""
 
 
 def invariants(loop: Loop, inside: set[Var]) -> list[Var]:

@@ -449,3 +449,26 @@ def test_indices_that_differ_are_known_to() -> None:
         made = model.optimised(model.specs((np.ones(3),)))
         assert sum(type(b.op) is Prim and b.op.name == "=" for b in all_binds(made.body)) == tests
         np.testing.assert_array_equal(model(np.array([1.0, 2.0, 4.0])), [0, 1, 3])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(sum (build [(len w) (len v)] (fn [i j] (get w 0))))",
+        "(sum (build [(len w) (len v)] (fn [i j] (* (get v j) (get w (- (len w) 1))))))",
+        "(ifold (fn [s i] (+ s (dot v (map (fn [e] (* e (exp (get w 0)))) v)))) 0.0 (len w))",
+    ],
+)
+def test_an_inner_loop_does_not_leave_one_that_makes_its_reading_safe(body: str) -> None:
+    f = hyad.model(f"(fn [w v] {body})", namespace={})
+    program = f.optimised(f.specs((np.ones(1), np.ones(2))))
+    assert python_callable(program)(np.zeros(0), np.ones(2)) == 0.0
+
+
+def test_a_branch_in_a_loop_that_takes_rows_in() -> None:
+    upper = "(* (mat-mul s (eye (len v))) (build [(len v) (len v)] (fn [i j] (if (< i j) 1.0 0.0))))"
+    f = hyad.model(
+        f"(fn [v s] (sq-norm (where (> {upper} 0.0) (transpose (where (> s 0.0) s 0.0)) 0.0)))", namespace={}
+    )
+    args = (np.ones(2), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert python_callable(f.optimised(f.specs(args)))(*args) == 9.0
