@@ -141,15 +141,16 @@ def elementwise(row: Primitive, op: Operation, args: tuple[Any, ...]) -> Any:
             raise misuse(row, args)
     rank = max(map(rank_of, arrays))
     whole = [a for a in arrays if rank_of(a) == rank]
-    count = len(whole[0])
-    if any(len(a) != count for a in whole):
+    count = next((len(a) for a in whole if len(a) != 1), 1)
+    if any(len(a) not in (1, count) for a in whole):
         raise ModelTypeError(
             f"`{op.__name__}` of {' and '.join(map(describe, arrays))}", None, "the shapes must be equal"
         )
-    if len(whole) == len(args):
-        return [op(*xs) for xs in zip(*whole)] if count else whole[0]
-    columns = [a if isinstance(a, list) and rank_of(a) == rank else [a] * count for a in args]
-    return [op(*xs) for xs in zip(*columns)] if count else whole[0]
+    if not count:
+        return next(a for a in whole if not a)
+    rows = [isinstance(a, list) and rank_of(a) == rank for a in args]
+    columns = [[a] * count if not row else a * count if len(a) < count else a for a, row in zip(args, rows)]
+    return [op(*xs) for xs in zip(*columns)]
 
 
 def rank_of(array: list) -> int:

@@ -10,8 +10,11 @@
 (defmodel vec-mul [u v] "the product, element by element" (map (fn [a b] (* a b)) u v))
 (defmodel vec-scale [s v] "a vector times a number" (map (fn [a] (* s a)) v))
 (defmodel vec-sum [v] "the sum of the elements" (fold + 0.0 v))
-(defmodel dot [u v] "the inner product"
-  (fold (fn [s a b] (+ s (* a b))) 0.0 u v))
+(defmodel dot [u v] "the inner product; of matrices their product"
+  (if (= (+ (rank u) (rank v)) 2)
+    (fold (fn [s a b] (+ s (* a b))) 0.0 u v)
+    (matmul u v)))
+(defmodel inner [u v] "the inner product" (dot u v))
 (defmodel sq-norm [a] "the sum of the squares"
   (if (= (rank a) 1)
     (fold (fn [s x] (+ s (* x x))) 0.0 a)
@@ -19,16 +22,68 @@
 (defmodel norm [a] "the Euclidean length, a matrix's Frobenius norm; its derivative at zero is 0"
   (let [s (sq-norm a)]
     (if (= s 0.0) 0.0 (sqrt s))))
+(defmodel frobenius [a] "the root of the sum of the squares" (norm a))
 (defmodel cross [u v] "the vector product in three dimensions"
   [(- (* (get u 1) (get v 2)) (* (get u 2) (get v 1)))
    (- (* (get u 2) (get v 0)) (* (get u 0) (get v 2)))
    (- (* (get u 0) (get v 1)) (* (get u 1) (get v 0)))])
-(defmodel outer [u v] "the matrix of all products" (build [(len u) (len v)] (fn [i j] (* (get u i) (get v j)))))
+(defmodel outer [u v] "the matrix of all products; of matrices, those of their elements row by row"
+  (if (= (+ (rank u) (rank v)) 2)
+    (build [(len u) (len v)] (fn [i j] (* (get u i) (get v j))))
+    (outer (ravel u) (ravel v))))
+(defmodel kron [a b] "all products of an element and a whole array, in the places of the elements"
+  (if (= (rank a) 1)
+    (build (* (len a) (len b)) (fn [i] (* (get a (// i (len b))) (get b (% i (len b))))))
+    (let [n (len b)  m (get (shape b) 1)]
+      (build [(* (len a) n) (* (get (shape a) 1) m)]
+        (fn [i j] (* (get a (// i n) (// j m)) (get b (% i n) (% j m))))))))
+(defmodel convolve [u v] "the products of all elements, added where their indices have the same sum"
+  (build (- (+ (len u) (len v)) 1)
+    (fn [k]
+      (ifold (fn [s i] (if (and (<= i k) (< (- k i) (len v))) (+ s (* (get u i) (get v (- k i)))) s)) 0.0 (len u)))))
+(defmodel polyval [c x] "a polynomial of x, the coefficient of its highest power first"
+  (fold (fn [s a] (+ (* s x) a)) (* 0 x) c))
 
 ; ---------------------------------------------------------------- matrices
 
-(defmodel transpose [m] "rows and columns exchanged"
-  (build [(get (shape m) 1) (get (shape m) 0)] (fn [i j] (get m j i))))
+(defmodel transpose [m] "rows and columns exchanged; of an array of more axes, their order turned round"
+  (cond
+    (= (rank m) 1) m
+    (= (rank m) 2) (swap-first m)
+    True (first-to (map transpose m) (- (rank m) 1))))
+(defmodel transpose/2 [a axes] "the axes in another order" (permuted a axes 0))
+(defmodel permuted [a axes k] "the axes in the order axes, from its element k on; those before are gone from a"
+  (if (= k (len axes))
+    a
+    (map (fn [row] (permuted row axes (+ k 1))) (to-first a (place-left axes k 0 (get axes k))))))
+(defmodel place-left [axes k e p] "where the axis p is among those that the elements e up to k of axes left"
+  (if (= e k) p (place-left axes k (+ e 1) (if (< (get axes e) (get axes k)) (- p 1) p))))
+(defmodel swap-first [a] "the first two axes exchanged"
+  (build [(get (shape a) 1) (get (shape a) 0)] (fn [i j] (get a j i))))
+(defmodel to-first [a k] "axis k before the others"
+  (if (= k 0) a (swap-first (map (fn [row] (to-first row (- k 1))) a))))
+(defmodel first-to [a k] "the first axis in place k"
+  (if (= k 0) a (map (fn [row] (first-to row (- k 1))) (swap-first a))))
+(defmodel axis-of [a axis more] "an axis counted from the first, of an array with more axes than a"
+  (if (< axis 0) (+ axis (rank a) more) axis))
+(defmodel moveaxis [a from to] "one axis in another place"
+  (moved a (axis-of a from 0) (axis-of a to 0)))
+(defmodel moved [a from to] "one axis in another place, both counted from the first"
+  (if (and (> from 0) (> to 0)) (map (fn [row] (moved row (- from 1) (- to 1))) a) (first-to (to-first a from) to)))
+(defmodel swapaxes [a i j] "two axes exchanged"
+  (let [i (axis-of a i 0)  j (axis-of a j 0)] (if (< i j) (swapped a i j) (swapped a j i))))
+(defmodel swapped [a i j] "two axes exchanged, i not after j"
+  (cond
+    (= i j) a
+    (> i 0) (map (fn [row] (swapped row (- i 1) (- j 1))) a)
+    (= j 1) (swap-first a)
+    True (swap-first (map (fn [row] (swapped row 0 (- j 1))) (swap-first a)))))
+(defmodel expand-dims [a axis] "an array with one more axis, of size 1"
+  (let [k (axis-of a axis 1)]
+    (if (= k 0) [a] (map (fn [row] (expand-dims row (- k 1))) a))))
+(defmodel squeeze [a axis] "an array without an axis of size 1"
+  (let [k (axis-of a axis 0)]
+    (if (= k 0) (do (require-equal (len a) 1) (get a 0)) (map (fn [row] (squeeze row (- k 1))) a))))
 (defmodel mat-add [a b] "the sum of two matrices" (map vec-add a b))
 (defmodel mat-sub [a b] "the difference of two matrices" (map vec-sub a b))
 (defmodel mat-scale [s m] "a matrix times a number" (map (fn [row] (vec-scale s row)) m))
@@ -49,6 +104,7 @@
     (= (rank a) 2) (if (= (rank b) 2) (mat-mul a b) (mat-vec a b))
     True (if (= (rank b) 2) (vec-mat a b) (dot a b))))
 (defmodel @ [a b] "the product of vectors, matrices, or stacks of matrices" (matmul a b))
+(defmodel matrix-power [m k] "a matrix times itself, k factors" (ifold (fn [p i] (mat-mul p m)) (eye (len m)) k))
 (defmodel trace [m] "the sum of the diagonal"
   (do
     (require-equal (len m) (get (shape m) 1))
@@ -57,6 +113,16 @@
   (if (= (rank a) 1)
     (build [(len a) (len a)] (fn [i j] (if (= i j) (get a i) 0.0)))
     (build (len a) (fn [i] (get a i i)))))
+(defmodel diag/2 [a k] "the diagonal k above the middle one, or the matrix with a vector there"
+  (if (= (rank a) 1)
+    (build [(+ (len a) (abs k)) (+ (len a) (abs k))]
+      (fn [i j] (if (= (- j i) k) (get a (min i j)) 0.0)))
+    (build (max 0 (min (+ (len a) (min k 0)) (- (get (shape a) 1) (max k 0))))
+      (fn [i] (get a (- i (min k 0)) (+ i (max k 0)))))))
+(defmodel tril/2 [m k] "a matrix with zeros above the diagonal k above its own"
+  (build (shape m) (fn [i j] (if (<= j (+ i k)) (get m i j) 0.0))))
+(defmodel triu/2 [m k] "a matrix with zeros below the diagonal k above its own"
+  (build (shape m) (fn [i j] (if (<= (+ i k) j) (get m i j) 0.0))))
 (defmodel tril [m] "a matrix with zeros above its diagonal"
   (build (shape m) (fn [i j] (if (<= j i) (get m i j) 0.0))))
 (defmodel triu [m] "a matrix with zeros below its diagonal"
@@ -70,12 +136,24 @@
   (if (= k (len dims)) x (build (get dims k) (fn [i] (full-from dims x (+ k 1))))))
 (defmodel zeros [dims] "an array of zeros" (full dims 0.0))
 (defmodel ones [dims] "an array of ones" (full dims 1.0))
+(defmodel zeros-like [a] "zeros in the shape of an array" (full-like a 0.0))
+(defmodel ones-like [a] "ones in the shape of an array" (full-like a 1.0))
+(defmodel full-like [a x] "x everywhere in the shape of an array" (if (= (rank a) 0) x (full (shape a) x)))
 (defmodel eye [n] "the identity matrix" (build [n n] (fn [i j] (if (= i j) 1.0 0.0))))
+(defmodel eye/2 [n m] "n rows of m with ones on the diagonal" (build [n m] (fn [i j] (if (= i j) 1.0 0.0))))
+(defmodel identity [n] "the identity matrix" (eye n))
 (defmodel one-hot [n k] "n zeros with a one at k" (build n (fn [i] (if (= i k) 1.0 0.0))))
 (defmodel arange [n] "the integers below n" (build n (fn [i] i)))
 (defmodel arange/2 [start stop] "the integers from start on below stop" (build (- stop start) (fn [i] (+ start i))))
+(defmodel arange/3 [start stop step] "every step-th integer from start on, below stop"
+  (build (max 0 (steps start stop step)) (fn [i] (+ start (* step i)))))
+(defmodel steps [start stop step] "how many steps lead from start on below stop"
+  (cond
+    (= step 1) (- stop start)
+    (= step -1) (- start stop)
+    True (// (- (+ stop step) (+ start (if (< step 0) -1 1))) step)))
 (defmodel linspace [a b n] "n numbers from a to b at equal distances"
-  (build n (fn [i] (+ a (/ (* (- b a) i) (- n 1))))))
+  (build n (fn [i] (+ a (/ (* (- b a) i) (max 1 (- n 1)))))))
 
 ; ---------------------------------------------------------------- parts and other shapes
 
@@ -83,37 +161,68 @@
 (defmodel slice [v start stop] "the elements from start on below stop"
   (build (- stop start) (fn [i] (get v (+ start i)))))
 (defmodel slice/4 [v start stop step] "every step-th element from start on, below stop"
-  (build
-    (cond
-      (= step 1) (- stop start)
-      (= step -1) (- start stop)
-      True (// (- (+ stop step) (+ start (if (< step 0) -1 1))) step))
-    (fn [i] (get v (+ start (* step i))))))
+  (build (steps start stop step) (fn [i] (get v (+ start (* step i))))))
 (defmodel concat [a b] "one array after another"
+  (if (> (rank a) 1) (do (require-equal (get (shape a) 1) (get (shape b) 1)) (joined a b)) (joined a b)))
+(defmodel joined [a b] "one array after another"
   (build (+ (len a) (len b)) (fn [i] (if (< i (len a)) (get a i) (get b (- i (len a)))))))
 (defmodel concat/3 [a b c] "one array after another" (concat (concat a b) c))
 (defmodel concat/4 [a b c d] "one array after another" (concat (concat a b c) d))
-(defmodel flip [v] "the elements in the other order" (build (len v) (fn [i] (get v (- (len v) (+ i 1))))))
-(defmodel roll [v k] "the elements moved k places on, round and round"
-  (build (len v) (fn [i] (get v (% (- i k) (len v))))))
+(defmodel concatenate [parts] "the arrays of a tuple, one after another" (concatenate-from parts (- (len parts) 1)))
+(defmodel concatenate/2 [parts axis] "the arrays of a tuple, one after another along an axis"
+  (let [k (axis-of (get parts 0) axis 0)]
+    (if (= k 0) (concatenate parts) (concatenate-along parts k (- (len parts) 1)))))
+(defmodel concatenate-from [parts k] "the arrays up to k, one after another"
+  (if (= k 0) (get parts 0) (concat (concatenate-from parts (- k 1)) (get parts k))))
+(defmodel concatenate-along [parts axis k] "the arrays up to k, one after another along an axis"
+  (if (= k 0)
+    (get parts 0)
+    (along-two (concatenate-along parts axis (- k 1)) (get parts k) axis)))
+(defmodel along-two [a b axis] "two arrays, one after the other along an axis"
+  (if (= axis 0) (concat a b) (map (fn [u v] (along-two u v (- axis 1))) a b)))
+(defmodel stack [arrays] "arrays of one shape as one array" arrays)
+(defmodel stack/2 [arrays axis] "arrays of one shape as one array, along a new axis"
+  (first-to arrays (axis-of arrays axis 0)))
+(defmodel repeat [v k] "each element k times" (build (* (len v) k) (fn [i] (get v (// i k)))))
+(defmodel tile [v k] "the elements k times over" (build (* (len v) k) (fn [i] (get v (% i (len v))))))
+(defmodel backwards [v] "the elements, or rows, in the other order"
+  (build (len v) (fn [i] (get v (- (len v) (+ i 1))))))
+(defmodel flip [a] "the elements in the other order, along every axis"
+  (if (= (rank a) 1) (backwards a) (backwards (map flip a))))
+(defmodel flip/2 [a axis] "the elements in the other order along an axis" (along backwards a axis))
+(defmodel roll [a k] "the elements moved k places on, round and round; of a matrix row by row"
+  (if (= (rank a) 1)
+    (build (len a) (fn [i] (get a (% (- i k) (len a)))))
+    (reshape (roll (ravel a) k) (shape a))))
+(defmodel roll/3 [a k axis] "the elements moved k places on along an axis, round and round"
+  (along (fn [v] (roll v k)) a axis))
 (defmodel ravel [a] "the elements as a vector, row by row"
   (if (= (rank a) 1)
     a
     (let [m (get (shape a) 1)]
       (ravel (build (* (len a) m) (fn [k] (get a (// k m) (% k m))))))))
-(defmodel reshape [a dims] "the elements in an array of other sizes"
+(defmodel reshape [a dims] "the elements in an array of other sizes, of which one may be -1: what the others leave"
   (let [v (ravel a)]
     (if (num? dims)
-      (do (require-equal (len v) dims) v)
-      (do (require-equal (len v) (product-from dims 0)) (reshape-from v dims 0 0)))))
+      (if (= dims -1) v (do (require-equal (len v) dims) v))
+      (do
+        (require-equal (len v) (product-of-sizes v dims 0))
+        (reshape-from v dims 0 0)))))
+(defmodel size-of [v dims k] "size k of dims, for the elements of v"
+  (if (= (get dims k) -1) (// (len v) (max 1 (- (product-from dims 0)))) (get dims k)))
+(defmodel product-of-sizes [v dims k] "the product of the sizes from axis k on, for the elements of v"
+  (if (= k (len dims)) 1 (* (size-of v dims k) (product-of-sizes v dims (+ k 1)))))
 (defmodel product-from [dims k] "the product of the sizes from axis k on"
   (if (= k (len dims)) 1 (* (get dims k) (product-from dims (+ k 1)))))
 (defmodel reshape-from [v dims k at] "an array of the sizes from axis k on; at counts the rows before it"
   (if (= k (len dims))
     (get v at)
-    (build (get dims k) (fn [i] (reshape-from v dims (+ k 1) (+ (* at (get dims k)) i))))))
+    (let [n (size-of v dims k)] (build n (fn [i] (reshape-from v dims (+ k 1) (+ (* at n) i)))))))
 (defmodel gather [v at] "the elements at some indices"
   (if (num? at) (get v at) (map (fn [i] (gather v i)) at)))
+(defmodel take [a at] "the elements at some indices; of a matrix counted row by row" (gather (ravel a) at))
+(defmodel take/3 [a at axis] "the parts of an array at some indices along an axis"
+  (let [k (axis-of a axis 0)] (if (= k 0) (gather a at) (map (fn [row] (take row at (- k 1))) a))))
 (defmodel scatter [v at xs] "an array with some elements replaced; of two at one index, the later one"
   (do
     (require-equal (len at) (len xs))
@@ -159,20 +268,78 @@
   (if (= (rank c) 1) (fold (fn [s x] (or s x)) False c) (any (map any c))))
 (defmodel all [c] "whether all are true"
   (if (= (rank c) 1) (fold (fn [s x] (and s x)) True c) (all (map all c))))
+(defmodel count-nonzero [a] "how many elements are true, or not zero"
+  (if (= (rank a) 1)
+    (fold (fn [n x] (if (if (num? x) (!= x 0) x) (+ n 1) n)) 0 a)
+    (fold (fn [n row] (+ n (count-nonzero row))) 0 a)))
+(defmodel clip [a low high] "the elements, none below low and none above high" (min (max a low) high))
 (defmodel logsumexp [a] "the logarithm of the sum of the exponentials"
-  (let [m (amax a)] (+ m (log (sum (exp (- a m)))))))
-(defmodel softmax [v] "the exponentials over their sum"
-  (let [e (exp (- v (amax v)))  s (sum e)] (map (fn [x] (/ x s)) e)))
-(defmodel cumsum [v] "the sums of the first elements, of the first two and so on" (scan + 0.0 v))
-(defmodel cumprod [v] "the products of the first elements, of the first two and so on" (scan * 1.0 v))
+  (let [m (constant finite-max a)] (+ m (log (sum (exp (- a m)))))))
+(defmodel finite-max [a] "the largest element, or 0 where that is infinite"
+  (let [m (amax a)] (if (= (- m m) 0.0) m 0.0)))
+(defmodel softmax [a] "the exponentials over their sum"
+  (let [e (exp (- a (constant amax a)))  s (sum e)] (map (fn [x] (/ x s)) e)))
+(defmodel softmax/2 [a axis] "the exponentials over their sums along an axis" (along softmax a axis))
+(defmodel log-softmax [a] "the logarithms of the exponentials over their sum" (- a (logsumexp a)))
+(defmodel log-softmax/2 [a axis] "the logarithms of the exponentials over their sums along an axis"
+  (along log-softmax a axis))
+(defmodel cumsum [a] "the sums of the first elements, of the first two and so on; of a matrix row by row"
+  (if (= (rank a) 1) (scan + 0.0 a) (cumsum (ravel a))))
+(defmodel cumprod [a] "the products of the first elements, of the first two and so on; of a matrix row by row"
+  (if (= (rank a) 1) (scan * 1.0 a) (cumprod (ravel a))))
 
-(defmodel along [f a axis] "a function of the vectors along an axis, that gives a number"
+; ---------------------------------------------------------------- order
+
+(defmodel argsort [v] "the indices of the elements in rising order, equal ones in the order of their indices"
+  (constant merge-sorted v))
+(defmodel merge-sorted [v] "the indices in order: runs of twice the length in each step"
+  (fst (ifold (fn [#(order width) k] #((merged v order width) (* 2 width))) #((arange (len v)) 1) (doublings (len v)))))
+(defmodel doublings [n] "how often 1 is doubled until it is n or more"
+  (fst (ifold (fn [#(count width) k] (if (< width n) #((+ count 1) (* 2 width)) #(count width))) #(0 1) 62)))
+(defmodel merged [v order width] "the indices, pairs of ordered runs of a width being merged"
+  (let [n (len v)]
+    (fst (ifold (fn [#(made i j) k]
+        (let [start (- k (% k (* 2 width)))
+              middle (min n (+ start width))
+              end (min n (+ start (* 2 width)))
+              i (if (= k start) start i)
+              j (if (= k start) middle j)]
+          (if (if (>= i middle) False (if (>= j end) True (<= (get v (get order i)) (get v (get order j)))))
+            #((update made k (get order i)) (+ i 1) j)
+            #((update made k (get order j)) i (+ j 1)))))
+      #(order 0 0) n))))
+(defmodel sort [v] "the elements in rising order; the derivative is that of each where it goes" (gather v (argsort v)))
+(defmodel sort/2 [a axis] "the elements in rising order along an axis" (along sort a axis))
+(defmodel argsort/2 [a axis] "the indices of the elements in rising order along an axis" (along argsort a axis))
+(defmodel median [a] "the middle one of the elements in order, or the mean of the middle two"
+  (let [v (sort (ravel a))  n (len v)] (* 0.5 (+ (get v (// (- n 1) 2)) (get v (// n 2))))))
+(defmodel median/2 [a axis] "the medians along an axis" (along median a axis))
+(defmodel searchsorted [v x] "how many elements of an ordered vector are less than x"
+  (constant (fn [v x]
+      (fst (ifold (fn [#(low high) step]
+          (if (< low high)
+            (let [k (// (+ low high) 2)] (if (< (get v k) x) #((+ k 1) high) #(low k)))
+            #(low high)))
+        #(0 (len v)) (+ 1 (doublings (len v))))))
+    v x))
+(defmodel interp [x xs ys] "the line through the points (xs, ys), xs rising, at x; level beyond the ends"
+  (let [i (max 0 (min (- (len xs) 2) (- (searchsorted xs x) 1)))
+        a (get xs i)
+        b (get xs (+ i 1))
+        t (clip (/ (- x a) (- b a)) 0.0 1.0)]
+    (+ (get ys i) (* t (- (get ys (+ i 1)) (get ys i))))))
+
+; ---------------------------------------------------------------- along an axis
+
+(defmodel along [f a axis] "a function of the vectors along an axis, that gives a number or a vector"
   (along-from f a (if (< axis 0) (+ axis (rank a)) axis) (shape a axis)))
 (defmodel along-from [f a k n] "the same, of n elements each along the axis k"
   (cond
     (> k 0) (map (fn [row] (along-from f row (- k 1) n)) a)
     (= (rank a) 1) (f a)
-    True (build (get (shape a) 1) (fn [j] (along-from f (map (fn [row] (get row j)) a) 0 n)))))
+    True
+      (let [made (build (get (shape a) 1) (fn [j] (along-from f (map (fn [row] (get row j)) a) 0 n)))]
+        (if (= (rank made) (rank a)) (swap-first made) made))))
 (defmodel sum/2 [a axis] "the sums along an axis" (along sum a axis))
 (defmodel prod/2 [a axis] "the products along an axis" (along prod a axis))
 (defmodel mean/2 [a axis] "the means along an axis" (along mean a axis))
@@ -183,6 +350,9 @@
 (defmodel amin/2 [a axis] "the smallest elements along an axis" (along amin a axis))
 (defmodel argmax/2 [a axis] "where the largest elements along an axis are" (along argmax a axis))
 (defmodel argmin/2 [a axis] "where the smallest elements along an axis are" (along argmin a axis))
+(defmodel cumsum/2 [a axis] "the sums of the first elements along an axis" (along cumsum a axis))
+(defmodel cumprod/2 [a axis] "the products of the first elements along an axis" (along cumprod a axis))
+(defmodel count-nonzero/2 [a axis] "how many elements along an axis are true, or not zero" (along count-nonzero a axis))
 (defmodel any/2 [c axis] "whether one along an axis is true" (along any c axis))
 (defmodel all/2 [c axis] "whether all along an axis are true" (along all c axis))
 (defmodel logsumexp/2 [a axis] "the logarithms of the sums of the exponentials along an axis" (along logsumexp a axis))
@@ -220,7 +390,7 @@
       (fn [u b x du db] (solve-upper u (- db (matmul (triu du) x))))
       (fn [u b x ct] (let [l (solve-lower (transpose u) ct)] #((triu (- (times-row l x))) l)))
       u b)))
-(defmodel substitute-up [u b] "backward substitution" (flip (substitute-down (flip (map flip u)) (flip b))))
+(defmodel substitute-up [u b] "backward substitution" (backwards (substitute-down (flip u) (backwards b))))
 
 (defmodel lu [a] "the LU factors of a matrix with its rows exchanged, one below the diagonal and one above, and the order
 of the rows"
@@ -242,11 +412,13 @@ of the rows"
   (substitute-up f (substitute-unit f (gather b order))))
 (defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
   (let [t (transpose f)]
-    (scatter b order (flip (substitute-unit (flip (map flip t)) (flip (substitute-down t b)))))))
+    (scatter b order (backwards (substitute-unit (flip t) (backwards (substitute-down t b)))))))
 (defmodel substitute-unit [l b] "forward substitution, with ones for the diagonal"
   (substitute-down (build (shape l) (fn [i j] (if (= i j) 1.0 (get l i j)))) b))
 
-(defmodel solve [a b] "the solution x of a x = b; b is a vector or a matrix"
+(defmodel solve [a b] "the solution x of a x = b; b is a vector or a matrix; of a stack of each, each one's"
+  (if (> (rank a) 2) (map solve a b) (solve-one a b)))
+(defmodel solve-one [a b] "the solution x of a x = b for a matrix a"
   (do
     (require-equal (len a) (get (shape a) 1))
     (require-equal (len a) (len b))
@@ -261,8 +433,11 @@ of the rows"
     (fn [a b f order x da db] (solve-transposed f order a (- db (matmul (transpose da) x))))
     (fn [a b f order x ct] (let [u (solve-factored f order a ct)] #((- (times-row x u)) u)))
     a b f order))
-(defmodel inv [a] "the inverse" (solve a (eye (len a))))
-(defmodel det [a] "the determinant"
+(defmodel inv [a] "the inverse; of a stack of matrices, each one's"
+  (if (> (rank a) 2) (map inv a) (solve a (eye (len a)))))
+(defmodel det [a] "the determinant; of a stack of matrices, each one's"
+  (if (> (rank a) 2) (map det a) (det-of-one a)))
+(defmodel det-of-one [a] "the determinant of a matrix"
   (do
     (require-equal (len a) (get (shape a) 1))
     (let [#(f order) (constant lu a)]
@@ -274,7 +449,11 @@ of the rows"
   (* (ifold (fn [p i] (* p (get f i i))) 1.0 (len f)) (order-sign order)))
 (defmodel order-sign [order] "1 or -1: for an even or an odd number of exchanges"
   (ifold (fn [s i] (ifold (fn [s j] (if (> (get order j) (get order i)) (- s) s)) s i)) 1.0 (len order)))
-(defmodel logdet [a] "the logarithm of the determinant's magnitude"
+(defmodel logdet [a] "the logarithm of the determinant's magnitude; of a stack of matrices, each one's"
+  (if (> (rank a) 2) (map logdet a) (logdet-of-one a)))
+(defmodel slogdet [a] "the sign of the determinant, and the logarithm of its magnitude"
+  #((constant (fn [a] (sign (det a))) a) (logdet a)))
+(defmodel logdet-of-one [a] "the logarithm of the determinant's magnitude"
   (do
     (require-equal (len a) (get (shape a) 1))
     (let [#(f order) (constant lu a)]
@@ -284,6 +463,8 @@ of the rows"
         a f order))))
 
 (defmodel cholesky [a] "the lower triangular matrix whose product with its transpose is a; reads a's lower triangle"
+  (if (> (rank a) 2) (map cholesky a) (cholesky-of-one a)))
+(defmodel cholesky-of-one [a] "Cholesky's factor of a matrix"
   (do
     (require-equal (len a) (get (shape a) 1))
     (ruled cholesky-rows

@@ -305,6 +305,9 @@ class _Reader:
         while i < len(rest):
             a = rest[i]
             if a.kind == "key":
+                if a.value == "axis" and i + 2 == len(rest):  # an axis is the last argument of what takes one
+                    i += 1
+                    continue
                 if a.value not in _OPTIONS:
                     raise ReadError(f"unknown option `:{a.value}`", a.span, f"there are {_OPTIONS_HINT}")
                 if i + 1 >= len(rest):
@@ -593,7 +596,7 @@ def _wrt(form: Form) -> Any:
 
 #: The options of calls, and how they are written.
 _OPTIONS = {"wrt": "`(grad f :wrt x)`", "checkpoint": "`(ifold f z n :checkpoint 10)`"}
-_OPTIONS_HINT = " and ".join(_OPTIONS.values())
+_OPTIONS_HINT = ", ".join(_OPTIONS.values()) + " and, at the end, `(sum m :axis 0)`"
 
 _KINDS = {
     "str": ("strings", 'a docstring stands before the body: `(fn [x] "doc" ...)`'),

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .builder import Builder, Scope, integer, rank_of, type_of, without_rules
+from .builder import Builder, Scope, integer, is_one, rank_of, type_of, wider, without_rules
 from .core import (
     BOOL,
     INT,
@@ -947,23 +947,24 @@ class Specialiser(Flow):
                 )
 
     def rows_fit(self, arrays: Sequence[Atom], name: str, spans: Spans = ()) -> None:
-        """Arrays are combined element by element; one of lower rank with each row, and row of rows, of the others."""
+        """Arrays are combined element by element; one of lower rank with each row, and row of rows, of the others, and
+        along an axis whose size is known to be 1 the one row with all of the others'."""
         whole = max(arrays, key=lambda a: type_of(a).rank)
-        dims = type_of(whole).dims
-        for a in arrays:
-            short = type_of(a).dims
-            message = f"the arrays in `{self.blamed(name)}` have different shapes"
-            if not all(self.b.require_equal(d, e, message) for d, e in zip(dims[len(dims) - len(short) :], short)):
-                one, other = (a, whole) if arrays[0] is a else (whole, a)
-                hint = (
-                    "the shapes must be equal"
-                    if len(dims) == len(short)
-                    else "each row must have the shape of the other"
-                )
+        message = f"the arrays in `{self.blamed(name)}` have different shapes"
+        for k in range(1, type_of(whole).rank + 1):
+            sizes = [type_of(a).dims[-k] if type_of(a).rank >= k else None for a in arrays]
+            size = wider(sizes)
+            for a, n in zip(arrays, sizes):
+                if n is None or is_one(n) or self.b.require_equal(size, n, message):
+                    continue
+                widest = arrays[next(j for j, m in enumerate(sizes) if m is size)]
+                one, other = (a, widest) if arrays[0] is a else (widest, a)
+                same = type_of(one).rank == type_of(other).rank
+                hint = "the shapes must be equal" if same else "each row must have the shape of the other"
                 at = [spans[arrays.index(x)] for x in (one, other)] if len(spans) == len(arrays) else ()
                 notes = facts_at([one, other], at)
-                message = f"`{self.blamed(name)}` of {describe(one)} and {describe(other)}"
-                raise ModelTypeError(message, self.b.span, hint, notes)
+                text = f"`{self.blamed(name)}` of {describe(one)} and {describe(other)}"
+                raise ModelTypeError(text, self.b.span, hint, notes)
 
     def integer_arg(self, value: Value, what: str, span: Span | None) -> Atom:
         if isinstance(value, (Const, Var)) and value is not NIL:
@@ -1908,19 +1909,22 @@ _NUMPY_NAMES = {
     "power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "maximum": "max", "minimum": "min", "rint": "round",
     "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
     "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
-    "max": "amax", "min": "amin", "dot": "matmul",
+    "max": "amax", "min": "amin", "dot": "matmul", "norm": "frobenius",
 }  # fmt: skip
 #: What NumPy and the prelude call by one name.
 _NUMPY_ARRAYS = frozenset(
-    "all amax amin any arange argmax argmin cholesky cross cumprod cumsum det diag eye full inv linspace matmul mean"
-    " ones outer prod ravel reshape solve std sum trace transpose tril triu var where zeros".split()
+    "all amax amin any arange argmax argmin argsort cholesky clip concatenate convolve count-nonzero cross cumprod"
+    " cumsum det diag expand-dims eye flip frobenius full full-like identity inner interp inv kron linspace log-softmax"
+    " logsumexp matmul matrix-power mean median moveaxis ones ones-like outer polyval prod ravel repeat reshape roll"
+    " searchsorted size slogdet softmax solve sort squeeze stack std sum swapaxes take tile trace transpose tril triu"
+    " var where zeros zeros-like".split()
 )
 
 
 def numpy_name(value: Any) -> str | None:
-    """The primitive, or the function of the prelude, that a function of ``math`` or NumPy is."""
+    """The primitive, or the function of the prelude, that a function of ``math``, NumPy or SciPy is."""
     module = (getattr(value, "__module__", None) or "").split(".")[0]
-    if not callable(value) or not (module in ("math", "numpy") or isinstance(value, np.ufunc)):
+    if not callable(value) or not (module in ("math", "numpy", "scipy") or isinstance(value, np.ufunc)):
         return None
     name = getattr(value, "__name__", "").replace("_", "-")
     name = _NUMPY_NAMES.get(name, name)

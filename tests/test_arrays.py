@@ -147,6 +147,72 @@ ROWS = [
     Row("(cholesky a)", lambda a: np.linalg.cholesky(a), ("positive",)),
     Row("(solve-cholesky a b)", lambda a, b: scipy.linalg.cho_solve((a, True), b) if len(b) else b, ("regular", "n")),
     Row("(map det a)", np.linalg.det, ("regulars",)),
+    Row("(inv a)", np.linalg.inv, ("regulars",)),
+    Row("(det a)", np.linalg.det, ("regulars",)),
+    Row("(snd (slogdet a))", lambda a: np.linalg.slogdet(a)[1], ("regular",)),
+    Row("(matrix-power a 3)", lambda a: np.linalg.matrix_power(a, 3), ("nn",)),
+    # an axis of size 1 goes with all rows of another
+    Row("(- (expand-dims a 1) (expand-dims b 0))", lambda a, b: a[:, None] - b[None, :], ("n", "m")),
+    Row("(* a (expand-dims (sum a 1) 1))", lambda a: a * a.sum(1, keepdims=True), ("nm",)),
+    Row("(+ (expand-dims a -1) b)", lambda a, b: a[..., None] + b, ("nm", "mn")),
+    Row("(* (reshape a [1 -1]) (reshape b [-1 1]))", lambda a, b: a[None] * b[:, None], ("n", "m")),
+    Row("(max a (expand-dims b 1))", lambda a, b: np.maximum(a, b[:, None]), ("nm", "n")),
+    Row("(+ [[b]] a)", lambda a, b: a + b, ("nm", "")),
+    matrix("(squeeze (expand-dims a 1) 1)", lambda a: a),
+    # axes
+    Row("(transpose a)", np.transpose, ("nmn",)),
+    vector("(transpose a)", np.transpose),
+    Row("(transpose a [1 2 0])", lambda a: a.transpose(1, 2, 0), ("n2m",)),
+    Row("(transpose a [2 0 1])", lambda a: a.transpose(2, 0, 1), ("n2m",)),
+    Row("(swapaxes a 0 -1)", lambda a: a.swapaxes(0, -1), ("n2m",)),
+    Row("(swapaxes a 2 1)", lambda a: a.swapaxes(2, 1), ("n2m",)),
+    Row("(moveaxis a 0 2)", lambda a: np.moveaxis(a, 0, 2), ("n2m",)),
+    Row("(moveaxis a -1 1)", lambda a: np.moveaxis(a, -1, 1), ("n2m",)),
+    Row("(stack [a b])", lambda a, b: np.stack([a, b]), ("n", "n")),
+    Row("(stack [a b] 1)", lambda a, b: np.stack([a, b], 1), ("nm", "nm")),
+    Row("(stack [a b] -1)", lambda a, b: np.stack([a, b], -1), ("nm", "nm")),
+    Row("(concatenate #(a b a))", lambda a, b: np.concatenate([a, b, a]), ("n", "m")),
+    Row("(concatenate #(a b) 1)", lambda a, b: np.concatenate([a, b], 1), ("nm", "nn")),
+    Row("(concatenate #(a b) -1)", lambda a, b: np.concatenate([a, b], -1), ("n2m", "n2n")),
+    matrix("(reshape a [-1])", np.ravel),
+    matrix("(reshape a -1)", np.ravel),
+    matrix("(reshape a [2 -1])", lambda a: a.reshape(2, -1)),
+    *along_axes("flip", np.flip),
+    *along_axes("cumsum", np.cumsum),
+    *along_axes("cumprod", np.cumprod)[1::2],
+    *along_axes("sort", lambda a, axis=-1: np.sort(a.ravel() if axis is None else a, axis))[::2],
+    *along_axes("softmax", scipy.special.softmax, 1)[::2],
+    *along_axes("log-softmax", scipy.special.log_softmax, 1)[::3],
+    *along_axes("median", np.median, 1)[1::2],
+    matrix("(roll a 1)", lambda a: np.roll(a, 1)),
+    matrix("(roll a -1 1)", lambda a: np.roll(a, -1, 1)),
+    # more of what NumPy has
+    Row("(clip a -0.5 b)", lambda a, b: np.clip(a, -0.5, b), ("nm", "")),
+    vector("(gather a (argsort a))", np.sort),
+    vector("(* a (argsort (argsort a)))", lambda a: a * a.argsort().argsort()),
+    vector("(* a (count-nonzero (> a 0)))", lambda a: a * np.count_nonzero(a > 0)),
+    Row("(take a [1 0 1])", lambda a: a.take([1, 0, 1]), ("nm",), 1),
+    Row("(take a [1 0 1] 1)", lambda a: a.take([1, 0, 1], 1), ("nm",), 1),
+    vector("(repeat a 2)", lambda a: np.repeat(a, 2)),
+    vector("(tile a 3)", lambda a: np.tile(a, 3)),
+    Row("(kron a b)", np.kron, ("n", "m"), 1),
+    Row("(kron a b)", np.kron, ("nm", "mn"), 1),
+    Row("(outer a b)", np.outer, ("nm", "n")),
+    Row("(dot a b)", np.dot, ("nm", "m")),
+    Row("(convolve a b)", np.convolve, ("n", "m"), 1),
+    Row("(polyval a b)", np.polyval, ("n", "")),
+    Row("(interp b [-2.0 -1.0 0.5 2.0] a)", lambda a, b: np.interp(b, [-2.0, -1, 0.5, 2], a), ("4", "")),
+    vector("(diag a 1)", lambda a: np.diag(a, 1)),
+    vector("(diag a -2)", lambda a: np.diag(a, -2)),
+    Row("(diag a 1)", lambda a: np.diag(a, 1), ("nm",), 1),
+    Row("(diag a -1)", lambda a: np.diag(a, -1), ("mn",), 1),
+    matrix("(tril a -1)", lambda a: np.tril(a, -1)),
+    matrix("(triu a 1)", lambda a: np.triu(a, 1)),
+    matrix("(* a (eye (len a) (get (shape a) 1)))", lambda a: a * np.eye(*a.shape)),
+    vector("(+ a (linspace 1.0 2.0 (len a)))", lambda a: a + np.linspace(1, 2, len(a))),
+    Row("(* a (arange 1 8 3))", lambda a: a * np.arange(1, 8, 3), ("3",)),
+    Row("(* a (arange 5 0 -2))", lambda a: a * np.arange(5, 0, -2), ("3",)),
+    matrix("(+ (zeros-like a) (full-like a 2.0))", lambda a: np.full_like(a, 2)),
 ]  # fmt: skip
 IDS = [f"{k} {row.form} {' '.join(row.args)}" for k, row in enumerate(ROWS)]
 TWICE = [k for k, row in enumerate(ROWS) if row.args[0] in ("regular", "positive", "regulars")] + [
@@ -181,6 +247,8 @@ def arguments(row: Row, n: int) -> list[Any]:
         else:
             dims = tuple({"n": n, "m": n + 1}.get(d) or (int(d) if d.isdigit() else n) for d in kind)
             made.append(rng.normal(size=dims) if dims or kind else float(rng.normal()))
+            if "sort" in row.form or "median" in row.form:  # further apart than the steps of differences
+                made[-1] = 0.01 * rng.permutation(made[-1].size).reshape(dims) - 0.5
     return made
 
 
@@ -340,7 +408,10 @@ def test_systems_of_equations_in_a_loop_and_a_branch() -> None:
 
 NUMPYS = ["(np.sum a)", "(np.sum a 0)", "(np.max a 1)", "(np.mean a)", "(np.linalg.inv a)", "(np.linalg.solve a b)",
           "(np.dot a b)", "(np.where (> a 0) a 1.0)", "(np.linalg.cholesky (@ a (np.transpose a)))", "(np.argmin a 0)",
-          "(np.maximum b 0.5)", "(np.trace a)", "(np.reshape a [4 1])", "(np.cumsum b)"]  # fmt: skip
+          "(np.maximum b 0.5)", "(np.trace a)", "(np.reshape a [4 1])", "(np.cumsum b)", "(np.clip a 0 1)",
+          "(np.flip a)", "(np.transpose [a a])", "(np.outer a b)", "(np.roll a 1)", "(np.sort a 0)",
+          "(np.concatenate #(a a) 1)", "(np.linalg.norm a)", "(np.sum a :axis 0)", "(np.stack [a a] :axis -1)",
+          "(np.linspace 1.0 1.0 1)"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", NUMPYS)
