@@ -18,7 +18,7 @@ check, a stack that is used up and memory that is used up leave by ``longjmp`` t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,7 +86,14 @@ ARENA_FAIL = """
 #define HYAD_STACK (4 << 20) /* bytes of the stack that recursion may take */
 #endif
 
-static void hyad_fail(hyad_arena *arena, int status)
+/* What seldom runs stays out of what calls it, which is small enough to be inlined then, into itself too. */
+#ifdef __GNUC__
+#define HYAD_SELDOM static __attribute__((noinline, cold))
+#else
+#define HYAD_SELDOM static
+#endif
+
+HYAD_SELDOM void hyad_fail(hyad_arena *arena, int status)
 {
     arena->status = status;
     longjmp(*(jmp_buf *)arena->failed, 1);
@@ -135,7 +142,7 @@ static hyad_block *hyad_get(hyad_arena *arena, size_t size, size_t room, int lar
 }
 
 /* Memory for which the chunk has no room: from the next chunk, twice as large. */
-static void *hyad_more(hyad_arena *arena, size_t size)
+HYAD_SELDOM void *hyad_more(hyad_arena *arena, size_t size)
 {
     const size_t least = 1 << 14, most = 1 << 26;
     if (size >= least/4) return hyad_get(arena, size, size, 0) + 1;
@@ -352,7 +359,7 @@ class Unit:
 
 ARENA_NAMES = frozenset(
     "hyad_arena hyad_block hyad_mark hyad_free hyad_fail hyad_release hyad_enter hyad_get hyad_more hyad_alloc"
-    " hyad_room hyad_copy hyad_grow arena jmp_buf setjmp longjmp offsetof".split()
+    " hyad_room hyad_copy hyad_grow HYAD_SELDOM arena jmp_buf setjmp longjmp offsetof".split()
 )
 
 
@@ -386,6 +393,7 @@ class FunctionPrinter(CPrinter):
         self.chain_of: dict[Block, tuple[Block, ...]] = {}
         self.find_jumps(self.program.body)
         self.first = self.hole = ""
+        self.guard: tuple[str, int] | None = None  # the test of the stack that is still to be made
 
     def planned(self, program: Program) -> Plan:
         own = {k: program.params.index(self.f.params[j]) for k, j in self.unit.pairs[self.f].items()}
@@ -460,9 +468,15 @@ class FunctionPrinter(CPrinter):
 
     def guarded(self) -> bool:
         """Whether it may call itself again, so that the stack grows."""
+        return self.recurs(self.program.body.binds)
+
+    def recurs(self, binds: Sequence[Bind]) -> bool:
+        """Whether some operations make the stack grow."""
         jumps = self.jumps | set(self.holes.values())
         own = self.unit.components[self.f]
-        return any(c not in jumps and self.unit.components[c.op.function] == own for c in self.calls())
+        inner = [x for bind in binds for x in (bind, *(y for block in blocks_of(bind.op) for y in all_binds(block)))]
+        calls = [x for x in inner if isinstance(x.op, Apply) and x not in jumps]
+        return any(self.unit.components[c.op.function] == own for c in calls)
 
     def allocates(self) -> bool:
         cells = any(self.celled(b.op) for b in all_binds(self.program.body))
@@ -555,10 +569,7 @@ class FunctionPrinter(CPrinter):
             wide = re.sub(r"\b([A-Za-z_]\w*)\b", r"(double)\1", total)
             self.emit(f"{self.real()} *const work = hyad_room(arena, {wide}, sizeof({self.real()}));")
         if self.guarded():
-            here = self.names.fresh("here")
-            number = self.deep_check()
-            self.emit(f"char {here};")
-            self.emit(f"if ((size_t)&{here} < arena->floor) hyad_fail(arena, {number});")
+            self.guard = self.names.fresh("here"), self.deep_check()
         if self.holes:
             kind = self.ctype(f.results[0].type)
             self.first, self.hole = self.names.fresh("first"), self.names.fresh("hole")
@@ -586,6 +597,13 @@ class FunctionPrinter(CPrinter):
     def real(self) -> str:
         return "double" if self.dtype == "f64" else "float"
 
+    def check_stack(self) -> None:
+        """The test that the stack has room, where that was not tested yet."""
+        if self.guard is not None:
+            (here, number), self.guard = self.guard, None
+            self.emit(f"char {here};")
+            self.emit(f"if ((size_t)&{here} < arena->floor) hyad_fail(arena, {number});")
+
     def deep_check(self) -> int:
         """The number of the check that the stack has room."""
         self.checks.append(("depth", DEEP, self.f.span))
@@ -595,6 +613,9 @@ class FunctionPrinter(CPrinter):
         """A block whose results are the function's."""
         last = block.binds[-1] if block.binds else None
         chain = (block, *outer)
+        ends = last is not None and last.vars == block.results and isinstance(last.op, (If, Case))
+        if self.guard is not None and self.recurs(block.binds[:-1] if ends else block.binds):
+            self.check_stack()  # here and no earlier: a call that does not recur is short, and often inlined
         if last is None or last.vars != block.results or not last.vars:
             self.statements(block, {})
             self.leaf(block, chain)
@@ -638,9 +659,9 @@ class FunctionPrinter(CPrinter):
                 )
                 for k in order
             ]
-        span = bind.span
+        span, guard = bind.span, self.guard
         for number, (test, block, before) in enumerate(arms):
-            last = number == len(arms) - 1
+            last, self.guard = number == len(arms) - 1, guard
             if not last:
                 self.span = span
                 self.emit(f"if ({test}) {{")

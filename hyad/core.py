@@ -113,7 +113,7 @@ class Var:
 
     ``given`` says that a person chose the name: printers keep a given variable and fold others into their use.
     ``soft`` marks the index of a loop that differentiation introduced, over the directions of a derivative: what
-    depends on it are tangents.
+    depends on it are tangents; and a function's result that is an adjoint, whose terms have no order of the user's.
     """
 
     name: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .builder import FALSE, TRUE, Builder, Rebuild
+from .builder import FALSE, TRUE, ZERO, Builder, Rebuild, is_zero
 from .core import (
+    REAL,
     Apply,
     Arr,
     Atom,
@@ -40,6 +41,7 @@ from .core import (
     with_blocks,
 )
 from .dead import dead_code, effects, tidy
+from .errors import Span
 from .primitives import PRIMITIVES
 
 INLINE = 24  # up to so many bindings a function that is not recursive is written out wherever it is called
@@ -428,6 +430,141 @@ def uses(block: Block) -> dict[Atom, int]:
         for a in read:
             counts[a] = counts.get(a, 0) + 1
     return counts
+
+
+# -------------------------------------------------------------------------------------- sums handed on
+
+
+def hand_on(program: Program) -> Program:
+    """A recursive function that adds to what its calls of itself give is handed the sum so far:
+    ``(+ (f a) (f b))``  =>  ``(f b (f a s))``, whose last call is the last thing that it does.
+
+    Design decision: adjoints alone, which have no order of the user's; and after the round trips, for which calls of
+    one function should not wait for one another.
+    """
+    functions = functions_of(program.body)
+    sums = {f: [k for k, r in enumerate(f.results) if r.soft and r.type == REAL] for f in functions}
+    made: dict[Function, Function] = {}
+    bodies: dict[Function, Block] = {}
+    for f in functions:
+        while sums[f]:
+            new = HandedOn(f, sums[f])
+            bodies[f], made[f] = new.body, new.made
+            if len(new.found) == len(sums[f]):
+                break
+            sums[f] = sorted(new.found)
+        else:
+            bodies[f], made[f] = f.body, Function(f.name, f.params, f.results, None, f.span)  # type: ignore[assignment]
+    if not any(sums.values()):
+        return program
+
+    def block(b: Block) -> Block:
+        binds = []
+        for bind in b.binds:
+            op = bind.op
+            if type(op) is Apply and op.function in made:
+                starts = [ZERO] * len(sums[op.function])
+                bind = Bind(bind.vars, Apply(made[op.function], (*op.args, *starts)), bind.span)
+            elif blocks_of(op):
+                bind = Bind(bind.vars, with_blocks(op, [block(inner) for inner in blocks_of(op)]), bind.span)
+            binds.append(bind)
+        return Block(tuple(binds), b.results)
+
+    for f, function in made.items():
+        function.body = block(bodies[f])
+    return replace(program, body=block(program.body))
+
+
+class HandedOn:
+    """The body of ``f`` with the sums so far of its results ``sums`` as further parameters. ``found``: those of them
+    that some call in a tail position takes."""
+
+    def __init__(self, f: Function, sums: Sequence[int]) -> None:
+        self.f, self.found = f, set[int]()
+        self.starts = {k: Var(f.results[k].name, REAL, f.results[k].span) for k in sums}
+        self.made = Function(f.name, (*f.params, *self.starts.values()), f.results, None, f.span)
+        self.body = self.walk(f.body, {k: k for k in sums}, f.span)  # type: ignore[arg-type]
+
+    def walk(self, block: Block, at: dict[int, int], span: Span | None) -> Block:
+        """A block of the form at ``span``, whose result number ``at[k]`` is the function's result number ``k``."""
+        last = block.binds[-1] if block.binds else None
+        wanted = {k: block.results[j] for k, j in at.items()}
+        if last is None or type(last.op) not in (If, Case) or not all(x in last.vars for x in wanted.values()):
+            return self.leaf(block, at, span)
+        if any(block.results.count(x) > 1 for x in wanted.values()):
+            return self.leaf(block, at, span)
+        inside = {k: last.vars.index(x) for k, x in wanted.items()}  # type: ignore[arg-type]
+        op = with_blocks(last.op, [self.walk(inner, inside, last.span) for inner in blocks_of(last.op)])
+        return Block((*block.binds[:-1], Bind(last.vars, op, last.span)), block.results)
+
+    def leaf(self, block: Block, at: dict[int, int], span: Span | None) -> Block:
+        """The end of a path: terms are added where they are known, calls take what is there when it is their turn."""
+        counts, makers = uses(block), {v: bind for bind in block.binds for v in bind.vars}
+        dropped: set[Bind] = set()
+
+        def terms(a: Atom) -> list[Atom]:
+            found, todo = [], [a]
+            while todo:
+                x = todo.pop()
+                bind = makers.get(x)  # type: ignore[arg-type]
+                if bind is not None and type(bind.op) is Prim and bind.op.name == "+" and counts[x] == 1:
+                    dropped.add(bind)
+                    todo += reversed(bind.op.args)
+                elif not is_zero(x):
+                    found.append(x)
+            return found
+
+        left = {k: terms(block.results[j]) for k, j in at.items()}
+        so_far: dict[int, Atom] = dict(self.starts)
+        binds: list[Bind] = []
+        known: set[Atom] = set()
+        order = self.before_calls([bind for bind in block.binds if bind not in dropped], [*left.values()])
+
+        def add(k: int, wanted: Sequence[Atom], span: Span | None) -> None:
+            for t in wanted:
+                left[k].remove(t)
+                total = Var(self.f.results[k].name, REAL, span)
+                binds.append(Bind((total,), Prim("+", (so_far[k], t)), span))
+                so_far[k] = total
+
+        for bind in order:
+            op = bind.op
+            if type(op) is Apply and op.function is self.f:
+                taken = [k for k in at if counts.get(bind.vars[k]) == 1 and bind.vars[k] in left[k]]
+                for k in taken:
+                    left[k].remove(bind.vars[k])
+                    add(k, [t for t in left[k] if t not in makers or t in known], bind.span)
+                starts = [so_far[k] if k in taken else ZERO for k in self.starts]
+                so_far.update((k, bind.vars[k]) for k in taken)
+                self.found.update(taken)
+                bind = Bind(bind.vars, Apply(self.made, (*op.args, *starts)), bind.span)
+            known.update(bind.vars)
+            binds.append(bind)
+        for k in at:
+            add(k, list(left[k]), span)
+        results = list(block.results)
+        for k, j in at.items():
+            results[j] = so_far[k]
+        return Block(tuple(binds), tuple(results))
+
+    def before_calls(self, binds: list[Bind], terms: Sequence[Sequence[Atom]]) -> list[Bind]:
+        """The scalar operations that terms are made of, where nothing in them waits for a call, before the first."""
+        calls = [n for n, bind in enumerate(binds) if type(bind.op) is Apply and bind.op.function is self.f]
+        if not calls:
+            return binds
+        needed = {a for group in terms for a in group}
+        for bind in reversed(binds):
+            if needed.intersection(bind.vars):
+                needed.update(atoms_of(bind.op))
+        waiting: set[Atom] = set()
+        early: dict[Bind, None] = {}
+        for bind in binds[calls[0] :]:
+            scalar = type(bind.op) is Prim and not isinstance(bind.vars[0].type, (Arr, Data))
+            if scalar and bind.vars[0] in needed and waiting.isdisjoint(bind.op.args):  # type: ignore[union-attr]
+                early[bind] = None
+            else:
+                waiting.update(bind.vars)
+        return [*binds[: calls[0]], *early, *(bind for bind in binds[calls[0] :] if bind not in early)]
 
 
 # ---------------------------------------------------------------------------- unused parts of functions

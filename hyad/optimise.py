@@ -36,7 +36,7 @@ from .core import (
 )
 from .counts import inside, work
 from .dead import dead_code, tidy
-from .functions import fuse_calls, inline, tail_calls, unused
+from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .journal import OFF
 from .lanes import Lanes
 from .loops import (
@@ -416,6 +416,8 @@ PIPELINE: list[Pass] = [
     unfold,  # recursion whose course is known is straight-line code
     round_trips,  # what is remembered for a way back that can begin at once
     fuse_calls,  # a gradient by data is made in its final form
+    hand_on,  # what is left of backward recursion
+    tail_calls,  # and where that is a loop now
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
     sizes_first,  # no pass moves what may fail
@@ -469,7 +471,7 @@ WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code,
 FOR_CACHES = ("interchange", "jam-rows", "lanes")
 
 #: The passes that see all functions at once; the others run on each by itself.
-WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls)
+WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls, hand_on)
 
 
 def named(p: Pass) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .activity import activity, differentiable, reach_of
@@ -1189,7 +1189,9 @@ def make_pair(b: Builder, key: tuple, session: Session) -> Functions:
     record = Var("record", data)
     cotangents = {k: like(b, f.results[k], table, adjoint(f.results[k].name)) for k in results}
     starts = {k: like(b, f.params[k], table, adjoint(f.params[k].name)) for k in params if is_threaded(f.params[k])}
-    adjoints = tuple(like(b, f.params[k], table, adjoint(f.params[k].name)) for k in params)
+    adjoints = tuple(
+        replace(like(b, f.params[k], table, adjoint(f.params[k].name)), soft=f.params[k].type == REAL) for k in params
+    )
     taken = (*back_params, *back_sizes, record, *cotangents.values(), *starts.values())
     back = Function(f"{f.name}-back", taken, adjoints, None, f.span)
     b.memo[key] = made = Functions(there, back, used, sizes, results, params)

@@ -7,6 +7,7 @@ specialiser or on a printer.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -990,3 +991,26 @@ def test_what_is_not_recursive_is_written_out() -> None:
     assert not functions_of(made.body) and evaluate(made, [1.5]) == evaluate(p, [1.5])
     left = power()
     assert inline(left) is left
+
+
+PRODUCTS = {  # a model, where, and how many calls the backward function makes of itself
+    "of two calls": ("(letrec [f (fn [n] (if (< n 2) (* x y) (+ (sin y) (* (f (- n 1)) (f (- n 2))))))] (f n))", 7, 1),
+    "along a list": ("(letrec [f (fn [l] (if (null? l) y (* (+ x (car l)) (f (cdr l)))))] (f n))",
+                     hyad.lisp([0.5, -1.5, 2.0]), 0),
+    "in a loop": ("(letrec [f (fn [n] (if (< n 1) x (ifold (fn [s i] (* s (f (- n 1)) y)) x 2)))] (f n))", 3, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_backward_recursion_is_handed_the_sum_so_far(name: str) -> None:
+    """What a call adds to an adjoint is added in it: its last call is a jump, and the only one a loop."""
+    body, data, calls = PRODUCTS[name]
+    f = hyad.model(f"(fn [x y n] {body})", namespace={})
+    args = (0.6, 1.3, data)
+    gradient = hyad.compile(hyad.grad(f, wrt=("x", "y")), args=args)
+    assert gradient(*args) == pytest.approx(hyad.run(hyad.grad(f, wrt=("x", "y")), *args), rel=1e-12)
+    plain = hyad.compile(hyad.grad(f, wrt=("x", "y")), args=args, without="hand-on")
+    assert plain(*args) == pytest.approx(gradient(*args), rel=1e-13)
+    backs = re.findall(r"^static [^;]*?\bf_back\([^;]*?\)\n\{.*?^\}", gradient.source, re.MULTILINE | re.DOTALL)
+    code = [re.sub(r"//.*", "", back.partition("{")[2]) for back in backs]
+    assert sum(text.count("f_back(") for text in code) == calls
