@@ -34,8 +34,8 @@
 (defmodel kron [a b] "all products of an element and a whole array, in the places of the elements"
   (if (= (rank a) 1)
     (build (* (len a) (len b)) (fn [i] (* (get a (// i (len b))) (get b (% i (len b))))))
-    (let [n (len b)  m (get (shape b) 1)]
-      (build [(* (len a) n) (* (get (shape a) 1) m)]
+    (let [n (len b)  m (shape b 1)]
+      (build [(* (len a) n) (* (shape a 1) m)]
         (fn [i j] (* (get a (// i n) (// j m)) (get b (% i n) (% j m))))))))
 (defmodel convolve [u v] "the products of all elements, added where their indices have the same sum"
   (build (- (+ (len u) (len v)) 1)
@@ -59,7 +59,7 @@
 (defmodel place-left [axes k e p] "where the axis p is among those that the elements e up to k of axes left"
   (if (= e k) p (place-left axes k (+ e 1) (if (< (get axes e) (get axes k)) (- p 1) p))))
 (defmodel swap-first [a] "the first two axes exchanged"
-  (build [(get (shape a) 1) (get (shape a) 0)] (fn [i j] (get a j i))))
+  (build [(shape a 1) (shape a 0)] (fn [i j] (get a j i))))
 (defmodel to-first [a k] "axis k before the others"
   (if (= k 0) a (swap-first (map (fn [row] (to-first row (- k 1))) a))))
 (defmodel first-to [a k] "the first axis in place k"
@@ -91,11 +91,11 @@
 (defmodel vec-mat [v m] "a row vector times a matrix"
   (do
     (require-equal (len v) (len m))
-    (build (get (shape m) 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v))))))
+    (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v))))))
 (defmodel mat-mul [a b] "the product of two matrices"
   (do
-    (require-equal (get (shape a) 1) (len b))
-    (build [(len a) (get (shape b) 1)]
+    (require-equal (shape a 1) (len b))
+    (build [(len a) (shape b 1)]
       (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))))
 (defmodel matmul [a b] "the product of vectors, matrices, or stacks of matrices"
   (cond
@@ -107,7 +107,7 @@
 (defmodel matrix-power [m k] "a matrix times itself, k factors" (ifold (fn [p i] (mat-mul p m)) (eye (len m)) k))
 (defmodel trace [m] "the sum of the diagonal"
   (do
-    (require-equal (len m) (get (shape m) 1))
+    (require-equal (len m) (shape m 1))
     (ifold (fn [s i] (+ s (get m i i))) 0.0 (len m))))
 (defmodel diag [a] "the diagonal of a matrix, or the matrix with a vector as its diagonal"
   (if (= (rank a) 1)
@@ -117,7 +117,7 @@
   (if (= (rank a) 1)
     (build [(+ (len a) (abs k)) (+ (len a) (abs k))]
       (fn [i j] (if (= (- j i) k) (get a (min i j)) 0.0)))
-    (build (max 0 (min (+ (len a) (min k 0)) (- (get (shape a) 1) (max k 0))))
+    (build (max 0 (min (+ (len a) (min k 0)) (- (shape a 1) (max k 0))))
       (fn [i] (get a (- i (min k 0)) (+ i (max k 0)))))))
 (defmodel tril/2 [m k] "a matrix with zeros above the diagonal k above its own"
   (build (shape m) (fn [i j] (if (<= j (+ i k)) (get m i j) 0.0))))
@@ -163,7 +163,7 @@
 (defmodel slice/4 [v start stop step] "every step-th element from start on, below stop"
   (build (steps start stop step) (fn [i] (get v (+ start (* step i))))))
 (defmodel concat [a b] "one array after another"
-  (if (> (rank a) 1) (do (require-equal (get (shape a) 1) (get (shape b) 1)) (joined a b)) (joined a b)))
+  (if (> (rank a) 1) (do (require-equal (shape a 1) (shape b 1)) (joined a b)) (joined a b)))
 (defmodel joined [a b] "one array after another"
   (build (+ (len a) (len b)) (fn [i] (if (< i (len a)) (get a i) (get b (- i (len a)))))))
 (defmodel concat/3 [a b c] "one array after another" (concat (concat a b) c))
@@ -199,7 +199,7 @@
 (defmodel ravel [a] "the elements as a vector, row by row"
   (if (= (rank a) 1)
     a
-    (let [m (get (shape a) 1)]
+    (let [m (shape a 1)]
       (ravel (build (* (len a) m) (fn [k] (get a (// k m) (% k m))))))))
 (defmodel reshape [a dims] "the elements in an array of other sizes, of which one may be -1: what the others leave"
   (let [v (ravel a)]
@@ -338,7 +338,7 @@
     (> k 0) (map (fn [row] (along-from f row (- k 1) n)) a)
     (= (rank a) 1) (f a)
     True
-      (let [made (build (get (shape a) 1) (fn [j] (along-from f (map (fn [row] (get row j)) a) 0 n)))]
+      (let [made (build (shape a 1) (fn [j] (along-from f (map (fn [row] (get row j)) a) 0 n)))]
         (if (= (rank made) (rank a)) (swap-first made) made))))
 (defmodel sum/2 [a axis] "the sums along an axis" (along sum a axis))
 (defmodel prod/2 [a axis] "the products along an axis" (along prod a axis))
@@ -364,7 +364,7 @@
 
 (defmodel solve-lower [l b] "the solution x of l x = b for a lower triangular matrix l; b is a vector or a matrix"
   (do
-    (require-equal (len l) (get (shape l) 1))
+    (require-equal (len l) (shape l 1))
     (require-equal (len l) (len b))
     (ruled substitute-down
       (fn [l b x dl db] (solve-lower l (- db (matmul (tril dl) x))))
@@ -378,13 +378,13 @@
     (ifold (fn [x i]
         (ifold (fn [x j] (update x i j (/ (get x i j) (get l i i))))
           (ifold (fn [x k]
-              (ifold (fn [x j] (update x i j (- (get x i j) (* (get l i k) (get x k j))))) x (get (shape b) 1)))
+              (ifold (fn [x j] (update x i j (- (get x i j) (* (get l i k) (get x k j))))) x (shape b 1)))
             x i)
-          (get (shape b) 1)))
+          (shape b 1)))
       b (len l))))
 (defmodel solve-upper [u b] "the solution x of u x = b for an upper triangular matrix u; b is a vector or a matrix"
   (do
-    (require-equal (len u) (get (shape u) 1))
+    (require-equal (len u) (shape u 1))
     (require-equal (len u) (len b))
     (ruled substitute-up
       (fn [u b x du db] (solve-upper u (- db (matmul (triu du) x))))
@@ -420,7 +420,7 @@ of the rows"
   (if (> (rank a) 2) (map solve a b) (solve-one a b)))
 (defmodel solve-one [a b] "the solution x of a x = b for a matrix a"
   (do
-    (require-equal (len a) (get (shape a) 1))
+    (require-equal (len a) (shape a 1))
     (require-equal (len a) (len b))
     (let [#(f order) (constant lu a)] (solve-factored f order a b))))
 (defmodel solve-factored [f order a b] "the solution of a x = b, its derivatives too, from a's LU factors"
@@ -439,7 +439,7 @@ of the rows"
   (if (> (rank a) 2) (map det a) (det-of-one a)))
 (defmodel det-of-one [a] "the determinant of a matrix"
   (do
-    (require-equal (len a) (get (shape a) 1))
+    (require-equal (len a) (shape a 1))
     (let [#(f order) (constant lu a)]
       (ruled (fn [a f order] (lu-det f order))
         (fn [a f order d da] (* d (trace (solve-factored f order a da))))
@@ -455,7 +455,7 @@ of the rows"
   #((constant (fn [a] (sign (det a))) a) (logdet a)))
 (defmodel logdet-of-one [a] "the logarithm of the determinant's magnitude"
   (do
-    (require-equal (len a) (get (shape a) 1))
+    (require-equal (len a) (shape a 1))
     (let [#(f order) (constant lu a)]
       (ruled (fn [a f order] (ifold (fn [s i] (+ s (log (abs (get f i i))))) 0.0 (len f)))
         (fn [a f order d da] (trace (solve-factored f order a da)))
@@ -466,7 +466,7 @@ of the rows"
   (if (> (rank a) 2) (map cholesky a) (cholesky-of-one a)))
 (defmodel cholesky-of-one [a] "Cholesky's factor of a matrix"
   (do
-    (require-equal (len a) (get (shape a) 1))
+    (require-equal (len a) (shape a 1))
     (ruled cholesky-rows
       (fn [a l da]
         (let [s (tril da)  h (half-lower (mirrored-solve l (- (+ s (transpose s)) (diag (diag s)))))] (mat-mul l h)))
@@ -515,7 +515,7 @@ of the rows"
 (defmodel vector-to-matrix [v] "the matrix of one row" (build 1 (fn [i] v)))
 (defmodel vector-out-prod [v1 v2] "the matrix of all products" (outer v1 v2))
 (defmodel matrix-rows [m] "the number of rows" (len m))
-(defmodel matrix-cols [m] "the number of columns" (get (shape m) 1))
+(defmodel matrix-cols [m] "the number of columns" (shape m 1))
 (defmodel matrix-fill [r c e] "r rows of c times e" (build [r c] (fn [i j] e)))
 (defmodel matrix-zeros [r c] "a matrix of zeros" (matrix-fill r c 0.0))
 (defmodel matrix-ones [r c] "a matrix of ones" (matrix-fill r c 1.0))
