@@ -1,0 +1,159 @@
+"""Programs as a newcomer writes them, their values and gradients, against C as an expert writes it.
+
+The models and the C, value and gradient by hand, are in ``problems/naive``. Each is checked against the other in the
+same run: two derivations of the same thing, one by rules, one on paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hyad_contender import empty_cache, how_to_call, hyad
+from measure import Contender, Native, alternate, build
+from reference import GATE, error
+from suite import FOLDER, Input
+
+HERE = FOLDER / "naive"
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """``sizes`` and ``work`` are what its C functions take after the inputs, as text over ``{n}`` and ``{work}``;
+    ``low``, ``high`` bound the numbers drawn for each input."""
+
+    name: str
+    title: str
+    size: int
+    inputs: tuple[Input, ...]
+    sizes: str
+    room: Callable[[int], int]
+    ranges: tuple[tuple[float, float], ...]
+
+    def results(self, n: int) -> int:
+        """How many numbers a gradient has, at least one."""
+        return max(1, sum(i.count(n) for i in self.inputs if i.active))
+
+    @property
+    def stem(self) -> str:
+        return self.name.replace("-", "_")
+
+    def point(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """All inputs, one after the other."""
+        parts = [rng.uniform(low, high, i.count(n)) for i, (low, high) in zip(self.inputs, self.ranges)]
+        return np.concatenate(parts)
+
+    def arguments(self, n: int, point: np.ndarray) -> list[Any]:
+        """The inputs of a point as arrays and numbers."""
+        found, at = [], 0
+        for i in self.inputs:
+            part = point[at : at + i.count(n)]
+            found.append(part.reshape(i.shape(n)) if i.shape(n) else float(part[0]))
+            at += i.count(n)
+        return found
+
+
+def vector(name: str, active: bool = True) -> Input:
+    return Input(name, lambda n: (n,), active)
+
+
+def number(name: str) -> Input:
+    return Input(name, lambda n: ())
+
+
+def rows(name: str, width: int) -> Input:
+    return Input(name, lambda n: (n, width))
+
+
+PROGRAMS = (
+    Program(
+        "attention", "softmax(Q K') V, n x 16", 64, (rows("q", 16), rows("k", 16), rows("v", 16)),
+        "{n}, 16, {work}", lambda n: 2 * n + 16, ((-1, 1),) * 3,
+    ),
+    Program(
+        "kalman", "a Kalman filter's likelihood, by two variances", 200,
+        (number("q"), number("r"), vector("ys", False)), "{n}", lambda n: 0, ((0.1, 1), (0.5, 2), (-3, 3)),
+    ),
+    Program(
+        "n-body", "potential energy of n bodies, by their places", 100, (rows("x", 3), vector("m", False)),
+        "{n}", lambda n: 0, ((-1, 1), (0.1, 1)),
+    ),
+    Program(
+        "heat", "ten steps of the heat equation, n x n, by its start", 64, (Input("u", lambda n: (n, n)),),
+        "{n}, {n}, {work}", lambda n: 2 * n * n, ((0, 1),),
+    ),
+    Program(
+        "binomial", "n American puts on a tree of 64 steps, by spot and volatility", 8,
+        (number("spot"), number("sigma"), vector("strikes", False)), "{n}", lambda n: 0,
+        ((90, 110), (0.1, 0.4), (80, 120)),
+    ),
+    Program(
+        "black-scholes", "n calls, by spots and volatilities", 200,
+        (vector("spot"), vector("sigma"), vector("strike", False), vector("years", False)), "{n}", lambda n: 0,
+        ((90, 110), (0.1, 0.4), (80, 120), (0.2, 2)),
+    ),
+    Program(
+        "hmm", "forward algorithm, 16 states, n steps", 50, (Input("steps", lambda n: (16, 16)), rows("seen", 16)),
+        "{n}, 16, {work}", lambda n: 16 * n, ((-4, 0), (-4, 0)),
+    ),
+)  # fmt: skip
+
+
+def declarations(p: Program) -> dict[str, tuple[str, str]]:
+    """For value and gradient by hand: the declaration and the call."""
+    arrays = [f"const double *{i.name}" if i.shape(1) else f"double {i.name}" for i in p.inputs]
+    sizes = p.sizes.split(", ")
+    known = [f"long long size{k}" for k, s in enumerate(sizes) if s != "{work}"]
+    work = ["double *work"] if "{work}" in sizes else []
+    given = ", ".join("{" + i.name + "}" for i in p.inputs)
+    extents = ", ".join(s for s in sizes if s != "{work}")
+    room = ", {work}" if work else ""
+    return {
+        "value": (
+            f"double {p.stem}_hand({', '.join([*arrays, *known, *work])});",
+            f"{{out}}[0] = {p.stem}_hand({given}, {extents}{room})",
+        ),
+        "gradient": (
+            f"void {p.stem}_grad_hand({', '.join([*arrays, *known, 'double *out', *work])});",
+            f"{p.stem}_grad_hand({given}, {extents}, {{out}}{room})",
+        ),
+    }
+
+
+def models() -> Any:
+    return hyad.load(HERE / "models.hy")
+
+
+def derived(p: Program, model: Any, what: str) -> Any:
+    active = tuple(i.name for i in p.inputs if i.active)
+    return model if what == "value" else hyad.grad(model, wrt=active if len(active) > 1 else active[0])
+
+
+def race(p: Program, n: int, rounds: int, budget: float, folder: Path) -> dict[str, Any]:
+    """Value and gradient: hyad's time over that by hand (wall clock, CPU), or how wrong it is."""
+    rng = np.random.default_rng(1)
+    bank = np.stack([p.point(n, rng) for _ in range(4)])
+    found: dict[str, Any] = {}
+    with empty_cache():
+        module = models()
+        for what, (declaration, call) in declarations(p).items():
+            hand = Contender("hand", (HERE / "hand.c").read_text(), declaration, call, work=p.room(n))
+            f = hyad.compile(derived(p, getattr(module, p.stem), what)).cfunction
+            prototype, own, work = how_to_call(f, p, n)  # type: ignore[arg-type]
+            made = Contender("hyad", f.source, prototype, own, work=work, header=(f"{f.name}.h", f.header))
+            entries = {
+                c.name: Native(build(c, p, n, folder / what), p, n, bank)  # type: ignore[arg-type]
+                for c in (hand, made)
+            }
+            width = 1 if what == "value" else p.results(n)
+            wrong = max(error(entries["hyad"](k)[:width], entries["hand"](k)[:width]) for k in range(len(bank)))
+            if wrong > GATE:
+                found[what] = f"wrong by {wrong:.1e}"
+                continue
+            t = alternate(entries, rounds, budget)["hyad"]
+            found[what] = t.wall_ratio, t.cpu_ratio, t.nanoseconds
+    return found

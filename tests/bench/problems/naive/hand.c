@@ -1,0 +1,350 @@
+/* The naive models and their gradients by hand. */
+#include <math.h>
+#include <string.h>
+
+/* a row of the weights and of the result; its length */
+static void attention_row(const double *restrict q, const double *restrict K, const double *restrict V, long long n,
+    long long d, double *restrict w, double *restrict o)
+{
+    const double scale = 1/sqrt((double)d);
+    double most = -INFINITY, sum = 0;
+    for (long long j = 0; j < n; j++) {
+        double s = 0;
+        for (long long c = 0; c < d; c++) s += q[c]*K[j*d + c];
+        w[j] = s*scale;
+        if (w[j] > most) most = w[j];
+    }
+    for (long long j = 0; j < n; j++) sum += w[j] = exp(w[j] - most);
+    memset(o, 0, d*sizeof(double));
+    for (long long j = 0; j < n; j++) {
+        w[j] /= sum;
+        for (long long c = 0; c < d; c++) o[c] += w[j]*V[j*d + c];
+    }
+}
+
+double attention_hand(const double *Q, const double *K, const double *V, long long n, long long d, double *work)
+{
+    double *w = work, *o = work + n, total = 0;
+    for (long long i = 0; i < n; i++) {
+        attention_row(Q + i*d, K, V, n, d, w, o);
+        for (long long c = 0; c < d; c++) total += o[c]*o[c];
+    }
+    return total;
+}
+
+void attention_grad_hand(const double *restrict Q, const double *restrict K, const double *restrict V, long long n,
+    long long d, double *restrict out, double *restrict work)
+{
+    double *w = work, *o = work + n, *dw = o + d, *dQ = out, *dK = out + n*d, *dV = out + 2*n*d;
+    const double scale = 1/sqrt((double)d);
+    memset(out, 0, 3*n*d*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        attention_row(Q + i*d, K, V, n, d, w, o);
+        double mean = 0;
+        for (long long j = 0; j < n; j++) {
+            double s = 0;
+            for (long long c = 0; c < d; c++) {
+                s += 2*o[c]*V[j*d + c];
+                dV[j*d + c] += 2*o[c]*w[j];
+            }
+            dw[j] = s;
+            mean += s*w[j];
+        }
+        for (long long j = 0; j < n; j++) {
+            const double ds = w[j]*(dw[j] - mean)*scale;
+            for (long long c = 0; c < d; c++) {
+                dQ[i*d + c] += ds*K[j*d + c];
+                dK[j*d + c] += ds*Q[i*d + c];
+            }
+        }
+    }
+}
+
+double kalman_hand(double q, double r, const double *ys, long long n)
+{
+    double total = 0, x = 0, v = 0, a = 1, b = 0, c = 1; /* P = (a b; b c) */
+    for (long long t = 0; t < n; t++) {
+        x += v;
+        a += 2*b + c + 0.25*q;
+        b += c + 0.5*q;
+        c += q;
+        const double s = a + r, e = ys[t] - x, g = a/s, h = b/s;
+        total -= 0.5*(log(s) + e*e/s);
+        x += e*g;
+        v += e*h;
+        c -= h*b;
+        b -= g*b;
+        a -= g*a;
+    }
+    return total;
+}
+
+/* two inputs: their tangents go along */
+void kalman_grad_hand(double q, double r, const double *ys, long long n, double *out)
+{
+    double x = 0, v = 0, a = 1, b = 0, c = 1, total[2] = {0, 0};
+    double dx[2] = {0}, dv[2] = {0}, da[2] = {0}, db[2] = {0}, dc[2] = {0};
+    (void)r;
+    for (long long t = 0; t < n; t++) {
+        x += v;
+        a += 2*b + c + 0.25*q;
+        b += c + 0.5*q;
+        c += q;
+        const double s = 1/(a + r), e = ys[t] - x, g = a*s, h = b*s;
+        for (int k = 0; k < 2; k++) {
+            const double dq = k == 0;
+            dx[k] += dv[k];
+            da[k] += 2*db[k] + dc[k] + 0.25*dq;
+            db[k] += dc[k] + 0.5*dq;
+            dc[k] += dq;
+            const double ds = da[k] + (k == 1), dg = (da[k] - g*ds)*s, dh = (db[k] - h*ds)*s;
+            total[k] -= 0.5*(ds - 2*e*dx[k]*1 - e*e*s*ds)*s;
+            dv[k] += e*dh - dx[k]*h;
+            dx[k] += e*dg - dx[k]*g;
+            dc[k] -= dh*b + h*db[k];
+            db[k] -= dg*b + g*db[k];
+            da[k] -= dg*a + g*da[k];
+        }
+        x += e*g;
+        v += e*h;
+        c -= h*b;
+        b -= g*b;
+        a -= g*a;
+    }
+    out[0] = total[0];
+    out[1] = total[1];
+}
+
+double n_body_hand(const double *restrict x, const double *restrict m, long long n)
+{
+    double total = 0;
+    for (long long i = 0; i < n; i++) {
+        double s = 0;
+        for (long long j = 0; j < n; j++) {
+            const double u = x[3*i] - x[3*j], v = x[3*i + 1] - x[3*j + 1], w = x[3*i + 2] - x[3*j + 2];
+            s += m[j]/sqrt(0.01 + (u*u + v*v + w*w));
+        }
+        total -= m[i]*s;
+    }
+    return total;
+}
+
+void n_body_grad_hand(const double *restrict x, const double *restrict m, long long n, double *restrict out)
+{
+    for (long long i = 0; i < n; i++) {
+        double a = 0, b = 0, c = 0;
+        for (long long j = 0; j < n; j++) {
+            const double u = x[3*i] - x[3*j], v = x[3*i + 1] - x[3*j + 1], w = x[3*i + 2] - x[3*j + 2];
+            const double r = 1/sqrt(0.01 + (u*u + v*v + w*w)), f = m[j]*r*r*r;
+            a += f*u;
+            b += f*v;
+            c += f*w;
+        }
+        out[3*i] = 2*m[i]*a;
+        out[3*i + 1] = 2*m[i]*b;
+        out[3*i + 2] = 2*m[i]*c;
+    }
+}
+
+static void heat_step(const double *restrict u, long long n, long long m, double *restrict v)
+{
+    memcpy(v, u, m*sizeof(double));
+    for (long long i = 1; i < n - 1; i++) {
+        v[i*m] = u[i*m];
+        for (long long j = 1; j < m - 1; j++) {
+            const long long k = i*m + j;
+            v[k] = u[k] + 0.1*(u[k - m] + u[k + m] + u[k - 1] + u[k + 1] - 4*u[k]);
+        }
+        v[i*m + m - 1] = u[i*m + m - 1];
+    }
+    memcpy(v + (n - 1)*m, u + (n - 1)*m, m*sizeof(double));
+}
+
+double heat_hand(const double *u, long long n, long long m, double *work)
+{
+    double *v = work, *w = work + n*m, total = 0;
+    heat_step(u, n, m, v);
+    for (int t = 1; t < 10; t++) {
+        heat_step(v, n, m, w);
+        double *aside = v;
+        v = w;
+        w = aside;
+    }
+    for (long long k = 0; k < n*m; k++) total += v[k]*v[k];
+    return total;
+}
+
+/* the step's transpose: what it takes from the border comes back to it */
+static void heat_back(const double *restrict g, long long n, long long m, double *restrict h)
+{
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < m; j++) {
+            const long long k = i*m + j;
+            if (i > 1 && j > 1 && i < n - 2 && j < m - 2) {
+                h[k] = g[k] + 0.1*(g[k - m] + g[k + m] + g[k - 1] + g[k + 1] - 4*g[k]);
+                continue;
+            }
+            const int inside = i > 0 && j > 0 && i < n - 1 && j < m - 1;
+            double s = inside ? g[k] - 0.4*g[k] : g[k];
+            if (i > 1 && j > 0 && j < m - 1) s += 0.1*g[k - m];
+            if (i < n - 2 && j > 0 && j < m - 1) s += 0.1*g[k + m];
+            if (j > 1 && i > 0 && i < n - 1) s += 0.1*g[k - 1];
+            if (j < m - 2 && i > 0 && i < n - 1) s += 0.1*g[k + 1];
+            h[k] = s;
+        }
+}
+
+void heat_grad_hand(const double *u, long long n, long long m, double *restrict out, double *work)
+{
+    double *v = work, *w = work + n*m;
+    heat_step(u, n, m, v);
+    for (int t = 1; t < 10; t++) {
+        heat_step(v, n, m, w);
+        double *aside = v;
+        v = w;
+        w = aside;
+    }
+    for (long long k = 0; k < n*m; k++) v[k] *= 2;
+    for (int t = 0; t < 9; t++) {
+        heat_back(v, n, m, w);
+        double *aside = v;
+        v = w;
+        w = aside;
+    }
+    heat_back(v, n, m, out);
+}
+
+enum { STEPS = 64 };
+
+/* the prices of a spot of 1: up^(2 i - k) is at[STEPS - k + 2 i] */
+static void powers(double up, double *at)
+{
+    at[STEPS] = 1;
+    for (int k = 1; k <= STEPS; k++) {
+        at[STEPS + k] = at[STEPS + k - 1]*up;
+        at[STEPS - k] = 1/at[STEPS + k];
+    }
+}
+
+double binomial_hand(double spot, double sigma, const double *strikes, long long n)
+{
+    const double dt = 1.0/STEPS, up = exp(sigma*sqrt(dt)), p = (exp(0.05*dt) - 1/up)/(up - 1/up);
+    const double discount = exp(-0.05*dt);
+    double at[2*STEPS + 1], v[STEPS + 1], total = 0;
+    powers(up, at);
+    for (long long q = 0; q < n; q++) {
+        for (int i = 0; i <= STEPS; i++) v[i] = fmax(0, strikes[q] - spot*at[2*i]);
+        for (int k = STEPS - 1; k >= 0; k--)
+            for (int i = 0; i <= k; i++) {
+                const double now = strikes[q] - spot*at[STEPS - k + 2*i];
+                const double later = discount*(p*v[i + 1] + (1 - p)*v[i]);
+                v[i] = now >= later ? now : later;
+            }
+        total += v[0];
+    }
+    return total;
+}
+
+/* two inputs: the tangents go along */
+void binomial_grad_hand(double spot, double sigma, const double *strikes, long long n, double *out)
+{
+    const double dt = 1.0/STEPS, root = sqrt(dt), up = exp(sigma*root), growth = exp(0.05*dt);
+    const double spread = up - 1/up, p = (growth - 1/up)/spread;
+    const double dp = root*(1/up*spread - (growth - 1/up)*(up + 1/up))/(spread*spread);
+    const double discount = exp(-0.05*dt);
+    double at[2*STEPS + 1], v[STEPS + 1], a[STEPS + 1], b[STEPS + 1];
+    powers(up, at);
+    out[0] = out[1] = 0;
+    for (long long q = 0; q < n; q++) {
+        for (int i = 0; i <= STEPS; i++) {
+            const double now = strikes[q] - spot*at[2*i];
+            v[i] = 0 >= now ? 0 : now;
+            a[i] = 0 >= now ? 0 : -at[2*i];
+            b[i] = 0 >= now ? 0 : -spot*at[2*i]*(2*i - STEPS)*root;
+        }
+        for (int k = STEPS - 1; k >= 0; k--)
+            for (int i = 0; i <= k; i++) {
+                const double s = at[STEPS - k + 2*i], now = strikes[q] - spot*s;
+                const double later = discount*(p*v[i + 1] + (1 - p)*v[i]);
+                const double da = discount*(p*a[i + 1] + (1 - p)*a[i]);
+                const double db = discount*(p*b[i + 1] + (1 - p)*b[i] + dp*(v[i + 1] - v[i]));
+                a[i] = now >= later ? -s : da;
+                b[i] = now >= later ? -spot*s*(2*i - k)*root : db;
+                v[i] = now >= later ? now : later;
+            }
+        out[0] += a[0];
+        out[1] += b[0];
+    }
+}
+
+double black_scholes_hand(const double *S, const double *sigma, const double *K, const double *T, long long n)
+{
+    double total = 0;
+    for (long long i = 0; i < n; i++) {
+        const double spread = sigma[i]*sqrt(T[i]);
+        const double d1 = (log(S[i]/K[i]) + (0.05 + 0.5*sigma[i]*sigma[i])*T[i])/spread, d2 = d1 - spread;
+        const double n1 = 0.5*(1 + erf(d1*M_SQRT1_2)), n2 = 0.5*(1 + erf(d2*M_SQRT1_2));
+        total += S[i]*n1 - K[i]*exp(-0.05*T[i])*n2;
+    }
+    return total;
+}
+
+/* delta and vega */
+void black_scholes_grad_hand(const double *restrict S, const double *restrict sigma, const double *restrict K,
+    const double *restrict T, long long n, double *restrict out)
+{
+    for (long long i = 0; i < n; i++) {
+        const double root = sqrt(T[i]), spread = sigma[i]*root;
+        const double d1 = (log(S[i]/K[i]) + (0.05 + 0.5*sigma[i]*sigma[i])*T[i])/spread;
+        out[i] = 0.5*(1 + erf(d1*M_SQRT1_2));
+        out[n + i] = S[i]*root*0.3989422804014327*exp(-0.5*d1*d1);
+    }
+}
+
+static double hmm_step(const double *restrict A, const double *restrict alpha, long long k, long long j)
+{
+    double most = alpha[0] + A[j], sum = 0;
+    for (long long i = 1; i < k; i++) most = fmax(most, alpha[i] + A[i*k + j]);
+    for (long long i = 0; i < k; i++) sum += exp(alpha[i] + A[i*k + j] - most);
+    return most + log(sum);
+}
+
+static double hmm_forward(const double *restrict A, const double *restrict E, long long n, long long k, double *alpha)
+{
+    memcpy(alpha, E, k*sizeof(double));
+    for (long long t = 1; t < n; t++)
+        for (long long j = 0; j < k; j++) alpha[t*k + j] = E[t*k + j] + hmm_step(A, alpha + (t - 1)*k, k, j);
+    const double *last = alpha + (n - 1)*k;
+    double most = last[0], sum = 0;
+    for (long long j = 1; j < k; j++) most = fmax(most, last[j]);
+    for (long long j = 0; j < k; j++) sum += exp(last[j] - most);
+    return most + log(sum);
+}
+
+double hmm_hand(const double *A, const double *E, long long n, long long k, double *work)
+{
+    return hmm_forward(A, E, n, k, work);
+}
+
+/* forward, then backward: what is likely at each step, and for each pair of steps */
+void hmm_grad_hand(const double *restrict A, const double *restrict E, long long n, long long k, double *restrict out,
+    double *restrict alpha)
+{
+    double *dA = out, *dE = out + k*k;
+    const double total = hmm_forward(A, E, n, k, alpha);
+    memset(dA, 0, k*k*sizeof(double));
+    for (long long j = 0; j < k; j++) dE[(n - 1)*k + j] = exp(alpha[(n - 1)*k + j] - total);
+    for (long long t = n - 1; t > 0; t--) {
+        const double *before = alpha + (t - 1)*k, *now = alpha + t*k, *g = dE + t*k;
+        double *h = dE + (t - 1)*k;
+        for (long long i = 0; i < k; i++) {
+            double s = 0;
+            for (long long j = 0; j < k; j++) {
+                const double w = g[j]*exp(before[i] + A[i*k + j] + E[t*k + j] - now[j]);
+                dA[i*k + j] += w;
+                s += w;
+            }
+            h[i] = s;
+        }
+    }
+}
