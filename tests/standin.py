@@ -18,6 +18,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 import types
 from functools import cache
 from pathlib import Path
@@ -104,6 +105,21 @@ class Driver(types.ModuleType):
             def synchronize(self) -> None:
                 outer.called("Stream.synchronize", current=False)
 
+        class Event:
+            def __init__(self, flags: int = 0) -> None:
+                self.at = 0.0
+
+            def record(self, stream: Any = None) -> Event:
+                outer.called("Event.record")
+                self.at = time.perf_counter()
+                return self
+
+            def synchronize(self) -> Event:
+                return self
+
+            def time_since(self, other: Event) -> float:
+                return 1e3 * (self.at - other.at)
+
         class BoundDevice(Device):
             def __init__(self, number: int) -> None:
                 super().__init__(outer, number)
@@ -118,7 +134,7 @@ class Driver(types.ModuleType):
 
         self.count = count
         self.Context, self.Stream, self.Device = BoundContext, BoundStream, BoundDevice
-        self.PointerHolderBase = PointerHolderBase
+        self.PointerHolderBase, self.Event = PointerHolderBase, Event
 
     # ----------------------------------------------------------------------------------- bookkeeping
 
@@ -219,6 +235,9 @@ class Device:
 
     def __hash__(self) -> int:
         return self.number
+
+    def name(self) -> str:
+        return "a stand-in"
 
     def compute_capability(self) -> tuple[int, int]:
         return 9, 0
@@ -403,10 +422,11 @@ def install(monkeypatch: Any, made: Driver) -> Driver:
     import sys
 
     package, arrays = types.ModuleType("pycuda"), types.ModuleType("pycuda.gpuarray")
+    current = types.ModuleType("pycuda.autoprimaryctx")  # which pushes nothing here
     package.driver, package.gpuarray = made, arrays  # type: ignore[attr-defined]
     arrays.GPUArray, arrays.to_gpu = GPUArray, to_gpu  # type: ignore[attr-defined]
-    for name, module in (("pycuda", package), ("pycuda.driver", made), ("pycuda.gpuarray", arrays)):
-        monkeypatch.setitem(sys.modules, name, module)
+    for module in (package, made, arrays, current):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(nvrtc, "nvcc", lambda: "nvcc")
     monkeypatch.setattr(nvrtc, "compiler", lambda: "stand-in")
     monkeypatch.setattr(nvrtc, "compile_device", lambda source, arch, name: source.encode())

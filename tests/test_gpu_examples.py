@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ def heston(examples: None) -> Any:
 def driver(monkeypatch: pytest.MonkeyPatch) -> standin.Driver:
     made = standin.install(monkeypatch, standin.Driver())
     made.Device(0).make_context()
-    monkeypatch.setitem(sys.modules, "pycuda.autoprimaryctx", types.ModuleType("pycuda.autoprimaryctx"))
     yield made
     made.Context.pop()
     device.driver.cache_clear()

@@ -1,0 +1,473 @@
+"""What needs a real GPU: results, arrays of other libraries, streams, contexts, errors, memory, host programs.
+
+    python tests/device/checks.py [NAME ...]        the checks whose names hold one of these, else all
+
+Plain functions: ``tests/device/run.sh`` runs them without pytest, one after another, and pytest could. A check returns
+nothing, or why it was left out. What may end a process runs in one of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hyad
+from hyad import device, gpu
+from hyad.codegen import nvrtc
+from hyad.model import take_apart
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEMS = ROOT / "tests" / "bench" / "problems"
+SCALE = "(defmodel scale [#^ (Vec n) v a] (map (fn [x] (* a x x)) v))"
+RNG = np.random.default_rng(0)
+
+
+def model(text: str) -> hyad.Model:
+    return hyad.model(text, namespace={})
+
+
+def problem(name: str) -> hyad.Model:
+    return getattr(hyad.load(PROBLEMS / f"{name}.hy"), name)
+
+
+def flat(tree: Any, value: Any) -> list[Any]:
+    out: list[Any] = []
+    take_apart(tree, value, out)
+    return out
+
+
+def near(a: Any) -> np.ndarray:
+    """An array of the host's, from wherever."""
+    return a.get() if hasattr(a, "get") else np.asarray(a)
+
+
+def same(got: Any, wanted: Any, tolerance: float = 1e-10) -> None:
+    """To rounding: relative to the largest element, for sums are added up in another order."""
+    got, wanted = np.asarray(got, float), np.asarray(wanted, float)
+    assert got.shape == wanted.shape, (got.shape, wanted.shape)
+    scale = max(np.max(np.abs(wanted), initial=0, where=np.isfinite(wanted)), 1e-300)
+    worst = np.max(np.abs(got - wanted), initial=0, where=np.isfinite(wanted))
+    assert worst <= tolerance * scale, f"off by {worst / scale:.1e} of the largest"
+
+
+def alike(f: Any, args: list[Any], tolerance: float = 1e-10, **options: Any) -> gpu.CudaModel:
+    """One call on the GPU gives what C gives, from arrays of the host's and of the GPU's."""
+    compiled, entry = hyad.compile(f, "cuda", args=args, **options), hyad.compile(f, args=args)
+    wanted = flat(entry.program.out, entry(*args))
+    for given in (args, [to_gpu(a) if isinstance(a, np.ndarray) else a for a in args]):
+        found = flat(compiled.program.out, compiled(*given))
+        for a, b in zip(found, wanted):
+            same(near(a), b, tolerance)
+    return compiled
+
+
+def to_gpu(array: np.ndarray) -> Any:
+    from pycuda.gpuarray import to_gpu
+
+    return to_gpu(np.ascontiguousarray(array))
+
+
+def child(text: str, *, status: int = 0) -> str:
+    """What a Python process prints."""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert "PyCUDA ERROR" not in done.stderr and "terminate called" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+# -------------------------------------------------------------------------------------------- results
+
+
+def check_batches() -> None:
+    """Jacobians and gradients of many elements are those of C, one by one."""
+    for f, shapes in (
+        (hyad.jacobian(problem("fk")), [(6,)]),
+        (hyad.jacobian(problem("ba"), wrt="p"), [(15,), (2,)]),
+        (hyad.value_and_grad(problem("rosen")), [(9,)]),
+        (hyad.grad(model("(defmodel s [x y] (/ (* x (sin y)) (+ 1.0 (exp (- x)))))")), [(), ()]),
+    ):
+        for n in (1, 127, 5000):
+            args = [RNG.uniform(0.5, 2.0, (n, *s)) for s in shapes]
+            one = [a[0] if a.ndim > 1 else a[0].item() for a in args]
+            compiled, entry = hyad.compile(f, "cuda", args=one), hyad.compile(f, args=one)
+            found = flat(compiled.program.out, compiled(*args))
+            for k in {0, n // 2, n - 1}:
+                at = [a[k] if a.ndim > 1 else a[k].item() for a in args]
+                for a, b in zip(found, flat(entry.program.out, entry(*at))):
+                    same(a[k], b)
+
+
+def check_single_precision() -> None:
+    """f32 is near f64: some elements divide by little."""
+    f = hyad.jacobian(problem("ba"), wrt="p")
+    p, feature = RNG.uniform(0.5, 2.0, (1000, 15)), RNG.uniform(0.5, 2.0, (1000, 2))
+    double = hyad.compile(f, "cuda")(p, feature)
+    single = hyad.compile(f, "cuda", dtype="f32")(p, feature)
+    assert single.dtype == np.float32
+    same(single, double, 2e-3)
+
+
+def check_one_call() -> None:
+    """Maps, folds, scans, products, loops of the host, scatter-adds: one call in parallel."""
+    n = 100_003
+    v, w = RNG.normal(size=n), RNG.normal(size=n)
+    alike(
+        hyad.value_and_grad(model("(defmodel d [#^ (Vec n) v #^ (Vec n) w] (fold + 0.0 (map * v (map sin w))))")),
+        [v, w],
+    )
+    alike(model("(defmodel m [#^ (Vec n) v] (fold max (get v 0) v))"), [v])
+    alike(model("(defmodel c [#^ (Vec n) v] (scan + 0.0 v))"), [v[:3000]], 1e-9)
+    smooth = "(build (len u) (fn [i] (+ (* 0.5 (get u i)) (* 0.5 (get u (% (+ i 1) (len u)))))))"
+    text = f"(defmodel h [#^ (Vec n) v #^ Int steps] (fold + 0.0 (map sin (ifold (fn [u k] {smooth}) v steps))))"
+    alike(hyad.grad(model(text), wrt="v"), [v[:5000], 7])
+    gather = "(defmodel g [#^ (Vec n) v #^ (Arr Int m) at] (fold + 0.0 (map (fn [k] (* (get v k) (get v k))) at)))"
+    alike(hyad.grad(model(gather), wrt="v"), [v[:100], RNG.integers(0, 100, 50_000)])
+    a, b = RNG.normal(size=(70, 50)), RNG.normal(size=(50, 90))
+    alike(model("(defmodel p [#^ (Mat n k) a #^ (Mat k m) b] (mat-mul a b))"), [a, b])
+
+
+def check_gmm() -> None:
+    """The gradient of a Gaussian mixture's likelihood."""
+    k, d, n = 5, 4, 2000
+    args = [RNG.normal(size=k), RNG.normal(size=(k, d)), RNG.normal(size=(k, d * (d + 1) // 2)) / 4]
+    alike(hyad.value_and_grad(problem("gmm"), wrt=(0, 1, 2)), [*args, RNG.normal(size=(n, d)), 1.0, 0.0], 1e-9)
+
+
+def check_large_products() -> str | None:
+    """By cuBLAS, where it is installed, and by the program's own kernel."""
+    from hyad import cublas
+
+    a, b = RNG.normal(size=(700, 300)), RNG.normal(size=(300, 500))
+    f = hyad.compile(model("(defmodel p [#^ (Mat n k) a #^ (Mat k m) b] (mat-mul a b))"), "cuda")
+    same(f(a, b), a @ b, 1e-12)
+    if cublas.cublas() is None:
+        return "there is no cuBLAS: its part is left out"
+    library, cublas.LARGE = cublas.LARGE, 1 << 62
+    try:
+        same(f(a, b), a @ b, 1e-12)
+    finally:
+        cublas.LARGE = library
+    return None
+
+
+def check_deterministic() -> None:
+    """The same to the last bit from call to call."""
+    text = "(defmodel g [#^ (Vec n) v #^ (Arr Int m) at] (fold + 0.0 (map (fn [k] (sin (get v k))) at)))"
+    args = [RNG.normal(size=50), RNG.integers(0, 50, 200_000)]
+    f = hyad.compile(hyad.value_and_grad(model(text), wrt="v"), "cuda", args=args, deterministic=True)
+    first = [np.asarray(x).tobytes() for x in f(*args)]
+    for _ in range(5):
+        assert [np.asarray(x).tobytes() for x in f(*args)] == first
+
+
+# --------------------------------------------------------------------------- arrays, streams, contexts
+
+
+def check_arrays_of_pycuda() -> None:
+    v = RNG.normal(size=(1000, 7))
+    out = hyad.compile(model(SCALE), "cuda")(to_gpu(v), 3.0)
+    assert type(out).__name__ == "GPUArray"
+    same(out.get(), 3.0 * v * v)
+    same((out + out).get(), 6.0 * v * v)  # pycuda's own arithmetic
+
+
+def check_arrays_of_torch() -> str | None:
+    """Zero copy in and out, on PyTorch's current stream."""
+    try:
+        import torch
+    except ImportError:
+        return "PyTorch is not installed"
+    f = hyad.compile(model(SCALE), "cuda")
+    v = torch.randn(1_000_000, 8, dtype=torch.float64, device="cuda")
+    same(torch.as_tensor(f(v, 2.0), device="cuda").cpu().numpy(), (2.0 * v * v).cpu().numpy())
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for k in range(20):  # made, read and written in the order of the stream
+            w = v * float(k)
+            for _ in range(5):
+                w = w + 1.0
+            out = torch.as_tensor(f(w, 1.0, stream=stream), device="cuda") * 2.0
+            assert torch.equal(out, 1.0 * w * w * 2.0), k
+    try:
+        f(v.t(), 1.0)
+    except hyad.ModelTypeError as e:
+        assert "not laid out row by row" in str(e)
+    else:
+        raise AssertionError("a transposed tensor was taken")
+
+
+def check_arrays_of_cupy() -> str | None:
+    """CuPy says on which stream an array is made; that is waited for."""
+    try:
+        import cupy
+    except ImportError:
+        return "CuPy is not installed"
+    f = hyad.compile(model(SCALE), "cuda")
+    for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
+        with stream:
+            for k in range(20):
+                v = cupy.arange(3_000_000, dtype=float).reshape(-1, 3) + k
+                for _ in range(5):
+                    v = v * 1.0
+                out = f(v, 2.0, stream=stream)
+                assert bool((cupy.asarray(out) == 2.0 * v * v).all()), k
+                again = f(v, 2.0)  # on the default stream, after the array's
+                stream.synchronize()
+                device.driver().Context.get_current()
+                assert bool((cupy.asarray(again) == 2.0 * v * v).all()), k
+
+
+def check_streams_of_pycuda() -> None:
+    import pycuda.driver as driver
+
+    f, v = hyad.compile(model(SCALE), "cuda"), RNG.normal(size=(100_000, 8))
+    streams = [driver.Stream() for _ in range(3)]
+    given = to_gpu(v)
+    driver.Context.synchronize()
+    outs = [f(given, float(k), stream=s) for k, s in enumerate(streams)]
+    for k, (s, out) in enumerate(zip(streams, outs)):
+        s.synchronize()
+        same(out.get(), float(k) * v * v)
+    same(f(v, 2.0, stream=streams[0]), 2.0 * v * v)
+
+
+def check_contexts_and_threads() -> None:
+    """Nothing stays on the stack of contexts; threads without a context of their own may call too."""
+    import pycuda.driver as driver
+
+    f, v, wrong = hyad.compile(model(SCALE), "cuda"), RNG.normal(size=(50, 3)), []
+    own = driver.Context.get_current()
+    if own is not None:
+        driver.Context.pop()
+
+    def work(k: int) -> None:
+        for _ in range(50):
+            if not np.array_equal(f(v, float(k)), float(k) * v * v) or driver.Context.get_current() is not None:
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    work(9)
+    made = driver.Device(0).make_context()
+    try:
+        same(f(v, 5.0), 5.0 * v * v)
+        assert driver.Context.get_current() == made
+    finally:
+        driver.Context.pop()
+        if own is not None:
+            own.push()
+    assert not wrong, wrong
+
+
+# --------------------------------------------------------------------------------------------- errors
+
+
+def check_failed_checks() -> None:
+    f = hyad.compile(model("(defmodel c [#^ (Vec n) v #^ Int i] (get v i))"), "cuda")
+    for args in ((np.ones((5, 4)), np.array([0, 1, 9, 2, 0])), (np.ones(4), 4)):
+        try:
+            f(*args)
+        except hyad.BoundsError as e:
+            assert "(get v i)" in str(e), e
+        else:
+            raise AssertionError("the subscript was not checked")
+    assert f(np.ones(4), 3) == 1.0
+
+
+def check_out_of_memory() -> None:
+    """Then it works again."""
+    f = hyad.compile(model("(defmodel b [x #^ Int n] (build n (fn [i] (* x (real i)))))"), "cuda", args=(1.0, 3))
+    for _ in range(2):
+        try:
+            f(2.0, 10**13)
+        except hyad.OutOfMemory as e:
+            assert "do not fit into the GPU's memory" in str(e)
+        else:
+            raise AssertionError("80 TB were there")
+        assert f(2.0, 3).tolist() == [0.0, 2.0, 4.0]
+
+
+def check_memory_is_used_again() -> None:
+    """A hundred calls take no more than the first two."""
+    import pycuda.driver as driver
+
+    f, v = (
+        hyad.compile(hyad.grad(model("(defmodel s [#^ (Vec n) v] (fold + 0.0 (map exp v)))")), "cuda"),
+        RNG.normal(size=10**6),
+    )
+    for _ in range(2):
+        f(v)
+    free = driver.mem_get_info()[0]
+    for _ in range(100):
+        f(v)
+    assert driver.mem_get_info()[0] >= free - 2**21
+
+
+LOST = """
+import hyad, numpy as np
+f = hyad.compile(hyad.model("(defmodel scale [#^ (Vec n) v a] (map (fn [x] (* a x x)) v))"), "cuda")
+print(f(np.ones((2, 3)), 1.0))
+class Wild:
+    __cuda_array_interface__ = {"shape": (100000, 3), "typestr": "<f8", "data": (0x10, False), "version": 3}
+for _ in range(2):
+    try:
+        f(Wild(), np.ones(100000))
+        f(np.ones((2, 3)), 1.0)
+    except hyad.DeviceError as e:
+        print("DeviceError:", e)
+"""
+
+
+def check_an_illegal_access() -> None:
+    """Said with what to do, and the process ends as it should."""
+    said = child(LOST)
+    assert "this process cannot use the GPU any more" in said, said
+    assert "was lost to an earlier failure" in said, said
+
+
+LEFT = """
+import hyad, numpy as np
+{how}
+f = hyad.compile(hyad.model("(defmodel scale [#^ (Vec n) v a] (map (fn [x] (* a x x)) v))"), "cuda")
+print(f(np.ones((2, 3)), 1.0).sum())
+{then}
+"""
+
+
+def check_how_processes_end() -> None:
+    """With arrays alive, with and without a context of the user's, whatever was imported first."""
+    for how, then in (
+        ("", ""),
+        ("import pycuda.autoinit", "from pycuda.gpuarray import to_gpu\nout = f(to_gpu(np.ones((2, 3))), 2.0)"),
+        ("", "import pycuda.autoprimaryctx\nfrom pycuda.gpuarray import to_gpu\nout = f(to_gpu(np.ones((2, 3))), 2.0)"),
+    ):
+        assert child(LEFT.format(how=how, then=then)).startswith("6.0")
+
+
+def check_modules_are_kept_on_disk() -> None:
+    """A second process compiles nothing."""
+    text = LEFT.format(how="from hyad.codegen import nvrtc", then="")
+    child(text)
+    quiet = text.replace("f = hyad", "nvrtc.compile_device = None\nf = hyad")
+    assert child(quiet).startswith("6.0")
+
+
+# ------------------------------------------------------------------------------------- host programs
+
+MAIN = """\
+#include "total.h"
+#include <stdio.h>
+int main(void)
+{
+    enum { n = 1000 };
+    double v[n], grad[n], value, *dv, *dgrad, *dvalue;
+    void *work = 0;
+    for (int k = 0; k < n; k++)
+        v[k] = 0.001*k;
+    cudaMalloc((void **)&dv, sizeof v);
+    cudaMalloc((void **)&dgrad, sizeof v);
+    cudaMalloc((void **)&dvalue, sizeof value);
+    cudaMalloc(&work, %s);
+    cudaMemcpy(dv, v, sizeof v, cudaMemcpyHostToDevice);
+    if (total_call(dv, n, dvalue, dgrad, work, 0) != cudaSuccess)
+        return 1;
+    cudaMemcpy(grad, dgrad, sizeof v, cudaMemcpyDeviceToHost);
+    cudaMemcpy(&value, dvalue, sizeof value, cudaMemcpyDeviceToHost);
+    printf("%%.12g %%.12g\\n", value, grad[n - 1]);
+    return 0;
+}
+"""
+
+
+def check_a_host_program() -> str | None:
+    """An emitted pair, compiled by nvcc and linked to a main."""
+    if nvrtc.nvcc() is None:
+        return "there is no nvcc"
+    with tempfile.TemporaryDirectory() as folder:
+        f = hyad.value_and_grad(model("(defmodel total [#^ (Vec n) v] (fold + 0.0 (map (fn [x] (* x (sin x))) v)))"))
+        _, header = hyad.emit(f, Path(folder, "total.cu"), target="cuda", grid=True)
+        Path(folder, "main.cu").write_text(MAIN % ("TOTAL_BYTES(n)" if "(n)" in header.read_text() else "TOTAL_BYTES"))
+        command = [nvrtc.nvcc(), "-arch=native", "total.cu", "main.cu", "-o", "main"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found = subprocess.run(["./main"], cwd=folder, capture_output=True, text=True, timeout=60)
+        v = 0.001 * np.arange(1000)
+        same([float(x) for x in found.stdout.split()], [np.sum(v * np.sin(v)), np.sin(v[-1]) + v[-1] * np.cos(v[-1])])
+    return None
+
+
+SMALL = """
+import hyad, numpy as np
+text = "(defmodel d [#^ (Vec n) v #^ (Arr Int m) at] (fold + 0.0 (map (fn [k] (sin (get v k))) at)))"
+f = hyad.compile(hyad.value_and_grad(hyad.model(text), wrt="v"), "cuda", args=(np.ones(3), np.zeros(3, int)))
+print(f(np.ones(77), np.arange(1000) % 77)[0])
+g = hyad.compile(hyad.jacobian(hyad.model("(defmodel j [x y] [(* x y) (sin x)])")), "cuda")
+print(g(np.ones(300), np.ones(300))[0].sum())
+"""
+
+
+def check_with_compute_sanitizer() -> str | None:
+    """Memory and races, on small sizes."""
+    import shutil
+
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        return "there is no compute-sanitizer"
+    for kind in ("memcheck", "racecheck"):
+        command = [tool, "--tool", kind, "--error-exitcode", "9", sys.executable, "-c", SMALL]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=ROOT)
+        if "not supported" in done.stdout:
+            return "compute-sanitizer does not support this machine"
+        assert done.returncode == 0, done.stdout[-3000:]
+    return None
+
+
+# ------------------------------------------------------------------------------------------- running
+
+
+def run(names: list[str]) -> int:
+    """Run the checks; how many failed."""
+    checks: dict[str, Callable[[], Any]] = {k: v for k, v in globals().items() if k.startswith("check_")}
+    failed = 0
+    for name, check in checks.items():
+        if names and not any(n in name for n in names):
+            continue
+        started = time.perf_counter()
+        try:
+            said = check()
+            said = f"left out: {said}" if said else "ok"
+        except Exception:
+            failed, said = failed + 1, "FAILED"
+            traceback.print_exc()
+        print(f"{name.removeprefix('check_').replace('_', ' '):40s} {said} ({time.perf_counter() - started:.1f} s)")
+    print(f"{failed} failed")
+    return failed
+
+
+def main(names: list[str]) -> int:
+    try:
+        import pycuda.autoprimaryctx  # noqa: F401  (the context that PyTorch, CuPy and JAX use too)
+
+        device.driver()
+    except Exception as e:  # whatever it is: there is nothing to test
+        print(f"no GPU can be used here: {e}", file=sys.stderr)
+        return 2
+    os.environ.setdefault("HYAD_CHECK", "0")
+    return 1 if run(names) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""What ``tests/device/run.sh`` runs on a GPU, here against the stand-in for pycuda: that it runs at all."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import standin
+from hyad import device, gpu
+
+FOLDER = Path(__file__).resolve().parent / "device"
+needs_cpu = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    made = standin.install(monkeypatch, standin.Driver())
+    made.Device(0).make_context()
+    yield made
+    made.Context.pop()
+    device.driver.cache_clear()
+    for name in ("checks", "bench", "peers_gpu"):
+        sys.modules.pop(name, None)
+
+
+@needs_cpu
+def test_the_checks(driver: standin.Driver, capsys: pytest.CaptureFixture) -> None:
+    checks = importlib.import_module("checks")
+    names = ["single_precision", "streams_of_pycuda", "contexts", "failed_checks", "out_of_memory", "with_compute"]
+    assert checks.main(names) == 0, capsys.readouterr()
+    shown = capsys.readouterr().out
+    assert shown.count(" ok (") + shown.count("left out") == len(names) and shown.endswith("0 failed\n")
+    checks.check_failed_checks = lambda: checks.same([1.0], [2.0])
+    assert checks.main(["failed_checks"]) == 1 and "FAILED" in capsys.readouterr().out
+
+
+@needs_cpu
+def test_the_benchmark(
+    driver: standin.Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    bench = importlib.import_module("bench")
+    few = [case for case in bench.cases() if case.name.startswith(("elementwise", "bundle"))]
+    monkeypatch.setattr(bench, "cases", lambda: few)
+    monkeypatch.setattr(bench.timed, "__defaults__", (0.0, 1))
+    assert bench.main(["--quick", "--output", str(tmp_path / "table.md")]) == 0
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert sum(line.startswith("| ") for line in lines) == 1 + len(few) and "a stand-in" in lines[2]
+    few[0].derivative = bench.energy
+    few[0].part = lambda args: ["what does not fit"]
+    monkeypatch.setattr(bench, "cases", lambda: few[:1])
+    assert bench.main(["--quick"]) == 1 and "failed:" in capsys.readouterr().out
+    assert bench.main(["--quick", "--seconds", "-1"]) == 0 and "left out: no time" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there may be a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    done = subprocess.run([FOLDER / "run.sh"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no NVIDIA GPU" in done.stderr and not done.stdout
