@@ -6,9 +6,11 @@ Nothing here needs a GPU, so nothing here shows that it runs on one: ``tests/dev
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import threading
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from hyad.model import take_apart
 from test_cuda import CASES, PROBLEMS, assert_same, elements, kernel_of, model, reference
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+ROOT = Path(__file__).resolve().parent.parent
 SCALE = "(defmodel scale [#^ (Vec n) v a] (map (fn [x] (* a x x)) v))"
 
 
@@ -321,9 +324,28 @@ def test_compiled_modules_are_kept_on_disk(driver: standin.Driver, monkeypatch: 
     assert nvrtc.compiled("text", "sm_90") == b"text" == nvrtc.compiled("text", "sm_90")
     folder = build.cache_folder()
     monkeypatch.setattr(nvrtc, "compile_device", lambda *_: b"anew")
-    for path in __import__("pathlib").Path(folder).glob("*.cubin"):  # a damaged file is not used
+    for path in Path(folder).glob("*.cubin"):  # a damaged file is not used
         path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
     assert nvrtc.compiled("text", "sm_90") == b"anew"
+
+
+def test_what_the_readme_shows(driver: standin.Driver, context: Any) -> None:
+    """Its Python, with the stand-in's arrays for PyTorch's."""
+    (text,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    v = np.array([1.0, 2.0])
+    torch = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(current_stream=lambda: types.SimpleNamespace(cuda_stream=9))
+    )
+    names = {"hyad": hyad, "v": v, "many": np.ones((3, 2)), "torch": torch, "torch_tensor": standin.to_gpu(v)}
+    names["f"] = hyad.model("(model [x] (* x x))", namespace={})
+    values = []
+    for line in text.splitlines():
+        names.pop("_", None)
+        exec(line if " = " in line.partition("(")[0] else f"_ = {line}", names)
+        values.append(names.get("_"))
+    assert [np.ravel(x.get() if isinstance(x, standin.GPUArray) else x).tolist() for x, _ in values[2:6]] == [
+        [1.0, 2.0], [1.0] * 6, [1.0, 2.0], [1.0, 2.0]
+    ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------- errors
