@@ -559,10 +559,15 @@ class Builder:
 
     def outside(self, size: Atom, scope: Scope) -> Atom | None:
         """A size that was computed inside a closed region, computed again outside; None where it depends on it."""
-        terms = self.affine(size)[1]
-        if any(v in scope.vars for v in terms):
+        if size not in scope.vars:
+            return size
+        if not any(v in scope.vars for v in self.affine(size)[1]):
+            return self.affine_value(self.affine(size))
+        op = self.definitions.get(size)  # type: ignore[arg-type]
+        if op is None or op.name not in PRIMITIVES or any(a.type != INT for a in op.args):
             return None
-        return self.affine_value(self.affine(size)) if size in scope.vars else size
+        args = [self.outside(a, scope) for a in op.args]
+        return None if None in args else self.prim(op.name, *args)  # type: ignore[arg-type]
 
     def facts_of(self, cond: Atom, holds: bool) -> list[Affine]:
         """What a condition between integers says about them."""

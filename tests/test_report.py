@@ -57,6 +57,16 @@ def test_the_mean_of_a_triangle():
     assert found.operations == ASSUMED * (ASSUMED - 1) / 2 * 2 + ASSUMED
 
 
+def test_loops_that_an_index_bounds_twice():
+    """Sums of squares and of cubes of the index, not the square and the cube of its mean."""
+    text = "(fn [v] (ifold (fn [s i] {}) 0.0 (len v)))"
+    inner = "(ifold (fn [s j] (ifold (fn [s k] (* s (get v k))) s i)) s i)"
+    for body, total in (inner, 328350), (f"(ifold (fn [s l] {inner}) s i)", 24502500):
+        f = hyad.model(text.format(body))
+        found = cost(f.program(f.specs((np.ones(10),)), plain=True), None)
+        assert found.operations == pytest.approx(total) and found.loops == body.count("ifold") + 1
+
+
 def test_what_cannot_be_counted_is_said():
     f = hyad.model("(fn [a] (let [x (ref a)] (while (> (deref x) 1.0) (set! x (/ (deref x) 2))) (deref x)))")
     assert "iterations of a while" in str(hyad.cost(f))

@@ -226,3 +226,20 @@ def flat(value: object) -> list[float]:
     if isinstance(value, tuple):
         return [x for part in value for x in flat(part)]
     return [] if value is None else [float(value)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fn [m] (map concat m m))",
+        "(fn [m] (concatenate #(m m) 1))",
+        "(fn [m] (map (fn [r] (concat (slice r 0 (// (len r) 2)) (slice r (// (len r) 2) (len r)))) m))",
+        "(fn [m] (if (> (get m 0 0) 0) (map (fn [r] (slice r 0 (// (len r) 2))) m) (map (fn [r] (repeat r 2)) m)))",
+    ],
+)
+def test_a_size_computed_inside_is_computed_outside(text: str) -> None:
+    """Of rows, in every stage; and in a branch, where both give arrays of one rank."""
+    f, m = hyad.model(text, namespace={}), np.ones((2, 4))
+    made = hyad.stages(f, args=(m,))
+    for name in ("typed", "optimised", "forward", "reverse"):
+        assert str(made[name])
