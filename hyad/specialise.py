@@ -1160,9 +1160,8 @@ class Specialiser(Flow):
                 )
             if not -len(dims) <= axis.value < len(dims):
                 what = f"`{self.blamed('shape')}`: {describe(args[0])} has no axis {axis.value}"
-                raise BoundsError(
-                    what, spans[1] or self.b.span, f"its axes are 0 to {len(dims) - 1}, or -1 for the last"
-                )
+                axes = f"axes are 0 to {len(dims) - 1}" if len(dims) > 1 else "one axis is 0"
+                raise BoundsError(what, spans[1] or self.b.span, f"its {axes}, or -1 for the last")
             return dims[axis.value]
         self.arity("shape", args, 1)
         return TupleValue(self.shape_of(args[0], "shape"))
