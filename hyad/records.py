@@ -6,19 +6,25 @@ reads across the cut are the record, but for those that are computed again for l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .core import (
     INT,
+    REAL,
     Apply,
     Arr,
+    Atom,
     Bind,
     Block,
+    Const,
     Constructor,
     Data,
+    Loop,
     Make,
     Prim,
     Var,
+    While,
     all_binds,
     blocks_of,
     free_vars,
@@ -26,6 +32,7 @@ from .core import (
 )
 from .primitives import PRIMITIVES
 
+MANY = 100  # what a size or a count is supposed to be that only a run knows
 COSTLY = 8  # in additions: from here on a loop or a function remembers a value, below it is computed again
 
 
@@ -34,10 +41,34 @@ def calls(op: object) -> bool:
     return any(type(bind.op) is Apply for block in blocks_of(op) for bind in all_binds(block))  # type: ignore[arg-type]
 
 
-def works(op: object) -> bool:
-    """Whether there are costly operations in the regions of an operation."""
-    inner = (bind for block in blocks_of(op) for bind in all_binds(block))  # type: ignore[arg-type]
-    return any(type(b.op) is Prim and b.op.name in PRIMITIVES and PRIMITIVES[b.op.name].cost >= COSTLY for b in inner)
+def works(bind: Bind) -> bool:
+    """Whether what a loop or a branch gives costs more to compute again than to remember: there are costly operations
+    in it, or all its work for each number that it gives."""
+    inner = [b for block in blocks_of(bind.op) for b in all_binds(block)]
+    if any(type(b.op) is Prim and b.op.name in PRIMITIVES and PRIMITIVES[b.op.name].cost >= COSTLY for b in inner):
+        return True
+    numbers = sum(math.prod(map(extent, type_atoms(v.type))) for v in bind.vars)
+    return work(Block((bind,), ())) >= COSTLY * numbers
+
+
+def work(block: Block) -> float:
+    """What a block costs, in additions; of a branch its dearest arm."""
+    total = 0.0
+    for bind in block.binds:
+        op = bind.op
+        if type(op) is Prim:
+            row = PRIMITIVES.get(op.name)
+            total += row.cost if row is not None and bind.vars[0].type == REAL else 0
+        elif type(op) in (Loop, While):
+            total += (extent(op.count) if type(op) is Loop else MANY) * sum(map(work, blocks_of(op)))  # type: ignore
+        elif blocks_of(op):
+            total += max(map(work, blocks_of(op)))
+    return total
+
+
+def extent(size: Atom) -> float:
+    """A size or a count, or what is supposed for one that only a run knows."""
+    return size.value if type(size) is Const else MANY
 
 
 def cost_again(bind: Bind, rerun: bool) -> int:
@@ -49,7 +80,7 @@ def cost_again(bind: Bind, rerun: bool) -> int:
         return {"get": 1, "select": 1, "zeros": 1, "undef": 0, "array": len(op.args)}.get(op.name, COSTLY)
     if type(op) is Make:
         return COSTLY if op.args else 0
-    return 0 if rerun and blocks_of(op) and not calls(op) and not works(op) else COSTLY
+    return 0 if rerun and blocks_of(op) and not calls(op) and not works(bind) else COSTLY
 
 
 def cut(binds: Sequence[Bind], back: Block, bound: set[Var], rerun: bool = False) -> tuple[list[Var], Block]:

@@ -35,6 +35,7 @@ BUILT = {
     "rules": "the rules of rules.hy, all of them",
     "sharing": "what is computed twice is computed once",
     "hoisting": "what an iteration does not change is computed before the loop",
+    "remembering": "what is dearer to compute again than to remember is remembered for reverse mode",
     "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
 }
 

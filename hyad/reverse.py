@@ -239,6 +239,21 @@ class Reverse(Rebuild):
         else:
             self.backs.append(self.branch_there(op, bind))
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what costs more to compute again than to remember is remembered."""
+        return "remembering" not in self.b.off
+
+    def say(self, binds: Sequence[Bind], kept: Sequence[Var]) -> None:
+        """That these are remembered, for who asks."""
+        if self.b.journal is not None:
+            span = self.b.span
+            for bind in binds:
+                if any(v in kept for v in bind.vars):
+                    self.b.span = bind.span
+                    self.b.fired("remembering")
+            self.b.span = span
+
     def few(self, op: object) -> bool:
         """Whether few states of a loop are remembered."""
         return has_snapshots(op) and not self.closures and "checkpoint" not in self.b.off  # type: ignore[arg-type]
@@ -246,14 +261,14 @@ class Reverse(Rebuild):
     def heavy(self, op: Loop) -> bool:
         """Whether an iteration of a loop that carries something has loops of costly operations in it: what these give
         is better remembered than computed once more."""
-        if not self.carries(op):
+        if not self.carries(op) or not self.remembers:
             return False
         bound = {op.index, *op.accs, *defined_in(op.body)}
         for bind in all_binds(op.body):  # a size that is this iteration's own
             dims = [d for v in bind.vars for d in type_atoms(v.type)]
             if any(d in bound for d in (*dims, *([bind.op.count] if type(bind.op) is Loop else []))):
                 return False
-        return any(type(bind.op) is Loop and works(bind.op) for bind in op.body.binds)
+        return any(type(bind.op) is Loop and works(bind) for bind in op.body.binds)
 
     def take(self, v: Var) -> Atom | None:
         """The finished adjoint of a variable whose binding is being left, going back."""
@@ -375,8 +390,10 @@ class Reverse(Rebuild):
     def branch_there(self, op: If | Case, bind: Bind) -> Back:
         b, span, blocks = self.b, bind.span, blocks_of(op)
         choice = self.atom(op.cond if type(op) is If else op.value)  # type: ignore[union-attr]
-        kept = [costly(block, self.active, COSTLY_BRANCH) for block in blocks]
+        kept = [costly(block, self.active, COSTLY_BRANCH) if self.remembers else [] for block in blocks]
         every = [(j, v) for j in range(len(blocks)) for v in kept[j]]
+        for block, found in zip(blocks, kept):
+            self.say(block.binds, found)
         regions = []
         for k, block in enumerate(blocks):
             with self.region(op, k) as (scope, fields):
@@ -693,6 +710,7 @@ class Reverse(Rebuild):
                 known[args[0]] = args[0]
             bound.difference_update({} if self.closures else known)  # type: ignore[arg-type]
             fields, pair.block = cut(scope.binds, pair.block, self.forgotten(pair, scope, bound), rerun=True)
+            self.say(scope.binds, fields)
             boxed = [v for v in fields if self.closures or any(d in scope.vars for d in type_atoms(v.type))]
             box = None
             if boxed or self.closures:  # arrays whose size is this iteration's own
@@ -931,10 +949,12 @@ class Reverse(Rebuild):
             else {k: extreme(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
         )
         given = {r: k for k, r in enumerate(op.body.results) if k >= width}  # stacked anyway
-        dear = [] if self.few(op) else costly(op.body, self.active)
-        if given and not self.few(op):  # else this loop vanishes, should nothing be remembered
+        free = self.few(op) or not self.remembers
+        dear = [] if free else costly(op.body, self.active)
+        if given and not free:  # else this loop vanishes, should nothing be remembered
             dear += laborious(op, self.active)
         kept = [v for v in dear if v not in given]
+        self.say(op.body.binds, kept)
         count, inits = self.atom(op.count), self.atoms(op.inits)
 
         def forward(i: Atom, *accs: Atom):

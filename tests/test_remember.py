@@ -71,3 +71,31 @@ def test_what_a_build_gives_is_not_remembered_again() -> None:
     sizes = {"m": 100, "t": 1000}
     assert workspace(hyad.grad(text, wrt=(0, 1)), (W[0], H[0], 3), **sizes) <= (3 * 1000 + 6) * 100
     assert hyad.check_grad(text, (W[0], H[0], 3))
+
+
+#: Each number of the product takes a loop to compute; nothing in it is dear.
+PRODUCTS = """(fn [#^ (Mat m m) w #^ (Vec m) h #^ Int t]
+  (sum (ifold (fn [h k] (map (fn [a] (/ a (+ 1.0 (* a a)))) (@ w h))) h t)))"""
+
+
+def test_what_is_dear_is_remembered_and_what_is_cheap_computed_again() -> None:
+    """By its work for each number: a product of a matrix is, the quotient of it is not."""
+    f = hyad.grad(PRODUCTS, wrt=(0, 1))
+    args, sizes = (np.eye(30) / 2, np.ones(30), 20), {"m": 30, "t": 1000}
+    with_it, without = (hyad.cost(f, args=args, without=off).columns["grad"].work for off in ((), "remembering"))
+    assert with_it < 0.85 * without
+    least = workspace(f, args, without="remembering", **sizes)
+    assert 1000 * 30 < least < workspace(f, args, **sizes) <= 2 * least
+    said = hyad.explain(f, args=args).fired()["remembering"]
+    assert "(@ w h)" in [span.text for span in said]
+    plain = hyad.compile(f, args=args, without="remembering", target="python")(*args)
+    for got, wanted in zip(hyad.compile(f, args=args, target="python")(*args), plain):
+        np.testing.assert_allclose(got, wanted, rtol=1e-13)
+
+
+@pytest.mark.parametrize("step", ["(* 1.1 (exp (- s)))", "(sin (sin s))"])
+def test_costly_values_are_computed_once(step: str) -> None:
+    f = hyad.grad(f"(fn [s #^ Int t] (ifold (fn [s k] {step}) s t))")
+    counts = [hyad.cost(f, args=(0.3, 100), without=off).columns["grad"].transcendental for off in ((), "remembering")]
+    assert counts[0] < counts[1] and "remembering" in hyad.explain(f, args=(0.3, 100)).fired()
+    assert f(0.3, 100) == pytest.approx(hyad.compile(f, args=(0.3, 100), without="remembering")(0.3, 100), rel=1e-13)
