@@ -21,7 +21,9 @@ sys.path.insert(0, str(BENCH))
 
 from adrun import hand  # noqa: E402
 from adsuite import OBJECTIVES, Objective, Point, Size, bank_of, problem_of, reference, value  # noqa: E402
-from measure import CC, layout, run  # noqa: E402
+from hyad_contender import how_to_call  # noqa: E402
+from measure import CC, Contender, layout, run  # noqa: E402
+from memory import frames, memory_of, times  # noqa: E402
 from reference import GATE, error  # noqa: E402
 from suite import Problem  # noqa: E402
 
@@ -55,6 +57,33 @@ def test_hyad_is_right(objective: Objective, size: Size, derivatives: dict) -> N
             models = derivatives.setdefault(objective.models, hyad.load(objective.models))
             f = derivatives[objective.name, name] = make(models)
         assert close(flat(f(*point.values())), reference(objective, size, point, name))
+
+
+@pytest.mark.parametrize("objective", [o for o in OBJECTIVES if o.name != "det"], ids=lambda o: o.name)
+def test_memory_is_no_more_than_twice_that_by_hand(objective: Objective, derivatives: dict) -> None:
+    """All that a call touches, at the sizes that are timed; the stack aside. (The determinant's is an arena. For least
+    squares four places are taken side by side, each with its 128 powers: 4 kB, and a third of the time by hand.)"""
+    most = 3 if objective.name == "llsq" else 2
+    for name in objective.derivatives:
+        if name not in objective.by_hand:
+            continue
+        models = derivatives.setdefault(objective.models, hyad.load(objective.models))
+        f = hyad.compile(objective.derivatives[name](models)).cfunction
+        for size in objective.sizes:
+            point = drawn(objective, size)
+            problem = problem_of(objective, size, point, name)
+            work = how_to_call(f, problem, 0, point)[2]
+            ours = memory_of(Contender("hyad", "", "", "", 0.0, work=work), problem, 0, None)
+            ratio = times(ours, memory_of(hand(objective, size, name), problem, 0, None))
+            assert ratio is not None and ratio <= most, (size, name, ratio)
+
+
+def test_the_stack_that_functions_take() -> None:
+    text = "double f(double x) { volatile double t[1000]; t[0] = x; return t[0]; }"
+    assert 7800 <= frames(Contender("f", text, "", "", 0.0)) < 8200
+    text = "double f(long long n) { volatile double t[n]; t[0] = n; return t[0]; }"
+    with pytest.raises(ValueError, match="as its arguments say"):
+        frames(Contender("f", text, "", "", 0.0))
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:

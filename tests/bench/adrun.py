@@ -20,6 +20,7 @@ from adsuite import NESTED_MODES, OBJECTIVES, Objective, Point, Size, bank_of, b
 from hyad_contender import compiler_seconds, empty_cache, how_to_call, hyad
 from limited import Failed, TooLong, script
 from measure import FLAGS, Contender, Native, alternate, build
+from memory import memory_of, times
 from reference import GATE, error
 
 NAMES = [o.name for o in OBJECTIVES]
@@ -41,6 +42,7 @@ class Row:
     compile: float | None = None
     kilobytes: float | None = None
     note: str = ""
+    memory: float | None = None  # all that a call touches, times that of the derivative by hand
 
 
 Table = tuple[Objective, Size, str, list[Row]]
@@ -123,6 +125,7 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
         elif key[0].startswith("hyad"):
             notes.setdefault(key[0], f"wrong, {key[1]}: relative error {wrong:.1e}")
     timings = alternate({("hand primal", "strict"): yardstick, **right}, rounds, budget)
+    memory = {key: memory_of(c, problem, 0) for key, (c, problem) in contenders.items()}
     for key, (c, _) in contenders.items():
         if (key, "strict") not in right:
             continue
@@ -139,7 +142,8 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
                 t.nanoseconds / 1000,
                 c.prepare if key.startswith("hyad") else None,
                 built.compile,
-                8 * c.work / 1000,
+                memory[key].own / 1000,
+                memory=times(memory[key], memory.get(f"hand {derivative}")) if key.startswith("hyad") else None,
             )
         )
     rows += [Row(name, note=note.replace("|", "/")) for name, note in notes.items()]
@@ -190,7 +194,8 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         "R: the time of the derivative, times that of the hand-written primal of the same flags and run (`-ffast-math`",
         "for fast), in CPU time; fast / strict: the derivative with fast flags against the strict primal. The",
         "libraries are timed through their own calls, against the strict primal. Memory: of hyad and by hand the",
-        "workspace, of the libraries what the process grew by. The hand-written derivatives were checked by complex",
+        "workspace and the stack, of the libraries what the process grew by; in the first table, with inputs and",
+        "results, as a ratio to the derivative by hand. The hand-written derivatives were checked by complex",
         "steps in extended precision.",
         "",
     ]
@@ -201,6 +206,7 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         "fast / strict",
         "target",
         "best peer",
+        "memory / by hand",
         "derive + print, s",
         "compile, s",
     ]
@@ -213,7 +219,9 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         figures = [ratio(ours.cpu), ratio(ours.fast), ratio(ours.fast_strict)] if not ours.note else [ours.note, "", ""]
         peer = f"{best.name} {ratio(best.cpu)}" if best else ""
         seconds = ["" if t is None else f"{t:.2f}" for t in (ours.prepare, ours.compile)]
-        summary.append([f"{objective.label(size)}, {derivative}", *figures, f"{objective.target:g}", peer, *seconds])
+        room = "" if ours.memory is None else f"{ours.memory:.2f}"
+        name = f"{objective.label(size)}, {derivative}"
+        summary.append([name, *figures, f"{objective.target:g}", peer, room, *seconds])
     out += table(head, summary)
     for objective in dict.fromkeys(t[0] for t in tables):
         if objective.axis and plot(objective, [t for t in tables if t[0] is objective], folder):
