@@ -54,6 +54,7 @@ from .primitives import PRIMITIVES
 from .rewrite import compiled, rewrite
 
 QUICK = frozenset("= != < <= > >= and or not + - *".split())  # what may be computed where it is not needed
+QUICKLY = 12  # of those, at most
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 INT_MAX = 2**63 - 1
@@ -890,7 +891,7 @@ class Builder:
         for name, (scope, results), other in (("and", then, orelse[1]), ("or", orelse, then[1])):
             if len(results) != 1 or type(other[0]) is not Const or type_of(other[0]) != BOOL:
                 continue
-            if other[0].value != (name == "or") or len(scope.binds) > 4:
+            if other[0].value != (name == "or") or len(scope.binds) > QUICKLY:
                 continue
             if all(type(b.op) is Prim and b.op.name in QUICK for b in scope.binds):
                 self.scopes[-1].binds += scope.binds

@@ -59,6 +59,7 @@ from .nests import Interchange, JamRows, Register, Steps
 from .products import Products
 from .roundtrip import round_trips
 from .sink import sink
+from .tables import Tabulate
 from .unfold import unfold
 
 Pass = Callable[[Program], Program]
@@ -197,6 +198,11 @@ def fission(program: Program) -> Program:
 def expand(program: Program) -> Program:
     """Computes what inner iterations need and an outer loop does not change before it, as a table."""
     return rebuild(program, Expand) if nested_loops(program) else program
+
+
+def tabulate(program: Program) -> Program:
+    """Computes a costly function of an integer once for each value that loops around it can give that."""
+    return rebuild(program, Tabulate) if nested_loops(program) else program
 
 
 def nested_loops(program: Program) -> bool:
@@ -434,6 +440,7 @@ PIPELINE: list[Pass] = [
     one_hot,  # loops that vanish
     dead_code,
     expand,  # values of inner iterations that an outer loop does not change leave it as well
+    tabulate,  # and so do those of one integer
     dead_code,
     assign,
     fuse,

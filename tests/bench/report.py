@@ -202,6 +202,16 @@ def ladder_lines(found: dict[Any, list[tuple[str, Any]]]) -> list[str]:
     return [*lines, "", *table(["", *(f"{e.title}, n = {e.size}" for e in found)], rows)]
 
 
+def naive_lines(found: dict[Any, dict[str, Any]]) -> list[str]:
+    lines = ["## Naive programs", ""]
+    lines += ["As a newcomer writes them: time of value and gradient over those written by hand in C, in CPU time."]
+    rows = []
+    for p, times in found.items():
+        cells = [c if isinstance(c, str) else ratio(c[1]) for c in (times["value"], times["gradient"])]
+        rows.append([f"{p.title}, n = {p.size}", *cells])
+    return [*lines, "", *table(["", "value", "gradient"], rows)]
+
+
 def linear_lines(series: dict[str, list[tuple[int, Any]]]) -> list[str]:
     lines = ["## Size of the program", "", "Programs of n bindings, generated; time from the text to the optimised", ""]
     lines[-2] += " derivative, and to print it; the size of the C."

@@ -20,6 +20,7 @@ import callers
 import guarded
 import ladder
 import linear
+import naive
 import overhead
 import peers
 import recursion_peers
@@ -34,6 +35,7 @@ from report import (
     guarded_lines,
     ladder_lines,
     linear_lines,
+    naive_lines,
     overhead_lines,
     plot_linear,
     plot_swell,
@@ -44,7 +46,7 @@ from report import (
 )
 from suite import FOLDER, PROBLEMS, Problem
 
-OTHERS = ["recursion", "encodings", "ladder", "linear", "swell", "guarded", "overhead"]
+OTHERS = ["recursion", "encodings", "ladder", "naive", "linear", "swell", "guarded", "overhead"]
 SECTIONS = [p.name for p in PROBLEMS] + OTHERS + adrun.NAMES
 CONTENDERS = list(dict.fromkeys([*peers.PEERS, *callers.CALLERS, *recursion_peers.CALLS, *adpeers.PEERS]))
 TUNED = {"fk": FOLDER / "fk_tuned.c"}
@@ -270,6 +272,13 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 found[e] = ladder.race(e, e.size, rounds, budget, Path(folder))
         write(options.out, ladder_lines(found))
+    if hyad and "naive" in sections:
+        found = {}
+        for p in naive.PROGRAMS:
+            say(f"naive: {p.name}")
+            with tempfile.TemporaryDirectory() as folder:
+                found[p] = naive.race(p, p.size, rounds, budget, Path(folder))
+        write(options.out, naive_lines(found))
     if hyad and "linear" in sections:
         series = linear_series(options.quick, limit)
         plot_linear(series, options.out.parent)

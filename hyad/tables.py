@@ -1,0 +1,181 @@
+"""Tables of costly functions of one integer that several loops around make of their indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .builder import Affine, Builder, Rebuild, affine_add, affine_key, defined_in
+from .core import BOOL, INT, REAL, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of
+from .counts import ASSUMED
+from .loops import CALL, reads
+from .primitives import PRIMITIVES
+
+#: A value that takes more operations is not looked at.
+MOST = 64
+
+
+@dataclass(slots=True)
+class Value:
+    """A number that is computed from invariants and one integer: that, as an atom and in loop indices, what it costs,
+    and the bindings that make it, the loops around aside."""
+
+    at: Atom | None
+    affine: Affine | None
+    cost: int
+    binds: tuple[Bind, ...]
+
+
+class Tabulate(Rebuild):
+    """A costly function of one integer, an affine one of the indices of loops around it, is computed once for each
+    value that the integer can have.
+
+    ``(build n (fn [t] (build m (fn [i] (** u (real (- (* 2 i) t)))))))``  =>
+    ``p = (build (+ 2m n 1) (fn [q] (** u (real (- q n)))))`` first, then ``(get p (+ (- (* 2 i) t) n))``.
+
+    Design decision: where that halves the calls at least. A value that a branch alone computes is in the table for all
+    integers: a number never read does no harm.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.tables: dict[Var, tuple[Atom, Atom, Atom]] = {}  # the table, the integer, the least one
+
+    def bind(self, bind: Bind) -> None:
+        if type(bind.op) is Loop:
+            self.prepare(bind.op)
+            self.b.span = bind.span
+        elif bind.vars and bind.vars[0] in self.tables:
+            table, at, low = self.tables[bind.vars[0]]
+            index = self.b.prim("-", self.atom(at), low)
+            self.here[bind.vars[0]] = self.b.get(table, index, hint=bind.vars[0].name)
+            return
+        self.copy(bind)
+
+    def prepare(self, op: Loop) -> None:
+        """Build the tables of a nest of loops."""
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        integers = {v: x.op for x in all_binds(op.body) for v in x.vars if v.type == INT and type(x.op) is Prim}
+        found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
+        wanted: set[Atom] = set()
+        for bind, path in nest(op.body, (op,)):
+            value = self.value(bind, found, integers, inside, {loop.index for loop in path})
+            if value is None:
+                wanted |= reads(bind)
+            else:
+                found[bind.vars[0]] = value, path
+            for region in blocks_of(bind.op):
+                wanted.update(region.results)
+        wanted.update(op.body.results)
+        made: dict[object, list[Var]] = {}
+        for v, (value, path) in found.items():
+            if v in wanted and v.type == REAL and value.cost >= CALL and self.fewer(value, path, inside):
+                made.setdefault(affine_key(value.affine), []).append(v)  # type: ignore[arg-type]
+        for vars in made.values():
+            self.tabulate(vars, found)
+
+    def value(self, bind: Bind, found: dict, integers: dict, inside: set[Var], indices: set[Var]) -> Value | None:
+        """What a binding computes from invariants and one integer, if it does."""
+        op = bind.op
+        if type(op) is not Prim or op.name not in PRIMITIVES and op.name != "select":
+            return None
+        if bind.vars[0].type not in (REAL, BOOL) or bind.vars[0] in self.tables:
+            return None
+        at, affine, binds = None, None, []
+        cost = PRIMITIVES[op.name].cost if op.name != "select" else 1
+        for a in op.args:
+            if type(a) is Const or a not in inside:
+                continue
+            if a.type == INT:
+                part = Value(a, affine_of(a, integers, inside, indices), 0, ())
+            elif a in found:
+                part = found[a][0]
+            else:
+                return None
+            if part.affine is None:
+                return None
+            if affine is not None and affine_key(affine) != affine_key(part.affine):  # type: ignore[arg-type]
+                return None
+            at, affine = part.at if at is None else at, part.affine
+            cost += part.cost
+            binds += [x for x in part.binds if x not in binds]
+        return None if affine is None or len(binds) > MOST else Value(at, affine, cost, (*binds, bind))
+
+    def fewer(self, value: Value, path: tuple[Loop, ...], inside: set[Var]) -> bool:
+        """Whether the integer has half as many values as the loops have iterations, or fewer, known beforehand."""
+        calls, values = 1.0, 1.0
+        moved = 0
+        for loop in path:
+            calls *= float(loop.count.value) if type(loop.count) is Const else ASSUMED
+            step = value.affine[1].get(loop.index, 0)  # type: ignore[index]
+            if step:
+                moved += 1
+                if loop.count in inside:
+                    return False
+                values += abs(step) * (loop.count.value if type(loop.count) is Const else ASSUMED)
+        return moved > 1 and 2 * values <= calls
+
+    def tabulate(self, vars: list[Var], found: dict[Var, tuple[Value, tuple[Loop, ...]]]) -> None:
+        b, (value, path) = self.b, found[vars[0]]
+        constant, terms = value.affine  # type: ignore[misc]
+        low: Atom = Const(constant, INT)
+        size: Atom = Const(1, INT)
+        steps = {loop.index: loop for loop in path}
+        for v, k in terms.items():
+            if v not in steps:
+                low = b.prim("+", low, b.prim("*", Const(k, INT), self.atom(v)))
+                continue
+            count = self.atom(steps[v].count)
+            size = b.prim("+", size, b.prim("*", Const(abs(k), INT), count))
+            if k < 0:
+                low = b.prim("+", low, b.prim("*", Const(k, INT), count))
+        if type(size) is Var:
+            b.sizes.add(size)
+
+        def body(q: Atom):
+            at = b.prim("+", low, q)
+            self.here.update((found[v][0].at, at) for v in vars)  # type: ignore[misc]
+            for v in vars:
+                for x in found[v][0].binds:
+                    for a in x.op.args:  # type: ignore[union-attr]
+                        if type(a) is Var and a.type == INT:
+                            self.here[a] = at
+                    self.copy(x)
+            return (), self.atoms(vars)
+
+        made = b.loop(size, (), body, [v.name for v in vars], "q", pruned=True)
+        for v, table in zip(vars, made):
+            self.tables[v] = table, found[v][0].at, low  # type: ignore[assignment]
+
+
+def nest(block: Block, path: tuple[Loop, ...]) -> Iterator[tuple[Bind, tuple[Loop, ...]]]:
+    """Every binding in a loop's body, its branches and the loops inside, with the loops around it."""
+    for bind in block.binds:
+        yield bind, path
+        if type(bind.op) is Loop:
+            yield from nest(bind.op.body, (*path, bind.op))
+        elif type(bind.op) is If:
+            yield from nest(bind.op.then, path)
+            yield from nest(bind.op.orelse, path)
+
+
+def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set[Var]) -> Affine | None:
+    """An integer in loop indices and in what the nest does not change."""
+    if type(a) is Const:
+        return a.value, {}
+    if a not in inside or a in indices:
+        return 0, {a: 1}
+    op = integers.get(a)  # type: ignore[arg-type]
+    if op is None or op.name not in ("+", "-", "*", "neg"):
+        return None
+    parts = [affine_of(x, integers, inside, indices) for x in op.args]
+    if None in parts:
+        return None
+    if op.name == "neg":
+        return affine_add((0, {}), parts[0], -1)  # type: ignore[arg-type]
+    if op.name != "*":
+        return affine_add(*parts, 1 if op.name == "+" else -1)  # type: ignore[arg-type]
+    for x, y in (parts, parts[::-1]):
+        if not x[1]:  # type: ignore[index]
+            return affine_add((0, {}), y, x[0])  # type: ignore[index, arg-type]
+    return None

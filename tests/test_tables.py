@@ -1,0 +1,109 @@
+"""Costly functions of an integer that loops make of their indices are computed once for each of its values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Loop, Program, all_binds
+
+U, V = 1.01, np.linspace(0.5, 2.0, 12)
+
+
+def deepest(program: Program, name: str) -> int:
+    """How many loops stand around the innermost call of a primitive."""
+    found = [0]
+
+    def walk(block, depth: int) -> None:
+        for bind in block.binds:
+            if getattr(bind.op, "name", None) == name:
+                found.append(depth)
+            if type(bind.op) is Loop:
+                walk(bind.op.body, depth + 1)
+            elif hasattr(bind.op, "then"):
+                walk(bind.op.then, depth)
+                walk(bind.op.orelse, depth)
+
+    walk(program.body, 0)
+    return max(found)
+
+
+#: A model of u and v, the costly function in it, and what it is in NumPy.
+TABLES = {
+    "powers": (
+        "(build [40 50] (fn [t i] (* (get v 0) (** u (real (- (* 2 i) t))))))", "**",
+        lambda u, v: v[0] * u ** (2.0 * np.arange(50) - np.arange(40)[:, None]),
+    ),
+    "in a branch": (
+        "(build [40 50] (fn [t i] (if (<= i t) (exp (* u (real (+ i t)))) 0.0)))", "exp",
+        lambda u, v: np.tril(np.exp(u * (np.arange(50) + np.arange(40)[:, None]))),
+    ),
+    "from a start that is a size": (
+        "(build [40 50] (fn [t i] (* (get v 0) (exp (/ (real (- i (+ t (len v)))) u)))))", "exp",
+        lambda u, v: v[0] * np.exp((np.arange(50) - np.arange(40)[:, None] - 12) / u),
+    ),
+    "of sizes known at run time": (
+        "(build [(len v) (len v)] (fn [t i] (cos (* u (real (- i t))))))", "cos",
+        lambda u, v: np.cos(u * (np.arange(12) - np.arange(12)[:, None])),
+    ),
+    "two of one integer": (
+        "(build [40 50] (fn [t i] (let [x (* u (real (- i t)))] (+ (* (get v 1) (sin x)) (* (get v 2) (cos x))))))",
+        "sin",
+        lambda u, v: v[1] * np.sin(u * (np.arange(50) - np.arange(40)[:, None]))
+        + v[2] * np.cos(u * (np.arange(50) - np.arange(40)[:, None])),
+    ),
+    "in a loop that changes nothing of it": (
+        "(map (fn [x] (ifold (fn [s t] (ifold (fn [s i] (+ s (* x (exp (* u (real (- i t))))))) s 50)) 0.0 40)) v)",
+        "exp",
+        lambda u, v: v * np.exp(u * (np.arange(50) - np.arange(40)[:, None])).sum(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_made_first(name: str) -> None:
+    text, costly, expected = TABLES[name]
+    model = hyad.model(f"(fn [u v] {text})", namespace={})
+    program = model.optimised(model.specs((U, V)))
+    assert deepest(program, costly) == 1
+    made, plain = (hyad.compile(model, args=(U, V), target="python", without=w)(U, V) for w in ((), "tabulate"))
+    np.testing.assert_array_equal(made, plain)
+    np.testing.assert_allclose(made, expected(U, V), rtol=1e-13, atol=1e-15)
+
+
+def test_its_derivatives_have_tables_too() -> None:
+    model = hyad.model("(fn [u v] (sum (map (fn [x] (sum (build [40 50] (fn [t i] (** (* x u) (real (- i t))))))) v)))")
+    gradient = hyad.grad(model, wrt=(0, 1))
+    made, plain = (hyad.compile(gradient, args=(U, V), target="python", without=w)(U, V) for w in ((), "tabulate"))
+    assert deepest(gradient.optimised(gradient.specs((U, V))), "**") <= 2
+    for x, y in zip(made, plain):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_iterations_or_none(n: int) -> None:
+    model = hyad.model("(fn [#^ Real u #^ (Vec n) v] (build [(len v) (len v)] (fn [t i] (exp (* u (real (- i t)))))))")
+    made = hyad.compile(model)
+    np.testing.assert_allclose(made(U, V[:n]), np.exp(U * (np.arange(n) - np.arange(n)[:, None])), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(build [40 50] (fn [t i] (exp (* u (real (+ i (* 50 t)))))))",  # as many values as iterations
+        "(build [40 50] (fn [t i] (exp (* u (real (* i t))))))",  # not affine
+        "(build [40 50] (fn [t i] (exp (* (get v t) (real (- i t))))))",  # not of the integer alone
+        "(build [40 50] (fn [t i] (* 0.5 (real (- i t)))))",  # cheap
+    ],
+)
+def test_what_is_computed_where_it_stands(text: str) -> None:
+    model = hyad.model(f"(fn [u v] {text})", namespace={})
+    explained = hyad.explain(model, args=(U, V))
+    assert "tabulate" not in [step.name for step in explained.steps]
+
+
+def test_no_loop_is_longer() -> None:
+    model = hyad.model("(fn [u v] (build [40 50] (fn [t i] (** u (real (- (* 2 i) t))))))", namespace={})
+    loops = [b.op for b in all_binds(model.optimised(model.specs((U, V))).body) if type(b.op) is Loop]
+    assert max(loop.count.value for loop in loops) == 141  # 2 * 50 + 40 and one
