@@ -40,6 +40,7 @@ from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .journal import OFF
 from .lanes import Lanes
 from .loops import (
+    CALL,
     Accumulate,
     Alias,
     Expand,
@@ -59,6 +60,7 @@ from .nests import Interchange, JamRows, Register, Steps
 from .products import Products
 from .roundtrip import round_trips
 from .sink import sink
+from .splits import Split
 from .tables import Tabulate
 from .unfold import unfold
 
@@ -198,6 +200,15 @@ def fission(program: Program) -> Program:
 def expand(program: Program) -> Program:
     """Computes what inner iterations need and an outer loop does not change before it, as a table."""
     return rebuild(program, Expand) if nested_loops(program) else program
+
+
+def split(program: Program) -> Program:
+    """Takes a loop apart where the branch that its index decides becomes the other one."""
+    return (
+        rebuild(program, Split)
+        if any(type(b.op) is If for loop in loops(program) for b in loop.body.binds)
+        else program
+    )
 
 
 def tabulate(program: Program) -> Program:
@@ -369,16 +380,18 @@ def meet(program: Program) -> Program:
     cost = inside(program)
 
     def alike(one: Bind, two: Bind, both: Bind) -> bool:
-        """Whether a quarter of what one of two loops does is done by the other anyway."""
-        if type(both.op) is not Loop or not all(
-            any(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two)
-        ):
+        """Whether a quarter of what one of two nests does is done by the other anyway; of two innermost loops half of
+        what costs as much as a call: what is cheap is better summed apart, side by side."""
+        if type(both.op) is not Loop:
+            return False
+        nests = [any(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two)]
+        if any(nests) and not all(nests) or not any(nests) and cost(one.op.body).work < CALL:
             return False
         b = Builder()
         b.sizes.update(program.dims)
         Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body)]), both.span))
         apart = [cost(Block((bind,), ())).work for bind in (one, two)]
-        return sum(apart) - cost(Block(b.block(), ())).work > min(apart) / 4
+        return sum(apart) - cost(Block(b.block(), ())).work > min(apart) / (4 if any(nests) else 2)
 
     made = siblings(program.body, alike)
     return share(fuse_siblings(with_body(program, made))) if size(made) < size(program.body) else program
@@ -453,6 +466,8 @@ PIPELINE: list[Pass] = [
     fuse,
     dead_code,
     meet,
+    split,  # now that no array is made where it is read
+    dead_code,
     lanes,  # what is left of an iteration's sums to one loop is for jam
     dead_code,
     interchange,  # now that it is known which loops there are

@@ -1,0 +1,88 @@
+"""Loops are taken apart where the branch that their index decides becomes the other one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import If, Loop, Program, all_binds
+
+V = np.linspace(0.5, 2.0, 12)
+W = np.linspace(-1.0, 3.0, 12)
+
+
+def branches(program: Program) -> int:
+    """The branches inside loops."""
+    loops = [b.op for b in all_binds(program.body) if type(b.op) is Loop]
+    return sum(type(b.op) is If for loop in loops for b in loop.body.binds)
+
+
+def sides(test: str) -> str:
+    inner = f"(if {test} (exp (* (get v q) (get v i))) (sqrt (+ 2.0 (get v q) (get w i))))"
+    return f"(fn [#^ (Vec n) v #^ (Vec n) w #^ Int k] (build [(len v) (len v)] (fn [q i] {inner})))"
+
+
+def expected(below: np.ndarray) -> np.ndarray:
+    return np.where(below, np.exp(V[:, None] * V), np.sqrt(2.0 + V[:, None] + W))
+
+
+TESTS = {
+    "(< i k)": lambda i, k: i < k,
+    "(<= i k)": lambda i, k: i <= k,
+    "(> i k)": lambda i, k: i > k,
+    "(>= i k)": lambda i, k: i >= k,
+    "(< k i)": lambda i, k: k < i,
+    "(<= (- k i) 3)": lambda i, k: k - i <= 3,
+    "(> (+ k (* 2 3)) (- 10 i))": lambda i, k: k + 6 > 10 - i,
+}
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_a_loop_becomes_two(test: str) -> None:
+    """Wherever the bound lies: below the first index, among them, beyond the last."""
+    model = hyad.model(sides(test), namespace={})
+    made, plain = (hyad.compile(model, args=(V, W, 3), target="python", without=w) for w in ((), "split"))
+    assert branches(plain.program) == 1 and branches(made.program) == 0
+    for k in (-20, -1, 0, 1, 3, 7, 11, 12, 40):
+        np.testing.assert_allclose(made(V, W, k), expected(TESTS[test](np.arange(12), k)), rtol=1e-14)
+
+
+def test_sums_and_what_is_stacked_go_on() -> None:
+    """Both halves see what came before, and give what comes after."""
+    text = """(fn [v k] (map (fn [z] (let [#(s a) (ifold
+      (fn [state i] (let [#(s a) state x (if (< i k) (* (get v i) (sin s)) (+ s (sin (get v i))))]
+        #((* 0.5 (+ s x)) (update a i x)))) #(z (copy v)) (len v))] (+ s (sum a)))) v))"""
+    model = hyad.model(text, namespace={})
+    made, plain = (hyad.compile(model, args=(V, 3), target="python", without=w) for w in ((), "split"))
+    assert branches(made.program) < branches(plain.program)
+    for k in (-1, 0, 5, 12, 13):
+        np.testing.assert_array_equal(made(V, k), plain(V, k))
+
+
+@pytest.mark.parametrize("k", [0, 3, 12])
+def test_gradients(k: int) -> None:
+    text = "(fn [v w k] (let [f " + sides("(< i k)") + "] (sum (square (f v w k)))))"
+    gradient = hyad.grad(hyad.model(text, namespace={}), wrt=(0, 1))
+    made, plain = (hyad.compile(gradient, args=(V, W, k), target="python", without=w) for w in ((), "split"))
+    for got, wanted in zip(made(V, W, k), plain(V, W, k)):
+        np.testing.assert_allclose(got, wanted, rtol=1e-13)
+
+
+def test_an_outermost_loop_stays() -> None:
+    """Its iterations may run on several threads."""
+    model = hyad.model("(fn [v k] (build (len v) (fn [i] (if (< i k) (exp (get v i)) (sin (get v i))))))", namespace={})
+    assert branches(hyad.compile(model, args=(V, 3), target="python").program) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(> (get v i) 1.0)",  # not of the index
+        "(< (% i 3) k)",  # not once
+        "(< (* 2 i) k)",  # not by one
+    ],
+)
+def test_what_stays(text: str) -> None:
+    model = hyad.model(sides(text), namespace={})
+    assert "split" not in [step.name for step in hyad.explain(model, args=(V, W, 3)).steps]
