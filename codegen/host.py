@@ -28,6 +28,7 @@ from .launches import (
     Step,
     Swap,
     While,
+    checked_there,
     names_of,
 )
 from .lower import Names
@@ -90,7 +91,9 @@ class _Host:
             names.fresh(n) for n in ("work", "stream", "error", "at", "failed", "cond", "kept")
         )
         self.own = [m for m in program.memory if m.kind == "own"]
-        self.reads = program.status is not None
+        self.watched = checked_there(program)
+        self.reads = self.watched
+        self.own = [m for m in self.own if m.name != program.status or self.watched]
 
     def files(self) -> tuple[str, str]:
         body = list(self.body())
@@ -143,10 +146,10 @@ class _Host:
                 yield from self.lines(f"{self.at} += {self.bytes(m)};", 1)
         if program.checks:
             yield f"    *{self.failed} = 0;"
-        if program.status is not None:
+        if self.watched:
             yield from self.step(Clear(At(program.status), 2), 1)
         yield from self.steps(program.steps, 1)
-        if program.status is not None:
+        if self.watched:
             yield f"    if (!{error})"
             yield f"        {error} = hyad_read({self.stream}, {program.status}, {self.failed});"
         yield f"    return {error};"

@@ -314,6 +314,11 @@ def walk(steps: Sequence[Step]) -> Iterator[Step]:
             yield step.launch
 
 
+def checked_there(program: CudaProgram) -> bool:
+    """Whether a kernel of the program may note that a check failed: else the host knows without waiting."""
+    return any(isinstance(s, Launch) and At(program.status or "") in s.args for s in walk(program.steps))
+
+
 # ------------------------------------------------------------------------------------------------ execution
 
 

@@ -443,12 +443,13 @@ def run_program(program: CudaProgram, flat: Sequence[Any], stream: Any = None) -
             if m.name not in memory:
                 memory[m.name] = machine.made(shapes[m.name], m.elem)
         results = [memory[r.name] for r in program.results]
-        if program.status is not None:
+        watched = launches.checked_there(program)
+        if watched:
             call.clear(memory[program.status].pointer, 16)
         number = 0
         try:
             launches.execute(program.steps, machine, memory, scalars, sizes)
-            if program.status is not None:
+            if watched:
                 number = int(call.fetch(np.zeros(2, np.uint64), memory[program.status].pointer)[0])
         except launches.Failed as failed:
             number = failed.number
