@@ -273,6 +273,7 @@ def forget() -> None:
     """Drop all modules and free memory, while their contexts are still there."""
     for device in _devices:
         device.functions.clear()
+        device.modules.clear()
         device.pool.free.clear()
     _devices.clear()
 
@@ -284,6 +285,7 @@ class Device:
         self.driver, self.context, self.place, self.primary = driver, context, place, primary
         self.arch = "sm_{}{}".format(*place.compute_capability())
         self.pool = Pool(driver)
+        self.modules: dict[str, Any] = {}  # by text
         self.functions: dict[tuple[str, str], Any] = {}
         self.kept: dict[str, Any] = {}  # what else lives as long as the context: the handle of cuBLAS
         self.stream: Any = None  # for calls on other libraries' streams
@@ -333,20 +335,25 @@ class Device:
         """A kernel of a compiled text, ready to be launched; ``signature`` has a letter of ``struct`` per parameter."""
         with _lock:
             if (source, entry) not in self.functions:
-                image = nvrtc.compiled(source, self.arch, name)
-                try:
-                    module = self.driver.module_from_buffer(image)
-                except self.driver.MemoryError:
-                    raise
-                except self.driver.Error as e:
-                    version = self.driver.get_driver_version()
-                    raise CompileError(
-                        f"the GPU does not load the code of {name}: {e}",
-                        hint=f"the driver is for CUDA {version // 1000}.{version % 1000 // 10}, the compiler is"
-                        f" {nvrtc.compiler().rpartition(' /')[0] or nvrtc.compiler()}: install one that is not newer",
-                    ) from None
-                self.functions[source, entry] = module.get_function(entry).prepare(signature)
+                if source not in self.modules:
+                    self.modules[source] = self.module(source, name)
+                self.functions[source, entry] = self.modules[source].get_function(entry).prepare(signature)
             return self.functions[source, entry]
+
+    def module(self, source: str, name: str) -> Any:
+        """A CUDA text, compiled and loaded."""
+        image = nvrtc.compiled(source, self.arch, name)
+        try:
+            return self.driver.module_from_buffer(image)
+        except self.driver.MemoryError:
+            raise
+        except self.driver.Error as e:
+            version, compiler = self.driver.get_driver_version(), nvrtc.compiler().partition(" /")[0]
+            raise CompileError(
+                f"the GPU does not load the code of {name}: {e}",
+                hint=f"the driver is for CUDA {version // 1000}.{version % 1000 // 10}, the compiler is {compiler}:"
+                " install one that is not newer",
+            ) from None
 
     def failure(self, name: str, error: Exception) -> Exception:
         """What to say of an error of pycuda's, in a call of the model ``name``."""

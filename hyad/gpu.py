@@ -324,8 +324,15 @@ class CudaModel:
                 f"{self.program.name} takes {len(self.program.ins)} arguments, not {len(args)}", self.program.span
             )
         flat: list[Any] = []
-        for tree, a in zip(self.program.ins, args):
-            take_apart(tree, a, flat)
+        try:
+            for tree, a in zip(self.program.ins, args):
+                take_apart(tree, a, flat)
+        except (AttributeError, KeyError, TypeError):
+            flat.clear()
+        if len(flat) != len(self.program.params):
+            raise ModelTypeError(
+                f"{self.program.name}: an argument has another structure than it was compiled for", self.program.span
+            )
         return [device.remote(a, p.name) or a for p, a in zip(self.program.params, flat)]
 
     def _kernel(self, shared: tuple[int, ...]) -> CudaKernel:

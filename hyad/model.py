@@ -1164,6 +1164,9 @@ def compile(
     matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install hyad[blas]``) or the system's.
     ``deterministic`` makes a GPU give the same bits in every call, where adding in any order would be faster; code for
     a CPU always does.
+
+    With the target "cuda" what comes back is a ``hyad.gpu.CudaModel``: it runs on a GPU through pycuda, over a batch
+    where an argument has one dim more than its parameter, else one call in parallel.
     """
     if target not in TARGETS:
         raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")

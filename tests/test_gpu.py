@@ -90,6 +90,9 @@ def test_structured_arguments_over_batches(driver: standin.Driver) -> None:
     assert flag.dtype == bool and flag.tolist() == [False, True, False]
     with pytest.raises(ModelTypeError, match="pick takes 3 arguments, not 1"):
         f(c)
+    for t in ((1.0,), 3.0):
+        with pytest.raises(ModelTypeError, match="pick: an argument has another structure"):
+            f(c, t, v)
 
 
 def test_workspace_takes_at_most_half_of_the_memory(driver: standin.Driver) -> None:
@@ -501,6 +504,18 @@ def test_a_model_that_has_but_a_batch(driver: standin.Driver) -> None:
     f = compiled("(defmodel fall [x] (let [r (ref x)] (while (> (deref r) 1.0) (set! r (* 0.5 (deref r)))) (deref r)))")
     assert f(np.array([5.0, 16.0])).tolist() == [0.625, 1.0]
     assert f(5.0) == 0.625
+
+
+def test_a_plan_is_one_module(driver: standin.Driver) -> None:
+    gpu.run_program(plans.WALK, (np.ones(5), 1.0, 2))
+    assert driver.calls.count("module_from_buffer") == 1 and len({name for name, *_ in driver.launches}) == 4
+
+
+def test_code_that_the_gpu_does_not_load(driver: standin.Driver) -> None:
+    driver.fail["module_from_buffer"] = [driver.RuntimeError("cuModuleLoadDataEx failed: no kernel image is available")]
+    with pytest.raises(CompileError, match="the GPU does not load the code of scale: .*no kernel image") as caught:
+        compiled(SCALE)(np.ones(3), 1.0)
+    assert "the driver is for CUDA 13.0, the compiler is stand-in" in caught.value.hint
 
 
 def test_every_step_of_a_plan(driver: standin.Driver, context: Any) -> None:

@@ -91,11 +91,10 @@ def test_heston_as_cuda(heston: Any, driver: standin.Driver) -> None:
 
 
 @needs_cpu
-@pytest.mark.parametrize("options", [[], ["--gpu"]])
-def test_heston_prints(heston: Any, driver: standin.Driver, capsys: pytest.CaptureFixture, options: list[str]) -> None:
-    heston.main(["--paths", "64", "--steps", "4", *options])
+def test_heston_prints(heston: Any, driver: standin.Driver, capsys: pytest.CaptureFixture) -> None:
+    heston.main(["--paths", "64", "--steps", "4", "--gpu"])
     shown = capsys.readouterr().out
-    assert f"of 4 steps on {'a GPU' if options else 'the CPU'}" in shown and "rho" in shown
+    assert "of 4 steps on a GPU" in shown and "rho" in shown
     with pytest.raises(SystemExit):
         heston.main(["--paths", "0"])
 

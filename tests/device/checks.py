@@ -222,8 +222,7 @@ def check_arrays_of_cupy() -> str | None:
                 out = f(v, 2.0, stream=stream)
                 assert bool((cupy.asarray(out) == 2.0 * v * v).all()), k
                 again = f(v, 2.0)  # on the default stream, after the array's
-                stream.synchronize()
-                device.driver().Context.get_current()
+                device.driver().Context.synchronize()
                 assert bool((cupy.asarray(again) == 2.0 * v * v).all()), k
 
 

@@ -30,6 +30,6 @@ unset PYTHONDONTWRITEBYTECODE
 status=0
 "$python" tests/device/checks.py || status=1
 echo "tests: $((SECONDS - started)) s"
-"$python" tests/device/bench.py --seconds $((450 - (SECONDS - started))) ${OUT:+--output "$OUT/RESULTS-gpu.md"} || status=1
+"$python" tests/device/bench.py --seconds $((360 - (SECONDS - started))) ${OUT:+--output "$OUT/RESULTS-gpu.md"} || status=1
 echo "all: $((SECONDS - started)) s"
 exit $status
