@@ -118,13 +118,19 @@ markers (count; image, track, 2 float32); counts and numbers are int32."
       (+= at old.size))
     made))
 
+(defn numbers [data kind count at]
+  "So many records of a file, from a byte on."
+  (when (> (+ at (* count (. (np.dtype kind) itemsize))) (len data))
+    (raise (ValueError f"it ends too early, after {(len data)} bytes")))
+  (np.frombuffer data kind count at))
+
 (defn records [data at #* fields]
   "A count and so many records of a libmv file; and where they end."
   (setv kind (np.dtype (list fields))
-        count (int (get (np.frombuffer data "<i4" 1 at) 0)))
+        count (int (get (numbers data "<i4" 1 at) 0)))
   (when (< count 0)
     (raise (ValueError "a count is negative")))
-  #((np.frombuffer data kind count (+ at 4)) (+ at 4 (* count kind.itemsize))))
+  #((numbers data kind count (+ at 4)) (+ at 4 (* count kind.itemsize))))
 
 (defn places-of [names wanted what]
   "For each name its place among `names`; raises ValueError for one that is not there."
@@ -140,7 +146,7 @@ markers (count; image, track, 2 float32); counts and numbers are int32."
   (setv data (.read-bytes (Path path)))
   (when (not-in (cut data 2) #(b"vP" b"vN"))
     (raise (ValueError "it does not start as a libmv problem does, with vP or vN")))
-  (setv lens (.astype (np.frombuffer data "<f4" 8 2) float)
+  (setv lens (.astype (numbers data "<f4" 8 2) float)
         [cameras at] (records data 34 #("image" "<i4") #("turn" "<f4" #(3 3)) #("move" "<f4" 3))
         [points at] (records data at #("track" "<i4") #("place" "<f4" 3))
         [markers at] (records data at #("image" "<i4") #("track" "<i4") #("seen" "<f4" 2))
@@ -259,9 +265,9 @@ markers (count; image, track, 2 float32); counts and numbers are int32."
     (setv some (slice None None (+ 1 (// (len problem.markers) 3000)))    ; as many arrows can be told apart
           r (get (residuals #* (.args problem)) some)
           [x y] (. (get problem.markers some) T)
-          reach (* 0.05 (max (np.ptp x) (np.ptp y)))
-          largest (np.quantile (np.hypot #* r.T) 0.95)
-          magnified (/ reach (max largest 1e-12)))
+          reach (* 0.05 (max (np.ptp x) (np.ptp y))))
+    (when (is problem before)    ; one scale, so that the two can be compared
+      (setv magnified (/ reach (max 1e-12 (np.quantile (np.hypot #* r.T) 0.95)))))
     (.quiver axis x y #* (* magnified r.T) :angles "xy" :scale-units "xy" :scale 1 :width 0.002 :color "C3")
     (.set-aspect axis "equal")
     (.invert-yaxis axis)
@@ -320,6 +326,8 @@ markers (count; image, track, 2 float32); counts and numbers are int32."
       (setv start error))
     (print (.format "step {:>3}  {:>14.6f} pixels" n error))
     (setv problem found))
+  (when (= n chosen.steps)
+    (print (.format "Stopped after {} steps: --steps takes more." n)))
   (when (len problem.free)
     (print (+ "lens: " (lens-line problem))))
   (print (.format "{:.4f} pixels before, {:.4f} after, in {:.1f} s." start error (- (time.perf-counter) began)))

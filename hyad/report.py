@@ -153,7 +153,13 @@ def explain(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterabl
         def watch(name: str, about: str, program: Program) -> None:
             costs.append(_counted(program, args))
             loops.append(_forms(program))
-            steps.append(Step(name, about, *costs[-2:], list(fired), dict(loops[-2] - loops[-1])))
+            if name == "dead-code" and len(steps) > 1:  # what the step before has left is its own to take away
+                last = steps[-1]
+                last.after, last.gone = costs[-1], dict(loops[-3] - loops[-1])
+                last.fired += fired
+                del costs[-2], loops[-2]
+            else:
+                steps.append(Step(name, about, *costs[-2:], list(fired), dict(loops[-2] - loops[-1])))
             fired.clear()
 
         program = model.program(specs)

@@ -128,7 +128,7 @@ def test_a_foreign_file_is_refused(bundle, scene, tmp_path: Path, capsys: pytest
     none = whole[: -16 * len(scene.markers) - 4] + bytes(4)
     for text, said in (
         (b"PNG", "does not start"),
-        (whole[:500], "smaller"),
+        (whole[:500], "ends too early, after 500 bytes"),
         (stray, "of a track that is not in"),
         (none, "no markers"),
     ):
