@@ -1,0 +1,65 @@
+"""The C of a whole suite of programs, called from Python, under the address, leak and undefined behaviour sanitizers.
+
+A Python of its own runs the public cases with their libraries loaded first; a C compiler's command is wrapped so that
+it does without them.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+#: What Python and its extensions never free is not what is looked for.
+LEAKS = "leak:libpython\nleak:python3\nleak:numpy\nleak:_multiarray\nleak:_umath\n"
+FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+LEAK = "void *kept; int leak(void) { kept = __builtin_malloc(1000); kept = 0; return 0; }"
+OVERRUN = "int leak(void) { int *p = __builtin_malloc(40), x; x = p[10]; __builtin_free(p); return x; }"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """What a Python under the sanitizers is started with."""
+    gcc = shutil.which("gcc")
+    if gcc is None or sys.platform != "linux":
+        pytest.skip("gcc on Linux is what brings these sanitizers")
+    libraries = []
+    for name in ("libasan.so", "libubsan.so"):
+        found = subprocess.run([gcc, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        if not os.path.isabs(found):
+            pytest.skip(f"gcc comes without {name}")
+        libraries.append(found)
+    folder = tmp_path_factory.mktemp("sanitizers")
+    (folder / "leaks.txt").write_text(LEAKS)
+    return {
+        **os.environ,
+        "LD_PRELOAD": " ".join(libraries),
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=1:use_sigaltstack=0:detect_stack_use_after_return=0",
+        "LSAN_OPTIONS": f"suppressions={folder / 'leaks.txt'}:print_suppressions=0",
+        "HYAD_CC": f"env -u LD_PRELOAD {gcc} {FLAGS}",
+        "HYAD_CACHE": str(folder / "cache"),
+        "PYTHONPATH": str(HERE.parent),
+    }
+
+
+@pytest.mark.parametrize("fault, word", [(LEAK, "LeakSanitizer"), (OVERRUN, "heap-buffer-overflow")])
+def test_faults_are_found(environment, fault, word, tmp_path):
+    (tmp_path / "fault.c").write_text(fault)
+    plain = {k: v for k, v in environment.items() if k != "LD_PRELOAD"}
+    command = ["gcc", "-g", "-shared", "-fPIC", *FLAGS.split(), "fault.c", "-o", "fault.so"]
+    subprocess.run(command, cwd=tmp_path, env=plain, check=True)
+    script = f"import ctypes; ctypes.CDLL({str(tmp_path / 'fault.so')!r}).leak()"
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert ran.returncode and word in ran.stderr, ran.stderr
+
+
+def test_the_public_cases_have_no_fault(environment):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command += [str(HERE / "test_public_cases.py"), "-k", "compiled and not python"]
+    ran = subprocess.run(command, cwd=HERE.parent, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
+    assert " passed" in ran.stdout
