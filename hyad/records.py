@@ -48,7 +48,7 @@ def works(bind: Bind) -> bool:
     if any(type(b.op) is Prim and b.op.name in PRIMITIVES and PRIMITIVES[b.op.name].cost >= COSTLY for b in inner):
         return True
     numbers = sum(math.prod(map(extent, type_atoms(v.type))) for v in bind.vars)
-    return work(Block((bind,), ())) >= COSTLY * numbers
+    return bool(bind.vars) and work(Block((bind,), ())) >= COSTLY * numbers
 
 
 def work(block: Block) -> float:
