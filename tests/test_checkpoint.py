@@ -14,6 +14,7 @@ import hyad
 import oracle
 import typed
 from hyad.checkpoint import repeated
+from hyad.codegen.c import print_c
 from hyad.errors import BoundsError, HyadError, ModelTypeError, ReadError
 from hyad.optimise import optimise
 
@@ -131,7 +132,7 @@ def test_the_gradient_is_the_same_to_the_last_bit(name: str) -> None:
 
 
 def test_compiled_and_define_by_run() -> None:
-    for name in ("an array, and one outside", "in a while", "a list"):
+    for name in ("an array, and one outside", "a list"):
         text, args = MODELS[name]
         plain, kept = (hyad.value_and_grad(t) for t in both(text))
         wanted = flat(plain(*args, 40))
@@ -181,7 +182,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(EXPRESSIONS, EXPRESSIONS, st.integers(0, 12), st.integers(1, 6), st.booleans())
 def test_random_loops(a: str, b: str, steps: int, states: int, while_: bool) -> None:
     """A loop over a pair whose step is any expression: with and without checkpoints the same, as differences say."""
@@ -267,16 +268,19 @@ def test_memory_is_that_of_the_states_kept() -> None:
     assert workspace(both(HEAT, 17)[1], 100, 1000) - workspace(kept, 100, 1000) == 10 * 100
 
 
+def room(f, args) -> str:
+    """The workspace of a model, as its C asks for it."""
+    return str(print_c(f.optimised(f.specs(args))).workspace)
+
+
 def test_memory_of_second_derivatives() -> None:
     """Products with the Hessian keep n states and their tangents; reverse over reverse keeps n times as many."""
     kept = both(HEAT, 7)[1]
     at = (np.ones(100), 1000)
     product = f"(fn [u #^ Int steps v] (jvp (fn [w] ((grad {kept} :wrt 0) w steps)) u v))"
-    card = hyad.cost(product, args=(*at, np.ones(100)))
-    assert "steps" not in str(card.memory["value"]["workspace"])
+    assert "steps" not in room(hyad.model(product), (*at, np.ones(100)))
     twice = f"(fn [u #^ Int steps v] (dot v ((grad {kept} :wrt 0) u steps)))"
-    card = hyad.cost(hyad.grad(twice, wrt=0), args=(*at, np.ones(100)))
-    assert "steps" not in str(card.memory["grad"]["workspace"])
+    assert "steps" not in room(hyad.grad(twice, wrt=0), (*at, np.ones(100)))
 
 
 def test_nested_loops_keep_few_states_each() -> None:

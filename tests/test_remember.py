@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import hyad
+from hyad.codegen.c import print_c
+from hyad.journal import without as switched_off
 
 W = np.linspace(-1.0, 1.0, 12).reshape(4, 3)
 H = np.cos(np.arange(12.0)).reshape(4, 3)
@@ -13,10 +15,10 @@ H = np.cos(np.arange(12.0)).reshape(4, 3)
 
 def workspace(f, args, without=(), **sizes: int) -> int:
     """The reals of workspace of a derivative, at the sizes given by name."""
-    memory = list(hyad.cost(f, args=args, without=without).memory.values())[-1]
-    text = str(memory["workspace"])
-    assert not memory["arena"]
-    text = text.removeprefix("8*") if text.startswith("8*") else str(int(text) / 8)
+    with switched_off((without,) if isinstance(without, str) else without):
+        printed = print_c(f.optimised(f.specs(args)))
+    assert not printed.arena
+    text = str(printed.workspace)
     for name in sizes:
         text = text.replace(f"({name} > 0 ? {name} : 0)", name)
     return int(eval(text, dict(sizes)))
