@@ -37,7 +37,7 @@ from .core import (
 from .dead import tidy
 from .errors import DerivativeError, ModelTypeError, NotCompiled
 from .families import Again
-from .forward import jvp
+from .forward import can_be_wide, jvp, wide_jvp
 from .names import adjoint
 from .optimise import expanded_size, split_block, unroll_block
 from .primitives import Primitive
@@ -76,6 +76,9 @@ DIRECTIONS = 32
 #: A Hessian by few inputs is a loop all the same if its gradient has loops and the tangents written out take more
 #: operations than both of these, in all and for each entry: most entries are then full, and short loops do better.
 WRITTEN_OUT, DENSE = 1000, 16
+#: A Jacobian by a vector of so many inputs has all its columns in one tangent, the directions its innermost loops, if
+#: written out they would take so many times ``WRITTEN_OUT`` operations.
+WIDE = 8
 
 
 @dataclass(slots=True)
@@ -470,7 +473,8 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     """``((jacobian f) x ...)``: for each result and argument an array of the result's dims, then the argument's.
 
     ``value-and-deriv`` (dF~'s ``deriv``) gives the results beside it. Directions go forward or backward, whichever
-    are fewer, written out where they are few and as a loop over unit vectors where they are many.
+    are fewer, written out where they are few and as a loop over unit vectors where they are many; forward through
+    loops, where written out they would be long, all at once (``forward_wide``).
     """
     b, span = sp.b, sp.b.span
     at = positions(sp, derived, len(args))
@@ -504,7 +508,11 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
         traced.block = split_block(b, traced.block)
         results, blocks = forward_loops(sp, traced)
     elif direction(inputs, outputs)[0] == "forward":
-        results, blocks = forward_unrolled(sp, traced, symmetric)
+        vector = [a.type for a in traced.wrt] if not symmetric else []
+        wide = len(vector) == 1 and isinstance(vector[0], Arr) and vector[0].rank == 1 and inputs >= WIDE
+        wide = wide and any(type(bind.op) is Loop for bind in traced.block.binds) and can_be_wide(traced.block)
+        many = wide and written_out(traced) > WIDE * WRITTEN_OUT
+        results, blocks = forward_wide(sp, traced) if many else forward_unrolled(sp, traced, symmetric)
     elif outputs is not None and outputs <= DIRECTIONS:
         results, blocks = reverse_unrolled(sp, traced)
     else:
@@ -649,6 +657,20 @@ def forward_unrolled(sp: Specialiser, traced: Trace, symmetric: bool) -> tuple[S
     if symmetric and len(made) == 1:
         made = [mirrored(b, made[0])]
     return results, made
+
+
+def forward_wide(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
+    """The Jacobian by one vector, all its columns at once."""
+    b, (p,) = sp.b, traced.wrt
+    (size,) = p.type.dims  # type: ignore[union-attr]
+
+    def unit(i: Atom) -> Atom:
+        def element(d: Atom):
+            return (), (b.select(b.prim("=", i, d), ONE, ZERO),)
+
+        return b.loop(size, (), element, ("dx",), "d", soft=True)[0]
+
+    return wide_jvp(b, traced.block, traced.here, {p: b.build(size, unit)}, size)
 
 
 def empty_jacobian(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:

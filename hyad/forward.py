@@ -12,13 +12,33 @@ data type is of the type's tangent type (``adjoints``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .activity import activity, differentiable, reach_of, union
 from .adjoints import copied, fill_body, like, pack, prepared, unpack, vanishes, zero
-from .builder import Builder, Rebuild, has_checks, is_zero, real
-from .core import INT, Apply, Atom, Bind, Block, Case, Const, Function, If, Loop, Make, Prim, Var, While, free_vars
+from .builder import Builder, Rebuild, has_checks, is_zero, real, type_of
+from .core import (
+    INT,
+    REAL,
+    Apply,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Case,
+    Check,
+    Const,
+    Function,
+    If,
+    Loop,
+    Make,
+    Prim,
+    Var,
+    While,
+    all_binds,
+    free_vars,
+)
 from .dead import tidy
 from .names import tangent
 from .partials import Partials
@@ -334,6 +354,89 @@ class Forward(Rebuild):
     def take(self, wanted: Sequence[tuple[Var, int]], atoms: Sequence[Atom]) -> None:
         for (v, d), a in zip(wanted, atoms):
             self.dot.setdefault(v, {})[d] = a
+
+
+class Wide(Forward):
+    """All directions in one tangent: that of a number is an array of one number per direction, that of an array has a
+    dimension more, the last.
+
+        y = p(x)  =>  y = p(x); ẏ = (build n (fn [d] (* p'(x) (get ẋ d))))
+
+    Design decision: for many directions through loops. The code does not grow with their number, and they are the
+    innermost loops, over neighbouring elements.
+    """
+
+    def __init__(self, builder: Builder, tangents: dict[Var, Atom], width: Atom) -> None:
+        super().__init__(builder, {v: {0: t} for v, t in tangents.items()})
+        self.width = width
+        self.sums: set[Atom] = set()  # tangents that are accumulators, with what was added to them
+
+    def take(self, wanted: Sequence[tuple[Var, int]], atoms: Sequence[Atom]) -> None:
+        super().take(wanted, atoms)
+        self.sums.update(a for a in atoms if type_of(a).rank == 1)  # type: ignore[union-attr]
+
+    def each(self, element: Callable[[Atom], Atom], name: str) -> Atom:
+        """An array over the directions."""
+        return self.b.loop(self.width, (), lambda d: ((), (element(d),)), [name], "d", soft=True)[0]
+
+    def tangent_or_zero(self, a: Atom, d: int) -> Atom:
+        found = self.dots(a).get(d)
+        if found is not None:
+            return found
+        t = type_of(self.atom(a))
+        return self.b.zeros(Arr(REAL, (*(t.dims if isinstance(t, Arr) else ()), self.width)))
+
+    def prim_tangents(self, op: Prim, var: Var) -> dict[int, Atom]:
+        b, row = self.b, PRIMITIVES.get(op.name)
+        if row is None:
+            return super().prim_tangents(op, var)
+        partials = Partials(b, row, self.atoms(op.args), self.here[var])
+        moving = [(k, self.dots(a)[0]) for k, a in enumerate(op.args) if self.dots(a)]
+        if not moving:
+            return {}
+        name = tangent(var.name)
+        if op.name == "+" and len(moving) == 2:
+            for (_, total), (_, x) in (moving, moving[::-1]):
+                if total in self.sums:  # added to in place
+                    return {0: self.added(total, x, name)}
+        return {0: self.each(lambda d: partials.combine([(k, b.get(x, d)) for k, x in moving], name, var.given), name)}
+
+    def added(self, total: Atom, x: Atom, name: str) -> Atom:
+        b = self.b
+
+        def body(d: Atom, total: Atom):
+            return [b.add_at(total, [d], b.get(x, d), name)], ()
+
+        (made,) = b.loop(self.width, [total], body, [name], "d", [name], soft=True)
+        self.sums.add(made)
+        return made
+
+
+def can_be_wide(block: Block) -> bool:
+    """Whether a block has nothing that ``Wide`` does not know: calls, data, iterations without a count, rules."""
+    for bind in all_binds(block):
+        op = bind.op
+        row = PRIMITIVES.get(op.name) if type(op) is Prim else None
+        if type(op) not in (Prim, If, Loop, Check) or row is not None and (row.jvp is not None or row.vjp is not None):
+            return False
+        if row is None and type(op) is Prim and op.name not in LINEAR:
+            return False
+    return True
+
+
+#: The operations on arrays whose tangents are the same operations.
+LINEAR = frozenset({"get", "array", "select", "update", "add-at", "zeros", "undef"})
+
+
+def wide_jvp(
+    b: Builder, block: Block, here: dict[Var, Atom], tangents: dict[Var, Atom], width: Atom
+) -> tuple[tuple[Atom, ...], list[Atom]]:
+    """``jvp`` along ``width`` directions at once: the results, and their tangents with the directions last."""
+    pass_ = Wide(b, tangents, width)
+    pass_.here.update(here)
+    activity(block, pass_.active, pass_.reach)
+    results = pass_.block(block)
+    return results, [pass_.tangent_or_zero(r, 0) for r in block.results]
 
 
 def derivative(b: Builder, f: Function, bits: tuple[int, ...]) -> tuple[Function, list[tuple[int, int]]]:

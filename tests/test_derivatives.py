@@ -846,3 +846,31 @@ def test_the_gradient_of_the_largest_by_forward_mode_is_one_search() -> None:
     loops = [bind.op for bind in all_binds(f.optimised().body) if type(bind.op) is Loop]
     assert len(loops) == 2 and not any(type(b.op) is Loop for loop in loops for b in all_binds(loop.body))
     np.testing.assert_array_equal(f(np.array([1.0, 3.0, 3.0])), [0.0, 1.0, 0.0])
+
+
+COLUMNS = [
+    """(fn [#^ (Vec 12) p #^ (Vec n) t]
+      (map (fn [ti]
+             (let [k (if (> ti 0.5) 3 0)
+                   s (ifold (fn [s i] (+ s (* (exp (* -0.1 (get p i) ti)) (get p (% (+ i k) 12))))) 0.0 12)]
+               (if (> ti 0.2) (* s (sin (get p k))) (/ (get p 1) (get p 2)))))
+           t))""",
+    """(fn [#^ (Vec 12) p #^ (Vec n) t]
+      (let [x (build [(len t) 3] (fn [i j] (- (get t i) (* 0.3 (real j)))))
+            rows (build (len t) (fn [i] (map (fn [a] (* a (get p (% i 12)) (exp (get p 3)))) (get x i))))
+            top (map (fn [r] (fold max (get r 0) (map (fn [a b] (- (* a b) (tanh (get p 5)))) r r))) rows)
+            swept (ifold (fn [v i] (update v i (+ (get v i) (* (get p (% i 12)) (sin (get p 7)))))) top (len t))]
+        (map (fn [a b] (if (< a 1.0) (* a b) (+ (/ a (+ 2.0 b)) (get p 11)))) swept top)))""",
+]
+
+
+@pytest.mark.parametrize("text", COLUMNS, ids=["sums", "arrays"])
+def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Jacobian by many inputs through loops is one pass, whose tangents have all columns: sums, branches, arrays
+    written in place, searches, rows of matrices."""
+    monkeypatch.setattr("hyad.derive.WRITTEN_OUT", 0)
+    monkeypatch.delattr("hyad.derive.forward_unrolled")
+    f = hyad.model(text)
+    p, t = np.linspace(0.5, 1.5, 12), np.array([0.1, 0.3, 0.6, 0.9, -0.4])
+    steps = [hyad.jvp(f, (p, t), (unit, 0 * t)) for unit in np.eye(12)]
+    np.testing.assert_allclose(hyad.jacobian(f, wrt=0)(p, t), np.stack(steps, axis=1), rtol=1e-12, atol=1e-14)
