@@ -68,6 +68,29 @@ class Torch(Arrays):
         return Arrays.scan(step, start, self.constant(items))
 
 
+class Casadi(Arrays):
+    """NumPy's arrays of CasADi's scalar expressions."""
+
+    def __init__(self) -> None:
+        import casadi
+
+        self.casadi, self.constant = casadi, np.asarray
+        for name in ("einsum", "concatenate", "sum"):
+            setattr(self, name, getattr(np, name))
+        greater, less = (np.frompyfunc(f, 2, 1) for f in (casadi.fmax, casadi.fmin))
+        self.largest = lambda a, axis: greater.reduce(a, axis=axis)
+        self.least = lambda a, axis: less.reduce(a, axis=axis)
+
+    @staticmethod
+    def stack(parts: list[Any], axis: int = 0) -> Any:
+        if all(isinstance(p, np.ndarray) for p in parts):
+            return np.stack(parts, axis)
+        made = np.empty(len(parts), object)
+        for k, p in enumerate(parts):
+            made[k] = p
+        return made
+
+
 def jax_call(objective: Objective, point: Point, derivative: str) -> Callable[[], Any]:
     m = Jax()
     jax = m.jax
@@ -80,6 +103,12 @@ def jax_call(objective: Objective, point: Point, derivative: str) -> Callable[[]
         compiled = jax.jit(jax.vmap(jax.jacrev(one)))
         rows, features = (m.constant(a) for a in rows_of(point))
         return lambda: jax.block_until_ready(compiled(rows, features))
+    if derivative == "jacobian":
+        if "us" in point:
+            raise NotImplementedError("the pose's columns only")
+        compute = jax.jit(jax.jacfwd(lambda theta: objective.primal(m, *{**point, "theta": theta}.values())))
+        theta = m.constant(point["theta"])
+        return lambda: jax.block_until_ready(compute(theta))
     names, active = list(point), tuple(list(point).index(w) for w in objective.wrt)
     fixed = {k: v for k, v in point.items() if k not in objective.wrt}
 
@@ -104,6 +133,8 @@ def autograd_call(objective: Objective, point: Point, derivative: str) -> Callab
     import autograd
 
     m = Autograd()
+    if derivative == "jacobian":
+        raise NotImplementedError("one backward pass for each residual")
     if derivative == "blocks":
         from adsuite import residuals
 
@@ -130,6 +161,8 @@ def torch_call(objective: Objective, point: Point, derivative: str) -> Callable[
     import torch
 
     m = Torch()
+    if derivative == "jacobian":
+        raise NotImplementedError("one backward pass for each residual")
     if derivative == "blocks":
         from adsuite import residuals
 
@@ -155,14 +188,31 @@ def torch_call(objective: Objective, point: Point, derivative: str) -> Callable[
     return call
 
 
+def casadi_call(objective: Objective, point: Point, derivative: str) -> Callable[[], Any]:
+    m = Casadi()
+    casadi = m.casadi
+    if derivative != "gradient":
+        raise NotImplementedError("gradients only: its expressions are scalars here")
+    wrt = objective.wrt
+    sizes = [np.size(point[w]) for w in wrt]
+    x = casadi.SX.sym("x", sum(sizes))
+    elements = np.array([x[k] for k in range(sum(sizes))], dtype=object)
+    parts = dict(zip(wrt, np.split(elements, np.cumsum(sizes)[:-1])))
+    moving = {w: part.reshape(np.shape(point[w])) for w, part in parts.items()}
+    y = objective.primal(m, *(moving.get(name, given) for name, given in point.items()))
+    f = casadi.Function("f", [x], [casadi.densify(casadi.gradient(y, x))])
+    at = casadi.DM(np.concatenate([np.ravel(point[w]) for w in wrt]))
+    return lambda: f(at)
+
+
 def rows_of(point: Point) -> tuple[np.ndarray, np.ndarray]:
     """Camera, point and weight of each observation, and the features."""
     parts = [point["cameras"][point["seen_by"]], point["points"][point["point_of"]], point["weights"][:, None]]
     return np.concatenate(parts, axis=1), point["features"]
 
 
-PEERS = {"jax": jax_call, "torch": torch_call, "autograd": autograd_call}
-TITLES = {"jax": "JAX", "torch": "PyTorch", "autograd": "autograd"}
+PEERS = {"jax": jax_call, "torch": torch_call, "autograd": autograd_call, "casadi": casadi_call}
+TITLES = {"jax": "JAX", "torch": "PyTorch", "autograd": "autograd", "casadi": "CasADi"}
 
 
 def flat(result: Any) -> np.ndarray:

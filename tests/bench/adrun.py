@@ -3,6 +3,7 @@ and plots. ``run.py`` calls ``run`` and ``lines``."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -16,7 +17,18 @@ from typing import Any
 import numpy as np
 
 import adpeers
-from adsuite import NESTED_MODES, OBJECTIVES, Objective, Point, Size, bank_of, blocks_by_steps, problem_of, slope
+from adsuite import (
+    NESTED_MODES,
+    OBJECTIVES,
+    Objective,
+    Point,
+    Size,
+    bank_of,
+    blocks_by_steps,
+    jacobian_by_steps,
+    problem_of,
+    slope,
+)
 from hyad_contender import compiler_seconds, empty_cache, how_to_call, hyad
 from limited import Failed, TooLong, script
 from measure import FLAGS, Contender, Native, alternate, build
@@ -58,10 +70,16 @@ def hand(objective: Objective, size: Size, name: str) -> Contender:
 
 
 def contender(
-    objective: Objective, size: Size, point: Point, derivative: str, fixed: bool = False, math: str = "libm"
+    objective: Objective,
+    size: Size,
+    point: Point,
+    derivative: str,
+    fixed: bool = False,
+    math: str = "libm",
+    threads: int = 1,
 ) -> Contender:
     """hyad's derivative, from the model's text to the loaded function, into an empty cache. ``fixed`` writes sizes into
-    the annotations; ``math`` is ``hyad.compile``'s."""
+    the annotations; ``math`` and ``threads`` are ``hyad.compile``'s."""
     text = objective.models.read_text()
     for name in objective.fixed if fixed else ():
         while text != (again := re.sub(rf"(#\^ \([^)]*?\s){name}(?=[\s)])", rf"\g<1>{size[name]}", text)):
@@ -71,20 +89,21 @@ def contender(
         path.write_text(text)
         start, before = time.perf_counter(), compiler_seconds()
         made = objective.derivatives[derivative](hyad.load(path))
-        f = hyad.compile(made, target="c", math=math).cfunction
+        f = hyad.compile(made, target="c", math=math, threads=threads).cfunction
         spent = time.perf_counter() - start
         compiler = min(spent, compiler_seconds() - before)
     if f.arena:
         raise ValueError("its memory is an arena: called from Python only")
     declaration, call, work = how_to_call(f, problem_of(objective, size, point, derivative), 0, point)
-    header, name = (f"{f.name}.h", f.header), title(fixed, math)
+    header, name = (f"{f.name}.h", f.header), title(fixed, math, threads)
     return Contender(
         name, f.source, declaration, call, spent - compiler, work=work, header=header, own_compile=compiler
     )
 
 
-def title(fixed: bool, math: str) -> str:
-    return "hyad" + (", sizes fixed" if fixed else "") + (", vector math" if math == "vector" else "")
+def title(fixed: bool, math: str, threads: int = 1) -> str:
+    parts = ["sizes fixed"] * fixed + ["vector math"] * (math == "vector") + ["two threads"] * (threads == 2)
+    return ", ".join(["hyad", *parts])
 
 
 def race(objective: Objective, size: Size, derivative: str, peers: list[str], how: Any, folder: Path) -> list[Row]:
@@ -106,6 +125,12 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
                     sources.add(made_one.source)
             except Exception as reason:  # a table without it still says why
                 notes[title(fixed, math)] = " ".join(str(reason).split())[:160]
+    threaded = title(False, "libm", 2)
+    if objective.threads and title(False, "libm") in contenders:
+        c = contender(objective, size, point, derivative, threads=2)
+        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)  # what is built here is not linked with it
+        c = build(c, problems[derivative], 0, folder / "threads", [*FLAGS, "-fopenmp"])
+        made[threaded, "strict"] = Native(c, problems[derivative], 0, bank), c
     for flags, name in ((FLAGS, "strict"), (FAST, "fast")):
         for key, (c, problem) in contenders.items():
             c = build(replace(c), problem, 0, folder / name, flags)
@@ -146,6 +171,10 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
                 memory=times(memory[key], memory.get(f"hand {derivative}")) if key.startswith("hyad") else None,
             )
         )
+    if (threaded, "strict") in right:  # on the wall clock: the time of both threads would be nobody's
+        t, alone = timings[threaded, "strict"], timings[title(False, "libm"), "strict"]
+        gain = f"{alone.wall_ratio / t.wall_ratio:.2f} times as fast as on one thread, on the wall clock"
+        rows.append(Row(threaded, note=gain))
     rows += [Row(name, note=note.replace("|", "/")) for name, note in notes.items()]
     library = made["hand primal", "strict"][1].library
     for peer in peers:
@@ -167,6 +196,8 @@ def check(objective: Objective, point: Point, derivative: str, found: np.ndarray
     """The hand-written derivative against the primal's complex steps, along a few directions (all blocks)."""
     if derivative == "blocks":
         wrong = error(found, blocks_by_steps(point))
+    elif derivative == "jacobian":
+        wrong = error(found, jacobian_by_steps(objective, point))
     elif derivative == "diagonal":
         wrong = 0.0  # twice the number of a centre's points: small sizes are tested
     else:
@@ -213,7 +244,7 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
     summary = []
     for objective, size, derivative, rows in tables:
         mine = [r for r in rows if r.name.startswith("hyad")]
-        ours = min(mine, key=lambda r: r.cpu or float("inf"))
+        ours = min(mine, key=lambda r: r.cpu or float("inf"))  # those with a note have none
         others = [r for r in rows if r.strict is not None and r not in mine and r.name != "hand primal"]
         best = min(others, key=lambda r: r.cpu or 0, default=None)
         figures = [ratio(ours.cpu), ratio(ours.fast), ratio(ours.fast_strict)] if not ours.note else [ours.note, "", ""]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Objective:
     axis: str  # the size that plots run along
     also: tuple[str, ...] = ()  # files of ``problems`` whose text comes before the hand-written one
     model: str = ""
+    threads: bool = False  # whether it is worth two threads
     fixed: tuple[str, ...] = ()  # sizes that a second contender of hyad's has written into the annotations
     results: dict[str, Callable[[Point], int]] = field(default_factory=dict)
 
@@ -238,6 +240,74 @@ def bundle(
     return residuals(m, p, features)
 
 
+def turn(m: Any, x: Any, y: Any) -> Any:
+    """A turn about x, then y."""
+    cx, sx, cy, sy = m.cos(x), m.sin(x), m.cos(y), m.sin(y)
+    return m.stack([cy, sx * sy, cx * sy, 0 * cx, cx, -sx, -sy, sx * cy, cx * cy]).reshape(3, 3)
+
+
+def turn_about(m: Any, r: Any) -> Any:
+    """A turn about the axis r by |r|."""
+    zero = 0 * r[0]
+    k = m.stack([zero, -r[2], r[1], r[2], zero, -r[0], -r[1], r[0], zero]).reshape(3, 3)
+    t = m.sqrt(m.sum(r * r))
+    k2 = m.einsum("ij,jk->ik", k, k)
+    return m.constant(np.eye(3)) + m.sin(t) / t * k + (1 - m.cos(t)) / (t * t) * k2
+
+
+def posed(m: Any, theta: Any, parents: Any, relatives: Any, inverses: Any, weights: Any, base: Any) -> Any:
+    """A hand's vertices: bones turn one another, the skin follows them, the whole is turned and moved."""
+    absolutes: list[tuple[Any, Any]] = []
+    turns, moves = [], []
+    for b, parent in enumerate(parents):
+        j, first = (b - 2) % 4, 6 + 4 * ((b - 2) // 4)
+        own, move = m.constant(relatives[b, :, :3]), m.constant(relatives[b, :, 3])
+        if b >= 2 and j < 3:
+            x, y = (theta[first], theta[first + 1]) if j == 0 else (theta[first + 1 + j], 0 * theta[0])
+            own = m.einsum("ij,jk->ik", own, turn(m, x, y))
+        if parent >= 0:
+            up, at = absolutes[parent]
+            own, move = m.einsum("ij,jk->ik", up, own), m.einsum("ij,j->i", up, move) + at
+        absolutes.append((own, move))
+        turns.append(m.einsum("ij,jk->ik", own, m.constant(inverses[b, :, :3])))
+        moves.append(m.einsum("ij,j->i", own, m.constant(inverses[b, :, 3])) + move)
+    blend, shift = (m.einsum("vb,b...->v...", m.constant(weights), m.stack(x)) for x in (turns, moves))
+    skin = m.einsum("vij,vj->vi", blend, m.constant(base)) + shift
+    return m.einsum("ij,vj->vi", turn_about(m, theta[:3]), skin) + theta[3:6]
+
+
+def ht(
+    m: Any,
+    theta: Any,
+    parents: np.ndarray,
+    relatives: np.ndarray,
+    inverses: np.ndarray,
+    weights: np.ndarray,
+    base: np.ndarray,
+    points: np.ndarray,
+    nearest: np.ndarray,
+) -> Any:
+    return m.constant(points) - posed(m, theta, parents, relatives, inverses, weights, base)[nearest]
+
+
+def ht_surface(
+    m: Any,
+    theta: Any,
+    us: Any,
+    parents: np.ndarray,
+    relatives: np.ndarray,
+    inverses: np.ndarray,
+    weights: np.ndarray,
+    base: np.ndarray,
+    points: np.ndarray,
+    nearest: np.ndarray,
+    faces: np.ndarray,
+) -> Any:
+    v, f = posed(m, theta, parents, relatives, inverses, weights, base), faces[nearest]
+    u0, u1 = us[:, :1], us[:, 1:]
+    return m.constant(points) - (u0 * v[f[:, 0]] + u1 * v[f[:, 1]] + (1 - u0 - u1) * v[f[:, 2]])
+
+
 def descend(f: Callable[[Any], tuple[Any, Any]], x: Any) -> Any:
     """Gradient descent on ``f``, which gives value and gradient, with a step that doubles after ten good steps and
     halves after a bad one."""
@@ -349,6 +419,47 @@ def bundle_point(rng: np.random.Generator, c: int, n: int, m: int) -> Point:
     }
 
 
+def ht_point(rng: np.random.Generator, v: int, c: int, still: int = 0, surface: bool = False) -> Point:
+    """A made-up hand of five fingers: each vertex near up to three bones of one finger. ``still``: not rotated."""
+
+    def rigid(small: float) -> np.ndarray:
+        return np.concatenate([turn_about(NumPy, rng.normal(size=3) * small), rng.normal(size=(3, 1))], axis=1)
+
+    def after(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.concatenate([a[:, :3] @ b[:, :3], a[:, :3] @ b[:, 3:] + a[:, 3:]], axis=1)
+
+    parents = np.array([-1, 0, *(1 if j == 0 else 2 + 4 * f + j - 1 for f in range(5) for j in range(4))])
+    relatives = np.stack([rigid(0.3) for _ in parents])
+    places: list[np.ndarray] = []
+    for b, parent in enumerate(parents):
+        places.append(relatives[b] if parent < 0 else after(places[parent], relatives[b]))
+    inverses = np.ascontiguousarray([np.concatenate([p[:, :3].T, -p[:, :3].T @ p[:, 3:]], axis=1) for p in places])
+    weights = np.zeros((v, len(parents)))
+    for row in weights:
+        finger, joint = rng.integers(5), rng.integers(5)
+        near = [1 if j < 0 else 2 + 4 * finger + min(j, 3) for j in (joint - 2, joint - 1, joint)]
+        for b in near:
+            row[b] += rng.uniform(0.1, 1)
+        row /= row.sum()
+    theta = np.concatenate(
+        [np.zeros(3) if still else rng.normal(size=3), rng.normal(size=3), rng.normal(size=20) * 0.5]
+    )
+    point = {
+        "theta": theta,
+        "parents": parents,
+        "relatives": relatives,
+        "inverses": inverses,
+        "weights": weights,
+        "base": rng.normal(size=(v, 3)),
+        "points": rng.normal(size=(c, 3)),
+    }
+    if not surface:
+        return {**point, "nearest": rng.integers(v, size=c)}
+    us = rng.uniform(0, 0.5, (c, 2))
+    faces = rng.integers(v, size=(2 * v, 3))
+    return {"theta": theta, "us": us, **point, "nearest": rng.integers(2 * v, size=c), "faces": faces}
+
+
 def lse_point(rng: np.random.Generator, n: int, saturated: int = 0) -> Point:
     """``saturated``: all but the largest, and its equals, vanish beside it."""
     x = rng.normal(size=n)
@@ -372,6 +483,17 @@ def grad(name: str, wrt: tuple[str, ...]) -> Callable[[Any], Any]:
     return make
 
 
+def jacobian_by(name: str, wrt: str) -> Callable[[Any], Any]:
+    """hyad's Jacobian of one model of a module."""
+
+    def make(models: Any) -> Any:
+        import hyad
+
+        return hyad.jacobian(getattr(models, name), wrt=wrt)
+
+    return make
+
+
 def itself(name: str) -> Callable[[Any], Any]:
     """A model that is the derivative already."""
     return lambda models: getattr(models, name.replace("-", "_"))
@@ -389,6 +511,15 @@ BUNDLE_IN = (
 BUNDLE_CALL = (
     "{m}, {cameras}, {points}, {weights}, {features}, "
     "(const long long *)(const void *){seen_by}, (const long long *)(const void *){point_of}"
+)
+HAND_IN = (
+    "long long n, long long v, long long c, const double *theta, const long long *parents, const double *relatives, "
+    "const double *inverses, const double *weights, const double *base, const double *points, const long long *nearest"
+)
+HAND_ROOM = "22 * 120 + 81 * v"
+HAND_CALL = (
+    "22, {v}, {c}, {theta}, (const long long *)(const void *){parents}, {relatives}, {inverses}, {weights}, {base}, "
+    "{points}, (const long long *)(const void *){nearest}"
 )
 NESTED_MODES = ("ff", "fr", "rf", "rr")  # the outer gradient's mode and the inner one's
 
@@ -423,6 +554,7 @@ OBJECTIVES = [
         },
         1.0,
         "d",
+        threads=True,
         fixed=("d",),
     ),
     Objective(
@@ -449,6 +581,7 @@ OBJECTIVES = [
         6.0,
         "m",
         also=("ba.c",),
+        threads=True,
         results={"primal": lambda p: 3 * len(p["weights"]), "blocks": lambda p: 31 * len(p["weights"])},
     ),
     Objective(
@@ -507,6 +640,7 @@ OBJECTIVES = [
         },
         1.0,
         "k",
+        threads=True,
         fixed=("d",),
     ),
     Objective(
@@ -599,6 +733,59 @@ OBJECTIVES = [
         "s",
     ),
     Objective(
+        "ht",
+        "hand tracking: points minus vertices of a skinned mesh, Jacobian by the 26 numbers of the pose",
+        ({"v": 544, "c": 100}, {"v": 544, "c": 3200}),
+        ({"v": 1, "c": 1}, {"v": 17, "c": 5}, {"v": 3, "c": 4, "still": 1}),
+        ht_point,
+        ht,
+        (),
+        {"jacobian": jacobian_by("ht", "theta")},
+        {
+            "primal": (
+                f"void ht({HAND_IN}, double *out, double *work);",
+                f"ht({HAND_CALL}, {{out}}, {{work}})",
+                HAND_ROOM,
+            ),
+            "jacobian": (
+                f"void ht_jacobian({HAND_IN}, double *out, double *work);",
+                f"ht_jacobian({HAND_CALL}, {{out}}, {{work}})",
+                HAND_ROOM,
+            ),
+        },
+        12.0,
+        "c",
+        results={"primal": lambda p: 3 * len(p["points"]), "jacobian": lambda p: 78 * len(p["points"])},
+    ),
+    Objective(
+        "ht-surface",
+        "hand tracking: points minus their places on triangles, Jacobian by the pose and each point's two coordinates",
+        ({"v": 544, "c": 100}, {"v": 544, "c": 3200}),
+        ({"v": 17, "c": 5}, {"v": 3, "c": 4, "still": 1}),
+        partial(ht_point, surface=True),
+        ht_surface,
+        (),
+        {"jacobian": itself("ht-surface-jacobian")},
+        {
+            "primal": (
+                f"void ht_surface({HAND_IN}, const double *us, const long long *faces, double *out, double *work);",
+                f"ht_surface({HAND_CALL}, {{us}}, (const long long *)(const void *){{faces}}, {{out}}, {{work}})",
+                HAND_ROOM,
+            ),
+            "jacobian": (
+                f"void ht_surface_jacobian({HAND_IN}, const double *us, const long long *faces, double *by_pose, "
+                "double *by_us, double *work);",
+                f"ht_surface_jacobian({HAND_CALL}, {{us}}, (const long long *)(const void *){{faces}}, {{out}}, "
+                "{out} + 78 * {c}, {work})",
+                HAND_ROOM,
+            ),
+        },
+        12.0,
+        "c",
+        model="ht",
+        results={"primal": lambda p: 3 * len(p["points"]), "jacobian": lambda p: 84 * len(p["points"])},
+    ),
+    Objective(
         "particle",
         "nested: gradient descent over the landing place of a particle, which a gradient moves",
         ({},),
@@ -644,6 +831,8 @@ def reference(objective: Objective, size: Size, point: Point, derivative: str) -
         return diagonal_by_differences(objective, point)
     if derivative == "blocks":
         return blocks_by_steps(point)
+    if derivative == "jacobian":
+        return jacobian_by_steps(objective, point)
     total = sum(a.size for a in active)
     found = np.empty(total)
     for k in range(total):
@@ -690,6 +879,24 @@ def diagonal_by_differences(objective: Objective, point: Point) -> np.ndarray:
         rise = slope(objective, {**point, name: up}, direction) - slope(objective, {**point, name: down}, direction)
         found[k] = rise / (2 * h)
     return found
+
+
+def jacobian_by_steps(objective: Objective, point: Point) -> np.ndarray:
+    """By the pose, a complex step for each column; by each point's own coordinates, one for all points. A hand that is
+    not turned is one that is turned by nearly nothing."""
+    tiny = np.longdouble("1e-40")
+    theta = np.asarray(point["theta"], np.clongdouble)
+    theta[0] += 0 if np.any(theta[:3] != 0) else np.longdouble("1e-14")
+
+    def column(moved: Point) -> np.ndarray:
+        return np.imag(objective.primal(NumPy, *{**point, "theta": theta, **moved}.values())) / tiny
+
+    steps = 1j * tiny * np.eye(len(theta), dtype=np.clongdouble)
+    parts = [np.stack([column({"theta": theta + step}) for step in steps], axis=-1)]
+    if "us" in point:
+        us = np.asarray(point["us"], np.clongdouble)
+        parts.append(np.stack([column({"us": us + 1j * tiny * np.eye(2)[k]}) for k in range(2)], axis=-1))
+    return np.concatenate([np.asarray(p, float).ravel() for p in parts])
 
 
 def blocks_by_steps(point: Point) -> np.ndarray:
