@@ -170,7 +170,11 @@ def in_lanes(block: Block, varying: set[Atom]) -> bool:
     differs between them."""
     for bind in block.binds:
         op = bind.op
-        if type(op) is Prim:
+        if type(op) is Prim and op.name == "array" and all(type_of(a) == REAL for a in op.args):
+            if not varying.intersection(op.args):
+                return False
+            varying.add(bind.vars[0])
+        elif type(op) is Prim:
             if not isinstance(bind.vars[0].type, Scalar) or not (op.name in PRIMITIVES or op.name in ("get", "select")):
                 return False
             if op.name == "select" and isinstance(op.args[1].type, Arr):  # type: ignore[union-attr]
@@ -271,13 +275,16 @@ class Ahead(Rebuild):
         waiting: list[Bind] = []
         for k, bind in enumerate(binds):
             op, self.b.span = bind.op, bind.span
-            if type(op) is Loop:
+            if type(op) is Loop or op.name == "array":  # type: ignore[union-attr]
                 wanted = reads(bind)
                 now = closure(waiting, wanted)
                 waiting = [x for x in waiting if x not in now]
                 later = {a for x in waiting for a in reads(x)} | {a for x in binds[k + 1 :] for a in reads(x)}
-                self.together(now, wanted | later | set(results))
-                self.loop_in_lanes(bind, op)
+                if type(op) is Loop:
+                    self.together(now, wanted | later | set(results))
+                    self.loop_in_lanes(bind, op)
+                else:
+                    self.together([*now, bind], later | set(results))
             elif self.plan.varying.intersection(bind.vars):
                 waiting.append(bind)
             else:
@@ -289,28 +296,39 @@ class Ahead(Rebuild):
     ) -> list[Atom]:
         """One loop over the lanes for scalar operations: those ``wanted`` are remembered, and the accumulators get
         their next values. The accumulators after it."""
+        arrays = [x for x in binds if x.op.name == "array"]  # type: ignore[union-attr]
+        binds = [x for x in binds if x not in arrays]
         outs = [x.vars[0] for x in binds if x.vars[0] in wanted]
-        if not outs and not accs:
+        if not outs and not accs and not arrays:
             return []
         b, around = self.b, self.here
         states = [self.lanes[a] for a in accs]
+        for x in arrays:
+            t = x.vars[0].type
+            states.append(b.undef(Arr(REAL, (*t.dims, Const(LANES, INT)))))  # type: ignore[union-attr]
 
         def body(lane: Atom, *now: Atom):
             self.here = {**around, self.op.index: self.lane_index(lane)}
-            arrays = {**self.lanes, **dict(zip(accs, now))}
-            for a in {a for x in binds for a in reads(x)} | set(following):
-                if a in arrays and isinstance(a.type, Scalar):  # type: ignore[union-attr]
-                    self.here[a] = b.get(arrays[a], lane, hint=a.name)  # type: ignore[index, union-attr]
+            known = {**self.lanes, **dict(zip(accs, now))}
+            for a in {a for x in (*binds, *arrays) for a in reads(x)} | set(following):
+                if a in known and isinstance(a.type, Scalar):  # type: ignore[union-attr]
+                    self.here[a] = b.get(known[a], lane, hint=a.name)  # type: ignore[index, union-attr]
             for x in binds:
                 self.scalar(x, lane)
             values = [self.as_type(self.atom(r), a.type) for r, a in zip(following, accs)]
-            return [b.update(s, [lane], x) for s, x in zip(now, values)], [self.here[v] for v in outs]
+            after = [b.update(s, [lane], x) for s, x in zip(now, values)]
+            for x, s in zip(arrays, now[len(accs) :]):
+                for j, a in enumerate(x.op.args):  # type: ignore[union-attr]
+                    s = b.update(s, [Const(j, INT), lane], self.atom(a))
+                after.append(s)
+            return after, [self.here[v] for v in outs]
 
-        names = [a.name for a in (*accs, *outs)]
-        made = b.loop(Const(LANES, INT), states, body, names, "lane", [a.name for a in accs])
+        going = [*accs, *(x.vars[0] for x in arrays)]
+        names = [a.name for a in (*going, *outs)]
+        made = b.loop(Const(LANES, INT), states, body, names, "lane", [a.name for a in going])
         self.here = around
-        self.lanes.update(zip(outs, made[len(accs) :]))
-        self.stores.update(made[len(accs) :])
+        self.lanes.update(zip((*going, *outs)[len(accs) :], made[len(accs) :]))
+        self.stores.update(made[len(going) :])
         return list(made[: len(accs)])
 
     def scalar(self, bind: Bind, lane: Atom) -> None:

@@ -29,6 +29,17 @@ FORM = """
                               q)))))
          1.0 (len x)))
 """
+STATIC = """
+(fn [#^ (Mat k 5) centres #^ (Mat n 5) points]
+  (fold (fn [s p]
+          (let [far (map (fn [c]
+                           (let [v (map (fn [a b] (- a b)) c p)]
+                             (ifold (fn [t r] (+ t (** (ifold (fn [u i] (+ u (* (get v i) (get c r)))) 0.0 (+ r 1)) 2)))
+                                    0.0 5)))
+                         centres)]
+            (+ s (fold min (get far 0) far))))
+        0.0 points))
+"""
 
 
 def in_lanes(f: object) -> int:
@@ -39,7 +50,7 @@ def in_lanes(f: object) -> int:
 
 def given(text: str, n: int, k: int = 3, d: int = 5) -> tuple:
     rng = np.random.default_rng(n)
-    if text is NEAREST:
+    if text is not FORM:
         return rng.normal(size=(k, d)), rng.normal(size=(n, d))
     return 0.3 * rng.normal(size=(k, d, d)), rng.normal(size=(n, d)), rng.normal(size=n)
 
@@ -49,7 +60,7 @@ def compiled() -> dict:
     return {}
 
 
-@pytest.mark.parametrize("text", [NEAREST, FORM], ids=["nearest", "form"])
+@pytest.mark.parametrize("text", [NEAREST, FORM, STATIC], ids=["nearest", "form", "static"])
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 17])
 def test_every_sum_keeps_its_order(text: str, n: int, compiled: dict) -> None:
     """To the last bit, in Python, where nothing contracts a product and a sum."""
@@ -62,12 +73,12 @@ def test_every_sum_keeps_its_order(text: str, n: int, compiled: dict) -> None:
         np.testing.assert_array_equal(here(*args), plain(*args))
 
 
-@pytest.mark.parametrize("text", [NEAREST, FORM], ids=["nearest", "form"])
+@pytest.mark.parametrize("text", [NEAREST, FORM, STATIC], ids=["nearest", "form", "static"])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 3, 2), (9, 1, 7), (40, 17, 3)])
 def test_gradients_in_c(text: str, sizes: tuple, compiled: dict) -> None:
     f = compiled.setdefault((text, "model"), hyad.model(text))
     g = compiled.setdefault((text, "gradient"), hyad.grad(f, wrt=0))
-    args = given(text, *sizes)
+    args = given(text, *sizes[:2], 5 if text is STATIC else sizes[2])
     direction = np.random.default_rng(1).normal(size=args[0].shape)
     h = 1e-6
     slope = (f(args[0] + h * direction, *args[1:]) - f(args[0] - h * direction, *args[1:])) / (2 * h)
