@@ -467,7 +467,7 @@ of the rows"
 (defmodel cholesky-of-one [a] "Cholesky's factor of a matrix"
   (do
     (require-equal (len a) (shape a 1))
-    (ruled cholesky-rows
+    (ruled cholesky-columns
       (fn [a l da]
         (let [s (tril da)  h (half-lower (mirrored-solve l (- (+ s (transpose s)) (diag (diag s)))))] (mat-mul l h)))
       (fn [a l ct]
@@ -481,13 +481,16 @@ of the rows"
   (build (shape m) (fn [i j] (if (< j i) (get m i j) (if (= i j) (* 0.5 (get m i i)) 0.0)))))
 (defmodel mirrored-solve [l s] "the inverse of l times s times the inverse of l's transpose"
   (solve-lower l (transpose (solve-lower l s))))
-(defmodel cholesky-rows [a] "Cholesky's factor, row by row"
-  (ifold (fn [l i]
-      (ifold (fn [l j]
-          (let [s (ifold (fn [s k] (- s (* (get l i k) (get l j k)))) (get a i j) j)]
-            (update l i j (if (= i j) (sqrt s) (/ s (get l j j))))))
-        l (+ i 1)))
-    (zeros [(len a) (len a)]) (len a)))
+(defmodel cholesky-columns [a] "Cholesky's factor: each column, and its products taken from the rows below"
+  (ifold (fn [l k]
+      (let [p (sqrt (get l k k))
+            column (build (len a) (fn [i] (if (< i k) 0.0 (/ (get l i k) p))))]
+        (ifold (fn [l i]
+            (let [r (+ k 1 i)]
+              (ifold (fn [l j] (let [c (+ k 1 j)] (update l r c (- (get l r c) (* (get column r) (get column c))))))
+                (update l r k (get column r)) (+ i 1))))
+          (update l k k p) (- (len a) (+ k 1)))))
+    (tril a) (len a)))
 (defmodel solve-cholesky [l b] "the solution of a x = b from a's Cholesky factor l"
   (solve-upper (transpose l) (solve-lower l b)))
 

@@ -34,7 +34,12 @@ class Split(Rebuild):
             return
         cond, first, bound = found
         b, width, count = self.b, len(op.accs), self.atom(op.count)  # type: ignore[union-attr]
-        at = b.prim("min", count, b.prim("max", Const(0, INT), self.integer(bound)))
+        at = self.integer(bound)
+        inside = affine_add(b.affine(count), b.affine(at), -1)
+        if not b.nonnegative(b.affine(at)):
+            at = b.prim("max", Const(0, INT), at)
+        if not b.nonnegative(inside):
+            at = b.prim("min", count, at)
         left = b.prim("-", count, at)
         b.sizes.update(v for v in (at, left) if type(v) is Var)
         state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
