@@ -21,7 +21,7 @@
 #define __device__
 #define __constant__
 #define __noinline__
-#define __shared__ static
+#define __shared__ static __attribute__((section("cuda_shared"))) /* what a block finds there is not a number */
 #define __launch_bounds__(...)
 
 struct dim3 {
@@ -46,6 +46,9 @@ template <class T> T atomicAdd(T *p, T value)
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9 };
 typedef void *cudaStream_t;
+
+extern "C" char __start_cuda_shared[] __attribute__((weak, visibility("hidden")));
+extern "C" char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
 
 namespace cuda_on_cpu {
 constexpr size_t STACK = 1 << 18;
@@ -140,6 +143,8 @@ inline void run_block(void (*body)(void *), void *args)
     }
     todo = body;
     given = args;
+    if (__start_cuda_shared)
+        memset(__start_cuda_shared, 0xff, (size_t)(__stop_cuda_shared - __start_cuda_shared));
     for (unsigned i = 0; i < n; i++) {
         fibers[i].started = fibers[i].done = false;
         fibers[i].at = RUNS;

@@ -47,20 +47,27 @@ WARP = "0xffffffffu"
 COMBINED = {
     "sum": ("{0} + {1}", {"real": "0", "int": "0"}),
     "product": ("{0}*{1}", {"real": "1", "int": "1"}),
-    "max": ("{0} >= {1} || {0} != {0} ? {0} : {1}", {"real": "-INFINITY", "int": "(-9223372036854775807LL - 1)"}),
-    "min": ("{0} <= {1} || {0} != {0} ? {0} : {1}", {"real": "INFINITY", "int": "9223372036854775807LL"}),
+    "max": ("{0} >= {1}{nan} ? {0} : {1}", {"real": "-INFINITY", "int": "(-9223372036854775807LL - 1)"}),
+    "min": ("{0} <= {1}{nan} ? {0} : {1}", {"real": "INFINITY", "int": "9223372036854775807LL"}),
     "and": ("{0} && {1}", {"bool": "1"}),
     "or": ("{0} || {1}", {"bool": "0"}),
 }
+
+
+def combined(kind: str, elem: str, x: str, y: str) -> str:
+    """``x`` and ``y`` as one; a NaN stays."""
+    return COMBINED[kind][0].format(x, y, nan=f" || {x} != {x}" if elem == "real" else "")
+
+
 ELEM = {REAL: "real", INT: "int", BOOL: "bool"}
 
 
 def block_reduction(kind: str, ctype: str, elem: str) -> tuple[str, str]:
     """The name and the text of the function that folds a value of each thread of a block; its first thread has the
     result. Every thread must call it; a block is whole warps."""
-    form, starts = COMBINED[kind]
+    starts = COMBINED[kind][1]
     name = f"hyad_block_{kind}_{ctype.replace('long long', 'int')}"
-    x = form.format("x", "y")
+    x = combined(kind, elem, "x", "y")
     lines = [
         f"/* the {kind} of a block's values of x, for its first thread */",
         f"static __device__ inline {ctype} {name}({ctype} x) {{",
@@ -387,18 +394,18 @@ class KernelPrinter(CudaPrinter):
                     Line(1, "}"),
                 ]
             else:
-                form, starts = COMBINED[reduction.kind]
-                start = starts[ELEM[variables[0].type]]
+                elem = ELEM[variables[0].type]
+                start = COMBINED[reduction.kind][1][elem]
                 start = f"{start}.0" if start.isdigit() and variables[0].type == REAL else start
                 first.append(Line(1, f"{ctypes[0]} {names[0]} = {start};"))
-                if "{0} + {1}" == form:
+                if reduction.kind == "sum":
                     first.append(Line(1, f"{head} {names[0]} += {parts[0]}[{k}];"))
                 else:
                     y = self.names.fresh("y")
                     first += [
                         Line(1, f"{head} {{"),
                         Line(2, f"const {ctypes[0]} {y} = {parts[0]}[{k}];"),
-                        Line(2, f"{names[0]} = {form.format(names[0], y)};"),
+                        Line(2, f"{names[0]} = {combined(reduction.kind, elem, names[0], y)};"),
                         Line(1, "}"),
                     ]
             for v, name in zip(variables, names):

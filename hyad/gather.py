@@ -211,7 +211,8 @@ def divided(bind: Bind) -> list[Bind] | None:
         for j, r in enumerate(stacked):
             if r in here or k == len(segments) - 1 and j in loose:
                 outs.append((r, bind.vars[n + j]))
-        block = Block((*again[k], *segment), (*results, *(r for r, _ in outs)))
+        chosen = {b: None for b in (*again[k], *segment)}
+        block = Block(tuple(b for b in body.binds if b in chosen), (*results, *(r for r, _ in outs)))
         block = substitute(block, table)
         loop = Loop(op.count, index, tuple(inits), tuple(accs), Block((*read, *block.binds), block.results))
         if loop.body.results or any(type(b.op) is Check for b in all_binds(loop.body)):

@@ -1,0 +1,447 @@
+"""One call on a GPU: the plan of launches and its kernels, run here on the CPU, equal the C result.
+
+A result that is a sum differs from C's by the order of its terms: by no more than the number of terms times the
+precision times the sum of their absolute values, which ``BOUND`` is far above at these sizes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import batch
+import hyad
+import test_arrays
+import test_properties
+from hyad import core, gpu
+from hyad.codegen import launches, nvrtc
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Launch, Repeat, Swap, While, walk
+from hyad.core import Program
+from hyad.emulate import Emulator, entries
+from hyad.errors import BoundsError, CompileError
+from hyad.journal import without
+from hyad.model import Model, python_callable, take_apart
+
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+
+from adsuite import OBJECTIVES  # noqa: E402
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
+needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
+BOUND = {"f64": 1e-9, "f32": 2e-3}
+SEEDS = range(16)
+
+STEP = """(ifold (fn [u k] (build (len u0) (fn [i] (if (or (= i 0) (= i (- (len u0) 1))) (get u i)
+  (+ (get u i) (* a (+ (get u (- i 1)) (get u (+ i 1)) (* -2.0 (get u i)))))))))
+  u0 steps)"""
+MODELS = {
+    "saxpy": ("[a #^ (Vec n) x #^ (Vec n) y] (map (fn [u v] (+ (* a u) v)) x y)", (2.0, (300,), (300,))),
+    "table": ("[#^ (Vec n) x #^ (Vec m) y] (build [(len x) (len y)] (fn [i j] (* (sin (get x i)) (get y j))))",
+              ((33,), (7,))),
+    "cube": ("[#^ (Vec n) x] (build [(len x) 3 (len x)] (fn [i j k] (+ (get x i) (* (real j) (get x k)))))", ((9,),)),
+    "block": ("[#^ (Vec n) x] (build [(len x) (len x) 80] (fn [i j k] (+ (get x i) (* (real k) (get x j)))))", ((7,),)),
+    "sums": ("[#^ (Vec n) x] #((sum x) (prod x) (max x) (min x) (argmax x) (argmin x) (sum (map square x)))",
+             ((700,),)),
+    "softmax": ("[#^ (Vec n) x] (softmax x)", ((300,),)),
+    "rows": ("[#^ (Mat n m) a] (map softmax a)", ((20, 9),)),
+    "any": ("[#^ (Vec n) x] #((fold (fn [s a] (or s (> a 1.9))) False x) (fold (fn [s a] (and s (> a 0.0))) True x))",
+            ((90,),)),
+    "heat": (f"[#^ (Vec n) u0 a #^ Int steps] {STEP}", ((60,), 0.2, 7)),
+    "heat-loss": (f"[#^ (Vec n) u0 a #^ Int steps] (sum (map square {STEP}))", ((60,), 0.2, 7)),
+    "product": ("[#^ (Mat n k) a #^ (Mat k m) b] (mat-mul a b)", ((9, 11), (11, 13))),
+    "quadratic": ("[#^ (Mat n k) a #^ (Mat k m) b] (sum (map (fn [r] (sum (map square r))) (mat-mul a b)))",
+                  ((9, 11), (11, 13))),
+    "layer": ("[#^ (Mat m n) w #^ (Vec m) b #^ (Vec m) v #^ (Mat k n) x #^ (Vec k) y] (fold + 0.0 (map (fn [x t]"
+              " (let [h (map tanh (vec-add (mat-vec w x) b)) e (- (dot v h) t)] (* e e))) x y))",
+              ((5, 4), (5,), (5,), (30, 4), (30,))),
+    "scan": ("[#^ (Vec n) x] (scan + 0.0 (map sin x))", ((300,),)),
+    "filter": ("[#^ (Vec n) x] (scan (fn [s a] (+ (* 0.5 (tanh s)) a)) 0.0 x)", ((100,),)),
+    "picked": ("[#^ (Vec n) w #^ (Arr Int m) at] (sum (map (fn [i] (let [x (get w (% i (len w)))] (* x x))) at))",
+               ((40,), ("int", 500))),
+    "random-walks": ("[s #^ (Mat n m) z] (/ (sum (map (fn [row] (max 0.0 (- (fold (fn [x dz] (* x (exp (* 0.1 dz)))) s"
+                     " row) 1.0))) z)) (real (len z)))", (1.1, (200, 6))),
+    "newton": ("[#^ (Vec n) a] (map (fn [c] (let [x (ref c)] (while (> (abs (- (* (deref x) (deref x)) c)) 1e-9)"
+               " (set! x (* 0.5 (+ (deref x) (/ c (deref x)))))) (deref x))) a)", ((50,),)),
+    "until": ("[#^ (Vec n) a] (let [v (ref a)] (while (> (sum (deref v)) 1.0) (set! v (map (fn [x] (* 0.5 x))"
+              " (deref v)))) (deref v))", ((90,),)),
+    "chosen": ("[#^ (Vec n) a] (if (> (sum a) 50.0) (map sin a) (map cos a))", ((90,),)),
+    "branch": ("[#^ (Vec n) a] (sum (map (fn [x] (if (> x 1.0) (* x (sqrt (- x 1.0))) (/ x (+ x 1.0)))) a))",
+               ((300,),)),
+    "checked": ("[#^ (Vec n) v #^ (Arr Int m) at] (sum (map (fn [i] (get v i)) at))", ((40,), ("int", 30))),
+    "few": ("[x y] #((* x (sin y)) [x (+ x y)] (> x y))", (1.5, 0.25)),
+    "constant": ("[x] #([1.0 2.0 3.0] (build 3 (fn [i] 0.0)) x)", (1.5,)),
+    "same": ("[#^ (Vec n) v x] #(v x (map (fn [a] a) v))", ((5,), 1.5)),
+    "fibonacci": ("[x #^ Int n] (let [p (ifold (fn [p k] #((snd p) (+ (fst p) (* x (snd p))))) #(0.0 1.0) n)] (fst p))",
+                  (0.5, 30)),
+    "powers": ("[#^ (Mat n n) a #^ Int steps] (ifold (fn [b k] (mat-mul a b)) a steps)", ((12, 12), 3)),
+    "two-states": ("[#^ (Vec n) a #^ Int steps] (fst (ifold (fn [p k] #((snd p) (map + (fst p) (snd p)))) #(a a)"
+                   " steps))", ((80,), 5)),
+    "whole": ("[#^ (Arr Int n) a] #((sum a) (map (fn [x] (* 2 x)) a) (max a))", (("int", 80),)),
+}  # fmt: skip
+DERIVED = {
+    "softmax": hyad.jacobian, "heat-loss": hyad.grad, "quadratic": hyad.grad, "layer": hyad.grad,
+    "picked": lambda f: hyad.grad(f, wrt="w"), "random-walks": hyad.value_and_grad, "branch": hyad.hessian,
+    "rows": hyad.jacobian, "scan": hyad.jacobian, "filter": hyad.jacobian,
+    "checked": lambda f: hyad.grad(f, wrt="v"), "fibonacci": lambda f: hyad.D(f, wrt="x"),
+}  # fmt: skip
+
+
+class Point(NamedTuple):
+    """A call: the arguments and a value like the result."""
+
+    args: tuple[Any, ...]
+    like: Any
+
+
+class Subject(NamedTuple):
+    """A program in both forms, and where it is called."""
+
+    program: Program
+    cuda: CudaProgram
+    call: Callable[..., Any]
+    points: tuple[Point, ...]
+    dtype: str
+
+
+def model_of(name: str) -> Model:
+    """``f``, or its derivative ``f'``."""
+    base = name.rstrip("'")
+    f = hyad.model(f"(defmodel {base} {MODELS[base][0]})", namespace={})
+    return f if name == base else DERIVED[base](f)
+
+
+def arguments(name: str) -> tuple[Any, ...]:
+    rng = np.random.default_rng(len(name))
+    made: list[Any] = []
+    for s in MODELS[name.rstrip("'")][1]:
+        if isinstance(s, tuple) and s[0] == "int":
+            made.append(rng.integers(0, 40, s[1]))
+        else:
+            made.append(rng.uniform(0.5, 2.0, s) if isinstance(s, tuple) else s)
+    return tuple(made)
+
+
+def program_of(f: Model, args: Any) -> Program:
+    """What is printed for a GPU: loops are not written out four at once, as a CPU wants them."""
+    with without({"jam"}):
+        return f.optimised(f.specs(args))
+
+
+def own_names() -> list[str]:
+    return [*MODELS, *(f"{name}'" for name in DERIVED)]
+
+
+class Collection:
+    """All programs, compiled at once when the first is called."""
+
+    def __init__(self) -> None:
+        self.subjects: dict[str, Subject] = {}
+        flags = [*batch.FLAGS[1:], "-O0"]
+        self.c = {dtype: batch.Batch(dtype, flags) for dtype in ("f64", "f32")}
+        self.emulator: Emulator | None = None
+
+    def add(
+        self, key: str, program: Program, points: tuple[Point, ...], dtype: str = "f64", deterministic: bool = False
+    ) -> None:
+        if any(isinstance(b.op, core.While) for b in core.all_binds(program.body)):
+            reference = python_callable(program)
+
+            def call(*args: Any, like: Any) -> Any:
+                return reference(*args)
+        else:
+            call = self.c[dtype].add(program)
+        cuda = print_grid(program, dtype=dtype, name=f"p{len(self.subjects)}", deterministic=deterministic)
+        self.subjects[key] = Subject(program, cuda, call, points, dtype)
+
+    def compile(self) -> None:
+        for c in self.c.values():
+            c.compile()
+        compiler = gpu.cpu_compiler()
+        assert compiler is not None
+        self.emulator = Emulator([s.cuda for s in self.subjects.values()], compiler)
+
+
+def rows() -> dict[str, int]:
+    return {f"{k} {row.form} {' '.join(row.args)}": k for k, row in enumerate(test_arrays.ROWS)}
+
+
+SUITE = [(o, name) for o in OBJECTIVES if o.name not in ("det", "saddle") for name in o.derivatives]
+SUITE = [(o, name) for o, name in SUITE if (o.name, name) not in {("particle", n) for n in ("ff", "rf", "rr")}]
+KEYS = [
+    *own_names(),
+    *(f"{name} f32" for name in ("softmax", "heat-loss'", "layer'", "random-walks'", "sums", "picked'", "table")),
+    *(f"{name} fixed" for name in ("picked'", "layer'", "softmax'", "checked'", "heat-loss'", "random-walks'")),
+    *rows(),
+    *(f"{o.name} {name}" for o, name in SUITE),
+    *(f"seed {seed}" for seed in SEEDS),
+]
+
+
+def shaped(f: Model, args: tuple[Any, ...]) -> Any:
+    """A value like the result, by the Python target."""
+    return python_callable(program_of(f, args))(*args)
+
+
+@pytest.fixture(scope="module")
+def collection() -> Collection:
+    made = Collection()
+    for key in KEYS:
+        name, _, kind = key.partition(" ")
+        if name in own_names():
+            f, args = model_of(name), arguments(name)
+            dtype = "f32" if kind == "f32" else "f64"
+            made.add(key, program_of(f, args), (Point(args, shaped(f, args)),), dtype, kind == "fixed")
+    for key, k in rows().items():
+        row = test_arrays.ROWS[k]
+        points = []
+        for n in (0, 3, 17):
+            if n >= row.least:
+                args, moves, ct = test_arrays.given(row, n)
+                y = row.numpy(*args)
+                points.append(Point((*args, *moves, ct), (y, y, tuple(args) if len(args) > 1 else args[0])))
+        f = hyad.model(test_arrays.text_of(row), namespace={})
+        made.add(key, program_of(f, points[-1].args), tuple(points))
+    for o, name in SUITE:
+        f = o.derivatives[name](hyad.load(o.models))
+        args = tuple(o.point(np.random.default_rng(7), **o.small[-1]).values())
+        made.add(f"{o.name} {name}", program_of(f, args), (Point(args, hyad.compile(f, args=args)(*args)),))
+    for seed in SEEDS:
+        text = test_properties.Programs(seed).text()
+        body = f"#((f {test_properties.NAMES} k) ((grad h) {test_properties.NAMES}))"
+        f = hyad.model(test_properties.around(text, body), namespace={})
+        point = test_properties.arguments(seed)[0]
+        program = program_of(f, point)
+        made.add(f"seed {seed}", program, (Point(point, (0.0, point[: test_properties.ACTIVE])),), "f64", seed % 2 == 1)
+    made.compile()
+    return made
+
+
+def flat(program: Program, args: Any) -> list[Any]:
+    out: list[Any] = []
+    for tree, a in zip(program.ins, args):
+        take_apart(tree, a, out)
+    return out
+
+
+def run(collection: Collection, subject: Subject, args: Any, **shape: Any) -> tuple[np.ndarray, ...]:
+    emulator = collection.emulator
+    assert emulator is not None
+    return emulator.run(subject.cuda, flat(subject.program, args), **shape)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_the_gpu_would_do_is_what_c_does(key: str, collection: Collection) -> None:
+    """In both orders of the threads, and on grids of several shapes."""
+    s = collection.subjects[key]
+    for k, point in enumerate(s.points):
+        wanted: list[Any] = []
+        take_apart(s.program.out, s.call(*point.args, like=point.like), wanted)
+        shapes = [{"blocks": 2, "block": 32, "descending": k % 2 == 1}]
+        if k == len(s.points) - 1:
+            shapes.append({"blocks": 3, "block": 64, "descending": k % 2 == 0})
+        for shape in shapes:
+            for got, want in zip(run(collection, s, point.args, **shape), wanted, strict=True):
+                want = np.asarray(want)
+                assert got.shape == want.shape
+                if want.dtype.kind in "bi":
+                    assert np.array_equal(got, want)
+                    continue
+                scale = np.max(np.abs(want), initial=0.0, where=np.isfinite(want))
+                bound = BOUND[s.dtype]
+                np.testing.assert_allclose(got, want, rtol=bound, atol=bound * max(float(scale), 1.0))
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.endswith("fixed")])
+def test_deterministic_results_are_the_same_to_the_last_bit(key: str, collection: Collection) -> None:
+    """No atomic addition decides anything: the order of threads and the shape of grids do not."""
+    s = collection.subjects[key]
+    assert "atomicAdd" not in s.cuda.source
+    shapes = ((False, 0, 0), (True, 0, 0), (True, 7, 32))
+    calls = ({"descending": d, "blocks": b, "block": t} for d, b, t in shapes)
+    first, *others = (run(collection, s, s.points[0].args, **shape) for shape in calls)
+    for other in others:
+        assert all(np.array_equal(a, b) for a, b in zip(first, other))
+
+
+def together(subjects: list[CudaProgram]) -> str:
+    return "".join(f"namespace program{k} {{\n{p.source}}}\n" for k, p in enumerate(subjects))
+
+
+@needs_ptx
+def test_kernels_compile_to_ptx(collection: Collection) -> None:
+    """Of all but most of the array functions, which have the same kernels."""
+    some = [key for key in KEYS if key not in rows()] + [*rows()][::6]
+    programs = [collection.subjects[key].cuda for key in some]
+    ptx = nvrtc.compile_device(together(programs), "compute_80", "all").decode()
+    for p in programs:
+        assert all(f".entry {kernel}(" in ptx for kernel in p.kernels)
+    single = [s.cuda for key, s in collection.subjects.items() if key in ("softmax f32", "layer' f32")]
+    assert ".f64" not in nvrtc.compile_device(together(single), "compute_80", "single").decode()
+
+
+# ------------------------------------------------------------------------------------------------- plans
+
+
+def plan(name: str, **options: Any) -> CudaProgram:
+    return print_grid(program_of(model_of(name), arguments(name)), **options)
+
+
+def kinds(program: CudaProgram) -> list[type]:
+    return [type(step) for step in program.steps]
+
+
+def test_a_map_is_one_kernel() -> None:
+    p = plan("saxpy")
+    (step,) = p.steps
+    assert isinstance(step, Launch) and step.free
+    assert launches.value(step.blocks, {"n": 1000}) == 8 and launches.value(step.blocks, {"n": 10**9}) == launches.WAVES
+
+
+def test_nests_are_one_index_space() -> None:
+    """The last index is the threads' own: neighbours in memory are neighbours in a warp."""
+    p = plan("block")
+    (step,) = p.steps
+    assert isinstance(step, Launch) and launches.value(step.blocks, {"n": 100}) == launches.WAVES
+    assert launches.value(step.blocks, {"n": 7}) == -(-7 * 7 * 80 // launches.BLOCK)
+    assert p.source.count("for (") == 1 and "/80" in p.source and p.source.count("hyad_quotient(") == 3
+
+
+def test_time_steps_are_the_hosts() -> None:
+    """The state is made in another array, and the two change places: nothing is copied but the start."""
+    p = plan("heat")
+    assert kinds(p) == [Copy, Repeat, Copy]
+    (loop,) = (s for s in p.steps if isinstance(s, Repeat))
+    assert [type(s) for s in loop.steps] == [Launch, Swap] and loop.count == "steps"
+
+
+def test_the_host_chooses_and_waits() -> None:
+    assert any(isinstance(s, Choose) for s in plan("chosen").steps)
+    assert any(isinstance(s, While) for s in plan("until").steps)
+
+
+def test_sums_of_a_gradient_are_gathered() -> None:
+    """No additions from many threads, and no zeros before: each element of a gradient is one thread's sum."""
+    p = plan("layer'")
+    assert "atomicAdd" not in p.source and not any(isinstance(s, Clear) for s in walk(p.steps))
+    assert "atomicAdd" in plan("picked'").source  # places that only data know
+    assert "atomicAdd" not in plan("picked'", deterministic=True).source
+
+
+def test_words_say_what_runs_how() -> None:
+    notes = dict(plan("filter").notes)
+    assert any(text.startswith("(scan (fn [s a]") and "one thread" in note for text, note in notes.items())
+
+
+# ------------------------------------------------------------------------------------------------- sizes
+
+
+def test_sizes_in_c_are_the_same_integers(tmp_path: Path, collection: Collection) -> None:
+    """Of all sizes of all plans: as the host computes them and as C does."""
+    sizes: dict[Any, None] = {}
+    for s in collection.subjects.values():
+        for m in s.cuda.memory:
+            sizes[m.length] = None
+        for step in walk(s.cuda.steps):
+            if isinstance(step, Launch):
+                sizes[step.blocks] = None
+                sizes.update(dict.fromkeys(a for a in step.args if isinstance(a, (int, str, tuple))))
+    for operator in ("+", "-", "*", "min", "max", "==", "!=", "<", "<=", "and", "or"):
+        sizes[operator, ("-", "a", 3), "b"] = None
+    sizes["//", ("-", "a", 9), 4] = sizes["%", ("-", "a", 9), 4] = sizes["%", ("-", "a", 9), ("max", "b", 1)] = None
+    names = sorted({n for size in sizes for n in launches.names_of(size)})
+    head = ", ".join(f"long long {n}" for n in names)
+    lines = [f"    out[{k}] = {launches.text(size)};" for k, size in enumerate(sizes)]
+    source = "\n".join([f"void sizes(long long *out, {head})", "{", *lines, "}", ""])
+    (tmp_path / "sizes.c").write_text(source)
+    command = [batch.CC, "-O0", "-fPIC", "-shared", "-w", "sizes.c", "-o", "sizes.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    entry = ctypes.CDLL(str(tmp_path / "sizes.so")).sizes
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        known = {n: int(rng.integers(0, 40)) for n in names}
+        out = (ctypes.c_longlong * len(sizes))()
+        entry(out, *(ctypes.c_longlong(known[n]) for n in names))
+        assert list(out) == [launches.value(size, known) for size in sizes]
+
+
+# --------------------------------------------------------------------------------------- checks and refusals
+
+
+def test_a_failed_check_is_told(collection: Collection) -> None:
+    s = collection.subjects["checked"]
+    v, at = arguments("checked")
+    with pytest.raises(BoundsError) as caught:
+        run(collection, s, (v, np.where(np.arange(len(at)) == 7, 40, at)))
+    assert caught.value.span is not None and "(get v i)" in caught.value.span.text
+
+
+@pytest.mark.parametrize(
+    "text, message, form",
+    [
+        ("(fn [l] (fold + 0.0 l))", "the argument `l` is data", "l"),
+        (
+            "(fn [x] (letrec [f (fn [x n] (if (< n 1) x (* x (f (sin x) (- n 1)) (f x (- n 2)))))] (f x (floor x))))",
+            "the recursive function `f` has no CUDA form",
+            "(f x ",
+        ),
+        (
+            "(fn [#^ (Arr Int n) a] (let [v (build (get a 0) (fn [i] (real i)))] (map (fn [x] (/ x (sum v))) v)))",
+            "the size of this array is not known before the call",
+            "(map (fn [x] (/ x (sum v))) v)",
+        ),
+    ],
+)
+def test_what_cannot_run_on_a_gpu_says_why(text: str, message: str, form: str) -> None:
+    f = hyad.model(text, namespace={})
+    given = np.arange(3) if "Arr" in text else hyad.lisp([1.0, 2.0]) if "[l]" in text else 2.5
+    with pytest.raises(CompileError, match=message) as caught:
+        print_grid(f.optimised(f.specs((given,))))
+    assert caught.value.span is not None and form in caught.value.span.text
+
+
+# -------------------------------------------------------------------------------------- the emulation itself
+
+
+def altered(name: str, old: str, new: str) -> tuple[CudaProgram, Program]:
+    program = program_of(model_of(name), arguments(name))
+    cuda = print_grid(program, name="altered")
+    assert old in cuda.source
+    return dataclasses.replace(cuda, source=cuda.source.replace(old, new, 1)), program
+
+
+def test_a_missing_barrier_is_noticed() -> None:
+    """In one of the two orders of threads a block's sum is read before all of it is there."""
+    cuda, program = altered("branch", "  __syncthreads();\n  if (warp == 0)", "  if (warp == 0)")
+    args = arguments("branch")
+    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    wanted = hyad.compile(model_of("branch"), target="python")(*args)
+    found = [emulator.run(cuda, flat(program, args), descending=d)[0] for d in (False, True)]
+    assert any(not np.isclose(f, wanted, rtol=1e-9) for f in found)
+
+
+def test_writing_beyond_an_array_is_noticed() -> None:
+    cuda, program = altered("saxpy", "i < n", "i < n + 1")
+    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    with pytest.raises(hyad.HyadError, match="wrote outside"):
+        emulator.run(cuda, flat(program, arguments("saxpy")))
+
+
+def test_a_barrier_that_some_threads_miss_ends_the_program(tmp_path: Path) -> None:
+    source = 'extern "C" __global__ void f(int *x) { if (threadIdx.x < 3) __syncthreads(); *x = 1; }\n'
+    program = CudaProgram("f", (), (), (), (), (), ("f",), source)
+    main = "int main() { int x, *p = &x; void *args[] = {&p}; return f_start(args, 1, 32); }\n"
+    (tmp_path / "f.cu").write_text(source + entries(program) + main)
+    header = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")
+    command = [*(gpu.cpu_compiler() or ()), "-std=c++17", "-include", str(header), "-x", "c++", "f.cu", "-o", "f"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run(["./f"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode and "a barrier was reached by 3 of 32 threads" in done.stderr
