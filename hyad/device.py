@@ -89,7 +89,10 @@ def remote(value: Any, name: str) -> Remote | None:
     it is, without a copy; None for any other. ModelTypeError where kernels cannot read it so."""
     if isinstance(value, np.ndarray):
         return None
-    told = getattr(value, "__cuda_array_interface__", None)
+    try:
+        told = getattr(value, "__cuda_array_interface__", None)
+    except RuntimeError as e:  # PyTorch's, of a tensor that asks for gradients
+        raise ModelTypeError(f"argument `{name}` cannot be read: {e}", hint="pass .detach() of it") from None
     if not isinstance(told, dict):
         return None
     shape, dtype = tuple(map(int, told["shape"])), np.dtype(told["typestr"])
@@ -134,7 +137,8 @@ class Driver:
 
     def check(self, status: int) -> None:
         if status:
-            raise DeviceError(f"CUDA's driver does not take this stream (error {status})", hint="is it still there?")
+            hint = "a stream is of one context: make that current which it was made in"
+            raise DeviceError(f"CUDA's driver does not take this stream (error {status})", hint=hint)
 
 
 @cache

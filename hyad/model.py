@@ -119,7 +119,7 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
     if isinstance(value, float):
         return REAL
     hint = "models take numbers, NumPy arrays, tuples, dicts and dataclasses"
-    if hasattr(value, "__cuda_array_interface__"):
+    if hasattr(t, "__cuda_array_interface__"):
         hint = 'arrays of the GPU are for what hyad.compile(f, target="cuda") gives'
     elif hasattr(value, "__float__"):
         hint = "pass float(...) of it" if not hasattr(value, "__len__") else "pass numpy.asarray(...) of it"

@@ -164,6 +164,8 @@ def test_arrays_of_the_gpu_when_compiling(driver: standin.Driver, context: Any) 
     with pytest.raises(ModelTypeError, match="Pinned") as caught:
         hyad.grad("(model [v] (fold + 0.0 v))")(Pinned(np.ones(3)))
     assert 'target="cuda"' in caught.value.hint
+    with pytest.raises(ModelTypeError, match="Asking"):
+        hyad.grad("(model [v] (fold + 0.0 v))")(Asking())
 
 
 def test_sizes_and_shared_numbers_may_be_on_the_gpu(driver: standin.Driver, context: Any) -> None:
@@ -180,8 +182,18 @@ def test_empty_arrays_of_the_gpu(driver: standin.Driver, context: Any) -> None:
     assert isinstance(out, standin.GPUArray) and out.shape == (0, 3)
 
 
+class Asking:
+    """A tensor that asks for gradients."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        raise RuntimeError("Can't get it on a Variable that requires grad")
+
+
 class Pinned:
     """An array as other libraries hand theirs over."""
+
+    __cuda_array_interface__: dict[str, Any] = {}
 
     def __init__(self, array: np.ndarray, **told: Any) -> None:
         self.memory = standin.to_gpu(np.ascontiguousarray(array))
@@ -207,6 +219,8 @@ def test_the_array_interface(driver: standin.Driver, context: Any) -> None:
     assert "dtype='f32'" in caught.value.hint
     with pytest.raises(ModelTypeError, match="masked"):
         f(Pinned(v, mask=Pinned(v)), 1.0)
+    with pytest.raises(ModelTypeError, match="argument `v` cannot be read: Can't get it"):
+        f(Asking(), 1.0)
     with pytest.raises(ModelTypeError, match="different lengths"):
         f(Pinned(v), np.ones(3))
     single = compiled(SCALE, dtype="f32")
@@ -245,6 +259,10 @@ def test_streams_of_other_libraries(driver: standin.Driver, context: Any) -> Non
     assert driver.library.orders == []
     with pytest.raises(ModelTypeError, match="stream is str, not a stream"):
         f(v, 1.0, stream="x")
+    driver.library.cuEventRecord = lambda event, stream: 400
+    with pytest.raises(DeviceError, match=r"does not take this stream \(error 400\)"):
+        f(v, 1.0, stream=77)
+    assert set(driver.library.events.values()) == {"destroyed"}
 
 
 def test_a_producers_stream_is_waited_for(driver: standin.Driver, context: Any) -> None:
