@@ -143,6 +143,25 @@ def check_gmm() -> None:
     alike(hyad.value_and_grad(problem("gmm"), wrt=(0, 1, 2)), [*args, RNG.normal(size=(n, d)), 1.0, 0.0], 1e-9)
 
 
+def check_the_ad_suite() -> str | None:
+    """Every derivative of the suite at a small size, as one call; what has no such form is named."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from adsuite import OBJECTIVES
+
+    left = []
+    for objective in OBJECTIVES:
+        models = hyad.load(objective.models)
+        for name, make in objective.derivatives.items():
+            args = list(objective.point(np.random.default_rng(7), **objective.small[-1]).values())
+            try:
+                alike(make(models), args, 1e-8)
+            except hyad.CompileError as e:
+                left.append(f"{objective.name}'s {name} ({e.message})")
+            except AssertionError as e:
+                raise AssertionError(f"{objective.name}'s {name}: {e}") from None
+    return "but for " + ", ".join(left) if left else None
+
+
 def check_large_products() -> str | None:
     """By cuBLAS, where it is installed, and by the program's own kernel."""
     from hyad import cublas
