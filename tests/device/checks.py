@@ -159,7 +159,7 @@ def check_the_ad_suite() -> str | None:
                 left.append(f"{objective.name}'s {name} ({e.message})")
             except AssertionError as e:
                 raise AssertionError(f"{objective.name}'s {name}: {e}") from None
-    return "but for " + ", ".join(left) if left else None
+    return ", ".join(left) or None
 
 
 def check_large_products() -> str | None:
