@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .builder import ZERO, Builder, Rebuild, defined_in, has_checks, type_of
+from .builder import ZERO, Builder, Rebuild, defined_in, has_checks, integer, type_of
 from .core import (
     INT,
     REAL,
@@ -566,7 +566,7 @@ class Register(Rebuild):
         b, body, accs, inits = self.b, list(op.body.binds), list(op.accs), list(op.inits)
         results, arrays = list(op.body.results), {}
         for k in chosen:
-            at = next(n for n, x in enumerate(body) if x.vars[0] is results[k])
+            at = next(n for n, x in enumerate(body) if x.vars and x.vars[0] is results[k])
             store: Prim = body[at].op  # type: ignore[assignment]
             acc, total = Var(accs[k].name, REAL, accs[k].span), Var("s", REAL, body[at].span)
             body[at] = Bind((total,), Prim("+", (acc, store.args[-1])), body[at].span)
@@ -575,9 +575,28 @@ class Register(Rebuild):
             super().loop(Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results))), bind)
         )
         for k, place in chosen.items():
-            self.block(slice_of(op.body, place))
-            made[k] = b.add_at(self.atom(arrays[k]), self.atoms(place), made[k], op.accs[k].name)
+            made[k] = self.added(op, self.atom(arrays[k]), place, made[k], op.accs[k].name)
         return made
+
+    def added(self, op: Loop, array: Atom, place: Sequence[Atom], total: Atom, name: str) -> Atom:
+        """The sum added to its element, which may not be there where the loop was not entered."""
+        b = self.b
+
+        def add() -> Atom:
+            self.block(slice_of(op.body, place))
+            return b.add_at(array, self.atoms(place), total, name)
+
+        with b.region() as trial:  # what is made in it is dropped
+            self.block(slice_of(op.body, place))
+            there = b.in_range(array, self.atoms(place)) and all(b.bind_in_range(x.op) for x in trial.binds)
+        if there:
+            return add()
+        entered = b.prim("<", integer(0), self.atom(op.count))
+        with b.branch_region(entered, True) as then:
+            made = add()
+        with b.branch_region(entered, False) as orelse:
+            pass
+        return b.if_(entered, (then, [made]), (orelse, [array]), [name])[0]
 
     def place(self, op: Loop, k: int, inside: set[Var]) -> tuple[Atom, ...] | None:
         """The one element that a loop adds to."""

@@ -83,9 +83,35 @@ SAME = {
         "(fn [u m v] (outer u v))",
         (U, M, V),
     ),
+    "d(x.x)/dx = 2x": ("(fn [x] ((grad (fn [x] (sum (* x x)))) x))", "(fn [x] (* 2 x))", (U,)),
+    "d(x.x)/dx = 2x, forwards": (
+        "(fn [x] (build (len x) (fn [i] (jvp sq-norm x (one-hot (len x) i)))))",
+        "(fn [x] (* 2 x))",
+        (U,),
+    ),
+    "d2(x.x)/dx2 = 2I": ("(fn [x] ((hessian (fn [x] (dot x x))) x))", "(fn [x] (* 2.0 (eye (len x))))", (U,)),
+    "d(y.Mv)/dM = y v'": (
+        "(fn [m y v] ((grad (fn [m] (dot y (mat-vec m v)))) m))",
+        "(fn [m y v] (outer y v))",
+        (M, U, V),
+    ),
+    "d2(x.Sx)/dx2 = S + S'": (
+        "(fn [s x] ((hessian (fn [x] (dot x (mat-vec s x)))) x))",
+        "(fn [s x] (+ s (transpose s)))",
+        (S, U),
+    ),
+    "d sum(x)/dx = 1": ("(fn [x] ((grad sum) x))", "(fn [x] (ones (len x)))", (U,)),
+    "d exp(x)/dx = diag(exp(x))": ("(fn [x] ((jacobian exp) x))", "(fn [x] (diag (exp x)))", (U,)),
+    "d logsumexp(x)/dx = softmax(x)": (
+        "(fn [x] ((grad logsumexp) x))",
+        "(fn [x] (let [m (amax x) e (exp (- x (if (= (- m m) 0.0) m 0.0))) r (/ 1 (sum e))] (map (fn [a] (* r a)) e)))",
+        (U,),
+    ),
 }
 #: A model that is one of its arguments.
 ARGUMENT = {
+    "d(Mv)/dv = M": ("(fn [m v] ((jacobian (fn [v] (@ m v))) v))", 0, (M, V)),
+    "I x M = M": ("(fn [m] (mat-mul (eye (len m)) m))", 0, (M,)),
     "(M')' = M": ("(fn [m] (transpose (transpose m)))", 0, (M,)),
     "(M')' = M in dF~'s names": ("(fn [m] (matrix-transpose (matrix-transpose m)))", 0, (M,)),
     "v x I = v": ("(fn [v] (vec-mat v (eye (len v))))", 0, (U,)),

@@ -465,6 +465,16 @@ def test_an_inner_loop_does_not_leave_one_that_makes_its_reading_safe(body: str)
     assert python_callable(program)(np.zeros(0), np.ones(2)) == 0.0
 
 
+def test_a_sum_for_an_element_that_an_empty_loop_has_not() -> None:
+    """What a loop adds to one element is added behind it only if the loop was entered."""
+    f = hyad.grad(hyad.model("(fn [x v] (ifold (fn [z i] (* z (cos (* x (get v (- (len v) 1)))))) 1.0 (len v)))"))
+    program = f.optimised(f.specs((0.5, np.ones(2))))
+    x_bar, v_bar = python_callable(program)(0.5, np.array([2.0, 3.0]))
+    assert x_bar == pytest.approx(-6 * math.cos(1.5) * math.sin(1.5)) and v_bar[0] == 0.0
+    assert v_bar[1] == pytest.approx(-math.cos(1.5) * math.sin(1.5))
+    assert python_callable(program)(0.5, np.zeros(0))[0] == 0.0
+
+
 def test_a_branch_in_a_loop_that_takes_rows_in() -> None:
     upper = "(* (mat-mul s (eye (len v))) (build [(len v) (len v)] (fn [i j] (if (< i j) 1.0 0.0))))"
     f = hyad.model(
