@@ -563,7 +563,7 @@ class Register(Rebuild):
         chosen = {k: place for k, place in places.items() if place is not None}
         if not chosen:
             return super().loop(op, bind)
-        b, body, accs, inits = self.b, list(op.body.binds), list(op.accs), list(op.inits)
+        body, accs, inits = list(op.body.binds), list(op.accs), list(op.inits)
         results, arrays = list(op.body.results), {}
         for k in chosen:
             at = next(n for n, x in enumerate(body) if x.vars and x.vars[0] is results[k])

@@ -1,0 +1,118 @@
+"""Random array programs as NumPy's users write them, of sizes that only a call knows: 0, 1 and others.
+
+``text(seed)`` is a model of ``PARAMS``. A form is drawn from ``FORMS``, by the kind of its value: R a number, B a truth
+value, V and W vectors of n and of m, X of 3; M an n x m matrix, T m x n, S n x n, Y n x 3. In a form ``$a:V`` binds a
+name, ``{V}`` is a form in which the names bound before are seen, ``<V>`` one in which they are not, ``{#n}`` an index
+below n. Every element that is read is there, or the program says that it is not.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import numpy as np
+
+PARAMS = {"x": "R", "v": "V", "w": "W", "p": "X", "a": "M", "s": "S", "y": "Y"}
+SHAPES = {"V": "n", "W": "m", "X": "3", "M": "nm", "T": "mn", "S": "nn", "Y": "n3"}
+SIZES = {"n": "(len v)", "m": "(len w)", "3": "3"}
+
+NUMBERS = (
+    "(sin {R})", "(tanh {R})", "(exp (tanh {R}))", "(square {R})", "(abs {R})", "(+ {R} {R})", "(- {R} {R})",
+    "(* {R} {R})", "(/ {R} (+ 1.5 (square {R})))", "(max {R} {R})", "(let [$a:R <R>] {R})", "(let [$a:V <V>] {R})",
+    "(let [$a:S <S>] {R})", "(if {B} {R} {R})", "(sum {V})", "(dot {V} {V})", "(norm {W})", "(sq-norm {M})",
+    "(sum (* {S} {S}))", "(sum (amax {Y} 1))", "(trace (mat-mul {M} (transpose {M})))", "(prod (tanh {V}))",
+    "(logsumexp (concat [0.5] {V}))", "(amax (concat [0.5] {W}))", "(sum {T})",
+    "(ifold (fn [$s:R $i:In] (tanh (+ {R} {R}))) <R> (len v))", "(fold (fn [$s:R $e:R] (max {R} {R})) 0.5 <W>)",
+    "(ifold (fn [$s:R $i:Im] (if {B} (+ {R} {R}) {R})) 0.0 (len w))", "(fold (fn [$s:R $r:X] (tanh {R})) 0.0 <Y>)",
+    "(let [$u:V <V> $k:In (if (= (len $u) 0) 0 (argmax $u))] (if (= (len $u) 0) 0.25 {R}))",
+    "(sum ((grad (fn [$a:V] {R})) <V>))", "(jvp (fn [$a:S] {R}) <S> s)", "(sum ((hessian (fn [$a:X] {R})) <X>))",
+)  # fmt: skip
+SUMS = ("(ifold (fn [$s:R $i:I%s] (+ $s {R})) 0.0 %s)", "(ifold (fn [$s:R $i:I%s] (* $s (cos {R}))) 1.0 %s)")
+ALIKE = (  # of every kind of array
+    "(sin %)", "(* 0.5 %)", "(+ % %)", "(* % %)", "(- % %)", "(* {R} %)", "(if {B} % %)", "(where (> % 0.1) % 0.0)",
+    "(clip % -0.4 0.5)", "(flip %)", "(let [$a:R <R>] %)",
+)  # fmt: skip
+VECTORS = (
+    "(map (fn [$a:R] {R}) <%>)", "(cumsum %)", "(roll % 1)", "(cut (concat % [0.5]) 1 None)", "(sort %)",
+    "(scan (fn [$a:R $b:R] (tanh {R})) <R> <%>)",
+)  # fmt: skip
+OTHERS = {
+    "V": ("(@ {M} {W})", "(sum {Y} 1)", "(diag {S})", "(mat-vec {S} {V})", "(map (fn [$r:X] {R}) <Y>)",
+          "(ifold (fn [$b:V $i:In] (update {V} {#n} {R})) <V> (len v))"),
+    "W": ("(vec-mat {V} {M})", "(sum {M} 0)", "(map (fn [$r:V] {R}) <T>)"), "X": ("(cross {X} {X})", "(sum {Y} 0)"),
+    "M": ("(outer {V} {W})", "(mat-mul {S} {M})", "(+ {M} {W})",
+          "(ifold (fn [$b:M $i:Im] (update {M} {#n} {#m} {R})) <M> (len w))"),
+    "T": ("(transpose {M})", "(* {T} {V})"),
+    "S": ("(eye (len v))", "(mat-mul {M} {T})", "(tril {S})", "((jacobian (fn [$a:V] {V})) v)",
+          "(- (expand-dims {V} 1) (expand-dims {V} 0))"),
+    "Y": ("(map (fn [$r:X] {X}) <Y>)", "(outer {V} {X})", "(softmax {Y} 1)"),
+}  # fmt: skip
+TESTS = ("(< {R} 0.1)", "(> {R} {R})", "(= {#n} {#n})", "(< {#n} {#m})", "(!= {#m} 1)", "(= (- {#n} {#n}) 1)")
+
+
+def build(axes: str) -> str:
+    """A form that makes an array of its elements."""
+    names = " ".join(f"$i{k}:I{d}" for k, d in enumerate(axes))
+    return f"(build [{' '.join(SIZES[d] for d in axes)}] (fn [{names}] {{R}}))"
+
+
+FORMS: dict[str, list[str]] = {"B": [*TESTS], "R": [*NUMBERS, *(f % (d, SIZES[d]) for f in SUMS * 3 for d in "nm3")]}
+for _kind, _axes in SHAPES.items():
+    alike = [
+        re.sub(r"(?<!<)%", f"{{{_kind}}}", f).replace("%", _kind) for f in (*ALIKE, *VECTORS[: 6 * (len(_axes) == 1)])
+    ]
+    FORMS[_kind] = [*alike, *OTHERS[_kind] * 2, *[build(_axes)] * 3]
+
+
+class Drawing:
+    """Draws one program."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.fresh = random.Random(seed), 0
+
+    def form(self, kind: str, env: dict[str, str], depth: int) -> str:
+        if kind[0] == "#":
+            return self.index(kind[1], env)
+        names = [n for n, k in env.items() if k == kind]
+        if depth <= 0 and kind == "B":
+            return f"(< {self.form('R', env, 0)} 0.1)"
+        if depth <= 0 and kind == "T" and not names:
+            return f"(transpose {self.form('M', env, 0)})"
+        if depth <= 0:
+            arrays = [n for n, k in env.items() if k in SHAPES] if kind == "R" else []
+            chosen = self.random.choice([*names, *names[-1:], *arrays])
+            where = " ".join(self.index(d, env) for d in SHAPES[env[chosen]]) if chosen in arrays else ""
+            return f"(get {chosen} {where})" if where else chosen
+        template, inner = self.random.choice(FORMS[kind]), dict(env)
+
+        def put(found: re.Match[str]) -> str:
+            if found["name"] and not found["kind"]:
+                return bound[found["name"]]
+            if found["name"]:
+                self.fresh += 1
+                bound[found["name"]] = name = f"{found['name']}{self.fresh}"
+                inner[name] = found["kind"]
+                return name
+            return self.form(found["inner"] or found["outer"], inner if found["inner"] else env, depth - 1)
+
+        bound: dict[str, str] = {}
+        return re.sub(r"\$(?P<name>[a-z]\d?)(:(?P<kind>\w+))?|{(?P<inner>[^}]+)}|<(?P<outer>[A-Z])>", put, template)
+
+    def index(self, axis: str, env: dict[str, str]) -> str:
+        size, choices = SIZES[axis], [f"(- {SIZES[axis]} 1)", f"(% 1 {SIZES[axis]})", f"(max 0 (- {SIZES[axis]} 2))"]
+        for i in (n for n, k in env.items() if k == f"I{axis}"):
+            choices += [i, i, i, f"(- {size} 1 {i})", f"(% (+ {i} 1) {size})", f"(max 0 (- {i} 1))", f"(// {i} 2)"]
+        return self.random.choice(choices)
+
+
+def text(seed: int) -> str:
+    drawing = Drawing(seed)
+    return f"(fn [{' '.join(PARAMS)}] {drawing.form('R', PARAMS, 2 + seed % 3)})"
+
+
+def arguments(seed: int, n: int, m: int) -> tuple[Any, ...]:
+    rng, sizes = np.random.default_rng([seed, n, m]), {"n": n, "m": m, "3": 3}
+    dims = [tuple(sizes[d] for d in SHAPES.get(k, "")) for k in PARAMS.values()]
+    return tuple(np.round(rng.normal(size=d), 3) if d else float(rng.normal()) for d in dims)

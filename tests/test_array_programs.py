@@ -1,0 +1,72 @@
+"""Random array programs: what the optimiser makes of their derivatives has the values of what differentiation makes.
+
+At sizes of 0, 1 and more of one compiled program: nothing that an empty loop does not read may be read before it.
+``HYAD_ARRAY_PROGRAMS=2000`` draws more, from ``HYAD_PROPERTY_SEED`` on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import array_programs
+import hyad
+from hyad.core import Program
+from hyad.errors import HyadError
+from hyad.journal import without
+from hyad.model import Model, python_callable
+from hyad.optimise import optimise
+
+COUNT = int(os.environ.get("HYAD_ARRAY_PROGRAMS", "60"))
+FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
+SIZES = ((0, 0), (1, 2), (3, 4), (4, 0), (0, 3))
+OPERATORS = (hyad.value_and_grad, hyad.value_and_grad, lambda f: hyad.hessian(f, wrt="v"), lambda f: f)
+
+
+def program(model: Model, args: tuple[Any, ...], off: Any = ()) -> Program:
+    with without(off):
+        return optimise(model.program(model.specs(args)))
+
+
+def flat(value: Any) -> np.ndarray:
+    parts = [flat(x) for x in value] if isinstance(value, tuple) else [np.ravel(np.asarray(value, float))]
+    return np.concatenate(parts)
+
+
+def result(f: Any, args: tuple[Any, ...]) -> Any:
+    """The numbers of a result, or None where a check fails."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return flat(f(*args))
+        except HyadError:
+            return None
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_optimised_and_not(seed: int) -> None:
+    text = array_programs.text(seed)
+    model = OPERATORS[seed % 4](hyad.model(text, namespace={}))
+    given = array_programs.arguments(seed, 3, 2)
+    everything = list(hyad.optimisations())
+    plain, whole, partly = (
+        python_callable(program(model, given, off))
+        for off in (everything, (), random.Random(seed).sample(everything, 2))
+    )
+    for n, m in SIZES:
+        args = array_programs.arguments(seed, n, m)
+        wanted = result(plain, args)
+        for made in (whole, partly):
+            got = result(made, args)
+            if got is None and 0 in (n, m):  # what only an empty loop would have needed is required as well
+                continue
+            assert (got is None) == (wanted is None), (n, m, text)
+            if wanted is not None:
+                scale = np.max(np.abs(wanted), initial=1.0, where=np.isfinite(wanted))
+                if scale < 1e12:
+                    np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-10 * scale, err_msg=text)
