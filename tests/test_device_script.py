@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,13 @@ def test_the_benchmark(
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there may be a GPU")
-def test_without_a_gpu_it_says_so() -> None:
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    """Whether nothing shows one, or what shows one is all that there is."""
     done = subprocess.run([FOLDER / "run.sh"], capture_output=True, text=True)
     assert done.returncode == 2 and "no NVIDIA GPU" in done.stderr and not done.stdout
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: none'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable}
+    command = [FOLDER / "run.sh", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and "no GPU can be used here: " in done.stderr and "failed" not in done.stdout
