@@ -54,7 +54,7 @@ from hyad.spread import Reduction, changed, nest, reads, reductions, sequential
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
 from .cuda import CPP
-from .kernels import ELEM, KernelPrinter, Piece
+from .kernels import ELEM, PRODUCT, TILE, KernelPrinter, Piece
 from .launches import (
     BLOCK,
     WAVES,
@@ -63,6 +63,7 @@ from .launches import (
     Clear,
     Copy,
     CudaProgram,
+    Gemm,
     Launch,
     Memory,
     Param,
@@ -142,6 +143,7 @@ class Cutter:
         self.support: dict[str, None] = {}
         self.kernels: list[str] = []
         self.status: str | None = None
+        self.tiled: str | None = None  # the kernel of matrix products
         self.indices: dict[str, Size] = {}  # of the host's loops that are open: their counts
         self.uses = uses(program.body)
 
@@ -369,6 +371,9 @@ class Cutter:
                 return
             self.weight[var] = weight
             self.lazy[var] = bind
+        elif op.name == "product":
+            self.flush()
+            self.product(bind, op)
         elif op.name in ("zeros", "undef"):
             self.flush()
             at = self.room(var)
@@ -376,6 +381,36 @@ class Cutter:
                 self.steps.append(Clear(at, total(self.sizes(var.type.dims, bind.span))))
         else:
             self.one_thread(bind, later)
+
+    def product(self, bind: Bind, op: Prim) -> None:
+        """A matrix product: a library's, or the tiled kernel's."""
+        x, y, *counts, s, t = op.args
+        places = []
+        for factor in (x, y):
+            place = self.place(factor)
+            if place is None:
+                name = self.names.fresh("factor")
+                dims = self.sizes(type_of(factor).dims, bind.span)
+                self.memory[name] = Memory(name, "real", tuple(map(self.largest, dims)))
+                place = At(name)
+                self.copy_value(factor, place)
+            places.append(place)
+        a, b = places
+        m, n, k = self.sizes(counts, bind.span)
+        lda, ldb = (self.sizes(type_of(factor).dims[1:], bind.span)[0] for factor in (x, y))
+        c = self.room(bind.vars[0])
+        if self.tiled is None:
+            self.tiled = self.kernel_names.fresh(f"{self.name}_product")
+            real = "double" if self.dtype == "f64" else "float"
+            self.texts.append(PRODUCT.replace("NAME", self.tiled).replace("REAL", real))
+            self.kernels.append(self.tiled)
+        tiles = simple("*", ceiling(m, TILE), ceiling(n, TILE))
+        turned = int(s.value), int(t.value)
+        args = (a, lda, turned[0], b, ldb, turned[1], c, n, m, n, k, 0)
+        form = bind.span.text if bind.span else ""
+        launch = Launch(self.tiled, simple("min", tiles, WAVES), FOLDING, args, True, form)
+        self.steps.append(Gemm(m, n, k, a, lda, bool(s.value), b, ldb, bool(t.value), c, n, False, launch))
+        self.note(bind, "a matrix product: the library's, or tiles in shared memory")
 
     def pending(self) -> set[Var]:
         """What the open group of one thread's work will have made."""
@@ -695,6 +730,8 @@ class Cutter:
         for block in blocks:
             for bind in block.binds:
                 op = bind.op
+                if isinstance(op, Prim) and op.name == "product":
+                    return True
                 if isinstance(op, Loop):
                     long = not isinstance(op.count, Const) or op.count.value > FEW
                     if long and reductions(op) is not None:

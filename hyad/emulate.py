@@ -32,7 +32,7 @@ def entries(program: CudaProgram) -> str:
     out = []
     for kernel in program.kernels:
         body = program.source.partition(f" {kernel}(")[2].partition("\n}\n")[0]
-        barriers = re.search(r"\b(__sync|__shfl|hyad_block_|hyad_warp_)", body) is not None
+        barriers = re.search(r"\b(__sync|__shfl|hyad_block_)", body) is not None
         out.append(
             f'extern "C" int {kernel}_start(void **args, unsigned blocks, unsigned block)\n'
             f"{{\n    cuda_on_cpu::alone = {str(not barriers).lower()};\n"
@@ -154,7 +154,9 @@ class _Cpu:
         pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(h) for h in held))
         block = step.block
         if step.free:
-            blocks, block = self.blocks or min(blocks, GRID), self.block or block
+            blocks = self.blocks or min(blocks, GRID)
+            if block == launches.BLOCK:  # a kernel that stands on its block's size has another one
+                block = self.block or block
         if getattr(self.library, f"{step.kernel}_start")(pointers, blocks, block):
             raise HyadError(f"{step.kernel}: no launch with {blocks} blocks of {block} threads")
 

@@ -43,6 +43,7 @@ from .core import (
     blocks_of,
     free_vars,
     substitute,
+    with_blocks,
 )
 from .dead import dead_code, tidy
 from .optimise import assign, rebuild
@@ -59,7 +60,7 @@ ROOM = 1 << 26  # elements of all copies together
 
 def spread(program: Program, deterministic: bool = False) -> Program:
     """The program with its parallel loops apart and its sums gathered (see above)."""
-    for change in (apart_block, gather_block):
+    for change in (product_block, apart_block, gather_block):
         block = change(program.body)
         if block is not program.body:
             program = dead_code(rebuild(replace(program, body=block), Rebuild))
@@ -93,6 +94,35 @@ def each(block: Block, change) -> Block:
             out.append(Bind(bind.vars, replace(op, body=each(op.body, change)), bind.span))
         else:
             out.append(bind)
+    return Block(tuple(out), block.results)
+
+
+def product_block(block: Block) -> Block:
+    if not any(type(b.op) is Prim and b.op.name == "product" for b in all_binds(block)):
+        return block
+    return each(block, lambda bind: [Bind(bind.vars, replace(bind.op, body=by_loops(bind.op.body)), bind.span)])
+
+
+def by_loops(block: Block) -> Block:
+    """A block with its matrix products written out as loops: there is no calling a library from a thread."""
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        if type(op) is Prim and op.name == "product":
+            x, y, n, m, terms, s, t = op.args
+            i, j, k = (Var(name, INT) for name in "ijk")
+            left, right, term = (Var(name, REAL) for name in ("a", "b", "t"))
+            reads_ = (
+                Bind((left,), Prim("get", (x, k, i) if s.value else (x, i, k)), b.span),
+                Bind((right,), Prim("get", (y, j, k) if t.value else (y, k, j)), b.span),
+                Bind((term,), Prim("*", (left, right)), b.span),
+            )
+            total = folding(terms, k, Block(reads_, (term,)), REAL, b.span)
+            nest_ = nested([i, j], [n, m], Block((total,), total.vars), REAL, b.vars[0].name)
+            out.append(Bind(b.vars, nest_.op, b.span))
+        else:
+            blocks = tuple(map(by_loops, blocks_of(op)))
+            out.append(Bind(b.vars, with_blocks(op, blocks), b.span) if blocks else b)
     return Block(tuple(out), block.results)
 
 

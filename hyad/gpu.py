@@ -266,8 +266,9 @@ def compile_cuda(
     ``args`` are arguments of one element, whose signature is meant; without them the annotations say it. CompileError
     says what is missing: pycuda, a GPU with its driver, or a CUDA compiler.
     """
-    program = model.optimised(model.specs(None if args is None else [likeness(a) for a in args]), "cuda")
-    made = CudaModel(program, dtype, deterministic)
+    specs = model.specs(None if args is None else [likeness(a) for a in args])
+    spread = model.optimised(specs, "grid", blas=True)
+    made = CudaModel(model.optimised(specs, "cuda"), dtype, deterministic, spread)
     made.source  # what cannot be printed is said before what is missing here
     device.driver()
     return made
@@ -302,8 +303,11 @@ class CudaModel:
 
     target = "cuda"
 
-    def __init__(self, program: Program, dtype: str = "f64", deterministic: bool = False) -> None:
+    def __init__(
+        self, program: Program, dtype: str = "f64", deterministic: bool = False, spread: Program | None = None
+    ) -> None:
         self.program, self.dtype, self.deterministic = program, dtype, deterministic
+        self.spread = spread or program  # for one call
         self.__name__, self.__doc__ = program.name, program.doc
         self._kernels: dict[tuple[int, ...], CudaKernel] = {}
 
@@ -348,7 +352,7 @@ class CudaModel:
     @cached_property
     def plan(self) -> CudaProgram:
         """One call, run in parallel."""
-        return print_grid(self.program, dtype=self.dtype, deterministic=self.deterministic)
+        return print_grid(self.spread, dtype=self.dtype, deterministic=self.deterministic)
 
     @cached_property
     def source(self) -> str:

@@ -375,16 +375,19 @@ class Model:
             self._namespaces |= made.namespaces
 
     def optimised(self, specs: Sequence[Spec] | None = None, target: str = "c", blas: bool = False) -> Program:
-        """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS."""
+        """The program that is printed as code for a target: "c", "cuda" (a thread of a GPU does it all) or "grid" (one
+        call is spread over a GPU); ``blas``: matrix products are left to a BLAS."""
         from .optimise import (
             FOR_CACHES,
+            FOR_FEW,
             PIPELINE,
             WITH_BLAS,
             optimise,
         )  # a call that an earlier process compiled does without
 
         program = self.program(specs)
-        with switched_off((*self._options.get("without", ()), *(FOR_CACHES if target == "cuda" else ()))):
+        off = {"cuda": FOR_CACHES, "grid": (*FOR_CACHES, *FOR_FEW)}.get(target, ())
+        with switched_off((*self._options.get("without", ()), *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE)
             if self._options.get("threads", 1) > 1:
                 from .threads import in_parts

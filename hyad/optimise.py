@@ -492,6 +492,9 @@ WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code,
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes")
 
+#: And what makes few long iterations of many short ones: where one call is spread over a GPU each has a thread.
+FOR_FEW = ("jam",)
+
 #: The passes that see all functions at once; the others run on each by itself.
 WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls, hand_on)
 
