@@ -63,17 +63,17 @@
                  (len relatives))]
     (map compose absolutes inverses)))
 
-(defmodel skinned [transforms weights p]
-  "A vertex of the mesh follows its bones by their weights."
-  (build 3
-    (fn [i]
-      (ifold (fn [s b]
-               (+ s (* (get weights b)
-                       (+ (* (get transforms b i 0) (get p 0))
-                          (* (get transforms b i 1) (get p 1))
-                          (* (get transforms b i 2) (get p 2))
-                          (get transforms b i 3)))))
-             0.0 (len transforms)))))
+(defmodel moved [row p]
+  "One coordinate of a point after a rigid transform."
+  (+ (* (get row 0) (get p 0)) (* (get row 1) (get p 1)) (* (get row 2) (get p 2)) (get row 3)))
+
+(defmodel skinned [transforms weights base]
+  "The vertices of the mesh follow the bones by their weights."
+  (ifold (fn [skin b]
+           (map (fn [q w p] (map (fn [qi row] (+ qi (* (get w b) (moved row p)))) q (get transforms b)))
+                skin weights base))
+         (map (fn [p] [0.0 0.0 0.0]) base)
+         (len transforms)))
 
 (defmodel placed [r theta p]
   "The whole hand's rotation and translation."
@@ -85,7 +85,7 @@
   "The mesh in a pose."
   (let [transforms (bones theta parents relatives inverses)
         r (axis-rotation [(get theta 0) (get theta 1) (get theta 2)])]
-    (map (fn [w p] (placed r theta (skinned transforms w p))) weights base)))
+    (map (fn [q] (placed r theta q)) (skinned transforms weights base))))
 
 (defmodel ht [#^ (Vec 26) theta #^ (Arr Int b) parents #^ (Arr Real b 3 4) relatives #^ (Arr Real b 3 4) inverses
               #^ (Mat v b) weights #^ (Mat v 3) base #^ (Mat c 3) points #^ (Arr Int c) nearest]
