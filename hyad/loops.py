@@ -413,7 +413,7 @@ class OneHot(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        if type(op) is Loop and self.normalise(op, bind):
+        if type(op) is Loop and bind.vars and self.normalise(op, bind):  # one without results is there for its checks
             return
         self.copy(bind)
 

@@ -465,6 +465,15 @@ def test_an_inner_loop_does_not_leave_one_that_makes_its_reading_safe(body: str)
     assert python_callable(program)(np.zeros(0), np.ones(2)) == 0.0
 
 
+def test_a_loop_that_is_left_for_its_checks_keeps_them() -> None:
+    unused = "(ifold (fn [z i] (+ z (if (= i 1) 2 (get w (- (len v) 1))))) 0.0 (len v))"
+    f = hyad.model(f"(fn [v w] (let [q {unused}] (sum v)))", namespace={})
+    program = python_callable(f.optimised(f.specs((np.ones(2), np.ones(2)))))
+    assert program(np.ones(3), np.ones(3)) == 3.0
+    with pytest.raises(hyad.errors.BoundsError):
+        program(np.ones(3), np.ones(2))
+
+
 def test_a_sum_for_an_element_that_an_empty_loop_has_not() -> None:
     """What a loop adds to one element is added behind it only if the loop was entered."""
     f = hyad.grad(hyad.model("(fn [x v] (ifold (fn [z i] (* z (cos (* x (get v (- (len v) 1)))))) 1.0 (len v)))"))
