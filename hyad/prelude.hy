@@ -253,7 +253,8 @@
   (if (= (rank a) 1) (fold * 1.0 a) (fold (fn [s row] (* s (prod row))) 1.0 a)))
 (defmodel mean [a] "the mean of all elements" (/ (sum a) (real (size a))))
 (defmodel var [a] "the mean square distance from the mean" (mean (square (- a (mean a)))))
-(defmodel std [a] "the standard deviation" (sqrt (var a)))
+(defmodel std [a] "the standard deviation; its derivative where all elements are equal is 0"
+  (let [s (var a)] (if (= s 0.0) 0.0 (sqrt s))))
 (defmodel amax [a] "the largest element; its derivative is the first one's"
   (if (= (rank a) 1) (fold max (get a 0) a) (fold (fn [m row] (max m (amax row))) (amax (get a 0)) a)))
 (defmodel amin [a] "the smallest element; its derivative is the first one's"

@@ -482,3 +482,24 @@ def test_a_function_inside_its_own_functions(form: str, wanted: float) -> None:
     args = (np.array([1.0, 2.0, 4.0]), np.arange(6.0).reshape(2, 3))
     program = f.optimised(f.specs(args))
     assert python_callable(program)(*args) == hyad.run(f, *args) == wanted
+
+
+SATURATED = {
+    "((grad std) [2.0 2.0])": [0.0, 0.0],
+    "((grad logsumexp) [1000.0 1000.0])": [0.5, 0.5],
+    "((grad logsumexp) [-1e300 0.0])": [0.0, 1.0],
+    "(logsumexp (* -1e308 [10.0 10.0]))": -np.inf,
+    "((grad (fn [q] (get (softmax q) 0))) [1000.0 -1000.0])": [0.0, 0.0],
+    "((grad (fn [q] (sum (where (> q 0) (log q) 0.0)))) [0.0 1.0])": [0.0, 1.0],
+    "((grad prod) [0.0 2.0 3.0])": [6.0, 0.0, 0.0],
+    "((grad (fn [q] (sum (sort q)))) [1.0 1.0])": [1.0, 1.0],
+}
+
+
+@pytest.mark.parametrize("form, wanted", SATURATED.items())
+def test_at_the_edge(form: str, wanted: Any) -> None:
+    """Equal elements, exponentials beyond all numbers, logarithms of nothing."""
+    f = hyad.model(f"(fn [] {form})", namespace={})
+    np.testing.assert_allclose(python_callable(f.optimised(f.specs(())))(), wanted)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(hyad.run(f), wanted)
