@@ -374,25 +374,30 @@ class Model:
             self._globals |= made.globals_read
             self._namespaces |= made.namespaces
 
-    def optimised(self, specs: Sequence[Spec] | None = None, target: str = "c", blas: bool = False) -> Program:
+    def optimised(
+        self, specs: Sequence[Spec] | None = None, target: str = "c", blas: bool = False, threads: int = 1
+    ) -> Program:
         """The program that is printed as code for a target: "c", "cuda" (a thread of a GPU does it all) or "grid" (one
-        call is spread over a GPU); ``blas``: matrix products are left to a BLAS."""
+        call is spread over a GPU); ``blas``: matrix products are left to a BLAS; long sums are taken in parts for
+        ``threads`` threads."""
         from .optimise import (
             FOR_CACHES,
             FOR_FEW,
+            FOR_ONE_THREAD,
             PIPELINE,
             WITH_BLAS,
             optimise,
         )  # a call that an earlier process compiled does without
 
         program = self.program(specs)
-        off = {"cuda": FOR_CACHES, "grid": (*FOR_CACHES, *FOR_FEW)}.get(target, ())
+        threads = max(threads, self._options.get("threads", 1))
+        off = {"cuda": FOR_CACHES, "grid": (*FOR_CACHES, *FOR_FEW)}.get(target, FOR_ONE_THREAD if threads > 1 else ())
         with switched_off((*self._options.get("without", ()), *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE)
-            if self._options.get("threads", 1) > 1:
+            if threads > 1:
                 from .threads import in_parts
 
-                made = in_parts(made, self._options["threads"])
+                made = in_parts(made, threads)
             return made
 
     def compile_for(

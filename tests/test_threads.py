@@ -11,7 +11,7 @@ import pytest
 
 import hyad
 import oracle
-from hyad.core import Arr, Prim, all_binds
+from hyad.core import Arr, Loop, Prim, all_binds
 from hyad.errors import ModelTypeError
 from hyad.model import python_callable
 from hyad.threads import in_parts
@@ -113,3 +113,11 @@ def test_other_rows_are_left_alone(entry, by_row):
     assert (not cleared(f.optimised())) is by_row
     args = (np.linspace(-1, 1, 16).reshape(4, 4), np.array([0.3, -0.2, 0.7, 0.1]))
     assert oracle.mismatch(f(*args), hyad.run(f, *args), 1e-12) is None
+
+
+def test_products_of_a_gradient_run_on_threads():
+    """Both adjoints of a matrix product: rows of one, parts of the sum that the other is."""
+    f = hyad.grad("(fn [#^ (Mat n k) a #^ (Mat k m) b] (sum (square (mat-mul a b))))", wrt=(0, 1))
+    body = f.optimised(threads=2).body
+    sums = [b.op for b in body.binds if type(b.op) is Loop and b.op.accs]
+    assert not sums  # each is in parts
