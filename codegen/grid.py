@@ -295,6 +295,17 @@ class Cutter:
             return int(a.value) if type_of(a) in (INT, BOOL) else None
         return self.host.get(a)
 
+    def natural(self, size: Size) -> bool:
+        """Whether a size is certainly not negative."""
+        if isinstance(size, int):
+            return size >= 0
+        if isinstance(size, str):
+            return size in self.indices or any(self.host.get(d) == size for d in self.program.dims)
+        operator, a, b = size
+        if operator == "max":
+            return self.natural(a) or self.natural(b)
+        return operator != "-" and self.natural(a) and self.natural(b)
+
     def sizes(self, dims: Iterable[Atom], span: Span | None) -> tuple[Size, ...]:
         out = []
         for d in dims:
@@ -561,8 +572,11 @@ class Cutter:
         outs = [v for b in binds for v in b.vars if v in alive]
         own: dict[Var, Var] = {}  # a result that is a free array changed in place
         for b in binds:
-            if isinstance(b.op, Loop) and not isinstance(b.op, Check):
-                self.note(b, "one thread: " + sequential(b.op))
+            if isinstance(b.op, Loop):
+                kinds = reductions(b.op)
+                added = any(r.kind == "scatter" for r in kinds or ())
+                why = "additions in one order" if added and self.deterministic else "few iterations"
+                self.note(b, f"one thread: {sequential(b.op) if kinds is None else why}")
         roots = {}
         for b in binds:
             for k, v in enumerate(b.vars):
@@ -640,7 +654,9 @@ class Cutter:
             need(v)
         made = {v for b in order for v in b.vars}
         params = [v for v in needed if v not in made]
-        dims = tuple(v for v in params if v in self.program.dims and v not in self.program.params)
+        dims = tuple(
+            v for v in params if v in self.host and v not in self.program.params and self.natural(self.host[v])
+        )
         params = [v for v in params if v not in dims]
         extra = []
         if parts is not None:
@@ -716,7 +732,7 @@ class Cutter:
         small = isinstance(op.count, Const) and op.count.value <= FEW and not self.worth(op.body)
         if small:
             self.one_thread(bind, later)
-        elif kinds is not None:
+        elif kinds is not None and not (self.deterministic and any(r.kind == "scatter" for r in kinds)):
             self.flush()
             self.parallel(bind, op, later, kinds)
         elif self.worth(op.body):
@@ -743,6 +759,8 @@ class Cutter:
     def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
         """A kernel for a parallel loop and its nest."""
         levels = nest(bind)
+        if self.deterministic and any(r.kind == "slice" and not self.slices(levels, r, *r.accs) for r in kinds):
+            levels = [bind]  # each row by one thread: several would add to one element
         counts = [self.size(b.op.count) for b in levels]
         known = None not in counts
         work: Size = total([("max", c, 0) if not isinstance(c, int) else c for c in counts]) if known else WAVES * BLOCK

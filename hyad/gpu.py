@@ -267,7 +267,7 @@ def compile_cuda(
     says what is missing: pycuda, a GPU with its driver, or a CUDA compiler.
     """
     specs = model.specs(None if args is None else [likeness(a) for a in args])
-    spread = model.optimised(specs, "grid", blas=True)
+    spread = model.optimised(specs, "cuda", blas=True)
     made = CudaModel(model.optimised(specs, "cuda"), dtype, deterministic, spread)
     made.source  # what cannot be printed is said before what is missing here
     device.driver()

@@ -377,12 +377,10 @@ class Model:
     def optimised(
         self, specs: Sequence[Spec] | None = None, target: str = "c", blas: bool = False, threads: int = 1
     ) -> Program:
-        """The program that is printed as code for a target: "c", "cuda" (a thread of a GPU does it all) or "grid" (one
-        call is spread over a GPU); ``blas``: matrix products are left to a BLAS; long sums are taken in parts for
-        ``threads`` threads."""
+        """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS; long sums
+        are taken in parts for ``threads`` threads."""
         from .optimise import (
             FOR_CACHES,
-            FOR_FEW,
             FOR_ONE_THREAD,
             PIPELINE,
             WITH_BLAS,
@@ -391,7 +389,7 @@ class Model:
 
         program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
-        off = {"cuda": FOR_CACHES, "grid": (*FOR_CACHES, *FOR_FEW)}.get(target, FOR_ONE_THREAD if threads > 1 else ())
+        off = FOR_CACHES if target == "cuda" else FOR_ONE_THREAD if threads > 1 else ()
         with switched_off((*self._options.get("without", ()), *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE)
             if threads > 1:

@@ -492,9 +492,6 @@ WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code,
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "split")
 
-#: And what makes few long iterations of many short ones: where one call is spread over a GPU each has a thread.
-FOR_FEW = ("jam",)
-
 #: What makes a sum of rows one that threads cannot take in parts.
 FOR_ONE_THREAD = ("jam-rows",)
 

@@ -131,7 +131,7 @@ def arguments(name: str) -> tuple[Any, ...]:
 
 def program_of(f: Model, args: Any) -> Program:
     """What is printed for a GPU."""
-    return f.optimised(f.specs(args), "grid", blas=True)
+    return f.optimised(f.specs(args), "cuda", blas=True)
 
 
 def own_names() -> list[str]:
@@ -272,6 +272,11 @@ def test_deterministic_results_are_the_same_to_the_last_bit(key: str, collection
     first, *others = (run(collection, s, s.points[0].args, **shape) for shape in calls)
     for other in others:
         assert all(np.array_equal(a, b) for a, b in zip(first, other))
+
+
+@pytest.mark.parametrize("name", [f"{name}'" for name in DERIVED])
+def test_no_atomic_additions_where_results_are_to_be_the_same(name: str) -> None:
+    assert "atomicAdd" not in plan(name, deterministic=True).source
 
 
 def together(subjects: list[CudaProgram]) -> str:
