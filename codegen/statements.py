@@ -553,12 +553,14 @@ class BodyPrinter(OperandPrinter):
         if _size_if_plain(inner) > 8 or not self.overflows.checked.isdisjoint(all_binds(inner)):
             return False
         old = self.captured()
+        waiting = self.pending.copy(), {what: readers.copy() for what, readers in self.readers.items()}
         self.enter()
         self.statements(inner, {})
         value = self.operand(inner.results[0])
         self.leave()
         lines, self.lines = self.lines, old
-        if lines:
+        if lines:  # which are dropped, and what waited may have gone into them
+            self.pending, self.readers = waiting
             return False
         self.span = bind.span
         cond, *_ = self.fit([op.cond])

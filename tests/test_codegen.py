@@ -712,6 +712,18 @@ def short_circuits(b, v):
     return b.loop(N, [0.0], body)
 
 
+def or_with_lines(b, x, y):
+    """An ``or`` whose second operand takes lines of its own, after a condition that waits for its use."""
+    a = b.loop(3, [y], lambda c, i, s: ([c("+", c("*", s, s), x)], []))
+
+    def second(c):
+        inner = c.if_(c("<", 0.177, y), lambda d: d("tanh", d("sin", x)), lambda d: d("sin", d("tanh", y)))
+        return c("<", 0.5, inner)
+
+    either = b.if_(b("<=", a, 1.09), lambda c: True, second)
+    return b.if_(either, lambda c: c("tanh", y), lambda c: c("*", y, y))
+
+
 def several(b, x, y):
     r = b.if_(b("<", x, y), lambda c: (x, y, 1), lambda c: (y, x, 2))
     return r
@@ -883,6 +895,7 @@ TABLE = [
     (literals, {"x": REAL}, X),
     (logic, {"x": REAL, "y": REAL}, XY),
     (short_circuits, VECTOR, V0),
+    (or_with_lines, {"x": REAL, "y": REAL}, [*XY, (0.1, 0.2), (2.0, 0.1)]),
     (several, {"x": REAL, "y": REAL}, XY),
     (read_before_swap, {"x": REAL}, X),
     (if_updates_accumulator, {"x": REAL}, X),
