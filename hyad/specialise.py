@@ -301,7 +301,11 @@ class Specialiser(Flow):
             names = [op.fn, *op.args] if isinstance(op, Call) else []
             for name in [*names, *(x for block in blocks_of(op) for x in block.results)]:
                 if isinstance(name, Global) and not self.scope(name.name)[0] and name.name not in SPECIAL:
-                    self.resolve(name)
+                    try:
+                        self.resolve(name)
+                    except UnboundError as error:
+                        error.hint = size_named(closure.function, name.name) or error.hint
+                        raise
         self.scope = scope  # type: ignore[method-assign]
 
     def attempt(
@@ -2066,6 +2070,17 @@ def prelude(name: str) -> Closure | None:
 
     f = read_model(text, Source(text, "prelude.hy"))
     return Closure(replace(f, name=name.partition("/")[0]), None, Specialiser.scope)
+
+
+def size_named(function: Lambda, name: str) -> str | None:
+    """How to write a size that only an annotation names."""
+    for p, annotation in zip(function.params, function.annotations):
+        sizes = annotation.value[1:] if annotation is not None and annotation.kind == "(" else ()
+        for k, size in enumerate(sizes):
+            if size.kind == "sym" and size.value == name:
+                written = f"(shape {p.name} {k})" if k else f"(len {p.name})"
+                return f"annotations name sizes for one another; here it is `{written}`"
+    return None
 
 
 def similar(name: Global) -> str:

@@ -64,6 +64,7 @@ NAMES = {"python-function": None, "python_function": python_function, "np": np, 
 MODELS: list[tuple[Any, ...]] = [
     # names
     ("an unbound name", UnboundError, "(fn [x] (* x yy))", 1.0),
+    ("a size that an annotation names", UnboundError, "(fn [#^ (Vec n) v #^ (Mat n m) a] (* (get v 0) m))", V, M),
     ("a misspelt primitive", UnboundError, "(fn [x]\n  (+ x\n     (sinn x)))", 1.0),
     ("a misspelt parameter", UnboundError, "(fn [stepsize] (* 2 step-size))", 1.0),
     ("a misspelt function of the language", UnboundError, "(fn [u v] (dott u v))", V, V),
