@@ -46,15 +46,16 @@ from hyad.core import (
 )
 from hyad.dead import dead_code
 from hyad.errors import CompileError
-from hyad.gather import spread
+from hyad.gather import long, spread
 from hyad.optimise import uses
 from hyad.primitives import PRIMITIVES
+from hyad.scans import Scan, row_scan, scan_of
 from hyad.spread import Reduction, changed, nest, reads, reductions, sequential
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
 from .cuda import CPP
-from .kernels import ELEM, PRODUCT, TILE, KernelPrinter, Piece
+from .kernels import ELEM, PRODUCT, TILE, KernelPrinter, Piece, Scanned
 from .launches import (
     BLOCK,
     WAVES,
@@ -618,6 +619,7 @@ class Cutter:
         atomic: Sequence[Var] = (),
         totals: Sequence[tuple[Reduction, tuple[Var, ...]]] = (),
         parts: tuple[Var, Size] | None = None,
+        scan: Scanned | None = None,
         hint: str | None = None,
         blocks: Size = 1,
         threads: int = 1,
@@ -658,6 +660,7 @@ class Cutter:
             v for v in params if v in self.host and v not in self.program.params and self.natural(self.host[v])
         )
         params = [v for v in params if v not in dims]
+        params += scan.parts if scan is not None else ()
         extra = []
         if parts is not None:
             params.append(parts[0])
@@ -677,6 +680,7 @@ class Cutter:
             frozenset(atomic),
             self.fallible and (device or self.device_checks()),
             tuple(at.array if at is not None else "" for at in places),
+            scan,
         )
         name = self.kernel_names.fresh(
             f"{self.name}_{hint or getattr(results[0] if results else None, 'name', 'checks')}"
@@ -730,8 +734,16 @@ class Cutter:
     def loop(self, bind: Bind, op: Loop, later: frozenset[Var]) -> None:
         kinds = reductions(op)
         small = isinstance(op.count, Const) and op.count.value <= FEW and not self.worth(op.body)
+        scan = scan_of(op) if kinds is None and not self.worth(op.body) else None
+        rows = row_scan(bind) if kinds is not None else None
         if small:
             self.one_thread(bind, later)
+        elif scan is not None and self.size(op.count) is not None:
+            self.flush()
+            self.scan(bind, op, later, scan)
+        elif rows is not None and long(rows[-1]) and all(self.size(b.op.count) is not None for b in rows):
+            self.flush()
+            self.row_scans(bind, rows)
         elif kinds is not None and not (self.deterministic and any(r.kind == "scatter" for r in kinds)):
             self.flush()
             self.parallel(bind, op, later, kinds)
@@ -749,8 +761,7 @@ class Cutter:
                 if isinstance(op, Prim) and op.name == "product":
                     return True
                 if isinstance(op, Loop):
-                    long = not isinstance(op.count, Const) or op.count.value > FEW
-                    if long and reductions(op) is not None:
+                    if long(bind) and (reductions(op) is not None or scan_of(op) is not None):
                         return True
                 if any(self.worth(b) for b in blocks_of(op)):
                     return True
@@ -821,6 +832,139 @@ class Cutter:
         )
         if folds:
             self.totals(bind, op, folds, first, blocks, hint)
+
+    def scan(self, bind: Bind, op: Loop, later: frozenset[Var], scan: Scan) -> None:
+        """Kernels for a loop whose states blocks can put together: what each block's iterations do to them, where there
+        are several blocks; then all of the loop, each block going on from what those before it do."""
+        count = self.size(op.count)
+        n = len(op.accs)
+        blocks = simple("min", ceiling(simple("max", count, 0), FOLDING * 4), PARTS)
+        many = simple("max", blocks, 1)
+        self.note(bind, "a scan by blocks: what each does to the state first, then all iterations")
+        hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name)
+        accs, inits, terms, finals, states, k = [], [], [], [], [], 0
+        for r in scan.recurrences:
+            acc = op.accs[r.acc]
+            for term, x in zip(r.terms, (1.0, 0.0) if r.kind == "linear" else (identity(r.kind, acc.type),)):
+                accs.append(Var(acc.name, acc.type, acc.span))
+                finals.append(Var(bind.vars[r.acc].name, acc.type))
+                inits.append(Const(x, acc.type))
+                terms.append(term)
+            states.append((r.kind, tuple(range(k, len(accs)))))
+            k = len(accs)
+        parts = []
+        for v in finals:
+            name = self.names.fresh(f"{v.name}_parts")
+            self.memory[name] = Memory(name, ELEM[v.type], (PARTS,))
+            parts.append(Var(name, Arr(v.type, (Const(PARTS, INT),))))
+            self.spot[parts[-1]] = self.spot[v] = Spot(At(name))
+        loop = Loop(op.count, op.index, tuple(inits), tuple(accs), Block(scan.before, tuple(terms)))
+        outer, self.steps = self.steps, []
+        self.emit(
+            [Bind(tuple(finals), loop, bind.span)],
+            finals,
+            [self.spot[v].at for v in finals],
+            scan=Scanned(op.index, tuple(states), len(scan.before), totals=True),
+            hint=f"{hint}_parts",
+            blocks=many,
+            threads=FOLDING,
+            span=bind.span,
+        )
+        first, self.steps = tuple(self.steps), outer
+        own: dict[Var, Var] = {}
+        starts = list(op.inits)
+        folds = []
+        outs: dict[int, Var] = {}
+        for r in (*scan.slices, *scan.folds):
+            (k,) = r.accs
+            v = bind.vars[k]
+            if r.kind == "slice":
+                at = self.take_over(v, op.inits[k], later)
+                starts[k] = Var(op.accs[k].name, op.accs[k].type, bind.span)
+                self.spot[starts[k]] = Spot(at)
+                own[v] = starts[k]
+            else:
+                outs[k] = Var(v.name, v.type, v.span, v.given)
+                name = self.names.fresh(f"{v.name}_parts")
+                self.memory[name] = Memory(name, ELEM[v.type], (PARTS,))
+                self.spot[outs[k]] = Spot(At(name))
+                folds.append((r, (v,)))
+                starts[k] = Const(identity(r.kind, v.type), v.type)
+        if first:  # what one block alone needs not ask for
+            self.steps.append(Choose(("<", 1, many), first))
+        alive = self.closure(later)
+        for k, v in enumerate(bind.vars):
+            if k >= n or k in {r.acc for r in scan.recurrences} and v in alive:
+                self.room(v)
+        variables = [outs.get(k, v) for k, v in enumerate(bind.vars)]
+        made = self.scanning(op, scan, starts, variables, parts=tuple(parts))
+        results = [v for k, v in enumerate(variables) if v in own or v in self.spot]
+        self.emit(
+            [made[0]],
+            results,
+            [None if v in own else self.spot[v].at for v in results],
+            own,
+            folds=[(r, (outs[r.accs[0]],)) for r, _ in folds],
+            scan=made[1],
+            hint=hint,
+            blocks=many,
+            threads=FOLDING,
+            span=bind.span,
+        )
+        if folds:
+            self.totals(bind, op, folds, {bind.vars[k]: v for k, v in outs.items()}, blocks, hint)
+
+    def scanning(
+        self, op: Loop, scan: Scan, inits: Sequence[Atom], variables: Sequence[Var], **how: object
+    ) -> tuple[Bind, Scanned]:
+        """The loop of a scan as ``Scanned`` has it: the terms are the results of the states."""
+        n = len(op.accs)
+        results = list(op.body.results[:n])
+        more: list[tuple[Var, Var, Atom]] = []
+        states = []
+        for r in scan.recurrences:
+            results[r.acc] = r.terms[-1]
+            numbers = (r.acc,)
+            if r.kind == "linear":
+                numbers = (n + len(more), r.acc)
+                more.append((Var("a", REAL), Var("a", REAL), r.terms[0]))
+            states.append((r.kind, numbers))
+        block = Block((*scan.before, *scan.after), (*results, *(t for _, _, t in more), *op.body.results[n:]))
+        loop = Loop(
+            op.count,
+            op.index,
+            (*inits, *(Const(1.0, REAL) for _ in more)),
+            (*op.accs, *(a for a, _, _ in more)),
+            block,
+        )
+        made = Bind((*variables[:n], *(v for _, v, _ in more), *variables[n:]), loop, None)
+        return made, Scanned(op.index, tuple(states), len(scan.before), **how)
+
+    def row_scans(self, bind: Bind, levels: Sequence[Bind]) -> None:
+        """A kernel for a loop of which each iteration is a scan: a block for each."""
+        *outer, last = levels
+        scan = scan_of(last.op)
+        made, scanned = self.scanning(last.op, scan, last.op.inits, last.vars, rows=True)
+        inner = Bind(made.vars, made.op, last.span)
+        for b in reversed(outer):
+            body = b.op.body
+            inner = Bind(b.vars, replace(b.op, body=Block((*body.binds[:-1], inner), body.results)), b.span)
+        for v in bind.vars:
+            self.room(v)
+        counts = [("max", self.size(b.op.count), 0) for b in outer]
+        self.note(bind, "parallel: scans, each by one block")
+        self.emit(
+            [inner],
+            bind.vars,
+            [self.spot[v].at for v in bind.vars],
+            grid=(inner, *outer[1:]),
+            scan=scanned,
+            hint=next((v.name for v in bind.vars if v.given), bind.vars[0].name),
+            blocks=simple("min", total(counts), WAVES),
+            threads=FOLDING,
+            free=True,
+            span=bind.span,
+        )
 
     def slices(self, levels: Sequence[Bind], r: Reduction, k: int) -> bool:
         """Whether every place of a nest has a part of an array to itself, by subscripts of different loops."""

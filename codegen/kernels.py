@@ -17,7 +17,7 @@ from hyad.spread import Reduction
 
 from .comments import Comments
 from .cuda import CudaPrinter
-from .expressions import SHIFT, WIDTH, Expr, plus, wrapped
+from .expressions import PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
 
@@ -174,6 +174,97 @@ def block_place(ctype: str, least: bool, last: bool) -> tuple[str, str]:
     return name, "\n".join(lines)
 
 
+def block_scan(kind: str, ctype: str, elem: str) -> tuple[str, str]:
+    """The name and the text of the function that scans a value of each thread of a block: each has what those before
+    it give together, and ``*all`` becomes what all of them give. Every thread must call it; a block is whole warps.
+    For "linear" the values are pairs (a, b), of ``s -> a s + b``."""
+    name = f"hyad_block_scan_{kind}_{ctype.replace('long long', 'int')}"
+    parts = ("a", "b") if kind == "linear" else ("x",)
+    starts = identities(kind, elem)
+
+    def both(left: str, right: str) -> list[str]:
+        """What is written to ``left``: it, then ``right``."""
+        if kind == "linear":
+            return [
+                f"{left.format('b')} = hyad_times({right.format('a')}, {left.format('b')}) + {right.format('b')};",
+                f"{left.format('a')} = hyad_times({left.format('a')}, {right.format('a')});",
+            ]
+        return [f"{left.format('x')} = {scanned(kind, elem, left.format('x'), right.format('x'))};"]
+
+    pointers = ", ".join(f"{ctype} *{p}" for p in parts)
+    alls = ", ".join(f"{ctype} *{p}_all" for p in parts)
+    text = [
+        f"/* of a block's values in the order of its threads: what comes before each, and all ({kind}) */",
+        f"static __device__ inline void {name}({pointers}, {alls}) {{",
+        f"  __shared__ {ctype} {', '.join(f'{p}_of_warp[32]' for p in parts)};",
+        "  const unsigned lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;",
+        *(f"  {ctype} {p}_up = *{p}, {p}_to = *{p}, {p}_sum = {z};" for p, z in zip(parts, starts)),
+        "  for (unsigned k = 1; k < 32; k <<= 1) {",
+        *(f"    {p}_up = __shfl_up_sync({WARP}, {p}_to, k);" for p in parts),
+        "    if (lane >= k) {",
+        *("      " + line for line in both("{0}_up", "{0}_to")),
+        *(f"      {p}_to = {p}_up;" for p in parts),
+        "    }",
+        "  }",
+        "  if (lane == 31) {",
+        *(f"    {p}_of_warp[warp] = {p}_to;" for p in parts),
+        "  }",
+        *(f"  {p}_up = __shfl_up_sync({WARP}, {p}_to, 1);" for p in parts),
+        "  if (lane == 0) {",
+        *(f"    {p}_up = {z};" for p, z in zip(parts, starts)),
+        "  }",
+        "  __syncthreads();",
+        "  for (unsigned k = 0; k < blockDim.x >> 5; k++) {",
+        "    if (k == warp) {",
+        *(f"      *{p} = {p}_sum;" for p in parts),
+        "    }",
+        *("    " + line for line in both("{0}_sum", "{0}_of_warp[k]")),
+        "  }",
+        *("  " + line for line in both("(*{0})", "{0}_up")),
+        *(f"  *{p}_all = {p}_sum;" for p in parts),
+        "  __syncthreads();",
+        "}",
+        "",
+    ]
+    return name, "\n".join(text)
+
+
+TIMES = """\
+/* x*y, where 0 times what has become too large on the way to it is 0 */
+static __device__ inline REAL hyad_times(REAL x, REAL y) {
+  return (x == 0 && y == y) || (y == 0 && x == x) ? (REAL)0 : x*y;
+}
+"""
+
+
+def identities(kind: str, elem: str) -> tuple[str, ...]:
+    """What changes nothing, for each part of a value that is scanned."""
+    return ("1", "0") if kind == "linear" else (COMBINED[kind][1][elem],)
+
+
+def scanned(kind: str, elem: str, x: str, y: str) -> str:
+    """``x``, then ``y``."""
+    return f"hyad_times({x}, {y})" if kind == "product" and elem == "real" else combined(kind, elem, x, y)
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """How a loop with states runs on blocks (``hyad/scans.py``). The loop's body is the terms, then the rest; its
+    results for the states are the terms; where a state has two, one is the result of a further accumulator.
+
+    ``states``: for each recurrence its kind, and the numbers of the accumulators that its terms are results of, the
+    last one the state's. ``before``: how many bindings make the terms. ``parts``: array parameters, what each block's
+    iterations do to the states, those of all recurrences one after the other; () where each block has whole loops
+    (``rows``), or is to give these parts (``totals``)."""
+
+    index: Var
+    states: tuple[tuple[str, tuple[int, ...]], ...]
+    before: int
+    parts: tuple[Var, ...] = ()
+    totals: bool = False
+    rows: bool = False
+
+
 @dataclass(slots=True)
 class Piece:
     """What a kernel computes: a program whose results it writes, and how.
@@ -183,7 +274,7 @@ class Piece:
     memory. ``folds``: what the nest folds, by the variables of its final accumulators; their parts are ``parts``.
     ``totals``: parameters that are the folds of their ``parts``, before anything else is computed: (reduction,
     parameters). ``atomic``: array parameters that several threads add to. ``fallible``: whether a check stands before
-    it, or in it. ``names`` are what the results are to be called."""
+    it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan."""
 
     program: Program
     own: dict[int, int] = field(default_factory=dict)
@@ -194,6 +285,7 @@ class Piece:
     atomic: frozenset[Var] = frozenset()
     fallible: bool = False
     names: tuple[str, ...] = ()
+    scan: Scanned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +314,7 @@ class KernelPrinter(CudaPrinter):
         self.places: dict[str, str] = {}
 
     def planned(self, program: Program) -> Plan:
-        return plan(program, own=self.piece.own)
+        return plan(program, own=self.piece.own, whole=self.piece.scan is not None)
 
     # ------------------------------------------------------------------------------------ the whole
 
@@ -295,7 +387,10 @@ class KernelPrinter(CudaPrinter):
         for k, r in enumerate(program.body.results):
             if is_array(r) or r in folded:
                 continue
-            finals.append(Line(self.depth, f"*{results[k]} = {self.operand(r).text};", self.made.get(r)))
+            text = f"*{results[k]} = {self.operand(r).text};"
+            if piece.scan is not None:
+                text = self.once(text[1:] if piece.scan.totals else text, results[k])
+            finals.append(Line(self.depth, text, self.made.get(r)))
         self.flush_all()
         self.move(program.body)
         body = self.shown(self.lines) + finals
@@ -315,9 +410,11 @@ class KernelPrinter(CudaPrinter):
         lines: list[Line] = []
         thread, step = self.local["thread"], self.local["step"]
         if piece.grid or room is not None:
-            lines.append(Line(1, f"const long long {thread} = (long long)blockIdx.x*blockDim.x + threadIdx.x;"))
+            each = "blockIdx.x" if piece.scan is not None else "(long long)blockIdx.x*blockDim.x + threadIdx.x"
+            lines.append(Line(1, f"const long long {thread} = {each};"))
         if piece.grid:
-            lines.append(Line(1, f"const long long {step} = (long long)gridDim.x*blockDim.x;"))
+            each = "gridDim.x" if piece.scan is not None else "(long long)gridDim.x*blockDim.x"
+            lines.append(Line(1, f"const long long {step} = {each};"))
         guarded = piece.totals and not piece.grid
         declared = [line for line in first if line.view is None]
         if piece.fallible and self.barrier:
@@ -471,7 +568,9 @@ class KernelPrinter(CudaPrinter):
         return f"{{ hyad_fail({self.local['status']}, {number}); {end} }}"
 
     def loop(self, bind: Bind, op: Loop) -> None:
-        if op.index not in self.piece.grid:
+        if self.piece.scan is not None and op.index is self.piece.scan.index:
+            self.scan(bind, op, self.piece.scan)
+        elif op.index not in self.piece.grid:
             super().loop(bind, op)
         elif op.index is self.piece.grid[0]:
             self.spread(bind, op)
@@ -536,6 +635,144 @@ class KernelPrinter(CudaPrinter):
         for k in range(len(names) - 1, 0, -1):
             tail.append(f"    if ({names[k]} >= {counts[k]}) {{ {names[k]} -= {counts[k]}; {names[k - 1]}++; }}")
         return [*head, f"for (; {names[0]} < {counts[0]}; {names[0]} += {rest_step}) {{"], [*tail, "}"]
+
+    # ------------------------------------------------------------------------------------ scans
+
+    def once(self, text: str, name: str) -> str:
+        """The statement that one thread writes a final state by, or each block's first one its part."""
+        if self.piece.scan.totals:
+            return f"if (threadIdx.x == 0) {name}[blockIdx.x] = {text.partition(' = ')[2]}"
+        return f"if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {text}"
+
+    def scan(self, bind: Bind, op: Loop, scan: Scanned) -> None:
+        """A loop of which a block takes as many iterations at once as it has threads. The terms are made by all of its
+        threads, of the last iteration again where there are too many; the rest by those that have an iteration."""
+        count = self.fixed(op.count).at(SHIFT)
+        self.flush_all()
+        self.prepare_states(bind, op)
+        start, end, tile, at = (self.names.fresh(n) for n in ("from", "to", "tile", "at"))
+        if scan.rows:
+            start, end = "0", count
+        else:
+            many = self.names.fresh("many")
+            tiles = f"({count} + blockDim.x - 1)/blockDim.x"
+            self.emit(f"const long long {many} = ({tiles} + gridDim.x - 1)/gridDim.x*blockDim.x;")
+            self.emit(f"const long long {start} = blockIdx.x*{many};")
+            self.emit(f"const long long {end} = {start} + {many} < {count} ? {start} + {many} : {count};")
+        carries = [self.carry(op, kind, numbers) for kind, numbers in scan.states]
+        if scan.parts:
+            self.carry_parts(scan, carries, op)
+        old = self.captured()
+        self.enter()
+        index = self.names.fresh(op.index.name)
+        self.value[op.index] = Expr(index)
+        self.indices.add(op.index)
+        self.emit(f"const long long {at} = {tile} + threadIdx.x, {index} = {at} < {end} ? {at} : {end} - 1;")
+        self.statements(op.body, {}, op.body.binds[: scan.before])
+        for (kind, numbers), carried in zip(scan.states, carries):
+            acc = op.accs[numbers[-1]]
+            terms = [self.as_type(op.body.results[k], op.accs[k].type).text for k in numbers]
+            ctype, elem = self.ctype(acc.type), ELEM[acc.type]
+            names = [self.names.fresh(n) for n in ("a", "b")[: len(numbers)]] if len(numbers) > 1 else []
+            names = names or [self.names.fresh("before")]
+            for name, term, zero in zip(names, terms, identities(kind, elem)):
+                self.emit(f"{ctype} {name} = {at} < {end} ? {term} : {zero};")
+            alls = self.block_scan(kind, ctype, elem, names)
+            if self.uses.get(acc):
+                name = self.names.fresh(acc.name)
+                self.emit(f"const {ctype} {name} = {self.next_state(kind, elem, carried, names)};")
+                self.value[acc] = Expr(name)
+            self.go_on(kind, elem, carried, alls)
+        if len(op.body.binds) > scan.before or len(op.body.results) > len(op.accs):
+            self.emit(f"if ({at} >= {end}) continue;")
+            self.rest(bind, op, index)
+        self.leave()
+        body, self.lines = self.lines, old
+        self.emit(f"for (long long {tile} = {start}; {tile} < {end}; {tile} += blockDim.x) {{", bind.span)
+        self.lines += body
+        self.emit("}")
+        for (_, numbers), carried in zip(scan.states, carries):
+            for k, name in zip(reversed(numbers), reversed(carried)):
+                self.value[bind.vars[k]] = Expr(name)
+
+    def prepare_states(self, bind: Bind, op: Loop) -> None:
+        """What is folded beside the states starts at each thread's own."""
+        for k, (acc, var) in enumerate(zip(op.accs, bind.vars)):
+            if var in self.destination:
+                name = self.destination[var]
+                self.emit(f"{name} = {self.as_type(op.inits[k], acc.type).text};")
+                for v in (acc, var):
+                    self.value[v], self.slot[v] = Expr(name, PRIMARY, frozenset({name})), name
+
+    def carry(self, op: Loop, kind: str, numbers: tuple[int, ...]) -> list[str]:
+        """Variables of the state before a tile; of what all tiles before do, where that is to be found out."""
+        numbers = numbers if self.piece.scan.totals else numbers[-1:]
+        names = []
+        for k in numbers:
+            t = op.accs[k].type
+            names.append(self.names.fresh(op.accs[k].name))
+            self.emit(f"{self.ctype(t)} {names[-1]} = {self.as_type(op.inits[k], t).text};")
+        return names
+
+    def carry_parts(self, scan: Scanned, carries: list[list[str]], op: Loop) -> None:
+        """The states behind the blocks before this one, from these blocks' parts."""
+        parts = [self.buffer_name[self.plan.place[p].buffer] for p in scan.parts]
+        k, at = self.names.fresh("k"), self.names.fresh("at")
+        self.emit(f"for (long long {k} = 0; {k} < blockIdx.x; {k} += blockDim.x) {{")
+        self.enter()
+        self.emit(f"const long long {at} = {k} + threadIdx.x;")
+        for (kind, numbers), carried in zip(scan.states, carries):
+            t = op.accs[numbers[-1]].type
+            ctype, elem = self.ctype(t), ELEM[t]
+            names = [self.names.fresh("part") for _ in numbers]
+            for name, zero in zip(names, identities(kind, elem)):
+                self.emit(f"{ctype} {name} = {at} < blockIdx.x ? {parts.pop(0)}[{at}] : {zero};")
+            self.go_on(kind, elem, carried, self.block_scan(kind, ctype, elem, names))
+        self.leave()
+        self.emit("}")
+
+    def block_scan(self, kind: str, ctype: str, elem: str, names: list[str]) -> list[str]:
+        """Scan variables of a block's threads: each becomes what comes before; the variables of what all give."""
+        if kind == "linear" or kind == "product" and elem == "real":
+            self.support[TIMES.replace("REAL", ctype)] = None
+        function, text = block_scan(kind, ctype, elem)
+        self.support[text] = None
+        alls = [self.names.fresh(f"{name}_all") for name in names]
+        self.emit(f"{ctype} {', '.join(alls)};")
+        self.emit(f"{function}({', '.join(f'&{name}' for name in (*names, *alls))});")
+        return alls
+
+    def next_state(self, kind: str, elem: str, carried: list[str], change: list[str]) -> str:
+        if kind == "linear":
+            return f"hyad_times({change[0]}, {carried[-1]}) + {change[1]}"
+        return scanned(kind, elem, carried[-1], change[0])
+
+    def go_on(self, kind: str, elem: str, carried: list[str], change: list[str]) -> None:
+        """The state, or what tiles do to it, behind a change."""
+        self.emit(f"{carried[-1]} = {self.next_state(kind, elem, carried, change)};")
+        if len(carried) > 1:
+            self.emit(f"{carried[0]} = hyad_times({carried[0]}, {change[0]});")
+
+    def rest(self, bind: Bind, op: Loop, index: str) -> None:
+        """The rest of an iteration of a scan, with its states known."""
+        self.statements(op.body, {}, op.body.binds[self.piece.scan.before :])
+        self.span = bind.span
+        terms = {k for _, numbers in self.piece.scan.states for k in numbers}
+        todo = []
+        for k, r in enumerate(op.body.results):
+            if k in terms or isinstance(type_of(r), Arr):
+                continue
+            if k < len(op.accs):
+                name, t = self.value[op.accs[k]].text, op.accs[k].type
+                todo.append((name, name, self.as_type(r, t), t, self.made.get(r)))
+            else:
+                var = bind.vars[k]
+                target = self.element_of(var, [Expr(index)])
+                buffer = self.plan.resolve(self.plan.place[var])[0]
+                todo.append((target, buffer, self.as_type(r, var.type.elem), var.type.elem, self.made.get(r)))
+        self.read_before_moves(op.body, todo)
+        self.move(op.body)
+        self.assign(todo)
 
     def store(self, bind: Bind, op: Prim, var: Var) -> None:
         buffer = self.plan.root(var)

@@ -519,15 +519,16 @@ def plan(
     lent: Iterable[int] = (),
     room: int = 0,
     threads: int = 0,
+    whole: bool = False,
 ) -> Plan:
     """Decide where every array of a typed program lies.
 
     ``pairs`` says it of the functions that it calls, ``own`` of the program itself, where that is the body of a
     function; ``lent`` are its array results that stay where they are made, in the arena; ``room`` is how many elements
     of the stack its local arrays take at most. With ``threads``, independent loops run on so many: what an iteration
-    needs of the workspace is there for each.
+    needs of the workspace is there for each. With ``whole`` nothing is left out, be it read or not.
     """
-    pruned = dead_code(program)
+    pruned = program if whole else dead_code(program)
     parallel = independent(pruned) if threads > 1 else {}
     planner = _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned), parallel), pairs or {}, room or LOCAL_REALS)
     return planner.run(own or {}, frozenset(lent))

@@ -223,7 +223,7 @@ FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def own_slice(op: Loop, acc: Var, result: Atom) -> tuple[int, bool] | None:
     """The subscript at which each iteration has a part of an array accumulator to itself: wherever the accumulator or
     what it becomes is read or written, its subscript there is the loop's index plus something that no iteration
-    changes, the same everywhere; and whether it is read."""
+    changes, or that less the index, the same everywhere; and whether it is read."""
     inside = {v for bind in all_binds(op.body) for v in bind.vars}
     inside |= {v for bind in all_binds(op.body) if type(bind.op) is Loop for v in (bind.op.index, *bind.op.accs)}
     made = {v: bind.op for bind in all_binds(op.body) for v in bind.vars}
@@ -287,7 +287,7 @@ def walk(block: Block):
 
 
 def offset_from(sub: Atom, index: Var, made: dict, inside: set[Var]) -> tuple | None:
-    """What is added to the index in a subscript, as a key; None where it is no such sum."""
+    """What is added to the index in a subscript, or what it is taken from, as a key; None where it is neither."""
     if sub is index:
         return ()
     op = made.get(sub)
@@ -298,6 +298,8 @@ def offset_from(sub: Atom, index: Var, made: dict, inside: set[Var]) -> tuple | 
         a, b = b, a
     if a is index and (type(b) is Const or b not in inside):
         return (op.name, b.value if type(b) is Const else id(b))
+    if op.name == "-" and b is index and (type(a) is Const or a not in inside):
+        return ("back", a.value if type(a) is Const else id(a))
     return None
 
 

@@ -1,0 +1,272 @@
+"""Loops whose states a whole grid can compute: prefix sums and the like.
+
+A loop that is taken in its order may run in parallel even so, where what one iteration does to a state can be put
+together with what the next one does, before the state is known. So it is for ``s + e``, ``max(s, e)`` and the like, and
+for ``a s + b``, which is most of what the reverse of a recurrence is::
+
+    (loop n (fn [k s] (let [e (sin (get x k))] (+ s e)) 0.0)          =>  a sum, of e
+    (loop n (fn [k s] (+ (* (get c k) s) (get x k))) 0.0)             =>  linear, by the pairs (c_k, x_k)
+
+``scan_of`` says what of a loop's body comes first: the terms, which need no state. The rest is the body as it was, to
+be run with the state that its iteration starts with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .builder import type_of
+from .core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of
+from .dead import tidy
+from .spread import Reduction, folded, own_slice, reads, reductions
+
+DIRECT = frozenset({"max", "min", "and", "or"})
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """How a scalar accumulator, by its number, goes on: "sum", "product", "max", "min", "and", "or" of it and the one
+    of ``terms``; or "linear": ``terms`` are ``(a, b)``, and the next state is ``a s + b``."""
+
+    acc: int
+    kind: str
+    terms: tuple[Atom, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A loop with ``recurrences``. ``before``: the bindings that make their terms; ``after``: the rest of the body,
+    with the states. ``folds`` and ``slices`` are what the other accumulators are."""
+
+    recurrences: tuple[Recurrence, ...]
+    before: tuple[Bind, ...]
+    after: tuple[Bind, ...]
+    folds: tuple[Reduction, ...]
+    slices: tuple[Reduction, ...]
+
+
+def scan_of(op: Loop) -> Scan | None:
+    """What a loop is as a scan; None where a state is none of those above, or depends on another one."""
+    body = op.body
+    if not op.accs or not all(map(plain, body.binds)):
+        return None
+    folds: list[Reduction] = []
+    slices: list[Reduction] = []
+    states: list[int] = []
+    for k, (acc, result) in enumerate(zip(op.accs, body.results)):
+        if isinstance(acc.type, Arr):
+            mine = own_slice(op, acc, result)
+            if mine is None or mine[1]:
+                return None
+            slices.append(Reduction("slice", (k,), mine[0]))
+            continue
+        kind = folded(body, acc, result)
+        if kind is not None:
+            folds.append(Reduction(kind, (k,)))
+        else:
+            states.append(k)
+    if not states:
+        return None
+    moved = set(op.accs)
+    for b in body.binds:
+        if any(v in moved for v in reads(b)):
+            moved.update(b.vars)
+    made = {v: b for b in body.binds for v in b.vars}
+    new: list[Bind] = []
+    recurrences = []
+    for k in states:
+        found = direct(op, k, made, moved) or Linear(op.accs[k], made, moved, new).recurrence(k, body.results[k])
+        if found is None:
+            return None
+        recurrences.append(found)
+    needed = {t for r in recurrences for t in r.terms if isinstance(t, Var)}
+    first: list[Bind] = []
+    for b in reversed((*body.binds, *new)):
+        if any(v in needed for v in b.vars):
+            first.append(b)
+            needed.update(reads(b))
+    if any(v in moved for b in first for v in b.vars):
+        return None
+    results = tuple(r for k, r in enumerate(body.results) if k not in states)
+    after = tidy(Block(tuple(b for b in body.binds if b not in first), results)).binds
+    read = {v for b in after for v in reads(b)}.union(results)
+    shared = tuple(v for b in first for v in b.vars if v in read)
+    terms = tuple(t for r in recurrences for t in r.terms)
+    before = tidy(Block(tuple(reversed(first)), (*terms, *shared))).binds
+    return Scan(tuple(recurrences), before, after, tuple(folds), tuple(slices))
+
+
+def row_scan(bind: Bind) -> list[Bind] | None:
+    """A parallel loop whose iterations are each a scan and nothing else but cheap scalars: it, the parallel loops in
+    it, each the only one of the one before, and the scan."""
+    found = [bind]
+    while True:
+        op = found[-1].op
+        *before, last = op.body.binds or (None,)
+        if last is None or type(last.op) is not Loop or op.accs or reductions(op) is None:
+            return None
+        if not all(
+            type(b.op) is Prim and (not isinstance(b.vars[0].type, Arr) or b.op.name in ("get", "undef"))
+            for b in before
+        ):
+            return None
+        inside = {v for b in found for x in b.op.body.binds for v in x.vars} | {b.op.index for b in found}
+        if last.op.count in inside or not all(r in last.vars for r in op.body.results):
+            return None
+        if len(set(op.body.results)) != len(op.body.results):
+            return None
+        found.append(last)
+        scan = scan_of(last.op)
+        if scan is not None:
+            empty = {b.vars[0] for b in before if b.op.name == "undef"}
+            starts = [last.op.inits[k] for r in scan.slices for k in r.accs]
+            good = not scan.folds and set(starts) == empty and len(starts) == len(empty)
+            arrays = [v for v in last.vars if not scalar(v)]
+            return found if good and all(v in op.body.results for v in arrays) else None
+        if any(b.op.name == "undef" for b in before):
+            return None
+
+
+def scalar(var: Var) -> bool:
+    return not isinstance(var.type, Arr)
+
+
+def plain(bind: Bind) -> bool:
+    """Whether a binding of the body is scalar, a row that is looked at, or a change of an array's element."""
+    op = bind.op
+    if type(op) is Prim:
+        return scalar(bind.vars[0]) or op.name in ("get", "update")
+    if type(op) not in (Loop, If) or not all(map(scalar, bind.vars)):
+        return False
+    return all(type(b.op) in (Prim, Loop, If) and plain(b) for block in blocks_of(op) for b in all_binds(block))
+
+
+def direct(op: Loop, k: int, made: dict[Var, Bind], moved: set[Var]) -> Recurrence | None:
+    """``(max s e)`` and the like."""
+    acc, result = op.accs[k], op.body.results[k]
+    bind = made.get(result)
+    if bind is None or type(bind.op) is not Prim or bind.op.name not in DIRECT or acc.type not in (REAL, INT, BOOL):
+        return None
+    terms = [a for a in bind.op.args if a is not acc]
+    if len(terms) != 1 or terms[0] in moved or type_of(terms[0]) != acc.type:
+        return None
+    return Recurrence(k, bind.op.name, (terms[0],))
+
+
+class Linear:
+    """Writes values as ``a s + b``; ``new`` takes the bindings that compute the coefficients."""
+
+    def __init__(self, acc: Var, made: dict[Var, Bind], moved: set[Var], new: list[Bind]) -> None:
+        self.acc, self.made, self.moved, self.new = acc, made, moved, new
+        self.known: dict[Atom, tuple[Atom, Atom] | None] = {}
+        self.zero, self.one = (Const(x, acc.type) for x in ((0.0, 1.0) if acc.type == REAL else (0, 1)))
+
+    def recurrence(self, k: int, result: Atom) -> Recurrence | None:
+        if self.acc.type not in (REAL, INT):
+            return None
+        pair = self.pair(result)
+        if pair is None:
+            return None
+        a, b = pair
+        if self.same(a, 1):
+            return Recurrence(k, "sum", (b,))
+        if self.same(b, 0):
+            return Recurrence(k, "product", (a,))
+        return Recurrence(k, "linear", (a, b)) if self.acc.type == REAL else None
+
+    def pair(self, x: Atom) -> tuple[Atom, Atom] | None:
+        if x not in self.moved:
+            return (self.zero, x) if type_of(x) == self.acc.type else None
+        if x is self.acc:
+            return self.one, self.zero
+        if x not in self.known:
+            bind = self.made.get(x)
+            found = None
+            if bind is not None and type(bind.op) is Prim:
+                found = self.made_of(bind.op)
+            elif bind is not None and type(bind.op) is If:
+                found = self.chosen(bind.op, bind.vars.index(x))
+            self.known[x] = found
+        return self.known[x]
+
+    def chosen(self, op: If, k: int) -> tuple[Atom, Atom] | None:
+        """What a branch gives: the coefficients of both arms, of which one is selected."""
+        pairs = [self.arm(block, k) for block in (op.then, op.orelse)]
+        if op.cond in self.moved or None in pairs:
+            return None
+        (a, b), (c, d) = pairs
+        return self.select(op.cond, a, c), self.select(op.cond, b, d)
+
+    def arm(self, block: Block, k: int) -> tuple[Atom, Atom] | None:
+        """The coefficients of an arm, to be computed whether it is taken or not: it must be arithmetic alone."""
+        table: dict[Atom, Atom] = {}
+        for b in block.binds:
+            if type(b.op) is not Prim or b.vars[0].type != REAL or b.op.name == "get":
+                return None
+            var = Var(b.vars[0].name, REAL, b.vars[0].span)
+            args = tuple(table.get(a, a) for a in b.op.args)
+            copy = Bind((var,), Prim(b.op.name, args), b.span)
+            table[b.vars[0]] = var
+            if any(a in self.moved for a in args):
+                self.moved.add(var)
+                self.made[var] = copy
+            else:
+                self.new.append(copy)
+        return self.pair(table.get(block.results[k], block.results[k]))
+
+    def made_of(self, op: Prim) -> tuple[Atom, Atom] | None:
+        if op.name == "select":
+            cond, *ways = op.args
+            pairs = [self.pair(w) for w in ways]
+            if cond in self.moved or None in pairs:
+                return None
+            (a, b), (c, d) = pairs
+            return self.select(cond, a, c), self.select(cond, b, d)
+        if op.name not in ("+", "-", "*", "/", "neg"):
+            return None
+        pairs = [self.pair(x) for x in op.args]
+        if None in pairs:
+            return None
+        (a, b), *rest = pairs
+        if op.name == "neg":
+            return self.minus(self.zero, a), self.minus(self.zero, b)
+        ((c, d),) = rest
+        if op.name == "+":
+            return self.plus(a, c), self.plus(b, d)
+        if op.name == "-":
+            return self.minus(a, c), self.minus(b, d)
+        if op.name == "*" and self.same(a, 0):
+            return self.times(b, c), self.times(b, d)
+        if op.name == "*" and self.same(c, 0):
+            return self.times(a, d), self.times(b, d)
+        if op.name == "/" and self.same(c, 0) and self.acc.type == REAL:
+            return self.over(a, d), self.over(b, d)
+        return None
+
+    def same(self, x: Atom, number: int) -> bool:
+        return type(x) is Const and x.value == number
+
+    def prim(self, name: str, *args: Atom) -> Var:
+        var = Var("t", self.acc.type)
+        self.new.append(Bind((var,), Prim(name, args)))
+        return var
+
+    def plus(self, x: Atom, y: Atom) -> Atom:
+        return y if self.same(x, 0) else x if self.same(y, 0) else self.prim("+", x, y)
+
+    def minus(self, x: Atom, y: Atom) -> Atom:
+        if self.same(y, 0):
+            return x
+        return self.prim("neg", y) if self.same(x, 0) else self.prim("-", x, y)
+
+    def times(self, x: Atom, y: Atom) -> Atom:
+        if self.same(x, 0) or self.same(y, 0):
+            return self.zero
+        return y if self.same(x, 1) else x if self.same(y, 1) else self.prim("*", x, y)
+
+    def over(self, x: Atom, y: Atom) -> Atom:
+        return x if self.same(x, 0) else self.prim("/", x, y)
+
+    def select(self, cond: Atom, x: Atom, y: Atom) -> Atom:
+        same = x is y or type(x) is Const and type(y) is Const and x.value == y.value
+        return x if same else self.prim("select", cond, x, y)

@@ -1,0 +1,138 @@
+"""Scans on a GPU: prefix sums and other recurrences whose states blocks put together, run here on the CPU, equal C's.
+
+A scan takes its terms in another order than C does: the difference is at most their number times the precision times
+what the recurrence makes of their absolute values, which for these models is below ``BOUND`` times the largest result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import batch
+import hyad
+from hyad import gpu
+from hyad.codegen import nvrtc
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import CudaProgram
+from hyad.core import Program
+from hyad.emulate import Emulator
+from hyad.model import Model, take_apart
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
+needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
+BOUND = {"f64": 1e-11, "f32": 3e-3}
+SIZES = (0, 1, 31, 32, 33, 1000, 5000)
+
+LOSS = "(sum (map sin {}))"
+SCANS = {
+    "sums": "(scan + 0.0 (map sin x))",
+    "cumsum": "(cumsum x)",
+    "largest": "(scan max -1e300 x)",
+    "smallest": "(scan min 1e300 x)",
+    "decay": "(scan (fn [s a] (+ (* 0.9 s) a)) 0.0 x)",
+    "turns": "(scan (fn [s a] (- a (/ s 1.25))) 0.5 x)",
+    "varying": "(scan (fn [s a] (+ (* (cos a) s) (if (> a 0.0) a 0.0))) 1.0 x)",
+    "resets": "(scan (fn [s a] (if (> a 0.3) a (+ s (* a a)))) 0.0 x)",
+    "products": "(scan (fn [s a] (* s (- 1.0 (* 0.01 a)))) 1.0 x)",
+}
+MODELS = {
+    **{name: f"[#^ (Vec n) x] {scan}" for name, scan in SCANS.items()},
+    **{f"{name}'": f"[#^ (Vec n) x] {LOSS.format(scan)}" for name, scan in SCANS.items()},
+    "coefficient'": f"[#^ (Vec n) x c] {LOSS.format('(scan (fn [s a] (+ (* (sin c) s) a)) 0.0 x)')}",
+    "tanh'": f"[#^ (Vec n) x c] {LOSS.format('(scan (fn [s a] (tanh (+ (* c s) a))) 0.0 x)')}",
+    "whole": "[#^ (Arr Int n) x] (scan + 3 x)",
+    "truth": "[#^ (Vec n) x] (scan (fn [s a] (or s (> a 0.99))) False x)",
+    "last": "[#^ (Vec n) x c] (fold (fn [s a] (+ (* s c) a)) 2.0 x)",
+    "weighted": "[#^ (Vec n) x] (map * x (cumsum (map square x)))",
+    "two": "[#^ (Vec n) x] #((cumsum x) (scan max -9.0 x) (sum x))",
+    "steps": "[#^ (Vec n) x #^ Int k] (ifold (fn [v j] (map (fn [a] (* 0.01 a)) (cumsum v))) x k)",
+    "rows": "[#^ (Mat n m) x] (map cumsum x)",
+    "across": "[#^ (Mat n m) x] (cumsum x 0)",
+    "rows'": "[#^ (Mat n m) x] (sum (map (fn [r] (sum (map sin (cumsum r)))) x))",
+    "rows-decay": "[#^ (Mat n m) x] (map (fn [r] (scan (fn [s a] (+ (* 0.9 s) a)) 0.0 r)) x)",
+    "cube": "[#^ (Arr n k m) x] (map (fn [t] (map cumsum t)) x)",
+}  # fmt: skip
+SHAPES = ((0, 3), (3, 0), (1, 1), (5, 31), (3, 33), (2, 300))
+SINGLE = ("cumsum", "decay'", "largest'", "varying", "rows")
+
+
+class Subject(NamedTuple):
+    program: Program
+    cuda: CudaProgram
+    call: Callable[..., Any]
+    points: list[tuple[Any, ...]]
+    dtype: str
+
+
+def model_of(name: str) -> Model:
+    f = hyad.model(f"(defmodel f {MODELS[name]})", namespace={})
+    return hyad.grad(f, wrt=("x", "c") if "]" in MODELS[name] and " c]" in MODELS[name] else "x") if "'" in name else f
+
+
+def points_of(name: str) -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(3)
+    points: list[tuple[Any, ...]] = []
+    head = MODELS[name].partition("]")[0]
+    if "Mat" in head or " k m" in head:
+        for n, m in SHAPES:
+            points.append((rng.normal(size=(n, m) if "Mat" in head else (n, 2, m)),))
+        return points
+    for n in SIZES:
+        x = rng.integers(-9, 9, n) if "Int n" in head else rng.normal(size=n)
+        points.append((x, *((0.7,) if head.endswith(" c") else (3,) if head.endswith("k") else ())))
+    return points
+
+
+def keys() -> list[str]:
+    return [*MODELS, *(f"{name} f32" for name in SINGLE)]
+
+
+@pytest.fixture(scope="module")
+def subjects() -> tuple[dict[str, Subject], Emulator]:
+    c = {dtype: batch.Batch(dtype, [*batch.FLAGS[1:], "-O0"]) for dtype in ("f64", "f32")}
+    made: dict[str, Subject] = {}
+    for key in keys():
+        name, _, dtype = key.partition(" ")
+        dtype = dtype or "f64"
+        f, points = model_of(name), points_of(name)
+        program = f.optimised(f.specs(points[-1]))
+        spread = f.optimised(f.specs(points[-1]), "cuda", blas=True)
+        cuda = print_grid(spread, dtype=dtype, name=f"p{len(made)}", deterministic=True)
+        made[key] = Subject(program, cuda, c[dtype].add(program), points, dtype)
+    for b in c.values():
+        b.compile()
+    compiler = gpu.cpu_compiler()
+    assert compiler is not None
+    return made, Emulator([s.cuda for s in made.values()], compiler)
+
+
+def like(name: str, args: tuple[Any, ...]) -> Any:
+    x = args[0]
+    if "'" in name:
+        return (x, 0.0) if len(args) > 1 else x
+    return {"last": 0.0, "truth": x > 0, "two": (x, x, 0.0)}.get(name, x)
+
+
+@pytest.mark.parametrize("key", keys())
+def test_scans_are_what_c_computes(key: str, subjects: tuple[dict[str, Subject], Emulator]) -> None:
+    """In both orders of the threads, to the same last bit."""
+    made, emulator = subjects
+    s = made[key]
+    for args in s.points:
+        wanted: list[Any] = []
+        take_apart(s.program.out, s.call(*args, like=like(key.partition(" ")[0], args)), wanted)
+        flat: list[Any] = []
+        for tree, a in zip(s.program.ins, args):
+            take_apart(tree, a, flat)
+        first = emulator.run(s.cuda, flat)
+        again = emulator.run(s.cuda, flat, descending=True, blocks=2, block=32)
+        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+        for got, want in zip(first, wanted, strict=True):
+            want = np.asarray(want)
+            assert got.shape == want.shape
+            scale = np.max(np.abs(want), initial=1.0) if want.dtype.kind == "f" else 0.0
+            np.testing.assert_allclose(got, want, rtol=BOUND[s.dtype], atol=BOUND[s.dtype] * scale)
