@@ -667,7 +667,8 @@ class KernelPrinter(CudaPrinter):
         index = self.names.fresh(op.index.name)
         self.value[op.index] = Expr(index)
         self.indices.add(op.index)
-        self.emit(f"const long long {at} = {tile} + threadIdx.x, {index} = {at} < {end} ? {at} : {end} - 1;")
+        self.emit(f"const long long {at} = {tile} + threadIdx.x;")
+        self.emit(f"const long long {index} = {at} < {end} ? {at} : {end} - 1;")
         self.statements(op.body, {}, op.body.binds[: scan.before])
         for (kind, numbers), carried in zip(scan.states, carries):
             acc = op.accs[numbers[-1]]
@@ -688,6 +689,8 @@ class KernelPrinter(CudaPrinter):
             self.rest(bind, op, index)
         self.leave()
         body, self.lines = self.lines, old
+        if not any(re.search(rf"\b{index}\b", line.text) for line in body[2:]):
+            del body[1]
         self.emit(f"for (long long {tile} = {start}; {tile} < {end}; {tile} += blockDim.x) {{", bind.span)
         self.lines += body
         self.emit("}")

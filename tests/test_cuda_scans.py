@@ -15,9 +15,9 @@ import pytest
 import batch
 import hyad
 from hyad import gpu
-from hyad.codegen import nvrtc
+from hyad.codegen import launches, nvrtc
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import CudaProgram
+from hyad.codegen.launches import Choose, CudaProgram, Launch
 from hyad.core import Program
 from hyad.emulate import Emulator
 from hyad.model import Model, take_apart
@@ -47,6 +47,7 @@ MODELS = {
     "whole": "[#^ (Arr Int n) x] (scan + 3 x)",
     "truth": "[#^ (Vec n) x] (scan (fn [s a] (or s (> a 0.99))) False x)",
     "last": "[#^ (Vec n) x c] (fold (fn [s a] (+ (* s c) a)) 2.0 x)",
+    "grows": "[#^ (Vec n) x] (scan (fn [s a] (+ (* 1.5 s) a)) 0.0 x)",
     "weighted": "[#^ (Vec n) x] (map * x (cumsum (map square x)))",
     "two": "[#^ (Vec n) x] #((cumsum x) (scan max -9.0 x) (sum x))",
     "steps": "[#^ (Vec n) x #^ Int k] (ifold (fn [v j] (map (fn [a] (* 0.01 a)) (cumsum v))) x k)",
@@ -57,7 +58,7 @@ MODELS = {
     "cube": "[#^ (Arr n k m) x] (map (fn [t] (map cumsum t)) x)",
 }  # fmt: skip
 SHAPES = ((0, 3), (3, 0), (1, 1), (5, 31), (3, 33), (2, 300))
-SINGLE = ("cumsum", "decay'", "largest'", "varying", "rows")
+SINGLE = ("cumsum", "decay", "products", "decay'", "largest'", "varying", "rows")
 
 
 class Subject(NamedTuple):
@@ -81,6 +82,10 @@ def points_of(name: str) -> list[tuple[Any, ...]]:
         for n, m in SHAPES:
             points.append((rng.normal(size=(n, m) if "Mat" in head else (n, 2, m)),))
         return points
+    if name == "grows":  # 1.5 to the power of a block's iterations is not finite, the states are
+        x = np.zeros(SIZES[-1])
+        x[-7] = 2.0
+        return [(x,)]
     for n in SIZES:
         x = rng.integers(-9, 9, n) if "Int n" in head else rng.normal(size=n)
         points.append((x, *((0.7,) if head.endswith(" c") else (3,) if head.endswith("k") else ())))
@@ -119,20 +124,61 @@ def like(name: str, args: tuple[Any, ...]) -> Any:
 
 @pytest.mark.parametrize("key", keys())
 def test_scans_are_what_c_computes(key: str, subjects: tuple[dict[str, Subject], Emulator]) -> None:
-    """In both orders of the threads, to the same last bit."""
+    """In either order of the threads; in both to the same last bit, on grids of any shape."""
     made, emulator = subjects
     s = made[key]
-    for args in s.points:
+    for k, args in enumerate(s.points):
         wanted: list[Any] = []
         take_apart(s.program.out, s.call(*args, like=like(key.partition(" ")[0], args)), wanted)
         flat: list[Any] = []
         for tree, a in zip(s.program.ins, args):
             take_apart(tree, a, flat)
-        first = emulator.run(s.cuda, flat)
-        again = emulator.run(s.cuda, flat, descending=True, blocks=2, block=32)
-        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+        first = emulator.run(s.cuda, flat, descending=k % 2 == 1)
+        if k == len(s.points) - 1:
+            again = emulator.run(s.cuda, flat, descending=k % 2 == 0, blocks=2, block=32)
+            assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
         for got, want in zip(first, wanted, strict=True):
             want = np.asarray(want)
             assert got.shape == want.shape
             scale = np.max(np.abs(want), initial=1.0) if want.dtype.kind == "f" else 0.0
             np.testing.assert_allclose(got, want, rtol=BOUND[s.dtype], atol=BOUND[s.dtype] * scale)
+
+
+@needs_ptx
+def test_scans_compile_to_ptx(subjects: tuple[dict[str, Subject], Emulator]) -> None:
+    programs = {key: s.cuda for key, s in subjects[0].items()}
+    sources = (f"namespace program{k} {{\n{p.source}}}\n" for k, p in enumerate(programs.values()))
+    ptx = nvrtc.compile_device("".join(sources), "compute_80", "scans").decode()
+    assert all(f".entry {kernel}(" in ptx for p in programs.values() for kernel in p.kernels)
+    single = (f"namespace {n} {{\n{programs[f'{n} f32'].source}}}\n" for n in ("cumsum", "decay", "products"))
+    assert ".f64" not in nvrtc.compile_device("".join(single), "compute_80", "single").decode()
+
+
+def plan(name: str) -> CudaProgram:
+    f = model_of(name)
+    return print_grid(f.optimised(f.specs(points_of(name)[-1]), "cuda", blas=True), deterministic=True)
+
+
+def test_what_scans_run_as() -> None:
+    """The parts only where there are several blocks; what makes a term is in the same kernel."""
+    steps = plan("sums").steps
+    assert [type(s) for s in steps] == [Choose, Launch] and len(plan("rows").steps) == 1
+    assert isinstance(steps[0], Choose) and not launches.value(steps[0].cond, {"n": 1000})
+    assert launches.value(steps[0].cond, {"n": 5000})
+    assert not any("one thread:" in note for name in MODELS if name != "tanh'" for _, note in plan(name).notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(scan (fn [s a] (sin (+ s a))) 0.0 x)",
+        "(scan (fn [s a] (* s (+ s a))) 0.5 x)",
+        "(scan (fn [s a] (if (> s a) 0.0 (+ s a))) 0.0 x)",
+        "(scan (fn [s a] (max (* 2.0 s) a)) 0.0 x)",
+        "(scan (fn [s a] (/ a (+ s 1.0))) 0.0 x)",
+    ],
+)
+def test_other_recurrences_are_taken_in_their_order(text: str) -> None:
+    f = hyad.model(f"(defmodel f [#^ (Vec n) x] {text})", namespace={})
+    program = print_grid(f.optimised(f.specs((np.ones(3),)), "cuda", blas=True))
+    assert [note.partition(":")[0] for _, note in program.notes] == ["one thread"]
