@@ -5,8 +5,8 @@ in their order:
 
 * a parallel loop (``hyad/spread.py``) is a kernel of its own, its nest one index space; what it folds goes through
   parts, one for each block, that a second kernel folds;
-* a scan (``hyad/scans.py``) is two kernels: what the iterations of each block do to its state; then all iterations, each
-  block going on from what those before it do. Of scans side by side, one for each row, each is one block's;
+* a scan (``hyad/scans.py``) is two kernels: what the iterations of each block do to its state; then all iterations,
+  each block going on from what those before it do. Of scans side by side, one for each row, each is one block's;
 * a loop that is taken in its order, but has parallel loops in it, is a ``Repeat`` of the host; so are a branch and a
   ``while`` with such loops a ``Choose`` and a ``While``;
 * everything else, one after the other, is a kernel of one thread; but cheap scalars and rows of arrays are computed

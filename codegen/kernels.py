@@ -649,6 +649,7 @@ class KernelPrinter(CudaPrinter):
         threads, of the last iteration again where there are too many; the rest by those that have an iteration."""
         count = self.fixed(op.count).at(SHIFT)
         self.flush_all()
+        self.span = None
         self.prepare_states(bind, op)
         start, end, tile, at = (self.names.fresh(n) for n in ("from", "to", "tile", "at"))
         if scan.rows:
@@ -670,6 +671,7 @@ class KernelPrinter(CudaPrinter):
         self.emit(f"const long long {at} = {tile} + threadIdx.x;")
         self.emit(f"const long long {index} = {at} < {end} ? {at} : {end} - 1;")
         self.statements(op.body, {}, op.body.binds[: scan.before])
+        self.span = None
         for (kind, numbers), carried in zip(scan.states, carries):
             acc = op.accs[numbers[-1]]
             terms = [self.as_type(op.body.results[k], op.accs[k].type).text for k in numbers]
