@@ -43,47 +43,51 @@ static __device__ inline void hyad_add(float *to, float x) { atomicAdd(to, x); }
 """
 WARP = "0xffffffffu"
 
-#: A product of matrices: a block makes 32 x 32 elements of it, each thread four of one column.
+#: A product of matrices: a block makes 64 x 64 elements of it, each thread 4 x 4 of them, 16 apart.
 PRODUCT = """\
 /* c = a b, or c += a b; m x n, with k terms in each sum; ta and tb: of the transposes of a and b */
-extern "C" __global__ void NAME(const REAL *__restrict__ a, long long lda, long long ta,
+extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ a, long long lda, long long ta,
     const REAL *__restrict__ b, long long ldb, long long tb, REAL *__restrict__ c, long long ldc,
     long long m, long long n, long long k, long long add)
 {
-    __shared__ REAL as[32][33], bs[32][33]; /* a column more: neighbours in a column lie in different banks */
-    const int x = threadIdx.x & 31, y = threadIdx.x >> 5;
-    const long long across = (n + 31)/32, tiles = across*((m + 31)/32);
+    __shared__ REAL as[16][65], bs[16][65]; /* by terms; one more: neighbours in a column lie in different banks */
+    const int x = threadIdx.x & 15, y = threadIdx.x >> 4, far = threadIdx.x & 63, near = threadIdx.x >> 6;
+    const long long across = (n + 63)/64, tiles = across*((m + 63)/64);
     for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const long long i0 = tile/across*32, j0 = tile%across*32;
-        REAL s[4] = {0, 0, 0, 0};
-        for (long long k0 = 0; k0 < k; k0 += 32) {
-            for (int r = y; r < 32; r += 8) {
-                if (ta)
-                    as[x][r] = i0 + x < m && k0 + r < k ? a[(k0 + r)*lda + i0 + x] : 0;
-                else
-                    as[r][x] = i0 + r < m && k0 + x < k ? a[(i0 + r)*lda + k0 + x] : 0;
-                if (tb)
-                    bs[x][r] = j0 + r < n && k0 + x < k ? b[(j0 + r)*ldb + k0 + x] : 0;
-                else
-                    bs[r][x] = j0 + x < n && k0 + r < k ? b[(k0 + r)*ldb + j0 + x] : 0;
+        const long long i0 = tile/across*64, j0 = tile%across*64;
+        REAL s[4][4] = {};
+        for (long long k0 = 0; k0 < k; k0 += 16) {
+            for (int r = 0; r < 4; r++) { /* what neighbours load are neighbours in memory */
+                int i = ta ? far : y + 16*r, l = ta ? near + 4*r : x;
+                as[l][i] = i0 + i < m && k0 + l < k ? a[ta ? (k0 + l)*lda + i0 + i : (i0 + i)*lda + k0 + l] : 0;
+                i = tb ? y + 16*r : far, l = tb ? x : near + 4*r;
+                bs[l][i] = j0 + i < n && k0 + l < k ? b[tb ? (j0 + i)*ldb + k0 + l : (k0 + l)*ldb + j0 + i] : 0;
             }
             __syncthreads();
-            for (int l = 0; l < 32; l++) {
-                const REAL t = bs[l][x];
+            #pragma unroll
+            for (int l = 0; l < 16; l++) {
+                REAL u[4], v[4];
+                for (int q = 0; q < 4; q++) {
+                    u[q] = as[l][y + 16*q];
+                    v[q] = bs[l][x + 16*q];
+                }
                 for (int q = 0; q < 4; q++)
-                    s[q] += as[y + 8*q][l]*t;
+                    for (int r = 0; r < 4; r++)
+                        s[q][r] += u[q]*v[r];
             }
             __syncthreads();
         }
         for (int q = 0; q < 4; q++) {
-            const long long i = i0 + y + 8*q, j = j0 + x;
-            if (i < m && j < n)
-                c[i*ldc + j] = add ? c[i*ldc + j] + s[q] : s[q];
+            for (int r = 0; r < 4; r++) {
+                const long long i = i0 + y + 16*q, j = j0 + x + 16*r;
+                if (i < m && j < n)
+                    c[i*ldc + j] = add ? c[i*ldc + j] + s[q][r] : s[q][r];
+            }
         }
     }
 }
 """
-TILE = 32
+TILE = 64
 
 #: How two partial values become one, and what a thread starts with.
 COMBINED = {
