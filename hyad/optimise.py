@@ -349,7 +349,7 @@ def interchange(program: Program) -> Program:
 
 def products(program: Program) -> Program:
     """Makes one operation of the loops of a matrix product, for a BLAS."""
-    return rebuild(program, Products) if nested_loops(program) else program
+    return rebuild(program, lambda b: Products(b, uses(program.body))) if nested_loops(program) else program
 
 
 def register(program: Program) -> Program:

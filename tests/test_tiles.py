@@ -16,7 +16,7 @@ import pytest
 import hyad
 from hyad import gpu
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import CudaProgram
+from hyad.codegen.launches import CudaProgram, Gemm, Launch, Require
 from hyad.emulate import Emulator
 from hyad.model import Model
 
@@ -56,7 +56,7 @@ def products() -> tuple[Emulator, dict[tuple[bool, bool, str], CudaProgram]]:
     made = {}
     for (turned, text), dtype in itertools.product(PRODUCTS.items(), DTYPES):
         model = hyad.model(f"(defmodel f [#^ (Mat n m) a #^ (Mat k l) b] {text})", namespace={})
-        made[*turned, dtype] = plan(model, (np.ones((2, 2)), np.ones((2, 2))), f"p{len(made)}", dtype)
+        made[(*turned, dtype)] = plan(model, (np.ones((2, 2)), np.ones((2, 2))), f"p{len(made)}", dtype)
     compiler = gpu.cpu_compiler()
     assert compiler is not None
     return Emulator(list(made.values()), compiler), made
@@ -74,3 +74,22 @@ def test_products_at_the_edges_of_tiles(ta: bool, tb: bool, dtype: str) -> None:
         x, y = ((t.T if turn else t).astype(np.float64) for t, turn in ((a, ta), (b, tb)))
         (c,) = emulator.run(program, (a, b), descending=q % 2 == 1, blocks=q % 3)
         near(c, x @ y, np.abs(x) @ np.abs(y), k)
+
+
+def test_a_product_of_transposes_is_one_step() -> None:
+    """No kernel turns a matrix: the product reads it as it lies."""
+    for turned, text in PRODUCTS.items():
+        model = hyad.model(f"(defmodel f [#^ (Mat n m) a #^ (Mat k l) b] {text})", namespace={})
+        steps = plan(model, (np.ones((2, 2)), np.ones((2, 2))), "f").steps
+        (step,) = (s for s in steps if not isinstance(s, Require))
+        assert isinstance(step, Gemm) and (step.ta, step.tb) == turned
+
+
+def test_attention_transposes_nothing() -> None:
+    """Its gradient's five products read matrices as they lie, and make them as they are wanted."""
+    text = "(let [s (mat-mul q (transpose k))] (sum (mat-mul (map softmax s) v)))"
+    model = hyad.grad(hyad.model(f"(defmodel f [#^ (Mat n d) q #^ (Mat n d) k #^ (Mat n d) v] {text})", namespace={}))
+    program = plan(model, (np.ones((4, 3)),) * 3, "f")
+    found = [s for s in program.steps if isinstance(s, Gemm)]
+    assert len(found) == 5 and {"q_bar", "k_bar", "v_bar"} <= {s.c.array for s in found}
+    assert sum(isinstance(s, Launch) and s.form.startswith("(transpose") for s in program.steps) == 0
