@@ -539,6 +539,7 @@ class Fission(Rebuild):
             self.copy(bind)
             return
         groups, needs = independent(op) if self.depth and not has_checks(op.body) else ([], [])
+        groups = self.together(op, groups) if len(groups) > 1 else groups
         self.depth += 1
         steady = self.steady(op, needs) if groups else []
         read = {op.accs[a] for k, needed in enumerate(needs) if k not in steady for a in needed if a in steady}
@@ -554,6 +555,19 @@ class Fission(Rebuild):
         else:
             self.copy(bind)
         self.depth -= 1
+
+    def together(self, op: Loop, groups: list[list[int]]) -> list[list[int]]:
+        """The groups, those joined that share a call which the loop around changes: none of them can leave it."""
+        b, own = self.b, {op.index, *op.accs}
+        for x in op.body.binds:
+            if cost_of(Block((x,), ())) < CALL:
+                continue
+            sharing = [g for g in groups if x in slice_of(op.body, [op.body.results[k] for k in g]).binds]
+            if len(sharing) > 1:
+                outer = [v for v in free_vars(slice_of(op.body, x.vars)) if v not in own]
+                if b.plain or b.home(self.atoms(outer)) is b.scopes[-1]:
+                    groups = [*(g for g in groups if g not in sharing), sorted(k for g in sharing for k in g)]
+        return sorted(groups)
 
     def steady(self, op: Loop, needs: list[set[int]]) -> list[int]:
         """The results of a loop that the loop around it does not change, with the accumulators that they need."""

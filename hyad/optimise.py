@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .builder import Builder, Rebuild, defined_in, type_of
+from .cancel import cancel
 from .check import check_after
 from .collect import Collect
 from .core import (
@@ -444,6 +445,8 @@ PIPELINE: list[Pass] = [
     decide,  # and so is what was chosen by the same condition
     assign,  # what is added once is stored: adjoints become builds
     alias,
+    cancel,  # while the loop that remembers its terms is the one that sums them
+    dead_code,
     fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
     dead_code,
     accumulate,  # now that each adjoint has a loop of its own

@@ -491,3 +491,47 @@ def test_a_branch_in_a_loop_that_takes_rows_in() -> None:
     )
     args = (np.ones(2), np.array([[1.0, 2.0], [3.0, 4.0]]))
     assert python_callable(f.optimised(f.specs(args)))(*args) == 9.0
+
+
+SHIFTED = "(let [m (fold max (get v 0) v)] (+ m (log (fold (fn [s e] (+ s (exp (- e m)))) 0.0 v))))"
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        (f"(fn [#^ (Vec n) v] {SHIFTED})", (5,)),
+        (f"(fn [#^ (Vec n) v] (* -3.0 {SHIFTED}))", (5,)),
+        (f"(fn [#^ (Mat m n) x] (fold (fn [t v] (+ t {SHIFTED})) 0.0 x))", (3, 5)),
+    ],
+)
+def test_the_shift_of_a_logarithm_of_exponentials_has_no_adjoint(text: str, shape: tuple[int, ...]) -> None:
+    """Nothing is left of the search for the largest but its value, and each exponential is taken once."""
+    f = hyad.grad(hyad.model(text, namespace={}))
+    x = np.random.default_rng(3).normal(size=shape)
+    program = f.optimised(f.specs((x,)))
+    names = [bind.op.name for bind in all_binds(program.body) if type(bind.op) is Prim]
+    assert names.count("exp") == 1 and "select" not in names and ">=" not in names
+    before = optimise(f.program(f.specs((x,))), [p for p in PIPELINE if p.__name__ != "cancel"])
+    assert "select" in [bind.op.name for bind in all_binds(before.body) if type(bind.op) is Prim]
+    expected = np.exp(x) / np.sum(np.exp(x), axis=-1, keepdims=True) * (-3 if "-3" in text else 1)
+    for p in (program, before):
+        np.testing.assert_allclose(python_callable(p)(x), expected, rtol=1e-13)
+    x[..., 2] = np.nan
+    assert np.all(np.isnan(python_callable(program)(x)))
+
+
+def test_sums_that_do_not_cancel() -> None:
+    """An empty sum is no sum divided by itself; nor are other terms, or half of the terms."""
+    text = "(fn [#^ (Vec n) v #^ Real m] (+ m (log (fold (fn [s e] (+ s (exp (- e m)))) 0.0 v))))"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt="m")
+    program = f.optimised(f.specs((np.ones(3), 0.5)))
+    assert python_callable(program)(np.zeros(0), 0.5) == 1.0
+    assert python_callable(program)(np.ones(3), 0.5) == pytest.approx(0.0, abs=1e-15)
+    for text in (
+        "(log (fold (fn [s e] (+ s (exp (* (get v 0) e)))) 0.0 v))",
+        "(let [m (get v 0)] (+ m (log (fold (fn [s e] (+ s (exp (- e (* 2.0 m))))) 0.0 v))))",
+        "(let [m (get v 0)] (+ m (* 2.0 (log (fold (fn [s e] (+ s (exp (- e m)))) 0.0 v)))))",
+        "(let [m (get v 0)] (+ m (log (fold (fn [s e] (+ s (exp (- e m)))) 1.0 v))))",
+    ):
+        f = hyad.model(f"(fn [#^ (Vec n) v] {text})", namespace={})
+        hyad.check_grad(f, (np.array([0.3, -0.2, 0.7]),))
