@@ -49,6 +49,7 @@ from .loops import (
     Fuse,
     Jam,
     OneHot,
+    Quarters,
     assign,
     copied,
     divide,
@@ -368,6 +369,12 @@ def jam(program: Program) -> Program:
     return rebuild(program, Jam) if nested_loops(program) else program
 
 
+def quarters(program: Program) -> Program:
+    """Looks for a largest or smallest value in the quarters of a loop side by side."""
+    found = any(type(b.op) is Prim and b.op.name in ("max", "min") for loop in loops(program) for b in loop.body.binds)
+    return rebuild(program, Quarters) if found else program
+
+
 def jam_rows(program: Program) -> Program:
     """Adds to the elements of a row four terms at a time, in their order."""
     return rebuild(program, lambda b: JamRows(b, Steps(program.body))) if nested_loops(program) else program
@@ -479,6 +486,7 @@ PIPELINE: list[Pass] = [
     dead_code,
     jam_rows,
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
+    quarters,
     fuse_siblings,
     share,  # what siblings had in common
     divide,
@@ -493,7 +501,7 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
-FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "split")
+FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "quarters", "split")
 
 #: What makes a sum of rows one that threads cannot take in parts.
 FOR_ONE_THREAD = ("jam-rows",)
