@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -1103,6 +1104,53 @@ def cost_of(block: Block) -> int:
 # --------------------------------------------------------------------------------------- reciprocals
 
 
+def reciprocals(program: Program) -> Program:
+    """Divides once where fractions of 1 are divided by the same: ``(/ 1 y) .. (/ 0.5 y)``  =>  ``(* 0.5 (/ 1 y))``.
+
+    The quotient's last bit is the same: halving is exact. The reciprocal that differentiation makes of a division by y
+    is then the user's own where there is one.
+    """
+
+    def block(b: Block) -> Block:
+        by: dict[Atom, list[Bind]] = {}
+        for x in b.binds:
+            if halving(x.op):
+                by.setdefault(x.op.args[1], []).append(x)  # type: ignore[union-attr]
+        shared: dict[Bind, Bind] = {}  # a division: the one that stands for its reciprocal
+        for many in by.values():
+            ones = [x for x in many if x.op.args[0] == ONE]  # type: ignore[union-attr]
+            if ones and len(many) > 1:
+                kept = next((x for x in ones if not x.op.args[0].soft), ones[0])  # type: ignore[union-attr]
+                shared.update(dict.fromkeys(many, kept))
+        binds, table = [], {}
+        for x in b.binds:
+            inner, kept = blocks_of(x.op), shared.get(x)
+            if inner:
+                made = [block(r) for r in inner]
+                x = x if all(r is s for r, s in zip(made, inner)) else Bind(x.vars, with_blocks(x.op, made), x.span)
+            if kept is None:
+                binds.append(x)
+                continue
+            top, bottom = x.op.args  # type: ignore[union-attr]
+            if x is by[bottom][0]:
+                binds.append(kept)
+            if top == ONE:
+                table[x.vars[0]] = kept.vars[0]
+            else:
+                binds.append(Bind(x.vars, Prim("*", (top, kept.vars[0])), x.span))
+        if all(x is y for x, y in zip(binds, b.binds)) and len(binds) == len(b.binds):
+            return b
+        return substitute(Block(tuple(binds), b.results), table)
+
+    made = with_body(program, block(program.body))
+    if made is program:
+        return program
+    b = Builder()
+    b.sizes.update(program.dims)
+    results = Rebuild(b).block(made.body)  # what is equal now is shared
+    return with_body(program, Block(b.block(), results))
+
+
 def divide(program: Program) -> Program:
     """A product with a reciprocal that nothing else uses is a division: ``(* x (/ 1 y))``  =>  ``(/ x y)``.
 
@@ -1140,6 +1188,14 @@ def divide(program: Program) -> Program:
         return Block(tuple(binds), b.results)
 
     return replace(program, body=block(program.body))
+
+
+def halving(op: Op) -> bool:
+    """Whether an operation divides 1, a half, a quarter .. by something."""
+    if type(op) is not Prim or op.name != "/" or type(op.args[1]) is not Var:
+        return False
+    top = op.args[0]
+    return type(top) is Const and top.type == REAL and 0 < top.value <= 1 and math.frexp(top.value)[0] == 0.5
 
 
 def is_reciprocal(op: Op) -> bool:

@@ -24,6 +24,7 @@ from .core import (
     Prim,
     Program,
     Var,
+    While,
     all_binds,
     atoms_of,
     blocks_of,
@@ -54,6 +55,7 @@ from .loops import (
     copied,
     divide,
     fuse_siblings,
+    reciprocals,
     scatter,
     siblings,
 )
@@ -65,6 +67,7 @@ from .sink import sink
 from .splits import Split
 from .tables import Tabulate
 from .unfold import unfold
+from .whiles import Singles, meet_whiles
 
 Pass = Callable[[Program], Program]
 
@@ -232,6 +235,17 @@ def unroll(program: Program) -> Program:
     kept = [loop.count.value for loop in known if loop.index.soft]
     longest = min([UNROLL_COUNT, *(n - 1 for n in kept)])
     return rebuild(program, lambda b: Unroll(b, longest)) if known else program
+
+
+def singles(program: Program) -> Program:
+    """Carries the elements of small arrays through loops of unknown length as single values."""
+    if not any(type(bind.op) is While for bind in all_binds(program.body)):
+        return program
+    b = Builder()
+    b.sizes.update(program.dims)
+    pass_ = Singles(b)
+    results = pass_.block(program.body)
+    return unroll(dead_code(replace(program, body=Block(b.block(), results)))) if pass_.found else program
 
 
 def fuse(program: Program) -> Program:
@@ -447,6 +461,10 @@ PIPELINE: list[Pass] = [
     tail_calls,  # and where that is a loop now
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
+    singles,  # now that the elements of small arrays are known one by one
+    dead_code,
+    meet_whiles,
+    dead_code,
     sizes_first,  # no pass moves what may fail
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
@@ -488,6 +506,7 @@ PIPELINE: list[Pass] = [
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     quarters,
     fuse_siblings,
+    reciprocals,
     share,  # what siblings had in common
     divide,
     scatter,  # what the rows of a matrix hold is known

@@ -24,8 +24,8 @@ LAYERS: list[set[str]] = [
         "builder",
         "active activity adjoints blocks cancel checkpoint collect continuations counts derive dynamic eager families"
         " flow forward functions gather lanes latex library loops narrow nests operators optimise partials"
-        " products records reverse roundtrip rows scalars scans simplify sink sparsity specialise splits spread tables"
-        " threads unfold",
+        " products records reverse roundtrip rows scalars scans simplify sink sparsity specialise splits spread"
+        " tables threads unfold whiles",
         "codegen",
         "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself

@@ -1,0 +1,136 @@
+"""Loops of unknown length: states of few numbers, a value's loop in that of its gradient; divisions by the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Arr, If, Prim, While, all_binds
+
+FALL = """
+(let [x (ref [a 8.0]) v (ref [0.75 (* 0.1 a)])]
+  (while (> (get (deref x) 1) 0.0)
+    (set! v (map (fn [p q] (- p (* 0.1 (/ q (sqrt (+ 1.0 (* q q))))))) (deref v) (deref x)))
+    (set! x (map (fn [p q] (+ p (* 0.1 q))) (deref x) (deref v))))
+  (* (get (deref x) 0) (get (deref v) 1)))
+"""
+
+
+def binds(f: hyad.Model, *args) -> list:
+    return list(all_binds(f.optimised(f.specs(args)).body))
+
+
+def whiles(f: hyad.Model, *args) -> list[While]:
+    return [b.op for b in binds(f, *args) if type(b.op) is While]
+
+
+@pytest.mark.parametrize("operator", [lambda f: f, hyad.D])
+def test_a_state_of_few_numbers_is_carried_in_numbers(operator) -> None:
+    f = operator(hyad.model(f"(fn [#^ Real a] {FALL})", namespace={}))
+    for loop in whiles(f, 0.5):
+        assert not any(isinstance(a.type, Arr) for a in loop.accs)
+    for a in (0.5, -2.0, 7.0):
+        expected = hyad.compile(f, args=(a,), without=("singles", "meet-whiles", "reciprocals"))(a)
+        np.testing.assert_allclose(hyad.compile(f, args=(a,))(a), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(set! x (build 3 (fn [i] (* 0.5 (get (deref x) (% (+ i k) 3))))))",  # subscripts known at run time only
+        "(set! x (map (fn [u] (* 0.15 u (get m (argmax (deref x))))) (deref x)))",
+    ],
+)
+def test_a_state_that_is_read_at_a_place_known_late_stays_an_array(text: str) -> None:
+    text = f"(fn [#^ (Vec 3) m #^ Int k] (let [x (ref m)] (while (> (get (deref x) 0) 0.1) {text}) (deref x)))"
+    f = hyad.model(text, namespace={})
+    args = (np.array([3.0, 2.0, 0.5]), 1)
+    expected = hyad.compile(f, args=args, without="singles")(*args)
+    assert np.array_equal(hyad.compile(f, args=args)(*args), expected)
+
+
+DESCENT = f"""
+(fn [#^ Real start]
+  (let [f (fn [a] {FALL})
+        x (ref start) fx (ref (f start)) n (ref 0)]
+    (let [g (ref (jvp f start 1.0))]
+      (while (< (deref n) 5)
+        (let [next (- (deref x) (* 0.01 (deref g))) fnext (f next)]
+          (set! n (+ (deref n) 1))
+          (if (< fnext (deref fx))
+            (do (set! x next) (set! fx fnext) (set! g (jvp f next 1.0)))
+            (set! g (* 0.5 (deref g)))))))
+    [(deref x) (deref fx)]))
+"""
+
+
+def test_a_gradient_and_its_value_take_one_loop() -> None:
+    """Also where the gradient is asked for in a branch."""
+    f = hyad.model(DESCENT, namespace={})
+    assert len(whiles(f, 1.0)) == 3  # the descent, and the fall before it and in it
+    args = (1.0,)
+    apart = hyad.model(DESCENT, namespace={})
+    expected = hyad.compile(apart, args=args, without=("meet-whiles",))(*args)
+    np.testing.assert_allclose(hyad.compile(f, args=args)(*args), expected, rtol=1e-13)
+    assert "meet-whiles" in [step.name for step in hyad.explain(f, args=args).steps]
+
+
+HALF = (
+    "(let [x (ref a) s (ref 0.0)] (while (> (deref x) 1.0) (set! s (+ (deref s) {0})) (set! x (/ (deref x) 2.0))) {1})"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (f"(+ {HALF.format('(deref x)', '(deref s)')} {HALF.format('1.0', '(deref x)')})", 1),
+        (f"(+ {HALF.format('1.0', '(deref x)')} {HALF.format('(deref x)', '(deref s)')})", 1),
+        (f"(+ {HALF.format('2.0', '(deref s)')} {HALF.format('1.0', '(deref s)')})", 2),
+        (f"(let [y {HALF.format('1.0', '(deref s)')}] (if (> y b) {HALF.format('(deref x)', '(deref s)')} y))", 2),
+        (f"(let [y {HALF.format('1.0', '(deref x)')}] (if (> y b) {HALF.format('(deref x)', '(deref s)')} y))", 1),
+        (f"(let [y {HALF.format('1.0', '(deref x)')}] (if (< b 3.0) {HALF.format('(get v k)', '(deref s)')} y))", 2),
+        (f"(let [y {HALF.format('1.0', '(deref x)')} a b] {HALF.format('(deref x)', '(+ y (deref s))')})", 2),
+    ],
+)
+def test_one_loop_of_two(text: str, count: int) -> None:
+    f = hyad.model(f"(fn [#^ Real a #^ Real b #^ (Vec n) v #^ Int k] {text})", namespace={})
+    for args in ((20.0, 0.1, np.ones(3), 1), (20.0, 100.0, np.ones(3), 2), (0.5, 0.1, np.ones(3), 0)):
+        assert len(whiles(f, *args)) == count
+        assert hyad.compile(f, args=args)(*args) == hyad.compile(f, args=args, without="meet-whiles")(*args)
+
+
+def test_what_a_branch_has_checked_is_not_read_before() -> None:
+    """The larger loop reads an element that is there only in its branch."""
+    larger = HALF.format("(get v k)", "(deref s)")
+    text = f"(let [y {HALF.format('1.0', '(deref x)')}] (if (< k (len v)) {larger} y))"
+    f = hyad.model(f"(fn [#^ Real a #^ (Vec n) v #^ Int k] {text})", namespace={})
+    args = (20.0, np.ones(3), 1)
+    kinds = [type(b.op) for b in f.optimised(f.specs(args)).body.binds]
+    assert kinds.index(While) < kinds.index(If) and kinds.count(While) == 1
+    assert hyad.compile(f, args=args)(20.0, np.ones(3), 10**9) == 0.625
+
+
+def test_divisions_by_the_same() -> None:
+    """Once, where they divide fractions of one; to the last bit."""
+    f = hyad.model(
+        "(fn [#^ Real x #^ Real y] [(/ 0.5 y) (* x (/ 1.0 y)) (/ 0.25 y) (/ 3.0 y) (/ 0.5 x)])", namespace={}
+    )
+    assert sum(type(b.op) is Prim and b.op.name == "/" for b in binds(f, 1.0, 1.0)) == 3
+    fast, plain = (hyad.compile(f, args=(1.0, 1.0), **options) for options in ({}, {"without": "reciprocals"}))
+    for y in [*np.random.default_rng(1).normal(size=20), 0.0, -0.0, np.inf, np.nan, 1e300, -1e-300]:
+        assert np.asarray(fast(3.0, y)).tobytes() == np.asarray(plain(3.0, y)).tobytes()
+    g = hyad.grad(hyad.model("(fn [#^ Real x] (/ 1.0 (sqrt x)))", namespace={}))
+    assert sum(type(b.op) is Prim and b.op.name == "/" for b in binds(g, 1.0)) == 1
+    assert hyad.compile(g)(4.0) == -1 / 16
+
+
+def test_a_loop_that_may_fail_stays() -> None:
+    """Its checks are its own, though all that it gives is known from another."""
+    failing = HALF.format("(get v (+ k (if (> (deref x) b) 1 0)))", "(deref x)")
+    text = f"(+ {HALF.format('1.0', '(deref x)')} {failing})"
+    f = hyad.model(f"(fn [#^ Real a #^ Real b #^ (Vec n) v #^ Int k] {text})", namespace={})
+    call = hyad.compile(f)
+    assert call(20.0, 30.0, np.ones(3), 2) == 1.25
+    with pytest.raises(hyad.errors.BoundsError):
+        call(20.0, 3.0, np.ones(3), 2)
