@@ -52,7 +52,7 @@ from hyad.gather import long, spread
 from hyad.optimise import uses
 from hyad.primitives import PRIMITIVES
 from hyad.scans import Scan, row_scan, scan_of
-from hyad.spread import Reduction, changed, nest, reads, reductions, sequential
+from hyad.spread import TEAM, Reduction, changed, folded_rows, nest, reads, reductions, sequential
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
@@ -88,6 +88,7 @@ HEAVY = 60.0  # the work, in additions, from which on a scalar is computed once,
 FEW = 64  # iterations that are not worth a launch
 PARTS = 1024  # blocks of a kernel that folds
 FOLDING = 256  # threads of such a block
+LONG = 1024  # elements of a row from which on a block folds it, not a warp
 ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
 INTEGER = {"+": "+", "-": "-", "*": "*", "min": "min", "max": "max"}
 COMPARED = {"=": "==", "!=": "!=", "<": "<", "<=": "<="}
@@ -627,6 +628,8 @@ class Cutter:
         threads: int = 1,
         free: bool = False,
         span: Span | None = None,
+        rows: Sequence[Bind] = (),
+        team: Size = 1,
     ) -> Launch:
         """Print a kernel that does ``binds`` and launch it: ``results`` are made at their ``places``; one without is
         what ``own`` says, an array changed in place."""
@@ -683,6 +686,7 @@ class Cutter:
             self.fallible and (device or self.device_checks()),
             tuple(at.array if at is not None else "" for at in places),
             scan,
+            frozenset(b.op.index for b in rows),
         )
         name = self.kernel_names.fresh(
             f"{self.name}_{hint or getattr(results[0] if results else None, 'name', 'checks')}"
@@ -712,6 +716,8 @@ class Cutter:
             length = total((room, threads, ("max", blocks, 1)))
             self.memory[work] = Memory(work, "real", (length,))
             args += [At(work), room]
+        if rows:
+            args.append(team)
         if "status" in text.needs:
             args.append(At(self.status))
         args = [a for a, keep in zip(args, text.kept) if keep]
@@ -797,11 +803,16 @@ class Cutter:
                 folds.append((r, variables))
                 if r.kind != "place":
                     inits[r.accs[0]] = Const(identity(r.kind, variables[0].type), variables[0].type)
+        rows, team = self.rows(levels)
         blocks: Size = simple("min", ceiling(work, BLOCK), WAVES)
         threads, free = BLOCK, True
         first = {}
+        if rows:
+            blocks, threads = simple("min", ceiling(simple("*", work, team), FOLDING), WAVES), FOLDING
         if folds:
-            blocks, threads, free = simple("min", ceiling(work, FOLDING * 4), PARTS), FOLDING, False
+            each = 1 if rows else 4
+            work = simple("*", work, team)
+            blocks, threads, free = simple("min", ceiling(work, FOLDING * each), PARTS), FOLDING, False
             for r, variables in folds:
                 for v in variables:
                     first[v] = Var(v.name, v.type, v.span, v.given)
@@ -815,7 +826,8 @@ class Cutter:
             self.memory[name] = Memory(name, ELEM[v.type], (PARTS,))
             self.spot[v] = Spot(At(name))
         levels = [fresh, *levels[1:]]
-        what = "one thread for each element" if not folds else "folded by blocks"
+        what = "one thread for each element" if not rows else "a team of threads for each row"
+        what += ", folded by blocks" if folds else ""
         self.note(bind, f"parallel: {what}" + (f", {len(levels)} loops as one" if len(levels) > 1 else ""))
         hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name if bind.vars else "checks")
         self.emit(
@@ -831,6 +843,8 @@ class Cutter:
             threads=threads,
             free=free,
             span=bind.span,
+            rows=rows,
+            team=team,
         )
         if folds:
             self.totals(bind, op, folds, first, blocks, hint)
@@ -967,6 +981,18 @@ class Cutter:
             free=True,
             span=bind.span,
         )
+
+    def rows(self, levels: list[Bind]) -> tuple[list[Bind], Size]:
+        """The loops of a nest's body that fold rows and are of a count that the host knows; and how many threads have
+        a row together: one where rows are short, a warp, a block where they are long."""
+        found = [b for b in folded_rows(levels) if self.size(b.op.count) is not None]
+        count: Size = 0
+        for b in found:
+            n = self.size(b.op.count)
+            count = n if count == 0 else count if count == n else simple("max", count, n)
+        warp, block = simple("<=", TEAM, count), simple("<", LONG, count)
+        more = simple("+", simple("*", warp, TEAM - 1), simple("*", block, FOLDING - TEAM))
+        return found, simple("+", more, 1) if found else 1
 
     def slices(self, levels: Sequence[Bind], r: Reduction, k: int) -> bool:
         """Whether every place of a nest has a part of an array to itself, by subscripts of different loops."""

@@ -51,9 +51,9 @@ static cudaError_t hyad_start(cudaStream_t stream, void (*kernel)(P...), long lo
 ARITHMETIC = {
     "hyad_min(": "static inline long long hyad_min(long long a, long long b) { return a < b ? a : b; }\n",
     "hyad_max(": "static inline long long hyad_max(long long a, long long b) { return a > b ? a : b; }\n",
-    "hyad_quotient(": """\
+    "hyad_floor(": """\
 /* a/b, rounded down */
-static inline long long hyad_quotient(long long a, long long b)
+static inline long long hyad_floor(long long a, long long b)
 {
     return a/b - (a % b != 0 && (a < 0) != (b < 0));
 }
@@ -264,7 +264,7 @@ class _Host:
             left, right = self.text(a), self.text(b)
             if operator in ("min", "max"):
                 return f"hyad_{operator}({left}, {right})"
-            quotient = f"hyad_quotient({left}, {right})"
+            quotient = f"hyad_floor({left}, {right})"
             if operator == "//":
                 return quotient
             return self.text(("-", a, f"{self.text(b, MUL)}*{quotient}"), level)
@@ -278,7 +278,9 @@ class _Host:
             operator, a, b = size
             if operator == "max":
                 return self.natural(a) or self.natural(b)
-            return operator in ("+", "*", "//", "%", "min") and self.natural(a) and self.natural(b)
+            if operator in ("+", "*", "//", "%", "min"):
+                return self.natural(a) and self.natural(b)
+            return operator != "-"
         return size >= 0 if isinstance(size, int) else size in self.program.dims
 
     def size(self, at: At, length: Size) -> str:

@@ -4,6 +4,10 @@ A ``KernelPrinter`` prints what the C printer would print for the piece, but for
 nest, become one loop in which each thread of the grid takes its share, neighbours side by side. Additions to arrays
 that several threads may add to are atomic. The sums of such a loop are each thread's own; a block adds them up by
 shuffles, and its first thread writes the sum to the block's place of an array of parts.
+
+Where the loops of ``rows`` fold rows of memory, a *team* of threads has each place of the grid: neighbours read
+neighbours in the row, and fold what they have by shuffles. All of them have the result, and one stores what is made.
+How many they are is a parameter: 1, a warp or a block.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hyad.core import BOOL, INT, REAL, Arr, Bind, Const, Loop, Prim, Program, Scalar, Var
-from hyad.spread import Reduction
+from hyad.spread import Reduction, reductions
 
 from .comments import Comments
 from .cuda import CudaPrinter
@@ -269,6 +273,35 @@ class Scanned:
     rows: bool = False
 
 
+def team_reduction(kind: str, ctype: str, elem: str) -> tuple[str, str]:
+    """As ``block_reduction``, for each team of a block; every thread has the result. All teams are of one size."""
+    name = f"hyad_team_{kind}_{ctype.replace('long long', 'int')}"
+    x = combined(kind, elem, "x", "y")
+    lines = [
+        f"/* the {kind} of a team's values of x, for each of its threads: 1, 32 or all of the block */",
+        f"static __device__ inline {ctype} {name}({ctype} x, long long team) {{",
+        f"  __shared__ {ctype} of_warp[32];",
+        "  if (team < 32) return x;",
+        "  for (unsigned k = 16; k > 0; k >>= 1) {",
+        f"    const {ctype} y = __shfl_xor_sync({WARP}, x, k);",
+        f"    x = {x};",
+        "  }",
+        "  if (team == 32) return x;",
+        "  __syncthreads(); /* of_warp has been read */",
+        "  if ((threadIdx.x & 31u) == 0) of_warp[threadIdx.x >> 5] = x;",
+        "  __syncthreads();",
+        "  x = of_warp[0];",
+        "  for (unsigned k = 1; k < blockDim.x >> 5; k++) {",
+        f"    const {ctype} y = of_warp[k];",
+        f"    x = {x};",
+        "  }",
+        "  return x;",
+        "}",
+        "",
+    ]
+    return name, "\n".join(lines)
+
+
 @dataclass(slots=True)
 class Piece:
     """What a kernel computes: a program whose results it writes, and how.
@@ -278,7 +311,9 @@ class Piece:
     memory. ``folds``: what the nest folds, by the variables of its final accumulators; their parts are ``parts``.
     ``totals``: parameters that are the folds of their ``parts``, before anything else is computed: (reduction,
     parameters). ``atomic``: array parameters that several threads add to. ``fallible``: whether a check stands before
-    it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan."""
+    it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan. ``rows``: the
+    indices of loops in the nest's body that a team of threads folds; none where each thread has a place of the grid to
+    itself."""
 
     program: Program
     own: dict[int, int] = field(default_factory=dict)
@@ -290,6 +325,7 @@ class Piece:
     fallible: bool = False
     names: tuple[str, ...] = ()
     scan: Scanned | None = None
+    rows: frozenset[Var] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +347,7 @@ class KernelPrinter(CudaPrinter):
     def __init__(self, piece: Piece, name: str, dtype: str, checks: list, comments: Comments | None = None) -> None:
         self.piece = piece
         self.barrier = bool(piece.folds or piece.totals)
+        self.alone = True  # what is printed is not shared by the threads of a team
         super().__init__(piece.program, dtype, name)
         self.checks = checks
         self.shared_comments = comments
@@ -325,6 +362,7 @@ class KernelPrinter(CudaPrinter):
     def print(self) -> KernelText:
         piece, program = self.piece, self.program
         self.local = {n: self.names.fresh(n) for n in ("thread", "step", "own", "work", "room", "status")}
+        self.local |= {n: self.names.fresh(n) for n in ("team", "lane") if piece.rows}
         self.local["done"] = self.names.fresh("done")
         head: list[str] = []
         first: list[Line] = []
@@ -381,6 +419,9 @@ class KernelPrinter(CudaPrinter):
                     f"{self.local['room']};",
                 )
             )
+        if piece.rows:
+            head.append(f"long long {self.local['team']}")
+            needs.append("team")
         if piece.fallible:
             head.append(f"unsigned long long *{self.local['status']}")
             needs.append("status")
@@ -413,12 +454,17 @@ class KernelPrinter(CudaPrinter):
         piece = self.piece
         lines: list[Line] = []
         thread, step = self.local["thread"], self.local["step"]
+        each, every = "(long long)blockIdx.x*blockDim.x + threadIdx.x", "(long long)gridDim.x*blockDim.x"
+        if piece.rows:
+            team, lane = self.local["team"], self.local["lane"]
+            each, every = f"({each})/{team}", f"{every}/{team}"
+            lines.append(Line(1, f"const long long {lane} = threadIdx.x & ({team} - 1);"))
         if piece.grid or room is not None:
-            each = "blockIdx.x" if piece.scan is not None else "(long long)blockIdx.x*blockDim.x + threadIdx.x"
+            if piece.scan is not None:
+                each, every = "blockIdx.x", "gridDim.x"
             lines.append(Line(1, f"const long long {thread} = {each};"))
         if piece.grid:
-            each = "gridDim.x" if piece.scan is not None else "(long long)gridDim.x*blockDim.x"
-            lines.append(Line(1, f"const long long {step} = {each};"))
+            lines.append(Line(1, f"const long long {step} = {every};"))
         guarded = piece.totals and not piece.grid
         declared = [line for line in first if line.view is None]
         if piece.fallible and self.barrier:
@@ -506,6 +552,9 @@ class KernelPrinter(CudaPrinter):
     def fold_block(self, reduction: Reduction, variables: Sequence[Var]) -> list[Line]:
         ctype = self.ctype(variables[0].type)
         names = [self.destination[v] for v in variables]
+        lines = []
+        if self.piece.rows and reduction.kind in ("sum", "product"):  # one thread of each team has it
+            lines.append(Line(1, f"if ({self.local['lane']}) {names[0]} = {self.identity(reduction, variables[0])};"))
         if reduction.kind == "place":
             function, text = block_place(ctype, reduction.least, reduction.last)
             call = f"{names[0]} = {function}({names[0]}, &{names[1]});"
@@ -513,7 +562,12 @@ class KernelPrinter(CudaPrinter):
             function, text = block_reduction(reduction.kind, ctype, ELEM[variables[0].type])
             call = f"{names[0]} = {function}({names[0]});"
         self.support[text] = None
-        return [Line(1, call)]
+        return [*lines, Line(1, call)]
+
+    def identity(self, reduction: Reduction, var: Var) -> str:
+        """What a fold starts with."""
+        start = COMBINED[reduction.kind][1][ELEM[var.type]]
+        return self.real_literal(float(start)).text if start.isdigit() and var.type == REAL else start
 
     def start_totals(self, first: list[Line]) -> None:
         """Fold the parts of earlier blocks; the first thread goes on with the results."""
@@ -538,9 +592,7 @@ class KernelPrinter(CudaPrinter):
                 ]
             else:
                 elem = ELEM[variables[0].type]
-                start = COMBINED[reduction.kind][1][elem]
-                start = f"{start}.0" if start.isdigit() and variables[0].type == REAL else start
-                first.append(Line(1, f"{ctypes[0]} {names[0]} = {start};"))
+                first.append(Line(1, f"{ctypes[0]} {names[0]} = {self.identity(reduction, variables[0])};"))
                 if reduction.kind == "sum":
                     first.append(Line(1, f"{head} {names[0]} += {parts[0]}[{k}];"))
                 else:
@@ -574,6 +626,8 @@ class KernelPrinter(CudaPrinter):
     def loop(self, bind: Bind, op: Loop) -> None:
         if self.piece.scan is not None and op.index is self.piece.scan.index:
             self.scan(bind, op, self.piece.scan)
+        elif op.index in self.piece.rows:
+            self.row(bind, op)
         elif op.index not in self.piece.grid:
             super().loop(bind, op)
         elif op.index is self.piece.grid[0]:
@@ -583,6 +637,37 @@ class KernelPrinter(CudaPrinter):
             self.indices.add(op.index)
             self.iteration(bind, op, inits, bind.vars, self.value[op.index].text)
             self.after(op, self.plan.swaps[bind], before)
+
+    def row(self, bind: Bind, op: Loop) -> None:
+        """A loop that a team folds: each thread every ``team``-th iteration, the first one from the start on."""
+        team, lane = self.local["team"], self.local["lane"]
+        count = self.fixed(op.count).at(SHIFT)
+        inits, before = self.start(bind, op)
+        folds = [(r, bind.vars[r.accs[0]]) for r in reductions(op) or ()]
+        for r, v in folds:
+            start = op.inits[r.accs[0]]
+            if r.kind in ("sum", "product") and not (isinstance(start, Const) and start.value == (r.kind == "product")):
+                self.emit(f"if ({lane}) {self.value[v].text} = {self.identity(r, v)};")
+        old, self.alone = self.captured(), True
+        self.enter()
+        index = self.names.fresh(op.index.name)
+        self.value[op.index] = Expr(index)
+        self.indices.add(op.index)
+        self.iteration(bind, op, inits, bind.vars, index)
+        self.leave()
+        body, self.lines, self.alone = self.lines, old, False
+        self.emit(f"for (long long {index} = {lane}; {index} < {count}; {index} += {team}) {{", bind.span)
+        self.lines += body
+        self.emit("}")
+        self.after(op, self.plan.swaps[bind], before)
+        for r, v in folds:
+            name, text = team_reduction(r.kind, self.ctype(v.type), ELEM[v.type])
+            self.support[text] = None
+            self.emit(f"{self.value[v].text} = {name}({self.value[v].text}, {team});", bind.span)
+
+    def assignment(self, target: str, expr: Expr) -> str:
+        text = super().assignment(target, expr)
+        return text if self.alone or target.isidentifier() else f"if ({self.local['lane']} == 0) {text}"
 
     def spread(self, bind: Bind, op: Loop) -> None:
         """The nest: one index space, of which each thread takes every ``step``-th place."""
@@ -599,7 +684,9 @@ class KernelPrinter(CudaPrinter):
             names.append(self.names.fresh(b.op.index.name))
             self.value[b.op.index] = Expr(names[-1])
             self.indices.add(b.op.index)
+        self.alone = not self.piece.rows
         self.iteration(bind, op, inits, bind.vars, names[0])
+        self.alone = True
         body = self.lines
         self.lines = []
         head, tail = self.counting(names, counts)
@@ -785,6 +872,12 @@ class KernelPrinter(CudaPrinter):
 
     def store(self, bind: Bind, op: Prim, var: Var) -> None:
         buffer = self.plan.root(var)
+        if not self.alone:  # one thread of a team
+            self.alone = True
+            self.store(bind, op, var)
+            self.alone = False
+            self.lines[-1] = replace(self.lines[-1], text=f"if ({self.local['lane']} == 0) {self.lines[-1].text}")
+            return
         if op.name != "add-at" or buffer not in self.atomic:
             super().store(bind, op, var)
             return

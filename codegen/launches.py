@@ -81,7 +81,9 @@ def negative(size: Size) -> bool:
     """Whether a size might be negative, as far as its form tells: a difference or a name might."""
     if isinstance(size, int):
         return size < 0
-    return isinstance(size, str) or size[0] in ("-", "//", "%") or negative(size[1]) or negative(size[2])
+    if isinstance(size, str) or size[0] in ("-", "//", "%"):
+        return True
+    return size[0] in ("+", "*", "min", "max") and (negative(size[1]) or negative(size[2]))
 
 
 def names_of(size: Size) -> Iterator[str]:

@@ -18,6 +18,7 @@ from .core import (
     Atom,
     Bind,
     Block,
+    Check,
     Const,
     If,
     Loop,
@@ -385,3 +386,77 @@ def sequential(op: Loop | While) -> str:
     if type(op) is While:
         return "each iteration of a `while` needs the one before"
     return "each iteration needs the one before, and what it accumulates is no sum, product, minimum or maximum"
+
+
+# ------------------------------------------------------------------------------------------- folds of rows
+
+#: Iterations from which on a fold is worth a team of threads.
+TEAM = 32
+
+
+def folded_rows(levels: list[Bind]) -> list[Bind]:
+    """The loops in the body of a nest that each fold rows of memory, so that neighbouring threads had better share a
+    row than have one each. None where threads side by side read what lies side by side as it is, where anything but
+    scalars is made in the body, or where a check stands in it."""
+    body = levels[-1].op.body
+    index = levels[-1].op.index
+    if any(type(b.op) is Check for level in levels for b in all_binds(level.op.body)):
+        return []
+    for level in levels:
+        for r in reductions(level.op) or ():
+            if r.kind == "slice" and r.read:
+                return []
+    made = {v: b.op for b in all_binds(levels[0].op.body) for v in b.vars}
+    places = {level.op.index for level in levels}
+    found = []
+    for bind in body.binds:
+        op = bind.op
+        if type(op) is Prim:
+            written = op.name in ("update", "add-at") and not isinstance(type_of(op.args[-1]), Arr)
+            if isinstance(bind.vars[0].type, Arr) and not written and op.name != "get":
+                return []
+        elif not all(scalars(b) for b in [bind, *(x for r in blocks_of(op) for x in all_binds(r))]):
+            return []
+        elif type(op) is not Loop:
+            continue
+        else:
+            kinds = reductions(op)
+            if kinds is None or any(r.kind == "place" for r in kinds):
+                continue
+            if type(op.count) is Const and op.count.value < TEAM:
+                continue
+            across = along = False
+            inside = {v for b in all_binds(op.body) for v in b.vars}
+            for b in all_binds(op.body):
+                if type(b.op) is not Prim or b.op.name != "get" or isinstance(b.vars[0].type, Arr):
+                    continue
+                array, *subs = b.op.args
+                above = [array, *subs[:-1]]
+                if offset_from(subs[-1], op.index, made, inside) is not None:
+                    along |= any(depends(a, places, made) for a in above)
+                elif any(depends(a, {op.index}, made) for a in above):
+                    across |= offset_from(subs[-1], index, made, inside) is not None
+            if along and not across:
+                found.append(bind)
+    return found
+
+
+def scalars(bind: Bind) -> bool:
+    """Whether a binding makes nothing but scalars and views."""
+    arrays = any(isinstance(v.type, Arr) for v in bind.vars)
+    return not arrays or type(bind.op) is Prim and bind.op.name == "get"
+
+
+def depends(atom: Atom, variables: set[Var], made: dict) -> bool:
+    """Whether a value is computed from any of some variables, by what ``made`` says of each."""
+    todo, seen = [atom], set()
+    while todo:
+        a = todo.pop()
+        if a in variables:
+            return True
+        if type(a) is Var and a in made and a not in seen:
+            seen.add(a)
+            op = made[a]
+            todo += atoms_of(op)
+            todo += [v for b in blocks_of(op) for v in free_vars(b)]
+    return False

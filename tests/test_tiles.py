@@ -1,4 +1,4 @@
-"""Matrix products in tiles, run here on the CPU at sizes that leave edges.
+"""Matrix products in tiles, and rows folded by teams of threads, run here on the CPU at sizes that leave edges.
 
 A sum of ``k`` terms in whatever order is within ``k`` roundings of the sum of their absolute values; what a model does
 before and after adds few: ``near`` allows ``2 k + 8`` of them.
@@ -7,16 +7,18 @@ before and after adds few: ``near`` allows ``2 k + 8`` of them.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import hyad
 from hyad import gpu
+from hyad.codegen import nvrtc
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import CudaProgram, Gemm, Launch, Require
+from hyad.codegen.launches import WAVES, CudaProgram, Gemm, Launch, Require, value
 from hyad.emulate import Emulator
 from hyad.model import Model
 
@@ -26,7 +28,7 @@ DTYPES = {"f64": np.float64, "f32": np.float32}
 
 
 def plan(model: Model, args: tuple[Any, ...], name: str, dtype: str = "f64") -> CudaProgram:
-    return print_grid(model.optimised(model.specs(args), "grid", blas=True), dtype=dtype, name=name)
+    return print_grid(model.optimised(model.specs(args), "cuda", blas=True), dtype=dtype, name=name)
 
 
 def near(got: np.ndarray, want: np.ndarray, absolute: np.ndarray, terms: int) -> None:
@@ -85,11 +87,154 @@ def test_a_product_of_transposes_is_one_step() -> None:
         assert isinstance(step, Gemm) and (step.ta, step.tb) == turned
 
 
-def test_attention_transposes_nothing() -> None:
-    """Its gradient's five products read matrices as they lie, and make them as they are wanted."""
-    text = "(let [s (mat-mul q (transpose k))] (sum (mat-mul (map softmax s) v)))"
-    model = hyad.grad(hyad.model(f"(defmodel f [#^ (Mat n d) q #^ (Mat n d) k #^ (Mat n d) v] {text})", namespace={}))
-    program = plan(model, (np.ones((4, 3)),) * 3, "f")
+# ---------------------------------------------------------------------------------------- rows and columns
+
+
+class Row(NamedTuple):
+    """A model of a matrix (and a vector): what it is in NumPy, how many of its kernels have a team for each row, and
+    the least length of one. ``grad``: the gradient of the model by the matrix."""
+
+    text: str
+    numpy: Callable[..., Any]
+    teams: int = 1
+    least: int = 0
+    grad: bool = False
+
+
+def softmax(a: np.ndarray) -> np.ndarray:
+    e = np.exp(a - a.max(1, keepdims=True, initial=-np.inf))
+    return e / e.sum(1, keepdims=True)
+
+
+LOGSUMEXP = "(sum (map logsumexp a))"
+SQUARES = "(sum (map (fn [r] (let [s (sum r)] (* s s))) a))"
+DISTANCES = "(build [(len a) (len a)] (fn [i j] (sum (map (fn [x y] (square (- x y))) (get a i) (get a j)))))"
+COLUMNS = "(build (len (get a 0)) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get a i j)))) 0.0 (len a))))"
+ROWS = {
+    "sums": Row("(map sum a)", lambda a: a.sum(1)),
+    "largest": Row("(map (fn [r] (fold max 0.5 r)) a)", lambda a: a.max(1, initial=0.5)),
+    "softmax": Row("(map softmax a)", softmax, 2, 1),
+    "norms": Row("(map (fn [r] (sqrt (+ 1.0 (dot r r)))) a)", lambda a: np.sqrt(1 + (a * a).sum(1))),
+    "starting": Row("(map (fn [r] (fold (fn [s x] (+ s (* x x))) (get r 0) r)) a)",
+                    lambda a: a[:, 0] + (a * a).sum(1), least=1),
+    "multiplied": Row("(map (fn [r] (fold (fn [s x] (* s (+ 1.0 (* 0.01 x)))) 2.0 r)) a)",
+                      lambda a: 2 * np.prod(1 + 0.01 * a, axis=1)),
+    "any": Row("(map (fn [r] (fold (fn [s x] (or s (> x 2.5))) False r)) a)", lambda a: (a > 2.5).any(1)),
+    "distances": Row(DISTANCES, lambda a: ((a[:, None] - a[None]) ** 2).sum(2)),
+    "logsumexp": Row(LOGSUMEXP, lambda a: np.log(np.exp(a).sum(1)).sum(), least=1),
+    "logsumexp'": Row(LOGSUMEXP, softmax, 1, 1, True),
+    "squares": Row(SQUARES, lambda a: (a.sum(1) ** 2).sum()),
+    "squares'": Row(SQUARES, lambda a: 2 * a.sum(1, keepdims=True) + 0 * a, 1, 0, True),
+    "times a vector": Row("(mat-vec a v)", lambda a, v: a @ v),
+    "columns": Row(COLUMNS, lambda a, v: v @ a, 0),
+}  # fmt: skip
+SHAPES = ((3, 0), (1, 1), (3, 17), (17, 3), (5, 32), (2, 65), (65, 2), (3, 130), (2, 1100), (0, 40))
+
+
+def row_arguments(row: Row, n: int, m: int, dtype: str) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(n + 100 * m)
+    a, v = rng.normal(size=(n, m)), rng.normal(size=n if row.text == COLUMNS else m)
+    return tuple(x.astype(DTYPES[dtype]) for x in ((a, v) if " v" in row.text else (a,)))
+
+
+@cache
+def rows() -> tuple[Emulator, dict[tuple[str, str], CudaProgram]]:
+    made = {}
+    for (name, row), dtype in itertools.product(ROWS.items(), DTYPES):
+        vector = f" #^ (Vec {'n' if row.text == COLUMNS else 'm'}) v" if " v" in row.text else ""
+        model = hyad.model(f"(defmodel f [#^ (Mat n m) a{vector}] {row.text})", namespace={})
+        model = hyad.grad(model) if row.grad else model
+        made[name, dtype] = plan(model, row_arguments(row, 2, 2, "f64"), f"r{len(made)}", dtype)
+    compiler = gpu.cpu_compiler()
+    assert compiler is not None
+    return Emulator(list(made.values()), compiler), made
+
+
+@needs_cpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_by_one_thread_a_warp_and_a_block(name: str, dtype: str) -> None:
+    """Short rows are a thread's, others a warp's, long ones a block's."""
+    row, (emulator, made) = ROWS[name], rows()
+    for q, (n, m) in enumerate(SHAPES):
+        if m < row.least or n == 0 and row.text == COLUMNS:
+            continue
+        args = row_arguments(row, n, m, dtype)
+        want = np.asarray(row.numpy(*(x.astype(np.float64) for x in args)))
+        (got,) = emulator.run(made[name, dtype], args, descending=q % 2 == 1, blocks=q % 3)
+        if want.dtype == bool:
+            assert np.array_equal(got, want)
+            continue
+        scale = max(1.0, float(np.max(np.abs(args[0]), initial=1.0)) ** 2)
+        near(got, want, np.maximum(np.abs(want), scale), max(n, m))
+
+
+def teams(program: CudaProgram) -> list[str]:
+    """The kernels in which teams have rows."""
+    heads = {k: program.source.partition(f" {k}(")[2].partition(")")[0] for k in program.kernels}
+    return [k for k, head in heads.items() if "long long team" in head]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_teams_have_rows_and_threads_have_columns(name: str) -> None:
+    row = ROWS[name]
+    program = rows()[1][name, "f64"]
+    assert len(teams(program)) == row.teams
+
+
+def test_how_large_a_team_is() -> None:
+    (step,) = (s for s in rows()[1]["sums", "f64"].steps if isinstance(s, Launch))
+    assert [value(step.args[-1], {"m": m, "n": 5}) for m in (0, 31, 32, 1024, 1025)] == [1, 1, 32, 32, step.block]
+    assert value(step.blocks, {"n": 10**6, "m": 64}) == WAVES
+
+
+ATTENTION = """(defmodel attention [#^ (Mat n d) q #^ (Mat n d) k #^ (Mat n d) v]
+  (let [s (map (fn [row] (/ row (sqrt (len row)))) (mat-mul q (transpose k)))]
+    (sum (mat-mul (map softmax s) v))))"""
+
+
+@cache
+def attention() -> tuple[Emulator, CudaProgram]:
+    model = hyad.value_and_grad(hyad.model(ATTENTION, namespace={}))
+    program = plan(model, (np.ones((2, 2)),) * 3, "attention")
+    compiler = gpu.cpu_compiler()
+    assert compiler is not None
+    return Emulator([program], compiler), program
+
+
+@needs_cpu
+def test_attention_is_products_and_rows() -> None:
+    """Its gradient's five products read matrices as they lie, and make them where they are wanted; its rows have teams
+    that find the largest, the sum, the value and the sum in the gradient."""
+    program = attention()[1]
     found = [s for s in program.steps if isinstance(s, Gemm)]
-    assert len(found) == 5 and {"q_bar", "k_bar", "v_bar"} <= {s.c.array for s in found}
-    assert sum(isinstance(s, Launch) and s.form.startswith("(transpose") for s in program.steps) == 0
+    assert {"q_bar", "k_bar", "v_bar"} <= {s.c.array for s in found}
+    assert sorted((s.ta, s.tb) for s in found if s.c.array.endswith("_bar")) == [
+        (False, False),
+        (True, False),
+        (True, False),
+    ]
+    assert not any(isinstance(s, Launch) and s.form.startswith("(transpose") for s in program.steps)
+    assert len(teams(program)) == 4
+
+
+@needs_cpu
+def test_attention_and_its_gradient() -> None:
+    emulator, program = attention()
+    for n, d in ((1, 1), (3, 2), (35, 17), (70, 5)):
+        rng = np.random.default_rng(n)
+        q, k, v = (rng.normal(size=(n, d)) for _ in range(3))
+        p = softmax(q @ k.T / np.sqrt(n))
+        ds = p * (v.sum(1) - (p @ v.sum(1))[:, None]) / np.sqrt(n)
+        wanted = (np.sum(p @ v), ds @ k, ds.T @ q, np.repeat(p.sum(0)[:, None], d, 1))
+        for descending in (False, True):
+            for got, want in zip(emulator.run(program, (q, k, v), descending=descending), wanted, strict=True):
+                near(got, np.asarray(want), np.full_like(want, np.abs(want).max() + d), 4 * (n + d))
+
+
+@pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
+def test_tiles_and_teams_compile_to_ptx() -> None:
+    programs = [*products()[1].values(), *rows()[1].values(), attention()[1]]
+    text = "".join(f"namespace program{k} {{\n{p.source}}}\n" for k, p in enumerate(programs))
+    ptx = nvrtc.compile_device(text, "compute_80", "all").decode()
+    assert "bar.sync" in ptx and "shfl.sync.bfly" in ptx
