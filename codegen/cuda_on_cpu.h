@@ -37,6 +37,12 @@ template <class T> T atomicCAS(T *p, T expected, T value)
         *p = value;
     return old;
 }
+inline unsigned atomicInc(unsigned *p, unsigned most)
+{
+    const unsigned old = *p;
+    *p = old >= most ? 0 : old + 1;
+    return old;
+}
 template <class T> T atomicAdd(T *p, T value)
 {
     const T old = *p;
@@ -198,6 +204,7 @@ template <class... A> struct launch {
 };
 }
 
+inline void __threadfence() {}
 inline void __syncthreads() { cuda_on_cpu::wait(cuda_on_cpu::IN_BLOCK); }
 inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::wait(cuda_on_cpu::IN_WARP); }
 template <class T> T __shfl_sync(unsigned, T value, unsigned lane)

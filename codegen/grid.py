@@ -57,7 +57,7 @@ from hyad.spread import TEAM, Reduction, changed, folded_rows, nest, reads, redu
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
 from .cuda import CPP
-from .kernels import ELEM, PRODUCT, TILE, KernelPrinter, Piece, Scanned
+from .kernels import ELEM, MOST, PRODUCT, TILE, KernelPrinter, Piece, Scanned
 from .launches import (
     BLOCK,
     WAVES,
@@ -148,6 +148,7 @@ class Cutter:
         self.kernels: list[str] = []
         self.status: str | None = None
         self.tiled: str | None = None  # the kernel of matrix products
+        self.parts: tuple[At, ...] = ()  # its memory
         self.indices: dict[str, Size] = {}  # of the host's loops that are open: their counts
         self.uses = uses(program.body)
 
@@ -191,7 +192,7 @@ class Cutter:
             tuple(self.memory[name] for name in results),
             tuple(dims),
             tuple(self.memory.values()),
-            tuple(self.steps),
+            tuple(self.steps) if not self.parts else (Clear(self.parts[1], MOST), *self.steps),
             tuple(self.kernels),
             self.source(),
             self.status,
@@ -417,13 +418,18 @@ class Cutter:
         if self.tiled is None:
             self.tiled = self.kernel_names.fresh(f"{self.name}_product")
             real = "double" if self.dtype == "f64" else "float"
-            self.texts.append(PRODUCT.replace("NAME", self.tiled).replace("REAL", real))
+            text = PRODUCT.replace("NAME", self.tiled).replace("REAL", real).replace("MOST", str(MOST))
+            self.texts.append(text)
             self.kernels.append(self.tiled)
+            part, done = self.names.fresh("part"), self.names.fresh("done")
+            self.memory[part] = Memory(part, "real", (MOST * TILE * TILE,))
+            self.memory[done] = Memory(done, "bool", (MOST,))
+            self.parts = At(part), At(done)
         tiles = simple("*", ceiling(m, TILE), ceiling(n, TILE))
         turned = int(s.value), int(t.value)
-        args = (a, lda, turned[0], b, ldb, turned[1], c, n, m, n, k, 0)
+        args = (a, lda, turned[0], b, ldb, turned[1], c, n, m, n, k, 0, *self.parts)
         form = bind.span.text if bind.span else ""
-        launch = Launch(self.tiled, simple("min", tiles, WAVES), FOLDING, args, True, form)
+        launch = Launch(self.tiled, simple("max", MOST, simple("min", tiles, WAVES)), FOLDING, args, True, form)
         self.steps.append(Gemm(m, n, k, a, lda, bool(s.value), b, ldb, bool(t.value), c, n, False, launch))
         self.note(bind, "a matrix product: the library's, or tiles in shared memory")
 

@@ -269,7 +269,8 @@ class _Host:
                 return quotient
             return self.text(("-", a, f"{self.text(b, MUL)}*{quotient}"), level)
         sign, own = SIGNS.get(operator, (f" {operator} ", ORDER if "<" in operator else EQUAL))
-        out = f"{self.text(a, own, macro)}{sign}{self.text(b, own + (operator not in ('+', '*')), macro)}"
+        again = operator == "+" or operator == "*" and not (isinstance(b, tuple) and b[0] in ("//", "%"))
+        out = f"{self.text(a, own, macro)}{sign}{self.text(b, own if again else own + 1, macro)}"
         return f"({out})" if own < level else out
 
     def natural(self, size: Size) -> bool:

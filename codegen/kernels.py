@@ -47,20 +47,27 @@ static __device__ inline void hyad_add(float *to, float x) { atomicAdd(to, x); }
 """
 WARP = "0xffffffffu"
 
-#: A product of matrices: a block makes 64 x 64 elements of it, each thread 4 x 4 of them, 16 apart.
+#: A product of matrices: a block makes 64 x 64 elements of it, each thread 4 x 4 of them, 16 apart. Where there are few
+#: such tiles and many terms, several blocks have some of the terms each; the last of them adds up what they made.
 PRODUCT = """\
-/* c = a b, or c += a b; m x n, with k terms in each sum; ta and tb: of the transposes of a and b */
+/* c = a b, or c += a b; m x n, with k terms in each sum; ta and tb: of the transposes of a and b. Where there are few
+   tiles each is made in parts, of some of the terms; `done`, zero before and after, counts those that are there */
 extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ a, long long lda, long long ta,
     const REAL *__restrict__ b, long long ldb, long long tb, REAL *__restrict__ c, long long ldc,
-    long long m, long long n, long long k, long long add)
+    long long m, long long n, long long k, long long add,
+    volatile REAL *part, int *done)
 {
     __shared__ REAL as[16][65], bs[16][65]; /* by terms; one more: neighbours in a column lie in different banks */
+    __shared__ int last;
     const int x = threadIdx.x & 15, y = threadIdx.x >> 4, far = threadIdx.x & 63, near = threadIdx.x >> 6;
     const long long across = (n + 63)/64, tiles = across*((m + 63)/64);
-    for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const long long wanted = tiles > 0 ? MOST/tiles : 1, worth = k/512, most = wanted < worth ? wanted : worth;
+    const long long parts = most > 1 ? most : 1, terms = ((k + 15)/16 + parts - 1)/parts*16;
+    for (long long at = blockIdx.x; at < tiles*parts; at += gridDim.x) {
+        const long long tile = at/parts, first = at%parts*terms, end = first + terms < k ? first + terms : k;
         const long long i0 = tile/across*64, j0 = tile%across*64;
         REAL s[4][4] = {};
-        for (long long k0 = 0; k0 < k; k0 += 16) {
+        for (long long k0 = first; k0 < end; k0 += 16) {
             for (int r = 0; r < 4; r++) { /* what neighbours load are neighbours in memory */
                 int i = ta ? far : y + 16*r, l = ta ? near + 4*r : x;
                 as[l][i] = i0 + i < m && k0 + l < k ? a[ta ? (k0 + l)*lda + i0 + i : (i0 + i)*lda + k0 + l] : 0;
@@ -68,7 +75,6 @@ extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ 
                 bs[l][i] = j0 + i < n && k0 + l < k ? b[tb ? (j0 + i)*ldb + k0 + l : (k0 + l)*ldb + j0 + i] : 0;
             }
             __syncthreads();
-            #pragma unroll
             for (int l = 0; l < 16; l++) {
                 REAL u[4], v[4];
                 for (int q = 0; q < 4; q++) {
@@ -81,6 +87,23 @@ extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ 
             }
             __syncthreads();
         }
+        if (parts > 1) {
+            for (int q = 0; q < 16; q++)
+                part[(at*16 + q)*256 + threadIdx.x] = s[q/4][q%4];
+            __threadfence();
+            __syncthreads();
+            if (threadIdx.x == 0)
+                last = atomicInc((unsigned *)&done[tile], (unsigned)parts - 1) == (unsigned)parts - 1;
+            __syncthreads();
+            if (!last)
+                continue;
+            __threadfence();
+            for (int q = 0; q < 16; q++) {
+                s[q/4][q%4] = 0;
+                for (long long p = 0; p < parts; p++) /* always in this order */
+                    s[q/4][q%4] += part[((tile*parts + p)*16 + q)*256 + threadIdx.x];
+            }
+        }
         for (int q = 0; q < 4; q++) {
             for (int r = 0; r < 4; r++) {
                 const long long i = i0 + y + 16*q, j = j0 + x + 16*r;
@@ -92,6 +115,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ 
 }
 """
 TILE = 64
+MOST = 264  # tiles that keep a device busy: two for each processor
 
 #: How two partial values become one, and what a thread starts with.
 COMBINED = {

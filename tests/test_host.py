@@ -16,6 +16,7 @@ from hyad import gpu
 from hyad.cli import main
 from hyad.codegen import launches, nvrtc
 from hyad.codegen.grid import print_grid
+from hyad.codegen.host import _Host as host_code
 from hyad.codegen.host import print_host
 from hyad.codegen.launches import CudaProgram
 from hyad.errors import ModelTypeError
@@ -113,6 +114,35 @@ def test_an_emitted_model(dtype: str, tmp_path: Path) -> None:
     value, (by_a, by_x) = f(a, x)
     for one, wanted in zip(got, (np.asarray(value), by_a, by_x)):
         np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-12 if dtype == "f64" else 1e-3)
+
+
+ATTENTION = """(defmodel attention [#^ (Mat n d) q #^ (Mat n d) k #^ (Mat n d) v]
+  (sum (mat-mul (map softmax (mat-mul q (transpose k))) v)))"""
+
+
+@needs_cpu
+def test_an_emitted_model_of_products_and_rows(tmp_path: Path) -> None:
+    """Attention and its gradient; nvcc takes the pair where there is one."""
+    f = hyad.value_and_grad(hyad.model(ATTENTION, namespace={}))
+    hyad.emit(f, tmp_path / "attention.cu", target="cuda", grid=True)
+    program = print_grid(f.optimised(f.specs(), "cuda", blas=True), name="attention")
+    given = np.random.default_rng(3).normal(size=(3, 70, 5))
+    got, _ = called(tmp_path, program, {"n": 70, "d": 5}, *given)
+    value, gradient = f(*given)
+    for one, wanted in zip(got, (np.asarray(value), *gradient), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-10)
+    if nvrtc.nvcc() is not None:
+        flags = ["-arch=compute_80", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra"]
+        command = [nvrtc.nvcc(), *flags, "-c", "attention.cu", "-o", "attention.o"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_quotients_in_products_are_whole() -> None:
+    """C would take ``x/2*y/2`` from the left."""
+    host = host_code(plans.product("f64"), "")
+    assert host.text(("*", ("//", "n", 2), ("//", "m", 2))) == "n/2*(m/2)"
+    assert host.text(("*", ("*", "n", "m"), ("*", "k", 2))) == "n*m*k*2"
 
 
 def test_what_does_not_go_together(tmp_path: Path) -> None:
