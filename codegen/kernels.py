@@ -75,6 +75,9 @@ extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ 
                 bs[l][i] = j0 + i < n && k0 + l < k ? b[tb ? (j0 + i)*ldb + k0 + l : (k0 + l)*ldb + j0 + i] : 0;
             }
             __syncthreads();
+            #ifdef __CUDACC__
+            #pragma unroll
+            #endif
             for (int l = 0; l < 16; l++) {
                 REAL u[4], v[4];
                 for (int q = 0; q < 4; q++) {
