@@ -66,6 +66,14 @@ MODELS = {
         + ELEMENT.format("(get a i k)", "(get b k j)", "35") + "))))",
         (array(33, 40), array(41, 35), 35), lambda a, b, n: a[:30, :35] @ b[:35, :33],
     ),
+    "transposes": (
+        "(fn [a b] (transpose (mat-mul (transpose a) (transpose b))))",
+        (array(40, 33), array(35, 40)), lambda a, b: b @ a,
+    ),
+    "and its transpose": (
+        "(fn [a b] (let [p (mat-mul a b)] (+ p (transpose p))))",
+        (array(33, 40), array(40, 33)), lambda a, b: a @ b + (a @ b).T,
+    ),
     "stacks": ("(fn [a b] (matmul a b))", (array(3, 33, 40), array(40, 35)), lambda a, b: a @ b),
     "small": ("(fn [a b] (mat-mul a b))", (array(3, 4), array(4, 5)), lambda a, b: a @ b),
 }  # fmt: skip
