@@ -46,7 +46,7 @@ from .core import (
     with_blocks,
 )
 from .dead import dead_code, tidy
-from .optimise import assign, rebuild
+from .optimise import assign, products, rebuild
 from .spread import Reduction, changed, nest, reads, reductions, used, work
 
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
@@ -64,7 +64,10 @@ def spread(program: Program, deterministic: bool = False) -> Program:
         block = change(program.body)
         if block is not program.body:
             program = dead_code(rebuild(replace(program, body=block), Rebuild))
-    program = dead_code(assign(program))
+    program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
+    block = product_block(program.body)
+    if block is not program.body:
+        program = dead_code(rebuild(replace(program, body=block), Rebuild))
     if deterministic:
         block = parts_block(program.body)
         if block is not program.body:

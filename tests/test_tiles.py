@@ -87,6 +87,18 @@ def test_a_product_of_transposes_is_one_step() -> None:
         assert isinstance(step, Gemm) and (step.ta, step.tb) == turned
 
 
+LAYER = """(defmodel layer [#^ (Mat h m) w #^ (Vec h) b #^ (Vec h) u #^ (Mat n m) x]
+  (sum (map (fn [r] (dot u (map tanh (vec-add (mat-vec w r) b)))) x)))"""
+
+
+def test_gradients_by_weights_are_products() -> None:
+    """A sum over a batch for each weight, gathered from what each of the batch adds to all of them."""
+    args = (np.ones((2, 3)), np.ones(2), np.ones(2), np.ones((4, 3)))
+    program = plan(hyad.grad(hyad.model(LAYER, namespace={})), args, "layer")
+    found = {s.c.array: (s.ta, s.tb) for s in program.steps if isinstance(s, Gemm)}
+    assert len(found) == 3 and found["w_bar"] == (True, False) and found["x_bar"] == (False, False)
+
+
 # ---------------------------------------------------------------------------------------- rows and columns
 
 
