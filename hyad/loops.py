@@ -1107,8 +1107,8 @@ def cost_of(block: Block) -> int:
 def reciprocals(program: Program) -> Program:
     """Divides once where fractions of 1 are divided by the same: ``(/ 1 y) .. (/ 0.5 y)``  =>  ``(* 0.5 (/ 1 y))``.
 
-    The quotient's last bit is the same: halving is exact. The reciprocal that differentiation makes of a division by y
-    is then the user's own where there is one.
+    Only what differentiation divides becomes a product: ``(/ 0.5 y)`` is finite where ``(/ 1 y)`` is just not any more.
+    The reciprocal that it makes of a division by y is then the user's own where there is one.
     """
 
     def block(b: Block) -> Block:
@@ -1191,11 +1191,13 @@ def divide(program: Program) -> Program:
 
 
 def halving(op: Op) -> bool:
-    """Whether an operation divides 1, a half, a quarter .. by something."""
+    """Whether an operation divides 1 by something, or differentiation a half, a quarter .."""
     if type(op) is not Prim or op.name != "/" or type(op.args[1]) is not Var:
         return False
     top = op.args[0]
-    return type(top) is Const and top.type == REAL and 0 < top.value <= 1 and math.frexp(top.value)[0] == 0.5
+    if type(top) is not Const or top.type != REAL:
+        return False
+    return top.value == 1 or top.soft and 0 < top.value < 1 and math.frexp(top.value)[0] == 0.5
 
 
 def is_reciprocal(op: Op) -> bool:
