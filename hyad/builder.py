@@ -870,6 +870,8 @@ class Builder:
             both = self.conjunction(cond, then, orelse)
             if both is not None:
                 return (both,)  # type: ignore[return-value]
+            if then[0].binds and self.alike(then, orelse):
+                return self.taken(then)
             same = [k for k, (x, y) in enumerate(zip(then[1], orelse[1])) if self.key(x) == self.key(y)]
             if same:  # what both branches give needs no choice
                 kept = [k for k in range(len(then[1])) if k not in same]
@@ -894,10 +896,22 @@ class Builder:
             if other[0].value != (name == "or") or len(scope.binds) > QUICKLY:
                 continue
             if all(type(b.op) is Prim and b.op.name in QUICK for b in scope.binds):
-                self.scopes[-1].binds += scope.binds
-                self.scopes[-1].vars |= scope.vars
-                return self.prim(name, cond, results[0])
+                (result,) = self.taken((scope, results))
+                return self.prim(name, cond, result)
         return None
+
+    def alike(self, one: tuple[Scope, Sequence[Atom]], other: tuple[Scope, Sequence[Atom]]) -> bool:
+        """Whether two finished regions compute the same."""
+        if [type(b.op) for b in one[0].binds] != [type(b.op) for b in other[0].binds]:
+            return False
+        return structure(self.close(*one)) == structure(self.close(*other))
+
+    def taken(self, region: tuple[Scope, Sequence[Atom]]) -> tuple[Atom, ...]:
+        """What a finished region binds, bound in the open scope; its results."""
+        scope, here = region[0], self.scopes[-1]
+        here.binds += scope.binds
+        here.vars |= scope.vars
+        return tuple(region[1])
 
     def emit_region(
         self, op: If | Loop | Case, types: Sequence[Type], names: Sequence[str], given: bool
@@ -1361,8 +1375,8 @@ def given(bind: Bind) -> bool:
     return bool(bind.vars) and bind.vars[0].given
 
 
-def structure(op: If | Loop | Case) -> tuple:
-    """A key that is equal for operations that differ in the identity of their inner variables alone."""
+def structure(x: If | Loop | Case | Block) -> tuple:
+    """A key that is equal for operations, or blocks, that differ in the identity of their inner variables alone."""
     numbers: dict[Var, int] = {}
 
     def atom(a: Atom) -> Any:
@@ -1399,7 +1413,7 @@ def structure(op: If | Loop | Case) -> tuple:
             bind_all(bind.vars)
         return (tuple(keys), tuple(map(atom, b.results)))
 
-    return one(op)
+    return block(x) if type(x) is Block else one(x)
 
 
 def is_one(size: Atom | None) -> bool:

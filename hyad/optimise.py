@@ -23,6 +23,7 @@ from .core import (
     Loop,
     Prim,
     Program,
+    Scalar,
     Var,
     While,
     all_binds,
@@ -97,6 +98,8 @@ class Unroll(Rebuild):
         if type(op) is Loop and op.snapshots is None and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
             cost = count * expanded_size(op.body)
+            if self.longest and count <= 1 and self.once(op, bind, count):
+                return
             if 0 < count <= self.longest and cost <= TRIED and self.by_element(op):
                 if cost <= min(UNROLL, self.budget):
                     self.budget -= cost
@@ -105,6 +108,17 @@ class Unroll(Rebuild):
                 if self.budget and self.tried(op, bind, count):
                     return
         self.copy(bind)
+
+    def once(self, op: Loop, bind: Bind, count: int) -> bool:
+        """A loop that runs once is its body, and one that never runs what it starts from, unless it stacks arrays."""
+        stacked = op.body.results[len(op.accs) :]
+        if "unroll" in self.b.off or any(count == 0 or type(type_of(r)) is not Scalar for r in stacked):
+            return False
+        if count:
+            self.write_out(op, bind, count)
+        else:
+            self.define(bind, self.atoms(op.inits))
+        return True
 
     def tried(self, op: Loop, bind: Bind, count: int) -> bool:
         """Write a loop out if that saves work: where most iterations do less than the loop must do in each, as along
