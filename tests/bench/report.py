@@ -202,6 +202,22 @@ def ladder_lines(found: dict[Any, list[tuple[str, Any]]]) -> list[str]:
     return [*lines, "", *table(["", *(f"{e.title}, n = {e.size}" for e in found)], rows)]
 
 
+def mode_lines(found: dict[Any, list[tuple[int, dict[str, Any]]]]) -> list[str]:
+    lines = ["## dF~'s experiments, forward mode against reverse mode", ""]
+    lines += [
+        "Time over that of the derivative written by hand in C; all optimisations; medians of CPU time. Target: forward"
+    ]
+    lines += ["at most 1.2 times reverse at every size.", ""]
+    rows = []
+    for e, points in found.items():
+        for n, times in points:
+            one, other = times["forward"], times["reverse"]
+            cells = [c if isinstance(c, str) else ratio(c[1]) for c in (one, other)]
+            both = "" if str in (type(one), type(other)) else ratio(one[1] / other[1])
+            rows.append([e.title, str(n), *cells, both])
+    return [*lines, *table(["", "n", "forward", "reverse", "forward / reverse"], rows)]
+
+
 def naive_lines(found: dict[Any, dict[str, Any]]) -> list[str]:
     lines = ["## Naive programs", ""]
     lines += ["As a newcomer writes them: time of value and gradient over those written by hand in C, in CPU time."]

@@ -35,6 +35,7 @@ from report import (
     guarded_lines,
     ladder_lines,
     linear_lines,
+    mode_lines,
     naive_lines,
     overhead_lines,
     plot_linear,
@@ -46,7 +47,7 @@ from report import (
 )
 from suite import FOLDER, PROBLEMS, Problem
 
-OTHERS = ["recursion", "encodings", "ladder", "naive", "linear", "swell", "guarded", "overhead"]
+OTHERS = ["recursion", "encodings", "ladder", "modes", "naive", "linear", "swell", "guarded", "overhead"]
 SECTIONS = [p.name for p in PROBLEMS] + OTHERS + adrun.NAMES
 CONTENDERS = list(dict.fromkeys([*peers.PEERS, *callers.CALLERS, *recursion_peers.CALLS, *adpeers.PEERS]))
 TUNED = {"fk": FOLDER / "fk_tuned.c"}
@@ -272,6 +273,14 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 found[e] = ladder.race(e, e.size, rounds, budget, Path(folder))
         write(options.out, ladder_lines(found))
+    if hyad and "modes" in sections:
+        points: dict[Any, list[tuple[int, Any]]] = {}
+        for e in ladder.EXPERIMENTS:
+            for n in e.sizes[:3] if options.quick else e.sizes:
+                say(f"modes: {e.name}: {n}")
+                with tempfile.TemporaryDirectory() as folder:
+                    points.setdefault(e, []).append((n, ladder.modes(e, n, rounds, budget, Path(folder))))
+        write(options.out, mode_lines(points))
     if hyad and "naive" in sections:
         found = {}
         for p in naive.PROGRAMS:

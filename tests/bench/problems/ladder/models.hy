@@ -17,6 +17,24 @@
   "of s v by s"
   (jvp (fn [t] (map (fn [x] (* t x)) v)) s 1.0))
 
+;; The same in reverse mode, to compare with. Jacobians: a row for each element of the result.
+
+(defmodel dot-gradient-reverse [#^ (Vec n) u  #^ (Vec n) v]
+  "of u . v by u"
+  ((grad (fn [w] (dot w v))) u))
+
+(defmodel max-gradient-reverse [#^ (Vec n) u]
+  "of the largest element"
+  ((grad (fn [w] (fold max (get w 0) w))) u))
+
+(defmodel add-jacobian-reverse [#^ (Vec n) u  #^ (Vec n) v]
+  "of u + v by u"
+  (build (len u) (fn [i] (vjp (fn [w] (vec-add w v)) u (one-hot (len u) i)))))
+
+(defmodel scale-jacobian-reverse [#^ Real s  #^ (Vec n) v]
+  "of s v by s"
+  (build (len v) (fn [i] (vjp (fn [t] (map (fn [x] (* t x)) v)) s (one-hot (len v) i)))))
+
 (defmodel nnmf-gradient [#^ (Mat m k) W  #^ (Mat k n) H  #^ (Mat m n) A]
   "of sum(log(W H) + A/(W H)) by H"
   (grad-of-h W H A))
