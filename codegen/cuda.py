@@ -109,6 +109,26 @@ def print_cuda(
     return CudaPrinter(program, dtype, name, shared, line_directives).kernel()
 
 
+def refuse(program: Program) -> None:
+    """What has no form on a GPU, with its place. A thread has no memory but what is measured before: a ``while`` that
+    keeps nothing is all it can do."""
+    hint = 'use target="c"'
+    for p in program.params:
+        if isinstance(getattr(p.type, "elem", p.type), Data):
+            raise CompileError(f"the argument `{p.name}` is data, which CUDA code does not take", p.span, hint)
+    for bind in all_binds(program.body):
+        op, what = bind.op, ""
+        if isinstance(op, Apply):
+            what = f"the recursive function `{op.function.name}`"
+        elif isinstance(op, (Make, Case)):
+            constructor = op.constructor if isinstance(op, Make) else op.arms[0].constructor
+            what = f"data (`{constructor.data.name}`)"
+        elif isinstance(op, While) and len(bind.vars) > len(op.accs) + 1:
+            what = "a `while` whose iterations are remembered, as in its gradient,"
+        if what:
+            raise CompileError(f"{what} has no CUDA form", bind.span, hint)
+
+
 class CudaPrinter(CPrinter):
     """Prints the device function by the C printer's means, then the kernel and the launcher around it."""
 
@@ -122,7 +142,7 @@ class CudaPrinter(CPrinter):
         shared: Collection[str | int] = (),
         line_directives: bool = False,
     ):
-        self.refuse(program)
+        refuse(program)
         super().__init__(program, dtype=dtype, name=name, line_directives=line_directives)
         for _, span in self.plan.unsized:
             raise CompileError(
@@ -140,24 +160,6 @@ class CudaPrinter(CPrinter):
                     f"{program.name} has no parameter {which!r} to share", program.span, f"it has {', '.join(known)}"
                 )
             self.shared.add(k)
-
-    def refuse(self, program: Program) -> None:
-        """A thread has no memory but what is measured before: a ``while`` that keeps nothing is all it can do."""
-        hint = 'use target="c"'
-        for p in program.params:
-            if isinstance(getattr(p.type, "elem", p.type), Data):
-                raise CompileError(f"the argument `{p.name}` is data, which CUDA code does not take", p.span, hint)
-        for bind in all_binds(program.body):
-            op, what = bind.op, ""
-            if isinstance(op, Apply):
-                what = f"the recursive function `{op.function.name}`"
-            elif isinstance(op, (Make, Case)):
-                constructor = op.constructor if isinstance(op, Make) else op.arms[0].constructor
-                what = f"data (`{constructor.data.name}`)"
-            elif isinstance(op, While) and len(bind.vars) > len(op.accs) + 1:
-                what = "a `while` whose iterations are remembered, as in its gradient,"
-            if what:
-                raise CompileError(f"{what} has no CUDA form", bind.span, hint)
 
     # ------------------------------------------------------------------------ the device function
 

@@ -25,17 +25,14 @@ from hyad.core import (
     BOOL,
     INT,
     REAL,
-    Apply,
     Arr,
     Atom,
     Bind,
     Block,
-    Case,
     Check,
     Const,
     If,
     Loop,
-    Make,
     Prim,
     Program,
     Span,
@@ -56,7 +53,7 @@ from hyad.spread import TEAM, Reduction, changed, folded_rows, nest, reads, redu
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
-from .cuda import CPP
+from .cuda import CPP, refuse
 from .kernels import ELEM, MOST, PRODUCT, TILE, KernelPrinter, Piece, Scanned
 from .launches import (
     BLOCK,
@@ -1266,29 +1263,6 @@ class Cutter:
 
 
 # ------------------------------------------------------------------------------------------------ helpers
-
-
-def refuse(program: Program) -> None:
-    """What has no form on a GPU, with its place."""
-    hint = 'use target="c"'
-    for p in program.params:
-        if isinstance(getattr(p.type, "elem", p.type), type(None)) or not known_type(p.type):
-            raise CompileError(f"the argument `{p.name}` is data, which CUDA code does not take", p.span, hint)
-    for bind in all_binds(program.body):
-        op, what = bind.op, ""
-        if isinstance(op, Apply):
-            what = f"the recursive function `{op.function.name}`"
-        elif isinstance(op, (Make, Case)):
-            constructor = op.constructor if isinstance(op, Make) else op.arms[0].constructor
-            what = f"data (`{constructor.data.name}`)"
-        elif isinstance(op, While) and len(bind.vars) > len(op.accs) + 1:
-            what = "a `while` whose iterations are remembered, as in its gradient,"
-        if what:
-            raise CompileError(f"{what} has no CUDA form", bind.span, hint)
-
-
-def known_type(t: object) -> bool:
-    return (t.elem if isinstance(t, Arr) else t) in ELEM
 
 
 def simple(operator: str, a: Size, b: Size) -> Size:

@@ -524,6 +524,30 @@ def functions_of(*blocks: Block) -> list[Function]:
     return list(found)
 
 
+def most_uses(block: Block, var: Var) -> int:
+    """How often one run through a block reads ``var``, at most; a loop's body counts once."""
+    total = sum(r is var for r in block.results)
+    for bind in block.binds:
+        total += sum(a is var for a in atoms_of(bind.op))
+        inner = [most_uses(b, var) for b in blocks_of(bind.op)]
+        total += max(inner, default=0) if type(bind.op) is If else sum(inner)
+        total += sum(d is var for v in bind.vars if isinstance(v.type, Arr) for d in v.type.dims)
+    return total
+
+
+def count_uses(block: Block, var: Var) -> int:
+    """How often a block and its regions read ``var``."""
+    total = sum(r is var for r in block.results)
+    for bind in block.binds:
+        total += sum(a is var for a in atoms_of(bind.op))
+        for inner in blocks_of(bind.op):
+            total += count_uses(inner, var)
+        for v in bind.vars:
+            if isinstance(v.type, Arr):
+                total += sum(d is var for d in v.type.dims)
+    return total
+
+
 def each_function(program: Program, transform: Callable[[Program], Program]) -> Program:
     """A pass over a program and over every function that it calls, each as a program of its own."""
     functions = functions_of(program.body)

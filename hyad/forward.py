@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from .accumulators import extreme, starts_with
 from .activity import activity, differentiable, reach_of, union
 from .adjoints import copied, fill_body, like, pack, prepared, unpack, vanishes, zero
 from .builder import Builder, Rebuild, has_checks, is_zero, real, type_of
@@ -43,7 +44,6 @@ from .dead import tidy
 from .names import tangent
 from .partials import Partials
 from .primitives import PRIMITIVES
-from .reverse import extreme, starts_with
 
 
 class Search(NamedTuple):

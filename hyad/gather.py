@@ -42,12 +42,13 @@ from .core import (
     all_binds,
     blocks_of,
     free_vars,
+    most_uses,
     substitute,
     with_blocks,
 )
 from .dead import dead_code, tidy
 from .optimise import assign, products, rebuild
-from .spread import Reduction, changed, nest, reads, reductions, used, work
+from .spread import Reduction, changed, nest, reads, reductions, work
 
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
 DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
@@ -186,7 +187,7 @@ def divided(bind: Bind) -> list[Bind] | None:
     passing: list[dict[int, tuple[Var, Var]]] = [{} for _ in segments]
     for kind in kinds:
         deps = set().union(*(carried[k] for k in kind.accs))
-        simple = not kind.read and len(kind.accs) == 1 and all(used(body, v) == 1 for v in deps)
+        simple = not kind.read and len(kind.accs) == 1 and all(most_uses(body, v) == 1 for v in deps)
         homes = sorted({home[v] for v in deps})
         if len(homes) > 1 and not simple:
             return None
@@ -347,7 +348,7 @@ def chain_of(body: Block, result: Atom) -> list[Var] | None:
     chain: list[Var] = []
     v = result
     while True:
-        if type(v) is not Var or v not in made or used(body, v) != 1:
+        if type(v) is not Var or v not in made or most_uses(body, v) != 1:
             return None
         chain.insert(0, v)
         b, k = made[v]
@@ -368,7 +369,7 @@ def only_adds(op: Loop, k: int) -> bool:
     v = op.body.results[k]
     made = {x: (b, j) for b in op.body.binds for j, x in enumerate(b.vars)}
     while v is not op.accs[k]:
-        if v not in made or used(op.body, v) != 1:
+        if v not in made or most_uses(op.body, v) != 1:
             return False
         b, j = made[v]
         if type(b.op) is Prim and b.op.name == "add-at":
@@ -377,7 +378,7 @@ def only_adds(op: Loop, k: int) -> bool:
             v = b.op.inits[j]
         else:
             return False
-    return used(op.body, v) == 1
+    return most_uses(op.body, v) == 1
 
 
 def into_rows(block: Block, table: dict[Var, Var], t: Arr, index: Var) -> Block:
@@ -431,7 +432,7 @@ def gathered(bind: Bind) -> list[Bind]:
         store = made.get(result)
         if store is None or type(store.op) is not Prim or store.op.name != "add-at" or store.op.args[0] is not acc:
             continue
-        if used(inner.body, acc) != 1 or isinstance(type_of(store.op.args[-1]), Arr):
+        if most_uses(inner.body, acc) != 1 or isinstance(type_of(store.op.args[-1]), Arr):
             continue
         subs = store.op.args[1:-1]
         free = [a for a in subs if type(a) is Var and a in indices]

@@ -22,6 +22,7 @@ from .core import (
     Const,
     If,
     Loop,
+    Op,
     Prim,
     Var,
     While,
@@ -30,6 +31,7 @@ from .core import (
     binders_of,
     blocks_of,
     free_vars,
+    most_uses,
     type_atoms,
 )
 from .primitives import PRIMITIVES
@@ -62,7 +64,7 @@ class Reduction:
 def reductions(op: Loop) -> list[Reduction] | None:
     """What the accumulators of a loop are; None where one is none of these."""
     found: list[Reduction] = []
-    made = {v: bind.op for bind in op.body.binds for v in bind.vars}
+    made = made_in(op.body)
     done: set[int] = set()
     for k, acc in enumerate(op.accs):
         result = op.body.results[k]
@@ -98,16 +100,17 @@ def folded(block: Block, acc: Var, result: Atom) -> str | None:
 def follows(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bool:
     """Whether ``result`` is ``start``, with something folded into it by the operations ``names`` alone, or as it was
     where a branch leaves it; and neither it nor what lies between is used for anything else."""
-    made = {v: (bind.op, k) for bind in block.binds for k, v in enumerate(bind.vars)}
+    made = made_in(block)
+    number = {v: k for bind in block.binds for k, v in enumerate(bind.vars)}
     allowed = 1
     while result is not start:
-        if type(result) is not Var or result not in made or used(block, result) != allowed:
+        if type(result) is not Var or result not in made or most_uses(block, result) != allowed:
             return False
-        op, k = made[result]
+        op, k = made[result], number[result]
         allowed = 1
         if type(op) is Prim and op.name in names:
             sources = op.args if op.name in COMMUTES else op.args[:1]
-            ways = [a for a in sources if a is start or type(a) is Var and leads(block, a, start)]
+            ways = [a for a in sources if a is start or type(a) is Var and depends(a, {start}, made)]
             if len(ways) != 1:
                 return False
             (result,) = ways
@@ -131,8 +134,8 @@ def follows(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bo
                 if type(r) is Var and r not in inside:
                     bases.add(r)
                     continue
-                ways = [v for v in free_vars(branch) if v is start or v in made and leads(block, v, start)]
-                ways = [v for v in ways if leads(branch, r, v)]
+                ways = [v for v in free_vars(branch) if v is start or v in made and depends(v, {start}, made)]
+                ways = [v for v in ways if depends(r, {v}, made_in(branch))]
                 if len(ways) != 1 or not follows(branch, ways[0], r, names):
                     return False
                 bases.add(ways[0])
@@ -141,53 +144,29 @@ def follows(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bo
             (result,) = bases
         else:
             return False
-    return used(block, start) == allowed
+    return most_uses(block, start) == allowed
 
 
 def between(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bool:
     """``follows`` for two values of one block, of which the first is used in a ``select`` as well."""
-    made = {v: (bind.op, k) for bind in block.binds for k, v in enumerate(bind.vars)}
+    made = made_in(block)
     while result is not start:
-        if type(result) is not Var or result not in made or used(block, result) != 1:
+        if type(result) is not Var or result not in made or most_uses(block, result) != 1:
             return False
-        op, _ = made[result]
+        op = made[result]
         if type(op) is not Prim or op.name not in names:
             return False
         sources = op.args if op.name in COMMUTES else op.args[:1]
-        ways = [a for a in sources if a is start or type(a) is Var and leads(block, a, start)]
+        ways = [a for a in sources if a is start or type(a) is Var and depends(a, {start}, made)]
         if len(ways) != 1:
             return False
         (result,) = ways
     return True
 
 
-def used(block: Block, var: Var) -> int:
-    """How often a block reads a variable; the branches of an ``if`` are one."""
-    total = sum(r is var for r in block.results)
-    for bind in block.binds:
-        total += sum(a is var for a in atoms_of(bind.op))
-        inner = [used(b, var) for b in blocks_of(bind.op)]
-        total += max(inner, default=0) if type(bind.op) is If else sum(inner)
-        for v in bind.vars:
-            if isinstance(v.type, Arr):
-                total += sum(d is var for d in v.type.dims)
-    return total
-
-
-def leads(block: Block, atom: Var, acc: Var) -> bool:
-    """Whether ``atom`` is computed from ``acc``."""
-    made = {v: b.op for b in block.binds for v in b.vars}
-    todo, seen = [atom], set()
-    while todo:
-        a = todo.pop()
-        if a is acc:
-            return True
-        if type(a) is Var and a in made and a not in seen:
-            seen.add(a)
-            op = made[a]
-            todo += [x for x in atoms_of(op) if type(x) is Var]
-            todo += [v for b in blocks_of(op) for v in free_vars(b)]
-    return False
+def made_in(block: Block) -> dict[Var, Op]:
+    """What makes each variable that a block binds at its own level."""
+    return {v: bind.op for bind in block.binds for v in bind.vars}
 
 
 def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
@@ -197,7 +176,7 @@ def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
     if acc.type not in (REAL, INT) or type(best_op) is not Prim or best_op.name not in ("max", "min"):
         return None
     others = [a for a in best_op.args if a is not acc]
-    if len(others) != 1 or used(op.body, acc) != 2 or used(op.body, best) != 1:
+    if len(others) != 1 or most_uses(op.body, acc) != 2 or most_uses(op.body, best) != 1:
         return None
     (t,) = others
     for j, at in enumerate(op.accs):
@@ -208,7 +187,7 @@ def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
         test = made.get(cond)
         if kept is not at or new is not op.index or type(test) is not Prim or len(test.args) != 2:
             continue
-        if used(op.body, at) != 1 or used(op.body, op.body.results[j]) != 1:
+        if most_uses(op.body, at) != 1 or most_uses(op.body, op.body.results[j]) != 1:
             continue
         relation = test.name if test.args == (acc, t) else FLIPPED.get(test.name) if test.args == (t, acc) else None
         least = best_op.name == "min"

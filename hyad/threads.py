@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil
 
+from .accumulators import sum_like
 from .builder import Builder, Rebuild, type_of
 from .core import (
     INT,
@@ -34,7 +35,6 @@ from .counts import DEAR, Cost, inside
 from .dead import dead_code, tidy
 from .optimise import rebuild
 from .primitives import PRIMITIVES
-from .reverse import sum_like
 
 #: The work, in additions, from which on a thread is worth waking.
 GRAIN = 40_000

@@ -22,10 +22,10 @@ LAYERS: list[set[str]] = [
         "journal layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "active activity adjoints blocks cancel checkpoint collect continuations counts derive dynamic eager families"
-        " flow forward functions gather lanes latex library loops narrow nests operators optimise partials"
-        " products records reverse roundtrip rows scalars scans simplify sink sparsity specialise splits spread"
-        " tables threads unfold whiles",
+        "accumulators active activity adjoints blocks cancel checkpoint collect continuations counts derive"
+        " dynamic eager families flow forward functions gather lanes latex library loops narrow nests operators"
+        " optimise partials products records reverse roundtrip rows scalars scans simplify sink sparsity specialise"
+        " splits spread tables threads unfold whiles",
         "codegen",
         "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself
