@@ -41,7 +41,7 @@ from hyad.errors import CompileError, Span
 from hyad.reader import deep
 
 from .cfunction import OUT_OF_MEMORY, CFunction, CParam
-from .comments import Comments, commented, shorten
+from .comments import Comments, commented, listed, shorten
 from .data import DataPrinter, structured
 from .expressions import PRIMARY, WIDTH, Expr, wrapped
 from .lower import Names, is_array, type_of
@@ -135,7 +135,6 @@ def boxed(program: Program, which: Iterable[int]) -> Program:
 class CPrinter(DataPrinter):
     """Prints one program. ``function()`` is the whole; the small methods below it are what another target overrides."""
 
-    header_suffix = ".h"
     arena = False  # whether calls take memory that is not measured before
 
     def __init__(
@@ -421,9 +420,7 @@ class CPrinter(DataPrinter):
             out.append(" *   arena: memory of the call" + ("; what it gives lives there" if fn.keeps else ""))
         if fn.fallible:
             out.append(" * Returns 0, or, with the results not written to the end:")
-            for k, (kind, message, span) in enumerate(fn.checks, 1):
-                place = f", line {span.line}" if span is not None else ""
-                out.append(f" *   {k}: {kind}{place}: {commented(message, 200)}")
+            out += listed(fn.checks, " *   ")
             if fn.arena:
                 out.append(f" *   {OUT_OF_MEMORY}: out of memory")
         out[-1] += " */"

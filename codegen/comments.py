@@ -117,6 +117,15 @@ def _cut(text: str, limit: int) -> str:
     return "".join(out)
 
 
+def listed(checks: Sequence[tuple[str, str, Span | None]], margin: str) -> list[str]:
+    """Lines of a comment that say what the numbers of checks mean."""
+    out = []
+    for n, (kind, message, span) in enumerate(checks, 1):
+        place = f", line {span.line}" if span is not None else ""
+        out.append(f"{margin}{n}: {kind}{place}: {commented(message, 200)}")
+    return out
+
+
 def _outlined(form: str) -> str:
     return commented(outline(form, OUTLINE), OUTLINE)
 

@@ -29,7 +29,7 @@ from hyad.primitives import PRIMITIVES, c_form
 
 from .c import RESERVED, CPrinter
 from .cfunction import CFunction, CParam
-from .comments import commented, shorten
+from .comments import commented, listed, shorten
 from .expressions import WIDTH, wrapped
 from .lower import LOCAL_REALS, Names
 from .operands import Line
@@ -331,12 +331,9 @@ class CudaPrinter(CPrinter):
     # ------------------------------------------------------------------------------- the header
 
     def header(self, fn: CFunction) -> str:
-        guard = f"{fn.name.upper()}_CUDA_H"
         batch, status, threads = self.outer["batch"], self.outer["status"], self.outer["threads"]
         doc = commented((self.program.doc or "").strip(), 400)
-        out = [f"#ifndef {guard}", f"#define {guard}", "", "#if !defined(__CUDACC_RTC__) && !defined(CUDA_ON_CPU)"]
-        out += ["#include <cuda_runtime_api.h>", "#endif", ""]
-        out.append(f"/* {fn.name}, for {batch} elements at once" + (f": {doc}" if doc else ""))
+        out = [f"/* {fn.name}, for {batch} elements at once" + (f": {doc}" if doc else "")]
         out.append(" * All pointers are to the device's memory; arrays are row-major.")
         for p in self.parameters(fn):
             out.append(
@@ -363,13 +360,20 @@ class CudaPrinter(CPrinter):
             out.append(
                 f" *   {status}: two numbers, 0 before the launch; if a check fails, its number and the element:"
             )
-            for n, (kind, message, span) in enumerate(fn.checks, 1):
-                place = f", line {span.line}" if span is not None else ""
-                out.append(f" *     {n}: {kind}{place}: {commented(message, 200)}")
-        out[-1] += " */"
-        declared = wrapped(f"{self.launch_head(fn)};", WIDTH)
-        out += [*macro, "#ifndef __CUDACC_RTC__", "#ifdef __cplusplus", 'extern "C"', "#endif", *declared, "#endif"]
-        return "\n".join([*out, "", f"#endif /* {guard} */", ""])
+            out += listed(fn.checks, " *     ")
+        return header_of(fn.name, out, macro, self.launch_head(fn))
+
+
+def header_of(name: str, comment: list[str], macro: list[str], function: str) -> str:
+    """A header: the lines of the comment, which ends here, those of a macro, and the declaration of a host's function,
+    which NVRTC is not to see."""
+    guard = f"{name.upper()}_CUDA_H"
+    out = [f"#ifndef {guard}", f"#define {guard}", "", "#if !defined(__CUDACC_RTC__) && !defined(CUDA_ON_CPU)"]
+    out += ["#include <cuda_runtime_api.h>", "#endif", "", *comment]
+    out[-1] += " */"
+    declared = wrapped(f"{function};", WIDTH)
+    out += [*macro, "#ifndef __CUDACC_RTC__", "#ifdef __cplusplus", 'extern "C"', "#endif", *declared, "#endif"]
+    return "\n".join([*out, "", f"#endif /* {guard} */", ""])
 
 
 def _at(pointer: str, index: str) -> str:

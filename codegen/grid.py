@@ -712,11 +712,11 @@ class Cutter:
             bound = {}
             room = self.terms(text.room, bound)
             per_block = simple("*", room, threads)
-            most = simple("max", ("//", ROOM, ("max", per_block, 1)), 1)
+            most = simple("max", simple("//", ROOM, simple("max", per_block, 1)), 1)
             blocks = simple("min", blocks, most)
             free = False
             work = self.names.fresh("work")
-            length = total((room, threads, ("max", blocks, 1)))
+            length = total((room, threads, simple("max", blocks, 1)))
             self.memory[work] = Memory(work, "real", (length,))
             args += [At(work), room]
         if rows:
@@ -785,7 +785,7 @@ class Cutter:
             levels = [bind]  # each row by one thread: several would add to one element
         counts = [self.size(b.op.count) for b in levels]
         known = None not in counts
-        work: Size = total([("max", c, 0) if not isinstance(c, int) else c for c in counts]) if known else WAVES * BLOCK
+        work: Size = total([simple("max", c, 0) for c in counts]) if known else WAVES * BLOCK
         n = len(op.accs)
         own: dict[Var, Var] = {}
         atomic: list[Var] = []
@@ -970,7 +970,7 @@ class Cutter:
             inner = Bind(b.vars, replace(b.op, body=Block((*body.binds[:-1], inner), body.results)), b.span)
         for v in bind.vars:
             self.room(v)
-        counts = [("max", self.size(b.op.count), 0) for b in outer]
+        counts = [simple("max", self.size(b.op.count), 0) for b in outer]
         self.note(bind, "parallel: scans, each by one block")
         self.emit(
             [inner],
@@ -1036,7 +1036,7 @@ class Cutter:
                     binds.append(Bind((result,), Prim(name, (init, p)), bind.span))
                 results.append(result)
         places = [self.room(v) for _, variables in folds for v in variables]
-        many = (Var("parts", INT), ("max", blocks, 1))
+        many = (Var("parts", INT), simple("max", blocks, 1))
         self.emit(
             binds, results, places, totals=sums, parts=many, hint=f"{hint}_total", threads=FOLDING, span=bind.span
         )
@@ -1052,7 +1052,7 @@ class Cutter:
         self.host[op.index] = index
         n = len(op.accs)
         inside = frozenset(free_vars(op.body)) - {op.index, *op.accs}
-        self.starts(op.accs, op.inits, bind.vars[:n], later | inside)
+        self.starts(op.accs, op.inits, later | inside)
         stacks = []
         for v in bind.vars[n:]:
             at = self.room(v)
@@ -1078,7 +1078,7 @@ class Cutter:
         self.steps.append(Repeat(count, index, steps))
         self.ends(op.accs, bind.vars[:n])
 
-    def starts(self, accs: Sequence[Var], inits: Sequence[Atom], finals: Sequence[Var], later: frozenset[Var]) -> None:
+    def starts(self, accs: Sequence[Var], inits: Sequence[Atom], later: frozenset[Var]) -> None:
         """Memory for the accumulators of a loop of the host, with their starts."""
         loose = []
         for acc, init in zip(accs, inits):
@@ -1239,7 +1239,7 @@ class Cutter:
         self.flush()
         self.note(bind, f"repeated by the host: {sequential(op)}; what is inside runs in parallel")
         inside = (frozenset(free_vars(op.cond)) | frozenset(free_vars(op.body))) - frozenset(op.accs)
-        self.starts(op.accs, op.inits, bind.vars[:n], later | inside)
+        self.starts(op.accs, op.inits, later | inside)
         outer, self.steps = self.steps, []
         marker = self.names.fresh("turn")
         self.indices[marker] = 1

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .c import RESERVED
-from .comments import commented
-from .cuda import CPP
+from .comments import commented, listed
+from .cuda import CPP, header_of
 from .expressions import ADD, AND, EQUAL, MUL, OR, ORDER, PRIMARY, WIDTH, wrapped
 from .launches import (
     At,
@@ -263,7 +263,7 @@ class _Host:
                 return f"({left} {'<' if operator == 'min' else '>'} {right} ? {left} : {right})"
             left, right = self.text(a), self.text(b)
             if operator in ("min", "max"):
-                return f"hyad_{operator}({left}, {right})"
+                return f"hyad_{'least' if operator == 'min' else 'most'}({left}, {right})"
             quotient = f"hyad_floor({left}, {right})"
             if operator == "//":
                 return quotient
@@ -299,11 +299,8 @@ class _Host:
 
     def header(self) -> str:
         program = self.program
-        guard = f"{program.name.upper()}_CUDA_H"
-        out = [f"#ifndef {guard}", f"#define {guard}", "", "#if !defined(__CUDACC_RTC__) && !defined(CUDA_ON_CPU)"]
-        out += ["#include <cuda_runtime_api.h>", "#endif", ""]
         doc = commented(self.doc.strip(), 400)
-        out.append(f"/* {program.name}, one call, run in parallel" + (f": {doc}" if doc else ""))
+        out = [f"/* {program.name}, one call, run in parallel" + (f": {doc}" if doc else "")]
         out.append(" * All pointers are to the device's memory unless said otherwise; arrays are row-major.")
         out += [f" *   {p.name}: {described(p.elem, [*map(self.text, p.dims)])}" for p in program.params]
         out += [f" *   {d}: a size" for d in program.dims]
@@ -324,13 +321,8 @@ class _Host:
                 f" *   {self.failed}: a number of the host's: 0, or that of a check that failed, after which the"
             )
             out.append(" *     results mean nothing; the function waits for the device to know:")
-            for n, (kind, message, span) in enumerate(program.checks, 1):
-                place = f", line {span.line}" if span is not None else ""
-                out.append(f" *     {n}: {kind}{place}: {commented(message, 200)}")
-        out[-1] += " */"
-        declared = wrapped(f"{self.head()};", WIDTH)
-        out += [*macro, "#ifndef __CUDACC_RTC__", "#ifdef __cplusplus", 'extern "C"', "#endif", *declared, "#endif"]
-        return "\n".join([*out, "", f"#endif /* {guard} */", ""])
+            out += listed(program.checks, " *     ")
+        return header_of(program.name, out, macro, self.head())
 
 
 def described(elem: str, dims: Sequence[str]) -> str:

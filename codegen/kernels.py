@@ -466,7 +466,7 @@ class KernelPrinter(CudaPrinter):
         self.flush_all()
         self.move(program.body)
         body = self.shown(self.lines) + finals
-        return self.assembled(head, first, body, results, folded, room, needs)
+        return self.assembled(head, first, body, results, room, needs)
 
     def assembled(
         self,
@@ -474,7 +474,6 @@ class KernelPrinter(CudaPrinter):
         first: list[Line],
         body: list[Line],
         results: dict[int, str],
-        folded: set[Var],
         room: dict | None,
         needs: list[str],
     ) -> KernelText:
@@ -675,14 +674,9 @@ class KernelPrinter(CudaPrinter):
             start = op.inits[r.accs[0]]
             if r.kind in ("sum", "product") and not (isinstance(start, Const) and start.value == (r.kind == "product")):
                 self.emit(f"if ({lane}) {self.value[v].text} = {self.identity(r, v)};")
-        old, self.alone = self.captured(), True
-        self.enter()
-        index = self.names.fresh(op.index.name)
-        self.value[op.index] = Expr(index)
-        self.indices.add(op.index)
-        self.iteration(bind, op, inits, bind.vars, index)
-        self.leave()
-        body, self.lines, self.alone = self.lines, old, False
+        self.alone = True
+        index, body = self.body(bind, op, inits)
+        self.alone = False
         self.emit(f"for (long long {index} = {lane}; {index} < {count}; {index} += {team}) {{", bind.span)
         self.lines += body
         self.emit("}")
@@ -732,7 +726,6 @@ class KernelPrinter(CudaPrinter):
         thread, step = self.local["thread"], self.local["step"]
         if len(names) == 1:
             return [f"for (long long {names[0]} = {thread}; {names[0]} < {counts[0]}; {names[0]} += {step}) {{"], ["}"]
-        self.support[QUOTIENT] = None
         head, tail = [], []
         rest, rest_step = thread, step
         steps = {}
@@ -741,7 +734,10 @@ class KernelPrinter(CudaPrinter):
             above = self.names.fresh("at") if k > 1 else names[0]
             above_step = self.names.fresh(f"{above}_step")
             steps[i] = self.names.fresh(f"{i}_step")
-            quotient = "{0}/{1}" if n.isdigit() and int(n) > 0 else "hyad_quotient({0}, {1})"
+            known = n.isdigit() and int(n) > 0
+            if not known:
+                self.support[QUOTIENT] = None
+            quotient = "{0}/{1}" if known else "hyad_quotient({0}, {1})"
             kind = "long long" if k == 1 else "const long long"
             head.append(f"{kind} {above} = {quotient.format(rest, n)};")
             head.append(f"const long long {above_step} = {quotient.format(rest_step, n)};")
@@ -778,7 +774,7 @@ class KernelPrinter(CudaPrinter):
             self.emit(f"const long long {many} = ({tiles} + gridDim.x - 1)/gridDim.x*blockDim.x;")
             self.emit(f"const long long {start} = blockIdx.x*{many};")
             self.emit(f"const long long {end} = {start} + {many} < {count} ? {start} + {many} : {count};")
-        carries = [self.carry(op, kind, numbers) for kind, numbers in scan.states]
+        carries = [self.carry(op, numbers) for _, numbers in scan.states]
         if scan.parts:
             self.carry_parts(scan, carries, op)
         old = self.captured()
@@ -827,7 +823,7 @@ class KernelPrinter(CudaPrinter):
                 for v in (acc, var):
                     self.value[v], self.slot[v] = Expr(name, PRIMARY, frozenset({name})), name
 
-    def carry(self, op: Loop, kind: str, numbers: tuple[int, ...]) -> list[str]:
+    def carry(self, op: Loop, numbers: tuple[int, ...]) -> list[str]:
         """Variables of the state before a tile; of what all tiles before do, where that is to be found out."""
         numbers = numbers if self.piece.scan.totals else numbers[-1:]
         names = []

@@ -910,7 +910,7 @@ class _Planner:
                 if not self.settle(result, target, start):
                     moves.append(Move(plan.of(result), target))
                     moved.add(k)
-        later = self.exchanges(later, bind, op, start, end)
+        later = self.exchanges(later, bind, start, end)
         moved.update(k for k, _ in later)
         moves += self.in_parallel(later, bind, op, block, t)
         for k in range(n):
@@ -919,9 +919,7 @@ class _Planner:
                 root.last = max(root.last, end)
                 self.bind_to(bind.vars[k], plan.of(op.accs[k]))
 
-    def exchanges(
-        self, later: list[tuple[int, Move]], bind: Bind, op: Loop | While, start: int, end: int
-    ) -> list[tuple[int, Move]]:
+    def exchanges(self, later: list[tuple[int, Move]], bind: Bind, start: int, end: int) -> list[tuple[int, Move]]:
         """Take out the moves that become an exchange of two pointers: a state made anew from the old one, as in
         ``(ifold (fn [u k] (build n ...)) u steps)``. Both buffers then last for the whole loop."""
         plan = self.plan

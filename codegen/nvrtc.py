@@ -85,13 +85,20 @@ def nvcc() -> str | None:
 @cache
 def nvrtc() -> Any:
     """The NVRTC library, or None."""
-    for path in libraries("nvrtc", "cuda_nvrtc"):
-        # NVRTC opens its builtins by their bare name, which the loader finds only if they are loaded already
-        for builtins in sorted(glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so*"))):
-            load_library(builtins, ctypes.RTLD_GLOBAL)
+    library = loaded("nvrtc", "cuda_nvrtc", "libnvrtc-builtins.so*")
+    if library is not None:
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return library
+
+
+def loaded(name: str, folder: str, needed: str) -> Any:
+    """The first of ``libraries`` that can be loaded, or None. It opens the ``needed`` one beside it by its bare name,
+    which the loader finds only if that is loaded already."""
+    for path in libraries(name, folder):
+        for part in sorted(glob.glob(os.path.join(os.path.dirname(path), needed))):
+            load_library(part, ctypes.RTLD_GLOBAL)
         library = load_library(path)
         if library is not None:
-            library.nvrtcGetErrorString.restype = ctypes.c_char_p
             return library
     return None
 

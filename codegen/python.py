@@ -252,7 +252,7 @@ class _Printer:
                     self.take_apart(op, k)
                 self.tail(inner, chain)
                 self.depth -= 1
-        elif isinstance(op, Apply) and op.function is self.current and self.jumps(last, op):
+        elif isinstance(op, Apply) and op.function is self.current and self.jumps(op):
             self.block(block, block.binds[:-1])
             changed = [(self.params[p], self.atom(a, p.type)) for p, a in zip(self.current.params, op.args)]
             changed = [(name, value) for name, value in changed if name != value]
@@ -268,7 +268,7 @@ class _Printer:
             values = [self.result(r, k in moved, t) for k, (r, t) in enumerate(zip(block.results, types))]
             self.emit(f"return {self.tuple(values)}")
 
-    def jumps(self, bind: Bind, op: Apply) -> bool:
+    def jumps(self, op: Apply) -> bool:
         """Whether arrays that a function changes in place go round in their own memory."""
         assert self.current is not None
         taken = self.pairs[self.current].values()

@@ -297,7 +297,7 @@ class BodyPrinter(OperandPrinter):
                 self.changes(buffer)
                 self.clear_block(self.pointer_to(place), dims[len(path) :], buffer.elem)
         elif op.name == "array":
-            self.array(var, op, place, buffer)
+            self.array(op, place, buffer)
         elif op.name in ("update", "add-at"):
             self.store(bind, op, var)
         elif op.name == "product":
@@ -324,7 +324,7 @@ class BodyPrinter(OperandPrinter):
             self.lines.append(Line(self.depth, declaration, self.span, var))
             self.pointer[var] = name
 
-    def array(self, var: Var, op: Prim, place: Place, buffer: Buffer) -> None:
+    def array(self, op: Prim, place: Place, buffer: Buffer) -> None:
         if buffer.kind == "table":
             return
         if self.initialised is place.buffer:
@@ -574,15 +574,7 @@ class BodyPrinter(OperandPrinter):
         if count.reads or len(count.text) > 20:
             count = self.define(Var("count", INT), count)
         inits, before = self.start(bind, op)
-        swaps = self.plan.swaps[bind]
-        old_lines = self.captured()
-        self.enter()
-        index = self.names.fresh(op.index.name)
-        self.value[op.index] = Expr(index)
-        self.indices.add(op.index)
-        self.iteration(bind, op, inits, bind.vars, index)
-        self.leave()
-        body, self.lines = self.lines, old_lines
+        index, body = self.body(bind, op, inits)
         if body:
             if bind in self.plan.parallel:
                 head = self.parallel_head(count.at(SHIFT), self.plan.parallel[bind])
@@ -596,7 +588,19 @@ class BodyPrinter(OperandPrinter):
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
             self.lines += body
             self.emit("}")
-        self.after(op, swaps, before)
+        self.after(op, self.plan.swaps[bind], before)
+
+    def body(self, bind: Bind, op: Loop, inits: dict[int, Expr]) -> tuple[str, list[Line]]:
+        """The name of a loop's index, and the lines of one iteration."""
+        old = self.captured()
+        self.enter()
+        index = self.names.fresh(op.index.name)
+        self.value[op.index] = Expr(index)
+        self.indices.add(op.index)
+        self.iteration(bind, op, inits, bind.vars, index)
+        self.leave()
+        lines, self.lines = self.lines, old
+        return index, lines
 
     def after(self, op: Loop | While, swaps: dict[int, Buffer], before: dict[Buffer, str]) -> None:
         """After a loop: accumulators that changed places go where they are looked for."""

@@ -22,33 +22,31 @@ static inline double hyad_power_of_2(double k) { /* a whole number from -1022 to
   return y;
 }
 """
-EXP = """\
-static inline double hyad_exp(double x) { /* at most 1 unit in the last place off */
+#: What exp and expm1 begin with.
+REDUCED = """\
   const double a = x < -746 ? -746 : x, b = a > 710 ? 710 : a;
   const double k = rint(b*1.4426950408889634), r = b - k*0x1.62e42fefa3800p-1 - k*0x1.ef35793c76730p-45;
   const double r2 = r*r, r4 = r2*r2;
   const double low = (1./2 + r*(1./6)) + r2*(1./24 + r*(1./120));
   const double high = (1./720 + r*(1./5040)) + r2*(1./40320 + r*(1./362880));
-  const double top = (1./3628800 + r*(1./39916800)) + r2*(1./479001600 + r*(1./6227020800));
+  const double top = (1./3628800 + r*(1./39916800)) + r2*(1./479001600 + r*(1./6227020800));"""
+EXP = """\
+static inline double hyad_exp(double x) { /* at most 1 unit in the last place off */
+REDUCED
   const double y = 1 + (r + r2*(low + r4*(high + r4*top)));
   const double half = rint(0.5*k);
   return y*hyad_power_of_2(half)*hyad_power_of_2(k - half);
 }
-"""
+""".replace("REDUCED", REDUCED)
 EXPM1 = """\
 static inline double hyad_expm1(double x) { /* at most 3 units in the last place off */
-  const double a = x < -746 ? -746 : x, b = a > 710 ? 710 : a;
-  const double k = rint(b*1.4426950408889634), r = b - k*0x1.62e42fefa3800p-1 - k*0x1.ef35793c76730p-45;
-  const double r2 = r*r, r4 = r2*r2;
-  const double low = (1./2 + r*(1./6)) + r2*(1./24 + r*(1./120));
-  const double high = (1./720 + r*(1./5040)) + r2*(1./40320 + r*(1./362880));
-  const double top = (1./3628800 + r*(1./39916800)) + r2*(1./479001600 + r*(1./6227020800));
+REDUCED
   const double y = r + r2*(low + r4*(high + r4*top));
   const double up = k < -200 ? -200 : k, half = rint(0.5*up);
   const double p = hyad_power_of_2(half), q = hyad_power_of_2(up - half), m = p*q;
   return x == 0 ? x : up > 60 ? (y + 1)*p*q - 1 : y*m + (m - 1);
 }
-"""
+""".replace("REDUCED", REDUCED)
 TANH = """\
 static inline double hyad_tanh(double x) { /* at most 3 units in the last place off */
   const double a = fabs(x), b = a > 22 ? 22 : a, t = hyad_expm1(2*b), y = t/(t + 2);

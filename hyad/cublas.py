@@ -7,13 +7,11 @@ cuBLAS stores matrices by columns. Read so, a row-major matrix is its transpose,
 from __future__ import annotations
 
 import ctypes
-import glob
-import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from .codegen.nvrtc import libraries, load_library
+from .codegen.nvrtc import loaded
 from .errors import DeviceError
 
 LARGE = 96**3  # multiplications from which on a product is worth a call
@@ -22,13 +20,7 @@ LARGE = 96**3  # multiplications from which on a product is worth a call
 @cache
 def cublas() -> Any:
     """The library, or None where it is not installed."""
-    for path in libraries("cublas", "cublas"):
-        for part in sorted(glob.glob(os.path.join(os.path.dirname(path), "libcublasLt.so*"))):
-            load_library(part, ctypes.RTLD_GLOBAL)
-        library = load_library(path)
-        if library is not None:
-            return library
-    return None
+    return loaded("cublas", "cublas", "libcublasLt.so*")
 
 
 class Handle:

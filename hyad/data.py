@@ -120,7 +120,6 @@ class Inr(Data):
 
 
 inl, inr = Inl, Inr
-SUM = (Inl, Inr)
 
 
 def defdata(name: str, *constructors: Sequence[str], module: str | None = None) -> type:

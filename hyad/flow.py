@@ -81,8 +81,6 @@ RUNS = 200  # a model is specialised so often at most until all its types are kn
 NEWS = 1000  # and so many things are found out about them: fifty are many
 INSTANCES = 3  # so many kinds of arguments of a function are told apart inside each other
 
-Thunk = Callable[..., Value]
-
 
 class Frame:
     """The calls that are being inlined, innermost first; a number that is the same in every run tells them apart."""
@@ -442,7 +440,7 @@ class Flow:
         """Code that ends the call: the branch that it is in fails when it runs."""
         raise Dead(message, self.b.span)
 
-    def test(self, value: Value, holds: Callable[[Value], bool], what: str) -> Atom:
+    def test(self, value: Value, holds: Callable[[Value], bool]) -> Atom:
         """``(null? l)``: a truth value, which a branch takes apart again."""
         family = self.family_of(value)
         if family is None:
@@ -555,7 +553,7 @@ class Flow:
         if unknown:  # this run only finds types
             opened, value, self.store = live[0]
             for other, v, _ in live[1:]:
-                value = self.learn(site, value, v, span)
+                value = self.learn(site, value, v)
             self.splice(scope_of(opened))
             return value
         cells = [c for c in before if any(store[c] is not before[c] for _, _, store in live)]
@@ -678,7 +676,7 @@ class Flow:
         self.b.scopes[-1].binds.extend(scope.binds)
         self.b.scopes[-1].vars.update(scope.vars)
 
-    def learn(self, site: Any, a: Value, b: Value, span: Span | None) -> Value:
+    def learn(self, site: Any, a: Value, b: Value) -> Value:
         """Join what is known of two results, in a run that is thrown away; the one that tells more."""
         try:
             joined = self.join((self.place(site), "if", 0), self.target(a), self.target(b))

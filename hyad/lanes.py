@@ -131,7 +131,7 @@ def ahead(op: Loop) -> Plan | None:
             early[bind.vars[0]] = bind
         elif type(bind.op) is Loop and in_lanes(Block((bind,), ()), varying):
             early.update((v, bind) for v in bind.vars)
-            if worth(bind.op, op.index, varying):
+            if worth(bind.op, op.index):
                 slow.append(bind)
         else:
             late.update(bind.vars)
@@ -205,7 +205,7 @@ def in_lanes(block: Block, varying: set[Atom]) -> bool:
     return True
 
 
-def worth(op: Loop, index: Var, varying: set[Atom]) -> bool:
+def worth(op: Loop, index: Var) -> bool:
     """Whether a loop's innermost loops are sums or read columns, which C compilers do not vectorise, and read what lies
     side by side for several of their sums."""
     inner = [b.op for b in all_binds(op.body) if type(b.op) is Loop]

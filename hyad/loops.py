@@ -1400,9 +1400,9 @@ class Assign:
         subscript = store.args[1]
         if subscript is op.index:
             return where, True
-        return (where, False) if self.reversed_index(subscript, op, body) else None
+        return (where, False) if self.reversed_index(subscript, op) else None
 
-    def reversed_index(self, subscript: Atom, op: Loop, body: list[Bind]) -> bool:
+    def reversed_index(self, subscript: Atom, op: Loop) -> bool:
         """Whether a subscript is ``count - 1 - index``."""
         found = self.definitions.get(subscript) if type(subscript) is Var else None
         if not (isinstance(found, Prim) and found.name == "-" and found.args[1] is op.index):

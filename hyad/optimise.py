@@ -567,10 +567,6 @@ def optimise(
     return program
 
 
-def program_size(program: Program) -> int:
-    return size(program.body)
-
-
 def uses(block: Block) -> dict[Var, int]:
     """How often each variable is read in a block and its regions."""
     counts: dict[Var, int] = {}

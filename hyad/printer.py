@@ -38,7 +38,6 @@ from .core import (
     While,
     all_binds,
     atoms_of,
-    free_vars,
     functions_of,
     leaves,
     type_atoms,
@@ -501,9 +500,3 @@ def alpha_equal(a: Lambda | Program, b: Lambda | Program) -> bool:
         if not dims or sum(map(leaves, a.ins)) != sum(map(leaves, b.ins)):
             return False
     return bind_vars(a.params, b.params) and block(a.body, b.body)
-
-
-def unbound(program: Program) -> list[Var]:
-    """The variables that a program reads and nothing binds: none, if it is well formed."""
-    known = {*program.params, *program.dims}
-    return [v for v in free_vars(program.body) if v not in known]

@@ -164,7 +164,7 @@ class _Reader:
         taken = {v.name for v in params if v.given}
         for pattern, _ in patterns:
             self.distinct(pattern, taken)
-        block = self.block(body, form, [(v.name, v) for v in params if v.given], patterns)
+        block = self.block(body, [(v.name, v) for v in params if v.given], patterns)
         return Lambda(tuple(params), block, tuple(annotations), name, form.span, doc, fast)
 
     def distinct(self, pattern: Form, taken: set[str]) -> None:
@@ -191,13 +191,13 @@ class _Reader:
             )
         return form.value
 
-    def block(self, body: list[Form], whole: Form, bound: list[tuple[str, Atom]], patterns=()) -> Block:
+    def block(self, body: list[Form], bound: list[tuple[str, Atom]], patterns=()) -> Block:
         """A region: its own bindings, in which ``bound`` names are visible."""
         outer, self.binds = self.binds, []
         undo = self.bind_names(bound)
         for pattern, var in patterns:
             undo += self.destructure(pattern, var)
-        result = self.sequence(body, whole)
+        result = self.sequence(body)
         self.unbind(undo)
         block, self.binds = Block(tuple(self.binds), (result,), last(body)), outer
         return block
@@ -234,7 +234,7 @@ class _Reader:
 
     # ------------------------------------------------------------------------------------- expressions
 
-    def sequence(self, body: list[Form], whole: Form, name: str | None = None) -> Atom:
+    def sequence(self, body: list[Form], name: str | None = None) -> Atom:
         if not body:
             return Const(None)
         for form in body[:-1]:
@@ -394,7 +394,7 @@ class _Reader:
             if var not in made:  # the functions may speak of it: it keeps its variable
                 pair = self.emit(Call(Global("tuple"), (self.expression(value, var.name),), (value.span,)), value.span)
                 self.binds.append(Bind((var,), Call(Global("get"), (pair, Const(0))), value.span))
-        result = self.sequence(form.value[2:], form, name)
+        result = self.sequence(form.value[2:], name)
         self.unbind(undo)
         return result
 
@@ -418,8 +418,8 @@ class _Reader:
             if len(body) < 2:
                 raise ReadError("`:checkpoint` lacks its value", body[0].span, "`(while c :checkpoint 10 e ...)`")
             snapshots, body = self.expression(body[1]), body[2:]
-        cond = self.block([form.value[1]], form, [])
-        self.emit(While(cond, self.block(body, form, []), snapshots=snapshots), form.span, name)
+        cond = self.block([form.value[1]], [])
+        self.emit(While(cond, self.block(body, []), snapshots=snapshots), form.span, name)
         return Const(None)
 
     def case(self, form: Form, name: str | None) -> Atom:
@@ -433,7 +433,7 @@ class _Reader:
         for pattern, result in zip(items[1::2], items[2::2]):
             if arms and arms[-1].constructor is None:
                 raise ReadError("nothing comes to this pattern", pattern.span, "the one before takes all that is left")
-            arm = self.arm(pattern, result, form, example)
+            arm = self.arm(pattern, result, example)
             for other in arms:
                 if arm.constructor is not None and other.constructor.name == arm.constructor.name:
                     raise ReadError(
@@ -445,11 +445,11 @@ class _Reader:
             arms.append(arm)
         return self.emit(Case(value, tuple(arms), items[0].span), form.span, name)
 
-    def arm(self, pattern: Form, result: Form, form: Form, example: str) -> Arm:
+    def arm(self, pattern: Form, result: Form, example: str) -> Arm:
         if pattern.kind == "sym" and pattern.value == "_":
-            return Arm(None, (), self.block([result], form, []), pattern.span)
+            return Arm(None, (), self.block([result], []), pattern.span)
         if pattern.kind == "sym" and pattern.value in ("nil", "None"):
-            return Arm(Global("nil", pattern.span), (), self.block([result], form, []), pattern.span)
+            return Arm(Global("nil", pattern.span), (), self.block([result], []), pattern.span)
         head = pattern.head()
         if head is None or head in SPECIAL:
             raise ReadError("a pattern is a constructor with names for its fields, or `_`", pattern.span, example)
@@ -466,7 +466,7 @@ class _Reader:
             else:
                 fields.append(Var(self.binder(p), None, p.span, given=True))
         self.distinct(Form("[", pattern.value[1:], pattern.span), set())
-        block = self.block([result], form, [(v.name, v) for v in fields if v.given], patterns)
+        block = self.block([result], [(v.name, v) for v in fields if v.given], patterns)
         return Arm(Global(head, pattern.value[0].span), tuple(fields), block, pattern.span)
 
     def if_(self, form: Form, name: str | None) -> Atom:
@@ -476,7 +476,7 @@ class _Reader:
         return self.branch(cond, [form.value[2]], [form.value[3]], form, name)
 
     def branch(self, cond: Atom, then: list[Form], orelse: list[Form], form: Form, name: str | None) -> Atom:
-        op = If(cond, self.block(then, form, []), self.block(orelse, form, []), form.value[1].span)
+        op = If(cond, self.block(then, []), self.block(orelse, []), form.value[1].span)
         return self.emit(op, form.span, name)
 
     def cond(self, form: Form, name: str | None) -> Atom:
@@ -499,7 +499,7 @@ class _Reader:
         return self.branch(self.expression(form.value[1]), form.value[2:], [], form, name)
 
     def do(self, form: Form, name: str | None) -> Atom:
-        return self.sequence(form.value[1:], form, name)
+        return self.sequence(form.value[1:], name)
 
     def both(self, form: Form, name: str | None) -> Atom:
         """``and``/``or`` evaluate their operands from the left and stop early, as in Hy."""
@@ -523,7 +523,7 @@ class _Reader:
         if not isinstance(at, Var):
             raise ReadError(f"nothing here binds `{variable.value}`", variable.span, "differentiate by a variable")
         var = Var(variable.value, None, variable.span, given=True)
-        body = self.block([form.value[1]], form, [(var.name, var)])
+        body = self.block([form.value[1]], [(var.name, var)])
         inner = self.emit(Lambda((var,), body, (None,), None, form.span), form.span)
         return self.emit(Call(Global("value-and-deriv"), (inner, at), (form.span, variable.span)), form.span, name)
 

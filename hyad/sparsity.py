@@ -324,7 +324,7 @@ class Tracer:
                 v = bind.vars[0]
                 self.env[v] = (frame, self.prim(op, v.type, frame))  # type: ignore[arg-type]
             elif type(op) is If:
-                self.define(bind, frame, self.branch(op, bind, frame))
+                self.define(bind, frame, self.branch(op, frame))
             elif type(op) is Loop:
                 self.define(bind, frame, self.loop(op, bind, frame))
             elif type(op) is not Check:
@@ -518,7 +518,7 @@ class Tracer:
 
     # ---------------------------------------------------------------------------------- branches
 
-    def branch(self, op: If, bind: Bind, frame: Frame) -> list[Value]:
+    def branch(self, op: If, frame: Frame) -> list[Value]:
         cond = self.read(op.cond, frame)
         if cond is None:
             self.doubt += 1
@@ -589,7 +589,7 @@ class Tracer:
         counts = np.maximum(np.broadcast_to(count, frame.lanes), 0)
         inits = [self.read(z, frame) for z in op.inits]
         try:
-            return self.at_once(op, bind, frame, counts, inits)
+            return self.at_once(op, frame, counts, inits)
         except Sequential:
             if any(isinstance(z, frozenset) and any(type(r) is Mark for r in z) for z in inits):
                 raise
@@ -597,7 +597,7 @@ class Tracer:
                 return self.opaque(bind, frame)
             return self.one_by_one(op, bind, frame, counts, inits)
 
-    def at_once(self, op: Loop, bind: Bind, frame: Frame, counts: np.ndarray, inits: list[Value]) -> list[Value]:
+    def at_once(self, op: Loop, frame: Frame, counts: np.ndarray, inits: list[Value]) -> list[Value]:
         """All iterations together; raises ``Sequential`` where one needs to know what came before it."""
         width = len(op.accs)
         if any(map(integers, inits)):

@@ -228,14 +228,6 @@ def parameters(function: Function) -> list[tuple[str, Spec, Span | None]] | None
     return parameters(function.function)
 
 
-def specialise(function: Function, specs: Sequence[Spec], name: str, plain: bool = False, **facts: Any) -> Program:
-    """The typed program of ``function`` for arguments of ``specs``; an unknown (None) spec is a ``Real``.
-
-    Raises the errors of ``hyad.errors``, each underlining the user's form.
-    """
-    return Specialiser(plain).program(function, specs, name, **facts)
-
-
 class Specialiser(Flow):
     """One specialisation: the builder, and what of the model is being inlined."""
 
@@ -1637,7 +1629,7 @@ class Specialiser(Flow):
 
     def is_nil(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("null?", args, 1)
-        return self.test(args[0], lambda v: v is NIL, "null?")
+        return self.test(args[0], lambda v: v is NIL)
 
     def is_number(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("num?", args, 1)
@@ -1645,7 +1637,7 @@ class Specialiser(Flow):
         def number(v: Value) -> bool:
             return isinstance(v, (Const, Var)) and v is not NIL and type_of(v) in (REAL, INT)
 
-        return self.test(args[0], number, "num?")
+        return self.test(args[0], number)
 
     def ref(self, args: list[Value], spans: Spans, var: Var | None) -> Value:
         self.arity("ref", args, 1)
