@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from .builder import Builder, Rebuild, defined_in, has_checks, type_of
 from .core import (
@@ -23,6 +24,8 @@ from .core import (
     blocks_of,
     free_vars,
 )
+from .loops import independent
+from .nests import Steps, additions, part_of
 from .primitives import PRIMITIVES
 
 #: How many iterations go side by side: a vector register has room for so many numbers.
@@ -46,6 +49,10 @@ class Lanes(Rebuild):
         super().__init__(builder)
         self.views: dict[Var, tuple[Atom, Atom]] = {}  # an array of an iteration: the array of the lanes, and the lane
 
+    def plan(self, op: Loop) -> tuple[Loop, Plan | None]:
+        """A loop, and what of its iterations goes ahead."""
+        return op, ahead(op)
+
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Prim and op.name == "get" and op.args[0] in self.views:
@@ -55,11 +62,11 @@ class Lanes(Rebuild):
                 lanes, *indices, lane, hint=bind.vars[0].name, given=bind.vars[0].given
             )
             return
-        plan = ahead(op) if type(op) is Loop else None
+        loop, plan = self.plan(op) if type(op) is Loop else (None, None)
         if plan is None:
             self.copy(bind)
         else:
-            self.tiles(bind, op, plan)  # type: ignore[arg-type]
+            self.tiles(bind, loop, plan)  # type: ignore[arg-type]
 
     def tiles(self, bind: Bind, op: Loop, plan: Plan) -> None:
         b, count = self.b, self.atom(op.count)
@@ -70,30 +77,40 @@ class Lanes(Rebuild):
         names, acc_names = [v.name for v in bind.vars], [a.name for a in op.accs]
 
         def tile(q: Atom, *accs: Atom):
-            first = b.prim("*", eight, q)
-            lanes = Ahead(b, self.here, op, plan, first, b.prim("-", count, Const(1, INT))).run()
-            left = b.prim("min", eight, b.prim("-", count, first))
-            if type(left) is Var:
-                b.sizes.add(left)
-
-            def one(lane: Atom, *accs: Atom):
-                self.here[op.index] = b.prim("+", first, lane)
-                self.here.update(zip(op.accs, accs))
-                for v, array in lanes.items():
-                    if isinstance(v.type, Scalar):
-                        self.here[v] = b.get(array, lane, hint=v.name, given=v.given)
-                    elif v in plan.whole:
-                        self.here[v] = self.row(array, v.type, (), lane)  # type: ignore[arg-type]
-                    else:
-                        self.views[v] = array, lane
-                rest = tuple(x for x in op.body.binds if not any(v in lanes for v in x.vars))
-                return self.block(Block(rest, op.body.results)), ()
-
-            return b.loop(left, accs, one, names, op.index.name, acc_names), ()
+            return self.tile(bind, op, plan, b.prim("*", eight, q), accs), ()
 
         out = b.loop(tiles, self.atoms(op.inits), tile, names, "tile", acc_names)
         b.span = bind.span
         self.define(bind, out)
+
+    def tile(self, bind: Bind, op: Loop, plan: Plan, first: Atom, accs: Sequence[Atom]) -> Sequence[Atom]:
+        """The eight iterations from ``first`` on, or as many as are left: what goes ahead of all of them, then the rest
+        of each in turn."""
+        b, count = self.b, self.atom(op.count)
+        lanes = Ahead(b, self.here, op, plan, first, b.prim("-", count, Const(1, INT))).run()
+        left = self.left(count, first)
+
+        def one(lane: Atom, *accs: Atom):
+            self.here[op.index] = b.prim("+", first, lane)
+            self.here.update(zip(op.accs, accs))
+            for v, array in lanes.items():
+                if isinstance(v.type, Scalar):
+                    self.here[v] = b.get(array, lane, hint=v.name, given=v.given)
+                elif v in plan.whole:
+                    self.here[v] = self.row(array, v.type, (), lane)  # type: ignore[arg-type]
+                else:
+                    self.views[v] = array, lane
+            rest = tuple(x for x in op.body.binds if not any(v in lanes for v in x.vars))
+            return self.block(Block(rest, op.body.results)), ()
+
+        return b.loop(left, accs, one, [v.name for v in bind.vars], op.index.name, [a.name for a in op.accs])
+
+    def left(self, count: Atom, first: Atom) -> Atom:
+        """How many iterations a tile has."""
+        left = self.b.prim("min", Const(LANES, INT), self.b.prim("-", count, first))
+        if type(left) is Var:
+            self.b.sizes.add(left)
+        return left
 
     def row(self, lanes: Atom, t: Arr, indices: tuple[Atom, ...], lane: Atom) -> Atom:
         """The array of one lane."""
@@ -101,6 +118,72 @@ class Lanes(Rebuild):
             return self.b.get(lanes, *indices, lane)
         size = type_of(lanes).dims[len(indices)]  # type: ignore[union-attr]
         return self.b.build(size, lambda i: self.row(lanes, t, (*indices, i), lane))
+
+
+class RowLanes(Lanes):
+    """The same for the few iterations of a tile, where they add to parts of a row that each of them has.
+
+    ``(ifold (fn [g lane] (let [row (ifold (fn [row r] (ifold (fn [row c] (add-at row c (f lane r c))) row (+ r 1)))
+    (zeros d) d)] ..)) z left)``  =>  the rows of eight lanes side by side, each of them added to in its own order.
+    Design decision: where the part that is added to is not as long in each iteration, as a triangle's rows: of these a
+    C compiler makes no whole vectors, and no four of them are taken together. What is added to all of a row is.
+    """
+
+    def __init__(self, builder: Builder, steps: Steps) -> None:
+        super().__init__(builder)
+        self.steps = steps
+        self.around: dict[Atom, Atom] = {}  # the indices of the loops around, and how often these run
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        self.around[op.index] = op.count
+        return super().loop(op, bind)
+
+    def plan(self, op: Loop) -> tuple[Loop, Plan | None]:
+        if not op.accs or not self.of_a_tile(op.count):
+            return op, None
+        binds: list[Bind] = []
+        for bind in op.body.binds:  # what adds to a row of the iteration's own, and to others
+            groups = independent(bind.op)[0] if type(bind.op) is Loop and not has_checks(bind.op.body) else ()
+            binds += [part_of(bind, group) for group in groups] if len(groups) > 1 else [bind]
+        apart = replace(op, body=Block(tuple(binds), op.body.results))
+        return apart, ahead(apart, self.triangle)
+
+    def tiles(self, bind: Bind, op: Loop, plan: Plan) -> None:
+        self.b.span = bind.span
+        self.b.fired("row-lanes")
+        made = self.tile(bind, op, plan, Const(0, INT), self.atoms(op.inits))
+        self.b.span = bind.span
+        self.define(bind, made)
+
+    def left(self, count: Atom, first: Atom) -> Atom:
+        return count
+
+    def of_a_tile(self, count: Atom) -> bool:
+        """Whether a trip count is that of a tile's lanes, from one to eight: ``(min 8 (- n (* 8 tile)))``, where
+        ``tile`` counts to ``(// (+ n 7) 8)``."""
+
+        def made(a: Atom, name: str) -> Sequence[Atom]:
+            op = self.steps.definitions.get(a)  # type: ignore[arg-type]
+            return op.args if type(op) is Prim and op.name == name else (None, None)  # type: ignore[return-value]
+
+        eight = Const(LANES, INT)
+        most, left = made(count, "min")
+        n, done = made(left, "-")
+        factor, tile = made(done, "*")
+        if most != eight or factor != eight or tile not in self.around:
+            return False
+        tiles = self.around[tile]
+        if type(n) is Const and type(tiles) is Const:
+            return tiles.value * LANES < n.value + LANES
+        rounded, divisor = made(tiles, "//")
+        return divisor == eight and made(rounded, "+") == (n, Const(LANES - 1, INT))
+
+    def triangle(self, op: Loop) -> bool:
+        """Whether a loop adds to rows whose parts are longer or shorter from iteration to iteration."""
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        rows = {a for a in op.accs if isinstance(a.type, Arr)}
+        inner = [bind.op for bind in op.body.binds if type(bind.op) is Loop and not rows.isdisjoint(bind.op.inits)]
+        return any(self.steps.step(x.count, op.index, inside) != 0 for x in inner)
 
 
 class Plan:
@@ -111,9 +194,10 @@ class Plan:
         self.binds, self.varying, self.whole = binds, varying, whole
 
 
-def ahead(op: Loop) -> Plan | None:
+def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
     """What of an iteration can go ahead in lanes, if it is worth it: loops that do not wait for the iteration before
-    and run equally often in each."""
+    and run equally often in each. ``rows`` says which of those that add to rows of zeros are worth it; without it, none
+    is, but those that sum are."""
     if not op.accs or len(op.body.results) > len(op.accs) or op.index.soft or has_checks(op.body):
         return None
     if type(op.count) is Const and op.count.value < 2 * LANES:
@@ -127,11 +211,11 @@ def ahead(op: Loop) -> Plan | None:
     for bind in op.body.binds:
         if late.intersection(reads(bind)):
             late.update(bind.vars)
-        elif type(bind.op) is Prim and in_lanes(Block((bind,), ()), varying):
+        elif type(bind.op) is Prim and in_lanes(Block((bind,), ()), varying, rows is not None):
             early[bind.vars[0]] = bind
-        elif type(bind.op) is Loop and in_lanes(Block((bind,), ()), varying):
+        elif type(bind.op) is Loop and in_lanes(Block((bind,), ()), varying, rows is not None):
             early.update((v, bind) for v in bind.vars)
-            if worth(bind.op, op.index):
+            if worth(bind.op, op.index) if rows is None else rows(bind.op):
                 slow.append(bind)
         else:
             late.update(bind.vars)
@@ -165,13 +249,17 @@ def reads(bind: Bind) -> set[Atom]:
     return found
 
 
-def in_lanes(block: Block, varying: set[Atom]) -> bool:
-    """Whether a block is scalar operations and loops that run equally often in all lanes; ``varying`` learns what of it
-    differs between them."""
+def in_lanes(block: Block, varying: set[Atom], rows: bool = False) -> bool:
+    """Whether a block is scalar operations and loops that run equally often in all lanes, and with ``rows`` additions
+    to elements of zeros; ``varying`` learns what of it differs between them."""
     for bind in block.binds:
         op = bind.op
         if type(op) is Prim and op.name == "array" and all(type_of(a) == REAL for a in op.args):
             if not varying.intersection(op.args):
+                return False
+            varying.add(bind.vars[0])
+        elif type(op) is Prim and rows and op.name in ("zeros", "add-at"):
+            if op.name == "add-at" and op.args[0] not in varying or type_of(bind.vars[0]).elem != REAL:  # type: ignore[union-attr]
                 return False
             varying.add(bind.vars[0])
         elif type(op) is Prim:
@@ -183,8 +271,11 @@ def in_lanes(block: Block, varying: set[Atom]) -> bool:
                 varying.add(bind.vars[0])
         elif type(op) is Loop:
             width = len(op.accs)
-            if op.count in varying or op.index.soft or any(a.type not in (REAL, INT) for a in op.accs):
+            if op.count in varying or op.index.soft:
                 return False
+            for z, a, r in zip(op.inits, op.accs, op.body.results):
+                if a.type not in (REAL, INT) and not (rows and z in varying and one_addition(op.body, a, r)):
+                    return False
             stacked = op.body.results[width:]
             if any(r in op.accs or r.type not in (REAL, INT) and not isinstance(r.type, Arr) for r in stacked):
                 return False
@@ -192,7 +283,7 @@ def in_lanes(block: Block, varying: set[Atom]) -> bool:
             if any(d in inside for v in defined_in(op.body) if isinstance(v.type, Arr) for d in v.type.dims):
                 return False
             varying.update(op.accs)
-            if not in_lanes(op.body, varying):
+            if not in_lanes(op.body, varying, rows):
                 return False
             if any(isinstance(r.type, Arr) and r not in varying for r in stacked):
                 return False
@@ -203,6 +294,12 @@ def in_lanes(block: Block, varying: set[Atom]) -> bool:
         else:
             return False
     return True
+
+
+def one_addition(block: Block, acc: Var, result: Atom) -> bool:
+    """Whether all that a block does with an array is to add to it in one place."""
+    places = additions(block, acc, result)
+    return places is not None and len(places) == 1
 
 
 def worth(op: Loop, index: Var) -> bool:
@@ -237,6 +334,8 @@ class Ahead(Rebuild):
             for inner in all_binds(Block((bind,), ())) if type(bind.op) is Loop else ():
                 look = inner.op
                 if type(look) is Prim and look.name == "get" and look.args[1:].count(self.op.index) == 1:
+                    if self.side_by_side(self.atom(look.args[0]), look.args[1:]):
+                        continue
                     if type(look.args[0]) is not Var or look.args[0] not in self.plan.varying:
                         self.table(self.atom(look.args[0]), look.args[1:].index(self.op.index))
         self.lines(self.plan.binds, ())
@@ -245,6 +344,13 @@ class Ahead(Rebuild):
 
     def lane_index(self, lane: Atom) -> Atom:
         return self.b.prim("min", self.b.prim("+", self.first, lane), self.last)
+
+    def side_by_side(self, array: Atom, indices: Sequence[Atom]) -> bool:
+        """Whether what the lanes read of an array lies side by side."""
+        size = type_of(array).dims[-1]  # type: ignore[union-attr]
+        at_start = type(self.first) is Const and self.first.value == 0
+        real = type_of(array).elem == REAL  # type: ignore[union-attr]
+        return at_start and real and indices[-1] is self.op.index and size == Const(LANES, INT)
 
     def table(self, array: Atom, place: int) -> None:
         """What the lanes read of an array at their ``i``, side by side."""
@@ -275,7 +381,9 @@ class Ahead(Rebuild):
         waiting: list[Bind] = []
         for k, bind in enumerate(binds):
             op, self.b.span = bind.op, bind.span
-            if type(op) is Loop or op.name == "array":  # type: ignore[union-attr]
+            if type(op) is Prim and op.name == "zeros" and bind.vars[0] in self.plan.varying:
+                self.lanes[bind.vars[0]] = self.b.zeros(Arr(REAL, (*self.atoms(op.args), Const(LANES, INT))))
+            elif type(op) is Loop or op.name == "array":  # type: ignore[union-attr]
                 wanted = reads(bind)
                 now = closure(waiting, wanted)
                 waiting = [x for x in waiting if x not in now]
@@ -297,7 +405,8 @@ class Ahead(Rebuild):
         """One loop over the lanes for scalar operations: those ``wanted`` are remembered, and the accumulators get
         their next values. The accumulators after it."""
         arrays = [x for x in binds if x.op.name == "array"]  # type: ignore[union-attr]
-        binds = [x for x in binds if x not in arrays]
+        adding: dict[Atom, Bind] = {x.vars[0]: x for x in binds if x.op.name == "add-at"}  # type: ignore[union-attr]
+        binds = [x for x in binds if x not in arrays and x.vars[0] not in adding]
         outs = [x.vars[0] for x in binds if x.vars[0] in wanted]
         if not outs and not accs and not arrays:
             return []
@@ -310,13 +419,18 @@ class Ahead(Rebuild):
         def body(lane: Atom, *now: Atom):
             self.here = {**around, self.op.index: self.lane_index(lane)}
             known = {**self.lanes, **dict(zip(accs, now))}
-            for a in {a for x in (*binds, *arrays) for a in reads(x)} | set(following):
+            for a in {a for x in (*binds, *arrays, *adding.values()) for a in reads(x)} | set(following):
                 if a in known and isinstance(a.type, Scalar):  # type: ignore[union-attr]
                     self.here[a] = b.get(known[a], lane, hint=a.name)  # type: ignore[index, union-attr]
             for x in binds:
                 self.scalar(x, lane)
-            values = [self.as_type(self.atom(r), a.type) for r, a in zip(following, accs)]
-            after = [b.update(s, [lane], x) for s, x in zip(now, values)]
+            after = []
+            for s, r, a in zip(now, following, accs):
+                if r in adding:
+                    _, *at, x = self.atoms(adding[r].op.args)  # type: ignore[union-attr]
+                    after.append(b.add_at(s, [*at, lane], x))
+                else:
+                    after.append(b.update(s, [lane], self.as_type(self.atom(r), a.type)))
             for x, s in zip(arrays, now[len(accs) :]):
                 for j, a in enumerate(x.op.args):  # type: ignore[union-attr]
                     s = b.update(s, [Const(j, INT), lane], self.atom(a))
@@ -338,6 +452,9 @@ class Ahead(Rebuild):
             array, indices = op.args[0], op.args[1:]
             if array in self.lanes:
                 self.here[v] = self.b.get(self.lanes[array], *self.atoms(indices), lane, hint=v.name)  # type: ignore[index]
+                return
+            if self.side_by_side(self.atom(array), indices):
+                self.here[v] = self.b.get(self.atom(array), *self.atoms(indices[:-1]), lane, hint=v.name)
                 return
             place = indices.index(self.op.index) if indices.count(self.op.index) == 1 else -1
             table = self.tables.get((self.atom(array), place))
@@ -375,8 +492,12 @@ class Ahead(Rebuild):
             self.here[op.index] = i
             self.lanes.update(zip(op.accs, accs))
             waiting = self.lines(op.body.binds, op.body.results)
-            following = self.together(waiting, set(stacked), op.accs, op.body.results[:width])
-            return following, [self.stacked(r) for r in stacked]
+            ready = [k for k, a in enumerate(op.accs) if isinstance(a.type, Arr) and op.body.results[k] in self.lanes]
+            rest = [k for k in range(width) if k not in ready]
+            following = dict(zip(ready, (self.lanes[op.body.results[k]] for k in ready)))  # type: ignore[index]
+            made = self.together(waiting, set(stacked), [op.accs[k] for k in rest], [op.body.results[k] for k in rest])
+            following.update(zip(rest, made))
+            return [following[k] for k in range(width)], [self.stacked(r) for r in stacked]
 
         names = [v.name for v in bind.vars]
         inits = [self.start(z, a.type) for z, a in zip(op.inits, op.accs)]

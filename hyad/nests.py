@@ -37,6 +37,12 @@ class Steps:
     def __init__(self, block: Block) -> None:
         self.definitions = {v: bind.op for bind in all_binds(block) for v in bind.vars if v.type == INT}
 
+    def few(self, count: Atom) -> bool:
+        """Whether a trip count is at most ``LONG``, as that of the last lanes is."""
+        op = self.definitions.get(count)  # type: ignore[arg-type]
+        known = (count,) if type(count) is Const else op.args if type(op) is Prim and op.name == "min" else ()
+        return any(type(a) is Const and a.value <= LONG for a in known)
+
     def step(self, a: Atom, index: Var, inside: set[Var]) -> int | None:
         """By how much an integer grows from one iteration to the next; None where nobody knows. ``inside`` has what the
         loop's body binds."""
@@ -85,7 +91,8 @@ class Interchange(Rebuild):
     ``(ifold (fn [row k] (ifold (fn [row j] (add-at row j (* (get v k) (get a k j)))) row m)) (zeros m) n)``.
 
     A sum in each iteration of a loop becomes a row of sums; what the outer loop did before and after the inner one it
-    does in loops of its own. Where the inner loop adds to elements of an array, the two loops just change places.
+    does in loops of its own. Where the inner loop adds to elements of an array, the two loops just change places; that
+    pays as well where the outer one has few iterations, and the inner one goes through a matrix in each of its own.
 
     Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
     additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included. A compiler
@@ -119,6 +126,9 @@ class Interchange(Rebuild):
         for bind in op.body.binds:
             inner = bind.op
             if type(inner) is Loop and inner.count not in inside:
+                whole = self.fits(op, bind, range(len(inner.accs)), inside)
+                if whole is not None and self.sweeps(op, inner, inside):
+                    return whole
                 for group in independent(inner)[0]:
                     found = self.fits(op, bind, group, inside)
                     if found is not None and self.pays(op, inner, found, inside):
@@ -182,6 +192,18 @@ class Interchange(Rebuild):
         left = {v for x in slice_of(inner.body, [inner.body.results[k] for k in rest]).binds for v in x.vars}
         after += cost_of(Block(tuple(x for x in part.binds if not left.isdisjoint(x.vars)), ()))  # computed twice
         return after < before
+
+    def sweeps(self, op: Loop, inner: Loop, inside: set[Var]) -> bool:
+        """Whether a loop has few iterations, and each iteration of a loop inside reads or changes a matrix of its own,
+        the same in all of the few: it stays in the cache for all of them if these come inside."""
+        if not self.steps.few(op.count):
+            return False
+        for around, _, block in innermost((inner.index,), inner.accs, inner.body):
+            for subscripts, _ in accesses(block):
+                moved = [any(self.steps.step(s, i, inside) != 0 for s in subscripts) for i in around]
+                if moved[0] and sum(moved) > 2 and all(self.steps.step(s, op.index, inside) == 0 for s in subscripts):
+                    return True
+        return False
 
     def cost(self, block: Block, index: Var, inside: set[Var]) -> int:
         """What the accesses of an innermost loop's body cost if its index is ``index``."""
@@ -425,7 +447,8 @@ class JamRows(Rebuild):
             inner = bind.op
             if type(inner) is Loop:
                 fits = list(inner.inits) == now and len(inner.body.results) == len(inner.accs)
-                if not fits or inner.count in inside or not self.adds(inner.body, inner.accs, op, inside):
+                often = self.steps.step(inner.count, op.index, inside) == 0
+                if not fits or not often or not self.adds(inner.body, inner.accs, op, inside):
                     return False
                 now = list(bind.vars)
             elif type(inner) is Prim and inner.name == "add-at" and inner.args[0] in now and not loops:

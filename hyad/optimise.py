@@ -6,7 +6,7 @@ whole: dead code, loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .builder import Builder, Rebuild, defined_in, type_of
@@ -14,6 +14,7 @@ from .cancel import cancel
 from .check import check_after
 from .collect import Collect
 from .core import (
+    INT,
     Atom,
     Bind,
     Block,
@@ -41,7 +42,7 @@ from .counts import inside, work
 from .dead import dead_code, tidy
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .journal import OFF
-from .lanes import Lanes
+from .lanes import Lanes, RowLanes
 from .loops import (
     CALL,
     Accumulate,
@@ -97,7 +98,7 @@ class Unroll(Rebuild):
         op = bind.op
         if type(op) is Loop and op.snapshots is None and type(self.atom(op.count)) is Const:
             count = self.atom(op.count).value  # type: ignore[union-attr]
-            cost = count * expanded_size(op.body)
+            cost = count * expanded_size(op.body, {op.index: (count - 1) / 2})
             if self.longest and count <= 1 and self.once(op, bind, count):
                 return
             if 0 < count <= self.longest and cost <= TRIED and self.by_element(op):
@@ -176,15 +177,25 @@ class Unroll(Rebuild):
         self.define(bind, [*accs, *outs])
 
 
-def expanded_size(block: Block) -> int:
-    """The bindings of a block with its inner loops of known trip count written out."""
-    total = 1
+def expanded_size(block: Block, means: Mapping[Atom, float] | None = None) -> int:
+    """The bindings of a block with its inner loops of known trip count written out. ``means`` has the integers around
+    it that will be known then, an index say, as their mean over the iterations: a triangle counts as half a square."""
+    known, total = dict(means or {}), 1.0
     for bind in block.binds:
-        inner = sum(expanded_size(b) for b in blocks_of(bind.op))
-        if type(bind.op) is Loop and type(bind.op.count) is Const:
-            inner *= max(1, bind.op.count.value)
+        op, inner = bind.op, 0.0
+        if type(op) is Loop:
+            count = op.count.value if type(op.count) is Const else known.get(op.count)
+            if count is not None:
+                known[op.index] = (count - 1) / 2
+            inner = max(1, count or 0) * expanded_size(op.body, known)
+        else:
+            inner = sum(expanded_size(b, known) for b in blocks_of(op))
+            if type(op) is Prim and op.name in ("+", "-") and bind.vars[0].type == INT:
+                terms = [a.value if type(a) is Const else known.get(a) for a in op.args]
+                if None not in terms:
+                    known[bind.vars[0]] = terms[0] + terms[1] if op.name == "+" else terms[0] - terms[1]
         total += 1 + inner
-    return total
+    return round(total)
 
 
 def unroll_block(b: Builder, block: Block) -> Block:
@@ -392,6 +403,11 @@ def lanes(program: Program) -> Program:
     return rebuild(program, Lanes) if nested_loops(program) else program
 
 
+def row_lanes(program: Program) -> Program:
+    """Adds to parts of the rows of eight iterations side by side, each row in its own order."""
+    return rebuild(program, lambda b: RowLanes(b, Steps(program.body))) if nested_loops(program) else program
+
+
 def jam(program: Program) -> Program:
     """Takes the short sums of four iterations side by side, each in its own order."""
     return rebuild(program, Jam) if nested_loops(program) else program
@@ -513,6 +529,8 @@ PIPELINE: list[Pass] = [
     lanes,  # what is left of an iteration's sums to one loop is for jam
     dead_code,
     interchange,  # now that it is known which loops there are
+    row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
+    dead_code,
     register,  # a loop that came inside may add to one element alone
     assign,
     dead_code,
@@ -534,7 +552,7 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
-FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "quarters", "split")
+FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "quarters", "row-lanes", "split")
 
 #: What makes a sum of rows one that threads cannot take in parts.
 FOR_ONE_THREAD = ("jam-rows",)

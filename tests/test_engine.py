@@ -413,6 +413,14 @@ def test_a_small_static_loop_is_written_out_and_a_large_one_is_not() -> None:
     assert any(isinstance(b.op, Loop) for b in all_binds(optimised("(fn [#^ (Vec 4000) v] (fold * 1.0 v))").body))
 
 
+def test_a_triangle_counts_as_what_it_is_written_out() -> None:
+    """Its inner loop is as long as half a row on average, and not as one iteration."""
+    text = """(fn [#^ (Mat N N) m #^ (Mat k N) rows]
+      (map (fn [v] (build N (fn [r] (ifold (fn [s c] (+ s (* (get m r c) (get v c)))) 0.0 (+ r 1))))) rows))"""
+    loops = [sum(isinstance(b.op, Loop) for b in all_binds(optimised(text.replace("N", n)).body)) for n in ("4", "20")]
+    assert loops[0] == 1 and loops[1] > 1
+
+
 def test_a_constant_condition_leaves_no_branch() -> None:
     for text in (
         "(fn [x] (if True x (log x)))",

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Loop, all_binds
+from hyad.core import Loop, Var, all_binds
+from hyad.journal import without
 from hyad.lanes import LANES
+from hyad.nests import Steps
 
 NEAREST = """
 (fn [#^ (Mat k d) centres #^ (Mat n d) points]
@@ -39,6 +41,18 @@ STATIC = """
                          centres)]
             (+ s (fold min (get far 0) far))))
         0.0 points))
+"""
+CENTRED = """
+(fn [#^ (Mat k d) means #^ (Arr Real k d d) roots #^ (Mat n d) x]
+  (fold (fn [s p]
+          (+ s (log (fold (fn [t a] (+ t (exp (- a)))) 0.0
+                          (map (fn [mean root]
+                                 (let [v (map (fn [a b] (- a b)) p mean)
+                                       y (build (len v)
+                                           (fn [r] (ifold (fn [t c] (+ t (* (get root r c) (get v c)))) 0.0 LENGTH)))]
+                                   (fold (fn [t a] (+ t (* a a))) 0.0 y)))
+                               means roots)))))
+        0.0 x))
 """
 
 
@@ -83,6 +97,37 @@ def test_gradients_in_c(text: str, sizes: tuple, compiled: dict) -> None:
     h = 1e-6
     slope = (f(args[0] + h * direction, *args[1:]) - f(args[0] - h * direction, *args[1:])) / (2 * h)
     assert np.sum(g(*args) * direction) == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("length, rows", [("(+ r 1)", True), ("(len v)", False)], ids=["triangle", "square"])
+def test_rows_that_the_lanes_of_a_tile_add_to(length: str, rows: bool) -> None:
+    """To the last bit; where all of a row is added to, compilers and ``jam-rows`` do it."""
+    f = hyad.grad(hyad.model(CENTRED.replace("LENGTH", length)), wrt=(0, 1))
+    with without(["row-lanes"]):
+        before = in_lanes(f)
+    assert (in_lanes(f) > before) is rows
+    here = hyad.compile(f, "python")
+    others = [hyad.compile(f, "python", without=name) for name in ("row-lanes", "interchange", "lanes")]
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 7, 8, 9, 17):
+        args = rng.normal(size=(3, 5)), 0.3 * rng.normal(size=(3, 5, 5)), rng.normal(size=(n, 5))
+        for other in others:
+            for one, two in zip(here(*args), other(*args)):
+                np.testing.assert_array_equal(one, two)
+
+
+def test_a_tile_stays_with_a_matrix() -> None:
+    """The loop over the matrices goes around that over the few points of a tile: each matrix is fetched once."""
+    f = hyad.grad(hyad.model(CENTRED.replace("LENGTH", "(+ r 1)")), wrt=(0, 1))
+    with without(["jam-rows", "row-lanes"]):  # which take the loop over the points apart
+        program = f.optimised(f.specs())
+    steps, loops = Steps(program.body), [b.op for b in all_binds(program.body) if type(b.op) is Loop]
+    around = [x for x in loops for b in x.body.binds if b.op in loops and type(b.op.count) is Var and b.op.accs
+              if steps.few(b.op.count)]  # fmt: skip
+    assert around and all(x.count in program.dims for x in around)
+    fired = hyad.explain(f).fired()
+    assert "interchange" in fired and "row-lanes" in fired
+    assert "row-lanes" not in hyad.explain(f, without="row-lanes").fired()
 
 
 def test_ties_and_nan() -> None:
