@@ -281,9 +281,8 @@ class Cutter:
         a, b = args
         if op.name in INTEGER:
             return simple(INTEGER[op.name], a, b)
-        positive = isinstance(b, int) and b > 0 or isinstance(b, tuple) and b[0] == "max" and b[2] == 1
-        if op.name in ("//", "%") and positive:
-            return simple(op.name, a, b)
+        if op.name in ("//", "%"):
+            return self.quotient(op.name, a, b)
         if op.name in COMPARED:
             return simple(COMPARED[op.name], a, b)
         if op.name in (">", ">="):
@@ -291,6 +290,14 @@ class Cutter:
         if op.name in ("and", "or"):
             return simple(op.name, a, b)
         return None
+
+    def quotient(self, operator: str, a: Size, b: Size) -> Size:
+        """``a // b`` or ``a % b``, which are 0 where ``b`` is."""
+        if isinstance(b, int) and b > 0 or isinstance(b, tuple) and b[0] == "max" and b[2] == 1:
+            return simple(operator, a, b)
+        nonzero = simple("max", b, 1) if self.natural(b) else simple("+", b, simple("==", b, 0))
+        made = simple(operator, a, nonzero)
+        return made if operator == "%" else simple("*", made, simple("!=", b, 0))
 
     def size(self, a: Atom) -> Size | None:
         if isinstance(a, Const):

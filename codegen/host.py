@@ -261,6 +261,10 @@ class _Host:
             if operator in ("min", "max") and macro:
                 left, right = (self.text(x, ADD, macro) for x in (a, b))
                 return f"({left} {'<' if operator == 'min' else '>'} {right} ? {left} : {right})"
+            if macro:
+                left, right = (self.text(x, MUL + 1, macro) for x in (a, b))
+                quotient = f"({left}/{right} - ({left} % {right} != 0 && ({left} < 0) != ({right} < 0)))"
+                return quotient if operator == "//" else f"({left} - {right}*{quotient})"
             left, right = self.text(a), self.text(b)
             if operator in ("min", "max"):
                 return f"hyad_{'least' if operator == 'min' else 'most'}({left}, {right})"

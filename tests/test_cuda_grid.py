@@ -388,6 +388,23 @@ def test_sizes_in_c_are_the_same_integers(tmp_path: Path, collection: Collection
         assert list(out) == [launches.value(size, known) for size in sizes]
 
 
+HEADS = """(fn [#^ (Mat n d) x #^ Int heads]
+  (let [w (// (len (get x 0)) heads)]
+    (build heads (fn [h]
+      (let [part (build [(len x) w] (fn [i j] (get x i (+ (* h w) j))))]
+        (@ (softmax (@ part (transpose part)) 1) part))))))"""
+
+
+def test_sizes_that_are_quotients_of_sizes() -> None:
+    """As the width of each head of attention is."""
+    f = hyad.model(HEADS, namespace={})
+    x = np.random.default_rng(0).normal(size=(5, 6))
+    program = print_grid(program_of(f, (x, 2)), name="heads")
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for heads in (2, 3, 4, 0):
+        np.testing.assert_allclose(emulator.run(program, (x, heads))[0], f(x, heads), rtol=1e-11, atol=1e-13)
+
+
 # --------------------------------------------------------------------------------------- checks and refusals
 
 

@@ -138,6 +138,21 @@ def test_an_emitted_model_of_products_and_rows(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@needs_cpu
+def test_sizes_that_are_quotients_of_integers(tmp_path: Path) -> None:
+    """Of any sign, and 0 where the divisor is; in the macro of the workspace, too."""
+    text = """(defmodel halves [#^ (Vec n) v #^ Int k]
+      (let [m (max 0 (+ (// (len v) k) (% k 3)))  s (scan (fn [a i] (tanh (+ (sin a) (sum v)))) 0.0 (arange m))]
+        (fold (fn [a x] (sin (+ a x))) 0.0 (map exp (flip s)))))"""
+    f = hyad.model(text, namespace={})
+    hyad.emit(f, tmp_path / "halves.cu", target="cuda", grid=True)
+    program = print_grid(f.optimised(f.specs(), "cuda", blas=True), name="halves")
+    for n, k in ((7, 2), (7, 0), (7, -2), (0, 5), (3, 5)):
+        v = np.ones(n)
+        (out,), failed = called(tmp_path, program, {"n": n, "k": k}, v, k)
+        assert failed == 0 and out == pytest.approx(f(v, k), rel=1e-12)
+
+
 def test_quotients_in_products_are_whole() -> None:
     """C would take ``x/2*y/2`` from the left."""
     host = host_code(plans.product("f64"), "")
