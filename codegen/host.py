@@ -48,9 +48,10 @@ static cudaError_t hyad_start(cudaStream_t stream, void (*kernel)(P...), long lo
     return cudaLaunchKernel(kernel, grid, dim3(block), given, 0, stream);
 }
 """
+#: Of sizes, by names of their own: models have functions of reals and of integers.
 ARITHMETIC = {
-    "hyad_min(": "static inline long long hyad_min(long long a, long long b) { return a < b ? a : b; }\n",
-    "hyad_max(": "static inline long long hyad_max(long long a, long long b) { return a > b ? a : b; }\n",
+    "hyad_least(": "static inline long long hyad_least(long long a, long long b) { return a < b ? a : b; }\n",
+    "hyad_most(": "static inline long long hyad_most(long long a, long long b) { return a > b ? a : b; }\n",
     "hyad_floor(": """\
 /* a/b, rounded down */
 static inline long long hyad_floor(long long a, long long b)

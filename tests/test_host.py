@@ -153,6 +153,28 @@ def test_sizes_that_are_quotients_of_integers(tmp_path: Path) -> None:
         assert failed == 0 and out == pytest.approx(f(v, k), rel=1e-12)
 
 
+DEEP = """(defmodel deep [#^ (Vec n) y #^ Int m]
+  (build (max m 1)
+    (fn [i] (let [t (ifold (fn [t k] (build 1000 (fn [q] (max 0.1 (* 0.5 (get t (- 999 q)))))))
+                           (build 1000 (fn [q] (* 1.0 q (get y (min i (- (len y) 1)))))) 5)]
+              (max (get t 3) (sum t))))))"""
+
+
+@needs_cpu
+def test_functions_of_sizes_have_names_of_their_own(tmp_path: Path) -> None:
+    """Those of the model, of reals and of integers, are no others of the same name: a call had two meanings."""
+    f = hyad.model(DEEP, namespace={})
+    program = print_grid(f.optimised(f.specs()))
+    pair(tmp_path, program)
+    source = (tmp_path / "deep.cu").read_text()
+    names = re.findall(r"^static .*?(hyad_\w+)\(.*\{", source, re.M)
+    assert {"hyad_max", "hyad_imin", "hyad_least", "hyad_most"} <= {*names} and len({*names}) == len(names)
+    assert "hyad_quotient" not in source
+    y = np.array([1.0, -2.0, 0.3])
+    (out,), _ = called(tmp_path, program, {"n": 3, "m": 5}, y, 5)
+    np.testing.assert_allclose(out, f(y, 5), rtol=1e-14)
+
+
 def test_quotients_in_products_are_whole() -> None:
     """C would take ``x/2*y/2`` from the left."""
     host = host_code(plans.product("f64"), "")
