@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyad.core import Arr, Atom, Bind, Const, Loop, Prim, Var
+from hyad.core import Arr, Atom, Bind, Const, Loop, Prim
 from hyad.lanes import LANES as NUMBER_OF_LANES
 
 from .lower import Buffer, Plan
@@ -39,9 +39,11 @@ def apart(plan: Plan, bind: Bind, op: Loop) -> bool:
     """Whether no iteration of an innermost loop reads or writes what another one writes, and a C compiler might doubt
     it: more than one array of the workspace is there, of which one is written.
 
-    Design decision: an array that is written is read and written at one place only, which moves with the loop.
+    Design decision: an array that is written is read and written at one place only, which moves with the loop, or at
+    few that differ in a number: in rows of a matrix.
     """
     inside = {v for b in op.body.binds for v in b.vars} | set(op.accs)
+    moving: set[Atom] = {op.index}
     places: dict[Buffer, set[tuple[Atom, ...]]] = {}
     written: set[Buffer] = set()
 
@@ -64,6 +66,8 @@ def apart(plan: Plan, bind: Bind, op: Loop) -> bool:
             touch(prim.args[0], prim.args[1:])
         elif isinstance(inner.vars[0].type, Arr) and prim.name != "get":
             return False
+        elif prim.name == "+" and len(fixed := [a for a in prim.args if a not in moving]) == 1:
+            moving.update(inner.vars if fixed[0] not in inside else ())
     for var, r in zip(bind.vars[len(op.accs) :], op.body.results[len(op.accs) :]):
         if isinstance(r.type, Arr):
             return False
@@ -71,11 +75,15 @@ def apart(plan: Plan, bind: Bind, op: Loop) -> bool:
     if plan.swaps[bind] or plan.moves[op.body] or plan.early[op.body]:
         return False
     for root in written:
-        keys = places[root]
-        if len(keys) > 1:
+        keys = list(places[root])
+        if any(not moving & set(key) or any(a in inside and a not in moving for a in key) for key in keys):
             return False
-        (key,) = keys
-        if op.index not in key or any(isinstance(a, Var) and a in inside for a in key):
+        if any(not differ(one, two) for k, one in enumerate(keys) for two in keys[:k]):
             return False
     shared = [root for root in places if root.kind == "own" and root.slot is not None]
     return len(shared) > 1 and any(root in written for root in shared)
+
+
+def differ(one: Sequence[Atom], two: Sequence[Atom]) -> bool:
+    """Whether two places of an array are in different rows."""
+    return any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(one, two))

@@ -177,6 +177,12 @@ def test_arrays_that_cannot_overlap_are_marked() -> None:
     assert "HYAD_APART" in hyad.show(hyad.grad(hyad.model(steps), wrt="w"), "c")
     beside = "(fn [#^ (Vec n) w] (ifold (fn [h i] (update h i (* 2.0 (get h (max 0 (- i 1)))))) w (len w)))"
     assert "HYAD_APART" not in hyad.show(hyad.model(beside), "c")
+    shifted = """(fn [#^ (Vec n) w]
+      (let [a (map sin w)] (dot a (ifold (fn [h i] (update h (+ i {to}) (* (get a i) (get h (+ i {from})))))
+                                         (map (fn [x] (/ 1.0 x)) a) (- (len w) 1)))))"""
+    for at, out, marked in ((1, 1, True), (0, 1, False), (1, 0, False)):
+        text = hyad.show(hyad.model(shifted.replace("{to}", str(out)).replace("{from}", str(at))), "c")
+        assert text.count("HYAD_APART  //") == 1 + marked
 
 
 def test_an_index_that_is_not_the_first_has_one_before() -> None:
