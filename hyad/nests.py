@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from .builder import ZERO, Builder, Rebuild, defined_in, has_checks, integer, type_of
@@ -29,6 +29,7 @@ from .loops import CHEAP, JAMMED, JAMMED_COST, cost_of, in_fours, independent, s
 NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a row, from iteration to iteration
 CHAIN = 2  # what a sum costs whose additions wait for one another
 LONG = 8  # a loop of fewer iterations is not worth being innermost
+FEW = 8  # a row of so many parts is carried from iteration to iteration in parts
 
 
 class Steps:
@@ -338,6 +339,128 @@ class Interchange(Rebuild):
             soft=op.index.soft,
         )
         self.here.update(zip([bind.vars[k] for k in kept], made))
+
+
+class RowFolds(Rebuild):
+    """Takes one row of a state through all iterations of a fold before the next row.
+
+    ``(ifold (fn [s k] (build m (fn [i] (f (get s i) k)))) z n)``  =>
+    ``(build m (fn [i] (ifold (fn [row k] (f row k)) (get z i) n)))``.
+
+    The state is written once, a row stays in the first cache or in registers, and what reads the rows is fused with
+    what makes them. Few parts of a row, made one by one, are accumulators of their own.
+
+    Design decision: where loops work on a row. Of rows without, neighbours in different rows are better taken side by
+    side, as a vector, than one after the other.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.rows: dict[Atom, Atom] = {}  # the row of an accumulator in the iteration that is being rebuilt
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Prim and op.name == "get" and op.args[0] in self.rows:
+            self.here[bind.vars[0]] = self.b.get(
+                self.rows[op.args[0]], *self.atoms(op.args[2:]), hint=bind.vars[0].name
+            )
+            return
+        makers = self.makers(op) if type(op) is Loop else []
+        if makers:
+            self.by_rows(bind, op, makers)  # type: ignore[arg-type]
+        else:
+            self.copy(bind)
+
+    def makers(self, op: Loop) -> list[Bind]:
+        """For each accumulator the loop that makes its rows, each from the same row alone; none where that is not so
+        or does not pay."""
+        plainly = op.accs and len(op.body.results) == len(op.accs) and op.snapshots is None and not op.index.soft
+        if not plainly or not plain(op.body):
+            return []
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        by_var = {v: x for x in op.body.binds for v in x.vars}
+        makers = [by_var.get(r) for r in op.body.results]  # type: ignore[arg-type]
+        for acc, maker in zip(op.accs, makers):
+            loop = maker.op if maker else None
+            if type(loop) is not Loop or loop.accs or loop.index.soft or loop.count in inside:
+                return []
+            if not self.b.same_int(self.atom(loop.count), self.atom(acc.type.dims[0])):  # type: ignore[union-attr]
+                return []
+        rows = dict.fromkeys(x for x in makers if x is not None)
+        made = {v for x in rows for v in x.vars}
+        if not any(type(x.op) is Loop for maker in rows for x in maker.op.body.binds):  # type: ignore[union-attr]
+            return []
+        reads = sum(reading(op.body, v) for v in made)
+        if reads != len(makers) or len(set(op.body.results)) < reads:
+            return []
+        for acc in op.accs:
+            if reading(op.body, acc) != sum(own_row(maker.op, acc) for maker in rows):  # type: ignore[arg-type]
+                return []
+        return makers if quick(beside(op, rows)) else []  # type: ignore[return-value]
+
+    def by_rows(self, bind: Bind, op: Loop, makers: Sequence[Bind]) -> None:
+        b = self.b
+        b.fired("row-folds")
+        loops: dict[Bind, Loop] = {x: x.op for x in makers}  # type: ignore[misc]
+        rest = beside(op, loops)
+        results = [x.op.body.results[x.vars.index(r)] for x, r in zip(makers, op.body.results)]  # type: ignore
+        counts = [pieces(x.op.body, r) for x, r in zip(makers, results)]  # type: ignore[union-attr]
+
+        def apart(row: Atom, n: int) -> list[Atom]:
+            return [b.get(row, integer(j)) for j in range(n)] if n else [row]
+
+        def whole(parts: Sequence[Atom]) -> list[Atom]:
+            left = list(parts)
+            return [
+                b.array([left.pop(0) for _ in range(n)], a.name) if n else left.pop(0) for n, a in zip(counts, op.accs)
+            ]
+
+        def start(k: int, i: Atom) -> list[Atom]:
+            z = self.atom(op.inits[k])
+            made = b.definitions.get(z)  # type: ignore[arg-type]
+            if type(made) is not Prim or made.name != "zeros":
+                return apart(b.get(z, i), counts[k])
+            t = type_of(z).item(2 if counts[k] else 1)  # type: ignore[union-attr]
+            return [b.zeros(t, op.accs[k].name) for _ in range(counts[k] or 1)]
+
+        def row(i: Atom):
+            def step(k: Atom, *parts: Atom):
+                self.here[op.index] = k
+                around, self.rows = self.rows, {**self.rows, **dict(zip(op.accs, whole(parts)))}
+                self.block(rest)
+                for loop in loops.values():
+                    self.here[loop.index] = i
+                    self.block(Block(loop.body.binds, ()))
+                self.rows = around
+                return [x for r, n in zip(results, counts) for x in apart(self.atom(r), n)], ()
+
+            starts = [x for k in range(len(op.accs)) for x in start(k, i)]
+            names = [a.name for a, n in zip(op.accs, counts) for _ in range(n or 1)]
+            return (), whole(b.loop(self.atom(op.count), starts, step, names, op.index.name, names))
+
+        index = next(iter(loops.values())).index.name
+        made = b.loop(self.atom(makers[0].op.count), (), row, [v.name for v in bind.vars], index)  # type: ignore[union-attr]
+        b.span = bind.span
+        self.define(bind, made)
+
+
+def beside(op: Loop, loops: Collection[Bind]) -> Block:
+    """What a loop's body computes for some of its inner loops, its accumulators aside."""
+    rest = tuple(x for x in op.body.binds if x not in loops)
+    wanted = {v for x in loops for v in free_vars(x.op.body)}  # type: ignore[union-attr]
+    return slice_of(Block(rest, ()), [v for x in rest for v in x.vars if v in wanted])
+
+
+def own_row(loop: Loop, array: Var) -> int:
+    """How often a loop's body reads elements of an array's row that is the loop's own."""
+    gets = [x.op for x in all_binds(loop.body) if type(x.op) is Prim and x.op.name == "get"]
+    return sum(op.args[0] is array and op.args[1] is loop.index for op in gets)
+
+
+def pieces(block: Block, result: Atom) -> int:
+    """Of how many parts, made one by one, a result consists; 0 where these are many or there are none."""
+    made = next((x.op for x in block.binds if result in x.vars), None)
+    return len(made.args) if type(made) is Prim and made.name == "array" and len(made.args) <= FEW else 0
 
 
 class JamRows(Rebuild):

@@ -62,7 +62,7 @@ from .loops import (
     siblings,
 )
 from .narrow import narrow
-from .nests import Interchange, JamRows, Register, Steps
+from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .products import Products
 from .roundtrip import round_trips
 from .sink import sink
@@ -388,6 +388,11 @@ def interchange(program: Program) -> Program:
     return program
 
 
+def row_folds(program: Program) -> Program:
+    """Takes one row of a state through all iterations of a fold before the next row."""
+    return rebuild(program, RowFolds) if nested_loops(program) else program
+
+
 def products(program: Program) -> Program:
     """Makes one operation of the loops of a matrix product, for a BLAS."""
     return rebuild(program, lambda b: Products(b, uses(program.body))) if nested_loops(program) else program
@@ -510,6 +515,7 @@ PIPELINE: list[Pass] = [
     dead_code,
     one_hot,  # loops that vanish
     dead_code,
+    row_folds,  # now that what an iteration does to a row is one loop; what reads the rows is fused with them below
     expand,  # values of inner iterations that an outer loop does not change leave it as well
     tabulate,  # and so do those of one integer
     dead_code,
@@ -552,7 +558,7 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
-FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "quarters", "row-lanes", "split")
+FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "quarters", "row-folds", "row-lanes", "split")
 
 #: What makes a sum of rows one that threads cannot take in parts.
 FOR_ONE_THREAD = ("jam-rows",)

@@ -12,7 +12,7 @@ from hyad.core import REAL, Arr, Block, Check, Loop, Program, all_binds, blocks_
 from hyad.errors import ModelTypeError
 from hyad.nests import FAR, Steps, accesses
 
-NESTS = ("interchange", "register", "jam-rows")
+NESTS = ("interchange", "register", "row-folds", "jam-rows")
 RNG = np.random.default_rng(7)
 
 
@@ -212,6 +212,28 @@ def test_an_array_of_tuples_is_several_arrays() -> None:
     assert types and all(t.elem == REAL and t.rank == 1 for t in types)
     x, y = args
     assert made(*args) == pytest.approx(float((x * np.exp(x)).sum() * y.sum()))
+
+
+def test_a_row_goes_through_all_iterations() -> None:
+    """A fold whose state is mapped over is a map of folds, the rows outside. Neighbouring numbers are better taken side
+    by side; rows that need one another cannot go alone."""
+    numbers = "(fn [x n] (ifold (fn [s k] (map (fn [a] (sin (* (real k) a))) s)) x n))"
+    coupled = """(fn [x n] (ifold (fn [s k] (build (len s) (fn [i] (map (fn [a b] (sin (+ a b))) (get s i)
+                   (get s (- (len s) i 1)))))) x n))"""
+    alone = "(fn [x n] (ifold (fn [s k] (map (fn [r] (map (fn [a] (sin (* (real k) a))) r)) s)) x n))"
+    for text, x, fires in (
+        (numbers, np.ones(5), False),
+        (coupled, np.ones((5, 6)), False),
+        (alone, np.linspace(0, 1, 30).reshape(5, 6), True),
+    ):
+        f = hyad.model(text, namespace={})
+        assert ("row-folds" in hyad.explain(f, args=(x, 3)).fired()) == fires
+        exact = hyad.compile(f, args=(x, 3), target="python", without="row-folds")(x, 3)
+        assert np.array_equal(hyad.compile(f, args=(x, 3), target="python")(x, 3), exact)
+        np.testing.assert_allclose(f(x, 3), exact, rtol=1e-14)
+    for off, first in (((), "(long long i"), ("row-folds", "(long long k")):
+        text = hyad.show(f, "c", args=(x, 3), without=off)
+        assert min(map(text.index, ("(long long i", "(long long k"))) == text.index(first)
 
 
 def test_it_is_named_and_explained() -> None:
