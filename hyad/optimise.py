@@ -13,6 +13,7 @@ from .builder import Builder, Rebuild, defined_in, type_of
 from .cancel import cancel
 from .check import check_after
 from .collect import Collect
+from .columns import Columns, candidates
 from .core import (
     INT,
     Atom,
@@ -398,6 +399,17 @@ def products(program: Program) -> Program:
     return rebuild(program, lambda b: Products(b, uses(program.body))) if nested_loops(program) else program
 
 
+def columns(program: Program) -> Program:
+    """Adds to a sum of tangents those columns only that may be other than zero."""
+    if not candidates(program.body):
+        return program
+    b = Builder()
+    b.sizes.update(program.dims)
+    pass_ = Columns(b)
+    results = pass_.block(program.body)
+    return replace(program, body=Block(b.block(), results)) if pass_.narrowed else program
+
+
 def register(program: Program) -> Program:
     """Adds up what a loop adds to one element of an array before it does."""
     return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops(program) else program
@@ -540,6 +552,8 @@ PIPELINE: list[Pass] = [
     register,  # a loop that came inside may add to one element alone
     assign,
     dead_code,
+    columns,  # before four rows are added at a time, each of which may have other columns
+    dead_code,
     jam_rows,
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     quarters,
@@ -558,7 +572,7 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
-FOR_CACHES = ("interchange", "jam", "jam-rows", "lanes", "quarters", "row-folds", "row-lanes", "split")
+FOR_CACHES = ("columns", "interchange", "jam", "jam-rows", "lanes", "quarters", "row-folds", "row-lanes", "split")
 
 #: What makes a sum of rows one that threads cannot take in parts.
 FOR_ONE_THREAD = ("jam-rows",)

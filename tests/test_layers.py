@@ -22,8 +22,8 @@ LAYERS: list[set[str]] = [
         "journal layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "accumulators active activity adjoints blocks cancel checkpoint collect continuations counts derive"
-        " dynamic eager families flow forward functions gather lanes latex library loops narrow nests operators"
+        "accumulators active activity adjoints blocks cancel checkpoint collect columns continuations counts"
+        " derive dynamic eager families flow forward functions gather lanes latex library loops narrow nests operators"
         " optimise partials products records reverse roundtrip rows scalars scans simplify sink sparsity specialise"
         " splits spread tables threads unfold whiles",
         "codegen",
