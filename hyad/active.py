@@ -15,7 +15,7 @@ import numpy as np
 
 from .core import BOOL, INT, REAL
 from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, leaves
-from .errors import DerivativeError, ModelTypeError
+from .errors import DerivativeError, ModelTypeError, hint_for
 from .primitives import BUILTIN, PRIMITIVES, Primitive, parse_partial
 
 #: The constants of partial derivatives, known by identity: no product is computed with them, so that a derivative
@@ -165,7 +165,10 @@ def misuse(row: Primitive, args: Sequence[Any]) -> ModelTypeError:
     name = row.surface or row.name
     for a in args:
         if not isinstance(a, list) and a.__class__ not in NUMBERS and a.__class__ is not bool:
-            error = ModelTypeError(f"`{name}` works on numbers and arrays; this is {describe(a)}")
+            what = describe(a)
+            error = ModelTypeError(
+                f"`{name}` works on numbers and arrays; this is {what}", None, hint_for("operand", what)
+            )
             return blame(error, a)  # type: ignore[return-value]
     return ModelTypeError(f"`{name}` does not work on {' and '.join(map(describe, args))}")
 

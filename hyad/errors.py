@@ -95,6 +95,20 @@ class HyadError(Exception):
         return "\n".join(parts)
 
 
+def hint_for(place: str, what: str) -> str | None:
+    """What to do about a value that does not go where it is; ``what`` describes it. ``place`` is "condition", "index",
+    "size" or "operand"."""
+    array = what.startswith("an array")
+    if what == "a reference":
+        return "`(deref r)` is what it holds"
+    if place == "condition":
+        both = "`(where c a b)` chooses element by element; `(any c)` and `(all c)` are conditions"
+        return both if array else "a condition compares: `(< x 0)`"
+    if place == "index" and array:
+        return "`(gather v indices)` gives the elements at many indices"
+    return "`(int x)` makes one of a real" if place in ("index", "size") and what == "a number" else None
+
+
 class ReadError(HyadError):
     """The text is not a well-formed s-expression or not a form of the language."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from .active import operation
 from .data import Data, Inl, Inr, lisp
 from .dynamic import NUMBERS, Empty, Record, Ref, blame, describe, dims_of, is_list, items_of, shaped, transform
-from .errors import BoundsError, HyadError, ModelTypeError
+from .errors import BoundsError, HyadError, ModelTypeError, hint_for
 from .operators import GENERATOR, accepts, wrong_count
 from .values import halved
 
@@ -119,8 +119,8 @@ def array(*items: Any) -> list:
 def place(value: Any, i: Any, axis: int, end: bool) -> int:
     """An index, which must be in range; a negative literal counts from the end."""
     if i.__class__ is not int:
-        hint = "`(int x)` makes one of a real" if i.__class__ in NUMBERS else None
-        raise blame(ModelTypeError(f"this index is {describe(i)}, not an integer", None, hint), i)
+        what = describe(i)
+        raise blame(ModelTypeError(f"this index is {what}, not an integer", None, hint_for("index", what)), i)
     n = len(value)
     if 0 <= i < n:
         return i
@@ -298,8 +298,8 @@ def function_of(f: Any, name: str, count: int) -> Callable[..., Any]:
 
 def count_of(n: Any, name: str) -> int:
     if n.__class__ is not int:
-        hint = "`(int x)` makes one of a real" if n.__class__ in NUMBERS else None
-        raise blame(ModelTypeError(f"the size in `{name}` is {describe(n)}, not an integer", None, hint), n)
+        what = describe(n)
+        raise blame(ModelTypeError(f"the size in `{name}` is {what}, not an integer", None, hint_for("size", what)), n)
     if n < 0:
         raise blame(ModelTypeError(f"the size in `{name}` is {n}", None, "sizes are not negative"), n)
     return n
@@ -439,8 +439,8 @@ def requirement(holds: Callable[[Any, Any], bool], text: str) -> Callable[[Any, 
 
 def condition(c: Any) -> HyadError:
     """The error of a condition that is no truth value."""
-    error = ModelTypeError(f"the condition is {describe(c)}", None, "a condition compares: `(< x 0)`")
-    return blame(error, c)
+    what = describe(c)
+    return blame(ModelTypeError(f"the condition is {what}", None, hint_for("condition", what)), c)
 
 
 PLAIN: dict[str, Callable[..., Any]] = {

@@ -663,9 +663,15 @@ def said_at_call(error: HyadError, model: Model, args: tuple) -> HyadError:
         elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             given.append(f"`{label}` is {value}")
     message = f"{model.name}: {error.message}"
+    hint = error.hint
+    if hint is None and message.endswith("have different shapes"):
+        if any(isinstance(a, np.ndarray) and 1 in a.shape for _, a, _ in flat_arguments(model, args)):
+            hint = (
+                "a row goes with all others where the program says it is one: by `(expand-dims v 1)` or `#^ (Mat n 1)`"
+            )
     more = [f"and {len(given) - 8} more"] if len(given) > 8 else []
     notes = [(f"in this call {', '.join(given[:8] + more)}", None)] if given else []
-    return type(error)(message, error.span or model.span, error.hint, [*error.notes, *notes])
+    return type(error)(message, error.span or model.span, hint, [*error.notes, *notes])
 
 
 def flat_arguments(model: Model, args: Sequence[Any]) -> list[tuple[str, Any, Span | None]]:

@@ -291,8 +291,10 @@
 
 ; ---------------------------------------------------------------- order
 
-(defmodel argsort [v] "the indices of the elements in rising order, equal ones in the order of their indices"
-  (constant merge-sorted v))
+(defmodel argsort [v] "the indices of the elements in rising order, equal ones in the order of their indices, NaN last;
+  of a matrix row by row"
+  (if (= (rank v) 1) (constant merge-sorted v) (map argsort v)))
+(defmodel in-order [a b] "whether a stands before b, which comes after it" (if (<= a b) True (!= b b)))
 (defmodel merge-sorted [v] "the indices in order: runs of twice the length in each step"
   (fst (ifold (fn [#(order width) k] #((merged v order width) (* 2 width))) #((arange (len v)) 1) (doublings (len v)))))
 (defmodel doublings [n] "how often 1 is doubled until it is n or more"
@@ -305,15 +307,17 @@
               end (min n (+ start (* 2 width)))
               i (if (= k start) start i)
               j (if (= k start) middle j)]
-          (if (if (>= i middle) False (if (>= j end) True (<= (get v (get order i)) (get v (get order j)))))
+          (if (if (>= i middle) False (if (>= j end) True (in-order (get v (get order i)) (get v (get order j)))))
             #((update made k (get order i)) (+ i 1) j)
             #((update made k (get order j)) i (+ j 1)))))
       #(order 0 0) n))))
-(defmodel sort [v] "the elements in rising order; the derivative is that of each where it goes" (gather v (argsort v)))
+(defmodel sort [v] "the elements in rising order, NaN last; of a matrix row by row"
+  (if (= (rank v) 1) (gather v (argsort v)) (map sort v)))
 (defmodel sort/2 [a axis] "the elements in rising order along an axis" (along sort a axis))
 (defmodel argsort/2 [a axis] "the indices of the elements in rising order along an axis" (along argsort a axis))
 (defmodel median [a] "the middle one of the elements in order, or the mean of the middle two"
-  (let [v (sort (ravel a))  n (len v)] (* 0.5 (+ (get v (// (- n 1) 2)) (get v (// n 2))))))
+  (let [v (sort (ravel a))  n (len v)  last (get v (- n 1))]
+    (if (= last last) (* 0.5 (+ (get v (// (- n 1) 2)) (get v (// n 2)))) last)))
 (defmodel median/2 [a axis] "the medians along an axis" (along median a axis))
 (defmodel searchsorted [v x] "how many elements of an ordered vector are less than x"
   (constant (fn [v x]

@@ -26,6 +26,15 @@ _HY = frozenset(
     " global nonlocal quote quasiquote unquote lambda unless in is is-not await py pys async break continue".split()
 )
 _FORMS_HINT = "models are built from let, letrec, if, cond, while, case, match, fn, tuples, lists, arrays and loops"
+#: What a model has where Hy has one of its own forms.
+_HY_HINTS = (
+    ("setv setx global nonlocal", "`(let [x e] ...)` names a value; `(ref e)` holds one that `(set! r e)` changes"),
+    ("for lfor gfor", "`(build n (fn [i] ...))` makes an array, `(ifold (fn [s i] ...) z n)` goes on from a value"),
+    ("lambda defn", "`(fn [x] ...)` is a function; `(let [f (fn [x] ...)] ...)` names it"),
+    ("import require", "import at the top of the module"),
+    ("return yield", "the last form of a body is its value"),
+    ("break continue", "`(while c ...)` ends where its condition says"),
+)
 _TAKES = {
     "fn": "[x] ...",
     "model": "[x] ...",
@@ -259,7 +268,8 @@ class _Reader:
                 if special is not None:
                     return special(self, form, name)
                 if head in _HY:
-                    raise ReadError(f"`{head}` is not a form of models", form.value[0].span, _FORMS_HINT)
+                    hint = next((hint for names, hint in _HY_HINTS if head in names.split()), _FORMS_HINT)
+                    raise ReadError(f"`{head}` is not a form of models", form.value[0].span, hint)
                 if head in ("defmodel", "defdata"):
                     raise ReadError(
                         f"a {head} stands by itself, not inside a model",
@@ -306,6 +316,8 @@ class _Reader:
             a = rest[i]
             if a.kind == "key":
                 if a.value == "axis" and i + 2 == len(rest):  # an axis is the last argument of what takes one
+                    if isinstance(fn, Global) and fn.name in ("max", "min"):  # of all elements, or of two numbers
+                        fn = Global(f"a{fn.name}", fn.span)
                     i += 1
                     continue
                 if a.value not in _OPTIONS:

@@ -47,7 +47,17 @@ from .core import (
 )
 from .data import Data as PythonData
 from .data import Inl, Inr
-from .errors import BoundsError, DerivativeError, HyadError, ModelTypeError, NotCompiled, Source, Span, UnboundError
+from .errors import (
+    BoundsError,
+    DerivativeError,
+    HyadError,
+    ModelTypeError,
+    NotCompiled,
+    Source,
+    Span,
+    UnboundError,
+    hint_for,
+)
 from .families import Again, Anew, Apart, ArrayOf, Bottom, Endless, Facts, Family, sort_of
 from .flow import RUNS, Dead, Flow, Frame, is_array, is_reference, kinds
 from .forms import Form, prelude_texts
@@ -768,7 +778,7 @@ class Specialiser(Flow):
         if not isinstance(cond, (Const, Var)) or type_of(cond) != BOOL:
             place = op.place if self.library is None else None
             raise ModelTypeError(
-                f"the condition is {describe(cond)}", place or self.b.span, "a condition compares: `(< x 0)`"
+                f"the condition is {describe(cond)}", place or self.b.span, hint_for("condition", describe(cond))
             )
         return self.branches(cond, lambda: self.block(op.then, env), lambda: self.block(op.orelse, env), var)
 
@@ -896,7 +906,8 @@ class Specialiser(Flow):
             self.b.span = before
         if isinstance(value, (Const, Var)) and value is not NIL and type_of(value) != UNIT:
             return value
-        raise ModelTypeError(f"`{name}` works on numbers and arrays; this is {describe(value)}", span or self.b.span)
+        what = f"`{name}` works on numbers and arrays; this is {describe(value)}"
+        raise ModelTypeError(what, span or self.b.span, hint_for("operand", describe(value)))
 
     def combine(self, name: str, atoms: list[Atom], var: Var | None, spans: Spans) -> Atom:
         b = self.b
@@ -968,8 +979,7 @@ class Specialiser(Flow):
                 return value
             if type(value) is Const and type_of(value) == REAL and float(value.value).is_integer() and value.soft:
                 return integer(int(value.value))
-        real = isinstance(value, (Const, Var)) and value is not NIL and type_of(value) == REAL
-        hint = "`(int x)` makes one of a real" if real else None
+        hint = hint_for("index" if what == "this index" else "size", describe(value))
         raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or self.b.span, hint)
 
     # ---- tuples and arrays
@@ -2075,14 +2085,42 @@ def size_named(function: Lambda, name: str) -> str | None:
     return None
 
 
+#: How a model writes what other languages and libraries have another name for.
+ELSEWHERE = {
+    "==": "(= a b)", "not=": "(!= a b)", "/=": "(!= a b)", "mod": "(% a b)", "fmod": "(% a b)", "ln": "(log x)",
+    "add": "(+ a b)", "sub": "(- a b)", "mul": "(* a b)", "div": "(/ a b)", "inc": "(+ x 1)", "dec": "(- x 1)",
+    "+=": "(set! r (+ (deref r) x))", "-=": "(set! r (- (deref r) x))", "*=": "(set! r (* (deref r) x))",
+    "float": "(real i)", "sgn": "(sign x)", "expit": "(sigmoid x)", "logaddexp": "(logsumexp [a b])",
+    "isnan": "(!= x x)", "range": "(arange n)", "enumerate": "(build n (fn [i] ...))", "empty": "(zeros n)",
+    "reduce": "(fold f z xs)", "accumulate": "(scan f z xs)", "for": "(ifold (fn [s i] ...) z n)",
+    "filter": "(where c a b)", "zip": "(map f a b)", "first": "(get v 0)", "last": "(get v -1)", "nth": "(get v i)",
+    "rest": "(cut v 1 None)", "reverse": "(flip v)", "reversed": "(flip v)", "sorted": "(sort v)",
+    "flatten": "(ravel a)", "append": "(concat a b)", "vstack": "(concatenate #(a b) 0)",
+    "hstack": "(concatenate #(a b) 1)", "matvec": "(@ m v)", "einsum": "(build [n m] (fn [i j] (sum ...)))",
+    "tensordot": "(build [n m] (fn [i j] (sum ...)))", "arccos": "(acos x)", "arcsin": "(asin x)",
+    "arctan": "(atan x)",
+}  # fmt: skip
+_CONSTANTS = frozenset("pi e tau inf nan".split())
+
+
 def similar(name: Global) -> str:
-    """What a user may have meant by a name that nothing binds: what the language has, or the model itself holds."""
+    """What a user may have meant by a name that nothing binds: what the language calls it, or has, or the model itself
+    holds."""
     import difflib
     import re
 
+    bare = name.name.rpartition(".")[2] or name.name
+    known = _NUMPY_NAMES.get(bare.replace("-", "_"))
+    if bare in ELSEWHERE or known is not None:
+        params = PRIMITIVES[known].params if known in PRIMITIVES else ("a",)
+        written = ELSEWHERE.get(bare) or f"({' '.join([known, *params])})"
+        return f"`{written}` is how a model writes it"
+    if bare in _CONSTANTS:
+        return f"import it at the top of the module: `(import math [{bare}])`"
+
     nearby = re.findall(r"[^\s()\[\]{}\"#;]+", name.span.source.text) if name.span is not None else []
     names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts(), *(n for n in nearby if n != name.name)]
-    close = difflib.get_close_matches(name.name.rpartition(".")[2] or name.name, names, 1, 0.76)
+    close = difflib.get_close_matches(bare, names, 1, 0.76)
     if close:
         return f"did you mean `{close[0]}`?"
     return "bind it with let, make it a parameter, or define it in the module"

@@ -181,6 +181,8 @@ ROWS = [
     *along_axes("cumsum", np.cumsum),
     *along_axes("cumprod", np.cumprod)[1::2],
     *along_axes("sort", lambda a, axis=-1: np.sort(a.ravel() if axis is None else a, axis))[::2],
+    matrix("(sort a)", np.sort),
+    matrix("(max a :axis 1)", lambda a: a.max(1)),
     *along_axes("softmax", scipy.special.softmax, 1)[::2],
     *along_axes("log-softmax", scipy.special.log_softmax, 1)[::3],
     *along_axes("median", np.median, 1)[1::2],
@@ -493,6 +495,9 @@ SATURATED = {
     "((grad (fn [q] (sum (where (> q 0) (log q) 0.0)))) [0.0 1.0])": [0.0, 1.0],
     "((grad prod) [0.0 2.0 3.0])": [6.0, 0.0, 0.0],
     "((grad (fn [q] (sum (sort q)))) [1.0 1.0])": [1.0, 1.0],
+    "(sort [2.0 (log -1.0) 1.0 (log -1.0) 0.5])": [0.5, 1.0, 2.0, np.nan, np.nan],
+    "(argsort [2.0 (log -1.0) 1.0 (log -1.0) 0.5])": [4, 2, 0, 1, 3],
+    "(median [2.0 (log -1.0) 1.0])": np.nan,
 }
 
 
