@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .builder import ONE, ZERO, Builder, Rebuild, affine_add
-from .core import Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of, with_body
+from .core import Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses, with_body
 from .loops import is_reciprocal, same_count
 
 
@@ -86,7 +86,7 @@ class Cancel(Rebuild):
         if last.op.name not in ("+", "-") or acc not in args[: 1 if minus else 2]:
             return None
         term = args[args[0] is acc]
-        if reads(op.body, acc) != 1 or reads(op.body, after) != 1:
+        if count_uses(op.body, acc) != 1 or count_uses(op.body, after) != 1:
             return None
         rest = self.without_sum(op, term)
         if rest is None:
@@ -128,10 +128,3 @@ class Cancel(Rebuild):
                 rest.remove(x)
                 return rest
         return None
-
-
-def reads(block: Block, a: Atom) -> int:
-    """How often a block reads a variable."""
-    inner = [*all_binds(block)]
-    regions = [block, *(r for bind in inner for r in blocks_of(bind.op))]
-    return sum(atoms_of(bind.op).count(a) for bind in inner) + sum(r.results.count(a) for r in regions)

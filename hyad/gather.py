@@ -649,8 +649,6 @@ def sums(
     total = folding(count, inside, Block((*shift, *block.binds), block.results), elem, bind.span)
     block = Block((total,), total.vars)
     subs = [table.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
-    if not mine:  # one element
-        block = Block((*head, *block.binds), block.results)
     if split:
         block = Block((*head, total), total.vars)
         made = nested([part, *mine], [parts, *sizes], block, elem, bind.vars[k].name)

@@ -22,6 +22,7 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    count_uses,
     free_vars,
 )
 from .loops import CHEAP, JAMMED, JAMMED_COST, cost_of, in_fours, independent, slice_of
@@ -153,7 +154,7 @@ class Interchange(Rebuild):
             at = next((j for j, a in enumerate(op.accs) if a is inner.inits[k]), None)
             if at is None or op.body.results[at] is not bind.vars[k]:
                 return None
-            if reading(op.body, op.accs[at]) != 1 or reading(op.body, bind.vars[k]) != 1:
+            if count_uses(op.body, op.accs[at]) != 1 or count_uses(op.body, bind.vars[k]) != 1:
                 return None
             places = additions(part, acc, inner.body.results[k])
             if places is None or not all(self.in_order(place, op.index, inner.index, inside) for place in places):
@@ -598,15 +599,6 @@ def quick(block: Block) -> bool:
     return small and cost_of(block) <= CHEAP
 
 
-def reading(block: Block, v: Var) -> int:
-    """How often a block and its regions read a variable."""
-    found = sum(r is v for r in block.results)
-    for bind in all_binds(block):
-        found += sum(a is v for a in atoms_of(bind.op))
-        found += sum(r is v for region in blocks_of(bind.op) for r in region.results)
-    return found
-
-
 def additions(block: Block, acc: Var, result: Atom) -> list[tuple[Atom, ...]] | None:
     """The subscripts of the elements that a block adds to in an array; None where it does anything else with it."""
     places: list[tuple[Atom, ...]] = []
@@ -640,7 +632,7 @@ def lifted(block: Block, acc: Var, k: int, index: Var, t: Arr) -> tuple[Block, V
     None where it does anything else with it."""
     result = block.results[k]
     at = next((n for n, x in enumerate(block.binds) if result in x.vars), None)
-    if at is None or reading(block, acc) != 1 or reading(block, result) != 1:  # type: ignore[arg-type]
+    if at is None or count_uses(block, acc) != 1 or count_uses(block, result) != 1:  # type: ignore[arg-type]
         return None
     bind, array = block.binds[at], Var(acc.name, t, acc.span, acc.given)
     op, j = bind.op, bind.vars.index(result)  # type: ignore[arg-type]
@@ -748,9 +740,14 @@ class Register(Rebuild):
         """The one element that a loop adds to."""
         acc, result = op.accs[k], op.body.results[k]
         store = next((x.op for x in op.body.binds if x.vars and x.vars[0] is result), None)
-        if type(store) is not Prim or store.name != "add-at" or store.args[0] is not acc or reading(op.body, acc) != 1:
+        if (
+            type(store) is not Prim
+            or store.name != "add-at"
+            or store.args[0] is not acc
+            or count_uses(op.body, acc) != 1
+        ):
             return None
-        if type_of(store.args[-1]) != REAL or reading(op.body, result) != 1:  # type: ignore[arg-type]
+        if type_of(store.args[-1]) != REAL or count_uses(op.body, result) != 1:  # type: ignore[arg-type]
             return None
         place = store.args[1:-1]
         return place if not any(self.steps.step(s, op.index, inside) != 0 for s in place) else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .builder import Builder, Rebuild, defined_in, has_checks
-from .core import BOOL, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var
+from .core import BOOL, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, count_uses
 from .dead import tidy
-from .nests import part_of, reading
+from .nests import part_of
 
 #: A product that is known to take fewer multiplications is left to the loops.
 LEAST = 32 * 32 * 32
@@ -121,11 +121,11 @@ class Products(Rebuild):
                 start = inner.inits[at]
                 if type(start) is not Const or repr(float(start.value)) != "0.0":
                     return None
-            elif inner.inits[at] is not nest.accs[k] or reading(nest.body, nest.accs[k]) != 1:
+            elif inner.inits[at] is not nest.accs[k] or count_uses(nest.body, nest.accs[k]) != 1:
                 return None
             nest, k = inner, at
         last, acc = made.op, nest.accs[k] if k < len(nest.accs) else None
-        if len(loops) != 3 or type(last) is not Prim or acc is None or reading(block, acc) != 1:
+        if len(loops) != 3 or type(last) is not Prim or acc is None or count_uses(block, acc) != 1:
             return None
         if stacks:
             if last.name != "+" or acc not in last.args:
@@ -177,7 +177,11 @@ def transposed(op: Loop, k: int) -> tuple[Prim, Atom, Atom] | None:
         last = ops.get(value)
         if at >= len(inner.accs) or inner.inits[at] is not op.accs[k] or last is None or last.name != "add-at":
             return None
-        if last.args[0] is not inner.accs[at] or reading(block, op.accs[k]) != 1 or reading(body, inner.accs[at]) != 1:
+        if (
+            last.args[0] is not inner.accs[at]
+            or count_uses(block, op.accs[k]) != 1
+            or count_uses(body, inner.accs[at]) != 1
+        ):
             return None
         if len(last.args) != 4 or set(last.args[1:3]) != set(place):
             return None
