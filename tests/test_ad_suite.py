@@ -19,10 +19,12 @@ import hyad
 BENCH = Path(__file__).parent / "bench"
 sys.path.insert(0, str(BENCH))
 
-from adrun import hand  # noqa: E402
+import adcpp  # noqa: E402
+from adrun import contender, hand  # noqa: E402
 from adsuite import OBJECTIVES, NumPy, Objective, Point, Size, bank_of, problem_of, reference, value  # noqa: E402
 from hyad_contender import how_to_call  # noqa: E402
-from measure import CC, Contender, layout, run  # noqa: E402
+from limited import OwnClock, script  # noqa: E402
+from measure import CC, Contender, Native, build, layout, run  # noqa: E402
 from memory import frames, memory_of, times  # noqa: E402
 from reference import GATE, error  # noqa: E402
 from suite import Problem  # noqa: E402
@@ -78,6 +80,41 @@ def test_memory_is_no_more_than_twice_that_by_hand(objective: Objective, derivat
             assert ratio is not None and ratio <= most, (size, name, ratio)
 
 
+def test_what_takes_an_arena_is_called_from_c(tmp_path: Path) -> None:
+    """The determinant whose size is not known: the harness's C has the arena, and says what it holds."""
+    objective, size = next(o for o in OBJECTIVES if o.name == "det"), {"n": 4}
+    point = drawn(objective, size)
+    problem = problem_of(objective, size, point, "gradient")
+    made = contender(objective, size, point, "gradient")
+    native = Native(build(made, problem, 0, tmp_path, ["-O1", "-fPIC"]), problem, 0, bank_of(point))
+    assert made.arena and native.held() == 0
+    assert close(native(0), reference(objective, size, point, "gradient"))
+    held = native.held()
+    native.seconds(100)
+    assert native.held() == held > 8 * 4 * 4
+
+
+@pytest.mark.parametrize("name", ["gmm", "bundle", "ht-surface"])
+def test_adolc_on_the_hand_written_primal(name: str, tmp_path: Path) -> None:
+    objective = next(o for o in OBJECTIVES if o.name == name)
+    size, derivative = objective.small[0], next(iter(objective.derivatives))
+    point = drawn(objective, size)
+    try:
+        made = adcpp.built("adolc", objective, size, point, derivative, tmp_path)
+    except ModuleNotFoundError as reason:
+        pytest.skip(str(reason))
+    native = Native(made, problem_of(objective, size, point, derivative), 0, bank_of(point))
+    for _ in range(2):
+        assert close(native(0), reference(objective, size, point, derivative))
+
+
+def test_a_peer_that_is_not_prepared_in_time(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import signal, time; signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(20)")
+    with pytest.raises(OwnClock):
+        script(str(slow), [], 15)
+
+
 def test_the_stack_that_functions_take() -> None:
     text = "double f(double x) { volatile double t[1000]; t[0] = x; return t[0]; }"
     assert 7800 <= frames(Contender("f", text, "", "", 0.0)) < 8200
@@ -106,7 +143,7 @@ def test_hand_written_is_right(objective: Objective, tmp_path: Path) -> None:
             assert close(found, reference(objective, size, point, "ff"))
         else:
             with np.errstate(invalid="ignore"):
-                values = objective.primal(NumPy, *point.values())
+                values = objective.primal(NumPy(), *point.values())
             if np.all(np.isfinite(values)):  # a turn by nothing has no axis
                 np.testing.assert_allclose(found[: values.size], values.ravel(), rtol=1e-11)
 

@@ -30,13 +30,15 @@ from adsuite import (
     slope,
 )
 from hyad_contender import compiler_seconds, empty_cache, how_to_call, hyad
-from limited import Failed, TooLong, script
+from limited import Failed, OwnClock, TooLong, script
 from measure import FLAGS, Contender, Native, alternate, build
 from memory import memory_of, times
 from reference import GATE, error
 
 NAMES = [o.name for o in OBJECTIVES]
 FAST = ["-O3", "-march=native", "-fPIC", "-ffast-math"]  # objects only: nothing is linked with -ffast-math
+SPENT: dict[str, tuple[float, float]] = {}  # what a text of C took when it was made: it is compiled once in a process
+TIMING = 90.0  # seconds that a tool may take once it is prepared
 DIRECTIONS = 3  # along which the hand-written derivative is checked at sizes that are timed
 
 
@@ -92,12 +94,19 @@ def contender(
         f = hyad.compile(made, target="c", math=math, threads=threads).cfunction
         spent = time.perf_counter() - start
         compiler = min(spent, compiler_seconds() - before)
-    if f.arena:
-        raise ValueError("its memory is an arena: called from Python only")
+    spent, compiler = SPENT.setdefault(f.source, (spent, compiler))
     declaration, call, work = how_to_call(f, problem_of(objective, size, point, derivative), 0, point)
     header, name = (f"{f.name}.h", f.header), title(fixed, math, threads)
     return Contender(
-        name, f.source, declaration, call, spent - compiler, work=work, header=header, own_compile=compiler
+        name,
+        f.source,
+        declaration,
+        call,
+        spent - compiler,
+        work=work,
+        header=header,
+        own_compile=compiler,
+        arena=f.arena,
     )
 
 
@@ -150,7 +159,9 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
         elif key[0].startswith("hyad"):
             notes.setdefault(key[0], f"wrong, {key[1]}: relative error {wrong:.1e}")
     timings = alternate({("hand primal", "strict"): yardstick, **right}, rounds, budget)
-    memory = {key: memory_of(c, problem, 0) for key, (c, problem) in contenders.items()}
+    memory = {
+        key: memory_of(c, problem, 0, arena=made[key, "strict"][0].held()) for key, (c, problem) in contenders.items()
+    }
     for key, (c, _) in contenders.items():
         if (key, "strict") not in right:
             continue
@@ -179,9 +190,15 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
     library = made["hand primal", "strict"][1].library
     for peer in peers:
         try:
-            given = [peer, objective.name, json.dumps(size), derivative, library, rounds, budget]
-            found = script("adpeers.py", given, limit, expected.tobytes(), {**os.environ, "OMP_NUM_THREADS": "1"})
-        except (TooLong, Failed) as reason:
+            given = [peer, objective.name, json.dumps(size), derivative, library, rounds, budget, limit]
+            one = {**os.environ, "OMP_NUM_THREADS": "1"}
+            found = script("adpeers.py", given, limit + TIMING, expected.tobytes(), one)
+        except TooLong as reason:
+            own = isinstance(reason, OwnClock)
+            note = f"> {limit:.0f} s to its first result" if own else f"> {limit + TIMING:.0f} s to be timed"
+            rows.append(Row(adpeers.TITLES[peer], note=note))
+            continue
+        except Failed as reason:
             rows.append(Row(adpeers.TITLES[peer], note=" ".join(str(reason).split())[:120].replace("|", "/")))
             continue
         if found["error"] > GATE:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ class Objective:
 class Arrays:
     """NumPy, and what each array library says in its own way. Complex numbers are ordered by their real parts."""
 
-    exp, log, tanh, sqrt, sin, cos, einsum = np.exp, np.log, np.tanh, np.sqrt, np.sin, np.cos, np.einsum
-    stack, concatenate, sum = np.stack, np.concatenate, np.sum
+    exp, log, tanh, sqrt, sin, cos = map(staticmethod, (np.exp, np.log, np.tanh, np.sqrt, np.sin, np.cos))
+    einsum, stack, concatenate, sum = map(staticmethod, (np.einsum, np.stack, np.concatenate, np.sum))
 
     @staticmethod
     def largest(a: Any, axis: int) -> Any:
@@ -85,6 +85,13 @@ class Arrays:
     @staticmethod
     def take(a: Any, index: Any) -> Any:
         return a[index]
+
+    def log_sum_exp(self, v: Any, axis: int) -> Any:
+        return log_sum_exp(self, v, axis)
+
+    def squared_distances(self, points: Any, centres: Any) -> Any:
+        v = centres[None] - points[:, None]
+        return self.sum(v * v, axis=2)
 
     @staticmethod
     def scan(step: Callable[[Any, Any], tuple[Any, Any]], start: Any, items: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -104,11 +111,12 @@ def log_sum_exp(m: Any, v: Any, axis: int) -> Any:
     return top + m.log(m.sum(m.exp(v - (top[:, None] if axis else top)), axis=axis))
 
 
-def below_diagonal(d: int) -> np.ndarray:
-    """Where each entry of a matrix stands in a column-packed strict lower triangle, counted from 1; 0: nowhere."""
+def entries_of_roots(d: int) -> np.ndarray:
+    """Where each entry of a root stands in a zero, its diagonal, and its column-packed strict lower triangle."""
     index = np.zeros((d, d), int)
-    count = 0
+    count = d
     for c in range(d):
+        index[c, c] = c + 1
         for r in range(c + 1, d):
             count += 1
             index[r, c] = count
@@ -118,18 +126,21 @@ def below_diagonal(d: int) -> np.ndarray:
 def gmm(m: Any, alphas: Any, means: Any, icf: Any, x: Any, gamma: float, wishart: float) -> Any:
     (k, d), n = means.shape, x.shape[0]
     logs, below = icf[:, :d], icf[:, d:]
-    padded = m.concatenate([0 * icf[:, :1], below], axis=1)
-    lower = m.take(padded, (slice(None), below_diagonal(d)))
-    v = x[:, None, :] - means[None]
-    y = m.exp(logs)[None] * v + m.einsum("kij,nkj->nki", lower, v)
+    diagonal = m.exp(logs)
+    roots = m.take(m.concatenate([0 * icf[:, :1], diagonal, below], axis=1), (slice(None), entries_of_roots(d)))
+    y = m.einsum("kij,nj->nki", roots, x) - m.einsum("kij,kj->ki", roots, means)[None]
     terms = alphas[None] + m.sum(logs, axis=1)[None] - 0.5 * m.sum(y * y, axis=2)
+    squares = m.sum(diagonal * diagonal) + m.sum(below * below)
+    prior = 0.5 * gamma * gamma * squares - wishart * m.sum(logs)
+    likelihood = m.sum(m.log_sum_exp(terms, 1)) - n * m.log_sum_exp(alphas, 0)
+    return likelihood + prior + gmm_constant(d, k, n, gamma, wishart)
+
+
+def gmm_constant(d: int, k: int, n: int, gamma: float, wishart: float) -> float:
     freedom = d + wishart + 1
     gammas = 0.25 * d * (d - 1) * math.log(math.pi) + sum(math.lgamma(0.5 * freedom - 0.5 * j) for j in range(d))
     constant = freedom * d * (math.log(gamma) - 0.5 * math.log(2)) - gammas
-    squares = m.sum(m.exp(2 * logs)) + m.sum(below * below)
-    prior = 0.5 * gamma * gamma * squares - wishart * m.sum(logs)
-    likelihood = m.sum(log_sum_exp(m, terms, 1)) - n * log_sum_exp(m, alphas, 0)
-    return -0.5 * n * d * math.log(2 * math.pi) + likelihood + prior - k * constant
+    return -0.5 * n * d * math.log(2 * math.pi) - k * constant
 
 
 def lstm(
@@ -143,57 +154,61 @@ def lstm(
     cell: Any,
     text: Any,
 ) -> Any:
-    def step(state: Any, item: Any) -> Any:
-        (h, c), (x, target) = state, (item[0], item[1])
-        x = x * in_scale
-        hs, cs = [], []
-        for i in range(weight.shape[0]):
-            w, b = weight[i], bias[i]
-            forget, enter = m.sigmoid(w[0] * x + b[0]), m.sigmoid(w[1] * h[i] + b[1])
-            leave, change = m.sigmoid(w[2] * x + b[2]), m.tanh(w[3] * h[i] + b[3])
-            cs.append(c[i] * forget + enter * change)
-            x = leave * m.tanh(cs[-1])
-            hs.append(x)
-        y = x * out_scale + out_bias
-        return (m.stack(hs), m.stack(cs)), m.sum(target * (y - log_sum_exp(m, y, 0)))
+    """Only the states go step by step; what comes after them is taken of all steps at once."""
+    layers = [(w[:3], w[3], a[:3], a[3]) for w, a in ((weight[i], bias[i]) for i in range(weight.shape[0]))]
 
-    pairs = np.stack([text[:-1], text[1:]], axis=1)
-    _, losses = m.scan(step, (hidden, cell), pairs)
-    total = sum(losses) if isinstance(losses, list) else m.sum(losses)
+    def step(state: Any, x: Any) -> Any:
+        after, x = [], x * in_scale
+        for (h, c), (w, w_change, a, a_change) in zip(state, layers):
+            gates = m.sigmoid(w * m.stack([x, h, x]) + a)
+            c = c * gates[0] + gates[1] * m.tanh(w_change * h + a_change)
+            x = gates[2] * m.tanh(c)
+            after.append((x, c))
+        return after, x
+
+    _, outs = m.scan(step, [(hidden[i], cell[i]) for i in range(len(layers))], text[:-1])
+    y = (m.stack(outs) if isinstance(outs, list) else outs) * out_scale + out_bias
+    total = m.sum(text[1:] * (y - m.log_sum_exp(y, 1)[:, None]))
     return -total / ((text.shape[0] - 1) * text.shape[1])
 
 
 def kmeans(m: Any, centres: Any, points: Any) -> Any:
-    v = centres[None] - points[:, None]
-    return m.sum(m.least(m.sum(v * v, axis=2), 1))
+    return m.sum(m.least(m.squared_distances(points, centres), 1))
 
 
 def det(m: Any, a: Any) -> Any:
-    n = a.shape[0]
-    rows = [[a[i, j] for j in range(n)] for i in range(n)]
+    """All minors of a size at once, none of them twice the same: the naive expansion's work, in arrays."""
 
-    def expand(rows: list[list[Any]]) -> Any:
-        if len(rows) == 1:
-            return rows[0][0]
-        total = 0.0
-        for j, top in enumerate(rows[0]):
-            total = total + (-1) ** j * top * expand([row[:j] + row[j + 1 :] for row in rows[1:]])
-        return total
+    def expand(a: Any) -> Any:
+        n = a.shape[1]
+        if n == 1:
+            return a[:, 0, 0]
+        others = np.array([[c for c in range(n) if c != j] for j in range(n)])
+        minors = m.take(a, (slice(None), np.arange(1, n)[None, :, None], others[:, None, :]))
+        signs = m.constant((-1.0) ** np.arange(n))
+        return m.sum(signs * a[:, 0] * expand(minors.reshape(-1, n - 1, n - 1)).reshape(-1, n), axis=1)
 
-    return expand(rows)
+    return expand(a[None])[0]
+
+
+@cache
+def powers_of_places(count: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The signs of n places from -1 to 1, and their powers: they do not depend on the input, and are made once."""
+    t = 2.0 * np.arange(n) / max(1, n - 1) - 1
+    powers = np.ones((n, count))
+    for j in range(1, count):
+        powers[:, j] = powers[:, j - 1] * t
+    return np.sign(t), powers
 
 
 def llsq(m: Any, x: Any, n: int) -> Any:
-    t = 2.0 * np.arange(n) / max(1, n - 1) - 1
-    powers = np.ones((n, x.shape[0]))
-    for j in range(1, x.shape[0]):
-        powers[:, j] = powers[:, j - 1] * t
-    r = m.constant(np.sign(t)) - m.einsum("ij,j->i", m.constant(powers), x)
+    signs, powers = powers_of_places(x.shape[0], n)
+    r = m.constant(signs) - m.einsum("ij,j->i", m.constant(powers), x)
     return 0.5 * m.sum(r * r)
 
 
 def lse(m: Any, x: Any) -> Any:
-    return log_sum_exp(m, x, 0)
+    return m.log_sum_exp(x, 0)
 
 
 def ode(m: Any, x: Any, s: int) -> Any:
@@ -423,7 +438,7 @@ def ht_point(rng: np.random.Generator, v: int, c: int, still: int = 0, surface: 
     """A made-up hand of five fingers: each vertex near up to three bones of one finger. ``still``: not rotated."""
 
     def rigid(small: float) -> np.ndarray:
-        return np.concatenate([turn_about(NumPy, rng.normal(size=3) * small), rng.normal(size=(3, 1))], axis=1)
+        return np.concatenate([turn_about(NumPy(), rng.normal(size=3) * small), rng.normal(size=(3, 1))], axis=1)
 
     def after(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.concatenate([a[:, :3] @ b[:, :3], a[:, :3] @ b[:, 3:] + a[:, 3:]], axis=1)
@@ -826,7 +841,7 @@ def reference(objective: Objective, size: Size, point: Point, derivative: str) -
     small sizes."""
     active = [np.asarray(point[w], np.clongdouble) for w in objective.wrt]
     if derivative in NESTED_MODES:
-        return np.asarray(objective.primal(NumPy, *point.values()), float)
+        return np.asarray(objective.primal(NumPy(), *point.values()), float)
     if derivative == "diagonal":
         return diagonal_by_differences(objective, point)
     if derivative == "blocks":
@@ -843,7 +858,7 @@ def reference(objective: Objective, size: Size, point: Point, derivative: str) -
 
 
 def value(objective: Objective, point: Point) -> float:
-    return float(np.real(objective.primal(NumPy, *point.values())))
+    return float(np.real(objective.primal(NumPy(), *point.values())))
 
 
 def slope(objective: Objective, point: Point, direction: np.ndarray) -> float:
@@ -858,7 +873,7 @@ def slope(objective: Objective, point: Point, direction: np.ndarray) -> float:
             at += part.size
         else:
             moved[name] = given
-    return float(np.imag(objective.primal(NumPy, *moved.values())) / tiny)
+    return float(np.imag(objective.primal(NumPy(), *moved.values())) / tiny)
 
 
 def diagonal_by_differences(objective: Objective, point: Point) -> np.ndarray:
@@ -889,7 +904,7 @@ def jacobian_by_steps(objective: Objective, point: Point) -> np.ndarray:
     theta[0] += 0 if np.any(theta[:3] != 0) else np.longdouble("1e-14")
 
     def column(moved: Point) -> np.ndarray:
-        return np.imag(objective.primal(NumPy, *{**point, "theta": theta, **moved}.values())) / tiny
+        return np.imag(objective.primal(NumPy(), *{**point, "theta": theta, **moved}.values())) / tiny
 
     steps = 1j * tiny * np.eye(len(theta), dtype=np.clongdouble)
     parts = [np.stack([column({"theta": theta + step}) for step in steps], axis=-1)]
@@ -911,7 +926,7 @@ def blocks_by_steps(point: Point) -> np.ndarray:
     for k in range(15):
         moved = p.astype(np.clongdouble)
         moved[:, k] += 1j * tiny
-        blocks[:, :, k] = np.imag(residuals(NumPy, moved, point["features"])) / tiny
+        blocks[:, :, k] = np.imag(residuals(NumPy(), moved, point["features"])) / tiny
     return np.concatenate([blocks.ravel(), -2 * np.asarray(weights, float)])
 
 

@@ -86,7 +86,7 @@ def empty_cache() -> Iterator[Path]:
 
 def how_to_call(f: Any, problem: Problem, n: int, point: dict[str, Any] | None = None) -> tuple[str, str, int]:
     """The C declaration, the call with ``{NAME}`` for the inputs, and the reals of workspace. ``point`` has the values
-    of inputs that are sizes."""
+    of inputs that are sizes. What takes an arena is declared by its header, and takes the caller's ``arena``."""
     sizes: dict[str, int] = {}
     arguments = []
     for param, given in zip(f.params, problem.inputs):
@@ -108,4 +108,6 @@ def how_to_call(f: Any, problem: Problem, n: int, point: dict[str, Any] | None =
         arguments.append("{work}")
         room = re.sub(r"\((\w+) > 0 \? \1 : 0\)", r"max(\1, 0)", f.workspace)
         work = int(eval(room, {"__builtins__": {}, "max": max}, dict(sizes)))  # beside that, + and * over the sizes
-    return f"{f.prototype};", f"{before}{f.name}({', '.join(arguments)})", work
+    if f.arena:
+        arguments.append("&arena")
+    return f.header if f.arena else f"{f.prototype};", f"{before}{f.name}({', '.join(arguments)})", work

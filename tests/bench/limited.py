@@ -17,6 +17,10 @@ class TooLong(Exception):
     """The script did not finish within its limit; it and its children have been ended."""
 
 
+class OwnClock(TooLong):
+    """It did not finish a part of its work within the limit that it had set itself for it."""
+
+
 class Failed(Exception):
     """The script ended with an error; the text is its last line."""
 
@@ -36,6 +40,8 @@ def script(name: str, arguments: list[Any], limit: float, given: bytes = b"", en
         if isinstance(reason, subprocess.TimeoutExpired):
             raise TooLong(f"> {limit:.0f} s") from None
         raise
+    if process.returncode == -signal.SIGALRM:
+        raise OwnClock("ended by its own clock")
     if process.returncode:
         lines = err.decode(errors="replace").strip().splitlines()
         raise Failed(next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no message"))

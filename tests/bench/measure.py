@@ -28,6 +28,7 @@ BANK = 2048  # numbers in a bank of points: it stays in the first cache
 LOOP = """#define _POSIX_C_SOURCE 199309L
 #include <time.h>
 {declaration}
+{arena}
 
 static double seconds_of(clockid_t which)
 {{
@@ -58,6 +59,17 @@ int bench_run(long reps, long points, const double *bank, double *out, double *w
 """
 
 
+# What a C program of a function with an arena has: one, for all calls. Its blocks are counted with their heads.
+ARENA = """static hyad_arena arena;
+size_t bench_held(void)
+{
+    size_t held = 0;
+    for (hyad_block *b = arena.blocks; b; b = b->before) held += sizeof *b + b->size;
+    for (hyad_block *b = arena.spare; b; b = b->before) held += sizeof *b + b->size;
+    return held;
+}"""
+
+
 @dataclass
 class Contender:
     """Source text with the call to make: ``{NAME}`` for an input, ``{n}``, ``{out}`` and ``{work}`` stand in it.
@@ -75,6 +87,8 @@ class Contender:
     work: int = 0
     header: tuple[str, str] | None = None  # file name and text, where the source includes its own
     own_compile: float | None = None  # what the tool's own compiler run took, where it has one
+    libraries: tuple[str, ...] = ()  # to link with, beside libm
+    arena: bool = False  # its calls take memory from one
     compile: float = 0.0
     machine_bytes: int = 0
     library: str = ""
@@ -87,7 +101,8 @@ def build(contender: Contender, problem: Problem, n: int, folder: Path, flags: l
     for given, at in zip(problem.inputs, starts):
         names[given.name] = f"(at + {at})" if given.shape(n) else f"at[{at}]"
     call = contender.call.format(**names)
-    loop = LOOP.format(declaration=contender.declaration, call=call, stride=stride)
+    arena = ARENA if contender.arena else ""
+    loop = LOOP.format(declaration=contender.declaration, arena=arena, call=call, stride=stride)
     return compiled(contender, loop, folder, flags)
 
 
@@ -106,7 +121,7 @@ def compiled(contender: Contender, loop_text: str, folder: Path, flags: Sequence
     run([CC, *FLAGS, "-c", str(loop), "-o", str(timing)])
     start = time.perf_counter()
     run([compiler, *flags, "-c", str(source), "-o", str(body)])
-    run([compiler, "-shared", str(body), str(timing), "-lm", "-o", str(library)])
+    run([compiler, "-shared", str(body), str(timing), *contender.libraries, "-lm", "-o", str(library)])
     spent = time.perf_counter() - start
     contender.compile = spent if contender.own_compile is None else contender.own_compile
     contender.machine_bytes = text_bytes(body)
@@ -179,7 +194,8 @@ class Native:
             self.bank.reshape(self.points, self.stride)[:, start : start + size] = bank[:, at : at + size]
             at += size
         self.out, self.work = aligned(problem.results(n)), aligned(max(1, contender.work))
-        self.entry = ctypes.CDLL(contender.library).bench_run
+        library = ctypes.CDLL(contender.library)
+        self.entry, self.arena = library.bench_run, library.bench_held if contender.arena else None
         self.entry.argtypes = [ctypes.c_long, ctypes.c_long, *[ctypes.c_void_p] * 4]
 
     def __call__(self, row: int) -> np.ndarray:
@@ -191,6 +207,13 @@ class Native:
     def seconds(self, reps: int) -> tuple[float, float]:
         """Wall and CPU seconds of ``reps`` calls."""
         return self._run(reps, self.points, self.bank)
+
+    def held(self) -> int:
+        """The bytes of the arena, all calls so far."""
+        if self.arena is None:
+            return 0
+        self.arena.restype = ctypes.c_size_t
+        return self.arena()
 
     def _run(self, reps: int, points: int, bank: np.ndarray) -> tuple[float, float]:
         spent = (ctypes.c_double * 2)()

@@ -1,7 +1,8 @@
 """Memory of a derivative: what a call reads, writes and works in, in bytes.
 
-The workspace is what the caller is asked for; the frames of the functions are what the compiler says that they take
-(``-fstack-usage``, at the flags that are timed). Inputs and results are the same for all.
+The workspace is what the caller is asked for, or what its arena holds after a call; the frames of the functions are
+what the compiler says that they take (``-fstack-usage``, at the flags that are timed). Inputs and results are the same
+for all.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ class Memory:
         return self.given + self.own
 
 
-def memory_of(contender: Contender, problem: Problem, n: int, flags: Sequence[str] | None = FLAGS) -> Memory:
-    """The memory of a contender whose text is C; without ``flags`` all but the frames."""
+def memory_of(
+    contender: Contender, problem: Problem, n: int, flags: Sequence[str] | None = FLAGS, arena: int = 0
+) -> Memory:
+    """The memory of a contender whose text is C, with the bytes of its ``arena``; without ``flags`` all but the frames.
+    What recursion takes of the stack is one frame of each function."""
     given = sum(i.count(n) for i in problem.inputs) + problem.results(n)
-    return Memory(8 * given, 8 * contender.work, 0 if flags is None else frames(contender, flags))
+    return Memory(8 * given, 8 * contender.work + arena, 0 if flags is None else frames(contender, flags))
 
 
 def frames(contender: Contender, flags: Sequence[str] = FLAGS) -> int:

@@ -238,14 +238,15 @@ def linear_series(quick: bool, limit: float) -> dict[str, list[tuple[int, Any]]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, by comma: " + " ".join(SECTIONS))
+    names = " ".join(SECTIONS) + " (ad-suite: " + " ".join(adrun.NAMES) + ")"
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, by comma: " + names)
     parser.add_argument("--peers", default=",".join(CONTENDERS), help="contenders, by comma: " + " ".join(CONTENDERS))
     parser.add_argument("--quick", action="store_true", help="smallest sizes, short turns, a limit of 20 s")
     parser.add_argument("--limit", type=float, help="seconds that a generator may take (120)")
     parser.add_argument("--trees", type=Path, help="a file of parse trees (../shared/data/sst_dev_trees.txt)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "RESULTS.md")
     options = parser.parse_args()
-    sections, chosen = options.only.split(","), options.peers.split(",")
+    sections, chosen = options.only.replace("ad-suite", ",".join(adrun.NAMES)).split(","), options.peers.split(",")
     for given, known in ((sections, SECTIONS), (chosen, CONTENDERS)):
         if unknown := set(given) - set(known):
             parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
