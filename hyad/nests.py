@@ -391,11 +391,11 @@ class RowFolds(Rebuild):
         made = {v for x in rows for v in x.vars}
         if not any(type(x.op) is Loop for maker in rows for x in maker.op.body.binds):  # type: ignore[union-attr]
             return []
-        reads = sum(reading(op.body, v) for v in made)
+        reads = sum(count_uses(op.body, v) for v in made)
         if reads != len(makers) or len(set(op.body.results)) < reads:
             return []
         for acc in op.accs:
-            if reading(op.body, acc) != sum(own_row(maker.op, acc) for maker in rows):  # type: ignore[arg-type]
+            if count_uses(op.body, acc) != sum(own_row(maker.op, acc) for maker in rows):  # type: ignore[arg-type]
                 return []
         return makers if quick(beside(op, rows)) else []  # type: ignore[return-value]
 
