@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .builder import Builder, Rebuild, integer, type_of
-from .core import REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Type, Var
-from .nests import reading
+from .core import REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Type, Var, count_uses
 
 #: So many columns are added at a time, a vector; of fewer than ``MANY`` directions all are.
 AT_ONCE, MANY = 4, 12
@@ -347,7 +346,7 @@ def sums_of(bind: Bind, op: Loop, around: Loop | None) -> dict[Var, list[Atom]]:
         for acc, r in zip(op.accs, op.body.results):
             made = makers.get(r)  # type: ignore[arg-type]
             adds = type(made) is Prim and made.name == "add-at" and made.args[:2] == (acc, op.index)
-            if not adds or len(made.args) != 3 or reading(op.body, acc) != 1:  # type: ignore[union-attr]
+            if not adds or len(made.args) != 3 or count_uses(op.body, acc) != 1:  # type: ignore[union-attr]
                 return {}
             found[acc] = [made.args[2]]  # type: ignore[union-attr]
         return found if len(op.body.results) == len(op.accs) else {}
@@ -356,11 +355,11 @@ def sums_of(bind: Bind, op: Loop, around: Loop | None) -> dict[Var, list[Atom]]:
     for v, r in zip(bind.vars, op.body.results):
         acc = next((a for a, x in zip(around.accs, around.body.results) if x is v), None)
         terms: list[Atom] = []
-        if acc is None or acc in found or reading(around.body, acc) != 1 or reading(around.body, v) != 1:
+        if acc is None or acc in found or count_uses(around.body, acc) != 1 or count_uses(around.body, v) != 1:
             return {}
         while type(r) is Var:
             made = makers.get(r)
-            if type(made) is not Prim or reading(op.body, r) != 1:
+            if type(made) is not Prim or count_uses(op.body, r) != 1:
                 return {}
             if made.name == "get" and made.args == (acc, op.index):
                 break
