@@ -220,8 +220,6 @@ def contained(small: Bind, large: Bind) -> list[int] | None:
     """Where among the variables of one loop those of another stand that it contains: they end together, and each
     accumulator starts like one of the other's and, supposed that all are equal to theirs, goes on equal."""
     one, two = small.op, large.op
-    if len(one.accs) > len(two.accs):
-        return None
     accs, b = [*one.accs, *two.accs], Builder()
     keys: list = [(type_of(z), b.key(z)) for z in (*one.inits, *two.inits)]
     leader = [keys.index(key) for key in keys]

@@ -46,6 +46,8 @@ def test_a_state_that_is_read_at_a_place_known_late_stays_an_array(text: str) ->
     text = f"(fn [#^ (Vec 3) m #^ Int k] (let [x (ref m)] (while (> (get (deref x) 0) 0.1) {text}) (deref x)))"
     f = hyad.model(text, namespace={})
     args = (np.array([3.0, 2.0, 0.5]), 1)
+    if "% (+ i k)" in text:
+        assert all(isinstance(a.type, Arr) for loop in whiles(f, *args) for a in loop.accs)
     expected = hyad.compile(f, args=args, without="singles")(*args)
     assert np.array_equal(hyad.compile(f, args=args)(*args), expected)
 
@@ -80,6 +82,14 @@ HALF = (
     "(let [x (ref a) s (ref 0.0)] (while (> (deref x) 1.0) (set! s (+ (deref s) {0})) (set! x (/ (deref x) 2.0))) {1})"
 )
 
+LONGER = HALF.replace("(deref x) 1.0", "(deref x) b")  # or shorter
+DEAR = "(exp (sin (exp (cos (exp (sin (deref x)))))))"
+LAST = "(let [x (ref a) s (ref 0.0)] (while (> (deref x) 1.0) (set! s (deref x)) (set! x (/ (deref x) 2.0))) (deref s))"
+LAST_OF_TWO = (
+    "(let [x (ref a) t (ref 0.0) s (ref 1.0)] (while (> (deref x) 1.0) (set! t (+ (deref t) 1.0)) (set! s (deref x))"
+    " (set! x (/ (deref x) 2.0))) (+ (deref t) (deref s)))"
+)
+
 
 @pytest.mark.parametrize(
     ("text", "count"),
@@ -91,6 +101,11 @@ HALF = (
         (f"(let [y {HALF.format('1.0', '(deref x)')}] (if (> y b) {HALF.format('(deref x)', '(deref s)')} y))", 1),
         (f"(let [y {HALF.format('1.0', '(deref x)')}] (if (< b 3.0) {HALF.format('(get v k)', '(deref s)')} y))", 2),
         (f"(let [y {HALF.format('1.0', '(deref x)')} a b] {HALF.format('(deref x)', '(+ y (deref s))')})", 2),
+        (f"(let [y {HALF.format('1.0', '(deref x)')}] {HALF.format('y', '(deref s)')})", 2),
+        (f"(+ {HALF.format('1.0', '(deref x)')} {LONGER.format('1.0', '(deref x)')})", 2),
+        (f"(+ {LAST} {LAST_OF_TWO})", 2),  # equal after an iteration, but not before
+        (f"(let [y {HALF.format('1.0', '(deref x)')} z (get v k)] (+ y z {HALF.format('(get v k)', '(deref s)')}))", 2),
+        (f"(let [y {HALF.format('1.0', '(deref x)')}] (if (> y b) {HALF.format(DEAR, '(deref s)')} y))", 2),
     ],
 )
 def test_one_loop_of_two(text: str, count: int) -> None:
