@@ -295,8 +295,10 @@ class CPrinter(DataPrinter):
             if elem == "Int" and self.dtype == "f32":
                 size = {k: 2 * c for k, c in size.items()}
             offsets[key] = (dict(offset), size)
-            for k, c in size.items():
-                offset[k] = offset.get(k, 0) + c * self.plan.pools[key] * (self.threads if len(key) > 2 else 1)
+            for k, c in self.of_a_thread(key, size).items() if len(key) > 2 else ():
+                offset[k] = offset.get(k, 0) + c * self.threads
+            for k, c in size.items() if len(key) == 2 else ():
+                offset[k] = offset.get(k, 0) + c * self.plan.pools[key]
         return offsets, self.polynomial(offset).text
 
     def top(self, frame: CFunction) -> None:

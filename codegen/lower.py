@@ -69,7 +69,7 @@ from hyad.core import (
 )
 from hyad.dead import dead_code
 from hyad.errors import Span
-from hyad.threads import independent
+from hyad.threads import Polynomial, independent
 
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
 TABLE_LENGTH = 8  # an array of more literals than this is a static table
@@ -463,14 +463,14 @@ class Plan:
     of its own, the two changing places after each iteration. ``declare``: the buffers to declare before a binding.
     ``results``: the memory of each array result. ``pools``: for each size of workspace piece (the element type and the
     size; a third part, True, where each thread has its own), how many there are. ``parallel``: the loops that run on
-    several threads, and how many iterations are worth one. ``unsized``: the buffers that only an arena can hold, and
-    their forms.
+    several threads, and how many iterations are worth one, or what one costs. ``unsized``: the buffers that only an
+    arena can hold, and their forms.
     """
 
     program: Program
     live: Liveness
     sizes: Sizes
-    parallel: dict[Bind, int] = field(default_factory=dict)
+    parallel: dict[Bind, int | Polynomial] = field(default_factory=dict)
     place: dict[Var, Place] = field(default_factory=dict)
     constants: dict[int, Buffer] = field(default_factory=dict)
     in_place: set[Bind] = field(default_factory=set)

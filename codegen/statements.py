@@ -33,6 +33,7 @@ from hyad.core import (
     blocks_of,
 )
 from hyad.errors import Span
+from hyad.threads import GAP, GRAIN, Polynomial
 
 from .apart import APART, LANES, apart, in_lanes
 from .blas import product
@@ -40,6 +41,7 @@ from .expressions import (
     ADD,
     AND,
     EQUAL,
+    MUL,
     OR,
     PRIMARY,
     SHIFT,
@@ -102,9 +104,15 @@ class BodyPrinter(OperandPrinter):
     def loop_head(self, index: str, count: str) -> str:
         return f"for (long long {index} = 0; {index} < {count}; {index}++) {{"
 
-    def parallel_head(self, count: str, grain: int) -> list[str]:
-        """What stands before a loop that runs on several threads, where it is long enough."""
-        pragma = f"#pragma omp parallel for num_threads({self.threads}) if({count} > {grain})"
+    def parallel_head(self, count: str, worth: int | Polynomial) -> list[str]:
+        """What stands before a loop that runs on several threads, where it is long enough, or does enough."""
+        enough = f"{count} > {worth}"
+        if not isinstance(worth, int):
+            work = (
+                ["%d.0" % max(1, round(c)), *(self.operand(v).at(MUL) for v in at)] for at, c in worth.items() if c > 0
+            )
+            enough = f"{count}*({' + '.join(map('*'.join, work))}) > {GRAIN}"
+        pragma = f"#pragma omp parallel for num_threads({self.threads}) if({enough})"
         return ["#ifdef _OPENMP", pragma, "#endif"]
 
     def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
@@ -244,7 +252,7 @@ class BodyPrinter(OperandPrinter):
                 total[k] = total.get(k, 0) + c * buffer.slot[1]
             text = self.polynomial({k: c for k, c in total.items() if c}).text
             if len(buffer.slot[0]) > 2:  # one for each thread
-                each = {k: c * self.plan.pools[buffer.slot[0]] for k, c in size.items()}
+                each = self.of_a_thread(buffer.slot[0], size)
                 own = f"omp_get_thread_num()*({self.polynomial(each).text})"
                 text = own if text == "0" else f"{text} + {own}"
             self.emit(self.workspace_piece(buffer.elem, name, "" if text == "0" else text))
@@ -260,6 +268,12 @@ class BodyPrinter(OperandPrinter):
             self.initialised = buffer
         else:
             self.emit(f"{start} = {{0}};" if buffer.partial or buffer.blank else f"{start};")
+
+    def of_a_thread(self, pool: Any, size: dict) -> dict:
+        """The room that each thread has of a pool of its own pieces: with a gap, so that two write to no line of the
+        cache in turn."""
+        each = {k: c * self.plan.pools[pool] for k, c in size.items()}
+        return {**each, (): each.get((), 0) + (GAP if self.dtype == "f64" else 2 * GAP)}
 
     def copy(self, source: Atom | Place, target: Atom | Place) -> None:
         """``target = source``, whole arrays or rows; nothing where there is nothing to copy."""

@@ -380,23 +380,25 @@ class Model:
         """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS; long sums
         are taken in parts for ``threads`` threads."""
         from .optimise import (
+            AFTER_PARTS,
             FOR_CACHES,
-            FOR_ONE_THREAD,
             PIPELINE,
             WITH_BLAS,
+            named,
             optimise,
         )  # a call that an earlier process compiled does without
 
         program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
-        off = FOR_CACHES if target == "cuda" else FOR_ONE_THREAD if threads > 1 else ()
+        off = FOR_CACHES if target == "cuda" else map(named, AFTER_PARTS[:1]) if threads > 1 else ()
         with switched_off((*self._options.get("without", ()), *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE)
-            if threads > 1:
-                from .threads import in_parts
+        if threads > 1:
+            from .threads import in_parts
 
-                made = in_parts(made, threads)
-            return made
+            with switched_off(self._options.get("without", ())):
+                made = optimise(in_parts(made, threads), AFTER_PARTS)
+        return made
 
     def compile_for(
         self,
@@ -1171,9 +1173,11 @@ def compile(
     like of several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp,
     expm1 and tanh, and what is made of them: functions of hyad's own, which C compilers make vectors of without leave
     to reorder anything (exp is at most 1 unit in the last place off, expm1 and tanh 3). ``without`` names optimisations
-    to leave out (``hyad.optimisations()``). C code runs long independent loops on ``threads`` threads (OpenMP), sums in
-    as many parts: results are the same to the last bit for the same number of threads. With ``blas`` large products of
-    matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install hyad[blas]``) or the system's.
+    to leave out (``hyad.optimisations()``). C code runs independent loops on ``threads`` threads (OpenMP) where their
+    sizes make it worth while, sums in as many parts: results are the same to the last bit for the same number of
+    threads. These wait for 20 us before they sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY`` say. With
+    ``blas`` large products of matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install
+    hyad[blas]``) or the system's.
     ``deterministic`` makes a GPU give the same bits in every call, where adding in any order would be faster; code for
     a CPU always does.
 

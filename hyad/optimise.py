@@ -574,8 +574,8 @@ WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code,
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = ("columns", "interchange", "jam", "jam-rows", "lanes", "quarters", "row-folds", "row-lanes", "split")
 
-#: What makes a sum of rows one that threads cannot take in parts.
-FOR_ONE_THREAD = ("jam-rows",)
+#: What makes a sum of rows one that threads cannot take in parts, and so comes after that.
+AFTER_PARTS: list[Pass] = [jam_rows, dead_code]
 
 #: The passes that see all functions at once; the others run on each by itself.
 WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls, hand_on)

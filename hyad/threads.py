@@ -7,11 +7,11 @@ threads decide alone, so that a result is the same to the last bit from call to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import ceil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil, prod
 
 from .accumulators import sum_like
-from .builder import Builder, Rebuild, type_of
+from .builder import Builder, Rebuild, defined_in, type_of
 from .core import (
     INT,
     REAL,
@@ -28,16 +28,30 @@ from .core import (
     Make,
     Prim,
     Program,
+    Type,
+    Var,
     While,
     all_binds,
+    blocks_of,
 )
-from .counts import DEAR, Cost, inside
+from .counts import ASSUMED, DEAR, stacked
 from .dead import dead_code, tidy
+from .lanes import LANES
+from .nests import Steps, additions
 from .optimise import rebuild
 from .primitives import PRIMITIVES
 
-#: The work, in additions, from which on a thread is worth waking.
-GRAIN = 40_000
+#: The work, in additions, from which on a thread is worth waking: 80 us of a processor, where waking may take 50.
+GRAIN = 300_000
+
+#: A loop over lanes costs so many of its iterations: it is a vector or two.
+VECTORS = 2.0
+
+#: So many reals between what two threads write to keep it in different lines of the cache.
+GAP = 8
+
+#: A number that follows from sizes: the coefficients of products of them.
+Polynomial = Mapping[tuple[Var, ...], float]
 
 
 def safe(block: Block) -> bool:
@@ -45,15 +59,102 @@ def safe(block: Block) -> bool:
     return not any(isinstance(bind.op, (Apply, Case, Check, Make, While)) for bind in all_binds(block))
 
 
-def grain(body: Cost) -> int:
-    """How many iterations are worth a thread."""
-    return max(1, ceil(GRAIN / max(1.0, body.work + body.loads + body.stores)))
+def constant(value: float) -> Polynomial:
+    return {(): value}
 
 
-def independent(program: Program) -> dict[Bind, int]:
-    """The outermost loops whose iterations can run at once, and how many of them are worth a thread."""
-    found: dict[Bind, int] = {}
-    cost = inside(program)
+def plus(p: Polynomial, q: Polynomial, scale: float = 1.0) -> Polynomial:
+    """``p + scale q``."""
+    terms = {k: p.get(k, 0.0) + scale * q.get(k, 0.0) for k in (*p, *q)}
+    return {k: c for k, c in terms.items() if c} or constant(0.0)
+
+
+def times(p: Polynomial, q: Polynomial) -> Polynomial:
+    total: Polynomial = {}
+    for a, x in p.items():
+        for c, y in q.items():
+            total = plus(total, {tuple(sorted((*a, *c), key=lambda v: (v.name, id(v)))): x * y})
+    return total
+
+
+def assumed(p: Polynomial) -> float:
+    """What a number is where nobody knows a size."""
+    return sum(c * float(ASSUMED) ** len(sizes) for sizes, c in p.items())
+
+
+def weight(block: Block, means: Mapping[Atom, Polynomial]) -> Polynomial:
+    """What a block costs, in additions, loads and stores, by the integers that are known around it. ``means`` has those
+    bound inside a loop, an index say, as their mean over the iterations. Of a branch its dearer arm counts."""
+    known = dict(means)
+    total: Polynomial = constant(0.0)
+
+    def number(a: Atom) -> Polynomial:
+        return constant(float(a.value)) if type(a) is Const else known.get(a) or {(a,): 1.0}  # type: ignore[dict-item]
+
+    def integer(op: Prim) -> Polynomial:
+        p, q = (number(a) for a in op.args)
+        if op.name in ("+", "-"):
+            return plus(p, q, 1.0 if op.name == "+" else -1.0)
+        if op.name == "*":
+            return times(p, q)
+        if op.name == "//" and type(op.args[1]) is Const and op.args[1].value:
+            return times(p, constant(1 / op.args[1].value))
+        if op.name == "min":  # no more than what is known
+            return next((x for x in (p, q) if set(x) == {()}), p)
+        return constant(float(ASSUMED))
+
+    def elements(dims: Iterable[Atom]) -> Polynomial:
+        total = constant(1.0)
+        for d in dims:
+            total = times(total, number(d))
+        return total
+
+    for bind in block.binds:
+        op = bind.op
+        if type(op) is Prim and len(bind.vars) == 1:
+            v, t = bind.vars[0], bind.vars[0].type
+            if t == INT:
+                two = len(op.args) == 2 and all(type_of(a) == INT for a in op.args)
+                known[v] = integer(op) if two else constant(float(ASSUMED))
+            elif op.name in ("update", "add-at"):
+                t = type_of(op.args[-1])
+                each = elements(t.dims) if isinstance(t, Arr) else constant(1.0)
+                total = plus(total, each, 3.0 if op.name == "add-at" else 1.0)
+            elif op.name == "zeros" and isinstance(t, Arr):
+                total = plus(total, elements(t.dims))
+            elif op.name in PRIMITIVES or op.name in ("get", "select"):
+                total = plus(total, constant(PRIMITIVES[op.name].cost if op.name in PRIMITIVES else 1.0))
+        elif type(op) is If:
+            known.update((v, constant(float(ASSUMED))) for v in bind.vars if v.type == INT)
+            total = plus(total, max((weight(op.then, known), weight(op.orelse, known)), key=assumed))
+        elif type(op) is Loop:
+            count = number(op.count)
+            known[op.index] = plus(times(count, constant(0.5)), constant(-0.5))
+            known.update((v, constant(float(ASSUMED))) for v in (*op.accs, *bind.vars) if v.type == INT)
+            body = plus(weight(op.body, known), constant(float(stacked(op))))
+            total = plus(total, times(constant(VECTORS) if count == constant(float(LANES)) else count, body))
+        else:
+            known.update((v, constant(float(ASSUMED))) for v in bind.vars if v.type == INT)
+            total = plus(total, constant(sum(assumed(weight(region, known)) for region in blocks_of(op))))
+    return total
+
+
+def iteration(op: Loop) -> Polynomial:
+    """What one iteration of a loop costs, by the sizes around the loop; an addition at least."""
+    count = constant(float(op.count.value)) if type(op.count) is Const else {(op.count,): 1.0}  # type: ignore[dict-item]
+    mean = plus(times(count, constant(0.5)), constant(-0.5))
+    return plus(plus(weight(op.body, {op.index: mean}), constant(float(stacked(op)))), constant(1.0))
+
+
+def grain(body: Polynomial) -> int | None:
+    """How many iterations are worth a thread, where no size decides."""
+    return max(1, ceil(GRAIN / body[()])) if set(body) == {()} else None
+
+
+def independent(program: Program) -> dict[Bind, int | Polynomial]:
+    """The outermost loops whose iterations can run at once, with how many of them are worth a thread, or what one costs
+    where sizes decide."""
+    found: dict[Bind, int | Polynomial] = {}
     made = {bind.vars[0]: bind.op for bind in all_binds(program.body) if type(bind.op) is Prim}
 
     def for_threads(count: Atom) -> bool:
@@ -65,9 +166,10 @@ def independent(program: Program) -> dict[Bind, int]:
         for bind in block.binds:
             op = bind.op
             if type(op) is Loop and not op.accs and safe(op.body):
-                worth = 1 if for_threads(op.count) else grain(cost(op.body))
-                if type(op.count) is not Const or op.count.value > worth:
-                    found[bind] = worth
+                body = iteration(op)
+                worth = 1 if for_threads(op.count) else grain(body)
+                if type(op.count) is not Const or worth is None or op.count.value > worth:
+                    found[bind] = body if worth is None else worth
             elif type(op) is Loop:
                 visit(op.body)
             elif type(op) is If:
@@ -88,7 +190,7 @@ class Parts(Rebuild):
 
     def __init__(self, builder: Builder, program: Program, threads: int) -> None:
         super().__init__(builder)
-        self.cost, self.threads = inside(program), threads
+        self.steps, self.threads = Steps(program.body), threads
         self.alone = False  # inside a loop that runs on one thread
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
@@ -103,7 +205,8 @@ class Parts(Rebuild):
             if not runs:
                 return super().loop(op, bind)
             self.alone = True
-            if not width or type(count) is Const and count.value <= grain(self.cost(op.body)):
+            most = grain(iteration(op))
+            if not width or type(count) is Const and most is not None and count.value <= most or self.its_own(op):
                 return super().loop(op, bind)
             if len(op.body.results) > width:
                 return self.apart(op, bind, count)
@@ -113,9 +216,8 @@ class Parts(Rebuild):
 
     def in_parts(self, op: Loop, names: Sequence[str], count: Atom, first_of_all: Callable[[Atom], None]) -> list[Atom]:
         """A loop of sums alone; ``first_of_all(i)`` says what else is known in iteration ``i``."""
-        b, most = self.b, grain(self.cost(op.body))
-        whole = b.prim("+", Const(1, INT), b.prim("//", count, Const(most, INT)))
-        parts = b.prim("min", Const(self.threads, INT), whole)
+        b = self.b
+        parts = b.prim("min", Const(self.threads, INT), b.prim("+", Const(1, INT), self.grains(count, iteration(op))))
         inits = self.atoms(op.inits)
 
         def part(c: Atom):
@@ -128,12 +230,49 @@ class Parts(Rebuild):
                 self.here.update(zip(op.accs, accs))
                 return self.block(op.body), ()
 
-            zeros = [b.zeros(type_of(z), a.name) for z, a in zip(inits, op.accs)]  # type: ignore[arg-type]
+            zeros = [self.zeros(type_of(z), a.name) for z, a in zip(inits, op.accs)]
             length = b.prim("-", last, first)
             return (), b.loop(length, zeros, body, names, op.index.name, [a.name for a in op.accs])
 
         sums = b.loop(parts, (), part, [f"{n}_part" for n in names], "part")
         return [self.total(z, s, parts, name) for z, s, name in zip(inits, sums, names)]
+
+    def zeros(self, t: Type, name: str) -> Atom:
+        """What a part starts from: an array with rows that nobody uses, which keep it apart from the next part's."""
+        if not isinstance(t, Arr):
+            return self.b.zeros(t, name)
+        row = prod(d.value if type(d) is Const else 1 for d in t.dims[1:])
+        longer = self.b.prim("+", t.dims[0], Const(ceil(GAP / max(1, row)), INT))
+        if type(longer) is Var:
+            self.b.sizes.add(longer)
+        return self.b.zeros(Arr(t.elem, (longer, *t.dims[1:])), name)
+
+    def grains(self, count: Atom, body: Polynomial) -> Atom:
+        """How many threads so many iterations are worth, or more than there are."""
+        b, most = self.b, grain(body)
+        if most is not None:
+            return b.prim("//", count, Const(most, INT))
+        work: Atom = Const(0.0, REAL)
+        for sizes, c in body.items():
+            term: Atom = Const(c / GRAIN, REAL)
+            for v in sizes:
+                term = b.prim("*", term, b.to_real(self.atom(v)))
+            work = b.prim("+", work, term)
+        work = b.prim("*", b.to_real(count), work)
+        enough = b.prim("min", Const(float(self.threads), REAL), b.prim("max", Const(0.0, REAL), work))
+        return b.prim("int", enough)
+
+    def its_own(self, op: Loop) -> bool:
+        """Whether the iterations add to elements of their own, and do little else: no parts are worth their zeros."""
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        room: Polynomial = constant(0.0)
+        for acc, result in zip(op.accs, op.body.results):
+            places = additions(op.body, acc, result) if isinstance(acc.type, Arr) else None
+            if not places or any(all(self.steps.step(s, op.index, inside) in (0, None) for s in at) for at in places):
+                return False
+            room = plus(room, constant(float(prod(ASSUMED for _ in acc.type.dims))))  # type: ignore[union-attr]
+        count = float(op.count.value) if type(op.count) is Const else float(ASSUMED)
+        return count * assumed(iteration(op)) < 4 * 3 * self.threads * assumed(room)
 
     def total(self, init: Atom, sums: Atom, parts: Atom, name: str) -> Atom:
         """``init`` and the parts' sums, added in their order."""
@@ -155,9 +294,8 @@ class Parts(Rebuild):
         b, width, body = self.b, len(op.accs), op.body
         adding = tidy(Block(body.binds, body.results[:width]))
         stacking = {v for x in tidy(Block(body.binds, body.results[width:])).binds for v in x.vars}
-        kept = [
-            v for x in adding.binds for v in x.vars if v in stacking and v.type == REAL and dear(x) and v not in op.accs
-        ]
+        numbers = [x for x in adding.binds if dear(x) and all(v in stacking and v.type == REAL for v in x.vars)]
+        kept = [v for x in numbers for v in x.vars]
         names = [v.name for v in bind.vars]
 
         def stack(i: Atom):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import hyad
 import oracle
+from hyad.codegen.build import SPINS
 from hyad.core import Arr, Loop, Prim, all_binds
 from hyad.errors import ModelTypeError
 from hyad.model import python_callable
-from hyad.threads import in_parts
+from hyad.threads import in_parts, iteration
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 
@@ -121,3 +124,79 @@ def test_products_of_a_gradient_run_on_threads():
     body = f.optimised(threads=2).body
     sums = [b.op for b in body.binds if type(b.op) is Loop and b.op.accs]
     assert not sums  # each is in parts
+
+
+# ------------------------------------------------------------------------------- what pays, and how threads wait
+
+
+def parts_of(model, sizes, threads=2):
+    """In how many parts the sum of a model's program is taken at some sizes, and its value."""
+    program = in_parts(model.optimised(model.specs(sizes)), threads)
+    value = python_callable(program)(*sizes)
+    return value, python_callable(model.optimised(model.specs(sizes)))(*sizes)
+
+
+@pytest.mark.parametrize("n, m, same", [(3000, 2, True), (3000, 300, False)], ids=["short rows", "long rows"])
+def test_sizes_decide_whether_threads_pay(n, m, same):
+    """With few numbers in a row 3000 rows are no work for two threads: the sum is one part, to the last bit."""
+    rng = np.random.default_rng(5)
+    sizes = rng.normal(size=(n, m)) / m, rng.normal(size=m)
+    parts, whole = parts_of(hyad.model(ROWS), sizes)
+    assert (parts == whole) is same and parts == pytest.approx(whole, rel=1e-12)
+
+
+def test_the_cost_of_an_iteration_is_a_polynomial_in_the_sizes():
+    text = """(fn [#^ (Mat n d) x]
+      (map (fn [r] (ifold (fn [s i] (+ s (ifold (fn [t j] (+ t (get r j))) 0.0 (+ i 1)))) 0.0 (len r))) x))"""
+    triangle = hyad.model(text).optimised()
+    costs = [iteration(b.op) for b in triangle.body.binds if type(b.op) is Loop]
+    assert {c[at] for c in costs for at in c if [v.name for v in at] == ["d", "d"]} == {1.0}  # half of a load and a sum
+
+
+def test_rows_of_their_own_are_not_taken_in_parts():
+    """What each iteration adds to a row of its own is no sum: parts would clear and add up the matrix for nothing."""
+    text = """(fn [#^ (Mat n m) a]
+      (ifold (fn [s i] (+ s (square (get a i 0)) (* (get a i 1) (get a i 2)))) 0.0 (len a)))"""
+    program = hyad.grad(text).optimised(threads=2)
+    loops = [b.op for b in all_binds(program.body) if type(b.op) is Loop]
+    assert loops and not any(loop.index.name == "part" for loop in loops)
+
+
+SOFT = """(fn [#^ (Mat k d) c #^ (Mat n d) x]
+  (fold (fn [s p] (+ s (log (fold (fn [t a] (+ t (exp (- a)))) 0.0
+                                  (map (fn [m] (fold (fn [t a b] (+ t (square (- a b)))) 0.0 m p)) c))))) 0.0 x))"""
+
+
+@pytest.mark.parametrize("wrt", [0, 1, (0, 1)])
+def test_a_table_that_a_sum_and_a_row_need(wrt):
+    """What stacks rows and sums becomes two loops: a loop that gives a sum and a table is in both."""
+    rng = np.random.default_rng(7)
+    args = rng.normal(size=(50, 6)), rng.normal(size=(4000, 6))
+    g = hyad.grad(SOFT, wrt=wrt)
+    assert oracle.mismatch(hyad.compile(g, threads=2)(*args), hyad.compile(g)(*args), 1e-11) is None
+
+
+def test_threads_write_to_lines_of_their_own():
+    """Between the parts of a sum, and the memory of two threads, lies a line of the cache."""
+    g = hyad.grad(SOFT, wrt=0)
+    source = hyad.compile(g, threads=2).source
+    assert "(k + 8)*d" in source and re.search(r"omp_get_thread_num\(\)\*\(\S+ \+ 8\)", source)
+
+
+def test_rows_are_added_four_at_a_time_in_each_part():
+    f = hyad.grad("(fn [#^ (Mat n k) a #^ (Mat k m) b] (sum (square (mat-mul a b))))", wrt=1)
+    assert "/4" in hyad.compile(f, threads=2).source
+    assert "/4" not in hyad.compile(f, threads=2, without="jam-rows").source
+
+
+@pytest.mark.parametrize("own", [None, "7"])
+def test_waiting_threads_soon_sleep(own):
+    """GNU's OpenMP says how it is set up when it is loaded; the environment stays as it was."""
+    if "Free Software" not in subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout:
+        pytest.skip("needs GNU's OpenMP")
+    typed = MAPPED.replace("[v]", "[#^ (Vec n) v]")
+    code = f"import os, hyad; hyad.compile({typed!r}, threads=2); print(os.environ.get('GOMP_SPINCOUNT'))"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("GOMP_", "OMP_"))}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE"} | ({"GOMP_SPINCOUNT": own} if own else {})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert f"GOMP_SPINCOUNT = '{own or SPINS}'" in done.stderr and done.stdout.strip() == str(own)

@@ -29,7 +29,7 @@ from adsuite import (
     problem_of,
     slope,
 )
-from hyad_contender import compiler_seconds, empty_cache, how_to_call, hyad
+from hyad_contender import compiler_seconds, empty_cache, how_to_call, hyad, openmp_settings
 from limited import Failed, OwnClock, TooLong, script
 from measure import FLAGS, Contender, Native, alternate, build
 from memory import memory_of, times
@@ -137,7 +137,8 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
     threaded = title(False, "libm", 2)
     if objective.threads and title(False, "libm") in contenders:
         c = contender(objective, size, point, derivative, threads=2)
-        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)  # what is built here is not linked with it
+        with openmp_settings():  # as where hyad loads it
+            ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)  # what is built here is not linked with it
         c = build(c, problems[derivative], 0, folder / "threads", [*FLAGS, "-fopenmp"])
         made[threaded, "strict"] = Native(c, problems[derivative], 0, bank), c
     for flags, name in ((FLAGS, "strict"), (FAST, "fast")):

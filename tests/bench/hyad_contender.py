@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the checkout, installed or not
 
 import hyad  # noqa: E402
+from hyad.codegen.build import openmp_settings  # noqa: E402, F401
 from measure import Contender  # noqa: E402
 from suite import GRADIENT, HESSIAN, JACOBIAN, VALUE_AND_GRADIENT, Problem  # noqa: E402
 
