@@ -7,13 +7,13 @@ closes over are free variables of the block, constants to this derivative and or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .activity import activity, differentiable
 from .adjoints import fill, tangent_of, zero
-from .builder import ONE, ZERO, integer, is_zero, rank_of, type_of
+from .builder import ONE, ZERO, has_snapshots, integer, is_zero, rank_of, type_of
 from .core import (
     BOOL,
     INT,
@@ -30,14 +30,18 @@ from .core import (
     Scalar,
     Tree,
     Var,
+    While,
+    all_binds,
     atoms_of,
     blocks_of,
     free_vars,
+    functions_of,
 )
 from .dead import tidy
 from .errors import DerivativeError, ModelTypeError, NotCompiled
 from .families import Again
 from .forward import can_be_wide, jvp, wide_jvp
+from .functions import inline_block
 from .names import adjoint
 from .optimise import expanded_size, split_block, unroll_block
 from .primitives import Primitive
@@ -76,6 +80,8 @@ DIRECTIONS = 32
 #: A Hessian by few inputs is a loop all the same if its gradient has loops and the tangents written out take more
 #: operations than both of these, in all and for each entry: most entries are then full, and short loops do better.
 WRITTEN_OUT, DENSE = 1000, 16
+#: A gradient by so few numbers through a recurrence takes tangents along, and remembers nothing.
+FEW = 2
 #: A Jacobian by a vector of so many inputs has all its columns in one tangent, the directions its innermost loops, if
 #: written out they would take so many times ``WRITTEN_OUT`` operations.
 WIDE = 8
@@ -279,7 +285,7 @@ def trace(
         block = left_behind(sp, block, here, changed, [tree for _, tree in states], len(atoms))
     if not b.plain:
         if sp.unrolled:
-            block = unroll_block(b, block if sp.facts.changed else unfold_block(b, block))
+            block = unroll_block(b, block if sp.facts.changed else unfold_block(b, inline_block(b, block)))
         block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
@@ -400,9 +406,58 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
         same_shapes(sp, results, cts, error)  # of the results as they are here: the block's sizes are its own
         return [tangent_of(b, r, ct, message) if differentiable(type_of(r)) else None for r, ct in zip(results, cts)]
 
-    _, bars = vjp(b, traced.block, traced.here, seeds, traced.wrt, encoding=sp.encoding)
+    _, bars = adjoints(sp, traced, seeds)
     b.span = span
     return mirror(traced, [fill(b, x, bar) for x, bar in zip(traced.points, bars)])
+
+
+def adjoints(sp: Specialiser, traced: Trace, seeds: Any) -> tuple[Sequence[Atom], list[Any]]:
+    """The results of a function and the adjoints of its arguments, backwards; or from tangents, where these are few and
+    going back would have to remember the states of a loop."""
+    b, block = sp.b, traced.block
+    if sp.encoding != "record" or sp.factor or "few-inputs" in b.off or not goes_forward(traced):
+        return vjp(b, block, traced.here, seeds, traced.wrt, sp.factor, sp.encoding)
+    b.fired("few-inputs")
+    every = {p: cells(p.type) for p in traced.wrt}
+    units = [(p, c) for p in traced.wrt for c in every[p]]
+    tangents: dict[Var, dict[int, Atom]] = {p: {} for p in traced.wrt}
+    for k, (p, c) in enumerate(units):
+        tangents[p][k] = unit(b, p.type, c)
+    results, (dots,) = jvp(b, block, traced.here, tangents)
+    (seed,) = seeds(results)
+    moves = iter([b.prim("*", seed, dots[k]) if k in dots else ZERO for k in range(len(units))])
+    return results, [assemble(b, p.type, [next(moves) for _ in every[p]]) for p in traced.wrt]
+
+
+def goes_forward(traced: Trace) -> bool:
+    """Whether a number is to be differentiated by few numbers, through a loop that changes its state in other ways than
+    by adding to it."""
+    block, size = traced.block, extent(traced.wrt)
+    number = len(block.results) == 1 and type_of(block.results[0]) == REAL
+    if not number or size is None or not 0 < size <= FEW or any(isinstance(elem(p), Data) for p in traced.wrt):
+        return False
+    if functions_of(block) or any(has_snapshots(x.op) for x in all_binds(block)):
+        return False
+    active = activity(block, {p: 1 for p in traced.wrt})
+    return any(recurrent(x.op, active) for x in all_binds(block) if type(x.op) in (Loop, While))
+
+
+def recurrent(op: Loop | While, active: Mapping[Var, int]) -> bool:
+    """Whether a loop's body reads an active accumulator for more than adding to it, or storing in it."""
+    sums = {a for a in op.accs if a in active}
+    for x in op.body.binds:
+        read = sums.intersection(atoms_of(x.op)) | {v for r in blocks_of(x.op) for v in free_vars(r) if v in sums}
+        if not read:
+            continue
+        if type(x.op) is Prim and (x.op.name in ("-", "update", "add-at") and x.op.args[0] in sums or x.op.name == "+"):
+            if sum(a in sums for a in x.op.args) > 1:
+                return True
+            sums.add(x.vars[0])
+        elif type(x.op) is Loop and not any(v in sums for r in blocks_of(x.op) for v in free_vars(r)):
+            sums.update(v for v, z in zip(x.vars, x.op.inits) if z in sums)  # that loop is looked at by itself
+        else:
+            return True
+    return False
 
 
 def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], error: ModelTypeError) -> None:
@@ -459,7 +514,7 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
         error = many_valued(name, shape, traced.out == LEAF and elem(traced.block.results[0]) == BOOL)
         error.span = span
         raise error
-    results, bars = vjp(b, traced.block, traced.here, lambda results: [ONE], traced.wrt, sp.factor, sp.encoding)
+    results, bars = adjoints(sp, traced, lambda results: [ONE])
     b.span = span
     sp.result_names = ("value",) * with_value + tuple(adjoint(v.name) for v in traced.wrt)
     grads = mirror(traced, [fill(b, x, bar) for x, bar in zip(traced.points, bars)])

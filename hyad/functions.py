@@ -45,6 +45,7 @@ from .errors import Span
 from .primitives import PRIMITIVES
 
 INLINE = 24  # up to so many bindings a function that is not recursive is written out wherever it is called
+COPIED = 400  # a longer one where all of its copies but the first add no more bindings than this
 ZERO_CONSTRUCTOR = "zero"  # what ``Constructor.make`` says of the first constructor of a tangent type (``adjoints``)
 CHEAP = 8  # in additions: up to this cost the condition of a loop is computed again in its body
 
@@ -231,21 +232,12 @@ def applies(f: Function) -> bool:
 
 
 def inline(program: Program) -> Program:
-    """Functions that are not recursive are written out where they are called, if that is once, or if they are short.
+    """Functions that are not recursive are written out where they are called, if that makes the program little longer.
 
-    ``(f-back (f-there x) 1)``  =>  the gradient in one block: what was a record is variables again.
+    ``(f-back (f-there x) 1)``  =>  the gradient in one block: what was a record is variables again. What is called
+    like one that calls itself, and does not, as a derivative's function inside another derivative's, is one of them.
     """
-    functions = functions_of(program.body)
-    counts: dict[Function, int] = {}
-    for block in (program.body, *(f.body for f in functions)):
-        for bind in all_binds(block):  # type: ignore[arg-type]
-            if type(bind.op) is Apply:
-                counts[bind.op.function] = counts.get(bind.op.function, 0) + 1
-    chosen = {
-        f
-        for f in functions
-        if (counts[f] == 1 or size(f.body) <= INLINE) and f not in functions_of(f.body) and not applies(f)  # type: ignore
-    }
+    chosen = short(program.body)
     if not chosen:
         return program
 
@@ -256,6 +248,34 @@ def inline(program: Program) -> Program:
         return replace(p, body=Block(b.block(), results))
 
     return each_function(program, transform)
+
+
+def inline_block(b: Builder, block: Block) -> Block:
+    """``inline`` for a block under construction."""
+    chosen = short(block) if "inline" not in b.off else set()
+    if not chosen:
+        return block
+    with b.region() as scope:
+        results = Inline(b, chosen).block(block)
+    return tidy(b.close(scope, results))
+
+
+def short(block: Block) -> set[Function]:
+    """The functions that ``inline`` writes out: called once, or short, or of few calls."""
+    functions = functions_of(block)
+    if any(f.body is None for f in functions):  # it is still being made
+        return set()
+    counts: dict[Function, int] = {}
+    for body in (block, *(f.body for f in functions)):
+        for bind in all_binds(body):  # type: ignore[arg-type]
+            if type(bind.op) is Apply:
+                counts[bind.op.function] = counts.get(bind.op.function, 0) + 1
+
+    def wanted(f: Function) -> bool:
+        length = size(f.body)  # type: ignore[arg-type]
+        return length <= INLINE or (counts[f] - 1) * length <= COPIED
+
+    return {f for f in functions if wanted(f) and f not in functions_of(f.body) and not applies(f)}  # type: ignore
 
 
 # ------------------------------------------------------------------------------------- calls of calls

@@ -36,6 +36,7 @@ BUILT = {
     "sharing": "what is computed twice is computed once",
     "hoisting": "what an iteration does not change is computed before the loop",
     "remembering": "what is dearer to compute again than to remember is remembered for reverse mode",
+    "few-inputs": "a gradient by one or two numbers, through a loop with a state, takes tangents along",
     "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
 }
 

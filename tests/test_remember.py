@@ -98,6 +98,8 @@ def test_what_is_dear_is_remembered_and_what_is_cheap_computed_again() -> None:
 @pytest.mark.parametrize("step", ["(* 1.1 (exp (- s)))", "(sin (sin s))"])
 def test_costly_values_are_computed_once(step: str) -> None:
     f = hyad.grad(f"(fn [s #^ Int t] (ifold (fn [s k] {step}) s t))")
-    counts = [hyad.cost(f, args=(0.3, 100), without=off).columns["grad"].transcendental for off in ((), "remembering")]
-    assert counts[0] < counts[1] and "remembering" in hyad.explain(f, args=(0.3, 100)).fired()
-    assert f(0.3, 100) == pytest.approx(hyad.compile(f, args=(0.3, 100), without="remembering")(0.3, 100), rel=1e-13)
+    back, again = ("few-inputs",), ("few-inputs", "remembering")
+    counts = [hyad.cost(f, args=(0.3, 100), without=off).columns["grad"].transcendental for off in (back, again)]
+    assert counts[0] < counts[1] and "remembering" in hyad.explain(f, args=(0.3, 100), without=back).fired()
+    made, plain = (hyad.compile(f, args=(0.3, 100), without=off)(0.3, 100) for off in (back, again))
+    assert made == pytest.approx(plain, rel=1e-13)
