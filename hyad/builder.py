@@ -883,6 +883,12 @@ class Builder:
                     else ()
                 )
                 return tuple(then[1][k] if k in same else next(out) for k in range(len(then[1])))
+            keys = [(self.key(x), self.key(y)) for x, y in zip(then[1], orelse[1])]
+            kept = [k for k, key in enumerate(keys) if keys.index(key) == k]
+            if len(kept) < len(keys):  # what is chosen twice is chosen once
+                regions = [(scope, [results[k] for k in kept]) for scope, results in (then, orelse)]
+                found = dict(zip(kept, self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given)))
+                return tuple(found[keys.index(key)] for key in keys)
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         return self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
 

@@ -65,6 +65,7 @@ from .loops import (
 from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .products import Products
+from .renew import renew
 from .roundtrip import round_trips
 from .sink import sink
 from .splits import Split
@@ -286,23 +287,47 @@ class Share(Rebuild):
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         width, inits = len(op.accs), self.atoms(op.inits)
         leader = self.leaders([(type_of(z), self.b.key(z)) for z in inits])
-        if len(set(leader)) < width and not any(type(b.op) in (If, Loop) for b in op.body.binds):
-            leader = self.equal(op, leader)
-        else:
-            leader = list(range(width))
+        leader = self.equal(op, leader) if len(set(leader)) < width else list(range(width))
         table = {op.accs[k]: op.accs[leader[k]] for k in range(width) if leader[k] != k}
-        results = [table.get(r, r) if type(r) is Var else r for r in op.body.results]
-        column = {r: k for k, r in reversed(list(enumerate(results))) if k >= width and type(r) is Var}
-        first = [*leader, *(column.get(r, k) for k, r in enumerate(results) if k >= width)]
-        kept = [k for k in range(len(first)) if first[k] == k]
-        if len(kept) == len(first):
-            return super().loop(op, bind)
-        body = substitute(op.body, table)
-        accs = [k for k in kept if k < width]
-        body = Block(body.binds, tuple(body.results[k] for k in kept))
-        fewer = Loop(op.count, op.index, tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs), body)
-        made = dict(zip(kept, super().loop(fewer, Bind(tuple(bind.vars[k] for k in kept), fewer, bind.span))))
-        return [made[k] for k in first]
+        kept = [k for k in range(width) if leader[k] == k]
+        if len(kept) < width:
+            body = substitute(op.body, table)
+            results = (*(body.results[k] for k in kept), *body.results[width:])
+            accs, starts = (tuple(atoms[k] for k in kept) for atoms in (op.accs, op.inits))
+            op = Loop(op.count, op.index, starts, accs, Block(body.binds, results), op.snapshots)
+            bind = Bind((*(bind.vars[k] for k in kept), *bind.vars[width:]), op, bind.span)
+        made = self.once(op, bind)
+        return [*(made[kept.index(k)] for k in leader), *made[len(kept) :]]
+
+    def once(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        """A loop in which what is stacked twice, when all in it is shared, is stacked once."""
+        width = len(op.accs)
+        first: list[int] = []
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.here.update(zip(op.accs, accs))
+            results = self.block(op.body)
+            stacked = [(self.b.key(r) if type(r) is Var else k) for k, r in enumerate(results[width:])]
+            first.extend(self.leaders(stacked))
+            return results[:width], [results[width + k] for k in sorted(set(first))]
+
+        span = self.b.span
+        # the names are known before what is stacked is: they are given afterwards to what is kept, in order
+        out = self.b.loop(
+            self.atom(op.count),
+            self.atoms(op.inits),
+            body,
+            [v.name for v in bind.vars],
+            op.index.name,
+            [a.name for a in op.accs],
+            bool(bind.vars) and bind.vars[0].given,
+            soft=op.index.soft,
+            snapshots=None if op.snapshots is None else self.atom(op.snapshots),
+        )
+        self.b.span = span
+        kept = sorted(set(first))
+        return [*out[:width], *(out[width + kept.index(k)] for k in first)]
 
     @staticmethod
     def leaders(keys: Sequence[object]) -> list[int]:
@@ -542,6 +567,8 @@ PIPELINE: list[Pass] = [
     fuse,
     dead_code,
     meet,
+    share,  # states that the tangents of several directions have in common
+    dead_code,
     split,  # now that no array is made where it is read
     dead_code,
     lanes,  # what is left of an iteration's sums to one loop is for jam
@@ -563,7 +590,9 @@ PIPELINE: list[Pass] = [
     divide,
     scatter,  # what the rows of a matrix hold is known
     dead_code,
-    narrow,  # last: what is remembered of a state
+    narrow,  # when all else is done: what is remembered of a state
+    dead_code,
+    renew,  # last: no pass before has to know of states that change as they are read
     dead_code,
 ]
 

@@ -57,3 +57,7 @@
 (mul-select-right     (* y (select x (soft 1) (soft 0))) => (select x y (soft 0)))
 (mul-select-left-2    (* (select x (soft 0) (soft 1)) y) => (select x (soft 0) y))
 (mul-select-right-2   (* y (select x (soft 0) (soft 1))) => (select x (soft 0) y))
+(add-selects          (+ (select x (soft 0) y) (select x z (soft 0))) => (select x z y))
+(add-selects-2        (+ (select x y (soft 0)) (select x (soft 0) z)) => (select x y z))
+(sub-selects          (- (select x (soft 0) y) (select x z (soft 0))) => (select x (neg z) y))
+(sub-selects-2        (- (select x y (soft 0)) (select x (soft 0) z)) => (select x y (neg z)))

@@ -8,7 +8,7 @@ from .builder import Builder, Rebuild, affine_add, defined_in, has_checks, negat
 from .core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of
 from .tables import affine_of
 
-#: A loop with more bindings in it is not written twice.
+#: A loop with more bindings in it, those of the branch aside, is not written twice.
 SHORT = 60
 
 
@@ -78,7 +78,7 @@ class Split(Rebuild):
         if not branches or op.index.soft or has_checks(op.body):
             return None
         found = list(all_binds(op.body))
-        if len(found) > SHORT or any(type(x.op) not in (Prim, If) for x in found):
+        if any(type(x.op) not in (Prim, If) for x in found):
             return None
         inside = {op.index, *op.accs, *defined_in(op.body)}
         made = {x.vars[0]: x.op for x in op.body.binds if type(x.op) is Prim}
@@ -89,7 +89,8 @@ class Split(Rebuild):
             test = made.get(branch.cond)  # type: ignore[arg-type]
             if test is None or test.name not in ("<", "<=", ">", ">=") or any(a.type != INT for a in test.args):
                 continue
-            if not any(block.binds for block in blocks_of(branch)):
+            one_sided = sum(1 for block in blocks_of(branch) for _ in all_binds(block))
+            if not one_sided or len(found) - one_sided > SHORT:
                 continue
             low, high = (affine_of(a, integers, inside, {op.index}) for a in test.args)  # type: ignore[misc]
             if low is None or high is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .builder import Affine, Builder, Rebuild, affine_add, affine_key, defined_in
@@ -11,6 +11,7 @@ from .counts import ASSUMED
 from .loops import CALL, reads
 from .primitives import PRIMITIVES
 
+ORDER = ("<", "<=", ">", ">=")
 #: A value that takes more operations is not looked at.
 MOST = 64
 
@@ -34,7 +35,7 @@ class Tabulate(Rebuild):
     ``p = (build (+ 2m n 1) (fn [q] (** u (real (- q n)))))`` first, then ``(get p (+ (- (* 2 i) t) n))``.
 
     Design decision: where that halves the calls at least. A value that a branch alone computes is in the table for all
-    integers: a number never read does no harm.
+    integers that the branch's condition leaves, as far as that shows: a number never read does no harm.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -58,7 +59,10 @@ class Tabulate(Rebuild):
         integers = {v: x.op for x in all_binds(op.body) for v in x.vars if v.type == INT and type(x.op) is Prim}
         found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
         wanted: set[Atom] = set()
-        for bind, path in nest(op.body, (op,)):
+        tests = {x.vars[0]: x.op for x in all_binds(op.body) if type(x.op) is Prim and x.op.name in ORDER}
+        known: dict[Var, set[tuple[Atom, bool]]] = {}  # by value: the conditions of the branches around it
+        for bind, path, holds in nest(op.body, (op,)):
+            known.update((v, set(holds)) for v in bind.vars)
             value = self.value(bind, found, integers, inside, {loop.index for loop in path})
             if value is None:
                 wanted |= reads(bind)
@@ -72,7 +76,11 @@ class Tabulate(Rebuild):
             if v in wanted and v.type == REAL and value.cost >= CALL and self.fewer(value, path, inside):
                 made.setdefault(affine_key(value.affine), []).append(v)  # type: ignore[arg-type]
         for vars in made.values():
-            self.tabulate(vars, found)
+            gaps = []
+            for cond, holds in set.intersection(*(known[v] for v in vars)):
+                if cond in tests:
+                    gaps += gap(tests[cond], holds, integers, inside, {loop.index for loop in found[vars[0]][1]})
+            self.tabulate(vars, found, gaps)
 
     def value(self, bind: Bind, found: dict, integers: dict, inside: set[Var], indices: set[Var]) -> Value | None:
         """What a binding computes from invariants and one integer, if it does."""
@@ -115,9 +123,13 @@ class Tabulate(Rebuild):
                 values += abs(step) * (loop.count.value if type(loop.count) is Const else ASSUMED)
         return moved > 1 and 2 * values <= calls
 
-    def tabulate(self, vars: list[Var], found: dict[Var, tuple[Value, tuple[Loop, ...]]]) -> None:
+    def tabulate(
+        self, vars: list[Var], found: dict[Var, tuple[Value, tuple[Loop, ...]]], gaps: Sequence[Affine]
+    ) -> None:
+        """Build one table of several values of one integer; each of ``gaps`` is not negative where they are read."""
         b, (value, path) = self.b, found[vars[0]]
         constant, terms = value.affine  # type: ignore[misc]
+        counts = {loop.index: loop.count.value for loop in path if type(loop.count) is Const}
         low: Atom = Const(constant, INT)
         size: Atom = Const(1, INT)
         steps = {loop.index: loop for loop in path}
@@ -131,6 +143,9 @@ class Tabulate(Rebuild):
                 low = b.prim("+", low, b.prim("*", Const(k, INT), count))
         if type(size) is Var:
             b.sizes.add(size)
+        elif set(terms) <= set(counts) and all(set(g[1]) <= set(counts) for g in gaps):
+            least = -most(affine_add((0, {}), value.affine, -1), gaps, counts)  # type: ignore[arg-type]
+            low, size = Const(least, INT), Const(max(most(value.affine, gaps, counts) - least + 1, 0), INT)  # type: ignore
 
         def body(q: Atom):
             at = b.prim("+", low, q)
@@ -148,15 +163,50 @@ class Tabulate(Rebuild):
             self.tables[v] = table, found[v][0].at, low  # type: ignore[assignment]
 
 
-def nest(block: Block, path: tuple[Loop, ...]) -> Iterator[tuple[Bind, tuple[Loop, ...]]]:
-    """Every binding in a loop's body, its branches and the loops inside, with the loops around it."""
+Holds = tuple[tuple[Atom, bool], ...]
+
+
+def nest(block: Block, path: tuple[Loop, ...], holds: Holds = ()) -> Iterator[tuple[Bind, tuple[Loop, ...], Holds]]:
+    """Every binding in a loop's body, its branches and the loops inside, with the loops around it, and the conditions
+    of the branches that it is in, with what they are there."""
     for bind in block.binds:
-        yield bind, path
+        yield bind, path, holds
         if type(bind.op) is Loop:
-            yield from nest(bind.op.body, (*path, bind.op))
+            yield from nest(bind.op.body, (*path, bind.op), holds)
         elif type(bind.op) is If:
-            yield from nest(bind.op.then, path)
-            yield from nest(bind.op.orelse, path)
+            yield from nest(bind.op.then, path, (*holds, (bind.op.cond, True)))
+            yield from nest(bind.op.orelse, path, (*holds, (bind.op.cond, False)))
+
+
+def gap(test: Prim, holds: bool, integers: dict[Var, Prim], inside: set[Var], indices: set[Var]) -> list[Affine]:
+    """What is not negative where a comparison of integers holds, or does not; nothing if that does not show."""
+    if any(a.type != INT for a in test.args):
+        return []
+    low, high = (affine_of(a, integers, inside, indices) for a in test.args)
+    if low is None or high is None:
+        return []
+    if test.name in (">", ">="):
+        low, high = high, low
+    strict = test.name in ("<", ">")
+    if not holds:
+        low, high, strict = high, low, not strict
+    return [affine_add(affine_add(high, low, -1), (1 if strict else 0, {}), -1)]
+
+
+def most(value: Affine, gaps: Sequence[Affine], counts: Mapping[Atom, int]) -> int:
+    """The most that an affine integer of loop indices can be, where none of ``gaps`` is negative: adding as much of one
+    as takes an index out of it makes it no smaller."""
+
+    def bound(a: Affine) -> int:
+        return a[0] + sum(max(0, k * (counts[v] - 1)) for v, k in a[1].items())
+
+    found = [bound(value)]
+    for g in gaps:
+        for v, k in value[1].items():
+            step = g[1].get(v, 0)
+            if step and k % step == 0 and k // step < 0:
+                found.append(bound(affine_add(value, g, -k // step)))
+    return min(found)
 
 
 def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set[Var]) -> Affine | None:

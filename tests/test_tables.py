@@ -106,4 +106,15 @@ def test_what_is_computed_where_it_stands(text: str) -> None:
 def test_no_loop_is_longer() -> None:
     model = hyad.model("(fn [u v] (build [40 50] (fn [t i] (** u (real (- (* 2 i) t))))))", namespace={})
     loops = [b.op for b in all_binds(model.optimised(model.specs((U, V))).body) if type(b.op) is Loop]
-    assert max(loop.count.value for loop in loops) == 141  # 2 * 50 + 40 and one
+    assert max(loop.count.value for loop in loops) == 138  # from -39 to 98
+
+
+def test_a_branch_leaves_fewer_integers() -> None:
+    """What its condition says of two indices bounds a sum of them."""
+    for test, count in (("(<= (+ i t) 39)", 118), ("(> (+ i t) 39)", 136), ("(< i 20)", 78), ("(< (* 3 i) t)", 39)):
+        text = f"(build [40 50] (fn [t i] (if {test} (** u (real (- (* 2 i) t))) (get v 0))))"
+        model = hyad.model(f"(fn [u v] {text})", namespace={})
+        made, plain = (hyad.compile(model, args=(U, V), target="python", without=w) for w in ((), "tabulate"))
+        loops = [b.op.count.value for b in all_binds(made.program.body) if type(b.op) is Loop]
+        assert count in loops, test
+        np.testing.assert_allclose(made(U, V), plain(U, V), rtol=1e-14)
