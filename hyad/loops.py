@@ -49,6 +49,7 @@ from .core import (
     with_body,
 )
 from .dead import tidy
+from .functions import uses
 from .primitives import PRIMITIVES
 from .rows import by_row
 
@@ -1108,10 +1109,37 @@ def reciprocals(program: Program) -> Program:
     """Divides once where fractions of 1 are divided by the same: ``(/ 1 y) .. (/ 0.5 y)``  =>  ``(* 0.5 (/ 1 y))``.
 
     Only what differentiation divides becomes a product: ``(/ 0.5 y)`` is finite where ``(/ 1 y)`` is just not any more.
-    The reciprocal that it makes of a division by y is then the user's own where there is one.
+    The reciprocal that it makes of a division by y is then the user's own where there is one. A quotient that is read
+    only to be divided again, as a derivative of it by y has it, is such a product, too.
     """
+    counts = uses(program.body)
+
+    def once(b: Block) -> Block:
+        """A block with such quotients as products: ``(* (/ x y) (/ 1 y))``  =>  ``(* (* x (/ 1 y)) (/ 1 y))``."""
+        ones = {x.op.args[1]: x for x in b.binds if is_reciprocal(x.op)}  # type: ignore[union-attr]
+        if not ones:
+            return b
+        readers: dict[Atom, list[tuple[Atom, ...]]] = {}
+        for x in b.binds:
+            for a in atoms_of(x.op):
+                multiplied = type(x.op) is Prim and x.op.name == "*"
+                readers.setdefault(a, []).append(x.op.args if multiplied else ())  # type: ignore[union-attr]
+        binds: list[Bind] = []
+        for x in b.binds:
+            one = ones.get(x.op.args[1]) if type(x.op) is Prim and x.op.name == "/" else None
+            if one is not None and one is not x and type(x.op.args[0]) is Var:  # type: ignore[union-attr]
+                y, r = x.vars[0], one.vars[0]
+                found = readers.get(y, [])
+                if found and len(found) == counts.get(y) and all(args in ((y, r), (r, y)) for args in found):
+                    if one not in binds:
+                        binds.append(one)
+                    x = Bind(x.vars, Prim("*", (x.op.args[0], r)), x.span)  # type: ignore[union-attr]
+            if x not in binds:
+                binds.append(x)
+        return Block(tuple(binds), b.results) if binds != list(b.binds) else b
 
     def block(b: Block) -> Block:
+        b = once(b)
         by: dict[Atom, list[Bind]] = {}
         for x in b.binds:
             if halving(x.op):
@@ -1158,14 +1186,7 @@ def divide(program: Program) -> Program:
     """
     if not any(is_reciprocal(bind.op) for bind in all_binds(program.body)):
         return program
-    counts: dict[Var, int] = {}
-    for bind in all_binds(program.body):
-        for a in (*atoms_of(bind.op), *(r for region in blocks_of(bind.op) for r in region.results)):
-            if type(a) is Var:
-                counts[a] = counts.get(a, 0) + 1
-    for r in program.body.results:
-        if type(r) is Var:
-            counts[r] = counts.get(r, 0) + 1
+    counts = uses(program.body)
 
     def block(b: Block) -> Block:
         bottoms: dict[Var, Atom] = {}

@@ -64,6 +64,8 @@ from .loops import (
 )
 from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
+from .pairs import pairs
+from .powers import powers_of_two
 from .products import Products
 from .renew import renew
 from .roundtrip import round_trips
@@ -567,6 +569,8 @@ PIPELINE: list[Pass] = [
     fuse,
     dead_code,
     meet,
+    pairs,  # what they give both members is one sum then
+    dead_code,
     share,  # states that the tangents of several directions have in common
     dead_code,
     split,  # now that no array is made where it is read
@@ -587,6 +591,8 @@ PIPELINE: list[Pass] = [
     fuse_siblings,
     reciprocals,
     share,  # what siblings had in common
+    powers_of_two,  # when no product is made any more
+    dead_code,
     divide,
     scatter,  # what the rows of a matrix hold is known
     dead_code,

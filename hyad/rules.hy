@@ -20,6 +20,7 @@
 (div-zero             (/ (soft 0) x)            => (soft 0))
 (add-zero-left        (+ (soft 0) x)            => x)
 (add-zero-right       (+ x (soft 0))            => x)
+(add-zero-square      (+ 0 (* x x))             => (* x x))
 (sub-zero             (- x 0)                   => x)
 (sub-from-zero        (- (soft 0) x)            => (neg x))
 
@@ -37,6 +38,7 @@
 
 ;; doubling and powers: a product of equals is exact in the same steps
 (add-same             (+ x x)                   => (* 2 x))
+(sub-neg-same         (- (neg x) x)             => (* -2 x))
 (pow-zero             (** x 0)                  => 1)
 (pow-one              (** x 1)                  => x)
 (pow-two              (** x 2)                  => (* x x))

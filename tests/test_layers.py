@@ -24,8 +24,8 @@ LAYERS: list[set[str]] = [
         "builder",
         "accumulators active activity adjoints blocks cancel checkpoint collect columns continuations counts"
         " derive dynamic eager families flow forward functions gather lanes latex library loops narrow nests"
-        " operators optimise partials products records renew reverse roundtrip rows scalars scans simplify sink"
-        " sparsity specialise splits spread tables threads unfold whiles",
+        " operators optimise pairs partials powers products records renew reverse roundtrip rows scalars scans"
+        " simplify sink sparsity specialise splits spread tables threads unfold whiles",
         "codegen",
         "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself

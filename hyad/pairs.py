@@ -1,0 +1,231 @@
+"""Sums over all pairs: what a pair gives its second member is what the turned pair gives its first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .builder import ZERO, Builder, Rebuild, defined_in, is_zero
+from .core import (
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Loop,
+    Prim,
+    Program,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    free_vars,
+    with_body,
+)
+from .counts import work
+from .dead import tidy
+
+Adding = tuple[Bind, tuple[Atom, ...], Atom]
+
+
+class Pairs(Rebuild):
+    """In two loops over the same range, what is added at the inner index is added at the outer one, the pair turned.
+
+    ``(ifold (fn [a i] (ifold (fn [a j] (add-at a j (f i j))) a n)) a n)``  =>  the same with ``(add-at a i (f j i))``,
+    which is a sum in a register: ``(add-at a i (ifold (fn [s j] (+ s (f j i))) 0.0 n))``.
+
+    Design decision: where ``f j i`` adds no work to ``f i j``, since most of it is there, as among bodies that attract
+    one another. An ``add-at`` is an adjoint's, whose sum may be taken in any order.
+    """
+
+    found = False
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        for k, acc in enumerate(op.accs):
+            inner = self.inner(op, k) if isinstance(acc.type, Arr) else None
+            if inner is None:
+                continue
+            adding = added(inner[0].op, inner[1])  # type: ignore[arg-type]
+            needed = adding and self.needed(op, inner[0], [a for _, _, a in adding])
+            if not needed:
+                continue
+            with self.b.region() as scope:
+                turned = self.turned(op, bind, inner[0], inner[1], adding, needed)  # type: ignore[arg-type]
+            made = tidy(self.b.close(scope, turned))
+            with self.b.region() as plain:
+                kept = super().loop(op, bind)
+            if work(made) <= work(tidy(self.b.close(plain, kept))):
+                self.found = True
+                kept = turned
+            else:
+                scope = plain
+            here = self.b.scopes[-1]
+            here.binds += scope.binds
+            here.vars |= scope.vars
+            here.shared.update(scope.shared)
+            return kept
+        return super().loop(op, bind)
+
+    def inner(self, op: Loop, k: int) -> tuple[Bind, int] | None:
+        """The loop over the same range through which an array goes that is only added to, and where it stands there."""
+        at: Atom = op.accs[k]
+        found = None
+        readers = {
+            a: [x for x in op.body.binds if a in reads(x)] for a in (at, *(v for x in op.body.binds for v in x.vars))
+        }
+        while at is not op.body.results[k]:
+            if len(readers.get(at, ())) != 1 or at in op.body.results:
+                return None
+            (x,) = readers[at]
+            if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] is at:
+                at = x.vars[0]
+            elif type(x.op) is Loop and x.op.inits.count(at) == 1 and found is None and x.op.count is op.count:
+                found = x, x.op.inits.index(at)
+                at = x.vars[found[1]]
+            else:
+                return None
+        return found
+
+    def needed(self, op: Loop, inner: Bind, atoms: Sequence[Atom]) -> list[Bind] | None:
+        """What computes some numbers of a pair from its indices; None if that is more than single operations."""
+        binds = [*op.body.binds[: op.body.binds.index(inner)], *inner.op.body.binds]  # type: ignore[union-attr]
+        wanted, found = set(atoms), []
+        for x in reversed(binds):
+            if wanted.intersection(x.vars):
+                if type(x.op) is not Prim or isinstance(x.vars[0].type, Arr):
+                    return None
+                wanted.update(x.op.args)
+                found.append(x)
+        if wanted.intersection((*op.accs, *inner.op.accs)):  # type: ignore[union-attr]
+            return None
+        return found[::-1]
+
+    def turned(
+        self, op: Loop, bind: Bind, inner: Bind, k: int, adding: list[Adding], needed: list[Bind]
+    ) -> Sequence[Atom]:
+        b, loop = self.b, inner.op
+        assert type(loop) is Loop
+        places = list(dict.fromkeys(place for _, place, _ in adding))
+        dropped = {x for x, _, _ in adding}
+        width, count = len(op.accs), self.atom(op.count)
+
+        def pair(i: Atom, j: Atom, *accs: Atom):
+            sums = accs[len(loop.accs) - 1 :]
+            self.here[loop.index] = j
+            self.here.update(zip([a for n, a in enumerate(loop.accs) if n != k], accs))
+            for x in loop.body.binds:
+                if x not in dropped:
+                    self.b.span = x.span
+                    self.bind(x)
+            differences = {x.op.args: x.vars[0] for x in b.scopes[-1].binds if type(x.op) is Prim and x.op.name == "-"}
+            around = dict(self.here)
+            self.here.update({op.index: j, loop.index: i})
+            for x in needed:
+                self.b.span = x.span
+                known = differences.get(self.atoms(x.op.args)[::-1]) if x.op.name == "-" else None  # type: ignore
+                if known is None:
+                    self.bind(x)
+                else:
+                    self.define(x, [b.prim("neg", known)])
+            terms = {place: [self.atom(a) for _, p, a in adding if p == place] for place in places}
+            self.here = around
+            results = self.atoms(loop.body.results)
+            after = [b.sum([s, *terms[place]]) for s, place in zip(sums, places)]
+            kept = [r for n, r in enumerate(results) if n != k]
+            return [*kept[: len(loop.accs) - 1], *after], kept[len(loop.accs) - 1 :]
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.here.update(zip(op.accs, accs))
+            left: dict[tuple[Atom, ...], Atom] = {}
+            array: Atom | None = None
+            for x in op.body.binds:
+                self.b.span = x.span
+                if x is inner:
+                    array = self.atom(loop.inits[k])
+                    inits = [self.atom(z) for n, z in enumerate(loop.inits) if n != k]
+                    names = [v.name for n, v in enumerate(x.vars) if n != k]
+                    out = b.loop(
+                        count,
+                        [*inits, *[ZERO] * len(places)],
+                        lambda j, *accs: pair(i, j, *accs),
+                        [*names[: len(inits)], *["s"] * len(places), *names[len(inits) :]],
+                        loop.index.name,
+                        [*(a.name for n, a in enumerate(loop.accs) if n != k), *["s"] * len(places)],
+                    )
+                    left = dict(zip(places, out[len(inits) :]))
+                    rest = iter((*out[: len(inits)], *out[len(inits) + len(places) :]))
+                    self.define(x, [array if n == k else next(rest) for n in range(len(x.vars))])
+                elif type(x.op) is Prim and x.op.name == "add-at" and x.op.args[1:2] == (op.index,) and left:
+                    total = self.atom(x.op.args[-1])
+                    more = left.pop(x.op.args[2:-1], None)
+                    total = total if more is None else b.prim("+", total, more)
+                    made = b.add_at(self.atom(x.op.args[0]), self.atoms(x.op.args[1:-1]), total, x.vars[0].name)
+                    self.define(x, [made])
+                else:
+                    self.bind(x)
+            results = list(self.atoms(op.body.results))
+            at = next(n for n, r in enumerate(op.body.results[:width]) if r is self.last(op, inner, k))
+            for place, total in left.items():
+                results[at] = b.add_at(results[at], (i, *self.atoms(place)), total, op.accs[at].name)
+            return results[:width], results[width:]
+
+        return b.loop(
+            count,
+            self.atoms(op.inits),
+            body,
+            [v.name for v in bind.vars],
+            op.index.name,
+            [a.name for a in op.accs],
+            bool(bind.vars) and bind.vars[0].given,
+        )
+
+    @staticmethod
+    def last(op: Loop, inner: Bind, k: int) -> Atom:
+        """The array that the inner loop gives, when all else has been added to it."""
+        at: Atom = inner.vars[k]
+        stores = {x.op.args[0]: x.vars[0] for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"}
+        while at in stores:
+            at = stores[at]
+        return at
+
+
+def added(op: Loop, k: int) -> list[Adding] | None:
+    """What a loop adds to an array at its own index, if it does nothing else with it: each binding, the subscripts
+    after that one, and the number."""
+    found: list[Adding] = []
+    at: Atom = op.accs[k]
+    while at is not op.body.results[k]:
+        stores = [x for x in op.body.binds if at in reads(x)]
+        if len(stores) != 1 or at in op.body.results:
+            return None
+        (x,) = stores
+        if type(x.op) is not Prim or x.op.name != "add-at" or x.op.args[0] is not at or x.op.args[1] is not op.index:
+            return None
+        place, number = x.op.args[2:-1], x.op.args[-1]
+        if number.type != REAL or not defined_in(op.body).isdisjoint(place) or op.index in place or is_zero(number):
+            return None
+        found.append((x, place, number))
+        at = x.vars[0]
+    return found or None
+
+
+def reads(x: Bind) -> set[Atom]:
+    return {
+        *atoms_of(x.op),
+        *(v for r in blocks_of(x.op) for v in free_vars(r)),
+        *(a for r in blocks_of(x.op) for a in r.results),
+    }
+
+
+def pairs(program: Program) -> Program:
+    """What all pairs give their second members is added to the first ones, the pairs turned: a sum in a register."""
+    nested = any(
+        type(x.op) is Loop and any(type(y.op) is Loop and y.op.count is x.op.count for y in x.op.body.binds)
+        for x in all_binds(program.body)
+    )
+    if not nested:
+        return program
+    b = Builder()
+    b.sizes.update(program.dims)
+    pass_ = Pairs(b)
+    results = pass_.block(program.body)
+    return with_body(program, Block(b.block(), results)) if pass_.found else program

@@ -1,0 +1,60 @@
+"""What all pairs give their second members is added to the first ones, the pairs turned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Loop, Prim, all_binds
+
+X, M = np.random.default_rng(1).uniform(-1, 1, (7, 2)), np.linspace(0.5, 1.5, 7)
+
+BETWEEN = "(- (get x i 0) (get x j 0))", "(- (get x i 1) (get x j 1))"
+
+#: What a pair gives, and whether the turned pair takes no more work.
+PAIRS = {
+    "a distance": (f"(sqrt (+ 0.1 (square {BETWEEN[0]}) (square {BETWEEN[1]})))", True),
+    "masses": ("(/ (* (get m i) (get m j)) (+ 0.1 (square (- (get x i 0) (get x j 1))) (square (get x i 1))))", False),
+    "masses apart": ("(/ (* (get m i) (get m j)) (sqrt (+ 0.1 (square (- (get x i 0) (get x j 0))))))", True),
+    "a product": ("(/ 1.0 (+ 3.0 (* (get x i 0) (get x j 0))))", True),
+    "not symmetric": ("(sin (* (get x i 0) (exp (get x j 1))))", False),
+    "only the second": ("(exp (* (get m i) (get x j 1)))", False),
+}  # fmt: skip
+
+
+def model(term: str) -> hyad.Model:
+    inner = f"(ifold (fn [s j] (+ s {term})) 0.0 (len m))"
+    return hyad.model(f"(fn [#^ (Mat n 2) x #^ (Vec n) m] (ifold (fn [t i] (+ t {inner})) 0.0 (len m)))", namespace={})
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_all_pairs(name: str) -> None:
+    term, turned = PAIRS[name]
+    f = hyad.grad(model(term), wrt="x")
+    fired = any(step.name == "pairs" for step in hyad.explain(f, args=(X, M)).steps)
+    assert fired == turned
+    made, plain = (hyad.compile(f, args=(X, M), target="python", without=w) for w in ((), "pairs"))
+    np.testing.assert_allclose(made(X, M), plain(X, M), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(made(X[:1], M[:1]), plain(X[:1], M[:1]), rtol=1e-12, atol=1e-14)
+    assert made(X[:0], M[:0]).shape == (0, 2)
+    hyad.check_grad(model(term), [X, M], wrt="x")
+
+
+def test_nothing_is_added_to_the_second() -> None:
+    f = hyad.grad(model(PAIRS["masses apart"][0]), wrt="x")
+    program = hyad.compile(f, args=(X, M), target="python", without=("lanes", "jam")).program
+    nests = [
+        x.op for x in all_binds(program.body) if type(x.op) is Loop and any(type(y.op) is Loop for y in x.op.body.binds)
+    ]
+    for nest in nests:
+        for inner in (y.op for y in nest.body.binds if type(y.op) is Loop):
+            assert not any(type(z.op) is Prim and z.op.name == "add-at" for z in inner.body.binds)
+
+
+def test_a_range_of_another_length_stays() -> None:
+    inner = "(ifold (fn [s j] (+ s (square (- (get x i) (get x j))))) t 5)"
+    text = f"(fn [#^ (Vec n) x #^ (Vec m) y] (ifold (fn [t i] {inner}) 0.0 6))"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt="x")
+    made, plain = (hyad.compile(f, args=(M, M), target="python", without=w) for w in ((), "pairs"))
+    np.testing.assert_allclose(made(M, M), plain(M, M), rtol=1e-12)

@@ -1,0 +1,64 @@
+"""Twos and halves of derivatives are moved out of products and sums until they cancel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Const, Prim, all_binds
+from hyad.counts import work
+
+X = np.array([0.7, -1.3, 2.1])
+
+
+def scalings(program) -> int:
+    """Products with a power of two, and changes of sign."""
+    found = 0
+    for x in all_binds(program.body):
+        if type(x.op) is Prim and x.op.name == "neg":
+            found += 1
+        elif type(x.op) is Prim and x.op.name == "*" and type(x.op.args[0]) is Const:
+            found += x.op.args[0].value in (2.0, 0.5, -2.0, -0.5, 4.0, 0.25)
+    return found
+
+
+PROGRAMS = {
+    "an inverse distance": "(/ 1.0 (sqrt (+ (* a a) (* b b) 1.0)))",
+    "of a root": "(sqrt (+ (* a a) (* (- a b) (- a b)) (sqrt (+ c (* a a)))))",
+    "a square of a root": "(* a (square (sqrt (+ 3.0 (* b b)))) (sqrt (+ 3.0 c)))",
+    "a chosen one": "(let [r (sqrt (+ 4.0 (* a b)))] (if (> a b) (* r r a) (- (* r b) (/ c r))))",
+    "in a loop": "(ifold (fn [s i] (sqrt (+ 4.0 (* s s) (* a s)))) (* a b c) 40)",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("operator", [hyad.grad, hyad.hessian])
+def test_derivatives(name: str, operator) -> None:
+    """The same to the last bit, by no more work."""
+    text = f"(fn [#^ (Vec 3) x] (let [a (get x 0) b (get x 1) c (get x 2)] {PROGRAMS[name]}))"
+    f = operator(hyad.model(text, namespace={}))
+    made, plain = (hyad.compile(f, args=(X,), target="python", without=w) for w in ((), "powers-of-two"))
+    assert work(made.program.body) <= work(plain.program.body)
+    for x in (X, X[::-1].copy(), np.array([1e-3, 4e2, 3.0])):
+        np.testing.assert_array_equal(made(x), plain(x))
+
+
+def test_they_cancel() -> None:
+    """The half of a root's derivative, and the two of a square's."""
+    f = hyad.grad(hyad.model("(fn [#^ Real a #^ Real b] (sqrt (+ (* a a) (* b b))))", namespace={}), wrt=("a", "b"))
+    made, plain = (hyad.compile(f, args=(3.0, 4.0), target="python", without=w) for w in ((), "powers-of-two"))
+    assert scalings(made.program) == 0 < scalings(plain.program)
+    np.testing.assert_allclose(made(3.0, 4.0), (0.6, 0.8), rtol=1e-15)
+
+
+def test_what_the_user_wrote_stays() -> None:
+    """A user's twos and halves are nobody else's: near the largest number they decide."""
+    text = "(fn [#^ Real a #^ Real b] (+ (* 0.5 (* 2.0 (* a b))) (- (* -2.0 a) (* 2.0 b))))"
+    model = hyad.model(text, namespace={})
+    made, plain = (hyad.compile(model, args=(1.0, 1.0), target="python", without=w) for w in ((), "powers-of-two"))
+    assert str(made.program) == str(plain.program)
+    value = hyad.compile(hyad.value_and_grad(model, wrt=("a", "b")), args=(1.0, 1.0), target="python")
+    for a, b in ((1e308, -1e308), (0.0, -0.0), (-0.0, 0.0), (1.5e308, 1.0)):
+        np.testing.assert_array_equal(np.signbit(value(a, b)[0]), np.signbit(model(a, b)))
+        np.testing.assert_array_equal(value(a, b)[0], model(a, b))
