@@ -41,6 +41,7 @@ from .core import (
 )
 from .counts import inside, work
 from .dead import dead_code, tidy
+from .exponents import exponents
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .journal import OFF
 from .lanes import Lanes, RowLanes
@@ -591,6 +592,8 @@ PIPELINE: list[Pass] = [
     fuse_siblings,
     reciprocals,
     share,  # what siblings had in common
+    exponents,
+    dead_code,
     powers_of_two,  # when no product is made any more
     dead_code,
     divide,

@@ -18,6 +18,7 @@ import hyad
 from hyad import scalars, simplify
 from hyad.codegen.python import load_python
 from hyad.core import REAL, Const, If, Loop, Program, Var, all_binds, free_vars
+from hyad.journal import without
 from hyad.latex import latex, latex_name, latex_number, system, to_sympy
 from hyad.layout import pformat
 from hyad.printer import alpha_equal, print_program
@@ -307,7 +308,8 @@ LOOP = "(fn [a v] (ifold (fn [s i] (let [e (get v i)] (+ s (+ (* a e) (* 2 a e) 
 def test_loops_survive() -> None:
     args = [2.0, np.arange(1.0, 5.0)]
     for operator in (None, hyad.grad):
-        p = program(LOOP, operator, args)
+        with without(["powers-of-two"]):  # which leaves nothing to do here
+            p = program(LOOP, operator, args)
         q, log = simplify.simplify(p)
         assert any(isinstance(b.op, Loop) for b in all_binds(q.body))
         assert log.kept and not unbound(q)
