@@ -31,7 +31,8 @@ Sum = dict[
 ]  # by product its coefficient, and the sum of what was added to it, as numbers
 
 EPS = 16 * 2.0**-52  # of what was added, a coefficient that is less is nothing but rounding
-LONG = 64  # a sum of more products is not looked at
+LONG = 64  # a sum of more products is one number
+WIDE, DEEP = 16, 32  # so is a product of more factors, and what lies deeper than that
 FACTORS = 4  # nor a power beyond this written out
 
 
@@ -111,6 +112,7 @@ class Exponents:
         self.block, self.makers = block, makers
         self.calls = [v for v, op in self.makers.items() if op.name == "exp"]
         self.forms: dict[Atom, tuple[float, Powers]] = {}
+        self.sums: dict[Atom, Sum] = {}
         self.roots: dict[Atom, Var] = {}
         self.led: set[Atom] = set()
 
@@ -151,49 +153,55 @@ class Exponents:
         total = c + d if op.name == "+" else c - d
         return (0.0, {}) if abs(total) <= EPS * max(abs(c), abs(d)) else (total, one)
 
-    def product(self, a: Atom) -> tuple[float, Powers]:
+    def product(self, a: Atom, depth: int = 0) -> tuple[float, Powers]:
         """A number as a coefficient and a product."""
         if type(a) is Const:
             return float(a.value), {}
         if a in self.forms:
             return self.forms[a]
-        op = self.makers.get(a)  # type: ignore[arg-type]
+        op = self.makers.get(a) if depth < DEEP else None  # type: ignore[arg-type]
         found: tuple[float, Powers] = (1.0, {a: 1.0})
         if op is not None and op.name in ("*", "/"):
-            (c, one), (d, two) = map(self.product, op.args)
+            (c, one), (d, two) = (self.product(x, depth + 1) for x in op.args)
             if op.name == "*":
                 found = c * d, times(one, two)
             elif d:
                 found = c / d, times(one, two, -1.0)
         elif op is not None and op.name == "neg":
-            c, one = self.product(op.args[0])
+            c, one = self.product(op.args[0], depth + 1)
             found = -c, one
         elif op is not None and op.name == "sqrt":
-            c, one = self.product(op.args[0])
+            c, one = self.product(op.args[0], depth + 1)
             if c == 1 and list(one.values()) == [1.0]:
                 (base,) = one
                 self.roots[base] = a  # type: ignore[assignment]
                 found = 1.0, {base: 0.5}
+        found = found if len(found[1]) <= WIDE else (1.0, {a: 1.0})
         self.forms[a] = found
         return found
 
-    def sum(self, a: Atom) -> Sum:
+    def sum(self, a: Atom, depth: int = 0) -> Sum:
         """A number as a sum of products; a long one is not taken apart."""
-        op = self.makers.get(a)  # type: ignore[arg-type]
+        if a not in self.sums:
+            self.sums[a] = self.summed(a, depth)
+        return self.sums[a]
+
+    def summed(self, a: Atom, depth: int) -> Sum:
+        op = self.makers.get(a) if depth < DEEP else None  # type: ignore[arg-type]
         found: Sum = {}
         if op is not None and op.name in ("+", "-"):
             for x, sign in zip(op.args, (1.0, 1.0 if op.name == "+" else -1.0)):
-                for key, (c, size) in self.sum(x).items():
+                for key, (c, size) in self.sum(x, depth + 1).items():
                     put(found, key, sign * c, size)
         elif op is not None and op.name == "neg":
-            found = {key: (-c, size) for key, (c, size) in self.sum(op.args[0]).items()}
+            found = {key: (-c, size) for key, (c, size) in self.sum(op.args[0], depth + 1).items()}
         elif op is not None and op.name == "*":
-            for one, (c, size) in self.sum(op.args[0]).items():
-                for two, (d, more) in self.sum(op.args[1]).items():
+            for one, (c, size) in self.sum(op.args[0], depth + 1).items():
+                for two, (d, more) in self.sum(op.args[1], depth + 1).items():
                     put(found, frozenset(times(dict(one), dict(two)).items()), c * d, size * more)
         elif op is not None and op.name == "/" and self.product(op.args[1])[0]:
             d, two = self.product(op.args[1])
-            for one, (c, size) in self.sum(op.args[0]).items():
+            for one, (c, size) in self.sum(op.args[0], depth + 1).items():
                 put(found, frozenset(times(dict(one), two, -1.0).items()), c / d, size / abs(d))
         if 0 < len(found) <= LONG:
             return found

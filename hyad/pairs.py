@@ -68,9 +68,7 @@ class Pairs(Rebuild):
         """The loop over the same range through which an array goes that is only added to, and where it stands there."""
         at: Atom = op.accs[k]
         found = None
-        readers = {
-            a: [x for x in op.body.binds if a in reads(x)] for a in (at, *(v for x in op.body.binds for v in x.vars))
-        }
+        readers = readers_of(op.body)
         while at is not op.body.results[k]:
             if len(readers.get(at, ())) != 1 or at in op.body.results:
                 return None
@@ -78,11 +76,13 @@ class Pairs(Rebuild):
             if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] is at:
                 at = x.vars[0]
             elif type(x.op) is Loop and x.op.inits.count(at) == 1 and found is None and x.op.count is op.count:
+                if at in free_vars(x.op.body):
+                    return None
                 found = x, x.op.inits.index(at)
                 at = x.vars[found[1]]
             else:
                 return None
-        return found
+        return found if op.body.results.count(at) == 1 else None
 
     def needed(self, op: Loop, inner: Bind, atoms: Sequence[Atom]) -> list[Bind] | None:
         """What computes some numbers of a pair from its indices; None if that is more than single operations."""
@@ -193,27 +193,28 @@ def added(op: Loop, k: int) -> list[Adding] | None:
     after that one, and the number."""
     found: list[Adding] = []
     at: Atom = op.accs[k]
+    readers, inside = readers_of(op.body), defined_in(op.body)
     while at is not op.body.results[k]:
-        stores = [x for x in op.body.binds if at in reads(x)]
-        if len(stores) != 1 or at in op.body.results:
+        if len(readers.get(at, ())) != 1 or at in op.body.results:
             return None
-        (x,) = stores
+        (x,) = readers[at]
         if type(x.op) is not Prim or x.op.name != "add-at" or x.op.args[0] is not at or x.op.args[1] is not op.index:
             return None
         place, number = x.op.args[2:-1], x.op.args[-1]
-        if number.type != REAL or not defined_in(op.body).isdisjoint(place) or op.index in place or is_zero(number):
+        if number.type != REAL or not inside.isdisjoint(place) or op.index in place or is_zero(number):
             return None
         found.append((x, place, number))
         at = x.vars[0]
-    return found or None
+    return found if found and op.body.results.count(at) == 1 else None
 
 
-def reads(x: Bind) -> set[Atom]:
-    return {
-        *atoms_of(x.op),
-        *(v for r in blocks_of(x.op) for v in free_vars(r)),
-        *(a for r in blocks_of(x.op) for a in r.results),
-    }
+def readers_of(block: Block) -> dict[Atom, list[Bind]]:
+    """The bindings of a block that read each variable, in their regions too."""
+    found: dict[Atom, list[Bind]] = {}
+    for x in block.binds:
+        for a in {*atoms_of(x.op), *(v for r in blocks_of(x.op) for v in free_vars(r))}:
+            found.setdefault(a, []).append(x)
+    return found
 
 
 def pairs(program: Program) -> Program:
