@@ -5,7 +5,7 @@
  * The blocks of a grid run one after another, and so do the threads of a block, in ascending or in descending order.
  * A thread is a fiber: at a barrier or a shuffle it waits until all other threads of its block have come as far, so
  * that a barrier that is missing shows in one order or the other, and one that some threads never reach ends the
- * program. Races between blocks that run at once do not show.
+ * program; so does a shuffle, of the lanes that its mask names. Races between blocks that run at once do not show.
  */
 #pragma once
 #define CUDA_ON_CPU
@@ -64,6 +64,7 @@ struct fiber {
     char *stack;
     bool started, done;
     state at;
+    unsigned mask; /* with which lanes of its warp it shuffles */
 };
 inline thread_local unsigned grid = 0, block = 0; /* in place of the launcher's own, where they are not 0 */
 inline thread_local int descending = 0;
@@ -75,7 +76,7 @@ inline thread_local unsigned long long lanes[1024];
 inline thread_local void (*todo)(void *) = nullptr;
 inline thread_local void *given = nullptr;
 
-inline void wait(state at)
+inline void wait(state at, unsigned mask = ~0u)
 {
     if (alone) {
         fprintf(stderr, "a kernel that was said to have no barriers has one\n");
@@ -83,6 +84,7 @@ inline void wait(state at)
     }
     fiber &me = fibers[current];
     me.at = at;
+    me.mask = mask;
     swapcontext(&me.context, &scheduler);
 }
 
@@ -116,11 +118,22 @@ inline void stuck(const char *what, unsigned come, unsigned all)
     abort();
 }
 
+/* Whether all lanes that a thread shuffles with have come to the same shuffle. */
+inline bool together(unsigned first, unsigned n, unsigned mask)
+{
+    for (unsigned k = 0; k < n; k++) {
+        const fiber &f = fibers[first + k];
+        if ((mask >> k & 1) && (f.done || f.at != IN_WARP || f.mask != mask))
+            return false;
+    }
+    return true;
+}
+
 /* The threads of a warp, until each is done or at a barrier of the block. */
 inline void run_warp(unsigned first, unsigned n)
 {
     for (;;) {
-        unsigned shuffling = 0;
+        unsigned shuffling = 0, released = 0;
         for (unsigned k = 0; k < n; k++) {
             fiber &f = fibers[first + (descending ? n - 1 - k : k)];
             if (!f.done && f.at == RUNS)
@@ -129,10 +142,20 @@ inline void run_warp(unsigned first, unsigned n)
         }
         if (!shuffling)
             return;
-        if (shuffling < n)
+        for (unsigned k = 0; k < n; k++) {
+            const fiber &f = fibers[first + k];
+            const unsigned mask = f.mask;
+            if (f.done || f.at != IN_WARP || !(mask >> k & 1) || !together(first, n, mask))
+                continue;
+            for (unsigned j = 0; j < n; j++) {
+                if (mask >> j & 1) {
+                    fibers[first + j].at = RUNS;
+                    released++;
+                }
+            }
+        }
+        if (!released)
             stuck("a shuffle", shuffling, n);
-        for (unsigned k = 0; k < n; k++)
-            fibers[first + k].at = RUNS;
     }
 }
 
@@ -172,18 +195,18 @@ inline void run_block(void (*body)(void *), void *args)
     }
 }
 
-/* The value that another thread of the warp gives; every thread of the warp takes part. */
-template <class T> T exchange(T value, unsigned lane)
+/* The value that another thread of the warp gives; every thread that the mask names takes part. */
+template <class T> T exchange(unsigned mask, T value, unsigned lane)
 {
     static_assert(sizeof(T) <= 8, "a shuffle moves 8 bytes");
     const unsigned me = current, base = me & ~31u, from = base + lane;
     unsigned long long word = 0;
     memcpy(&word, &value, sizeof value);
     lanes[me] = word;
-    wait(IN_WARP);
+    wait(IN_WARP, mask);
     T other;
     memcpy(&other, &lanes[from < blockDim.x ? from : me], sizeof other);
-    wait(IN_WARP);
+    wait(IN_WARP, mask);
     return other;
 }
 
@@ -206,24 +229,36 @@ template <class... A> struct launch {
 
 inline void __threadfence() {}
 inline void __syncthreads() { cuda_on_cpu::wait(cuda_on_cpu::IN_BLOCK); }
-inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::wait(cuda_on_cpu::IN_WARP); }
-template <class T> T __shfl_sync(unsigned, T value, unsigned lane)
+/* Whether any thread of the block says so. */
+inline int __syncthreads_or(int holds)
 {
-    return cuda_on_cpu::exchange(value, lane & 31u);
+    static thread_local int any;
+    any = 0; /* by each thread, before the barrier lets the first one go on */
+    __syncthreads();
+    any |= holds != 0;
+    __syncthreads();
+    const int found = any;
+    __syncthreads();
+    return found;
 }
-template <class T> T __shfl_down_sync(unsigned, T value, unsigned by)
+inline void __syncwarp(unsigned mask = ~0u) { cuda_on_cpu::wait(cuda_on_cpu::IN_WARP, mask); }
+template <class T> T __shfl_sync(unsigned mask, T value, unsigned lane)
+{
+    return cuda_on_cpu::exchange(mask, value, lane & 31u);
+}
+template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by)
 {
     const unsigned lane = (cuda_on_cpu::current & 31u) + by;
-    return cuda_on_cpu::exchange(value, lane < 32 ? lane : cuda_on_cpu::current & 31u);
+    return cuda_on_cpu::exchange(mask, value, lane < 32 ? lane : cuda_on_cpu::current & 31u);
 }
-template <class T> T __shfl_up_sync(unsigned, T value, unsigned by)
+template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by)
 {
     const unsigned lane = cuda_on_cpu::current & 31u;
-    return cuda_on_cpu::exchange(value, lane >= by ? lane - by : lane);
+    return cuda_on_cpu::exchange(mask, value, lane >= by ? lane - by : lane);
 }
-template <class T> T __shfl_xor_sync(unsigned, T value, unsigned mask)
+template <class T> T __shfl_xor_sync(unsigned mask, T value, unsigned by)
 {
-    return cuda_on_cpu::exchange(value, (cuda_on_cpu::current & 31u) ^ mask);
+    return cuda_on_cpu::exchange(mask, value, (cuda_on_cpu::current & 31u) ^ by);
 }
 
 /* For the tests: the shape of the launches to come, and the order of their threads. */

@@ -49,12 +49,13 @@ from hyad.gather import long, spread
 from hyad.optimise import uses
 from hyad.primitives import PRIMITIVES
 from hyad.scans import Scan, row_scan, scan_of
-from hyad.spread import TEAM, Reduction, changed, folded_rows, nest, reads, reductions, sequential
+from hyad.spread import Reduction, changed, nest, reads, reductions, sequential
+from hyad.teams import makes_rows, team_loops, written_out
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
 from .cuda import CPP, refuse
-from .kernels import ELEM, MOST, PRODUCT, TILE, KernelPrinter, Piece, Scanned
+from .kernels import ELEM, HELD, MOST, PRODUCT, TILE, KernelPrinter, Piece, Scanned
 from .launches import (
     BLOCK,
     WAVES,
@@ -85,7 +86,8 @@ HEAVY = 60.0  # the work, in additions, from which on a scalar is computed once,
 FEW = 64  # iterations that are not worth a launch
 PARTS = 1024  # blocks of a kernel that folds
 FOLDING = 256  # threads of such a block
-LONG = 1024  # elements of a row from which on a block folds it, not a warp
+WARP = 32
+LONG = 1024  # elements of a row from which on a block has it, not a warp
 ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
 INTEGER = {"+": "+", "-": "-", "*": "*", "min": "min", "max": "max"}
 COMPARED = {"=": "==", "!=": "!=", "<": "<", "<=": "<="}
@@ -718,12 +720,17 @@ class Cutter:
         if text.room is not None:
             bound = {}
             room = self.terms(text.room, bound)
-            per_block = simple("*", room, threads)
+            pieces = simple("//", threads, team)  # of a block: one for each team
+            per_block = simple("*", room, pieces)
             most = simple("max", simple("//", ROOM, simple("max", per_block, 1)), 1)
+            beyond: Size = 1
+            if rows:  # in shared memory, where it fits
+                beyond = simple("<", HELD, per_block)
+                most = simple("max", most, simple("*", simple("==", beyond, 0), WAVES))
             blocks = simple("min", blocks, most)
             free = False
             work = self.names.fresh("work")
-            length = total((room, threads, simple("max", blocks, 1)))
+            length = total((beyond, room, pieces, simple("max", blocks, 1)))
             self.memory[work] = Memory(work, "real", (length,))
             args += [At(work), room]
         if rows:
@@ -787,6 +794,8 @@ class Cutter:
 
     def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
         """A kernel for a parallel loop and its nest."""
+        op = written_out(op)
+        bind = Bind(bind.vars, op, bind.span)
         levels = nest(bind)
         if self.deterministic and any(r.kind == "slice" and not self.slices(levels, r, *r.accs) for r in kinds):
             levels = [bind]  # each row by one thread: several would add to one element
@@ -993,16 +1002,23 @@ class Cutter:
         )
 
     def rows(self, levels: list[Bind]) -> tuple[list[Bind], Size]:
-        """The loops of a nest's body that fold rows and are of a count that the host knows; and how many threads have
-        a row together: one where rows are short, a warp, a block where they are long."""
-        found = [b for b in folded_rows(levels) if self.size(b.op.count) is not None]
+        """The loops of a nest's body that a team of threads shares and are of a count that the host knows; and how many
+        threads that is: a power of two up to a warp that suits the row, a block where rows are long, or where so many
+        as a block's warps have are more than fit into its shared memory."""
+        found = team_loops(levels)
+        if any(self.size(b.op.count) is None for b in found):
+            found = [b for b in found if self.size(b.op.count) is not None] if not any(map(makes_rows, found)) else []
         count: Size = 0
         for b in found:
             n = self.size(b.op.count)
             count = n if count == 0 else count if count == n else simple("max", count, n)
-        warp, block = simple("<=", TEAM, count), simple("<", LONG, count)
-        more = simple("+", simple("*", warp, TEAM - 1), simple("*", block, FOLDING - TEAM))
-        return found, simple("+", more, 1) if found else 1
+        if not found:
+            return found, 1
+        held = sum(isinstance(v.type, Arr) for b in found for v in b.vars) - sum(
+            isinstance(type_of(r), Arr) for r in levels[-1].op.body.results
+        )
+        long = min(LONG, HELD // (FOLDING // WARP) // held) if held else LONG
+        return found, simple("+", simple("power", count, WARP), simple("*", simple("<", long, count), FOLDING - WARP))
 
     def slices(self, levels: Sequence[Bind], r: Reduction, k: int) -> bool:
         """Whether every place of a nest has a part of an array to itself, by subscripts of different loops."""

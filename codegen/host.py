@@ -30,6 +30,7 @@ from .launches import (
     While,
     checked_there,
     names_of,
+    powers,
 )
 from .lower import Names
 
@@ -258,6 +259,8 @@ class _Host:
         operator, a, b = size
         if operator == "max" and b == 0 and self.natural(a):
             return self.text(a, level, macro)
+        if operator == "power":
+            return f"({' + '.join(['1', *(f'{n}*({n} < {self.text(a, ORDER + 1, macro)})' for n in powers(b))])})"
         if operator in ("min", "max") or operator in ("//", "%") and not (self.natural(a) and self.natural(b)):
             if operator in ("min", "max") and macro:
                 left, right = (self.text(x, ADD, macro) for x in (a, b))
@@ -275,7 +278,8 @@ class _Host:
             return self.text(("-", a, f"{self.text(b, MUL)}*{quotient}"), level)
         sign, own = SIGNS.get(operator, (f" {operator} ", ORDER if "<" in operator else EQUAL))
         again = operator == "+" or operator == "*" and not (isinstance(b, tuple) and b[0] in ("//", "%"))
-        out = f"{self.text(a, own, macro)}{sign}{self.text(b, own if again else own + 1, macro)}"
+        inner = ORDER + 1 if own == EQUAL else own  # a < b == c is right, and warned of
+        out = f"{self.text(a, inner, macro)}{sign}{self.text(b, inner if again else inner + 1, macro)}"
         return f"({out})" if own < level else out
 
     def natural(self, size: Size) -> bool:
@@ -284,6 +288,8 @@ class _Host:
             operator, a, b = size
             if operator == "max":
                 return self.natural(a) or self.natural(b)
+            if operator == "power":
+                return True
             if operator in ("+", "*", "//", "%", "min"):
                 return self.natural(a) and self.natural(b)
             return operator != "-"

@@ -5,9 +5,10 @@ nest, become one loop in which each thread of the grid takes its share, neighbou
 that several threads may add to are atomic. The sums of such a loop are each thread's own; a block adds them up by
 shuffles, and its first thread writes the sum to the block's place of an array of parts.
 
-Where the loops of ``rows`` fold rows of memory, a *team* of threads has each place of the grid: neighbours read
-neighbours in the row, and fold what they have by shuffles. All of them have the result, and one stores what is made.
-How many they are is a parameter: 1, a warp or a block.
+Where there are loops of ``rows``, a *team* of threads has each place of the grid: in each of these loops neighbours
+read neighbours in the row, and fold what they have by shuffles. All of them have the result, and one stores what is
+made of it. What such loops make of a row's elements, for others of them to read, lies in shared memory where it fits.
+How many threads a team has is a parameter: a power of two up to a warp, or a block.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ 
     }
 }
 """
+HELD = 4096  # numbers of rows in the shared memory of a block: so many blocks fit that nothing is lost by it
 TILE = 64
 MOST = 264  # tiles that keep a device busy: two for each processor
 
@@ -300,20 +302,27 @@ class Scanned:
     rows: bool = False
 
 
+#: The lanes of a warp that are one team, and the head of the loop in which they fold.
+TEAM_MASK = (
+    "  const unsigned size = team < 32 ? (unsigned)team : 32u;",
+    f"  const unsigned mask = size < 32 ? ((1u << size) - 1u) << (threadIdx.x & 31u & ~(size - 1u)) : {WARP};",
+    "  for (unsigned k = size >> 1; k > 0; k >>= 1) {",
+)
+
+
 def team_reduction(kind: str, ctype: str, elem: str) -> tuple[str, str]:
     """As ``block_reduction``, for each team of a block; every thread has the result. All teams are of one size."""
     name = f"hyad_team_{kind}_{ctype.replace('long long', 'int')}"
     x = combined(kind, elem, "x", "y")
     lines = [
-        f"/* the {kind} of a team's values of x, for each of its threads: 1, 32 or all of the block */",
+        f"/* the {kind} of a team's values of x, for each of its threads: up to 32, a power of two, or the block's */",
         f"static __device__ inline {ctype} {name}({ctype} x, long long team) {{",
         f"  __shared__ {ctype} of_warp[32];",
-        "  if (team < 32) return x;",
-        "  for (unsigned k = 16; k > 0; k >>= 1) {",
-        f"    const {ctype} y = __shfl_xor_sync({WARP}, x, k);",
+        *TEAM_MASK,
+        f"    const {ctype} y = __shfl_xor_sync(mask, x, k);",
         f"    x = {x};",
         "  }",
-        "  if (team == 32) return x;",
+        "  if (team <= 32) return x;",
         "  __syncthreads(); /* of_warp has been read */",
         "  if ((threadIdx.x & 31u) == 0) of_warp[threadIdx.x >> 5] = x;",
         "  __syncthreads();",
@@ -322,6 +331,39 @@ def team_reduction(kind: str, ctype: str, elem: str) -> tuple[str, str]:
         f"    const {ctype} y = of_warp[k];",
         f"    x = {x};",
         "  }",
+        "  return x;",
+        "}",
+        "",
+    ]
+    return name, "\n".join(lines)
+
+
+def team_place(ctype: str, least: bool, last: bool) -> tuple[str, str]:
+    """As ``block_place``, for each team of a block; every thread has the result."""
+    name = f"hyad_team_{'min' if least else 'max'}_place{'_last' if last else ''}_{ctype.replace('long long', 'int')}"
+    better = f"y {'<' if least else '>'} x || (x == y && y_at {'>' if last else '<'} x_at)"
+    lines = [
+        f"/* the {'least' if least else 'largest'} of a team's values of x and where it is, for each of its threads */",
+        f"static __device__ inline {ctype} {name}({ctype} x, long long *at, long long team) {{",
+        f"  __shared__ {ctype} of_warp[32];",
+        "  __shared__ long long place[32];",
+        "  long long x_at = *at;",
+        *TEAM_MASK,
+        f"    const {ctype} y = __shfl_xor_sync(mask, x, k);",
+        "    const long long y_at = __shfl_xor_sync(mask, x_at, k);",
+        f"    if ({better}) {{ x = y; x_at = y_at; }}",
+        "  }",
+        "  if (team > 32) {",
+        "    __syncthreads(); /* of_warp has been read */",
+        "    if ((threadIdx.x & 31u) == 0) { of_warp[threadIdx.x >> 5] = x; place[threadIdx.x >> 5] = x_at; }",
+        "    __syncthreads();",
+        "    for (unsigned k = 0; k < blockDim.x >> 5; k++) {",
+        f"      const {ctype} y = of_warp[k];",
+        "      const long long y_at = place[k];",
+        f"      if ({better}) {{ x = y; x_at = y_at; }}",
+        "    }",
+        "  }",
+        "  *at = x_at;",
         "  return x;",
         "}",
         "",
@@ -339,8 +381,8 @@ class Piece:
     ``totals``: parameters that are the folds of their ``parts``, before anything else is computed: (reduction,
     parameters). ``atomic``: array parameters that several threads add to. ``fallible``: whether a check stands before
     it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan. ``rows``: the
-    indices of loops in the nest's body that a team of threads folds; none where each thread has a place of the grid to
-    itself."""
+    indices of loops in the nest's body that a team of threads shares; none where each thread has a place of the grid
+    to itself."""
 
     program: Program
     own: dict[int, int] = field(default_factory=dict)
@@ -375,6 +417,8 @@ class KernelPrinter(CudaPrinter):
         self.piece = piece
         self.barrier = bool(piece.folds or piece.totals)
         self.alone = True  # what is printed is not shared by the threads of a team
+        self.behind = ""  # the label behind the loop that a team shares
+        self.labels = 0
         super().__init__(piece.program, dtype, name)
         self.checks = checks
         self.shared_comments = comments
@@ -382,14 +426,15 @@ class KernelPrinter(CudaPrinter):
         self.places: dict[str, str] = {}
 
     def planned(self, program: Program) -> Plan:
-        return plan(program, own=self.piece.own, whole=self.piece.scan is not None)
+        room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
+        return plan(program, own=self.piece.own, whole=self.piece.scan is not None, room=room)
 
     # ------------------------------------------------------------------------------------ the whole
 
     def print(self) -> KernelText:
         piece, program = self.piece, self.program
         self.local = {n: self.names.fresh(n) for n in ("thread", "step", "own", "work", "room", "status")}
-        self.local |= {n: self.names.fresh(n) for n in ("team", "lane") if piece.rows}
+        self.local |= {n: self.names.fresh(n) for n in ("team", "lane", "held") if piece.rows}
         self.local["done"] = self.names.fresh("done")
         head: list[str] = []
         first: list[Line] = []
@@ -431,7 +476,7 @@ class KernelPrinter(CudaPrinter):
                 self.value[p] = Expr(name)
         self.offsets, total = self.layout()
         room: dict | None = None
-        static = total.isdigit() and int(total) <= LOCAL_REALS
+        static = total.isdigit() and int(total) <= LOCAL_REALS and not piece.rows
         real = self.ctype(REAL)
         if self.plan.pools and static:
             first.append(Line(1, f"{'alignas(8) ' if self.mixed() else ''}{real} {self.local['own']}[{total}];"))
@@ -439,13 +484,11 @@ class KernelPrinter(CudaPrinter):
             room = self.room()
             head += [f"{real} *__restrict__ {self.local['work']}", f"long long {self.local['room']}"]
             needs.append("work")
-            first.append(
-                Line(
-                    1,
-                    f"{real} *{self.local['own']} = {self.local['work']} + {self.local['thread']}*"
-                    f"{self.local['room']};",
-                )
-            )
+            if piece.rows:
+                first += self.held(real)
+            else:
+                place = f"{self.local['work']} + {self.local['thread']}*{self.local['room']}"
+                first.append(Line(1, f"{real} *{self.local['own']} = {place};"))
         if piece.rows:
             head.append(f"long long {self.local['team']}")
             needs.append("team")
@@ -504,7 +547,10 @@ class KernelPrinter(CudaPrinter):
                 lines += [Line(1, "{"), *state, *inner, Line(1, "}"), Line(0, f"{self.local['done']}:")]
         else:
             if piece.fallible:
-                lines.append(Line(1, f"if (*{self.local['status']}) return;"))
+                failed = f"*{self.local['status']}"
+                if piece.rows:  # all threads of a block, or none, while other blocks may fail
+                    failed = f"__syncthreads_or({failed} != 0)"
+                lines.append(Line(1, f"if ({failed}) return;"))
             lines += declared
             if guarded:
                 lines.append(Line(1, "if (threadIdx.x) return;"))
@@ -543,6 +589,14 @@ class KernelPrinter(CudaPrinter):
             for symbols, c in terms:
                 out[symbols] = out.get(symbols, 0) + c * count * wide
         return out
+
+    def held(self, real: str) -> list[Line]:
+        """Where a team's rows lie: in shared memory, where those of all of a block's teams fit."""
+        work, room, team, held = (self.local[n] for n in ("work", "room", "team", "held"))
+        where = f"{room}*(blockDim.x/{team}) <= {HELD} ? {held} + threadIdx.x/{team}*{room}"
+        texts = [f"__shared__ {real} {held}[{HELD}]; // rows of this block's teams, where they fit"]
+        texts += wrapped(f"{real} *{self.local['own']} = {where} : {work} + {self.local['thread']}*{room};", WIDTH - 4)
+        return [Line(1, text) for text in texts]
 
     def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
         place = f"{self.local['own']} + {offset}" if offset else self.local["own"]
@@ -647,6 +701,8 @@ class KernelPrinter(CudaPrinter):
     def failed(self, number: int) -> str:
         self.support[FAIL] = None
         end = f"goto {self.local['done']};" if self.piece.folds else "return;"
+        if self.behind:  # the others of the team wait behind its loop
+            end = f"goto {self.behind};"
         return f"{{ hyad_fail({self.local['status']}, {number}); {end} }}"
 
     def loop(self, bind: Bind, op: Loop) -> None:
@@ -665,7 +721,7 @@ class KernelPrinter(CudaPrinter):
             self.after(op, self.plan.swaps[bind], before)
 
     def row(self, bind: Bind, op: Loop) -> None:
-        """A loop that a team folds: each thread every ``team``-th iteration, the first one from the start on."""
+        """A loop that a team shares: each thread every ``team``-th iteration, the first one from the start on."""
         team, lane = self.local["team"], self.local["lane"]
         count = self.fixed(op.count).at(SHIFT)
         inits, before = self.start(bind, op)
@@ -675,16 +731,26 @@ class KernelPrinter(CudaPrinter):
             if r.kind in ("sum", "product") and not (isinstance(start, Const) and start.value == (r.kind == "product")):
                 self.emit(f"if ({lane}) {self.value[v].text} = {self.identity(r, v)};")
         self.alone = True
+        self.labels += 1
+        label = self.behind = f"behind{self.labels}"
         index, body = self.body(bind, op, inits)
-        self.alone = False
+        self.alone, self.behind = False, ""
         self.emit(f"for (long long {index} = {lane}; {index} < {count}; {index} += {team}) {{", bind.span)
         self.lines += body
         self.emit("}")
+        if any(f"goto {label};" in line.text for line in body):
+            self.emit(f"{label}:;")
         self.after(op, self.plan.swaps[bind], before)
         for r, v in folds:
-            name, text = team_reduction(r.kind, self.ctype(v.type), ELEM[v.type])
+            value, ctype = self.value[v].text, self.ctype(v.type)
+            if r.kind == "place":
+                name, text = team_place(ctype, r.least, r.last)
+                call = f"{name}({value}, &{self.value[bind.vars[r.accs[1]]].text}, {team})"
+            else:
+                name, text = team_reduction(r.kind, ctype, ELEM[v.type])
+                call = f"{name}({value}, {team})"
             self.support[text] = None
-            self.emit(f"{self.value[v].text} = {name}({self.value[v].text}, {team});", bind.span)
+            self.emit(f"{value} = {call};", bind.span)
 
     def assignment(self, target: str, expr: Expr) -> str:
         text = super().assignment(target, expr)

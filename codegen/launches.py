@@ -4,9 +4,10 @@ A ``CudaProgram`` has the text of some kernels and the ``steps`` that a host tak
 loops around them. Whoever runs it walks the steps: a runtime (``execute`` with a ``Machine``), a printer of host code,
 or a test on the CPU. Nothing here knows of a model, and nothing needs a GPU.
 
-*Sizes* are ``Size``s: integers that the host knows. A number, a name, or ``(operator, a, b)`` of two more. The names
-are those of the program's ``dims`` and of its Int parameters, and of the indices of the ``Repeat``s around a step.
-``value`` computes one, ``text`` writes it in C.
+*Sizes* are ``Size``s: integers that the host knows. A number, a name, or ``(operator, a, b)`` of two more; ``("power",
+a, b)`` is the least power of two that is not below ``a``, but at most ``b``, itself one. The names are those of the
+program's ``dims`` and of its Int parameters, and of the indices of the ``Repeat``s around a step. ``value`` computes
+one, ``text`` writes it in C.
 
 *Memory* is a set of named arrays (``Memory``): the parameters, the results, and what the program needs besides. Scalars
 between kernels are arrays of one element; so is a scalar result. Parameters are only read.
@@ -55,6 +56,8 @@ def value(size: Size, known: Mapping[str, int]) -> int:
         return int(bool(a) and bool(b))
     if operator == "or":
         return int(bool(a) or bool(b))
+    if operator == "power":
+        return min(b, 1 << max(a - 1, 0).bit_length())
     return int(getattr(a, _COMPARED[operator])(b))
 
 
@@ -68,6 +71,8 @@ def text(size: Size) -> str:
     left, right = text(a), text(b)
     if operator in ("min", "max"):
         return f"({left} {'<' if operator == 'min' else '>'} {right} ? {left} : {right})"
+    if operator == "power":
+        return f"({' + '.join(['1', *(f'{n}*({n} < {left})' for n in powers(b))])})"
     if operator in ("//", "%"):
         sign = "/" if operator == "//" else "%"
         if isinstance(b, int) and b > 0 and not negative(a):
@@ -75,6 +80,11 @@ def text(size: Size) -> str:
         quotient = f"({left}/{right} - ({left} % {right} != 0 && ({left} < 0) != ({right} < 0)))"
         return quotient if operator == "//" else f"({left} - {quotient}*{right})"
     return f"({left} {({'and': '&&', 'or': '||'}).get(operator, operator)} {right})"
+
+
+def powers(most: int) -> list[int]:
+    """What the sizes of ("power", a, most) are made of, beside 1: n where n < a."""
+    return [1 << k for k in range(most.bit_length() - 1)]
 
 
 def negative(size: Size) -> bool:

@@ -49,6 +49,7 @@ from .core import (
 from .dead import dead_code, tidy
 from .optimise import assign, products, rebuild
 from .spread import Reduction, changed, nest, reads, reductions, work
+from .teams import joined, passes, whole
 
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
 DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
@@ -61,7 +62,7 @@ ROOM = 1 << 26  # elements of all copies together
 
 def spread(program: Program, deterministic: bool = False) -> Program:
     """The program with its parallel loops apart and its sums gathered (see above)."""
-    for change in (product_block, apart_block, gather_block):
+    for change in (product_block, joined_block, apart_block, joined_block, gather_block):
         block = change(program.body)
         if block is not program.body:
             program = dead_code(rebuild(replace(program, body=block), Rebuild))
@@ -130,6 +131,15 @@ def by_loops(block: Block) -> Block:
     return Block(tuple(out), block.results)
 
 
+def joined_block(block: Block) -> Block:
+    """A block in which loops over the same rows are one where a team has them (``teams.py``), inside loops too."""
+    out = []
+    for b in block.binds:
+        inner = [joined_block(r) for r in blocks_of(b.op)]
+        out.append(Bind(b.vars, with_blocks(b.op, inner), b.span) if inner else b)
+    return joined(Block(tuple(out), block.results))
+
+
 def apart_block(block: Block) -> Block:
     return each(block, apart)
 
@@ -150,11 +160,57 @@ def apart(bind: Bind) -> list[Bind]:
     op = bind.op
     binds: list[Bind] = []
     for b in op.body.binds:
-        binds += apart(b) if long(b) and reductions(b.op) is not None else [b]
+        for part in product_first(b, op.index):
+            binds += apart(part) if long(part) and reductions(part.op) is not None else [part]
     bind = Bind(bind.vars, replace(op, body=Block(tuple(binds), op.body.results)), bind.span)
+    arranged = passes(bind)
+    if arranged is not None:
+        by_rows, groups = arranged
+        if whole(by_rows, groups):
+            return [by_rows]
+        before, lifted = lift(by_rows)
+        parted = divided(lifted, groups)
+        if parted is not None:
+            return [*before, *parted]
     before, lifted = lift(bind)
     parted = divided(lifted)
     return [*before, *parted] if parted is not None else [bind] if not before else [*before, lifted]
+
+
+def product_first(bind: Bind, row: Var) -> list[Bind]:
+    """A loop ``(loop m (fn [j ..] (let [s (ifold (fn [s k] (+ s (* (get w j k) (get x row k)))) 0.0 l)] ..)))`` as two:
+    the sums, which are a row of a matrix product, and what is made of them."""
+    op = bind.op
+    if not long(bind) or reductions(op) is None or len(op.body.binds) == 1:
+        return [bind]
+    outside = {v for b in op.body.binds for v in b.vars} | {op.index, *op.accs}
+    for b in op.body.binds:
+        inner = b.op
+        if not long(b) or len(inner.accs) != 1 or len(b.vars) != 1 or reductions(inner) is None:
+            continue
+        made = {v: x.op for x in inner.body.binds for v in x.vars}
+        step, (start,) = made.get(inner.body.results[0]), inner.inits
+        if type(step) is not Prim or step.name != "+" or not (type(start) is Const and start.value == 0.0):
+            continue
+        times = made.get(next(a for a in step.args if a is not inner.accs[0])) if inner.accs[0] in step.args else None
+        if type(times) is not Prim or times.name != "*" or len(inner.body.binds) != 4:
+            continue
+        factors = [made.get(a) for a in times.args]
+        if not all(type(f) is Prim and f.name == "get" and len(f.args) > 1 for f in factors):
+            continue
+        subscripts = [set(f.args[1:]) & {op.index, inner.index, row} for f in factors]
+        mine = next((f for f, s in zip(factors, subscripts) if s == {op.index, inner.index}), None)
+        other = next((f for f in factors if f is not mine), None)
+        if mine is None or inner.count in outside or any(v in outside for v in other.args):
+            continue
+        index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+        row_, total = Var(b.vars[0].name, Arr(REAL, (op.count,))), Var(b.vars[0].name, REAL)
+        block = substitute(Block((Bind((total,), inner, b.span),), (total,)), {op.index: index})
+        first = Bind((row_,), Loop(op.count, index, (), (), block), bind.span)
+        read = Bind(b.vars, Prim("get", (row_, op.index)), b.span)
+        rest = tuple(read if x is b else x for x in op.body.binds)
+        return [first, Bind(bind.vars, replace(op, body=Block(rest, op.body.results)), bind.span)]
+    return [bind]
 
 
 def over_arrays(bind: Bind) -> bool:
@@ -162,8 +218,9 @@ def over_arrays(bind: Bind) -> bool:
     return long(bind) and any(isinstance(v.type, Arr) for v in bind.vars) and reductions(bind.op) is not None
 
 
-def divided(bind: Bind) -> list[Bind] | None:
-    """The loops that a loop is taken apart into; None where it stays whole."""
+def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = ()) -> list[Bind] | None:
+    """The loops that a loop is taken apart into, the bindings of each of ``groups`` together; None where it stays
+    whole."""
     op = bind.op
     body, n = op.body, len(op.accs)
     kinds = reductions(op)
@@ -175,7 +232,9 @@ def divided(bind: Bind) -> list[Bind] | None:
     carried = [dependents(body, {acc}) for acc in op.accs]
     moved = set().union(*carried)
     cheap = recomputed(body, moved)
-    segments = cut(body, cheap)
+    for b in (b for group in groups for b in group if any(r in b.vars for r in body.results)):
+        cheap.pop(b.vars[0], None)  # a result of a row's is made where the row is
+    segments = cut(body, cheap, groups)
     home = {v: k for k, segment in enumerate(segments) for b in segment for v in b.vars}
     stacked = body.results[n:]
     loose = [j for j, r in enumerate(stacked) if r not in home]  # made of cheap scalars alone
@@ -290,14 +349,25 @@ def recomputed(body: Block, moved: set[Var]) -> dict[Var, Bind]:
     return cheap
 
 
-def cut(body: Block, cheap: dict[Var, Bind]) -> list[list[Bind]]:
-    """The bindings of a body in segments: each loop over arrays alone, what stands between them together."""
+def cut(body: Block, cheap: dict[Var, Bind], groups: Sequence[Sequence[Bind]] = ()) -> list[list[Bind]]:
+    """The bindings of a body in segments: each of ``groups`` one, each other loop over arrays alone, what stands
+    between them together."""
     segments: list[list[Bind]] = []
     between: list[Bind] = []
+    group_of = {b: k for k, group in enumerate(groups) for b in group}
+    last = None
     for b in body.binds:
         if b.vars and b.vars[0] in cheap:
             continue
-        if over_arrays(b):
+        group = group_of.get(b)
+        if group is not None:
+            if group != last:
+                segments += [between] if between else []
+                segments.append([])
+                between, last = [], group
+            segments[-1].append(b)
+        elif over_arrays(b):
+            last = None
             segments += [between] if between else []
             segments.append([b])
             between = []

@@ -18,7 +18,6 @@ from .core import (
     Atom,
     Bind,
     Block,
-    Check,
     Const,
     If,
     Loop,
@@ -65,10 +64,14 @@ def reductions(op: Loop) -> list[Reduction] | None:
     """What the accumulators of a loop are; None where one is none of these."""
     found: list[Reduction] = []
     made = made_in(op.body)
-    done: set[int] = set()
+    pairs = [pair for k in range(len(op.accs)) if (pair := place_of(op, k, made)) is not None]
+    done = {k for pair in pairs for k in pair.accs}
+    if len(done) != 2 * len(pairs):
+        return None
     for k, acc in enumerate(op.accs):
         result = op.body.results[k]
         if k in done:
+            found += [pair for pair in pairs if pair.accs[0] == k]
             continue
         if isinstance(acc.type, Arr):
             mine = own_slice(op, acc, result)
@@ -78,11 +81,6 @@ def reductions(op: Loop) -> list[Reduction] | None:
                 found.append(Reduction("scatter", (k,)))
             else:
                 return None
-            continue
-        pair = place_of(op, k, made)
-        if pair is not None:
-            found.append(pair)
-            done.update(pair.accs)
             continue
         kind = folded(op.body, acc, result)
         if kind is None:
@@ -170,30 +168,51 @@ def made_in(block: Block) -> dict[Var, Op]:
 
 
 def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
-    """``acc' = (max acc t)  at' = (select (>= acc t) at i)``: the largest and where it is."""
+    """``acc' = (max acc t)  at' = (select (>= acc t) at i)``, or ``acc' = (select (> t acc) t acc)  at' = (select (> t
+    acc) i at)``: the largest and where it is. As the second is taken, a NaN that comes later is passed over."""
     acc, best = op.accs[k], op.body.results[k]
     best_op = made.get(best)
-    if acc.type not in (REAL, INT) or type(best_op) is not Prim or best_op.name not in ("max", "min"):
+    chosen = choice(op.body, best)
+    if acc.type not in (REAL, INT) or most_uses(op.body, acc) != 2 or most_uses(op.body, best) != 1:
         return None
-    others = [a for a in best_op.args if a is not acc]
-    if len(others) != 1 or most_uses(op.body, acc) != 2 or most_uses(op.body, best) != 1:
+    if type(best_op) is Prim and best_op.name in ("max", "min"):
+        others = [a for a in best_op.args if a is not acc]
+    else:
+        others = [chosen[1]] if chosen is not None and chosen[2] is acc else []
+    if len(others) != 1 or leads(op.body, others[0], acc):
         return None
     (t,) = others
     for j, at in enumerate(op.accs):
-        chosen = made.get(op.body.results[j])
-        if at is acc or at.type != INT or type(chosen) is not Prim or chosen.name != "select":
+        place = choice(op.body, op.body.results[j])
+        if at is acc or at.type != INT or place is None:
             continue
-        cond, kept, new = chosen.args
+        cond, *ways = place
         test = made.get(cond)
-        if kept is not at or new is not op.index or type(test) is not Prim or len(test.args) != 2:
+        if type(test) is not Prim or len(test.args) != 2:
             continue
         if most_uses(op.body, at) != 1 or most_uses(op.body, op.body.results[j]) != 1:
             continue
         relation = test.name if test.args == (acc, t) else FLIPPED.get(test.name) if test.args == (t, acc) else None
-        least = best_op.name == "min"
-        if relation not in (("<=", "<") if least else (">=", ">")):
+        if chosen is not None:
+            if cond is chosen[0] and ways == [op.index, at] and relation in FLIPPED:
+                return Reduction("place", (k, j), least=relation[0] == ">", last="=" in relation)
             continue
-        return Reduction("place", (k, j), least=least, last=relation in ("<", ">"))
+        least = best_op.name == "min"
+        if ways == [at, op.index] and relation in (("<=", "<") if least else (">=", ">")):
+            return Reduction("place", (k, j), least=least, last=relation in ("<", ">"))
+    return None
+
+
+def choice(block: Block, atom: Atom) -> tuple[Atom, Atom, Atom] | None:
+    """The condition and the two values of which ``atom`` is one."""
+    bind = next((b for b in block.binds if atom in b.vars), None)
+    if bind is None:
+        return None
+    if type(bind.op) is Prim and bind.op.name == "select":
+        return bind.op.args
+    if type(bind.op) is If and not bind.op.then.binds and not bind.op.orelse.binds:
+        k = bind.vars.index(atom)
+        return bind.op.cond, bind.op.then.results[k], bind.op.orelse.results[k]
     return None
 
 
@@ -365,77 +384,3 @@ def sequential(op: Loop | While) -> str:
     if type(op) is While:
         return "each iteration of a `while` needs the one before"
     return "each iteration needs the one before, and what it accumulates is no sum, product, minimum or maximum"
-
-
-# ------------------------------------------------------------------------------------------- folds of rows
-
-#: Iterations from which on a fold is worth a team of threads.
-TEAM = 32
-
-
-def folded_rows(levels: list[Bind]) -> list[Bind]:
-    """The loops in the body of a nest that each fold rows of memory, so that neighbouring threads had better share a
-    row than have one each. None where threads side by side read what lies side by side as it is, where anything but
-    scalars is made in the body, or where a check stands in it."""
-    body = levels[-1].op.body
-    index = levels[-1].op.index
-    if any(type(b.op) is Check for level in levels for b in all_binds(level.op.body)):
-        return []
-    for level in levels:
-        for r in reductions(level.op) or ():
-            if r.kind == "slice" and r.read:
-                return []
-    made = {v: b.op for b in all_binds(levels[0].op.body) for v in b.vars}
-    places = {level.op.index for level in levels}
-    found = []
-    for bind in body.binds:
-        op = bind.op
-        if type(op) is Prim:
-            written = op.name in ("update", "add-at") and not isinstance(type_of(op.args[-1]), Arr)
-            if isinstance(bind.vars[0].type, Arr) and not written and op.name != "get":
-                return []
-        elif not all(scalars(b) for b in [bind, *(x for r in blocks_of(op) for x in all_binds(r))]):
-            return []
-        elif type(op) is not Loop:
-            continue
-        else:
-            kinds = reductions(op)
-            if kinds is None or any(r.kind == "place" for r in kinds):
-                continue
-            if type(op.count) is Const and op.count.value < TEAM:
-                continue
-            across = along = False
-            inside = {v for b in all_binds(op.body) for v in b.vars}
-            for b in all_binds(op.body):
-                if type(b.op) is not Prim or b.op.name != "get" or isinstance(b.vars[0].type, Arr):
-                    continue
-                array, *subs = b.op.args
-                above = [array, *subs[:-1]]
-                if offset_from(subs[-1], op.index, made, inside) is not None:
-                    along |= any(depends(a, places, made) for a in above)
-                elif any(depends(a, {op.index}, made) for a in above):
-                    across |= offset_from(subs[-1], index, made, inside) is not None
-            if along and not across:
-                found.append(bind)
-    return found
-
-
-def scalars(bind: Bind) -> bool:
-    """Whether a binding makes nothing but scalars and views."""
-    arrays = any(isinstance(v.type, Arr) for v in bind.vars)
-    return not arrays or type(bind.op) is Prim and bind.op.name == "get"
-
-
-def depends(atom: Atom, variables: set[Var], made: dict) -> bool:
-    """Whether a value is computed from any of some variables, by what ``made`` says of each."""
-    todo, seen = [atom], set()
-    while todo:
-        a = todo.pop()
-        if a in variables:
-            return True
-        if type(a) is Var and a in made and a not in seen:
-            seen.add(a)
-            op = made[a]
-            todo += atoms_of(op)
-            todo += [v for b in blocks_of(op) for v in free_vars(b)]
-    return False

@@ -467,8 +467,16 @@ def test_writing_beyond_an_array_is_noticed() -> None:
         emulator.run(cuda, flat(program, arguments("saxpy")))
 
 
-def test_a_barrier_that_some_threads_miss_ends_the_program(tmp_path: Path) -> None:
-    source = 'extern "C" __global__ void f(int *x) { if (threadIdx.x < 3) __syncthreads(); *x = 1; }\n'
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("if (threadIdx.x < 3) __syncthreads();", "a barrier was reached by 3 of 32 threads"),
+        ("if (threadIdx.x < 3) __shfl_xor_sync(0xffu, *x, 1);", "a shuffle was reached by 3 of 32 threads"),
+        ("if (threadIdx.x < 8) __shfl_xor_sync(0xf0u, *x, 1);", "a shuffle was reached by 4 of 32 threads"),
+    ],
+)
+def test_a_barrier_that_some_threads_miss_ends_the_program(body: str, said: str, tmp_path: Path) -> None:
+    source = f'extern "C" __global__ void f(int *x) {{ {body} *x = 1; }}\n'
     program = CudaProgram("f", (), (), (), (), (), ("f",), source)
     main = "int main() { int x, *p = &x; void *args[] = {&p}; return f_start(args, 1, 32); }\n"
     (tmp_path / "f.cu").write_text(source + entries(program) + main)
@@ -476,4 +484,4 @@ def test_a_barrier_that_some_threads_miss_ends_the_program(tmp_path: Path) -> No
     command = [*(gpu.cpu_compiler() or ()), "-std=c++17", "-include", str(header), "-x", "c++", "f.cu", "-o", "f"]
     subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run(["./f"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode and "a barrier was reached by 3 of 32 threads" in done.stderr
+    assert done.returncode and said in done.stderr

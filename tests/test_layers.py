@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
         "accumulators active activity adjoints blocks cancel checkpoint collect columns continuations counts"
         " derive dynamic eager exponents families flow forward functions gather lanes latex library loops narrow"
         " nests operators optimise pairs partials powers products records renew reverse roundtrip rows scalars"
-        " scans simplify sink sparsity specialise splits spread tables threads unfold whiles",
+        " scans simplify sink sparsity specialise splits spread tables teams threads unfold whiles",
         "codegen",
         "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself

@@ -20,6 +20,7 @@ from hyad.codegen import nvrtc
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import WAVES, CudaProgram, Gemm, Launch, value
 from hyad.emulate import Emulator
+from hyad.errors import BoundsError
 from hyad.model import Model
 
 needs_cpu = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
@@ -118,6 +119,29 @@ def softmax(a: np.ndarray) -> np.ndarray:
     return e / e.sum(1, keepdims=True)
 
 
+def softmax_gradient(a: np.ndarray) -> np.ndarray:
+    p = softmax(a)
+    return p * (1 + a - (a * p).sum(1, keepdims=True))
+
+
+def log_softmax_gradient(a: np.ndarray) -> np.ndarray:
+    p = softmax(a)
+    return np.log(p) + a - a.sum(1, keepdims=True) * p
+
+
+def normal(a: np.ndarray) -> np.ndarray:
+    d = a - a.mean(1, keepdims=True)
+    return d / np.sqrt(1e-5 + (d * d).mean(1, keepdims=True))
+
+
+def halves_gradient(a: np.ndarray) -> np.ndarray:
+    e = np.exp(a) * (np.arange(a.shape[1]) < a.shape[1] // 2)
+    return 2 * e.sum(1, keepdims=True) * e
+
+
+HALVES = """(sum (map (fn [r] (let [s (ifold (fn [s j] (+ s (exp (get r j)))) 0.0 (// (len r) 2))] (* s s))) a))"""
+NORMAL = """(let [mu (mean r) d (map (fn [x] (- x mu)) r) s (sqrt (+ 1e-5 (mean (map square d))))]
+  (map (fn [x] (/ x s)) d))"""
 LOGSUMEXP = "(sum (map logsumexp a))"
 SQUARES = "(sum (map (fn [r] (let [s (sum r)] (* s s))) a))"
 DISTANCES = "(build [(len a) (len a)] (fn [i j] (sum (map (fn [x y] (square (- x y))) (get a i) (get a j)))))"
@@ -125,7 +149,16 @@ COLUMNS = "(build (len (get a 0)) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (ge
 ROWS = {
     "sums": Row("(map sum a)", lambda a: a.sum(1)),
     "largest": Row("(map (fn [r] (fold max 0.5 r)) a)", lambda a: a.max(1, initial=0.5)),
-    "softmax": Row("(map softmax a)", softmax, 2, 1),
+    "softmax": Row("(map softmax a)", softmax, 1, 1),
+    "softmax'": Row("(sum (map (fn [r] (dot r (softmax r))) a))", softmax_gradient, 1, 1, True),
+    "log-softmax": Row("(map log-softmax a)", lambda a: np.log(softmax(a)), 1, 1),
+    "log-softmax'": Row("(sum (map (fn [r] (dot r (log-softmax r))) a))", log_softmax_gradient, 1, 1, True),
+    "layers": Row(f"(map (fn [r] (map (fn [x w] (* w x)) {NORMAL} v)) a)", lambda a, v: v * normal(a), 1, 1),
+    "scaled": Row("(let [b (map (fn [r] (map (fn [x] (/ (sin x) 3.0)) r)) a)] (map softmax b))",
+                  lambda a: softmax(np.sin(a) / 3), 1, 1),
+    "halves'": Row(HALVES, halves_gradient, 1, 0, True),
+    "first": Row("(map argmax a)", lambda a: a.argmax(1), 1, 1),
+    "last": Row("(map argmin a)", lambda a: a.argmin(1), 1, 1),
     "norms": Row("(map (fn [r] (sqrt (+ 1.0 (dot r r)))) a)", lambda a: np.sqrt(1 + (a * a).sum(1))),
     "starting": Row("(map (fn [r] (fold (fn [s x] (+ s (* x x))) (get r 0) r)) a)",
                     lambda a: a[:, 0] + (a * a).sum(1), least=1),
@@ -140,7 +173,20 @@ ROWS = {
     "times a vector": Row("(mat-vec a v)", lambda a, v: a @ v),
     "columns": Row(COLUMNS, lambda a, v: v @ a, 0),
 }  # fmt: skip
-SHAPES = ((3, 0), (1, 1), (3, 17), (17, 3), (5, 32), (2, 65), (65, 2), (3, 130), (2, 1100), (0, 40))
+SHAPES = (
+    (3, 0),
+    (1, 1),
+    (3, 17),
+    (17, 3),
+    (5, 32),
+    (2, 65),
+    (65, 2),
+    (3, 130),
+    (2, 700),
+    (2, 1100),
+    (0, 40),
+    (2, 5000),
+)
 
 
 def row_arguments(row: Row, n: int, m: int, dtype: str) -> tuple[np.ndarray, ...]:
@@ -166,7 +212,8 @@ def rows() -> tuple[Emulator, dict[tuple[str, str], CudaProgram]]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_by_one_thread_a_warp_and_a_block(name: str, dtype: str) -> None:
-    """Short rows are a thread's, others a warp's, long ones a block's."""
+    """Short rows are a part of a warp's, others a warp's, long ones a block's; what is kept of very long ones is not
+    in shared memory."""
     row, (emulator, made) = ROWS[name], rows()
     for q, (n, m) in enumerate(SHAPES):
         if m < row.least or n == 0 and row.text == COLUMNS:
@@ -174,7 +221,7 @@ def test_rows_by_one_thread_a_warp_and_a_block(name: str, dtype: str) -> None:
         args = row_arguments(row, n, m, dtype)
         want = np.asarray(row.numpy(*(x.astype(np.float64) for x in args)))
         (got,) = emulator.run(made[name, dtype], args, descending=q % 2 == 1, blocks=q % 3)
-        if want.dtype == bool:
+        if want.dtype.kind in "bi":
             assert np.array_equal(got, want)
             continue
         scale = max(1.0, float(np.max(np.abs(args[0]), initial=1.0)) ** 2)
@@ -196,8 +243,105 @@ def test_teams_have_rows_and_threads_have_columns(name: str) -> None:
 
 def test_how_large_a_team_is() -> None:
     (step,) = (s for s in rows()[1]["sums", "f64"].steps if isinstance(s, Launch))
-    assert [value(step.args[-1], {"m": m, "n": 5}) for m in (0, 31, 32, 1024, 1025)] == [1, 1, 32, 32, step.block]
+    assert [value(step.args[-1], {"m": m, "n": 5}) for m in (0, 1, 2, 3, 17, 1024, 1025)] == [
+        1,
+        1,
+        2,
+        4,
+        32,
+        32,
+        step.block,
+    ]
     assert value(step.blocks, {"n": 10**6, "m": 64}) == WAVES
+
+
+def launched(text: str, grad: str | tuple[str, ...] = ()) -> list[type]:
+    model = hyad.model(f"(defmodel f {text})", namespace={})
+    model = hyad.grad(model, wrt=grad) if grad else model
+    steps = print_grid(model.optimised(model.specs(None), "cuda", blas=True)).steps
+    return [type(s) for s in steps if isinstance(s, (Gemm, Launch))]
+
+
+def test_rows_are_one_kernel() -> None:
+    """What folds and makes rows, value and gradient; sums of columns, each in parts, are kernels of their own."""
+    layer = f"(map (fn [r] (map (fn [x u c] (+ (* u x) c)) {NORMAL} u c)) a)"
+    loss = f"(sum (map (fn [r q] (dot q r)) {layer} w))"
+    head = "[#^ (Mat n m) a #^ (Vec m) u #^ (Vec m) c"
+    assert launched(f"{head}] {layer}") == [Launch]
+    assert launched(f"{head} #^ (Mat n m) w] {loss}", ("a",)) == [Launch]
+    assert launched(f"{head} #^ (Mat n m) w] {loss}", ("a", "u", "c")) == [Launch] * 5
+    assert launched("[#^ (Arr k n m) a] (map (fn [t] (map softmax t)) a)") == [Launch]
+
+
+MLP = """[#^ (Mat h m) w #^ (Vec h) b #^ (Mat c h) u #^ (Mat n m) x #^ (Arr Int n) at]
+  (map (fn [r k] (- (get (log-softmax (mat-vec u (map tanh (vec-add (mat-vec w r) b)))) k))) x at)"""
+
+
+def test_layers_for_each_row_are_products() -> None:
+    """Sums that stand among other things, too; what is made of a product's rows is one kernel. A check is the first."""
+    assert launched(MLP) == [Gemm, Launch, Launch, Gemm, Launch]
+
+
+@cache
+def mlp() -> tuple[Emulator, CudaProgram, CudaProgram]:
+    model = hyad.model(f"(defmodel f {MLP})", namespace={})
+    loss = hyad.model(f"(defmodel f {MLP.replace('(map (fn [r k]', '(sum (map (fn [r k]', 1)}))", namespace={})
+    args = (np.ones((2, 2)), np.ones(2), np.ones((2, 2)), np.ones((2, 2)), np.zeros(2, int))
+    value, grad = plan(model, args, "value"), plan(hyad.grad(loss, wrt=("w", "b", "u")), args, "grad")
+    compiler = gpu.cpu_compiler()
+    assert compiler is not None
+    return Emulator([value, grad], compiler), value, grad
+
+
+@needs_cpu
+def test_a_classifier_and_its_gradient() -> None:
+    emulator, value, grad = mlp()
+    for h, m, c, n in ((3, 2, 4, 5), (40, 33, 37, 35), (1, 1, 1, 1)):
+        rng = np.random.default_rng(h)
+        w, b, u, x = (rng.normal(size=s) for s in ((h, m), (h,), (c, h), (n, m)))
+        at = rng.integers(0, c, n)
+        y = np.tanh(x @ w.T + b)
+        p = softmax(y @ u.T)
+        d = p - np.eye(c)[at]
+        e = (d @ u) * (1 - y * y)
+        for descending in (False, True):
+            (got,) = emulator.run(value, (w, b, u, x, at), descending=descending)
+            near(got, -np.log(p[np.arange(n), at]), np.full(n, 10.0), 4 * (h + m + c))
+            for got, want in zip(
+                emulator.run(grad, (w, b, u, x, at), descending=descending), (e.T @ x, e.sum(0), d.T @ y)
+            ):
+                near(got, want, np.full_like(want, 10.0 * n), 4 * (h + m + c))
+    with pytest.raises(BoundsError):
+        emulator.run(value, (w, b, u, x, at + c))
+
+
+GATHERED = "[#^ (Vec k) v #^ (Arr Int n m) at] (map (fn [r] (sum (map (fn [i] (get v i)) r))) at)"
+
+
+@needs_cpu
+def test_a_check_in_a_row_that_a_team_has() -> None:
+    """Who fails leaves the row's loop and waits with the others of the team behind it."""
+    assert launched(GATHERED) == [Launch]
+    model = hyad.model(f"(defmodel f {GATHERED})", namespace={})
+    program = plan(model, (np.ones(2), np.zeros((2, 2), int)), "gathered")
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for n, m in ((3, 5), (70, 40), (2, 1500)):
+        v, at = np.arange(9.0), np.random.default_rng(n).integers(0, 9, (n, m))
+        for descending in (False, True):
+            (got,) = emulator.run(program, (v, at), descending=descending)
+            assert np.array_equal(got, v[at].sum(1))
+            with pytest.raises(BoundsError, match="get"):
+                emulator.run(program, (v, np.where(np.arange(m) == m // 2, 9, at)), descending=descending)
+
+
+@needs_cpu
+def test_where_the_largest_is_among_equals_and_nans() -> None:
+    """As NumPy of equals; a NaN is passed over unless it comes first, as in C."""
+    a = np.array([[1.0, 3.0, 3.0, 2.0], [np.nan, 1.0, 2.0, 0.0], [1.0, np.nan, 0.5, np.nan]])
+    emulator, made = rows()
+    for descending in (False, True):
+        for name, want in (("first", [1, 0, 0]), ("last", [0, 0, 2])):
+            assert emulator.run(made[name, "f64"], (a,), descending=descending)[0].tolist() == want
 
 
 ATTENTION = """(defmodel attention [#^ (Mat n d) q #^ (Mat n d) k #^ (Mat n d) v]
@@ -217,7 +361,7 @@ def attention() -> tuple[Emulator, CudaProgram]:
 @needs_cpu
 def test_attention_is_products_and_rows() -> None:
     """Its gradient's five products read matrices as they lie, and make them where they are wanted; its rows have teams
-    that find the largest, the sum, the value and the sum in the gradient."""
+    for what comes before its value, and for what comes between its products on the way back."""
     program = attention()[1]
     found = [s for s in program.steps if isinstance(s, Gemm)]
     assert {"q_bar", "k_bar", "v_bar"} <= {s.c.array for s in found}
@@ -227,7 +371,7 @@ def test_attention_is_products_and_rows() -> None:
         (True, False),
     ]
     assert not any(isinstance(s, Launch) and s.form.startswith("(transpose") for s in program.steps)
-    assert len(teams(program)) == 4
+    assert len(teams(program)) == 2 and not program.source.count("atomicAdd")
 
 
 @needs_cpu
