@@ -48,8 +48,9 @@ from .core import (
 )
 from .dead import dead_code, tidy
 from .optimise import assign, products, rebuild
+from .scans import scan_of
 from .spread import Reduction, changed, nest, reads, reductions, work
-from .teams import joined, passes, whole
+from .teams import joined, passes, renamed, whole
 
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
 DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
@@ -62,7 +63,7 @@ ROOM = 1 << 26  # elements of all copies together
 
 def spread(program: Program, deterministic: bool = False) -> Program:
     """The program with its parallel loops apart and its sums gathered (see above)."""
-    for change in (product_block, joined_block, apart_block, joined_block, gather_block):
+    for change in (checks_block, product_block, joined_block, apart_block, joined_block, gather_block):
         block = change(program.body)
         if block is not program.body:
             program = dead_code(rebuild(replace(program, body=block), Rebuild))
@@ -128,6 +129,27 @@ def by_loops(block: Block) -> Block:
         else:
             blocks = tuple(map(by_loops, blocks_of(op)))
             out.append(Bind(b.vars, with_blocks(op, blocks), b.span) if blocks else b)
+    return Block(tuple(out), block.results)
+
+
+def checks_block(block: Block) -> Block:
+    """A block in which the checks of a scan that need no state come before it, in a parallel loop: threads that leave
+    at a check would be missed at a scan's barriers."""
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        inner = [checks_block(r) for r in blocks_of(op)]
+        b = Bind(b.vars, with_blocks(op, inner), b.span) if inner else b
+        if long(b) and any(type(x.op) is Check for x in b.op.body.binds) and reductions(b.op) is None:
+            moved = dependents(b.op.body, set(b.op.accs))
+            checks = [x for x in b.op.body.binds if type(x.op) is Check]
+            rest = replace(b.op, body=Block(tuple(x for x in b.op.body.binds if x not in checks), b.op.body.results))
+            if not any(a in moved for x in checks for a in reads(x)) and scan_of(rest) is not None:
+                index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+                first = renamed(substitute(tidy(Block(b.op.body.binds, ())), {op.index: index}))
+                out.append(Bind((), Loop(op.count, index, (), (), first), b.span))
+                b = Bind(b.vars, rest, b.span)
+        out.append(b)
     return Block(tuple(out), block.results)
 
 

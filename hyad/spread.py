@@ -167,6 +167,21 @@ def made_in(block: Block) -> dict[Var, Op]:
     return {v: bind.op for bind in block.binds for v in bind.vars}
 
 
+def depends(atom: Atom, variables: set[Var], made: dict) -> bool:
+    """Whether a value is computed from any of some variables, by what ``made`` says of each."""
+    todo, seen = [atom], set()
+    while todo:
+        a = todo.pop()
+        if a in variables:
+            return True
+        if type(a) is Var and a in made and a not in seen:
+            seen.add(a)
+            op = made[a]
+            todo += atoms_of(op)
+            todo += [v for b in blocks_of(op) for v in free_vars(b)]
+    return False
+
+
 def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
     """``acc' = (max acc t)  at' = (select (>= acc t) at i)``, or ``acc' = (select (> t acc) t acc)  at' = (select (> t
     acc) i at)``: the largest and where it is. As the second is taken, a NaN that comes later is passed over."""
@@ -179,7 +194,7 @@ def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
         others = [a for a in best_op.args if a is not acc]
     else:
         others = [chosen[1]] if chosen is not None and chosen[2] is acc else []
-    if len(others) != 1 or leads(op.body, others[0], acc):
+    if len(others) != 1 or depends(others[0], {acc}, made):
         return None
     (t,) = others
     for j, at in enumerate(op.accs):

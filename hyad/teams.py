@@ -37,13 +37,12 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
-    free_vars,
     most_uses,
     substitute,
     with_blocks,
 )
 from .dead import tidy
-from .spread import offset_from, reads, reductions, work
+from .spread import depends, offset_from, reads, reductions, work
 
 TEAM = 32  # iterations from which on a row whose length is known is worth a team
 AGAIN = 8.0  # the work of an element, in additions, that is done again in a later pass rather than kept
@@ -168,21 +167,6 @@ def scalars(bind: Bind) -> bool:
     """Whether a binding makes nothing but scalars and views."""
     arrays = any(isinstance(v.type, Arr) for v in bind.vars)
     return not arrays or type(bind.op) is Prim and bind.op.name == "get"
-
-
-def depends(atom: Atom, variables: set[Var], made: dict) -> bool:
-    """Whether a value is computed from any of some variables, by what ``made`` says of each."""
-    todo, seen = [atom], set()
-    while todo:
-        a = todo.pop()
-        if a in variables:
-            return True
-        if type(a) is Var and a in made and a not in seen:
-            seen.add(a)
-            op = made[a]
-            todo += atoms_of(op)
-            todo += [v for b in blocks_of(op) for v in free_vars(b)]
-    return False
 
 
 # ------------------------------------------------------------------------------------------------- passes
@@ -411,8 +395,7 @@ def parted(bind: Bind, made: dict) -> tuple[Bind | None, Bind | None]:
     if rest:
         body = tidy(Block(op.body.binds, tuple(op.body.results[k] for k in rest)))
         index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
-        fresh = {v: Var(v.name, v.type, v.span, v.given) for b in all_binds(body) for v in b.vars}
-        body = renamed(substitute(body, {op.index: index}), fresh)
+        body = renamed(substitute(body, {op.index: index}))
         loop = Loop(op.count, index, tuple(op.inits[k] for k in rest), tuple(op.accs[k] for k in rest), body)
         other = Bind(tuple(bind.vars[k] for k in rest), loop, bind.span)
     if not mine and not rows and not stacked:
@@ -425,8 +408,10 @@ def parted(bind: Bind, made: dict) -> tuple[Bind | None, Bind | None]:
     return Bind(tuple(vars_), loop, bind.span), other
 
 
-def renamed(block: Block, table: dict[Var, Var]) -> Block:
-    """A block whose bindings have other variables."""
+def renamed(block: Block, table: dict[Var, Var] | None = None) -> Block:
+    """A block whose bindings have variables of their own, those of ``table`` or new ones."""
+    if table is None:
+        table = {v: Var(v.name, v.type, v.span, v.given) for b in all_binds(block) for v in b.vars}
     block = substitute(block, table)
 
     def one(bind: Bind) -> Bind:
@@ -564,5 +549,4 @@ def again(made: Pass, element: Atom, index: Var) -> Block | None:
         return None
     if sum(work(b.op) for b in block.binds) > AGAIN:
         return None
-    fresh = {v: Var(v.name, v.type, v.span, v.given) for b in block.binds for v in b.vars}
-    return renamed(substitute(block, {made.index: index}), fresh)
+    return renamed(substitute(block, {made.index: index}))

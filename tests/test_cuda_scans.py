@@ -20,6 +20,7 @@ from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import Choose, CudaProgram, Launch
 from hyad.core import Program
 from hyad.emulate import Emulator
+from hyad.errors import BoundsError
 from hyad.model import Model, take_apart
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
@@ -166,6 +167,23 @@ def test_what_scans_run_as() -> None:
     assert isinstance(steps[0], Choose) and not launches.value(steps[0].cond, {"n": 1000})
     assert launches.value(steps[0].cond, {"n": 5000})
     assert not any("one thread:" in note for name in MODELS if name != "tanh'" for _, note in plan(name).notes)
+
+
+def test_the_checks_of_a_scan_come_before_it() -> None:
+    """An index that is out of range, and one that no integer is: no thread leaves between barriers."""
+    text = "[#^ (Vec k) v #^ (Arr Int n) at] (scan (fn [s i] (+ s (get v (* i i)))) 0.0 at)"
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    program = print_grid(f.optimised(f.specs(None), "cuda", blas=True))
+    assert [type(s) for s in program.steps] == [Launch, Choose, Launch]
+    assert program.source.count("return; }") == 2  # both in the first kernel
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    v, at = np.arange(1.0, 27.0), np.random.default_rng(0).integers(-5, 6, 3000)
+    for descending in (False, True):
+        (got,) = emulator.run(program, (v, at), descending=descending)
+        assert np.array_equal(got, np.cumsum(v[at * at]))
+        for wrong in (6, 2**32):
+            with pytest.raises(BoundsError, match="get"):
+                emulator.run(program, (v, np.where(np.arange(3000) == 1700, wrong, at)), descending=descending)
 
 
 @pytest.mark.parametrize(
