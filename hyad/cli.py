@@ -43,6 +43,7 @@ A model is a Hy form in a file, say ring.hy:
 RUN = """\
   hyad run ring.hy area 1.0 2.0                       a model and its arguments
   hyad run fit.hy residuals '[1 2 3]' '#(0.5 [1 0])'  an array; a tuple of a number and an array
+  hyad run net.hy layer '[[1 2] [3 4]]' --blas        large products of matrices by a BLAS
   hyad run examples/nist.hy -- --all --data DIR       a file's own `main`, called with what stands behind --
 """
 SHOW = """\
@@ -57,6 +58,7 @@ stages: source anf typed forward reverse optimised simplified sympy latex python
 EMIT = """\
   hyad emit ring.hy area --grad -o out             out/area_grad.c and out/area_grad.h
   hyad emit ring.hy area -o out/ring_area.c        names of your own
+  hyad emit net.hy layer --grad --blas -o out      large products of matrices by a BLAS, with -DHYAD_BLAS
   hyad emit ring.hy area --target cuda --dtype f32 -o out          a kernel over a batch
   hyad emit fit.hy residuals --grad --target cuda --grid -o out    one call in parallel
 
@@ -153,6 +155,7 @@ def arguments() -> argparse.ArgumentParser:
     sub = add("run", run, "call a model, or the file's `main`", RUN)
     sub.add_argument("model", metavar="MODEL", nargs="?", help="a model or function of the file")
     sub.add_argument("args", metavar="ARG", nargs="*", default=[], help="its arguments: 1.5, '[1 2 3]', '#(1 [2 3])'")
+    sub.add_argument("--blas", action="store_true", help="leave large products of matrices to a BLAS")
     sub = add("show", show, "show a model or its derivative at one stage on the way to C", SHOW)
     model(sub, "arguments whose types are meant")
     sub.add_argument("--stage", default="anf", help="which stage (anf)")
@@ -162,6 +165,7 @@ def arguments() -> argparse.ArgumentParser:
     sub.add_argument("--target", choices=("c", "cuda"), default="c")
     sub.add_argument("--dtype", choices=("f64", "f32"), default="f64", help="double or single precision")
     sub.add_argument("--grid", action="store_true", help="CUDA for one call in parallel, not for a batch of them")
+    sub.add_argument("--blas", action="store_true", help="C that calls a BLAS for large products of matrices")
     sub.add_argument("--line-directives", action="store_true", help="let a debugger step through the Hy model")
     sub.add_argument("-o", "--output", metavar="DIR", default=".", help="a folder, or a file such as out/kernel.c")
     sub = add("check", check, "compare a model's derivatives with finite differences", CHECK)
@@ -185,14 +189,21 @@ def run(options: argparse.Namespace) -> int:
     name = options.model
     if name is None:
         main = getattr(module, "main", None)
-        if callable(main):
+        if callable(main) and not options.blas:
             status = main(options.behind) if inspect.signature(main).parameters else main()
             return status if isinstance(status, int) else 0
         name = only_model(module, options.file)
     function = models(module).get(name) or getattr(module, mangled(name), None)
     if not callable(function):
         raise no_model(name, module, options.file)
-    print(text_of(function(*literals(options.args + options.behind, function))))
+    values = literals(options.args + options.behind, function)
+    if options.blas:
+        from .model import Model, compile
+
+        if not isinstance(function, Model):
+            raise HyadError(f"--blas is for a model, and `{name}` is a function", None, "leave it out")
+        function = compile(function, args=values, blas=True)
+    print(text_of(function(*values)))
     return 0
 
 
@@ -222,6 +233,7 @@ def emit(options: argparse.Namespace) -> int:
         args=given(options, f),
         dtype=options.dtype,
         line_directives=options.line_directives,
+        blas=options.blas,
         grid=options.grid,
     )
     for path in paths:

@@ -34,6 +34,10 @@ class Scalar:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> str:
+        """Pickled by its name in this module."""
+        return self.name.upper()
+
 
 REAL, INT, BOOL, UNIT = Scalar("Real"), Scalar("Int"), Scalar("Bool"), Scalar("Unit")
 

@@ -228,8 +228,12 @@ class Model:
 
     def without(self, names: Sequence[str]) -> Model:
         """This model, made without some optimisations."""
+        return self.with_options({**self._options, "without": tuple(names)})
+
+    def with_options(self, options: dict[str, Any]) -> Model:
+        """This model, compiled with options of its own."""
         own = Model(self.value, self.name, self.span, self.__doc__, self.source)
-        own._options, own._last = {**self._options, "without": tuple(names)}, self._last
+        own._options, own._last = options, self._last
         return own
 
     # ----------------------------------------------------------------------------------- dispatching
@@ -1168,7 +1172,8 @@ def compile(
 
     The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
     real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
-    ``address`` beside it; called with arguments of another signature it compiles that too. ``dtype`` "f32" computes
+    ``address`` beside it; called with arguments of another signature it compiles that too. It is pickled as its model,
+    with options and signature, and made again where it is loaded, its C from the cache. ``dtype`` "f32" computes
     in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the
     like of several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp,
     expm1 and tanh, and what is made of them: functions of hyad's own, which C compilers make vectors of without leave
@@ -1193,14 +1198,13 @@ def compile(
     if blas and target != "c":
         raise ModelTypeError(f"the target {target!r} calls no BLAS", None, 'target "c" does')
     base = as_model(f, "compile")
-    own = Model(base.value, base.name, base.span, base.__doc__, base.source)
-    own._options = dict(target=target, dtype=dtype, flags=flags)
+    options: dict[str, Any] = dict(target=target, dtype=dtype, flags=flags)
     if type(threads) is not int or threads < 1:
         raise ModelTypeError(f"threads is {threads!r}", None, "a number of threads: 1 or more")
     if threads > 1:
         if target != "c":
             raise ModelTypeError(f"the target {target!r} has no threads", None, 'target "c" has')
-        own._options["threads"] = threads
+        options["threads"] = threads
     if target == "cuda" and flags != "exact":
         raise ModelTypeError("the target 'cuda' has no flags", None, 'target "c" has')
     if blas:
@@ -1208,23 +1212,30 @@ def compile(
 
         if products.library() is None:
             raise CompileError("there is no BLAS here", None, "pip install hyad[blas], or the system's OpenBLAS")
-        own._options["blas"] = True
+        options["blas"] = True
     if math != "libm":
-        own._options["math"] = own_math(math, target, dtype)
+        options["math"] = own_math(math, target, dtype)
     if without:
         from .report import chosen
 
-        own._options["without"] = chosen(without)
-    own._last = base._last
+        options["without"] = chosen(without)
+    own = base.with_options(options)
     if target == "cuda":
         from .gpu import compile_cuda
 
         return compile_cuda(own, dtype, args, deterministic)
-    specs = own.specs(args)
-    found = own.compile_for(specs, **own._options)
+    return compiled(base, options, own.specs(args))
+
+
+def compiled(base: Model, options: dict[str, Any], specs: Sequence[Spec]) -> Callable[..., Any]:
+    """``compile`` for a signature. What comes back is pickled as these three, and loaded by this function."""
+    own = base.with_options(options)
+    found = own.compile_for(specs, **options)
     own._compiled[tuple(map(signature_key, specs))] = found
     own._enter(found)
     found.model = base  # type: ignore[attr-defined]
+    # pickle asks the object for this, and no class of its own stands between a call and the C entry
+    found.__reduce_ex__ = lambda protocol: (compiled, (base, options, tuple(specs)))  # type: ignore[method-assign]
     return found
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import hyad
 from hyad.cli import literal, main, text_of
+from hyad.codegen import blas
 from hyad.errors import ReadError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,6 +110,24 @@ def test_emit_writes_a_pair_and_says_where(capsys, files: Path) -> None:
     assert "area_grad" in (files / "out" / "area_grad.h").read_text()
     out = said(capsys, "emit", "ring.hy", "--dtype", "f32", "-o", "ring_area.c")
     assert "float ring_area(float r, float R)" in (files / "ring_area.c").read_text()
+
+
+def test_products_by_a_blas(capsys, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "(require hyad.macros *)\n(defmodel twice [#^ (Mat n n) a] (mat-mul a a))\n(defn main [] (print 1))\n"
+    (files / "net.hy").write_text(text)
+    said(capsys, "emit", "net.hy", "twice", "--blas", "-o", "out")
+    assert "#ifdef HYAD_BLAS" in (files / "out" / "twice.c").read_text()
+    said(capsys, "emit", "net.hy", "twice", "-o", "out")
+    assert "HYAD_BLAS" not in (files / "out" / "twice.c").read_text()
+    asked = []
+    monkeypatch.setattr(blas, "library", lambda: asked.append(1) or ((), ()))
+    assert said(capsys, "run", "net.hy", "twice", "[[1 2] [3 4]]", "--blas").strip() == "[[7.0 10.0] [15.0 22.0]]"
+    assert asked
+    monkeypatch.setattr(blas, "library", lambda: None)
+    assert main(["run", "net.hy", "twice", "[[1 2] [3 4]]", "--blas"]) == 1
+    assert "no BLAS" in capsys.readouterr().err
+    assert main(["run", "net.hy", "main", "--blas"]) == 1
+    assert "`main` is a function" in capsys.readouterr().err
 
 
 def test_check(capsys) -> None:

@@ -6,6 +6,7 @@ import copy
 import pickle
 import sys
 import types
+from functools import partial
 
 import hy  # noqa: F401
 import numpy as np
@@ -83,7 +84,8 @@ def test_defdata_in_a_file_of_models_and_in_hy(tmp_path):
 
 
 def test_a_model_is_pickled_by_its_name():
-    """As a function is; a derivative by what it is a derivative of. A copy is the model itself."""
+    """As a function is; a derivative by what it is a derivative of. A copy is the model itself. What was compiled is
+    its model with options and signature."""
     module = types.ModuleType("pickled_models")
     module.square = hyad.model("(fn [x y] (* x x y))", namespace=module.__dict__)
     sys.modules[module.__name__] = module
@@ -92,7 +94,24 @@ def test_a_model_is_pickled_by_its_name():
         slope = pickle.loads(pickle.dumps(hyad.grad(hyad.grad(module.square, "x"), wrt=("x", "y"))))
         assert slope(3.0, 5.0) == (10.0, 6.0)
         assert copy.deepcopy([module.square])[0] is copy.copy(module.square) is module.square
+        cube = hyad.model("(fn [#^ (Vec n) v] (fold (fn [s a] (+ s (* a a a))) 0.0 v))", namespace=module.__dict__)
+        module.cube, v = cube, np.arange(1.0, 4.0)
+        made = [
+            hyad.compile(hyad.grad(cube)),
+            hyad.compile(cube, args=(np.array([2, 3]),), math="vector", without="jam"),
+            hyad.compile(module.square, "python", args=(2, (3.0))),
+            hyad.compile(cube, dtype="f32", flags="fast"),
+        ]
+        for f in made:
+            again = pickle.loads(pickle.dumps(f))
+            assert again.model.name == f.model.name and (again.target, again.dtype) == (f.target, f.dtype)
+            assert getattr(again, "source", "") == getattr(f, "source", "")
+            given = (2, 3.0) if f.target == "python" else (v.astype("f4") if f.dtype == "f32" else v,)
+            np.testing.assert_array_equal(again(*given), f(*given))
+        assert copy.copy(made[0])(v).tolist() == [3.0, 12.0, 27.0] and type(made[0]).__call__ is partial.__call__
     finally:
         del sys.modules[module.__name__]
+    with pytest.raises(hyad.ModelTypeError, match="cannot be pickled"):
+        pickle.dumps(hyad.compile("(fn [x] x)"))
     with pytest.raises(hyad.ModelTypeError, match="cannot be pickled"):
         pickle.dumps(hyad.model("(fn [x] x)"))
