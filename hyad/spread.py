@@ -249,8 +249,6 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> tuple[int, bool] | None:
         if type(o) is Prim:
             if o.args and o.args[0] in versions and o.name in ("get", "update", "add-at"):
                 subs = o.args[1:] if o.name == "get" else o.args[1:-1]
-                if any(a in versions for a in o.args[1:]):
-                    return None
                 subscripts.append(subs)
                 if o.name == "get":
                     read = True
@@ -276,8 +274,6 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> tuple[int, bool] | None:
         elif any(a in versions for a in atoms_of(o)) or any(v in versions for b in blocks_of(o) for v in free_vars(b)):
             return None
     if result not in versions or not subscripts or any(r in versions for r in op.body.results[len(op.accs) :]):
-        return None
-    if sum(r in versions for r in op.body.results) != 1:
         return None
     for at in range(min(map(len, subscripts))):
         first = subscripts[0][at]

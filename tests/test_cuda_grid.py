@@ -29,6 +29,7 @@ from hyad.core import Program
 from hyad.emulate import Emulator, entries
 from hyad.errors import BoundsError, CompileError
 from hyad.model import Model, python_callable, take_apart
+from hyad.spread import Reduction, reductions
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
@@ -293,6 +294,64 @@ def test_kernels_compile_to_ptx(collection: Collection) -> None:
         assert all(f".entry {kernel}(" in ptx for kernel in p.kernels)
     single = [s.cuda for key, s in collection.subjects.items() if key in ("softmax f32", "layer' f32")]
     assert ".f64" not in nvrtc.compile_device(together(single), "compute_80", "single").decode()
+
+
+# ------------------------------------------------------------------------------------------ accumulators
+
+LOOK = "(ifold (fn [p i] (let [m (fst p) at (snd p) t (get x i)] #({} (select {} at {})))) #(0.0 0) (len x))"
+LOOK_BESIDE = (
+    "(ifold (fn [p i] (let [m (fst (fst p)) at (snd (fst p)) t (get x i) b (max m t)]"
+    " #(#(b (select (>= m t) at i)) (+ (snd p) {})))) #(#(0.0 0) {}) (len x))"
+)
+CHANGED = "(ifold (fn [a i] (update a {} {})) (map sin x) k)"
+#: What the accumulators of a loop are: "place first", "slice read" and so on; None: it is taken in its order.
+ACCUMULATORS = {
+    LOOK.format("(max m t)", "(>= m t)", "i"): ["largest, the first"],
+    LOOK.format("(max m t)", "(> m t)", "i"): ["largest, the last"],
+    LOOK.format("(min m t)", "(>= t m)", "i"): ["least, the first"],
+    LOOK.format("(min m t)", "(> t m)", "i"): ["least, the last"],
+    LOOK.format("(max m t)", "(<= m t)", "i"): None,
+    LOOK.format("(max m t)", "(>= m t)", "(* 2 i)"): None,
+    LOOK_BESIDE.format("m", "0.0"): None,
+    LOOK_BESIDE.format("b", "0.0"): None,
+    LOOK_BESIDE.format("at", "0"): None,
+    "(fold (fn [s e] (- s e)) 0.0 x)": ["sum"],
+    "(fold (fn [s e] (- e s)) 0.0 x)": None,
+    "(fold (fn [s e] (+ s (* s e))) 0.0 x)": None,
+    "(ifold (fn [p i] #((+ (fst p) (get x i)) (max (snd p) (fst p)))) #(0.0 0.0) (len x))": None,
+    "(ifold (fn [p i] (let [s (+ (fst p) (get x i))] #(s (max (snd p) s)))) #(0.0 0.0) (len x))": None,
+    "(fold (fn [s e] (if (> e 0.0) (+ s (exp (sin e))) s)) 0.0 x)": ["sum"],
+    "(fold (fn [s e] (if (> e 0.0) (+ s (exp (sin e))) (cos e))) 0.0 x)": None,
+    "(fold (fn [s e] (if (> s 0.0) (+ s (exp (sin e))) s)) 0.0 x)": None,
+    CHANGED.format("i", "1.0"): ["slice"],
+    CHANGED.format("i", "(* 2.0 (get a i))"): ["slice read"],
+    CHANGED.format("i", "(get a (- i 1))"): None,
+    CHANGED.format("(+ i k)", "(get a (+ k i))"): ["slice read"],
+    CHANGED.format("(- k i)", "(* 2.0 (get a (- k i)))"): ["slice read"],
+    CHANGED.format("(- k i)", "(* 2.0 (get a (+ k i)))"): None,
+    CHANGED.format("i", "(sum a)"): None,
+    CHANGED.format("(+ i (get z i))", "1.0"): None,
+    CHANGED.format("(- (get z i) i)", "1.0"): None,
+    "(ifold (fn [a i] (update a (get a i) 7)) z k)": None,
+    "(ifold (fn [p i] #((update (fst p) i 1.0) (+ (snd p) (get (fst p) 0)))) #((map sin x) 0.0) k)": None,
+    "(ifold (fn [p i] #((update (fst p) i 1.0) (update (snd p) i (fst p)))) #(x (build k (fn [i] x))) k)": None,
+    "(ifold (fn [p i] #((update (snd p) i 1.0) (update (fst p) i 2.0))) #((map sin x) (map cos x)) k)": None,
+}
+
+
+def said(r: Reduction) -> str:
+    if r.kind == "place":
+        return f"{'least' if r.least else 'largest'}, the {'last' if r.last else 'first'}"
+    return f"{r.kind} read" if r.read else r.kind
+
+
+@pytest.mark.parametrize("text", ACCUMULATORS)
+def test_what_accumulators_are(text: str) -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) x #^ Int k #^ (Arr Int m) z] {text})", namespace={})
+    body = f.optimised(f.specs(), "cuda").body
+    (loop,) = (b.op for b in body.binds if isinstance(b.op, core.Loop) and b.op.accs)
+    kinds = reductions(loop)
+    assert (kinds and [*map(said, kinds)]) == ACCUMULATORS[text]
 
 
 # ------------------------------------------------------------------------------------------------- plans
