@@ -358,6 +358,7 @@ class RowFolds(Rebuild):
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
         self.rows: dict[Atom, Atom] = {}  # the row of an accumulator in the iteration that is being rebuilt
+        self.found = False
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -400,7 +401,7 @@ class RowFolds(Rebuild):
         return makers if quick(beside(op, rows)) else []  # type: ignore[return-value]
 
     def by_rows(self, bind: Bind, op: Loop, makers: Sequence[Bind]) -> None:
-        b = self.b
+        b, self.found = self.b, True
         b.fired("row-folds")
         loops: dict[Bind, Loop] = {x: x.op for x in makers}  # type: ignore[misc]
         rest = beside(op, loops)

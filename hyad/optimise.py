@@ -419,7 +419,13 @@ def interchange(program: Program) -> Program:
 
 def row_folds(program: Program) -> Program:
     """Takes one row of a state through all iterations of a fold before the next row."""
-    return rebuild(program, RowFolds) if nested_loops(program) else program
+    if not nested_loops(program):
+        return program
+    b = Builder()
+    b.sizes.update(program.dims)
+    pass_ = RowFolds(b)
+    results = pass_.block(program.body)
+    return replace(program, body=Block(b.block(), results)) if pass_.found else program
 
 
 def products(program: Program) -> Program:
