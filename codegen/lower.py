@@ -29,6 +29,7 @@ The C printer writes this plan down; the Python printer reads from it only where
 from __future__ import annotations
 
 import itertools
+import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -988,17 +989,18 @@ class _Planner:
                 plan.declare.setdefault(buffer.bind, []).append(buffer)
         free: dict[Any, list[int]] = {}
         order = itertools.count()
-        room = self.room
+        local, room = set(), self.room
+        known = [b for b in self.owned if b.home is None and not b.arena and all(type(d) is Const for d in b.dims)]
+        for buffer in sorted(known, key=lambda b: math.prod(d.value for d in b.dims)):  # of the small ones a C compiler
+            room -= math.prod(d.value for d in buffer.dims)  # makes registers
+            if room < 0:
+                break
+            local.add(buffer)
 
         def place(buffer: Buffer, own: bool) -> None:
-            nonlocal room
-            if buffer.arena:
+            if buffer.arena or buffer in local:
                 return
             size = plan.sizes.product(buffer.dims, plan.sizes.bound)
-            static = size.get((), 0) if size is not None and all(isinstance(d, Const) for d in buffer.dims) else None
-            if static is not None and static <= room:
-                room -= static
-                return
             if size is None or buffer.grown:
                 buffer.arena = not buffer.grown
                 plan.unsized.append((buffer, self.spans[buffer]))
