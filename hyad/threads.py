@@ -8,6 +8,7 @@ threads decide alone, so that a result is the same to the last bit from call to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil, prod
 
 from .accumulators import sum_like
@@ -28,15 +29,19 @@ from .core import (
     Make,
     Prim,
     Program,
+    Scalar,
     Type,
     Var,
     While,
     all_binds,
+    atoms_of,
     blocks_of,
+    free_vars,
 )
 from .counts import ASSUMED, DEAR, stacked
 from .dead import dead_code, tidy
 from .lanes import LANES
+from .loops import CHEAP, cost_of, slice_of
 from .nests import Steps, additions
 from .optimise import rebuild
 from .primitives import PRIMITIVES
@@ -321,8 +326,37 @@ def dear(bind: Bind) -> bool:
     return type(op) in (Loop, If) or type(op) is Prim and op.name in PRIMITIVES and PRIMITIVES[op.name].cost >= DEAR
 
 
+class ChecksFirst(Rebuild):
+    """Checks of what a loop reads in a loop of their own: the rest cannot fail, and may run on any thread.
+
+    ``(build n (fn [i] (do (require-index (get at i) m) (f (get x (get at i))))))``  =>  a loop of the checks, then the
+    loop without them. Design decision: where nothing costly has to be computed twice for it, and nothing waits for the
+    iteration before.
+    """
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        checks = [x for x in op.body.binds if type(x.op) is Check]
+        others = tuple(x for x in op.body.binds if x not in checks)
+        if not checks or not safe(Block(others, ())):
+            return super().loop(op, bind)
+        first = slice_of(op.body, [a for x in checks for a in atoms_of(x.op)])
+        light = all(type(x.op) in (Prim, Check) and isinstance(type_of(v), Scalar) for x in first.binds for v in x.vars)
+        if not light or cost_of(first) > CHEAP or not free_vars(first).keys().isdisjoint(op.accs):
+            return super().loop(op, bind)
+        count = self.atom(op.count)
+
+        def body(i: Atom):
+            self.here[op.index] = i
+            self.block(Block(first.binds, ()))
+            return (), ()
+
+        self.b.loop(count, (), body, (), op.index.name)
+        return super().loop(replace(op, body=Block(others, op.body.results)), bind)
+
+
 def in_parts(program: Program, threads: int) -> Program:
     """The program with its long sums in parts that can run on ``threads`` threads."""
     if threads < 2 or not any(type(bind.op) is Loop for bind in program.body.binds):
         return program
+    program = dead_code(rebuild(program, ChecksFirst))
     return dead_code(rebuild(program, lambda b: Parts(b, program, threads)))

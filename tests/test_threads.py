@@ -15,7 +15,7 @@ import hyad
 import oracle
 from hyad.codegen.build import SPINS
 from hyad.core import Arr, Loop, Prim, all_binds
-from hyad.errors import ModelTypeError
+from hyad.errors import BoundsError, ModelTypeError
 from hyad.model import python_callable
 from hyad.threads import in_parts, iteration
 
@@ -181,6 +181,20 @@ def test_threads_write_to_lines_of_their_own():
     g = hyad.grad(SOFT, wrt=0)
     source = hyad.compile(g, threads=2).source
     assert "(k + 8)*d" in source and re.search(r"omp_get_thread_num\(\)\*\(\S+ \+ 8\)", source)
+
+
+GATHERED = "(fn [#^ (Arr Int n) at #^ (Vec m) x] (map (fn [i] (exp (sin (get x i)))) at))"
+
+
+def test_checks_come_first():
+    """A loop that may fail runs on one thread; the checks of what it reads are a loop of their own, and it is not."""
+    f = hyad.compile(hyad.model(GATHERED), threads=2)
+    assert "#pragma omp parallel for" in f.source
+    at, x = np.arange(30_000) % 7, np.linspace(0, 1, 7)
+    np.testing.assert_allclose(f(at, x), np.exp(np.sin(x[at])), rtol=1e-14)
+    at[20_000] = 7
+    with pytest.raises(BoundsError, match="get x i"):
+        f(at, x)
 
 
 def test_rows_are_added_four_at_a_time_in_each_part():
