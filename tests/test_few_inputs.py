@@ -102,3 +102,18 @@ def test_a_gradient_in_a_gradient_needs_no_arena(tmp_path) -> None:
     h = 1e-6
     value = hyad.model("(fn [#^ Real w] (steps slope w))", namespace=vars(module))
     np.testing.assert_allclose(f(0.5), (value(0.5 + h) - value(0.5 - h)) / (2 * h), rtol=1e-7)
+
+
+def test_tangents_share_the_state() -> None:
+    """The state that two tangents go along with is one, also where loops in it make it anew."""
+    step = "(build 40 (fn [i] (if (< (+ i t) 39) (* a (sin (+ (get v i) (* b (get v (+ i 1)))))) 0.0)))"
+    text = f"(fn [#^ Real a #^ Real b] (get (ifold (fn [v t] {step}) (build 40 (fn [i] (* a (real i)))) 39) 0))"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt=("a", "b"))
+    program = f.optimised(f.specs((0.9, 0.1)))
+    loops = [x.op for x in all_binds(program.body) if type(x.op) is Loop and x.op.accs]
+    (steps,) = (loop for loop in loops if any(type(x.op) is Loop for x in loop.body.binds))
+    assert len(steps.accs) == 3
+    sines = [x for x in all_binds(steps.body) if getattr(x.op, "name", "") == "sin"]
+    assert len(sines) == 1
+    expected = hyad.compile(f, args=(0.9, 0.1), target="python", without=("few-inputs", "share", "split"))(0.9, 0.1)
+    np.testing.assert_allclose(f(0.9, 0.1), expected, rtol=1e-12)

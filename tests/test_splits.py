@@ -86,3 +86,13 @@ def test_an_outermost_loop_stays() -> None:
 def test_what_stays(text: str) -> None:
     model = hyad.model(sides(text), namespace={})
     assert "split" not in [step.name for step in hyad.explain(model, args=(V, W, 3)).steps]
+
+
+def test_only_what_stands_twice_has_to_be_short() -> None:
+    """However long a branch is, it is in one of the two loops alone."""
+    long = "(+ " + " ".join(f"(* (get v i) (sin (+ {k}.5 (get w q))))" for k in range(40)) + ")"
+    f = f"(fn [#^ (Vec n) v #^ (Vec n) w #^ Int k] (build [(len v) (len v)] (fn [q i] (if (< i k) {long} 0.0))))"
+    model = hyad.model(f, namespace={})
+    made, plain = (hyad.compile(model, args=(V, W, 3), target="python", without=w) for w in ((), "split"))
+    assert branches(plain.program) == 1 and branches(made.program) == 0
+    np.testing.assert_array_equal(made(V, W, 5), plain(V, W, 5))

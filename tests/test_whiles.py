@@ -148,3 +148,18 @@ def test_a_loop_that_may_fail_stays() -> None:
     assert call(20.0, 30.0, np.ones(3), 2) == 1.25
     with pytest.raises(hyad.errors.BoundsError):
         call(20.0, 3.0, np.ones(3), 2)
+
+
+def test_a_quotient_that_is_only_divided_again_is_a_product() -> None:
+    """What a derivative by y has of x/y is x times the reciprocal that is there; a value's own quotient stays one."""
+    model = hyad.model("(fn [#^ Real x #^ Real y #^ Real z] (/ (* x z) (sqrt (+ y 1.0))))", namespace={})
+    for operator, count in ((hyad.grad, 1), (hyad.value_and_grad, 2)):
+        f = operator(model, wrt="y")
+        made = hyad.compile(f, args=(1.0, 2.0, 3.0), target="python")
+        divisions = [b for b in all_binds(made.program.body) if type(b.op) is Prim and b.op.name == "/"]
+        assert len(divisions) == count
+        plain = hyad.compile(f, args=(1.0, 2.0, 3.0), target="python", without="reciprocals")
+        for args in ((1.0, 2.0, 3.0), (-7.0, 1e10, 0.1), (0.0, 0.5, 1.0)):
+            np.testing.assert_allclose(made(*args), plain(*args), rtol=1e-14)
+            if operator is hyad.value_and_grad:
+                assert made(*args)[0] == model(*args)
