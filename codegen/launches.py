@@ -1,8 +1,8 @@
 """One call of a model on a GPU as a plan of launches: plain data that the CUDA printer makes.
 
 A ``CudaProgram`` has the text of some kernels and the ``steps`` that a host takes, in their order: launches, copies,
-loops around them. Whoever runs it walks the steps: a runtime (``execute`` with a ``Machine``), a printer of host code,
-or a test on the CPU. Nothing here knows of a model, and nothing needs a GPU.
+loops around them. Whoever runs it takes the steps: a runtime (``steps.py``), a printer of host code, or a test on
+the CPU. Nothing here knows of a model, and nothing needs a GPU.
 
 *Sizes* are ``Size``s: integers that the host knows. A number, a name, or ``(operator, a, b)`` of two more; ``("power",
 a, b)`` is the least power of two that is not below ``a``, but at most ``b``, itself one. The names are those of the
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Union
+from typing import Any, Union
 
 Size = Union[int, str, "tuple[str, Size, Size]"]
 
@@ -329,96 +329,3 @@ def walk(steps: Sequence[Step]) -> Iterator[Step]:
 def checked_there(program: CudaProgram) -> bool:
     """Whether a kernel of the program may note that a check failed: else the host knows without waiting."""
     return any(isinstance(s, Launch) and At(program.status or "") in s.args for s in walk(program.steps))
-
-
-# ------------------------------------------------------------------------------------------------ execution
-
-
-class Machine(Protocol):
-    """What ``execute`` needs of a device. ``memory`` below is whatever stands for a piece of device memory."""
-
-    def launch(self, step: Launch, blocks: int, args: Sequence[Any]) -> None:
-        """Start a kernel. Each of ``args`` is ``(memory, offset)``, ``(elem, number)`` of a scalar, or an int."""
-
-    def clear(self, memory: Any, offset: int, length: int) -> None: ...
-
-    def copy(self, to: Any, to_offset: int, source: Any, offset: int, length: int) -> None: ...
-
-    def read(self, memory: Any, offset: int) -> int:
-        """An "int" or "bool" of device memory, waited for."""
-
-    def gemm(self, step: Gemm, sizes: Sequence[int], a: Any, b: Any, c: Any) -> bool:
-        """A product by a library: ``sizes`` are m, n, k, lda, ldb, ldc; a, b, c ``(memory, offset)``. False where the
-        program's own kernel is to do it."""
-
-
-class Failed(Exception):
-    """A check of the host did not hold; its number."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-def execute(
-    steps: Sequence[Step],
-    machine: Machine,
-    memory: dict[str, Any],
-    scalars: Mapping[str, Any],
-    sizes: Mapping[str, int],
-) -> None:
-    """Take the steps of a program. ``memory`` has the machine's memory of each array by name (``Swap`` changes it),
-    ``scalars`` the Real and Bool parameters, ``sizes`` the dims and the Int parameters. Raises Failed."""
-    known = dict(sizes)
-
-    def size(s: Size) -> int:
-        return value(s, known)
-
-    def place(at: At) -> tuple[Any, int]:
-        return memory[at.array], size(at.offset)
-
-    def start(step: Launch) -> None:
-        args: list[Any] = []
-        for a in step.args:
-            if isinstance(a, At):
-                args.append(place(a))
-            elif isinstance(a, Scalar):
-                args.append((a.elem, scalars[a.name]))
-            else:
-                args.append(size(a))
-        machine.launch(step, max(1, size(step.blocks)), args)
-
-    def take(steps: Sequence[Step]) -> None:
-        for step in steps:
-            if isinstance(step, Launch):
-                start(step)
-            elif isinstance(step, Clear):
-                length = size(step.length)
-                if length > 0:
-                    machine.clear(*place(step.to), length)
-            elif isinstance(step, Copy):
-                length = size(step.length)
-                if length > 0:
-                    machine.copy(*place(step.to), *place(step.source), length)
-            elif isinstance(step, Swap):
-                memory[step.a], memory[step.b] = memory[step.b], memory[step.a]
-            elif isinstance(step, Repeat):
-                for k in range(size(step.count)):
-                    known[step.index] = k
-                    take(step.steps)
-            elif isinstance(step, Choose):
-                cond = machine.read(*place(step.cond)) if isinstance(step.cond, At) else size(step.cond)
-                take(step.then if cond else step.orelse)
-            elif isinstance(step, While):
-                take(step.before)
-                while machine.read(*place(step.cond)):
-                    take(step.steps)
-                    take(step.before)
-            elif isinstance(step, Gemm):
-                numbers = [size(s) for s in (step.m, step.n, step.k, step.lda, step.ldb, step.ldc)]
-                if not machine.gemm(step, numbers, place(step.a), place(step.b), place(step.c)):
-                    start(step.launch)
-            elif not size(step.holds):
-                raise Failed(step.number)
-
-    take(steps)

@@ -277,6 +277,7 @@ def forget() -> None:
     """Drop all modules and free memory, while their contexts are still there."""
     for device in _devices:
         device.functions.clear()
+        device.plans.clear()
         device.modules.clear()
         device.pool.free.clear()
     _devices.clear()
@@ -291,6 +292,7 @@ class Device:
         self.pool = Pool(driver)
         self.modules: dict[str, Any] = {}  # by text
         self.functions: dict[tuple[str, str], Any] = {}
+        self.plans: dict[str, dict[str, Any]] = {}  # of each text, the kernels that plans have started
         self.kept: dict[str, Any] = {}  # what else lives as long as the context: the handle of cuBLAS
         self.stream: Any = None  # for calls on other libraries' streams
         self.lost = ""  # how the context came to be of no use any more

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .codegen import launches, nvrtc
-from .codegen.launches import CudaProgram, Gemm, Launch
+from .codegen import launches, nvrtc, steps
+from .codegen.launches import At, CudaProgram, Gemm, Launch, Scalar
 from .errors import BoundsError, CompileError, HyadError, ModelTypeError
 
 FLAGS = "-std=c++17 -O1 -fPIC -shared -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function".split()
@@ -71,7 +71,7 @@ class _Array:
 
     def __init__(self, length: int, dtype: Any) -> None:
         self.whole = np.full(length + STRIP, MARK, dtype)
-        self.length = length
+        self.length, self.address = length, self.whole.ctypes.data
 
     @property
     def data(self) -> np.ndarray:
@@ -118,8 +118,8 @@ class _Cpu:
             memory[program.status].data[...] = 0
         number = 0
         try:
-            launches.execute(program.steps, self, memory, scalars, sizes)
-        except launches.Failed as failed:
+            steps.compiled(program).run(self, {n: a.address for n, a in memory.items()}, scalars, sizes)
+        except steps.Failed as failed:
             number = failed.number
         if not all((a.whole[a.length :] == MARK).all() for a in self.arrays):
             raise HyadError(f"{program.name} wrote outside its arrays")
@@ -137,18 +137,16 @@ class _Cpu:
             out.append(a.astype(bool) if r.elem == "bool" else a)
         return tuple(out)
 
-    # ----------------------------------------------------------------------------- what ``execute`` asks for
+    # ---------------------------------------------------------------------------- what the steps ask for
 
     def launch(self, step: Launch, blocks: int, args: Sequence[Any]) -> None:
         held: list[Any] = []
-        for a in args:
-            if isinstance(a, tuple) and isinstance(a[0], _Array):
-                array, offset = a
-                held.append(ctypes.c_void_p(array.whole.ctypes.data + offset * array.whole.itemsize))
-            elif isinstance(a, tuple):
-                elem, number = a
-                real = ctypes.c_double if self.program.dtype == "f64" else ctypes.c_float
-                held.append(real(number) if elem == "real" else ctypes.c_int(int(number)))
+        real = ctypes.c_double if self.program.dtype == "f64" else ctypes.c_float
+        for kind, a in zip(step.args, args):
+            if isinstance(kind, At):
+                held.append(ctypes.c_void_p(a))
+            elif isinstance(kind, Scalar):
+                held.append(real(a) if kind.elem == "real" else ctypes.c_int(int(a)))
             else:
                 held.append(ctypes.c_longlong(a))
         pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(h) for h in held))
@@ -160,19 +158,21 @@ class _Cpu:
         if getattr(self.library, f"{step.kernel}_start")(pointers, blocks, block):
             raise HyadError(f"{step.kernel}: no launch with {blocks} blocks of {block} threads")
 
-    def clear(self, memory: _Array, offset: int, length: int) -> None:
-        self.inside(memory, offset, length)[...] = 0
+    def clear(self, to: int, nbytes: int) -> None:
+        ctypes.memset(self.inside(to, nbytes), 0, nbytes)
 
-    def copy(self, to: _Array, to_offset: int, source: _Array, offset: int, length: int) -> None:
-        self.inside(to, to_offset, length)[...] = self.inside(source, offset, length).copy()
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(self.inside(to, nbytes), self.inside(source, nbytes), nbytes)
 
-    def inside(self, memory: _Array, offset: int, length: int) -> np.ndarray:
-        if offset < 0 or offset + length > memory.length:
-            raise HyadError(f"{self.program.name}: a step goes beyond an array")
-        return memory.data[offset : offset + length]
+    def inside(self, address: int, nbytes: int) -> int:
+        """An address that so many bytes of one array lie behind."""
+        for a in self.arrays:
+            if a.address <= address and address + nbytes <= a.address + a.data.nbytes:
+                return address
+        raise HyadError(f"{self.program.name}: a step goes beyond an array")
 
-    def read(self, memory: _Array, offset: int) -> int:
-        return int(memory.data[offset])
+    def read(self, at: int, elem: str) -> int:
+        return int((ctypes.c_longlong if elem == "int" else ctypes.c_int).from_address(at).value)
 
-    def gemm(self, step: Gemm, sizes: Sequence[int], a: Any, b: Any, c: Any) -> bool:
+    def gemm(self, step: Gemm, sizes: Sequence[int], a: int, b: int, c: int) -> bool:
         return False

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from . import device
-from .codegen import launches, nvrtc
+from .codegen import launches, nvrtc, steps
 from .codegen.cuda import BLOCK, CudaKernel, CudaParam, print_cuda
 from .codegen.grid import print_grid
 from .codegen.launches import CudaProgram
@@ -255,6 +255,7 @@ def cpu_compiler() -> tuple[str, ...] | None:
 
 # ---------------------------------------------------------------------------------------------- the GPU
 
+ALIGNED = 256  # bytes at which every array of a call begins
 LETTERS = {"f64": "d", "f32": "f", "int": "q", "bool": "i"}  # of ``struct``
 
 
@@ -446,26 +447,17 @@ def run_program(program: CudaProgram, flat: Sequence[Any], stream: Any = None) -
         ]
         arrays, scalars, sizes = bound(program, near)
         machine = Gpu(call, program)
-        memory = {name: machine.given(a) for name, a in arrays.items()}
-        shapes = {m.name: tuple(launches.value(d, sizes) for d in m.dims) for m in program.memory}
-        for m in program.memory:
-            if min(shapes[m.name], default=0) < 0:
-                raise ModelTypeError(f"{program.name}: `{m.name}` would have shape {shapes[m.name]}")
-            if m.name not in memory:
-                memory[m.name] = machine.made(shapes[m.name], m.elem)
-        results = [memory[r.name] for r in program.results]
-        watched = launches.checked_there(program)
-        if watched:
-            call.clear(memory[program.status].pointer, 16)
+        made = steps.compiled(program)
+        memory, results = machine.memory(arrays, made.shapes(sizes))
+        if made.watched:
+            call.clear(memory[program.status], 16)
         number = 0
         try:
-            launches.execute(program.steps, machine, memory, scalars, sizes)
-            if watched:
-                number = int(call.fetch(np.zeros(2, np.uint64), memory[program.status].pointer)[0])
-        except launches.Failed as failed:
+            made.run(machine, memory, scalars, sizes)
+            if made.watched:
+                number = int(call.fetch(np.zeros(2, np.uint64), memory[program.status])[0])
+        except steps.Failed as failed:
             number = failed.number
-        finally:
-            memory.clear()  # ``execute`` is a cycle of closures, which would keep it for a while
         if number:
             kind, message, span = program.checks[number - 1]
             raise (BoundsError if kind == "bounds" else ModelTypeError)(f"{program.name}: {message}", span)
@@ -506,68 +498,83 @@ def bound(program: CudaProgram, flat: Sequence[Any]) -> tuple[dict[str, Any], di
 
 
 class Gpu:
-    """What ``launches.execute`` asks of a device, on a GPU. Its memory is a ``Remote``."""
+    """What the steps of a plan ask of a device (``steps.Machine``), on a GPU."""
 
     def __init__(self, call: device.Call, program: CudaProgram) -> None:
         self.call, self.program = call, program
         self.types = {e: np.dtype(DTYPES[program.dtype if e == "real" else e]) for e in ("real", "int", "bool", "word")}
+        self.ready = call.device.plans.setdefault(program.source, {})
+        self.held: list[Any] = []  # memory until the call is done
 
-    def given(self, array: Any) -> Remote:
-        """An argument, where the GPU reads it."""
-        if isinstance(array, Remote):
-            return array
-        memory = self.call.send(array)
-        return Remote(memory.pointer, array.shape, array.dtype, None, memory)
-
-    def made(self, shape: tuple[int, ...], elem: str) -> Remote:
-        """New memory."""
-        memory = self.call.memory(math.prod(shape) * self.types[elem].itemsize)
-        return Remote(memory.pointer, shape, self.types[elem], None, memory)
+    def memory(self, arrays: dict[str, Any], shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], list[Remote]]:
+        """The address of each array, and the results; what the program needs besides is one piece of memory."""
+        program, found, results = self.program, {}, []
+        own, total = [], 0
+        for m, shape in zip(program.memory, shapes):
+            if min(shape, default=0) < 0:
+                raise ModelTypeError(f"{program.name}: `{m.name}` would have shape {shape}")
+            if m.kind == "param":
+                array = arrays[m.name]
+                if not isinstance(array, Remote):
+                    self.held.append(self.call.send(array))
+                    array = self.held[-1]
+                found[m.name] = array.pointer
+                continue
+            dtype = self.types[m.elem]
+            nbytes = math.prod(shape) * dtype.itemsize
+            if m.kind == "result":
+                memory = self.call.memory(nbytes)
+                found[m.name] = memory.pointer
+                results.append(Remote(memory.pointer, shape, dtype, None, memory))
+            else:
+                own.append((m.name, total))
+                total += -(-max(nbytes, 1) // ALIGNED) * ALIGNED
+        if own:
+            self.held.append(self.call.memory(total))
+            found.update((name, self.held[-1].pointer + at) for name, at in own)
+        order = {r.name: k for k, r in enumerate(m for m in program.memory if m.kind == "result")}
+        return found, [results[order[r.name]] for r in program.results]
 
     def launch(self, step: launches.Launch, blocks: int, args: Sequence[Any]) -> None:
         """Start a kernel."""
-        letters, values = [], []
-        for a in args:
-            if not isinstance(a, tuple):
-                letter, value = "q", int(a)
-            elif isinstance(a[0], Remote):
-                letter, value = "P", at(*a)
+        ready = self.ready.get(step.kernel)
+        if ready is None:
+            ready = self.ready[step.kernel] = (self.function(step), (step.block, 1, 1))
+        self.call.launch(ready[0], (blocks, 1), ready[1], args)
+
+    def function(self, step: launches.Launch) -> Any:
+        """A kernel, with a letter for each of its arguments."""
+        letters = []
+        for a in step.args:
+            if isinstance(a, launches.At):
+                letters.append("P")
+            elif isinstance(a, launches.Scalar):
+                letters.append(LETTERS[self.program.dtype if a.elem == "real" else a.elem])
             else:
-                elem, value = a
-                letter = LETTERS[self.program.dtype if elem == "real" else elem]
-                value = float(value) if elem == "real" else int(value)
-            letters.append(letter)
-            values.append(value)
+                letters.append("q")
         program = self.program
-        function = self.call.device.function(program.source, step.kernel, "".join(letters), program.name)
-        self.call.launch(function, (blocks, 1), (step.block, 1, 1), values)
+        return self.call.device.function(program.source, step.kernel, "".join(letters), program.name)
 
-    def clear(self, memory: Remote, offset: int, length: int) -> None:
+    def clear(self, to: int, nbytes: int) -> None:
         """Fill with zeros."""
-        self.call.clear(at(memory, offset), length * memory.dtype.itemsize)
+        self.call.clear(to, nbytes)
 
-    def copy(self, to: Remote, to_offset: int, source: Remote, offset: int, length: int) -> None:
-        """Copy elements."""
-        self.call.copy(at(to, to_offset), at(source, offset), length * to.dtype.itemsize)
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Copy bytes."""
+        self.call.copy(to, source, nbytes)
 
-    def read(self, memory: Remote, offset: int) -> int:
+    def read(self, at: int, elem: str) -> int:
         """One element, waited for."""
-        return int(self.call.fetch(np.zeros(1, memory.dtype), at(memory, offset))[0])
+        return int(self.call.fetch(np.zeros(1, self.types[elem]), at)[0])
 
-    def gemm(self, step: launches.Gemm, sizes: Sequence[int], a: Any, b: Any, c: Any) -> bool:
+    def gemm(self, step: launches.Gemm, sizes: Sequence[int], a: int, b: int, c: int) -> bool:
         """A large product by cuBLAS, where it is installed."""
         from .cublas import LARGE, Handle, cublas
 
-        library = cublas() if math.prod(sizes[:3]) >= LARGE else None
+        library = cublas() if sizes[0] * sizes[1] * sizes[2] >= LARGE else None
         if library is None:
             return False
         kept = self.call.device.kept
         if "cublas" not in kept:
             kept["cublas"] = Handle(library)
-        places = (at(*a), at(*b), at(*c))
-        return kept["cublas"].product(self.program.dtype, sizes, step.ta, step.tb, *places, step.add, self.call.key)
-
-
-def at(memory: Remote, offset: int) -> int:
-    """The address of an element."""
-    return memory.pointer + offset * memory.dtype.itemsize
+        return kept["cublas"].product(self.program.dtype, sizes, step.ta, step.tb, a, b, c, step.add, self.call.key)

@@ -22,7 +22,7 @@ import hyad
 import test_arrays
 import test_properties
 from hyad import core, gpu
-from hyad.codegen import launches, nvrtc
+from hyad.codegen import launches, nvrtc, steps
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch, Repeat, Swap, While, walk
 from hyad.core import Program
@@ -462,6 +462,17 @@ def test_sizes_that_are_quotients_of_sizes() -> None:
     emulator = Emulator([program], gpu.cpu_compiler() or ())
     for heads in (2, 3, 4, 0):
         np.testing.assert_allclose(emulator.run(program, (x, heads))[0], f(x, heads), rtol=1e-11, atol=1e-13)
+
+
+def test_sizes_in_python_are_the_same_integers(collection: Collection) -> None:
+    """Of all arrays of all plans: as ``launches.value`` has them and as the compiled steps do."""
+    for s in collection.subjects.values():
+        params = [p.name for p in s.cuda.params if p.elem == "int" and not p.dims]
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            known = {n: int(rng.integers(1, 40)) for n in (*s.cuda.dims, *params)}
+            wanted = [tuple(launches.value(d, known) for d in m.dims) for m in s.cuda.memory]
+            assert list(steps.compiled(s.cuda).shapes(known)) == wanted
 
 
 # --------------------------------------------------------------------------------------- checks and refusals
