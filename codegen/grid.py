@@ -55,7 +55,7 @@ from hyad.teams import makes_rows, team_loops, written_out
 from .c import FUNCTION_RESERVED, RESERVED
 from .comments import Comments, commented
 from .cuda import CPP, refuse
-from .kernels import ELEM, HELD, MOST, PRODUCT, TILE, KernelPrinter, Piece, Scanned
+from .kernels import ELEM, HELD, MOST, PRODUCT, TILE, KernelPrinter, Piece, Scanned, identities
 from .launches import (
     BLOCK,
     WAVES,
@@ -879,10 +879,13 @@ class Cutter:
         hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name)
         accs, inits, terms, finals, states, k = [], [], [], [], [], 0
         for r in scan.recurrences:
-            acc = op.accs[r.acc]
-            for term, x in zip(r.terms, (1.0, 0.0) if r.kind == "linear" else (identity(r.kind, acc.type),)):
+            acc = op.accs[r.accs[0]]
+            zeros = (
+                (float(x) for x in identities(r.kind, "real")) if len(r.terms) > 1 else (identity(r.kind, acc.type),)
+            )
+            for term, x in zip(r.terms, zeros):
                 accs.append(Var(acc.name, acc.type, acc.span))
-                finals.append(Var(bind.vars[r.acc].name, acc.type))
+                finals.append(Var(bind.vars[r.accs[0]].name, acc.type))
                 inits.append(Const(x, acc.type))
                 terms.append(term)
             states.append((r.kind, tuple(range(k, len(accs)))))
@@ -929,7 +932,7 @@ class Cutter:
             self.steps.append(Choose(("<", 1, many), first))
         alive = self.closure(later)
         for k, v in enumerate(bind.vars):
-            if k >= n or k in {r.acc for r in scan.recurrences} and v in alive:
+            if k >= n or k in {k for r in scan.recurrences for k in r.accs} and v in alive:
                 self.room(v)
         variables = [outs.get(k, v) for k, v in enumerate(bind.vars)]
         made = self.scanning(op, scan, starts, variables, parts=tuple(parts))
@@ -958,12 +961,12 @@ class Cutter:
         more: list[tuple[Var, Var, Atom]] = []
         states = []
         for r in scan.recurrences:
-            results[r.acc] = r.terms[-1]
-            numbers = (r.acc,)
-            if r.kind == "linear":
-                numbers = (n + len(more), r.acc)
-                more.append((Var("a", REAL), Var("a", REAL), r.terms[0]))
-            states.append((r.kind, numbers))
+            size = len(r.accs)
+            for k, term in zip(r.accs, r.terms[-size:]):
+                results[k] = term
+            first = n + len(more)
+            more += [(Var("a", REAL), Var("a", REAL), term) for term in r.terms[:-size]]
+            states.append((r.kind, (*range(first, n + len(more)), *r.accs)))
         block = Block((*scan.before, *scan.after), (*results, *(t for _, _, t in more), *op.body.results[n:]))
         loop = Loop(
             op.count,

@@ -214,19 +214,18 @@ def block_place(ctype: str, least: bool, last: bool) -> tuple[str, str]:
 def block_scan(kind: str, ctype: str, elem: str) -> tuple[str, str]:
     """The name and the text of the function that scans a value of each thread of a block: each has what those before
     it give together, and ``*all`` becomes what all of them give. Every thread must call it; a block is whole warps.
-    For "linear" the values are pairs (a, b), of ``s -> a s + b``."""
+    For "linear" the values are pairs (a, b), of ``s -> a s + b``; for "affine2" and on matrices and vectors."""
     name = f"hyad_block_scan_{kind}_{ctype.replace('long long', 'int')}"
-    parts = ("a", "b") if kind == "linear" else ("x",)
+    parts = parts_of(kind)
     starts = identities(kind, elem)
 
     def both(left: str, right: str) -> list[str]:
         """What is written to ``left``: it, then ``right``."""
-        if kind == "linear":
-            return [
-                f"{left.format('b')} = hyad_times({right.format('a')}, {left.format('b')}) + {right.format('b')};",
-                f"{left.format('a')} = hyad_times({left.format('a')}, {right.format('a')});",
-            ]
-        return [f"{left.format('x')} = {scanned(kind, elem, left.format('x'), right.format('x'))};"]
+        after = behind(kind, elem, [left.format(p) for p in parts], [right.format(p) for p in parts])
+        if len(parts) == 1:
+            return [f"{left.format('x')} = {after[0]};"]
+        made = [f"const {ctype} {p}_next = {x};" for p, x in zip(parts, after)]
+        return [*made, *(f"{left.format(p)} = {p}_next;" for p in parts)]
 
     pointers = ", ".join(f"{ctype} *{p}" for p in parts)
     alls = ", ".join(f"{ctype} *{p}_all" for p in parts)
@@ -274,9 +273,40 @@ static __device__ inline REAL hyad_times(REAL x, REAL y) {
 """
 
 
+def width(kind: str) -> int:
+    """How many states go on together."""
+    return int(kind[-1]) if kind.startswith("affine") else 1
+
+
+def parts_of(kind: str) -> tuple[str, ...]:
+    """Names of the parts of a value that is scanned."""
+    n = range(width(kind))
+    if len(n) > 1:
+        return (*(f"a{i}{j}" for i in n for j in n), *(f"b{i}" for i in n))
+    return ("a", "b") if kind == "linear" else ("x",)
+
+
 def identities(kind: str, elem: str) -> tuple[str, ...]:
     """What changes nothing, for each part of a value that is scanned."""
+    n = range(width(kind))
+    if len(n) > 1:
+        return (*("1" if i == j else "0" for i in n for j in n), *("0" for _ in n))
     return ("1", "0") if kind == "linear" else (COMBINED[kind][1][elem],)
+
+
+def behind(kind: str, elem: str, first: Sequence[str], change: Sequence[str]) -> list[str]:
+    """What a change makes of states, or of what came before it: ``first`` has the parts of either."""
+    n = width(kind)
+    if n == 1 and kind != "linear":
+        return [scanned(kind, elem, first[0], change[0])]
+    matrix, vector = change[: n * n], change[n * n :]
+    *before, states = [first[k : k + n] for k in range(0, len(first), n)]  # rows of a matrix, if any, and the states
+
+    def times(i: int, column: Sequence[str]) -> str:
+        return " + ".join(f"hyad_times({matrix[i * n + k]}, {column[k]})" for k in range(n))
+
+    made = [times(i, [row[j] for row in before]) for i in range(n) for j in range(n)] if before else []
+    return [*made, *(f"{times(i, states)} + {vector[i]}" for i in range(n))]
 
 
 def scanned(kind: str, elem: str, x: str, y: str) -> str:
@@ -290,9 +320,9 @@ class Scanned:
     results for the states are the terms; where a state has two, one is the result of a further accumulator.
 
     ``states``: for each recurrence its kind, and the numbers of the accumulators that its terms are results of, the
-    last one the state's. ``before``: how many bindings make the terms. ``parts``: array parameters, what each block's
-    iterations do to the states, those of all recurrences one after the other; () where each block has whole loops
-    (``rows``), or is to give these parts (``totals``)."""
+    last one, or the last ones, the states'. ``before``: how many bindings make the terms. ``parts``: array
+    parameters, what each block's iterations do to the states, those of all recurrences one after the other; ()
+    where each block has whole loops (``rows``), or is to give these parts (``totals``)."""
 
     index: Var
     states: tuple[tuple[str, tuple[int, ...]], ...]
@@ -840,7 +870,7 @@ class KernelPrinter(CudaPrinter):
             self.emit(f"const long long {many} = ({tiles} + gridDim.x - 1)/gridDim.x*blockDim.x;")
             self.emit(f"const long long {start} = blockIdx.x*{many};")
             self.emit(f"const long long {end} = {start} + {many} < {count} ? {start} + {many} : {count};")
-        carries = [self.carry(op, numbers) for _, numbers in scan.states]
+        carries = [self.carry(op, kind, numbers) for kind, numbers in scan.states]
         if scan.parts:
             self.carry_parts(scan, carries, op)
         old = self.captured()
@@ -853,19 +883,20 @@ class KernelPrinter(CudaPrinter):
         self.statements(op.body, {}, op.body.binds[: scan.before])
         self.span = None
         for (kind, numbers), carried in zip(scan.states, carries):
-            acc = op.accs[numbers[-1]]
+            accs = [op.accs[k] for k in numbers[-width(kind) :]]
             terms = [self.as_type(op.body.results[k], op.accs[k].type).text for k in numbers]
-            ctype, elem = self.ctype(acc.type), ELEM[acc.type]
-            names = [self.names.fresh(n) for n in ("a", "b")[: len(numbers)]] if len(numbers) > 1 else []
-            names = names or [self.names.fresh("before")]
+            ctype, elem = self.ctype(accs[0].type), ELEM[accs[0].type]
+            names = [self.names.fresh(n if len(numbers) > 1 else "before") for n in parts_of(kind)]
             for name, term, zero in zip(names, terms, identities(kind, elem)):
                 self.emit(f"{ctype} {name} = {at} < {end} ? {term} : {zero};")
             alls = self.block_scan(kind, ctype, elem, names)
-            if self.uses.get(acc):
-                name = self.names.fresh(acc.name)
-                self.emit(f"const {ctype} {name} = {self.next_state(kind, elem, carried, names)};")
-                self.value[acc] = Expr(name)
-            self.go_on(kind, elem, carried, alls)
+            states = behind(kind, elem, carried[-len(accs) :], names)
+            for acc, state in zip(accs, states):
+                if self.uses.get(acc):
+                    name = self.names.fresh(acc.name)
+                    self.emit(f"const {ctype} {name} = {state};")
+                    self.value[acc] = Expr(name)
+            self.go_on(kind, ctype, elem, carried, alls)
         if len(op.body.binds) > scan.before or len(op.body.results) > len(op.accs):
             self.emit(f"if ({at} >= {end}) continue;")
             self.rest(bind, op, index)
@@ -889,9 +920,9 @@ class KernelPrinter(CudaPrinter):
                 for v in (acc, var):
                     self.value[v], self.slot[v] = Expr(name, PRIMARY, frozenset({name})), name
 
-    def carry(self, op: Loop, numbers: tuple[int, ...]) -> list[str]:
+    def carry(self, op: Loop, kind: str, numbers: tuple[int, ...]) -> list[str]:
         """Variables of the state before a tile; of what all tiles before do, where that is to be found out."""
-        numbers = numbers if self.piece.scan.totals else numbers[-1:]
+        numbers = numbers if self.piece.scan.totals else numbers[-width(kind) :]
         names = []
         for k in numbers:
             t = op.accs[k].type
@@ -912,13 +943,13 @@ class KernelPrinter(CudaPrinter):
             names = [self.names.fresh("part") for _ in numbers]
             for name, zero in zip(names, identities(kind, elem)):
                 self.emit(f"{ctype} {name} = {at} < blockIdx.x ? {parts.pop(0)}[{at}] : {zero};")
-            self.go_on(kind, elem, carried, self.block_scan(kind, ctype, elem, names))
+            self.go_on(kind, ctype, elem, carried, self.block_scan(kind, ctype, elem, names))
         self.leave()
         self.emit("}")
 
     def block_scan(self, kind: str, ctype: str, elem: str, names: list[str]) -> list[str]:
         """Scan variables of a block's threads: each becomes what comes before; the variables of what all give."""
-        if kind == "linear" or kind == "product" and elem == "real":
+        if len(names) > 1 or kind == "product" and elem == "real":
             self.support[TIMES.replace("REAL", ctype)] = None
         function, text = block_scan(kind, ctype, elem)
         self.support[text] = None
@@ -927,16 +958,17 @@ class KernelPrinter(CudaPrinter):
         self.emit(f"{function}({', '.join(f'&{name}' for name in (*names, *alls))});")
         return alls
 
-    def next_state(self, kind: str, elem: str, carried: list[str], change: list[str]) -> str:
-        if kind == "linear":
-            return f"hyad_times({change[0]}, {carried[-1]}) + {change[1]}"
-        return scanned(kind, elem, carried[-1], change[0])
-
-    def go_on(self, kind: str, elem: str, carried: list[str], change: list[str]) -> None:
-        """The state, or what tiles do to it, behind a change."""
-        self.emit(f"{carried[-1]} = {self.next_state(kind, elem, carried, change)};")
-        if len(carried) > 1:
-            self.emit(f"{carried[0]} = hyad_times({carried[0]}, {change[0]});")
+    def go_on(self, kind: str, ctype: str, elem: str, carried: list[str], change: list[str]) -> None:
+        """The states, or what tiles do to them, behind a change."""
+        made = behind(kind, elem, carried, change)
+        if len(made) == 1:
+            self.emit(f"{carried[0]} = {made[0]};")
+            return
+        names = [self.names.fresh("next") for _ in made]
+        for name, text in zip(names, made):
+            self.emit(f"const {ctype} {name} = {text};")
+        for name, state in zip(names, carried):
+            self.emit(f"{state} = {name};")
 
     def rest(self, bind: Bind, op: Loop, index: str) -> None:
         """The rest of an iteration of a scan, with its states known."""

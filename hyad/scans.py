@@ -6,6 +6,7 @@ for ``a s + b``, which is most of what the reverse of a recurrence is::
 
     (loop n (fn [k s] (let [e (sin (get x k))] (+ s e)) 0.0)          =>  a sum, of e
     (loop n (fn [k s] (+ (* (get c k) s) (get x k))) 0.0)             =>  linear, by the pairs (c_k, x_k)
+    (loop n (fn [k s t] #(t (+ s (* x t)))) 0.0 1.0)                  =>  affine, by matrices and vectors, of s and t
 
 ``scan_of`` says what of a loop's body comes first: the terms, which need no state. The rest is the body as it was, to
 be run with the state that its iteration starts with.
@@ -23,12 +24,16 @@ from .spread import Reduction, folded, own_slice, reads, reductions
 DIRECT = frozenset({"max", "min", "and", "or"})
 
 
+WIDEST = 4  # states that go on together
+
+
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """How a scalar accumulator, by its number, goes on: "sum", "product", "max", "min", "and", "or" of it and the one
-    of ``terms``; or "linear": ``terms`` are ``(a, b)``, and the next state is ``a s + b``."""
+    """How scalar accumulators, by their numbers, go on: "sum", "product", "max", "min", "and", "or" of one and the
+    one of ``terms``; "linear": ``terms`` are ``(a, b)``, and the next state is ``a s + b``; or "affine2" to
+    "affine4", of so many: a matrix, row by row, and a vector."""
 
-    acc: int
+    accs: tuple[int, ...]
     kind: str
     terms: tuple[Atom, ...]
 
@@ -46,7 +51,7 @@ class Scan:
 
 
 def scan_of(op: Loop) -> Scan | None:
-    """What a loop is as a scan; None where a state is none of those above, or depends on another one."""
+    """What a loop is as a scan; None where a state is none of those above."""
     body = op.body
     if not op.accs or not all(map(plain, body.binds)):
         return None
@@ -74,11 +79,26 @@ def scan_of(op: Loop) -> Scan | None:
     made = {v: b for b in body.binds for v in b.vars}
     new: list[Bind] = []
     recurrences = []
+    together: set[int] = set()
     for k in states:
-        found = direct(op, k, made, moved) or Linear(op.accs[k], made, moved, new).recurrence(k, body.results[k])
+        found = direct(op, k, made, moved) or Linear([op.accs[k]], made, moved, new).recurrence((k,), body)
+        if found is None:
+            together.add(k)
+        else:
+            recurrences.append(found)
+    if together:  # those that need one another
+        changed = True
+        while changed:
+            read = set().union(*(states_read(body.results[k], op, made) for k in together))
+            changed = not read <= together
+            together |= read
+        group = tuple(k for k in states if k in together)
+        if len(group) > WIDEST or len(group) != len(together):
+            return None
+        found = Linear([op.accs[k] for k in group], made, moved, new).recurrence(group, body)
         if found is None:
             return None
-        recurrences.append(found)
+        recurrences = [r for r in recurrences if r.accs[0] not in together] + [found]
     needed = {t for r in recurrences for t in r.terms if isinstance(t, Var)}
     first: list[Bind] = []
     for b in reversed((*body.binds, *new)):
@@ -150,35 +170,52 @@ def direct(op: Loop, k: int, made: dict[Var, Bind], moved: set[Var]) -> Recurren
     terms = [a for a in bind.op.args if a is not acc]
     if len(terms) != 1 or terms[0] in moved or type_of(terms[0]) != acc.type:
         return None
-    return Recurrence(k, bind.op.name, (terms[0],))
+    return Recurrence((k,), bind.op.name, (terms[0],))
+
+
+def states_read(result: Atom, op: Loop, made: dict[Var, Bind]) -> set[int]:
+    """The numbers of the accumulators that a result is computed from."""
+    todo, seen = [result], set()
+    while todo:
+        a = todo.pop()
+        if type(a) is Var and a not in seen:
+            seen.add(a)
+            todo += reads(made[a]) if a in made else ()
+    return {k for k, acc in enumerate(op.accs) if acc in seen}
 
 
 class Linear:
-    """Writes values as ``a s + b``; ``new`` takes the bindings that compute the coefficients."""
+    """Writes values as ``a s + b``, or ``a s + b t + .. + c``, of one state or several; ``new`` takes the bindings that
+    compute the coefficients."""
 
-    def __init__(self, acc: Var, made: dict[Var, Bind], moved: set[Var], new: list[Bind]) -> None:
-        self.acc, self.made, self.moved, self.new = acc, made, moved, new
-        self.known: dict[Atom, tuple[Atom, Atom] | None] = {}
-        self.zero, self.one = (Const(x, acc.type) for x in ((0.0, 1.0) if acc.type == REAL else (0, 1)))
+    def __init__(self, accs: list[Var], made: dict[Var, Bind], moved: set[Var], new: list[Bind]) -> None:
+        self.accs, self.made, self.moved, self.new = accs, made, moved, new
+        self.type = accs[0].type
+        self.known: dict[Atom, tuple[Atom, ...] | None] = {}
+        self.zero, self.one = (Const(x, self.type) for x in ((0.0, 1.0) if self.type == REAL else (0, 1)))
 
-    def recurrence(self, k: int, result: Atom) -> Recurrence | None:
-        if self.acc.type not in (REAL, INT):
+    def recurrence(self, group: tuple[int, ...], body: Block) -> Recurrence | None:
+        if self.type not in (REAL, INT) or len(group) > 1 and any(acc.type != REAL for acc in self.accs):
             return None
-        pair = self.pair(result)
-        if pair is None:
+        rows = [self.form(body.results[k]) for k in group]
+        if None in rows:
             return None
-        a, b = pair
+        if len(group) > 1:
+            matrix = [a for row in rows for a in row[:-1]]
+            return Recurrence(group, f"affine{len(group)}", (*matrix, *(row[-1] for row in rows)))
+        ((a, b),) = rows
         if self.same(a, 1):
-            return Recurrence(k, "sum", (b,))
+            return Recurrence(group, "sum", (b,))
         if self.same(b, 0):
-            return Recurrence(k, "product", (a,))
-        return Recurrence(k, "linear", (a, b)) if self.acc.type == REAL else None
+            return Recurrence(group, "product", (a,))
+        return Recurrence(group, "linear", (a, b)) if self.type == REAL else None
 
-    def pair(self, x: Atom) -> tuple[Atom, Atom] | None:
+    def form(self, x: Atom) -> tuple[Atom, ...] | None:
+        """The coefficients of the states, and what is added."""
         if x not in self.moved:
-            return (self.zero, x) if type_of(x) == self.acc.type else None
-        if x is self.acc:
-            return self.one, self.zero
+            return (*(self.zero for _ in self.accs), x) if type_of(x) == self.type else None
+        if x in self.accs:
+            return (*(self.one if acc is x else self.zero for acc in self.accs), self.zero)
         if x not in self.known:
             bind = self.made.get(x)
             found = None
@@ -189,15 +226,14 @@ class Linear:
             self.known[x] = found
         return self.known[x]
 
-    def chosen(self, op: If, k: int) -> tuple[Atom, Atom] | None:
+    def chosen(self, op: If, k: int) -> tuple[Atom, ...] | None:
         """What a branch gives: the coefficients of both arms, of which one is selected."""
-        pairs = [self.arm(block, k) for block in (op.then, op.orelse)]
-        if op.cond in self.moved or None in pairs:
+        forms = [self.arm(block, k) for block in (op.then, op.orelse)]
+        if op.cond in self.moved or None in forms:
             return None
-        (a, b), (c, d) = pairs
-        return self.select(op.cond, a, c), self.select(op.cond, b, d)
+        return tuple(self.select(op.cond, x, y) for x, y in zip(*forms))
 
-    def arm(self, block: Block, k: int) -> tuple[Atom, Atom] | None:
+    def arm(self, block: Block, k: int) -> tuple[Atom, ...] | None:
         """The coefficients of an arm, to be computed whether it is taken or not: it must be arithmetic alone."""
         table: dict[Atom, Atom] = {}
         for b in block.binds:
@@ -212,42 +248,45 @@ class Linear:
                 self.made[var] = copy
             else:
                 self.new.append(copy)
-        return self.pair(table.get(block.results[k], block.results[k]))
+        return self.form(table.get(block.results[k], block.results[k]))
 
-    def made_of(self, op: Prim) -> tuple[Atom, Atom] | None:
+    def made_of(self, op: Prim) -> tuple[Atom, ...] | None:
         if op.name == "select":
             cond, *ways = op.args
-            pairs = [self.pair(w) for w in ways]
-            if cond in self.moved or None in pairs:
+            forms = [self.form(w) for w in ways]
+            if cond in self.moved or None in forms:
                 return None
-            (a, b), (c, d) = pairs
-            return self.select(cond, a, c), self.select(cond, b, d)
+            return tuple(self.select(cond, x, y) for x, y in zip(*forms))
         if op.name not in ("+", "-", "*", "/", "neg"):
             return None
-        pairs = [self.pair(x) for x in op.args]
-        if None in pairs:
+        forms = [self.form(x) for x in op.args]
+        if None in forms:
             return None
-        (a, b), *rest = pairs
+        left, *rest = forms
         if op.name == "neg":
-            return self.minus(self.zero, a), self.minus(self.zero, b)
-        ((c, d),) = rest
+            return tuple(self.minus(self.zero, x) for x in left)
+        (right,) = rest
         if op.name == "+":
-            return self.plus(a, c), self.plus(b, d)
+            return tuple(map(self.plus, left, right))
         if op.name == "-":
-            return self.minus(a, c), self.minus(b, d)
-        if op.name == "*" and self.same(a, 0):
-            return self.times(b, c), self.times(b, d)
-        if op.name == "*" and self.same(c, 0):
-            return self.times(a, d), self.times(b, d)
-        if op.name == "/" and self.same(c, 0) and self.acc.type == REAL:
-            return self.over(a, d), self.over(b, d)
+            return tuple(map(self.minus, left, right))
+        if op.name == "*" and self.free(left):
+            return tuple(self.times(left[-1], x) for x in right)
+        if op.name == "*" and self.free(right):
+            return tuple(self.times(x, right[-1]) for x in left)
+        if op.name == "/" and self.free(right) and self.type == REAL:
+            return tuple(self.over(x, right[-1]) for x in left)
         return None
+
+    def free(self, form: tuple[Atom, ...]) -> bool:
+        """Whether a value has nothing of a state."""
+        return all(self.same(a, 0) for a in form[:-1])
 
     def same(self, x: Atom, number: int) -> bool:
         return type(x) is Const and x.value == number
 
     def prim(self, name: str, *args: Atom) -> Var:
-        var = Var("t", self.acc.type)
+        var = Var("t", self.type)
         self.new.append(Bind((var,), Prim(name, args)))
         return var
 

@@ -28,6 +28,8 @@ needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, r
 BOUND = {"f64": 1e-11, "f32": 3e-3}
 SIZES = (0, 1, 31, 32, 33, 1000, 5000)
 
+THREE = """(let [t (fold (fn [t a] (let [#(u v w) t] #((+ (* 0.5 u) (* c v)) (- w (* 0.1 a u)) (+ (* 0.3 v) a))))
+  #(1.0 0.0 2.0) x)] (let [#(u v w) t] (+ u (* v w))))"""
 LOSS = "(sum (map sin {}))"
 SCANS = {
     "sums": "(scan + 0.0 (map sin x))",
@@ -37,6 +39,8 @@ SCANS = {
     "decay": "(scan (fn [s a] (+ (* 0.9 s) a)) 0.0 x)",
     "turns": "(scan (fn [s a] (- a (/ s 1.25))) 0.5 x)",
     "varying": "(scan (fn [s a] (+ (* (cos a) s) (if (> a 0.0) a 0.0))) 1.0 x)",
+    "momentum": "(map fst (scan (fn [p a] (let [v (+ (* 0.9 (snd p)) a)] #((- (fst p) (* 0.1 v)) v))) #(1.0 0.0) x))",
+    "filter": "(map fst (scan (fn [p a] #((- (+ a (* 0.9 (fst p))) (* 0.5 (snd p))) (fst p))) #(0.0 0.5) x))",
     "resets": "(scan (fn [s a] (if (> a 0.3) a (+ s (* a a)))) 0.0 x)",
     "products": "(scan (fn [s a] (* s (- 1.0 (* 0.01 a)))) 1.0 x)",
 }
@@ -45,6 +49,8 @@ MODELS = {
     **{f"{name}'": f"[#^ (Vec n) x] {LOSS.format(scan)}" for name, scan in SCANS.items()},
     "coefficient'": f"[#^ (Vec n) x c] {LOSS.format('(scan (fn [s a] (+ (* (sin c) s) a)) 0.0 x)')}",
     "tanh'": f"[#^ (Vec n) x c] {LOSS.format('(scan (fn [s a] (tanh (+ (* c s) a))) 0.0 x)')}",
+    "fibonacci'": "[#^ (Vec n) x c] (fst (fold (fn [p a] #((snd p) (+ (fst p) (* c (sin a) (snd p))))) #(0.0 1.0) x))",
+    "three'": f"[#^ (Vec n) x c] {THREE}",
     "whole": "[#^ (Arr Int n) x] (scan + 3 x)",
     "truth": "[#^ (Vec n) x] (scan (fn [s a] (or s (> a 0.99))) False x)",
     "last": "[#^ (Vec n) x c] (fold (fn [s a] (+ (* s c) a)) 2.0 x)",
@@ -59,7 +65,7 @@ MODELS = {
     "cube": "[#^ (Arr n k m) x] (map (fn [t] (map cumsum t)) x)",
 }  # fmt: skip
 SHAPES = ((0, 3), (3, 0), (1, 1), (5, 31), (3, 33), (2, 300))
-SINGLE = ("cumsum", "decay", "products", "decay'", "largest'", "varying", "rows")
+SINGLE = ("cumsum", "decay", "filter", "products", "decay'", "largest'", "varying", "rows")
 
 
 class Subject(NamedTuple):
@@ -194,6 +200,7 @@ def test_the_checks_of_a_scan_come_before_it() -> None:
         "(scan (fn [s a] (if (> s a) 0.0 (+ s a))) 0.0 x)",
         "(scan (fn [s a] (max (* 2.0 s) a)) 0.0 x)",
         "(scan (fn [s a] (/ a (+ s 1.0))) 0.0 x)",
+        "(map fst (scan (fn [p a] #((* (snd p) (fst p)) (+ a (fst p)))) #(1.0 0.0) x))",
     ],
 )
 def test_other_recurrences_are_taken_in_their_order(text: str) -> None:
