@@ -230,6 +230,7 @@ class CPrinter(DataPrinter):
             has_work and total.isdigit(),
             tuple(self.checks),
             dtype=self.dtype,
+            stack=self.stack,
             **extras,
         )
         return replace(fn, source=self.source(fn, lines), header=self.header(fn))

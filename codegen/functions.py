@@ -62,7 +62,9 @@ ARENA_HEADER = """#ifndef HYAD_ARENA
 #define HYAD_ARENA
 #include <stdlib.h>
 /* Memory of calls. `hyad_arena arena = {0};`, then any number of calls, one at a time, then `hyad_free(&arena);`,
- * which ends the data that they gave, too. stack: the bytes of the stack that recursion may take; 0: HYAD_STACK. */
+ * which ends the data that they gave, too. A call takes again what the one before has left: only the first ones
+ * allocate. Threads have one each. `hyad_held(&arena)`: the bytes that it has from malloc.
+ * stack: the bytes of the stack that recursion may take; 0: HYAD_STACK. */
 typedef struct hyad_block { struct hyad_block *before, *after; size_t size, padding; } hyad_block;
 typedef struct {
     hyad_block *blocks, *spare; /* in use, the newest first; to be used again */
@@ -77,6 +79,13 @@ static inline void hyad_free(hyad_arena *arena)
     for (hyad_block *b = arena->spare, *before; b; b = before) before = b->before, free(b);
     arena->blocks = arena->spare = NULL;
     arena->next = arena->end = NULL;
+}
+static inline size_t hyad_held(const hyad_arena *arena)
+{
+    size_t held = 0;
+    for (const hyad_block *b = arena->blocks; b; b = b->before) held += sizeof *b + b->size;
+    for (const hyad_block *b = arena->spare; b; b = b->before) held += sizeof *b + b->size;
+    return held;
 }
 #endif
 """
@@ -358,8 +367,8 @@ class Unit:
 
 
 ARENA_NAMES = frozenset(
-    "hyad_arena hyad_block hyad_mark hyad_free hyad_fail hyad_release hyad_enter hyad_get hyad_more hyad_alloc"
-    " hyad_room hyad_copy hyad_grow HYAD_SELDOM arena jmp_buf setjmp longjmp offsetof".split()
+    "hyad_arena hyad_block hyad_mark hyad_free hyad_held hyad_fail hyad_release hyad_enter hyad_get hyad_more"
+    " hyad_alloc hyad_room hyad_copy hyad_grow HYAD_SELDOM arena jmp_buf setjmp longjmp offsetof".split()
 )
 
 
@@ -808,6 +817,7 @@ class UnitPrinter(CPrinter):
         for p in self.printers:
             p.define_params()
         self.functions_text = [line for p in self.printers for line in ["", *p.text()]]
+        self.stack = sum(p.stack for p in self.printers)
         return super().function()
 
     def extras(self) -> dict[str, Any]:

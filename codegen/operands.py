@@ -89,6 +89,7 @@ class OperandPrinter:
         self.stable: dict[Var, Expr] = {}  # constants that hold what a changing variable was
         self.made: dict[Atom, Span | None] = {}  # the form that each scalar came from
         self.scopes: list[list[Var]] = [[]]  # the keys of ``stable`` that each open C scope declared
+        self.stack = 0  # the bytes of local arrays
         self.indices: set[Var] = set()  # loop indices: never negative
         self.moving: set[Buffer] = set()  # parameters that a tail call points elsewhere
         self.initialised: Buffer | None = None  # declared together with its values

@@ -257,8 +257,10 @@ class BodyPrinter(OperandPrinter):
                 text = own if text == "0" else f"{text} + {own}"
             self.emit(self.workspace_piece(buffer.elem, name, "" if text == "0" else text))
             return
-        length = math.prod(int(d.value) for d in buffer.dims)
-        start = f"{self.ctype(buffer.elem)} {name}[{max(length, 1)}]"
+        length = max(math.prod(int(d.value) for d in buffer.dims), 1)
+        elem = self.ctype(buffer.elem)
+        self.stack += length * {"float": 4, "int": 4}.get(elem, 8)
+        start = f"{elem} {name}[{length}]"
         op = bind.op
         own = isinstance(op, Prim) and self.plan.place[bind.vars[0]].buffer is buffer
         if own and op.name == "zeros":

@@ -197,8 +197,8 @@ def _place(span: Span) -> str:
 @dataclass
 class Card:
     """What a model and its derivatives cost. ``columns`` maps a program's name to its counts; ``memory`` has, for each,
-    bytes of local arrays (``stack``), of the workspace, whether it takes an ``arena``, and of C ``source``; ``why``
-    says which mode the derivative takes."""
+    bytes of local arrays (``stack``; of each function once), of the workspace, whether it takes an ``arena``, and of C
+    ``source``; ``why`` says which mode the derivative takes."""
 
     name: str
     sizes: str
@@ -374,18 +374,11 @@ def _sizes(program: Program, args: Sequence[Any] | None) -> str:
 def _memory(program: Program) -> dict[str, Any]:
     """Bytes of a program's compiled form: local arrays, workspace, source; whether it takes an arena."""
     from hyad.codegen.c import print_c
-    from hyad.codegen.lower import plan
 
     printed = print_c(program)
-    where = plan(program) if not printed.arena else None
-    stack = 0
-    for buffers in where.declare.values() if where else ():
-        for b in buffers:
-            if b.home is None and b.slot is None and not b.arena and not b.grown:
-                stack += 8 * int(np.prod([d.value for d in b.dims]))
     work = printed.workspace
     bytes_of = 8 * int(work) if work and printed.work_static else f"8*({work})" if work else 0
-    return {"stack": stack, "workspace": bytes_of, "arena": printed.arena, "source": len(printed.source)}
+    return {"stack": printed.stack, "workspace": bytes_of, "arena": printed.arena, "source": len(printed.source)}
 
 
 # --------------------------------------------------------------------------------------------- their text

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import hyad
 import oracle
 from hyad.cli import main
+from hyad.codegen.c import print_c
 from hyad.core import Loop
 from hyad.counts import ASSUMED, cost
 from hyad.errors import HyadError
 from hyad.optimise import PIPELINE, named
+from hyad.report import _memory as memory_of
 
 ROWS = """(fn [A x]
   (fold + 0.0 (build (len A) (fn [i]
@@ -220,3 +226,49 @@ def test_commands(ring, capsys):
     assert "transcendental" in capsys.readouterr().out
     assert main(["cost", ring, "total", "--without", "nothing", "[1 2 3]"]) == 1
     assert "no optimisation 'nothing'" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------ memory, as the compiled program takes it
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = {
+    "examples/nist.hy": "hahn1 enso",
+    "examples/bundle_jacobian.hy": "blocks",
+    "tests/bench/problems/nested.hy": "saddle_rr particle_rr",
+    "tests/bench/problems/det.hy": "determinant grad/determinant",
+    "tests/bench/problems/fibonacci.hy": "fibonacci grad/fibonacci",
+    "tests/bench/problems/llsq.hy": "llsq grad/llsq",
+    "tests/bench/problems/kmeans.hy": "kmeans grad/kmeans",
+    "tests/bench/problems/gmm.hy": "gmm",
+}
+ARRAY = re.compile(r"^( +(?:const )?(?:double|long long|int) \w+\[)(\d+)(\].*)$", re.MULTILINE)
+
+
+def frames_of(source: str, header: tuple[str, str], folder: Path) -> tuple[dict[str, int], set[str]]:
+    """What each function takes of the stack where the compiler keeps all that is declared apart; and what is called."""
+    (folder / "f.c").write_text(source)
+    (folder / header[0]).write_text(header[1])
+    flags = ["-O0", "-w", "-fstack-usage", "-fstack-reuse=none", "-c", "f.c", "-o", "f.o"]
+    subprocess.run(["cc", *flags], cwd=folder, check=True)
+    rows = [line.split("\t") for line in (folder / "f.su").read_text().splitlines()]
+    called = subprocess.run(["nm", "-u", "f.o"], cwd=folder, check=True, capture_output=True, text=True).stdout
+    return {place: int(size) for place, size, _ in rows}, set(called.split())
+
+
+@pytest.mark.parametrize("path", PROGRAMS)
+def test_the_card_says_the_memory_that_the_program_takes(path: str, tmp_path: Path) -> None:
+    """The stack: local arrays of twice the length take that much more of it. Without an arena nothing is allocated."""
+    module = hyad.load(ROOT / path)
+    for name in PROGRAMS[path].split():
+        operator, _, name = name.rpartition("/")
+        f = hyad.grad(getattr(module, name)) if operator else getattr(module, name)
+        program = f.optimised(f.specs())
+        said, printed = memory_of(program), print_c(program)
+        header = (f"{printed.name}.h", printed.header)
+        frames, called = frames_of(printed.source, header, tmp_path)
+        doubled, _ = frames_of(ARRAY.sub(lambda m: f"{m[1]}{2 * int(m[2])}{m[3]}", printed.source), header, tmp_path)
+        taken = sum(doubled.values()) - sum(frames.values())
+        padding = 16 * (len(ARRAY.findall(printed.source)) + len(frames))
+        assert abs(taken - said["stack"]) <= padding and (taken > 0) == (said["stack"] > 0), name
+        assert said["arena"] == ("hyad_arena" in printed.prototype), name
+        assert said["arena"] or not called & {"malloc", "calloc", "realloc", "alloca", "free"}, name

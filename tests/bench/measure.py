@@ -59,15 +59,9 @@ int bench_run(long reps, long points, const double *bank, double *out, double *w
 """
 
 
-# What a C program of a function with an arena has: one, for all calls. Its blocks are counted with their heads.
+# What a C program of a function with an arena has: one, for all calls.
 ARENA = """static hyad_arena arena;
-size_t bench_held(void)
-{
-    size_t held = 0;
-    for (hyad_block *b = arena.blocks; b; b = b->before) held += sizeof *b + b->size;
-    for (hyad_block *b = arena.spare; b; b = b->before) held += sizeof *b + b->size;
-    return held;
-}"""
+size_t bench_held(void) { return hyad_held(&arena); }"""
 
 
 @dataclass
