@@ -361,6 +361,13 @@ class CPrinter(DataPrinter):
         for kind, names in found.fields.items():
             for name in names if kind.endswith("*") else [", ".join(names)]:
                 out += [f"    {t}" for t in wrapped(f"{kind} {name};".replace("* ", "*"), WIDTH - 4)]
+        for union, members in found.unions.items():
+            inside = "; ".join(
+                f"{kind} {name}".replace("* ", "*")
+                for kind, names in members.items()
+                for name in (names if kind.endswith("*") else [", ".join(names)])
+            )
+            out += [f"    {t}" for t in wrapped(f"union {{ {inside}; }} {union};", WIDTH - 4)]
         out += ["};", *self.before_parts(), ""]
         rest = [Line(1, f"{struct} {found.values};")]
         for k, part in enumerate(found.parts[:-1], 1):

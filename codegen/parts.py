@@ -2,7 +2,8 @@
 
 ``split`` cuts the lines of a body into parts, each to become a function of its own. What one part makes and another
 reads lies in a struct, to which all parts have a pointer: ``const double x1 = ..`` becomes ``v->x1 = ..``, and
-``x1`` is ``v->x1`` from there on. A body that is not long stays as it is.
+``x1`` is ``v->x1`` from there on. What is made after the last use of ``x1`` may have its memory: both are then in one
+union, ``v->u1.x1``. A body that is not long stays as it is.
 
 Design decision: on printed lines and not before, for it is the text's length that the compiler's time goes by, and
 the text of a short function is the same with and without this.
@@ -35,11 +36,12 @@ class Part:
 
 @dataclass(slots=True)
 class Parts:
-    """``values`` is the struct's name in the parts, ``fields`` are its members by type; the last part stays in the
-    function itself."""
+    """``values`` is the struct's name in the parts, ``fields`` are its members by type, ``unions`` those of its unions,
+    by the union's name; the last part stays in the function itself."""
 
     values: str
     fields: dict[str, list[str]]
+    unions: dict[str, dict[str, list[str]]]
     parts: list[Part]
 
 
@@ -71,21 +73,53 @@ def split(lines: list[Line]) -> Parts | None:
             types.update(s.declares)
     words = set().union(*(s.words for s in statements))
     values = next(name for name in ("v", "s", *(f"v{k}" for k in range(len(words)))) if name not in words)
+    letter = next(u for u in ("u", "w", *(f"u{k}_" for k in range(len(words)))) if not _numbered(u, words))
+    unions: dict[str, dict[str, list[str]]] = {}
     fields: dict[str, list[str]] = {}
-    for name in types:
-        if name in handed:
-            fields.setdefault(types[name], []).append(name)
+    union_of: dict[str, str] = {}
+    for slot in _shared(statements, handed):
+        union = f"{letter}{len(unions) + 1}" if len(slot) > 1 else ""
+        into = unions.setdefault(union, {}) if union else fields
+        for name in slot:
+            into.setdefault(types[name], []).append(name)
+            union_of[name] = f"{union}." if union else ""
     known: set[str] = set()
     parts = []
     for k, piece in enumerate(pieces):
         member = values + ("->" if k < len(pieces) - 1 else ".")
         found = set().union(*(s.words for s in piece))
-        moved = [line for s in piece for line in _moved(s, member, handed, known)]
+        place = {name: f"{member}{union_of[name]}{name}" for name in handed}
+        moved = [line for s in piece for line in _moved(s, place, known)]
         if any(member in line.text for line in moved):
             found.add(values)
         if moved or k == len(pieces) - 1:
             parts.append(Part(moved, found, "return" in found))
-    return Parts(values, fields, parts)
+    return Parts(values, fields, unions, parts)
+
+
+def _numbered(letter: str, words: set[str]) -> bool:
+    return any(word[len(letter) :].isdigit() for word in words if word.startswith(letter))
+
+
+def _shared(statements: list[_Statement], handed: dict[str, str]) -> list[list[str]]:
+    """The names that are handed on by the memory that they share: a name has that of one whose last use comes before
+    its declaration."""
+    last: dict[str, int] = {}
+    for k, s in enumerate(statements):
+        last.update((name, k) for name in s.words if name in handed)
+    slots: list[list[str]] = []
+    free: list[list[str]] = []
+    used: dict[int, list[list[str]]] = {}
+    for k, s in enumerate(statements):
+        for name in s.declares:
+            if name in handed:
+                slot = free.pop() if free else []
+                if not slot:
+                    slots.append(slot)
+                slot.append(name)
+                used.setdefault(last[name], []).append(slot)
+        free += used.pop(k, [])
+    return slots
 
 
 def _statements(lines: list[Line]) -> Iterator[_Statement]:
@@ -129,9 +163,9 @@ def _cuts(statements: list[_Statement]) -> list[int]:
     return cuts
 
 
-def _moved(s: _Statement, member: str, handed: dict[str, str], known: set[str]) -> Iterator[Line]:
+def _moved(s: _Statement, place: dict[str, str], known: set[str]) -> Iterator[Line]:
     """A statement's lines with what is handed on in the struct."""
-    mine = s.declares.keys() & handed.keys()
+    mine = s.declares.keys() & place.keys()
     lines = s.lines
     if mine and len(s.declares) > 1:  # double a, b;
         kept = [name for name in s.declares if name not in mine]
@@ -146,5 +180,5 @@ def _moved(s: _Statement, member: str, handed: dict[str, str], known: set[str]) 
         yield from lines
         return
     for line in lines:
-        text = _WORD.sub(lambda m: member + m[0] if m[0] in known else m[0], line.text)
+        text = _WORD.sub(lambda m: place[m[0]] if m[0] in known else m[0], line.text)
         yield Line(line.depth, text, line.span)

@@ -945,6 +945,29 @@ def test_table_in_parts(function, params, cases, tmp_path, cut_small):
     agree(made(function, params), *cases, folder=tmp_path)
 
 
+def handed_on_and_dead(b, v):
+    """Two values live at a time, along twenty steps; a pointer, and one value from the first step to the last."""
+    first = x = b("sin", b("get", v, 0), as_="first")
+    y = b("cos", x, as_="y")
+    for k in range(20):
+        x, y = b("*", b("exp", y), b("get", v, 1), as_=f"x{k}"), b("+", b("sin", x), y, as_=f"y{k}")
+    return b("+", b("*", x, y), first)
+
+
+@needs_cc
+def test_parts_use_the_memory_of_dead_values_again(tmp_path, cut_small):
+    p = program({"v": vec(N)}, handed_on_and_dead)
+    fn = print_c(p)
+    struct = re.search(r"struct \w+_values \{.*?\n\};", fn.source, re.DOTALL)[0]
+    size = tmp_path / "size.c"
+    size.write_text(f"{struct}\nchar taken[sizeof(struct {fn.name}_values)];\n")
+    subprocess.run([CC, *STRICT, "-c", str(size), "-o", str(size.with_suffix(".o"))], check=True)
+    sizes = subprocess.run(["nm", "-S", str(size.with_suffix(".o"))], check=True, capture_output=True, text=True).stdout
+    assert int(sizes.split()[1], 16) <= 6 * 8 and struct.count("x1") >= 1
+    v = np.array([0.3, 0.2])
+    close(call_c(fn, compile_c(fn, tmp_path), v), evaluate(p, v))
+
+
 def many_checks(b, v, i):
     total = b("get", v, 0)
     for k in range(4):
