@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import hyad
+from hyad.check import check
 from hyad.codegen.c import print_c
 from hyad.journal import without as switched_off
+from hyad.model import python_callable
+from hyad.narrow import narrow
 
 W = np.linspace(-1.0, 1.0, 12).reshape(4, 3)
 H = np.cos(np.arange(12.0)).reshape(4, 3)
@@ -63,6 +66,36 @@ def test_an_array_of_which_more_is_read_is_remembered() -> None:
     f = hyad.grad(TWO, wrt=(0, 1))
     assert "narrow" not in [step.name for step in hyad.explain(f, args=(W[0], H[0], 3)).steps]
     assert hyad.check_grad(TWO, (W[0], H[0], 3))
+
+
+STATES = "(let [s (scan (fn [a e] (map (fn [x] (sin (+ x e))) a)) {} w)] {})"
+READ = "(build {} (fn [k] (get s {})))"
+
+
+@pytest.mark.parametrize(
+    "text, narrower",
+    [
+        (STATES.format("v", READ.format("(len w)", "k k")), True),
+        (STATES.format("v", READ.format("(- (len w) 1)", "(+ k 1) k")), False),  # the first has no row before it
+        (STATES.format("v", READ.format("(- (len w) 1)", "k (+ k 1)")), False),  # the last has none after it
+        (STATES.format("v", READ.format("(len w)", "k 2")), False),  # known at run time only
+        (STATES.format("[1.0 2.0 3.0]", READ.format("(len w)", "k 2")), True),
+        (STATES.format("v", f"(+ (sum {READ.format('(len w)', 'k k')}) (sum {READ.format('2', 'k 0')}))"), False),  # two rows
+        (f"(let [s (build (len w) (fn [k] v))] {READ.format('(len w)', 'k k')})", False),  # made before the loop
+        ("(let [s (build (len w) (fn [i] (let [t (scan (fn [a e] (map cos a)) v w)] #(t (get t 0 1)))))]"
+         " (build (len w) (fn [k] (* (get s k 1) (get (get s k 0) 2 2)))))", False),
+    ],
+)  # fmt: skip
+def test_rows_that_every_iteration_has(text: str, narrower: bool) -> None:
+    """On programs as they are read, so that nothing else has made them smaller before."""
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ (Vec n) w] {text})", namespace={})
+    program = f.program(f.specs())
+    made = narrow(program)
+    check(made)
+    assert (made is not program) == narrower
+    for n in (3, 5):
+        args = np.linspace(0.1, 1.0, n), np.linspace(-1.0, 2.0, n)
+        assert np.array_equal(python_callable(made)(*args), python_callable(program)(*args))
 
 
 def test_what_a_build_gives_is_not_remembered_again() -> None:

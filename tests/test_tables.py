@@ -92,7 +92,10 @@ def test_few_iterations_or_none(n: int) -> None:
     "text",
     [
         "(build [40 50] (fn [t i] (exp (* u (real (+ i (* 50 t)))))))",  # as many values as iterations
+        "(build [40 50] (fn [t i] (exp (* u (real (- i (* 50 t)))))))",  # so too
+        "(build 40 (fn [t] (ifold (fn [s i] (+ s (exp (* u (real (- i t)))))) 0.0 (* t t))))",  # how many nobody knows
         "(build [40 50] (fn [t i] (exp (* u (real (* i t))))))",  # not affine
+        "(build [40 50] (fn [t i] (exp (* u (real (- i t)) (real (+ i t))))))",  # of two integers
         "(build [40 50] (fn [t i] (exp (* (get v t) (real (- i t))))))",  # not of the integer alone
         "(build [40 50] (fn [t i] (* 0.5 (real (- i t)))))",  # cheap
     ],
