@@ -113,7 +113,7 @@ class Scope:
     def __init__(self, index: Var | None = None) -> None:
         self.binds: list[Bind] = []
         self.vars: set[Var] = set()
-        self.shared: dict[tuple, Any] = {}
+        self.shared: dict[tuple | Alike, Any] = {}
         self.facts: list[Affine] = []
         self.index = index
 
@@ -194,7 +194,7 @@ class Builder:
         finally:
             self.scopes.extend(inner)
 
-    def shared(self, key: tuple) -> Any:
+    def shared(self, key: tuple | Alike) -> Any:
         if not self.shares:
             return None
         for scope in reversed(self.scopes):
@@ -925,7 +925,7 @@ class Builder:
         """Emit a branch or a loop, or find the same one made before."""
         if self.plain:
             return self.emit(op, types, names, given)
-        key = structure(op)
+        key = Alike(op)
         found = self.shared(key)
         if found is None:
             found = self.emit(op, types, names, given)
@@ -1379,6 +1379,32 @@ def rank_of(a: Atom) -> int:
 def given(bind: Bind) -> bool:
     """Whether a person named what a binding binds."""
     return bool(bind.vars) and bind.vars[0].given
+
+
+class Alike:
+    """A branch or a loop as a key, equal to that of another one that has the same structure.
+
+    Design decision: by what is seen at first sight, and by the structure only where that is equal. The structure of a
+    nest of loops would be made again for each loop of it, and most are unlike any other.
+    """
+
+    __slots__ = ("op", "outline", "made")
+
+    def __init__(self, op: If | Loop | Case) -> None:
+        self.op, self.made = op, ()
+        atoms = tuple((a.type, repr(a.value)) if type(a) is Const else a for a in atoms_of(op))
+        inside = tuple(x.op.name if type(x.op) is Prim else type(x.op) for b in blocks_of(op) for x in b.binds)
+        self.outline = (type(op), atoms, inside)
+
+    def __hash__(self) -> int:
+        return hash(self.outline)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Alike and self.outline == other.outline and self.structure() == other.structure()
+
+    def structure(self) -> tuple:
+        self.made = self.made or structure(self.op)
+        return self.made
 
 
 def structure(x: If | Loop | Case | Block) -> tuple:
