@@ -58,6 +58,7 @@ QUICKLY = 12  # of those, at most
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 INT_MAX = 2**63 - 1
+INTEGERS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}  # folded without rounding
 SMALL = 64  # up to so many elements an array of known size is kept as single values
 
 
@@ -251,17 +252,18 @@ class Builder:
         row = PRIMITIVES[name]
         wanted, result = row.result(tuple(a.type for a in args))  # type: ignore[misc]
         values = [float(a.value) if w == REAL else a.value for a, w in zip(args, wanted)]
-        with np.errstate(all="ignore"):
-            try:
-                value = row.python(*values)
-            except (ArithmeticError, ValueError):
-                return None
+        if result == INT and name in INTEGERS:
+            value = INTEGERS[name](*values)
+        else:
+            with np.errstate(all="ignore"):
+                try:
+                    value = row.python(*values)
+                except (ArithmeticError, ValueError):
+                    return None
         soft = all(a.soft for a in args)
         if name == "*" or name == "/":  # a zero that differentiation introduced stays one
             soft = soft or any(a.soft and a.value == 0 for a in (args if name == "*" else args[:1]))
         if result == INT:
-            if name in ("+", "-", "*", "neg"):
-                value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}[name](*values)
             value = int(value)
             return Const(value, INT, soft) if abs(value) <= INT_MAX else None
         return Const(bool(value) if result == BOOL else float(value), result, soft)
