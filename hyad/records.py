@@ -7,7 +7,7 @@ reads across the cut are the record, but for those that are computed again for l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from .core import (
     INT,
@@ -20,6 +20,7 @@ from .core import (
     Const,
     Constructor,
     Data,
+    If,
     Loop,
     Make,
     Prim,
@@ -71,6 +72,87 @@ def extent(size: Atom) -> float:
     return size.value if type(size) is Const else MANY
 
 
+def stepwise(op: Loop | While) -> frozenset[Var]:
+    """The accumulators of which an iteration reads and changes single elements, as a table that is filled in place, and
+    what they are in its body: the few numbers that are read of them are remembered, not the whole array each time."""
+    found: frozenset[Var] = frozenset()
+    for acc, r in zip(op.accs, op.body.results):
+        if isinstance(acc.type, Arr) and acc.type.elem == REAL and r is not acc:
+            chain = Chain()
+            if chain.start(op.body, r) is acc and chain.reads_elements(op, {acc}):
+                size = math.prod(map(extent, acc.type.dims))
+                if chain.changed and size >= COSTLY * chain.count:
+                    found |= chain.vars | {acc}
+    return found
+
+
+class Chain:
+    """What an array is in the body of a loop, change by change, back to what it was before."""
+
+    def __init__(self) -> None:
+        self.vars: set[Var] = set()
+        self.changed = False
+        self.count = 0  # of elements that an iteration reads
+
+    def start(self, block: Block, r: Atom) -> Atom | None:
+        """What ``r`` was before ``block`` changed elements of it; None where it is something else."""
+        definitions = {v: bind for bind in block.binds for v in bind.vars}
+        while r in definitions:
+            bind = definitions[r]  # type: ignore[index]
+            self.vars.add(r)  # type: ignore[arg-type]
+            op, k = bind.op, bind.vars.index(r)  # type: ignore[arg-type]
+            if type(op) is Prim and op.name == "update" and len(op.args) == op.args[0].type.rank + 2:  # type: ignore[union-attr]
+                self.changed = True
+                r = op.args[0]
+            elif type(op) is If:
+                before = {self.start(branch, branch.results[k]) for branch in blocks_of(op)}
+                if len(before) > 1:
+                    return None
+                r = before.pop()  # type: ignore[assignment]
+            elif type(op) in (Loop, While) and k < len(op.accs):  # type: ignore[union-attr]
+                acc = op.accs[k]  # type: ignore[union-attr]
+                if self.start(op.body, op.body.results[k]) is not acc:  # type: ignore[union-attr]
+                    return None
+                self.vars.add(acc)
+                r = op.inits[k]  # type: ignore[union-attr]
+            else:
+                return None
+        return r
+
+    def reads_elements(self, op: Loop | While, here: set[Var]) -> bool:
+        """Whether nothing but elements are read of it in a loop's body, each where the array is the loop's own."""
+        every = self.vars | here
+        goes_on = all(r not in every or k < len(op.accs) and op.accs[k] in every for k, r in enumerate(op.body.results))
+        return goes_on and self.elements_in(op.body, every, here)
+
+    def elements_in(self, block: Block, every: set[Var], here: set[Var]) -> bool:
+        for bind in block.binds:
+            op = bind.op
+            if type(op) is Prim:
+                places = [k for k, a in enumerate(op.args) if a in every]
+                if places and (places != [0] or op.args[0] not in here):
+                    return False
+                if places and op.name == "get" and not isinstance(bind.vars[0].type, Arr):
+                    self.count += 1
+                elif places and bind.vars[0] not in every:
+                    return False
+            elif type(op) is If:
+                for branch in blocks_of(op):
+                    if any(r in every and v not in every for r, v in zip(branch.results, bind.vars)):
+                        return False
+                    if not self.elements_in(branch, every, here):
+                        return False
+            elif type(op) in (Loop, While):
+                if any(z in every and a not in every for z, a in zip(op.inits, op.accs)):  # type: ignore[union-attr]
+                    return False
+                if not self.reads_elements(op, every.intersection(op.accs)):  # type: ignore[union-attr, arg-type]
+                    return False
+            elif every.intersection(free_vars(Block((bind,), ()))):
+                return False
+            here.update(every.intersection(bind.vars))
+        return True
+
+
 def cost_again(bind: Bind, rerun: bool) -> int:
     """What it costs to compute a binding again; ``COSTLY`` where that must not be."""
     op = bind.op
@@ -83,12 +165,14 @@ def cost_again(bind: Bind, rerun: bool) -> int:
     return 0 if rerun and blocks_of(op) and not calls(op) and not works(bind) else COSTLY
 
 
-def cut(binds: Sequence[Bind], back: Block, bound: set[Var], rerun: bool = False) -> tuple[list[Var], Block]:
+def cut(
+    binds: Sequence[Bind], back: Block, bound: set[Var], rerun: bool = False, tables: Container[Var] = ()
+) -> tuple[list[Var], Block]:
     """The fields of the record between the forward code ``binds`` and the backward code, and the backward code that
     needs nothing else of the variables ``bound`` in the forward code.
 
     ``rerun``: arrays that loops and branches without calls give are computed again as well, as they would fill memory
-    once for each iteration around. Sizes stand before the arrays.
+    once for each iteration around. What is read of ``tables`` is not read again. Sizes stand before the arrays.
     """
     definitions = {v: bind for bind in binds for v in bind.vars}
     order = {v: k for k, v in enumerate(definitions)}
@@ -98,9 +182,10 @@ def cut(binds: Sequence[Bind], back: Block, bound: set[Var], rerun: bool = False
         return [v for v in free_vars(Block((bind,), ())) if v in bound]
 
     for bind in binds:  # what each variable can be computed again from, and the cost
-        again, below = cost_again(bind, rerun), set()
+        sources, below = reads(bind), set()
+        again = COSTLY if any(a in tables for a in sources) else cost_again(bind, rerun)
         if again < COSTLY:
-            for a in reads(bind):
+            for a in sources:
                 more, cost = found.get(a, (frozenset({a}), 0))
                 below |= more
                 again += cost

@@ -68,7 +68,7 @@ from .journal import KEPT, Kept
 from .names import adjoint
 from .partials import Partials
 from .primitives import PRIMITIVES
-from .records import COSTLY, calls, cut, record_of, works
+from .records import COSTLY, calls, cut, record_of, stepwise, works
 
 Back = Callable[[], None]
 COSTLY_BRANCH = 4  # from here on a branch remembers a value, in a register
@@ -136,6 +136,8 @@ class Reverse(Rebuild):
         self.backs: list[Back] = []
         self.apart = False  # whether the backward code of what is being emitted comes in another place
         self.records: set[Data] = set()
+        self.tables: set[Var] = set()  # arrays of which the elements that are read are remembered
+        self.known: dict[Var, Atom] = {}  # those that a branch within a branch has read
         self.reach = builder.memo.setdefault(("reach",), {})
 
     def is_active(self, a: Atom) -> bool:
@@ -268,7 +270,7 @@ class Reverse(Rebuild):
             dims = [d for v in bind.vars for d in type_atoms(v.type)]
             if any(d in bound for d in (*dims, *([bind.op.count] if type(bind.op) is Loop else []))):
                 return False
-        return any(type(bind.op) is Loop and works(bind) for bind in op.body.binds)
+        return bool(stepwise(op)) or any(type(bind.op) is Loop and works(bind) for bind in op.body.binds)
 
     def take(self, v: Var) -> Atom | None:
         """The finished adjoint of a variable whose binding is being left, going back."""
@@ -386,31 +388,50 @@ class Reverse(Rebuild):
             fields = self.atoms(arm.fields)
             self.contribute(op.value, pack(self.b, arm.constructor, fields, parts, adjoint(str(op.value))))
 
+    def elements(self, block: Block, inside: bool = False) -> list[Var]:
+        """What a block reads of tables and the backward code may need; ``inside``: what its branches read."""
+        found: list[Var] = []
+        for bind in block.binds if self.tables else ():
+            op = bind.op
+            if not any(self.is_active(v) for v in bind.vars):
+                continue
+            if not inside and type(op) is Prim and op.name == "get" and op.args[0] in self.tables:
+                found += bind.vars
+            elif inside and type(op) is If:
+                for branch in blocks_of(op):
+                    found += [*self.elements(branch), *self.elements(branch, inside=True)]
+        return found
+
     # y = (if c e f)  =>  (x̄ ...) = (if c [e there and back] [f there and back]), and the same for match
     def branch_there(self, op: If | Case, bind: Bind) -> Back:
         b, span, blocks = self.b, bind.span, blocks_of(op)
         choice = self.atom(op.cond if type(op) is If else op.value)  # type: ignore[union-attr]
         kept = [costly(block, self.active, COSTLY_BRANCH) if self.remembers else [] for block in blocks]
-        every = [(j, v) for j in range(len(blocks)) for v in kept[j]]
+        kept = [[*found, *self.elements(block)] for found, block in zip(kept, blocks)]
+        inner = [self.elements(block, inside=True) for block in blocks]
+        every = [(j, v) for j in range(len(blocks)) for v in (*kept[j], *inner[j])]
+        known = {v: self.known.pop(v) for _, v in every if v in self.known}
         for block, found in zip(blocks, kept):
             self.say(block.binds, found)
         regions = []
         for k, block in enumerate(blocks):
             with self.region(op, k) as (scope, fields):
-                results = self.block_there(block)
+                results, _ = self.there(block, {v: known[v] for v in kept[k] if v in known}, apart=True)
                 record = [self.here[v] if j == k else ZERO for j, v in every]
             regions.append((fields, scope, [*results, *record]))
         b.span = span
         names = [v.name for v in (*bind.vars, *(v for _, v in every))]
         out = self.join(op, choice, regions, names, bind.vars[0].given)
         self.define(bind, out)
-        saved = {v: x for (_, v), x in zip(every, out[len(bind.vars) :])}
+        saved = {v: x for (_, v), x in zip(every, out[len(bind.vars) :])} | known
+        self.here.update((v, saved[v]) for _, v in every)
 
         def back() -> None:
             bars = [self.take(v) for v in bind.vars]
             if all(x is None for x in bars):
                 return
             touched = self.touched(op)
+            self.known.update((v, saved[v]) for vs in inner for v in vs)
             for v in touched:
                 self.settle(v)
             before = {v: self.bar.get(v) for v in touched}
@@ -690,6 +711,8 @@ class Reverse(Rebuild):
         touched = [*outside, *(op.accs[k] for k in moving)]
         inits = self.atoms(op.inits)
         made: list = []
+        tables = stepwise(op) if self.remembers else frozenset()
+        self.tables |= tables
 
         def cond(*accs: Atom) -> Atom:
             plain = Rebuild(b)
@@ -709,7 +732,8 @@ class Reverse(Rebuild):
             if counted:
                 known[args[0]] = args[0]
             bound.difference_update({} if self.closures else known)  # type: ignore[arg-type]
-            fields, pair.block = cut(scope.binds, pair.block, self.forgotten(pair, scope, bound), rerun=True)
+            here = {self.here[v] for v in tables if v in self.here}
+            fields, pair.block = cut(scope.binds, pair.block, self.forgotten(pair, scope, bound), True, here)  # type: ignore
             self.say(scope.binds, fields)
             boxed = [v for v in fields if self.closures or any(d in scope.vars for d in type_atoms(v.type))]
             box = None

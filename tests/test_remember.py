@@ -37,7 +37,7 @@ SWEEPS = """(fn [#^ (Mat n m) w #^ (Mat n m) h #^ Int t]
 #: An element of a vector.
 ELEMENTS = """(fn [#^ (Vec n) w #^ (Vec n) h #^ Int t]
   (sum (ifold (fn [h k] (ifold (fn [h i] (update h i (tanh (* (get w i) (get h i))))) h (len w))) h t)))"""
-#: Two rows: the whole is remembered.
+#: Two elements, one after the other and back from the end.
 TWO = """(fn [#^ (Vec n) w #^ (Vec n) h #^ Int t]
   (sum (ifold (fn [h k] (ifold (fn [h i]
          (update h i (tanh (* (get w i) (get h i) (get h (- (- (len w) 1) i)))))) h (len w))) h t)))"""
@@ -48,7 +48,6 @@ TWO = """(fn [#^ (Vec n) w #^ (Vec n) h #^ Int t]
     [
         (ROWS, (W, H), {"n": 1000, "m": 10}, lambda n, m: 5 * n * m),
         (SWEEPS, (W, H, 3), {"n": 1000, "m": 10, "t": 10}, lambda n, m, t: 3 * t * n * m + 6 * n * m),
-        (ELEMENTS, (W[0], H[0], 3), {"n": 1000, "t": 10}, lambda n, t: 3 * t * n + 6 * n),
     ],
 )
 def test_a_state_that_is_changed_row_by_row_is_remembered_by_row(text, args, sizes, most) -> None:
@@ -62,10 +61,56 @@ def test_a_state_that_is_changed_row_by_row_is_remembered_by_row(text, args, siz
             np.testing.assert_allclose(got, wanted, rtol=0 if target == "python" else 1e-13)
 
 
-def test_an_array_of_which_more_is_read_is_remembered() -> None:
-    f = hyad.grad(TWO, wrt=(0, 1))
-    assert "narrow" not in [step.name for step in hyad.explain(f, args=(W[0], H[0], 3)).steps]
-    assert hyad.check_grad(TWO, (W[0], H[0], 3))
+#: The distance of two sequences, by a table that is filled in place; its edges by conditions, a branch in a branch.
+TABLE = """(fn [#^ (Vec n) a #^ (Vec m) b g]
+  (let [n (len a)  m (len b)  d (zeros [(+ n 1) (+ m 1)])]
+    (ifold (fn [_ i] (ifold (fn [_ j]
+        (set-at! d i j
+          (cond (= i 0) (* g j)
+                (= j 0) (* g i)
+                True (logsumexp [(+ (get d (- i 1) j) g) (+ (get d i (- j 1)) g)
+                                 (+ (get d (- i 1) (- j 1)) (square (- (get a (- i 1)) (get b (- j 1)))))])))
+        0) 0 (+ m 1))) 0 (+ n 1))
+    (get d n m)))"""
+#: An element chosen by another array.
+KNAPSACK = """(fn [#^ (Vec n) v #^ (Arr Int n) w #^ Int most]
+  (let [t (zeros most)]
+    (ifold (fn [_ i] (ifold (fn [_ k]
+        (let [c (- most 1 k)]
+          (when (>= c (get w i)) (set-at! t c (max (get t c) (+ (get t (- c (get w i))) (square (get v i))))))
+          0)) 0 most)) 0 (len v))
+    (get t (- most 1))))"""
+#: A table of one row, in a `while` too.
+STEPS = """(fn [#^ (Vec n) a]
+  (let [t (copy a)  i (ref 1)]
+    (ifold (fn [_ k] (do (set-at! t (+ k 1) (* (get t (+ k 1)) (sin (get t k)))) 0)) 0 (- (len a) 1))
+    (while (< (deref i) (len a))
+      (set-at! t (deref i) (* (get t (deref i)) (get t (- (deref i) 1))))
+      (set! i (+ (deref i) 1)))
+    (sum t)))"""
+
+
+@pytest.mark.parametrize(
+    "text, args, sizes, most",
+    [
+        (ELEMENTS, (W[0], H[0], 3), {"n": 1000, "t": 10}, lambda n, t: 3 * t * n + 6 * n),
+        (TWO, (W[0], H[0], 3), {"n": 1000, "t": 10}, lambda n, t: 4 * t * n + 6 * n),
+        (TABLE, (W[0], H[1], 0.3), {"n": 1000, "m": 100}, lambda n, m: 12 * (n + 1) * (m + 1)),
+        (KNAPSACK, (W[0], np.array([1, 3, 2]), 6), {"n": 100, "most": 1000}, lambda n, most: 8 * n * most),
+        (STEPS, (W.ravel(),), {}, None),
+    ],
+)
+def test_elements_that_are_read_of_a_table_are_remembered(text, args, sizes, most) -> None:
+    f = hyad.grad(text, wrt=0)
+    if most is not None:
+        assert workspace(f, args, **sizes) <= most(**sizes)
+    assert hyad.check_grad(text, args)
+    f, again = (hyad.compile(f, args=args, target="python", without=off) for off in ((), "remembering"))
+    np.testing.assert_allclose(f(*args), again(*args), rtol=1e-12)
+    hessian = hyad.compile(hyad.hessian(text, wrt=0), args=args, target="python")
+    moved = [np.eye(len(args[0]))[k] * 1e-5 for k in range(len(args[0]))]
+    slopes = [(f(args[0] + d, *args[1:]) - f(args[0] - d, *args[1:])) / 2e-5 for d in moved]
+    np.testing.assert_allclose(hessian(*args), slopes, rtol=1e-4, atol=1e-6)
 
 
 STATES = "(let [s (scan (fn [a e] (map (fn [x] (sin (+ x e))) a)) {} w)] {})"
