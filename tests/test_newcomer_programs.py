@@ -1,0 +1,322 @@
+"""Programs as they are written on a first day, in the words of their fields: values as NumPy has them, gradients as
+differences of NumPy's values have them, at several sizes of one compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from scipy.special import expit, logsumexp, softmax
+
+import batch
+import hyad
+from hyad.model import python_callable
+
+pytestmark = pytest.mark.skipif(batch.CC is None, reason="no C compiler")
+
+
+class Example(NamedTuple):
+    """``args`` are shapes, by the sizes of a case: ``"nm"`` a matrix, ``""`` a number; ``"n<k"`` integers below k, k
+    itself is ``"#k"``. The gradient is by those that are reals."""
+
+    text: str
+    numpy: Callable[..., float]
+    args: tuple[str, ...]
+    sizes: tuple[dict[str, int], ...]
+
+
+def viterbi(pi: Any, a: Any, b: Any) -> float:
+    d = pi + b[0]
+    for row in b[1:]:
+        d = np.max(d[:, None] + a, 0) + row
+    return float(d.max())
+
+
+def crf(trans: Any, unary: Any, tags: Any) -> float:
+    z = unary[0]
+    for row in unary[1:]:
+        z = logsumexp(z[:, None] + trans, 0) + row
+    score = sum(unary[t, k] for t, k in enumerate(tags)) + sum(trans[a, b] for a, b in zip(tags, tags[1:]))
+    return float(logsumexp(z) - score)
+
+
+def heads(x: Any, wq: Any, wk: Any, gain: Any, count: int, width: int) -> float:
+    n, d = x.shape
+    q, k = ((x @ w).reshape(n, count, width).transpose(1, 0, 2) for w in (wq, wk))
+    out = x + (softmax(q @ k.transpose(0, 2, 1), -1) @ q).transpose(1, 0, 2).reshape(n, d)
+    normed = (out - out.mean(1, keepdims=True)) / np.sqrt(out.var(1, keepdims=True) + 0.1)
+    return float(np.sin(gain * normed).sum())
+
+
+def pooled(img: Any, ker: Any, bias: float) -> float:
+    k = len(ker)
+    h, w = img.shape[0] - k + 1, img.shape[1] - k + 1
+    out = bias + sum(ker[a, b] * img[a : a + h, b : b + w] for a in range(k) for b in range(k))
+    h, w = h // 2, w // 2
+    return float((np.maximum(out, 0)[: 2 * h, : 2 * w].reshape(h, 2, w, 2).max((1, 3)) ** 2).sum())
+
+
+def thomas(lo: Any, di: Any, up: Any, rhs: Any) -> float:
+    n = len(di)
+    lines = np.diag(di + 6.0) + np.diag(lo[1:], -1) + np.diag(up[:-1], 1) if n > 1 else np.diag(di + 6.0)
+    return float(np.sin(np.linalg.solve(lines, rhs)).sum())
+
+
+def smoother(phi: float, ys: Any) -> float:
+    m, p, ahead = 0.0, 1.0, []
+    for y in ys:
+        mp, pp = phi * m, phi * phi * p + 0.3
+        k = pp / (pp + 0.5)
+        m, p = mp + k * (y - mp), (1 - k) * pp
+        ahead.append((m, p, mp, pp))
+    last = total = m
+    for (m, p, _, _), (_, _, mp, pp) in zip(ahead[-2::-1], ahead[:0:-1]):
+        last = m + phi * p / pp * (last - mp)
+        total += last * last
+    return float(total)
+
+
+def particles(mu: float, sig: float, ys: Any, noise: Any) -> float:
+    x, total = np.zeros(noise.shape[1]), 0.0
+    for y, z in zip(ys, noise):
+        x = mu * x + sig * z
+        lw = -0.5 * (y - x) ** 2
+        at = np.searchsorted(np.cumsum(softmax(lw)), (np.arange(len(x)) + 0.4) / len(x))
+        x, total = x[np.minimum(len(x) - 1, at)], total + logsumexp(lw)
+    return float(total)
+
+
+def ordinal(w: Any, cuts: Any, x: Any, y: Any) -> float:
+    th = np.cumsum(np.concatenate([cuts[:1], np.exp(cuts[1:])]))
+    edges = np.concatenate([[-np.inf], th, [np.inf]])
+    s = x @ w
+    return float(-np.log(expit(edges[y + 1] - s) - expit(edges[y] - s)).sum())
+
+
+def warped(uv: Any, a: Any, b: Any) -> float:
+    h, w = a.shape
+    y, x = (g + d for g, d in zip(np.meshgrid(np.arange(h), np.arange(w), indexing="ij"), uv))
+    y, x = np.clip(y, 0, h - 1.001), np.clip(x, 0, w - 1.001)
+    i, j = y.astype(int), x.astype(int)
+    u, v = y - i, x - j
+    here = (1 - u) * ((1 - v) * b[i, j] + v * b[i, j + 1]) + u * ((1 - v) * b[i + 1, j] + v * b[i + 1, j + 1])
+    return float(((here - a) ** 2).sum())
+
+
+def sinkhorn(x: Any, y: Any, eps: float, steps: int) -> float:
+    cost = ((x[:, None] - y[None]) ** 2).sum(-1)
+    f, g = np.zeros(len(x)), np.zeros(len(y))
+    for _ in range(steps):
+        f = -eps * (logsumexp((g - cost) / eps, 1) + np.log(len(x)))
+        g = -eps * (logsumexp((f[:, None] - cost) / eps, 0) + np.log(len(y)))
+    return float(f.mean() + g.mean())
+
+
+def factors(u: Any, v: Any, user: Any, item: Any, rating: Any) -> float:
+    return float(((rating - (u[user] * v[item]).sum(1)) ** 2).sum() + 0.1 * ((u**2).sum() + (v**2).sum()))
+
+
+def gru(wz: Any, uz: Any, wh: Any, uh: Any, xs: Any, h: Any) -> float:
+    total = 0.0
+    for x in xs:
+        z = expit(wz @ x + uz @ h)
+        h = (1 - z) * h + z * np.tanh(wh @ x + uh @ (z * h))
+        total += (h**2).sum()
+    return float(total)
+
+
+EXAMPLES = {
+    "viterbi": Example(
+        """(fn [pi a b]
+      (let [k (len pi)
+            first (build k (fn [j] (+ (get pi j) (get b 0 j))))
+            step (fn [d t] (build k (fn [j] (+ (max (build k (fn [i] (+ (get d i) (get a i j))))) (get b (+ t 1) j)))))]
+        (max (ifold step first (- (len b) 1)))))""",
+        viterbi, ("n", "nn", "tn"), ({"n": 3, "t": 4}, {"n": 1, "t": 1}, {"n": 5, "t": 17}),
+    ),
+    "a chain of labels": Example(
+        """(fn [trans unary tags]
+      (let [steps (len unary)  k (len trans)
+            z (ifold (fn [a t] (build k (fn [j] (+ (logsumexp (+ a (build k (fn [i] (get trans i j)))))
+                                                   (get unary (+ t 1) j)))))
+                     (get unary 0) (- steps 1))
+            score (ifold (fn [s t] (+ s (get unary t (get tags t))
+                                      (if (> t 0) (get trans (get tags (- t 1)) (get tags t)) 0.0)))
+                         0.0 steps)]
+        (- (logsumexp z) score)))""",
+        crf, ("kk", "tk", "t<k"), ({"k": 3, "t": 4}, {"k": 1, "t": 2}, {"k": 4, "t": 1}),
+    ),
+    "heads of attention": Example(
+        """(fn [x wq wk gain #^ Int heads #^ Int w]
+      (let [n (len x)  d (* heads w)  q (@ x wq)  k (@ x wk)
+            part (fn [m h] (build [n w] (fn [i j] (get m i (+ (* h w) j)))))
+            head (fn [h] (@ (softmax (@ (part q h) (transpose (part k h))) 1) (part q h)))
+            out (build [n d] (fn [i j] (+ (get x i j) (get (head (// j w)) i (% j w)))))]
+        (sum (map (fn [row] (sum (sin (* gain (/ (- row (mean row)) (sqrt (+ (var row) 0.1))))))) out))))""",
+        heads, ("nd", "dd", "dd", "d", "#h", "#w"),
+        ({"n": 3, "d": 4, "h": 2, "w": 2}, {"n": 1, "d": 3, "h": 1, "w": 3}),
+    ),
+    "convolution and pooling": Example(
+        """(fn [img ker bias]
+      (let [k (len ker)  h (+ 1 (- (len img) k))  w (+ 1 (- (len (get img 0)) k))
+            out (build [h w] (fn [i j]
+                  (max 0.0 (+ bias (ifold (fn [s a]
+                      (+ s (ifold (fn [s b] (+ s (* (get ker a b) (get img (+ i a) (+ j b))))) 0.0 k)))
+                    0.0 k)))))
+            pool (build [(// h 2) (// w 2)] (fn [i j]
+                  (max (get out (* 2 i) (* 2 j)) (get out (* 2 i) (+ 1 (* 2 j)))
+                       (get out (+ 1 (* 2 i)) (* 2 j)) (get out (+ 1 (* 2 i)) (+ 1 (* 2 j))))))]
+        (sum (* pool pool))))""",
+        pooled, ("nm", "kk", ""), ({"n": 6, "m": 7, "k": 3}, {"n": 3, "m": 3, "k": 3}, {"n": 9, "m": 4, "k": 1}),
+    ),
+    "a tridiagonal system, in place": Example(
+        """(fn [lo di up rhs]
+      (let [n (len di)  c (copy up)  d (copy rhs)]
+        (set-at! c 0 (/ (get up 0) (+ 6.0 (get di 0))))
+        (set-at! d 0 (/ (get rhs 0) (+ 6.0 (get di 0))))
+        (ifold (fn [_ j]
+                 (let [i (+ j 1)  w (- (+ 6.0 (get di i)) (* (get lo i) (get c (- i 1))))]
+                   (set-at! c i (/ (get up i) w))
+                   (set-at! d i (/ (- (get rhs i) (* (get lo i) (get d (- i 1)))) w))
+                   0))
+               0 (- n 1))
+        (ifold (fn [_ j]
+                 (let [i (- n 2 j)] (set-at! d i (- (get d i) (* (get c i) (get d (+ i 1))))) 0))
+               0 (- n 1))
+        (sum (sin d))))""",
+        thomas, ("n", "n", "n", "n"), ({"n": 3}, {"n": 1}, {"n": 2}, {"n": 17}),
+    ),
+    "a smoother": Example(
+        """(fn [phi ys]
+      (let [n (len ys)
+            ahead (scan (fn [s y] (let [mp (* phi (get s 0))  pp (+ (* phi phi (get s 1)) 0.3)  k (/ pp (+ pp 0.5))]
+                                    [(+ mp (* k (- y mp))) (* (- 1 k) pp) mp pp]))
+                        [0.0 1.0 0.0 1.0] ys)
+            last (get ahead (- n 1) 0)
+            back (scan (fn [m t] (+ (get ahead t 0) (* (/ (* phi (get ahead t 1)) (get ahead (+ t 1) 3))
+                                                       (- m (get ahead (+ t 1) 2)))))
+                       last (flip (arange (- n 1))))]
+        (+ last (sq-norm back))))""",
+        smoother, ("", "n"), ({"n": 3}, {"n": 1}, {"n": 17}),
+    ),
+    "a particle filter": Example(
+        """(fn [mu sig ys noise]
+      (let [n (len (get noise 0))
+            run (ifold (fn [st t]
+                  (let [x (+ (* mu (fst st)) (* sig (get noise t)))
+                        lw (map (fn [p] (* -0.5 (** (- (get ys t) p) 2))) x)
+                        c (cumsum (softmax lw))
+                        at (build n (fn [i] (min (- n 1) (searchsorted c (/ (+ i 0.4) n)))))]
+                    #((gather x at) (+ (snd st) (logsumexp lw)))))
+                #((zeros n) 0.0) (len ys))]
+        (snd run)))""",
+        particles, ("", "", "t", "tn"), ({"n": 4, "t": 3}, {"n": 1, "t": 2}, {"n": 17, "t": 5}),
+    ),
+    "ordered classes": Example(
+        """(fn [w cuts x y]
+      (let [k (+ 1 (len cuts))  th (cumsum (concat [(get cuts 0)] (exp (cut cuts 1 None))))]
+        (- (sum (map (fn [row c]
+            (let [s (dot row w)
+                  hi (if (= c (- k 1)) 1.0 (sigmoid (- (get th c) s)))
+                  lo (if (= c 0) 0.0 (sigmoid (- (get th (- c 1)) s)))]
+              (log (- hi lo))))
+          x y)))))""",
+        ordinal, ("d", "c", "nd", "n<c"),
+        ({"d": 2, "c": 3, "n": 5}, {"d": 1, "c": 1, "n": 1}, {"d": 3, "c": 2, "n": 0}),
+    ),
+    "an image moved": Example(
+        """(fn [uv a b]
+      (let [h (len a)  w (len (get a 0))
+            at (fn [y x] (let [y (clip y 0.0 (- h 1.001))  x (clip x 0.0 (- w 1.001))
+                               i (int (floor y))  j (int (floor x))  u (- y i)  v (- x j)]
+                 (+ (* (- 1 u) (+ (* (- 1 v) (get b i j)) (* v (get b i (+ j 1)))))
+                    (* u (+ (* (- 1 v) (get b (+ i 1) j)) (* v (get b (+ i 1) (+ j 1))))))))]
+        (sum (square (build [h w] (fn [i j] (- (at (+ i (get uv 0)) (+ j (get uv 1))) (get a i j))))))))""",
+        warped, ("2", "nm", "nm"), ({"n": 3, "m": 4}, {"n": 2, "m": 2}),
+    ),
+    "optimal transport": Example(
+        """(fn [x y eps #^ Int steps]
+      (let [n (len x)  m (len y)  eps (+ 0.5 (square eps))
+            cost (build [n m] (fn [i j] (sum (square (- (get x i) (get y j))))))
+            end (ifold (fn [p _]
+                  (let [f (build n (fn [i] (* (- eps) (+ (log (real n))
+                             (logsumexp (build m (fn [j] (/ (- (get (snd p) j) (get cost i j)) eps))))))))
+                        g (build m (fn [j] (* (- eps) (+ (log (real m))
+                             (logsumexp (build n (fn [i] (/ (- (get f i) (get cost i j)) eps))))))))]
+                    #(f g)))
+                #((zeros n) (zeros m)) steps)]
+        (+ (mean (fst end)) (mean (snd end)))))""",
+        lambda x, y, eps, steps: sinkhorn(x, y, 0.5 + eps**2, steps), ("n2", "m2", "", "#s"),
+        ({"n": 3, "m": 4, "s": 3}, {"n": 1, "m": 2, "s": 1}, {"n": 2, "m": 1, "s": 0}),
+    ),
+    "ratings": Example(
+        """(fn [u v user item rating]
+      (let [error (map (fn [i j r] (- r (dot (get u i) (get v j)))) user item rating)]
+        (+ (sum (square error)) (* 0.1 (+ (sq-norm u) (sq-norm v))))))""",
+        factors, ("nk", "mk", "q<n", "q<m", "q"), ({"n": 3, "m": 4, "k": 2, "q": 9}, {"n": 1, "m": 1, "k": 1, "q": 0}),
+    ),
+    "gates": Example(
+        """(fn [wz uz wh uh xs h0]
+      (let [step (fn [h x] (let [z (sigmoid (+ (@ wz x) (@ uz h)))]
+                             (+ (* (- 1 z) h) (* z (tanh (+ (@ wh x) (@ uh (* z h))))))))]
+        (sum (square (scan step h0 xs)))))""",
+        gru, ("nd", "nn", "nd", "nn", "td", "n"),
+        ({"n": 3, "d": 2, "t": 4}, {"n": 1, "d": 1, "t": 1}, {"n": 2, "d": 3, "t": 0}),
+    ),
+}  # fmt: skip
+
+
+def arguments(e: Example, sizes: dict[str, int]) -> tuple[Any, ...]:
+    rng = np.random.default_rng(list(sizes.values()))
+
+    def one(form: str) -> Any:
+        if form.startswith("#"):
+            return sizes[form[1:]]
+        shape, _, below = form.partition("<")
+        dims = [int(d) if d.isdigit() else sizes[d] for d in shape]
+        if below:
+            return rng.integers(0, sizes[below], dims)
+        return rng.normal(size=dims) if dims else float(rng.normal())
+
+    return tuple(map(one, e.args))
+
+
+def moving(e: Example) -> tuple[int, ...]:
+    return tuple(k for k, form in enumerate(e.args) if "#" not in form and "<" not in form)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Any]:
+    made, found = batch.Batch(), {}
+    for name, e in EXAMPLES.items():
+        f = hyad.value_and_grad(hyad.model(e.text, namespace={}), wrt=moving(e))
+        program = f.optimised(f.specs(arguments(e, e.sizes[0])))
+        found[name] = (made.add(program), python_callable(program))
+    made.compile()
+    return found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_values_and_gradients(name: str, compiled: dict[str, Any]) -> None:
+    e = EXAMPLES[name]
+    c, python = compiled[name]
+    for sizes in e.sizes:
+        args = arguments(e, sizes)
+        like = (0.0, tuple(args[k] for k in moving(e)))
+        value, gradient = c(*args, like=like)
+        assert value == pytest.approx(e.numpy(*args), rel=1e-10, abs=1e-10)
+        for got, wanted in zip(python(*args)[1], gradient, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-8, atol=1e-9)
+        rng = np.random.default_rng(1)
+        along = {k: rng.normal(size=np.shape(args[k])) for k in moving(e)}
+
+        def at(h: float) -> float:
+            return e.numpy(*(a + h * along[k] if k in along else a for k, a in enumerate(args)))
+
+        h = 1e-5
+        slope = (8 * (at(h) - at(-h)) - at(2 * h) + at(-2 * h)) / (12 * h)
+        got = sum(float(np.sum(g * along[k])) for g, k in zip(gradient, along))
+        assert got == pytest.approx(slope, rel=1e-6, abs=1e-6 * max(1.0, abs(value)))
