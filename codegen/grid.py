@@ -45,7 +45,7 @@ from hyad.core import (
 )
 from hyad.dead import dead_code
 from hyad.errors import CompileError
-from hyad.gather import long, spread
+from hyad.gather import long, spread, stack_of_products
 from hyad.optimise import uses
 from hyad.primitives import PRIMITIVES
 from hyad.scans import Scan, row_scan, scan_of
@@ -406,21 +406,55 @@ class Cutter:
 
     def product(self, bind: Bind, op: Prim) -> None:
         """A matrix product: a library's, or the tiled kernel's."""
+        places = [self.matrix(factor, bind.span) for factor in op.args[:2]]
+        self.products(bind, op, places, self.room(bind.vars[0]), 1, (0, 0, 0))
+
+    def matrix(self, factor: Atom, span: Span | None) -> At:
+        """An array in one place, copied there if need be."""
+        place = self.place(factor)
+        if place is None:
+            name = self.names.fresh("factor")
+            t = type_of(factor)
+            self.memory[name] = Memory(name, ELEM[t.elem], tuple(map(self.largest, self.sizes(t.dims, span))))
+            place = At(name)
+            self.copy_value(factor, place)
+        return place
+
+    def stack(self, bind: Bind) -> bool:
+        """Loops that stack products, as one step: each factor is a matrix of a stack, or the same for all."""
+        found = stack_of_products(bind)
+        if found is None or any(self.size(loop.count) is None for loop in found[0]):
+            return False
+        loops, last = found
+        indices = [loop.index for loop in loops]
+        views = {b.vars[0]: b.op for loop in loops for b in loop.body.binds[:-1]}
+        stacks: list[Atom] = []
+        apart: list[Size] = []
+        for factor in last.op.args[:2]:
+            subs: list[Atom] = []
+            base = factor
+            while base in views:
+                subs = [*views[base].args[1:], *subs]
+                base = views[base].args[0]
+            if subs not in ([], indices):
+                return False
+            stacks.append(base)
+            apart.append(total(self.sizes(type_of(factor).dims, bind.span)) if subs else 0)
+        counts = [simple("max", self.size(loop.count), 0) for loop in loops]
+        m, n, _ = self.sizes(last.op.args[2:5], bind.span)
+        self.flush()
+        places = [self.matrix(x, bind.span) for x in stacks]
+        self.products(last, last.op, places, self.room(bind.vars[0]), total(counts), (*apart, simple("*", m, n)))
+        return True
+
+    def products(
+        self, bind: Bind, op: Prim, places: Sequence[At], c: At, many: Size, apart: tuple[Size, Size, Size]
+    ) -> None:
+        """A step that makes so many products of matrices, so far apart."""
         x, y, *counts, s, t = op.args
-        places = []
-        for factor in (x, y):
-            place = self.place(factor)
-            if place is None:
-                name = self.names.fresh("factor")
-                dims = self.sizes(type_of(factor).dims, bind.span)
-                self.memory[name] = Memory(name, "real", tuple(map(self.largest, dims)))
-                place = At(name)
-                self.copy_value(factor, place)
-            places.append(place)
         a, b = places
         m, n, k = self.sizes(counts, bind.span)
         lda, ldb = (self.sizes(type_of(factor).dims[1:], bind.span)[0] for factor in (x, y))
-        c = self.room(bind.vars[0])
         if self.tiled is None:
             self.tiled = self.kernel_names.fresh(f"{self.name}_product")
             real = "double" if self.dtype == "f64" else "float"
@@ -431,13 +465,15 @@ class Cutter:
             self.memory[part] = Memory(part, "real", (MOST * TILE * TILE,))
             self.memory[done] = Memory(done, "bool", (MOST,))
             self.parts = At(part), At(done)
-        tiles = simple("*", ceiling(m, TILE), ceiling(n, TILE))
+        tiles = simple("*", many, simple("*", ceiling(m, TILE), ceiling(n, TILE)))
         turned = int(s.value), int(t.value)
-        args = (a, lda, turned[0], b, ldb, turned[1], c, n, m, n, k, 0, *self.parts)
+        args = (a, lda, turned[0], b, ldb, turned[1], c, n, m, n, k, 0, many, *apart, *self.parts)
         form = bind.span.text if bind.span else ""
         launch = Launch(self.tiled, simple("max", MOST, simple("min", tiles, WAVES)), FOLDING, args, True, form)
-        self.steps.append(Gemm(m, n, k, a, lda, bool(s.value), b, ldb, bool(t.value), c, n, False, launch))
-        self.note(bind, "a matrix product: the library's, or tiles in shared memory")
+        step = Gemm(m, n, k, a, lda, bool(s.value), b, ldb, bool(t.value), c, n, False, launch, many, apart)
+        self.steps.append(step)
+        what = "a matrix product" if many == 1 else "a stack of matrix products"
+        self.note(bind, f"{what}: the library's, or tiles in shared memory")
 
     def pending(self) -> set[Var]:
         """What the open group of one thread's work will have made."""
@@ -761,6 +797,8 @@ class Cutter:
         small = isinstance(op.count, Const) and op.count.value <= FEW and not self.worth(op.body)
         scan = scan_of(op) if kinds is None and not self.worth(op.body) else None
         rows = row_scan(bind) if kinds is not None else None
+        if self.stack(bind):
+            return
         if small:
             self.one_thread(bind, later)
         elif scan is not None and self.size(op.count) is not None:

@@ -51,29 +51,32 @@ WARP = "0xffffffffu"
 #: A product of matrices: a block makes 64 x 64 elements of it, each thread 4 x 4 of them, 16 apart. Where there are few
 #: such tiles and many terms, several blocks have some of the terms each; the last of them adds up what they made.
 PRODUCT = """\
-/* c = a b, or c += a b; m x n, with k terms in each sum; ta and tb: of the transposes of a and b. Where there are few
-   tiles each is made in parts, of some of the terms; `done`, zero before and after, counts those that are there */
+/* c = a b, or c += a b; m x n, with k terms in each sum; ta and tb: of the transposes of a and b; for `many` of each,
+   sa, sb and sc apart. Where there are few tiles each is made in parts, of some of the terms; `done`, zero before and
+   after, counts those that are there */
 extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ a, long long lda, long long ta,
     const REAL *__restrict__ b, long long ldb, long long tb, REAL *__restrict__ c, long long ldc,
     long long m, long long n, long long k, long long add,
-    volatile REAL *part, int *done)
+    long long many, long long sa, long long sb, long long sc, volatile REAL *part, int *done)
 {
     __shared__ REAL as[16][65], bs[16][65]; /* by terms; one more: neighbours in a column lie in different banks */
     __shared__ int last;
     const int x = threadIdx.x & 15, y = threadIdx.x >> 4, far = threadIdx.x & 63, near = threadIdx.x >> 6;
-    const long long across = (n + 63)/64, tiles = across*((m + 63)/64);
+    const long long across = (n + 63)/64, each = across*((m + 63)/64), tiles = many*each;
     const long long wanted = tiles > 0 ? MOST/tiles : 1, worth = k/512, most = wanted < worth ? wanted : worth;
     const long long parts = most > 1 ? most : 1, terms = ((k + 15)/16 + parts - 1)/parts*16;
     for (long long at = blockIdx.x; at < tiles*parts; at += gridDim.x) {
         const long long tile = at/parts, first = at%parts*terms, end = first + terms < k ? first + terms : k;
-        const long long i0 = tile/across*64, j0 = tile%across*64;
+        const long long i0 = tile%each/across*64, j0 = tile%each%across*64;
+        const REAL *a1 = a + tile/each*sa, *b1 = b + tile/each*sb;
+        REAL *c1 = c + tile/each*sc;
         REAL s[4][4] = {};
         for (long long k0 = first; k0 < end; k0 += 16) {
             for (int r = 0; r < 4; r++) { /* what neighbours load are neighbours in memory */
                 int i = ta ? far : y + 16*r, l = ta ? near + 4*r : x;
-                as[l][i] = i0 + i < m && k0 + l < k ? a[ta ? (k0 + l)*lda + i0 + i : (i0 + i)*lda + k0 + l] : 0;
+                as[l][i] = i0 + i < m && k0 + l < k ? a1[ta ? (k0 + l)*lda + i0 + i : (i0 + i)*lda + k0 + l] : 0;
                 i = tb ? y + 16*r : far, l = tb ? x : near + 4*r;
-                bs[l][i] = j0 + i < n && k0 + l < k ? b[tb ? (j0 + i)*ldb + k0 + l : (k0 + l)*ldb + j0 + i] : 0;
+                bs[l][i] = j0 + i < n && k0 + l < k ? b1[tb ? (j0 + i)*ldb + k0 + l : (k0 + l)*ldb + j0 + i] : 0;
             }
             __syncthreads();
             #ifdef __CUDACC__
@@ -112,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(const REAL *__restrict__ 
             for (int r = 0; r < 4; r++) {
                 const long long i = i0 + y + 16*q, j = j0 + x + 16*r;
                 if (i < m && j < n)
-                    c[i*ldc + j] = add ? c[i*ldc + j] + s[q][r] : s[q][r];
+                    c1[i*ldc + j] = add ? c1[i*ldc + j] + s[q][r] : s[q][r];
             }
         }
     }

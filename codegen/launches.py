@@ -237,7 +237,8 @@ class While:
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """``c = a b`` (``c += a b`` with ``add``): row-major matrices, c of m x n, k the inner size; a is stored k x m
-    where ``ta``, b is stored n x k where ``tb``. The rows of each lie ``lda``, ``ldb``, ``ldc`` elements apart. For
+    where ``ta``, b is stored n x k where ``tb``. The rows of each lie ``lda``, ``ldb``, ``ldc`` elements apart. There
+    are ``many`` such products, of matrices that lie ``apart`` elements from one to the next, a's, b's and c's. For
     cuBLAS, or for the program's own kernel, which is started as ``launch`` says."""
 
     m: Size
@@ -253,6 +254,8 @@ class Gemm:
     ldc: Size
     add: bool
     launch: Launch
+    many: Size = 1
+    apart: tuple[Size, Size, Size] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ class Machine(Protocol):
         """An "int" or "bool" of device memory, waited for."""
 
     def gemm(self, step: Gemm, sizes: Sequence[int], a: int, b: int, c: int) -> bool:
-        """A product by a library: ``sizes`` are m, n, k, lda, ldb, ldc. False where the program's own kernel is to do
-        it."""
+        """Products by a library: ``sizes`` are m, n, k, lda, ldb, ldc, how many, and how far apart. False where the
+        program's own kernel is to do it."""
 
 
 class Failed(Exception):
@@ -213,7 +213,8 @@ class _Writer:
             self.steps(step.steps, depth + 1)
             self.known = known
         elif isinstance(step, Gemm):
-            sizes = [self.size(s, depth) for s in (step.m, step.n, step.k, step.lda, step.ldb, step.ldc)]
+            given = (step.m, step.n, step.k, step.lda, step.ldb, step.ldc, step.many, *step.apart)
+            sizes = [self.size(s, depth) for s in given]
             places = [self.place(at, depth) for at in (step.a, step.b, step.c)]
             self.emit(f"if not gemm({self.name(step)}, ({', '.join(sizes)}), {', '.join(places)}):", depth)
             self.inside((step.launch,), depth + 1)

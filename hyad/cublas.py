@@ -34,18 +34,26 @@ class Handle:
         self, dtype: str, sizes: Sequence[int], ta: bool, tb: bool, a: int, b: int, c: int, add: bool, stream: int
     ) -> bool:
         """``c = a b`` (``c += a b`` with ``add``) of row-major matrices at these addresses, as ``Gemm`` says; ``sizes``
-        are m, n, k, lda, ldb, ldc. False where cuBLAS does not do it."""
-        m, n, k, lda, ldb, ldc = sizes
-        if not self.works or max(sizes) >= 2**31:
+        are m, n, k, lda, ldb, ldc, then how many there are, and how far apart those of a, b and c. False where cuBLAS
+        does not do it."""
+        m, n, k, lda, ldb, ldc, many, *apart = sizes
+        if not self.works or max(sizes[:7]) >= 2**31:
             return False
         self.check(self.library.cublasSetStream_v2(self.handle, ctypes.c_void_p(stream)))
         real = ctypes.c_double if dtype == "f64" else ctypes.c_float
-        gemm = self.library.cublasDgemm_v2 if dtype == "f64" else self.library.cublasSgemm_v2
+        letter = "D" if dtype == "f64" else "S"
         one, add_to = real(1.0), real(1.0 if add else 0.0)
         numbers = [ctypes.c_int(int(x)) for x in (tb, ta, n, m, k)]
-        second = [ctypes.c_void_p(b), ctypes.c_int(ldb), ctypes.c_void_p(a), ctypes.c_int(lda)]
-        last = [ctypes.byref(add_to), ctypes.c_void_p(c), ctypes.c_int(ldc)]
-        self.check(gemm(self.handle, *numbers, ctypes.byref(one), *second, *last))
+        parts = [(b, ldb, apart[1]), (a, lda, apart[0]), (c, ldc, apart[2])]
+        if many == 1:
+            gemm = getattr(self.library, f"cublas{letter}gemm_v2")
+            x, y, z = ([ctypes.c_void_p(at), ctypes.c_int(ld)] for at, ld, _ in parts)
+            end = []
+        else:
+            gemm = getattr(self.library, f"cublas{letter}gemmStridedBatched")
+            x, y, z = ([ctypes.c_void_p(at), ctypes.c_int(ld), ctypes.c_longlong(by)] for at, ld, by in parts)
+            end = [ctypes.c_int(many)]
+        self.check(gemm(self.handle, *numbers, ctypes.byref(one), *x, *y, ctypes.byref(add_to), *z, *end))
         return True
 
     def check(self, status: int) -> None:

@@ -68,7 +68,7 @@ def spread(program: Program, deterministic: bool = False) -> Program:
         if block is not program.body:
             program = dead_code(rebuild(replace(program, body=block), Rebuild))
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
-    block = product_block(program.body)
+    block = product_block(program.body, stacked=True)
     if block is not program.body:
         program = dead_code(rebuild(replace(program, body=block), Rebuild))
     if deterministic:
@@ -103,10 +103,36 @@ def each(block: Block, change) -> Block:
     return Block(tuple(out), block.results)
 
 
-def product_block(block: Block) -> Block:
+def product_block(block: Block, stacked: bool = False) -> Block:
+    """A block whose parallel loops have no products in them; with ``stacked`` but stacks of them."""
     if not any(type(b.op) is Prim and b.op.name == "product" for b in all_binds(block)):
         return block
-    return each(block, lambda bind: [Bind(bind.vars, replace(bind.op, body=by_loops(bind.op.body)), bind.span)])
+
+    def written(bind: Bind) -> list[Bind]:
+        if stacked and stack_of_products(bind) is not None:
+            return [bind]
+        return [Bind(bind.vars, replace(bind.op, body=by_loops(bind.op.body)), bind.span)]
+
+    return each(block, written)
+
+
+def stack_of_products(bind: Bind) -> tuple[list[Loop], Bind] | None:
+    """Loops that stack the products of matrices that they look up, and do nothing else: they, the outermost first, and
+    the product."""
+    loops: list[Loop] = []
+    while True:
+        op = bind.op
+        if type(op) is not Loop or op.accs or len(op.body.results) != 1 or not op.body.binds:
+            return None
+        loops.append(op)
+        *views, last = op.body.binds
+        if op.body.results != last.vars or not all(type(b.op) is Prim and b.op.name == "get" for b in views):
+            return None
+        if any(not isinstance(b.vars[0].type, Arr) for b in views):
+            return None
+        if type(last.op) is Prim and last.op.name == "product":
+            return loops, last
+        bind = last
 
 
 def by_loops(block: Block) -> Block:

@@ -571,7 +571,7 @@ class Gpu:
         """A large product by cuBLAS, where it is installed."""
         from .cublas import LARGE, Handle, cublas
 
-        library = cublas() if sizes[0] * sizes[1] * sizes[2] >= LARGE else None
+        library = cublas() if math.prod((*sizes[:3], sizes[6])) >= LARGE else None
         if library is None:
             return False
         kept = self.call.device.kept

@@ -600,6 +600,13 @@ class Blas:
         self.calls += 1
         return 0
 
+    def cublasDgemmStridedBatched(self, handle: Any, *args: Any) -> int:
+        *numbers, a, lda, by_a, b, ldb, by_b, beta, c, ldc, by_c, many = args
+        for k in range(many.value):
+            x, y, z = (ctypes.c_void_p(at.value + 8 * k * by.value) for at, by in ((a, by_a), (b, by_b), (c, by_c)))
+            self.gemm(ctypes.c_double, *numbers, x, lda, y, ldb, beta, z, ldc)
+        return 0
+
     def cublasDgemm_v2(self, handle: Any, *args: Any) -> int:
         return self.gemm(ctypes.c_double, *args)
 
@@ -638,6 +645,17 @@ def test_products_by_rows_as_cublas_sees_them(ta: bool, tb: bool, add: bool) -> 
     wanted[:, :n] = left @ right + (c[:, :n] if add else 0)
     handle = cublas.Handle(Blas())
     places = (x.ctypes.data for x in (a, b, c))
-    assert handle.product("f64", (m, n, k, 9, 8, 7), ta, tb, *places, add, 0)
+    assert handle.product("f64", (m, n, k, 9, 8, 7, 1, 0, 0, 0), ta, tb, *places, add, 0)
     np.testing.assert_allclose(c, wanted, rtol=1e-13)
-    assert not handle.product("f64", (2**31, n, k, 9, 8, 7), ta, tb, 0, 0, 0, add, 0)
+    assert not handle.product("f64", (2**31, n, k, 9, 8, 7, 1, 0, 0, 0), ta, tb, 0, 0, 0, add, 0)
+
+
+def test_stacks_of_products_as_cublas_sees_them() -> None:
+    """Several at once, one factor the same for all of them."""
+    rng = np.random.default_rng(2)
+    a, b, c = rng.normal(size=(5, 3, 4)), rng.normal(size=(4, 2)), np.zeros((5, 3, 2))
+    blas = Blas()
+    places = (x.ctypes.data for x in (a, b, c))
+    assert cublas.Handle(blas).product("f64", (3, 2, 4, 4, 2, 2, 5, 12, 0, 6), False, False, *places, False, 0)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-13)
+    assert blas.calls == 5

@@ -273,6 +273,51 @@ def test_rows_are_one_kernel() -> None:
     assert launched("[#^ (Arr k n m) a] (map (fn [t] (map softmax t)) a)") == [Launch]
 
 
+HEADS = """[#^ (Arr h n d) q #^ (Arr h n d) k #^ (Arr h n d) v]
+  (map (fn [q k v] (mat-mul (map softmax (mat-mul q (transpose k))) v)) q k v)"""
+STACKS = {
+    "heads": HEADS,
+    "heads'": HEADS.replace("(map (fn [q k v]", "(sum (map (fn [q k v]") + ")",
+    "four": "[#^ (Arr b h n d) q #^ (Arr b h d m) k] (map (fn [q k] (map (fn [x y] (mat-mul x y)) q k)) q k)",
+    "shared": "[#^ (Mat d n) w #^ (Arr h n m) x] (map (fn [y] (mat-mul w y)) x)",
+}
+
+
+@cache
+def stacks() -> tuple[Emulator, dict[str, CudaProgram]]:
+    made = {}
+    for name, text in STACKS.items():
+        model = hyad.model(f"(defmodel f {text})", namespace={})
+        model = hyad.grad(model, wrt=("q", "k", "v")) if "'" in name else model
+        made[name] = print_grid(model.optimised(model.specs(None), "cuda", blas=True), name=f"s{len(made)}")
+    compiler = gpu.cpu_compiler()
+    assert compiler is not None
+    return Emulator(list(made.values()), compiler), made
+
+
+@needs_cpu
+def test_stacks_of_products_are_one_step() -> None:
+    """The heads of attention: all their products at once, and their rows."""
+    emulator, made = stacks()
+    steps = {name: [type(s) for s in p.steps if isinstance(s, (Gemm, Launch))] for name, p in made.items()}
+    assert steps["heads"] == [Gemm, Launch, Gemm] and steps["four"] == steps["shared"] == [Gemm]
+    assert steps["heads'"].count(Gemm) == 3  # of the ones that come back to a sum, none
+    for h, n, d in ((1, 1, 1), (3, 2, 5), (2, 70, 3), (70, 3, 2)):
+        rng = np.random.default_rng(n)
+        q, k, v = (rng.normal(size=(h, n, d)) for _ in range(3))
+        p = np.stack([softmax(x @ y.T) for x, y in zip(q, k)])
+        ds = p * (v.sum(2)[:, None, :] - (p @ v.sum(2)[..., None]))
+        wanted = (ds @ k, ds.transpose(0, 2, 1) @ q, np.repeat(p.sum(1)[..., None], d, 2))
+        for descending in (False, True):
+            (got,) = emulator.run(made["heads"], (q, k, v), descending=descending)
+            near(got, p @ v, np.full_like(got, 10.0 + np.abs(v).max()), 4 * (n + d))
+            for got, want in zip(emulator.run(made["heads'"], (q, k, v), descending=descending), wanted, strict=True):
+                near(got, want, np.full_like(want, np.abs(want).max() + 10.0 * d), 4 * (n + d))
+        x, y, w = rng.normal(size=(2, h, n, d)), rng.normal(size=(2, h, d, 4)), rng.normal(size=(5, n))
+        near(emulator.run(made["four"], (x, y))[0], x @ y, np.abs(x) @ np.abs(y), d)
+        near(emulator.run(made["shared"], (w, q))[0], w @ q, np.abs(w) @ np.abs(q), n)
+
+
 MLP = """[#^ (Mat h m) w #^ (Vec h) b #^ (Mat c h) u #^ (Mat n m) x #^ (Arr Int n) at]
   (map (fn [r k] (- (get (log-softmax (mat-vec u (map tanh (vec-add (mat-vec w r) b)))) k))) x at)"""
 
