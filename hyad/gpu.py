@@ -107,7 +107,7 @@ def prepare(kernel: CudaKernel, args: Sequence[Any], make: Callable[..., Any] = 
             raise ModelTypeError(f"{kernel.name}: the result would have shape {shape}")
         results.append(make((batch, *shape), DTYPES[kernel.dtype if r.elem == "real" else r.elem]))
     for p, value in zip(kernel.params, values):  # the workspace is as large as the largest element's
-        if p.elem == "int" and p.batched and not p.dims:
+        if p.elem == "int" and p.batched and not p.dims and kernel.workspace is not None:
             known[p.name] = int(value.max(initial=0))
     room = None if kernel.workspace is None else size_of(kernel.workspace, known)
     return Launch(kernel, batch, tuple(values), tuple(known[d] for d in kernel.dims), tuple(results), room)
