@@ -125,7 +125,8 @@ READ = "(build {} (fn [k] (get s {})))"
         (STATES.format("v", READ.format("(- (len w) 1)", "k (+ k 1)")), False),  # the last has none after it
         (STATES.format("v", READ.format("(len w)", "k 2")), False),  # known at run time only
         (STATES.format("[1.0 2.0 3.0]", READ.format("(len w)", "k 2")), True),
-        (STATES.format("v", f"(+ (sum {READ.format('(len w)', 'k k')}) (sum {READ.format('2', 'k 0')}))"), False),  # two rows
+        # two rows
+        (STATES.format("v", f"(+ (sum {READ.format('(len w)', 'k k')}) (sum {READ.format('2', 'k 0')}))"), False),
         (f"(let [s (build (len w) (fn [k] v))] {READ.format('(len w)', 'k k')})", False),  # made before the loop
         ("(let [s (build (len w) (fn [i] (let [t (scan (fn [a e] (map cos a)) v w)] #(t (get t 0 1)))))]"
          " (build (len w) (fn [k] (* (get s k 1) (get (get s k 0) 2 2)))))", False),
