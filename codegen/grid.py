@@ -1216,9 +1216,8 @@ class Cutter:
                 same = self.memory[here.array].dims == self.memory[home.array].dims
                 own = self.memory[here.array].kind == self.memory[home.array].kind == "own"
                 inside = any(r in b.vars for b in body.binds)
-                users = sum(x is r for x in body.results)
                 alone = sum(1 for v in results if v in self.spot and self.spot[v].array == here.array) == 1
-                if own and same and inside and here.whole and home.whole and users == 1 and alone and r not in stacked:
+                if own and same and inside and here.whole and home.whole and alone and r not in stacked:
                     if here.array not in mine and here.array not in taken:
                         taken.add(here.array)
                         swaps.append(Swap(home.array, here.array))

@@ -85,6 +85,15 @@ MODELS = {
     "powers": ("[#^ (Mat n n) a #^ Int steps] (ifold (fn [b k] (mat-mul a b)) a steps)", ((12, 12), 3)),
     "two-states": ("[#^ (Vec n) a #^ Int steps] (fst (ifold (fn [p k] #((snd p) (map + (fst p) (snd p)))) #(a a)"
                    " steps))", ((80,), 5)),
+    "kept": ("[#^ (Vec n) x #^ Int steps] (let [y (map sin x) w (map cos x)"  # arrays that are read again later
+             " a (ifold (fn [u k] (map (fn [p q] (+ (* 0.5 p) q)) u w)) y steps)"
+             " b (ifold (fn [p k] #(w (map + (fst p) (snd p)))) #(y y) steps)"
+             " c (ifold (fn [p k] #((fst (snd p)) #((fst p) (map + (fst p) (snd (snd p)))))) #(y #(w x)) steps)]"
+             " #((map + a y) (map + (snd b) w) (map + (fst c) (fst (snd c))) (map + (snd (snd c)) y)))", ((70,), 3)),
+    "changed": ("[#^ (Vec n) x #^ (Arr Int m) at] (let [y (map sin x)"
+                " z (scatter-add y at (map (fn [i] (* 0.5 (real i))) at)) n (- (len y) 1)"
+                " s (ifold (fn [a i] (update a (+ i 1) (+ (get a (+ i 1)) (tanh (get a i))))) y n)]"
+                " (map (fn [p q r] (+ p (* 2.0 q) (* 3.0 r))) y z s))", ((40,), ("int", 90))),
     "whole": ("[#^ (Arr Int n) a] #((sum a) (map (fn [x] (* 2 x)) a) (max a))", (("int", 80),)),
 }  # fmt: skip
 DERIVED = {
@@ -263,6 +272,15 @@ def test_what_the_gpu_would_do_is_what_c_does(key: str, collection: Collection) 
                 np.testing.assert_allclose(got, want, rtol=bound, atol=bound * max(float(scale), 1.0))
 
 
+@pytest.mark.parametrize("at", [0, 130, 699])
+def test_no_number_is_the_largest_and_the_least(at: int, collection: Collection) -> None:
+    s = collection.subjects["sums"]
+    x = np.linspace(-1.0, 1.0, 700)
+    x[at] = np.nan
+    for descending in (False, True):
+        assert np.all(np.isnan(run(collection, s, (x,), blocks=2, block=32, descending=descending)[:4]))
+
+
 @pytest.mark.parametrize("key", [key for key in KEYS if key.endswith("fixed")])
 def test_deterministic_results_are_the_same_to_the_last_bit(key: str, collection: Collection) -> None:
     """No atomic addition decides anything: the order of threads and the shape of grids do not."""
@@ -379,6 +397,10 @@ def test_nests_are_one_index_space() -> None:
     assert isinstance(step, Launch) and launches.value(step.blocks, {"n": 100}) == launches.WAVES
     assert launches.value(step.blocks, {"n": 7}) == -(-7 * 7 * 80 // launches.BLOCK)
     assert p.source.count("for (") == 1 and "/80" in p.source and p.source.count("hyad_quotient(") == 3
+
+
+def test_additions_to_one_element_are_atomic() -> None:
+    assert "hyad_add(&" in plan("picked'").source and "hyad_add(&" not in plan("layer'").source
 
 
 def test_time_steps_are_the_hosts() -> None:
