@@ -7,12 +7,16 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import hyad
-from hyad.core import REAL, If, Loop, Prim, Program, all_binds
+from hyad.builder import ONE
+from hyad.cancel import cancel
+from hyad.check import check
+from hyad.core import INT, LEAF, REAL, Arr, Bind, Block, Const, If, Loop, Node, Prim, Program, Var, all_binds
 from hyad.model import python_callable, redefined
 from hyad.optimise import PIPELINE, optimise
 
@@ -518,6 +522,60 @@ def test_the_shift_of_a_logarithm_of_exponentials_has_no_adjoint(text: str, shap
         np.testing.assert_allclose(python_callable(p)(x), expected, rtol=1e-13)
     x[..., 2] = np.nan
     assert np.all(np.isnan(python_callable(program)(x)))
+
+
+def one_less_parts(
+    start: float = 0.0, count: int = 4, stacked: str = "", of: str = "total", last: str = "a y", squared: bool = False,
+    snapshots: Const | None = None,
+) -> Program:  # fmt: skip
+    """``total`` = the sum of exp(v), in whose loop the terms are stacked, then 1 less each term times (/ 1 total)."""
+    v, z = Var("v", Arr(REAL, (Const(4, INT),))), Var("z", REAL)
+    i, s, t, e, s2, total = Var("i", INT), *(Var(n, REAL) for n in ("s", "t", "e", "s", "total"))
+    terms = Var("terms", Arr(REAL, (Const(4, INT),)))
+    body = (Bind((t,), Prim("get", (v, i))), Bind((e,), Prim("exp", (t,))), Bind((s2,), Prim("+", (s, e))))
+    first = Loop(Const(4, INT), i, (Const(start, REAL),), (s,), Block(body, (s2, e)))
+    r, k, a, x, y, w, a2, out = Var("r", REAL), Var("k", INT), *(Var(n, REAL) for n in "axywab")
+    names = {"a": a, "y": w, "a2": a2, "total": total, "z": z}
+    body = (
+        Bind((x,), Prim("get", (terms, k))),
+        Bind((y,), Prim("*", (x, x if squared else Const(1.0, REAL)))),
+        Bind((w,), Prim("*", (y, r))),
+        Bind((a2,), Prim("-", tuple(names[n] for n in last.split()))),
+    )
+    stacks = [Var("more", Arr(REAL, (Const(count, INT),)))] * bool(stacked)
+    second = Loop(Const(count, INT), k, (Const(1.0, REAL),), (a,), Block(body, (a2, *map(names.get, stacked.split()))))
+    binds = (
+        Bind((total, terms), first),
+        Bind((r,), Prim("/", (ONE, names[of]))),
+        Bind((out, *stacks), replace(second, snapshots=snapshots)),
+    )
+    results = (out, *stacks)
+    return Program("f", (v, z), (), Block(binds, results), (LEAF, LEAF), Node((LEAF,) * len(results)))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"start": 1.0},  # the sum is of more than the terms
+        {"count": 3},  # some of the terms
+        {"stacked": "a"},
+        {"stacked": "a2"},
+        {"of": "z"},  # divided by something else
+        {"last": "y a"},
+        {"squared": True},
+        {"snapshots": Const(2, INT)},
+    ],
+    ids=str,
+)
+def test_what_a_sum_that_cancels_is(how: dict) -> None:
+    program = one_less_parts(**how)
+    check(program)
+    made = cancel(program)
+    assert (made is not program) == (not how)
+    args = np.array([0.1, -0.5, 0.75, 1.0]), 2.0
+    one, two = (np.hstack(python_callable(p)(*args)) for p in (made, program))
+    np.testing.assert_allclose(one, two, atol=1e-15)
 
 
 def test_sums_that_do_not_cancel() -> None:
