@@ -103,22 +103,29 @@ def _numbered(letter: str, words: set[str]) -> bool:
 
 def _shared(statements: list[_Statement], handed: dict[str, str]) -> list[list[str]]:
     """The names that are handed on by the memory that they share: a name has that of one whose last use comes before
-    its declaration."""
+    its declaration.
+
+    Design decision: numbers of one type, or pointers. A C compiler has to think that a number written anywhere may
+    change a pointer that shares its memory with one, and would read the pointer again in each iteration of a loop.
+    """
     last: dict[str, int] = {}
     for k, s in enumerate(statements):
         last.update((name, k) for name in s.words if name in handed)
     slots: list[list[str]] = []
-    free: list[list[str]] = []
+    free: dict[str, list[list[str]]] = {}
     used: dict[int, list[list[str]]] = {}
+    kind = {name: "*" if "*" in of else of for name, of in handed.items()}
     for k, s in enumerate(statements):
         for name in s.declares:
             if name in handed:
-                slot = free.pop() if free else []
+                left = free.get(kind[name])
+                slot = left.pop() if left else []
                 if not slot:
                     slots.append(slot)
                 slot.append(name)
                 used.setdefault(last[name], []).append(slot)
-        free += used.pop(k, [])
+        for slot in used.pop(k, []):
+            free.setdefault(kind[slot[-1]], []).append(slot)
     return slots
 
 

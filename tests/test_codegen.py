@@ -22,6 +22,7 @@ from hyad.codegen.c import print_c
 from hyad.codegen.comments import outline
 from hyad.codegen.cuda import print_cuda
 from hyad.codegen.lower import Names, identifier, plan
+from hyad.codegen.operands import Line
 from hyad.codegen.python import load_python, print_python
 from hyad.codegen.statements import CHECKED
 from hyad.core import (
@@ -952,6 +953,18 @@ def handed_on_and_dead(b, v):
     for k in range(20):
         x, y = b("*", b("exp", y), b("get", v, 1), as_=f"x{k}"), b("+", b("sin", x), y, as_=f"y{k}")
     return b("+", b("*", x, y), first)
+
+
+def test_pointers_and_numbers_share_no_memory(cut_small) -> None:
+    """A number written anywhere might change such a pointer: a compiler would read that again in every iteration."""
+    lines = ["double *old = work;", "double x = old[0];"]
+    lines += [f"double a{k} = x*old[{k}];" for k in range(40)]
+    lines += [f"double b{k} = a{k} + x;" for k in range(40)]
+    lines += ["double *new = work + 1;", *(f"new[{k}] = b{k};" for k in range(40))]
+    found = parts.split([Line(1, line) for line in lines])
+    assert found is not None and found.unions
+    for members in found.unions.values():
+        assert len({"*" in kind for kind in members}) == 1
 
 
 @needs_cc
