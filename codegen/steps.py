@@ -32,6 +32,7 @@ from .launches import (
     While,
     checked_there,
     names_of,
+    walk,
 )
 
 SIGNS = {"and": " and ", "or": " or "}
@@ -101,7 +102,6 @@ class _Writer:
         self.named: list[Step] = []
         self.lines: list[str] = []
         self.known: dict[Size, str] = {}  # the variables of sizes that have been computed
-        self.indices: set[str] = set()
         self.count = 0
         known = [*program.dims, *(p.name for p in program.params if p.elem == "int" and not p.dims)]
         head = [f"    s_{d} = sizes[{d!r}]" for d in known]
@@ -229,13 +229,12 @@ class _Writer:
 
     def repeat(self, step: Repeat, depth: int) -> None:
         count = self.size(step.count, depth)
-        self.indices.add(step.index)
+        counting = {s.index for s in walk([step]) if isinstance(s, Repeat)}
         for size in self.sizes_of(step):  # what does not change from time to time
-            if isinstance(size, tuple) and not self.indices & set(names_of(size)) and not divides(size):
+            if isinstance(size, tuple) and not counting & set(names_of(size)) and not divides(size):
                 self.size(size, depth)
         self.emit(f"for s_{step.index} in range({count}):", depth)
         self.inside(step.steps, depth + 1)
-        self.indices.discard(step.index)
 
 
 def divides(size: Size) -> bool:

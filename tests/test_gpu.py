@@ -6,6 +6,7 @@ Nothing here needs a GPU, so nothing here shows that it runs on one: ``tests/dev
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import re
 import sys
 import threading
@@ -21,6 +22,7 @@ import plans
 import standin
 from hyad import cublas, device, gpu
 from hyad.codegen import build, nvrtc, parts
+from hyad.codegen.launches import At, Copy, Launch, Repeat
 from hyad.errors import BoundsError, CompileError, DeviceError, ModelTypeError, OutOfMemory
 from hyad.model import take_apart
 from test_cuda import CASES, PROBLEMS, assert_same, elements, kernel_of, model, reference
@@ -659,3 +661,17 @@ def test_stacks_of_products_as_cublas_sees_them() -> None:
     assert cublas.Handle(blas).product("f64", (3, 2, 4, 4, 2, 2, 5, 12, 0, 6), False, False, *places, False, 0)
     np.testing.assert_allclose(c, a @ b, rtol=1e-13)
     assert blas.calls == 5
+
+
+def test_loops_in_loops_of_the_host(driver: standin.Driver) -> None:
+    """What an inner loop's sizes are made of is known no sooner than its index."""
+    inner = Repeat("k", "j", (Launch("walk_halve", ("+", ("-", "j", "k"), 1), 1, (At("s"), ("-", "k", "j"))),))
+    steps = (Copy(At("s"), At("v"), "n"), Repeat("m", "k", (inner, inner)), Copy(At("out"), At("s"), "n"))
+    program = dataclasses.replace(plans.WALK, name="nested", steps=steps, checks=(), status=None)
+    v = np.arange(1.0, 9.0)
+    (out,) = gpu.run_program(program, (v, 1.0, 4))
+    wanted = v.copy()
+    for k in range(4):
+        for j in 2 * [*range(k)]:
+            wanted[: min(k - j, 1)] *= 0.5  # a block of one thread
+    np.testing.assert_array_equal(out, wanted)
