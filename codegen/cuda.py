@@ -120,11 +120,13 @@ def refuse(program: Program) -> None:
         op, what = bind.op, ""
         if isinstance(op, Apply):
             what = f"the recursive function `{op.function.name}`"
+            hint = 'write it as a loop, or use target="c"'
         elif isinstance(op, (Make, Case)):
             constructor = op.constructor if isinstance(op, Make) else op.arms[0].constructor
             what = f"data (`{constructor.data.name}`)"
         elif isinstance(op, While) and len(bind.vars) > len(op.accs) + 1:
             what = "a `while` whose iterations are remembered, as in its gradient,"
+            hint = 'write it as an `ifold` over the most iterations there may be, or use target="c"'
         if what:
             raise CompileError(f"{what} has no CUDA form", bind.span, hint)
 

@@ -435,7 +435,7 @@ def test_attention_and_its_gradient() -> None:
 
 @pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
 def test_tiles_and_teams_compile_to_ptx() -> None:
-    programs = [*products()[1].values(), *rows()[1].values(), attention()[1]]
+    programs = [*products()[1].values(), *rows()[1].values(), attention()[1], *stacks()[1].values()]
     text = "".join(f"namespace program{k} {{\n{p.source}}}\n" for k, p in enumerate(programs))
     ptx = nvrtc.compile_device(text, "compute_80", "all").decode()
     assert "bar.sync" in ptx and "shfl.sync.bfly" in ptx
