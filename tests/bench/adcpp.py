@@ -123,6 +123,11 @@ HEADERS = {
 }
 
 
+def primal_text(objective: Objective, derivative: str) -> str:
+    """The hand-written text without the derivative's."""
+    return objective.source.partition(objective.by_hand[derivative][0].partition("(")[0] + "(")[0]
+
+
 def contender(library: str, objective: Objective, size: Size, point: Point, derivative: str) -> Contender:
     """The derivative by one of the two libraries, as C++ that makes what it needs at its first call."""
     header, title = HEADERS[library]
@@ -178,8 +183,8 @@ def contender(library: str, objective: Objective, size: Size, point: Point, deri
             raise NotImplementedError("gradients only: its forward mode is not in Debian's packages alone")
         number, value, libraries = "Sacado::Rad::ADvar<double>", "x.val()", ("-ltrilinos_sacado",)
         body = SACADO.format(**filled)
-    text = objective.source.partition(objective.by_hand[derivative][0].partition("(")[0] + "(")[0]  # without what is
-    if library == "sacado":  # to be derived; Sacado's numbers do not go with other integers
+    text = primal_text(objective, derivative)
+    if library == "sacado":  # its numbers do not go with other integers
         text = text.replace("long long", "int")
     source = PRELUDE.format(include=f"#include <{header}>", number=number, value=value, source=text) + body
     declaration = f"void {library}(const double *at, double *out);"

@@ -200,7 +200,8 @@ def race(objective: Objective, size: Size, derivative: str, peers: list[str], ho
             rows.append(Row(adpeers.TITLES[peer], note=note))
             continue
         except Failed as reason:
-            rows.append(Row(adpeers.TITLES[peer], note=" ".join(str(reason).split())[:120].replace("|", "/")))
+            text = re.sub(r"^(NotImplemented|ModuleNotFound)Error: ", "", " ".join(str(reason).split()))
+            rows.append(Row(adpeers.TITLES[peer], note=text[:120].replace("|", "/")))
             continue
         if found["error"] > GATE:
             rows.append(Row(adpeers.TITLES[peer], note=f"wrong: relative error {found['error']:.1e}"))
