@@ -116,6 +116,22 @@ def test_what_is_no_product(name: str) -> None:
     assert products(model, array(30, 30), array(30, 30)) == 0
 
 
+@pytest.mark.parametrize(
+    "text, count, expected",
+    [
+        (f"(build [(len b) (len b)] (fn [i j] {ELEMENT.format('(get c i i k)', '(get b k j)', '(len b)')}))", 0,
+         lambda c, b: np.einsum("iik,kj->ij", c, b)),
+        ("(mat-mul (build [(len b) (len b)] (fn [i j] (get c i j i))) b)", 1,
+         lambda c, b: np.einsum("iji->ij", c) @ b),
+    ],
+)  # fmt: skip
+def test_a_matrix_of_each_iteration_is_no_factor(text: str, count: int, expected, reference: bool) -> None:
+    model = hyad.model(f"(fn [c b] {text})", namespace={})
+    c, b = args = np.sin(np.arange(27.0)).reshape(3, 3, 3), np.cos(np.arange(9.0)).reshape(3, 3)
+    assert products(model, *args) == count
+    np.testing.assert_allclose(hyad.compile(model, args=args, blas=True)(*args), expected(c, b), rtol=1e-13)
+
+
 def test_nothing_calls_a_blas_unasked() -> None:
     assert "product" not in hyad.compile(hyad.model("(fn [#^ (Mat n n) a] (mat-mul a a))")).source
 
