@@ -53,9 +53,10 @@ from hyad.spread import Reduction, changed, nest, reads, reductions, sequential
 from hyad.teams import makes_rows, team_loops, written_out
 
 from .c import FUNCTION_RESERVED, RESERVED
+from .collectives import ELEM, HELD, MOST, PRODUCT, TILE, identities
 from .comments import Comments, commented
 from .cuda import CPP, refuse
-from .kernels import ELEM, HELD, MOST, PRODUCT, TILE, KernelPrinter, Piece, Scanned, identities
+from .kernels import KernelPrinter, Piece, Scanned
 from .launches import (
     BLOCK,
     WAVES,
