@@ -1050,7 +1050,7 @@ def test_import_is_cheap():
         tree = ast.parse(Path(module.__file__).read_text())
         imported = {a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names}
         imported |= {n.module for n in tree.body if isinstance(n, ast.ImportFrom) and not n.level}
-        light = "__future__ collections.abc dataclasses errno functools keyword os re sys threading time typing".split()
+        light = "__future__ collections.abc contextlib dataclasses errno functools keyword os re sys threading time typing".split()
         assert imported <= {*light, "hyad.core", "hyad.errors"}
 
 
