@@ -56,7 +56,8 @@ def test_errors_are_those_stated(name: str) -> None:
 def test_ends_of_the_range(name: str) -> None:
     f = hyad.compile(hyad.model(f"(fn [#^ (Vec n) x] (map (fn [a] ({name} a)) x))"), math="vector")
     x = np.array(SPECIAL)
-    found, expected = f(x), exactly(name, x).astype(float)
+    with np.errstate(over="ignore"):  # what is too large for a double is infinite
+        found, expected = f(x), exactly(name, x).astype(float)
     np.testing.assert_array_max_ulp(found[~np.isnan(x)], expected[~np.isnan(x)], 3)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(x))
     np.testing.assert_array_equal(np.signbit(found[:2]), np.signbit(expected[:2]))
