@@ -13,6 +13,7 @@ from .core import (
     Atom,
     Bind,
     Block,
+    Check,
     Const,
     If,
     Loop,
@@ -24,6 +25,7 @@ from .core import (
     blocks_of,
     count_uses,
     free_vars,
+    with_blocks,
 )
 from .loops import CHEAP, JAMMED, JAMMED_COST, cost_of, in_fours, independent, slice_of
 
@@ -600,6 +602,16 @@ def quick(block: Block) -> bool:
     return small and cost_of(block) <= CHEAP
 
 
+def unchecked(block: Block) -> Block:
+    """A block without its checks: where it has run before."""
+    binds = (
+        Bind(x.vars, with_blocks(x.op, [unchecked(r) for r in blocks_of(x.op)]), x.span) if blocks_of(x.op) else x
+        for x in block.binds
+        if type(x.op) is not Check
+    )
+    return Block(tuple(binds), block.results)
+
+
 def additions(block: Block, acc: Var, result: Atom) -> list[tuple[Atom, ...]] | None:
     """The subscripts of the elements that a block adds to in an array; None where it does anything else with it."""
     places: list[tuple[Atom, ...]] = []
@@ -719,14 +731,14 @@ class Register(Rebuild):
 
     def added(self, op: Loop, array: Atom, place: Sequence[Atom], total: Atom, name: str) -> Atom:
         """The sum added to its element, which may not be there where the loop was not entered."""
-        b = self.b
+        b, subscripts = self.b, slice_of(unchecked(op.body), place)
 
         def add() -> Atom:
-            self.block(slice_of(op.body, place))
+            self.block(subscripts)
             return b.add_at(array, self.atoms(place), total, name)
 
         with b.region() as trial:  # what is made in it is dropped
-            self.block(slice_of(op.body, place))
+            self.block(subscripts)
             there = b.in_range(array, self.atoms(place)) and all(b.bind_in_range(x.op) for x in trial.binds)
         if there:
             return add()

@@ -488,6 +488,20 @@ def test_a_sum_for_an_element_that_an_empty_loop_has_not() -> None:
     assert python_callable(program)(0.5, np.zeros(0))[0] == 0.0
 
 
+def test_an_element_is_added_to_behind_a_loop_whose_checks_stay_in_it() -> None:
+    """The subscript is computed again behind the loop, the checks of its iterations are not."""
+    each = "(let [a (if (> x 1.0) (get v (if (< i 1) i (- i 1))) (get v (% (+ i 1) (len v))))] (* x (get v -1)))"
+    f = hyad.model(f"(fn [x #^ (Vec n) v] (fold + 0.0 (build (len v) (fn [i] {each}))))", namespace={})
+    program = hyad.grad(f).optimised(f.specs((2.0, np.ones(3))))
+    for x in (0.5, 2.0):
+        for v in (np.array([1.0, 2.0, 4.0]), np.array([3.0]), np.zeros(0)):
+            x_bar, v_bar = python_callable(program)(x, v)
+            expected = np.zeros(len(v))
+            expected[-1:] = x * len(v)
+            assert x_bar == (len(v) * v[-1] if len(v) else 0.0)
+            np.testing.assert_array_equal(v_bar, expected)
+
+
 def test_a_branch_in_a_loop_that_takes_rows_in() -> None:
     upper = "(* (mat-mul s (eye (len v))) (build [(len v) (len v)] (fn [i j] (if (< i j) 1.0 0.0))))"
     f = hyad.model(
