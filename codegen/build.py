@@ -188,7 +188,7 @@ def _numpy_capsule() -> Any:
 
 
 #: How often a thread that waits looks whether it may go on before it sleeps: for 20 us. GNU's OpenMP looks for 5 ms,
-#: which on a busy machine it takes from the thread that it waits for: calls were 30 times slower than on one thread.
+#: which on a busy machine it takes from the thread that it waits for: calls were 50 times slower than on one thread.
 SPINS = "1000"
 
 

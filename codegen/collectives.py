@@ -159,10 +159,17 @@ def block_reduction(kind: str, ctype: str, elem: str) -> tuple[str, str]:
     return name, "\n".join(lines)
 
 
+def named_place(scope: str, ctype: str, least: bool, last: bool) -> tuple[str, str]:
+    """The name of a function that finds a place, and when what another thread has is better."""
+    name = (
+        f"hyad_{scope}_{'min' if least else 'max'}_place{'_last' if last else ''}_{ctype.replace('long long', 'int')}"
+    )
+    return name, f"y {'<' if least else '>'} x || (x == y && y_at {'>' if last else '<'} x_at)"
+
+
 def block_place(ctype: str, least: bool, last: bool) -> tuple[str, str]:
     """As ``block_reduction``, of the largest or smallest value and where it is: ``*at`` becomes the place."""
-    name = f"hyad_block_{'min' if least else 'max'}_place{'_last' if last else ''}_{ctype.replace('long long', 'int')}"
-    better = f"y {'<' if least else '>'} x || (x == y && y_at {'>' if last else '<'} x_at)"
+    name, better = named_place("block", ctype, least, last)
     step = [
         f"    const {ctype} y = __shfl_down_sync({WARP}, x, k);",
         f"    const long long y_at = __shfl_down_sync({WARP}, x_at, k);",
@@ -338,8 +345,7 @@ def team_reduction(kind: str, ctype: str, elem: str) -> tuple[str, str]:
 
 def team_place(ctype: str, least: bool, last: bool) -> tuple[str, str]:
     """As ``block_place``, for each team of a block; every thread has the result."""
-    name = f"hyad_team_{'min' if least else 'max'}_place{'_last' if last else ''}_{ctype.replace('long long', 'int')}"
-    better = f"y {'<' if least else '>'} x || (x == y && y_at {'>' if last else '<'} x_at)"
+    name, better = named_place("team", ctype, least, last)
     lines = [
         f"/* the {'least' if least else 'largest'} of a team's values of x and where it is, for each of its threads */",
         f"static __device__ inline {ctype} {name}({ctype} x, long long *at, long long team) {{",

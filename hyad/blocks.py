@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .activity import activity, differentiable
-from .builder import ZERO, Builder, Rebuild, integer, is_zero, type_of
+from .builder import ZERO, Builder, Rebuild, integer, is_zero, rebuild, type_of
 from .core import (
     Arr,
     Atom,
@@ -40,7 +40,7 @@ from .core import (
 )
 from .dead import tidy
 from .derive import Trace, cells, extent, forward_unrolled, reverse_unrolled
-from .optimise import dead_code, expanded_size, fuse, inline, optimise, rebuild, tail_calls, unroll, unused
+from .optimise import dead_code, expanded_size, fuse, inline, optimise, tail_calls, unroll, unused
 from .specialise import Specialiser
 
 #: What makes one loop of each result, and single numbers of small arrays.

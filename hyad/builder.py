@@ -34,6 +34,7 @@ from .core import (
     Loop,
     Make,
     Prim,
+    Program,
     Scalar,
     Type,
     Var,
@@ -46,6 +47,7 @@ from .core import (
     functions_of,
     substitute,
     with_blocks,
+    with_body,
 )
 from .dead import effects, tidy
 from .errors import HyadError, ModelTypeError, Span
@@ -60,6 +62,9 @@ TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 INT_MAX = 2**63 - 1
 INTEGERS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}  # folded without rounding
 SMALL = 64  # up to so many elements an array of known size is kept as single values
+
+#: Builds one iteration from its index, if any, and the accumulators: the next ones, and what is stacked.
+Iteration = Callable[..., tuple[Sequence[Atom], Sequence[Atom]]]
 
 
 def type_of(atom: Atom) -> Type:
@@ -938,7 +943,7 @@ class Builder:
         self,
         count: Atom,
         inits: Sequence[Atom],
-        body: Callable[..., tuple[Sequence[Atom], Sequence[Atom]]],
+        body: Iteration,
         names: Sequence[str] = (),
         index_name: str = "i",
         acc_names: Sequence[str] = (),
@@ -1035,7 +1040,7 @@ class Builder:
         self,
         inits: Sequence[Atom],
         cond: Callable[..., Atom],
-        body: Callable[..., tuple[Sequence[Atom], Sequence[Atom]]],
+        body: Iteration,
         names: Sequence[str] = (),
         acc_names: Sequence[str] = (),
         given: bool = False,
@@ -1310,8 +1315,6 @@ class Rebuild:
         return scope, results
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        inits = self.atoms(op.inits)
-        count = self.atom(op.count)
         width = len(op.accs)
 
         def body(i: Atom, *accs: Atom):
@@ -1320,20 +1323,37 @@ class Rebuild:
             results = self.block(op.body)
             return results[:width], results[width:]
 
+        return self.loop_like(op, bind, body)
+
+    def loop_like(self, op: Loop, bind: Bind, body: Iteration) -> Sequence[Atom]:
+        """A loop with the count, the start and the names of an old one, and a body that ``body`` makes."""
         span = self.b.span
         out = self.b.loop(
-            count,
-            inits,
+            self.atom(op.count),
+            self.atoms(op.inits),
             body,
             [v.name for v in bind.vars],
             op.index.name,
             [a.name for a in op.accs],
-            bool(bind.vars) and bind.vars[0].given,
+            given(bind),
             soft=op.index.soft,
             snapshots=None if op.snapshots is None else self.atom(op.snapshots),
         )
         self.b.span = span
         return out
+
+
+def rebuilt(program: Program, pass_: Rebuild) -> Program:
+    """A whole program as a pass with a fresh builder rebuilds it; parameters and sizes stay themselves."""
+    b = pass_.b
+    b.sizes.update(program.dims)
+    results = pass_.block(program.body)
+    return with_body(program, Block(b.block(), tuple(results)))
+
+
+def rebuild(program: Program, make: Callable[[Builder], Rebuild] = Rebuild) -> Program:
+    """``rebuilt`` by the pass that ``make`` gives for a builder; by none but the builder's own rules without one."""
+    return rebuilt(program, make(Builder()))
 
 
 def without_rules(block: Block) -> Block:

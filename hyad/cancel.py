@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .builder import ONE, ZERO, Builder, Rebuild, affine_add
-from .core import Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses, with_body
+from .builder import ONE, ZERO, Builder, Rebuild, affine_add, rebuilt
+from .core import Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses
 from .loops import is_reciprocal, same_count
 
 
@@ -20,11 +20,9 @@ def cancel(program: Program) -> Program:
     """
     if not any(is_reciprocal(bind.op) for bind in all_binds(program.body)):
         return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    pass_ = Cancel(b, program)
-    results = pass_.block(program.body)
-    return with_body(program, Block(b.block(), results)) if pass_.found else program
+    pass_ = Cancel(Builder(), program)
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
 
 
 @dataclass(frozen=True, slots=True)

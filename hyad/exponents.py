@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .builder import Builder, Rebuild
+from .builder import rebuild
 from .core import (
     REAL,
     Atom,
@@ -51,10 +51,8 @@ def exponents(program: Program) -> Program:
     body = collected(program.body, {})
     if body is program.body:
         return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    results = Rebuild(b).block(body)  # what is zero now, and what was made of it
-    return with_body(program, tidy(Block(b.block(), results)))
+    made = rebuild(with_body(program, body))  # what is zero now, and what was made of it
+    return with_body(made, tidy(made.body))
 
 
 def collected(block: Block, around: dict[Var, Prim]) -> Block:

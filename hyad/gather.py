@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .builder import Rebuild, type_of
+from .builder import rebuild, type_of
 from .core import (
     INT,
     REAL,
@@ -47,7 +47,7 @@ from .core import (
     with_blocks,
 )
 from .dead import dead_code, tidy
-from .optimise import assign, products, rebuild
+from .optimise import assign, products
 from .scans import scan_of
 from .spread import Reduction, changed, nest, reads, reductions, work
 from .teams import joined, passes, renamed, whole
@@ -66,15 +66,15 @@ def spread(program: Program, deterministic: bool = False) -> Program:
     for change in (checks_block, product_block, joined_block, apart_block, joined_block, gather_block):
         block = change(program.body)
         if block is not program.body:
-            program = dead_code(rebuild(replace(program, body=block), Rebuild))
+            program = dead_code(rebuild(replace(program, body=block)))
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
     block = product_block(program.body, stacked=True)
     if block is not program.body:
-        program = dead_code(rebuild(replace(program, body=block), Rebuild))
+        program = dead_code(rebuild(replace(program, body=block)))
     if deterministic:
         block = parts_block(program.body)
         if block is not program.body:
-            program = dead_code(rebuild(replace(program, body=block), Rebuild))
+            program = dead_code(rebuild(replace(program, body=block)))
     return program
 
 

@@ -19,6 +19,7 @@ from .builder import (
     is_zero,
     negated,
     real,
+    rebuild,
     structure,
     type_of,
 )
@@ -1171,12 +1172,7 @@ def reciprocals(program: Program) -> Program:
         return substitute(Block(tuple(binds), b.results), table)
 
     made = with_body(program, block(program.body))
-    if made is program:
-        return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    results = Rebuild(b).block(made.body)  # what is equal now is shared
-    return with_body(program, Block(b.block(), results))
+    return program if made is program else rebuild(made)  # what is equal now is shared
 
 
 def divide(program: Program) -> Program:

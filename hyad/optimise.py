@@ -7,9 +7,8 @@ whole: dead code, loops.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from .builder import Builder, Rebuild, defined_in, type_of
+from .builder import Builder, Rebuild, defined_in, rebuild, rebuilt, type_of
 from .cancel import cancel
 from .check import check_after
 from .collect import Collect
@@ -219,14 +218,6 @@ def split_block(b: Builder, block: Block) -> Block:
     return tidy(b.close(scope, results))
 
 
-def rebuild(program: Program, make: Callable[[Builder], Rebuild]) -> Program:
-    """Run a rebuilding pass over a whole program; parameters and sizes stay themselves."""
-    b = Builder()
-    b.sizes.update(program.dims)
-    results = make(b).block(program.body)
-    return replace(program, body=Block(b.block(), results))
-
-
 def fission(program: Program) -> Program:
     """Parts loops whose statements do not need one another, so that each can leave the loops that do not change it."""
     return rebuild(program, Fission) if nested_loops(program) else program
@@ -271,11 +262,9 @@ def singles(program: Program) -> Program:
     """Carries the elements of small arrays through loops of unknown length as single values."""
     if not any(type(bind.op) is While for bind in all_binds(program.body)):
         return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    pass_ = Singles(b)
-    results = pass_.block(program.body)
-    return unroll(dead_code(replace(program, body=Block(b.block(), results)))) if pass_.found else program
+    pass_ = Singles(Builder())
+    made = rebuilt(program, pass_)
+    return unroll(dead_code(made)) if pass_.found else program
 
 
 def fuse(program: Program) -> Program:
@@ -315,20 +304,8 @@ class Share(Rebuild):
             first.extend(self.leaders(stacked))
             return results[:width], [results[width + k] for k in sorted(set(first))]
 
-        span = self.b.span
         # the names are known before what is stacked is: they are given afterwards to what is kept, in order
-        out = self.b.loop(
-            self.atom(op.count),
-            self.atoms(op.inits),
-            body,
-            [v.name for v in bind.vars],
-            op.index.name,
-            [a.name for a in op.accs],
-            bool(bind.vars) and bind.vars[0].given,
-            soft=op.index.soft,
-            snapshots=None if op.snapshots is None else self.atom(op.snapshots),
-        )
-        self.b.span = span
+        out = self.loop_like(op, bind, body)
         kept = sorted(set(first))
         return [*out[:width], *(out[width + kept.index(k)] for k in first)]
 
@@ -409,11 +386,10 @@ def interchange(program: Program) -> Program:
         return program
     for _ in range(3):  # a loop may go in by more than one level
         nests = Interchange(Builder(), Steps(program.body))
-        nests.b.sizes.update(program.dims)
-        results = nests.block(program.body)
+        made = rebuilt(program, nests)
         if not nests.swapped:
             break
-        program = dead_code(replace(program, body=Block(nests.b.block(), results)))
+        program = dead_code(made)
     return program
 
 
@@ -421,11 +397,9 @@ def row_folds(program: Program) -> Program:
     """Takes one row of a state through all iterations of a fold before the next row."""
     if not nested_loops(program):
         return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    pass_ = RowFolds(b)
-    results = pass_.block(program.body)
-    return replace(program, body=Block(b.block(), results)) if pass_.found else program
+    pass_ = RowFolds(Builder())
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
 
 
 def products(program: Program) -> Program:
@@ -437,11 +411,9 @@ def columns(program: Program) -> Program:
     """Adds to a sum of tangents those columns only that may be other than zero."""
     if not candidates(program.body):
         return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    pass_ = Columns(b)
-    results = pass_.block(program.body)
-    return replace(program, body=Block(b.block(), results)) if pass_.narrowed else program
+    pass_ = Columns(Builder())
+    made = rebuilt(program, pass_)
+    return made if pass_.narrowed else program
 
 
 def register(program: Program) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import ZERO, Builder, Rebuild, defined_in, is_zero
+from .builder import ZERO, Builder, Rebuild, defined_in, is_zero, rebuilt
 from .core import (
     REAL,
     Arr,
@@ -18,7 +18,6 @@ from .core import (
     atoms_of,
     blocks_of,
     free_vars,
-    with_body,
 )
 from .counts import work
 from .dead import tidy
@@ -225,8 +224,6 @@ def pairs(program: Program) -> Program:
     )
     if not nested:
         return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    pass_ = Pairs(b)
-    results = pass_.block(program.body)
-    return with_body(program, Block(b.block(), results)) if pass_.found else program
+    pass_ = Pairs(Builder())
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .builder import Builder, Rebuild
+from .builder import rebuild
 from .core import (
     REAL,
     Atom,
@@ -37,13 +37,8 @@ def powers_of_two(program: Program) -> Program:
     """
     if not any(type(x.op) is Prim and any(map(is_factor, x.op.args)) for x in all_binds(program.body)):
         return program
-    body = factored(program.body)
-    if body is program.body:
-        return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    results = Rebuild(b).block(body)  # what is equal now is shared
-    return with_body(program, Block(b.block(), results))
+    made = with_body(program, factored(program.body))
+    return program if made is program else rebuild(made)  # what is equal now is shared
 
 
 def is_factor(a: Atom) -> bool:

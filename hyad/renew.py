@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .builder import Builder, Rebuild, affine_add, defined_in
+from .builder import affine_add, defined_in, rebuild
 from .core import (
     INT,
     Arr,
@@ -39,13 +39,8 @@ def renew(program: Program) -> Program:
     nested = (x.op for x in all_binds(program.body) if type(x.op) in (Loop, While))
     if not any(type(x.op) is Loop for op in nested for x in op.body.binds):
         return program
-    body = renewed(program.body)
-    if body is program.body:
-        return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    results = Rebuild(b).block(body)
-    return with_body(program, Block(b.block(), results))
+    made = with_body(program, renewed(program.body))
+    return program if made is program else rebuild(made)
 
 
 def renewed(block: Block) -> Block:

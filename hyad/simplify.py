@@ -25,10 +25,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .builder import Builder, Rebuild
+from .builder import Builder, Rebuild, rebuild
 from .core import INT, REAL, Atom, Bind, Block, Const, Prim, Program, Var, all_binds, blocks_of
 from .latex import variable_names
-from .optimise import dead_code, rebuild, uses
+from .optimise import dead_code, uses
 from .primitives import PRIMITIVES, sympy_form
 from .scalars import KNOWN, Graph, Points, functions, lift, lower
 

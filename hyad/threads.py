@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from .accumulators import sum_like
-from .builder import Builder, Rebuild, defined_in, type_of
+from .builder import Builder, Rebuild, defined_in, rebuild, type_of
 from .core import (
     INT,
     REAL,
@@ -43,7 +43,6 @@ from .dead import dead_code, tidy
 from .lanes import LANES
 from .loops import CHEAP, cost_of, slice_of
 from .nests import Steps, additions
-from .optimise import rebuild
 from .primitives import PRIMITIVES
 
 #: The work, in additions, from which on a thread is worth waking: 80 us of a processor, where waking may take 50.

@@ -7,9 +7,8 @@ n 2^(n-1) products instead of n!.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from .builder import Builder, Rebuild, Scope, given
+from .builder import Builder, Rebuild, Scope, given, rebuilt
 from .core import (
     INT,
     Apply,
@@ -25,6 +24,7 @@ from .core import (
     While,
     all_binds,
     functions_of,
+    with_body,
 )
 from .dead import tidy
 
@@ -147,8 +147,6 @@ def unfold(program: Program) -> Program:
     """Recursion whose course is known from integers and sizes is written out, equal calls once."""
     if not any(type(bind.op) is Apply for bind in all_binds(program.body)):
         return program
-    b = Builder()
-    b.sizes.update(program.dims)
-    pass_ = Unfold(b)
-    results = pass_.block(program.body)
-    return replace(program, body=tidy(Block(b.block(), tuple(results)))) if pass_.unfolded else program
+    pass_ = Unfold(Builder())
+    made = rebuilt(program, pass_)
+    return with_body(made, tidy(made.body)) if pass_.unfolded else program
