@@ -228,6 +228,17 @@ def test_rows_by_one_thread_a_warp_and_a_block(name: str, dtype: str) -> None:
         near(got, want, np.maximum(np.abs(want), scale), max(n, m))
 
 
+@needs_cpu
+@pytest.mark.parametrize("name", ["first", "last"])
+def test_the_place_is_the_first_of_equal_elements(name: str) -> None:
+    row, (emulator, made) = ROWS[name], rows()
+    for n, m in SHAPES:
+        if m >= row.least:
+            a = np.random.default_rng(m).integers(0, 3, (n, m)).astype(float)
+            (got,) = emulator.run(made[name, "f64"], (a,))
+            assert np.array_equal(got, row.numpy(a)), (n, m)
+
+
 def teams(program: CudaProgram) -> list[str]:
     """The kernels in which teams have rows."""
     heads = {k: program.source.partition(f" {k}(")[2].partition(")")[0] for k in program.kernels}
