@@ -60,6 +60,7 @@ class OperandPrinter:
     """What the lines of a body are made of. ``BodyPrinter`` goes on with the statements."""
 
     threads = 1
+    thread = ""  # in a loop on several threads: the number of this one
     math = "libm"  # whose functions are called: the C library's, or "vector", those of vector.py
 
     def __init__(self, program: Program, *, dtype: str, reserved: Iterable[str]):

@@ -33,7 +33,7 @@ from hyad.core import (
     blocks_of,
 )
 from hyad.errors import Span
-from hyad.threads import GAP, GRAIN, Polynomial
+from hyad.threads import GRAIN, LINE, Polynomial
 
 from .apart import APART, LANES, apart, in_lanes
 from .blas import product
@@ -253,7 +253,7 @@ class BodyPrinter(OperandPrinter):
             text = self.polynomial({k: c for k, c in total.items() if c}).text
             if len(buffer.slot[0]) > 2:  # one for each thread
                 each = self.of_a_thread(buffer.slot[0], size)
-                own = f"omp_get_thread_num()*({self.polynomial(each).text})"
+                own = f"{self.thread}*({self.polynomial(each).text})"
                 text = own if text == "0" else f"{text} + {own}"
             self.emit(self.workspace_piece(buffer.elem, name, "" if text == "0" else text))
             return
@@ -275,7 +275,7 @@ class BodyPrinter(OperandPrinter):
         """The room that each thread has of a pool of its own pieces: with a gap, so that two write to no line of the
         cache in turn."""
         each = {k: c * self.plan.pools[pool] for k, c in size.items()}
-        return {**each, (): each.get((), 0) + (GAP if self.dtype == "f64" else 2 * GAP)}
+        return {**each, (): each.get((), 0) + (LINE if self.dtype == "f64" else 2 * LINE)}
 
     def copy(self, source: Atom | Place, target: Atom | Place) -> None:
         """``target = source``, whole arrays or rows; nothing where there is nothing to copy."""
@@ -613,9 +613,16 @@ class BodyPrinter(OperandPrinter):
         index = self.names.fresh(op.index.name)
         self.value[op.index] = Expr(index)
         self.indices.add(op.index)
+        if bind in self.plan.parallel and any(len(pool) > 2 for pool in self.plan.pools):
+            self.thread = self.names.fresh("thread")
+            own = Line(self.depth, f"const long long {self.thread} = omp_get_thread_num();", bind.span)
+        else:
+            own = None
         self.iteration(bind, op, inits, bind.vars, index)
         self.leave()
         lines, self.lines = self.lines, old
+        if own is not None and any(f"{self.thread}*(" in line.text for line in lines):
+            lines.insert(0, own)
         return index, lines
 
     def after(self, op: Loop | While, swaps: dict[int, Buffer], before: dict[Buffer, str]) -> None:

@@ -317,9 +317,11 @@ static PyObject *hyad_field(PyObject *record, PyObject *key)
 }
 """
 
-# Between calls the workspace is kept; it only grows. The GIL, held from here to the end of the C call, guards it.
+# Between calls the workspace is kept; it only grows, and starts a line of the cache. The GIL, held from here to the end
+# of the C call, guards it.
 WORKSPACE = r"""
 extern void *malloc(size_t), free(void *);
+static void *hyad_memory;
 static %(real)s *hyad_work;
 static size_t hyad_work_size;
 
@@ -328,10 +330,11 @@ static int hyad_make_room(double wanted, long long size)
   if (!(wanted < 1e18) || size > (long long)((size_t)-1 / 32)) return PyErr_NoMemory(), -1;
   if (size < 1) size = 1;
   if ((size_t)size <= hyad_work_size) return 0;
-  free(hyad_work);
+  free(hyad_memory);
   hyad_work_size = 0;
-  hyad_work = malloc(size * sizeof *hyad_work);
-  if (!hyad_work) return PyErr_NoMemory(), -1;
+  hyad_memory = malloc(size * sizeof *hyad_work + 63);
+  if (!hyad_memory) return PyErr_NoMemory(), -1;
+  hyad_work = (%(real)s *)((char *)hyad_memory + (64 - (size_t)hyad_memory %% 64) %% 64);
   hyad_work_size = size;
   return 0;
 }

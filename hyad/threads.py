@@ -51,8 +51,8 @@ GRAIN = 300_000
 #: A loop over lanes costs so many of its iterations: it is a vector or two.
 VECTORS = 2.0
 
-#: So many reals between what two threads write to keep it in different lines of the cache.
-GAP = 8
+#: The reals of a line of the cache: so many lie between what two threads write.
+LINE = 8
 
 #: A number that follows from sizes: the coefficients of products of them.
 Polynomial = Mapping[tuple[Var, ...], float]
@@ -246,7 +246,7 @@ class Parts(Rebuild):
         if not isinstance(t, Arr):
             return self.b.zeros(t, name)
         row = prod(d.value if type(d) is Const else 1 for d in t.dims[1:])
-        longer = self.b.prim("+", t.dims[0], Const(ceil(GAP / max(1, row)), INT))
+        longer = self.b.prim("+", t.dims[0], Const(ceil(LINE / max(1, row)), INT))
         if type(longer) is Var:
             self.b.sizes.add(longer)
         return self.b.zeros(Arr(t.elem, (longer, *t.dims[1:])), name)

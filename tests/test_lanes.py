@@ -3,6 +3,8 @@ which are left alone."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -167,3 +169,15 @@ def test_on_threads() -> None:
     two = hyad.compile(hyad.grad(f, wrt=0), args=args, threads=2)
     np.testing.assert_allclose(two(*args), hyad.grad(f, wrt=0)(*args), rtol=1e-12)
     assert "omp" in two.source
+
+
+def test_tiles_start_lines_of_the_cache() -> None:
+    """Whatever the sizes, what eight lanes write starts a multiple of eight reals behind the workspace's start."""
+    f = hyad.compile(hyad.grad(hyad.model(CENTRED.replace("LENGTH", "(+ r 1)")), wrt=(0, 1)), threads=2)
+    sizes = {"n": 13, "d": 3, "k": 5, "thread": 1}
+    pieces = re.findall(r"double \*(\w+) = work(?: \+ )?([^;]*);", f.source)
+    starts = {name: eval(offset or "0", sizes) for name, offset in pieces}
+    tiles = {name for name in starts if re.search(rf"\b{name}\[[^]]*\blane\b", f.source)}
+    assert len(tiles) > 2 and not any(starts[name] % 8 for name in tiles)
+    assert any(start % 8 for start in starts.values())
+    assert "multiple of 64 bytes" in f.header
