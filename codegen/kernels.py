@@ -120,7 +120,7 @@ class KernelPrinter(CudaPrinter):
 
     def planned(self, program: Program) -> Plan:
         room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
-        return plan(program, own=self.piece.own, whole=self.piece.scan is not None, room=room)
+        return plan(program, own=self.piece.own, whole=self.piece.scan is not None, room=room, shared=False)
 
     # ------------------------------------------------------------------------------------ the whole
 

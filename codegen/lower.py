@@ -31,7 +31,7 @@ from __future__ import annotations
 import itertools
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -521,17 +521,21 @@ def plan(
     room: int = 0,
     threads: int = 0,
     whole: bool = False,
+    shared: bool = True,
 ) -> Plan:
     """Decide where every array of a typed program lies.
 
     ``pairs`` says it of the functions that it calls, ``own`` of the program itself, where that is the body of a
     function; ``lent`` are its array results that stay where they are made, in the arena; ``room`` is how many elements
     of the stack its local arrays take at most. With ``threads``, independent loops run on so many: what an iteration
-    needs of the workspace is there for each. With ``whole`` nothing is left out, be it read or not.
+    needs of the workspace is there for each. With ``whole`` nothing is left out, be it read or not. Unless ``shared``,
+    a result's memory holds nothing before the result.
     """
     pruned = program if whole else dead_code(program)
     parallel = independent(pruned) if threads > 1 else {}
-    planner = _Planner(Plan(pruned, Liveness(pruned), Sizes(pruned), parallel), pairs or {}, room or LOCAL_REALS)
+    planner = _Planner(
+        Plan(pruned, Liveness(pruned), Sizes(pruned), parallel), pairs or {}, room or LOCAL_REALS, shared
+    )
     return planner.run(own or {}, frozenset(lent))
 
 
@@ -542,8 +546,9 @@ class _Planner:
     ``t + 2``.
     """
 
-    def __init__(self, plan: Plan, pairs: Pairs, room: int):
+    def __init__(self, plan: Plan, pairs: Pairs, room: int, shared: bool):
         self.plan = plan
+        self.shared = shared
         self.pairs = pairs
         self.room = room
         self.time = 0
@@ -984,9 +989,6 @@ class _Planner:
     def allocate(self, program_body: Block) -> None:
         """Give each own buffer that has no home a local C array or a piece of the workspace."""
         plan = self.plan
-        for buffer in self.owned:
-            if buffer.home is None:
-                plan.declare.setdefault(buffer.bind, []).append(buffer)
         free: dict[Any, list[int]] = {}
         order = itertools.count()
         local, room = set(), self.room
@@ -996,6 +998,11 @@ class _Planner:
             if room < 0:
                 break
             local.add(buffer)
+        if self.shared:
+            self.before_results(program_body, local)
+        for buffer in self.owned:
+            if buffer.home is None:
+                plan.declare.setdefault(buffer.bind, []).append(buffer)
 
         def place(buffer: Buffer, own: bool) -> None:
             if buffer.arena or buffer in local:
@@ -1035,6 +1042,26 @@ class _Planner:
                 release(buffer)
 
         visit(program_body)
+
+    def before_results(self, body: Block, local: Container[Buffer]) -> None:
+        """Let arrays that are done with before a result begins lie in that result's memory: in ``y = (map exp x)``,
+        ``s = (sum y)``, ``(map (fn [a] (/ a s)) y)`` the last loop divides in place."""
+        plan = self.plan
+        swapped = {buffer for pairs in plan.swaps.values() for buffer in pairs.values()}
+        begins: dict[Buffer, int] = {}  # when the memory of each result is first written to
+        for buffer in self.owned:
+            root = plan.resolve(Place(buffer))[0]
+            if root.kind == "result":
+                begins[root] = min(begins.get(root, buffer.born), buffer.born)
+        for buffer in sorted(self.owned, key=lambda b: -b.last):
+            fixed = buffer.home is not None or buffer.arena or buffer.grown or buffer.given or buffer in local
+            if fixed or buffer.blank or buffer.partial or buffer in swapped or self.block_of[buffer] is not body:
+                continue
+            for result, time in begins.items():
+                if buffer.last < time and (buffer.elem, buffer.dims) == (result.elem, result.dims):
+                    buffer.home = Place(result)
+                    begins[result] = buffer.born
+                    break
 
 
 def measured(f: Function, k: int) -> bool:

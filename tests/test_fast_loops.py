@@ -256,3 +256,45 @@ def test_what_is_not_looked_for_in_quarters(text: str) -> None:
     f = hyad.model(f"(fn [#^ (Vec n) x] {text})", namespace={})
     program = f.optimised(f.specs())
     assert not any(type(b.op) is Loop and len(b.op.accs) == 4 for b in all_binds(program.body) if b.vars)
+
+
+# ------------------------------------------------------------------------------ memory of results
+
+BEFORE_RESULTS = {  # text, what it gives, and how many arrays need memory of their own
+    "divided by the sum": (
+        "(fn [#^ (Vec n) x] (let [y (map exp x)] (map (fn [a] (/ a (sum y))) y)))",
+        lambda x: np.exp(x) / np.exp(x).sum(),
+        0,
+    ),
+    "turned round": (
+        "(fn [#^ (Vec n) x] (let [y (map exp x)] (build (len x) (fn [i] (/ (get y (- (- (len x) i) 1)) (sum y))))))",
+        lambda x: (np.exp(x) / np.exp(x).sum())[::-1],
+        1,
+    ),
+    "two": (
+        """(fn [#^ (Vec n) x] (let [y (map exp x) s (sum y) z (map (fn [a] (/ a s)) y) t (fold max 0.0 z)]
+             #((build (len x) (fn [i] (* t (get z (- (- (len x) i) 1)))))
+               (map (fn [a b] (- a (* t b))) z y))))""",
+        lambda x: ((z := (y := np.exp(x)) / y.sum()).max() * z[::-1], z - z.max() * y),
+        1,
+    ),
+    "rows": (
+        "(fn [#^ (Mat n m) x] (let [y (map (fn [r] (map exp r)) x) s (sum y)] (map (fn [r] (/ r s)) y)))",
+        lambda x: np.exp(x) / np.exp(x).sum(),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", BEFORE_RESULTS)
+def test_an_array_that_is_done_with_lies_in_the_memory_of_a_result(name, threads):
+    text, numpy, own = BEFORE_RESULTS[name]
+    f = hyad.compile(hyad.model(text), threads=threads)
+    for n in (1, 7, 40):
+        x = np.random.default_rng(n).normal(size=(n, 3) if "Mat" in text else n)
+        got, want = f(x), numpy(x)
+        for g, w in zip(got, want) if type(want) is tuple else [(got, want)]:
+            np.testing.assert_allclose(g, w, rtol=1e-13)
+    if threads == 1:
+        assert f.source.count("= work") == own
