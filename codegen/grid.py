@@ -35,7 +35,6 @@ from hyad.core import (
     Loop,
     Prim,
     Program,
-    Span,
     Var,
     While,
     all_binds,
@@ -44,7 +43,7 @@ from hyad.core import (
     type_atoms,
 )
 from hyad.dead import dead_code
-from hyad.errors import CompileError
+from hyad.errors import CompileError, Span
 from hyad.gather import long, spread, stack_of_products
 from hyad.optimise import uses
 from hyad.primitives import PRIMITIVES

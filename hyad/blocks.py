@@ -38,9 +38,10 @@ from .core import (
     reads_of,
     substitute,
 )
-from .dead import tidy
+from .dead import dead_code, tidy
 from .derive import Trace, cells, extent, forward_unrolled, reverse_unrolled
-from .optimise import dead_code, expanded_size, fuse, inline, optimise, tail_calls, unroll, unused
+from .functions import inline, tail_calls, unused
+from .optimise import expanded_size, fuse, optimise, unroll
 from .specialise import Specialiser
 
 #: What makes one loop of each result, and single numbers of small arrays.

@@ -252,6 +252,13 @@ class Builder:
             return atom if atom.type == REAL else Const(float(atom.value), REAL, atom.soft)
         return atom if atom.type == REAL else self.prim("real", atom)
 
+    def reals(self, atom: Atom) -> Atom:
+        """Integers, or an array of them, as reals."""
+        t = type_of(atom)
+        if isinstance(t, Arr) and t.elem == INT:
+            return self.elementwise(self.to_real, atom)
+        return self.to_real(atom) if t == INT else atom
+
     def fold(self, name: str, *args: Const) -> Const | None:
         """The constant that a primitive gives on constants; None where it has none (an integer overflow)."""
         row = PRIMITIVES[name]
@@ -1390,6 +1397,12 @@ def unmarked(block: Block) -> Block:
             op = replace(x.op, snapshots=None) if has_snapshots(x.op) else x.op
             binds.append(Bind(x.vars, with_blocks(op, [*map(unmarked, regions)]), x.span) if regions else x)
     return Block(tuple(binds), block.results)
+
+
+def elem_of(a: Atom) -> Scalar | Data:
+    """The type of a number, or of an array's elements."""
+    t = type_of(a)
+    return t.elem if isinstance(t, Arr) else t
 
 
 def rank_of(a: Atom) -> int:

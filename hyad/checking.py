@@ -10,11 +10,13 @@ import numpy as np
 
 from . import core
 from .activity import differentiable
+from .annotations import parameters
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree, leaves
 from .data import Data
 from .errors import DerivativeError, HyadError, ModelTypeError, border
-from .model import Model, Spec, as_model, derived, parameters, put_together, take_apart
+from .model import Model, as_model, derived, put_together, take_apart
 from .reader import deep
+from .signature import Spec
 
 MODES = 1e-9  # how far reverse and forward mode may be apart, relatively: rounding only
 DIRECTIONS = 200  # so many inputs (and outputs) are looked at, at random if there are more

@@ -329,8 +329,9 @@ def positions(text: str) -> Any:
 
 def literals(texts: Sequence[str], f: Any) -> list[Any]:
     """The values of arguments on a command line. Arrays are of reals unless a parameter says something else."""
+    from .annotations import parameters
     from .core import REAL, Arr
-    from .model import Model, parameters
+    from .model import Model
 
     known = parameters(f.value) if isinstance(f, Model) else None
     values = []

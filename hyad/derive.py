@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from .activity import activity, differentiable
 from .adjoints import fill, tangent_of, zero
-from .builder import ONE, ZERO, has_snapshots, integer, is_zero, rank_of, type_of
+from .annotations import arity_text, parameters
+from .arguments import number_among
+from .builder import ONE, ZERO, elem_of, has_snapshots, integer, is_zero, rank_of, type_of
 from .core import (
     BOOL,
     INT,
@@ -27,7 +29,6 @@ from .core import (
     Loop,
     Node,
     Prim,
-    Scalar,
     Tree,
     Var,
     While,
@@ -64,6 +65,7 @@ from .values import (
     describe,
     flatten,
     holds_function,
+    language,
     many_valued,
     miscounted,
     misplaced,
@@ -143,11 +145,9 @@ def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: 
 
 def check_arity(sp: Specialiser, derived: Derived, count: int) -> None:
     """Raise the mistake of an operator that is given another number of values than it takes for its function."""
-    from .specialise import arity_text, parameters
-
     f, point = derived.function, AT_POINTS.get(derived.said) if derived.operator in AT_POINTS else None
     known = parameters(f)
-    if known is None or isinstance(f, Closure) and f.scope is type(sp).scope:  # the prelude's: for several counts
+    if known is None or isinstance(f, Closure) and f.is_library:  # the prelude's: for several counts
         takes = None
         good = point is None or count and (derived.said == "vjp" or count % 2 == 0)
     else:
@@ -193,8 +193,6 @@ def table_2(sp: Specialiser, derived: Derived, args: list[Value], spans: Sequenc
 
 def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
     """Which arguments ``wrt`` names; by default all that are not declared ``Int`` or ``Bool``."""
-    from .specialise import parameters
-
     span = sp.b.span
     known = parameters(derived.function)
     if derived.wrt is None:
@@ -223,8 +221,6 @@ def trace(
     """Specialise the function to fresh real variables in the argument positions ``at``; where it gives functions, what
     the operator on them, applied to the ``whole`` of its arguments, gives instead."""
     b, span, name = sp.b, sp.b.span, derived.said
-    from .specialise import parameters
-
     known = parameters(derived.function) or []
     args = [sp.now(a) for a in args]
     fresh = [sp.changeable(a) for a in args]
@@ -242,7 +238,7 @@ def trace(
             raise DerivativeError(
                 f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters"
             )
-        atoms = [sp.reals(a) for a in atoms]
+        atoms = [sp.b.reals(a) for a in atoms]
         for a in atoms:
             if isinstance(type_of(a), Data):
                 sp.facts.widen(type_of(a))
@@ -277,7 +273,7 @@ def trace(
     if holds_function(out):
         return by_parts(sp, derived, whole or args, value)
     with b.region(scope):
-        atoms = [sp.reals(a) if elem(a) == INT else a for a in atoms]
+        atoms = [sp.b.reals(a) if elem_of(a) == INT else a for a in atoms]
         states = [flatten(sp.store[c], span) for c in changed]
     block = b.close(scope, [*atoms, *(x for held, _ in states for x in held)])
     if changed:
@@ -337,11 +333,6 @@ def alike(sp: Specialiser, move: Value, point: Value) -> Value:
     return move
 
 
-def elem(atom: Atom) -> Scalar | Data:
-    t = type_of(atom)
-    return t.elem if isinstance(t, Arr) else t
-
-
 def mirror(traced: Trace, atoms: Sequence[Atom]) -> Value:
     """Adjoints in the structure of the arguments: one argument's, or a tuple for several. What is no number stays."""
     it = iter(atoms)
@@ -371,7 +362,7 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
         return traced
     tangents: dict[Var, dict[int, Atom]] = {}
     for k, ps in zip(at, traced.params):
-        atoms = [sp.reals(a) for a in flatten(moves[k], span)[0]]
+        atoms = [sp.b.reals(a) for a in flatten(moves[k], span)[0]]
         message = f"a {'vector' if derived.said == 'hvp' else 'tangent'} must have the shape of its argument"
         same_shapes(sp, ps, atoms, unlike(message, describe(moves[k]), describe(points[k])))
         here = traced.here
@@ -383,7 +374,7 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
 
 def moved(b: Any, result: Atom, dots: dict[int, Atom]) -> Atom:
     """The tangent of a result in its shape."""
-    if isinstance(elem(result), Data):
+    if isinstance(elem_of(result), Data):
         return fill(b, result, dots[0] if 0 in dots else zero(b, result)) if differentiable(type_of(result)) else result
     return dots[0] if 0 in dots else b.zeros(real_type(result))
 
@@ -396,7 +387,7 @@ def reverse_product(sp: Specialiser, derived: Derived, points: list[Value], cota
     if not isinstance(traced, Trace):
         raise DerivativeError("vjp of a function that returns a function", span, "apply its result first")
     cotangent = alike(sp, sp.now(cotangent), unflatten(traced.out, iter(traced.block.results)))
-    cts = [sp.reals(a) for a in flatten(cotangent, span)[0]]
+    cts = [sp.b.reals(a) for a in flatten(cotangent, span)[0]]
     message = "the cotangent must have the shape of the result"
     what = describe(unflatten(traced.out, iter(traced.block.results)))
     error = unlike(message, describe(cotangent), what)
@@ -434,7 +425,7 @@ def goes_forward(traced: Trace) -> bool:
     by adding to it."""
     block, size = traced.block, extent(traced.wrt)
     number = len(block.results) == 1 and type_of(block.results[0]) == REAL
-    if not number or size is None or not 0 < size <= FEW or any(isinstance(elem(p), Data) for p in traced.wrt):
+    if not number or size is None or not 0 < size <= FEW or any(isinstance(elem_of(p), Data) for p in traced.wrt):
         return False
     if functions_of(block) or any(has_snapshots(x.op) for x in all_binds(block)):
         return False
@@ -469,7 +460,7 @@ def same_shapes(sp: Specialiser, wanted: Sequence[Atom], atoms: Sequence[Atom], 
         dims_w, dims_a = (t.dims if isinstance(t, Arr) else () for t in (tw, ta))
         good = good and len(dims_w) == len(dims_a)
         good = good and all(b.require_equal(x, y, message) for x, y in zip(dims_w, dims_a))
-        good = good and (elem(w) == elem(a) or not any(isinstance(elem(x), Data) for x in (w, a)))
+        good = good and (elem_of(w) == elem_of(a) or not any(isinstance(elem_of(x), Data) for x in (w, a)))
     if not good:
         error.span = b.span
         raise error
@@ -487,7 +478,7 @@ def derivative(sp: Specialiser, derived: Derived, args: list[Value]) -> Value:
     """``((D f) x)``: the derivative by one number, in the structure of the result."""
     b, span = sp.b, sp.b.span
     at = positions(sp, derived, len(args))
-    args = [sp.number_among(a) if k in at else a for k, a in enumerate(args)]
+    args = [number_among(sp, a) if k in at else a for k, a in enumerate(args)]
     scalar = len(at) == 1 and isinstance(args[at[0]], (Const, Var)) and args[at[0]] is not NIL
     if not scalar or isinstance(type_of(args[at[0]]), (Arr, Data)):
         what = describe(args[at[0]]) if len(at) == 1 else f"{len(at)} arguments"
@@ -497,7 +488,7 @@ def derivative(sp: Specialiser, derived: Derived, args: list[Value]) -> Value:
         return traced
     results, dots = jvp(b, traced.block, traced.here, {traced.wrt[0]: {0: ONE}})
     b.span = span
-    return unflatten(traced.out, iter([r if elem(r) == BOOL else moved(b, r, d) for r, d in zip(results, dots)]))
+    return unflatten(traced.out, iter([r if elem_of(r) == BOOL else moved(b, r, d) for r, d in zip(results, dots)]))
 
 
 def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: bool) -> Value:
@@ -511,7 +502,7 @@ def gradient(sp: Specialiser, derived: Derived, args: list[Value], with_value: b
         return traced
     if traced.out != LEAF or type_of(traced.block.results[0]) != REAL:
         shape = describe(unflatten(traced.out, iter(traced.block.results)))
-        error = many_valued(name, shape, traced.out == LEAF and elem(traced.block.results[0]) == BOOL)
+        error = many_valued(name, shape, traced.out == LEAF and elem_of(traced.block.results[0]) == BOOL)
         error.span = span
         raise error
     results, bars = adjoints(sp, traced, lambda results: [ONE])
@@ -547,14 +538,14 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
             traced, loops = again, True
     if not isinstance(traced, Trace):
         return traced
-    if any(isinstance(elem(x), Data) for x in (*traced.wrt, *traced.block.results)):
+    if any(isinstance(elem_of(x), Data) for x in (*traced.wrt, *traced.block.results)):
         raise NotCompiled(
             f"a {'Hessian' if derived.said == 'hessian' else 'Jacobian'} has arrays, and no data, on both its sides",
             span,
             "use grad, jvp, vjp or hvp: they give data",
         )
     for r in traced.block.results:
-        if elem(r) != REAL:
+        if elem_of(r) != REAL:
             raise DerivativeError(f"a result of this function is {describe(r)}: it has no derivative", span)
     inputs, outputs = extent(traced.wrt), extent(traced.block.results)
     if inputs == 0 or outputs == 0:
@@ -850,10 +841,10 @@ def over(b: Any, t: Any, row: Any, indices: list[Atom]) -> Atom:
 def apply_rule(b: Any, row: Primitive, kind: str, given: Sequence[Atom], wanted: int) -> list[Atom]:
     """What the model of a row's own ``jvp`` or ``vjp`` gives for ``given``: ``wanted`` numbers."""
     from .reader import read_model
-    from .specialise import Specialiser, parameters
+    from .specialise import Specialiser
 
     rule = row.vjp if kind == "vjp" else row.jvp
-    function = rule.hyad_value() if hasattr(rule, "hyad_value") else Closure(read_model(rule), None, Specialiser.scope)
+    function = rule.hyad_value() if hasattr(rule, "hyad_value") else Closure(read_model(rule), None, language)
     sp = Specialiser()
     sp.b = b
     span = b.span

@@ -23,6 +23,8 @@ import numpy as np
 
 from . import library
 from .active import operation
+from .annotations import read_annotation, spec_text
+from .arguments import is_checkpointed, not_checkpointed
 from .core import (
     BOOL,
     INT,
@@ -47,23 +49,11 @@ from .data import Data
 from .dynamic import ACTIVE, NUMBERS, Record, blame, describe, dims_of, enter, leave, leaves, transform
 from .errors import BORDER, BoundsError, DerivativeError, HyadError, ModelTypeError, Span, UnboundError, at_border
 from .operators import GENERATOR, UNIT, Derivative, accepts, operator, parameters_of, wrong_count
-from .primitives import PRIMITIVES
-from .reader import SPECIAL, deep, read_model
-from .specialise import (
-    CHAINED,
-    COMPARISONS,
-    OPERATORS,
-    Specialiser,
-    Wrt,
-    is_checkpointed,
-    not_checkpointed,
-    numpy_name,
-    prelude,
-    read_annotation,
-    similar,
-    spec_text,
-)
-from .values import Builtin, Closure, Derived
+from .primitives import CHAINED, COMPARISONS, PRIMITIVES
+from .reader import SPECIAL, deep, prelude, read_model
+from .resolve import numpy_name, similar
+from .specialise import Specialiser
+from .values import OPERATORS, Builtin, Closure, Derived, Wrt
 
 #: So many calls may wait for one another; a recursion without an end is told from a deep one by this number.
 DEPTH = 400_000
@@ -330,7 +320,7 @@ class Runtime:
             return builtin(value.name)
         assert isinstance(value, Closure), value
         if value.function not in self.made:
-            inside = value.function if value.scope is Specialiser.scope else None
+            inside = value.function if value.is_library else None
             unit, made = deep(lambda: _Compiler(self, value.scope, inside).unit(value.function))
             self.made[value.function] = made
             self.pending.append(unit)
@@ -625,7 +615,7 @@ class _Compiler:
             if (kind, value) not in (("builtin", "fold"), ("builtin", "ifold")):
                 raise not_checkpointed(op)
             args = args[:-2]
-        if kind == "function" and isinstance(value, Closure) and value.scope is Specialiser.scope:
+        if kind == "function" and isinstance(value, Closure) and value.is_library:
             other = f"{value.name}/{len(args)}"
             if len(value.function.params) != len(args) and prelude(other) is not None:
                 fn = Global(other, fn.span)  # type: ignore[union-attr]
@@ -655,7 +645,7 @@ class _Compiler:
         elif kind == "constructor":
             self.give(dest, self.invoke(self.atom(fn), *map(self.atom, args)))
         else:
-            of_prelude = kind == "function" and isinstance(value, Closure) and value.scope is Specialiser.scope
+            of_prelude = kind == "function" and isinstance(value, Closure) and value.is_library
             tail = not of_prelude and not (kind == "function" and isinstance(value, Derived)) and fn not in self.derived
             self.unknown(self.invoke(self.atom(fn), *map(self.atom, args)), dest, tail)
 

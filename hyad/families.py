@@ -17,7 +17,7 @@ from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Const, Constructor, Data, Fu
 from .data import Data as PythonData
 from .data import Inl, Inr
 from .errors import ModelTypeError
-from .values import CLOSED, NIL, Shape, TupleValue, Value, describe, matters, nothing, taken_apart
+from .values import CLOSED, NIL, Shape, TupleValue, Value, describe, nothing, same_node, taken_apart
 
 
 class Again(Exception):
@@ -64,12 +64,6 @@ class Apart:
 
 
 Target = Union[Scalar, ArrayOf, Data, Apart]
-
-
-def same_top(a: Apart, b: Apart) -> bool:
-    if a.keys != b.keys or len(a.items) != len(b.items):
-        return False
-    return a.make == b.make if matters(a.make) or matters(b.make) else True
 
 
 def target_of(value: Value, sizes: dict[Atom, str], family: Callable[[Data], Data]) -> Target:
@@ -129,6 +123,12 @@ class Family:
     depth: int = 1
     doubt: Any = None  # the mistake that it is if no pair is ever in it: nil or a number
     members: dict[Any, Member] = field(default_factory=dict)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it may hold a number, a truth value or an array; nil alone may yet become a list of them."""
+        made = [m.make for m in self.members.values()]
+        return all(m is nothing for m in made) or any(m in (float, bool, "array") for m in made)
 
 
 @dataclass(slots=True, eq=False)
@@ -387,7 +387,7 @@ class Facts:
             if isinstance(x, ArrayOf) and isinstance(y, ArrayOf) and len(x.dims) == len(y.dims):
                 elem = walk(x.elem, y.elem, at)
                 return ArrayOf(elem, tuple(map(size, x.dims, y.dims)))
-            if isinstance(x, Apart) and isinstance(y, Apart) and same_top(x, y):
+            if isinstance(x, Apart) and isinstance(y, Apart) and same_node(x, y):
                 pairs = pairs and x.keys is None and len(x.items) == 2
                 items = (walk(p, q, (*at, k), pairs) for k, (p, q) in enumerate(zip(x.items, y.items)))
                 return Apart(tuple(items), x.keys, x.make)
@@ -539,3 +539,65 @@ def describe_target(target: Target) -> str:
 
 def describe_family(family: Family) -> str:
     return describe_target(family.data)
+
+
+# ---------------------------------------------------------------------------- targets, compared
+
+
+def kinds(target: Target) -> Target:
+    """A target without its sizes."""
+    if isinstance(target, Apart):
+        return Apart(tuple(map(kinds, target.items)), target.keys, target.make)
+    return ArrayOf(target.elem, (0,) * len(target.dims)) if isinstance(target, ArrayOf) else target
+
+
+def sizes_vary(target: Target) -> bool:
+    """Whether there are arrays in a target."""
+    return isinstance(target, ArrayOf) or isinstance(target, Apart) and any(map(sizes_vary, target.items))
+
+
+def unsized(target: Target) -> Target:
+    """A target whose arrays may be of any size."""
+    if isinstance(target, Apart):
+        return Apart(tuple(map(unsized, target.items)), target.keys, target.make)
+    return ArrayOf(target.elem, ("any",) * len(target.dims)) if isinstance(target, ArrayOf) else target
+
+
+def named_apart(target: Target, key: Any) -> Target:
+    """A target whose run-time sizes are none of another's."""
+    names: dict[str, str] = {}
+
+    def walk(t: Target) -> Target:
+        if isinstance(t, Apart):
+            return Apart(tuple(map(walk, t.items)), t.keys, t.make)
+        if isinstance(t, ArrayOf):
+            dims = (names.setdefault(d, f"{key} {len(names)}") if type(d) is str else d for d in t.dims)
+            return ArrayOf(t.elem, tuple(dims))
+        return t
+
+    return walk(target)
+
+
+def code_of(target: Target) -> Any:
+    """The functions in a target: calls that differ in them are told apart."""
+    if not isinstance(target, Apart):
+        return None
+    inner = tuple(map(code_of, target.items))
+    if isinstance(target.make, Shape):
+        return (target.make, inner)
+    return inner if any(x is not None for x in inner) else None
+
+
+def numbers_alone(a: Any, b: Any) -> bool:
+    """Whether two targets differ in nothing but integers and reals."""
+    if isinstance(a, Apart) and isinstance(b, Apart):
+        return all(map(numbers_alone, a.items, b.items))
+    return not isinstance(a, (Apart, Data)) and not isinstance(b, (Apart, Data))
+
+
+def derives(target: Any) -> bool:
+    """Whether a value holds a derivative that is yet to be taken."""
+    if not isinstance(target, Apart):
+        return False
+    made = isinstance(target.make, Shape) and target.make.kind in ("derived", "pointwise")
+    return made or any(map(derives, target.items))

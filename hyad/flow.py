@@ -15,25 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .builder import FALSE, TRUE, Builder, Scope, has_checks, integer, type_of
-from .core import (
-    BOOL,
-    INT,
-    REAL,
-    Arr,
-    Atom,
-    Case,
-    Check,
-    Const,
-    Data,
-    Function,
-    If,
-    Lambda,
-    Rec,
-    Var,
-    While,
-    all_binds,
-)
+from .arguments import snapshots
+from .builder import FALSE, TRUE, Builder, Scope, elem_of, has_checks, integer, type_of
+from .core import BOOL, INT, REAL, Arr, Atom, Case, Check, Const, Data, Function, If, Lambda, Rec, Var, While, all_binds
 from .data import Data as PythonData
 from .errors import HyadError, ModelTypeError, NotCompiled, Span
 from .families import (
@@ -49,12 +33,18 @@ from .families import (
     Recursion,
     Sizes,
     Target,
+    code_of,
     concrete,
     describe_target,
+    kinds,
+    named_apart,
     sizes_of,
+    sizes_vary,
     sort_of,
     target_of,
+    unsized,
 )
+from .subscripts import get
 from .values import (
     CLOSED,
     FUNCTIONS,
@@ -71,7 +61,10 @@ from .values import (
     captures,
     describe,
     flatten,
+    is_array,
+    is_reference,
     nothing,
+    same_array,
     same_tree,
     taken_apart,
     unflatten,
@@ -100,10 +93,7 @@ class Flow:
     store: dict[Cell, Value]
     call: Callable[..., Value]
     value: Callable[..., Value]
-    snapshots: Callable[..., Atom]
     block: Callable[..., Value]
-    reals: Callable[..., Atom]
-    conform: Callable[..., Value]
 
     def start(self) -> None:
         """Before each run."""
@@ -196,7 +186,7 @@ class Flow:
             self.touch(value)
             value = self.store[value]
         if isinstance(value, Place) and not value.reference:
-            return self.get([self.held(value.array), *value.indices], (), None)  # type: ignore[attr-defined]
+            return get(self, [self.held(value.array), *value.indices], (), None)  # type: ignore[attr-defined]
         return value
 
     def copied(self, value: Value) -> Value:
@@ -254,7 +244,7 @@ class Flow:
             items = [self.coerce(x, t) for x, t in zip(value.items, target.items)]
             return TupleValue(tuple(items), value.keys, value.make)
         if isinstance(target, ArrayOf):
-            return self.reals(value) if target.elem == REAL else value
+            return self.b.reals(value) if target.elem == REAL else value
         if not isinstance(value, (Const, Var)) or value is NIL:
             raise Again
         return self.b.to_real(value) if target == REAL and type_of(value) == INT else value
@@ -594,8 +584,8 @@ class Flow:
         for j in range(1, len(atoms)):  # the first may have become wider since
             for k in range(len(atoms[0])):
                 with b.region(scope_of(live[j][0])):
-                    if elem(atoms[0][k]) == REAL and elem(atoms[j][k]) == INT:
-                        atoms[j][k] = self.reals(atoms[j][k])
+                    if elem_of(atoms[0][k]) == REAL and elem_of(atoms[j][k]) == INT:
+                        atoms[j][k] = self.b.reals(atoms[j][k])
         made = iter(atoms)
         regions = []
         for opened, value, _ in done:
@@ -631,10 +621,10 @@ class Flow:
             )
             if unknown or differ and (self.making or k >= width) and not self.rigid:
                 family = self.facts.family((self.frame_number(self.frame), site, "array", k), "list")
-                wide = any(elem(a[k]) == REAL for a in atoms)
+                wide = any(elem_of(a[k]) == REAL for a in atoms)
                 for a, scope in zip(atoms, scopes):
                     with b.region(scope):
-                        a[k] = self.box(self.reals(a[k]) if wide else a[k], family)
+                        a[k] = self.box(self.b.reals(a[k]) if wide else a[k], family)
 
     def sized(self, target: Target, known: set[str], key: tuple) -> Target:
         """A target whose arrays of sizes that are not ``known`` are data."""
@@ -981,7 +971,7 @@ class Flow:
         cells = [c for c in self.store if c.key in known]
         before = self.store
         outside = frozenset(before)
-        kept = None if op.snapshots is None else self.snapshots(self.value(op.snapshots, env), span)
+        kept = None if op.snapshots is None else snapshots(self, self.value(op.snapshots, env), span)
         turned = (place, "condition") in self.facts.joins  # the condition sets references: it is run before, and last
         if turned:
             first = self.truth(self.block(op.cond, Env(env)), op.cond.place or span)
@@ -1152,7 +1142,7 @@ class Flow:
                 "give it what the reference holds",
             )
         first = next((i for c, i, _ in self.making if c.function is f), None)
-        if is_library(closure):
+        if closure.is_library:
             return ModelTypeError(
                 f"the loop starts with {describe_target(old)} and goes on with {describe_target(new)}",
                 span,
@@ -1193,7 +1183,7 @@ class Flow:
         key = (
             f,
             tuple(self.facts.renamed(t) for t in targets),
-            self.b.span if is_library(closure) else None,
+            self.b.span if closure.is_library else None,
             self.rigid,
         )
         found = self.facts.instances.get(key)
@@ -1234,7 +1224,7 @@ class Flow:
         self.frame, self.site = Frame(None, number, f), f
         self.store = dict(self.store)
         self.scope, self.library = closure.scope, None
-        if is_library(closure):  # the place is the user's call
+        if closure.is_library:  # the place is the user's call
             self.library = library or closure.name
         self.fast = fast or f.fast
         try:
@@ -1307,32 +1297,6 @@ class Flow:
         raise NotImplementedError
 
 
-def is_library(closure: Closure) -> bool:
-    """Whether a function is the prelude's."""
-    from .specialise import Specialiser
-
-    return closure.scope is Specialiser.scope
-
-
-def is_array(value: Value) -> bool:
-    """Whether a value is an array that is changed in place, or a row of one."""
-    return isinstance(value, Cell) and value.array or isinstance(value, Place) and not value.reference
-
-
-def same_array(a: Value, b: Value) -> bool:
-    """Whether two values are one array that is changed in place."""
-    if isinstance(a, Place) and isinstance(b, Place):
-        return a.array == b.array and a.indices == b.indices and a.reference == b.reference
-    return isinstance(a, Cell) and a == b
-
-
-def is_reference(value: Value) -> bool:
-    """Whether a value is a reference, or one of two as a condition says."""
-    if isinstance(value, Choice):
-        return is_reference(value.then) and is_reference(value.orelse)
-    return isinstance(value, (Cell, Place)) and not is_array(value)
-
-
 class Dead(Exception):
     """Code that ends the call, for a mistake: nothing comes after it."""
 
@@ -1346,55 +1310,6 @@ class Dead(Exception):
 
 def scope_of(opened: Any) -> Scope:
     return opened[0] if isinstance(opened, tuple) else opened
-
-
-def elem(atom: Atom) -> Any:
-    t = type_of(atom)
-    return t.elem if isinstance(t, Arr) else t
-
-
-def kinds(target: Target) -> Target:
-    """A target without its sizes."""
-    if isinstance(target, Apart):
-        return Apart(tuple(map(kinds, target.items)), target.keys, target.make)
-    return ArrayOf(target.elem, (0,) * len(target.dims)) if isinstance(target, ArrayOf) else target
-
-
-def sizes_vary(target: Target) -> bool:
-    """Whether there are arrays in a target."""
-    return isinstance(target, ArrayOf) or isinstance(target, Apart) and any(map(sizes_vary, target.items))
-
-
-def unsized(target: Target) -> Target:
-    """A target whose arrays may be of any size."""
-    if isinstance(target, Apart):
-        return Apart(tuple(map(unsized, target.items)), target.keys, target.make)
-    return ArrayOf(target.elem, ("any",) * len(target.dims)) if isinstance(target, ArrayOf) else target
-
-
-def named_apart(target: Target, key: Any) -> Target:
-    """A target whose run-time sizes are none of another's."""
-    names: dict[str, str] = {}
-
-    def walk(t: Target) -> Target:
-        if isinstance(t, Apart):
-            return Apart(tuple(map(walk, t.items)), t.keys, t.make)
-        if isinstance(t, ArrayOf):
-            dims = (names.setdefault(d, f"{key} {len(names)}") if type(d) is str else d for d in t.dims)
-            return ArrayOf(t.elem, tuple(dims))
-        return t
-
-    return walk(target)
-
-
-def code_of(target: Target) -> Any:
-    """The functions in a target: calls that differ in them are told apart."""
-    if not isinstance(target, Apart):
-        return None
-    inner = tuple(map(code_of, target.items))
-    if isinstance(target.make, Shape):
-        return (target.make, inner)
-    return inner if any(x is not None for x in inner) else None
 
 
 def lambdas_in(f: Lambda) -> set[Lambda]:

@@ -47,7 +47,8 @@ from .core import (
     with_blocks,
 )
 from .dead import dead_code, tidy
-from .optimise import assign, products
+from .loops import assign
+from .optimise import products
 from .scans import scan_of
 from .spread import Reduction, changed, nest, reads, reductions, work
 from .teams import joined, passes, renamed, whole

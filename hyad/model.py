@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import core, memo
+from .annotations import parameters
 from .check import check_after
 from .core import BOOL, INT, REAL, Arr, Const, Leaf, Node, Program, Tree, leaves
 from .data import Data, defdata
@@ -43,8 +44,8 @@ from .forms import Form, read_forms, unparse
 from .journal import without as switched_off
 from .names import mangled
 from .reader import deep, form_to_lambda, only_model
-from .signature import FLAT, DataSpec, data_spec, is_flat, is_list
-from .specialise import Specialiser, parameters
+from .signature import FLAT, DataSpec, Spec, data_spec, is_flat, is_list
+from .specialise import Specialiser
 from .values import ENCODINGS, Closure, Derived, Function, nothing
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
     from .eager import Entry
 
-Spec = Any
 TARGETS = ("c", "cuda", "python")
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .active import backward
+from .annotations import arity_text, read_annotation
 from .core import BOOL, INT
 from .dynamic import (
     ACTIVE,
@@ -32,9 +33,8 @@ from .dynamic import (
     transform,
 )
 from .errors import DerivativeError, ModelTypeError
-from .primitives import Primitive
-from .specialise import CHAINED, Wrt, arity_text, read_annotation
-from .values import AT_POINTS, RANKS, TABLE_2, many_valued, miscounted, misplaced, unlike
+from .primitives import CHAINED, Primitive
+from .values import AT_POINTS, RANKS, TABLE_2, Wrt, many_valued, miscounted, misplaced, unlike
 
 GENERATOR = type(_ for _ in ())
 Run = Iterator[Any]

@@ -679,6 +679,9 @@ _row("or", "a b", B2, "Whether one of them is true.", TRUTH, _binary(lambda a, b
 # fmt: on
 
 BUILTIN = frozenset(PRIMITIVES)
+#: What takes any number of operands, and what compares neighbours among them.
+CHAINED = frozenset({"+", "*", "-", "/", "min", "max"})
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "=", "!="})
 
 # ------------------------------------------------------------------------------------- rows from outside
 

@@ -12,11 +12,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from .core import Arm, Atom, Bind, Block, Call, Case, Const, Global, If, Lambda, Rec, Var, While
 from .errors import HyadError, ReadError, Source, Span
-from .forms import Form, read_forms
+from .forms import Form, prelude_texts, read_forms
+from .values import Closure, language
 
 #: The names that a model cannot bind: they are syntax.
 SPECIAL = frozenset("fn model defmodel defdata let letrec if cond when do and or deriv cut . while case match".split())
@@ -115,6 +118,16 @@ def only_model(forms: list[Form], text: str, source: Source) -> Lambda:
             f"expected one model, found {len(forms)} forms", forms[1].span, "use hyad.load for a file of models"
         )
     return form_to_lambda(forms[0])
+
+
+@cache
+def prelude(name: str) -> Closure | None:
+    """A function of ``prelude.hy`` by name; ``sum/2`` is what ``sum`` is of two arguments."""
+    text = prelude_texts().get(name)
+    if text is None:
+        return None
+    f = read_model(text, Source(text, "prelude.hy"))
+    return Closure(replace(f, name=name.partition("/")[0]), None, language)
 
 
 def form_to_lambda(form: Form) -> Lambda:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .annotations import parameters
 from .checkpoint import repeated
 from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, functions_of, leaves
 from .counts import ASSUMED, Cost
@@ -26,7 +27,6 @@ from .model import Model, as_model, take_apart
 from .optimise import PIPELINE, named, optimise
 from .reader import deep
 from .rewrite import rules
-from .specialise import parameters
 from .stages import Stages
 from .values import Derived
 

@@ -17,6 +17,7 @@ from .core import BOOL, INT, REAL, Arr
 from .data import Data, Inl, Inr
 from .errors import NotCompiled
 
+Spec = Any  # Scalar | Arr with dims int | str | None | Node of Specs | DataSpec | None (unknown)
 Path = tuple[Any, ...]
 PAIRS = 64  # nested pairs that do not end in None are a tuple up to so many numbers, data beyond
 FLAT = 8  # data of so few values is taken apart

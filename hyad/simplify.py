@@ -27,8 +27,9 @@ from typing import Any
 
 from .builder import Builder, Rebuild, rebuild
 from .core import INT, REAL, Atom, Bind, Block, Const, Prim, Program, Var, all_binds, blocks_of
+from .dead import dead_code
 from .latex import variable_names
-from .optimise import dead_code, uses
+from .optimise import uses
 from .primitives import PRIMITIVES, sympy_form
 from .scalars import KNOWN, Graph, Points, functions, lift, lower
 

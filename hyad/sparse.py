@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from .annotations import parameters
 from .blocks import entries
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
 from .errors import DerivativeError, ModelTypeError, border
-from .model import Model, Spec, as_model, derived, model, signature_key, spec_of, take_apart
+from .model import Model, as_model, derived, model, signature_key, spec_of, take_apart
 from .optimise import optimise
 from .reader import deep
-from .specialise import parameters
+from .signature import Spec
 from .stages import show
 
 #: A reverse pass takes about so many times a forward pass.

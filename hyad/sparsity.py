@@ -42,7 +42,9 @@ from .core import (
     Var,
     reads_of,
 )
-from .optimise import dead_code, inline, optimise, tail_calls, unused
+from .dead import dead_code
+from .functions import inline, tail_calls, unused
+from .optimise import optimise
 from .primitives import PRIMITIVES
 from .reader import deep
 

@@ -32,8 +32,9 @@ from .dead import dead_code
 from .errors import HyadError, border
 from .forms import Form
 from .layout import pformat
-from .model import Model, Spec, as_model, derived, python_callable, tree_spec
+from .model import Model, as_model, derived, python_callable, tree_spec
 from .printer import call, declarations, print_lambda, print_program, sym, wrt_form
+from .signature import Spec
 from .values import Builtin, Closure, Derived, Function
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Union
 
-from .core import LEAF, UNIT, Arr, Atom, Bind, Const, Lambda, Leaf, Node, Tree, Var, free_vars
+from .core import BOOL, INT, LEAF, REAL, UNIT, Arr, Atom, Bind, Const, Lambda, Leaf, Node, Tree, Var, free_vars
 from .core import Data as DataType
 from .data import Data
 from .errors import DerivativeError, ModelTypeError, Span
@@ -51,6 +51,11 @@ class Env:
         raise ModelTypeError(f"`{var}` is used before it has a value", var.span, "compute it before the call")
 
 
+def language(name: str) -> tuple[bool, Any]:
+    """The scope of the prelude's functions: their global names are the language's, and no module's."""
+    return False, None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Closure:
     """A function of the model with what it closes over; ``scope`` resolves its global names. ``group`` is the
@@ -64,6 +69,11 @@ class Closure:
     @property
     def name(self) -> str:
         return self.function.name or "fn"
+
+    @property
+    def is_library(self) -> bool:
+        """Whether the function is the prelude's."""
+        return self.scope is language
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +103,8 @@ TABLE_2 = {
     "jacob": ("jacobian", 1, 1),
     "mgrad": ("grad", 2, 0),
 }
+#: Operators from functions to functions (DESIGN section 2); ``derive`` expands them.
+OPERATORS = frozenset("D grad value-and-grad jacobian hessian jvp vjp hvp value-and-deriv".split()) | TABLE_2.keys()
 RANKS = ("a number", "a vector", "a matrix")
 
 
@@ -239,6 +251,7 @@ class Part:
 
 Function = Union[Closure, Builtin, Constructing, Part, Derived, Choice, Later, Pointwise]
 Value = Union[Atom, TupleValue, ArrayOfTuples, Function, Cell, Place, References]
+Spans = Sequence[Any]  # the places of a call's arguments, each a Span or None
 FUNCTIONS = (Closure, Builtin, Constructing, Part, Derived, Choice, Later, Pointwise)
 CLOSED = (*FUNCTIONS, Cell, Place, References)
 
@@ -410,3 +423,52 @@ def describe(value: Value) -> str:
     if isinstance(t, Arr):
         return f"an array of shape [{' '.join(map(str, t.dims))}]"
     return {"Real": "a number", "Int": "an integer", "Bool": "a truth value"}.get(t.name, str(t))
+
+
+# ------------------------------------------------------------------------- references and arrays in place
+
+
+def is_array(value: Value) -> bool:
+    """Whether a value is an array that is changed in place, or a row of one."""
+    return isinstance(value, Cell) and value.array or isinstance(value, Place) and not value.reference
+
+
+def same_array(a: Value, b: Value) -> bool:
+    """Whether two values are one array that is changed in place."""
+    if isinstance(a, Place) and isinstance(b, Place):
+        return a.array == b.array and a.indices == b.indices and a.reference == b.reference
+    return isinstance(a, Cell) and a == b
+
+
+def is_reference(value: Value) -> bool:
+    """Whether a value is a reference, or one of two as a condition says."""
+    if isinstance(value, Choice):
+        return is_reference(value.then) and is_reference(value.orelse)
+    return isinstance(value, (Cell, Place)) and not is_array(value)
+
+
+# ---------------------------------------------------------------------------- constants and options
+
+
+class Wrt:
+    """``:wrt`` on its way to the operator."""
+
+    __slots__ = ("wrt",)
+
+    def __init__(self, wrt: Any) -> None:
+        self.wrt = wrt
+
+
+def constant(value: Any, span: Span | None = None) -> Any:
+    """A Python number as an atom."""
+    if value is None:
+        return NIL
+    if isinstance(value, tuple) and value and value[0] == "wrt":
+        return Wrt(value[1])
+    if isinstance(value, bool):
+        return Const(value, BOOL)
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise ModelTypeError(f"the integer {value} does not fit into 64 bits", span, "make it a real")
+        return Const(value, INT)
+    return Const(float(value), REAL)

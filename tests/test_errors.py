@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 
 import hyad
+from hyad.annotations import parameters
 from hyad.codegen import build
 from hyad.core import INT, REAL, Arr, Node
 from hyad.errors import (
@@ -41,7 +42,6 @@ from hyad.errors import (
     UnboundError,
 )
 from hyad.model import python_callable, spec_of
-from hyad.specialise import parameters
 
 GOLDEN = Path(__file__).parent / "golden" / "errors.txt"
 V, W = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0])

@@ -22,10 +22,11 @@ LAYERS: list[set[str]] = [
         "journal layout primitives values",
         "check dead printer reader rewrite",
         "builder",
-        "accumulators active activity adjoints blocks cancel checkpoint collect columns continuations counts"
-        " derive dynamic eager exponents families flow forward functions gather lanes latex library loops narrow"
-        " nests operators optimise pairs partials powers products records renew reverse roundtrip rows scalars"
-        " scans simplify sink sparsity specialise splits spread tables teams threads unfold whiles",
+        "accumulators active activity adjoints annotations arguments arithmetic blocks builtins cancel checkpoint"
+        " collect columns combinators continuations counts derive dynamic eager exponents families flow forward"
+        " functions gather lanes latex library loops narrow nests operators optimise pairs partials powers prelude"
+        " products records references renew resolve reverse roundtrip rows ruled scalars scans simplify sink sparsity"
+        " specialise splits spread structures subscripts tables teams threads typed_forms unfold whiles",
         "codegen",
         "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself

@@ -548,8 +548,9 @@ def test_defprim_example_runs(table: dict[str, Primitive]) -> None:
 
 
 def test_no_form_of_the_language_is_a_primitive() -> None:
+    from hyad.builtins import BUILTINS
     from hyad.reader import SPECIAL
-    from hyad.specialise import BUILTINS, OPERATORS
+    from hyad.values import OPERATORS
 
     for name in {*SPECIAL, *BUILTINS, *OPERATORS} - primitives.BUILTIN:
         with pytest.raises(ReadError):
