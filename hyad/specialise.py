@@ -419,16 +419,14 @@ class Specialiser(Flow):
 
     def arguments(self, closure: Closure, args: Sequence[Value]) -> list[Value]:
         """The arguments of a call as the parameters are declared."""
-        f = closure.function
+        f, library = closure.function, closure.is_library
         if len(args) != len(f.params):
-            raise ModelTypeError(
-                arity_text(f.name, len(f.params), len(args)), self.b.span, None,
-                [("it is defined here", f.span)] if f.span else [],
-            )  # fmt: skip
-        notes = f.annotations or (None,) * len(f.params)
+            notes = [("it is defined here", f.span)] if f.span and not library else []
+            hint = f"`({f.name} {' '.join(p.name for p in f.params)})`" if library else None
+            raise ModelTypeError(arity_text(f.name, len(f.params), len(args)), self.b.span, hint, notes)
         return [
-            conform(self, a, read_annotation(n), n.span, p.name) if n is not None else a
-            for a, n, p in zip(args, notes, f.params)
+            conform(self, a, read_annotation(note), note.span, p.name) if note is not None else a
+            for p, a, note in zip(f.params, args, f.annotations or (None,) * len(f.params))
         ]
 
     def body(self, f: Lambda, env: Env, args: Sequence[Value]) -> Value:
@@ -450,13 +448,13 @@ class Specialiser(Flow):
         return value  # type: ignore[return-value]
 
     def inline(self, closure: Closure, args: Sequence[Value]) -> Value:
+        """What a function gives, its body in the place of the call."""
+        args = self.arguments(closure, args)
+        if closure.is_library and any(map(self.boxed_array, args)):
+            return self.with_arrays(args, lambda known: self.inline(closure, known), None)
         f = closure.function
         call_span, site, frame = self.b.span, self.site, self.frame
-        if len(args) != len(f.params):
-            library = closure.is_library
-            notes = [("it is defined here", f.span)] if f.span and not library else []
-            hint = f"`({f.name} {' '.join(p.name for p in f.params)})`" if library else None
-            raise ModelTypeError(arity_text(f.name, len(f.params), len(args)), call_span, hint, notes)
+        fast, scope, library = self.fast, self.scope, self.library
         levels = self.active.setdefault(f, [])
         if len(levels) >= RECURSION_LIMIT:
             who = f"`{f.name}`" if f.name else "this function"
@@ -465,15 +463,11 @@ class Specialiser(Flow):
             )
         levels.append(self.branching)
         self.frame = Frame(frame, site, f)
-        fast, self.fast = self.fast, self.fast or f.fast
-        scope, self.scope = self.scope, closure.scope
-        library = self.library
-        if closure.is_library and any(map(self.boxed_array, args)):
-            return self.with_arrays(args, lambda known: self.inline(closure, known), None)
+        self.fast = fast or f.fast
+        self.scope = closure.scope
         self.library = (library or closure.name) if closure.is_library else None
         env = Env(closure.env)
-        for p, a, note in zip(f.params, args, f.annotations or (None,) * len(f.params)):
-            env.values[p] = conform(self, a, read_annotation(note), note.span, p.name) if note is not None else a
+        env.values.update(zip(f.params, args))
         try:
             return self.block(f.body, env)
         except HyadError as error:

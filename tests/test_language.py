@@ -514,6 +514,17 @@ def test_arguments_are_never_written_to_and_results_are_new(target: str) -> None
         assert np.array_equal(v, V) and not np.array_equal(f(v), got), text
 
 
+@pytest.mark.parametrize("grow", ["(ifold (fn [s i] (set! r (concat (deref r) [x]))) None 3)",
+                                  "(while (< (len (deref r)) 4) (set! r (concat (deref r) [x])))"])  # fmt: skip
+def test_names_of_the_module_after_a_call_with_an_array_of_unknown_size(grow: str) -> None:
+    namespace: dict[str, Any] = {}
+    namespace["twice"] = hyad.model("(defmodel twice [x] (* 2.0 x))", namespace=namespace)
+    text = f"(fn [x] (let [r (ref [x])] {grow} (let [s (sum (deref r))] (* s (twice x)))))"
+    f = hyad.model(text, namespace=namespace)
+    assert f(1.5) == hyad.run(f, 1.5) == 18.0
+    assert hyad.grad(f)(1.5) == 24.0
+
+
 def test_a_redefined_model_is_compiled_anew() -> None:
     namespace: dict[str, Any] = {}
     namespace["g"] = hyad.model("(defmodel g [x] (* 2 x))", namespace=namespace)
