@@ -1,0 +1,263 @@
+"""What the host knows of a call: the integers that sizes are made of, and where each value lies in device memory.
+
+``HostMemory`` is the first of the classes by which a program is cut into kernels (``grid.py`` has the last): it has
+what all of them ask for. A value is the host's (``host``), given by value (``scalars``), in memory (``spot``), or not
+anywhere: it is computed where it is used (``lazy``). Each array has memory of its own (``room``), but for those that
+``wanted`` has a place for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Prim, Program, Var
+from hyad.errors import CompileError, Span
+from hyad.optimise import uses
+from hyad.spread import reads
+
+from .c import FUNCTION_RESERVED, RESERVED
+from .collectives import ELEM
+from .comments import Comments
+from .cuda import CPP
+from .launches import At, Memory, Scalar, Size, Step, names_of, total, value
+from .lower import Extreme, Names, Quotient, type_of
+
+INTEGER = {"+": "+", "-": "-", "*": "*", "min": "min", "max": "max"}
+COMPARED = {"=": "==", "!=": "!=", "<": "<", "<=": "<="}
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a value lies in device memory."""
+
+    at: At
+    whole: bool = True  # all of the array
+
+    @property
+    def array(self) -> str:
+        return self.at.array
+
+
+class HostMemory:
+    """The state of going through one program: ``steps`` are those of the block that is open."""
+
+    def __init__(self, program: Program, dtype: str, name: str | None, deterministic: bool) -> None:
+        self.program, self.dtype, self.deterministic = program, dtype, deterministic
+        self.name = Names(FUNCTION_RESERVED | CPP).fresh(name or program.name or "model")
+        self.names = Names(RESERVED | CPP)
+        self.names.taken.add(self.name)
+        self.kernel_names = Names(RESERVED | CPP)
+        self.comments = Comments(program)
+        self.memory: dict[str, Memory] = {}
+        self.host: dict[Var, Size] = {}  # integers and truth values that the host knows
+        self.scalars: dict[Var, Scalar] = {}  # parameters given by value
+        self.spot: dict[Var, Spot] = {}  # what lies in device memory
+        self.lazy: dict[Var, Bind] = {}  # what is computed where it is used
+        self.weight: dict[Var, float] = {}
+        self.wanted: dict[Var, At] = {}  # where a value is to be made
+        self.steps: list[Step] = []
+        self.group: list[Bind] = []  # what one thread is to do, not printed yet
+        self.group_live: frozenset[Var] = frozenset()
+        self.checks: list = []
+        self.checked = False  # a kernel so far may note that a check failed
+        self.notes: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self.support: dict[str, None] = {}
+        self.kernels: list[str] = []
+        self.status: str | None = None
+        self.tiled: str | None = None  # the kernel of matrix products
+        self.parts: tuple[At, ...] = ()  # its memory
+        self.indices: dict[str, Size] = {}  # of the host's loops that are open: their counts
+        self.uses = uses(program.body)
+
+    # ------------------------------------------------------------------------------------------------ sizes
+
+    def integers(self, block: Block) -> None:
+        """The integers, and comparisons of them, that the host can compute; at the block's own level."""
+        for bind in block.binds:
+            if isinstance(bind.op, Prim) and len(bind.vars) == 1 and bind.vars[0].type in (INT, BOOL):
+                size = self.computed(bind.op)
+                if size is not None:
+                    self.host[bind.vars[0]] = size
+
+    def computed(self, op: Prim) -> Size | None:
+        args = [self.size(a) for a in op.args]
+        if None in args or not args:
+            return None
+        if any(type_of(a) not in (INT, BOOL) for a in op.args):
+            return None
+        if op.name == "neg":
+            return simple("-", 0, args[0])
+        if op.name == "not":
+            return simple("==", args[0], 0)
+        if len(args) != 2:
+            return None
+        a, b = args
+        if op.name in INTEGER:
+            return simple(INTEGER[op.name], a, b)
+        if op.name in ("//", "%"):
+            return self.quotient(op.name, a, b)
+        if op.name in COMPARED:
+            return simple(COMPARED[op.name], a, b)
+        if op.name in (">", ">="):
+            return simple({">": "<", ">=": "<="}[op.name], b, a)
+        if op.name in ("and", "or"):
+            return simple(op.name, a, b)
+        return None
+
+    def quotient(self, operator: str, a: Size, b: Size) -> Size:
+        """``a // b`` or ``a % b``, which are 0 where ``b`` is."""
+        if isinstance(b, int) and b > 0 or isinstance(b, tuple) and b[0] == "max" and b[2] == 1:
+            return simple(operator, a, b)
+        nonzero = simple("max", b, 1) if self.natural(b) else simple("+", b, simple("==", b, 0))
+        made = simple(operator, a, nonzero)
+        return made if operator == "%" else simple("*", made, simple("!=", b, 0))
+
+    def size(self, a: Atom) -> Size | None:
+        if isinstance(a, Const):
+            return int(a.value) if type_of(a) in (INT, BOOL) else None
+        return self.host.get(a)
+
+    def natural(self, size: Size) -> bool:
+        """Whether a size is certainly not negative."""
+        if isinstance(size, int):
+            return size >= 0
+        if isinstance(size, str):
+            return size in self.indices or any(self.host.get(d) == size for d in self.program.dims)
+        operator, a, b = size
+        if operator == "max":
+            return self.natural(a) or self.natural(b)
+        return operator != "-" and self.natural(a) and self.natural(b)
+
+    def sizes(self, dims: Iterable[Atom], span: Span | None) -> tuple[Size, ...]:
+        out = []
+        for d in dims:
+            size = self.size(d)
+            if size is None:
+                raise CompileError(
+                    "the size of this array is not known before the call",
+                    span,
+                    'make it a number, a dim of an argument, or an Int argument, or use target="c"',
+                )
+            out.append(size)
+        return tuple(out)
+
+    def largest(self, size: Size) -> Size:
+        """A size at the iteration of the host's loops at which it is largest: the first or the last."""
+        for index, count in self.indices.items():
+            if index in names_of(size):
+                last = simple("max", simple("-", count, 1), 0)
+                size = ("max", with_name(size, index, 0), with_name(size, index, last))
+        return size
+
+    def terms(self, terms: dict, bound: dict) -> Size:
+        """A size of ``lower.Sizes`` as the host's."""
+        out: Size = 0
+        for symbols, c in terms.items():
+            factor: Size = c
+            for s in symbols:
+                if isinstance(s, Quotient):
+                    x: Size = ("//", self.terms(dict(s.terms), bound), s.by)
+                elif isinstance(s, Extreme):
+                    x = (s.name, self.terms(dict(s.a), bound), self.terms(dict(s.b), bound))
+                else:
+                    x = self.host[bound.get(s, s)]
+                    x = ("max", x, 0)
+                factor = simple("*", factor, x)
+            out = simple("+", out, factor)
+        return out
+
+    # ----------------------------------------------------------------------------------------------- memory
+
+    def room(self, var: Var, dims: Sequence[Size] | None = None) -> At:
+        """Memory for a variable: where it is wanted, or its own."""
+        at = self.wanted.get(var)
+        if at is None:
+            t = var.type
+            name = self.names.fresh(var.name)
+            if dims is None:
+                dims = self.sizes(t.dims, var.span) if isinstance(t, Arr) else ()
+            self.memory[name] = Memory(
+                name, ELEM[t.elem if isinstance(t, Arr) else t], tuple(self.largest(d) for d in dims)
+            )
+            at = At(name)
+        self.spot[var] = Spot(at, at.offset == 0)
+        return at
+
+    def closure(self, variables: Iterable[Var]) -> set[Var]:
+        """Variables and all that computing the lazy ones among them reads."""
+        seen: set[Var] = set()
+        todo = list(variables)
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if v in self.lazy:
+                todo += [a for a in reads(self.lazy[v])]
+        return seen
+
+    def free(self, array: Atom, later: frozenset[Var]) -> bool:
+        """Whether an array's memory may be overwritten: nothing that is read later lies there."""
+        if not isinstance(array, Var) or array not in self.spot:
+            return False
+        here = self.spot[array].array
+        if self.memory[here].kind == "param":
+            return False
+        return not any(
+            v in self.spot and self.spot[v].array == here for v in self.closure(later) if v is not array
+        ) and (array not in self.closure(later))
+
+    def place(self, value: Atom) -> At | None:
+        """Where an array lies, if it is all in one place at an offset that the host knows."""
+        if not isinstance(value, Var):
+            return None
+        if value in self.spot:
+            return self.spot[value].at
+        bind = self.lazy.get(value)
+        if bind is None or not isinstance(bind.op, Prim) or bind.op.name != "get":
+            return None
+        base, *subs = bind.op.args
+        outer = self.place(base)
+        if outer is None:
+            return None
+        dims = type_of(base).dims
+        offset: Size = 0
+        for k, d in enumerate(dims):
+            extent = self.size(d)
+            sub = self.size(subs[k]) if k < len(subs) else 0
+            if extent is None or sub is None:
+                return None
+            offset = simple("+", simple("*", offset, extent), sub) if k else sub
+        return At(outer.array, simple("+", outer.offset, offset))
+
+    def length(self, var: Var, span: Span | None) -> Size:
+        return total(self.sizes(var.type.dims, span)) if isinstance(var.type, Arr) else 1
+
+    def note(self, bind: Bind, text: str) -> None:
+        if bind.span is not None:
+            self.notes.append((bind.span.text, text))
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def simple(operator: str, a: Size, b: Size) -> Size:
+    """``(operator, a, b)``, where it is not simply one of them or a number."""
+    if isinstance(a, int) and isinstance(b, int):
+        return value((operator, a, b), {})
+    if operator == "+" and a == 0 or operator == "*" and a == 1:
+        return b
+    if operator in ("+", "-") and b == 0 or operator in ("*", "//") and b == 1:
+        return a
+    if operator == "*" and (a == 0 or b == 0):
+        return 0
+    return (operator, a, b)
+
+
+def with_name(size: Size, name: str, what: Size) -> Size:
+    """A size with something else in a name's place."""
+    if isinstance(size, tuple):
+        return simple(size[0], with_name(size[1], name, what), with_name(size[2], name, what))
+    return what if size == name else size

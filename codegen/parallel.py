@@ -1,0 +1,324 @@
+"""Loops whose iterations many threads share: how many threads, and what becomes of the loop's accumulators.
+
+A parallel loop (``hyad/spread.py``) is one kernel with its nest; what it folds goes through parts, one for each block,
+that a second kernel folds (``totals``). A scan (``hyad/scans.py``) is two kernels: what the iterations of each block do
+to its state, then all iterations, each block going on from what those before it do; of scans side by side, one for
+each row, each is one block's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hyad.core import INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var
+from hyad.scans import Scan, scan_of
+from hyad.spread import Reduction, nest, reductions
+from hyad.teams import makes_rows, team_loops, written_out
+
+from .collectives import ELEM, HELD, identities
+from .kernels import Scanned
+from .launches import BLOCK, WAVES, At, Choose, Memory, Size, ceiling, total
+from .lower import type_of
+from .memory import Spot, simple
+from .pieces import Pieces
+
+PARTS = 1024  # blocks of a kernel that folds
+FOLDING = 256  # threads of such a block
+WARP = 32
+LONG = 1024  # elements of a row from which on a block has it, not a warp
+
+
+class ParallelLoops(Pieces):
+    """Makes kernels of parallel loops and of scans."""
+
+    # ------------------------------------------------------------------------------------------------ loops
+
+    def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
+        """A kernel for a parallel loop and its nest."""
+        op = written_out(op)
+        bind = Bind(bind.vars, op, bind.span)
+        levels = nest(bind)
+        if self.deterministic and any(r.kind == "slice" and not self.slices(levels, r, *r.accs) for r in kinds):
+            levels = [bind]  # each row by one thread: several would add to one element
+        counts = [self.size(b.op.count) for b in levels]
+        known = None not in counts
+        work: Size = total([simple("max", c, 0) for c in counts]) if known else WAVES * BLOCK
+        n = len(op.accs)
+        own: dict[Var, Var] = {}
+        atomic: list[Var] = []
+        folds: list[tuple[Reduction, tuple[Var, ...]]] = []
+        inits = list(op.inits)
+        for r in kinds:
+            variables = tuple(bind.vars[k] for k in r.accs)
+            if r.kind in ("scatter", "slice"):
+                (k,) = r.accs
+                at = self.take_over(bind.vars[k], op.inits[k], later)
+                start = Var(op.accs[k].name, op.accs[k].type, bind.span)  # the memory that is added to
+                self.spot[start] = Spot(at)
+                inits[k] = start
+                own[bind.vars[k]] = start
+                if r.kind == "scatter" or len(levels) > 1 and not self.slices(levels, r, k):
+                    atomic.append(start)
+            else:
+                folds.append((r, variables))
+                if r.kind != "place":
+                    inits[r.accs[0]] = Const(identity(r.kind, variables[0].type), variables[0].type)
+        rows, team = self.rows(levels)
+        blocks: Size = simple("min", ceiling(work, BLOCK), WAVES)
+        threads, free = BLOCK, True
+        first = {}
+        if rows:
+            blocks, threads = simple("min", ceiling(simple("*", work, team), FOLDING), WAVES), FOLDING
+        if folds:
+            each = 1 if rows else 4
+            work = simple("*", work, team)
+            blocks, threads, free = simple("min", ceiling(work, FOLDING * each), PARTS), FOLDING, False
+            for r, variables in folds:
+                for v in variables:
+                    first[v] = Var(v.name, v.type, v.span, v.given)
+        out_vars = tuple(first.get(v, v) for v in bind.vars)
+        folds_here = [(r, tuple(first[v] for v in vs)) for r, vs in folds]
+        fresh = Bind(out_vars, replace(op, inits=tuple(inits)), bind.span)
+        for v in bind.vars[n:]:
+            self.room(v)
+        for v in first.values():
+            name = self.names.fresh(f"{v.name}_parts")
+            self.memory[name] = Memory(name, ELEM[v.type], (PARTS,))
+            self.spot[v] = Spot(At(name))
+        levels = [fresh, *levels[1:]]
+        what = "one thread for each element" if not rows else "a team of threads for each row"
+        what += ", folded by blocks" if folds else ""
+        self.note(bind, f"parallel: {what}" + (f", {len(levels)} loops as one" if len(levels) > 1 else ""))
+        hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name if bind.vars else "checks")
+        self.emit(
+            [fresh],
+            out_vars,
+            [None if v in own else self.spot[v].at for v in out_vars],
+            own,
+            levels,
+            folds_here,
+            atomic,
+            hint=hint,
+            blocks=blocks,
+            threads=threads,
+            free=free,
+            span=bind.span,
+            rows=rows,
+            team=team,
+        )
+        if folds:
+            self.totals(bind, op, folds, first, blocks, hint)
+
+    def rows(self, levels: list[Bind]) -> tuple[list[Bind], Size]:
+        """The loops of a nest's body that a team of threads shares and are of a count that the host knows; and how many
+        threads that is: a power of two up to a warp that suits the row, a block where rows are long, or where so many
+        as a block's warps have are more than fit into its shared memory."""
+        found = team_loops(levels)
+        if any(self.size(b.op.count) is None for b in found):
+            found = [b for b in found if self.size(b.op.count) is not None] if not any(map(makes_rows, found)) else []
+        count: Size = 0
+        for b in found:
+            n = self.size(b.op.count)
+            count = n if count == 0 else count if count == n else simple("max", count, n)
+        if not found:
+            return found, 1
+        held = sum(isinstance(v.type, Arr) for b in found for v in b.vars) - sum(
+            isinstance(type_of(r), Arr) for r in levels[-1].op.body.results
+        )
+        long = min(LONG, HELD // (FOLDING // WARP) // held) if held else LONG
+        return found, simple("+", simple("power", count, WARP), simple("*", simple("<", long, count), FOLDING - WARP))
+
+    def slices(self, levels: Sequence[Bind], r: Reduction, k: int) -> bool:
+        """Whether every place of a nest has a part of an array to itself, by subscripts of different loops."""
+        taken = {r.at}
+        number = k
+        for outer, inner in zip(levels, levels[1:]):
+            acc = outer.op.accs[number]
+            number = next(j for j, z in enumerate(inner.op.inits) if z is acc)
+            found = next((x for x in reductions(inner.op) or () if number in x.accs), None)
+            if found is None or found.kind != "slice" or found.at in taken:
+                return False
+            taken.add(found.at)
+        return True
+
+    def totals(
+        self,
+        bind: Bind,
+        op: Loop,
+        folds: Sequence[tuple[Reduction, tuple[Var, ...]]],
+        first: dict[Var, Var],
+        blocks: Size,
+        hint: str,
+    ) -> None:
+        """A kernel that folds the parts of blocks, and the start of the accumulator, into the final one."""
+        binds: list[Bind] = []
+        results: list[Var] = []
+        sums = []
+        for r, variables in folds:
+            parts = tuple(Var(v.name, v.type, v.span) for v in variables)
+            for v, p in zip(variables, parts):
+                self.spot[p] = self.spot[first[v]]
+            sums.append((r, parts))
+            for k, v, p in zip(r.accs, variables, parts):
+                init, result = op.inits[k], p
+                if r.kind != "place" and not (isinstance(init, Const) and init.value == identity(r.kind, v.type)):
+                    result = Var(v.name, v.type, v.span)
+                    name = {"sum": "+", "product": "*"}.get(r.kind, r.kind)
+                    binds.append(Bind((result,), Prim(name, (init, p)), bind.span))
+                results.append(result)
+        places = [self.room(v) for _, variables in folds for v in variables]
+        many = (Var("parts", INT), simple("max", blocks, 1))
+        self.emit(
+            binds, results, places, totals=sums, parts=many, hint=f"{hint}_total", threads=FOLDING, span=bind.span
+        )
+
+    # ------------------------------------------------------------------------------------------------ scans
+
+    def scan(self, bind: Bind, op: Loop, later: frozenset[Var], scan: Scan) -> None:
+        """Kernels for a loop whose states blocks can put together: what each block's iterations do to them, where there
+        are several blocks; then all of the loop, each block going on from what those before it do."""
+        count = self.size(op.count)
+        n = len(op.accs)
+        blocks = simple("min", ceiling(simple("max", count, 0), FOLDING * 4), PARTS)
+        many = simple("max", blocks, 1)
+        self.note(bind, "a scan by blocks: what each does to the state first, then all iterations")
+        hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name)
+        accs, inits, terms, finals, states, k = [], [], [], [], [], 0
+        for r in scan.recurrences:
+            acc = op.accs[r.accs[0]]
+            zeros = (
+                (float(x) for x in identities(r.kind, "real")) if len(r.terms) > 1 else (identity(r.kind, acc.type),)
+            )
+            for term, x in zip(r.terms, zeros):
+                accs.append(Var(acc.name, acc.type, acc.span))
+                finals.append(Var(bind.vars[r.accs[0]].name, acc.type))
+                inits.append(Const(x, acc.type))
+                terms.append(term)
+            states.append((r.kind, tuple(range(k, len(accs)))))
+            k = len(accs)
+        parts = []
+        for v in finals:
+            name = self.names.fresh(f"{v.name}_parts")
+            self.memory[name] = Memory(name, ELEM[v.type], (PARTS,))
+            parts.append(Var(name, Arr(v.type, (Const(PARTS, INT),))))
+            self.spot[parts[-1]] = self.spot[v] = Spot(At(name))
+        loop = Loop(op.count, op.index, tuple(inits), tuple(accs), Block(scan.before, tuple(terms)))
+        outer, self.steps = self.steps, []
+        self.emit(
+            [Bind(tuple(finals), loop, bind.span)],
+            finals,
+            [self.spot[v].at for v in finals],
+            scan=Scanned(op.index, tuple(states), len(scan.before), totals=True),
+            hint=f"{hint}_parts",
+            blocks=many,
+            threads=FOLDING,
+            span=bind.span,
+        )
+        first, self.steps = tuple(self.steps), outer
+        own: dict[Var, Var] = {}
+        starts = list(op.inits)
+        folds = []
+        outs: dict[int, Var] = {}
+        for r in (*scan.slices, *scan.folds):
+            (k,) = r.accs
+            v = bind.vars[k]
+            if r.kind == "slice":
+                at = self.take_over(v, op.inits[k], later)
+                starts[k] = Var(op.accs[k].name, op.accs[k].type, bind.span)
+                self.spot[starts[k]] = Spot(at)
+                own[v] = starts[k]
+            else:
+                outs[k] = Var(v.name, v.type, v.span, v.given)
+                name = self.names.fresh(f"{v.name}_parts")
+                self.memory[name] = Memory(name, ELEM[v.type], (PARTS,))
+                self.spot[outs[k]] = Spot(At(name))
+                folds.append((r, (v,)))
+                starts[k] = Const(identity(r.kind, v.type), v.type)
+        if first:  # what one block alone needs not ask for
+            self.steps.append(Choose(("<", 1, many), first))
+        alive = self.closure(later)
+        for k, v in enumerate(bind.vars):
+            if k >= n or k in {k for r in scan.recurrences for k in r.accs} and v in alive:
+                self.room(v)
+        variables = [outs.get(k, v) for k, v in enumerate(bind.vars)]
+        made = self.scanning(op, scan, starts, variables, parts=tuple(parts))
+        results = [v for k, v in enumerate(variables) if v in own or v in self.spot]
+        self.emit(
+            [made[0]],
+            results,
+            [None if v in own else self.spot[v].at for v in results],
+            own,
+            folds=[(r, (outs[r.accs[0]],)) for r, _ in folds],
+            scan=made[1],
+            hint=hint,
+            blocks=many,
+            threads=FOLDING,
+            span=bind.span,
+        )
+        if folds:
+            self.totals(bind, op, folds, {bind.vars[k]: v for k, v in outs.items()}, blocks, hint)
+
+    def scanning(
+        self, op: Loop, scan: Scan, inits: Sequence[Atom], variables: Sequence[Var], **how: object
+    ) -> tuple[Bind, Scanned]:
+        """The loop of a scan as ``Scanned`` has it: the terms are the results of the states."""
+        n = len(op.accs)
+        results = list(op.body.results[:n])
+        more: list[tuple[Var, Var, Atom]] = []
+        states = []
+        for r in scan.recurrences:
+            size = len(r.accs)
+            for k, term in zip(r.accs, r.terms[-size:]):
+                results[k] = term
+            first = n + len(more)
+            more += [(Var("a", REAL), Var("a", REAL), term) for term in r.terms[:-size]]
+            states.append((r.kind, (*range(first, n + len(more)), *r.accs)))
+        block = Block((*scan.before, *scan.after), (*results, *(t for _, _, t in more), *op.body.results[n:]))
+        loop = Loop(
+            op.count,
+            op.index,
+            (*inits, *(Const(1.0, REAL) for _ in more)),
+            (*op.accs, *(a for a, _, _ in more)),
+            block,
+        )
+        made = Bind((*variables[:n], *(v for _, v, _ in more), *variables[n:]), loop, None)
+        return made, Scanned(op.index, tuple(states), len(scan.before), **how)
+
+    def row_scans(self, bind: Bind, levels: Sequence[Bind]) -> None:
+        """A kernel for a loop of which each iteration is a scan: a block for each."""
+        *outer, last = levels
+        scan = scan_of(last.op)
+        made, scanned = self.scanning(last.op, scan, last.op.inits, last.vars, rows=True)
+        inner = Bind(made.vars, made.op, last.span)
+        for b in reversed(outer):
+            body = b.op.body
+            inner = Bind(b.vars, replace(b.op, body=Block((*body.binds[:-1], inner), body.results)), b.span)
+        for v in bind.vars:
+            self.room(v)
+        counts = [simple("max", self.size(b.op.count), 0) for b in outer]
+        self.note(bind, "parallel: scans, each by one block")
+        self.emit(
+            [inner],
+            bind.vars,
+            [self.spot[v].at for v in bind.vars],
+            grid=(inner, *outer[1:]),
+            scan=scanned,
+            hint=next((v.name for v in bind.vars if v.given), bind.vars[0].name),
+            blocks=simple("min", total(counts), WAVES),
+            threads=FOLDING,
+            free=True,
+            span=bind.span,
+        )
+
+
+def identity(kind: str, t: object) -> float | int | bool:
+    if kind == "sum":
+        return 0.0 if t == REAL else 0
+    if kind == "product":
+        return 1.0 if t == REAL else 1
+    if kind == "max":
+        return float("-inf") if t == REAL else -(2**63)
+    if kind == "min":
+        return float("inf") if t == REAL else 2**63 - 1
+    return kind == "and"

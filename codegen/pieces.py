@@ -1,0 +1,296 @@
+"""Pieces of a program as kernels: each is printed, launched, and given the memory that it reads and makes.
+
+``emit`` does it for all of them. What one thread does (``one_thread``) is collected until something else needs it, and
+is one kernel then (``flush``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hyad.core import (
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    all_binds,
+    blocks_of,
+    free_vars,
+    type_atoms,
+)
+from hyad.errors import Span
+from hyad.spread import Reduction, changed, reads, reductions, sequential
+
+from .collectives import ELEM, HELD
+from .comments import commented
+from .kernels import KernelPrinter, Piece, Scanned
+from .launches import WAVES, At, Copy, Launch, Memory, Size, total
+from .lower import type_of
+from .memory import HostMemory, simple
+
+ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
+
+
+class Pieces(HostMemory):
+    """Prints and launches kernels."""
+
+    def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
+        """A kernel for a parallel loop and its nest (``parallel.py``)."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------------- kernels
+
+    def emit(
+        self,
+        binds: Sequence[Bind],
+        results: Sequence[Atom],
+        places: Sequence[At | None],
+        own: dict[Var, Var] | None = None,
+        grid: Sequence[Bind] = (),
+        folds: Sequence[tuple[Reduction, tuple[Var, ...]]] = (),
+        atomic: Sequence[Var] = (),
+        totals: Sequence[tuple[Reduction, tuple[Var, ...]]] = (),
+        parts: tuple[Var, Size] | None = None,
+        scan: Scanned | None = None,
+        hint: str | None = None,
+        blocks: Size = 1,
+        threads: int = 1,
+        free: bool = False,
+        span: Span | None = None,
+        rows: Sequence[Bind] = (),
+        team: Size = 1,
+    ) -> Launch:
+        """Print a kernel that does ``binds`` and launch it: ``results`` are made at their ``places``; one without is
+        what ``own`` says, an array changed in place."""
+        own = own or {}
+        body = Block(tuple(binds), tuple(results))
+        order: list[Bind] = []
+        needed: dict[Var, None] = {}
+        folded_in = {v for _, vs in totals for v in vs}
+
+        def need(v: Var) -> None:
+            if v in needed:
+                return
+            if v in self.lazy and v not in self.host and v not in folded_in and v not in self.spot:
+                bind = self.lazy[v]
+                for a in reads(bind):
+                    need(a)
+                order.append(bind)
+                needed[v] = None
+                for d in type_atoms(v.type):
+                    if isinstance(d, Var):
+                        need(d)
+                return
+            needed[v] = None
+            for d in type_atoms(v.type):
+                if isinstance(d, Var):
+                    need(d)
+
+        for v in free_vars(body):
+            need(v)
+        made = {v for b in order for v in b.vars}
+        params = [v for v in needed if v not in made]
+        dims = tuple(
+            v for v in params if v in self.host and v not in self.program.params and self.natural(self.host[v])
+        )
+        params = [v for v in params if v not in dims]
+        params += scan.parts if scan is not None else ()
+        extra = []
+        if parts is not None:
+            params.append(parts[0])
+            extra = [parts[1]]
+        index = {v: k for k, v in enumerate(params)}
+        program = Program(
+            self.name, tuple(params), dims, Block((*order, *binds), tuple(results)), (), None, span or binds_span(binds)
+        )
+        device = any(isinstance(b.op, Check) for x in (*order, *binds) for b in [x, *inner_binds(x)])
+        piece = Piece(
+            program,
+            {k: index[own[r]] for k, r in enumerate(results) if places[k] is None},
+            tuple(b.op.index for b in grid),
+            frozenset(v for v in params if v in self.spot and not isinstance(v.type, Arr)),
+            list(folds),
+            list(totals),
+            frozenset(atomic),
+            self.fallible and (device or self.device_checks()),
+            tuple(at.array if at is not None else "" for at in places),
+            scan,
+            frozenset(b.op.index for b in rows),
+        )
+        name = self.kernel_names.fresh(
+            f"{self.name}_{hint or getattr(results[0] if results else None, 'name', 'checks')}"
+        )
+        printer = KernelPrinter(piece, name, self.dtype, self.checks, self.comments)
+        text = printer.print()
+        args: list = []
+        for v in params:
+            if parts is not None and v is parts[0]:
+                args.append(extra[0])
+            elif v in self.host:
+                args.append(self.host[v])
+            elif v in self.scalars:
+                args.append(self.scalars[v])
+            else:
+                args.append(self.spot[v].at)
+        args += [self.host[d] for d in dims]
+        args += [at for at in places if at is not None]
+        if text.room is not None:
+            bound = {}
+            room = self.terms(text.room, bound)
+            pieces = simple("//", threads, team)  # of a block: one for each team
+            per_block = simple("*", room, pieces)
+            most = simple("max", simple("//", ROOM, simple("max", per_block, 1)), 1)
+            beyond: Size = 1
+            if rows:  # in shared memory, where it fits
+                beyond = simple("<", HELD, per_block)
+                most = simple("max", most, simple("*", simple("==", beyond, 0), WAVES))
+            blocks = simple("min", blocks, most)
+            free = False
+            work = self.names.fresh("work")
+            length = total((beyond, room, pieces, simple("max", blocks, 1)))
+            self.memory[work] = Memory(work, "real", (length,))
+            args += [At(work), room]
+        if rows:
+            args.append(team)
+        if "status" in text.needs:
+            args.append(At(self.status))
+        args = [a for a, keep in zip(args, text.kept) if keep]
+        self.support.update(dict.fromkeys(text.support))
+        where = commented(program.span.text, 96) if program.span is not None else ""
+        self.texts.append((f"/* {where} */\n" if where else "") + text.text)
+        self.kernels.append(name)
+        launch = Launch(name, blocks, threads, tuple(args), free, program.span.text if program.span else "")
+        self.steps.append(launch)
+        if device:
+            self.checked = True
+        return launch
+
+    def device_checks(self) -> bool:
+        """Whether an earlier kernel may have failed; in the body of a loop a later one as well."""
+        return self.checked or bool(self.indices)
+
+    # ------------------------------------------------------------------------------------------- one thread
+
+    def one_thread(self, bind: Bind, later: frozenset[Var]) -> None:
+        """Leave a binding to the kernel of one thread that is being collected."""
+        self.group.append(bind)
+        self.group_live = later
+
+    def pending(self) -> set[Var]:
+        """What the open group of one thread's work will have made."""
+        return {v for b in self.group for v in b.vars}
+
+    def flush(self) -> None:
+        """Print what one thread is to do."""
+        if not self.group:
+            return
+        binds, later = self.group, self.group_live
+        self.group = []
+        inside = {v for b in binds for v in b.vars}
+        alive = self.closure(later)
+        outs = [v for b in binds for v in b.vars if v in alive]
+        own: dict[Var, Var] = {}  # a result that is a free array changed in place
+        for b in binds:
+            if isinstance(b.op, Loop):
+                kinds = reductions(b.op)
+                added = any(r.kind == "scatter" for r in kinds or ())
+                why = "additions in one order" if added and self.deterministic else "few iterations"
+                self.note(b, f"one thread: {sequential(b.op) if kinds is None else why}")
+        roots = {}
+        for b in binds:
+            for k, v in enumerate(b.vars):
+                if isinstance(v.type, Arr):
+                    source = changed(b, k)
+                    roots[v] = roots.get(source, source) if source is not None else None
+        latest = {}  # of each free array, the last version
+        for v in outs:
+            if isinstance(v.type, Arr) and isinstance(roots.get(v), Var) and roots[v] not in inside:
+                latest[roots[v]] = v
+        for root, v in latest.items():
+            others = alive - {v}
+            if root in self.spot and self.memory[self.spot[root].array].kind != "param":
+                shared = any(
+                    w in self.spot and self.spot[w].array == self.spot[root].array for w in others if w is not root
+                )
+                wanted = self.wanted.get(v)
+                if root not in others and not shared and (wanted is None or wanted == self.spot[root].at):
+                    own[v] = root
+                    self.spot[v] = self.spot[root]
+        places = [None if v in own else self.room(v) for v in outs]
+        self.emit(binds, outs, places, own)
+
+    def scalars_to(self, todo: Sequence[tuple[Atom, At]]) -> None:
+        """Scalars that are computed where they are used, put into memory by one thread."""
+        self.flush()
+        self.emit((), [value for value, _ in todo], [at for _, at in todo])
+
+    def in_memory(self, atom: Atom) -> At:
+        """A scalar in device memory."""
+        if isinstance(atom, Var) and atom in self.spot:
+            return self.spot[atom].at
+        name = self.names.fresh(atom.name if isinstance(atom, Var) else "cond")
+        self.memory[name] = Memory(name, ELEM[type_of(atom)], ())
+        self.scalars_to([(atom, At(name))])
+        return At(name)
+
+    # ----------------------------------------------------------------------------------------------- copies
+
+    def take_over(self, var: Var, init: Atom, later: frozenset[Var]) -> At:
+        """The memory of an array that is to be changed: its own where it is not read again, else a copy."""
+        wanted = self.wanted.get(var)
+        if self.free(init, later) and (wanted is None or self.spot[init].at == wanted):
+            self.spot[var] = self.spot[init]
+            return self.spot[var].at
+        at = self.room(var)
+        self.copy_value(init, at)
+        return at
+
+    def copy_value(self, value: Atom, to: At) -> None:
+        """A step that puts an array, a row or a table where it is wanted."""
+        length = total(self.sizes(type_of(value).dims, getattr(value, "span", None)))
+        here = self.place(value)
+        if here is not None:
+            if here != to:
+                self.steps.append(Copy(to, here, length))
+            return
+        t = type_of(value)
+        source = value if isinstance(value, Var) else Var("table", t)
+        index = Var("i", INT)
+        dims = list(t.dims)
+        # a loop that reads the value, element by element
+        made = Var(source.name, t)
+        bind = self.copying(value, made, dims, index)
+        self.wanted[made] = to
+        self.parallel(bind, bind.op, frozenset({made}), [])
+
+    def copying(self, value: Atom, made: Var, dims: list[Atom], index: Var) -> Bind:
+        """The loops that copy ``value``."""
+        indices = [index, *(Var("j", INT) for _ in dims[1:])]
+        element = Var("x", type_of(value).elem)
+        inner: Bind | None = None
+        for k in range(len(dims) - 1, -1, -1):
+            if inner is None:
+                body = Block((Bind((element,), Prim("get", (value, *indices))),), (element,))
+            else:
+                body = Block((inner,), inner.vars)
+            var = made if k == 0 else Var("row", Arr(type_of(value).elem, tuple(dims[k:])))
+            inner = Bind((var,), Loop(dims[k], indices[k], (), (), body))
+        return inner
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def inner_binds(bind: Bind) -> Iterable[Bind]:
+    for b in blocks_of(bind.op):
+        yield from all_binds(b)
+
+
+def binds_span(binds: Sequence[Bind]) -> Span | None:
+    return next((b.span for b in binds if b.span is not None), None)

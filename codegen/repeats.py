@@ -1,0 +1,234 @@
+"""Loops, ``while``s and branches that the host takes, because there are parallel loops in them.
+
+A loop that is taken in its order is a ``Repeat``: its states have memory of their own from iteration to iteration, of
+which two arrays change places where a new one is made of the old one. A ``while`` is a ``While``, whose condition is
+read from the device; a branch is a ``Choose`` whose arms make their results at one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyad.core import Arr, Atom, Bind, Block, If, Loop, Var, While, free_vars
+from hyad.errors import Span
+from hyad.spread import sequential
+
+from .collectives import ELEM
+from .launches import At, Choose, Copy, Memory, Repeat, Size, Swap, total
+from .launches import While as WhileStep
+from .lower import is_array
+from .memory import Spot, simple
+from .parallel import ParallelLoops
+
+
+class HostLoops(ParallelLoops):
+    """Makes of loops and branches steps of the host that have steps inside."""
+
+    def block(self, block: Block, after: frozenset[Var]) -> None:
+        """The bindings of a block, ``after`` being what is read when it is done (``grid.py``)."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------ loops
+
+    def repeat(self, bind: Bind, op: Loop, later: frozenset[Var]) -> None:
+        """A loop of the host."""
+        count = self.size(op.count)
+        if count is None:
+            self.one_thread(bind, later)
+            return
+        self.note(bind, f"repeated by the host: {sequential(op)}; what is inside runs in parallel")
+        index = self.names.fresh(op.index.name)
+        self.host[op.index] = index
+        n = len(op.accs)
+        inside = frozenset(free_vars(op.body)) - {op.index, *op.accs}
+        self.starts(op.accs, op.inits, later | inside)
+        stacks = []
+        for v in bind.vars[n:]:
+            at = self.room(v)
+            size: Size = total(self.sizes(v.type.dims[1:], bind.span))
+            stacks.append(At(at.array, simple("+", at.offset, simple("*", index, size))))
+        outer, self.steps = self.steps, []
+        self.indices[index] = count
+        self.integers(op.body)
+        early = [k for k in range(n, len(op.body.results)) if op.body.results[k] in op.accs]
+        for k in early:
+            acc = op.body.results[k]
+            self.steps.append(Copy(stacks[k - n], self.spot[acc].at, self.length(acc, bind.span)))
+        late = [k for k in range(n, len(op.body.results)) if k not in early]
+        for k in late:
+            r = op.body.results[k]
+            if isinstance(r, Var) and r not in self.wanted and r not in op.body.results[:n]:
+                if any(r in b.vars for b in op.body.binds):
+                    self.wanted[r] = stacks[k - n]
+        self.trace(op.body)
+        self.iteration(op.body, op.accs, late, [stacks[k - n] for k in late], later | inside, bind.span)
+        del self.indices[index]
+        steps, self.steps = tuple(self.steps), outer
+        self.steps.append(Repeat(count, index, steps))
+        self.ends(op.accs, bind.vars[:n])
+
+    def while_(self, bind: Bind, op: While, later: frozenset[Var]) -> None:
+        """A ``while`` of the host."""
+        n = len(op.accs)
+        self.flush()
+        self.note(bind, f"repeated by the host: {sequential(op)}; what is inside runs in parallel")
+        inside = (frozenset(free_vars(op.cond)) | frozenset(free_vars(op.body))) - frozenset(op.accs)
+        self.starts(op.accs, op.inits, later | inside)
+        outer, self.steps = self.steps, []
+        marker = self.names.fresh("turn")
+        self.indices[marker] = 1
+        self.integers(op.cond)
+        (holds,) = op.cond.results
+        live = later | inside | frozenset(op.accs)
+        self.block(op.cond, live | (frozenset({holds}) if isinstance(holds, Var) else frozenset()))
+        self.flush()
+        cond = self.in_memory(holds)
+        before, self.steps = tuple(self.steps), []
+        self.integers(op.body)
+        self.iteration(op.body, op.accs, (), (), later | inside, bind.span)
+        steps, self.steps = tuple(self.steps), outer
+        del self.indices[marker]
+        self.steps.append(WhileStep(before, cond, steps))
+        self.ends(op.accs, bind.vars[:n])
+
+    def starts(self, accs: Sequence[Var], inits: Sequence[Atom], later: frozenset[Var]) -> None:
+        """Memory for the accumulators of a loop of the host, with their starts."""
+        loose = []
+        for acc, init in zip(accs, inits):
+            shared = sum(i is init for i in inits) > 1
+            if isinstance(acc.type, Arr):
+                here = self.spot.get(init) if isinstance(init, Var) else None
+                if here is not None and not shared and here.whole and self.free(init, later):
+                    if self.memory[here.array].kind == "own":
+                        self.spot[acc] = here
+                        continue
+                at = self.room(acc)
+                self.copy_value(init, at)
+            else:
+                at = self.room(acc)
+                loose.append((init, at))
+        if loose:
+            self.scalars_to(loose)
+
+    def ends(self, accs: Sequence[Var], finals: Sequence[Var]) -> None:
+        for acc, final in zip(accs, finals):
+            self.spot[final] = self.spot[acc]
+            wanted = self.wanted.get(final)
+            if wanted is not None and wanted != self.spot[acc].at:
+                self.steps.append(Copy(wanted, self.spot[acc].at, self.length(acc, None)))
+                self.spot[final] = Spot(wanted, wanted.offset == 0)
+
+    def iteration(
+        self,
+        body: Block,
+        accs: Sequence[Var],
+        late: Sequence[int],
+        targets: Sequence[At],
+        later: frozenset[Var],
+        span: Span | None,
+    ) -> None:
+        """The body of a loop of the host, then its accumulators' next values, all at once."""
+        n = len(accs)
+        results = frozenset(r for r in body.results if isinstance(r, Var))
+        self.block(body, later | results)
+        self.flush()
+        loose: list[tuple[Atom, At]] = []
+        for k, at in zip(late, targets):
+            r = body.results[k]
+            if isinstance(r, Var) and r in self.spot and self.spot[r].at == at:
+                continue
+            if is_array(r) or isinstance(r, Var) and r in self.spot:
+                if isinstance(r, Var) and r in self.spot:
+                    self.steps.append(Copy(at, self.spot[r].at, self.length(r, span)))
+                else:
+                    self.copy_value(r, at)
+            else:
+                loose.append((r, at))
+        moves: list[tuple[int, Atom]] = []
+        for k in range(n):
+            r = body.results[k]
+            if isinstance(r, Var) and r in self.spot and self.spot[r].at == self.spot[accs[k]].at:
+                continue
+            moves.append((k, r))
+        mine = {self.spot[a].array for a in accs}
+        aside: list[tuple[At, At, Size]] = []
+        swaps = []
+        taken: set[str] = set()
+        stacked = {body.results[k] for k in late}
+        for k, r in moves:
+            home = self.spot[accs[k]]
+            if isinstance(r, Var) and r in self.spot:
+                here = self.spot[r]
+                same = self.memory[here.array].dims == self.memory[home.array].dims
+                own = self.memory[here.array].kind == self.memory[home.array].kind == "own"
+                inside = any(r in b.vars for b in body.binds)
+                alone = sum(1 for v in results if v in self.spot and self.spot[v].array == here.array) == 1
+                if own and same and inside and here.whole and home.whole and alone and r not in stacked:
+                    if here.array not in mine and here.array not in taken:
+                        taken.add(here.array)
+                        swaps.append(Swap(home.array, here.array))
+                        continue
+                aside.append((home.at, here.at, self.length(r, span)))
+            elif is_array(r):
+                name = self.names.fresh(f"next_{accs[k].name}")
+                self.memory[name] = Memory(name, self.memory[home.array].elem, self.memory[home.array].dims)
+                self.copy_value(r, At(name))
+                aside.append((home.at, At(name), self.length(accs[k], span)))
+            else:
+                name = self.names.fresh(f"next_{accs[k].name}")
+                self.memory[name] = Memory(name, ELEM[accs[k].type], ())
+                loose.append((r, At(name)))
+                aside.append((home.at, At(name), 1))
+        if loose:
+            self.scalars_to(loose)
+        todo = list(aside)
+        while todo:  # none overwrites what another still reads
+            for move in todo:
+                if not any(other[1].array == move[0].array for other in todo if other is not move):
+                    break
+            else:
+                move = todo[0]
+                name = self.names.fresh("aside")
+                old = self.memory[move[1].array]
+                self.memory[name] = Memory(name, old.elem, (move[2],))
+                self.steps.append(Copy(At(name), move[1], move[2]))
+                todo[0] = (move[0], At(name), move[2])
+                continue
+            todo.remove(move)
+            self.steps.append(Copy(*move))
+        self.steps += swaps
+
+    # --------------------------------------------------------------------------------------------- branches
+
+    def branch(self, bind: Bind, op: If, later: frozenset[Var]) -> None:
+        """A branch of the host: its arms have parallel loops."""
+        self.flush()
+        cond: Size | At | None = self.size(op.cond)
+        if cond is None:
+            cond = self.in_memory(op.cond)
+        self.note(bind, "the host chooses: there are parallel loops in the branches")
+        targets = [self.room(v) for v in bind.vars]
+        arms = []
+        for arm in (op.then, op.orelse):
+            outer, self.steps = self.steps, []
+            for r, at in zip(arm.results, targets):
+                if isinstance(r, Var) and r not in self.wanted and any(r in b.vars for b in arm.binds):
+                    self.wanted[r] = at
+            self.integers(arm)
+            self.trace(arm)
+            self.block(arm, later | frozenset(r for r in arm.results if isinstance(r, Var)))
+            self.flush()
+            loose = []
+            for r, at in zip(arm.results, targets):
+                if isinstance(r, Var) and r in self.spot:
+                    if self.spot[r].at != at:
+                        self.steps.append(Copy(at, self.spot[r].at, self.length(r, bind.span)))
+                elif is_array(r):
+                    self.copy_value(r, at)
+                else:
+                    loose.append((r, at))
+            if loose:
+                self.scalars_to(loose)
+            arms.append(tuple(self.steps))
+            self.steps = outer
+        self.steps.append(Choose(cond, *arms))
