@@ -39,7 +39,7 @@ class ParallelLoops(Pieces):
         op = written_out(op)
         bind = Bind(bind.vars, op, bind.span)
         levels = nest(bind)
-        if self.deterministic and any(r.kind == "slice" and not self.slices(levels, r, *r.accs) for r in kinds):
+        if self.deterministic and any(r.kind == "slice" and not slices(levels, *r.accs) for r in kinds):
             levels = [bind]  # each row by one thread: several would add to one element
         counts = [self.size(b.op.count) for b in levels]
         known = None not in counts
@@ -58,7 +58,7 @@ class ParallelLoops(Pieces):
                 self.spot[start] = Spot(at)
                 inits[k] = start
                 own[bind.vars[k]] = start
-                if r.kind == "scatter" or len(levels) > 1 and not self.slices(levels, r, k):
+                if r.kind == "scatter" or len(levels) > 1 and not slices(levels, k):
                     atomic.append(start)
             else:
                 folds.append((r, variables))
@@ -128,19 +128,6 @@ class ParallelLoops(Pieces):
         )
         long = min(LONG, HELD // (FOLDING // WARP) // held) if held else LONG
         return found, simple("+", simple("power", count, WARP), simple("*", simple("<", long, count), FOLDING - WARP))
-
-    def slices(self, levels: Sequence[Bind], r: Reduction, k: int) -> bool:
-        """Whether every place of a nest has a part of an array to itself, by subscripts of different loops."""
-        taken = {r.at}
-        number = k
-        for outer, inner in zip(levels, levels[1:]):
-            acc = outer.op.accs[number]
-            number = next(j for j, z in enumerate(inner.op.inits) if z is acc)
-            found = next((x for x in reductions(inner.op) or () if number in x.accs), None)
-            if found is None or found.kind != "slice" or found.at in taken:
-                return False
-            taken.add(found.at)
-        return True
 
     def totals(
         self,
@@ -310,6 +297,17 @@ class ParallelLoops(Pieces):
             free=True,
             span=bind.span,
         )
+
+
+def slices(levels: Sequence[Bind], k: int) -> bool:
+    """Whether every place of a nest has a part of an array to itself. The loops' subscripts differ: one that is
+    the outer index and something that its iterations do not change has no inner index in it."""
+    for outer, inner in zip(levels, levels[1:]):
+        acc = outer.op.accs[k]
+        k = next(j for j, z in enumerate(inner.op.inits) if z is acc)
+        if not any(x.kind == "slice" and k in x.accs for x in reductions(inner.op) or ()):
+            return False
+    return True
 
 
 def identity(kind: str, t: object) -> float | int | bool:

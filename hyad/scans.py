@@ -60,10 +60,9 @@ def scan_of(op: Loop) -> Scan | None:
     states: list[int] = []
     for k, (acc, result) in enumerate(zip(op.accs, body.results)):
         if isinstance(acc.type, Arr):
-            mine = own_slice(op, acc, result)
-            if mine is None or mine[1]:
+            if own_slice(op, acc, result) is not False:
                 return None
-            slices.append(Reduction("slice", (k,), mine[0]))
+            slices.append(Reduction("slice", (k,)))
             continue
         kind = folded(body, acc, result)
         if kind is not None:

@@ -48,13 +48,11 @@ class Reduction:
 
     ``kind`` is "sum", "product", "max", "min", "and", "or" of scalars; "place", the largest or smallest (``least``) one
     and where it is (``last``: the last of equals), two accumulators; "scatter", an array to whose elements is added
-    wherever; "slice", an array of which each iteration reads and writes a part of its own, at the subscript ``at``
-    (``read``: it does read it).
+    wherever; "slice", an array of which each iteration writes, or reads and writes (``read``), a part of its own.
     """
 
     kind: str
     accs: tuple[int, ...]
-    at: int = 0
     least: bool = False
     last: bool = False
     read: bool = False
@@ -74,9 +72,9 @@ def reductions(op: Loop) -> list[Reduction] | None:
             found += [pair for pair in pairs if pair.accs[0] == k]
             continue
         if isinstance(acc.type, Arr):
-            mine = own_slice(op, acc, result)
-            if mine is not None:
-                found.append(Reduction("slice", (k,), mine[0], read=mine[1]))
+            read = own_slice(op, acc, result)
+            if read is not None:
+                found.append(Reduction("slice", (k,), read=read))
             elif acc.type.elem in (REAL, INT) and follows(op.body, acc, result, FOLDED["sum"]):
                 found.append(Reduction("scatter", (k,)))
             else:
@@ -234,11 +232,11 @@ def choice(block: Block, atom: Atom) -> tuple[Atom, Atom, Atom] | None:
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def own_slice(op: Loop, acc: Var, result: Atom) -> tuple[int, bool] | None:
-    """The subscript at which each iteration has a part of an array accumulator to itself: wherever the accumulator or
-    what it becomes is read or written, its subscript there is the loop's index plus something that no iteration
-    changes, or that less the index, the same everywhere; and whether it is read."""
-    inside = {v for bind in all_binds(op.body) for v in bind.vars}
+def own_slice(op: Loop, acc: Var, result: Atom) -> bool | None:
+    """Whether an array accumulator is read where each iteration has a part of it to itself, None where none has:
+    wherever the accumulator or what it becomes is read or written, one of its subscripts is the loop's index plus
+    something that no iteration changes, or that less the index, the same everywhere."""
+    inside = {*op.accs, *(v for bind in all_binds(op.body) for v in bind.vars)}
     inside |= {v for bind in all_binds(op.body) if type(bind.op) is Loop for v in (bind.op.index, *bind.op.accs)}
     made = {v: bind.op for bind in all_binds(op.body) for v in bind.vars}
     versions: set[Var] = {acc}
@@ -279,7 +277,7 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> tuple[int, bool] | None:
         first = subscripts[0][at]
         key = offset_from(first, op.index, made, inside)
         if key is not None and all(offset_from(s[at], op.index, made, inside) == key for s in subscripts):
-            return at, read
+            return read
     return None
 
 
