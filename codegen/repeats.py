@@ -50,18 +50,14 @@ class HostLoops(ParallelLoops):
         outer, self.steps = self.steps, []
         self.indices[index] = count
         self.integers(op.body)
-        early = [k for k in range(n, len(op.body.results)) if op.body.results[k] in op.accs]
-        for k in early:
-            acc = op.body.results[k]
-            self.steps.append(Copy(stacks[k - n], self.spot[acc].at, self.length(acc, bind.span)))
-        late = [k for k in range(n, len(op.body.results)) if k not in early]
+        late = range(n, len(op.body.results))
         for k in late:
             r = op.body.results[k]
             if isinstance(r, Var) and r not in self.wanted and r not in op.body.results[:n]:
                 if any(r in b.vars for b in op.body.binds):
                     self.wanted[r] = stacks[k - n]
         self.trace(op.body)
-        self.iteration(op.body, op.accs, late, [stacks[k - n] for k in late], later | inside, bind.span)
+        self.iteration(op.body, op.accs, late, stacks, later | inside, bind.span)
         del self.indices[index]
         steps, self.steps = tuple(self.steps), outer
         self.steps.append(Repeat(count, index, steps))
