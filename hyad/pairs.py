@@ -104,6 +104,8 @@ class Pairs(Rebuild):
         assert type(loop) is Loop
         places = list(dict.fromkeys(place for _, place, _ in adding))
         dropped = {x for x, _, _ in adding}
+        later = self.later(op, inner, k)
+        last = later[-1].vars[0] if later else inner.vars[k]
         width, count = len(op.accs), self.atom(op.count)
 
         def pair(i: Atom, j: Atom, *accs: Atom):
@@ -153,7 +155,8 @@ class Pairs(Rebuild):
                     left = dict(zip(places, out[len(inits) :]))
                     rest = iter((*out[: len(inits)], *out[len(inits) + len(places) :]))
                     self.define(x, [array if n == k else next(rest) for n in range(len(x.vars))])
-                elif type(x.op) is Prim and x.op.name == "add-at" and x.op.args[1:2] == (op.index,) and left:
+                elif x in later and x.op.args[1:2] == (op.index,):  # type: ignore[union-attr]
+                    assert type(x.op) is Prim
                     total = self.atom(x.op.args[-1])
                     more = left.pop(x.op.args[2:-1], None)
                     total = total if more is None else b.prim("+", total, more)
@@ -162,7 +165,7 @@ class Pairs(Rebuild):
                 else:
                     self.bind(x)
             results = list(self.atoms(op.body.results))
-            at = next(n for n, r in enumerate(op.body.results[:width]) if r is self.last(op, inner, k))
+            at = op.body.results.index(last)
             for place, total in left.items():
                 results[at] = b.add_at(results[at], (i, *self.atoms(place)), total, op.accs[at].name)
             return results[:width], results[width:]
@@ -178,13 +181,15 @@ class Pairs(Rebuild):
         )
 
     @staticmethod
-    def last(op: Loop, inner: Bind, k: int) -> Atom:
-        """The array that the inner loop gives, when all else has been added to it."""
+    def later(op: Loop, inner: Bind, k: int) -> list[Bind]:
+        """What adds to the array that the inner loop gives, in order."""
+        found: list[Bind] = []
+        stores = {x.op.args[0]: x for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"}
         at: Atom = inner.vars[k]
-        stores = {x.op.args[0]: x.vars[0] for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"}
         while at in stores:
-            at = stores[at]
-        return at
+            found.append(stores[at])
+            at = found[-1].vars[0]
+        return found
 
 
 def added(op: Loop, k: int) -> list[Adding] | None:

@@ -41,6 +41,26 @@ def test_all_pairs(name: str) -> None:
     hyad.check_grad(model(term), [X, M], wrt="x")
 
 
+VECTORS = {
+    "each adds to both": ("(/ (* (get y i) (get y j)) (sqrt (+ 0.1 (square (- (get x i) (get x j))))))", ("x", "y")),
+    "an array for each": ("(/ 1.0 (+ 3.0 (* (get x i) (get y j))))", ("x", "y")),
+    "only the second": ("(/ 1.0 (+ 3.0 (* (get x i) (get y j))))", "y"),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_each_array_has_its_own_sum(name: str) -> None:
+    """What the outer loop adds at its index may be added to another array than the pairs' sums."""
+    term, wrt = VECTORS[name]
+    inner = f"(ifold (fn [s j] (+ s {term})) 0.0 (len y))"
+    text = f"(fn [#^ (Vec n) x #^ (Vec n) y] (ifold (fn [t i] (+ t {inner})) 0.0 (len y)))"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt=wrt)
+    assert any(step.name == "pairs" for step in hyad.explain(f, args=(X[:, 0], M)).steps)
+    made, plain = (hyad.compile(f, args=(X[:, 0], M), target="python", without=w) for w in ((), "pairs"))
+    for got, expected in zip(made(X[:, 0], M), plain(X[:, 0], M)):
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
+
+
 def test_nothing_is_added_to_the_second() -> None:
     f = hyad.grad(model(PAIRS["masses apart"][0]), wrt="x")
     program = hyad.compile(f, args=(X, M), target="python", without=("lanes", "jam")).program
