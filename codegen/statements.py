@@ -577,6 +577,9 @@ class BodyPrinter(OperandPrinter):
         lines, self.lines = self.lines, old
         if lines:  # which are dropped, and what waited may have gone into them
             self.pending, self.readers = waiting
+            for x in all_binds(inner):
+                for v in x.vars:
+                    self.slot.pop(v, None)
             return False
         self.span = bind.span
         cond, *_ = self.fit([op.cond])

@@ -725,6 +725,20 @@ def or_with_lines(b, x, y):
     return b.if_(either, lambda c: c("tanh", y), lambda c: c("*", y, y))
 
 
+def or_with_a_number(b, x, v):
+    """An ``or`` in an ``and``, each with a second operand that takes lines of its own."""
+
+    def near(c):
+        t = c("get", v, 2)
+        return c("or", c("<", 0.1, t), c("<", t, -1.4))
+
+    def inner(c):
+        return c.if_(c("<", 0.9, x), lambda d: True, near)
+
+    both = b.if_(b("<", 0.5, x), inner, lambda c: False)
+    return b("select", both, 0.5, 3.0)
+
+
 def several(b, x, y):
     r = b.if_(b("<", x, y), lambda c: (x, y, 1), lambda c: (y, x, 2))
     return r
@@ -897,6 +911,7 @@ TABLE = [
     (logic, {"x": REAL, "y": REAL}, XY),
     (short_circuits, VECTOR, V0),
     (or_with_lines, {"x": REAL, "y": REAL}, [*XY, (0.1, 0.2), (2.0, 0.1)]),
+    (or_with_a_number, {"x": REAL, "v": vec(3)}, [(x, np.full(3, t)) for x in (0.2, 0.7, 1.0) for t in (0.0, 0.5)]),
     (several, {"x": REAL, "y": REAL}, XY),
     (read_before_swap, {"x": REAL}, X),
     (if_updates_accumulator, {"x": REAL}, X),
