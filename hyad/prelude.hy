@@ -259,12 +259,19 @@
   (if (= (rank a) 1) (fold max (get a 0) a) (fold (fn [m row] (max m (amax row))) (amax (get a 0)) a)))
 (defmodel amin [a] "the smallest element; its derivative is the first one's"
   (if (= (rank a) 1) (fold min (get a 0) a) (fold (fn [m row] (min m (amin row))) (amin (get a 0)) a)))
-(defmodel argmax [a] "where the largest element is, the first of equals; in a matrix counted row by row"
-  (let [v (ravel a)]
-    (fst (ifold (fn [best i] (if (> (get v i) (snd best)) #(i (get v i)) best)) #(0 (get v 0)) (len v)))))
-(defmodel argmin [a] "where the smallest element is, the first of equals; in a matrix counted row by row"
-  (let [v (ravel a)]
-    (fst (ifold (fn [best i] (if (< (get v i) (snd best)) #(i (get v i)) best)) #(0 (get v 0)) (len v)))))
+(defmodel argmax [a] "where the largest element is, the first of equals, or the first NaN; in a matrix counted row by row"
+  (place-of > a))
+(defmodel argmin [a] "where the smallest element is, the first of equals, or the first NaN; in a matrix counted row by row"
+  (place-of < a))
+(defmodel place-of [beyond a] "where the first NaN is, or else the first element that no other is beyond"
+  (let [v (ravel a)
+        n (len v)
+        number (fn [i] (let [x (get v i)] (if (num? x) x (if x 1 0))))
+        step (fn [#(best nan) i]
+               (let [x (number i)]
+                 #((if (beyond x (snd best)) #(i x) best) (if (= x x) nan (min nan i)))))
+        #(best nan) (ifold step #(#(0 (number 0)) n) n)]
+    (if (< nan n) nan (fst best))))
 (defmodel any [c] "whether one of them is true"
   (if (= (rank c) 1) (fold (fn [s x] (or s x)) False c) (any (map any c))))
 (defmodel all [c] "whether all are true"

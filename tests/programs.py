@@ -66,7 +66,8 @@ class Programs:
         return [n for n, k in env.items() if k in kinds]
 
     def literal(self) -> str:
-        return repr(round(self.random.uniform(-2, 2), 2))
+        """A number that no argument is: a program has no derivative where it compares one with itself."""
+        return f"{self.random.uniform(-2, 2):.2f}05"
 
     def of(self, kind: str, env: Env, d: int) -> str:
         makers = {"R": self.real, "V": self.vector, "P": self.pair, "L": self.list, "T": self.tree, "S": self.sum}
