@@ -208,8 +208,8 @@ def conform(sp: Specialiser, value: Value, spec: Spec, span: Span | None, name: 
 def size_named(function: Lambda, name: str) -> str | None:
     """How to write a size that only an annotation names."""
     for p, annotation in zip(function.params, function.annotations):
-        sizes = annotation.value[1:] if annotation is not None and annotation.kind == "(" else ()
-        for k, size in enumerate(sizes):
+        form = annotation.value if annotation is not None and annotation.kind == "(" else ()
+        for k, size in enumerate(form[2:] if form and form[0].value == "Arr" else form[1:]):
             if size.kind == "sym" and size.value == name:
                 written = f"(shape {p.name} {k})" if k else f"(len {p.name})"
                 return f"annotations name sizes for one another; here it is `{written}`"

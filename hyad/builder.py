@@ -525,8 +525,9 @@ class Builder:
             self.emit(Check("<=", Const(0, INT), count, message, "shape"), ())
             self.scopes[-1].facts.append(affine)
 
-    def check(self, op: Check, a: Atom, c: Atom) -> None:
-        """Repeat a check of another program here, unless it is known to hold."""
+    def check(self, op: Check, a: Atom, c: Atom, made: bool = False) -> None:
+        """Repeat a check of another program here, unless it is known to hold; with ``made`` that is known because it has
+        been made before."""
         if op.relation == "==":
             if self.same_int(a, c):
                 return
@@ -537,10 +538,11 @@ class Builder:
             i, n = self.affine(a), self.affine(c)
             need = [affine_add(n, i, -1)] if op.relation == "<=" else [i, affine_add(affine_add(n, i, -1), (1, {}), -1)]
             need = [a for a in need if not self.nonnegative(a)]
-            if all(self.check_before_loop(a, op.message, op.kind) for a in need):
+            if not made and all(self.check_before_loop(a, op.message, op.kind) for a in need):
                 return
             self.scopes[-1].facts += need
-        self.emit(Check(op.relation, a, c, op.message, op.kind), ())
+        if not made:
+            self.emit(Check(op.relation, a, c, op.message, op.kind), ())
 
     def check_before_loop(self, above: Affine, message: str, kind: str) -> bool:
         """Check once before the loop what its iterations need: ``above >= 0``, for the last index where it depends on

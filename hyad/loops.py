@@ -379,6 +379,7 @@ def merge_into(
     if not any(partners(first.op, binds[j].op) for j in range(k + 1, min(len(binds), k + NEAR))):
         return False
     after = set(first.vars)  # what depends on the first
+    checked = False  # whether a check is among that
     early: list[Bind] = []
     late: list[Bind] = []
     for j in range(k + 1, min(len(binds), k + NEAR)):
@@ -388,15 +389,30 @@ def merge_into(
         if bind not in known:
             known[bind] = reads(bind)
         if not known[bind].isdisjoint(after):
+            checked = checked or any(map(has_checks, blocks_of(bind.op)))
             after.update(bind.vars)
             late.append(bind)
             continue
         made = join(first, bind)
-        if made is not None and (wanted is None or wanted(first, bind, made)):
+        if made is not None and (not checked or in_range(bind)) and (wanted is None or wanted(first, bind, made)):
             binds[k : j + 1] = [*early, made, *late]
             return not early
         early.append(bind)
     return False
+
+
+def in_range(bind: Bind) -> bool:
+    """Whether all subscripts in a loop or a branch are plainly in range, whatever was checked before: they are constants
+    and indices of loops that run as often as there are elements."""
+    counts = {x.op.index: x.op.count for x in (bind, *inner_binds(bind)) if type(x.op) is Loop}
+    for x in inner_binds(bind):
+        op = x.op
+        if type(op) is Prim and op.name in ("get", "update", "add-at"):
+            for i, dim in zip(op.args[1 : len(op.args) - (op.name != "get")], type_of(op.args[0]).dims):  # type: ignore
+                known = type(i) is Const and type(dim) is Const and 0 <= i.value < dim.value
+                if not known and not (i in counts and same_count(counts[i], dim)):
+                    return False
+    return True
 
 
 def same_count(a: Atom, b: Atom) -> bool:

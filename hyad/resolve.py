@@ -158,5 +158,5 @@ def similar(name: Global) -> str:
     names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts(), *(n for n in nearby if n != name.name)]
     close = difflib.get_close_matches(bare, names, 1, 0.76)
     if close:
-        return f"did you mean `{close[0]}`?"
+        return f"did you mean `{close[0].partition('/')[0] or '/'}`?"
     return "bind it with let, make it a parameter, or define it in the module"

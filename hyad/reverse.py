@@ -47,6 +47,7 @@ from .core import (
     Bind,
     Block,
     Case,
+    Check,
     Const,
     Constructor,
     Data,
@@ -135,6 +136,7 @@ class Reverse(Rebuild):
         self.bar: dict[Var, Atom] = {}
         self.backs: list[Back] = []
         self.apart = False  # whether the backward code of what is being emitted comes in another place
+        self.again = False  # whether what is being emitted has run before
         self.records: set[Data] = set()
         self.tables: set[Var] = set()  # arrays of which the elements that are read are remembered
         self.known: dict[Var, Atom] = {}  # those that a branch within a branch has read
@@ -187,12 +189,14 @@ class Reverse(Rebuild):
     # ------------------------------------------------------------------------------- there ... and back
 
     def there(
-        self, block: Block, record: dict[Var, Atom] | None = None, apart: bool = False
+        self, block: Block, record: dict[Var, Atom] | None = None, apart: bool = False, again: bool = False
     ) -> tuple[tuple[Atom, ...], Back]:
         """Emit the forward code of a block; the results, and what emits the backward code. Values in ``record``
-        are remembered and not computed again. ``apart``: the backward code is cut off, or not wanted."""
+        are remembered and not computed again. ``apart``: the backward code is cut off, or not wanted. ``again``: the
+        block has run before, on the same values, and so its checks have been made."""
         outer, self.backs = self.backs, []
         around, self.apart = self.apart, apart
+        before, self.again = self.again, self.again or again
         for bind in block.binds:
             self.b.span = bind.span
             if record and bind.vars and type(bind.op) is Loop:
@@ -206,7 +210,7 @@ class Reverse(Rebuild):
             else:
                 self.bind(bind)
         backs, self.backs = self.backs, outer
-        self.apart = around
+        self.apart, self.again = around, before
 
         def back() -> None:
             for emit in reversed(backs):
@@ -216,7 +220,9 @@ class Reverse(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         op, b = bind.op, self.b
-        if not any(self.is_active(v) for v in bind.vars):
+        if type(op) is Check and self.again:
+            b.check(op, self.atom(op.a), self.atom(op.b), made=True)
+        elif not any(self.is_active(v) for v in bind.vars):
             self.copy(bind)
         elif type(op) is Prim:
             self.copy(bind)
@@ -440,7 +446,7 @@ class Reverse(Rebuild):
             regions = []
             for k, block in enumerate(blocks):
                 with self.region(op, k) as (scope, fields):
-                    _, inner_back = self.there(block, {v: saved[v] for v in kept[k]})
+                    _, inner_back = self.there(block, {v: saved[v] for v in kept[k]}, again=True)
                     self.bar.update(start)
                     for r, x in zip(block.results, bars):
                         if x is not None:
@@ -931,7 +937,7 @@ class Reverse(Rebuild):
                 if counted:
                     self.here[op.index] = i  # type: ignore[union-attr]
                 self.here.update(zip(op.accs, here.state(b, names)))
-                _, inner_back = self.there(op.body)
+                _, inner_back = self.there(op.body, again=True)
                 for a in op.accs:
                     self.bar.pop(a, None)
                 self.bar.update(zip(outside, accs[depth + len(moving) :]))
@@ -1012,7 +1018,7 @@ class Reverse(Rebuild):
                 self.here[a] = b.get(at_start[a], places[k], hint=a.name, given=True)
                 self.bar.pop(a, None)
             record = {v: b.get(saved[v], places[k], hint=v.name, given=v.given) for v in dear}
-            _, inner_back = self.there(op.body, record)
+            _, inner_back = self.there(op.body, record, again=True)
             self.contribute(extremes[k][1], x)  # type: ignore[index]
             inner_back()
 
@@ -1049,7 +1055,7 @@ class Reverse(Rebuild):
                 for a in op.accs:
                     self.here[a] = b.get(at_start[a], i, hint=a.name, given=True)
                 record = {v: b.get(saved[v], i, hint=v.name, given=v.given) for v in dear}
-                _, inner_back = self.there(op.body, record)
+                _, inner_back = self.there(op.body, record, again=True)
                 for a in op.accs:
                     self.bar.pop(a, None)
                 self.bar.update(zip(outside, accs[len(going) :]))

@@ -65,9 +65,11 @@ MODELS: list[tuple[Any, ...]] = [
     # names
     ("an unbound name", UnboundError, "(fn [x] (* x yy))", 1.0),
     ("a size that an annotation names", UnboundError, "(fn [#^ (Vec n) v #^ (Mat n m) a] (* (get v 0) m))", V, M),
+    ("a size of integers", UnboundError, "(fn [#^ (Arr Int n) v #^ (Arr Real n m) a] (+ n m))", np.array([1, 2]), M),
     ("a misspelt primitive", UnboundError, "(fn [x]\n  (+ x\n     (sinn x)))", 1.0),
     ("a misspelt parameter", UnboundError, "(fn [stepsize] (* 2 step-size))", 1.0),
     ("a misspelt function of the language", UnboundError, "(fn [u v] (dott u v))", V, V),
+    ("a misspelt function that takes an axis or none", UnboundError, "(fn [u] (norm2 u))", V),
     ("a member that a module has not", UnboundError, "(fn [x] (np.sinn x))", 1.0),
     ("a comparison of another language", UnboundError, "(fn [x] (if (== x 2.0) x 1.0))", 1.0),
     ("a function under NumPy's name", UnboundError, "(fn [x] (power x 2))", 1.0),
