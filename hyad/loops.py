@@ -402,8 +402,8 @@ def merge_into(
 
 
 def in_range(bind: Bind) -> bool:
-    """Whether all subscripts in a loop or a branch are plainly in range, whatever was checked before: they are constants
-    and indices of loops that run as often as there are elements."""
+    """Whether all subscripts in a loop or a branch are plainly in range, whatever was checked before: they are
+    constants and indices of loops that run as often as there are elements."""
     counts = {x.op.index: x.op.count for x in (bind, *inner_binds(bind)) if type(x.op) is Loop}
     for x in inner_binds(bind):
         op = x.op
@@ -546,7 +546,8 @@ class Fission(Rebuild):
     ``(build m (fn [j] (loop n (fn [i] #((f i) (g i j))))))``  =>  ``a = (build n f)`` before the outer loop.
 
     Where one part reads an accumulator of another that the outer loop does not change, the accumulator's values are
-    stacked: the tangent of a recurrence, say, is taken in every row, the recurrence once.
+    stacked: the tangent of a recurrence, say, is taken in every row, the recurrence once. Integers that cost little are
+    computed again.
     """
 
     def __init__(self, builder: Builder, depth: int = 0) -> None:
@@ -563,7 +564,8 @@ class Fission(Rebuild):
         self.depth += 1
         steady = self.steady(op, needs) if groups else []
         read = {op.accs[a] for k, needed in enumerate(needs) if k not in steady for a in needed if a in steady}
-        if read and all(isinstance(a.type, Scalar) for a in read):
+        dear = cost_of(slice_of(op.body, [op.body.results[k] for k in steady])) >= EXPANDED
+        if read and (dear or any(a.type == REAL for a in read)) and all(isinstance(a.type, Scalar) for a in read):
             history = self.part(op, bind, steady, dict.fromkeys(a for a in op.accs if a in read))
             for group in groups:
                 rest = [k for k in group if k not in steady]
