@@ -36,13 +36,14 @@ from hyad.core import (
     While,
     all_binds,
     blocks_of,
+    reads,
 )
 from hyad.dead import dead_code
 from hyad.errors import Span
 from hyad.gather import long, spread, stack_of_products
 from hyad.primitives import PRIMITIVES
 from hyad.scans import row_scan, scan_of
-from hyad.spread import changed, reads, reductions
+from hyad.spread import changed, reductions
 
 from .collectives import ELEM, MOST, PRODUCT, TILE
 from .cuda import CONSTANTS, HEAD, refuse

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Prim, Program, Var
+from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Prim, Program, Var, reads
 from hyad.errors import CompileError, Span
 from hyad.optimise import uses
-from hyad.spread import reads
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .collectives import ELEM

@@ -6,7 +6,7 @@ is one kernel then (``flush``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hyad.core import (
     INT,
@@ -19,13 +19,13 @@ from hyad.core import (
     Prim,
     Program,
     Var,
-    all_binds,
-    blocks_of,
+    binds_of,
     free_vars,
+    reads,
     type_atoms,
 )
 from hyad.errors import Span
-from hyad.spread import Reduction, changed, reads, reductions, sequential
+from hyad.spread import Reduction, changed, reductions, sequential
 
 from .collectives import ELEM, HELD
 from .comments import commented
@@ -109,7 +109,7 @@ class Pieces(HostMemory):
         program = Program(
             self.name, tuple(params), dims, Block((*order, *binds), tuple(results)), (), None, span or binds_span(binds)
         )
-        device = any(isinstance(b.op, Check) for x in (*order, *binds) for b in [x, *inner_binds(x)])
+        device = any(isinstance(b.op, Check) for x in (*order, *binds) for b in binds_of(x))
         piece = Piece(
             program,
             {k: index[own[r]] for k, r in enumerate(results) if places[k] is None},
@@ -285,11 +285,6 @@ class Pieces(HostMemory):
 
 
 # ------------------------------------------------------------------------------------------------ helpers
-
-
-def inner_binds(bind: Bind) -> Iterable[Bind]:
-    for b in blocks_of(bind.op):
-        yield from all_binds(b)
 
 
 def binds_span(binds: Sequence[Bind]) -> Span | None:

@@ -35,7 +35,7 @@ from .core import (
     Program,
     Var,
     free_vars,
-    reads_of,
+    reads,
     substitute,
 )
 from .dead import dead_code, tidy
@@ -143,7 +143,7 @@ def depending(block: Block, on: Iterable[Var]) -> set[Atom]:
     """All that a block's own bindings compute from some variables, with or without a derivative."""
     found: set[Atom] = set(on)
     for bind in block.binds:
-        if not found.isdisjoint(reads_of(bind.op)):
+        if not found.isdisjoint(reads(bind)):
             found.update(bind.vars)
     return found
 
@@ -157,7 +157,7 @@ def row_loops(
     for bind in program.body.binds:
         if type(bind.op) is Loop and not bind.op.accs:
             made.update({v: (bind, k) for k, v in enumerate(bind.vars)})
-        elif not late.isdisjoint(reads_of(bind.op)):
+        elif not late.isdisjoint(reads(bind)):
             outside.append(bind)
     found = []
     for k, r in enumerate(program.body.results):
@@ -185,7 +185,7 @@ def row_loop(loop: Loop, column: int, outside: list[Bind], late: set[Atom], wrt:
         if type(op) is Prim and op.name == "get" and op.args[0] in wrt and moving.isdisjoint(op.args[1:]):
             slots.append(Slot(bind.vars[0], op.args[0], op.args[1:]))  # type: ignore[arg-type]
             moving.update(bind.vars)
-        elif not moving.isdisjoint(reads_of(bind.op)) or not late.isdisjoint(reads_of(bind.op)):
+        elif not moving.isdisjoint(reads(bind)) or not late.isdisjoint(reads(bind)):
             left.append(bind)
             moving.update(bind.vars)
         else:
@@ -253,7 +253,7 @@ def program_of(
     b.sizes.update(program.dims)
     copy = Rebuild(b)
     for bind in program.body.binds:  # what holds no derivative is computed as it was
-        if late.isdisjoint(reads_of(bind.op)):
+        if late.isdisjoint(reads(bind)):
             b.span = bind.span
             copy.bind(bind)
     results: list[Atom] = []

@@ -526,7 +526,7 @@ class Builder:
             self.scopes[-1].facts.append(affine)
 
     def check(self, op: Check, a: Atom, c: Atom, made: bool = False) -> None:
-        """Repeat a check of another program here, unless it is known to hold; with ``made`` that is known because
+        """Repeat a check of another program here, unless it is known to hold; ``made``: that is known because
         it has been made before."""
         if op.relation == "==":
             if self.same_int(a, c):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from .builder import ONE, ZERO, Builder, Rebuild, affine_add, rebuilt
 from .core import Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses
-from .loops import is_reciprocal, same_count
+from .loops import same_count
+from .reciprocals import is_reciprocal
 
 
 def cancel(program: Program) -> Program:

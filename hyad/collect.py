@@ -15,10 +15,7 @@ from .core import (
     Loop,
     Prim,
     Var,
-    atoms_of,
-    binders_of,
-    blocks_of,
-    free_vars,
+    reads,
 )
 from .loops import slice_of
 from .primitives import PRIMITIVES
@@ -326,10 +323,9 @@ class Sums:
         self.sums: dict[Var, Sum] = {}
         column: set[Var] = {op.index}  # of the body, on its index and on nothing else inside the rows
         for bind in op.body.binds:
-            reads = [a for a in (*atoms_of(bind.op), *inner_reads(bind.op)) if type(a) is Var]
             if type(bind.op) is Prim:
                 self.definitions[bind.vars[0]] = bind.op
-            if all(a in column or a not in rows.inside for a in reads):
+            if all(a in column or a not in rows.inside for a in reads(bind)):
                 column.update(bind.vars)
                 self.columns.add(bind)
             elif type(bind.op) is Prim and bind.vars[0].type == REAL:
@@ -501,10 +497,6 @@ class Sums:
         keys = [key for terms in sums for key in terms]
         cost = sum(2 + len(key.row) for key in keys)
         return cost + operations([v for key in keys for v in key.row], self.rows.definitions, ())
-
-
-def inner_reads(op) -> list[Var]:
-    return [v for region in blocks_of(op) for v in free_vars(region) if v not in binders_of(op)]
 
 
 def operations(wanted: Sequence[Atom], definitions: dict[Var, Prim], known: Container[Var]) -> int:

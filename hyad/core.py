@@ -494,12 +494,9 @@ def free_vars(block: Block) -> dict[Var, None]:
     return free
 
 
-def reads_of(op: Op) -> list[Atom]:
-    """The atoms that an operation reads, its regions included."""
-    inside = dict.fromkeys(v for region in blocks_of(op) for v in free_vars(region))
-    for v in binders_of(op):
-        inside.pop(v, None)
-    return [*atoms_of(op), *inside]
+def reads(bind: Bind) -> dict[Var, None]:
+    """The variables that a binding reads, in its regions too, and the sizes of what it makes, in order of first use."""
+    return free_vars(Block((bind,), ()))
 
 
 def all_binds(block: Block) -> Iterator[Bind]:
@@ -513,6 +510,11 @@ def all_binds(block: Block) -> Iterator[Bind]:
                 break
         else:
             stack.pop()
+
+
+def binds_of(bind: Bind) -> Iterator[Bind]:
+    """A binding and every one of the regions inside it."""
+    return all_binds(Block((bind,), ()))
 
 
 def functions_of(*blocks: Block) -> list[Function]:

@@ -37,6 +37,7 @@ from .core import (
     blocks_of,
     free_vars,
     functions_of,
+    reads,
 )
 from .dead import tidy
 from .errors import DerivativeError, ModelTypeError, NotCompiled
@@ -609,16 +610,16 @@ def written_out(traced: Trace) -> int:
         first += count
     total = 0
     for bind in traced.block.binds:
-        op, reads = bind.op, 0
-        for a in (*atoms_of(op), *(v for region in blocks_of(op) for v in free_vars(region))):
-            reads |= bits.get(a, 0) if type(a) is Var else 0
+        op, read = bind.op, 0
+        for v in reads(bind):
+            read |= bits.get(v, 0)
         if type(op) is Prim and op.name == "get" and op.args[0] in parts and type(op.args[1]) is Const:
-            reads = parts[op.args[0]][op.args[1].value]
+            read = parts[op.args[0]][op.args[1].value]
         elif type(op) is Prim and op.name == "array":
             parts[bind.vars[0]] = [bits.get(a, 0) if type(a) is Var else 0 for a in op.args]
         else:
-            total += expanded_size(Block((bind,), ())) * bin(reads).count("1")
-        bits.update(dict.fromkeys(bind.vars, reads))
+            total += expanded_size(Block((bind,), ())) * bin(read).count("1")
+        bits.update(dict.fromkeys(bind.vars, read))
     return total
 
 

@@ -43,14 +43,15 @@ from .core import (
     blocks_of,
     free_vars,
     most_uses,
+    reads,
     substitute,
     with_blocks,
 )
 from .dead import dead_code, tidy
-from .loops import assign
 from .optimise import products
 from .scans import scan_of
-from .spread import Reduction, changed, nest, reads, reductions, work
+from .spread import Reduction, changed, nest, reductions, work
+from .stores import assign
 from .teams import joined, passes, renamed, whole
 
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory

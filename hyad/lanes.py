@@ -21,10 +21,11 @@ from .core import (
     Var,
     all_binds,
     atoms_of,
+    binds_of,
     blocks_of,
-    free_vars,
+    reads,
 )
-from .loops import independent
+from .fission import independent
 from .nests import Steps, additions, part_of
 from .primitives import PRIMITIVES
 
@@ -233,20 +234,12 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
     rest = [bind for bind in op.body.binds if bind not in needed or type(bind.op) is Prim]
     whole = {r for r in op.body.results if r in made}
     for bind in rest:
-        for inner in (bind, *(x for block in blocks_of(bind.op) for x in all_binds(block))):
+        for inner in binds_of(bind):
             look = inner.op
             by_element = type(look) is Prim and look.name == "get" and not isinstance(inner.vars[0].type, Arr)
             whole |= {a for a in atoms_of(look)[1 if by_element else 0 :] if a in made}  # type: ignore[misc]
         whole |= {r for block in blocks_of(bind.op) for r in block.results if r in made}  # type: ignore[misc]
     return Plan(binds, varying, whole)  # type: ignore[arg-type]
-
-
-def reads(bind: Bind) -> set[Atom]:
-    """The variables that a binding reads, its regions included."""
-    found = {a for a in atoms_of(bind.op) if type(a) is Var}
-    for block in blocks_of(bind.op):
-        found |= set(free_vars(block))
-    return found
 
 
 def in_lanes(block: Block, varying: set[Atom], rows: bool = False) -> bool:
@@ -384,7 +377,7 @@ class Ahead(Rebuild):
             if type(op) is Prim and op.name == "zeros" and bind.vars[0] in self.plan.varying:
                 self.lanes[bind.vars[0]] = self.b.zeros(Arr(REAL, (*self.atoms(op.args), Const(LANES, INT))))
             elif type(op) is Loop or op.name == "array":  # type: ignore[union-attr]
-                wanted = reads(bind)
+                wanted = set(reads(bind))
                 now = closure(waiting, wanted)
                 waiting = [x for x in waiting if x not in now]
                 later = {a for x in waiting for a in reads(x)} | {a for x in binds[k + 1 :] for a in reads(x)}
@@ -517,5 +510,5 @@ def closure(binds: Sequence[Bind], wanted: set[Atom]) -> list[Bind]:
     for bind in reversed(binds):
         if needs.intersection(bind.vars):
             found.append(bind)
-            needs |= reads(bind)
+            needs.update(reads(bind))
     return found[::-1]

@@ -27,7 +27,9 @@ from .core import (
     free_vars,
     with_blocks,
 )
-from .loops import CHEAP, JAMMED, JAMMED_COST, cost_of, in_fours, independent, slice_of
+from .fission import independent
+from .jam import JAMMED, JAMMED_COST, in_fours
+from .loops import CHEAP, cost_of, slice_of
 
 NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a row, from iteration to iteration
 CHAIN = 2  # what a sum costs whose additions wait for one another

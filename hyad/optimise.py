@@ -13,6 +13,7 @@ from .cancel import cancel
 from .check import check_after
 from .collect import Collect
 from .columns import Columns, candidates
+from .copies import Accumulate, Alias, copied
 from .core import (
     INT,
     Atom,
@@ -41,36 +42,25 @@ from .core import (
 from .counts import inside, work
 from .dead import dead_code, tidy
 from .exponents import exponents
+from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
+from .fusion import Fuse, fuse_siblings, siblings
+from .jam import Jam, Quarters
 from .journal import OFF
 from .lanes import Lanes, RowLanes
-from .loops import (
-    CALL,
-    Accumulate,
-    Alias,
-    Expand,
-    Fission,
-    Fuse,
-    Jam,
-    OneHot,
-    Quarters,
-    assign,
-    copied,
-    divide,
-    fuse_siblings,
-    reciprocals,
-    scatter,
-    siblings,
-)
+from .loops import CALL
 from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
+from .onehot import OneHot
 from .pairs import pairs
 from .powers import powers_of_two
 from .products import Products
+from .reciprocals import divide, reciprocals
 from .renew import renew
 from .roundtrip import round_trips
 from .sink import sink
 from .splits import Split
+from .stores import assign, scatter
 from .tables import Tabulate
 from .unfold import unfold
 from .whiles import Singles, meet_whiles

@@ -29,6 +29,7 @@ from .core import (
     all_binds,
     blocks_of,
     free_vars,
+    reads,
     type_atoms,
 )
 from .primitives import PRIMITIVES
@@ -178,11 +179,11 @@ def cut(
     order = {v: k for k, v in enumerate(definitions)}
     found: dict[Var, tuple[frozenset[Var], int]] = {}
 
-    def reads(bind: Bind) -> list[Var]:
-        return [v for v in free_vars(Block((bind,), ())) if v in bound]
+    def read_of_these(bind: Bind) -> list[Var]:
+        return [v for v in reads(bind) if v in bound]
 
     for bind in binds:  # what each variable can be computed again from, and the cost
-        sources, below = reads(bind), set()
+        sources, below = read_of_these(bind), set()
         again = COSTLY if any(a in tables for a in sources) else cost_again(bind, rerun)
         if again < COSTLY:
             for a in sources:
@@ -226,7 +227,7 @@ def cut(
         bind = definitions[todo.pop()]
         if bind not in recomputed:
             recomputed[bind] = None
-            todo += [a for a in reads(bind) if a not in kept]
+            todo += [a for a in read_of_these(bind) if a not in kept]
     first = tuple(bind for bind in binds if bind in recomputed)
     fields = sorted(kept, key=lambda v: (v.type != INT, order.get(v, -1)))
     return fields, Block((*first, *back.binds), back.results)

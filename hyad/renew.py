@@ -17,9 +17,8 @@ from .core import (
     Var,
     While,
     all_binds,
-    atoms_of,
     blocks_of,
-    free_vars,
+    reads,
     substitute,
     with_blocks,
     with_body,
@@ -98,11 +97,6 @@ def over(body: Block, old: Var, new: Var) -> Block:
     binds = list(body.binds)
     binds[here] = Bind(vars, op, first.span)
     return Block(tuple(binds), body.results)
-
-
-def reads(x: Bind) -> set[Atom]:
-    """All that a binding reads, in its regions too."""
-    return {*atoms_of(x.op), *(v for r in blocks_of(x.op) for v in free_vars(r))}
 
 
 def ahead(op: Op, old: Var) -> bool:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .builder import type_of
-from .core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of
+from .core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of, reads
 from .dead import tidy
-from .spread import Reduction, folded, own_slice, reads, reductions
+from .spread import Reduction, folded, own_slice, reductions
 
 DIRECT = frozenset({"max", "min", "and", "or"})
 

@@ -40,7 +40,7 @@ from .core import (
     Program,
     Type,
     Var,
-    reads_of,
+    reads,
 )
 from .dead import dead_code
 from .functions import inline, tail_calls, unused
@@ -339,8 +339,7 @@ class Tracer:
 
     def opaque(self, bind: Bind, frame: Frame) -> list[Value]:
         """What depends on all that an operation reads."""
-        reads = dict.fromkeys(a for a in reads_of(bind.op) if type(a) is Var)
-        real = NOTHING.union(*(self.whole(self.read(a, frame), frame) for a in reads))
+        real = NOTHING.union(*(self.whole(self.read(a, frame), frame) for a in reads(bind)))
         for v in bind.vars:  # a size may be one of them
             self.env[v] = (frame, self.filled(v.type, real, frame))  # type: ignore[arg-type]
         return [self.env[v][1] for v in bind.vars]

@@ -27,11 +27,9 @@ from .core import (
     While,
     all_binds,
     atoms_of,
-    binders_of,
     blocks_of,
     free_vars,
     most_uses,
-    type_atoms,
 )
 from .primitives import PRIMITIVES
 
@@ -309,18 +307,6 @@ def offset_from(sub: Atom, index: Var, made: dict, inside: set[Var]) -> tuple | 
     if op.name == "-" and b is index and (type(a) is Const or a not in inside):
         return ("back", a.value if type(a) is Const else id(a))
     return None
-
-
-def reads(bind: Bind) -> dict[Var, None]:
-    """The variables that a binding reads, sizes of what it makes included."""
-    out: dict[Var, None] = {a: None for a in atoms_of(bind.op) if isinstance(a, Var)}
-    for b in blocks_of(bind.op):
-        out.update(free_vars(b))
-    for v in binders_of(bind.op):
-        out.pop(v, None)
-    for v in bind.vars:
-        out.update({d: None for d in type_atoms(v.type) if isinstance(d, Var) and d not in bind.vars})
-    return out
 
 
 def changed(bind: Bind, k: int) -> Atom | None:

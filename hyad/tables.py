@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .builder import Affine, Builder, Rebuild, affine_add, affine_key, defined_in
-from .core import BOOL, INT, REAL, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of
+from .core import BOOL, INT, REAL, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of, reads
 from .counts import ASSUMED
-from .loops import CALL, reads
+from .loops import CALL
 from .primitives import PRIMITIVES
 
 ORDER = ("<", "<=", ">", ">=")
@@ -65,7 +65,7 @@ class Tabulate(Rebuild):
             known.update((v, set(holds)) for v in bind.vars)
             value = self.value(bind, found, integers, inside, {loop.index for loop in path})
             if value is None:
-                wanted |= reads(bind)
+                wanted.update(reads(bind))
             else:
                 found[bind.vars[0]] = value, path
             for region in blocks_of(bind.op):

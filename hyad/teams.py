@@ -36,13 +36,15 @@ from .core import (
     Var,
     all_binds,
     atoms_of,
+    binds_of,
     blocks_of,
     most_uses,
+    reads,
     substitute,
     with_blocks,
 )
 from .dead import tidy
-from .spread import depends, offset_from, reads, reductions, work
+from .spread import depends, offset_from, reductions, work
 
 TEAM = 32  # iterations from which on a row whose length is known is worth a team
 AGAIN = 8.0  # the work of an element, in additions, that is done again in a later pass rather than kept
@@ -75,7 +77,7 @@ def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
         elif bind in makers:
             found.append(bind)
             folds += len(op.accs)
-        elif not all(scalars(b) for b in [bind, *(x for r in blocks_of(op) for x in all_binds(r))]):
+        elif not all(scalars(b) for b in binds_of(bind)):
             return []
         elif type(op) is Loop and reductions(op) is not None:
             if makers and same(op.count, makers[0].op.count):
@@ -237,7 +239,7 @@ def passes_over(bind: Bind, count: Atom) -> tuple[Bind, list[list[Bind]]] | None
                 rows.update(v for v in mine.vars if isinstance(v.type, Arr))
             if rest is not None:
                 put(rest, between, 1)
-        elif all(scalars(x) for x in [b, *(x for r in blocks_of(b.op) for x in all_binds(r))]):
+        elif all(scalars(x) for x in binds_of(b)):
             put(b, groups, 0)
         else:
             put(b, between, int(not (type(b.op) is Prim and b.op.name in ("zeros", "undef"))))

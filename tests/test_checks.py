@@ -11,7 +11,7 @@ import hyad
 from hyad.builder import Builder
 from hyad.core import INT, REAL, Arr, Check, Const, Loop, Var, all_binds
 from hyad.errors import BoundsError
-from hyad.loops import siblings
+from hyad.fusion import siblings
 
 #: Lower triangles packed by columns, as a mixture's covariances are: a subscript that nothing proves to be in range.
 PACKED = """(defmodel packed [#^ (Mat k p) packed #^ (Mat k d) v]

@@ -1,0 +1,233 @@
+"""Loop fission and expansion: what an outer loop does not change leaves it, as a loop or a table of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .builder import Builder, Rebuild, defined_in, has_checks
+from .core import REAL, Atom, Bind, Block, Loop, Prim, Scalar, Var, free_vars, reads
+from .loops import CALL, cost_of, slice_of
+from .primitives import PRIMITIVES
+
+EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
+
+
+class Fission(Rebuild):
+    """Takes a loop inside another apart into loops that do not need one another, so that those that the outer loop
+    does not change can leave it. ``fuse_siblings`` joins again what stays.
+
+    ``(build m (fn [j] (loop n (fn [i] #((f i) (g i j))))))``  =>  ``a = (build n f)`` before the outer loop.
+
+    Where one part reads an accumulator of another that the outer loop does not change, the accumulator's values are
+    stacked: the tangent of a recurrence, say, is taken in every row, the recurrence once. Integers that cost little are
+    computed again.
+    """
+
+    def __init__(self, builder: Builder, depth: int = 0) -> None:
+        super().__init__(builder)
+        self.depth = depth
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is not Loop:
+            self.copy(bind)
+            return
+        groups, needs = independent(op) if self.depth and not has_checks(op.body) else ([], [])
+        groups = self.together(op, groups) if len(groups) > 1 else groups
+        self.depth += 1
+        steady = self.steady(op, needs) if groups else []
+        read = {op.accs[a] for k, needed in enumerate(needs) if k not in steady for a in needed if a in steady}
+        dear = cost_of(slice_of(op.body, [op.body.results[k] for k in steady])) >= EXPANDED
+        if read and (dear or any(a.type == REAL for a in read)) and all(isinstance(a.type, Scalar) for a in read):
+            history = self.part(op, bind, steady, dict.fromkeys(a for a in op.accs if a in read))
+            for group in groups:
+                rest = [k for k in group if k not in steady]
+                if rest:
+                    self.part(op, bind, rest, history)
+        elif len(groups) > 1:
+            for group in groups:
+                self.part(op, bind, group, {})
+        else:
+            self.copy(bind)
+        self.depth -= 1
+
+    def together(self, op: Loop, groups: list[list[int]]) -> list[list[int]]:
+        """The groups, those joined that share a call which the loop around changes: none of them can leave it."""
+        b, own = self.b, {op.index, *op.accs}
+        for x in op.body.binds:
+            if cost_of(Block((x,), ())) < CALL:
+                continue
+            sharing = [g for g in groups if x in slice_of(op.body, [op.body.results[k] for k in g]).binds]
+            if len(sharing) > 1:
+                outer = [v for v in free_vars(slice_of(op.body, x.vars)) if v not in own]
+                if b.plain or b.home(self.atoms(outer)) is b.scopes[-1]:
+                    groups = [*(g for g in groups if g not in sharing), sorted(k for g in sharing for k in g)]
+        return sorted(groups)
+
+    def steady(self, op: Loop, needs: list[set[int]]) -> list[int]:
+        """The results of a loop that the loop around it does not change, with the accumulators that they need."""
+        b = self.b
+        if b.plain or b.home((self.atom(op.count),)) is b.scopes[-1]:
+            return []
+        own = {op.index, *op.accs}
+        found = set(range(len(op.body.results)))
+        for k in list(found):
+            reads = [v for v in free_vars(slice_of(op.body, (op.body.results[k],))) if v not in own]
+            reads += op.inits[k : k + 1]
+            if b.home(self.atoms(reads)) is b.scopes[-1]:
+                found.discard(k)
+        while True:
+            left = {k for k in found if needs[k] <= found}
+            if left == found:
+                return sorted(found)
+            found = left
+
+    def part(self, op: Loop, bind: Bind, group: list[int], history: dict[Var, Atom | None]) -> dict[Var, Atom | None]:
+        """The loop of some results. ``history`` has accumulators and where their values are stacked: None, in this
+        loop; returns where they are now."""
+        b, width = self.b, len(op.accs)
+        accs = [k for k in group if k < width]
+        stacked = [a for a, array in history.items() if array is None]
+
+        def body(i: Atom, *atoms: Atom):
+            self.here[op.index] = i
+            self.here.update({a: b.get(array, i) for a, array in history.items() if array is not None})
+            self.here.update(zip([op.accs[k] for k in accs], atoms))
+            before = self.atoms(stacked)
+            self.block(slice_of(op.body, [op.body.results[k] for k in group]))
+            results = self.atoms([op.body.results[k] for k in group])
+            return results[: len(accs)], [*results[len(accs) :], *before]
+
+        out = b.loop(
+            self.atom(op.count),
+            self.atoms([op.inits[k] for k in accs]),
+            body,
+            [*(bind.vars[k].name for k in group), *(a.name for a in stacked)],
+            op.index.name,
+            [op.accs[k].name for k in accs],
+            bind.vars[group[0]].given,
+            pruned=True,
+            soft=op.index.soft,
+        )
+        b.span = bind.span
+        self.here.update(zip([bind.vars[k] for k in group], out))
+        return dict(zip(stacked, out[len(group) :]))
+
+
+def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
+    """The results of a loop's body in groups that share no accumulator; and which accumulators each one needs."""
+    count, accs = len(op.body.results), set(op.accs)
+    group = list(range(count))
+    needs: dict[Atom, set[Var]] = {}
+
+    def find(k: int) -> int:
+        while group[k] != k:
+            k = group[k]
+        return k
+
+    def accumulators(vars: Iterable[Var]) -> set[Var]:
+        wanted = set()
+        for v in vars:
+            wanted |= {v} if v in accs else needs.get(v, set())
+        return wanted
+
+    for bind in op.body.binds:
+        inner = bind.op
+        if type(inner) is Loop and len(bind.vars) > 1:
+            for part in independent(inner)[0]:
+                body = slice_of(inner.body, [inner.body.results[k] for k in part])
+                inits = [inner.inits[k] for k in part if k < len(inner.accs)]
+                wanted = accumulators({a for a in (inner.count, *inits) if type(a) is Var} | set(free_vars(body)))
+                for k in part:
+                    needs[bind.vars[k]] = wanted
+        else:
+            wanted = accumulators(reads(bind))
+            for v in bind.vars:
+                needs[v] = wanted
+    position = {a: k for k, a in enumerate(op.accs)}
+    direct = [
+        {position[a] for a in ({r} & accs | needs.get(r, set()))} if type(r) is Var else set() for r in op.body.results
+    ]
+    for k, needed in enumerate(direct):
+        for a in needed:
+            x, y = find(k), find(a)
+            if x != y:
+                group[max(x, y)] = min(x, y)
+    found: dict[int, list[int]] = {}
+    for k in range(count):
+        found.setdefault(find(k), []).append(k)
+    return list(found.values()), direct
+
+
+# -------------------------------------------------------------------------------------------- expansion
+
+
+class Expand(Rebuild):
+    """Costly values of an inner loop's iterations that the outer loop does not change are computed before it, into an
+    array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.tables: dict[Var, tuple[Atom, Var]] = {}
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop:
+            inside = {op.index, *op.accs, *defined_in(op.body)}
+            for inner in op.body.binds:
+                if type(inner.op) is Loop:
+                    self.prepare(inner.op, inside)
+            self.b.span = bind.span
+        elif bind.vars and bind.vars[0] in self.tables:
+            table, index = self.tables[bind.vars[0]]
+            self.here[bind.vars[0]] = self.b.get(table, self.atom(index), hint=bind.vars[0].name)
+            return
+        self.copy(bind)
+
+    def prepare(self, loop: Loop, inside: set[Var]) -> None:
+        """Build the tables of one inner loop, if its trip count is known outside."""
+        if type(loop.count) is Var and loop.count in inside or has_checks(loop.body):
+            return
+        chosen = invariants(loop, inside)
+        if not chosen:
+            return
+
+        def body(i: Atom):
+            self.here[loop.index] = i
+            results = self.block(slice_of(loop.body, chosen))
+            if not all(self.b.bind_in_range(bind.op) for bind in self.b.scopes[-1].binds):
+                raise OutOfReach
+            return (), results
+
+        try:
+            arrays = self.b.loop(
+                self.atom(loop.count), (), body, [v.name for v in chosen], loop.index.name, pruned=True
+            )
+        except OutOfReach:
+            return
+        for v, table in zip(chosen, arrays):
+            self.tables[v] = (table, loop.index)
+
+
+class OutOfReach(Exception):
+    """Something is read that is only there where a loop around has been entered."""
+
+
+def invariants(loop: Loop, inside: set[Var]) -> list[Var]:
+    """The costly scalars at the top of an inner loop's body that depend on its index and on nothing else inside the
+    outer loop, and that something else there reads."""
+    cost: dict[Var, int] = {loop.index: 0}
+    fixed: list[Var] = []
+    wanted: set[Atom] = set(loop.body.results)
+    for bind in loop.body.binds:
+        op = bind.op
+        if type(op) is Prim and isinstance(bind.vars[0].type, Scalar):
+            needs = [a for a in op.args if type(a) is Var and a in inside]
+            if all(a in cost for a in needs) and op.name not in ("update", "add-at", "undef"):
+                row = PRIMITIVES.get(op.name)
+                cost[bind.vars[0]] = (row.cost if row else 0) + sum(cost[a] for a in needs)
+                fixed.append(bind.vars[0])
+                continue
+        wanted.update(reads(bind))
+    return [v for v in fixed if v in wanted and cost[v] >= EXPANDED and v.type == REAL]

@@ -1,0 +1,346 @@
+"""Loop fusion: a ``build`` put where its elements are read, and one loop of two that run equally often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .builder import TRUE, Builder, Rebuild, defined_in, has_checks, type_of
+from .core import (
+    BOOL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Op,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    all_binds,
+    atoms_of,
+    binds_of,
+    blocks_of,
+    reads,
+    substitute,
+    with_blocks,
+    with_body,
+)
+from .loops import CALL, CHEAP, array_uses, cost_of, same_count, slice_of
+from .primitives import PRIMITIVES
+
+NEAR = 400  # bindings between two loops beyond which they are not made one
+
+
+class Fuse(Rebuild):
+    """Puts the body of a ``build`` where its elements are read, and drops the array.
+
+    ``v = (build n f) ... (build n (fn [i] (g (get v i))))``  =>  ``(build n (fn [i] (g (f i))))``  (dF~ Fig. 8a).
+    Design decision: only where that repeats no work that counts: the array is read by element alone, and either at
+    the index of one loop (all readings then share the one copy) or its elements are cheap.
+    """
+
+    def __init__(self, builder: Builder, block: Block) -> None:
+        super().__init__(builder)
+        self.uses = array_uses(block)
+        self.inlined: dict[Var, tuple[Loop, int, int]] = {}  # the loop, which result, how many subscripts it takes
+        self.costs: dict[Var, int] = {}  # what an element of these costs
+        self.sparse: dict[Var, tuple[Loop, Prim]] = {}
+        self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
+        self.depth = 0
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop and not has_checks(op.body):
+            levels = 0 if op.accs else self.fusible(bind, op)
+            if levels:
+                for k, v in enumerate(bind.vars):
+                    self.inlined[v] = (op, k, levels)
+                return
+            store = self.one_store(bind, op)
+            if store is not None:
+                self.sparse[bind.vars[0]] = (op, store)
+                return
+        if type(op) is Prim and op.name == "get":
+            if op.args[0] in self.inlined:
+                loop, k, levels = self.inlined[op.args[0]]  # type: ignore[index]
+                self.here[bind.vars[0]] = self.element(loop, k, levels, self.atoms(op.args[1:]), bind)
+                return
+            if op.args[0] in self.sparse:
+                loop, store = self.sparse[op.args[0]]  # type: ignore[index]
+                self.here[bind.vars[0]] = self.pulled(loop, store, self.atoms(op.args[1:]), bind)
+                return
+        self.depth += type(op) is Loop
+        self.copy(bind)
+        self.depth -= type(op) is Loop
+
+    def element(self, loop: Loop, k: int, levels: int, subscripts: Sequence[Atom], bind: Bind) -> Atom:
+        """The element of a build, and of the build that gives its rows, at known subscripts."""
+        r = loop.body.results[k]
+        self.here[loop.index] = subscripts[0]
+        row = next((x for x in loop.body.binds if r in x.vars and type(x.op) is Loop), None) if levels > 1 else None
+        if row is None:
+            (found,) = self.block(slice_of(loop.body, (r,)))
+            self.b.span = bind.span
+            return self.b.get(found, *subscripts[1:])
+        for x in slice_of(loop.body, (r,)).binds:
+            if x is not row:
+                self.b.span = x.span
+                self.bind(x)
+        return self.element(row.op, row.vars.index(r), levels - 1, subscripts[1:], bind)  # type: ignore[arg-type]
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        """How many subscripts of every reading of a build are put in place of its indices: 0 if it stays."""
+        uses = [(k, u) for k, v in enumerate(bind.vars) for u in self.uses.get(v, ())]
+        if not uses or any(not u.subscripts for _, u in uses):
+            return 0
+        known = min(len(u.subscripts) for _, u in uses)  # type: ignore[arg-type]
+        levels = min(known, *(depth_of(op, k) for k, _ in uses))
+        for k, v in enumerate(bind.vars):
+            cost = self.cost(op.body, op.body.results[k], known - 1)
+            if cost is not None:
+                self.costs[v] = cost
+        if all(self.costs.get(v, CHEAP + 1) <= CHEAP for v in bind.vars if self.uses.get(v)):
+            again = any(len(u.loops) - self.depth > levels for _, u in uses)
+            if not (again and any(permuted(op, k, levels) for k, _ in uses)):
+                return levels
+        first = uses[0][1]
+        if len(first.loops) == self.depth:  # one element alone is read, where all would be made
+            one = all(u.subscripts[0] is first.subscripts[0] and len(u.loops) == self.depth for _, u in uses)  # type: ignore
+            return int(one)
+        # the innermost loops around all readings run as often as these, and read the element once in each iteration
+        for n in range(levels, 0, -1):
+            around = first.loops[-n:]
+            subscripts = tuple(loop.index for loop in around)
+            if (
+                len(first.loops) == self.depth + n
+                and all(u.loops[-n:] == around and u.subscripts[:n] == subscripts for _, u in uses)  # type: ignore
+                and self.in_body(around[-1], bind.vars)
+                and (n == 1 or not self.crowded(around[-1], bind.vars))
+            ):
+                return n
+        return 0
+
+    def crowded(self, consumer: Loop, vars: Sequence[Var]) -> bool:
+        """Whether a sum would come to stand in a sum, or beside another loop or a call: alone in the body of a build it
+        is taken four at a time (``Jam``), which compilers then do side by side."""
+        full = bool(consumer.accs) or any(type(b.op) is Loop for b in consumer.body.binds)
+        full = full or cost_of(consumer.body) >= CALL
+        return full and any(self.uses.get(v) and v not in self.costs for v in vars)
+
+    def cost(self, block: Block, r: Atom, more: int) -> int | None:
+        """What a number costs that a block's result ``r`` has at ``more`` known subscripts; None where that takes a
+        loop. What is read from another build that is put in its place costs what that does."""
+        cost = 0
+        for bind in slice_of(block, (r,)).binds:
+            op = bind.op
+            if type(op) is Loop and more and r in bind.vars and not op.accs:
+                inner = self.cost(op.body, op.body.results[bind.vars.index(r)], more - 1)  # type: ignore[arg-type]
+            elif type(op) is If and all(isinstance(v.type, Scalar) for v in bind.vars):
+                costs = [self.cost(x, a, 0) for x in blocks_of(op) for a in x.results]
+                inner = None if None in costs else 1 + sum(costs)  # type: ignore[arg-type]
+            elif type(op) is not Prim or isinstance(bind.vars[0].type, Arr) and not is_view(op):
+                inner = None
+            elif op.name in PRIMITIVES:
+                inner = PRIMITIVES[op.name].cost if bind.vars[0].type != BOOL else 0  # tests of indices: mostly decided
+            else:
+                inner = self.costs.get(op.args[0]) if op.args[0] in self.inlined else 1  # type: ignore[arg-type]
+            if inner is None:
+                return None
+            cost += inner
+        return cost
+
+    def one_store(self, bind: Bind, op: Loop) -> Prim | None:
+        """The one store of a loop that does nothing but put a cheap value into zeros, each iteration in a row of its
+        own, if the array is read by element alone: a diagonal, say."""
+        uses = self.uses.get(bind.vars[0], ()) if bind.vars else ()
+        if len(op.accs) != 1 or len(bind.vars) != 1 or op.inits[0] not in self.zeros or not uses:
+            return None
+        acc, last = op.accs[0], op.body.binds[-1] if op.body.binds else None
+        store = last.op if last is not None and last.vars == op.body.results else None
+        rank = acc.type.rank if isinstance(acc.type, Arr) else 0
+        if type(store) is not Prim or store.name not in ("update", "add-at") or store.args[0] is not acc:
+            return None
+        if len(store.args) != rank + 2 or any(not u.subscripts or len(u.subscripts) != rank for u in uses):
+            return None
+        if any(acc in atoms_of(b.op) for b in op.body.binds[:-1]) or acc in store.args[1:]:
+            return None
+        own = [k for k, s in enumerate(store.args[1:-1]) if s is op.index]
+        others = [s for s in store.args[1:-1] if s is not op.index]
+        steady = not any(type(s) is Var and s in defined_in(op.body) for s in others)
+        fits = own and same_count(acc.type.dims[own[0]], op.count)  # type: ignore[union-attr]
+        return store if fits and steady and cheap(Block(op.body.binds[:-1], ())) else None
+
+    def pulled(self, loop: Loop, store: Prim, subscripts: Sequence[Atom], bind: Bind) -> Atom:
+        """``(get (ifold (fn [a i] (update a i i x)) zeros n) p q)``  =>  ``(select (= q p) x 0)``, x for i = p."""
+        b, at = self.b, store.args[1:-1]
+        self.here[loop.index] = next(s for s, own in zip(subscripts, at) if own is loop.index)
+        hit: Atom = TRUE
+        for s, own in zip(subscripts, self.atoms(at)):
+            hit = b.prim("and", hit, b.prim("=", s, own))
+        self.block(Block(loop.body.binds[:-1], ()))
+        b.span = bind.span
+        value = self.atom(store.args[-1])
+        return b.select(hit, value, b.zeros(type_of(value)))
+
+    @staticmethod
+    def in_body(consumer: Loop, vars: Sequence[Var]) -> bool:
+        """Whether the readings stand in the body itself, where they share one copy, not in its branches."""
+        wanted = set(vars)
+        here = sum(
+            1 for b in consumer.body.binds if type(b.op) is Prim and b.op.name == "get" and b.op.args[0] in wanted
+        )
+        return here > 0
+
+
+def depth_of(loop: Loop, k: int) -> int:
+    """How many builds stand inside one another to make result ``k`` of a loop."""
+    r = loop.body.results[k]
+    row = next((b for b in loop.body.binds if r in b.vars), None)
+    if row is None or type(row.op) is not Loop or row.op.accs or has_checks(row.op.body):
+        return 1
+    return 1 + depth_of(row.op, row.vars.index(r))  # type: ignore[arg-type]
+
+
+def permuted(loop: Loop, k: int, levels: int) -> bool:
+    """Whether builds inside one another read an array in another order than they make theirs, as a transpose does: what
+    is read again and again is made first then, so that it is read in its order."""
+    order: list[Atom] = []
+    for _ in range(levels):
+        order.append(loop.index)
+        r = loop.body.results[k]
+        for bind in loop.body.binds:
+            if type(bind.op) is Prim and bind.op.name == "get":
+                at = [order.index(s) for s in bind.op.args[1:] if s in order]
+                if at != sorted(at):
+                    return True
+        row = next((b for b in loop.body.binds if r in b.vars and type(b.op) is Loop), None)
+        if row is None:
+            break
+        loop, k = row.op, row.vars.index(r)  # type: ignore[assignment, arg-type]
+    return False
+
+
+def is_view(op: Prim) -> bool:
+    """Whether an array operation takes no work: a row, or an array whose elements are one."""
+    return op.name == "get" or op.name == "array" and all(a is op.args[0] for a in op.args)
+
+
+def cheap(block: Block) -> bool:
+    """Whether a block is scalar operations that are computed again rather than stored."""
+    cost = 0
+    for bind in block.binds:
+        if type(bind.op) is not Prim or isinstance(bind.vars[0].type, Arr):
+            return False
+        row = PRIMITIVES.get(bind.op.name)
+        cost += row.cost if row else 1
+    return cost <= CHEAP
+
+
+# ------------------------------------------------------------------------------------- sibling fusion
+
+
+def fuse_siblings(program: Program) -> Program:
+    """Makes one loop of two that run equally often and do not need one another.
+
+    ``(loop n f) (loop n g)``  =>  ``(loop n f+g)``. What stands between them and needs the first comes after, what
+    the second needs comes before.
+    """
+    return with_body(program, siblings(program.body))
+
+
+def siblings(block: Block, wanted: Callable[[Bind, Bind, Bind], bool] | None = None) -> Block:
+    """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be."""
+    if all(type(bind.op) in (Prim, Check) for bind in block.binds):
+        return block
+    binds, known, k = list(block.binds), {}, 0
+    while k < len(binds):
+        op = binds[k].op
+        mergeable = type(op) in (Loop, If) and not any(map(has_checks, blocks_of(op)))
+        while mergeable and merge_into(binds, k, known, wanted):
+            pass
+        bind = binds[k]  # what its regions hold now, siblings of both, may join too
+        if type(bind.op) is If:
+            binds[k] = Bind(bind.vars, If(bind.op.cond, *(siblings(x, wanted) for x in blocks_of(bind.op))), bind.span)
+        elif type(bind.op) is Loop:
+            binds[k] = Bind(bind.vars, with_blocks(bind.op, [siblings(bind.op.body, wanted)]), bind.span)
+        k += 1
+    return Block(tuple(binds), block.results)
+
+
+def partners(one: Op, two: Op) -> bool:
+    """Whether two loops run equally often, or two branches ask the same."""
+    if type(one) is If:
+        return type(two) is If and one.cond is two.cond
+    return type(one) is Loop and type(two) is Loop and same_count(one.count, two.count)
+
+
+def join(first: Bind, second: Bind) -> Bind | None:
+    """One loop, or branch, of two that run together; None where they do not."""
+    one, two = first.op, second.op
+    v1, v2 = first.vars, second.vars
+    if not partners(one, two) or any(map(has_checks, blocks_of(two))):
+        return None
+    if type(one) is If and type(two) is If:
+        regions = [Block(x.binds + y.binds, x.results + y.results) for x, y in zip(blocks_of(one), blocks_of(two))]
+        return Bind(v1 + v2, If(one.cond, *regions), first.span)
+    if type(one) is Loop and type(two) is Loop:
+        width, other = len(one.accs), len(two.accs)
+        body = substitute(two.body, {two.index: one.index})
+        r1, r2 = one.body.results, body.results
+        results = (*r1[:width], *r2[:other], *r1[width:], *r2[other:])
+        block = Block(one.body.binds + body.binds, results)
+        loop = Loop(one.count, one.index, one.inits + two.inits, one.accs + two.accs, block)
+        return Bind((*v1[:width], *v2[:other], *v1[width:], *v2[other:]), loop, first.span)
+    return None
+
+
+def merge_into(
+    binds: list[Bind],
+    k: int,
+    known: dict[Bind, dict[Var, None]],
+    wanted: Callable[[Bind, Bind, Bind], bool] | None = None,
+) -> bool:
+    """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
+    behind, what the second needs comes before. ``known``: what bindings read, as far as that was asked."""
+    first = binds[k]
+    if not any(partners(first.op, binds[j].op) for j in range(k + 1, min(len(binds), k + NEAR))):
+        return False
+    after = set(first.vars)  # what depends on the first
+    checked = False  # whether a check is among that
+    early: list[Bind] = []
+    late: list[Bind] = []
+    for j in range(k + 1, min(len(binds), k + NEAR)):
+        bind = binds[j]
+        if type(bind.op) is Check:
+            return False
+        if bind not in known:
+            known[bind] = reads(bind)
+        if not after.isdisjoint(known[bind]):
+            checked = checked or any(map(has_checks, blocks_of(bind.op)))
+            after.update(bind.vars)
+            late.append(bind)
+            continue
+        made = join(first, bind)
+        if made is not None and (not checked or in_range(bind)) and (wanted is None or wanted(first, bind, made)):
+            binds[k : j + 1] = [*early, made, *late]
+            return not early
+        early.append(bind)
+    return False
+
+
+def in_range(bind: Bind) -> bool:
+    """Whether all subscripts in a loop or a branch are plainly in range, whatever was checked before: constants, and
+    indices of loops that run as often as there are elements."""
+    counts = {x.op.index: x.op.count for x in binds_of(bind) if type(x.op) is Loop}
+    for x in binds_of(bind):
+        op = x.op
+        if type(op) is Prim and op.name in ("get", "update", "add-at"):
+            for i, dim in zip(op.args[1 : len(op.args) - (op.name != "get")], type_of(op.args[0]).dims):  # type: ignore
+                known = type(i) is Const and type(dim) is Const and 0 <= i.value < dim.value
+                if not known and not (i in counts and same_count(counts[i], dim)):
+                    return False
+    return True

@@ -1,0 +1,274 @@
+"""Unroll and jam: four iterations of a loop side by side, to the last bit.
+
+``Jam`` takes four short sums at once, ``Quarters`` looks for a largest value in four places at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .builder import Builder, Rebuild, defined_in, has_checks, real
+from .core import INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Scalar, Var, atoms_of, free_vars
+from .loops import CALL, cost_of, slice_of
+
+JAMMED = 4  # iterations that run side by side
+
+
+JAMMED_COST = 8  # in additions: what a step of their sums costs at most
+
+
+class Jam(Rebuild):
+    """Runs four iterations of a loop over short sums at once, so that four chains of additions go side by side.
+
+    ``(build n (fn [i] (ifold (fn [s j] (+ s (f i j))) 0.0 m)))``  =>  in each of ``n // 4`` iterations one inner loop
+    with four accumulators, for 4 q, .., 4 q + 3; the iterations that are left follow one by one. Of several inner
+    loops each is made one.
+    Design decision: each sum is still taken in its own order, to the last bit. A processor adds as fast as one sum's
+    dependent additions let it, and compilers may not reorder them; independent ones it takes together.
+    """
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is not Loop or not self.side_by_side(op):
+            self.copy(bind)
+            return
+        b, width, count = self.b, len(op.accs), self.atom(op.count)
+        blocks, left, done = in_fours(b, count)
+        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]
+        names = [v.name for v in bind.vars]
+        accs = [*(a.name for a in op.accs), *names[width:]]
+
+        def together(q: Atom, *state: Atom):
+            first = b.prim("*", Const(JAMMED, INT), q)
+            indices = [b.prim("+", first, Const(k, INT)) for k in range(JAMMED)]
+            return self.jammed(op, indices, state), ()
+
+        def alone(r: Atom, *state: Atom):
+            return self.jammed(op, [b.prim("+", done, r)], state), ()
+
+        if not (type(blocks) is Const and blocks.value == 0):
+            state = list(b.loop(blocks, state, together, names, op.index.name, accs))
+        if not (type(left) is Const and left.value == 0):
+            state = list(b.loop(left, state, alone, names, op.index.name, accs))
+        b.span = bind.span
+        self.define(bind, state)
+
+    def jammed(self, op: Loop, indices: Sequence[Atom], state: Sequence[Atom]) -> list[Atom]:
+        """The iterations ``indices``, each inner loop once for all: the accumulators and arrays after them."""
+        b, width = self.b, len(op.accs)
+        outer, going = self.here, {a: x for a, x in zip(op.accs, state) if isinstance(a.type, Arr)}
+        views = [{**outer, op.index: i} for i in indices]  # what the body's variables are in each of the iterations
+        late = carried_in(op)
+        for bind in op.body.binds:
+            if type(bind.op) is Loop:
+                self.together(bind, bind.op, views, going)
+            elif bind not in late:
+                self.each(views, [bind])
+        accs, arrays = list(state[:width]), list(state[width:])
+        for i, view in zip(indices, views):
+            self.here = {**view, **dict(zip(op.accs, accs)), **going}
+            results = self.block(Block(tuple(late), op.body.results))
+            accs = list(results[:width])
+            arrays = [b.update(a, [i], x, a.name) for a, x in zip(arrays, results[width:])]
+        self.here = outer
+        return [*accs, *arrays]
+
+    def each(self, views: list[dict[Var, Atom]], binds: Sequence[Bind]) -> None:
+        for k, view in enumerate(views):
+            self.here = view
+            self.block(Block(tuple(binds), ()))
+            views[k] = self.here
+
+    def together(self, bind: Bind, inner: Loop, views: list[dict[Var, Atom]], going: dict[Var, Atom]) -> None:
+        """One loop for that of each iteration: own sums and what is stacked, but one array ``going`` through all."""
+        b, width = self.b, len(inner.accs)
+        arrays = [k for k in range(width) if isinstance(inner.accs[k].type, Arr)]
+        sums = [k for k in range(width) if k not in arrays]
+        starts = [going[inner.inits[k]] for k in arrays]  # type: ignore[index]
+
+        def body(j: Atom, *accs: Atom):
+            following, stacked, now = [], [], list(accs[: len(arrays)])
+            for n, view in enumerate(views):
+                own = accs[len(arrays) + n * len(sums) :]
+                self.here = {**view, inner.index: j, **dict(zip([inner.accs[k] for k in sums], own))}
+                self.here.update(zip([inner.accs[k] for k in arrays], now))
+                results = self.block(inner.body)
+                now = [results[k] for k in arrays]
+                following += [results[k] for k in sums]
+                stacked += results[width:]
+            return [*now, *following], stacked
+
+        inits = []
+        for view in views:
+            self.here = view
+            inits += self.atoms([inner.inits[k] for k in sums])
+        self.here = views[0]
+        order = [*arrays, *(k for _ in views for k in sums)]
+        names = [bind.vars[k].name for k in order] + [v.name for _ in views for v in bind.vars[width:]]
+        accs = [inner.accs[k].name for k in order]
+        made = b.loop(self.atom(inner.count), [*starts, *inits], body, names, inner.index.name, accs)
+        for k, x in zip(arrays, made):
+            going[bind.vars[k]] = x
+        rest, each = made[len(arrays) :], len(bind.vars) - width
+        for n, view in enumerate(views):
+            view.update(zip([bind.vars[k] for k in sums], rest[n * len(sums) :]))
+            view.update(zip(bind.vars[width:], rest[len(views) * len(sums) + n * each :]))
+
+    def side_by_side(self, op: Loop) -> bool:
+        """Whether the body of a loop is scalars and inner loops, cheap sums among them, that the iterations could take
+        side by side: they wait for none of what the iteration before gives. An accumulator that is an array is only
+        added to, by one inner loop after the other."""
+        if type(op.count) is Const and op.count.value < 2 * JAMMED or op.index.soft or has_checks(op.body):
+            return False
+        inner = [bind for bind in op.body.binds if type(bind.op) is Loop]
+        if (
+            not any(isinstance(a.type, Scalar) for bind in inner for a in bind.op.accs)
+            or len(op.body.binds) > 4 * JAMMED
+        ):
+            return False
+        late = carried_in(op)
+        going: set[Atom] = {a for a in op.accs if isinstance(a.type, Arr)}
+        moving = {op.index, *defined_in(op.body)}
+        late_vars = {v for bind in late for v in bind.vars} | {a for a in op.accs if isinstance(a.type, Scalar)}
+        local: set[Var] = set()  # what inner loops stack
+        for bind in op.body.binds:
+            loop = bind.op
+            if type(loop) is Prim:
+                reads_array = any(a in going or a in local for a in loop.args)
+                if not isinstance(bind.vars[0].type, Scalar) or reads_array:
+                    return False
+                continue
+            if type(loop) is not Loop or loop.count in moving or any(type(x.op) is not Prim for x in loop.body.binds):
+                return False
+            if cost_of(loop.body) > JAMMED_COST:
+                return False
+            if late_vars & {*loop.inits, *free_vars(loop.body)} or going & set(free_vars(loop.body)):
+                return False
+            for k, (acc, init) in enumerate(zip(loop.accs, loop.inits)):
+                if isinstance(acc.type, Arr):
+                    if init not in going or not adds_to(loop, k):
+                        return False
+                    going.discard(init)
+                    going.add(bind.vars[k])
+            for x in loop.body.binds:
+                added = x.op.name == "add-at" and isinstance(x.op.args[-1].type, Scalar)  # type: ignore[union-attr]
+                if not (added or isinstance(x.vars[0].type, Scalar)):
+                    return False
+            if not all(isinstance(r.type, Scalar) for r in loop.body.results[len(loop.accs) :]):
+                return False
+            local.update(bind.vars[len(loop.accs) :])
+        width = len(op.accs)
+        if not all(isinstance(r.type, Scalar) for r in op.body.results[width:]):
+            return False
+        return all(isinstance(r.type, Scalar) or r in going for r in op.body.results[:width])
+
+
+class Quarters(Rebuild):
+    """Looks for the largest of a loop's values in its quarters side by side, then for the largest of theirs.
+
+    ``(fold max z xs)``  =>  ``n // 4`` iterations with four accumulators, for i, q + i, 2 q + i, 3 q + i; those that
+    are left follow.
+    Design decision: quarters one after the other, not every fourth value: the first of equal ones is found, and the
+    first NaN, as before, to the last bit and the sign of a zero. Only of loops that no other is around: these go side
+    by side as a whole (``Jam``, ``Lanes``), and inner ones are often short.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.depth = 0
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is not Loop or self.depth or not self.searches(op):
+            self.depth += type(op) is Loop
+            self.copy(bind)
+            self.depth -= type(op) is Loop
+            return
+        b, width = self.b, len(op.accs)
+        blocks, left, done = in_fours(b, self.atom(op.count))
+        names, given = [v.name for v in bind.vars], any(v.given for v in bind.vars)
+        steps = [self.step(op, k) for k in range(width)]
+
+        def values(i: Atom) -> list[Atom]:
+            self.here[op.index] = i
+            self.block(slice_of(op.body, [term for _, term in steps]))
+            return [self.atom(term) for _, term in steps]
+
+        def larger(accs: Sequence[Atom], found: Sequence[Atom]) -> list[Atom]:
+            return [b.prim(name, a, x, hint=h) for (name, _), a, x, h in zip(steps, accs, found, names)]
+
+        def together(i: Atom, *accs: Atom):
+            starts = [i] + [b.prim("+", b.prim("*", Const(k, INT), blocks), i) for k in range(1, JAMMED)]
+            parts = [larger(accs[k * width : (k + 1) * width], values(at)) for k, at in enumerate(starts)]
+            return [x for part in parts for x in part], ()
+
+        least = [real(float("-inf" if name == "max" else "inf")) for name, _ in steps]
+        found = list(self.atoms(op.inits))
+        if not (type(blocks) is Const and blocks.value == 0):
+            made = b.loop(
+                blocks, [*found, *least * (JAMMED - 1)], together, names * JAMMED, op.index.name, names * JAMMED
+            )
+            found = list(made[:width])
+            for k in range(1, JAMMED):
+                found = larger(found, made[k * width : (k + 1) * width])
+        if not (type(left) is Const and left.value == 0):
+            alone = lambda r, *accs: (larger(accs, values(b.prim("+", done, r))), ())  # noqa: E731
+            found = list(b.loop(left, found, alone, names, op.index.name, [a.name for a in op.accs], given))
+        b.span = bind.span
+        self.define(bind, found)
+
+    @staticmethod
+    def step(op: Loop, k: int) -> tuple[str, Atom] | None:
+        """What is looked for with accumulator ``k``: ``max`` or ``min``, and of which value."""
+        acc, r = op.accs[k], op.body.results[k]
+        last = next((x.op for x in op.body.binds if r in x.vars), None)
+        if type(last) is not Prim or last.name not in ("max", "min") or last.args[0] is not acc or acc.type != REAL:
+            return None
+        return last.name, last.args[1]
+
+    def searches(self, op: Loop) -> bool:
+        """Whether a loop only looks for the largest or smallest of cheap values, none of which depends on what was
+        found before."""
+        if len(op.accs) != len(op.body.results) or not op.accs or op.snapshots is not None or op.index.soft:
+            return False
+        if type(op.count) is Const and op.count.value < 4 * JAMMED or cost_of(op.body) >= CALL:
+            return False
+        if any(type(x.op) is not Prim or not isinstance(x.vars[0].type, Scalar) for x in op.body.binds):
+            return False
+        steps = [self.step(op, k) for k in range(len(op.accs))]
+        if None in steps:
+            return False
+        terms = [term for _, term in steps]  # type: ignore[misc]
+        return not set(op.accs) & {*free_vars(slice_of(op.body, terms))}
+
+
+def in_fours(b: Builder, count: Atom) -> tuple[Atom, Atom, Atom]:
+    """How often four iterations at once fit into a loop, how many are left, and how many are done before those."""
+    blocks = b.prim("//", count, Const(JAMMED, INT))
+    done = b.prim("*", Const(JAMMED, INT), blocks)
+    left = b.prim("-", count, done)
+    b.sizes.update(v for v in (blocks, left) if type(v) is Var)
+    return blocks, left, done
+
+
+def carried_in(op: Loop) -> list[Bind]:
+    """The scalar operations of a loop's body that wait for the scalar accumulators."""
+    carried: set[Atom] = {a for a in op.accs if isinstance(a.type, Scalar)}
+    found = []
+    for bind in op.body.binds:
+        if type(bind.op) is Prim and any(a in carried for a in bind.op.args):
+            carried.update(bind.vars)
+            found.append(bind)
+    return found
+
+
+def adds_to(loop: Loop, k: int) -> bool:
+    """Whether a loop does nothing with its accumulator ``k``, an array, but add to its elements."""
+    at: Atom = loop.accs[k]
+    for bind in loop.body.binds:
+        op = bind.op
+        if at in atoms_of(op):
+            if type(op) is not Prim or op.name != "add-at" or op.args[0] is not at or at in op.args[1:]:
+                return False
+            at = bind.vars[0]
+    return loop.body.results[k] is at
