@@ -169,6 +169,7 @@ class _Printer:
         self.value: dict[Var, str] = {}
         self.functions: dict[str, str] = {}  # primitive -> its name in the text
         self.tables: dict[int, tuple[str, Any]] = {}
+        self.differences: set[Var] = set()  # integers that may be negative
         self.spans: list[Any] = []
         self.errors: set[str] = set()
         self.lines: list[str] = []
@@ -402,7 +403,9 @@ class _Printer:
         return f"{self.atom(a)}.copy()" if copied else self.atom(a, t)
 
     def shape(self, dims: Sequence[Atom]) -> str:
-        return f"({', '.join(map(self.atom, dims))}{',' if len(dims) == 1 else ''})"
+        """Of no rows, the length may be negative: nothing around has seen to it that there is one."""
+        sizes = [f"max(0, {self.atom(d)})" if k and d in self.differences else self.atom(d) for k, d in enumerate(dims)]
+        return f"({', '.join(sizes)}{',' if len(dims) == 1 else ''})"
 
     def empty(self, t: Arr, how: str = "empty") -> str:
         dtype = self.dtype(t)
@@ -450,6 +453,8 @@ class _Printer:
                 self.emit(f"{self.bind(var)} = {array}.copy()")
             self.emit(f"{self.value[var]}[{subs}] {'+=' if op.name == 'add-at' else '='} {x}")
             return
+        if var.type == INT and op.name in ("-", "neg"):
+            self.differences.add(var)
         text = self.expression(op, var)
         if bind in self.overflows.wrapped:
             self.wraps = True

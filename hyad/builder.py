@@ -7,7 +7,7 @@ form and proves index bounds with them. So every pass that rebuilds a program ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -657,14 +657,19 @@ class Builder:
         return True
 
     def all_in_range(self, block: Block, facts: Sequence[Affine]) -> bool:
-        """Whether all subscripts in a block are provably in range here, where ``facts`` hold in it."""
+        """Whether all subscripts in a block are provably in range here and no size is negative, where ``facts`` hold in
+        it."""
         scope = Scope()
         scope.facts += facts
         self.scopes.append(scope)
         try:
-            return all(self.bind_in_range(bind.op) for bind in block.binds)
+            return all(self.bind_in_range(x.op) and self.sized(v.type for v in x.vars) for x in block.binds)
         finally:
             self.scopes.pop()
+
+    def sized(self, types: Iterable[Type]) -> bool:
+        """Whether no size of arrays of these types is negative, provably."""
+        return all(self.nonnegative(self.affine(d)) for t in types if isinstance(t, Arr) for d in t.dims)
 
     def bind_in_range(self, op: Any) -> bool:
         """The same of one operation, those in its regions included."""
@@ -1034,8 +1039,9 @@ class Builder:
             reads += [] if snapshots is None else [snapshots]
             outer = self.home(reads)
             if outer is not home:
-                with self.inside(outer):
-                    if not self.bind_in_range(op):  # what it reads is there where a loop around has been entered
+                made = [*outs, *(type_of(z) for z, new in zip(inits, fresh) if new)]
+                with self.inside(outer):  # what it reads is there, and sizes are known, where a loop has been entered
+                    if not (self.bind_in_range(op) and self.sized(made)):
                         outer = home
             if outer is not home:
                 with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros

@@ -488,6 +488,19 @@ def test_a_sum_for_an_element_that_an_empty_loop_has_not() -> None:
     assert python_callable(program)(0.5, np.zeros(0))[0] == 0.0
 
 
+def test_an_array_of_a_size_that_only_a_loop_has() -> None:
+    """The loop that is the same in each iteration has an array of ``n - 1`` elements: where there are none and the
+    loop around is empty, it stays there, and no memory of a negative size is cleared."""
+    inner = "(ifold (fn [z k] (update z (// k 2) (+ 1.0 (get z k)))) (cut v 1 None) (- (len v) 1))"
+    f = hyad.grad(hyad.model(f"(fn [v] (ifold (fn [s i] (* s (cos (sum {inner})))) 1.0 (len v)))", namespace={}))
+    v = np.array([0.3, 0.5, -0.2])
+    made = python_callable(f.optimised(f.specs((v,))))
+    np.testing.assert_allclose(f(v), made(v), rtol=1e-14)
+    assert f(v[:0]).shape == made(v[:0]).shape == (0,)
+
+
+
+
 def test_an_element_is_added_to_behind_a_loop_whose_checks_stay_in_it() -> None:
     """The subscript is computed again behind the loop, the checks of its iterations are not."""
     each = "(let [a (if (> x 1.0) (get v (if (< i 1) i (- i 1))) (get v (% (+ i 1) (len v))))] (* x (get v -1)))"
