@@ -169,7 +169,7 @@ def len_(value: Any) -> int:
     raise blame(ModelTypeError(f"`len` of {describe(value)}", None, "`len` takes an array"), value)
 
 
-def shape(value: Any, axis: Any = None) -> Any:
+def shape(value: Any, axis: Any = ...) -> Any:
     if not isinstance(value, list):
         raise blame(ModelTypeError(f"`shape` of {describe(value)}", None, "`shape` takes an array"), value)
     dims: list[int] = []
@@ -180,9 +180,12 @@ def shape(value: Any, axis: Any = None) -> Any:
             dims += getattr(row, "inner", ())
             break
         row = row[0]
-    if axis is None:
+    if axis is ...:
         return tuple(dims)
-    if axis.__class__ is not int or not -len(dims) <= axis < len(dims):
+    if axis.__class__ is not int:
+        what = f"an axis is an integer; this is {describe(axis)}"
+        raise blame(ModelTypeError(what, None, "write the axis as a number: 0, 1, or -1 for the last"), axis)
+    if not -len(dims) <= axis < len(dims):
         raise blame(BoundsError(f"{describe(value)} has no axis {axis}"), axis)
     return dims[axis]
 

@@ -65,7 +65,7 @@
 (defmodel first-to [a k] "the first axis in place k"
   (if (= k 0) a (map (fn [row] (first-to row (- k 1))) (swap-first a))))
 (defmodel axis-of [a axis more] "an axis counted from the first, of an array with more axes than a"
-  (if (< axis 0) (+ axis (rank a) more) axis))
+  (if (num? axis) (if (< axis 0) (+ axis (rank a) more) axis) (shape a axis)))
 (defmodel moveaxis [a from to] "one axis in another place"
   (moved a (axis-of a from 0) (axis-of a to 0)))
 (defmodel moved [a from to] "one axis in another place, both counted from the first"
@@ -344,7 +344,7 @@
 ; ---------------------------------------------------------------- along an axis
 
 (defmodel along [f a axis] "a function of the vectors along an axis, that gives a number or a vector"
-  (along-from f a (if (< axis 0) (+ axis (rank a)) axis) (shape a axis)))
+  (along-from f a (axis-of a axis 0) (shape a axis)))
 (defmodel along-from [f a k n] "the same, of n elements each along the axis k"
   (cond
     (> k 0) (map (fn [row] (along-from f row (- k 1) n)) a)
