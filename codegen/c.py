@@ -341,7 +341,7 @@ class CPrinter(DataPrinter):
         """The C file: what is included, the functions that primitives call, the parts of a long body, the function."""
         comments = Comments(self.program, self.line_directives)
         tables, before = [f"    {t}" for t in self.tables], self.preamble()
-        split_up = None if self.arena else split(lines)
+        split_up = None if self.arena else split(lines, fn.declared)
         if split_up is not None:
             pieces, lines = self.parts(fn, split_up, comments)
             tables, before = [], [*before, *self.tables, *pieces]

@@ -12,7 +12,7 @@ the text of a short function is the same with and without this.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from .operands import Line
@@ -54,8 +54,8 @@ class _Statement:
     declares: dict[str, str]
 
 
-def split(lines: list[Line]) -> Parts | None:
-    """The parts of a body, or None where it is to stay whole."""
+def split(lines: list[Line], params: Collection[str] = ()) -> Parts | None:
+    """The parts of the body of a function of ``params``, or None where it is to stay whole."""
     if sum(len(line.text) for line in lines) < LONG:
         return None
     statements = list(_statements(lines))
@@ -71,7 +71,7 @@ def split(lines: list[Line]) -> Parts | None:
             handed.update((name, types[name]) for name in s.words if home.get(name, k) != k)
             home.update(dict.fromkeys(s.declares, k))
             types.update(s.declares)
-    words = set().union(*(s.words for s in statements))
+    words = set().union(params, *(s.words for s in statements))
     values = next(name for name in ("v", "s", *(f"v{k}" for k in range(len(words)))) if name not in words)
     letter = next(u for u in ("u", "w", *(f"u{k}_" for k in range(len(words)))) if not _numbered(u, words))
     unions: dict[str, dict[str, list[str]]] = {}

@@ -996,6 +996,16 @@ def test_parts_use_the_memory_of_dead_values_again(tmp_path, cut_small):
     close(call_c(fn, compile_c(fn, tmp_path), v), evaluate(p, v))
 
 
+@needs_cc
+def test_what_parts_hand_on_has_no_parameters_name(tmp_path, cut_small):
+    """Not that of one that nothing reads, either."""
+    p = program({"w": vec(N), "v": REAL, "s": REAL}, lambda b, w, v, s: handed_on_and_dead(b, w))
+    fn = print_c(p)
+    assert "_part2(" in fn.source and {"v", "s"} <= set(fn.declared)
+    w = np.array([0.3, 0.2])
+    close(call_c(fn, compile_c(fn, tmp_path), w, 0.5, 0.25), evaluate(p, w, 0.5, 0.25))
+
+
 def many_checks(b, v, i):
     total = b("get", v, 0)
     for k in range(4):
