@@ -403,8 +403,8 @@ class _Printer:
         return f"{self.atom(a)}.copy()" if copied else self.atom(a, t)
 
     def shape(self, dims: Sequence[Atom]) -> str:
-        """Of no rows, the length may be negative: nothing around has seen to it that there is one."""
-        sizes = [f"max(0, {self.atom(d)})" if k and d in self.differences else self.atom(d) for k, d in enumerate(dims)]
+        """A table for a loop that may be empty is made before that is known: its size may be negative."""
+        sizes = [f"max(0, {self.atom(d)})" if d in self.differences else self.atom(d) for d in dims]
         return f"({', '.join(sizes)}{',' if len(dims) == 1 else ''})"
 
     def empty(self, t: Arr, how: str = "empty") -> str:
