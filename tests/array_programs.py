@@ -28,6 +28,14 @@ NUMBERS = (
     "(ifold (fn [$s:R $i:Im] (if {B} (+ {R} {R}) {R})) 0.0 (len w))", "(fold (fn [$s:R $r:X] (tanh {R})) 0.0 <Y>)",
     "(let [$u:V <V> $k:In (if (= (len $u) 0) 0 (argmax $u))] (if (= (len $u) 0) 0.25 {R}))",
     "(sum ((grad (fn [$a:V] {R})) <V>))", "(jvp (fn [$a:S] {R}) <S> s)", "(sum ((hessian (fn [$a:X] {R})) <X>))",
+    "(real {#n})", "(get (concat {V} [0.25]) (argmin (concat {V} [0.25])))", "(dot (cut {V} 1 None) (cut {V} None -1))",
+    "(ifold (fn [$s:R $i:In] (+ $s (ifold (fn [$t:R $j:In] (+ $t {R})) 0.0 (+ $i 1)))) 0.0 (len v))",
+    "(ifold (fn [$s:R $i:In] (ifold (fn [$t:R $j:In] (* $t (cos {R}))) $s $i)) 1.0 (len v))",
+    "(ifold (fn [$s:R $i:In] (+ $s (ifold (fn [$t:R $j:In] (if (= $i $j) $t (+ $t {R}))) 0.0 (len v)))) 0.0 (len v))",
+    "(let [$q:Q (ifold (fn [#($b:M $u:V) $i:Im] #({M} {V})) #(<M> <V>) (len w))] (+ (sum (fst $q)) (norm (snd $q))))",
+    "(let [$q:Q (ref <V>) $k:Q (ref 0)] (while (and (< (deref $k) 4) (< (sum (deref $q)) 9.0))"
+    " (set! $q (let [$u:V (deref $q)] {V})) (set! $k (+ (deref $k) 1))) (sum (deref $q)))",
+    "(fst (ifold (fn [#($s:R $t:R) $i:In] (if {B} #($t {R}) #({R} $s))) #(<R> 1.0) (len v)))",
 )  # fmt: skip
 SUMS = ("(ifold (fn [$s:R $i:I%s] (+ $s {R})) 0.0 %s)", "(ifold (fn [$s:R $i:I%s] (* $s (cos {R}))) 1.0 %s)")
 ALIKE = (  # of every kind of array
@@ -40,14 +48,22 @@ VECTORS = (
 )  # fmt: skip
 OTHERS = {
     "V": ("(@ {M} {W})", "(sum {Y} 1)", "(diag {S})", "(mat-vec {S} {V})", "(map (fn [$r:X] {R}) <Y>)",
-          "(ifold (fn [$b:V $i:In] (update {V} {#n} {R})) <V> (len v))"),
-    "W": ("(vec-mat {V} {M})", "(sum {M} 0)", "(map (fn [$r:V] {R}) <T>)"), "X": ("(cross {X} {X})", "(sum {Y} 0)"),
+          "(ifold (fn [$b:V $i:In] (update {V} {#n} {R})) <V> (len v))", "(ifold (fn [$b:V $i:Im] {V}) <V> (len w))",
+          "((grad (fn [$a:V] {R})) <V>)", "(vjp (fn [$a:W] {V}) <W> v)", "(jvp (fn [$a:V] {V}) <V> v)",
+          "(scatter-add <V> (build (len w) (fn [$i:Im] {#n})) <W>)", "(gather {V} (argsort {V}))",
+          "(scatter <V> (build (len w) (fn [$i:Im] {#n})) <W>)", "(map (fn [$r:W $e:R] {R}) <M> <V>)",
+          "(build (len v) (fn [$i:In] (if (or (= $i 0) (>= $i (- (len v) 1))) {R} (get v (+ $i 1)))))",
+          "(solve (+ (eye (len v)) (* 0.05 (tanh {S}))) {V})"),
+    "W": ("(vec-mat {V} {M})", "(sum {M} 0)", "(map (fn [$r:V] {R}) <T>)",
+          "(gather {V} (build (len w) (fn [$i:Im] {#n})))", "(amax (concat {M} (expand-dims {W} 0)) 0)"),
+    "X": ("(cross {X} {X})", "(sum {Y} 0)", "(fold (fn [$u:X $r:X] {X}) <X> <Y>)", "(get <Y> {#n})"),
     "M": ("(outer {V} {W})", "(mat-mul {S} {M})", "(+ {M} {W})",
-          "(ifold (fn [$b:M $i:Im] (update {M} {#n} {#m} {R})) <M> (len w))"),
+          "(ifold (fn [$b:M $i:Im] (update {M} {#n} {#m} {R})) <M> (len w))", "((grad (fn [$a:M] {R})) <M>)",
+          "(cumsum {M} 0)", "(ifold (fn [$b:M $i:Im] {M}) <M> (len w))"),
     "T": ("(transpose {M})", "(* {T} {V})"),
     "S": ("(eye (len v))", "(mat-mul {M} {T})", "(tril {S})", "((jacobian (fn [$a:V] {V})) v)",
           "(- (expand-dims {V} 1) (expand-dims {V} 0))"),
-    "Y": ("(map (fn [$r:X] {X}) <Y>)", "(outer {V} {X})", "(softmax {Y} 1)"),
+    "Y": ("(map (fn [$r:X] {X}) <Y>)", "(outer {V} {X})", "(softmax {Y} 1)", "(scan (fn [$u:X $r:X] {X}) <X> <Y>)"),
 }  # fmt: skip
 TESTS = ("(< {R} 0.1)", "(> {R} {R})", "(= {#n} {#n})", "(< {#n} {#m})", "(!= {#m} 1)", "(= (- {#n} {#n}) 1)")
 
