@@ -56,6 +56,7 @@ from .expressions import (
 from .lower import Buffer, Place, is_array, type_of
 from .operands import Line, OperandPrinter
 from .ranges import OVERFLOW
+from .turned import ALONE, turned
 
 _ADD = """\
 static inline int hyad_add_overflows(long long a, long long b, long long *sum) {
@@ -201,6 +202,10 @@ class BodyPrinter(OperandPrinter):
             self.elements.add(var)
             subs = self.fit(op.args[1:])
             expr = self.element(op.args[0], subs)
+            if var in self.alone:
+                self.support[ALONE] = None
+                kind = self.ctype(op.args[0].type.elem)
+                expr = replace(expr, text=f"*(const HYAD_ALONE {kind} *)&{expr.text}", prec=UNARY)
         elif op.name in ("undef", "zeros"):
             expr = self.literal(0, var.type)
         elif op.name == "select":
@@ -675,6 +680,8 @@ class BodyPrinter(OperandPrinter):
     def iteration(self, bind: Bind, op: Loop | While, inits: dict[int, Expr], outs: Sequence[Var], index: str) -> None:
         """The body of a loop; ``outs`` are the variables of its results."""
         n, span, swaps = len(op.accs), bind.span, self.plan.swaps[bind]
+        if self.marks_apart:
+            self.alone |= turned(self.plan, op, self.uses)
         for move in self.plan.early[op.body].values():
             self.copy(move.source, move.target)
         self.statements(op.body, {})

@@ -1,0 +1,217 @@
+"""Sums that gcc before 14 takes wrongly: of rows that are read from their end.
+
+    for (long long i = 0; i < n; i++)
+        t = t + a[3*i + 2] + a[3*i + 1] + a[3*i];
+
+gcc makes vectors of it, under strict flags too, adding their elements one after the other. Where it finds that it may
+as well read a row from its start and turn it after, it forgets to turn it, and adds elements of one row twice and of
+another never (its bug 110381: gcc 12.3 and 13.1 and before, -O2 is enough). Reverse mode, which comes by everything
+last to first, makes many such sums.
+
+``turned`` finds them; the printer then has one element of each read as a ``volatile`` one, so that gcc leaves the loop
+as it is written. Design decision: the order of the sum stays what it is, and newer compilers see nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hyad.core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    While,
+    all_binds,
+    atoms_of,
+)
+
+from .lower import Buffer, Plan, type_of
+
+#: Reads one element alone.
+ALONE = """\
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 14 && !defined(__ASSOCIATIVE_MATH__)
+#define HYAD_ALONE volatile /* or gcc takes the elements of this sum in a wrong order, some of them twice */
+#else
+#define HYAD_ALONE
+#endif"""
+
+WRITTEN_OUT = 16  # the most iterations of an inner loop that gcc writes out before it looks for vectors
+MOST = 256  # additions, and elements that one of them depends on: gcc gives up long before
+
+Affine = tuple[int, dict[Var, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element that is read: what its place has beside multiples of the indices of loops, and these multiples."""
+
+    var: Var
+    root: Buffer
+    rest: frozenset
+    start: int
+    moves: dict[Var, int] = field(hash=False, compare=False)
+
+
+def turned(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
+    """One element of each sum over a loop's iterations whose terms come from the end of a row."""
+    if not any(a.type == REAL for a in op.accs):
+        return set()
+    body = _Body(plan, op, uses)
+    found: set[Var] = set()
+    for acc, r in zip(op.accs, op.body.results):
+        if acc.type == REAL:
+            found |= body.last_of_turned(body.terms(op.body, acc, r, {}) or [])
+    return found
+
+
+class _Body:
+    """The body of a loop: who made a value, who reads it, how far each index goes in an iteration."""
+
+    def __init__(self, plan: Plan, op: Loop | While, uses: dict[Var, int]):
+        self.plan, self.uses = plan, uses
+        self.made: dict[Var, Bind] = {}
+        self.loops: set[Var] = set()  # the indices of loops inside
+        for bind in all_binds(op.body):
+            self.made.update(dict.fromkeys(bind.vars, bind))
+            if isinstance(bind.op, Loop):
+                self.loops.add(bind.op.index)
+        self.steps = {op.index: 1} if isinstance(op, Loop) else {}
+        for acc, r in zip(op.accs, op.body.results):
+            if acc.type == INT and isinstance(r, Var):
+                constant, terms = self.affine(r)
+                if terms == {acc: 1} and constant:
+                    self.steps[acc] = constant
+        self.known: dict[Var, dict[Var, Element]] = {}
+        self.users: dict[Block, dict[Var, Bind]] = {}
+
+    def terms(self, block: Block, acc: Var, result: Atom, at: dict[Var, int]) -> list[tuple[Atom, dict]] | None:
+        """The terms that an iteration adds to an accumulator, in order, each with the iterations of the loops that it
+        stands in; None where it is no such sum."""
+        users = self.users.get(block)
+        if users is None:
+            users = self.users[block] = {a: b for b in block.binds for a in atoms_of(b.op) if isinstance(a, Var)}
+        found: list[tuple[Atom, dict]] = []
+        while acc is not result:
+            bind = users.get(acc)
+            if bind is None or self.uses.get(acc) != 1:
+                return None
+            inner = bind.op
+            if isinstance(inner, Prim) and inner.name == "+":
+                found += [(a, at) for a in inner.args if a is not acc]
+                acc = bind.vars[0]
+            elif isinstance(inner, Loop) and isinstance(inner.count, Const) and inner.count.value <= WRITTEN_OUT:
+                k = inner.inits.index(acc)
+                for i in range(inner.count.value):
+                    more = self.terms(inner.body, inner.accs[k], inner.body.results[k], {**at, inner.index: i})
+                    if more is None or len(found) > MOST:
+                        return None
+                    found += more
+                acc = bind.vars[k]
+            else:
+                return None
+        return found
+
+    def last_of_turned(self, terms: list[tuple[Atom, dict]]) -> set[Var]:
+        """An element that the last of these terms reads, if all read elements of one row and not from its start on."""
+        if not 1 < len(terms) <= MOST:
+            return set()
+        read: list[dict[tuple, dict[int, Var]]] = []
+        for atom, at in terms:
+            rows: dict[tuple, dict[int, Var]] = {}
+            for e in self.elements(atom).values():
+                place, rest, stride = e.start, [], 0
+                for var, move in e.moves.items():
+                    if var in self.steps:
+                        stride += move * self.steps[var]
+                    elif var in self.loops:
+                        place += move * at.get(var, 0)
+                    else:
+                        rest.append((var, move))
+                if stride > 1:
+                    rows.setdefault((e.root, e.rest, frozenset(rest), stride), {})[place] = e.var
+            read.append(rows)
+        found: set[Var] = set()
+        for row in read[-1]:
+            if all(row in rows for rows in read):
+                places = [sorted(rows[row]) for rows in read]
+                if any(b[0] <= a[-1] for a, b in zip(places, places[1:])):
+                    found.add(next(iter(read[-1][row].values())))
+        return found
+
+    def elements(self, atom: Atom) -> dict[Var, Element]:
+        """The elements of arrays that a value is made of in the loop."""
+        if not isinstance(atom, Var) or atom not in self.made:
+            return {}
+        found = self.known.get(atom)
+        if found is None:
+            self.known[atom] = {}
+            found = {}
+            waiting, seen = [atom], {atom}
+            while waiting and len(found) < MOST and len(seen) < 16 * MOST:
+                var = waiting.pop()
+                bind = self.made[var]
+                if isinstance(bind.op, Prim) and bind.op.name == "get" and not isinstance(var.type, Arr):
+                    e = self.element(var, bind.op)
+                    if e is not None:
+                        found[var] = e
+                for a in self.sources(bind, var):
+                    if isinstance(a, Var) and a in self.made and a not in seen:
+                        seen.add(a)
+                        waiting.append(a)
+            self.known[atom] = found
+        return found
+
+    def sources(self, bind: Bind, var: Var) -> Iterable[Atom]:
+        """What a value is made of."""
+        yield from atoms_of(bind.op)
+        if isinstance(bind.op, If):
+            k = bind.vars.index(var)
+            yield from (bind.op.then.results[k], bind.op.orelse.results[k])
+        elif isinstance(bind.op, Loop):
+            yield bind.op.body.results[bind.vars.index(var)]
+
+    def element(self, var: Var, op: Prim) -> Element | None:
+        root, subs, dims = self.plan.resolve(self.plan.of(op.args[0]))
+        subs, weight, start, moves, rest = (*subs, *op.args[1:]), 1, 0, {}, []
+        for k in reversed(range(len(subs))):
+            constant, terms = self.affine(subs[k])
+            if weight is None:  # from here on a row's length is not a number
+                rest.append((k, constant, frozenset(terms.items())))
+                if any(v in self.steps or v in self.loops for v in terms):
+                    return None
+            else:
+                start += weight * constant
+                for v, factor in terms.items():
+                    moves[v] = moves.get(v, 0) + weight * factor
+                weight = weight * dims[k].value if isinstance(dims[k], Const) else None
+        return Element(var, root, frozenset(rest), start, moves)
+
+    def affine(self, atom: Atom) -> Affine:
+        """An integer as a number and multiples of variables."""
+        if isinstance(atom, Const):
+            return int(atom.value), {}
+        bind = self.made.get(atom)
+        op = bind.op if bind is not None else None
+        if isinstance(op, Prim) and op.name in ("+", "-", "neg") and type_of(atom) == INT:
+            parts = [self.affine(a) for a in op.args]
+            signs = (1, 1) if op.name == "+" else (1, -1) if op.name == "-" else (-1,)
+            terms: dict[Var, int] = {}
+            for sign, (_, more) in zip(signs, parts):
+                for v, factor in more.items():
+                    terms[v] = terms.get(v, 0) + sign * factor
+            return sum(s * c for s, (c, _) in zip(signs, parts)), {v: f for v, f in terms.items() if f}
+        if isinstance(op, Prim) and op.name == "*" and type_of(atom) == INT:
+            (a, more), (b, others) = map(self.affine, op.args)
+            if not more or not others:
+                factor, (constant, terms) = (a, (b, others)) if not more else (b, (a, more))
+                return factor * constant, {v: factor * f for v, f in terms.items()} if factor else {}
+        return 0, {atom: 1}

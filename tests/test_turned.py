@@ -1,0 +1,72 @@
+"""Sums of rows that are read from their end, which gcc before 14 takes wrongly (its bug 110381): every compiled program
+adds what it says, in that order."""
+
+import numpy as np
+import pytest
+
+import hyad
+
+MARK = "*(const HYAD_ALONE double *)&"
+SUMS = {
+    "a row from its end": "(fold (fn [s p] (+ s (get p 2) (get p 1) (get p 0))) 0.0 m)",
+    "two of a row": "(fold (fn [s p] (+ s (get p 1) (get p 0))) 0.0 m)",
+    "the middle last": "(fold (fn [s p] (+ s (get p 0) (get p 2) (get p 1))) 0.0 m)",
+    "the sum on the right": "(fold (fn [s p] (+ (get p 0) (+ (get p 1) (+ (get p 2) s)))) 0.0 m)",
+    "products": "(fold (fn [s p] (+ s (* (get p 2) (get c 2)) (* (get p 1) (get c 1)) (* (get p 0) (get c 0)))) 0.0 m)",
+    "products of rows": "(ifold (fn [s i] (+ s (* (get m i 1) (get w i 1)) (* (get m i 0) (get w i 0)))) 0.0 (len m))",
+    "one of two": """(fold (fn [s p] (+ s (if (> (get p 2) 0) (get p 2) 0.0) (if (> (get p 1) 0) (get p 1) 0.0)
+                         (if (> (get p 0) 0) (get p 0) 0.0))) 0.0 m)""",
+    "places": "(ifold (fn [s i] (+ s (get v (+ (* 3 i) 2)) (get v (+ (* 3 i) 1)) (get v (* 3 i)))) 0.0 (len m))",
+    "an inner loop": """(ifold (fn [s i] (ifold (fn [s k] (+ s (get v (- (+ (* 9 i) 8) k)))) s 9))
+                               0.0 (// (len v) 9))""",
+    "pairs": """(ifold (fn [s i]
+                         (ifold (fn [s k] (let [at (+ (* 12 i) (* 2 k))] (+ s (get v (+ at 1)) (get v at)))) s 6))
+                       0.0 (// (len v) 12))""",
+    "a while": """(let [i (ref 0) s (ref 0.0)]
+          (while (< (deref i) (- (len v) 2))
+            (set! s (+ (deref s) (get v (+ (deref i) 2)) (get v (+ (deref i) 1)) (get v (deref i))))
+            (set! i (+ (deref i) 3)))
+          (deref s))""",
+}
+PLAIN = {
+    "a row from its start": "(fold (fn [s p] (+ s (get p 0) (get p 1) (get p 2))) 0.0 m)",
+    "neighbours": "(ifold (fn [s i] (+ s (get v (+ i 2)) (get v (+ i 1)) (get v i))) 0.0 (- (len v) 2))",
+    "a sum of sums": "(fold (fn [s p] (+ s (+ (get p 2) (get p 1) (get p 0)))) 0.0 m)",
+    "two arrays": "(ifold (fn [s i] (+ s (get m i 2) (get w i 0))) 0.0 (len m))",
+    "backwards": "(ifold (fn [s i] (+ s (get m (- (len m) i 1) 2) (get m (- (len m) i 1) 1))) 0.0 (len m))",
+}
+SHAPES = "#^ (Mat n 3) m #^ (Mat n 3) w #^ (Vec 3) c #^ (Vec k) v"
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, hyad.Model]:
+    found = {k: hyad.model(f"(fn [{SHAPES}] {text})") for k, text in (SUMS | PLAIN).items()}
+    for f in found.values():
+        hyad.compile(f)
+    return found
+
+
+def point(n: int) -> tuple:
+    rng = np.random.default_rng(n)
+    return *rng.standard_normal((2, n, 3)), rng.standard_normal(3), rng.standard_normal(3 * n)
+
+
+@pytest.mark.parametrize("name", SUMS | PLAIN)
+def test_sums_are_what_they_say(name: str, models: dict[str, hyad.Model]) -> None:
+    f = models[name]
+    for n in (4, 17, 40):
+        args = point(n)
+        assert f(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13, abs=1e-13)
+    assert (MARK in hyad.show(f, "c")) == (name in SUMS)
+
+
+def test_gradients_of_sums_by_rows() -> None:
+    """What reverse mode adds comes last to first."""
+    step = """(fn [#^ (Mat n 3) pos #^ (Mat n 3) vel dt]
+      (let [pull (map (fn [p] (fold + (zeros 3) (map (fn [q] (sin (- q p))) pos))) pos)
+            v (+ vel (* (* 0.5 dt) pull))]
+        (sum (square (+ pos (* dt v))))))"""
+    f = hyad.model(step)
+    rng = np.random.default_rng(0)
+    for n in (4, 9):
+        assert hyad.check_grad(f, (*rng.standard_normal((2, n, 3)), 0.1))
