@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .builder import integer, type_of
 from .core import BOOL, INT, REAL, Arr, Lambda, Node, Var
-from .errors import ModelTypeError, Span
+from .errors import DerivativeError, ModelTypeError, Span
 from .forms import Form
 from .primitives import CHAINED, PRIMITIVES
 from .signature import DataSpec, Spec
@@ -118,6 +118,16 @@ def spec_text(spec: Spec) -> str:
     if isinstance(spec, Node):
         return "(Tuple " + " ".join(map(spec_text, spec.items)) + ")" if spec.items else "None"
     return str(spec)
+
+
+def has_reals(spec: Spec) -> bool:
+    """Whether a parameter may be differentiated by: it is not declared to be integers or truth values."""
+    return (spec.elem if isinstance(spec, Arr) else spec) not in (INT, BOOL)
+
+
+def not_real(operator: str, name: str, spec: Spec, span: Span | None = None) -> DerivativeError:
+    what = f"`{operator}` by `{name}`, which is declared {spec_text(spec)}"
+    return DerivativeError(what, span, "declare it real, or leave it out of wrt")
 
 
 def dim_names(spec: Spec) -> list[str]:

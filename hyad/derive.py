@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .activity import activity, differentiable
 from .adjoints import fill, tangent_of, zero
-from .annotations import arity_text, parameters
+from .annotations import arity_text, has_reals, not_real, parameters
 from .arguments import number_among
 from .builder import ONE, ZERO, elem_of, has_snapshots, integer, is_zero, rank_of, type_of
 from .core import (
@@ -199,7 +199,7 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
     if derived.wrt is None:
         if known is None:
             return list(range(count))
-        return [k for k in range(count) if k >= len(known) or known[k][1] not in (INT, BOOL)]
+        return [k for k in range(count) if k >= len(known) or has_reals(known[k][1])]
     names = [p[0] for p in known] if known else []
     found = []
     for w in derived.wrt if isinstance(derived.wrt, (tuple, list)) else (derived.wrt,):
@@ -212,6 +212,8 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
         if at % count in found:
             which = names[at % count] if names else w
             raise DerivativeError(f"the parameter `{which}` stands twice in wrt", span, "name each once")
+        if known and at % count < len(known) and not has_reals(known[at % count][1]):
+            raise not_real(derived.said, *known[at % count])
         found.append(at % count)
     return found
 

@@ -374,6 +374,13 @@ class Model:
         made = Specialiser(plain)
         try:
             return check_after("specialise", made.program(self.value, specs, self.name, self.span, self.__doc__))
+        except ModelTypeError as error:
+            taken = [(p[0], p[2]) for p, spec in zip(parameters(self.value) or (), specs) if spec is None]
+            if taken and "number" in error.message:
+                names = ", ".join(f"`{name}`" for name, _ in taken)
+                said = f"what is not declared is taken as a number, {names} here"
+                error.notes += ((f"{said}: declare it, as `#^ (Vec n) {taken[0][0]}`, or give args=", taken[0][1]),)
+            raise
         finally:
             self._globals |= made.globals_read
             self._namespaces |= made.namespaces

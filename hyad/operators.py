@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .active import backward
-from .annotations import arity_text, read_annotation
-from .core import BOOL, INT
+from .annotations import arity_text, has_reals, not_real, read_annotation
 from .dynamic import (
     ACTIVE,
     NUMBERS,
@@ -146,7 +145,7 @@ def positions(d: Derivative, count: int) -> list[int]:
     if d.wrt is None:
         if known is None:
             return list(range(count))
-        return [k for k in range(count) if k >= len(known) or known[k][1] not in (INT, BOOL)]
+        return [k for k in range(count) if k >= len(known) or has_reals(known[k][1])]
     names = [p[0] for p in known] if known else []
     found: list[int] = []
     for w in d.wrt if isinstance(d.wrt, (tuple, list)) else (d.wrt,):
@@ -160,6 +159,8 @@ def positions(d: Derivative, count: int) -> list[int]:
             raise DerivativeError(
                 f"the parameter `{names[at % count] if names else w}` stands twice in wrt", None, "name each once"
             )
+        if known and at % count < len(known) and not has_reals(known[at % count][1]):
+            raise not_real(d.said, *known[at % count])
         found.append(at % count)
     return found
 

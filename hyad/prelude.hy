@@ -11,8 +11,8 @@
 (defmodel vec-scale [s v] "a vector times a number" (map (fn [a] (* s a)) v))
 (defmodel vec-sum [v] "the sum of the elements" (fold + 0.0 v))
 (defmodel dot [u v] "the inner product; of matrices their product"
-  (if (= (+ (rank u) (rank v)) 2)
-    (fold (fn [s a b] (+ s (* a b))) 0.0 u v)
+  (if (or (= (rank u) 0) (= (rank v) 0))
+    (* u v)
     (matmul u v)))
 (defmodel inner [u v] "the inner product" (dot u v))
 (defmodel sq-norm [a] "the sum of the squares"
@@ -102,7 +102,7 @@
     (> (rank a) 2) (if (= (rank a) (rank b)) (map matmul a b) (map (fn [m] (matmul m b)) a))
     (> (rank b) 2) (map (fn [m] (matmul a m)) b)
     (= (rank a) 2) (if (= (rank b) 2) (mat-mul a b) (mat-vec a b))
-    True (if (= (rank b) 2) (vec-mat a b) (dot a b))))
+    True (if (= (rank b) 2) (vec-mat a b) (fold (fn [s x y] (+ s (* x y))) 0.0 a b))))
 (defmodel @ [a b] "the product of vectors, matrices, or stacks of matrices" (matmul a b))
 (defmodel matrix-power [m k] "a matrix times itself, k factors" (ifold (fn [p i] (mat-mul p m)) (eye (len m)) k))
 (defmodel trace [m] "the sum of the diagonal"

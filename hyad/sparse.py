@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .annotations import parameters
+from .annotations import has_reals, parameters
 from .blocks import entries
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
 from .errors import DerivativeError, ModelTypeError, border
@@ -130,7 +130,7 @@ class SparseDerivative:
     def _positions(self, specs: Sequence[Spec], known: Any) -> tuple[int, ...]:
         """Which arguments to differentiate by."""
         if self.wrt is None:
-            at = tuple(k for k, s in enumerate(specs) if reals_in(s) and not (known and known[k][1] in (INT, BOOL)))
+            at = tuple(k for k, s in enumerate(specs) if reals_in(s) and (not known or has_reals(known[k][1])))
             if not at:
                 raise DerivativeError(f"{self.name}: no argument of this call holds reals", self.base.span)
             return at

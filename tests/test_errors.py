@@ -920,3 +920,25 @@ def test_other_integers_wrap_in_both_targets() -> None:
     for k in (5, 2**40 + 1, -(2**63)):
         found = [hyad.compile(f, target=target)(k) for target in ("c", "python")]
         assert found[0] == found[1] and found[0][0] == (k * k + 2**63) % 2**64 - 2**63
+
+
+def test_what_is_not_declared_is_said_to_be_taken_as_a_number() -> None:
+    f = hyad.model("(fn [x #^ Int k] (sum (map sin x)))")
+    for ask in (hyad.compile, hyad.cost, lambda f: hyad.show(f, "c"), lambda f: hyad.compile(hyad.grad(f))):
+        with pytest.raises(ModelTypeError, match=r"taken as a number, `x` here: declare it, as"):
+            ask(f)
+    with pytest.raises(ModelTypeError) as error:
+        f(1.0, 2)
+    assert "declare" not in str(error.value)
+
+
+def test_arrays_that_are_declared_integers_are_not_differentiated_by() -> None:
+    f = hyad.model("(fn [#^ (Arr Int n) at v] (sum (map (fn [i] (* (get v i) (get v i))) at)))")
+    at, v = np.array([0, 2, 2]), np.array([1.0, 2.0, 3.0])
+    assert hyad.grad(f)(at, v).tolist() == hyad.run(hyad.grad(f), at, v).tolist() == [2.0, 0.0, 12.0]
+    assert hyad.jvp(f, (at, v), (at, v)) == 2 * f(at, v)
+    assert hyad.sparse_hessian(f)(at, v).toarray().tolist() == [[2, 0, 0], [0, 0, 0], [0, 0, 4]]
+    for derive in (hyad.grad(f, wrt="at"), hyad.grad(f, wrt=(1, 0))):
+        for call in (derive, lambda *args, g=derive: hyad.run(g, *args)):
+            with pytest.raises(DerivativeError, match=r"by `at`, which is declared \(Arr Int n\)"):
+                call(at, v)

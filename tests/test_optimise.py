@@ -507,7 +507,6 @@ def test_a_table_of_a_size_that_only_a_loop_has() -> None:
     assert made(np.zeros(0)) == f(np.zeros(0)) == 1.0 and made(np.zeros(3)) == f(np.zeros(3)) == 27.0
 
 
-
 def test_an_element_is_added_to_behind_a_loop_whose_checks_stay_in_it() -> None:
     """The subscript is computed again behind the loop, the checks of its iterations are not."""
     each = "(let [a (if (> x 1.0) (get v (if (< i 1) i (- i 1))) (get v (% (+ i 1) (len v))))] (* x (get v -1)))"
