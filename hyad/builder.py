@@ -127,7 +127,8 @@ class Scope:
 class Builder:
     """Builds one program. ``plain`` turns rewriting and sharing off: the stages before the optimiser.
 
-    ``span`` is the place that new bindings are said to come from; passes set it as they go.
+    ``span`` is the place that new bindings are said to come from; passes set it as they go. ``soft``: new operations
+    are differentiation's own (see ``Bind``).
     """
 
     def __init__(self, plain: bool = False) -> None:
@@ -142,6 +143,8 @@ class Builder:
         self.counts: dict[Var, Atom] = {}  # loop index -> trip count
         self.sizes: set[Var] = set()  # integers known to be >= 0
         self.span: Span | None = None
+        self.soft = False
+        self.softly: set[Var] = set()  # the numbers of operations that are differentiation's own
         self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
@@ -319,6 +322,8 @@ class Builder:
             key = self.prim_key(name, args)
             found = self.shared(key)
             if found is not None:
+                if not self.soft and found in self.softly:
+                    self.harden(found)
                 return found
             if scope.index is not None:
                 scope = self.home(args)
@@ -326,12 +331,41 @@ class Builder:
                     self.fired("hoisting")
         op, span = Prim(name, args), self.span
         var = Var(hint, result, span, given) if hint else Var("t", result, span)
-        scope.binds.append(Bind((var,), op, span))
+        soft = self.soft and result is REAL
+        if soft:
+            self.softly.add(var)
+        scope.binds.append(Bind((var,), op, span, soft))
         scope.vars.add(var)
         self.definitions[var] = op
         if key is not None:
             scope.shared[key] = var
         return var
+
+    def harden(self, v: Var) -> None:
+        """What differentiation has computed is asked for by the user, too: it stays as it is."""
+        self.softly.discard(v)
+        for scope in self.scopes:
+            if v in scope.vars:
+                at = next(k for k, x in enumerate(scope.binds) if v in x.vars)
+                scope.binds[at] = replace(scope.binds[at], soft=False)
+
+    @contextmanager
+    def differentiating(self) -> Iterator[None]:
+        """What is made meanwhile is differentiation's own."""
+        before, self.soft = self.soft, True
+        try:
+            yield
+        finally:
+            self.soft = before
+
+    @contextmanager
+    def as_written(self) -> Iterator[None]:
+        """What is made meanwhile is a user's, although differentiation asks for it."""
+        before, self.soft = self.soft, False
+        try:
+            yield
+        finally:
+            self.soft = before
 
     def prim_key(self, name: str, args: Sequence[Atom]) -> tuple:
         """Equal for applications that compute the same, with the operands of a commutative one in either order."""
@@ -1217,9 +1251,11 @@ class Rebuild:
 
     def block(self, block: Block) -> tuple[Atom, ...]:
         """Rebuild a block's bindings in the open scope; its results."""
+        b, soft = self.b, self.b.soft
         for bind in block.binds:
-            self.b.span = bind.span
+            b.span, b.soft = bind.span, bind.soft
             self.bind(bind)
+        b.soft = soft
         return self.atoms(block.results)
 
     def bind(self, bind: Bind) -> None:
@@ -1481,7 +1517,7 @@ def structure(x: If | Loop | Case | Block) -> tuple:
     def block(b: Block) -> tuple:
         keys = []
         for bind in b.binds:
-            keys.append(one(bind.op))
+            keys.append((one(bind.op), bind.soft))
             if type(bind.op) is Prim and bind.op.name in ("zeros", "undef"):
                 t = bind.vars[0].type
                 keys.append((t.elem, *map(atom, t.dims)) if isinstance(t, Arr) else t)

@@ -213,9 +213,10 @@ class Continued(Reverse):
     def through(self, binds: Sequence[Bind], results: Sequence[Atom], last: Last) -> Ups:
         """Emit bindings there, then what is ``last``, then the bindings back."""
         outer, self.backs = self.backs, []
+        soft = self.b.soft
         ups: Ups | None = None
         for n, bind in enumerate(binds):
-            self.b.span = bind.span
+            self.b.span, self.b.soft = bind.span, bind.soft
             if not self.passes(bind):
                 self.bind(bind)
                 continue
@@ -234,11 +235,13 @@ class Continued(Reverse):
                 op, variables, mask = self.recursion(bind.op, bind)  # type: ignore[arg-type]
                 ups = self.call(op, Bind(variables, op, bind.span), mask, rest, False)
             break
-        if ups is None:
-            ups = last(results)
-        backs, self.backs = self.backs, outer
-        for emit in reversed(backs):
-            emit()
+        with self.b.differentiating():
+            if ups is None:
+                ups = last(results)
+            backs, self.backs = self.backs, outer
+            for emit in reversed(backs):
+                emit()
+        self.b.soft = soft
         return ups
 
     # ------------------------------------------------------------------------------------ what comes after

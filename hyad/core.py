@@ -331,11 +331,15 @@ Op = Union[Lambda, Call, Rec, While, Case, Prim, If, Loop, Check, Make, Apply]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bind:
-    """``vars = op``; ``span`` is the form that it came from."""
+    """``vars = op``; ``span`` is the form that it came from.
+
+    ``soft`` marks an operation on reals that differentiation made: its terms have no order of the user's.
+    """
 
     vars: tuple[Var, ...]
     op: Op
     span: Span | None = None
+    soft: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -643,6 +647,6 @@ def substitute(block: Block, table: dict[Var, Atom]) -> Block:
         else:
             assert type(op) is Check
             op = Check(op.relation, atom(op.a), atom(op.b), op.message, op.kind)
-        return Bind(bind.vars, op, bind.span)
+        return Bind(bind.vars, op, bind.span, bind.soft)
 
     return Block(tuple(map(one, block.binds)), tuple(map(atom, block.results)))

@@ -859,7 +859,8 @@ def apply_rule(b: Any, row: Primitive, kind: str, given: Sequence[Atom], wanted:
             span,
             f"it takes those of `{row.name}`, {after}",
         )
-    atoms, _ = flatten(sp.call(function, given, (None,) * len(given), None), span)
+    with b.as_written():
+        atoms, _ = flatten(sp.call(function, given, (None,) * len(given), None), span)
     b.span = span
     if len(atoms) != wanted or any(type_of(a) not in (REAL, INT) for a in atoms):
         raise DerivativeError(f"the {kind} of `{row.name}` gives {len(atoms)} values, not {wanted} numbers", span)

@@ -102,7 +102,8 @@ class Forward(Rebuild):
             self.copy(bind)
             var = bind.vars[0]
             if self.active.get(var):
-                dots = self.prim_tangents(op, var)
+                with self.b.differentiating():
+                    dots = self.prim_tangents(op, var)
                 if dots:
                     self.dot[var] = dots
         elif bind.vars and all(v in self.known for v in bind.vars):
@@ -137,7 +138,8 @@ class Forward(Rebuild):
             if name in b.rules:
                 rule = b.rules[name]
                 moves = [self.tangent_or_zero(a, d) for a in op.args[1 : 1 + rule.moving]]
-                made = rule.tangent(args[1:], self.here[var], moves)
+                with b.as_written():
+                    made = rule.tangent(args[1:], self.here[var], moves)
             elif name == "get":
                 made = b.get(self.dots(op.args[0])[d], *args[1:], hint=hint, given=given)
             elif name == "array":

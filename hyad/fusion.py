@@ -88,8 +88,9 @@ class Fuse(Rebuild):
             return self.b.get(found, *subscripts[1:])
         for x in slice_of(loop.body, (r,)).binds:
             if x is not row:
-                self.b.span = x.span
+                self.b.span, self.b.soft = x.span, x.soft
                 self.bind(x)
+        self.b.soft = False
         return self.element(row.op, row.vars.index(r), levels - 1, subscripts[1:], bind)  # type: ignore[arg-type]
 
     def fusible(self, bind: Bind, op: Loop) -> int:

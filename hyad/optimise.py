@@ -62,6 +62,7 @@ from .sink import sink
 from .splits import Split
 from .stores import assign, scatter
 from .tables import Tabulate
+from .terms import like_terms
 from .unfold import unfold
 from .whiles import Singles, meet_whiles
 
@@ -561,6 +562,8 @@ PIPELINE: list[Pass] = [
     reciprocals,
     share,  # what siblings had in common
     exponents,
+    dead_code,
+    like_terms,  # when each sum is one expression; the twos that it makes meet halves below
     dead_code,
     powers_of_two,  # when no product is made any more
     dead_code,

@@ -26,6 +26,7 @@ from .core import (
     with_body,
 )
 from .functions import uses
+from .primitives import PRIMITIVES
 
 
 def reciprocals(program: Program) -> Program:
@@ -100,33 +101,39 @@ def reciprocals(program: Program) -> Program:
 def divide(program: Program) -> Program:
     """A product with a reciprocal that nothing else uses is a division: ``(* x (/ 1 y))``  =>  ``(/ x y)``.
 
-    Only the reciprocals that differentiation introduced (their 1 is soft), and not across a loop.
+    Only the reciprocals that differentiation introduced (their 1 is soft), and not across a loop; nor outside of loops
+    where the reciprocal is there long before the other factor, which then need not wait for a division.
     """
     if not any(is_reciprocal(bind.op) for bind in all_binds(program.body)):
         return program
     counts = uses(program.body)
+    ready: dict[Atom, int] = {}  # outside of loops: how much has to be computed, one after the other, before it
 
-    def block(b: Block) -> Block:
+    def block(b: Block, once: bool) -> Block:
         bottoms: dict[Var, Atom] = {}
         binds = []
         for bind in b.binds:
             op = bind.op
             if type(op) is If:
-                op = If(op.cond, block(op.then), block(op.orelse))
+                op = If(op.cond, block(op.then, once), block(op.orelse, once))
             elif type(op) is Loop:
-                op = Loop(op.count, op.index, op.inits, op.accs, block(op.body))
+                op = Loop(op.count, op.index, op.inits, op.accs, block(op.body, False))
             elif is_reciprocal(op):
                 if counts.get(bind.vars[0]) == 1:
                     bottoms[bind.vars[0]] = op.args[1]
             elif type(op) is Prim and op.name == "*":
                 for x, r in (op.args, op.args[::-1]):
-                    if type(r) is Var and r in bottoms:
+                    if type(r) is Var and r in bottoms and (not once or ready.get(x, 0) < ready[r]):
                         op = Prim("/", (x, bottoms[r]))
                         break
-            binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span))
+            if once:
+                row = PRIMITIVES.get(op.name) if type(op) is Prim else None
+                time = max((ready.get(a, 0) for a in atoms_of(op)), default=0) + (row.cost if row else 0)
+                ready.update(dict.fromkeys(bind.vars, time))
+            binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span, bind.soft))
         return Block(tuple(binds), b.results)
 
-    return replace(program, body=block(program.body))
+    return replace(program, body=block(program.body, True))
 
 
 def halving(op: Op) -> bool:

@@ -100,15 +100,17 @@ def vjp(
     pass_.here.update(here)
     pass_.active = activity(block, {v: 1 for v in wrt}, pass_.reach)
     results, back = pass_.there(block)
-    for r, ct in zip(block.results, cotangents(results)):
-        if ct is not None:
-            pass_.contribute(r, ct)
-    back()
-    adjoints = []
-    for v in wrt:
-        pass_.settle(v)
-        found = pass_.bar.get(v)
-        adjoints.append(found if found is not None else zero(b, pass_.atom(v)))
+    cts = cotangents(results)
+    with b.differentiating():
+        for r, ct in zip(block.results, cts):
+            if ct is not None:
+                pass_.contribute(r, ct)
+        back()
+        adjoints = []
+        for v in wrt:
+            pass_.settle(v)
+            found = pass_.bar.get(v)
+            adjoints.append(found if found is not None else zero(b, pass_.atom(v)))
     return results, adjoints
 
 
@@ -197,8 +199,9 @@ class Reverse(Rebuild):
         outer, self.backs = self.backs, []
         around, self.apart = self.apart, apart
         before, self.again = self.again, self.again or again
+        soft = self.b.soft
         for bind in block.binds:
-            self.b.span = bind.span
+            self.b.span, self.b.soft = bind.span, bind.soft
             if record and bind.vars and type(bind.op) is Loop:
                 self.bind(bind)  # what is remembered is not read of it, and then not computed
                 self.here.update((v, record[v]) for v in bind.vars if v in record)
@@ -210,7 +213,7 @@ class Reverse(Rebuild):
             else:
                 self.bind(bind)
         backs, self.backs = self.backs, outer
-        self.apart, self.again = around, before
+        self.apart, self.again, self.b.soft = around, before, soft
 
         def back() -> None:
             for emit in reversed(backs):
@@ -307,7 +310,9 @@ class Reverse(Rebuild):
                         self.contribute(a, partials.product(y_bar, k, adjoint(a.name)))
             elif op.name in b.rules:
                 rule = b.rules[op.name]
-                for a, x in zip(op.args[1:], rule.adjoints(args[1:], y, y_bar)):
+                with b.as_written():
+                    made = rule.adjoints(args[1:], y, y_bar)
+                for a, x in zip(op.args[1:], made):
                     self.contribute(a, x)
             elif op.name == "get":
                 self.contribute_at(op.args[0], args[1:], y_bar)
@@ -504,7 +509,7 @@ class Reverse(Rebuild):
         bars, self.bar = self.bar, {}
         scaled, self.scaled = self.scaled, {}
         span = b.span
-        with b.region() as scope:
+        with b.region() as scope, b.differentiating():
             cotangents = {
                 k: like(b, Var("y", type_of(x)), {}, adjoint(str(r)))
                 for k, (r, x) in enumerate(zip(block.results, results))

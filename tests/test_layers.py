@@ -23,11 +23,11 @@ LAYERS: list[set[str]] = [
         "check dead printer reader rewrite",
         "builder",
         "accumulators active activity adjoints annotations arguments arithmetic blocks builtins cancel checkpoint"
-        " collect columns combinators continuations copies counts derive dynamic eager exponents families fission flow"
-        " forward functions fusion gather jam lanes latex library loops narrow nests onehot operators optimise pairs"
-        " partials powers prelude products reciprocals records references renew resolve reverse roundtrip rows ruled"
-        " scalars scans simplify sink sparsity specialise splits spread stores structures subscripts tables teams"
-        " threads typed_forms unfold whiles",
+        " collect columns combinators continuations copies counts derive dynamic eager exponents families fission"
+        " flow forward functions fusion gather jam lanes latex library loops narrow nests onehot operators"
+        " optimise pairs partials powers prelude products reciprocals records references renew resolve reverse"
+        " roundtrip rows ruled scalars scans simplify sink sparsity specialise splits spread stores structures"
+        " subscripts tables teams terms threads typed_forms unfold whiles",
         "codegen",
         "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself

@@ -1,0 +1,382 @@
+"""The sums that differentiation makes: their like terms and constants put together."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+
+from .builder import rebuild
+from .core import (
+    REAL,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    Prim,
+    Program,
+    Var,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    substitute,
+    type_atoms,
+    with_blocks,
+    with_body,
+)
+from .dead import tidy
+from .primitives import PRIMITIVES
+
+TERMS = 12  # a sum of more terms is one number
+FACTORS = 6  # so is a product of more factors
+CONE = 64  # no more operations are looked at for one sum
+LINEAR = frozenset({"+", "-", "neg", "*"})
+
+Product = tuple[Atom, ...]  # of numbers, in a fixed order; () is 1
+
+
+def like_terms(program: Program) -> Program:
+    """Puts together the like terms and the constants of a derivative's sums, where that is less work.
+
+    ``d = (- (* x (* 400 x)) (* 200 (- y (* x x))))``, ``(+ (+ (+ 2 d) d) 200)``  =>
+    ``(+ (- (* 1200 (* x x)) (* 400 y)) 202)``.
+
+    Design decision: sums of differentiation's own (``Bind.soft``), with what is computed for nothing but them, the
+    user's expressions among it; constants are multiplied out, nothing else is. Roundings move, their bound does not: a
+    term of a sum is no larger than the sum and the other term together, so that a term whose neighbour or whose sum
+    has been rounded may stand anywhere. A sum of two numbers that are both exact, ``1 - x`` say, has a cancellation
+    that costs nothing; it stays one number. So do terms that cancel altogether: an infinite one does not.
+    """
+    if not any(x.soft and x.op.name in ("+", "-") for x in all_binds(program.body)):  # type: ignore[union-attr]
+        return program
+    makers: dict[Atom, Prim] = {}
+    counts: dict[Atom, int] = {}
+    todo = [program.body]
+    while todo:
+        block = todo.pop()
+        for a in block.results:
+            counts[a] = counts.get(a, 0) + 1
+        for x in block.binds:
+            if type(x.op) is Prim:
+                makers[x.vars[0]] = x.op
+            for a in (*atoms_of(x.op), *(a for v in x.vars for a in type_atoms(v.type))):
+                counts[a] = counts.get(a, 0) + 1
+            todo += blocks_of(x.op)
+    body = collected(program.body, makers, counts)
+    return program if body is program.body else rebuild(with_body(program, body))  # what is equal now is shared
+
+
+def collected(block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int]) -> Block:
+    """A block and those in it with their sums collected; itself where there is nothing to collect."""
+    binds = []
+    for x in block.binds:
+        regions = blocks_of(x.op)
+        made = [collected(r, makers, counts) for r in regions]
+        same = all(r is s for r, s in zip(made, regions))
+        binds.append(x if same else Bind(x.vars, with_blocks(x.op, made), x.span))
+    if not all(x is y for x, y in zip(binds, block.binds)):
+        block = Block(tuple(binds), block.results)
+    if not any(x.soft and x.op.name in ("+", "-") for x in block.binds):  # type: ignore[union-attr]
+        return block
+    return Sums(block, makers, counts).run()
+
+
+@dataclass(slots=True)
+class Term:
+    """A coefficient of a product. ``sources``: numbers that are there, each with its own coefficient of it."""
+
+    factor: float
+    sources: list[tuple[Atom, float]] = field(default_factory=list)
+
+
+Sum = dict[Product, Term]
+
+
+class Sums:
+    """One block. ``counts`` says how often each number is read, ``keys`` what is computed here."""
+
+    def __init__(self, block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int]) -> None:
+        self.block, self.makers, self.counts = block, makers, counts
+        self.order: dict[Atom, int] = {v: k for k, x in enumerate(block.binds) for v in x.vars}
+        self.own = {
+            x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name in LINEAR and x.vars[0].type == REAL
+        }
+        self.keys = {key_of(x.op): v for v, x in self.own.items()}  # type: ignore[arg-type]
+        self.ranks: dict[Atom, int] = {}
+        self.done: set[Atom] = set()
+        self.new: dict[Atom, list[Bind]] = {}  # in place of a binding
+        self.same: dict[Var, Atom] = {}
+
+    def run(self) -> Block:
+        for x in reversed(self.block.binds):
+            if x.soft and x.vars[0] not in self.done and x.op.name in ("+", "-"):  # type: ignore[union-attr]
+                self.root(x)
+        if not self.new and not self.same:
+            return self.block
+        binds = [y for x in self.block.binds for y in self.new.get(x.vars[0] if x.vars else None, (x,))]  # type: ignore
+        return tidy(substitute(Block(tuple(binds), self.block.results), self.same))
+
+    def root(self, x: Bind) -> None:
+        """Collect the sum ``x``, and all that is computed for it alone."""
+        v = x.vars[0]
+        cone = self.cone(v)
+        forms = Forms(self, cone)
+        for w in sorted(cone, key=self.order.__getitem__):
+            forms.add(w)
+        self.done |= forms.opened(v)
+        if not forms.merged or v in forms.whole:
+            return
+        writer = Writer(self, cone, x)
+        result = writer.sum(forms.of(v))
+        before = sum(cost(self.makers[w]) for w in cone)
+        if (writer.cost, writer.additions(writer.kept)) >= (before, writer.additions(cone)):
+            return
+        dead = cone.difference(writer.kept)
+        for w in dead:
+            op = self.makers[w]
+            if self.keys.get(key_of(op)) is w:
+                del self.keys[key_of(op)]
+            for a in op.args:
+                self.counts[a] -= 1
+        for y in writer.binds:
+            for a in y.op.args:  # type: ignore[union-attr]
+                self.counts[a] = self.counts.get(a, 0) + 1
+        if writer.binds and writer.binds[-1].vars[0] is result:
+            last = writer.binds.pop()
+            writer.binds.append(Bind(x.vars, last.op, x.span, True))
+            self.keys[key_of(last.op)] = v  # type: ignore[arg-type]
+            self.new[v] = writer.binds
+        else:
+            self.same[v] = result  # type: ignore[index]
+            self.counts[result] = self.counts.get(result, 0) + self.counts[v]
+        self.done |= dead
+
+    def cone(self, v: Var) -> set[Atom]:
+        """The sums and products that are computed for ``v`` alone, itself among them."""
+        found: set[Atom] = set()
+        readers: dict[Atom, int] = {}
+        heap = [(-self.order[v], v)]
+        while heap and len(found) < CONE:
+            _, w = heapq.heappop(heap)
+            if w is not v and readers[w] < self.counts[w]:
+                continue
+            found.add(w)
+            for a in self.makers[w].args:
+                if a in self.own and a not in self.new and a not in self.same:
+                    if a not in readers:
+                        heapq.heappush(heap, (-self.order[a], a))  # type: ignore[arg-type]
+                    readers[a] = readers.get(a, 0) + 1
+        return found
+
+    def exact(self, a: Atom) -> bool:
+        """Whether a number may be one that no rounding has touched."""
+        op = self.makers.get(a)
+        while op is not None:
+            if op.name == "neg":
+                a = op.args[0]
+            elif op.name == "*" and type(op.args[0]) is Const and is_power(op.args[0].value):
+                a = op.args[1]
+            else:
+                row = PRIMITIVES.get(op.name)
+                return row is None or op.name not in ("+", "-", "*", "/", "sqrt") and row.cost < DEAR
+            op = self.makers.get(a)
+        return True
+
+
+DEAR = 10  # a primitive that costs so much, in additions, rounds its result
+
+
+def is_power(x: float) -> bool:
+    return abs(math.frexp(x)[0]) == 0.5
+
+
+def cost(op: Prim) -> int:
+    return PRIMITIVES[op.name].cost
+
+
+def key_of(op: Prim) -> tuple:
+    """Equal for sums and products of the same numbers."""
+    args = [(repr(a.value),) if type(a) is Const else a for a in op.args]
+    if op.name in ("+", "*") and hash(args[0]) > hash(args[1]):
+        args.reverse()
+    return op.name, *args
+
+
+class Forms:
+    """The numbers of a cone as sums of products; ``whole``: those that are taken for one number all the same."""
+
+    def __init__(self, sums: Sums, cone: set[Atom]) -> None:
+        self.sums, self.cone = sums, cone
+        self.forms: dict[Atom, Sum] = {}
+        self.whole: set[Atom] = set()
+        self.merged = False
+
+    def of(self, a: Atom) -> Sum:
+        found = self.forms.get(a)
+        if found is None:
+            found = {(): Term(float(a.value))} if type(a) is Const else {(a,): Term(1.0, [(a, 1.0)])}
+        return found
+
+    def add(self, v: Atom) -> None:
+        op = self.sums.makers[v]
+        made = self.form(op, v)
+        if made is None or len(made) > TERMS or not all(math.isfinite(t.factor) and t.factor for t in made.values()):
+            self.whole.add(v)
+        else:
+            self.forms[v] = made
+
+    def form(self, op: Prim, v: Atom) -> Sum | None:
+        if op.name == "*":
+            return self.product(op, v)
+        if op.name == "neg":
+            return scaled(self.of(op.args[0]), -1.0)
+        x, y = map(self.of, op.args)
+        if x.keys() != y.keys() and all(map(self.sums.exact, op.args)):
+            return None
+        total = {key: Term(t.factor, t.sources) for key, t in x.items()}
+        for key, t in scaled(y, 1.0 if op.name == "+" else -1.0).items():
+            if key in total:
+                self.merged = True
+                total[key] = Term(total[key].factor + t.factor, total[key].sources + t.sources)
+            else:
+                total[key] = t
+        return total
+
+    def product(self, op: Prim, v: Atom) -> Sum | None:
+        a, b = op.args
+        x, y = self.of(a), self.of(b)
+        if () in x and len(x) == 1:
+            made = scaled(y, x[()].factor)
+            if len(made) == 1:
+                ((key, t),) = made.items()
+                made = {key: Term(t.factor, [*t.sources, (v, t.factor)])}
+            return made
+        one, two = self.single(a, x), self.single(b, y)
+        key = tuple(sorted((*one[0], *two[0]), key=self.rank))
+        if len(key) > FACTORS:
+            return None
+        factor = one[1] * two[1]
+        return {key: Term(factor, [(v, factor)])}
+
+    def single(self, a: Atom, x: Sum) -> tuple[Product, float]:
+        """A factor as a product; a sum is one number."""
+        if len(x) == 1:
+            ((key, t),) = x.items()
+            return key, t.factor
+        return (a,), 1.0
+
+    def rank(self, a: Atom) -> int:
+        return self.sums.ranks.setdefault(a, len(self.sums.ranks))
+
+    def opened(self, v: Atom) -> set[Atom]:
+        """The sums that ``v`` was looked at as the sum of."""
+        found: set[Atom] = set()
+        todo = [v]
+        while todo:
+            w = todo.pop()
+            if w not in found and w in self.cone and (w is v or w not in self.whole):
+                found.add(w)
+                todo += [a for a in self.sums.makers[w].args if self.sums.makers[w].name != "*" or len(self.of(w)) > 1]
+        return found
+
+
+def scaled(x: Sum, by: float) -> Sum:
+    return x if by == 1 else {key: Term(by * t.factor, t.sources) for key, t in x.items()}
+
+
+class Writer:
+    """Writes a sum of products in place of ``x``: ``binds`` is what is new, ``kept`` what stays of the cone, ``cost``
+    what both take."""
+
+    def __init__(self, sums: Sums, cone: set[Atom], x: Bind) -> None:
+        self.sums, self.cone, self.place = sums, cone, x
+        self.binds: list[Bind] = []
+        self.made: dict[tuple, Atom] = {}
+        self.kept: set[Atom] = set()
+        self.cost = 0
+
+    def there(self, op: Prim) -> Atom | None:
+        """What computes this already, and would go on doing so."""
+        key = key_of(op)
+        v = self.made.get(key)
+        if v is None:
+            v = self.sums.keys.get(key)
+            v = None if v in self.cone and v not in self.kept else v
+        return v
+
+    def emit(self, name: str, *args: Atom) -> Atom:
+        op = Prim(name, args)
+        found = self.made.get(key_of(op))
+        if found is not None:
+            return found
+        if self.there(op) is None:  # else it is shared with that
+            self.cost += cost(op)
+        v = Var(self.place.vars[0].name, REAL, self.place.span)
+        self.binds.append(Bind((v,), op, self.place.span, True))
+        self.made[key_of(op)] = v
+        return v
+
+    def needed(self, a: Atom) -> set[Atom]:
+        """What of the cone has to be kept beside what is, for ``a`` to be there."""
+        found: set[Atom] = set()
+        todo = [a]
+        while todo:
+            w = todo.pop()
+            if w in self.cone and w not in self.kept and w not in found:
+                found.add(w)
+                todo += self.sums.makers[w].args
+        return found
+
+    def keep(self, a: Atom) -> Atom:
+        more = self.needed(a)
+        self.kept |= more
+        self.cost += sum(cost(self.sums.makers[w]) for w in more)
+        return a
+
+    def additions(self, kept: set[Atom]) -> int:
+        """How many additions there are: a factor of two in their place may meet a half."""
+        return sum(op.name != "*" for op in (*(self.sums.makers[w] for w in kept), *(x.op for x in self.binds)))
+
+    def sum(self, total: Sum) -> Atom:
+        """The sum, a positive term first where there is one."""
+        terms = [self.term(key, t) for key, t in total.items() if key]
+        constant = total[()].factor if () in total else 0.0
+        first = next((k for k, (c, _, _) in enumerate(terms) if c > 0), None)
+        if first is not None or constant <= 0 and terms:
+            c, k, a = terms.pop(first or 0)
+            found = self.times(c * k, a)
+        else:
+            found, constant = Const(constant, REAL), 0.0
+        for c, k, a in terms:
+            found = self.emit("+" if c > 0 else "-", found, self.times(k, a))
+        return self.emit("+", found, Const(constant, REAL)) if constant else found
+
+    def times(self, k: float, a: Atom) -> Atom:
+        if abs(k) == 1:
+            return a if k > 0 else self.emit("neg", a)
+        return self.emit("*", Const(k, REAL, is_power(k)), a)
+
+    def term(self, key: Product, t: Term) -> tuple[float, float, Atom]:
+        """A term as a sign, a positive factor (a negative one where that is at hand) and a number."""
+        best: tuple[tuple, Atom | None] | None = None
+        for a, own in t.sources:
+            k = t.factor / own
+            price = sum(cost(self.sums.makers[w]) for w in self.needed(a))
+            if abs(k) != 1 and not any(self.there(Prim("*", (Const(c, REAL), a))) for c in (k, -k)):
+                price += 1
+            exactly = k * own == t.factor
+            if best is None or (price, not exactly) < best[0]:
+                best = (price, not exactly), a
+        fresh = len(key) - 1 + (abs(t.factor) != 1)
+        if best is None or fresh < best[0][0]:
+            a, k = key[0], t.factor
+            for b in key[1:]:
+                a = self.emit("*", a, b)
+        else:
+            a = self.keep(best[1])  # type: ignore[arg-type]
+            k = t.factor / next(own for s, own in t.sources if s is a)
+        sign = math.copysign(1.0, k)
+        k = abs(k)
+        if k != 1 and self.there(Prim("*", (Const(-k, REAL), a))) is not None:
+            return -sign, -k, a
+        return sign, k, a
