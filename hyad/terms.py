@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from .builder import rebuild
 from .core import (
@@ -43,9 +44,9 @@ def like_terms(program: Program) -> Program:
 
     Design decision: sums of differentiation's own (``Bind.soft``), with what is computed for nothing but them, the
     user's expressions among it; constants are multiplied out, nothing else is. Roundings move, their bound does not: a
-    term of a sum is no larger than the sum and the other term together, so that a term whose neighbour or whose sum
-    has been rounded may stand anywhere. A sum of two numbers that are both exact, ``1 - x`` say, has a cancellation
-    that costs nothing; it stays one number. So do terms that cancel altogether: an infinite one does not.
+    term of a sum is no larger than the sum and the other term together, so that a term whose neighbour has been rounded
+    may be taken out of it. A sum of two numbers that are both exact, ``1 - x`` say, has a cancellation that costs
+    nothing; it stays one number. So does one in which terms cancel altogether: infinite ones do not.
     """
     if not any(x.soft and x.op.name in ("+", "-") for x in all_binds(program.body)):  # type: ignore[union-attr]
         return program
@@ -103,13 +104,14 @@ class Sums:
         }
         self.keys = {key_of(x.op): v for v, x in self.own.items()}  # type: ignore[arg-type]
         self.ranks: dict[Atom, int] = {}
+        self.products: dict[Atom, tuple[Product, float]] = {}
         self.done: set[Atom] = set()
         self.new: dict[Atom, list[Bind]] = {}  # in place of a binding
         self.same: dict[Var, Atom] = {}
 
     def run(self) -> Block:
         for x in reversed(self.block.binds):
-            if x.soft and x.vars[0] not in self.done and x.op.name in ("+", "-"):  # type: ignore[union-attr]
+            if x.soft and x.vars[0] in self.own and x.vars[0] not in self.done and is_linear(x.op):  # type: ignore
                 self.root(x)
         if not self.new and not self.same:
             return self.block
@@ -117,21 +119,24 @@ class Sums:
         return tidy(substitute(Block(tuple(binds), self.block.results), self.same))
 
     def root(self, x: Bind) -> None:
-        """Collect the sum ``x``, and all that is computed for it alone."""
-        v = x.vars[0]
-        cone = self.cone(v)
-        forms = Forms(self, cone)
-        for w in sorted(cone, key=self.order.__getitem__):
-            forms.add(w)
-        self.done |= forms.opened(v)
-        if not forms.merged or v in forms.whole:
-            return
-        writer = Writer(self, cone, x)
-        result = writer.sum(forms.of(v))
+        """Collect the sum ``x``: with all that is computed for it alone, or with what is read once alone."""
+        cone = self.cone(x.vars[0])
         before = sum(cost(self.makers[w]) for w in cone)
-        if (writer.cost, writer.additions(writer.kept)) >= (before, writer.additions(cone)):
-            return
-        dead = cone.difference(writer.kept)
+        for through in (True, False):
+            forms = Forms(self, cone, x.vars[0], through)
+            if forms.merged and x.vars[0] not in forms.whole:
+                writer = Writer(self, cone, x)
+                result = writer.sum(forms.of(x.vars[0]))
+                if (writer.cost, writer.additions(writer.kept)) < (before, writer.additions(cone)):
+                    return self.replace(x, writer, result)
+            if not forms.merged or not forms.shared:
+                break
+        self.done |= forms.opened()
+
+    def replace(self, x: Bind, writer: Writer, result: Atom) -> None:
+        """Take what ``writer`` has made for ``x``."""
+        v = x.vars[0]
+        dead = writer.cone.difference(writer.kept)
         for w in dead:
             op = self.makers[w]
             if self.keys.get(key_of(op)) is w:
@@ -143,30 +148,59 @@ class Sums:
                 self.counts[a] = self.counts.get(a, 0) + 1
         if writer.binds and writer.binds[-1].vars[0] is result:
             last = writer.binds.pop()
-            writer.binds.append(Bind(x.vars, last.op, x.span, True))
+            self.new[v] = [*writer.binds, Bind(x.vars, last.op, x.span, True)]
             self.keys[key_of(last.op)] = v  # type: ignore[arg-type]
-            self.new[v] = writer.binds
         else:
-            self.same[v] = result  # type: ignore[index]
+            self.same[v] = result
             self.counts[result] = self.counts.get(result, 0) + self.counts[v]
         self.done |= dead
 
     def cone(self, v: Var) -> set[Atom]:
-        """The sums and products that are computed for ``v`` alone, itself among them."""
+        """The sums and products that are computed for ``v`` alone, itself among them; not what a product has a sum as a
+        factor for."""
         found: set[Atom] = set()
         readers: dict[Atom, int] = {}
+        terms: set[Atom] = {v}  # what a sum is made of
         heap = [(-self.order[v], v)]
         while heap and len(found) < CONE:
             _, w = heapq.heappop(heap)
-            if w is not v and readers[w] < self.counts[w]:
+            op = self.makers[w]
+            if w is not v and (readers[w] < self.counts[w] or op.name in ("+", "-") and w not in terms):
                 continue
             found.add(w)
-            for a in self.makers[w].args:
+            for a in op.args:
                 if a in self.own and a not in self.new and a not in self.same:
                     if a not in readers:
                         heapq.heappush(heap, (-self.order[a], a))  # type: ignore[arg-type]
                     readers[a] = readers.get(a, 0) + 1
+                    if w in terms and is_linear(op):
+                        terms.add(a)
         return found
+
+    def product(self, a: Atom) -> tuple[Product, float]:
+        """A number that stays as a product, and the coefficient of that."""
+        found = self.products.get(a)
+        if found is None:
+            found, op = ((a,), 1.0), self.makers.get(a)
+            if op is not None and op.name == "neg":
+                key, factor = self.product(op.args[0])
+                found = key, -factor
+            elif op is not None and op.name == "*" and type(op.args[0]) is Const:
+                key, factor = self.product(op.args[1])
+                found = key, factor * op.args[0].value
+            elif op is not None and op.name == "*":
+                (one, c), (two, d) = map(self.product, op.args)
+                if len(one) + len(two) <= FACTORS:
+                    found = self.times(one, two), c * d
+            if not found[1] or not math.isfinite(found[1]):
+                found = (a,), 1.0
+            self.products[a] = found
+        return found
+
+    def times(self, one: Product, two: Product) -> Product:
+        """The factors in the order in which they were first seen."""
+        ranks = self.ranks
+        return tuple(sorted((*one, *two), key=lambda a: ranks.setdefault(a, len(ranks))))
 
     def exact(self, a: Atom) -> bool:
         """Whether a number may be one that no rounding has touched."""
@@ -186,6 +220,10 @@ class Sums:
 DEAR = 10  # a primitive that costs so much, in additions, rounds its result
 
 
+def is_linear(op: Prim) -> bool:
+    return op.name != "*" or type(op.args[0]) is Const
+
+
 def is_power(x: float) -> bool:
     return abs(math.frexp(x)[0]) == 0.5
 
@@ -203,24 +241,35 @@ def key_of(op: Prim) -> tuple:
 
 
 class Forms:
-    """The numbers of a cone as sums of products; ``whole``: those that are taken for one number all the same."""
+    """The numbers of a cone as sums of products. ``whole``: those that are taken for one number all the same, among
+    them the sums that are read more than once, unless they are to be looked ``through``."""
 
-    def __init__(self, sums: Sums, cone: set[Atom]) -> None:
-        self.sums, self.cone = sums, cone
+    def __init__(self, sums: Sums, cone: set[Atom], root: Var, through: bool) -> None:
+        self.sums, self.cone, self.root, self.through = sums, cone, root, through
         self.forms: dict[Atom, Sum] = {}
         self.whole: set[Atom] = set()
-        self.merged = False
+        self.merged = self.shared = False
+        for w in sorted(cone, key=sums.order.__getitem__):
+            self.add(w)
 
     def of(self, a: Atom) -> Sum:
         found = self.forms.get(a)
+        if found is None and type(a) is Const:
+            return {(): Term(float(a.value))}
         if found is None:
-            found = {(): Term(float(a.value))} if type(a) is Const else {(a,): Term(1.0, [(a, 1.0)])}
+            key, factor = ((a,), 1.0) if a in self.cone else self.sums.product(a)
+            found = {key: Term(factor, [(a, factor)])}
         return found
 
     def add(self, v: Atom) -> None:
         op = self.sums.makers[v]
         made = self.form(op, v)
         if made is None or len(made) > TERMS or not all(math.isfinite(t.factor) and t.factor for t in made.values()):
+            self.whole.add(v)
+            return
+        shared = len(made) > 1 and self.sums.counts[v] > 1 and v is not self.root
+        self.shared |= shared
+        if shared and not self.through:
             self.whole.add(v)
         else:
             self.forms[v] = made
@@ -252,7 +301,7 @@ class Forms:
                 made = {key: Term(t.factor, [*t.sources, (v, t.factor)])}
             return made
         one, two = self.single(a, x), self.single(b, y)
-        key = tuple(sorted((*one[0], *two[0]), key=self.rank))
+        key = self.sums.times(one[0], two[0])
         if len(key) > FACTORS:
             return None
         factor = one[1] * two[1]
@@ -265,16 +314,13 @@ class Forms:
             return key, t.factor
         return (a,), 1.0
 
-    def rank(self, a: Atom) -> int:
-        return self.sums.ranks.setdefault(a, len(self.sums.ranks))
-
-    def opened(self, v: Atom) -> set[Atom]:
-        """The sums that ``v`` was looked at as the sum of."""
+    def opened(self) -> set[Atom]:
+        """The sums that the root was looked at as the sum of."""
         found: set[Atom] = set()
-        todo = [v]
+        todo: list[Atom] = [self.root]
         while todo:
             w = todo.pop()
-            if w not in found and w in self.cone and (w is v or w not in self.whole):
+            if w not in found and w in self.cone and (w is self.root or w not in self.whole):
                 found.add(w)
                 todo += [a for a in self.sums.makers[w].args if self.sums.makers[w].name != "*" or len(self.of(w)) > 1]
         return found
@@ -305,21 +351,21 @@ class Writer:
         return v
 
     def emit(self, name: str, *args: Atom) -> Atom:
-        op = Prim(name, args)
-        found = self.made.get(key_of(op))
-        if found is not None:
-            return found
-        if self.there(op) is None:  # else it is shared with that
+        op, order = Prim(name, args), self.sums.order
+        found = self.there(op)
+        if found is None:
             self.cost += cost(op)
+        elif found not in order or order[found] < order[self.place.vars[0]]:
+            return found  # what is computed after this will be shared with it
         v = Var(self.place.vars[0].name, REAL, self.place.span)
         self.binds.append(Bind((v,), op, self.place.span, True))
         self.made[key_of(op)] = v
         return v
 
-    def needed(self, a: Atom) -> set[Atom]:
-        """What of the cone has to be kept beside what is, for ``a`` to be there."""
+    def needed(self, atoms: Product) -> set[Atom]:
+        """What of the cone has to be kept beside what is, for some numbers to be there."""
         found: set[Atom] = set()
-        todo = [a]
+        todo = [*atoms]
         while todo:
             w = todo.pop()
             if w in self.cone and w not in self.kept and w not in found:
@@ -327,10 +373,12 @@ class Writer:
                 todo += self.sums.makers[w].args
         return found
 
+    def price(self, atoms: Product) -> int:
+        return sum(cost(self.sums.makers[w]) for w in self.needed(atoms))
+
     def keep(self, a: Atom) -> Atom:
-        more = self.needed(a)
-        self.kept |= more
-        self.cost += sum(cost(self.sums.makers[w]) for w in more)
+        self.cost += self.price((a,))
+        self.kept |= self.needed((a,))
         return a
 
     def additions(self, kept: set[Atom]) -> int:
@@ -338,43 +386,37 @@ class Writer:
         return sum(op.name != "*" for op in (*(self.sums.makers[w] for w in kept), *(x.op for x in self.binds)))
 
     def sum(self, total: Sum) -> Atom:
-        """The sum, a positive term first where there is one."""
-        terms = [self.term(key, t) for key, t in total.items() if key]
-        constant = total[()].factor if () in total else 0.0
-        first = next((k for k, (c, _, _) in enumerate(terms) if c > 0), None)
-        if first is not None or constant <= 0 and terms:
-            c, k, a = terms.pop(first or 0)
-            found = self.times(c * k, a)
-        else:
-            found, constant = Const(constant, REAL), 0.0
-        for c, k, a in terms:
+        """The sum, each term where it first stood: ``-x + y`` is ``y - x``."""
+        terms = [self.term(key, t) for key, t in total.items()]
+        if len(terms) > 1 and terms[0][0] < 0 < terms[1][0]:
+            terms[:2] = terms[1::-1]
+        c, k, a = terms[0]
+        found = self.times(c * k, a)
+        for c, k, a in terms[1:]:
             found = self.emit("+" if c > 0 else "-", found, self.times(k, a))
-        return self.emit("+", found, Const(constant, REAL)) if constant else found
+        return found
 
     def times(self, k: float, a: Atom) -> Atom:
         if abs(k) == 1:
-            return a if k > 0 else self.emit("neg", a)
+            return a if k > 0 else Const(-a.value, REAL) if type(a) is Const else self.emit("neg", a)
         return self.emit("*", Const(k, REAL, is_power(k)), a)
 
     def term(self, key: Product, t: Term) -> tuple[float, float, Atom]:
         """A term as a sign, a positive factor (a negative one where that is at hand) and a number."""
-        best: tuple[tuple, Atom | None] | None = None
+        if not key:
+            return math.copysign(1.0, t.factor), 1.0, Const(abs(t.factor), REAL)
+        ways: list[tuple[tuple[int, bool], Atom | None, float]] = []
         for a, own in t.sources:
             k = t.factor / own
-            price = sum(cost(self.sums.makers[w]) for w in self.needed(a))
+            price = self.price((a,))
             if abs(k) != 1 and not any(self.there(Prim("*", (Const(c, REAL), a))) for c in (k, -k)):
                 price += 1
-            exactly = k * own == t.factor
-            if best is None or (price, not exactly) < best[0]:
-                best = (price, not exactly), a
-        fresh = len(key) - 1 + (abs(t.factor) != 1)
-        if best is None or fresh < best[0][0]:
-            a, k = key[0], t.factor
-            for b in key[1:]:
-                a = self.emit("*", a, b)
-        else:
-            a = self.keep(best[1])  # type: ignore[arg-type]
-            k = t.factor / next(own for s, own in t.sources if s is a)
+            ways.append(((price, k * own != t.factor), a, k))
+        ways.append(((self.price(key) + len(key) - 1 + (abs(t.factor) != 1), True), None, t.factor))
+        _, found, k = min(ways, key=itemgetter(0))
+        a = self.keep(key[0] if found is None else found)
+        for b in key[1:] if found is None else ():
+            a = self.emit("*", a, self.keep(b))
         sign = math.copysign(1.0, k)
         k = abs(k)
         if k != 1 and self.there(Prim("*", (Const(-k, REAL), a))) is not None:
