@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from .builder import rebuild
@@ -20,6 +20,7 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    free_vars,
     substitute,
     type_atoms,
     with_blocks,
@@ -46,7 +47,8 @@ def like_terms(program: Program) -> Program:
     user's expressions among it; constants are multiplied out, nothing else is. Roundings move, their bound does not: a
     term of a sum is no larger than the sum and the other term together, so that a term whose neighbour has been rounded
     may be taken out of it. A sum of two numbers that are both exact, ``1 - x`` say, has a cancellation that costs
-    nothing; it stays one number. So does one in which terms cancel altogether: infinite ones do not.
+    nothing; it stays one number. So does one in which terms cancel altogether: infinite ones do not. A multiple whose
+    opposite is there is that, where only sums read it.
     """
     if not any(x.soft and x.op.name in ("+", "-") for x in all_binds(program.body)):  # type: ignore[union-attr]
         return program
@@ -113,10 +115,11 @@ class Sums:
         for x in reversed(self.block.binds):
             if x.soft and x.vars[0] in self.own and x.vars[0] not in self.done and is_linear(x.op):  # type: ignore
                 self.root(x)
-        if not self.new and not self.same:
-            return self.block
-        binds = [y for x in self.block.binds for y in self.new.get(x.vars[0] if x.vars else None, (x,))]  # type: ignore
-        return tidy(substitute(Block(tuple(binds), self.block.results), self.same))
+        block = self.block
+        if self.new or self.same:
+            binds = [y for x in block.binds for y in self.new.get(x.vars[0] if x.vars else None, (x,))]  # type: ignore
+            block = tidy(substitute(Block(tuple(binds), block.results), self.same))
+        return Signs(block).run()
 
     def root(self, x: Bind) -> None:
         """Collect the sum ``x``: with all that is computed for it alone, or with what is read once alone."""
@@ -218,6 +221,71 @@ class Sums:
 
 
 DEAR = 10  # a primitive that costs so much, in additions, rounds its result
+
+
+class Signs:
+    """A block in which a multiple is not computed beside its opposite where only sums read it, and products that only
+    sums read: ``p = (* 2 x)``, ``q = (* -2 x)``, ``(+ (* q y) z)``  =>  ``(- z (* p y))``. To the last bit, up to the
+    sign of a zero."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.readers: dict[Atom, list[Bind | None]] = {}  # None: what is no number
+
+    def run(self) -> Block:
+        binds: list[Bind] = []
+        there: dict[tuple[float, Atom], Var] = {}
+        turned: dict[Atom, Atom] = {}  # by a number its opposite, which is computed in its place
+        for x in self.block.binds:
+            op = x.op
+            if type(op) is not Prim:
+                binds.append(x)
+                continue
+            v = x.vars[0]
+            if op.name == "*" and type(op.args[0]) is Const and v.type == REAL:
+                c, a = op.args[0].value, op.args[1]
+                other = there.get((-c, a))
+                if other is not None and a not in turned and self.turns(v):
+                    turned[v] = other
+                    continue
+                there.setdefault((c, a), v)
+            binds.extend([x] if turned.keys().isdisjoint(op.args) else self.read(x, op, turned))
+        return Block(tuple(binds), self.block.results) if turned else self.block
+
+    def read(self, x: Bind, op: Prim, turned: dict[Atom, Atom]) -> list[Bind]:
+        """A product or a sum of such numbers."""
+        a, b = op.args
+        one, two = (turned.get(y, y) for y in op.args)
+        if op.name == "*":
+            if one is a or two is b:
+                turned[x.vars[0]] = x.vars[0]
+            made = Prim("*", (one, two))
+        elif op.name == "-":
+            made = Prim("+", (a, two))
+        elif a in turned and b in turned:
+            total = Var(x.vars[0].name, REAL, x.span)
+            return [Bind((total,), Prim("+", (one, two)), x.span, x.soft), replace(x, op=Prim("neg", (total,)))]
+        else:
+            made = Prim("-", (a, two) if b in turned else (b, one))
+        return [replace(x, op=made)]
+
+    def turns(self, v: Var, depth: int = 0) -> bool:
+        """Whether all that reads a number can read its opposite."""
+        if not self.readers:
+            self.find()
+        return depth < 4 and all(x is not None and self.takes(x, x.op, v, depth) for x in self.readers[v])  # type: ignore
+
+    def takes(self, x: Bind, op: Prim, v: Var, depth: int) -> bool:
+        if op.name == "*":
+            return op.args[0] is not op.args[1] and self.turns(x.vars[0], depth + 1)
+        return op.name == "+" or op.name == "-" and op.args[0] is not v
+
+    def find(self) -> None:
+        self.readers = {a: [None] for a in self.block.results}
+        for x in self.block.binds:
+            number = x if type(x.op) is Prim and x.vars[0].type == REAL else None
+            for a in (*atoms_of(x.op), *(v for region in blocks_of(x.op) for v in free_vars(region))):
+                self.readers.setdefault(a, []).append(number)
 
 
 def is_linear(op: Prim) -> bool:
