@@ -2,8 +2,9 @@
 
     d(let y = e in r)  =  let y = e; ẏ = de in dr
 
-Each active binding is followed by the bindings of its tangents, one for each direction that reaches it. Several
-directions are carried at once, so that a Jacobian shares one primal; a tangent that is zero has no binding at all.
+Each active binding is followed by the bindings of its tangents, one for each direction that reaches it (of operations
+in a row, all values come first, where what is equal is shared). Several directions are carried at once, so that a
+Jacobian shares one primal; a tangent that is zero has no binding at all.
 
 A call of a recursive function becomes a call of its derivative: one function for each pattern of arguments that have
 tangents, which takes these beside the arguments and gives the results and their tangents. The tangent of a value of a
@@ -96,16 +97,48 @@ class Forward(Rebuild):
         found = self.dots(a).get(d)
         return found if found is not None else zero(self.b, self.atom(a))
 
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        """A block's bindings and their tangents; its results.
+
+        Design decision: the values of operations in a row come before their tangents, which are often values of the
+        program themselves, up to sign (a rotation's columns): a tangent finds them, and nobody looks for it.
+        """
+        todo: list[Bind] = []
+        soft = self.b.soft
+        for bind in block.binds:
+            if type(bind.op) is Prim and not self.b.plain:
+                self.b.span, self.b.soft = bind.span, bind.soft
+                self.copy(bind)
+                todo.append(bind)
+                continue
+            self.follow(todo)
+            self.b.span, self.b.soft = bind.span, bind.soft
+            self.bind(bind)
+        self.follow(todo)
+        self.b.soft = soft
+        return self.atoms(block.results)
+
+    def follow(self, todo: list[Bind]) -> None:
+        """The tangents of operations whose values are there."""
+        for bind in todo:
+            self.b.span = bind.span
+            self.move(bind)
+        todo.clear()
+
+    def move(self, bind: Bind) -> None:
+        """The tangents of an operation whose value is there."""
+        var = bind.vars[0]
+        if self.active.get(var):
+            with self.b.differentiating():
+                dots = self.prim_tangents(bind.op, var)  # type: ignore[arg-type]
+            if dots:
+                self.dot[var] = dots
+
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Prim:
             self.copy(bind)
-            var = bind.vars[0]
-            if self.active.get(var):
-                with self.b.differentiating():
-                    dots = self.prim_tangents(op, var)
-                if dots:
-                    self.dot[var] = dots
+            self.move(bind)
         elif bind.vars and all(v in self.known for v in bind.vars):
             self.copy(bind)
             self.take([(v, 0) for v in bind.vars], [self.known[v] for v in bind.vars])

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from .builder import ONE, ZERO, Builder, type_of
-from .core import BOOL, INT, REAL, Atom, Bind, Const, Var
+from .core import BOOL, INT, REAL, Atom, Bind, Const, Prim, Var
 from .primitives import PRIMITIVES, Primitive, parse_partial
 
 
@@ -73,25 +73,33 @@ class Partials:
 
 
 def up_to_sign(b: Builder, tangent: Atom, last: Sequence[Bind | None]) -> Atom:
-    """A tangent ``y - x`` where ``x - y`` is at hand, as its negative: the same up to the sign of a zero. It was made
-    just now: ``last`` is the last binding of each scope before."""
+    """A tangent ``y - x`` where ``x - y`` is at hand, or ``x + y`` beside ``-x - y``, as its negative: the same up to
+    the sign of a zero. It was made just now: ``last`` is the last binding of each scope before."""
     op = b.definitions.get(tangent) if type(tangent) is Var else None
-    if op is None or op.name != "-" or b.plain:
+    if op is None or op.name not in ("+", "-") or b.plain:
         return tangent
     new = (s for s, before in zip(b.scopes, last) if s.binds and s.binds[-1] is not before)
     home = next((s for s in new if s.binds[-1].vars[0] is tangent), None)
     if home is None:
         return tangent
-    x, y = op.args
-    twin = b.shared(b.prim_key("-", (y, x)))
-    minus = b.definitions.get(x) if type(x) is Var else None
-    if twin is None and minus is not None and minus.name == "neg":
-        twin = b.shared(b.prim_key("+", (minus.args[0], y)))
+    twin = opposite(b, op)
     if twin is None or twin is tangent:  # x - x is its own negative
         return tangent
     home.binds.pop()  # or it would be found at hand itself
-    home.shared.pop(b.prim_key("-", op.args), None)
+    home.shared.pop(b.prim_key(op.name, op.args), None)
     return b.prim("neg", twin)
+
+
+def opposite(b: Builder, op: Prim) -> Atom | None:
+    """What is at hand and minus ``op``, a sum or a difference, up to the sign of a zero."""
+    x, y = op.args
+    if op.name == "+":
+        return b.shared(("-neg", *b.prim_key("+", (x, y))[1:]))  # -x - y
+    minus = b.definitions.get(x) if type(x) is Var else None
+    found = b.shared(b.prim_key("-", (y, x)))
+    if found is None and minus is not None and minus.name == "neg":
+        found = b.shared(b.prim_key("+", (minus.args[0], y)))
+    return found
 
 
 @cache

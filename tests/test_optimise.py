@@ -445,6 +445,24 @@ def test_tangents_that_differ_in_sign_are_computed_once(turn: str) -> None:
     np.testing.assert_allclose(made[1], [sign * np.cos(t), -sign * np.sin(t)], rtol=1e-15)
 
 
+@pytest.mark.parametrize(
+    "first, second, slopes",
+    [
+        ("(- (* c c2) (* s s2))", "(+ (* s c2) (* c s2))", (lambda t: -np.sin(t), np.cos)),
+        ("(- (* s s2) (* c c2))", "(- (- (* s c2)) (* c s2))", (np.sin, lambda t: -np.cos(t))),
+    ],
+)
+def test_a_tangent_is_a_value_that_comes_after_it(first: str, second: str, slopes: tuple) -> None:
+    """The tangents of the first are the second, up to sign, which the program computes after them."""
+    text = f"(fn [a b] (let [c (cos a) s (sin a) c2 (cos b) s2 (sin b)] [{first} {second}]))"
+    jacobian = hyad.jacobian(hyad.model(text))
+    names = [bind.op.name for bind in all_binds(jacobian.optimised().body) if type(bind.op) is Prim]
+    assert names.count("+") + names.count("-") == 2 and names.count("*") == 4
+    a, b = 0.7, 0.4
+    for made in jacobian(a, b):
+        np.testing.assert_allclose(made, [slope(a + b) for slope in slopes], rtol=1e-15)
+
+
 def test_indices_that_differ_are_known_to() -> None:
     """A loop that ends below the index of the loop around never meets it; one that goes up to it does."""
     text = "(fn [v] (build (len v) (fn [i] (ifold (fn [s j] (if (= i j) s (+ s (get v j)))) 0.0 {}))))"
