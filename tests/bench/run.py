@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import argparse
+import compileall
+import os
 import re
 import sys
 import tempfile
@@ -55,6 +57,14 @@ TUNED = {"fk": FOLDER / "fk_tuned.c"}
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def with_bytecode() -> None:
+    """Compile the checkout's modules, as pip does for a package that it installs: else Python would, within the time to
+    derive, those that are imported only then."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for folder in ("hyad", "codegen", "macros"):
+        compileall.compile_dir(Path(__file__).parents[2] / folder, quiet=2)
 
 
 def failure(reason: Exception) -> str:
@@ -254,6 +264,7 @@ def main() -> None:
     rounds, budget = (9, 0.001) if options.quick else (15, 0.02)
 
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    with_bytecode()
     hyad = "hyad" in chosen
     tables: dict[tuple[Problem, int], list[Row]] = {}
     for problem in PROBLEMS:
