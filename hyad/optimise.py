@@ -63,6 +63,7 @@ from .splits import Split
 from .stores import assign, scatter
 from .tables import Tabulate
 from .terms import like_terms
+from .twins import twins
 from .unfold import unfold
 from .whiles import Singles, meet_whiles
 
@@ -572,8 +573,9 @@ PIPELINE: list[Pass] = [
     dead_code,
     narrow,  # when all else is done: what is remembered of a state
     dead_code,
-    renew,  # last: no pass before has to know of states that change as they are read
+    renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     dead_code,
+    twins,  # last: to the passes before, straight-line code is straight-line code
 ]
 
 
@@ -581,7 +583,18 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
-FOR_CACHES = ("columns", "interchange", "jam", "jam-rows", "lanes", "quarters", "row-folds", "row-lanes", "split")
+FOR_CACHES = (
+    "columns",
+    "interchange",
+    "jam",
+    "jam-rows",
+    "lanes",
+    "quarters",
+    "row-folds",
+    "row-lanes",
+    "split",
+    "twins",
+)
 
 #: What makes a sum of rows one that threads cannot take in parts, and so comes after that.
 AFTER_PARTS: list[Pass] = [jam_rows, dead_code]
