@@ -20,7 +20,7 @@ from .core import (
     Var,
     all_binds,
     blocks_of,
-    reads_of,
+    reads,
     with_blocks,
     with_body,
 )
@@ -93,7 +93,7 @@ class Twins:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.makers = {x.vars[0]: x for x in block.binds if is_one(x)}
-        self.reads = {x: [a for a in reads_of(x.op) if type(a) is Var] for x in block.binds}
+        self.reads = {x: list(reads(x)) for x in block.binds}
         self.bind_of = {v: x for x in block.binds for v in x.vars}
         self.depth = dict.fromkeys(block.binds, 0)
         self.shape: dict[Atom, int] = {}
@@ -298,7 +298,7 @@ def in_order(binds: Sequence[tuple[float, Bind]]) -> tuple[Bind, ...]:
     at = {v: k for k, (_, x) in enumerate(binds) for v in x.vars}
     waits: list[set[int]] = []
     for k, (_, x) in enumerate(binds):
-        waits.append({at[a] for a in reads_of(x.op) if type(a) is Var and a in at} - {k})
+        waits.append({at[a] for a in reads(x) if a in at} - {k})
     readers: dict[int, list[int]] = {}
     for k, needed in enumerate(waits):
         for j in needed:
