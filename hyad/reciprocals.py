@@ -98,6 +98,9 @@ def reciprocals(program: Program) -> Program:
     return program if made is program else rebuild(made)  # what is equal now is shared
 
 
+LONG = 100  # what a loop or a branch is taken to cost, in additions, where it is waited for
+
+
 def divide(program: Program) -> Program:
     """A product with a reciprocal that nothing else uses is a division: ``(* x (/ 1 y))``  =>  ``(/ x y)``.
 
@@ -128,7 +131,8 @@ def divide(program: Program) -> Program:
                         break
             if once:
                 row = PRIMITIVES.get(op.name) if type(op) is Prim else None
-                time = max((ready.get(a, 0) for a in atoms_of(op)), default=0) + (row.cost if row else 0)
+                time = row.cost if row else LONG if blocks_of(op) else 0
+                time += max((ready.get(a, 0) for a in atoms_of(op)), default=0)
                 ready.update(dict.fromkeys(bind.vars, time))
             binds.append(bind if op is bind.op else Bind(bind.vars, op, bind.span, bind.soft))
         return Block(tuple(binds), b.results)

@@ -214,3 +214,21 @@ def test_a_worse_gradient_is_noticed(worse: str) -> None:
         hyad.model("(fn [x y] #((* 3 (* (** x 2) (** y 4))) (* 4 (* (** x 3) (** y 3)))))").optimised()
     )
     assert not is_as_by_hand(hyad.model(f"(fn [x y] {worse})").optimised())
+
+
+def test_a_division_is_not_waited_for() -> None:
+    """What a derivative divides late is multiplied by a reciprocal that is there; what comes early, and what a loop
+    has in each iteration, is divided."""
+
+    def quotients(text: str) -> tuple[int, int]:
+        """Divisions of 1, and others."""
+        source = hyad.compile(hyad.grad(hyad.model(text, namespace={})), target="c").cfunction.source
+        code = re.sub(r"/\*.*?\*/|//[^\n]*", "", source, flags=re.DOTALL)
+        return len(re.findall(r"\b1\.0 ?/", code)), code.count("/") - len(re.findall(r"\b1\.0 ?/", code))
+
+    late = "(fn [#^ Real x #^ Real y] (sin (/ (exp (sin x)) (+ 2.0 y))))"
+    assert quotients(late) == (1, 1)  # exp(sin(x)) itself is divided as it was written
+    early = "(fn [#^ Real x] (log (+ 2.0 (exp (sin x)))))"
+    assert quotients(early) == (0, 1)
+    loop = "(fn [#^ (Vec n) x] (sum (map (fn [a] (sin (/ (exp (sin a)) (+ 2.0 (* 1.5 a))))) x)))"
+    assert quotients(loop)[0] == 0
