@@ -86,7 +86,8 @@ def collected(block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int]) -
 
 @dataclass(slots=True)
 class Term:
-    """A coefficient of a product. ``sources``: numbers that are there, each with its own coefficient of it."""
+    """A coefficient of a product. ``sources``: numbers that are there, each with its own coefficient of it. Shared: a
+    change makes another."""
 
     factor: float
     sources: list[tuple[Atom, float]] = field(default_factory=list)
@@ -350,7 +351,7 @@ class Forms:
         x, y = map(self.of, op.args)
         if x.keys() != y.keys() and all(map(self.sums.exact, op.args)):
             return None
-        total = {key: Term(t.factor, t.sources) for key, t in x.items()}
+        total = dict(x)
         for key, t in scaled(y, 1.0 if op.name == "+" else -1.0).items():
             if key in total:
                 self.merged = True
