@@ -63,7 +63,7 @@ from .splits import Split
 from .stores import assign, scatter
 from .tables import Tabulate
 from .terms import like_terms
-from .twins import twins
+from .twins import movable, twins
 from .unfold import unfold
 from .whiles import Singles, meet_whiles
 
@@ -493,6 +493,32 @@ def decide(program: Program) -> Program:
     return rebuild(program, Rebuild) if again(program.body) else program
 
 
+def rows_first(program: Program) -> Program:
+    """Makes each row of a result as soon as its numbers are there: fewer wait for it at once, in registers.
+
+    ``(let [x .. y .. z .. r [x x] s [y z]] [r s])``  =>  ``(let [x .. r [x x] y .. z .. s [y z]] [r s])``.
+    Design decision: among operations and branches alone, where no array is changed in between.
+    """
+    block = program.body
+    arrays = {x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name == "array"}
+    wanted: dict[Bind, None] = {}
+    todo = list(block.results)
+    while todo:
+        x = arrays.get(todo.pop())
+        if x is not None:
+            wanted[x] = None
+            todo += x.op.args  # type: ignore[union-attr]
+    if len(wanted) < 2 or not all(map(movable, block.binds)):
+        return program
+    place = {v: k for k, x in enumerate(block.binds) for v in x.vars}
+    at: dict[Bind, float] = {}
+    for k, x in enumerate(block.binds):
+        row = x in wanted and not any(a in arrays for a in x.op.args)  # type: ignore[union-attr]
+        at[x] = max((place.get(a, -1) for a in x.op.args), default=-1) + 0.5 if row else k  # type: ignore[union-attr]
+    binds = tuple(sorted(block.binds, key=at.__getitem__))
+    return program if binds == block.binds else with_body(program, Block(binds, block.results))
+
+
 #: From a specialised program to what is printed.
 PIPELINE: list[Pass] = [
     dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
@@ -575,7 +601,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     dead_code,
-    twins,  # last: to the passes before, straight-line code is straight-line code
+    twins,  # to the passes before, straight-line code is straight-line code
+    rows_first,  # last: the order of what there is
 ]
 
 
@@ -583,17 +610,8 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
-FOR_CACHES = (
-    "columns",
-    "interchange",
-    "jam",
-    "jam-rows",
-    "lanes",
-    "quarters",
-    "row-folds",
-    "row-lanes",
-    "split",
-    "twins",
+FOR_CACHES = frozenset(
+    "columns interchange jam jam-rows lanes quarters row-folds row-lanes rows-first split twins".split()
 )
 
 #: What makes a sum of rows one that threads cannot take in parts, and so comes after that.
