@@ -18,7 +18,7 @@ from .core import (
     Prim,
     Program,
     Var,
-    all_binds,
+    binds_of,
     blocks_of,
     reads,
     with_blocks,
@@ -28,11 +28,12 @@ from .core import (
 #: What vectors do as quickly as numbers.
 OPERATIONS = frozenset({"+", "-", "*", "/", "neg"})
 EITHER = frozenset({"+", "*"})  # the order of whose operands says nothing
-LEAST = 16  # a loop has at least so many operations
-EACH = 3  # so many for each number that goes in or comes out
+LEAST = 16  # a loop saves at least so many operations
+SAVED = 3  # and one in so many
+MOST = 64  # so many numbers go in and come out at most: they are arrays of the stack
 LONGEST = 256  # of more results no two are compared
 OUTER = 2  # of expressions, so many operations one in another are
-TRIED = 4  # distances
+TRIED = 4  # distances, until half of all operations are in pairs
 
 Pair = tuple[Atom, Atom]
 TWO = Const(2, INT)
@@ -76,10 +77,8 @@ def is_one(x: Bind) -> bool:
 
 def movable(x: Bind) -> bool:
     """Whether a binding can stand anywhere between what it reads and what reads it."""
-    inside = Block((x,), ())
     return all(
-        type(y.op) is If or type(y.op) is Prim and y.op.name not in ("update", "add-at", "undef")
-        for y in all_binds(inside)
+        type(y.op) is If or type(y.op) is Prim and y.op.name not in ("update", "add-at", "undef") for y in binds_of(x)
     )
 
 
@@ -123,6 +122,8 @@ class Twins:
             loops = self.paying()
             if sum(map(len, loops)) > sum(map(len, best)):
                 best, kept = loops, (self.pairs, self.partner)
+            if 4 * sum(map(len, best)) >= len(self.makers):
+                break
         if not best:
             return self.block
         self.pairs, self.partner = kept
@@ -142,7 +143,8 @@ class Twins:
                 del self.pairs[p], self.partner[p[0]], self.partner[p[1]]
 
     def seeds(self) -> list[list[Pair]]:
-        """Pairs of results that are computed alike, of those at one distance: for the few distances with most such."""
+        """Pairs of results that are computed alike, of those at one distance: of a few rows, and of the distances with
+        most such pairs."""
         roots: list[Atom] = []
         todo = list(reversed(self.block.results))
         while todo and len(roots) <= LONGEST:
@@ -158,8 +160,10 @@ class Twins:
         def at(distance: int) -> list[Pair]:
             return [(a, b) for a, b in zip(roots, roots[distance:]) if self.can_be(a, b) and self.alike(a, b)]
 
-        found = [at(d) for d in range(1, len(roots))]
-        return sorted(filter(None, found), key=lambda pairs: -sum(self.weight[a] for a, _ in pairs))[:TRIED]
+        rows = [len(roots) // k for k in (2, 3, 4) if len(roots) % k == 0]
+        found = {d: at(d) for d in range(1, len(roots))}
+        most = sorted(found, key=lambda d: -sum(self.weight[a] for a, _ in found[d]))
+        return [found[d] for d in dict.fromkeys([*rows, *most]) if found.get(d)][:TRIED]
 
     def alike(self, a: Atom, b: Atom) -> bool:
         return self.shape.get(a, 0) == self.shape.get(b, 0)
@@ -221,10 +225,12 @@ class Twins:
         return level
 
     def pays(self, pairs: Sequence[Pair], alone: Container[Pair]) -> bool:
-        """Whether a loop has enough operations for the numbers that it takes and gives."""
-        taken = {q for p in pairs for q in self.pairs[p] if not same(*q) and q not in self.pairs}
-        moved = sum(any(type(a) is not Const for a in q) for q in taken) + sum(p in alone for p in pairs)
-        return len(pairs) >= max(LEAST, EACH * moved)
+        """Whether a loop saves enough operations: a number that both iterations read is put beside itself, and it takes
+        about two to put numbers side by side, or apart again."""
+        operands = {q for p in pairs for q in self.pairs[p] if q not in self.pairs and type(q[0]) is Var}
+        both = sum(same(*q) for q in operands)
+        moved = len(operands) - both + sum(p in alone for p in pairs)
+        return moved <= MOST and len(pairs) - both - 2 * moved >= max(LEAST, len(pairs) / SAVED)
 
     def alone(self) -> set[Pair]:
         """The pairs that are read one by one, by what is in no loop or has another number beside it there."""
