@@ -601,8 +601,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     dead_code,
-    twins,  # to the passes before, straight-line code is straight-line code
-    rows_first,  # last: the order of what there is
+    rows_first,
+    twins,  # last: to the passes before, straight-line code is straight-line code
 ]
 
 

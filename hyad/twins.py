@@ -55,6 +55,7 @@ def twins(program: Program) -> Program:
 
 def side_by_side(block: Block) -> Block:
     """A block, and the branches in it, with loops for what it does twice; itself where there are none."""
+    free = all(map(movable, block.binds))
     binds = []
     for x in block.binds:
         regions = [side_by_side(r) for r in blocks_of(x.op)] if type(x.op) is If else []
@@ -62,7 +63,7 @@ def side_by_side(block: Block) -> Block:
         binds.append(x if same else Bind(x.vars, with_blocks(x.op, regions), x.span))
     if any(x is not y for x, y in zip(binds, block.binds)):
         block = Block(tuple(binds), block.results)
-    if sum(is_one(x) for x in binds) < 2 * LEAST or not all(map(movable, binds)):
+    if not free or sum(is_one(x) for x in binds) < 2 * LEAST:
         return block
     return Twins(block).made()
 
