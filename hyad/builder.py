@@ -571,8 +571,12 @@ class Builder:
         else:
             i, n = self.affine(a), self.affine(c)
             need = [affine_add(n, i, -1)] if op.relation == "<=" else [i, affine_add(affine_add(n, i, -1), (1, {}), -1)]
-            need = [a for a in need if not self.nonnegative(a)]
-            if not made and all(self.check_before_loop(a, op.message, op.kind) for a in need):
+            need = [x for x in need if not self.nonnegative(x)]
+            home = self.scopes[-1] if made else self.home((a, c))
+            if len(need) > 1 and home is not self.scopes[-1]:  # the same in each iteration: as it is, before the loops
+                with self.inside(home):
+                    return self.check(op, a, c)
+            if not made and all(self.check_before_loop(x, op.message, op.kind) for x in need):
                 return
             self.scopes[-1].facts += need
         if not made:

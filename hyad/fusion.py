@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .builder import TRUE, Builder, Rebuild, defined_in, has_checks, type_of
+from .checks import in_range
 from .core import (
     BOOL,
     Arr,
@@ -12,7 +13,6 @@ from .core import (
     Bind,
     Block,
     Check,
-    Const,
     If,
     Loop,
     Op,
@@ -22,7 +22,6 @@ from .core import (
     Var,
     all_binds,
     atoms_of,
-    binds_of,
     blocks_of,
     reads,
     substitute,
@@ -260,7 +259,7 @@ def siblings(block: Block, wanted: Callable[[Bind, Bind, Bind], bool] | None = N
     binds, known, k = list(block.binds), {}, 0
     while k < len(binds):
         op = binds[k].op
-        mergeable = type(op) in (Loop, If) and not any(map(has_checks, blocks_of(op)))
+        mergeable = type(op) is Loop or type(op) is If and not any(map(has_checks, blocks_of(op)))
         while mergeable and merge_into(binds, k, known, wanted):
             pass
         bind = binds[k]  # what its regions hold now, siblings of both, may join too
@@ -311,7 +310,8 @@ def merge_into(
     if not any(partners(first.op, binds[j].op) for j in range(k + 1, min(len(binds), k + NEAR))):
         return False
     after = set(first.vars)  # what depends on the first
-    checked = False  # whether a check is among that
+    fallible = any(map(has_checks, blocks_of(first.op)))
+    checked = False  # whether a check is among what depends on the first
     early: list[Bind] = []
     late: list[Bind] = []
     for j in range(k + 1, min(len(binds), k + NEAR)):
@@ -326,22 +326,14 @@ def merge_into(
             late.append(bind)
             continue
         made = join(first, bind)
-        if made is not None and (not checked or in_range(bind)) and (wanted is None or wanted(first, bind, made)):
+        if made is not None and (fallible or checked):
+            made = made if in_range(bind, first if fallible else None) else None
+            if fallible and wanted is None and (not first.vars or in_range(bind)):
+                made = None  # what cannot fail is better in a loop that cannot
+        if made is not None and (wanted is None or wanted(first, bind, made)):
             binds[k : j + 1] = [*early, made, *late]
             return not early
+        if fallible and (any(map(has_checks, blocks_of(bind.op))) or not in_range(bind)):
+            return False  # the first one fails first; and what it has checked is in range behind it
         early.append(bind)
     return False
-
-
-def in_range(bind: Bind) -> bool:
-    """Whether all subscripts in a loop or a branch are plainly in range, whatever was checked before: constants, and
-    indices of loops that run as often as there are elements."""
-    counts = {x.op.index: x.op.count for x in binds_of(bind) if type(x.op) is Loop}
-    for x in binds_of(bind):
-        op = x.op
-        if type(op) is Prim and op.name in ("get", "update", "add-at"):
-            for i, dim in zip(op.args[1 : len(op.args) - (op.name != "get")], type_of(op.args[0]).dims):  # type: ignore
-                known = type(i) is Const and type(dim) is Const and 0 <= i.value < dim.value
-                if not known and not (i in counts and same_count(counts[i], dim)):
-                    return False
-    return True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from .builder import Builder, Rebuild, defined_in, rebuild, rebuilt, type_of
 from .cancel import cancel
 from .check import check_after
+from .checks import once
 from .collect import Collect
 from .columns import Columns, candidates
 from .copies import Accumulate, Alias, copied
@@ -537,6 +538,8 @@ PIPELINE: list[Pass] = [
     meet_whiles,
     dead_code,
     sizes_first,  # no pass moves what may fail
+    once,  # nor what fails once more
+    dead_code,
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
     assign,  # what is added once is stored: adjoints become builds

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .builder import type_of
+from .builder import has_checks, type_of
 from .core import (
     INT,
     REAL,
@@ -287,7 +287,10 @@ def join(binds: list[Bind], q: int) -> int | None:
         if type(a.op) is not Loop or not any(v in read for v in a.vars) or not same(a.op.count, b.op.count):
             continue
         between = {v for x in binds[p + 1 : q] for v in x.vars}
-        late = any(v in between for v in read)
+        checked = has_checks(Block(tuple(binds[p + 1 : q]), ()))  # the second may be in range because of it
+        if checked and has_checks(a.op.body):
+            continue
+        late = checked or any(v in between for v in read)
         if late and any(v in a.vars for x in binds[p + 1 : q] for v in reads(x)):
             continue
         both = one_loop(a, b)

@@ -39,7 +39,7 @@ CHOSEN = """(defmodel chosen [#^ (Vec n) x #^ (Arr Int m) at]
 
 def returns(source: str) -> int:
     """How many checks the C makes."""
-    return len(re.findall(r"return [1-9]", source))
+    return len(re.findall(r"if \(.*\) return [1-9]", source))
 
 
 def packed(k: int = 2, d: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -76,15 +76,16 @@ def test_the_first_error_is_the_one_of_the_value(text: str) -> None:
     model, rng = hyad.model(text), np.random.default_rng(2)
     x, m = np.array([0.3, 0.5, -0.2]), 5
     good = [rng.integers(0, 3, m) for _ in range(2)]
-    others = [rng.normal(0, 1, m)] if model is not None and "w]" in text else []
+    weights = [rng.normal(0, 1, m)] if text == GATHERED else []
 
     def arguments(*at: np.ndarray) -> tuple:
-        return (x, at[0], *others) if "to]" not in text else (x, *at)
+        return (x, *at) if text == TWICE else (x, at[0], *weights)
 
     derivatives = [hyad.grad(model, "x"), hyad.value_and_grad(model, "x"), hyad.hessian(model, "x")]
     value = hyad.compile(model)
-    for f in derivatives[:1]:
-        got = hyad.compile(f)(*arguments(*good))
+    made = [hyad.compile(f, target=target) for f in derivatives for target in ("c", "python")]
+    for gradient in made[:2]:
+        got = gradient(*arguments(*good))
         np.testing.assert_allclose(got, differences(value, arguments(*good), 0), rtol=1e-6, atol=1e-7)
     for place, wrong in ((0, 3), (1, -1), (0, 10**6), (1, -(10**9))):
         bad = [g.copy() for g in good]
@@ -93,12 +94,11 @@ def test_the_first_error_is_the_one_of_the_value(text: str) -> None:
         args = arguments(*bad)
         with pytest.raises(BoundsError) as first:
             value(*args)
-        for f in derivatives:
-            for target in ("c", "python"):
-                with pytest.raises(BoundsError) as caught:
-                    hyad.compile(f, target=target)(*args)
-                assert caught.value.span == first.value.span
-                assert str(caught.value).partition(":")[2] == str(first.value).partition(":")[2]
+        for f in made:
+            with pytest.raises(BoundsError) as caught:
+                f(*args)
+            assert caught.value.span == first.value.span
+            assert str(caught.value).partition(":")[2] == str(first.value).partition(":")[2]
 
 
 @pytest.mark.parametrize("sure", [False, True])
@@ -119,3 +119,123 @@ def test_no_loop_passes_a_check_that_it_may_need(sure: bool) -> None:
     counts = [bind.op.count for bind in made.binds if type(bind.op) is Loop]
     assert counts == ([m, n] if sure else [m, n, m])
     assert sum(type(bind.op) is Check for bind in all_binds(made)) == 1
+
+
+#: What is looked up twice, and how many checks are left.
+AGAIN = {
+    "in two loops": (
+        "(+ (ifold (fn [s i] (+ s (get x (get at i)))) 0.0 n) (fold * 1.0 (build n (fn [k] #x(get at k)))))",
+        1,
+    ),
+    "inside two loops": (
+        "(* (ifold (fn [s i] (+ s (* (get y i) (get x (get at i))))) 0.0 n)"
+        " (ifold (fn [s i] (* s (ifold (fn [t j] (+ t (* (get y i) #x(get at j)))) 0.0 n))) 1.0 n))",
+        1,
+    ),
+    "the outer one does not matter": (
+        "(* (ifold (fn [s i] (+ s (ifold (fn [t j] (+ t (* (get y i) #x(get at j)))) 0.0 n))) 0.0 n)"
+        " (ifold (fn [s j] (* s #x(get at j))) 1.0 n))",
+        1,
+    ),
+    "under the same condition": (
+        "(* (ifold (fn [s i] (if (> (get y i) 0.0) (+ s #x(get at i)) s)) 0.0 n)"
+        " (ifold (fn [s i] (if (> (get y i) 0.0) (* s #x(get at i)) 2.0)) 1.0 n))",
+        1,
+    ),
+    "under another condition": (
+        "(* (ifold (fn [s i] (if (> (get y i) 0.0) (+ s #x(get at i)) s)) 0.0 n)"
+        " (ifold (fn [s i] (if (< (get y i) 0.0) (* s #x(get at i)) 2.0)) 1.0 n))",
+        2,
+    ),
+    "under a condition first": (
+        "(* (ifold (fn [s i] (if (> (get y i) 0.0) (+ s #x(get at i)) s)) 0.0 n)"
+        " (ifold (fn [s i] (* s #x(get at i))) 1.0 n))",
+        2,
+    ),
+    "in fewer iterations first": (
+        "(* (ifold (fn [s i] (+ s #x(get at i))) 0.0 (// n 2)) (ifold (fn [s i] (* s #x(get at i))) 1.0 n))",
+        3,  # and whether half of them are there
+    ),
+    "where there may be none first": (
+        "(* (ifold (fn [s i] (+ s #x(get at 0))) 0.0 (len x)) (ifold (fn [s i] (* s #x(get at 0))) 1.0 n))",
+        2,  # that there is a first place, and what is there
+    ),
+    "other places": (
+        "(* (ifold (fn [s i] (+ s #x(get at i))) 0.0 n) (ifold (fn [s i] (* s #x(+ (get at i) 1))) 1.0 n))",
+        3,  # and whether the sum fits
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_the_same_is_checked_once(name: str) -> None:
+    body, count = AGAIN[name]
+    while "#x" in body:  # (get x ..), the reader's brackets as they come
+        before, _, rest = body.partition("#x")
+        depth = [sum((c == "(") - (c == ")") for c in rest[: k + 1]) for k in range(len(rest))]
+        end = depth.index(0) + 1
+        body = f"{before}(get x {rest[:end]}){rest[end:]}"
+    text = f"(fn [#^ (Vec m) x #^ (Vec n) y #^ (Arr Int n) at] (let [n (len at)] {body}))"
+    model, rng = hyad.model(text), np.random.default_rng(3)
+    x, y = rng.normal(0, 1, 4), rng.normal(0, 1, 5)
+    f, at = hyad.grad(model, "x"), np.array([0, 1, 3, 2, 1])
+    compiled = hyad.compile(f)
+    made, plain = (hyad.compile(f, target="python", without=w) for w in ((), "once"))
+    for k, wrong in ((0, 0), *((k, w) for k in range(5) for w in (-1, 4))):
+        here = np.where(np.arange(5) == k, wrong, at)
+        results: list = []
+        for g in (made, plain, compiled):
+            try:
+                results.append(g(x, y, here))
+            except BoundsError as error:
+                results.append(error.span)
+        if isinstance(results[1], np.ndarray):
+            np.testing.assert_array_equal(results[0], results[1])
+            np.testing.assert_allclose(results[2], results[1], rtol=1e-13)
+        else:
+            assert results[0] == results[1] == results[2], (name, here)
+    assert returns(hyad.compile(model).source) == count and returns(compiled.source) == count
+
+
+def test_a_loop_that_needs_what_another_has_checked_joins_it() -> None:
+    """Residuals and their derivatives, say: the second looks at what the first one has checked in that iteration."""
+    text = """(fn [#^ (Vec m) x #^ (Vec n) y #^ (Arr Int n) at]
+  #((build (len at) (fn [i] (* (get y i) (exp (get x (get at i))))))
+    (build (len at) (fn [i] (* (get y i) (sin (get x (get at i))))))))"""
+    f, args = hyad.compile(text), (np.array([0.1, 0.2, 0.3]), np.ones(4), np.array([0, 2, 1, 0]))
+    one, two = f(*args)
+    np.testing.assert_allclose(one, np.exp(args[0][args[2]]))
+    np.testing.assert_allclose(two, np.sin(args[0][args[2]]))
+    assert f.source.count("for (") == 1 and returns(f.source) == 1
+    with pytest.raises(BoundsError, match="exp"):
+        f(*args[:2], np.array([0, 3, 1, 0]))
+
+
+def test_what_is_not_checked_in_the_same_iteration_keeps_its_loop() -> None:
+    """The last element's place is checked last: a loop that reads it in each iteration comes behind all checks."""
+    text = """(fn [#^ (Vec m) x #^ (Arr Int n) at]
+  (let [n (len at)
+        a (build n (fn [i] (exp (get x (get at i)))))
+        b (build n (fn [i] (* (sin (get x (get at i))) (get x (get at (- n 1 i))))))]
+    #(a b)))"""
+    f, x = hyad.compile(text), np.array([0.1, 0.2, 0.3])
+    at = np.array([0, 2, 1, 0])
+    np.testing.assert_allclose(f(x, at)[1], np.sin(x[at]) * x[at[::-1]])
+    for wrong in (3, -1, 2**40):
+        with pytest.raises(BoundsError):
+            f(x, np.array([0, 2, 1, wrong]))
+
+
+def test_a_sort_that_is_only_checked_is_not_made_again() -> None:
+    """Integers that loops make are compared like others: what three derivatives of a sort look up is checked once."""
+    text = "(fn [#^ (Mat n m) a #^ (Mat n m) c] #((map sort a) (vjp (fn [a] (map sort a)) a c)))"
+    f = hyad.model(text)
+    checks = [sum(type(b.op) is Check for b in all_binds(f.optimised().body)), 0]
+    checks[1] = sum(
+        type(b.op) is Check for b in all_binds(hyad.model("(fn [#^ (Mat n m) a] (map sort a))").optimised().body)
+    )
+    assert checks[0] == checks[1]
+    a = np.array([[3.0, 1.0, 2.0], [0.5, 0.25, 4.0]])
+    got, bar = hyad.compile(f)(a, a)
+    np.testing.assert_array_equal(got, np.sort(a))
+    assert bar.shape == a.shape and np.isclose((bar * a).sum(), (np.sort(a) * a).sum())
