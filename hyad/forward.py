@@ -237,13 +237,15 @@ class Forward(Rebuild):
         names += [v.name for v in bind.vars[width:]] + [tangent(v.name) for v, _, _ in stacked]
         names[width + len(carried) : width + len(carried)] = ["at"] * len(searches)
         acc_names = [a.name for a in op.accs] + [tangent(a.name) for a, _ in carried] + ["at"] * len(searches)
+        count, first = self.atom(op.count), set()
         for s in searches:  # what the first iteration looks at anyway need not be known before the loop
-            if starts_with(self, op, s.block.results[0], inits[s.number], self.atom(op.count)):
+            if starts_with(self, op, s.block.results[0], inits[s.number], count):
                 inits[s.number] = real(float("-inf" if s.test.name == "max" else "inf"))
-        starts = [*inits, *dot_inits, *[Const(-1, INT)] * len(searches)]
+                first.add(s.number)
+        starts = [*inits, *dot_inits, *(Const(0 if s.number in first else -1, INT) for s in searches)]
         kept = None if op.snapshots is None else self.atom(op.snapshots)
         given = bind.vars[0].given
-        out = b.loop(self.atom(op.count), starts, body, names, op.index.name, acc_names, given, snapshots=kept)
+        out = b.loop(count, starts, body, names, op.index.name, acc_names, given, snapshots=kept)
         b.span = bind.span
         finals, rest = out[:width], out[width:]
         dots, rest = rest[: len(carried)], rest[len(carried) :]
@@ -254,7 +256,7 @@ class Forward(Rebuild):
         self.take([(final_of[a], d) for a, d in carried], dots)
         self.take([(v, d) for v, _, d in stacked], dot_outs)
         for s, at in zip(searches, places):
-            self.at_place(op, s, at, bind.vars[s.number])
+            self.at_place(op, s, at, bind.vars[s.number], s.number in first)
 
     def search(self, op: Loop, k: int) -> Search | None:
         """What the accumulator ``k`` of a loop is the largest or least of, where that needs no other accumulator."""
@@ -269,19 +271,26 @@ class Forward(Rebuild):
             return None
         return Search(k, found[0], block)
 
-    def at_place(self, op: Loop, s: Search, at: Atom, final: Var) -> None:
-        """The tangents of what a search found: those of the iteration ``at``, of its start where there is none."""
+    def at_place(self, op: Loop, s: Search, at: Atom, final: Var, first: bool) -> None:
+        """The tangents of what a search found: those of the iteration ``at``, of its start where there is none.
+        ``first``: it starts with what its first iteration finds."""
         b, wanted = self.b, self.directions(op.accs[s.number])
-        found = b.prim(">=", at, Const(0, INT))
-        with b.branch_region(found, True) as there:
+
+        def there() -> list[Atom]:
             self.here[op.index] = at
-            (e,) = s.block.results
             self.block(s.block)
-            moved = [self.tangent_or_zero(e, d) for d in wanted]
+            return [self.tangent_or_zero(s.block.results[0], d) for d in wanted]
+
+        if first:
+            self.take([(final, d) for d in wanted], there())
+            return
+        found = b.prim(">=", at, Const(0, INT))
+        with b.branch_region(found, True) as inside:
+            moved = there()
         with b.branch_region(found, False) as start:
             kept = [self.tangent_or_zero(op.inits[s.number], d) for d in wanted]
         names = [tangent(final.name)] * len(wanted)
-        self.take([(final, d) for d in wanted], b.if_(found, (there, moved), (start, kept), names))
+        self.take([(final, d) for d in wanted], b.if_(found, (inside, moved), (start, kept), names))
 
     # d(while c f z): as a loop's; the condition has no derivative
     def while_tangents(self, op: While, bind: Bind) -> None:

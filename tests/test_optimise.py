@@ -652,3 +652,16 @@ def test_sums_that_do_not_cancel() -> None:
     ):
         f = hyad.model(f"(fn [#^ (Vec n) v] {text})", namespace={})
         hyad.check_grad(f, (np.array([0.3, -0.2, 0.7]),))
+
+
+def test_the_gradient_of_max_is_one_store_in_both_modes() -> None:
+    """Forward mode, a direction at a time: each looks at the place that was found, and all but one are zeros."""
+    forward = "(fn [#^ (Vec n) u] (build (len u) (fn [i] (jvp (fn [w] (fold max (get w 0) w)) u (one-hot (len u) i)))))"
+    for text in (forward, "(fn [#^ (Vec n) u] ((grad (fn [w] (fold max (get w 0) w))) u))"):
+        f = hyad.compile(text)
+        for u in ([1.0], [2.0, 2.0], [1.0, 3.0, 3.0, -1.0], [-np.inf, -np.inf]):
+            assert np.array_equal(f(np.array(u)), np.eye(len(u))[np.argmax(u)])
+        assert f.source.count("for (") == 1 and "memset(out" in f.source
+    least = "(fn [#^ (Vec n) u] (jvp (fn [w] (fold min 0.5 w)) u (map (fn [a] (* 2.0 a)) u)))"
+    for u, wanted in (([1.0, 0.7], 0.0), ([1.0, 0.3, 0.4], 0.6), ([], 0.0)):
+        assert hyad.compile(least)(np.array(u)) == wanted
