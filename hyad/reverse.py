@@ -139,6 +139,7 @@ class Reverse(Rebuild):
         self.backs: list[Back] = []
         self.apart = False  # whether the backward code of what is being emitted comes in another place
         self.again = False  # whether what is being emitted has run before
+        self.stacks: dict[Var, Atom] = {}  # what is remembered of a loop's results, as its code is emitted again
         self.records: set[Data] = set()
         self.tables: set[Var] = set()  # arrays of which the elements that are read are remembered
         self.known: dict[Var, Atom] = {}  # those that a branch within a branch has read
@@ -203,7 +204,9 @@ class Reverse(Rebuild):
         for bind in block.binds:
             self.b.span, self.b.soft = bind.span, bind.soft
             if record and bind.vars and type(bind.op) is Loop:
+                self.stacks = {v: record[v] for v in bind.vars if v in record}
                 self.bind(bind)  # what is remembered is not read of it, and then not computed
+                self.stacks = {}
                 self.here.update((v, record[v]) for v in bind.vars if v in record)
             elif record and bind.vars and bind.vars[0] in record:
                 self.here[bind.vars[0]] = record[bind.vars[0]]
@@ -976,6 +979,7 @@ class Reverse(Rebuild):
     # m = (fold max z v)  =>  m and the index where it stands, -1 for z; back, m̄ is added there
     def loop_there(self, op: Loop, bind: Bind) -> Back:
         b, span, width = self.b, bind.span, len(op.accs)
+        stacks, self.stacks = self.stacks, {}
         carried = self.carries(op)
         sums = [sum_like(op.body, a, r) or not self.is_active(a) for a, r in zip(op.accs, op.body.results)]
         extremes = (
@@ -1014,7 +1018,7 @@ class Reverse(Rebuild):
         self.define(bind, out)
         at_start = dict(zip(op.accs, out[len(bind.vars) :]))
         saved = dict(zip(kept, out[len(bind.vars) + width :]))
-        saved.update((v, out[given[v]]) for v in dear if v in given)  # type: ignore[misc]
+        saved.update((v, stacks.get(bind.vars[given[v]], out[given[v]])) for v in dear if v in given)  # type: ignore[misc]
 
         def at_place(k: int, x: Atom) -> None:
             """The one iteration that found the largest."""
@@ -1325,16 +1329,19 @@ def costly(block: Block, active: dict[Var, int], least: int = COSTLY) -> list[Va
 
 def laborious(op: Loop, active: dict[Var, int]) -> list[Var]:
     """The sums in a loop's body, and the arrays of sums, of sizes that are known outside: each of their numbers takes
-    a loop to compute."""
+    a loop to compute. Arrays of costly numbers, too, where they take no more room than what the loop stacks anyway."""
+    stacked = [type_atoms(type_of(r)) for r in op.body.results[len(op.accs) :]]
     bound = {op.index, *op.accs, *defined_in(op.body)}
     found = []
     for bind in op.body.binds:
         inner = bind.op
         if type(inner) is Loop:
             loops = any(type(b.op) is Loop for b in inner.body.binds)
+            dear = bool(costly(inner.body, active))
             for v in bind.vars:
                 dims = v.type.dims if isinstance(v.type, Arr) else ()
                 real = (v.type.elem if isinstance(v.type, Arr) else v.type) == REAL
-                if real and v in active and (loops or not dims) and not any(d in bound for d in dims):
+                worth = loops or not dims or dear and dims in stacked
+                if real and v in active and worth and not any(d in bound for d in dims):
                     found.append(v)
     return found

@@ -174,6 +174,21 @@ def test_what_is_dear_is_remembered_and_what_is_cheap_computed_again() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-13)
 
 
+def test_the_exponentials_of_rows_are_computed_once() -> None:
+    """They take no more room than the rows that are made of them; where those are numbers, they are computed again."""
+    rows = "(map (fn [v] (let [top (fold max (get v 0) v) e (map (fn [a] (exp (- a top))) v)] (map (fn [a] {}) e))) x)"
+    parts = rows.format("(/ a (sum e))")
+    f = hyad.grad(f"(fn [#^ (Mat n m) x #^ (Mat n m) w] (sum (* w (square {parts}))))", wrt="x")
+    args = H, W
+    assert hyad.compile(f, args=args).source.count("exp(") == 1
+    again = hyad.compile(f, args=args, without="remembering")
+    np.testing.assert_allclose(hyad.compile(f)(*args), again(*args), rtol=1e-13, atol=1e-16)
+    assert hyad.check_grad(f"(fn [#^ (Mat n m) x #^ (Mat n m) w] (sum (* w (square {parts}))))", args)
+    sums = "(map (fn [v] (square (sum (map (fn [a] (exp (* a (sum v)))) v)))) x)"
+    g = hyad.grad(f"(fn [#^ (Mat n m) x] (prod {sums}))")
+    assert workspace(g, (H,), n=1000, m=1000) < 10_000
+
+
 @pytest.mark.parametrize("step", ["(* 1.1 (exp (- s)))", "(sin (sin s))"])
 def test_costly_values_are_computed_once(step: str) -> None:
     f = hyad.grad(f"(fn [s #^ Int t] (ifold (fn [s k] {step}) s t))")
