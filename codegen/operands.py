@@ -195,10 +195,11 @@ class OperandPrinter:
         for r in expr.reads:
             self.readers.setdefault(r, {})[var] = None
 
-    def settle(self, var: Var, expr: Expr) -> None:
-        """A new scalar: wait for its use, or have a line of its own."""
+    def settle(self, var: Var, expr: Expr, dear: bool = False) -> None:
+        """A new scalar: wait for its use, or have a line of its own. A short integer is written wherever it is used, if
+        it is not ``dear``."""
         self.made[var] = self.span
-        if var.type == INT and not var.given and not expr.reads and len(expr.text) <= SUBSCRIPT:
+        if var.type == INT and not var.given and not expr.reads and len(expr.text) <= SUBSCRIPT and not dear:
             self.value[var] = expr
             return
         named = var.given and var not in self.handed_out

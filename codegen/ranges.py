@@ -41,10 +41,12 @@ ANY: Interval = (LOW, HIGH)
 
 @dataclass(slots=True)
 class Overflows:
-    """Operations on Ints that may not fit: ``checked`` ends the call with an error, ``wrapped`` wraps."""
+    """Operations on Ints that may not fit: ``checked`` ends the call with an error, ``wrapped`` wraps. ``plain``:
+    quotients and remainders of what is not negative, which all languages round alike."""
 
     checked: set[Bind]
     wrapped: set[Bind]
+    plain: set[Bind]
 
 
 def _products(a: Interval, b: Interval) -> Interval:
@@ -70,6 +72,7 @@ def overflows(program: Program) -> Overflows:
     """The operations of a program that may not fit into 64 bits."""
     known: dict[Var, Interval] = dict.fromkeys(program.dims, (0, MEMORY))
     found: list[Bind] = []
+    plain: set[Bind] = set()
 
     def of(atom: Atom) -> Interval:
         if type(atom) is Const:
@@ -116,24 +119,29 @@ def overflows(program: Program) -> Overflows:
     def result(bind: Bind, op: Prim) -> Interval:
         exact = _EXACT.get(op.name)
         if exact is None or any(a.type != INT for a in op.args):
-            if op.name == "%" and type(op.args[1]) is Const and op.args[1].value > 0:
-                return 0, op.args[1].value - 1
-            if op.name == "//" and type(op.args[1]) is Const and op.args[1].value > 0:
-                low, high = of(op.args[0])
-                return low // op.args[1].value, high // op.args[1].value
-            return ANY
+            if op.name not in ("//", "%") or any(a.type != INT for a in op.args):
+                return ANY
+            (low, high), (least, most) = map(of, op.args)
+            if least <= 0:
+                return ANY
+            if low >= 0:
+                plain.add(bind)
+            if op.name == "%":
+                return 0, most - 1
+            return min(low // least, low // most), max(high // least, high // most)
         low, high = exact(*map(of, op.args))
         if low < LOW or high > HIGH:
             found.append(bind)
             return (max(low, LOW), min(high, HIGH)) if bind.vars[0] in needed else ANY
         return low, high
 
-    if not any(type(b.op) is Prim and b.vars[0].type == INT and b.op.name in CHECKED for b in all_binds(program.body)):
-        return Overflows(set(), set())
+    names = {b.op.name for b in all_binds(program.body) if type(b.op) is Prim and b.vars[0].type == INT}
+    if names.isdisjoint((*CHECKED, "//", "%")):
+        return Overflows(set(), set(), plain)
     needed = _needed(program.body)
     walk(program.body)
     checked = {bind for bind in found if bind.vars[0] in needed}
-    return Overflows(checked, set(found) - checked)
+    return Overflows(checked, set(found) - checked, plain)
 
 
 def _needed(body: Block) -> set[Var]:

@@ -7,6 +7,7 @@ came from; ``c.py`` makes a function and its header of them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -210,20 +211,15 @@ class BodyPrinter(OperandPrinter):
             expr = self.literal(0, var.type)
         elif op.name == "select":
             expr = fill("{0} ? {1} : {2}", self.fit(op.args))
-        elif (
-            op.name == "//"
-            and op.args[0] in self.plan.sizes.dims
-            and type(op.args[1]) is Const
-            and op.args[1].value > 0
-        ):
-            expr = fill("{0}/{1}", self.fit(op.args))  # neither is negative: C rounds down as well
+        elif bind in self.overflows.plain:
+            expr = fill("{0}/{1}" if op.name == "//" else "{0} % {1}", self.fit(op.args))
         else:
             template, operands = self.converted(op)
             expr = fill(template, operands)
         if op.name == "undef":
             self.value[var] = expr
         else:
-            self.settle(var, expr)
+            self.settle(var, expr, bind in self.overflows.plain and type(op.args[1]) is not Const)
 
     def checked(self, bind: Bind, op: Prim, var: Var) -> None:
         """Int arithmetic that a subscript or a size depends on: the call ends where it does not fit."""
@@ -595,7 +591,7 @@ class BodyPrinter(OperandPrinter):
     def loop(self, bind: Bind, op: Loop) -> None:
         span = bind.span
         count = self.operand(op.count)
-        if count.reads or len(count.text) > 20:
+        if count.reads or len(count.text) > 20 or re.search(r"[/%] ?[^\d ]", count.text):
             count = self.define(Var("count", INT), count)
         inits, before = self.start(bind, op)
         index, body = self.body(bind, op, inits)

@@ -239,7 +239,7 @@ class Parts(Rebuild):
             return (), b.loop(length, zeros, body, names, op.index.name, [a.name for a in op.accs])
 
         sums = b.loop(parts, (), part, [f"{n}_part" for n in names], "part")
-        return [self.total(z, s, parts, name) for z, s, name in zip(inits, sums, names)]
+        return self.totals(inits, sums, parts, names)
 
     def zeros(self, t: Type, name: str) -> Atom:
         """What a part starts from: an array with rows that nobody uses, which keep it apart from the next part's."""
@@ -278,20 +278,27 @@ class Parts(Rebuild):
         count = float(op.count.value) if type(op.count) is Const else float(ASSUMED)
         return count * assumed(iteration(op)) < 4 * 3 * self.threads * assumed(room)
 
-    def total(self, init: Atom, sums: Atom, parts: Atom, name: str) -> Atom:
-        """``init`` and the parts' sums, added in their order."""
-        b = self.b
+    def totals(self, inits: Sequence[Atom], sums: Sequence[Atom], parts: Atom, names: Sequence[str]) -> list[Atom]:
+        """``inits`` and the parts' sums, added in their order: all numbers in one loop, an array by its elements."""
+        b, made = self.b, list(inits)
 
-        def element(x: Atom, indices: tuple[Atom, ...]) -> Atom:
+        def added(which: Sequence[int], starts: Sequence[Atom], indices: tuple[Atom, ...] = ()) -> Sequence[Atom]:
+            def body(c: Atom, *totals: Atom):
+                return [b.prim("+", t, b.get(sums[k], c, *indices)) for k, t in zip(which, totals)], ()
+
+            hints = [names[k] for k in which]
+            return b.loop(parts, starts, body, hints, "part", hints)
+
+        def element(k: int, x: Atom, indices: tuple[Atom, ...]) -> Atom:
             t = type_of(x)
-            if isinstance(t, Arr):
-                return b.build(t.dims[0], lambda i: element(b.get(x, i), (*indices, i)), hint=name)
-            (made,) = b.loop(
-                parts, [x], lambda c, s: ([b.prim("+", s, b.get(sums, c, *indices))], ()), [name], "part", [name]
-            )
-            return made
+            if not isinstance(t, Arr):
+                return added([k], [x], indices)[0]
+            return b.build(t.dims[0], lambda i: element(k, b.get(x, i), (*indices, i)), hint=names[k])
 
-        return element(init, ())
+        numbers = [k for k, z in enumerate(inits) if not isinstance(type_of(z), Arr)]
+        for k, x in zip(numbers, added(numbers, [inits[k] for k in numbers]) if numbers else ()):
+            made[k] = x
+        return [x if k in numbers else element(k, x, ()) for k, x in enumerate(made)]
 
     def apart(self, op: Loop, bind: Bind, count: Atom) -> list[Atom]:
         """A loop that stacks, then one of sums."""
@@ -301,15 +308,16 @@ class Parts(Rebuild):
         numbers = [x for x in adding.binds if dear(x) and all(v in stacking and v.type == REAL for v in x.vars)]
         kept = [v for x in numbers for v in x.vars]
         names = [v.name for v in bind.vars]
+        rows = [*body.results[width:], *(v for v in kept if v not in body.results[width:])]
 
         def stack(i: Atom):
             self.here[op.index] = i
-            results = self.block(Block(body.binds, (*body.results[width:], *kept)))
-            return (), results
+            return (), self.block(Block(body.binds, tuple(rows)))
 
         self.here.update((a, b.undef(a.type)) for a in op.accs)  # type: ignore[arg-type]
-        out = b.loop(count, (), stack, [*names[width:], *(v.name for v in kept)], op.index.name, pruned=True)
-        stacked = dict(zip(kept, out[len(names) - width :]))
+        hints = [*names[width:], *(str(v) for v in rows[len(names) - width :])]
+        out = b.loop(count, (), stack, hints, op.index.name, pruned=True)
+        stacked = {v: out[rows.index(v)] for v in kept}
 
         def known(i: Atom) -> None:
             self.here.update((v, b.get(rows, i, hint=v.name)) for v, rows in stacked.items())

@@ -17,6 +17,7 @@ import subprocess
 import numpy as np
 import pytest
 
+import hyad
 from hyad.codegen import parts
 from hyad.codegen.c import print_c
 from hyad.codegen.comments import outline
@@ -1767,3 +1768,16 @@ def test_golden_header_and_comments(golden):
     )
     golden("spanned.c", print_c(p, name="spanned_wave").source)
     golden("emitted.h", print_c(program({"v": vec(N), "k": INT}, emitted, name="emitted", doc="A sum.")).header)
+
+
+def test_quotients_of_what_is_not_negative_are_plain() -> None:
+    """C rounds towards zero, a model down: the same where neither number is negative, as far as that is known."""
+    text = """(fn [#^ (Vec n) v #^ Int k]
+  (ifold (fn [s i] (+ s (* (get v (// i 3)) (real (+ (// k 4) (% (+ i 2) 5)))))) 0.0 (// (+ (len v) 2) 3)))"""
+    v = np.arange(1.0, 12.0)
+    f = hyad.compile(text)
+    for k in (7, -7):
+        wanted = sum(v[i // 3] * (k // 4 + (i + 2) % 5) for i in range((len(v) + 2) // 3))
+        assert f(v, k) == wanted == hyad.compile(text, target="python")(v, k)
+    assert "(n + 2)/3" in f.source and "i/3" in f.source and "(i + 2) % 5" in f.source
+    assert f.source.count("hyad_ifloordiv(") == 2 and "hyad_imod" not in f.source  # one is its definition

@@ -215,3 +215,16 @@ def test_waiting_threads_soon_sleep(own):
     environment |= {"OMP_DISPLAY_ENV": "VERBOSE"} | ({"GOMP_SPINCOUNT": own} if own else {})
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert f"GOMP_SPINCOUNT = '{own or SPINS}'" in done.stderr and done.stdout.strip() == str(own)
+
+
+def test_a_table_for_threads_is_made_once():
+    """What a gradient remembers and a sum in parts reads is one table; several sums add their parts in one loop."""
+    text = "(fn [#^ (Vec n) v] (let [top (fold max (get v 0) v)] (log (fold (fn [s a] (+ s (exp (* a top)))) 0.0 v))))"
+    f = hyad.compile(hyad.grad(text), threads=2)
+    v = np.linspace(0.1, 1.0, 7)
+    np.testing.assert_allclose(f(v), hyad.compile(hyad.grad(text))(v), rtol=1e-14)
+    assert f.source.count("= exp(") == 1 and len(re.findall(r"\bt\d*\[i\] = t\d+;", f.source)) == 0
+    sums = "(fn [#^ (Vec n) v] #((fold + 0.0 v) (fold (fn [s a] (+ s (* a a))) 0.0 v)))"
+    g = hyad.compile(sums, threads=2)
+    np.testing.assert_allclose(g(v), (v.sum(), (v * v).sum()), rtol=1e-14)
+    assert g.source.count("part++") == 2
