@@ -100,13 +100,15 @@ class Once:
 
     def in_range(self, block: Block) -> bool:
         """Whether all subscripts in a block are in range: constants, indices of loops that run as often as there are
-        elements, and what has been checked."""
+        elements, and what has been checked, in the block too."""
         for bind in block.binds:
             op = bind.op
             if type(op) is Prim and op.name in ("get", "update", "add-at"):
                 subscripts = op.args[1 : len(op.args) - (op.name != "get")]
                 if not all(map(self.fits, subscripts, type_of(op.args[0]).dims)):  # type: ignore[union-attr]
                     return False
+            elif type(op) is Check:
+                self.made.setdefault(self.key(op), []).append(Made(op, [], list(self.holds)))
             elif type(op) is Loop:
                 self.around[op.index] = op.count
                 if not self.in_range(op.body):

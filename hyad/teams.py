@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .builder import has_checks, type_of
+from .checks import in_range
 from .core import (
     INT,
     REAL,
@@ -288,7 +289,7 @@ def join(binds: list[Bind], q: int) -> int | None:
             continue
         between = {v for x in binds[p + 1 : q] for v in x.vars}
         checked = has_checks(Block(tuple(binds[p + 1 : q]), ()))  # the second may be in range because of it
-        if checked and has_checks(a.op.body):
+        if has_checks(a.op.body) and (checked or not in_range(b, a)):
             continue
         late = checked or any(v in between for v in read)
         if late and any(v in a.vars for x in binds[p + 1 : q] for v in reads(x)):
