@@ -80,7 +80,7 @@ class OperandPrinter:
         self.pending: dict[Var, tuple[Expr, Span | None]] = {}  # expressions waiting for their one use
         self.readers: dict[Any, dict[Var, None]] = {}  # what may change -> the pending expressions that read it
         self.elements: set[Var] = set()  # scalars that are elements of arrays
-        self.alone: set[Var] = set()  # those that are read alone, see ``turned.py``
+        self.lone: set[Var] = set()  # those that are read alone, see ``turned.py``
         self.buffer_name: dict[Buffer, str] = {}
         self.tenant: dict[Any, Buffer] = {}  # whose each piece of the workspace is
         self.swapped: dict[Buffer, str] = {}  # accumulators that change places with their next value

@@ -203,7 +203,7 @@ class BodyPrinter(OperandPrinter):
             self.elements.add(var)
             subs = self.fit(op.args[1:])
             expr = self.element(op.args[0], subs)
-            if var in self.alone:
+            if var in self.lone:
                 self.support[ALONE] = None
                 kind = self.ctype(op.args[0].type.elem)
                 expr = replace(expr, text=f"*(const HYAD_ALONE {kind} *)&{expr.text}", prec=UNARY)
@@ -677,7 +677,7 @@ class BodyPrinter(OperandPrinter):
         """The body of a loop; ``outs`` are the variables of its results."""
         n, span, swaps = len(op.accs), bind.span, self.plan.swaps[bind]
         if self.marks_apart:
-            self.alone |= turned(self.plan, op, self.uses)
+            self.lone |= turned(self.plan, op, self.uses)
         for move in self.plan.early[op.body].values():
             self.copy(move.source, move.target)
         self.statements(op.body, {})
