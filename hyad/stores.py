@@ -36,7 +36,8 @@ from .rows import by_row
 
 
 def assign(program: Program) -> Program:
-    """An accumulation that adds to each element of fresh zeros exactly once is a store, and needs no zeros.
+    """An accumulation that adds to each element of fresh zeros exactly once is a store, and needs no zeros; what is
+    added to them first is one, too.
 
     ``(ifold (fn [v i] (add-at v i x)) (zeros n) n)``  =>  ``(build n (fn [i] x))``, and the same for a matrix in two
     loops; where the loop runs backwards through the elements, an ``update`` of memory that was never cleared; where it
@@ -57,7 +58,7 @@ class Assign:
         self.equal: dict[Atom, Atom] = {}  # sizes that a check before found equal
 
     def block(self, block: Block) -> Block:
-        if all(type(bind.op) in (Prim, Check) for bind in block.binds):
+        if all(type(bind.op) in (Prim, Check) and not self.first_of_all(bind.op) for bind in block.binds):
             return block
         outside, self.equal = self.equal, dict(self.equal)
         binds: list[Bind] = []
@@ -66,7 +67,9 @@ class Assign:
             if type(op) is Check and op.relation == "==" and not self.same(op.a, op.b):
                 a, b = self.first_of(op.a), self.first_of(op.b)
                 self.equal[a if type(a) is Var else b] = b if type(a) is Var else a
-            if type(op) is If:
+            if self.first_of_all(op):
+                bind = Bind(bind.vars, Prim("update", op.args), bind.span)  # type: ignore[union-attr]
+            elif type(op) is If:
                 bind = Bind(bind.vars, If(op.cond, self.block(op.then), self.block(op.orelse)), bind.span)
             elif type(op) is Loop:
                 op = Loop(op.count, op.index, op.inits, op.accs, self.block(op.body))
@@ -75,6 +78,12 @@ class Assign:
             binds.append(bind)
         self.equal = outside
         return Block(tuple(binds), block.results)
+
+    def first_of_all(self, op: object) -> bool:
+        """Whether an operation adds to zeros of which nothing is known but that."""
+        added = type(op) is Prim and op.name == "add-at"
+        start = self.definitions.get(op.args[0]) if added else None  # type: ignore[union-attr]
+        return start is not None and start.name == "zeros"
 
     def loop(self, bind: Bind) -> list[Bind]:
         bind = self.nest(bind)
