@@ -57,7 +57,7 @@ from .pairs import pairs
 from .powers import powers_of_two
 from .products import Products
 from .reciprocals import divide, reciprocals
-from .renew import renew
+from .renew import put_aside, renew
 from .roundtrip import round_trips
 from .sink import sink
 from .splits import Split
@@ -602,6 +602,7 @@ PIPELINE: list[Pass] = [
     dead_code,
     narrow,  # when all else is done: what is remembered of a state
     dead_code,
+    put_aside,  # when nothing looks for copies any more
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     dead_code,
     rows_first,

@@ -1,8 +1,10 @@
-"""States of loops that are made anew from themselves, changed where they lie."""
+"""States of loops that are made anew from themselves, changed where they lie; rows put aside for that."""
 
 from __future__ import annotations
 
-from .builder import affine_add, defined_in, rebuild
+from collections.abc import Sequence
+
+from .builder import affine_add, defined_in, rebuild, type_of
 from .core import (
     INT,
     Arr,
@@ -17,12 +19,14 @@ from .core import (
     Var,
     While,
     all_binds,
+    atoms_of,
     blocks_of,
     reads,
     substitute,
     with_blocks,
     with_body,
 )
+from .errors import Span
 from .tables import affine_of
 
 
@@ -40,6 +44,90 @@ def renew(program: Program) -> Program:
         return program
     made = with_body(program, renewed(program.body))
     return program if made is program else rebuild(made)
+
+
+def put_aside(program: Program) -> Program:
+    """A row that is read after it has been replaced is copied before, so that its array can be changed in place.
+
+    ``b = (update a i x); .. (get a i j)``  =>  ``r = row i of a; b = (update a i x); .. (get r j)``.
+    Design decision: where nothing else of the old array is read any more; else all of it would be copied.
+    """
+    rows = (x.op for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "update")
+    if not any(isinstance(type_of(op.args[-1]), Arr) for op in rows):
+        return program
+    return with_body(program, aside(program.body, set(program.params)))
+
+
+def aside(block: Block, params: set[Var]) -> Block:
+    """``put_aside`` for a block; itself where there is nothing to put aside."""
+    binds: list[Bind] = []
+    for x in block.binds:
+        regions = blocks_of(x.op)
+        made = [aside(r, params) for r in regions]
+        changed = any(r is not s for r, s in zip(made, regions))
+        binds.append(Bind(x.vars, with_blocks(x.op, made), x.span) if changed else x)
+    k = 0
+    while k < len(binds):
+        op = binds[k].op
+        row = type_of(op.args[-1]) if type(op) is Prim and op.name == "update" else None
+        if isinstance(row, Arr) and row.rank == 1 and op.args[0] not in params:  # type: ignore[union-attr]
+            old, at = op.args[0], op.args[1:-1]  # type: ignore[union-attr]
+            views = [j for j in range(k) if is_view(binds[j].op, old, at) and read_in(binds[k + 1 :], binds[j].vars[0])]
+            later = [j for j in range(k + 1, len(binds)) if old in reads(binds[j])]
+            steady = old not in block.results and all(of_row(Block((binds[j],), ()), old, at) for j in later)
+            if steady and not any(binds[j].vars[0] in block.results for j in views):
+                for j in views:
+                    binds[j] = row_of(old, at, binds[j].vars[0], binds[k].span)
+                if later:
+                    kept = Var("row", row)
+                    for j in later:
+                        (binds[j],) = of_kept(Block((binds[j],), ()), old, len(at), kept).binds
+                    binds.insert(k, row_of(old, at, kept, binds[k].span))
+                    k += 1
+        k += 1
+    return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)
+
+
+def is_view(op: Op, old: Atom, at: tuple[Atom, ...]) -> bool:
+    """Whether an operation looks at a row of an array."""
+    return type(op) is Prim and op.name == "get" and op.args == (old, *at)
+
+
+def read_in(binds: Sequence[Bind], v: Var) -> bool:
+    return any(v in reads(x) for x in binds)
+
+
+def row_of(old: Atom, at: tuple[Atom, ...], kept: Var, span: Span | None) -> Bind:
+    """A copy of a row."""
+    (size,) = kept.type.dims  # type: ignore[union-attr]
+    index, item = Var("i", INT), Var(kept.name, kept.type.item())  # type: ignore[union-attr]
+    read = Bind((item,), Prim("get", (old, *at, index)), span)
+    return Bind((kept,), Loop(size, index, (), (), Block((read,), (item,))), span)
+
+
+def of_row(block: Block, old: Atom, at: tuple[Atom, ...]) -> bool:
+    """Whether all that a block reads of an array are numbers of one row."""
+    for x in block.binds:
+        op = x.op
+        if type(op) is Prim and op.name == "get" and op.args[0] is old:
+            if op.args[1:-1] != at:
+                return False
+        elif old in atoms_of(op) or not all(of_row(r, old, at) for r in blocks_of(op)):
+            return False
+    return old not in block.results
+
+
+def of_kept(block: Block, old: Atom, depth: int, row: Var) -> Block:
+    """A block that reads a row in place of the array that it was in."""
+    binds = []
+    for x in block.binds:
+        op = x.op
+        if type(op) is Prim and op.name == "get" and op.args[0] is old:
+            x = Bind(x.vars, Prim("get", (row, *op.args[1 + depth :])), x.span)
+        elif regions := blocks_of(op):
+            x = Bind(x.vars, with_blocks(op, [of_kept(r, old, depth, row) for r in regions]), x.span)
+        binds.append(x)
+    return Block(tuple(binds), block.results)
 
 
 def renewed(block: Block) -> Block:
