@@ -19,35 +19,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from hyad.core import REAL, Apply, Atom, Case, Data, Make, Program, Scalar, While, all_binds
+from hyad.core import Data, Program
 from hyad.errors import CompileError, ModelTypeError
-from hyad.primitives import PRIMITIVES, c_form
 
-from .c import RESERVED, CPrinter
+from .c import FUNCTION_RESERVED
 from .cfunction import CFunction, CParam
 from .comments import commented, listed, shorten
+from .data import item_type, without_unused
 from .expressions import WIDTH, wrapped
-from .lower import LOCAL_REALS, Names
+from .lower import LOCAL_REALS, Names, Plan, plan
 from .operands import Line
+from .thread import CONSTANTS, CPP, HEAD, HEAP, SPARE, STACK_LIMIT, ThreadPrinter, ThreadUnit
 
-CPP = frozenset(
-    "alignas alignof and and_eq bitand bitor catch char16_t char32_t compl concept consteval constexpr constinit"
-    " const_cast decltype dynamic_cast explicit export friend mutable noexcept not not_eq nullptr or or_eq protected"
-    " reinterpret_cast requires static_assert static_cast thread_local throw try typeid typename using wchar_t xor"
-    " xor_eq threadIdx blockIdx blockDim gridDim warpSize dim3 atomicCAS cudaLaunchKernel cudaSuccess cudaError_t"
-    " cudaStream_t".split()
-)
-CONSTANT_BYTES = 60_000  # of the 64 kB of constant memory that a module has
 BLOCK = 128  # threads of a block, as NAME_launch starts them
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
-OUTER = tuple("batch room status k step thread own failed threads stream block grid args".split())
-
-HEAD = ["#ifndef __CUDACC_RTC__ /* NVRTC has these functions built in */", "#include <math.h>"]
-CONSTANTS = ["#else", "#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fffffff)"]
+OUTER = tuple("batch room status k step thread own failed threads stream block grid args stack memory error".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,10 @@ class CudaKernel:
     ``fallible``. Sizes are ``long long``. It may be launched with any grid and block of one dimension.
 
     ``workspace`` is None, or a C expression over the dims and the Int params, growing with them: what ``room``, the
-    reals for each thread in flight, must be at least; ``work`` points to ``room`` of them for each thread. ``status``
+    reals for each thread in flight, must be at least; ``work`` points to ``room`` of them for each thread. With
+    ``heap`` what is more of ``room`` is memory that the thread takes as it needs it: a check of the kind "memory" fails
+    where it is not enough, and the kernel may be launched again with more. With ``deep`` it takes ``stack``, the bytes
+    of the stack that each thread has: a check of the kind "depth" fails where recursion wants more. ``status``
     points to two ``unsigned long long``, zeros before the launch: afterwards the number of a check that failed,
     ``checks[number - 1]``, and the element that it failed at. Where several elements fail one of them is told; the
     others' results are right.
@@ -83,6 +76,8 @@ class CudaKernel:
     source: str = ""
     header: str = ""
     dtype: str = "f64"
+    heap: bool = False
+    deep: bool = False
 
     @property
     def entry(self) -> str:
@@ -110,31 +105,19 @@ def print_cuda(
 
 
 def refuse(program: Program) -> None:
-    """What has no form on a GPU, with its place. A thread has no memory but what is measured before: a ``while`` that
-    keeps nothing is all it can do."""
-    hint = 'use target="c"'
+    """What has no form on a GPU, with its place: data that come from the host or go there."""
+    hint = 'use target="c", or take and give numbers and arrays'
     for p in program.params:
-        if isinstance(getattr(p.type, "elem", p.type), Data):
+        if isinstance(item_type(p), Data):
             raise CompileError(f"the argument `{p.name}` is data, which CUDA code does not take", p.span, hint)
-    for bind in all_binds(program.body):
-        op, what = bind.op, ""
-        if isinstance(op, Apply):
-            what = f"the recursive function `{op.function.name}`"
-            hint = 'write it as a loop, or use target="c"'
-        elif isinstance(op, (Make, Case)):
-            constructor = op.constructor if isinstance(op, Make) else op.arms[0].constructor
-            what = f"data (`{constructor.data.name}`)"
-        elif isinstance(op, While) and len(bind.vars) > len(op.accs) + 1:
-            what = "a `while` whose iterations are remembered, as in its gradient,"
-            hint = 'write it as an `ifold` over the most iterations there may be, or use target="c"'
-        if what:
-            raise CompileError(f"{what} has no CUDA form", bind.span, hint)
+    for r in program.body.results:
+        if isinstance(item_type(r), Data):
+            span = getattr(r, "span", None) or program.span
+            raise CompileError("the result is data, which CUDA code does not give", span, hint)
 
 
-class CudaPrinter(CPrinter):
+class CudaPrinter(ThreadPrinter):
     """Prints the device function by the C printer's means, then the kernel and the launcher around it."""
-
-    marks_apart = False
 
     def __init__(
         self,
@@ -143,16 +126,20 @@ class CudaPrinter(CPrinter):
         name: str | None = None,
         shared: Collection[str | int] = (),
         line_directives: bool = False,
+        unit: ThreadUnit | None = None,
     ):
         refuse(program)
+        own = Names(FUNCTION_RESERVED | CPP).fresh(name or program.name or "model")
+        self.unit = unit or ThreadUnit(program, dtype, own)
         super().__init__(program, dtype=dtype, name=name, line_directives=line_directives)
-        for _, span in self.plan.unsized:
-            raise CompileError(
-                "the size of this array, or the count of the loop that it remembers, is not known before the call",
-                span,
-                'make its size a number, a dim of an argument, or an Int argument, or use target="c"',
-            )
-        self.constant_bytes = 0
+        self.names.taken |= self.unit.names.taken
+        self.checks, self.support = self.unit.checks, self.unit.support
+        called = self.called_functions()
+        self.deep = any(f in self.unit.deep for f in called)
+        self.heap = self.takes() or any(f in self.unit.heap for f in called)
+        self.arena = self.heap or any(self.unit.functions[f].arena for f in called)
+        if self.heap:
+            self.unit.used_up()
         known = {p.name: k for k, p in enumerate(program.params)}
         self.shared: set[int] = set()
         for which in shared:
@@ -163,45 +150,10 @@ class CudaPrinter(CPrinter):
                 )
             self.shared.add(k)
 
+    def planned(self, program: Program) -> Plan:
+        return plan(program, self.unit.pairs)
+
     # ------------------------------------------------------------------------ the device function
-
-    def reserved(self) -> Iterable[str]:
-        return RESERVED | CPP
-
-    def primitive(self, name: str, types: tuple[Scalar, ...]) -> tuple[str, tuple[str, ...]]:
-        if name == "square":
-            return super().primitive(name, types)
-        form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32", cuda=True)
-        return form, tuple(map(self.support_text, support))
-
-    def support_text(self, text: str) -> str:
-        return text.replace("static inline", "static __device__ inline")
-
-    def table(self, elem: Scalar, name: str, length: int, values: str) -> str:
-        """In constant memory while there is room: the threads of a warp mostly read the same element."""
-        size = length * (4 if elem == REAL and self.dtype == "f32" else 8)
-        if self.constant_bytes + size > CONSTANT_BYTES:
-            return super().table(elem, name, length, values)
-        self.constant_bytes += size
-        return f"static __constant__ const {self.ctype(elem)} {name}[{length}] = {{{values}}};"
-
-    def copy_block(
-        self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar, guard: str = ""
-    ) -> None:
-        """A loop, for nvcc's ``memcpy`` moves single bytes. Two rows of one array are the same or apart."""
-        self.every(to, lambda k: _at(source, k), dims, guard)
-
-    def clear_block(self, to: str, dims: Sequence[Atom], elem: Scalar) -> None:
-        self.every(to, lambda k: "0", dims)
-
-    def every(self, to: str, value: Callable[[str], str], dims: Sequence[Atom], guard: str = "") -> None:
-        """A loop over all elements of a block, however many dims it has."""
-        self.names.enter()
-        k = self.names.fresh("k")
-        self.emit(guard + self.loop_head(k, self.length(dims).text))
-        self.emit(f"    {_at(to, k)} = {value(k)};")
-        self.emit("}")
-        self.names.leave()
 
     def prototype(self, fn: CFunction) -> str:
         text = fn.prototype.replace("*restrict ", "*__restrict__ ")
@@ -224,7 +176,19 @@ class CudaPrinter(CPrinter):
         slices = self.slice(fn) if self.has_slices(fn) else None
         params, name, dtype = self.parameters(fn), fn.name, fn.dtype
         checks, source, header = fn.checks, fn.source, fn.header
-        return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype)
+        own = self.heap, self.deep
+        return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype, *own)
+
+    def extras(self) -> dict[str, Any]:
+        return {"arena": self.arena}
+
+    def top(self, frame: CFunction) -> None:
+        super().top(frame)
+        if self.arena:
+            self.lines = without_unused(self.lines)
+
+    def preamble(self) -> list[str]:
+        return self.unit.text("\n".join(["hyad_arena" * self.arena, *(line.text for line in self.lines)]))
 
     def parameters(self, fn: CFunction) -> tuple[CudaParam, ...]:
         """The parameters with their flags: what a shape depends on is shared."""
@@ -240,21 +204,31 @@ class CudaPrinter(CPrinter):
 
     def has_slices(self, fn: CFunction) -> bool:
         """Whether the caller gives the workspace."""
-        return fn.workspace is not None and not (fn.work_static and int(fn.workspace) <= LOCAL_REALS)
+        return self.heap or fn.workspace is not None and not (fn.work_static and int(fn.workspace) <= LOCAL_REALS)
 
     def slice(self, fn: CFunction) -> str:
         """The reals of one thread's part of the workspace."""
-        return f"({fn.workspace} + 1)/2*2" if self.mixed() else str(fn.workspace)
+        size = fn.workspace or "0"
+        return f"({size} + 1)/2*2" if self.mixed() and fn.workspace else size
 
     def mixed(self) -> bool:
-        """Whether ``long long`` lies among floats in the workspace, which must then be aligned for it."""
-        return self.dtype == "f32" and any(key[0] == "Int" for key in self.plan.pools)
+        """Whether what takes eight bytes lies among floats in the workspace, which must then be aligned for it."""
+        return self.dtype == "f32" and (self.heap or any(key[0] == "Int" for key in self.plan.pools))
+
+    def arena_value(self, frames: int, start: str, end: str, stack: str) -> str:
+        """The value of the thread's ``hyad_arena``; ``frames`` are the bytes of local arrays."""
+        spare = SPARE + self.unit.frames + frames
+        begin = start if start.isidentifier() else f"({start})"
+        free = f"(char *){begin}, (char *)({end})" if self.heap else "nullptr, nullptr"
+        deep = f"{stack} > {spare} ? (size_t)({stack} - {spare}) : 0" if self.deep else "0"
+        return f"{{{free}, {deep}, 0}}"
 
     def source(self, fn: CFunction, lines: list[Line]) -> str:
         names = Names(self.reserved())
         names.taken.update([*(p.name for p in (*fn.params, *fn.results)), *fn.dims, "work"])
         self.outer = {n: names.fresh(n) for n in OUTER}
-        return "\n".join([super().source(fn, lines), *self.batch(fn), "", *self.launcher(fn), ""])
+        text = "\n".join([super().source(fn, lines), *self.batch(fn), "", *self.launcher(fn), ""])
+        return re.sub(r"\bNULL\b", "nullptr", text)
 
     def signature(self, fn: CFunction, restrict: str = "") -> list[str]:
         """The kernel's parameters; the launcher has them too, and more."""
@@ -266,6 +240,8 @@ class CudaPrinter(CPrinter):
         out += [f"{fn.ctype(r.elem)} *{restrict}{r.name}" for r in fn.results]
         if self.has_slices(fn):
             out += [f"{fn.ctype('real')} *{restrict}work", f"long long {self.outer['room']}"]
+        if self.deep and restrict:  # the launcher finds it out
+            out.append(f"long long {self.outer['stack']}")
         if fn.fallible:
             out.append(f"unsigned long long *{self.outer['status']}")
         return out
@@ -281,15 +257,25 @@ class CudaPrinter(CPrinter):
             f"const long long {thread} = (long long)blockIdx.x*blockDim.x + threadIdx.x;",
             f"const long long {step} = (long long)gridDim.x*blockDim.x;",
         ]
+        real = fn.ctype("real")
+        if self.has_slices(fn):
+            lines.append(f"{real} *{own} = work + {thread}*{room};")
+        elif fn.workspace is not None:
+            lines.append(f"{'alignas(8) ' if self.mixed() else ''}{real} {own}[{fn.workspace}];")
         if fn.workspace is not None:
             args.append(own)
-            real = fn.ctype("real")
-            if self.has_slices(fn):
-                lines.append(f"{real} *{own} = work + {thread}*{room};")
-            else:
-                lines.append(f"{'alignas(8) ' if self.mixed() else ''}{real} {own}[{fn.workspace}];")
+        memory, stack = self.outer["memory"], self.outer["stack"]
+        if self.arena:
+            args.append(f"&{memory}")
         call = f"{fn.name}_element({', '.join(args)})"
         lines.append(f"for (long long {k} = {thread}; {k} < {batch}; {k} += {step}) {{")
+        if self.arena:
+            local = 0 if self.has_slices(fn) or fn.workspace is None else 8 * int(fn.workspace)
+            start = f"{own} + {self.slice(fn)}" if fn.workspace else own
+            for p in params:
+                start = re.sub(rf"\b{p.name}\b", f"{p.name}[{k}]", start) if p.batched and not p.dims else start
+            value = self.arena_value(fn.stack + local, start, f"{own} + {room}", stack)
+            lines.append(f"    hyad_arena {memory} = {value};")
         if fn.returns_value:
             lines.append(f"    {fn.results[0].name}[{k}] = {call};")
         elif fn.fallible:
@@ -311,14 +297,22 @@ class CudaPrinter(CPrinter):
 
     def launcher(self, fn: CFunction) -> list[str]:
         """The host's function: a thread for each element, as far as the grid or the workspace allows."""
-        batch, threads, stream, block, grid, args = (self.outer[n] for n in (OUTER[0], *OUTER[8:]))
+        batch, threads, stream, block, grid, args = (self.outer[n] for n in (OUTER[0], *OUTER[8:13]))
         width = f"{threads} < {BLOCK} ? {threads} : {BLOCK}" if self.has_slices(fn) else str(BLOCK)
         most = f"{threads}/{block}" if self.has_slices(fn) else "2147483647"
-        given = [part.split()[-1].lstrip("*") for part in self.signature(fn)]
+        given = [part.split()[-1].lstrip("*") for part in self.signature(fn, " ")]
+        stack, error = self.outer["stack"], self.outer["error"]
+        limit = [
+            f"long long {stack} = 0;",
+            f"const cudaError_t {error} = hyad_stack(&{stack});",
+            f"if ({error})",
+            f"    return {error};",
+        ]
         lines = [
             f"if ({batch} <= 0)",
             "    return cudaSuccess;",
             *([f"if ({threads} <= 0)", "    return cudaErrorInvalidValue;"] if self.has_slices(fn) else []),
+            *(limit if self.deep else []),
             f"const long long {block} = {width};",
             f"long long {grid} = ({batch} + {block} - 1)/{block};",
             f"void *{args}[] = {{{', '.join('&' + n for n in given)}}};",
@@ -328,7 +322,9 @@ class CudaPrinter(CPrinter):
             f" {stream});",
         ]
         head = wrapped(f'extern "C" {self.launch_head(fn)}', WIDTH)
-        return ["#ifndef __CUDACC_RTC__ /* NVRTC compiles no host code */", *head, "{", *_body(lines), "}", "#endif"]
+        first = ["#ifndef __CUDACC_RTC__ /* NVRTC compiles no host code */"]
+        first += STACK_LIMIT.strip("\n").split("\n") if self.deep else []
+        return [*first, *head, "{", *_body(lines), "}", "#endif"]
 
     # ------------------------------------------------------------------------------- the header
 
@@ -356,7 +352,13 @@ class CudaPrinter(CPrinter):
             out.append(
                 f" *   work: room for {self.outer['threads']}*{self.outer['room']} elements that the kernel writes to"
             )
-            out.append(f" *   {self.outer['room']}: at least {call}{of}" + (", and even" if self.mixed() else ""))
+            least = f" *   {self.outer['room']}: at least {call}{of}" + (", and even" if self.mixed() else "")
+            out.append(least)
+            if self.heap:
+                out.append(
+                    f" *     and more, {HEAP} say, that a thread takes as it needs it; where that was not enough"
+                )
+                out.append(f" *     check {self.unit.memory} fails: launch it again with more")
             out.append(f" *   {threads}: how many threads may run at once, at least 1")
         if fn.fallible:
             out.append(
@@ -376,12 +378,6 @@ def header_of(name: str, comment: list[str], macro: list[str], function: str) ->
     declared = wrapped(f"{function};", WIDTH)
     out += [*macro, "#ifndef __CUDACC_RTC__", "#ifdef __cplusplus", 'extern "C"', "#endif", *declared, "#endif"]
     return "\n".join([*out, "", f"#endif /* {guard} */", ""])
-
-
-def _at(pointer: str, index: str) -> str:
-    """An element behind a pointer that is written ``base`` or ``base + offset``."""
-    base, plus, offset = pointer.partition(" + ")
-    return f"{base}[{offset} + {index}]" if plus else f"{base}[{index}]"
 
 
 def _part(p: CParam, k: str, pointer: bool = False) -> str:

@@ -300,3 +300,18 @@ inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream
 }
 
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+enum cudaLimit { cudaLimitStackSize = 0 };
+namespace cuda_on_cpu {
+inline size_t limit = 1 << 10; /* bytes of a thread's stack, of which nobody sees to it that they are all */
+}
+inline cudaError_t cudaDeviceGetLimit(size_t *bytes, cudaLimit)
+{
+    *bytes = cuda_on_cpu::limit;
+    return cudaSuccess;
+}
+inline cudaError_t cudaDeviceSetLimit(cudaLimit, size_t bytes)
+{
+    cuda_on_cpu::limit = bytes;
+    return cudaSuccess;
+}

@@ -119,14 +119,18 @@ def handed_down(program: Program) -> set[Data]:
     return found
 
 
-def ctypes(program: Program, names: Names, reserved: Iterable[str], public: Iterable[Data]) -> dict[Data, CData]:
-    """The C type of each data type of a program; the ``public`` ones are those of the header."""
+def ctypes(
+    program: Program, names: Names, reserved: Iterable[str], public: Iterable[Data], apart: bool = False
+) -> dict[Data, CData]:
+    """The C type of each data type of a program; the ``public`` ones are those of the header. Fields have no name
+    that is ``reserved``, nor, where ``apart``, that of a type: C++ has one space of names for both."""
     out: dict[Data, CData] = {}
     outside = set(public)
     types = list(types_in(program))
     called = {data: names.fresh(data.name) for data in types}
     elements = {"Real": "real", "Int": "int", "Bool": "bool", "Unit": "unit"}
     for data in types:
+        reserved = {*reserved, *called.values()} if apart else reserved
         labels = Names(reserved)
         made: list[CConstructor] = []
         empty = next((c for c in data.constructors if not c.fields), None)
@@ -220,10 +224,11 @@ def definitions(types: Iterable[CData], dtype: str, guarded: bool = False) -> li
 _SET = re.compile(r"(?:(?:const )?(?:double|float|long long|int) )?(\w+)(?: [-+*/]?= ([^;=]*)|\+\+);")
 
 
-def without_unused(lines: list[Line]) -> list[Line]:
-    """Lines without the variables that are set and never read: sizes that go round in a loop beside their arrays."""
+def without_unused(lines: list[Line], read: Iterable[str] = ()) -> list[Line]:
+    """Lines without the variables that are set and never read: sizes that go round in a loop beside their arrays.
+    ``read`` are read elsewhere."""
     while True:
-        count: Counter[str] = Counter()
+        count: Counter[str] = Counter(read)
         places: dict[str, list[int]] = {}
         for k, line in enumerate(lines):
             count.update(re.findall(r"[A-Za-z_]\w*", line.text))
@@ -240,6 +245,30 @@ class DataPrinter(BodyPrinter):
     """The statements of data, of ``while`` and of calls. ``unit`` is what the functions of the file share."""
 
     unit: Any = None
+
+    # ------------------------------------------------------------------ what a target overrides
+
+    def cast(self, elem: str) -> str:
+        """What makes memory of the arena a pointer to elements: nothing in C."""
+        return ""
+
+    def failing(self) -> list[str]:
+        """The statement behind what may have failed, where that comes back: in C it does not."""
+        return []
+
+    def mark(self, name: str) -> str:
+        """The statement that remembers how much memory is taken."""
+        return f"const hyad_mark {name} = {{arena->blocks, arena->next, arena->end}};"
+
+    def release(self, name: str) -> str:
+        """The statement that gives back what was taken since."""
+        return f"hyad_release(arena, {name});"
+
+    def cell_on_the_stack(self, data: CData, c: CConstructor, name: str, values: Sequence[str]) -> None:
+        """A cell that nobody reads when this function is done."""
+        fields = ", ".join(values)
+        value = f"{{.tag = {data.tag(c)}, .as.{c.name} = {{{fields}}}}}" if data.tagged else f"{{{fields}}}"
+        self.emit(f"const struct {data.cell} {name} = {value};")
 
     # ---------------------------------------------------------------------------- types and values
 
@@ -273,7 +302,8 @@ class DataPrinter(BodyPrinter):
         elem = self.ctype(buffer.elem)
         for d in buffer.dims:
             self.fixed(d)
-        self.emit(f"{elem} *{name} = {self.room(buffer.dims, elem)};")
+        self.emit(f"{elem} *{name} = {self.cast(elem)}{self.room(buffer.dims, elem)};")
+        self.unless_failed()
         if buffer.partial or buffer.blank:
             self.clear_block(name, buffer.dims, buffer.elem)
 
@@ -295,9 +325,8 @@ class DataPrinter(BodyPrinter):
             return
         values, reads = self.cell_values(op)
         if op.constructor.data in self.unit.handed_down:
-            name, fields = self.names.fresh(var.name), ", ".join(values)
-            value = f"{{.tag = {data.tag(c)}, .as.{c.name} = {{{fields}}}}}" if data.tagged else f"{{{fields}}}"
-            self.emit(f"const struct {data.cell} {name} = {value};")
+            name = self.names.fresh(var.name)
+            self.cell_on_the_stack(data, c, name, values)
             self.value[var] = Expr(f"&{name}", UNARY)
             return
         text = f"{self.unit.maker(data, c)}({', '.join(['arena', *values])})"
@@ -338,7 +367,9 @@ class DataPrinter(BodyPrinter):
         size = self.length(t.dims).text
         many = "(double)" if "*" in size else ""
         name = self.names.fresh(array.name if isinstance(array, Var) else "t")
-        self.emit(f"const {elem} *{name} = hyad_copy(arena, {self.pointer_to(array)}, {many}{size}, sizeof({elem}));")
+        copied = f"hyad_copy(arena, {self.pointer_to(array)}, {many}{size}, sizeof({elem}))"
+        self.emit(f"const {elem} *{name} = {self.cast(f'const {elem}')}{copied};")
+        self.unless_failed()
         return name
 
     def case(self, bind: Bind, op: Case) -> None:
@@ -464,7 +495,10 @@ class DataPrinter(BodyPrinter):
             self.beside(f"    {capacity} = {capacity} ? 2*{capacity} : 32;")
             for buffer in grown.values():
                 name, size = self.buffer_name[buffer], self.bytes(buffer.dims[1:], buffer.elem)
-                self.beside(f"    {name} = hyad_grow(arena, {name}, {index}, {capacity}, {size});")
+                grow = f"hyad_grow(arena, {name}, {index}, {capacity}, {size})"
+                self.beside(f"    {name} = {self.cast(self.ctype(buffer.elem))}{grow};")
+            for text in self.failing():
+                self.beside(f"    {text}")
             self.beside("}")
         self.iteration(bind, op, inits, outs, index)
         if counted:
@@ -485,15 +519,20 @@ class DataPrinter(BodyPrinter):
         """A line that keeps books: it came from no form."""
         self.lines.append(Line(self.depth, text))
 
+    def unless_failed(self) -> None:
+        """Behind what may have failed."""
+        for text in self.failing():
+            self.beside(text)
+
     def iteration(self, bind: Bind, op: Loop | While, inits: dict[int, Expr], outs: Sequence[Var], index: str) -> None:
         """A round of a loop gives back the memory that it took, unless that holds what the round gives."""
         if not self.wasteful(op):
             super().iteration(bind, op, inits, outs, index)
             return
         mark = self.names.fresh("mark")
-        self.beside(f"const hyad_mark {mark} = {{arena->blocks, arena->next, arena->end}};")
+        self.beside(self.mark(mark))
         super().iteration(bind, op, inits, outs, index)
-        self.beside(f"hyad_release(arena, {mark});")
+        self.beside(self.release(mark))
 
     def wasteful(self, op: Loop | While) -> bool:
         """Whether a round of a loop takes memory of the arena that nobody needs after it."""
@@ -517,7 +556,7 @@ class DataPrinter(BodyPrinter):
         f = op.function
         struct = self.unit.functions[f].struct
         inside = [k for k in range(len(f.results)) if self.unit.returned(f, k)]
-        if not inside or not any(self.uses.get(v) for v in bind.vars):
+        if not any(self.uses.get(bind.vars[k]) for k in inside):
             self.emit(f"{text};")
             return
         if struct is None:

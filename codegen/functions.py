@@ -304,18 +304,29 @@ class Info:
 class Unit:
     """What the functions of a file share: the data types, each other, the checks, and what of the arena they use."""
 
-    def __init__(self, program: Program, dtype: str, name: str, line_directives: bool, math: str):
+    def __init__(
+        self,
+        program: Program,
+        dtype: str,
+        name: str,
+        line_directives: bool = False,
+        math: str = "libm",
+        keywords: frozenset[str] = frozenset(),
+    ):
         self.dtype, self.line_directives, self.math = dtype, line_directives, math
-        self.names = Names(FUNCTION_RESERVED | ARENA_NAMES)
+        self.names = Names(FUNCTION_RESERVED | ARENA_NAMES | keywords)
         self.names.taken.add(name)
         outside = [p.type for p in program.params] + [type_of(r) for r in program.body.results]
-        self.types: dict[Data, CData] = ctypes(program, self.names, RESERVED, reachable(outside))
+        self.types: dict[Data, CData] = ctypes(
+            program, self.names, RESERVED | keywords, reachable(outside), bool(keywords)
+        )
+        called = frozenset(t.name for t in self.types.values())
         self.handed_down = handed_down(program)
         self.order = functions_of(program.body)
         self.pairs = paired(self.order)
         self.functions: dict[Function, Info] = {}
         for f in self.order:
-            labels = Names(RESERVED)
+            labels = Names(RESERVED | keywords | (called if keywords else frozenset()))
             inside = [k for k in range(len(f.results)) if self.returned(f, k)]
             name = self.names.fresh(f.name)
             struct = self.names.fresh(f"{name}_results") if len(inside) > 1 else None
@@ -331,6 +342,26 @@ class Unit:
     def returned(self, f: Function, k: int) -> bool:
         """Whether a result comes back from the C function, and not through memory of the caller's."""
         return not measured(f, k)
+
+    def needs(self, printers: list[FunctionPrinter]) -> None:
+        """Find the functions that take the arena."""
+        for p in printers:
+            self.functions[p.f].arena = p.needs_arena()
+            self.functions[p.f].leaves = p.keeps()
+        changed = True
+        while changed:
+            changed = False
+            for p in printers:
+                info = self.functions[p.f]
+                if not info.arena and any(self.functions[c.op.function].arena for c in p.calls()):
+                    info.arena = changed = True
+
+    def heads(self, printers: list[FunctionPrinter]) -> list[str]:
+        """The structs of the functions' results, and, where one calls another, their prototypes."""
+        out = [line for p in printers for line in p.struct_text()]
+        if len(printers) > 1:
+            out += [line for p in printers for line in wrapped(p.prototype_text() + ";", WIDTH)]
+        return out
 
     def maker(self, data: CData, c: CConstructor) -> str:
         key = (data.name, c.name)
@@ -571,12 +602,13 @@ class FunctionPrinter(CPrinter):
         self.releases = self.allocates() and not self.keeps()
         self.offsets, total = self.layout()
         if self.releases:
-            mark = "{arena->blocks, arena->next, arena->end}"
-            self.mark = self.names.fresh("mark")
-            self.emit(f"const hyad_mark {self.mark} = {mark};")
+            self.marked = self.names.fresh("mark")
+            self.emit(self.mark(self.marked))
         if self.plan.pools:
             wide = re.sub(r"\b([A-Za-z_]\w*)\b", r"(double)\1", total)
-            self.emit(f"{self.real()} *const work = hyad_room(arena, {wide}, sizeof({self.real()}));")
+            taken = f"{self.cast(self.real())}hyad_room(arena, {wide}, sizeof({self.real()}))"
+            self.emit(f"{self.real()} *const work = {taken};")
+            self.unless_failed()
         if self.guarded():
             self.guard = self.names.fresh("here"), self.deep_check()
         if self.holes:
@@ -611,7 +643,11 @@ class FunctionPrinter(CPrinter):
         if self.guard is not None:
             (here, number), self.guard = self.guard, None
             self.emit(f"char {here};")
-            self.emit(f"if ((size_t)&{here} < arena->floor) hyad_fail(arena, {number});")
+            self.emit(f"if ({self.too_deep(here)}) {self.failed(number)}")
+
+    def too_deep(self, here: str) -> str:
+        """Whether what lies on the stack where ``here`` does is too much."""
+        return f"(size_t)&{here} < arena->floor"
 
     def deep_check(self) -> int:
         """The number of the check that the stack has room."""
@@ -704,7 +740,11 @@ class FunctionPrinter(CPrinter):
             (expr,) = texts.values()
             self.end(expr.text, span)
         else:
-            self.end(f"(struct {info.struct}){{{', '.join(e.text for e in texts.values())}}}", span)
+            self.end(self.struct_value(info.struct, [e.text for e in texts.values()]), span)
+
+    def struct_value(self, struct: str, values: Sequence[str]) -> str:
+        """The results in their struct."""
+        return f"(struct {struct}){{{', '.join(values)}}}"
 
     def end(self, value: str | None, span: Any) -> None:
         """``return``, with the memory of this call given back."""
@@ -713,7 +753,7 @@ class FunctionPrinter(CPrinter):
                 name = self.names.fresh("result")
                 self.emit(f"const {self.returns()} {name} = {value};", span)
                 value = name
-            self.emit(f"hyad_release(arena, {self.mark});", span)
+            self.emit(self.release(self.marked), span)
         if self.hole:
             self.emit(f"*{self.hole} = {value};", span)
             value = self.first
@@ -754,6 +794,7 @@ class FunctionPrinter(CPrinter):
         name = self.names.fresh("cell")
         text = f"{self.unit.maker(data, c)}({', '.join(['arena', *values])})"
         self.emit(f"struct {data.cell} *const {name} = {text};")
+        self.unless_failed()
         todo = self.next_params(call)
         field = next(f for f, a in zip(c.fields, op.args) if a is result)
         self.emit(f"*{self.hole} = {name};")
@@ -808,7 +849,7 @@ class UnitPrinter(CPrinter):
         results = [type_of(r) for r in program.body.results]
         self.printers = [FunctionPrinter(f, unit) for f in unit.order]
         self.share(self.printers)
-        self.needs(self.printers)
+        unit.needs(self.printers)
         cells = any(self.celled(b.op) for b in all_binds(program.body))
         self.arena = cells or bool(self.plan.unsized) or any(info.arena for info in unit.functions.values())
         self.keeps = any(isinstance(t, Data) for t in results)
@@ -837,7 +878,7 @@ class UnitPrinter(CPrinter):
 
     def preamble(self) -> list[str]:
         unit = self.unit
-        text = [*unit.makers_text(), *self.structs(), *self.functions_text]
+        text = [*unit.makers_text(), *unit.heads(self.printers), *self.functions_text]
         whole = "\n".join([*text, *(line.text for line in self.lines)])
         out = definitions([t for t in unit.types.values() if not t.public], self.dtype)
         if self.arena:
@@ -852,13 +893,6 @@ class UnitPrinter(CPrinter):
             if "hyad_grow(" in whole:
                 out += ["", ARENA_GROW.strip("\n")]
         return [*out, *unit.empties.values(), *text]
-
-    def structs(self) -> list[str]:
-        """The results of functions, and, where one calls another, their prototypes."""
-        out = [line for p in self.printers for line in p.struct_text()]
-        if len(self.printers) > 1:
-            out += [line for p in self.printers for line in wrapped(p.prototype_text() + ";", WIDTH)]
-        return out
 
     def includes(self, text: str) -> list[str]:
         found = [f'#include "{self.name}.h"', *super().includes(text)]
@@ -931,17 +965,3 @@ class UnitPrinter(CPrinter):
                             stable.discard(buffer)
                             changed = True
         self.unit.stable = stable
-
-    def needs(self, printers: list[FunctionPrinter]) -> None:
-        """Find the functions that take the arena."""
-        unit = self.unit
-        for p in printers:
-            unit.functions[p.f].arena = p.needs_arena()
-            unit.functions[p.f].leaves = p.keeps()
-        changed = True
-        while changed:
-            changed = False
-            for p in printers:
-                info = unit.functions[p.f]
-                if not info.arena and any(unit.functions[c.op.function].arena for c in p.calls()):
-                    info.arena = changed = True

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from hyad.again import made_again
 from hyad.core import (
     INT,
     Arr,
@@ -80,10 +81,11 @@ def print_grid(
     ``dtype`` is "f64" or "f32"; ``name`` replaces the model's. With ``deterministic`` results are the same to the last
     bit from call to call: sums into arrays are not made by atomic additions.
 
-    Raises CompileError for data, for recursion, and where the size of an array is not known before the call.
+    Raises CompileError for data among the arguments and results, or between kernels, and for an array between kernels
+    whose size is not known before the call.
     """
     refuse(program)
-    return Cutter(spread(dead_code(program), deterministic), dtype, name, deterministic).whole()
+    return Cutter(made_again(spread(dead_code(program), deterministic)), dtype, name, deterministic).whole()
 
 
 class Cutter(HostLoops):
@@ -115,7 +117,7 @@ class Cutter(HostLoops):
             given.append(Param(name, elem, sizes))
             if isinstance(p.type, Arr):
                 self.memory[name] = Memory(name, elem, sizes, "param")
-        self.fallible = any(isinstance(b.op, Check) for b in all_binds(program.body))
+        self.fallible = any(isinstance(b.op, Check) for b in all_binds(program.body)) or self.private(program.body)
         self.status = self.names.fresh("status") if self.fallible else None
         self.integers(program.body)
         results = self.results()
@@ -137,10 +139,14 @@ class Cutter(HostLoops):
             self.dtype,
             self.deterministic,
             tuple(self.notes),
+            self.heap,
+            self.stack_bytes,
+            self.rounds,
         )
 
     def source(self) -> str:
-        text = "\n".join([*self.support, *self.texts])
+        shared = self.unit.text("\n".join(self.texts))
+        text = re.sub(r"\bNULL\b", "nullptr", "\n".join([*self.support, *shared, *self.texts]))
         constants = CONSTANTS if re.search(r"\b(INFINITY|NAN)\b", text) else []
         return "\n".join([*HEAD, *constants, "#endif", "", text])
 
@@ -214,7 +220,10 @@ class Cutter(HostLoops):
         op = bind.op
         if all(v in self.host for v in bind.vars) and bind.vars:
             return
-        if isinstance(op, Check):
+        if self.group and self.stuck(bind):
+            self.bound.add(bind)
+            self.one_thread(bind, later)
+        elif isinstance(op, Check):
             self.check(bind, op, later)
         elif isinstance(op, Prim):
             self.prim(bind, op, later)
@@ -265,8 +274,9 @@ class Cutter(HostLoops):
     def loop(self, bind: Bind, op: Loop, later: frozenset[Var]) -> None:
         kinds = reductions(op)
         small = isinstance(op.count, Const) and op.count.value <= FEW and not worth(op.body)
-        scan = scan_of(op) if kinds is None and not worth(op.body) else None
-        rows = row_scan(bind) if kinds is not None else None
+        private = self.private(op.body)
+        scan = scan_of(op) if kinds is None and not (private or worth(op.body)) else None
+        rows = row_scan(bind) if kinds is not None and not private else None
         if self.stack(bind):
             return
         if small:

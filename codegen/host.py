@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from .c import RESERVED
 from .comments import commented, listed
-from .cuda import CPP, header_of
+from .cuda import header_of
 from .expressions import ADD, AND, EQUAL, MUL, OR, ORDER, PRIMARY, WIDTH, wrapped
 from .launches import (
     At,
@@ -33,6 +33,7 @@ from .launches import (
     powers,
 )
 from .lower import Names
+from .thread import CPP, HEAP, ROUNDS, STACK_LIMIT
 
 SIGNS = {"+": (" + ", ADD), "-": (" - ", ADD), "*": ("*", MUL), "//": ("/", MUL), "%": (" % ", MUL)}
 SIGNS |= {"and": (" && ", AND), "or": (" || ", OR)}
@@ -87,7 +88,7 @@ class _Host:
         self.program, self.doc = program, doc
         names = Names((RESERVED | CPP) - {"work"})
         names.taken.update(m.name for m in program.memory)
-        names.taken.update([*(p.name for p in program.params), *program.dims, *program.kernels])
+        names.taken.update([*(p.name for p in program.params), *program.known, *program.kernels])
         self.indices = names.taken  # those of loops are the plan's
         self.work, self.stream, self.error, self.at, self.failed, self.cond, self.kept = (
             names.fresh(n) for n in ("work", "stream", "error", "at", "failed", "cond", "kept")
@@ -99,7 +100,7 @@ class _Host:
 
     def files(self) -> tuple[str, str]:
         body = list(self.body())
-        helpers = [START] + [READ] * self.reads
+        helpers = [START] + [READ] * self.reads + [STACK_LIMIT] * (self.program.stack is not None)
         helpers += [helper for name, helper in ARITHMETIC.items() if any(name in line for line in body)]
         program = self.program
         declared = wrapped(f'extern "C" {self.head()}', WIDTH)
@@ -128,6 +129,7 @@ class _Host:
         ]
         out += [f"long long {d}" for d in program.dims]
         out += [f"{self.ctype(r.elem)} *{r.name}" for r in program.results]
+        out += [f"long long {name}" for name in (program.heap, program.rounds) if name is not None]
         out += [f"void *{self.work}"] * bool(self.own)
         return out + [f"long long *{self.failed}"] * bool(program.checks)
 
@@ -148,6 +150,9 @@ class _Host:
                 yield from self.lines(f"{self.at} += {self.bytes(m)};", 1)
         if program.checks:
             yield f"    *{self.failed} = 0;"
+        if program.stack is not None:
+            yield f"    long long {program.stack} = 0;"
+            yield f"    {error} = hyad_stack(&{program.stack});"
         if self.watched:
             yield from self.step(Clear(At(program.status), 2), 1)
         yield from self.steps(program.steps, 1)
@@ -191,20 +196,34 @@ class _Host:
             yield from self.choose(step, depth)
         elif isinstance(step, While):
             self.reads = True
+            if step.index:
+                yield from self.lines(f"long long {step.index} = 0;", depth)
             yield from self.lines(f"for (long long {self.cond} = 1; !{error};) {{", depth)
             yield from self.steps(step.before, depth + 1)
             yield from self.guarded(f"hyad_read({stream}, {self.place(step.cond)}, &{self.cond})", depth + 1)
             yield from self.lines(f"if ({error} || !{self.cond})", depth + 1)
             yield from self.lines("break;", depth + 2)
+            if checked_there(self.program, [step]):
+                yield from self.guarded(f"hyad_read({stream}, {self.program.status}, {self.failed})", depth + 1)
+                yield from self.lines(f"if ({error} || *{self.failed})", depth + 1)
+                yield from self.lines("break;", depth + 2)
+            if step.number:
+                yield from self.fails(f"{step.index} >= {self.text(step.most, ORDER + 1)}", step.number, depth + 1)
             yield from self.steps(step.steps, depth + 1)
+            if step.index:
+                yield from self.lines(f"{step.index}++;", depth + 1)
             yield from self.lines("}", depth)
         elif isinstance(step, Gemm):
             yield from self.step(step.launch, depth)
         else:
-            yield from self.lines(f"if (!{error} && !{self.text(step.holds, PRIMARY)}) {{", depth)
-            yield from self.lines(f"*{self.failed} = {step.number};", depth + 1)
-            yield from self.lines(f"return {error};", depth + 1)
-            yield from self.lines("}", depth)
+            yield from self.fails(f"!{error} && !{self.text(step.holds, PRIMARY)}", step.number, depth)
+
+    def fails(self, cond: str, number: int, depth: int) -> Iterator[str]:
+        """A check of the host's."""
+        yield from self.lines(f"if ({cond}) {{", depth)
+        yield from self.lines(f"*{self.failed} = {number};", depth + 1)
+        yield from self.lines(f"return {self.error};", depth + 1)
+        yield from self.lines("}", depth)
 
     def choose(self, step: Choose, depth: int) -> Iterator[str]:
         inner = depth
@@ -293,7 +312,9 @@ class _Host:
             if operator in ("+", "*", "//", "%", "min"):
                 return self.natural(a) and self.natural(b)
             return operator != "-"
-        return size >= 0 if isinstance(size, int) else size in self.program.dims
+        return (
+            size >= 0 if isinstance(size, int) else size in (*self.program.dims, self.program.heap, self.program.rounds)
+        )
 
     def size(self, at: At, length: Size) -> str:
         """Bytes of so many elements, none where the number is negative."""
@@ -316,12 +337,21 @@ class _Host:
         out += [f" *   {p.name}: {described(p.elem, [*map(self.text, p.dims)])}" for p in program.params]
         out += [f" *   {d}: a size" for d in program.dims]
         out += [f" *   {r.name}: {described(r.elem, [*map(self.text, r.dims)])}, the result" for r in program.results]
+        if program.heap is not None:
+            number = next(k for k, check in enumerate(program.checks, 1) if check[0] == "memory")
+            out.append(f" *   {program.heap}: how many reals of memory a thread has to take as it needs them, an even")
+            out.append(f" *     number: {HEAP}, say, and more where that was not enough, of which check {number} tells")
+        if program.rounds is not None:
+            told = [str(k) for k, check in enumerate(program.checks, 1) if check[0] == "rounds"]
+            out.append(
+                f" *   {program.rounds}: how many rounds of a `while` there is room for: {ROUNDS}, say, and more"
+            )
+            out.append(f" *     where that was not enough, of which check {' or '.join(told)} tells")
         macro = []
         if self.own:
             sizes = [self.bytes(m, macro=True) for m in self.own]
             used = {n for m in self.own for n in names_of(m.length)}
-            known = [*program.dims, *(p.name for p in program.params if p.elem == "int" and not p.dims)]
-            names = [n for n in known if n in used]
+            names = [n for n in program.known if n in used]
             call = f"{program.name.upper()}_BYTES" + (f"({', '.join(names)})" if names else "")
             macro = [f"#define {call} ( \\", *(f"    {size} + \\" for size in sizes[:-1]), f"    {sizes[-1]})"]
             out.append(

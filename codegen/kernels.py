@@ -41,9 +41,11 @@ from .collectives import (
 )
 from .comments import Comments
 from .cuda import CudaPrinter
+from .data import without_unused
 from .expressions import PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
+from .thread import ThreadUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,37 +92,43 @@ class Piece:
     rows: frozenset[Var] = frozenset()
 
 
+def words_of(lines: Sequence[Line]) -> list[str]:
+    """The names in some lines."""
+    return re.findall(r"[A-Za-z_]\w*", "\n".join(line.text for line in lines))
+
+
 @dataclass(frozen=True, slots=True)
 class KernelText:
     """A printed kernel: its text, the functions that it calls, how many reals of workspace each thread needs (None: no
     workspace; else the terms of a size), the kinds of its parameters behind those of the piece, and which of all its
-    parameters it has: those that it needs."""
+    parameters it has: those that it needs. ``heap``: whether a thread takes memory besides, as it needs it."""
 
     text: str
     support: tuple[str, ...]
     room: dict | None
     needs: tuple[str, ...]
     kept: tuple[bool, ...]
+    heap: bool = False
 
 
 class KernelPrinter(CudaPrinter):
     """Prints a ``Piece``."""
 
-    def __init__(self, piece: Piece, name: str, dtype: str, checks: list, comments: Comments | None = None) -> None:
+    def __init__(self, piece: Piece, name: str, dtype: str, unit: ThreadUnit, comments: Comments | None = None) -> None:
         self.piece = piece
         self.barrier = bool(piece.folds or piece.totals)
         self.alone = True  # what is printed is not shared by the threads of a team
         self.behind = ""  # the label behind the loop that a team shares
         self.labels = 0
-        super().__init__(piece.program, dtype, name)
-        self.checks = checks
+        super().__init__(piece.program, dtype, name, unit=unit)
         self.shared_comments = comments
         self.atomic: set[Buffer] = {self.plan.place[p].buffer for p in piece.atomic}
         self.places: dict[str, str] = {}
 
     def planned(self, program: Program) -> Plan:
         room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
-        return plan(program, own=self.piece.own, whole=self.piece.scan is not None, room=room, shared=False)
+        whole = self.piece.scan is not None
+        return plan(program, self.unit.pairs, own=self.piece.own, whole=whole, room=room, shared=False)
 
     # ------------------------------------------------------------------------------------ the whole
 
@@ -128,7 +136,7 @@ class KernelPrinter(CudaPrinter):
         piece, program = self.piece, self.program
         self.local = {n: self.names.fresh(n) for n in ("thread", "step", "own", "work", "room", "status")}
         self.local |= {n: self.names.fresh(n) for n in ("team", "lane", "held") if piece.rows}
-        self.local["done"] = self.names.fresh("done")
+        self.local |= {n: self.names.fresh(n) for n in ("done", "memory", "stack")}
         head: list[str] = []
         first: list[Line] = []
         for p in program.params:
@@ -169,11 +177,12 @@ class KernelPrinter(CudaPrinter):
                 self.value[p] = Expr(name)
         self.offsets, total = self.layout()
         room: dict | None = None
-        static = total.isdigit() and int(total) <= LOCAL_REALS and not piece.rows
+        static = total.isdigit() and int(total) <= LOCAL_REALS and not piece.rows and not self.heap
         real = self.ctype(REAL)
         if self.plan.pools and static:
+            self.stack += 8 * int(total)
             first.append(Line(1, f"{'alignas(8) ' if self.mixed() else ''}{real} {self.local['own']}[{total}];"))
-        elif self.plan.pools:
+        elif self.plan.pools or self.heap:
             room = self.room()
             head += [f"{real} *__restrict__ {self.local['work']}", f"long long {self.local['room']}"]
             needs.append("work")
@@ -185,6 +194,9 @@ class KernelPrinter(CudaPrinter):
         if piece.rows:
             head.append(f"long long {self.local['team']}")
             needs.append("team")
+        if self.deep:
+            head.append(f"long long {self.local['stack']}")
+            needs.append("stack")
         if piece.fallible:
             head.append(f"unsigned long long *{self.local['status']}")
             needs.append("status")
@@ -192,6 +204,8 @@ class KernelPrinter(CudaPrinter):
         finals: list[Line] = []
         self.prepare_folds(first)
         self.statements(program.body, {})
+        if self.arena:
+            first += self.memory(total)
         for k, r in enumerate(program.body.results):
             if is_array(r) or r in folded:
                 continue
@@ -201,7 +215,10 @@ class KernelPrinter(CudaPrinter):
             finals.append(Line(self.depth, text, self.made.get(r)))
         self.flush_all()
         self.move(program.body)
-        body = self.shown(self.lines) + finals
+        lines = self.lines
+        if self.arena:
+            lines = without_unused(lines, words_of([*finals, *self.end_folds(results)]))
+        body = self.shown(lines) + finals
         return self.assembled(head, first, body, results, room, needs)
 
     def assembled(
@@ -259,7 +276,7 @@ class KernelPrinter(CudaPrinter):
         used = [declared for declared, keep in zip(head, kept) if keep]
         signature = f'extern "C" __global__ void {self.name}({", ".join(used)})'
         whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
-        return KernelText(whole, tuple(self.support), room, tuple(needs), kept)
+        return KernelText(whole, tuple(self.support), room, tuple(needs), kept, self.heap)
 
     def joined(self, lines: list[Line]) -> list[Line]:
         """Lines in which what a thread folds is declared with its first value."""
@@ -282,6 +299,15 @@ class KernelPrinter(CudaPrinter):
             for symbols, c in terms:
                 out[symbols] = out.get(symbols, 0) + c * count * wide
         return out
+
+    def memory(self, total: str) -> list[Line]:
+        """What the thread has to itself; ``total`` is the workspace, behind which its memory begins."""
+        own, room, memory = (self.local[n] for n in ("own", "room", "memory"))
+        size = f"({total} + 1)/2*2" if self.dtype == "f32" and total != "0" else total
+        start = own if total == "0" else f"{own} + {size}"
+        value = self.arena_value(self.stack, start, f"{own} + {room}", self.local["stack"])
+        texts = [*wrapped(f"hyad_arena {memory} = {value};", WIDTH - 4), f"hyad_arena *const arena = &{memory};"]
+        return [Line(1, text) for text in texts]
 
     def held(self, real: str) -> list[Line]:
         """Where a team's rows lie: in shared memory, where those of all of a block's teams fit."""
@@ -391,7 +417,7 @@ class KernelPrinter(CudaPrinter):
 
     # ------------------------------------------------------------------------------------ statements
 
-    def failed(self, number: int) -> str:
+    def failed(self, number: int | str) -> str:
         self.support[FAIL] = None
         end = f"goto {self.local['done']};" if self.piece.folds else "return;"
         if self.behind:  # the others of the team wait behind its loop

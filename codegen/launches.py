@@ -227,11 +227,17 @@ class Choose:
 
 @dataclass(frozen=True, slots=True)
 class While:
-    """Take ``before``; while the "bool" ``cond`` in device memory is not 0, take ``steps`` and ``before`` again."""
+    """Take ``before``; while the "bool" ``cond`` in device memory is not 0, take ``steps`` and ``before`` again. Where
+    there is an ``index`` it counts how often ``steps`` are taken, and is a size from there on; where that would be more
+    often than ``most`` the call ends with check ``number``. When a check has failed in a kernel it is done: kernels do
+    nothing from there on, so that ``cond`` would stay as it is."""
 
     before: tuple[Step, ...]
     cond: At
     steps: tuple[Step, ...]
+    index: str = ""
+    most: Size = 0
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +297,11 @@ class CudaProgram:
     steps are done the first is the number of a check that failed, 0 if none did; ``checks[number - 1]`` is its kind,
     message and form. After a check has failed the results are undefined. ``source`` is the CUDA text with all kernels,
     ``kernels`` their names. ``notes`` says in words what runs how: (the form's text, what became of it).
+
+    ``heap``, ``stack`` and ``rounds`` are names of more sizes, where there are such: how many reals of memory, an even
+    number, each thread has to take as it needs them; how many bytes of the stack; how many rounds of a ``While`` of the
+    host there is room for. Where the check that failed is of the kind "memory" or "rounds" the steps may be taken again
+    with more (``more``).
     """
 
     name: str
@@ -306,6 +317,20 @@ class CudaProgram:
     dtype: str = "f64"
     deterministic: bool = False
     notes: tuple[tuple[str, str], ...] = ()
+    heap: str | None = None
+    stack: str | None = None
+    rounds: str | None = None
+
+    @property
+    def known(self) -> list[str]:
+        """The names that sizes are made of, but for the indices of loops."""
+        ints = [p.name for p in self.params if p.elem == "int" and not p.dims]
+        return [*self.dims, *ints, *(n for n in (self.heap, self.stack, self.rounds) if n is not None)]
+
+    def more(self, number: int) -> str | None:
+        """The size of which there is to be more where a check has failed; None where that does not help."""
+        kind = self.checks[number - 1][0] if number else ""
+        return {"memory": self.heap, "rounds": self.rounds}.get(kind)
 
     def ctype(self, elem: str) -> str:
         """The CUDA type of an element."""
@@ -329,6 +354,8 @@ def walk(steps: Sequence[Step]) -> Iterator[Step]:
             yield step.launch
 
 
-def checked_there(program: CudaProgram) -> bool:
-    """Whether a kernel of the program may note that a check failed: else the host knows without waiting."""
-    return any(isinstance(s, Launch) and At(program.status or "") in s.args for s in walk(program.steps))
+def checked_there(program: CudaProgram, steps: Sequence[Step] | None = None) -> bool:
+    """Whether a kernel of the program, or of some of its steps, may note that a check failed: else the host knows
+    without waiting."""
+    found = walk(program.steps if steps is None else steps)
+    return any(isinstance(s, Launch) and At(program.status or "") in s.args for s in found)

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Prim, Program, Var, reads
+from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Data, Prim, Program, Var, reads
 from hyad.errors import CompileError, Span
 from hyad.optimise import uses
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .collectives import ELEM
 from .comments import Comments
-from .cuda import CPP
+from .data import item_type
 from .launches import At, Memory, Scalar, Size, Step, names_of, total, value
 from .lower import Extreme, Names, Quotient, type_of
+from .thread import CPP, ThreadUnit
 
 INTEGER = {"+": "+", "-": "-", "*": "*", "min": "min", "max": "max"}
 COMPARED = {"=": "==", "!=": "!=", "<": "<", "<=": "<="}
@@ -46,7 +47,9 @@ class HostMemory:
         self.name = Names(FUNCTION_RESERVED | CPP).fresh(name or program.name or "model")
         self.names = Names(RESERVED | CPP)
         self.names.taken.add(self.name)
+        self.unit = ThreadUnit(program, dtype, self.name)
         self.kernel_names = Names(RESERVED | CPP)
+        self.kernel_names.taken |= self.unit.names.taken
         self.comments = Comments(program)
         self.memory: dict[str, Memory] = {}
         self.host: dict[Var, Size] = {}  # integers and truth values that the host knows
@@ -58,13 +61,18 @@ class HostMemory:
         self.steps: list[Step] = []
         self.group: list[Bind] = []  # what one thread is to do, not printed yet
         self.group_live: frozenset[Var] = frozenset()
-        self.checks: list = []
+        self.bound: set[Bind] = set()  # what reads data, or arrays of unknown size, in the thread that makes them
+        self.checks = self.unit.checks
         self.checked = False  # a kernel so far may note that a check failed
         self.notes: list[tuple[str, str]] = []
         self.texts: list[str] = []
-        self.support: dict[str, None] = {}
+        self.support = self.unit.support
         self.kernels: list[str] = []
         self.status: str | None = None
+        self.heap: str | None = None  # the names of three sizes (``CudaProgram``)
+        self.stack_bytes: str | None = None
+        self.rounds: str | None = None
+        self.counted: dict[str, Size] = {}  # how often its whiles have run: the most there may be
         self.tiled: str | None = None  # the kernel of matrix products
         self.parts: tuple[At, ...] = ()  # its memory
         self.indices: dict[str, Size] = {}  # of the host's loops that are open: their counts
@@ -123,7 +131,8 @@ class HostMemory:
         if isinstance(size, int):
             return size >= 0
         if isinstance(size, str):
-            return size in self.indices or any(self.host.get(d) == size for d in self.program.dims)
+            known = size in (*self.indices, *self.counted, self.rounds)
+            return known or any(self.host.get(d) == size for d in self.program.dims)
         operator, a, b = size
         if operator == "max":
             return self.natural(a) or self.natural(b)
@@ -144,6 +153,9 @@ class HostMemory:
 
     def largest(self, size: Size) -> Size:
         """A size at the iteration of the host's loops at which it is largest: the first or the last."""
+        for index, most in self.counted.items():
+            if index in names_of(size):
+                size = ("max", with_name(size, index, 0), with_name(size, index, most))
         for index, count in self.indices.items():
             if index in names_of(size):
                 last = simple("max", simple("-", count, 1), 0)
@@ -171,6 +183,12 @@ class HostMemory:
 
     def room(self, var: Var, dims: Sequence[Size] | None = None) -> At:
         """Memory for a variable: where it is wanted, or its own."""
+        if isinstance(item_type(var), Data):
+            raise CompileError(
+                "one kernel makes data here that another one is to read",
+                var.span or self.program.span,
+                'make and read them in one `map` or `build`, run a batch (one thread each), or use target="c"',
+            )
         at = self.wanted.get(var)
         if at is None:
             t = var.type

@@ -91,7 +91,7 @@ class ParallelLoops(Pieces):
         what += ", folded by blocks" if folds else ""
         self.note(bind, f"parallel: {what}" + (f", {len(levels)} loops as one" if len(levels) > 1 else ""))
         hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name if bind.vars else "checks")
-        self.emit(
+        launch = self.emit(
             [fresh],
             out_vars,
             [None if v in own else self.spot[v].at for v in out_vars],
@@ -108,13 +108,13 @@ class ParallelLoops(Pieces):
             team=team,
         )
         if folds:
-            self.totals(bind, op, folds, first, blocks, hint)
+            self.totals(bind, op, folds, first, launch.blocks, hint)
 
     def rows(self, levels: list[Bind]) -> tuple[list[Bind], Size]:
         """The loops of a nest's body that a team of threads shares and are of a count that the host knows; and how many
         threads that is: a power of two up to a warp that suits the row, a block where rows are long, or where so many
         as a block's warps have are more than fit into its shared memory."""
-        found = team_loops(levels)
+        found = team_loops(levels) if not self.private(*(b.op.body for b in levels)) else []
         if any(self.size(b.op.count) is None for b in found):
             found = [b for b in found if self.size(b.op.count) is not None] if not any(map(makes_rows, found)) else []
         count: Size = 0

@@ -10,15 +10,21 @@ from collections.abc import Sequence
 
 from hyad.core import (
     INT,
+    LEAF,
+    Apply,
     Arr,
     Atom,
     Bind,
     Block,
     Check,
+    Data,
     Loop,
+    Make,
     Prim,
     Program,
     Var,
+    While,
+    all_binds,
     binds_of,
     free_vars,
     reads,
@@ -29,9 +35,10 @@ from hyad.spread import Reduction, changed, reductions, sequential
 
 from .collectives import ELEM, HELD
 from .comments import commented
+from .data import item_type
 from .kernels import KernelPrinter, Piece, Scanned
 from .launches import WAVES, At, Copy, Launch, Memory, Size, total
-from .lower import type_of
+from .lower import plan, type_of
 from .memory import HostMemory, simple
 
 ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
@@ -118,7 +125,7 @@ class Pieces(HostMemory):
             list(folds),
             list(totals),
             frozenset(atomic),
-            self.fallible and (device or self.device_checks()),
+            False,
             tuple(at.array if at is not None else "" for at in places),
             scan,
             frozenset(b.op.index for b in rows),
@@ -126,7 +133,11 @@ class Pieces(HostMemory):
         name = self.kernel_names.fresh(
             f"{self.name}_{hint or getattr(results[0] if results else None, 'name', 'checks')}"
         )
-        printer = KernelPrinter(piece, name, self.dtype, self.checks, self.comments)
+        printer = KernelPrinter(piece, name, self.dtype, self.unit, self.comments)
+        device |= printer.arena
+        if device and self.status is None:
+            self.fallible, self.status = True, self.names.fresh("status")
+        piece.fallible = self.fallible and (device or self.device_checks())
         text = printer.print()
         args: list = []
         for v in params:
@@ -143,6 +154,11 @@ class Pieces(HostMemory):
         if text.room is not None:
             bound = {}
             room = self.terms(text.room, bound)
+            if text.heap:
+                self.heap = self.heap or self.names.fresh("heap")
+                if self.dtype == "f32":  # what takes eight bytes comes next
+                    room = simple("*", simple("//", simple("+", room, 1), 2), 2)
+                room = simple("+", room, self.heap)
             pieces = simple("//", threads, team)  # of a block: one for each team
             per_block = simple("*", room, pieces)
             most = simple("max", simple("//", ROOM, simple("max", per_block, 1)), 1)
@@ -158,6 +174,9 @@ class Pieces(HostMemory):
             args += [At(work), room]
         if rows:
             args.append(team)
+        if "stack" in text.needs:
+            self.stack_bytes = self.stack_bytes or self.names.fresh("stack")
+            args.append(self.stack_bytes)
         if "status" in text.needs:
             args.append(At(self.status))
         args = [a for a, keep in zip(args, text.kept) if keep]
@@ -182,6 +201,32 @@ class Pieces(HostMemory):
         self.group.append(bind)
         self.group_live = later
 
+    def private(self, *blocks: Block) -> bool:
+        """Whether a thread that runs some blocks needs memory of its own, or a stack: for calls, data, and arrays of
+        which the host does not know the size."""
+        for bind in (bind for block in blocks for bind in all_binds(block)):
+            op = bind.op
+            if isinstance(op, Apply) and self.unit.functions[op.function].arena:
+                return True
+            if isinstance(op, Make) and op.args or remembers(bind):
+                return True
+            if any(isinstance(d, Var) and self.size(d) is None for v in bind.vars for d in type_atoms(v.type)):
+                free = [v for block in blocks for v in free_vars(block)]
+                dims = tuple(v for v in free if v in self.host and self.natural(self.host[v]))
+                params = tuple(v for v in free if v not in dims)
+                whole = (Program(self.name, params, dims, block, (), LEAF) for block in blocks)
+                return any(plan(program, self.unit.pairs).unsized for program in whole)
+        return False
+
+    def stuck(self, bind: Bind) -> bool:
+        """Whether a binding reads what the open group makes and cannot leave its thread."""
+        made = self.pending()
+        for v in reads(bind):
+            t = v.type
+            if v in made and (isinstance(item_type(v), Data) or any(self.size(d) is None for d in type_atoms(t))):
+                return True
+        return False
+
     def pending(self) -> set[Var]:
         """What the open group of one thread's work will have made."""
         return {v for b in self.group for v in b.vars}
@@ -201,7 +246,9 @@ class Pieces(HostMemory):
                 kinds = reductions(b.op)
                 added = any(r.kind == "scatter" for r in kinds or ())
                 why = "additions in one order" if added and self.deterministic else "few iterations"
-                self.note(b, f"one thread: {sequential(b.op) if kinds is None else why}")
+                if b in self.bound:
+                    why = "it reads what that has in its own memory"
+                self.note(b, f"one thread: {sequential(b.op) if kinds is None and b not in self.bound else why}")
         roots = {}
         for b in binds:
             for k, v in enumerate(b.vars):
@@ -285,6 +332,11 @@ class Pieces(HostMemory):
 
 
 # ------------------------------------------------------------------------------------------------ helpers
+
+
+def remembers(bind: Bind) -> bool:
+    """Whether a binding is a ``while`` that stacks what its iterations give."""
+    return isinstance(bind.op, While) and len(bind.vars) > len(bind.op.accs) + 1
 
 
 def binds_span(binds: Sequence[Bind]) -> Span | None:

@@ -19,6 +19,9 @@ from .launches import While as WhileStep
 from .lower import is_array
 from .memory import Spot, simple
 from .parallel import ParallelLoops
+from .pieces import remembers
+
+ROUNDS_USED_UP = "a `while` that is remembered takes more rounds than there is room for"
 
 
 class HostLoops(ParallelLoops):
@@ -50,13 +53,7 @@ class HostLoops(ParallelLoops):
         outer, self.steps = self.steps, []
         self.indices[index] = count
         self.integers(op.body)
-        late = range(n, len(op.body.results))
-        for k in late:
-            r = op.body.results[k]
-            if isinstance(r, Var) and r not in self.wanted and r not in op.body.results[:n]:
-                if any(r in b.vars for b in op.body.binds):
-                    self.wanted[r] = stacks[k - n]
-        self.trace(op.body)
+        late = self.stacked(op.body, n, stacks)
         self.iteration(op.body, op.accs, late, stacks, later | inside, bind.span)
         del self.indices[index]
         steps, self.steps = tuple(self.steps), outer
@@ -64,15 +61,29 @@ class HostLoops(ParallelLoops):
         self.ends(op.accs, bind.vars[:n])
 
     def while_(self, bind: Bind, op: While, later: frozenset[Var]) -> None:
-        """A ``while`` of the host."""
+        """A ``while`` of the host. What it stacks has room for so many rounds as the call says."""
         n = len(op.accs)
+        index = ""
+        if remembers(bind) or self.uses.get(bind.vars[n]):
+            index = self.host[bind.vars[n]] = self.names.fresh(bind.vars[n].name)
         self.flush()
         self.note(bind, f"repeated by the host: {sequential(op)}; what is inside runs in parallel")
         inside = (frozenset(free_vars(op.cond)) | frozenset(free_vars(op.body))) - frozenset(op.accs)
         self.starts(op.accs, op.inits, later | inside)
+        stacks = []
+        for v in bind.vars[n + 1 :]:
+            self.rounds = self.rounds or self.names.fresh("rounds")
+            dims = self.sizes(v.type.dims[1:], bind.span)
+            at = self.room(v, (self.rounds, *dims))
+            stacks.append(At(at.array, simple("+", at.offset, simple("*", index, total(dims)))))
+        most: Size = 1
+        number = 0
+        if stacks:
+            self.checks.append(("rounds", ROUNDS_USED_UP, bind.span))
+            most, number = self.rounds, len(self.checks)
         outer, self.steps = self.steps, []
-        marker = self.names.fresh("turn")
-        self.indices[marker] = 1
+        marker = index or self.names.fresh("turn")
+        self.indices[marker] = most
         self.integers(op.cond)
         (holds,) = op.cond.results
         live = later | inside | frozenset(op.accs)
@@ -81,11 +92,25 @@ class HostLoops(ParallelLoops):
         cond = self.in_memory(holds)
         before, self.steps = tuple(self.steps), []
         self.integers(op.body)
-        self.iteration(op.body, op.accs, (), (), later | inside, bind.span)
+        late = self.stacked(op.body, n, stacks)
+        self.iteration(op.body, op.accs, late, stacks, later | inside, bind.span)
         steps, self.steps = tuple(self.steps), outer
         del self.indices[marker]
-        self.steps.append(WhileStep(before, cond, steps))
+        if index:
+            self.counted[index] = most
+        self.steps.append(WhileStep(before, cond, steps, index, most, number))
         self.ends(op.accs, bind.vars[:n])
+
+    def stacked(self, body: Block, n: int, stacks: Sequence[At]) -> Sequence[int]:
+        """Let what the body of a loop with ``n`` states stacks be made there; which of its results that are."""
+        late = range(n, len(body.results))
+        for k in late:
+            r = body.results[k]
+            if isinstance(r, Var) and r not in self.wanted and r not in body.results[:n]:
+                if any(r in b.vars for b in body.binds):
+                    self.wanted[r] = stacks[k - n]
+        self.trace(body)
+        return late
 
     def starts(self, accs: Sequence[Var], inits: Sequence[Atom], later: frozenset[Var]) -> None:
         """Memory for the accumulators of a loop of the host, with their starts."""

@@ -103,8 +103,7 @@ class _Writer:
         self.lines: list[str] = []
         self.known: dict[Size, str] = {}  # the variables of sizes that have been computed
         self.count = 0
-        known = [*program.dims, *(p.name for p in program.params if p.elem == "int" and not p.dims)]
-        head = [f"    s_{d} = sizes[{d!r}]" for d in known]
+        head = [f"    s_{d} = sizes[{d!r}]" for d in program.known]
         dims = ["(" + "".join(f"{self.size(d, 1)}, " for d in m.dims) + ")" for m in program.memory]
         first = ["def shapes(sizes):", *head, *self.lines, f"    return ({''.join(f'{d}, ' for d in dims)})"]
         self.lines, self.known = [], {}
@@ -206,11 +205,20 @@ class _Writer:
                 self.emit("else:", depth)
                 self.inside(step.orelse, depth + 1)
         elif isinstance(step, While):
+            if step.index:
+                self.emit(f"s_{step.index} = 0", depth)
             self.emit("while True:", depth)
             known = dict(self.known)
             self.steps(step.before, depth + 1)
             self.emit(f"if not {self.cond(step.cond, depth + 1)}: break", depth + 1)
+            if checked_there(self.program, [step]):
+                self.emit(f"if read(p_{self.program.status}, 'int'): break", depth + 1)
+            if step.number:
+                most = self.size(step.most, depth + 1)
+                self.emit(f"if s_{step.index} >= {most}: raise Failed({step.number})", depth + 1)
             self.steps(step.steps, depth + 1)
+            if step.index:
+                self.emit(f"s_{step.index} += 1", depth + 1)
             self.known = known
         elif isinstance(step, Gemm):
             given = (step.m, step.n, step.k, step.lda, step.ldb, step.ldc, step.many, *step.apart)
@@ -229,7 +237,7 @@ class _Writer:
 
     def repeat(self, step: Repeat, depth: int) -> None:
         count = self.size(step.count, depth)
-        counting = {s.index for s in walk([step]) if isinstance(s, Repeat)}
+        counting = {s.index for s in walk([step]) if isinstance(s, (Repeat, While))}
         for size in self.sizes_of(step):  # what does not change from time to time
             if isinstance(size, tuple) and not counting & set(names_of(size)) and not divides(size):
                 self.size(size, depth)

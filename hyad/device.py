@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from .codegen import nvrtc
-from .errors import CompileError, DeviceError, ModelTypeError, OutOfMemory
+from .errors import BoundsError, CompileError, DeviceError, HyadError, ModelTypeError, OutOfMemory
 
 EMIT = 'hyad.emit(f, target="cuda") writes the CUDA text, which needs none of this'
 SMALL, PAGE = 1 << 20, 1 << 21  # sizes of memory: powers of two up to SMALL bytes, then multiples of PAGE
@@ -162,6 +162,22 @@ def handle_of(stream: Any) -> int:
     )
 
 
+# ---------------------------------------------------------------------------------------------- checks
+
+
+def failed_check(name: str, check: tuple[str, str, Any], where: str = "") -> HyadError:
+    """The error of a check that failed on a GPU, in the model ``name``."""
+    kind, message, span = check
+    said, hint = f"{name}: {message}{where}", None
+    if kind == "depth":
+        hint = "make the recursive call the last thing that is done (a loop), or give threads a larger stack:"
+        hint += " pycuda.driver.Context.set_limit(pycuda.driver.limit.STACK_SIZE, bytes)"
+        return HyadError(said, span, hint)
+    if kind in ("memory", "rounds"):
+        return OutOfMemory(said, span, "remember less: (while c :checkpoint n ..), or a recursion that ends earlier")
+    return (BoundsError if kind == "bounds" else ModelTypeError)(said, span)
+
+
 # ---------------------------------------------------------------------------------------------- memory
 
 
@@ -293,6 +309,7 @@ class Device:
         self.modules: dict[str, Any] = {}  # by text
         self.functions: dict[tuple[str, str], Any] = {}
         self.plans: dict[str, dict[str, Any]] = {}  # of each text, the kernels that plans have started
+        self.found: dict[tuple[str, str], int] = {}  # sizes that calls of a text were found to need, by their names
         self.kept: dict[str, Any] = {}  # what else lives as long as the context: the handle of cuBLAS
         self.stream: Any = None  # for calls on other libraries' streams
         self.lost = ""  # how the context came to be of no use any more
@@ -300,6 +317,13 @@ class Device:
     def attribute(self, name: str) -> int:
         """One of CUDA's device attributes."""
         return self.place.get_attribute(getattr(self.driver.device_attribute, name))
+
+    def stack(self, least: int) -> int:
+        """The bytes of the stack that each thread has, which are made more where they are less than ``least``."""
+        context, which = self.driver.Context, self.driver.limit.STACK_SIZE
+        if context.get_limit(which) < least:
+            context.set_limit(which, least)
+        return int(context.get_limit(which))
 
     @contextmanager
     def call(self, name: str, stream: Any = None, arguments: Sequence[Any] = ()) -> Iterator[Call]:

@@ -18,11 +18,14 @@ import numpy as np
 
 from .codegen import launches, nvrtc, steps
 from .codegen.launches import At, CudaProgram, Gemm, Launch, Scalar
-from .errors import BoundsError, CompileError, HyadError, ModelTypeError
+from .codegen.thread import HEAP, MORE, ROUNDS, STACK
+from .device import failed_check
+from .errors import CompileError, HyadError, ModelTypeError
 
 FLAGS = "-std=c++17 -O1 -fPIC -shared -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function".split()
 STRIP = 16  # elements behind each array that nothing may write to
 MARK = 85
+MOST = 1 << 14  # reals of memory that a thread takes at most
 GRID = 5  # blocks, where any number will do
 DTYPES = {"int": np.int64, "bool": np.int32, "word": np.uint64}
 
@@ -58,12 +61,32 @@ class Emulator:
             self.library = ctypes.CDLL(str(target))
 
     def run(
-        self, program: CudaProgram, args: Sequence[Any], *, descending: bool = False, blocks: int = 0, block: int = 0
+        self,
+        program: CudaProgram,
+        args: Sequence[Any],
+        *,
+        descending: bool = False,
+        blocks: int = 0,
+        block: int = 0,
+        heap: int = HEAP,
+        stack: int = STACK,
+        rounds: int = ROUNDS,
     ) -> tuple[np.ndarray, ...]:
         """Call a program with flat arguments: its flat results. ``blocks`` and ``block`` replace the shape of launches
-        that may have any. The errors of the model's checks; HyadError where a kernel wrote beyond an array."""
-        machine = _Cpu(self.library, program, descending, blocks, block)
-        return machine.call(args)
+        that may have any. ``heap``: the reals of memory that a thread has at first, where it takes some; ``stack``: the
+        bytes of its stack; ``rounds``: how many of a remembered ``while`` of the host there is room for at first. The
+        errors of the model's checks; HyadError where a kernel wrote beyond an array."""
+        named = ((program.heap, heap), (program.stack, stack), (program.rounds, rounds))
+        own = {name: n for name, n in named if name is not None}
+        while True:
+            machine = _Cpu(self.library, program, descending, blocks, block)
+            found = machine.call(args, own)
+            if not isinstance(found, int):
+                return found
+            more = program.more(found)
+            if more is None or own[more] > MOST:
+                raise failed_check(program.name, program.checks[found - 1])
+            own[more] *= MORE
 
 
 class _Array:
@@ -89,9 +112,10 @@ class _Cpu:
     def dtype(self, elem: str) -> Any:
         return self.real if elem == "real" else DTYPES[elem]
 
-    def call(self, args: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    def call(self, args: Sequence[Any], own: dict[str, int]) -> tuple[np.ndarray, ...] | int:
+        """The results, or the number of the check that failed."""
         program = self.program
-        sizes: dict[str, int] = {}
+        sizes = dict(own)
         scalars: dict[str, Any] = {}
         memory: dict[str, _Array] = {}
         for p, a in zip(program.params, args):
@@ -128,8 +152,7 @@ class _Cpu:
         if program.status is not None and not number:
             number = int(memory[program.status].data[0])
         if number:
-            kind, message, span = program.checks[number - 1]
-            raise (BoundsError if kind == "bounds" else ModelTypeError)(f"{program.name}: {message}", span)
+            return number
         out = []
         for r in program.results:
             shape = tuple(launches.value(d, sizes) for d in r.dims)

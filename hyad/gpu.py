@@ -32,9 +32,10 @@ from .codegen import launches, nvrtc, steps
 from .codegen.cuda import BLOCK, CudaKernel, CudaParam, print_cuda
 from .codegen.grid import print_grid
 from .codegen.launches import CudaProgram
+from .codegen.thread import HEAP, MORE, ROUNDS, STACK
 from .core import Program
 from .device import Remote
-from .errors import BoundsError, CompileError, HyadError, ModelTypeError, border
+from .errors import CompileError, HyadError, ModelTypeError, border
 from .model import Model, put_together, take_apart
 
 GRID = 2**31 - 1  # blocks at most
@@ -144,24 +145,47 @@ def size_of(size: int | str, known: dict[str, int]) -> int:
 
 def failure(kernel: CudaKernel, number: int, element: int) -> HyadError:
     """The error of a check that failed at one element of the batch."""
-    kind, message, span = kernel.checks[number - 1]
-    error = BoundsError if kind == "bounds" else ModelTypeError
-    return error(f"{kernel.name}: {message} (element {element} of the batch)", span)
+    return device.failed_check(kernel.name, kernel.checks[number - 1], f" (element {element} of the batch)")
+
+
+def wants_more(kernel: CudaKernel, number: int) -> bool:
+    """Whether a check that failed is that of a thread's memory, so that there may be more of it."""
+    return kernel.checks[number - 1][0] == "memory"
 
 
 # ---------------------------------------------------------------------------------------------- the CPU
 
 
 def run_on_cpu(
-    kernel: CudaKernel, *args: Any, grid: int | None = None, block: int | None = None, descending: bool = False
+    kernel: CudaKernel,
+    *args: Any,
+    grid: int | None = None,
+    block: int | None = None,
+    descending: bool = False,
+    heap: int = HEAP,
 ) -> tuple[np.ndarray, ...]:
     """Run a kernel on the CPU from its CUDA text, by a C++ compiler: the results, stacked along the batch.
 
     ``args`` are flat, as the kernel's params. ``grid`` and ``block`` replace the launcher's own shape; threads run one
-    after another, the last one first if ``descending``. CompileError without a C++ compiler; the errors of the
-    model's checks; HyadError where the kernel wrote beyond its results or its workspace.
+    after another, the last one first if ``descending``. ``heap``: the reals of memory that each has at first, where the
+    kernel takes any. CompileError without a C++ compiler; the errors of the model's checks; HyadError where the kernel
+    wrote beyond its results or its workspace.
     """
     launch = prepare(kernel, args)
+    while True:
+        number, element = run_launch_on_cpu(launch, grid, block, descending, heap)
+        if not number:
+            return launch.answers()
+        if not wants_more(kernel, number) or heap > 1 << 20:
+            raise failure(kernel, number, element)
+        heap *= MORE
+
+
+def run_launch_on_cpu(
+    launch: Launch, grid: int | None, block: int | None, descending: bool, heap: int
+) -> tuple[int, int]:
+    """Launch a kernel on the CPU: the number of the check that failed, and where."""
+    kernel = launch.kernel
     library = _cpu_library(kernel.source, kernel.name)
     shape = (grid or 0, block or 0)
     threads = (grid or 7) * (block or BLOCK)
@@ -174,8 +198,9 @@ def run_on_cpu(
     pointers += [g.whole.ctypes for g in guarded]
     status = np.zeros(2, np.uint64)
     if launch.room is not None:
-        guarded.append(_Guarded(launch.room * threads, DTYPES[kernel.dtype]))
-        pointers += [guarded[-1].whole.ctypes, ctypes.c_longlong(launch.room)]
+        room = launch.room + heap * kernel.heap
+        guarded.append(_Guarded(room * threads, DTYPES[kernel.dtype]))
+        pointers += [guarded[-1].whole.ctypes, ctypes.c_longlong(room)]
     if kernel.fallible:
         pointers.append(status.ctypes)
     if launch.room is not None:
@@ -185,11 +210,9 @@ def run_on_cpu(
         raise HyadError(f"{kernel.name}: no launch with grid {grid} and block {block}")
     if not all(g.intact() for g in guarded):
         raise HyadError(f"{kernel.name} wrote outside its results or its workspace")
-    if status[0]:
-        raise failure(kernel, int(status[0]), int(status[1]))
     for r, g in zip(launch.results, guarded):
         r[...] = g.whole[: r.size].reshape(r.shape)
-    return launch.answers()
+    return int(status[0]), int(status[1])
 
 
 def _number(elem: str, value: Any, dtype: str) -> Any:
@@ -397,7 +420,22 @@ def near_value(call: device.Call, kernel: CudaKernel, p: CudaParam, value: Any) 
 
 
 def run_launch(call: device.Call, launch: Launch) -> None:
-    """Start a kernel over a batch, and wait for its checks if it has any."""
+    """Start a kernel over a batch, and wait for its checks if it has any; again with more memory for each thread, where
+    that was not enough."""
+    kernel, known = launch.kernel, call.device.found
+    heap = known.get((kernel.source, "heap"), HEAP) if kernel.heap else 0
+    while True:
+        number, element = started(call, launch, heap)
+        if not number:
+            break
+        if not wants_more(kernel, number):
+            raise failure(kernel, number, element)
+        heap *= MORE
+        known[kernel.source, "heap"] = heap
+
+
+def started(call: device.Call, launch: Launch, heap: int) -> tuple[int, int]:
+    """Start a kernel, and wait for the check that failed, and where, if it has any."""
     kernel, place, batch = launch.kernel, call.device, launch.batch
     arguments: list[Any] = [batch]
     letters = ["q"]
@@ -413,14 +451,18 @@ def run_launch(call: device.Call, launch: Launch) -> None:
     letters += [*("q" for _ in launch.sizes), *("P" for _ in launch.results)]
     block, grid = min(batch, BLOCK), min(-(-batch // BLOCK), GRID)
     if launch.room is not None:  # for as many threads as may run at once, in at most half of the memory that is free
-        size = max(launch.room, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize
+        room = launch.room + heap
+        size = max(room, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize
         most = place.attribute("MULTIPROCESSOR_COUNT") * place.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
         threads = max(min(most, call.driver.mem_get_info()[0] // 2 // size), 1)
         block = min(block, threads)
         grid = min(grid, threads // block)
         held.append(call.memory(size * block * grid))
-        arguments += [held[-1].pointer, launch.room]
+        arguments += [held[-1].pointer, room]
         letters += ["P", "q"]
+    if kernel.deep:
+        arguments.append(place.stack(STACK))
+        letters.append("q")
     status = np.zeros(2, np.uint64)
     if kernel.fallible:
         held.append(call.send(status))
@@ -430,8 +472,7 @@ def run_launch(call: device.Call, launch: Launch) -> None:
     call.launch(function, (grid, 1), (block, 1, 1), arguments)
     if kernel.fallible:
         call.fetch(status, held[-1].pointer)
-        if status[0]:
-            raise failure(kernel, int(status[0]), int(status[1]))
+    return int(status[0]), int(status[1])
 
 
 # ------------------------------------------------------------------------------- one call of the whole model
@@ -446,26 +487,44 @@ def run_program(program: CudaProgram, flat: Sequence[Any], stream: Any = None) -
             for p, a in zip(program.params, flat)
         ]
         arrays, scalars, sizes = bound(program, near)
-        machine = Gpu(call, program)
-        made = steps.compiled(program)
-        memory, results = machine.memory(arrays, made.shapes(sizes))
-        if made.watched:
-            call.clear(memory[program.status], 16)
-        number = 0
-        try:
-            made.run(machine, memory, scalars, sizes)
-            if made.watched:
-                number = int(call.fetch(np.zeros(2, np.uint64), memory[program.status])[0])
-        except steps.Failed as failed:
-            number = failed.number
-        if number:
-            kind, message, span = program.checks[number - 1]
-            raise (BoundsError if kind == "bounds" else ModelTypeError)(f"{program.name}: {message}", span)
+        known = call.device.found
+        for name, least in ((program.heap, HEAP), (program.rounds, ROUNDS)):
+            if name is not None:
+                sizes[name] = known.get((program.source, name), least)
+        if program.stack is not None:
+            sizes[program.stack] = call.device.stack(STACK)
+        while True:
+            number, results = run_steps(call, program, arrays, scalars, sizes)
+            if not number:
+                break
+            more = program.more(number)
+            if more is None:
+                raise device.failed_check(program.name, program.checks[number - 1])
+            sizes[more] *= MORE
+            known[program.source, more] = sizes[more]
         if stays:
             return tuple(call.array(r.shape, r.dtype, r.owner) for r in results)
         found = (call.fetch(np.empty(r.shape, r.dtype), r.pointer) for r in results)
         typed = (a.astype(bool) if m.elem == "bool" else a for m, a in zip(program.results, found))
         return tuple(a if a.ndim else a.item() for a in typed)
+
+
+def run_steps(
+    call: device.Call, program: CudaProgram, arrays: dict[str, Any], scalars: dict[str, Any], sizes: dict[str, int]
+) -> tuple[int, list[Remote]]:
+    """Take a plan's steps: the number of the check that failed, and the results."""
+    machine = Gpu(call, program)
+    made = steps.compiled(program)
+    memory, results = machine.memory(arrays, made.shapes(sizes))
+    if made.watched:
+        call.clear(memory[program.status], 16)
+    try:
+        made.run(machine, memory, scalars, sizes)
+        if made.watched:
+            return int(call.fetch(np.zeros(2, np.uint64), memory[program.status])[0]), results
+    except steps.Failed as failed:
+        return failed.number, results
+    return 0, results
 
 
 def bound(program: CudaProgram, flat: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:

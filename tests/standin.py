@@ -70,6 +70,8 @@ class Driver(types.ModuleType):
         self.where: dict[int, int] = {}  # the GPU that each is on
         self.local = threading.local()
         self.primaries = [Context(self, k, f"primary {k}") for k in range(count)]
+        self.limit = types.SimpleNamespace(STACK_SIZE="stack")
+        self.limits = {"stack": 1024}
         self.device_attribute = types.SimpleNamespace(**{name: name for name in LIMITS})
         outer = self
 
@@ -93,6 +95,16 @@ class Driver(types.ModuleType):
             @staticmethod
             def synchronize() -> None:
                 outer.called("Context.synchronize")
+
+            @staticmethod
+            def get_limit(which: str) -> int:
+                outer.called("Context.get_limit")
+                return outer.limits[which]
+
+            @staticmethod
+            def set_limit(which: str, value: int) -> None:
+                outer.called("Context.set_limit")
+                outer.limits[which] = value
 
         class BoundStream:
             handles = 100

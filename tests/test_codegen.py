@@ -22,6 +22,7 @@ from hyad.codegen import parts
 from hyad.codegen.c import print_c
 from hyad.codegen.comments import outline
 from hyad.codegen.cuda import print_cuda
+from hyad.codegen.grid import print_grid
 from hyad.codegen.lower import Names, identifier, plan
 from hyad.codegen.operands import Line
 from hyad.codegen.python import load_python, print_python
@@ -1458,6 +1459,7 @@ def test_small_arrays_are_local():
 
 
 def test_size_that_is_not_known_before_the_call():
+    """An array that only the call measures is in its arena, and in a thread's own memory on a GPU."""
     source = Source("(build (get v 0) f)")
 
     def f(b, v):
@@ -1468,9 +1470,9 @@ def test_size_that_is_not_known_before_the_call():
         return b.loop(k, [0.0], lambda c, i, s: ([c("+", s, c("get", rows, i))], []))
 
     p = program({"v": vec(N, elem=INT)}, f)
-    assert print_c(p).arena
+    assert print_c(p).arena and print_cuda(p).heap
     with pytest.raises(CompileError, match="not known before the call") as caught:
-        print_cuda(p)
+        print_grid(p)
     assert caught.value.span.text == "(build (get v 0) f)"
 
 

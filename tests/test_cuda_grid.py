@@ -514,11 +514,6 @@ def test_a_failed_check_is_told(collection: Collection) -> None:
     [
         ("(fn [l] (fold + 0.0 l))", "the argument `l` is data", "l"),
         (
-            "(fn [x] (letrec [f (fn [x n] (if (< n 1) x (* x (f (sin x) (- n 1)) (f x (- n 2)))))] (f x (floor x))))",
-            "the recursive function `f` has no CUDA form",
-            "(f x ",
-        ),
-        (
             "(fn [#^ (Arr Int n) a] (let [v (build (get a 0) (fn [i] (real i)))] (map (fn [x] (/ x (sum v))) v)))",
             "the size of this array is not known before the call",
             "(map (fn [x] (/ x (sum v))) v)",

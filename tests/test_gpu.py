@@ -23,7 +23,7 @@ import standin
 from hyad import cublas, device, gpu
 from hyad.codegen import build, nvrtc, parts
 from hyad.codegen.launches import At, Copy, Launch, Repeat
-from hyad.errors import BoundsError, CompileError, DeviceError, ModelTypeError, OutOfMemory
+from hyad.errors import BoundsError, CompileError, DeviceError, HyadError, ModelTypeError, OutOfMemory
 from hyad.model import take_apart
 from test_cuda import CASES, PROBLEMS, assert_same, elements, kernel_of, model, reference
 
@@ -117,6 +117,34 @@ def test_workspace_for_no_more_threads_than_run_at_once(driver: standin.Driver) 
     f(np.ones((5000, 5)), 1.0)
     ((_, grid, block),) = driver.launches
     assert grid[0] * block[0] == 1024
+
+
+RECURSIVE = """(defmodel deep [#^ (Vec n) v] (letrec [f (fn [x d] (if (< d 1) x (* (sin x) (f (* 0.7 x) (- d 1)))))]
+  (sum (map (fn [x] (f x (floor (* 40.0 x)))) v))))"""
+
+
+def test_recursion_has_a_stack_and_more_memory_where_it_needs_more(
+    driver: standin.Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call, then a batch; what sufficed is known at the next call."""
+    model = hyad.value_and_grad(hyad.model(RECURSIVE, namespace={}))
+    v = np.linspace(0.5, 2.0, 6)
+    f, wanted = hyad.compile(model, target="cuda", args=(v,)), model(v)
+    launches = []
+    for args in (v, v, np.stack([v, 0.5 * v]), np.stack([v, 0.5 * v])):
+        value, gradient = f(args)
+        one = (value, gradient) if args.ndim == 1 else (value[0], gradient[0])
+        np.testing.assert_allclose(one[0], wanted[0], rtol=1e-12)
+        np.testing.assert_allclose(one[1], wanted[1], rtol=1e-12)
+        launches.append(len(driver.launches))
+    calls = np.diff([0, *launches])
+    assert calls[0] > calls[1] and calls[2] > calls[3] == 1
+    assert driver.limits["stack"] == 16384 and driver.calls.count("Context.set_limit") == 1
+    driver.limits["stack"] = 1100
+    monkeypatch.setattr(gpu, "STACK", 0)
+    with pytest.raises(HyadError, match="too deep for the stack") as caught:
+        f(v)
+    assert "Context.set_limit" in caught.value.hint
 
 
 def test_a_check_that_fails_on_the_gpu(driver: standin.Driver) -> None:

@@ -1,0 +1,232 @@
+"""What one thread of a GPU has of its own: recursion, data, and loops whose rounds it remembers.
+
+The kernels' text runs on the CPU, in both orders of the threads and with less memory than is needed at first; nvcc
+compiles it. No GPU has run it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad import gpu
+from hyad.codegen import nvrtc, pieces
+from hyad.codegen.cuda import print_cuda
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import CudaProgram
+from hyad.core import Program
+from hyad.emulate import Emulator
+from hyad.errors import CompileError, HyadError, OutOfMemory
+from hyad.model import Model
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+
+#: Each gives one number, of an array and perhaps an integer.
+MODELS = {
+    # a recursion whose gradient has records, of single numbers
+    "halves": "[#^ (Vec n) v] (letrec [f (fn [x d] (if (or (< (abs x) 0.1) (> d 20)) (sin x)"
+              " (* (f (* 0.5 x) (+ d 1)) (f (- (* 0.3 x) 0.01) (+ d 1)))))] (sum (map (fn [a] (f a 0)) v)))",
+    # small arrays go down and come back
+    "pairs": "[#^ (Mat n 2) q] (letrec [f (fn [#^ (Vec 2) p d] (if (or (> d 6) (< (abs (get p 0)) 0.05)) p"
+             " (let [a (f [(* 0.5 (get p 0)) (sin (get p 1))] (+ d 1))]"
+             " [(* (get a 0) (get p 1)) (+ (get a 1) (get p 0))])))]"
+             " (sum (map (fn [p] (prod (f p 0))) q)))",
+    # a quadrature that halves where it must, two functions deep
+    "simpson": "[#^ (Vec n) v] (letrec [g (fn [a x] (exp (* a (sin x)))) rule (fn [a l r] (* (/ (- r l) 6.0)"
+               " (+ (g a l) (* 4.0 (g a (* 0.5 (+ l r)))) (g a r)))) s (fn [a l r eps d] (let [m (* 0.5 (+ l r))"
+               " two (+ (rule a l m) (rule a m r))] (if (or (< (abs (- (rule a l r) two)) eps) (> d 12)) two"
+               " (+ (s a l m (* 0.5 eps) (+ d 1)) (s a m r (* 0.5 eps) (+ d 1))))))]"
+               " (sum (map (fn [a] (square (s a 0.0 1.0 1e-5 0))) v)))",
+    # lists in a thread's memory
+    "lists": "[#^ (Vec n) v] (letrec [up (fn [x d] (if (or (< d 1) (< x 0.1)) nil (cons (sin x) (up (* 0.7 x)"
+             " (- d 1))))) all (fn [l] (if (null? l) 1.0 (* (+ 1.0 (car l)) (all (cdr l)))))]"
+             " (sum (map (fn [a] (all (up a 40))) v)))",
+    # a recursion in each step of a loop of the host's
+    "steps": "[#^ (Vec n) v #^ Int steps] (letrec [f (fn [x] (if (< (abs x) 0.05) x (* (sin x) (f (* 0.5 x)))))]"
+             " (sum (ifold (fn [u k] (map (fn [x] (+ (f x) (* 0.9 x))) u)) v steps)))",
+    # the same in each thread
+    "own-steps": "[#^ (Vec n) v #^ Int steps] (letrec [f (fn [x] (if (< (abs x) 0.05) x (* (sin x) (f (* 0.5 x)))))]"
+                 " (sum (map (fn [a] (ifold (fn [x k] (+ (f x) (* 0.9 x))) a steps)) v)))",
+    "newton": "[#^ (Vec n) v] (sum (map (fn [a] (let [x (ref a)] (while (> (abs (- (* (deref x) (deref x)) a)) 1e-4)"
+              " (set! x (* 0.5 (+ (deref x) (/ a (deref x)))))) (sin (deref x)))) v))",
+    "nested": "[#^ (Vec n) v] (sum (map (fn [a] (let [x (ref a) s (ref 0.0)] (while (> (abs (deref x)) 0.1)"
+              " (let [y (ref (deref x))] (while (> (abs (deref y)) 0.3) (set! y (* 0.7 (sin (deref y))))"
+              " (set! s (+ (deref s) (* (deref y) (deref x)))))) (set! x (* 0.6 (deref x)))) (deref s))) v))",
+    "rows": "[#^ (Mat n m) q] (sum (map (fn [r] (let [u (ref r)] (while (> (sum (map square (deref u))) 0.5)"
+            " (set! u (map (fn [x] (* 0.8 (sin x))) (deref u)))) (prod (map (fn [x] (+ 1.0 x)) (deref u))))) q))",
+    # a loop of the host's, remembered; and one with a recursion in each round
+    "until": "[#^ (Vec n) v] (let [u (ref v)] (while (> (sum (map square (deref u))) 1.0)"
+             " (set! u (map (fn [x] (* 0.7 (sin x))) (deref u)))) (prod (map (fn [x] (+ 1.0 x)) (deref u))))",
+    "until-deep": "[#^ (Vec n) v] (letrec [f (fn [x] (if (< (abs x) 0.05) x (* (sin x) (f (* 0.5 x)))))]"
+                  " (let [u (ref v)] (while (> (sum (map square (deref u))) 1.0)"
+                  " (set! u (map (fn [x] (+ (* 0.5 x) (* 0.1 (f x)))) (deref u))))"
+                  " (prod (map (fn [x] (+ 1.0 x)) (deref u)))))",
+}  # fmt: skip
+HEAPS = {"halves", "pairs", "simpson", "lists", "steps", "own-steps", "newton", "nested", "rows", "until-deep"}
+DEEP = {"halves", "pairs", "simpson", "lists", "steps", "own-steps", "until-deep"}
+
+
+@cache
+def derivative(name: str) -> Model:
+    return hyad.value_and_grad(hyad.model(f"(defmodel {name} {MODELS[name]})", namespace={}), wrt=0)
+
+
+def arguments(name: str) -> tuple[Any, ...]:
+    rng = np.random.default_rng(len(name))
+    shape = (70, 2) if "Mat n 2" in MODELS[name] else (20, 5) if "Mat" in MODELS[name] else (70,)
+    return (rng.uniform(0.4, 1.6, shape), *([4] if "steps" in MODELS[name] else []))
+
+
+def program_of(name: str, for_grid: bool = True) -> Program:
+    f = derivative(name)
+    return f.optimised(f.specs(arguments(name)), "cuda", blas=for_grid)
+
+
+@pytest.fixture(scope="module")
+def programs() -> tuple[dict[str, CudaProgram], Emulator]:
+    """All of them, compiled at once."""
+    made = {name: print_grid(program_of(name), name=f"p{k}") for k, name in enumerate(MODELS)}
+    return made, Emulator(list(made.values()), gpu.cpu_compiler() or ())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_call_is_what_c_gives_and_fits_finite_differences(name: str, programs: Any) -> None:
+    made, emulator = programs
+    cuda, args = made[name], arguments(name)
+    assert (cuda.heap is not None, cuda.stack is not None) == (name in HEAPS, name in DEEP)
+    value, gradient = hyad.compile(derivative(name), target="c", args=args)(*args)
+    for how in ({"heap": 2, "rounds": 1}, {"descending": True}, {"blocks": 2, "block": 32}):
+        found = emulator.run(cuda, args, **how)
+        np.testing.assert_allclose(found[0], value, rtol=1e-11)
+        np.testing.assert_allclose(found[1], gradient, rtol=1e-9, atol=1e-12)
+    x, h = args[0], 1e-6
+    along = np.random.default_rng(1).normal(size=x.shape)
+    ends = [emulator.run(cuda, (x + s * h * along, *args[1:]))[0] for s in (1, -1)]
+    np.testing.assert_allclose((ends[0] - ends[1]) / (2 * h), (gradient * along).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["halves", "own-steps", "nested"])
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_a_batch_is_what_c_gives(name: str, dtype: str) -> None:
+    kernel = print_cuda(program_of(name, False), dtype=dtype)
+    assert kernel.heap and kernel.deep == (name in DEEP)
+    real = np.float64 if dtype == "f64" else np.float32
+    batch = [np.stack([np.multiply(a, s, dtype=np.asarray(a).dtype, casting="unsafe") for s in (1, 0.8, 1.3)])
+             for a in arguments(name)]  # fmt: skip
+    batch = [a.astype(real) if a.dtype == float else np.array([4, 0, 6]) for a in batch]
+    entry = hyad.compile(derivative(name), target="c", dtype=dtype, args=arguments(name))
+    wanted = [entry(*(a[k] if a[k].ndim else a[k].item() for a in batch)) for k in range(3)]
+    for descending in (False, True):
+        found = gpu.run_on_cpu(kernel, *batch, grid=1, block=2, descending=descending, heap=2)
+        for k, w in enumerate(wanted):
+            np.testing.assert_allclose(found[0][k], w[0], rtol=1e-11 if dtype == "f64" else 1e-3)
+            np.testing.assert_allclose(found[1][k], w[1], rtol=1e-9 if dtype == "f64" else 5e-3, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------- limits
+
+DOWN = "(defmodel down [#^ (Vec n) v #^ Int d] (letrec [f (fn [x k] (if (< k 1) x (sin (* x (f (+ x 0.1) (- k 1))))))]"
+DOWN += " (map (fn [x] (f x d)) v)))"
+LONG = "(defmodel long [#^ (Vec n) v #^ Int d] (sum (map (fn [a] (let [x (ref a) k (ref 0)] (while (< (deref k) d)"
+LONG += " (set! x (sin (deref x))) (set! k (+ (deref k) 1))) (deref x))) v)))"
+
+
+def test_a_recursion_too_deep_for_the_stack_is_an_error() -> None:
+    f = hyad.model(DOWN, namespace={})
+    v = np.linspace(0.1, 1.0, 9)
+    program = f.optimised(f.specs((v, 3)), "cuda")
+    cuda, kernel = print_grid(program), print_cuda(program)
+    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    np.testing.assert_allclose(emulator.run(cuda, (v, 40))[0], f(v, 40), rtol=1e-12)
+    for call in (
+        lambda: emulator.run(cuda, (v, 100_000)),
+        lambda: emulator.run(cuda, (v, 40), stack=1500),
+        lambda: emulator.run(cuda, (v, 40), stack=0),
+        lambda: gpu.run_on_cpu(kernel, np.stack([v, v]), np.array([3, 100_000])),
+    ):
+        with pytest.raises(HyadError, match="the recursion is too deep for the stack") as caught:
+            call()
+        assert "(fn [x k]" in caught.value.span.text and "STACK_SIZE" in caught.value.hint
+
+
+def test_a_thread_that_wants_too_much_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyad.emulate.MOST", 256)
+    f = hyad.grad(hyad.model(LONG, namespace={}), wrt="v")
+    v = np.linspace(0.1, 1.0, 9)
+    cuda = print_grid(f.optimised(f.specs((v, 3)), "cuda"))
+    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    np.testing.assert_allclose(emulator.run(cuda, (v, 100))[0], f(v, 100), rtol=1e-11)
+    with pytest.raises(OutOfMemory, match="the memory of a thread is used up"):
+        emulator.run(cuda, (v, 100_000))
+
+
+def test_blocks_that_memory_has_no_room_for_are_not_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is memory for fewer blocks than there is work for, these alone leave parts."""
+    monkeypatch.setattr(pieces, "ROOM", 256 * 512)
+    f = hyad.grad(hyad.model(LONG, namespace={}), wrt="v")
+    value = hyad.value_and_grad(hyad.model(LONG, namespace={}), wrt="v")
+    v = np.linspace(0.1, 1.0, 5000)
+    cuda = print_grid(value.optimised(value.specs((v, 3)), "cuda"))
+    found = Emulator([cuda], gpu.cpu_compiler() or ()).run(cuda, (v, 20), heap=256)
+    np.testing.assert_allclose(found[1], f(v, 20), rtol=1e-11)
+    np.testing.assert_allclose(found[0], value(v, 20)[0], rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "text, message, form",
+    [
+        ("(fn [l] (fold + 0.0 l))", "the argument `l` is data", "l"),
+        (
+            "(fn [#^ (Vec n) v] (letrec [f (fn [x] (if (< x 1.0) nil (cons x (f (* 0.5 x)))))] (f (sum v))))",
+            "the result is data",
+            "(f (sum v))",
+        ),
+        (
+            "(fn [#^ (Vec n) v] (letrec [f (fn [x d] (if (< d 1) nil (cons x (f (* x (get v 0)) (- d 1)))))"
+            " s (fn [l x] (if (null? l) x (+ (sin (* x (car l))) (s (cdr l) x))))] (let [l (f 1.0 (floor (sum v)))"
+            " w (map (fn [x] (s l x)) v) y (sum (map (fn [x] (sin (* x (get w 0)))) v))]"
+            " (map (fn [x] (s l (* y x))) v))))",
+            "one kernel makes data here that another one is to read",
+            "(f 1.0 ",
+        ),
+    ],
+)
+def test_what_cannot_run_on_a_gpu_says_why(text: str, message: str, form: str) -> None:
+    f = hyad.model(text, namespace={})
+    given = hyad.lisp([1.0, 2.0]) if "[l]" in text[:8] else np.linspace(1.0, 2.0, 200)
+    with pytest.raises(CompileError, match=message) as caught:
+        print_grid(f.optimised(f.specs((given,)), "cuda"))
+    assert caught.value.span is not None and form in caught.value.span.text
+
+
+# ------------------------------------------------------------------------------------------------ as text
+
+
+def test_golden(golden: Any) -> None:
+    golden("halves_cuda.cu", print_cuda(program_of("halves", False), name="halves").source)
+
+
+@pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
+def test_emitted_pairs_compile_alone(tmp_path: Path) -> None:
+    """Over a batch and for one call, host code and all."""
+    hyad.emit(derivative("halves"), tmp_path / "over.cu", target="cuda", args=arguments("halves"))
+    hyad.emit(derivative("until-deep"), tmp_path / "one.cu", target="cuda", grid=True, args=arguments("until-deep"))
+    assert "long long heap, long long rounds, void *work" in " ".join((tmp_path / "one.h").read_text().split())
+    flags = ["-arch=sm_80", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra"]
+    done = subprocess.run(
+        [nvrtc.nvcc() or "", *flags, "-c", "over.cu", "one.cu"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
+@pytest.mark.parametrize("name", ["pairs", "lists", "own-steps"])
+def test_compiles_to_ptx(name: str, programs: Any) -> None:
+    for source in (programs[0][name].source, print_cuda(program_of(name, False), dtype="f32").source):
+        assert b".entry" in nvrtc.compile_device(source, "compute_80", "kernel")
