@@ -117,7 +117,7 @@ class KernelPrinter(CudaPrinter):
     def __init__(self, piece: Piece, name: str, dtype: str, unit: ThreadUnit, comments: Comments | None = None) -> None:
         self.piece = piece
         self.barrier = bool(piece.folds or piece.totals)
-        self.alone = True  # what is printed is not shared by the threads of a team
+        self.unshared = True  # what is printed is not shared by the threads of a team
         self.behind = ""  # the label behind the loop that a team shares
         self.labels = 0
         super().__init__(piece.program, dtype, name, unit=unit)
@@ -449,11 +449,11 @@ class KernelPrinter(CudaPrinter):
             start = op.inits[r.accs[0]]
             if r.kind in ("sum", "product") and not (isinstance(start, Const) and start.value == (r.kind == "product")):
                 self.emit(f"if ({lane}) {self.value[v].text} = {self.identity(r, v)};")
-        self.alone = True
+        self.unshared = True
         self.labels += 1
         label = self.behind = f"behind{self.labels}"
         index, body = self.body(bind, op, inits)
-        self.alone, self.behind = False, ""
+        self.unshared, self.behind = False, ""
         self.emit(f"for (long long {index} = {lane}; {index} < {count}; {index} += {team}) {{", bind.span)
         self.lines += body
         self.emit("}")
@@ -473,7 +473,7 @@ class KernelPrinter(CudaPrinter):
 
     def assignment(self, target: str, expr: Expr) -> str:
         text = super().assignment(target, expr)
-        return text if self.alone or target.isidentifier() else f"if ({self.local['lane']} == 0) {text}"
+        return text if self.unshared or target.isidentifier() else f"if ({self.local['lane']} == 0) {text}"
 
     def spread(self, bind: Bind, op: Loop) -> None:
         """The nest: one index space, of which each thread takes every ``step``-th place."""
@@ -490,9 +490,9 @@ class KernelPrinter(CudaPrinter):
             names.append(self.names.fresh(b.op.index.name))
             self.value[b.op.index] = Expr(names[-1])
             self.indices.add(b.op.index)
-        self.alone = not self.piece.rows
+        self.unshared = not self.piece.rows
         self.iteration(bind, op, inits, bind.vars, names[0])
-        self.alone = True
+        self.unshared = True
         body = self.lines
         self.lines = []
         head, tail = self.counting(names, counts)
@@ -682,10 +682,10 @@ class KernelPrinter(CudaPrinter):
 
     def store(self, bind: Bind, op: Prim, var: Var) -> None:
         buffer = self.plan.root(var)
-        if not self.alone:  # one thread of a team
-            self.alone = True
+        if not self.unshared:  # one thread of a team
+            self.unshared = True
             self.store(bind, op, var)
-            self.alone = False
+            self.unshared = False
             self.lines[-1] = replace(self.lines[-1], text=f"if ({self.local['lane']} == 0) {self.lines[-1].text}")
             return
         if op.name != "add-at" or buffer not in self.atomic:
