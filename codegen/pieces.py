@@ -25,6 +25,7 @@ from hyad.core import (
     Var,
     While,
     all_binds,
+    binders_of,
     binds_of,
     free_vars,
     reads,
@@ -211,12 +212,17 @@ class Pieces(HostMemory):
             if isinstance(op, Make) and op.args or remembers(bind):
                 return True
             if any(isinstance(d, Var) and self.size(d) is None for v in bind.vars for d in type_atoms(v.type)):
-                free = [v for block in blocks for v in free_vars(block)]
-                dims = tuple(v for v in free if v in self.host and self.natural(self.host[v]))
-                params = tuple(v for v in free if v not in dims)
-                whole = (Program(self.name, params, dims, block, (), LEAF) for block in blocks)
-                return any(plan(program, self.unit.pairs).unsized for program in whole)
+                return any(plan(self.alone(block), self.unit.pairs).unsized for block in blocks)
         return False
+
+    def alone(self, block: Block) -> Program:
+        """A block as a program: what it reads, sizes too, are parameters, and dims where they are not negative."""
+        made = {v for b in all_binds(block) for v in (*b.vars, *binders_of(b.op))}
+        read = dict(free_vars(block))
+        for v in (*read, *made):
+            read.update((d, None) for d in type_atoms(v.type) if isinstance(d, Var) and d not in made)
+        dims = tuple(v for v in read if v in self.host and self.natural(self.host[v]))
+        return Program(self.name, tuple(v for v in read if v not in dims), dims, block, (), LEAF)
 
     def stuck(self, bind: Bind) -> bool:
         """Whether a binding reads what the open group makes and cannot leave its thread."""

@@ -45,7 +45,7 @@ HEAP = 128  # reals of the heap that a thread has at first
 ROUNDS = 16  # of a ``while`` of the host that is remembered there is room for at first
 MORE = 4  # how many times as much it has where that was not enough
 STACK = 1 << 14  # bytes of the stack that a thread has at least, for recursion
-SPARE = 1024  # bytes of it that are left for functions that do not look
+SPARE = 2048  # bytes of it that are left for what is below the last look: a frame's end, functions that do not look
 
 HEAD = ["#ifndef __CUDACC_RTC__ /* NVRTC has these functions built in */", "#include <math.h>"]
 CONSTANTS = ["#else", "#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fffffff)"]

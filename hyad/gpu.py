@@ -39,6 +39,7 @@ from .errors import CompileError, HyadError, ModelTypeError, border
 from .model import Model, put_together, take_apart
 
 GRID = 2**31 - 1  # blocks at most
+MOST = 1 << 14  # reals of memory that a thread takes at most on the CPU
 DTYPES = {"f64": np.float64, "f32": np.float32, "int": np.int64, "bool": np.int32, "word": np.uint64}
 
 
@@ -176,7 +177,7 @@ def run_on_cpu(
         number, element = run_launch_on_cpu(launch, grid, block, descending, heap)
         if not number:
             return launch.answers()
-        if not wants_more(kernel, number) or heap > 1 << 20:
+        if not wants_more(kernel, number) or heap > MOST:
             raise failure(kernel, number, element)
         heap *= MORE
 

@@ -136,6 +136,26 @@ def check_one_call() -> None:
     alike(model("(defmodel p [#^ (Mat n k) a #^ (Mat k m) b] (mat-mul a b))"), [a, b])
 
 
+def check_recursion_and_memory() -> None:
+    """Gradients of a recursion and of ``while``s, over a batch too; a stack that is used up, which the GPU survives."""
+    down = "(letrec [f (fn [x d] (if (< d 1) x (sin (* x (f (* 0.9 x) (- d 1))))))] (sum (map (fn [x] (f x d)) v)))"
+    f = hyad.value_and_grad(model(f"(defmodel down [#^ (Vec n) v #^ Int d] {down})"), wrt="v")
+    v = RNG.uniform(0.5, 1.5, 20_000)
+    compiled = alike(f, [v, 60])
+    same(compiled(np.stack([v[:50], v[50:100]]), 60)[1], np.stack([f(x, 60)[1] for x in (v[:50], v[50:100])]))
+    try:
+        compiled(v, 100_000)
+        raise AssertionError("no error")
+    except hyad.HyadError as error:
+        assert "too deep for the stack" in str(error), error
+    same(compiled(v, 60)[1], f(v, 60)[1])
+    root = "(while (> (abs (- (square (deref x)) a)) 1e-9) (set! x (* 0.5 (+ (deref x) (/ a (deref x))))))"
+    root = f"(sum (map (fn [a] (let [x (ref a)] {root} (deref x))) v))"
+    alike(hyad.value_and_grad(model(f"(defmodel r [#^ (Vec n) v] {root})")), [v])
+    halve = "(while (> (sum (deref u)) 1.0) (set! u (map (fn [x] (* 0.7 (sin x))) (deref u))))"
+    alike(hyad.value_and_grad(model(f"(defmodel u [#^ (Vec n) v] (let [u (ref v)] {halve} (sum (deref u))))")), [v])
+
+
 def check_gmm() -> None:
     """The gradient of a Gaussian mixture's likelihood."""
     k, d, n = 5, 4, 2000

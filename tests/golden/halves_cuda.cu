@@ -121,7 +121,7 @@ extern "C" __global__ void halves_batch(long long batch, const double *__restric
     double *own = work + thread*room;
     for (long long k = thread; k < batch; k += step) {
         hyad_arena memory = {(char *)(own + 2*n), (char *)(own + room),
-            stack > 1024 ? (size_t)(stack - 1024) : 0, 0};
+            stack > 2048 ? (size_t)(stack - 2048) : 0, 0};
         const int failed = halves_element(v + k*n, n, value + k, v_bar + k*n, own, &memory);
         if (failed && atomicCAS(status, 0ULL, (unsigned long long)failed) == 0)
             status[1] = (unsigned long long)k;
