@@ -76,26 +76,28 @@ static __device__ inline void *hyad_room(hyad_arena *arena, double count, size_t
 }
 """
 COPY = """
-static __device__ inline const void *hyad_copy(hyad_arena *arena, const void *from, double count, size_t size)
+template <class T>
+static __device__ inline const T *hyad_copy(hyad_arena *arena, const T *from, double count, size_t size)
 {
-    char *to = (char *)hyad_room(arena, count, size);
-    if (to && count > 0)
-        for (size_t k = 0; k < (size_t)count*size; k++) to[k] = ((const char *)from)[k];
+    T *to = (T *)hyad_room(arena, count, size);
+    if (to)
+        for (long long k = 0; k < (long long)count; k++) to[k] = from[k];
     return to;
 }
 """
 GROW = """
 /* room for more elements of an array that has `count` and is full; the newest one stays where it is */
-static __device__ inline void *hyad_grow(hyad_arena *arena, void *from, long long count, long long room, size_t size)
+template <class T>
+static __device__ inline T *hyad_grow(hyad_arena *arena, T *from, long long count, long long room, size_t size)
 {
-    const size_t old = ((size_t)count*size + 7)/8*8;
-    if (from && (char *)from + old == arena->next) {
+    const size_t old = (size_t)count*size;
+    if (from && (char *)from + (old + 7)/8*8 == arena->next) {
         arena->next = (char *)from;
-        return hyad_room(arena, (double)room, size);
+        return (T *)hyad_room(arena, (double)room, size);
     }
-    double *to = (double *)hyad_room(arena, (double)room, size);
+    T *to = (T *)hyad_room(arena, (double)room, size);
     if (to)
-        for (size_t k = 0; k < old/8; k++) to[k] = ((const double *)from)[k];
+        for (size_t k = 0; k < old/sizeof(T); k++) to[k] = from[k];
     return to;
 }
 """

@@ -321,6 +321,10 @@ class CudaModel:
     default stream; in the context that is current, else in the primary one. With results on the GPU it returns as soon
     as all is under way, unless the model has checks or loops that the host must watch.
 
+    Where the model recurs each thread has a stack of 16 kB, or of what the context's limit says if that is more; what a
+    thread remembers lies in memory of its own, of which there is more at a second try if the first one did not find
+    enough.
+
     ``source`` is the CUDA text: that of one call in parallel where there is one, else the batch's. ``plan`` is the
     former's ``CudaProgram``, ``batch`` the latter's ``CudaKernel`` with all arguments batched; CompileError where a
     model has none.

@@ -22,7 +22,7 @@ from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
 from hyad.core import Program
 from hyad.emulate import Emulator
-from hyad.errors import CompileError, HyadError, OutOfMemory
+from hyad.errors import BoundsError, CompileError, HyadError, OutOfMemory
 from hyad.model import Model
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
@@ -153,6 +153,23 @@ def test_a_recursion_too_deep_for_the_stack_is_an_error() -> None:
         with pytest.raises(HyadError, match="the recursion is too deep for the stack") as caught:
             call()
         assert "(fn [x k]" in caught.value.span.text and "STACK_SIZE" in caught.value.hint
+
+
+def test_a_check_in_a_recursive_function_is_told() -> None:
+    """From some calls deep, of one element among many."""
+    f = hyad.model(
+        "(fn [#^ (Vec n) v #^ (Arr Int m) at] (letrec [f (fn [k d] (if (< d 1) (get v k) (* 0.5 (+ (f k (- d 1))"
+        " (sin (f (+ k 1) (- d 1)))))))] (map (fn [k] (f k 3)) at)))",
+        namespace={},
+    )
+    v, at = np.linspace(1.0, 2.0, 40), np.arange(30)
+    cuda = print_grid(f.optimised(f.specs((v, at)), "cuda"))
+    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    np.testing.assert_allclose(emulator.run(cuda, (v, at))[0], f(v, at), rtol=1e-12)
+    for descending in (False, True):
+        with pytest.raises(BoundsError) as caught:
+            emulator.run(cuda, (v, np.where(at == 17, 38, at)), descending=descending)
+        assert "(get v k)" in caught.value.span.text
 
 
 def test_a_thread_that_wants_too_much_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
