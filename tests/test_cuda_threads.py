@@ -111,8 +111,7 @@ def test_a_call_is_what_c_gives_and_fits_finite_differences(name: str, programs:
     np.testing.assert_allclose((ends[0] - ends[1]) / (2 * h), (gradient * along).sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["halves", "own-steps", "nested"])
-@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("name, dtype", [("halves", "f32"), ("own-steps", "f64"), ("nested", "f32")])
 def test_a_batch_is_what_c_gives(name: str, dtype: str) -> None:
     kernel = print_cuda(program_of(name, False), dtype=dtype)
     assert kernel.heap and kernel.deep == (name in DEEP)
@@ -243,7 +242,6 @@ def test_emitted_pairs_compile_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
-@pytest.mark.parametrize("name", ["pairs", "lists", "own-steps"])
-def test_compiles_to_ptx(name: str, programs: Any) -> None:
-    for source in (programs[0][name].source, print_cuda(program_of(name, False), dtype="f32").source):
-        assert b".entry" in nvrtc.compile_device(source, "compute_80", "kernel")
+def test_compiles_to_ptx() -> None:
+    source = print_cuda(program_of("lists", False), dtype="f32").source
+    assert b".entry" in nvrtc.compile_device(source, "compute_80", "kernel")
