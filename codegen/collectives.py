@@ -22,13 +22,16 @@ static __device__ inline void hyad_fail(unsigned long long *status, int number) 
   atomicCAS(status, 0ULL, (unsigned long long)number);
 }
 """
-ADD_AT = """\
+#: By the type of the elements.
+ADD_AT = {
+    "long long": """\
 static __device__ inline void hyad_add(long long *to, long long x) {
   atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
-static __device__ inline void hyad_add(double *to, double x) { atomicAdd(to, x); }
-static __device__ inline void hyad_add(float *to, float x) { atomicAdd(to, x); }
-"""
+""",
+    "double": "static __device__ inline void hyad_add(double *to, double x) { atomicAdd(to, x); }\n",
+    "float": "static __device__ inline void hyad_add(float *to, float x) { atomicAdd(to, x); }\n",
+}
 WARP = "0xffffffffu"
 
 #: A product of matrices: a block makes 64 x 64 elements of it, each thread 4 x 4 of them, 16 apart. Where there are few
@@ -258,6 +261,10 @@ def block_scan(kind: str, ctype: str, elem: str) -> tuple[str, str]:
     return name, "\n".join(text)
 
 
+SCALE = """\
+/* what sums below x are multiplied by to be sums below y: exp(x - y), also where both are infinite */
+static __device__ inline REAL hyad_scale(REAL x, REAL y) { return x == y ? (REAL)1 : exp(x - y); }
+"""
 TIMES = """\
 /* x*y, where 0 times what has become too large on the way to it is 0 */
 static __device__ inline REAL hyad_times(REAL x, REAL y) {

@@ -42,15 +42,17 @@ from hyad.core import (
 from hyad.dead import dead_code
 from hyad.errors import Span
 from hyad.gather import long, spread, stack_of_products
-from hyad.primitives import PRIMITIVES
 from hyad.scans import row_scan, scan_of
-from hyad.spread import changed, reductions
+from hyad.spread import changed, reductions, work
+from hyad.teams import from_the_least
+from hyad.vectors import arranged, online, run_of, scalar
 
-from .collectives import ELEM, MOST, PRODUCT, TILE
+from .collectives import ELEM, HELD, MOST, PRODUCT, TILE
 from .cuda import CONSTANTS, HEAD, refuse
 from .launches import (
     WAVES,
     At,
+    Choose,
     Clear,
     Copy,
     CudaProgram,
@@ -67,6 +69,7 @@ from .launches import (
 from .lower import is_array, type_of
 from .memory import Spot, simple
 from .parallel import FOLDING
+from .pieces import binds_span
 from .repeats import HostLoops
 
 HEAVY = 60.0  # the work, in additions, from which on a scalar is computed once, by a thread of its own
@@ -202,9 +205,18 @@ class Cutter(HostLoops):
 
     def block(self, block: Block, after: frozenset[Var]) -> None:
         """The bindings of a block, ``after`` being what is read when it is done."""
+        binds = from_the_least(block.binds)
         live = self.liveness(block, after)
-        for bind, later in zip(block.binds, live):
-            self.binding(bind, later)
+        made = {v: b.op for b in binds for v in b.vars}
+        k = 0
+        while k < len(binds):
+            run = run_of(binds[k:], made)
+            if run and self.size(run[0].op.count) is not None:
+                k += len(run)
+                self.vectors(run, live[k - 1])
+            else:
+                self.binding(binds[k], live[k])
+                k += 1
 
     def liveness(self, block: Block, after: frozenset[Var]) -> list[frozenset[Var]]:
         """What is read after each binding."""
@@ -215,6 +227,51 @@ class Cutter(HostLoops):
             current.difference_update(bind.vars)
             current.update(reads(bind))
         return out[::-1]
+
+    def vectors(self, run: Sequence[Bind], later: frozenset[Var]) -> None:
+        """What is done with vectors (``hyad/vectors.py``): one kernel of one block where they are short, else few
+        passes over memory."""
+        wanted = [v for b in run for v in b.vars if v in later]
+        near, far = (arranged(run, wanted, near) for near in (True, False))
+        loops = [b for b in near if type(b.op) is Loop]
+        held = sum(isinstance(v.type, Arr) and v not in later for b in loops for v in b.vars)
+        fits = simple("<=", simple("*", self.size(run[0].op.count), max(held, 1)), HELD)
+        self.flush()
+        printed = len(self.texts), len(self.notes), dict(self.support), dict(self.memory)
+        outer, self.steps = self.steps, []
+        steps = online(far)
+        live = self.liveness(Block(tuple(b for b, _ in steps), tuple(wanted)), later)
+        for (bind, kinds), after in zip(steps, live):
+            if kinds is None:
+                self.binding(bind, after)
+            else:
+                self.flush()
+                self.parallel(bind, bind.op, after, kinds)
+        self.flush()
+        loose = [(v, self.wanted[v]) for v in wanted if v in self.lazy and v in self.wanted]
+        if loose:
+            self.scalars_to(loose)
+        for v, at in loose:
+            self.spot[v] = Spot(at)
+            del self.lazy[v]
+        long, self.steps = tuple(self.steps), outer
+        if fits == 0 or len(loops) == 1:
+            self.steps += long
+            return
+        alive = self.closure(later)
+        results = [v for b in near for v in b.vars if v in alive and v in self.spot]
+        places = [self.spot[v].at for v in results]
+        if fits == 1:  # what would be done else is not
+            texts, notes, self.support, memory = printed
+            del self.texts[texts:], self.kernels[texts:], self.notes[notes:]
+            self.memory = memory | {at.array: self.memory[at.array] for at in places}
+        self.steps = []
+        hint = next((v.name for v in results if v.given), None)
+        span = binds_span(loops)
+        self.emit(near, results, places, hint=hint, threads=FOLDING, span=span, rows=loops, team=FOLDING)
+        short, self.steps = tuple(self.steps), outer
+        self.note(loops[0], f"one block, where vectors fit into its shared memory: {len(loops)} passes")
+        self.steps += short if fits == 1 else (Choose(fits, short, long),)
 
     def binding(self, bind: Bind, later: frozenset[Var]) -> None:
         op = bind.op
@@ -229,6 +286,10 @@ class Cutter(HostLoops):
             self.prim(bind, op, later)
         elif isinstance(op, Loop):
             self.loop(bind, op, later)
+        elif isinstance(op, If) and len(bind.vars) == 1 and scalar(bind):
+            self.scalar(
+                bind, sum(work(b.op) for r in blocks_of(op) for b in all_binds(r) if isinstance(b.op, Prim)), later
+            )
         elif isinstance(op, If) and worth(op.then, op.orelse):
             self.branch(bind, op, later)
         elif isinstance(op, While) and worth(op.cond, op.body):
@@ -236,17 +297,20 @@ class Cutter(HostLoops):
         else:
             self.one_thread(bind, later)
 
+    def scalar(self, bind: Bind, weight: float, later: frozenset[Var]) -> None:
+        """A scalar or a row: computed where it is used, unless that is much work."""
+        (var,) = bind.vars
+        weight += sum(self.weight.get(v, 0.0) for v in reads(bind))
+        if weight > HEAVY and not isinstance(var.type, Arr) or any(v in self.pending() for v in reads(bind)):
+            self.one_thread(bind, later)
+            return
+        self.weight[var] = weight
+        self.lazy[var] = bind
+
     def prim(self, bind: Bind, op: Prim, later: frozenset[Var]) -> None:
         var = bind.vars[0]
         if not isinstance(var.type, Arr) or op.name == "get":
-            weight = PRIMITIVES[op.name].cost if op.name in PRIMITIVES else 1.0
-            weight += sum(self.weight.get(a, 0.0) for a in op.args if isinstance(a, Var))
-            heavy = weight > HEAVY and not isinstance(var.type, Arr)
-            if heavy or any(a in self.pending() for a in op.args):
-                self.one_thread(bind, later)
-                return
-            self.weight[var] = weight
-            self.lazy[var] = bind
+            self.scalar(bind, work(op), later)
         elif op.name == "product":
             self.flush()
             self.product(bind, op)
@@ -263,12 +327,14 @@ class Cutter(HostLoops):
         if a is None or b is None:
             self.one_thread(bind, later)
             return
+        if op.relation == "in":
+            holds = ("and", ("<=", 0, a), ("<", a, b))
+        else:
+            holds = simple(op.relation, a, b)
+        if holds == 1:
+            return
         self.flush()
         self.checks.append((op.kind, op.message, bind.span))
-        if op.relation == "in":
-            holds: Size = ("and", ("<=", 0, a), ("<", a, b))
-        else:
-            holds = (op.relation, a, b)
         self.steps.append(Require(holds, len(self.checks)))
 
     def loop(self, bind: Bind, op: Loop, later: frozenset[Var]) -> None:

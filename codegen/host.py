@@ -7,6 +7,7 @@ caller gives all memory; a macro of the header says how much. The same text runs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from .c import RESERVED
@@ -100,6 +101,9 @@ class _Host:
 
     def files(self) -> tuple[str, str]:
         body = list(self.body())
+        words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(line.partition("//")[0] for line in body)))
+        names = [declared.rpartition(" ")[2].lstrip("*") for declared in [*self.params(), self.stream]]
+        body[1:1] = [f"    (void){name};" for name in names if name not in words]
         helpers = [START] + [READ] * self.reads + [STACK_LIMIT] * (self.program.stack is not None)
         helpers += [helper for name, helper in ARITHMETIC.items() if any(name in line for line in body)]
         program = self.program

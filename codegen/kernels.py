@@ -27,6 +27,7 @@ from .collectives import (
     FAIL,
     HELD,
     QUOTIENT,
+    SCALE,
     TIMES,
     behind,
     block_place,
@@ -76,8 +77,8 @@ class Piece:
     ``totals``: parameters that are the folds of their ``parts``, before anything else is computed: (reduction,
     parameters). ``atomic``: array parameters that several threads add to. ``fallible``: whether a check stands before
     it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan. ``rows``: the
-    indices of loops in the nest's body that a team of threads shares; none where each thread has a place of the grid
-    to itself."""
+    indices of loops in the nest's body that a team of threads shares, without a ``grid`` one block; none where each
+    thread has a place of the grid to itself."""
 
     program: Program
     own: dict[int, int] = field(default_factory=dict)
@@ -176,12 +177,16 @@ class KernelPrinter(CudaPrinter):
                 first.append(Line(1, f"const {self.ctype(p.type)} {name} = {self.value[p].text};"))
                 self.value[p] = Expr(name)
         self.offsets, total = self.layout()
+        one = piece.rows and not piece.grid  # a block does it all
         room: dict | None = None
         static = total.isdigit() and int(total) <= LOCAL_REALS and not piece.rows and not self.heap
         real = self.ctype(REAL)
         if self.plan.pools and static:
             self.stack += 8 * int(total)
             first.append(Line(1, f"{'alignas(8) ' if self.mixed() else ''}{real} {self.local['own']}[{total}];"))
+        elif self.plan.pools and one:
+            room = self.room()
+            first.append(Line(1, f"__shared__ {real} {self.local['own']}[{HELD}]; // vectors of this block"))
         elif self.plan.pools or self.heap:
             room = self.room()
             head += [f"{real} *__restrict__ {self.local['work']}", f"long long {self.local['room']}"]
@@ -203,7 +208,9 @@ class KernelPrinter(CudaPrinter):
         self.start_totals(first)
         finals: list[Line] = []
         self.prepare_folds(first)
+        self.unshared = not one
         self.statements(program.body, {})
+        self.unshared = True
         if self.arena:
             first += self.memory(total)
         for k, r in enumerate(program.body.results):
@@ -212,6 +219,8 @@ class KernelPrinter(CudaPrinter):
             text = f"*{results[k]} = {self.operand(r).text};"
             if piece.scan is not None:
                 text = self.once(text[1:] if piece.scan.totals else text, results[k])
+            elif one:
+                text = f"if ({self.local['lane']} == 0) {text}"
             finals.append(Line(self.depth, text, self.made.get(r)))
         self.flush_all()
         self.move(program.body)
@@ -238,7 +247,7 @@ class KernelPrinter(CudaPrinter):
             team, lane = self.local["team"], self.local["lane"]
             each, every = f"({each})/{team}", f"{every}/{team}"
             lines.append(Line(1, f"const long long {lane} = threadIdx.x & ({team} - 1);"))
-        if piece.grid or room is not None:
+        if piece.grid or "work" in needs:
             if piece.scan is not None:
                 each, every = "blockIdx.x", "gridDim.x"
             lines.append(Line(1, f"const long long {thread} = {each};"))
@@ -354,6 +363,8 @@ class KernelPrinter(CudaPrinter):
         lines = []
         if self.piece.rows and reduction.kind in ("sum", "product"):  # one thread of each team has it
             lines.append(Line(1, f"if ({self.local['lane']}) {names[0]} = {self.identity(reduction, variables[0])};"))
+        if reduction.kind == "scaled":
+            return self.fold_scaled(ctype, *names)
         if reduction.kind == "place":
             function, text = block_place(ctype, reduction.least, reduction.last)
             call = f"{names[0]} = {function}({names[0]}, &{names[1]});"
@@ -362,6 +373,17 @@ class KernelPrinter(CudaPrinter):
             call = f"{names[0]} = {function}({names[0]});"
         self.support[text] = None
         return [*lines, Line(1, call)]
+
+    def fold_scaled(self, ctype: str, largest: str, *sums: str) -> list[Line]:
+        """A block's largest element, and sums below it, from those of its threads."""
+        self.support[SCALE.replace("REAL", ctype).replace("exp", "exp" if ctype == "double" else "expf")] = None
+        of_all, text = team_reduction("max", ctype, "real")
+        add, more = block_reduction("sum", ctype, "real")
+        self.support |= {text: None, more: None}
+        all_ = self.names.fresh(f"{largest}_all")
+        lines = [f"const {ctype} {all_} = {of_all}({largest}, blockDim.x);"]
+        lines += [f"{s} = {add}({s}*hyad_scale({largest}, {all_}));" for s in sums]
+        return [Line(1, text) for text in (*lines, f"{largest} = {all_};")]
 
     def identity(self, reduction: Reduction, var: Var) -> str:
         """What a fold starts with."""
@@ -389,6 +411,20 @@ class KernelPrinter(CudaPrinter):
                     Line(2, f"if ({better}) {{ {names[0]} = {y}; {names[1]} = {at}; }}"),
                     Line(1, "}"),
                 ]
+            elif reduction.kind == "scaled":
+                first += [
+                    Line(1, f"{t} {s} = {'0' if j else '-INFINITY'};") for j, (t, s) in enumerate(zip(ctypes, names))
+                ]
+                y, high = self.names.fresh("y"), self.names.fresh("high")
+                first += [
+                    Line(1, f"{head} {{"),
+                    Line(2, f"const {ctypes[0]} {y} = {parts[0]}[{k}];"),
+                    Line(2, f"const {ctypes[0]} {high} = {combined('max', 'real', names[0], y)};"),
+                ]
+                for s, part in zip(names[1:], parts[1:]):
+                    text = f"{s} = {s}*hyad_scale({names[0]}, {high}) + {part}[{k}]*hyad_scale({y}, {high});"
+                    first.append(Line(2, text))
+                first += [Line(2, f"{names[0]} = {high};"), Line(1, "}")]
             else:
                 elem = ELEM[variables[0].type]
                 first.append(Line(1, f"{ctypes[0]} {names[0]} = {self.identity(reduction, variables[0])};"))
@@ -691,7 +727,7 @@ class KernelPrinter(CudaPrinter):
         if op.name != "add-at" or buffer not in self.atomic:
             super().store(bind, op, var)
             return
-        self.support[ADD_AT] = None
+        self.support[ADD_AT[self.ctype(buffer.elem)]] = None
         value = op.args[-1]
         if not is_array(value):
             *subs, new = self.fit(op.args[1:])

@@ -268,8 +268,10 @@ def simple(operator: str, a: Size, b: Size) -> Size:
         return b
     if operator in ("+", "-") and b == 0 or operator in ("*", "//") and b == 1:
         return a
-    if operator == "*" and (a == 0 or b == 0):
+    if operator == "*" and (a == 0 or b == 0) or operator == "-" and a == b:
         return 0
+    if operator in ("==", "<=") and a == b:
+        return 1
     return (operator, a, b)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyad.core import INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var
+from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var
 from hyad.scans import Scan, scan_of
 from hyad.spread import Reduction, nest, reductions
 from hyad.teams import makes_rows, team_loops, written_out
@@ -63,7 +63,8 @@ class ParallelLoops(Pieces):
             else:
                 folds.append((r, variables))
                 if r.kind != "place":
-                    inits[r.accs[0]] = Const(identity(r.kind, variables[0].type), variables[0].type)
+                    kind = "max" if r.kind == "scaled" else r.kind
+                    inits[r.accs[0]] = Const(identity(kind, variables[0].type), variables[0].type)
         rows, team = self.rows(levels)
         blocks: Size = simple("min", ceiling(work, BLOCK), WAVES)
         threads, free = BLOCK, True
@@ -147,6 +148,11 @@ class ParallelLoops(Pieces):
             for v, p in zip(variables, parts):
                 self.spot[p] = self.spot[first[v]]
             sums.append((r, parts))
+            if r.kind == "scaled":
+                more, made = scaled_by(op.inits[r.accs[0]], parts, r.finite)
+                binds += more
+                results += made
+                continue
             for k, v, p in zip(r.accs, variables, parts):
                 init, result = op.inits[k], p
                 if r.kind != "place" and not (isinstance(init, Const) and init.value == identity(r.kind, v.type)):
@@ -297,6 +303,28 @@ class ParallelLoops(Pieces):
             free=True,
             span=bind.span,
         )
+
+
+def scaled_by(start: Atom, parts: Sequence[Var], finite: bool) -> tuple[list[Bind], list[Var]]:
+    """The largest element, with what is looked for it from, and the sums below it, from what they are below the
+    largest of the elements alone; they are no numbers where it is infinite, or with ``finite`` below 0 there."""
+    largest, *sums = parts
+    binds: list[Bind] = []
+
+    def made(name: str, *args: Atom, t: object = REAL) -> Var:
+        binds.append(Bind((Var("t" if t == REAL else "equal", t),), Prim(name, args)))
+        return binds[-1].vars[0]
+
+    if not (isinstance(start, Const) and start.value == identity("max", REAL)):
+        here, largest = largest, made("max", start, largest)
+        equal = made("=", here, largest, t=BOOL)
+        factor = made("exp", made("select", equal, Const(0.0, REAL), made("-", here, largest)))
+        sums = [made("*", s, factor) for s in sums]
+    none = made("-", largest, largest)
+    if not finite:
+        return binds, [largest, *(made("+", s, none) for s in sums)]
+    known = made("=", none, Const(0.0, REAL), t=BOOL)
+    return binds, [largest, *(made("select", known, s, made("exp", largest)) for s in sums)]
 
 
 def slices(levels: Sequence[Bind], k: int) -> bool:

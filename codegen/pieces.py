@@ -73,7 +73,7 @@ class Pieces(HostMemory):
         span: Span | None = None,
         rows: Sequence[Bind] = (),
         team: Size = 1,
-    ) -> Launch:
+    ) -> None:
         """Print a kernel that does ``binds`` and launch it: ``results`` are made at their ``places``; one without is
         what ``own`` says, an array changed in place."""
         own = own or {}
@@ -152,9 +152,8 @@ class Pieces(HostMemory):
                 args.append(self.spot[v].at)
         args += [self.host[d] for d in dims]
         args += [at for at in places if at is not None]
-        if text.room is not None:
-            bound = {}
-            room = self.terms(text.room, bound)
+        if "work" in text.needs:
+            room = self.terms(text.room, {})
             if text.heap:
                 self.heap = self.heap or self.names.fresh("heap")
                 if self.dtype == "f32":  # what takes eight bytes comes next
@@ -167,7 +166,7 @@ class Pieces(HostMemory):
             if rows:  # in shared memory, where it fits
                 beyond = simple("<", HELD, per_block)
                 most = simple("max", most, simple("*", simple("==", beyond, 0), WAVES))
-            blocks = simple("min", blocks, most)
+            blocks = simple("min", blocks, most) if blocks != 1 else 1
             free = False
             work = self.names.fresh("work")
             length = total((beyond, room, pieces, simple("max", blocks, 1)))
@@ -189,7 +188,6 @@ class Pieces(HostMemory):
         self.steps.append(launch)
         if device:
             self.checked = True
-        return launch
 
     def device_checks(self) -> bool:
         """Whether an earlier kernel may have failed; in the body of a loop a later one as well."""

@@ -45,7 +45,9 @@ class Reduction:
     """What some accumulators of a loop are, by their numbers.
 
     ``kind`` is "sum", "product", "max", "min", "and", "or" of scalars; "place", the largest or smallest (``least``) one
-    and where it is (``last``: the last of equals), two accumulators; "scatter", an array to whose elements is added
+    and where it is (``last``: the last of equals), two accumulators; "scaled", the largest one, and sums of what is
+    multiplied by the exponential of what it is below that (``vectors.py``; ``finite``: below 0 where that is infinite);
+    "scatter", an array to whose elements is added
     wherever; "slice", an array of which each iteration writes, or reads and writes (``read``), a part of its own.
     """
 
@@ -54,6 +56,7 @@ class Reduction:
     least: bool = False
     last: bool = False
     read: bool = False
+    finite: bool = False
 
 
 def reductions(op: Loop) -> list[Reduction] | None:

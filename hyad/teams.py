@@ -39,6 +39,7 @@ from .core import (
     atoms_of,
     binds_of,
     blocks_of,
+    free_vars,
     most_uses,
     reads,
     substitute,
@@ -489,15 +490,18 @@ def from_the_least(binds: Sequence[Bind]) -> list[Bind]:
     return out
 
 
-def merged(binds: Sequence[Bind], count: Atom) -> list[Bind]:
+def merged(binds: Sequence[Bind], count: Atom, most: float = AGAIN) -> list[Bind]:
     """Scalars and loops over a row's elements, the loops as few passes: each in the first in which all is known that
-    it needs."""
+    it needs. An element that is no more work than ``most`` is computed again in a later pass."""
     level: dict[Var, int] = {}  # how many passes are done when a scalar is known; in which pass a row is made
     element: dict[Var, Atom] = {}
     plain: list[list[Bind]] = [[]]
     found: list[Pass] = []
     for b in binds:
-        k = max((level.get(v, 0) for v in reads(b)), default=0)
+        later = {
+            v for r in blocks_of(b.op) for c in r.binds for q in blocks_of(c.op) for v in free_vars(q) if v in element
+        }
+        k = max((level.get(v, 0) + (v in later) for v in reads(b)), default=0)  # a branch reads a row once it is there
         while len(plain) <= k + 1:
             plain.append([])
         op = b.op
@@ -517,7 +521,7 @@ def merged(binds: Sequence[Bind], count: Atom) -> list[Bind]:
             if level[row] == k:
                 table[x.vars[0]] = element[row]
             else:  # what is as cheap as to look it up
-                cheap = again(found[level[row]], element[row], here.index)
+                cheap = again(found[level[row]], element[row], here.index, most)
                 if cheap is not None:
                     here.binds += cheap.binds
                     table[x.vars[0]] = cheap.results[0]
@@ -547,12 +551,12 @@ def merged(binds: Sequence[Bind], count: Atom) -> list[Bind]:
     return out
 
 
-def again(made: Pass, element: Atom, index: Var) -> Block | None:
+def again(made: Pass, element: Atom, index: Var, most: float) -> Block | None:
     """The computation of an element of a row, to be done again in a later pass; None where it had better be kept."""
     block = tidy(Block(tuple(made.binds), (element,)))
     accs = {a[1] for a in made.accs}
     if any(type(b.op) is not Prim or any(a in accs for a in b.op.args) for b in block.binds):
         return None
-    if sum(work(b.op) for b in block.binds) > AGAIN:
+    if sum(work(b.op) for b in block.binds) > most:
         return None
     return renamed(substitute(block, {made.index: index}))

@@ -138,6 +138,32 @@ def test_an_emitted_model_of_products_and_rows(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+UNUSED = """(defmodel unused [#^ (Vec n) x y #^ (Vec k) u #^ (Arr Int m) at]
+  (sum (map (fn [i] (square (get x i))) at)))"""
+
+
+@needs_cpu
+def test_what_is_not_used_is_no_warning(tmp_path: Path) -> None:
+    """An argument that nothing reads, a function of a type that nothing adds, a size that is compared with itself."""
+    f = hyad.grad(hyad.model(UNUSED, namespace={}), wrt="x")
+    hyad.emit(f, tmp_path / "unused.cu", target="cuda", grid=True)
+    program = print_grid(f.optimised(f.specs(), "cuda", blas=True), name="unused")
+    x, at = np.linspace(0.1, 1.0, 70), np.array([3, 69, 3])
+    (got,), failed = called(tmp_path, program, {"n": 70, "k": 2, "m": 3}, x, 1.0, np.ones(2), at)
+    want = np.zeros(70)
+    np.add.at(want, at, 2 * x[at])
+    assert failed == 0 and program.source.count("void hyad_add(") == 1
+    np.testing.assert_allclose(got, want, rtol=1e-14)
+    if nvrtc.nvcc() is not None:
+        flags = ["-arch=compute_80", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra"]
+        command = [nvrtc.nvcc(), *flags, "-c", "unused.cu", "-o", "unused.o"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    square = hyad.model("(defmodel square [#^ (Mat n n) a] (+ a (transpose a)))", namespace={})
+    steps = print_grid(square.optimised(square.specs(), "cuda", blas=True)).steps
+    assert not any(isinstance(s, launches.Require) and s.holds[1] == s.holds[2] for s in steps)
+
+
 @needs_cpu
 def test_sizes_that_are_quotients_of_integers(tmp_path: Path) -> None:
     """Of any sign, and 0 where the divisor is; in the macro of the workspace, too."""

@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
         " nests onehot operators",
         " optimise pairs partials powers prelude products reciprocals records references renew resolve reverse"
         " roundtrip rows ruled scalars scans simplify sink sparsity specialise splits spread stores structures"
-        " subscripts tables teams terms threads twins typed_forms unfold whiles",
+        " subscripts tables teams terms threads twins typed_forms unfold vectors whiles",
         "codegen",
         "checking cublas device emit emulate gpu memo model report runtime sparse stages",
         "",  # hyad itself

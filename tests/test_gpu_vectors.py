@@ -1,0 +1,182 @@
+"""Vectors on a GPU as one row: one kernel where they are short, few passes over memory where they are long, run here
+on the CPU. A sum of ``n`` terms in whatever order is within ``n`` roundings of the sum of their absolute values; that
+the largest element so far was another one when a term was added costs each of them no more than its own exponential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad import gpu
+from hyad.codegen import nvrtc
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import Choose, CudaProgram, Launch, Require, value
+from hyad.emulate import Emulator
+
+needs_cpu = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+DTYPES = {"f64": np.float64, "f32": np.float32}
+SIZES = (1, 33, 700, 4097)
+
+
+class Vector(NamedTuple):
+    """A model of vectors, what it is in NumPy, and how many kernels it is: of a short vector and of a long one."""
+
+    text: str
+    numpy: Callable[..., Any]
+    short: int
+    long: int
+    grad: bool = False
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def normal(x: np.ndarray, v: np.ndarray) -> np.ndarray:
+    d = x - x.mean()
+    return v * d / np.sqrt(1e-5 + (d * d).mean())
+
+
+def softmax_gradient(x: np.ndarray) -> np.ndarray:
+    p = softmax(x)
+    return p * (1 + x - (x * p).sum())
+
+
+NORMAL = """(let [mu (mean x) d (map (fn [a] (- a mu)) x) s (sqrt (+ 1e-5 (mean (map square d))))]
+  (map (fn [a w] (* w (/ a s))) d v))"""
+WEIGHTED = "(let [t (fold max {} x) e (map (fn [a] (exp (- a t))) x)] (/ (dot e v) (+ 1.0 (sum e))))"
+VECTORS = {
+    "softmax": Vector("(softmax x)", softmax, 1, 3),
+    "softmax'": Vector("(dot x (softmax x))", softmax_gradient, 1, 5, True),
+    "log-softmax": Vector("(log-softmax x)", lambda x: np.log(softmax(x)), 1, 3),
+    "logsumexp": Vector("(logsumexp x)", lambda x: x.max() + np.log(np.exp(x - x.max()).sum()), 1, 3),
+    "logsumexp'": Vector("(logsumexp x)", softmax, 1, 3, True),
+    "layer": Vector(NORMAL, normal, 1, 5),
+    "weighted": Vector(WEIGHTED.format(-1e300), lambda x, v: np.exp(x - x.max()) @ v / (1 + np.exp(x - x.max()).sum()),
+                       1, 3),
+    "from": Vector(WEIGHTED.format(9.0), lambda x, v: np.exp(x - 9) @ v / (1 + np.exp(x - 9).sum()), 1, 3),
+    "unit": Vector("(let [s (norm x)] (map (fn [a] (/ a s)) x))", lambda x: x / np.sqrt(x @ x), 1, 3),
+    "both": Vector("(let [y (map sin x)] #((map (fn [a] (/ a (sum y))) x) y))",
+                   lambda x: (x / np.sin(x).sum(), np.sin(x)), 1, 3),
+}  # fmt: skip
+SINGLE = ("softmax", "softmax'", "weighted")
+
+
+def arguments(text: str, n: int, dtype: str) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(n)
+    made = rng.normal(size=n) + 1, rng.normal(size=n)
+    return tuple(a.astype(DTYPES[dtype]) for a in made[: 1 + (" v" in text)])
+
+
+def plan(text: str, name: str, dtype: str = "f64", grad: bool = False, size: str | int = "n") -> CudaProgram:
+    vector = f" #^ (Vec {size}) v" if " v" in text else ""
+    model = hyad.model(f"(defmodel f [#^ (Vec {size}) x{vector}] {text})", namespace={})
+    model = hyad.grad(model, wrt="x") if grad else model
+    return print_grid(model.optimised(model.specs(None), "cuda", blas=True), dtype=dtype, name=name)
+
+
+@cache
+def plans() -> tuple[Emulator, dict[tuple[str, str], CudaProgram]]:
+    made = {}
+    for name, v in VECTORS.items():
+        for dtype in DTYPES if name in SINGLE else ("f64",):
+            made[name, dtype] = plan(v.text, f"v{len(made)}", dtype, v.grad)
+    compiler = gpu.cpu_compiler()
+    assert compiler is not None
+    return Emulator(list(made.values()), compiler), made
+
+
+@needs_cpu
+@pytest.mark.parametrize("name, dtype", [*((name, "f64") for name in VECTORS), *((name, "f32") for name in SINGLE)])
+def test_vectors_of_one_block_and_of_many(name: str, dtype: str) -> None:
+    v, (emulator, made) = VECTORS[name], plans()
+    for q, n in enumerate(SIZES):
+        args = arguments(v.text, n, dtype)
+        want = v.numpy(*(a.astype(np.float64) for a in args))
+        for got, y in zip(
+            emulator.run(made[name, dtype], args, descending=q % 2 == 1),
+            want if isinstance(want, tuple) else (want,),
+            strict=True,
+        ):
+            bound = (2 * n + 32) * np.finfo(got.dtype).eps
+            np.testing.assert_allclose(got, y, rtol=bound, atol=bound * np.max(np.abs(y)))
+
+
+def kernels(steps: tuple[Any, ...], n: int) -> list[Launch]:
+    """The launches for vectors of ``n`` elements."""
+    out: list[Launch] = []
+    for s in steps:
+        if isinstance(s, Choose):
+            assert not hasattr(s.cond, "array")
+            out += kernels(s.then if value(s.cond, {"n": n}) else s.orelse, n)
+        elif not isinstance(s, Require):
+            assert isinstance(s, Launch)
+            out.append(s)
+    return out
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_how_many_kernels(name: str) -> None:
+    """A block has a short vector; passes over a long one read it, and store nothing but results."""
+    v, program = VECTORS[name], plans()[1][name, "f64"]
+    short, long = kernels(program.steps, 4096), kernels(program.steps, 4097)
+    assert (len(short), len(long)) == (v.short, v.long)
+    assert all(s.blocks == 1 for s in short)
+    assert all(m.kind != "own" or m.dims in ((), (2,), (1024,)) for m in program.memory)
+
+
+def test_a_vector_of_a_known_size_is_one_kernel_or_a_few() -> None:
+    short, long = plan("(softmax x)", "f", size=300), plan("(softmax x)", "f", size=5000)
+    assert len(short.kernels) == 1 and len(long.kernels) == 3
+    assert [m.name for m in short.memory] == ["x", "out"]
+
+
+@needs_cpu
+@pytest.mark.parametrize("n", [40, 4100])
+def test_infinite_elements(n: int) -> None:
+    """As in C: masked elements count for nothing, wherever they lie; others make no number, or infinity."""
+    emulator, made = plans()
+    x = arguments("x", n, "f64")[0]
+    for special in (
+        {0: -np.inf, 3: -np.inf, n - 1: -np.inf},
+        {7: np.inf},
+        {7: np.nan},
+        dict.fromkeys(range(n), -np.inf),
+    ):
+        y = x.copy()
+        for at, e in special.items():
+            y[at] = e
+        for name in ("softmax", "logsumexp"):
+            f = hyad.model(f"(defmodel f [#^ (Vec n) x] {VECTORS[name].text})", namespace={})
+            want = hyad.compile(f, args=(y,))(y)
+            for descending in (False, True):
+                (got,) = emulator.run(made[name, "f64"], (y,), descending=descending)
+                np.testing.assert_allclose(got, want, rtol=1e-11)
+
+
+@needs_cpu
+def test_a_run_ends_where_other_elements_are_read() -> None:
+    """What a thread reads of another one's element is in memory: a kernel of its own makes it."""
+    text = "(let [y (map sin x) s (sum y)] (build (len x) (fn [i] (/ (get y (- (len x) 1 i)) s))))"
+    program = plan(text, "f")
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for n in (1, 300):
+        x = np.linspace(0.1, 1.0, n)
+        for descending in (False, True):
+            (got,) = emulator.run(program, (x,), descending=descending)
+            np.testing.assert_allclose(got, np.sin(x)[::-1] / np.sin(x).sum(), rtol=1e-12)
+
+
+@pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
+def test_vectors_compile_to_ptx() -> None:
+    made = plans()[1]
+    some = (made["softmax'", "f32"], made["weighted", "f64"])
+    text = "".join(f"namespace program{k} {{\n{p.source}}}\n" for k, p in enumerate(some))
+    assert "shfl.sync.bfly" in nvrtc.compile_device(text, "compute_80", "all").decode()
