@@ -50,6 +50,7 @@ from hyad.vectors import arranged, online, run_of, scalar
 from .collectives import ELEM, HELD, MOST, PRODUCT, TILE
 from .cuda import CONSTANTS, HEAD, refuse
 from .launches import (
+    FOLDING,
     WAVES,
     At,
     Choose,
@@ -68,7 +69,6 @@ from .launches import (
 )
 from .lower import is_array, type_of
 from .memory import Spot, simple
-from .parallel import FOLDING
 from .pieces import binds_span
 from .repeats import HostLoops
 

@@ -44,9 +44,12 @@ from .comments import Comments
 from .cuda import CudaPrinter
 from .data import without_unused
 from .expressions import PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
+from .launches import FOLDING
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
 from .thread import ThreadUnit
+
+TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class KernelPrinter(CudaPrinter):
     def print(self) -> KernelText:
         piece, program = self.piece, self.program
         self.local = {n: self.names.fresh(n) for n in ("thread", "step", "own", "work", "room", "status")}
-        self.local |= {n: self.names.fresh(n) for n in ("team", "lane", "held") if piece.rows}
+        self.local |= {n: self.names.fresh(n) for n in ("team", "teams", "lane", "held") if piece.rows}
         self.local |= {n: self.names.fresh(n) for n in ("done", "memory", "stack")}
         head: list[str] = []
         first: list[Line] = []
@@ -245,8 +248,12 @@ class KernelPrinter(CudaPrinter):
         each, every = "(long long)blockIdx.x*blockDim.x + threadIdx.x", "(long long)gridDim.x*blockDim.x"
         if piece.rows:
             team, lane = self.local["team"], self.local["lane"]
-            each, every = f"({each})/{team}", f"{every}/{team}"
-            lines.append(Line(1, f"const long long {lane} = threadIdx.x & ({team} - 1);"))
+            lines.append(Line(1, f"const int {lane} = threadIdx.x & ((int){team} - 1);"))
+        if piece.rows and piece.grid:
+            teams = self.local["teams"]
+            lines.append(Line(1, f"const unsigned {teams} = blockDim.x/(unsigned){team};"))
+            each = f"(long long)blockIdx.x*{teams} + threadIdx.x/(unsigned){team}"
+            every = f"(long long)gridDim.x*{teams}"
         if piece.grid or "work" in needs:
             if piece.scan is not None:
                 each, every = "blockIdx.x", "gridDim.x"
@@ -283,7 +290,8 @@ class KernelPrinter(CudaPrinter):
         words = set(re.findall(r"[A-Za-z_]\w*", "\n".join([*tables, *(line.text for line in lines)])))
         kept = tuple(declared.rpartition(" ")[2].lstrip("*") in words for declared in head)
         used = [declared for declared, keep in zip(head, kept) if keep]
-        signature = f'extern "C" __global__ void {self.name}({", ".join(used)})'
+        bounds = f"__launch_bounds__({FOLDING}, {TOGETHER}) " if piece.rows and piece.grid else ""
+        signature = f'extern "C" __global__ void {bounds}{self.name}({", ".join(used)})'
         whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
         return KernelText(whole, tuple(self.support), room, tuple(needs), kept, self.heap)
 
@@ -320,8 +328,8 @@ class KernelPrinter(CudaPrinter):
 
     def held(self, real: str) -> list[Line]:
         """Where a team's rows lie: in shared memory, where those of all of a block's teams fit."""
-        work, room, team, held = (self.local[n] for n in ("work", "room", "team", "held"))
-        where = f"{room}*(blockDim.x/{team}) <= {HELD} ? {held} + threadIdx.x/{team}*{room}"
+        work, room, team, teams, held = (self.local[n] for n in ("work", "room", "team", "teams", "held"))
+        where = f"{room}*{teams} <= {HELD} ? {held} + threadIdx.x/(unsigned){team}*{room}"
         texts = [f"__shared__ {real} {held}[{HELD}]; // rows of this block's teams, where they fit"]
         texts += wrapped(f"{real} *{self.local['own']} = {where} : {work} + {self.local['thread']}*{room};", WIDTH - 4)
         return [Line(1, text) for text in texts]

@@ -22,6 +22,7 @@ from typing import Any, Union
 Size = Union[int, str, "tuple[str, Size, Size]"]
 
 BLOCK = 128  # threads of a block, where nothing else is said
+FOLDING = 256  # threads of a block that folds
 WAVES = 2112  # blocks that fill a large GPU: 16 for each of 132 multiprocessors; a kernel's loop takes the rest
 
 

@@ -18,13 +18,12 @@ from hyad.teams import makes_rows, team_loops, written_out
 
 from .collectives import ELEM, HELD, identities
 from .kernels import Scanned
-from .launches import BLOCK, WAVES, At, Choose, Memory, Size, ceiling, total
+from .launches import BLOCK, FOLDING, WAVES, At, Choose, Memory, Size, ceiling, total
 from .lower import type_of
 from .memory import Spot, simple
 from .pieces import Pieces
 
 PARTS = 1024  # blocks of a kernel that folds
-FOLDING = 256  # threads of such a block
 WARP = 32
 LONG = 1024  # elements of a row from which on a block has it, not a warp
 
