@@ -35,6 +35,7 @@ from .core import (
     Const,
     If,
     Loop,
+    Op,
     Prim,
     Program,
     Var,
@@ -65,7 +66,7 @@ ROOM = 1 << 26  # elements of all copies together
 
 def spread(program: Program, deterministic: bool = False) -> Program:
     """The program with its parallel loops apart and its sums gathered (see above)."""
-    for change in (checks_block, product_block, joined_block, apart_block, joined_block, gather_block):
+    for change in (added_block, checks_block, product_block, joined_block, apart_block, joined_block, gather_block):
         block = change(program.body)
         if block is not program.body:
             program = dead_code(rebuild(replace(program, body=block)))
@@ -78,6 +79,37 @@ def spread(program: Program, deterministic: bool = False) -> Program:
         if block is not program.body:
             program = dead_code(rebuild(replace(program, body=block)))
     return program
+
+
+def added_block(block: Block) -> Block:
+    """A block in which an element that becomes itself and something is added to: ``(update a i (+ (get a i) x))`` =>
+    ``(add-at a i x)``, which iterations may do in any order."""
+    if not any(type(b.op) is Prim and b.op.name == "update" for b in all_binds(block)):
+        return block
+    made = {v: b.op for b in block.binds for v in b.vars}
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        if type(op) is Prim and op.name == "update":
+            term = term_added(op, block, made)
+            if term is not None:
+                b = Bind(b.vars, Prim("add-at", (*op.args[:-1], term)), b.span)
+        inner = [added_block(r) for r in blocks_of(op)]
+        out.append(Bind(b.vars, with_blocks(op, inner), b.span) if inner else b)
+    return tidy(Block(tuple(out), block.results))
+
+
+def term_added(op: Prim, block: Block, made: dict[Var, Op]) -> Atom | None:
+    """What a store adds to the element that it stores to."""
+    *place, value = op.args
+    step = made.get(value)
+    if type(step) is not Prim or step.name != "+" or most_uses(block, value) != 1:
+        return None
+    for was, term in (step.args, step.args[::-1]):
+        old = made.get(was)
+        if type(old) is Prim and old.name == "get" and list(old.args) == place and most_uses(block, was) == 1:
+            return term if not isinstance(type_of(was), Arr) and term is not was else None
+    return None
 
 
 def long(bind: Bind) -> bool:

@@ -294,6 +294,16 @@ def test_deterministic_results_are_the_same_to_the_last_bit(key: str, collection
         assert all(np.array_equal(a, b) for a, b in zip(first, other))
 
 
+def test_additions_to_elements_run_in_parallel() -> None:
+    """Those of the model itself, as those of a gradient: an element that becomes itself and something is added to."""
+    text = "[#^ (Vec n) x #^ (Arr Int m) at #^ (Vec m) v] (scatter-add x at v)"
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    for deterministic in (False, True):
+        program = print_grid(f.optimised(f.specs(None), "cuda", blas=True), deterministic=deterministic)
+        assert ("hyad_add(" in program.source) is not deterministic
+        assert not any("one thread" in note for _, note in program.notes)
+
+
 @pytest.mark.parametrize("name", [f"{name}'" for name in DERIVED])
 def test_no_atomic_additions_where_results_are_to_be_the_same(name: str) -> None:
     assert "atomicAdd" not in plan(name, deterministic=True).source
