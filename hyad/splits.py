@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Builder, Rebuild, affine_add, defined_in, has_checks, negated
+from .builder import Builder, Rebuild, affine_add, defined_in, negated
 from .core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of
 from .tables import affine_of
 
@@ -75,7 +75,7 @@ class Split(Rebuild):
     def decision(self, op: Loop) -> tuple[Atom, bool, tuple] | None:
         """The condition of a branch that changes once, whether it holds at first, and from where on it does not."""
         branches = [x.op for x in op.body.binds if type(x.op) is If]
-        if not branches or op.index.soft or has_checks(op.body):
+        if not branches or op.index.soft:
             return None
         found = list(all_binds(op.body))
         if any(type(x.op) not in (Prim, If) for x in found):

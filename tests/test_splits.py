@@ -88,6 +88,14 @@ def test_what_stays(text: str) -> None:
     assert "split" not in [step.name for step in hyad.explain(model, args=(V, W, 3)).steps]
 
 
+@pytest.mark.parametrize("arm", ["(ifold (fn [s c] (sin (+ s (get w i)))) 0.0 k)", "(get w (+ i k))"])
+def test_what_is_more_than_single_operations_stays(arm: str) -> None:
+    """A loop in it, or a check."""
+    text = f"(build [(len v) (len v)] (fn [q i] (if (< i k) {arm} (exp (* (get v q) (get v i))))))"
+    model = hyad.model(f"(fn [#^ (Vec n) v #^ (Vec n) w #^ Int k] {text})", namespace={})
+    assert "split" not in [step.name for step in hyad.explain(model, args=(V, W, 3)).steps]
+
+
 def test_only_what_stands_twice_has_to_be_short() -> None:
     """However long a branch is, it is in one of the two loops alone."""
     long = "(+ " + " ".join(f"(* (get v i) (sin (+ {k}.5 (get w q))))" for k in range(40)) + ")"
