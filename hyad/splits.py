@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .builder import Builder, Rebuild, affine_add, defined_in, negated
-from .core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of
+from .core import INT, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of
 from .tables import affine_of
 
 #: A loop with more bindings in it, those of the branch aside, is not written twice.
@@ -83,8 +83,6 @@ class Split(Rebuild):
         inside = {op.index, *op.accs, *defined_in(op.body)}
         made = {x.vars[0]: x.op for x in op.body.binds if type(x.op) is Prim}
         integers = {v: o for v, o in made.items() if v.type == INT}
-        if any(isinstance(r.type, Arr) for r in op.body.results[len(op.accs) :]):  # type: ignore[union-attr]
-            return None
         for branch in branches:
             test = made.get(branch.cond)  # type: ignore[arg-type]
             if test is None or test.name not in ("<", "<=", ">", ">=") or any(a.type != INT for a in test.args):

@@ -69,6 +69,15 @@ def test_gradients(k: int) -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-13)
 
 
+def test_rows_are_stacked_as_numbers_are() -> None:
+    text = "(fn [#^ (Mat n n) m #^ Int k] (build [(len m) (len m)] (fn [q i] (if (< i (- k q)) (get m i) (get m q)))))"
+    model, m = hyad.model(text, namespace={}), np.outer(V, W)
+    made, plain = (hyad.compile(model, args=(m, 3), target="python", without=w) for w in ((), "split"))
+    assert branches(made.program) < branches(plain.program)
+    for k in (-1, 0, 5, 12, 30):
+        np.testing.assert_array_equal(made(m, k), plain(m, k))
+
+
 def test_an_outermost_loop_stays() -> None:
     """Its iterations may run on several threads."""
     model = hyad.model("(fn [v k] (build (len v) (fn [i] (if (< i k) (exp (get v i)) (sin (get v i))))))", namespace={})
@@ -81,6 +90,9 @@ def test_an_outermost_loop_stays() -> None:
         "(> (get v i) 1.0)",  # not of the index
         "(< (% i 3) k)",  # not once
         "(< (* 2 i) k)",  # not by one
+        "(= i k)",  # twice
+        "(!= i k)",
+        "(> k 3)",  # not in the loop
     ],
 )
 def test_what_stays(text: str) -> None:
