@@ -52,7 +52,11 @@ from .parts import Parts, split
 KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register"
     " restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true"
-    " false asm typeof class new delete this template namespace operator private public protected".split()
+    " false asm typeof class new delete this template namespace operator private public protected virtual"
+    " alignas alignof and and_eq bitand bitor catch char16_t char32_t compl concept consteval constexpr constinit"
+    " const_cast decltype dynamic_cast explicit export friend mutable noexcept not not_eq nullptr or or_eq"
+    " reinterpret_cast requires static_assert static_cast thread_local throw try typeid typename using wchar_t xor"
+    " xor_eq linux unix i386".split()  # of C, and of C++, which reads the headers; macros of GCC
 )
 LIBRARY = frozenset(
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma"

@@ -33,7 +33,7 @@ from .data import item_type, without_unused
 from .expressions import WIDTH, wrapped
 from .lower import LOCAL_REALS, Names, Plan, plan
 from .operands import Line
-from .thread import CONSTANTS, CPP, HEAD, HEAP, SPARE, STACK_LIMIT, ThreadPrinter, ThreadUnit
+from .thread import CONSTANTS, CUDA, HEAD, HEAP, SPARE, STACK_LIMIT, ThreadPrinter, ThreadUnit
 
 BLOCK = 128  # threads of a block, as NAME_launch starts them
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
@@ -129,7 +129,7 @@ class CudaPrinter(ThreadPrinter):
         unit: ThreadUnit | None = None,
     ):
         refuse(program)
-        own = Names(FUNCTION_RESERVED | CPP).fresh(name or program.name or "model")
+        own = Names(FUNCTION_RESERVED | CUDA).fresh(name or program.name or "model")
         self.unit = unit or ThreadUnit(program, dtype, own)
         super().__init__(program, dtype=dtype, name=name, line_directives=line_directives)
         self.names.taken |= self.unit.names.taken

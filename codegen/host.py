@@ -34,7 +34,7 @@ from .launches import (
     powers,
 )
 from .lower import Names
-from .thread import CPP, HEAP, ROUNDS, STACK_LIMIT
+from .thread import CUDA, HEAP, ROUNDS, STACK_LIMIT
 
 SIGNS = {"+": (" + ", ADD), "-": (" - ", ADD), "*": ("*", MUL), "//": ("/", MUL), "%": (" % ", MUL)}
 SIGNS |= {"and": (" && ", AND), "or": (" || ", OR)}
@@ -87,7 +87,7 @@ def print_host(program: CudaProgram, doc: str = "") -> tuple[str, str]:
 class _Host:
     def __init__(self, program: CudaProgram, doc: str) -> None:
         self.program, self.doc = program, doc
-        names = Names((RESERVED | CPP) - {"work"})
+        names = Names((RESERVED | CUDA) - {"work"})
         names.taken.update(m.name for m in program.memory)
         names.taken.update([*(p.name for p in program.params), *program.known, *program.kernels])
         self.indices = names.taken  # those of loops are the plan's

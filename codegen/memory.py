@@ -21,7 +21,7 @@ from .comments import Comments
 from .data import item_type
 from .launches import At, Memory, Scalar, Size, Step, names_of, total, value
 from .lower import Extreme, Names, Quotient, type_of
-from .thread import CPP, ThreadUnit
+from .thread import CUDA, ThreadUnit
 
 INTEGER = {"+": "+", "-": "-", "*": "*", "min": "min", "max": "max"}
 COMPARED = {"=": "==", "!=": "!=", "<": "<", "<=": "<="}
@@ -44,11 +44,11 @@ class HostMemory:
 
     def __init__(self, program: Program, dtype: str, name: str | None, deterministic: bool) -> None:
         self.program, self.dtype, self.deterministic = program, dtype, deterministic
-        self.name = Names(FUNCTION_RESERVED | CPP).fresh(name or program.name or "model")
-        self.names = Names(RESERVED | CPP)
+        self.name = Names(FUNCTION_RESERVED | CUDA).fresh(name or program.name or "model")
+        self.names = Names(RESERVED | CUDA)
         self.names.taken.add(self.name)
         self.unit = ThreadUnit(program, dtype, self.name)
-        self.kernel_names = Names(RESERVED | CPP)
+        self.kernel_names = Names(RESERVED | CUDA)
         self.kernel_names.taken |= self.unit.names.taken
         self.comments = Comments(program)
         self.memory: dict[str, Memory] = {}

@@ -33,12 +33,9 @@ from .cfunction import CConstructor, CData, CFunction
 from .data import definitions
 from .functions import ARENA_NAMES, FunctionPrinter, Unit
 
-CPP = frozenset(
-    "alignas alignof and and_eq bitand bitor catch char16_t char32_t compl concept consteval constexpr constinit"
-    " const_cast decltype dynamic_cast explicit export friend mutable noexcept not not_eq nullptr or or_eq protected"
-    " reinterpret_cast requires static_assert static_cast thread_local throw try typeid typename using wchar_t xor"
-    " xor_eq threadIdx blockIdx blockDim gridDim warpSize dim3 atomicCAS cudaLaunchKernel cudaSuccess cudaError_t"
-    " cudaStream_t cudaDeviceGetLimit cudaDeviceSetLimit cudaLimitStackSize hyad_deep hyad_stack".split()
+CUDA = frozenset(
+    "threadIdx blockIdx blockDim gridDim warpSize dim3 atomicCAS cudaLaunchKernel cudaSuccess cudaError_t cudaStream_t"
+    " cudaDeviceGetLimit cudaDeviceSetLimit cudaLimitStackSize hyad_deep hyad_stack".split()
 )
 CONSTANT_BYTES = 60_000  # of the 64 kB of constant memory that a module has
 HEAP = 128  # reals of the heap that a thread has at first
@@ -133,7 +130,7 @@ class ThreadPrinter(CPrinter):
     constant_bytes = 0
 
     def reserved(self) -> Iterable[str]:
-        return RESERVED | CPP | ARENA_NAMES
+        return RESERVED | CUDA | ARENA_NAMES
 
     # ------------------------------------------------------------------------------- C, as CUDA has it
 
@@ -253,7 +250,7 @@ class ThreadUnit(Unit):
     need a stack, and memory."""
 
     def __init__(self, program: Program, dtype: str, name: str, checks: list | None = None) -> None:
-        super().__init__(program, dtype, name, keywords=CPP)
+        super().__init__(program, dtype, name, keywords=CUDA)
         if checks is not None:
             self.checks = checks
         self.memory = 0  # the number of the check that memory sufficed

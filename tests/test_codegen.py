@@ -1411,6 +1411,18 @@ def test_c_words_as_names(tmp_path):
         agree(program(params, f, name=name), (1.0, 2.0, np.ones(2), 3.0, 4.0, 5.0, 6.0, 7.0), folder=tmp_path)
 
 
+@needs_cc
+def test_macros_of_the_compiler_and_words_of_cplusplus_as_names(tmp_path):
+    names = "linux unix not xor try catch virtual using nullptr and_eq concept wchar_t".split()
+    fn = print_c(program(dict.fromkeys(names, REAL), lambda b, *xs: b("+", *xs[:2])))
+    (tmp_path / "f.h").write_text(fn.header)
+    (tmp_path / "f.c").write_text('#include "f.h"\n' + fn.source)
+    (tmp_path / "f.cpp").write_text('#include "f.h"\n')
+    assert subprocess.run([CC, "-std=gnu99", "-fsyntax-only", "f.c"], cwd=tmp_path).returncode == 0
+    if shutil.which("g++"):
+        assert subprocess.run(["g++", "-fsyntax-only", "f.cpp"], cwd=tmp_path).returncode == 0
+
+
 # --------------------------------------------------------------------------------------------- memory
 
 
