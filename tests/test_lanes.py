@@ -156,8 +156,10 @@ def test_it_reads_as_written_by_hand() -> None:
         "(fn [#^ (Mat n d) x] (fold (fn [s r] (+ s (* s (fold (fn [t a] (+ t (* s a))) 0.0 r)))) 1.0 x))",
         "(fn [#^ (Mat 6 d) x #^ (Mat k d) c] (fold (fn [s r] (+ s (fold (fn [t w] (+ t (dot r w))) 0.0 c))) 0.0 x))",
         "(fn [#^ (Mat n n) x] (ifold (fn [s i] (+ s (ifold (fn [t c] (+ t (get x i c))) 0.0 i))) 0.0 (len x)))",
+        "(fn [#^ (Vec n) x] (ifold (fn [s i] (+ s (exp (ifold (fn [t c] (+ t (* (get x i) (get x c)))) 0.0 (+ i 1)))))"
+        " 0.0 (len x)))",
     ],
-    ids=["each read once", "carried", "few", "counts differ"],
+    ids=["each read once", "carried", "few", "counts differ", "so do computed counts"],
 )
 def test_left_alone(text: str) -> None:
     assert in_lanes(hyad.model(text)) == 0
