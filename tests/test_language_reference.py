@@ -22,7 +22,7 @@ INTERNAL = set(
     " lu-solve lu-solve-transposed substitute-unit solve-factored solve-transposed lu-det order-sign half-lower"
     " mirrored-solve cholesky-columns permuted place-left swap-first to-first first-to axis-of moved swapped joined"
     " concatenate-from concatenate-along along-two backwards size-of product-of-sizes steps finite-max merge-sorted"
-    " doublings in-order merged solve-one det-of-one logdet-of-one cholesky-of-one".split()
+    " doublings in-order merged place-of solve-one det-of-one logdet-of-one cholesky-of-one".split()
 )
 
 
