@@ -1161,9 +1161,18 @@ class Builder:
         arms: Sequence[tuple[Constructor, tuple[Var, ...], Scope, Sequence[Atom]]],
         names: Sequence[str] = (),
         given: bool = False,
+        known: Sequence[Type] = (),
     ) -> tuple[Var, ...]:
-        """A ``Case`` of finished regions, one for each constructor, with results of equal types; its variables."""
-        types = [self.type_outside(type_of(r), arms[0][2]) for r in arms[0][3]]
+        """A ``Case`` of finished regions, one for each constructor, with results of equal types; its variables.
+        ``known``: the types of the first results outside, whose sizes may be fields of the constructor inside."""
+        _, _, scope, results = arms[0]
+        types = [type_of(r) for r in results]
+        sizes: dict[Atom, Atom] = {}
+        for t, other in zip(types, known):
+            if isinstance(t, Arr) and isinstance(other, Arr):
+                sizes.update((d, size) for d, size in zip(t.dims, other.dims) if d in scope.vars)
+        types = [Arr(t.elem, tuple(sizes.get(d, d) for d in t.dims)) if isinstance(t, Arr) else t for t in types]
+        types = [self.type_outside(t, scope) for t in types]
         blocks = [Arm(c, fields, self.close(scope, results)) for c, fields, scope, results in arms]
         return self.emit_region(Case(value, tuple(blocks)), types, names, given)
 
@@ -1341,7 +1350,9 @@ class Rebuild:
                 self.here.update(zip(arm.fields, fields))
                 results = self.block(arm.block)
             arms.append((arm.constructor, fields, scope, results))
-        return self.b.case(value, arms, [v.name for v in bind.vars], given(bind))
+        return self.b.case(
+            value, arms, [v.name for v in bind.vars], given(bind), [self.type(v.type) for v in bind.vars]
+        )
 
     def while_(self, op: While, bind: Bind) -> Sequence[Atom]:
         width, span = len(op.accs), self.b.span

@@ -819,7 +819,8 @@ class Reverse(Rebuild):
                 with b.arm(box) as (scope, parts):
                     table.update(zip(boxed, parts))
                     results = emit()
-                return b.case(b.get(saved[-1], i), [(box, parts, scope, results)]), ()
+                types = [type_of(a) for a in accs]  # a box has fields for sizes that are known outside, too
+                return b.case(b.get(saved[-1], i), [(box, parts, scope, results)], known=types), ()
 
             names = [adjoint(v.name) for v in (*final, *changed)]
             after = b.loop(count, starts, backward, names, "k", names)

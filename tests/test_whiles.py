@@ -163,3 +163,15 @@ def test_a_quotient_that_is_only_divided_again_is_a_product() -> None:
             np.testing.assert_allclose(made(*args), plain(*args), rtol=1e-14)
             if operator is hyad.value_and_grad:
                 assert made(*args)[0] == model(*args)
+
+
+def test_a_loop_of_loops_whose_sizes_are_known_outside() -> None:
+    """What an iteration remembers of its `while` has its size beside it; the adjoint has the size of the argument."""
+    halves = (
+        "(let [q (ref v)] (while (< (sum (deref q)) 4) (set! q (* (get v (% 1 (len v))) (deref q)))) (sum (deref q)))"
+    )
+    f = hyad.model(f"(fn [#^ (Vec n) v] (ifold (fn [e r] (+ (* 0.1 e) {halves})) 0.5 (len v)))", namespace={})
+    v = np.array([1.1, 1.3, 0.9])
+    hyad.check_grad(f, [v])
+    slope, h = hyad.grad(f), 1e-5
+    np.testing.assert_allclose(hyad.hessian(f)(v).sum(0), (slope(v + h) - slope(v - h)) / (2 * h), rtol=1e-7, atol=1e-8)
