@@ -547,7 +547,8 @@ def python_callable(program: Program, refuse: Callable[..., Any] | None = None) 
         values: list[Any] = []
         for tree, a in zip(program.ins, args):
             take_apart(tree, a, values)
-        values = [np.asarray(a) if isinstance(p.type, Arr) else a for p, a in zip(program.params, values)]
+        arrays = [isinstance(p.type, Arr) and not hasattr(a, "_mask") for p, a in zip(program.params, values)]
+        values = [np.asarray(a) if array else a for array, a in zip(arrays, values)]
         sizes: dict[Any, int] = {}
         for p, a in zip(program.params, values):
             reason = unfit(p, a, sizes)
@@ -592,6 +593,8 @@ def unfit(param: Any, value: Any, sizes: dict[Any, int]) -> str:
     wants = f"a {DTYPES[t.elem]} array of shape ({', '.join(map(str, dims))}{',' * (len(dims) == 1)}); "
     if value.dtype != DTYPES[t.elem]:
         return wants + "this has another dtype"
+    if hasattr(value, "_mask"):
+        return wants + "this is a masked array"
     for axis, (d, have) in enumerate(zip(t.dims, value.shape)):
         want = d.value if type(d) is Const else sizes.setdefault(d, have)
         if have != want:

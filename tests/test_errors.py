@@ -942,3 +942,11 @@ def test_arrays_that_are_declared_integers_are_not_differentiated_by() -> None:
         for call in (derive, lambda *args, g=derive: hyad.run(g, *args)):
             with pytest.raises(DerivativeError, match=r"by `at`, which is declared \(Arr Int n\)"):
                 call(at, v)
+
+
+def test_a_masked_array_in_plain_python() -> None:
+    """As in C: what is masked would be summed."""
+    f = hyad.compile(hyad.model("(fn [#^ (Vec n) v] (sum v))", namespace={}), "python")
+    with pytest.raises(ModelTypeError, match="masked array") as found:
+        f(np.ma.array([1.0, 2.0], mask=[False, True]))
+    assert "v.filled" in str(found.value)
