@@ -44,7 +44,7 @@ from hyad.core import (
 
 from .cfunction import CConstructor, CData, CField
 from .comments import commented
-from .expressions import AND, EQUAL, OR, PRIMARY, UNARY, Expr, negated
+from .expressions import AND, EQUAL, OR, PRIMARY, UNARY, Expr, as_reals, negated
 from .lower import Buffer, Names, measured, type_of
 from .operands import Line
 from .statements import BodyPrinter
@@ -309,9 +309,7 @@ class DataPrinter(BodyPrinter):
 
     def room(self, dims: Any, elem: str) -> str:
         """An expression for fresh memory of the arena; a size that overflows is known as a real number."""
-        number = self.length(dims).text
-        many = sum(not isinstance(d, Const) for d in dims) > 1 or "*" in number
-        return f"hyad_room(arena, {'(double)' if many else ''}{number}, sizeof({elem}))"
+        return f"hyad_room(arena, {as_reals(self.length(dims).text)}, sizeof({elem}))"
 
     # --------------------------------------------------------------------------------------- data
 
@@ -364,10 +362,9 @@ class DataPrinter(BodyPrinter):
         for d in t.dims:
             self.fixed(d)
         elem = self.ctype(t.elem)
-        size = self.length(t.dims).text
-        many = "(double)" if "*" in size else ""
+        size = as_reals(self.length(t.dims).text)
         name = self.names.fresh(array.name if isinstance(array, Var) else "t")
-        copied = f"hyad_copy(arena, {self.pointer_to(array)}, {many}{size}, sizeof({elem}))"
+        copied = f"hyad_copy(arena, {self.pointer_to(array)}, {size}, sizeof({elem}))"
         self.emit(f"const {elem} *{name} = {self.cast(f'const {elem}')}{copied};")
         self.unless_failed()
         return name

@@ -183,6 +183,11 @@ def negated(cond: Expr) -> Expr:
     return Expr(f"!{cond.at(PRIMARY)}", UNARY, cond.reads)
 
 
+def as_reals(text: str) -> str:
+    """The product of integers as one of real numbers: where it would overflow it is known how large it is."""
+    return re.sub(r"\b([A-Za-z_]\w*(?:(?:->|\.)\w+)*)", r"(double)\1", text)
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """A long line broken at commas; what follows is indented."""
     out: list[str] = []

@@ -50,7 +50,7 @@ from .c import FUNCTION_RESERVED, RESERVED, CPrinter
 from .cfunction import OUT_OF_MEMORY, CConstructor, CData, CFunction, CParam
 from .comments import Comments, commented
 from .data import ctypes, declared, definitions, handed_down, reachable, without_unused
-from .expressions import PRIMARY, WIDTH, Expr, wrapped
+from .expressions import PRIMARY, WIDTH, Expr, as_reals, wrapped
 from .lower import Buffer, Names, Plan, measured, plan, type_of
 
 ROOM = 32  # elements of the stack for a function's local arrays: recursion multiplies them
@@ -605,8 +605,7 @@ class FunctionPrinter(CPrinter):
             self.marked = self.names.fresh("mark")
             self.emit(self.mark(self.marked))
         if self.plan.pools:
-            wide = re.sub(r"\b([A-Za-z_]\w*)\b", r"(double)\1", total)
-            taken = f"{self.cast(self.real())}hyad_room(arena, {wide}, sizeof({self.real()}))"
+            taken = f"{self.cast(self.real())}hyad_room(arena, {as_reals(total)}, sizeof({self.real()}))"
             self.emit(f"{self.real()} *const work = {taken};")
             self.unless_failed()
         if self.guarded():

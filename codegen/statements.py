@@ -206,7 +206,7 @@ class BodyPrinter(OperandPrinter):
             if var in self.lone:
                 self.support[ALONE] = None
                 kind = self.ctype(op.args[0].type.elem)
-                expr = replace(expr, text=f"*(const HYAD_ALONE {kind} *)&{expr.text}", prec=UNARY)
+                expr = replace(expr, text=f"(*(const HYAD_ALONE {kind} *)&{expr.text})")
         elif op.name in ("undef", "zeros"):
             expr = self.literal(0, var.type)
         elif op.name == "select":

@@ -142,10 +142,17 @@ def test_the_signature_is_that_of_args(tmp_path: Path) -> None:
     assert "double total(const double *restrict v, long long n);" in header.read_text()
 
 
+POOLED = """(defmodel pooled [#^ (Mat n m) x #^ Int k]
+  (let [part (fn [x] (build [(// (len x) k) (// (shape x 1) k)] (fn [i j] (get x (* k i) (* k j)))))
+        small (if (> k 3) (part x) (part (* x x)))]
+    (sum (* small (build (shape small) (fn [i j] (sin (get small i j))))))))"""
+
+
 @needs_cc
 def test_the_source_includes_its_header_and_no_warning_is_left(tmp_path: Path) -> None:
     """The compiler holds definition and prototype against each other, and sizes are of their type."""
-    for k, (text, operator) in enumerate([(CHAIN, hyad.value_and_grad), (DECAY, hyad.grad), (RING, hyad.hessian)]):
+    models = [(CHAIN, hyad.value_and_grad), (DECAY, hyad.grad), (RING, hyad.hessian), (POOLED, hyad.grad)]
+    for k, (text, operator) in enumerate(models):
         source, header = hyad.emit(operator(hyad.model(text)), tmp_path / f"model{k}.c")
         assert source.read_text().startswith(f'#include "{header.name}"\n')
         more = ["-Wconversion", "-Wshadow", "-Wmissing-prototypes", "-Wfloat-conversion"]

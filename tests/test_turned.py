@@ -6,7 +6,7 @@ import pytest
 
 import hyad
 
-MARK = "*(const HYAD_ALONE double *)&"
+MARK = "(*(const HYAD_ALONE double *)&"
 SUMS = {
     "a row from its end": "(fold (fn [s p] (+ s (get p 2) (get p 1) (get p 0))) 0.0 m)",
     "two of a row": "(fold (fn [s p] (+ s (get p 1) (get p 0))) 0.0 m)",
