@@ -1008,6 +1008,8 @@ class Builder:
         ``pruned``: what these do not need is dropped at once; ``soft``: it runs over directions of a derivative;
         ``snapshots``: how many states reverse mode keeps of it."""
         index = Var(index_name, INT, self.span, True, soft)
+        known = self.representative(count)
+        count = known if type(known) is Const and not self.plain else count  # as a check before has found
         self.counts[index] = count
         accs = tuple(
             Var(acc_names[k] if k < len(acc_names) else "acc", type_of(z), self.span, k < len(acc_names))

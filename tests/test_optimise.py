@@ -665,3 +665,17 @@ def test_the_gradient_of_max_is_one_store_in_both_modes() -> None:
     least = "(fn [#^ (Vec n) u] (jvp (fn [w] (fold min 0.5 w)) u (map (fn [a] (* 2.0 a)) u)))"
     for u, wanted in (([1.0, 0.7], 0.0), ([1.0, 0.3, 0.4], 0.6), ([], 0.0)):
         assert hyad.compile(least)(np.array(u)) == wanted
+
+
+def test_a_size_that_a_check_finds_is_that_number() -> None:
+    """Of arrays that are not declared: what is added to three numbers has three, and so have the arrays added to it."""
+    f = hyad.model("(fn [v w] (sum (map (fn [a b] (* a b)) (+ v [1.0 2.0 3.0]) w)))")
+    v, w = np.array([1.0, 2.0, 4.0]), np.array([5.0, 6.0, 7.0])
+    for found, wanted in zip(hyad.grad(f)(v, w), (w, v + [1.0, 2.0, 3.0])):
+        assert found.tolist() == wanted.tolist()
+    text = hyad.show(f, "c", args=(v, w))
+    assert "for (" not in text and len(re.findall(r"if \(", text)) == 2
+    with pytest.raises(hyad.ModelTypeError):
+        f(np.ones(2), np.ones(2))
+    with pytest.raises(hyad.ModelTypeError):
+        f(v, np.ones(4))
