@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
         "accumulators active activity adjoints again annotations arguments arithmetic blocks builtins cancel"
         " checkpoint checks collect columns combinators continuations copies counts derive dynamic eager"
         " exponents families fission flow forward functions fusion gather jam lanes latex library loops narrow"
-        " nests onehot operators",
+        " nests onehot operators"
         " optimise pairs partials powers prelude products reciprocals records references renew resolve reverse"
         " roundtrip rows ruled scalars scans simplify sink sparsity specialise splits spread stores structures"
         " subscripts tables teams terms threads twins typed_forms unfold vectors whiles",
