@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .builder import Builder, Rebuild, defined_in, has_checks
-from .core import REAL, Atom, Bind, Block, Loop, Prim, Scalar, Var, free_vars, reads
+from .core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, free_vars, reads
 from .loops import CALL, cost_of, slice_of
 from .primitives import PRIMITIVES
 
@@ -164,7 +164,8 @@ def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
 
 class Expand(Rebuild):
     """Costly values of an inner loop's iterations that the outer loop does not change are computed before it, into an
-    array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first.
+    array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From branches only
+    calls of the C library: n of them, where an outer loop might make m n, or fewer.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -189,13 +190,13 @@ class Expand(Rebuild):
         """Build the tables of one inner loop, if its trip count is known outside."""
         if type(loop.count) is Var and loop.count in inside or has_checks(loop.body):
             return
-        chosen = invariants(loop, inside)
+        fixed, chosen = invariants(loop, inside)
         if not chosen:
             return
 
         def body(i: Atom):
             self.here[loop.index] = i
-            results = self.block(slice_of(loop.body, chosen))
+            results = self.block(slice_of(fixed, chosen))
             if not all(self.b.bind_in_range(bind.op) for bind in self.b.scopes[-1].binds):
                 raise OutOfReach
             return (), results
@@ -214,20 +215,32 @@ class OutOfReach(Exception):
     """Something is read that is only there where a loop around has been entered."""
 
 
-def invariants(loop: Loop, inside: set[Var]) -> list[Var]:
-    """The costly scalars at the top of an inner loop's body that depend on its index and on nothing else inside the
-    outer loop, and that something else there reads."""
+def invariants(loop: Loop, inside: set[Var]) -> tuple[Block, list[Var]]:
+    """The scalars of an inner loop's body and of its branches that depend on its index and on nothing else inside the
+    outer loop, as a block; and which of them are costly, and read by something else."""
     cost: dict[Var, int] = {loop.index: 0}
-    fixed: list[Var] = []
-    wanted: set[Atom] = set(loop.body.results)
-    for bind in loop.body.binds:
-        op = bind.op
-        if type(op) is Prim and isinstance(bind.vars[0].type, Scalar):
-            needs = [a for a in op.args if type(a) is Var and a in inside]
-            if all(a in cost for a in needs) and op.name not in ("update", "add-at", "undef"):
-                row = PRIMITIVES.get(op.name)
-                cost[bind.vars[0]] = (row.cost if row else 0) + sum(cost[a] for a in needs)
-                fixed.append(bind.vars[0])
-                continue
-        wanted.update(reads(bind))
-    return [v for v in fixed if v in wanted and cost[v] >= EXPANDED and v.type == REAL]
+    fixed: list[Bind] = []
+    dear: list[Var] = []
+    wanted: set[Atom] = set()
+
+    def walk(block: Block, least: int) -> None:
+        wanted.update(block.results)
+        for bind in block.binds:
+            op, var = bind.op, bind.vars[0] if bind.vars else None
+            if type(op) is Prim and isinstance(var.type, Scalar):  # type: ignore[union-attr]
+                needs = [a for a in op.args if type(a) is Var and a in inside]
+                if all(a in cost for a in needs) and op.name not in ("update", "add-at", "undef"):
+                    row = PRIMITIVES.get(op.name)
+                    cost[var] = (row.cost if row else 0) + sum(cost[a] for a in needs)
+                    fixed.append(bind)
+                    dear.extend([var] * (cost[var] >= least and var.type == REAL))
+                    continue
+            if type(op) is If:
+                wanted.add(op.cond)
+                walk(op.then, CALL)
+                walk(op.orelse, CALL)
+            else:
+                wanted.update(reads(bind))
+
+    walk(loop.body, EXPANDED)
+    return Block(tuple(fixed), ()), [v for v in dear if v in wanted]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Apply, If, Loop, Prim, all_binds
+from hyad.core import Apply, If, Loop, Prim, all_binds, blocks_of
 
 DET = """
 (defmodel minor [a j]
@@ -298,3 +298,40 @@ def test_an_array_that_is_done_with_lies_in_the_memory_of_a_result(name, threads
             np.testing.assert_allclose(g, w, rtol=1e-13)
     if threads == 1:
         assert f.source.count("= work") == own
+
+
+# ------------------------------------------------------------------------------------ calls in branches
+
+COX = """(fn [#^ (Vec n) eta #^ (Vec n) t]
+  (ifold (fn [s i] (- (+ s (get eta i))
+                      (log (ifold (fn [r j] (+ r (if (>= (get t j) (get t i)) CALL 0.0))) 0.0 (len t)))))
+         0.0 (len t)))"""
+
+
+def depths(f: hyad.Model, name: str) -> set[int]:
+    """In how many loops the operations of a name are."""
+    found = set()
+
+    def walk(block, depth):
+        for bind in block.binds:
+            if isinstance(bind.op, Prim) and bind.op.name == name:
+                found.add(depth)
+            for inner in blocks_of(bind.op):
+                walk(inner, depth + isinstance(bind.op, Loop))
+
+    walk(f.optimised(f.specs((np.ones(9), np.ones(9)))).body, 0)
+    return found
+
+
+@pytest.mark.parametrize(
+    "call, name, depth",
+    [("(exp (get eta j))", "exp", 1), ("(exp (* (get eta j) (get t i)))", "exp", 2), ("(/ 1.0 (get eta j))", "/", 2)],
+    ids=["of the inner index", "of both", "no call"],
+)
+def test_calls_in_a_branch_that_an_outer_loop_does_not_change(call: str, name: str, depth: int) -> None:
+    """``n`` exponentials, not ``n n``; a quotient is not worth its table where it may never be needed."""
+    f = hyad.model(COX.replace("CALL", call))
+    assert depths(f, name) == {depth} and max(depths(hyad.grad(f, wrt=0), name)) == depth
+    rng = np.random.default_rng(3)
+    hyad.check_grad(f, (rng.uniform(0.5, 1.5, 7), rng.normal(size=7)))
+    assert hyad.compile(f)(np.empty(0), np.empty(0)) == 0.0
