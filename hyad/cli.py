@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import HyadError, ModelTypeError, ReadError
+from .errors import HyadError, ReadError
 from .names import mangled
 
 OPERATORS = {
@@ -117,12 +117,7 @@ def command(argv: list[str]) -> int:
         options.model = late.pop(0)
     options.args = [*options.args, *late]
     options.behind = behind
-    try:
-        return options.action(options)
-    except ModelTypeError as error:
-        if options.action is not run and not options.args:
-            error.notes += (("without arguments, every parameter that has no annotation is a number", None),)
-        raise
+    return options.action(options)
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -379,7 +379,7 @@ class Model:
             if taken and "number" in error.message:
                 names = ", ".join(f"`{name}`" for name, _ in taken)
                 said = f"what is not declared is taken as a number, {names} here"
-                error.notes += ((f"{said}: declare it, as `#^ (Vec n) {taken[0][0]}`, or give args=", taken[0][1]),)
+                error.notes += ((f"{said}: declare it, as `#^ (Vec n) {taken[0][0]}`, or give arguments", taken[0][1]),)
             raise
         finally:
             self._globals |= made.globals_read

@@ -158,7 +158,7 @@ def test_check(capsys) -> None:
         ("check models.hy below", "DerivativeError"),
         ("check ring.hy area 1 2 3", "area takes 2 arguments [r R], not 3"),
         ("check ring.hy area --tol -1", "tol is -1.0\nhint: the relative error allowed is positive"),
-        ("show models.hy weigh --stage c", "every parameter that has no annotation is a number"),
+        ("show models.hy weigh --stage c", "what is not declared is taken as a number"),
     ],
 )
 def test_mistakes_are_messages_and_status_1(capsys, argv: str, message: str) -> None:
