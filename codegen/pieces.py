@@ -73,7 +73,7 @@ class Pieces(HostMemory):
         span: Span | None = None,
         rows: Sequence[Bind] = (),
         team: Size = 1,
-    ) -> None:
+    ) -> Launch:
         """Print a kernel that does ``binds`` and launch it: ``results`` are made at their ``places``; one without is
         what ``own`` says, an array changed in place."""
         own = own or {}
@@ -188,6 +188,7 @@ class Pieces(HostMemory):
         self.steps.append(launch)
         if device:
             self.checked = True
+        return launch
 
     def device_checks(self) -> bool:
         """Whether an earlier kernel may have failed; in the body of a loop a later one as well."""
