@@ -17,7 +17,23 @@ _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.exists(_os.path.join(_root, "pyproject.toml")) and _os.path.isdir(_os.path.join(_root, "codegen")):
     __path__.append(_root)  # type: ignore[name-defined]  # noqa: F821
 
+from .compiling import compile, low_level_callable, run  # noqa: E402
 from .data import defdata, inl, inr, lisp  # noqa: E402
+from .derivatives import (  # noqa: E402
+    D,
+    diff,
+    grad,
+    hessian,
+    hvp,
+    jacob,
+    jacobian,
+    jvp,
+    mdiff,
+    mgrad,
+    value_and_grad,
+    vdiff,
+    vjp,
+)
 from .emit import emit  # noqa: E402  (here, or the module would take the function's place)
 from .errors import (  # noqa: E402
     BoundsError,
@@ -31,28 +47,8 @@ from .errors import (  # noqa: E402
     ReadError,
     UnboundError,
 )
-from .model import (  # noqa: E402
-    D,
-    Model,
-    compile,
-    define,
-    diff,
-    grad,
-    hessian,
-    hvp,
-    jacob,
-    jacobian,
-    jvp,
-    load,
-    low_level_callable,
-    mdiff,
-    mgrad,
-    model,
-    run,
-    value_and_grad,
-    vdiff,
-    vjp,
-)
+from .files import load  # noqa: E402
+from .model import Model, define, model  # noqa: E402
 from .stages import show, stages  # noqa: E402
 
 __all__ = [

@@ -14,7 +14,8 @@ from .annotations import parameters
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree, leaves
 from .data import Data
 from .errors import DerivativeError, HyadError, ModelTypeError, border
-from .model import Model, as_model, derived, put_together, take_apart
+from .marshalling import put_together, take_apart
+from .model import Model, as_model, derived
 from .reader import deep
 from .signature import Spec
 

@@ -193,7 +193,8 @@ def run(options: argparse.Namespace) -> int:
         raise no_model(name, module, options.file)
     values = literals(options.args + options.behind, function)
     if options.blas:
-        from .model import Model, compile
+        from .compiling import compile
+        from .model import Model
 
         if not isinstance(function, Model):
             raise HyadError(f"--blas is for a model, and `{name}` is a function", None, "leave it out")
@@ -262,7 +263,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def load(path: str) -> ModuleType:
-    from .model import load
+    from .files import load
 
     sys.path.insert(0, str(Path(path).resolve().parent))  # as Python does for a script
     return load(path)

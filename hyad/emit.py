@@ -8,8 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .compiling import own_math
 from .errors import CompileError, ModelTypeError, border
-from .model import as_model, own_math
+from .model import as_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -36,7 +36,8 @@ from .codegen.thread import HEAP, MORE, ROUNDS, STACK
 from .core import Program
 from .device import Remote
 from .errors import CompileError, HyadError, ModelTypeError, border
-from .model import Model, put_together, take_apart
+from .marshalling import put_together, take_apart
+from .model import Model
 
 GRID = 2**31 - 1  # blocks at most
 MOST = 1 << 14  # reals of memory that a thread takes at most on the CPU

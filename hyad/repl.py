@@ -200,7 +200,7 @@ class REPL(hy.REPL):
 
     def load(self, path: str) -> None:
         """Evaluate a Hy file in the session. Errors: what the file raises; ``ReadError`` if it cannot be read."""
-        from .model import text_of_file, unread
+        from .files import text_of_file, unread
 
         text = text_of_file(Path(path))
         try:

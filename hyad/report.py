@@ -23,7 +23,8 @@ from .derive import direction, extent
 from .errors import HyadError, Span, border
 from .journal import Kept, keeping, recorded
 from .journal import without as switched_off
-from .model import Model, as_model, take_apart
+from .marshalling import take_apart
+from .model import Model, as_model
 from .optimise import PIPELINE, named, optimise
 from .reader import deep
 from .rewrite import rules

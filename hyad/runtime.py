@@ -18,9 +18,9 @@ from typing import Any
 import hy
 import numpy as np
 
+from .derivatives import D, grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp
 from .errors import BoundsError, ModelTypeError
 from .forms import prelude_texts
-from .model import D, grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp
 from .primitives import PRIMITIVES
 
 nil = None

@@ -24,7 +24,8 @@ from .annotations import has_reals, parameters
 from .blocks import entries
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
 from .errors import DerivativeError, ModelTypeError, border
-from .model import Model, as_model, derived, model, signature_key, spec_of, take_apart
+from .marshalling import signature_key, spec_of, take_apart
+from .model import Model, as_model, derived, model
 from .optimise import optimise
 from .reader import deep
 from .signature import Spec

@@ -32,7 +32,9 @@ from .dead import dead_code
 from .errors import HyadError, border
 from .forms import Form
 from .layout import pformat
-from .model import Model, as_model, derived, python_callable, tree_spec
+from .marshalling import tree_spec
+from .model import Model, as_model, derived
+from .plain_python import python_callable
 from .printer import call, declarations, print_lambda, print_program, sym, wrt_form
 from .signature import Spec
 from .values import Builtin, Closure, Derived, Function

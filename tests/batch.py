@@ -20,7 +20,7 @@ import hyad
 from hyad.codegen.c import print_c
 from hyad.codegen.cfunction import CFunction
 from hyad.core import Program
-from hyad.model import put_together, take_apart
+from hyad.marshalling import put_together, take_apart
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 FLAGS = ["-O1", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-ffp-contract=off"]

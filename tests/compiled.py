@@ -24,7 +24,8 @@ import hyad
 import oracle
 from hyad.core import Program
 from hyad.forms import Form, read_forms, unparse
-from hyad.model import Model, derived, python_callable
+from hyad.model import Model, derived
+from hyad.plain_python import python_callable
 from hyad.values import ENCODINGS
 from programs import DEFINITIONS, NAMESPACE, PARAMS, Programs, arguments
 from together import COMPILER, QUICK, Library

@@ -19,8 +19,9 @@ import hyad
 from hyad.core import Program
 from hyad.errors import HyadError
 from hyad.journal import without
-from hyad.model import Model, python_callable
+from hyad.model import Model
 from hyad.optimise import optimise
+from hyad.plain_python import python_callable
 
 COUNT = int(os.environ.get("HYAD_ARRAY_PROGRAMS", "60"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))

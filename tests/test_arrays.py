@@ -19,7 +19,7 @@ import scipy.special
 import batch
 import hyad
 from hyad.core import Arr, Prim, all_binds
-from hyad.model import python_callable
+from hyad.plain_python import python_callable
 
 SIZES = (0, 1, 3, 17)
 

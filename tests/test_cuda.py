@@ -22,7 +22,8 @@ from hyad.codegen.cuda import CudaKernel, print_cuda
 from hyad.core import Program
 from hyad.errors import BoundsError, CompileError, HyadError, ModelTypeError
 from hyad.journal import without
-from hyad.model import Model, take_apart
+from hyad.marshalling import take_apart
+from hyad.model import Model
 
 PROBLEMS = Path(__file__).parent / "bench" / "problems"
 HEADER = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")

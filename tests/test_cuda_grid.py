@@ -28,7 +28,9 @@ from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch
 from hyad.core import Program
 from hyad.emulate import Emulator, entries
 from hyad.errors import BoundsError, CompileError
-from hyad.model import Model, python_callable, take_apart
+from hyad.marshalling import take_apart
+from hyad.model import Model
+from hyad.plain_python import python_callable
 from hyad.spread import Reduction, reductions
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))

@@ -21,7 +21,8 @@ from hyad.codegen.launches import Choose, CudaProgram, Launch
 from hyad.core import Program
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
-from hyad.model import Model, take_apart
+from hyad.marshalling import take_apart
+from hyad.model import Model
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
 needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")

@@ -18,7 +18,7 @@ import batch
 import hyad
 import oracle
 from hyad.core import Loop, all_binds
-from hyad.model import python_callable
+from hyad.plain_python import python_callable
 
 VEC3 = np.array([0.3, -0.7, 1.2])
 VEC4 = np.array([0.9, 0.4, -0.6, 1.5])

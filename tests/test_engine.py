@@ -16,8 +16,8 @@ from hyad.codegen.c import print_c
 from hyad.core import BOOL, INT, REAL, Arr, Check, Const, If, Loop, Prim, Program, Var, all_binds, size
 from hyad.errors import HyadError, ReadError
 from hyad.forms import Form, unparse
-from hyad.model import python_callable
 from hyad.optimise import optimise
+from hyad.plain_python import python_callable
 from hyad.primitives import PRIMITIVES
 from hyad.printer import alpha_equal, print_lambda, print_program
 from hyad.reader import read_model

@@ -41,7 +41,8 @@ from hyad.errors import (
     ReadError,
     UnboundError,
 )
-from hyad.model import python_callable, spec_of
+from hyad.marshalling import spec_of
+from hyad.plain_python import python_callable
 
 GOLDEN = Path(__file__).parent / "golden" / "errors.txt"
 V, W = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0])

@@ -24,7 +24,7 @@ from hyad import cublas, device, gpu
 from hyad.codegen import build, nvrtc, parts
 from hyad.codegen.launches import At, Copy, Launch, Repeat
 from hyad.errors import BoundsError, CompileError, DeviceError, HyadError, ModelTypeError, OutOfMemory
-from hyad.model import take_apart
+from hyad.marshalling import take_apart
 from test_cuda import CASES, PROBLEMS, assert_same, elements, kernel_of, model, reference
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")

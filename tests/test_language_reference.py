@@ -12,7 +12,7 @@ import pytest
 
 import hyad
 from hyad.forms import prelude_texts, read_forms
-from hyad.model import python_callable
+from hyad.plain_python import python_callable
 
 TEXT = (Path(__file__).resolve().parent.parent / "LANGUAGE.md").read_text(encoding="utf-8")
 V, M = np.array([3.0, 1.0, 2.0]), np.array([[1.0, 2.0], [3.0, 4.0]])

@@ -30,7 +30,8 @@ LAYERS: list[set[str]] = [
         " roundtrip rows ruled scalars scans simplify sink sparsity specialise splits spread stores structures"
         " subscripts tables teams terms threads twins typed_forms unfold vectors whiles",
         "codegen",
-        "checking cublas device emit emulate gpu memo model report runtime sparse stages",
+        "call_errors checking compiling cublas derivatives device emit emulate files gpu marshalling memo model"
+        " plain_python report runtime sparse stages",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",

@@ -13,7 +13,7 @@ from scipy.special import expit, logsumexp, softmax
 
 import batch
 import hyad
-from hyad.model import python_callable
+from hyad.plain_python import python_callable
 
 pytestmark = pytest.mark.skipif(batch.CC is None, reason="no C compiler")
 

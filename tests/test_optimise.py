@@ -17,8 +17,9 @@ from hyad.builder import ONE
 from hyad.cancel import cancel
 from hyad.check import check
 from hyad.core import INT, LEAF, REAL, Arr, Bind, Block, Const, If, Loop, Node, Prim, Program, Var, all_binds
-from hyad.model import python_callable, redefined
+from hyad.model import redefined
 from hyad.optimise import PIPELINE, optimise
+from hyad.plain_python import python_callable
 
 ROSENBROCK = """(fn [#^ (Vec n) x]
   (ifold (fn [s i] (+ s (* 100 (** (- (get x (+ i 1)) (** (get x i) 2)) 2)) (** (- 1 (get x i)) 2)))

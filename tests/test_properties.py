@@ -19,7 +19,7 @@ import batch
 import hyad
 import oracle
 from hyad.forms import read_forms, unparse
-from hyad.model import python_callable
+from hyad.plain_python import python_callable
 from hyad.printer import alpha_equal, print_lambda, print_program
 from hyad.reader import read_model
 

@@ -9,8 +9,8 @@ import hyad
 from hyad.check import check
 from hyad.codegen.c import print_c
 from hyad.journal import without as switched_off
-from hyad.model import python_callable
 from hyad.narrow import narrow
+from hyad.plain_python import python_callable
 
 W = np.linspace(-1.0, 1.0, 12).reshape(4, 3)
 H = np.cos(np.arange(12.0)).reshape(4, 3)

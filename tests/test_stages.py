@@ -12,7 +12,7 @@ import hyad
 import hyad.runtime
 from hyad.errors import HyadError
 from hyad.layout import pformat
-from hyad.model import python_callable
+from hyad.plain_python import python_callable
 from hyad.printer import alpha_equal, print_lambda, print_program
 from hyad.reader import read_model
 

@@ -16,7 +16,7 @@ import oracle
 from hyad.codegen.build import SPINS
 from hyad.core import Arr, Loop, Prim, all_binds
 from hyad.errors import BoundsError, ModelTypeError
-from hyad.model import python_callable
+from hyad.plain_python import python_callable
 from hyad.threads import in_parts, iteration
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")

@@ -11,8 +11,8 @@ import hyad
 from hyad import twins
 from hyad.check import check
 from hyad.core import Const, If, Loop, Prim, Program, all_binds
-from hyad.model import python_callable
 from hyad.optimise import PIPELINE, optimise
+from hyad.plain_python import python_callable
 
 SEEN = """
 (fn [#^ (Vec 12) p]

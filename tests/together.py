@@ -31,7 +31,7 @@ from hyad.codegen.functions import (
     ARENA_NAMES,
 )
 from hyad.core import Program
-from hyad.model import take_apart
+from hyad.marshalling import take_apart
 
 COMPILER = [
     shutil.which("cc") or shutil.which("gcc") or "clang", "-O1", "-std=gnu99", "-fwrapv", "-ffp-contract=off",

@@ -29,7 +29,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import hyad
 from hyad import device, gpu
 from hyad.counts import cost
-from hyad.model import take_apart
+from hyad.marshalling import take_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"

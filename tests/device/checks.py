@@ -24,7 +24,7 @@ import numpy as np
 import hyad
 from hyad import device, gpu
 from hyad.codegen import nvrtc
-from hyad.model import take_apart
+from hyad.marshalling import take_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = ROOT / "tests" / "bench" / "problems"

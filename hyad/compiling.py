@@ -1,0 +1,133 @@
+"""``hyad.compile``: a model as a callable of one target. ``hyad.run``: a model define by run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .errors import CompileError, ModelTypeError, border
+from .model import Model, as_model
+from .signature import Spec
+
+TARGETS = ("c", "cuda", "python")
+
+
+@border
+def compile(
+    f: Any,
+    target: str = "c",
+    dtype: str = "f64",
+    *,
+    args: Sequence[Any] | None = None,
+    flags: str = "exact",
+    without: str | Iterable[str] = (),
+    threads: int = 1,
+    blas: bool = False,
+    math: str = "libm",
+    deterministic: bool = False,
+) -> Callable[..., Any]:
+    """A model compiled for one target, at once where its signature is known.
+
+    The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
+    real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
+    ``address`` beside it; called with arguments of another signature it compiles that too. It is pickled as its model,
+    with options and signature, and made again where it is loaded, its C from the cache. ``dtype`` "f32" computes
+    in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the
+    like of several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp,
+    expm1 and tanh, and what is made of them: functions of hyad's own, which C compilers make vectors of without leave
+    to reorder anything (exp is at most 1 unit in the last place off, expm1 and tanh 3). ``without`` names optimisations
+    to leave out (``hyad.optimisations()``). C code runs independent loops on ``threads`` threads (OpenMP) where their
+    sizes make it worth while, sums in as many parts: results are the same to the last bit for the same number of
+    threads. These wait for 20 us before they sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY`` say. With
+    ``blas`` large products of matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install
+    hyad[blas]``) or the system's.
+    ``deterministic`` makes a GPU give the same bits in every call, where adding in any order would be faster; code for
+    a CPU always does.
+
+    With the target "cuda" what comes back is a ``hyad.gpu.CudaModel``: it runs on a GPU through pycuda, over a batch
+    where an argument has one dim more than its parameter, else one call in parallel.
+    """
+    if target not in TARGETS:
+        raise ModelTypeError(f"there is no target {target!r}", None, f"targets are {', '.join(TARGETS)}")
+    if dtype not in ("f64", "f32"):
+        raise ModelTypeError(f"there is no dtype {dtype!r}", None, 'dtypes are "f64" and "f32"')
+    if flags not in ("exact", "fast"):
+        raise ModelTypeError(f"there are no flags {flags!r}", None, 'flags are "exact" and "fast"')
+    if blas and target != "c":
+        raise ModelTypeError(f"the target {target!r} calls no BLAS", None, 'target "c" does')
+    base = as_model(f, "compile")
+    options: dict[str, Any] = dict(target=target, dtype=dtype, flags=flags)
+    if type(threads) is not int or threads < 1:
+        raise ModelTypeError(f"threads is {threads!r}", None, "a number of threads: 1 or more")
+    if threads > 1:
+        if target != "c":
+            raise ModelTypeError(f"the target {target!r} has no threads", None, 'target "c" has')
+        options["threads"] = threads
+    if target == "cuda" and flags != "exact":
+        raise ModelTypeError("the target 'cuda' has no flags", None, 'target "c" has')
+    if blas:
+        from hyad.codegen import blas as products
+
+        if products.library() is None:
+            raise CompileError("there is no BLAS here", None, "pip install hyad[blas], or the system's OpenBLAS")
+        options["blas"] = True
+    if math != "libm":
+        options["math"] = own_math(math, target, dtype)
+    if without:
+        from .report import chosen
+
+        options["without"] = chosen(without)
+    own = base.with_options(options)
+    if target == "cuda":
+        from .gpu import compile_cuda
+
+        return compile_cuda(own, dtype, args, deterministic)
+    return compiled(base, options, own.specs(args))
+
+
+def compiled(base: Model, options: dict[str, Any], specs: Sequence[Spec]) -> Callable[..., Any]:
+    """``compile`` for a signature. What comes back is pickled as these three, and loaded by this function."""
+    own = base.with_options(options)
+    found = own.compile_for(specs, **options)
+    own.adopt(specs, found)
+    found.model = base  # type: ignore[attr-defined]
+    # pickle asks the object for this, and no class of its own stands between a call and the C entry
+    found.__reduce_ex__ = lambda protocol: (compiled, (base, options, tuple(specs)))  # type: ignore[method-assign]
+    return found
+
+
+def own_math(math: str, target: str, dtype: str) -> str:
+    """``math``, where it is one that the target has."""
+    if math not in ("libm", "vector"):
+        raise ModelTypeError(f"there is no math {math!r}", None, 'math is "libm" or "vector"')
+    if math == "vector" and (target != "c" or dtype != "f64"):
+        raise ModelTypeError('math "vector" is for the target "c" and dtype "f64"', None, "leave it out")
+    return math
+
+
+@border
+def low_level_callable(f: Any, signature: str | None = None) -> Any:
+    """A ``scipy.LowLevelCallable`` of a model of reals, or of one vector of reals, that gives a real: what
+    ``scipy.integrate.quad`` and ``nquad`` call without Python. ``signature`` picks one of SciPy's C signatures.
+
+    Raises ``ModelTypeError`` where the model cannot be called so.
+    """
+    from hyad.codegen import build
+
+    compiled = f if hasattr(f, "entry") else compile(f)
+    return build.low_level_callable(compiled.entry, signature)
+
+
+@border
+def run(f: Any, *args: Any) -> Any:
+    """A model called define by run: evaluated as it is read, and differentiated on the way by dual numbers and tapes.
+
+    The whole language runs, whether it compiles or not: recursion, closures in data, derivatives whose order is known
+    at run time. Arguments and results are a compiled call's; functions may be arguments, and a function that comes back
+    is called like any other. Arrays are copied on entry, so that ``set-at!`` does not reach the caller's. Raises the
+    errors of ``hyad.errors``.
+
+    >>> hyad.run("(fn [x] (letrec [f (fn [n] (if (= n 0) 1 (* x (f (- n 1)))))] (f 10)))", 2.0)
+    1024.0
+    """
+    return as_model(f, "run").running()(*args)
