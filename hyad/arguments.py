@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .annotations import arity_text, parameters
+from .branches import cases, expose
 from .builder import integer, type_of
 from .core import INT, REAL, UNIT, Atom, Call, Check, Const, Data, Var
 from .errors import ModelTypeError, Span, hint_for
@@ -50,7 +51,7 @@ def number_in(sp: Specialiser, value: Value, name: str | None = None) -> Value:
         return value
     sp.doubted(value)
     what = f"`{name}` works on numbers and arrays; this is {{}}" if name else "{} where a number is needed"
-    apart = sp.expose(value, lambda v: isinstance(v, (Const, Var)) and v is not NIL, what)  # type: ignore[arg-type]
+    apart = expose(sp, value, lambda v: isinstance(v, (Const, Var)) and v is not NIL, what)  # type: ignore[arg-type]
     if apart is not None:
         return apart
     possible = family.numeric
@@ -62,7 +63,7 @@ def number_in(sp: Specialiser, value: Value, name: str | None = None) -> Value:
             return known
         return sp.impossible(what.format(describe(known if possible else value)))
 
-    return sp.cases(value, take, None)  # type: ignore[arg-type]
+    return cases(sp, value, take, None)  # type: ignore[arg-type]
 
 
 def number_among(sp: Specialiser, value: Value) -> Value:

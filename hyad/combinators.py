@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .arguments import arity, blamed, function_arg, param_names, sizes, split_checkpoint
+from .boxing import coerce
 from .builder import elem_of, integer, type_of
 from .core import BOOL, INT, REAL, Arr, Atom, Const, Data, Var
 from .errors import ModelTypeError, NotCompiled, Span
 from .families import Again, derives, kinds, numbers_alone
+from .store_passing import counted_loop, loop_counted, new_cell
 from .structures import are_lists, over_lists
 from .subscripts import get, shape_of
 from .values import (
@@ -82,11 +84,11 @@ def stack(sp: Specialiser, count: Atom, body: Callable[[Atom], Value], var: Var 
         return (), atoms
 
     hint = (var.name,) if var is not None else ()
-    out = sp.counted_loop(count, (), iteration, hint, index_name, (), bool(var is not None and var.given))
+    out = counted_loop(sp, count, (), iteration, hint, index_name, (), bool(var is not None and var.given))
     sp.b.span = span
     tree, rank, structured, references = shape
     if references:
-        return References(sp.new_cell(out[0], array=True))
+        return References(new_cell(sp, out[0], array=True))
     return ArrayOfTuples(unflatten(tree, iter(out)), rank) if structured else out[0]
 
 
@@ -268,7 +270,7 @@ def loop_accumulating(
         target = sp.target(init)
         if kinds(target) != kinds(joined):
             joined = sp.join((place, "acc"), joined, target, loop=True)
-        init = sp.coerce(init, joined)
+        init = coerce(sp, init, joined)
     atoms, tree = flatten(init, span)
 
     def iteration(i: Atom, *accs: Atom):
@@ -302,7 +304,7 @@ def loop_accumulating(
         hint = [var.name] * len(atoms) if var is not None and not stacked else []
         try:
             given = bool(var is not None and var.given)
-            out = sp.loop_counted(cells, count, atoms, iteration, hint, index_name, names, given, snapshots)
+            out = loop_counted(sp, cells, count, atoms, iteration, hint, index_name, names, given, snapshots)
             break
         except Widen as widen:
             for k in widen.positions:
@@ -340,7 +342,7 @@ def next_accumulator(sp: Specialiser, place: int, init: Value, value: Value, spa
     except ModelTypeError:
         raise unlike_steps(init, value, span) from None
     if kinds(joined) == kinds(start):
-        return sp.coerce(value, joined)
+        return coerce(sp, value, joined)
     if numbers_alone(start, joined):
         return value
     sp.facts.joins[place, "acc"] = joined

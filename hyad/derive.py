@@ -15,6 +15,7 @@ from .activity import activity, differentiable
 from .adjoints import fill, tangent_of, zero
 from .annotations import arity_text, has_reals, not_real, parameters
 from .arguments import number_among
+from .boxing import box
 from .builder import ONE, ZERO, elem_of, has_snapshots, integer, is_zero, rank_of, type_of
 from .core import (
     BOOL,
@@ -49,6 +50,7 @@ from .optimise import expanded_size, split_block, unroll_block
 from .primitives import Primitive
 from .reverse import vjp
 from .sink import sink_block
+from .store_passing import set_cell
 from .unfold import unfold_block
 from .values import (
     AT_POINTS,
@@ -298,7 +300,7 @@ def left_behind(
     results, _ = jvp(sp.b, block, here, {})
     atoms = iter(results[count:])
     for c, tree in zip(cells, trees):
-        sp.set_cell(c, unflatten(tree, atoms))
+        set_cell(sp, c, unflatten(tree, atoms))
     return Block(block.binds, block.results[:count])
 
 
@@ -329,7 +331,7 @@ def alike(sp: Specialiser, move: Value, point: Value) -> Value:
     if isinstance(point, TupleValue) and isinstance(move, TupleValue) and len(point.items) == len(move.items):
         return TupleValue(tuple(alike(sp, m, p) for m, p in zip(move.items, point.items)), move.keys, move.make)
     if isinstance(point, Var) and sp.facts.find(point.type) in sp.facts.of_data:
-        move = sp.box(move, sp.facts.of_data[sp.facts.find(point.type)])
+        move = box(sp, move, sp.facts.of_data[sp.facts.find(point.type)])
         sp.facts.widen(point.type)
         if move.type is not point.type:
             raise Again

@@ -16,7 +16,7 @@ from typing import Any, Union
 from .core import BOOL, INT, LEAF, REAL, Arr, Atom, Const, Constructor, Data, Function, Node, Scalar, Tree, Var
 from .data import Data as PythonData
 from .data import Inl, Inr
-from .errors import ModelTypeError
+from .errors import ModelTypeError, Span
 from .values import CLOSED, NIL, Shape, TupleValue, Value, describe, nothing, same_node, taken_apart
 
 
@@ -41,6 +41,17 @@ class Endless(Exception):
 
 class Bottom(Exception):
     """The result of a recursive call of which nothing is known yet."""
+
+
+class Dead(Exception):
+    """Code that ends the call, for a mistake: nothing comes after it."""
+
+    def __init__(self, message: str, span: Span | None) -> None:
+        self.message, self.span = message, span
+
+    def error(self) -> ModelTypeError:
+        """The mistake, where there is no way around it."""
+        return ModelTypeError(self.message, self.span)
 
 
 # --------------------------------------------------------------------------------------------- targets

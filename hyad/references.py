@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .arguments import arity
+from .branches import branches
 from .builder import type_of
 from .core import Arr, Const, Data, Var
 from .errors import ModelTypeError, NotCompiled, Span
 from .families import Again, Anew
+from .store_passing import new_cell, set_cell, touch
 from .subscripts import get, update
 from .values import NIL, Cell, Choice, Place, References, Spans, Value, describe, is_reference
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 def ref(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(ref x)``."""
     arity(sp, "ref", args, 1)
-    return sp.new_cell(args[0])
+    return new_cell(sp, args[0])
 
 
 def cell_of(sp: Specialiser, name: str, value: Value, span: Span | None) -> Cell:
@@ -39,13 +41,13 @@ def deref(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> 
     arity(sp, "deref", args, 1)
     r = args[0]
     if isinstance(r, Choice) and is_reference(r):
-        return sp.branches(
-            r.cond, lambda: deref(sp, [r.then], spans, None), lambda: deref(sp, [r.orelse], spans, None), var
+        return branches(
+            sp, r.cond, lambda: deref(sp, [r.then], spans, None), lambda: deref(sp, [r.orelse], spans, None), var
         )
     if isinstance(r, Place) and r.reference:
         return get(sp, [sp.held(r.array), *r.indices], (), var)
     cell = cell_of(sp, "deref", r, spans[0] if spans else None)
-    sp.touch(cell)
+    touch(sp, cell)
     return sp.store[cell]
 
 
@@ -54,13 +56,13 @@ def set_(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
     arity(sp, "set!", args, 2)
     r, x = args
     if isinstance(r, Choice) and is_reference(r):
-        return sp.branches(
-            r.cond, lambda: set_(sp, [r.then, x], spans, None), lambda: set_(sp, [r.orelse, x], spans, None), var
+        return branches(
+            sp, r.cond, lambda: set_(sp, [r.then, x], spans, None), lambda: set_(sp, [r.orelse, x], spans, None), var
         )
     if isinstance(r, Place) and r.reference:
-        sp.set_cell(r.array, update(sp, [sp.held(r.array), *r.indices, x], (None,) * 3, None, "set!"))
+        set_cell(sp, r.array, update(sp, [sp.held(r.array), *r.indices, x], (None,) * 3, None, "set!"))
         return NIL
-    sp.set_cell(cell_of(sp, "set!", args[0], spans[0] if spans else None), args[1])
+    set_cell(sp, cell_of(sp, "set!", args[0], spans[0] if spans else None), args[1])
     return NIL
 
 
@@ -102,7 +104,7 @@ def set_at(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) ->
         )
     rest = [*before, *(sp.look(a) for a in args[1:])]
     spans = [None, *(None for _ in before), *spans[1:]]
-    sp.set_cell(array, update(sp, [sp.held(array), *rest], spans, None, "set-at!"))
+    set_cell(sp, array, update(sp, [sp.held(array), *rest], spans, None, "set-at!"))
     return NIL
 
 

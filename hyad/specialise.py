@@ -16,6 +16,7 @@ from typing import Any
 
 from .annotations import arity_text, conform, dim_names, merge_specs, parameters, read_annotation, size_named
 from .arguments import Kept, is_checkpointed, not_checkpointed, number_in, snapshots
+from .branches import branches, case, cases
 from .builder import Builder, Scope, integer, rank_of, type_of, without_rules
 from .builtins import builtin
 from .core import (
@@ -43,11 +44,13 @@ from .core import (
 )
 from .data import Data as PythonData
 from .errors import HyadError, ModelTypeError, NotCompiled, Span, UnboundError, hint_for
-from .families import Again, Anew, Apart, ArrayOf, Bottom, Endless, Facts
-from .flow import RUNS, Dead, Flow, Frame
+from .families import Again, Anew, Apart, ArrayOf, Bottom, Dead, Endless, Facts
+from .flow import RUNS, Flow
 from .reader import SPECIAL, prelude
+from .recursion import call_recursive, endless, inline_or_call, is_recursive
 from .resolve import resolve
 from .signature import DataSpec, Inline, Spec
+from .store_passing import while_
 from .subscripts import field
 from .values import (
     FUNCTIONS,
@@ -59,6 +62,7 @@ from .values import (
     Constructing,
     Derived,
     Env,
+    Frame,
     Function,
     Later,
     Part,
@@ -295,10 +299,10 @@ class Specialiser(Flow):
             elif type(op) is If:
                 value = self.if_(op, env, var)
             elif type(op) is Case:
-                value = self.case(op, env, var)
+                value = case(self, op, env, var)
             else:
                 assert type(op) is While
-                self.while_(op, env)
+                while_(self, op, env)
                 value = NIL
             env.values[var] = value
         return self.value(block.results[0], env)
@@ -358,13 +362,13 @@ class Specialiser(Flow):
                         return self.inline(fn, args)
                     finally:
                         self.descending.discard(call)
-            if self.is_recursive(fn.function):
-                return self.call_recursive(fn, self.arguments(fn, args), var)
+            if is_recursive(self, fn.function):
+                return call_recursive(self, fn, self.arguments(fn, args), var)
             if self.active.get(fn.function) and fn.env is None:
                 return self.inline_once(fn, args)
             if self.active.get(fn.function) or fn.is_library:
                 return self.inline(fn, args)
-            return self.inline_or_call(fn, args, var)
+            return inline_or_call(self, fn, args, var)
         if isinstance(fn, Constructing):
             return self.construct(fn, args)
         if self.family_of(fn) is not None:
@@ -388,8 +392,12 @@ class Specialiser(Flow):
         if isinstance(fn, Pointwise):
             d = fn.derived
             return self.call(replace(d, function=Later(d.function, tuple(args))), fn.at, spans, var)
-        return self.branches(
-            fn.cond, lambda: self.call(fn.then, args, spans, var), lambda: self.call(fn.orelse, args, spans, var), var
+        return branches(
+            self,
+            fn.cond,
+            lambda: self.call(fn.then, args, spans, var),
+            lambda: self.call(fn.orelse, args, spans, var),
+            var,
         )
 
     def call_data(self, fn: Value, args: Sequence[Value], spans: Spans, var: Var | None) -> Value:
@@ -407,7 +415,7 @@ class Specialiser(Flow):
                 self.b.span,
                 "hyad.run evaluates it; a compiled model differentiates a known number of times",
             )
-        return self.cases(fn, apply, var)  # type: ignore[arg-type]
+        return cases(self, fn, apply, var)  # type: ignore[arg-type]
 
     def construct(self, fn: Constructing, args: Sequence[Value]) -> Value:
         """``(Node l r)``."""
@@ -457,10 +465,7 @@ class Specialiser(Flow):
         fast, scope, library = self.fast, self.scope, self.library
         levels = self.active.setdefault(f, [])
         if len(levels) >= RECURSION_LIMIT:
-            who = f"`{f.name}`" if f.name else "this function"
-            raise HyadError(
-                f"{who} calls itself without an end", call_span, "a branch that does not call it ends the recursion"
-            )
+            raise endless(f, call_span)
         levels.append(self.branching)
         self.frame = Frame(frame, site, f)
         self.fast = fast or f.fast
@@ -491,32 +496,7 @@ class Specialiser(Flow):
             raise ModelTypeError(
                 f"the condition is {describe(cond)}", place or self.b.span, hint_for("condition", describe(cond))
             )
-        return self.branches(cond, lambda: self.block(op.then, env), lambda: self.block(op.orelse, env), var)
-
-    def unify_branches(self, k: int, x: Atom, y: Atom, one: Any, two: Any, span: Span | None) -> None:
-        """Give result ``k`` of both branches one type."""
-        b, tx, ty = self.b, type_of(x), type_of(y)
-        for (scope, atoms), mine, other in ((one, tx, ty), (two, ty, tx)):
-            elem = mine.elem if isinstance(mine, Arr) else mine
-            wanted = other.elem if isinstance(other, Arr) else other
-            if elem == INT and wanted == REAL:
-                with b.region(scope):
-                    atoms[k] = self.b.reals(atoms[k])
-        tx, ty = type_of(one[1][k]), type_of(two[1][k])
-        if isinstance(tx, Arr) and isinstance(ty, Arr) and tx.rank == ty.rank and tx.elem == ty.elem:
-            outer_x, outer_y = b.type_outside(tx, one[0]), b.type_outside(ty, two[0])
-            if all(
-                b.require_equal(d, e, "the branches of an if give arrays of different shapes")
-                for d, e in zip(outer_x.dims, outer_y.dims)
-            ):
-                return
-        elif tx == ty:
-            return
-        raise ModelTypeError(
-            f"one branch gives {describe(one[1][k])}, the other {describe(two[1][k])}",
-            span,
-            "both branches give the same type",
-        )
+        return branches(self, cond, lambda: self.block(op.then, env), lambda: self.block(op.orelse, env), var)
 
 
 def grows(make: Any, items: tuple, family: Data) -> bool:

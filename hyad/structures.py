@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import arity, blamed, facts_at, operand
 from .arithmetic import same_shape
+from .branches import ask
 from .builder import elem_of, integer, type_of
 from .core import INT, REAL, Arr, Const, Var
 from .data import Inl, Inr
@@ -110,7 +111,7 @@ def array_of_tuples(sp: Specialiser, args: list[Value], spans: Spans, var: Var |
 def is_nil(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(null? l)``."""
     arity(sp, "null?", args, 1)
-    return sp.test(args[0], lambda v: v is NIL)
+    return ask(sp, args[0], lambda v: v is NIL)
 
 
 def is_number(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -120,7 +121,7 @@ def is_number(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None)
     def number(v: Value) -> bool:
         return isinstance(v, (Const, Var)) and v is not NIL and type_of(v) in (REAL, INT)
 
-    return sp.test(args[0], number)
+    return ask(sp, args[0], number)
 
 
 def len_(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:

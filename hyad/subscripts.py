@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import arity, blamed, integer_arg, operand
 from .arithmetic import same_shape
+from .branches import branches, cases, expose
 from .builder import elem_of, integer, type_of
 from .core import INT, REAL, Arr, Atom, Const, Var
 from .data import Data as PythonData
@@ -107,7 +108,7 @@ def one_of(sp: Specialiser, value: TupleValue, at: Value, rest: list[Value], spa
     def pick(k: int) -> Value:
         if k == len(value.items) - 1:
             return value.items[k]
-        return sp.branches(b.prim("=", index, integer(k)), lambda: value.items[k], lambda: pick(k + 1), None)
+        return branches(sp, b.prim("=", index, integer(k)), lambda: value.items[k], lambda: pick(k + 1), None)
 
     item = pick(0)
     return get(sp, [item, *rest], [None, *spans[2:]], var) if rest else item
@@ -128,10 +129,10 @@ def part_of_data(sp: Specialiser, value: Value, indices: list[Value], spans: Spa
     at = indices[0].value if type(indices[0]) is Const and type_of(indices[0]) == INT else None
     if at is not None:
         what = f"{ {0: 'the first', 1: 'the second'}.get(at, f'part {at}') } of {{}}"
-        apart = sp.expose(value, lambda v: isinstance(v, TupleValue) and len(v.items) > at, what)
+        apart = expose(sp, value, lambda v: isinstance(v, TupleValue) and len(v.items) > at, what)
         if apart is not None:
             return get(sp, [apart, *indices], spans, var)
-    return sp.cases(value, part, var)  # type: ignore[arg-type]
+    return cases(sp, value, part, var)  # type: ignore[arg-type]
 
 
 def half(sp: Specialiser, name: str, at: int, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -158,7 +159,7 @@ def field(sp: Specialiser, value: Value, name: str) -> Value:
                 return field(sp, known, name)
             return sp.impossible(f"{describe(known)} has no field `{name}`")
 
-        return sp.cases(value, read, None)  # type: ignore[arg-type]
+        return cases(sp, value, read, None)  # type: ignore[arg-type]
     if isinstance(value, TupleValue) and value.keys and mangled(name) in value.keys:
         return value.items[value.keys.index(mangled(name))]
     if isinstance(value, TupleValue) and value.keys and name in value.keys:

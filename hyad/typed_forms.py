@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .arguments import arity, blamed, function_arg, integer_arg, operand, param_names, sizes
+from .boxing import coerce
 from .core import REAL, Arr, Atom, Check, Var
 from .errors import ModelTypeError
 from .families import Again, Apart, kinds, numbers_alone, sort_of
+from .store_passing import counted_loop, truth
 from .subscripts import get
 from .values import NIL, Constructing, Spans, TupleValue, Value, describe
 
@@ -35,7 +37,7 @@ def loop(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
         results = results_of(sp, place, inits, value)
         return results[: len(accs)], results[len(accs) :]
 
-    out = sp.counted_loop(count, inits, iteration, (), names[0], names[1:])
+    out = counted_loop(sp, count, inits, iteration, (), names[0], names[1:])
     return out[0] if len(out) == 1 else TupleValue(out)
 
 
@@ -48,7 +50,7 @@ def one_atom(sp: Specialiser, place: int, k: int, value: Value) -> Atom:
         target = sp.join((place, "typed", k), known, target)
     if isinstance(target, Apart):
         target = sp.facts.family((place, "typed", k), sort_of(target)).data
-    return sp.coerce(value, target)  # type: ignore[return-value]
+    return coerce(sp, value, target)  # type: ignore[return-value]
 
 
 def results_of(sp: Specialiser, place: int, inits: Sequence[Atom], value: Value) -> list[Atom]:
@@ -68,7 +70,7 @@ def results_of(sp: Specialiser, place: int, inits: Sequence[Atom], value: Value)
                 sp.facts.joins[place, "typed", k] = joined
                 sp.facts.changed = True
                 raise Again
-            part = sp.coerce(part, joined)
+            part = coerce(sp, part, joined)
         out.append(sp.held(part))  # type: ignore[arg-type]
     return out
 
@@ -84,7 +86,7 @@ def iterate(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -
     names = param_names(step, len(inits), ("acc",) * len(inits))
 
     def cond(*accs: Atom) -> Atom:
-        return sp.truth(sp.call(test, accs, (None,) * len(accs), None), sp.b.span)
+        return truth(sp.call(test, accs, (None,) * len(accs), None), sp.b.span)
 
     def body(*accs: Atom):
         results = results_of(sp, place, inits, sp.call(step, accs, (None,) * len(accs), None))

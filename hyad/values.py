@@ -51,6 +51,16 @@ class Env:
         raise ModelTypeError(f"`{var}` is used before it has a value", var.span, "compute it before the call")
 
 
+class Frame:
+    """The calls that are being inlined, innermost first; a number that is the same in every run tells them apart."""
+
+    __slots__ = ("parent", "site", "function", "number")
+
+    def __init__(self, parent: Frame | None, site: Any, function: Any) -> None:
+        self.parent, self.site, self.function = parent, site, function
+        self.number: int | None = None
+
+
 def language(name: str) -> tuple[bool, Any]:
     """The scope of the prelude's functions: their global names are the language's, and no module's."""
     return False, None
