@@ -7,6 +7,7 @@ nothing of printing. A module that no layer names fails the test: whoever adds o
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ def imports(module: str) -> set[str]:
 
 def test_every_module_has_a_layer() -> None:
     assert {module for module in MODULES if layer_of(module) is None} == set()
+
+
+def test_what_the_layers_and_the_map_name_is_there() -> None:
+    """Each module of a layer is one of the checkout, and the map of the architecture names each and no other."""
+    assert set().union(*LAYERS) - MODULES.keys() == {"hyad.codegen", "hyad.macros"} - MODULES.keys()
+    named = set(re.findall(r"`(?:hyad/|codegen/)?(\w+)\.py`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")))
+    here = {path.stem for folder in ("hyad", "codegen") for path in (ROOT / folder).glob("*.py")}
+    assert named == {name for name in here if not name.startswith("__")}
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
