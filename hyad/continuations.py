@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from .activity import activity, differentiable, reach_of
 from .adjoints import copied, fill_body, is_linear, like, prepared, zero
+from .backpropagators import fitted
 from .builder import Builder, Rebuild, type_of
 from .core import (
     BOOL,
@@ -51,7 +52,7 @@ from .core import (
 from .dead import tidy
 from .names import adjoint
 from .records import record_of
-from .reverse import Reverse, fitted
+from .reverse import Reverse
 
 Ups = list[Atom]  # what the innermost code gives, beside adjoints
 Last = Callable[[Sequence[Atom]], Ups]  # the hole: from the results, there and back

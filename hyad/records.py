@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
+from .builder import defined_in, type_of
 from .core import (
     INT,
     REAL,
@@ -245,3 +246,34 @@ def record_of(data: Data, name: str, fields: Sequence[Var], make: str = "record"
         t = Arr(t.elem, tuple(table.get(d, d) for d in t.dims)) if isinstance(t, Arr) else t
         table[v] = Var(v.name, t, v.span, v.given)
     return Constructor(name, data, tuple(table[v] for v in args), make), args
+
+
+def costly(block: Block, active: dict[Var, int], least: int = COSTLY) -> list[Var]:
+    """The scalars bound at the top of a block that cost more to compute than to remember."""
+    found = []
+    for bind in block.binds:
+        if type(bind.op) is Prim and bind.op.name in PRIMITIVES and bind.vars[0].type == REAL:
+            row = PRIMITIVES[bind.op.name]
+            if row.cost >= least and bind.vars[0] in active:
+                found.append(bind.vars[0])
+    return found
+
+
+def laborious(op: Loop, active: dict[Var, int]) -> list[Var]:
+    """The sums in a loop's body, and the arrays of sums, of sizes that are known outside: each of their numbers takes
+    a loop to compute. Arrays of costly numbers, too, where they take no more room than what the loop stacks anyway."""
+    stacked = [type_atoms(type_of(r)) for r in op.body.results[len(op.accs) :]]
+    bound = {op.index, *op.accs, *defined_in(op.body)}
+    found = []
+    for bind in op.body.binds:
+        inner = bind.op
+        if type(inner) is Loop:
+            loops = any(type(b.op) is Loop for b in inner.body.binds)
+            dear = bool(costly(inner.body, active))
+            for v in bind.vars:
+                dims = v.type.dims if isinstance(v.type, Arr) else ()
+                real = (v.type.elem if isinstance(v.type, Arr) else v.type) == REAL
+                worth = loops or not dims or dear and dims in stacked
+                if real and v in active and worth and not any(d in bound for d in dims):
+                    found.append(v)
+    return found
