@@ -44,7 +44,6 @@ from .names import mangled
 from .plain_python import python_callable, run_to
 from .reader import deep, form_to_lambda, only_model
 from .signature import Spec
-from .specialise import Specialiser
 from .values import ENCODINGS, Closure, Derived, Function
 
 if TYPE_CHECKING:
@@ -264,6 +263,8 @@ class Model:
             return deep(self._program, self.specs() if specs is None else specs, plain)
 
     def _program(self, specs: Sequence[Spec], plain: bool) -> Program:
+        from .specialise import Specialiser  # a call that an earlier process compiled does without
+
         made = Specialiser(plain)
         try:
             return check_after("specialise", made.program(self.value, specs, self.name, self.span, self.__doc__))

@@ -396,7 +396,7 @@ import sys, numpy as np, hyad
 scale = float(sys.argv[1])
 f = hyad.model("(fn [x] (* scale (fold + 0.0 (map (fn [e] (* e e)) x))))")
 print(hyad.grad(f)(np.array([1.0, 2.0])).tolist())
-print("hyad.specialise derived" if "hyad.codegen.c" in sys.modules else "remembered")
+print("derived" if {"hyad.specialise", "hyad.codegen.c"} & sys.modules.keys() else "remembered")
 """
 
 
@@ -407,9 +407,9 @@ def test_a_second_process_derives_nothing(tmp_path, monkeypatch) -> None:
         done = subprocess.run([sys.executable, "-c", WARM, scale], capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
-    assert run("1.0") == ["[2.0, 4.0]", "hyad.specialise derived"]
+    assert run("1.0") == ["[2.0, 4.0]", "derived"]
     assert run("1.0") == ["[2.0, 4.0]", "remembered"]
-    assert run("3.0") == ["[6.0, 12.0]", "hyad.specialise derived"]  # what the model reads has changed
+    assert run("3.0") == ["[6.0, 12.0]", "derived"]  # what the model reads has changed
     for record in tmp_path.glob("*.model"):
         record.write_bytes(b"damaged")
     assert run("3.0")[0] == "[6.0, 12.0]"
