@@ -308,7 +308,7 @@ LOOP = "(fn [a v] (ifold (fn [s i] (let [e (get v i)] (+ s (+ (* a e) (* 2 a e) 
 def test_loops_survive() -> None:
     args = [2.0, np.arange(1.0, 5.0)]
     for operator in (None, hyad.grad):
-        with without(["powers-of-two"]):  # which leaves nothing to do here
+        with without(["like-terms", "powers-of-two"]):  # which leave nothing to do here
             p = program(LOOP, operator, args)
         q, log = simplify.simplify(p)
         assert any(isinstance(b.op, Loop) for b in all_binds(q.body))
