@@ -52,7 +52,6 @@ from .operators import GENERATOR, UNIT, Derivative, accepts, operator, parameter
 from .primitives import CHAINED, COMPARISONS, PRIMITIVES
 from .reader import SPECIAL, deep, prelude, read_model
 from .resolve import numpy_name, similar
-from .specialise import Specialiser
 from .values import OPERATORS, Builtin, Closure, Derived, Wrt
 
 #: So many calls may wait for one another; a recursion without an end is told from a deep one by this number.
@@ -810,8 +809,13 @@ def rule(model: Any) -> Callable[..., Any]:
     """The function of a ``jvp`` or ``vjp`` given with defprim: a model or the text of one."""
     value = model.hyad_value() if hasattr(model, "hyad_value") else None
     if value is None:
-        value = _rules.get(model) or _rules.setdefault(model, Closure(read_model(model), None, Specialiser.scope))
+        value = _rules.get(model) or _rules.setdefault(model, Closure(read_model(model), None, no_module))
     return Runtime().function(value)
+
+
+def no_module(name: str) -> tuple[bool, Any]:
+    """The scope of a rule's text: its global names are the language's."""
+    return False, None
 
 
 _rules: dict[str, Closure] = {}

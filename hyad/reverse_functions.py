@@ -200,6 +200,7 @@ def make_pair(rev: Reverse, key: tuple, session: Session) -> Functions:
 
     seen = {v for v in free_vars(Block(pair.block.binds, pair.block.results))}
     wanted = {k for k, p in enumerate(there_params) if kind == "record" and (p in seen or p in args)}
+    wanted |= {position[d] for k in wanted for d in type_atoms(f.params[k].type) if d in position}  # their sizes
     if not wanted <= needs:
         needs |= wanted
         session.changed = True
