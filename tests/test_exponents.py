@@ -53,7 +53,7 @@ def test_fewer_exponentials(name: str) -> None:
         found, expected = (np.concatenate([np.ravel(x) for x in np.atleast_1d(g(*args))]) for g in (made, plain))
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
     assert (calls(plain.program), calls(made.program)) == (before, after)
-    hyad.check_grad(model(text), list(args), wrt=wrt)
+    assert hyad.check_grad(model(text), list(args), wrt=wrt)
 
 
 def test_delta_is_a_probability() -> None:

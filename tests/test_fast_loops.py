@@ -333,5 +333,5 @@ def test_calls_in_a_branch_that_an_outer_loop_does_not_change(call: str, name: s
     f = hyad.model(COX.replace("CALL", call))
     assert depths(f, name) == {depth} and max(depths(hyad.grad(f, wrt=0), name)) == depth
     rng = np.random.default_rng(3)
-    hyad.check_grad(f, (rng.uniform(0.5, 1.5, 7), rng.normal(size=7)))
+    assert hyad.check_grad(f, (rng.uniform(0.5, 1.5, 7), rng.normal(size=7)))
     assert hyad.compile(f)(np.empty(0), np.empty(0)) == 0.0

@@ -172,6 +172,6 @@ def test_a_loop_of_loops_whose_sizes_are_known_outside() -> None:
     )
     f = hyad.model(f"(fn [#^ (Vec n) v] (ifold (fn [e r] (+ (* 0.1 e) {halves})) 0.5 (len v)))", namespace={})
     v = np.array([1.1, 1.3, 0.9])
-    hyad.check_grad(f, [v])
+    assert hyad.check_grad(f, [v])
     slope, h = hyad.grad(f), 1e-5
     np.testing.assert_allclose(hyad.hessian(f)(v).sum(0), (slope(v + h) - slope(v - h)) / (2 * h), rtol=1e-7, atol=1e-8)
