@@ -454,6 +454,10 @@ class Builder:
         found = self.shared(key)
         if found is not None:
             return found
+        if len(terms) == 1 and all(type(a) is Var and a in self.affines or type(a) is Const for a in args):
+            (var, k), *_ = terms.items()  # (+ (+ i 1) 1)  =>  (+ i 2)
+            if k == 1:
+                name, args = "+" if constant > 0 else "-", (var, Const(abs(constant), INT))
         op = Prim(name, args)
         home = self.home(args)
         (var,) = self.emit(op, (INT,), (hint,) if hint else (), given, home)

@@ -42,6 +42,7 @@ from .core import (
 )
 from .counts import inside, work
 from .dead import dead_code, tidy
+from .edges import edges
 from .exponents import exponents
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
@@ -59,6 +60,7 @@ from .products import Products
 from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
 from .roundtrip import round_trips
+from .shifts import shifts
 from .sink import sink
 from .splits import Split
 from .stores import assign, scatter
@@ -605,6 +607,10 @@ PIPELINE: list[Pass] = [
     put_aside,  # when nothing looks for copies any more
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     dead_code,
+    edges,  # when each state lies where it is to lie
+    dead_code,
+    shifts,  # in loops that have no branches any more
+    dead_code,
     rows_first,
     twins,  # last: to the passes before, straight-line code is straight-line code
 ]
@@ -615,7 +621,7 @@ WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code,
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "columns interchange jam jam-rows lanes quarters row-folds row-lanes rows-first split twins".split()
+    "columns edges interchange jam jam-rows lanes quarters row-folds row-lanes rows-first shifts split twins".split()
 )
 
 #: What makes a sum of rows one that threads cannot take in parts, and so comes after that.

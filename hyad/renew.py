@@ -173,7 +173,7 @@ def over(body: Block, old: Var, new: Var) -> Block:
     links = {x.vars[j] for x, j in chain[1:]}  # each of them is the start of the next one and nothing else
     if links & set(body.results) or any(sum(v in reads(x) for x in body.binds) > 1 for v in links):
         return body
-    if fresh and (chain[1:] or not ahead(first.op, old) or new in after):
+    if fresh and (chain[1:] or not (ahead(first.op, old) or branches(first.op)) or new in after):
         return body
     op = written_over(first.op, old, k)  # type: ignore[arg-type]
     if op is None:
@@ -191,6 +191,11 @@ def ahead(op: Op, old: Var) -> bool:
     """Whether a loop that stacks reads elements of ``old`` other than the one that it makes in the same iteration."""
     binds = (x.op for x in all_binds(op.body) if type(x.op) is Prim)  # type: ignore[union-attr]
     return any(o.name == "get" and o.args[0] is old and o.args[1:] != (op.index,) for o in binds)  # type: ignore
+
+
+def branches(op: Op) -> bool:
+    """Whether a loop has a branch, which may take it apart (``edges.py``)."""
+    return any(type(x.op) is If for x in op.body.binds)  # type: ignore[union-attr]
 
 
 def written_over(op: Loop, old: Var, k: int) -> Loop | None:

@@ -100,11 +100,23 @@ class Split(Rebuild):
                 gap = affine_add(gap, (1, {}), -1)
             step = gap[1].get(op.index, 0)
             rest = affine_add(gap, (0, {op.index: 1}), -step)
-            if step == -1:  # as long as i <= rest
-                return branch.cond, True, affine_add(rest, (1, {}))
-            if step == 1:  # from i = -rest on
-                return branch.cond, False, negated(rest)
+            if step in (1, -1):
+                bound = affine_add(rest, (1, {})) if step == -1 else negated(rest)  # i <= rest, or i >= -rest
+                if not self.at_end(op, bound):
+                    return branch.cond, step == -1, bound
         return None
+
+    def at_end(self, op: Loop, bound: tuple) -> bool:
+        """Whether there is one iteration before a bound, or after it: those are taken apart when all else is done."""
+        left = affine_add(self.b.affine(self.atom(op.count)), self.outside(bound), -1)
+        return "edges" not in self.b.off and (1, {}) in (bound, left)
+
+    def outside(self, affine: tuple) -> tuple:
+        """An integer in the new program's variables."""
+        total: tuple = (affine[0], {})
+        for v, k in affine[1].items():
+            total = affine_add(total, self.b.affine(self.atom(v)), k)
+        return total
 
     def integer(self, affine: tuple) -> Atom:
         total: Atom = Const(affine[0], INT)

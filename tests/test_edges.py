@@ -1,0 +1,135 @@
+"""First and last iterations apart, a loop for each side of a branch, and sums for each element of a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import If, Loop, Program, all_binds
+
+OFF = ("edges", "shifts")
+SIZES = (1, 2, 3, 4, 5, 6, 9, 17, 40)
+
+#: One step of each; ``n`` is the length of ``v``.
+STEPS = {
+    "first": "(if (= i 0) (get v 0) (* (get v i) (get v (- i 1))))",
+    "last": "(if (!= i (- n 1)) (+ (sin (get v i)) (get v (+ i 1))) (get v i))",
+    "both": "(if (or (= i 0) (= i (- n 1))) (get v i) (- (+ (get v (- i 1)) (get v (+ i 1))) (* 1.5 (get v i))))",
+    "inside": "(if (and (> i 0) (< i (- n 1))) (* (get v (- i 1)) (get v (+ i 1))) (* 0.5 (get v i)))",
+    "nested": "(if (< i 1) 0.3 (if (>= i (- n 1)) (get v 0) (+ (get v (- i 1)) (* 0.2 (get v i)))))",
+    "two of three": "(+ (if (> i 0) (get v (- i 1)) 0.0) (* 2.0 (get v i)) (if (< i (- n 1)) (get v (+ i 1)) 0.0))",
+    "wide": "(if (or (< i 2) (> i (- n 3))) (get v i) (+ (get v (- i 2)) (* 0.3 (get v (+ i 2))) (get v (+ i 1))))",
+    "with another state": "(if (= i 0) (get v 0) (+ (* 0.1 (get w i)) (* (get v (- i 1)) (get v i) (get v i))))",
+}
+
+
+def stepped(step: str) -> str:
+    return f"""(fn [#^ (Vec n) v #^ (Vec n) w] (let [n (len v)]
+      (sum (square (ifold (fn [v t] (build n (fn [i] {step}))) v 3)))))"""
+
+
+GRID = """(fn [#^ (Mat n m) u] (let [n (len u) m (len (get u 0))]
+  (sum (square (ifold (fn [u t] (build [n m] (fn [i j] STEP))) u 3)))))"""
+
+GRIDS = {
+    "a fixed border": """(if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- m 1))) (get u i j)
+      (+ (get u i j) (* 0.1 (- (+ (get u (- i 1) j) (get u (+ i 1) j) (get u i (- j 1)) (get u i (+ j 1)))
+        (* 4.0 (get u i j))))))""",
+    "nine points": """(if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- m 1))) 0.0
+      (+ (* (get u (- i 1) (- j 1)) (get u i j)) (* 0.5 (get u (- i 1) (+ j 1))) (get u (+ i 1) (- j 1))
+        (* 0.25 (get u (+ i 1) (+ j 1)))))""",
+    "edges that nothing flows through": """(let [l (if (> j 0) (get u i (- j 1)) (get u i j))
+      r (if (< j (- m 1)) (get u i (+ j 1)) (get u i j))] (+ (get u i j) (* 0.2 (- (+ l r) (* 2.0 (get u i j))))))""",
+    "upwind": "(if (= j 0) (get u i 0) (- (get u i j) (* 0.3 (get u i j) (- (get u i j) (get u i (- j 1))))))",
+}
+
+
+def model(text: str) -> hyad.Model:
+    return hyad.model(text, namespace={})
+
+
+def innermost(program: Program) -> list[Loop]:
+    loops = [x.op for x in all_binds(program.body) if type(x.op) is Loop]
+    return [loop for loop in loops if not any(type(x.op) is Loop for x in all_binds(loop.body))]
+
+
+def branches(f: Any) -> int:
+    return sum(type(x.op) is If for loop in innermost(f.program) for x in all_binds(loop.body))
+
+
+def same(f: Any, args: list, points: list) -> tuple[Any, Any]:
+    """A function with and without these passes. The order of sums stays, to the last bit; in loops without branches
+    other passes find other terms to collect, and a C compiler others to round at once."""
+    made, branched, plain = (hyad.compile(f, args=args, target="python", without=w) for w in ((), "shifts", OFF))
+    compiled = hyad.compile(f, args=args)
+    for point in points:
+        found = made(*point)
+        np.testing.assert_array_equal(found, branched(*point))
+        for other in (plain, compiled):
+            np.testing.assert_allclose(found, other(*point), rtol=1e-12, atol=1e-13)
+    return made, plain
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_row(name: str) -> None:
+    rng = np.random.default_rng(1)
+    points = [list(rng.uniform(0.5, 1.5, (2, n))) for n in SIZES if n > 3 or name != "wide"]
+    f = model(stepped(STEPS[name]))
+    for g in (f, hyad.grad(f)):
+        made, plain = same(g, points[-1], points)
+        assert branches(plain) and (name == "wide" or not branches(made))
+    assert hyad.check_grad(f, points[5])
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid(name: str) -> None:
+    rng = np.random.default_rng(2)
+    shapes = [(1, 1), (1, 5), (5, 1), (2, 3), (3, 2), (3, 3), (4, 7), (6, 17), (5, 40)]
+    points = [[rng.uniform(0.5, 1.5, shape)] for shape in shapes]
+    f = model(GRID.replace("STEP", GRIDS[name]))
+    for g in (f, hyad.grad(f)):
+        made, plain = same(g, points[-1], points)
+        assert branches(plain) and not branches(made)
+    assert hyad.check_grad(f, points[6])
+
+
+def test_sums_go_on_from_iteration_to_iteration() -> None:
+    """Accumulators come out of the first iteration, go through the others and into the last one."""
+    text = """(fn [#^ (Vec n) v] (let [n (len v)]
+      (map (fn [z] (ifold (fn [s i] (if (or (= i 0) (= i (- n 1))) (+ s (* 0.5 z (get v i))) (* s (+ z (get v i)))))
+        0.0 n)) v)))"""
+    for target in ("c", "python"):
+        f = hyad.compile(model(text), target=target)
+        plain = hyad.compile(model(text), target=target, without=OFF)
+        for n in (0, 1, 2, 3, 11):
+            v = np.linspace(0.2, 1.4, n)
+            np.testing.assert_array_equal(f(v), plain(v))
+
+
+def test_a_short_loop_stays_whole() -> None:
+    f = model("(fn [#^ (Mat n 6) u] (map (fn [r] (build 6 (fn [i] (if (= i 0) (get r 0) (get r (- i 1)))))) u))")
+    assert "edges" not in [s.name for s in hyad.explain(f, args=[np.ones((3, 6))]).steps]
+
+
+def test_no_element_gets_its_terms_in_another_order() -> None:
+    """Terms of very different sizes, of which another order would lose some."""
+    f = model(GRID.replace("STEP", GRIDS["a fixed border"]))
+    rng = np.random.default_rng(3)
+    u = 10.0 ** rng.uniform(-12, 12, (7, 23)) * rng.choice([-1, 1], (7, 23))
+    made, plain = (hyad.compile(hyad.grad(f), args=[u], target="python", without=w) for w in ((), OFF))
+    np.testing.assert_array_equal(made(u), plain(u))
+    assert "shifts" in [s.name for s in hyad.explain(hyad.grad(f), args=[u]).steps]
+
+
+def test_each_element_of_a_row_once() -> None:
+    """A sum for each element of a row: no loop adds to one element twice."""
+    u = np.ones((9, 9))
+    f = hyad.compile(hyad.grad(model(GRID.replace("STEP", GRIDS["a fixed border"]))), args=[u])
+    assert max(_updates(loop) for loop in innermost(f.program)) <= 3  # with few columns it is as it was
+
+
+def _updates(loop: Loop) -> int:
+    return sum(x.op.name == "add-at" for x in loop.body.binds if hasattr(x.op, "name"))
