@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .builder import Rebuild, type_of
-from .core import REAL, Atom, Block, Const, If, Loop, Prim, Var, count_uses, free_vars, most_uses
+from .core import REAL, Atom, Block, Const, If, Loop, Prim, Var, count_uses, free_vars, most_uses, type_of
+from .rebuild import Rebuild
 
 
 def sum_like(block: Block, acc: Var, result: Atom) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .activity import differentiable
-from .builder import Builder, integer, is_zero, type_of
+from .builder import Builder
 from .core import (
     INT,
     Arr,
@@ -24,7 +24,10 @@ from .core import (
     Function,
     Type,
     Var,
+    integer,
+    is_zero,
     type_atoms,
+    type_of,
 )
 from .dead import tidy
 from .functions import ZERO_CONSTRUCTOR, loop_of

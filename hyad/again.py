@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .builder import Rebuild, rebuild
 from .core import Arr, Atom, Bind, Block, Data, Loop, Prim, Program, Type, Var, While, all_binds, binders_of, free_vars
 from .dead import dead_code, tidy
+from .rebuild import Rebuild, rebuild
 
 
 def made_again(program: Program) -> Program:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .builder import integer, type_of
-from .core import BOOL, INT, REAL, Arr, Lambda, Node, Var
+from .core import BOOL, INT, REAL, Arr, Lambda, Node, Var, integer, type_of
 from .errors import DerivativeError, ModelTypeError, Span
 from .forms import Form
 from .primitives import CHAINED, PRIMITIVES

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from .annotations import arity_text, parameters
 from .branches import cases, expose
-from .builder import integer, type_of
-from .core import INT, REAL, UNIT, Atom, Call, Check, Const, Data, Var
+from .core import INT, REAL, UNIT, Atom, Call, Check, Const, Data, Var, integer, type_of
 from .errors import ModelTypeError, Span, hint_for
 from .values import FUNCTIONS, NIL, Closure, Function, Spans, TupleValue, Value, describe
 

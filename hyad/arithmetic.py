@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from .annotations import arity_text
 from .arguments import arity, blamed, facts_at, operand
-from .builder import integer, is_one, type_of, wider
-from .core import BOOL, REAL, Arr, Atom, Const, Var
+from .builder import wider
+from .core import BOOL, REAL, Arr, Atom, Const, Var, integer, is_one, type_of
 from .errors import ModelTypeError
 from .primitives import CHAINED, COMPARISONS, PRIMITIVES
 from .reader import prelude

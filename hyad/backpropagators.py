@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .adjoints import copied, fill_body, like, tangent_type
-from .builder import Builder, Rebuild, Scope, type_of
-from .core import Arr, Atom, Block, Constructor, Function, Var, free_vars, type_atoms
+from .bounds import Scope
+from .builder import Builder
+from .core import Arr, Atom, Block, Constructor, Function, Var, free_vars, type_atoms, type_of
 from .dead import tidy
 from .names import adjoint
+from .rebuild import Rebuild
 
 if TYPE_CHECKING:
     from .reverse import Reverse

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .activity import activity, differentiable
-from .builder import ZERO, Builder, Rebuild, integer, is_zero, rebuild, type_of
+from .builder import Builder
 from .core import (
+    ZERO,
     Arr,
     Atom,
     Bind,
@@ -35,13 +36,17 @@ from .core import (
     Program,
     Var,
     free_vars,
+    integer,
+    is_zero,
     reads,
     substitute,
+    type_of,
 )
 from .dead import dead_code, tidy
 from .derive import Trace, cells, extent, forward_unrolled, reverse_unrolled
 from .functions import inline, tail_calls, unused
 from .optimise import expanded_size, fuse, optimise, unroll
+from .rebuild import Rebuild, rebuild
 from .specialise import Specialiser
 
 #: What makes one loop of each result, and single numbers of small arrays.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .builder import Scope, elem_of, type_of
-from .core import INT, REAL, Arr, Atom, Const, Data, Var
+from .bounds import Scope
+from .core import INT, REAL, Arr, Atom, Const, Data, Var, elem_of, type_of
 from .families import Again, Apart, ArrayOf, Family, Member, Target, concrete, sizes_of
 from .values import CLOSED, NIL, Cell, Shape, TupleValue, Value, flatten, nothing, taken_apart
 

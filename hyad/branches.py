@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Union
 
+from .bounds import Scope
 from .boxing import box_unsized, coerce, unbox
-from .builder import FALSE, TRUE, Scope, elem_of, has_checks, integer, type_of
-from .core import BOOL, INT, REAL, Arr, Atom, Case, Check, Const, Data, If, Var
+from .core import BOOL, FALSE, INT, REAL, TRUE, Arr, Atom, Case, Check, Const, Data, If, Var, elem_of, integer, type_of
 from .data import Data as PythonData
+from .dead import has_checks
 from .errors import ModelTypeError, NotCompiled, Span
 from .families import Again, Bottom, Dead, Family, Member, sizes_of, sort_of
 from .values import (

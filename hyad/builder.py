@@ -7,17 +7,21 @@ form and proves index bounds with them. So every pass that rebuilds a program ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from .affine import Affine, affine_add, affine_key
+from .alike import Alike, structure
+from .bounds import Bounds, Scope
 from .core import (
     BOOL,
     INT,
     REAL,
+    TRUE,
     Apply,
     Arm,
     Arr,
@@ -34,22 +38,18 @@ from .core import (
     Loop,
     Make,
     Prim,
-    Program,
     Scalar,
     Type,
     Var,
     While,
-    all_binds,
-    atoms_of,
-    binders_of,
-    blocks_of,
     free_vars,
-    functions_of,
+    integer,
+    is_one,
+    rank_of,
     substitute,
-    with_blocks,
-    with_body,
+    type_of,
 )
-from .dead import effects, tidy
+from .dead import has_checks, tidy
 from .errors import HyadError, ModelTypeError, Span
 from .journal import FIRED, OFF
 from .primitives import PRIMITIVES
@@ -58,7 +58,6 @@ from .rewrite import compiled, rewrite
 QUICK = frozenset("= != < <= > >= and or not + - *".split())  # what may be computed where it is not needed
 QUICKLY = 12  # of those, at most
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
-TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 INT_MAX = 2**63 - 1
 INTEGERS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}  # folded without rounding
 SMALL = 64  # up to so many elements an array of known size is kept as single values
@@ -67,64 +66,7 @@ SMALL = 64  # up to so many elements an array of known size is kept as single va
 Iteration = Callable[..., tuple[Sequence[Atom], Sequence[Atom]]]
 
 
-def type_of(atom: Atom) -> Type:
-    """The type of an atom of typed core."""
-    return atom.type  # type: ignore[union-attr, return-value]
-
-
-def real(value: float, soft: bool = False) -> Const:
-    return Const(float(value), REAL, soft)
-
-
-def integer(value: int) -> Const:
-    return Const(int(value), INT)
-
-
-ZERO, ONE = real(0.0, soft=True), real(1.0, soft=True)
-
-
-# ---------------------------------------------------------------------------------- affine integers
-
-Affine = tuple[int, dict[Var, int]]  # constant, coefficients (none is 0)
-
-
-def affine_add(a: Affine, b: Affine, scale: int = 1) -> Affine:
-    terms = dict(a[1])
-    for v, k in b[1].items():
-        total = terms.get(v, 0) + scale * k
-        if total:
-            terms[v] = total
-        else:
-            terms.pop(v, None)
-    return a[0] + scale * b[0], terms
-
-
-def negated(a: Affine) -> Affine:
-    return -a[0], {v: -k for v, k in a[1].items()}
-
-
-def affine_key(a: Affine) -> tuple:
-    return ("affine", a[0], frozenset((id(v), k) for v, k in a[1].items()))
-
-
-# ---------------------------------------------------------------------------------------- the builder
-
-
-class Scope:
-    """An open block: its bindings and the variables they bind, the values that it can share, the facts
-    ``affine >= 0`` that hold in it; for the body of a loop, the loop's index."""
-
-    __slots__ = ("binds", "vars", "shared", "facts", "index")
-
-    def __init__(self, index: Var | None = None) -> None:
-        self.binds: list[Bind] = []
-        self.vars: set[Var] = set()
-        self.shared: dict[tuple | Alike, Any] = {}
-        self.facts: list[Affine] = []
-        self.index = index
-
-
-class Builder:
+class Builder(Bounds):
     """Builds one program. ``plain`` turns rewriting and sharing off: the stages before the optimiser.
 
     ``span`` is the place that new bindings are said to come from; passes set it as they go. ``soft``: new operations
@@ -132,22 +74,16 @@ class Builder:
     """
 
     def __init__(self, plain: bool = False) -> None:
+        super().__init__()
         self.plain = plain
         self.off, self.journal = OFF.get(), FIRED.get()
         self.rewrites = compiled(self.off, self.journal is not None)
         self.shares, self.hoists = "sharing" not in self.off, "hoisting" not in self.off
-        self.scopes = [Scope()]
-        self.definitions: dict[Var, Prim] = {}
         self.made: dict[Var, Make] = {}  # data whose constructor is known
-        self.affines: dict[Var, Affine] = {}
-        self.counts: dict[Var, Atom] = {}  # loop index -> trip count
-        self.sizes: set[Var] = set()  # integers known to be >= 0
         self.span: Span | None = None
         self.soft = False
         self.softly: set[Var] = set()  # the numbers of operations that are differentiation's own
-        self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
         self.typed: dict[tuple, Any] = {}  # overloads found
-        self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
         self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
         self.rules: dict[str, Any] = {}  # by the operation that marks a value which has derivatives of its own
 
@@ -377,36 +313,6 @@ class Builder:
             return (name, b, a) if hash(a) > hash(b) else (name, a, b)
         return (name, b, a) if name in COMMUTATIVE and hash(a) > hash(b) else (name, a, b)
 
-    def decided(self, name: str, args: tuple[Atom, ...]) -> Atom | None:
-        """A truth value that is known here: a comparison of integers that bounds decide, and/or of a constant."""
-        if name in ("and", "or"):
-            for a, b in (args, args[::-1]):
-                if type(a) is Const:
-                    return b if a.value == (name == "and") else a
-            return None
-        if len(args) != 2 or any(a.type != INT for a in args):
-            return None
-        difference = affine_add(self.affine(args[1]), self.affine(args[0]), -1)  # b - a
-        if name in ("=", "!="):
-            constant, terms = self.normal(difference) if self.equal else difference
-            if not terms:
-                return TRUE if (constant == 0) == (name == "=") else FALSE
-            assumed = self.assumed.get(affine_key(difference), self.assumed.get(affine_key(negated(difference))))
-            if assumed is None:
-                apart = any(self.nonnegative(affine_add(d, (1, {}), -1)) for d in (difference, negated(difference)))
-                return (FALSE if name == "=" else TRUE) if apart else None
-            return TRUE if assumed == (name == "=") else FALSE
-        if name in (">", ">="):
-            difference, name = negated(difference), {">": "<", ">=": "<="}[name]
-        if name not in ("<", "<="):
-            return None
-        strict = affine_add(difference, (1, {}), -1) if name == "<" else difference  # holds: >= 0
-        if self.nonnegative(strict):
-            return TRUE
-        if self.nonnegative(affine_add(negated(strict), (1, {}), -1)):
-            return FALSE
-        return None
-
     def remember(self, name: str, args: tuple[Atom, ...], value: Atom) -> None:
         """Say that the open block need not compute ``(name args ...)``: it is ``value``."""
         if not self.plain:
@@ -419,27 +325,6 @@ class Builder:
         return total
 
     # --------------------------------------------------------------------------- integers and bounds
-
-    def affine(self, atom: Atom) -> Affine:
-        if type(atom) is Const:
-            return atom.value, {}
-        known = self.affines.get(atom)
-        return known if known is not None else (0, {atom: 1})
-
-    def affine_of(self, name: str, args: tuple[Atom, ...]) -> Affine | None:
-        if name == "+":
-            return affine_add(self.affine(args[0]), self.affine(args[1]))
-        if name == "-":
-            return affine_add(self.affine(args[0]), self.affine(args[1]), -1)
-        if name == "neg":
-            return affine_add((0, {}), self.affine(args[0]), -1)
-        if name == "*":
-            a, b = self.affine(args[0]), self.affine(args[1])
-            if not a[1]:
-                a, b = b, a
-            if not b[1]:
-                return affine_add((0, {}), a, b[0]) if b[0] else (0, {})
-        return None
 
     def affine_atom(self, affine: Affine, name: str, args: tuple[Atom, ...], hint: str | None, given: bool) -> Atom:
         """The atom of an affine value, made as ``(name args)`` unless one is at hand."""
@@ -467,63 +352,6 @@ class Builder:
         if self.nonnegative(affine):
             self.sizes.add(var)
         return var
-
-    def nonnegative(self, affine: Affine, depth: int = 2) -> bool:
-        """Whether an affine integer is provably >= 0 here: loop indices run below their counts, sizes are >= 0,
-        and the conditions of the branches and loops around hold."""
-        if self.equal:
-            affine = self.normal(affine)
-        low = self.lower_bound(affine)
-        if low is not None and low >= 0:
-            return True
-        if depth:
-            for scope in self.scopes:
-                for fact in scope.facts:
-                    if any(v in affine[1] for v in fact[1]) and self.nonnegative(
-                        affine_add(affine, fact, -1), depth - 1
-                    ):
-                        return True
-        return False
-
-    def normal(self, affine: Affine) -> Affine:
-        """The same value with each size replaced by the one that stands for all equal to it."""
-        for v, k in list(affine[1].items()):
-            other = self.representative(v)
-            if other is not v:
-                affine = affine_add(affine_add(affine, (0, {v: 1}), -k), self.affine(other), k)
-        return affine
-
-    def lower_bound(self, affine: Affine) -> int | None:
-        for _ in range(16):
-            indices = [v for v in reversed(affine[1]) if v in self.counts]
-            if not indices:
-                break
-            index = indices[0]
-            if len(indices) > 1:  # innermost first: its count may be the index of a loop around
-                around = {w for v in indices for w in self.affine(self.counts[v])[1]}
-                index = next((v for v in indices if v not in around), index)
-            k = affine[1][index]
-            affine = affine_add(affine, (0, {index: 1}), -k)
-            if k < 0:  # the index's largest value is its count - 1
-                affine = affine_add(affine, affine_add(self.affine(self.counts[index]), (1, {}), -1), k)
-            if self.equal:
-                affine = self.normal(affine)
-        if all(k > 0 and v in self.sizes for v, k in affine[1].items()):
-            return affine[0]
-        return None
-
-    def same_int(self, a: Atom, b: Atom) -> bool:
-        """Whether two integers are provably equal."""
-        a, b = self.representative(a), self.representative(b)
-        if a is b or (type(a) is Const and a == b):
-            return True
-        constant, terms = self.normal(affine_add(self.affine(a), self.affine(b), -1))
-        return constant == 0 and not terms
-
-    def representative(self, a: Atom) -> Atom:
-        while type(a) is Var and a in self.equal:
-            a = self.equal[a]
-        return a
 
     def require_equal(self, a: Atom, b: Atom, message: str) -> bool:
         """Make two sizes equal: True if they are or may be (a run-time check is then in place), False if never."""
@@ -594,7 +422,7 @@ class Builder:
         if scope.index is None or k > 0:
             return False
         if k:
-            last = affine_add(self.affine(self.counts[scope.index]), (1, {}), -1)
+            last = self.last_index(self.counts[scope.index])
             above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
         if any(v in scope.vars for v in above[1]):
             return False
@@ -628,43 +456,6 @@ class Builder:
         args = [self.outside(a, scope) for a in op.args]
         return None if None in args else self.prim(op.name, *args)  # type: ignore[arg-type]
 
-    def facts_of(self, cond: Atom, holds: bool) -> list[Affine]:
-        """What a condition between integers says about them."""
-        op = self.definitions.get(cond) if type(cond) is Var else None
-        if op is None:
-            return []
-        if op.name == "not":
-            return self.facts_of(op.args[0], not holds)
-        if op.name == "and" and holds or op.name == "or" and not holds:
-            return self.facts_of(op.args[0], holds) + self.facts_of(op.args[1], holds)
-        if len(op.args) != 2 or any(type_of(a) != INT for a in op.args) or not all(map(self.fits, op.args)):
-            return []
-        a, b = map(self.affine, op.args)
-        one: Affine = (1, {})
-        relation = op.name if holds else {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}.get(op.name)
-        if relation in (">", ">="):
-            a, b, relation = b, a, {">": "<", ">=": "<="}[relation]
-        if relation == "<":
-            return [affine_add(affine_add(b, a, -1), one, -1)]
-        if relation == "<=":
-            return [affine_add(b, a, -1)]
-        if relation == "=":
-            return [affine_add(b, a, -1), affine_add(a, b, -1)]
-        if relation == "!=":
-            for gap in (affine_add(b, a, -1), affine_add(a, b, -1)):
-                if self.nonnegative(gap):
-                    return [affine_add(gap, one, -1)]
-        return []
-
-    def fits(self, atom: Atom) -> bool:
-        """Whether what is computed for an integer is its affine form: where a sum or product may wrap, a comparison
-        says nothing about the integers in it. Sizes and loop indices are far from 64 bits."""
-        constant, terms = self.affine(atom)
-        if not terms or terms == {atom: 1}:
-            return True
-        bounded = all(v in self.sizes or v in self.counts for v in terms)
-        return bounded and sum(map(abs, terms.values())) <= 256 and abs(constant) <= 2**60
-
     # --------------------------------------------------------------------------------------- arrays
 
     def array_op(self, name: str, args: tuple[Atom, ...], result: Type, hint: str | None, given: bool = False) -> Atom:
@@ -688,45 +479,6 @@ class Builder:
         """Whether a subscript is provably in range in an enclosing scope, where a loop may not have been entered."""
         with self.inside(scope):
             return self.in_range(args[0], args[1:])
-
-    def in_range(self, array: Atom, indices: Sequence[Atom]) -> bool:
-        """Whether subscripts are provably in range here."""
-        for i, dim in zip(indices, type_of(array).dims):
-            at = self.affine(i)
-            above = affine_add(affine_add(self.affine(dim), at, -1), (1, {}), -1)
-            if not (self.nonnegative(at) and self.nonnegative(above)):
-                return False
-        return True
-
-    def all_in_range(self, block: Block, facts: Sequence[Affine]) -> bool:
-        """Whether all subscripts in a block are provably in range here and no size is negative, where ``facts`` hold in
-        it."""
-        scope = Scope()
-        scope.facts += facts
-        self.scopes.append(scope)
-        try:
-            return all(self.bind_in_range(x.op) and self.sized(v.type for v in x.vars) for x in block.binds)
-        finally:
-            self.scopes.pop()
-
-    def sized(self, types: Iterable[Type]) -> bool:
-        """Whether no size of arrays of these types is negative, provably."""
-        return all(self.nonnegative(self.affine(d)) for t in types if isinstance(t, Arr) for d in t.dims)
-
-    def bind_in_range(self, op: Any) -> bool:
-        """The same of one operation, those in its regions included."""
-        if type(op) is Prim and op.name in ("get", "update", "add-at"):
-            return self.in_range(op.args[0], op.args[1:] if op.name == "get" else op.args[1:-1])
-        if type(op) is If:
-            arms = ((op.then, True), (op.orelse, False))
-            return all(self.all_in_range(x, self.facts_of(op.cond, holds)) for x, holds in arms)
-        if type(op) is Loop:
-            return self.all_in_range(op.body, [self.entered(op.count)])
-        return all(self.all_in_range(x, ()) for x in blocks_of(op))
-
-    def entered(self, count: Atom) -> Affine:
-        """What holds in the body of a loop: it has an iteration."""
-        return affine_add(self.affine(count), (1, {}), -1)
 
     def get(self, a: Atom, *indices: Atom, hint: str | None = None, given: bool = False) -> Atom:
         """``(get a i ...)``, in range."""
@@ -1022,78 +774,50 @@ class Builder:
         with self.region(Scope(index)) as scope:
             scope.vars.add(index)
             scope.vars.update(accs)
-            scope.facts.append(self.entered(count))
+            scope.facts.append(self.last_index(count))
             following, stacked = body(index, *accs)
         block = self.close(scope, (*following, *stacked))
         if pruned:
             block = tidy(block)
-        same = [k for k, (a, r) in enumerate(zip(accs, following)) if r is a]
-        if same and not self.plain:  # an accumulator that no iteration changes is what it was at first
-            kept = [k for k in range(len(accs)) if k not in same]
-            block = substitute(block, {accs[k]: inits[k] for k in same})
-            block = Block(block.binds, (*(block.results[k] for k in kept), *block.results[len(accs) :]))
-            all_names = [*names, *[""] * (len(accs) + len(stacked) - len(names))]
-            names = [all_names[k] or "t" for k in (*kept, *range(len(accs), len(all_names)))]
-            out = (
-                list(
-                    self.finish(
-                        count,
-                        index,
-                        [inits[k] for k in kept],
-                        [accs[k] for k in kept],
-                        block,
-                        scope,
-                        names,
-                        given,
-                        snapshots,
-                    )
-                )
-                if block.results or has_checks(block)
-                else []
-            )
-            for k in same:
-                out.insert(k, inits[k])
-            return tuple(out)
-        return self.finish(count, index, inits, accs, block, scope, names, given, snapshots)
+        loop = Loop(count, index, tuple(inits), accs, block, snapshots)
+        same = [k for k, (a, r) in enumerate(zip(accs, following)) if r is a and not self.plain]
+        if not same:
+            return self.finish(loop, scope, names, given)
+        kept = [k for k in range(len(accs)) if k not in same]  # what no iteration changes is what it was at first
+        block = substitute(block, {accs[k]: inits[k] for k in same})
+        block = Block(block.binds, (*(block.results[k] for k in kept), *block.results[len(accs) :]))
+        all_names = [*names, *[""] * (len(accs) + len(stacked) - len(names))]
+        names = [all_names[k] or "t" for k in (*kept, *range(len(accs), len(all_names)))]
+        loop = Loop(count, index, tuple(inits[k] for k in kept), tuple(accs[k] for k in kept), block, snapshots)
+        out = list(self.finish(loop, scope, names, given)) if block.results or has_checks(block) else []
+        for k in same:
+            out.insert(k, inits[k])
+        return tuple(out)
 
-    def finish(
-        self,
-        count: Atom,
-        index: Var,
-        inits: Sequence[Atom],
-        accs: Sequence[Var],
-        block: Block,
-        scope: Scope,
-        names: Sequence[str],
-        given: bool,
-        snapshots: Atom | None = None,
-    ) -> tuple[Var, ...]:
+    def finish(self, op: Loop, scope: Scope, names: Sequence[str], given: bool) -> tuple[Var, ...]:
         """Emit a finished loop: outside the loops around that do not change it."""
-        stacked = block.results[len(accs) :]
-        accs = tuple(accs)
         outs = []
-        for r in stacked:
+        for r in op.body.results[len(op.accs) :]:
             t = self.type_outside(type_of(r), scope)
-            outs.append(Arr(t.elem, (count, *t.dims)) if isinstance(t, Arr) else Arr(t, (count,)))
-        op = Loop(count, index, tuple(inits), accs, block, snapshots)
+            outs.append(Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,)))
         home = self.scopes[-1]
-        if not self.plain and home.index is not None and not has_checks(block):
-            fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in inits]
-            reads = [op.count, *(z for z, new in zip(inits, fresh) if not new), *free_vars(block)]
-            reads += [] if snapshots is None else [snapshots]
+        if not self.plain and home.index is not None and not has_checks(op.body):
+            fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in op.inits]
+            reads = [op.count, *(z for z, new in zip(op.inits, fresh) if not new), *free_vars(op.body)]
+            reads += [] if op.snapshots is None else [op.snapshots]
             outer = self.home(reads)
             if outer is not home:
-                made = [*outs, *(type_of(z) for z, new in zip(inits, fresh) if new)]
+                made = [*outs, *(type_of(z) for z, new in zip(op.inits, fresh) if new)]
                 with self.inside(outer):  # what it reads is there, and sizes are known, where a loop has been entered
                     if not (self.bind_in_range(op) and self.sized(made)):
                         outer = home
             if outer is not home:
                 with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros
-                    inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(inits, fresh)]
-                home, op = outer, Loop(count, index, tuple(inits), accs, block, snapshots)
+                    inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(op.inits, fresh)]
+                home, op = outer, replace(op, inits=tuple(inits))
                 self.fired("hoisting")
         with self.inside(home):
-            return self.emit_region(op, (*(a.type for a in accs), *outs), names, given)
+            return self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
 
     def while_(
         self,
@@ -1195,11 +919,6 @@ class Builder:
             scope.vars.update(table.values())  # type: ignore[arg-type]
             yield scope, tuple(table.values())  # type: ignore[arg-type]
 
-    def note_sizes(self, t: Type) -> None:
-        """The dims of an array that exists are >= 0."""
-        if isinstance(t, Arr):
-            self.sizes.update(d for d in t.dims if type(d) is Var)
-
     def apply(
         self, function: Function, args: Sequence[Atom], names: Sequence[str] = (), given=False
     ) -> tuple[Var, ...]:
@@ -1242,339 +961,7 @@ class Builder:
         return out
 
 
-# ---------------------------------------------------------------------------------------- rebuilding
-
-
-class Rebuild:
-    """Copies a program through a builder: the base of every typed pass.
-
-    ``here`` maps the old program's variables to atoms of the new one. A pass overrides ``bind`` for the operations
-    that it treats; everything else is rebuilt as it was, with sharing and folding done on the way.
-    """
-
-    def __init__(self, builder: Builder) -> None:
-        self.b = builder
-        self.here: dict[Var, Atom] = {}
-        self.holds: dict[Atom, bool] = {}  # the conditions of the branches that are being rebuilt
-
-    def atom(self, a: Atom) -> Atom:
-        return self.here.get(a, a) if type(a) is Var else a
-
-    def atoms(self, args: Sequence[Atom]) -> tuple[Atom, ...]:
-        here = self.here
-        return tuple(here.get(a, a) if type(a) is Var else a for a in args)
-
-    def type(self, t: Type) -> Type:
-        """A type with the new program's sizes."""
-        return Arr(t.elem, self.atoms(t.dims)) if isinstance(t, Arr) else t
-
-    def block(self, block: Block) -> tuple[Atom, ...]:
-        """Rebuild a block's bindings in the open scope; its results."""
-        b, soft = self.b, self.b.soft
-        for bind in block.binds:
-            b.span, b.soft = bind.span, bind.soft
-            self.bind(bind)
-        b.soft = soft
-        return self.atoms(block.results)
-
-    def bind(self, bind: Bind) -> None:
-        self.copy(bind)
-
-    def copy(self, bind: Bind) -> None:
-        """Rebuild one binding as it is."""
-        op, b = bind.op, self.b
-        if type(op) is Prim:
-            self.here[bind.vars[0]] = self.prim(op, bind.vars[0])
-        elif type(op) is If:
-            self.define(bind, self.if_(op, bind))
-        elif type(op) is Loop:
-            self.define(bind, self.loop(op, bind))
-        elif type(op) is Check:
-            a, c = self.atom(op.a), self.atom(op.b)
-            b.check(op, a, c)
-        elif type(op) is Make:
-            (v,) = bind.vars
-            self.here[v] = b.make(op.constructor, self.atoms(op.args), v.name, v.given)
-        elif type(op) is Apply:
-            self.define(bind, b.apply(op.function, self.atoms(op.args), [v.name for v in bind.vars], given(bind)))
-        elif type(op) is Case:
-            self.define(bind, self.case(op, bind))
-        elif type(op) is While:
-            self.define(bind, self.while_(op, bind))
-        else:
-            raise AssertionError(op)
-
-    def define(self, bind: Bind, atoms: Sequence[Atom]) -> None:
-        for v, a in zip(bind.vars, atoms):
-            self.here[v] = a
-
-    def prim(self, op: Prim, var: Var) -> Atom:
-        b, args = self.b, self.atoms(op.args)
-        name = op.name
-        if name in PRIMITIVES:
-            return b.prim(name, *args, hint=var.name, given=var.given)
-        if name == "get":
-            return b.get(*args, hint=var.name, given=var.given)
-        if name == "array":
-            return b.array(args, hint=var.name, given=var.given)
-        if name == "zeros":
-            return b.zeros(self.type(var.type), hint=var.name)  # type: ignore[arg-type]
-        if name == "update":
-            return b.update(args[0], args[1:-1], args[-1], hint=var.name)
-        if name == "add-at":
-            return b.add_at(args[0], args[1:-1], args[-1], hint=var.name)
-        if name == "select":
-            return b.select(*args)
-        if name == "undef":
-            return b.undef(self.type(var.type))  # type: ignore[arg-type]
-        if name == "product":
-            return b.array_op(name, args, self.type(var.type), var.name, var.given)
-        if name == "stop" or name in b.rules:
-            return b.array_op(name, args, type_of(args[0]), var.name, var.given)
-        raise AssertionError(name)
-
-    def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
-        cond = self.atom(op.cond)
-        known = cond.value if type(cond) is Const else self.holds.get(cond)
-        if known is not None and not self.b.plain:
-            return self.block(op.then if known else op.orelse)
-        blocks = [self.branch(cond, block, holds) for block, holds in ((op.then, True), (op.orelse, False))]
-        return self.b.if_(
-            cond, *blocks, names=[v.name for v in bind.vars], given=bind.vars[0].given if bind.vars else False
-        )
-
-    def case(self, op: Case, bind: Bind) -> Sequence[Atom]:
-        value = self.atom(op.value)
-        known = self.b.made.get(value) if type(value) is Var else None
-        if known is not None and not self.b.plain:
-            arm = op.arms[known.constructor.tag]
-            self.here.update(zip(arm.fields, known.args))
-            return self.block(arm.block)
-        arms = []
-        for arm in op.arms:
-            with self.b.arm(arm.constructor) as (scope, fields):
-                self.here.update(zip(arm.fields, fields))
-                results = self.block(arm.block)
-            arms.append((arm.constructor, fields, scope, results))
-        return self.b.case(
-            value, arms, [v.name for v in bind.vars], given(bind), [self.type(v.type) for v in bind.vars]
-        )
-
-    def while_(self, op: While, bind: Bind) -> Sequence[Atom]:
-        width, span = len(op.accs), self.b.span
-
-        def cond(*accs: Atom) -> Atom:
-            self.here.update(zip(op.accs, accs))
-            return self.block(op.cond)[0]
-
-        def body(*accs: Atom):
-            self.here.update(zip(op.accs, accs))
-            results = self.block(op.body)
-            return results[:width], results[width:]
-
-        names = [v.name for k, v in enumerate(bind.vars) if k != width]
-        kept = None if op.snapshots is None else self.atom(op.snapshots)
-        out = self.b.while_(self.atoms(op.inits), cond, body, names, [a.name for a in op.accs], given(bind), kept)
-        self.b.span = span
-        return out
-
-    def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
-        with self.b.region() as scope:
-            scope.facts.extend(self.b.facts_of(cond, holds))
-            around, self.holds = self.holds, {**self.holds, cond: holds}
-            results = self.block(block)
-            self.holds = around
-        return scope, results
-
-    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        width = len(op.accs)
-
-        def body(i: Atom, *accs: Atom):
-            self.here[op.index] = i
-            self.here.update(zip(op.accs, accs))
-            results = self.block(op.body)
-            return results[:width], results[width:]
-
-        return self.loop_like(op, bind, body)
-
-    def loop_like(self, op: Loop, bind: Bind, body: Iteration) -> Sequence[Atom]:
-        """A loop with the count, the start and the names of an old one, and a body that ``body`` makes."""
-        span = self.b.span
-        out = self.b.loop(
-            self.atom(op.count),
-            self.atoms(op.inits),
-            body,
-            [v.name for v in bind.vars],
-            op.index.name,
-            [a.name for a in op.accs],
-            given(bind),
-            soft=op.index.soft,
-            snapshots=None if op.snapshots is None else self.atom(op.snapshots),
-        )
-        self.b.span = span
-        return out
-
-
-def rebuilt(program: Program, pass_: Rebuild) -> Program:
-    """A whole program as a pass with a fresh builder rebuilds it; parameters and sizes stay themselves."""
-    b = pass_.b
-    b.sizes.update(program.dims)
-    results = pass_.block(program.body)
-    return with_body(program, Block(b.block(), tuple(results)))
-
-
-def rebuild(program: Program, make: Callable[[Builder], Rebuild] = Rebuild) -> Program:
-    """``rebuilt`` by the pass that ``make`` gives for a builder; by none but the builder's own rules without one."""
-    return rebuilt(program, make(Builder()))
-
-
-def without_rules(block: Block) -> Block:
-    """A block, and the functions that it calls, without the marks of what differentiates in its own way: they are what
-    they mark. ``(stop x)``  =>  ``x``; ``(rule-0 y x)``  =>  ``y``; a loop with snapshots is a loop."""
-    blocks = [block, *(f.body for f in functions_of(block) if f.body is not None)]
-    marks = {bind.vars[0]: bind.op.args[0] for b in blocks for bind in all_binds(b) if is_mark(bind)}
-    if not marks and not any(has_snapshots(bind.op) for b in blocks for bind in all_binds(b)):
-        return block
-    for v, a in marks.items():
-        while type(a) is Var and a in marks:
-            a = marks[a]
-        marks[v] = a
-    for f in functions_of(block):
-        if f.body is not None:
-            f.body = substitute(unmarked(f.body), marks)
-    return substitute(unmarked(block), marks)
-
-
-def is_mark(bind: Bind) -> bool:
-    return type(bind.op) is Prim and (bind.op.name == "stop" or bind.op.name.startswith("rule-"))
-
-
-def has_snapshots(op: Any) -> bool:
-    """Whether an operation is a loop of which reverse mode keeps few states."""
-    return type(op) in (Loop, While) and op.snapshots is not None
-
-
-def unmarked(block: Block) -> Block:
-    binds = []
-    for x in block.binds:
-        if not is_mark(x):
-            regions = blocks_of(x.op)
-            op = replace(x.op, snapshots=None) if has_snapshots(x.op) else x.op
-            binds.append(Bind(x.vars, with_blocks(op, [*map(unmarked, regions)]), x.span) if regions else x)
-    return Block(tuple(binds), block.results)
-
-
-def elem_of(a: Atom) -> Scalar | Data:
-    """The type of a number, or of an array's elements."""
-    t = type_of(a)
-    return t.elem if isinstance(t, Arr) else t
-
-
-def rank_of(a: Atom) -> int:
-    """How many subscripts reach a number."""
-    t = type_of(a)
-    return t.rank if isinstance(t, Arr) else 0
-
-
-def given(bind: Bind) -> bool:
-    """Whether a person named what a binding binds."""
-    return bool(bind.vars) and bind.vars[0].given
-
-
-class Alike:
-    """A branch or a loop as a key, equal to that of another one that has the same structure.
-
-    Design decision: by what is seen at first sight, and by the structure only where that is equal. The structure of a
-    nest of loops would be made again for each loop of it, and most are unlike any other.
-    """
-
-    __slots__ = ("op", "outline", "made")
-
-    def __init__(self, op: If | Loop | Case) -> None:
-        self.op, self.made = op, ()
-        atoms = tuple((a.type, repr(a.value)) if type(a) is Const else a for a in atoms_of(op))
-        inside = tuple(x.op.name if type(x.op) is Prim else type(x.op) for b in blocks_of(op) for x in b.binds)
-        self.outline = (type(op), atoms, inside)
-
-    def __hash__(self) -> int:
-        return hash(self.outline)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Alike and self.outline == other.outline and self.structure() == other.structure()
-
-    def structure(self) -> tuple:
-        self.made = self.made or structure(self.op)
-        return self.made
-
-
-def structure(x: If | Loop | Case | Block) -> tuple:
-    """A key that is equal for operations, or blocks, that differ in the identity of their inner variables alone."""
-    numbers: dict[Var, int] = {}
-
-    def atom(a: Atom) -> Any:
-        if type(a) is Const:
-            return (a.type, repr(a.value), a.soft)
-        return numbers.get(a, a)
-
-    def bind_all(vars: Sequence[Var]) -> None:
-        for v in vars:
-            numbers[v] = len(numbers)
-
-    def one(x: Any) -> tuple:
-        atoms = tuple(map(atom, atoms_of(x)))
-        bind_all(binders_of(x))
-        inner = tuple(block(region) for region in blocks_of(x))
-        label: Any = len(inner)
-        if type(x) is Prim:
-            label = x.name
-        elif type(x) is Check:
-            label = (x.relation, x.message)
-        elif type(x) is Make:
-            label = x.constructor
-        elif type(x) is Apply:
-            label = x.function
-        return (type(x).__name__, label, atoms, inner)
-
-    def block(b: Block) -> tuple:
-        keys = []
-        for bind in b.binds:
-            keys.append((one(bind.op), bind.soft))
-            if type(bind.op) is Prim and bind.op.name in ("zeros", "undef"):
-                t = bind.vars[0].type
-                keys.append((t.elem, *map(atom, t.dims)) if isinstance(t, Arr) else t)
-            bind_all(bind.vars)
-        return (tuple(keys), tuple(map(atom, b.results)))
-
-    return block(x) if type(x) is Block else one(x)
-
-
-def is_one(size: Atom | None) -> bool:
-    """Whether a size is known to be 1: what has it is used for all of a larger size."""
-    return type(size) is Const and size.value == 1
-
-
 def wider(sizes: Sequence[Atom | None]) -> Atom:
     """The size to which others, None aside, are equal or known to be 1."""
     found = [n for n in sizes if n is not None]
     return next((n for n in found if not is_one(n)), found[0])
-
-
-def has_checks(block: Block) -> bool:
-    """Whether a check stands in a block, a region inside it, or a function that it calls."""
-    return any(type(bind.op) is Check or type(bind.op) is Apply and effects(bind.op) for bind in all_binds(block))
-
-
-def defined_in(block: Block) -> set[Var]:
-    """Every variable that a block or a region inside it binds."""
-    found: set[Var] = set()
-    stack = [block]
-    while stack:
-        for bind in stack.pop().binds:
-            found.update(bind.vars)
-            found.update(binders_of(bind.op))
-            stack.extend(blocks_of(bind.op))
-    return found
-
-
-def is_zero(atom: Atom) -> bool:
-    return type(atom) is Const and atom.soft and atom.value == 0

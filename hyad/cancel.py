@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .builder import ONE, ZERO, Builder, Rebuild, affine_add, rebuilt
-from .core import Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses
+from .builder import Builder
+from .core import ONE, ZERO, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses
 from .loops import same_count
+from .rebuild import Rebuild, rebuilt
 from .reciprocals import is_reciprocal
 
 
@@ -91,7 +92,7 @@ class Cancel(Rebuild):
         if rest is None:
             return None
         b = self.b
-        if not b.nonnegative(affine_add(b.affine(self.atom(op.count)), (1, {}), -1)):
+        if not b.nonnegative(b.last_index(self.atom(op.count))):
             return None
         start, total = self.atom(op.inits[k]), ONE
         for x in (*rest, None) if minus else rest:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import comb
 
-from .builder import Builder, integer, type_of
-from .core import Arr, Atom
+from .builder import Builder
+from .core import Arr, Atom, integer, type_of
 
 #: From a state, the iteration that it stands before, and how many steps to take: the state after these.
 Advance = Callable[[Sequence[Atom], Atom, Atom], Sequence[Atom]]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .builder import type_of
 from .core import (
     Atom,
     Bind,
@@ -24,6 +23,7 @@ from .core import (
     all_binds,
     blocks_of,
     substitute,
+    type_of,
     with_blocks,
     with_body,
 )

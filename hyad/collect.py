@@ -6,19 +6,27 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .builder import ONE, ZERO, Builder, Rebuild, affine_add, defined_in, has_checks, is_zero, type_of
+from .affine import affine_add
+from .builder import Builder
 from .core import (
     INT,
+    ONE,
     REAL,
+    ZERO,
     Atom,
     Bind,
     Loop,
     Prim,
     Var,
+    defined_in,
+    is_zero,
     reads,
+    type_of,
 )
+from .dead import has_checks
 from .loops import slice_of
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 TERMS = 32  # a sum of more terms is left as it is
 LENGTH = 4  # a row value is taken apart into so many others at most

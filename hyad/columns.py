@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .builder import Builder, Rebuild, integer, type_of
-from .core import REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Type, Var, count_uses
+from .builder import Builder
+from .core import REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Type, Var, count_uses, integer, type_of
+from .rebuild import Rebuild
 
 #: So many columns are added at a time, a vector; of fewer than ``MANY`` directions all are.
 AT_ONCE, MANY = 4, 12

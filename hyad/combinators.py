@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arguments import arity, blamed, function_arg, param_names, sizes, split_checkpoint
 from .boxing import coerce
-from .builder import elem_of, integer, type_of
-from .core import BOOL, INT, REAL, Arr, Atom, Const, Data, Var
+from .core import BOOL, INT, REAL, Arr, Atom, Const, Data, Var, elem_of, integer, type_of
 from .errors import ModelTypeError, NotCompiled, Span
 from .families import Again, derives, kinds, numbers_alone
 from .store_passing import counted_loop, loop_counted, new_cell

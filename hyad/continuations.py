@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from .activity import activity, differentiable, reach_of
 from .adjoints import copied, fill_body, is_linear, like, prepared, zero
 from .backpropagators import fitted
-from .builder import Builder, Rebuild, type_of
+from .builder import Builder
 from .core import (
     BOOL,
     INT,
@@ -48,9 +48,11 @@ from .core import (
     blocks_of,
     free_vars,
     type_atoms,
+    type_of,
 )
 from .dead import tidy
 from .names import adjoint
+from .rebuild import Rebuild
 from .records import record_of
 from .reverse import Reverse
 

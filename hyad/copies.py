@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from .builder import Builder, Rebuild, defined_in, structure, type_of
-from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds, free_vars, reads
+from .alike import structure
+from .builder import Builder
+from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds, defined_in, free_vars, reads, type_of
+from .rebuild import Rebuild
 
 
 class Alias(Rebuild):

@@ -156,6 +156,46 @@ class Global:
 
 Atom = Union[Var, Const, Global]
 
+TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
+
+
+def type_of(atom: Atom) -> Type:
+    """The type of an atom of typed core."""
+    return atom.type  # type: ignore[union-attr, return-value]
+
+
+def real(value: float, soft: bool = False) -> Const:
+    return Const(float(value), REAL, soft)
+
+
+def integer(value: int) -> Const:
+    return Const(int(value), INT)
+
+
+ZERO, ONE = real(0.0, soft=True), real(1.0, soft=True)
+
+
+def elem_of(a: Atom) -> Scalar | Data:
+    """The type of a number, or of an array's elements."""
+    t = type_of(a)
+    return t.elem if isinstance(t, Arr) else t
+
+
+def rank_of(a: Atom) -> int:
+    """How many subscripts reach a number."""
+    t = type_of(a)
+    return t.rank if isinstance(t, Arr) else 0
+
+
+def is_zero(atom: Atom) -> bool:
+    return type(atom) is Const and atom.soft and atom.value == 0
+
+
+def is_one(size: Atom | None) -> bool:
+    """Whether a size is known to be 1: what has it is used for all of a larger size."""
+    return type(size) is Const and size.value == 1
+
+
 # ----------------------------------------------------------------------------------------- operations
 
 
@@ -351,6 +391,11 @@ class Block:
     place: Span | None = None
 
 
+def given(bind: Bind) -> bool:
+    """Whether a person named what a binding binds."""
+    return bool(bind.vars) and bind.vars[0].given
+
+
 # ------------------------------------------------------------------------------------------- programs
 
 
@@ -519,6 +564,18 @@ def all_binds(block: Block) -> Iterator[Bind]:
 def binds_of(bind: Bind) -> Iterator[Bind]:
     """A binding and every one of the regions inside it."""
     return all_binds(Block((bind,), ()))
+
+
+def defined_in(block: Block) -> set[Var]:
+    """Every variable that a block or a region inside it binds."""
+    found: set[Var] = set()
+    stack = [block]
+    while stack:
+        for bind in stack.pop().binds:
+            found.update(bind.vars)
+            found.update(binders_of(bind.op))
+            stack.extend(blocks_of(bind.op))
+    return found
 
 
 def functions_of(*blocks: Block) -> list[Function]:

@@ -184,3 +184,8 @@ def effects(op: Op) -> bool:
     called = [op.function.body] if type(op) is Apply and op.function.body is not None else []
     called += [f.body for f in functions_of(*blocks, *called) if f.body is not None]
     return any(type(bind.op) is Check for block in (*blocks, *called) for bind in all_binds(block))
+
+
+def has_checks(block: Block) -> bool:
+    """Whether a check stands in a block, a region inside it, or a function that it calls."""
+    return any(type(bind.op) is Check or type(bind.op) is Apply and effects(bind.op) for bind in all_binds(block))

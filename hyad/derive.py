@@ -16,12 +16,13 @@ from .adjoints import fill, tangent_of, zero
 from .annotations import arity_text, has_reals, not_real, parameters
 from .arguments import number_among
 from .boxing import box
-from .builder import ONE, ZERO, elem_of, has_snapshots, integer, is_zero, rank_of, type_of
 from .core import (
     BOOL,
     INT,
     LEAF,
+    ONE,
     REAL,
+    ZERO,
     Arr,
     Atom,
     Block,
@@ -36,15 +37,21 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    elem_of,
     free_vars,
     functions_of,
+    integer,
+    is_zero,
+    rank_of,
     reads,
+    type_of,
 )
 from .dead import tidy
 from .errors import DerivativeError, ModelTypeError, NotCompiled
 from .families import Again
 from .forward import can_be_wide, jvp, wide_jvp
 from .functions import inline_block
+from .marks import has_snapshots
 from .names import adjoint
 from .optimise import expanded_size, split_block, unroll_block
 from .primitives import Primitive

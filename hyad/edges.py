@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Affine, Builder, Rebuild, affine_add, defined_in, rebuilt, type_of
-from .core import BOOL, INT, Atom, Bind, Const, If, Loop, Prim, Program, Var, all_binds
+from .affine import Affine, affine_add
+from .builder import Builder
+from .core import BOOL, INT, Atom, Bind, Const, If, Loop, Prim, Program, Var, all_binds, defined_in, type_of
 from .dead import dead_code
+from .rebuild import Rebuild, rebuilt
 from .tables import affine_of
 
 #: A loop with more bindings in it is not written out for its edges.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .builder import rebuild
 from .core import (
     REAL,
     Atom,
@@ -24,6 +23,7 @@ from .core import (
 )
 from .counts import work
 from .dead import tidy
+from .rebuild import rebuild
 
 Powers = dict[Atom, float]  # a product of atoms: how often each is a factor
 Sum = dict[

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .builder import Builder, Rebuild, defined_in, has_checks
-from .core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, free_vars, reads
+from .builder import Builder
+from .core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, defined_in, free_vars, reads
+from .dead import has_checks
 from .loops import CALL, cost_of, slice_of
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from .accumulators import extreme, starts_with
 from .activity import activity, differentiable, reach_of, union
 from .adjoints import copied, fill_body, like, pack, prepared, unpack, vanishes, zero
-from .builder import Builder, Rebuild, has_checks, is_zero, real, type_of
+from .builder import Builder
 from .core import (
     INT,
     REAL,
@@ -40,11 +40,15 @@ from .core import (
     While,
     all_binds,
     free_vars,
+    is_zero,
+    real,
+    type_of,
 )
-from .dead import tidy
+from .dead import has_checks, tidy
 from .names import tangent
 from .partials import Partials
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 
 class Search(NamedTuple):
@@ -192,8 +196,7 @@ class Forward(Rebuild):
         wanted = [(v, d) for v in bind.vars for d in self.directions(v)]
         regions = []
         for block, holds in ((op.then, True), (op.orelse, False)):
-            with b.region() as scope:
-                scope.facts.extend(b.facts_of(cond, holds))
+            with b.branch_region(cond, holds) as scope:
                 results = self.block(block)
                 of = dict(zip(bind.vars, block.results))
                 moved = [self.tangent_or_zero(of[v], d) for v, d in wanted]

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .builder import FALSE, TRUE, ZERO, Builder, Rebuild, is_zero
+from .builder import Builder
 from .core import (
+    FALSE,
     REAL,
+    TRUE,
+    ZERO,
     Apply,
     Arr,
     Atom,
@@ -34,6 +37,7 @@ from .core import (
     each_function,
     free_vars,
     functions_of,
+    is_zero,
     retarget,
     size,
     substitute,
@@ -43,6 +47,7 @@ from .core import (
 from .dead import dead_code, effects, tidy
 from .errors import Span
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 INLINE = 24  # up to so many bindings a function that is not recursive is written out wherever it is called
 COPIED = 400  # a longer one where all of its copies but the first add no more bindings than this
@@ -180,8 +185,7 @@ class TailCalls(Rebuild):
                     b.scopes[-1].facts.extend(b.facts_of(cond, holds))
                     return self.walk(inner)
             for inner, holds in ((op.then, True), (op.orelse, False)):
-                with b.region() as scope:
-                    scope.facts.extend(b.facts_of(cond, holds))
+                with b.branch_region(cond, holds) as scope:
                     results = self.walk(inner)
                 regions.append((scope, results))
             if [results for _, results in regions] == [[TRUE], [FALSE]]:
@@ -333,8 +337,7 @@ class Fused(Rebuild):
         if type(op) is If:
             cond, regions = self.atom(op.cond), []
             for inner, holds in ((op.then, True), (op.orelse, False)):
-                with b.region() as scope:
-                    scope.facts.extend(b.facts_of(cond, holds))
+                with b.branch_region(cond, holds) as scope:
                     results = self.walk(inner, j)
                 regions.append((scope, results))
             self.define(last, b.if_(cond, *regions, names))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .builder import TRUE, Builder, Rebuild, defined_in, has_checks, type_of
+from .builder import Builder
 from .checks import in_range
 from .core import (
     BOOL,
+    TRUE,
     Arr,
     Atom,
     Bind,
@@ -23,13 +24,17 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    defined_in,
     reads,
     substitute,
+    type_of,
     with_blocks,
     with_body,
 )
+from .dead import has_checks
 from .loops import CALL, CHEAP, array_uses, cost_of, same_count, slice_of
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 NEAR = 400  # bindings between two loops beyond which they are not made one
 

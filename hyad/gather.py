@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .builder import rebuild, type_of
 from .core import (
     INT,
     REAL,
@@ -46,10 +45,12 @@ from .core import (
     most_uses,
     reads,
     substitute,
+    type_of,
     with_blocks,
 )
 from .dead import dead_code, tidy
 from .optimise import products
+from .rebuild import rebuild
 from .scans import scan_of
 from .spread import Reduction, changed, nest, reductions, work
 from .stores import assign

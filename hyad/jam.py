@@ -7,9 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Builder, Rebuild, defined_in, has_checks, real
-from .core import INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Scalar, Var, atoms_of, free_vars
+from .builder import Builder
+from .core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    Loop,
+    Prim,
+    Scalar,
+    Var,
+    atoms_of,
+    defined_in,
+    free_vars,
+    real,
+)
+from .dead import has_checks
 from .loops import CALL, cost_of, slice_of
+from .rebuild import Rebuild
 
 JAMMED = 4  # iterations that run side by side
 

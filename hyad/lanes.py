@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .builder import Builder, Rebuild, defined_in, has_checks, type_of
+from .builder import Builder
 from .core import (
     INT,
     REAL,
@@ -23,11 +23,15 @@ from .core import (
     atoms_of,
     binds_of,
     blocks_of,
+    defined_in,
     reads,
+    type_of,
 )
+from .dead import has_checks
 from .fission import independent
 from .nests import Steps, additions, part_of
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 #: How many iterations go side by side: a vector register has room for so many numbers.
 LANES = 8

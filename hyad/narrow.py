@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .builder import Affine, affine_add
+from .affine import Affine, affine_add
 from .core import (
     INT,
     Arr,

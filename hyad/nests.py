@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from .builder import ZERO, Builder, Rebuild, defined_in, has_checks, integer, type_of
+from .builder import Builder
 from .core import (
     INT,
     REAL,
+    ZERO,
     Arr,
     Atom,
     Bind,
@@ -24,12 +25,17 @@ from .core import (
     atoms_of,
     blocks_of,
     count_uses,
+    defined_in,
     free_vars,
+    integer,
+    type_of,
     with_blocks,
 )
+from .dead import has_checks
 from .fission import independent
 from .jam import JAMMED, JAMMED_COST, in_fours
 from .loops import CHEAP, cost_of, slice_of
+from .rebuild import Rebuild
 
 NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a row, from iteration to iteration
 CHAIN = 2  # what a sum costs whose additions wait for one another

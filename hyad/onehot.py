@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Affine, Rebuild, Scope, affine_add, affine_key, is_zero, negated, type_of
-from .core import INT, Atom, Bind, Const, Loop, Prim, Var, all_binds
+from .affine import Affine, affine_add, affine_key, negated
+from .bounds import Scope
+from .core import INT, Atom, Bind, Const, Loop, Prim, Var, all_binds, is_zero, type_of
+from .rebuild import Rebuild
 
 
 class OneHot(Rebuild):
@@ -54,7 +56,7 @@ class OneHot(Rebuild):
         try:
             with b.region(scope):
                 scope.vars.update((index, *accs))
-                scope.facts.append(affine_add(b.affine(count), (1, {}), -1))
+                scope.facts.append(b.last_index(count))
                 self.here[op.index] = index
                 self.here.update(zip(op.accs, accs))
                 results = self.block(op.body)
@@ -97,8 +99,7 @@ class OneHot(Rebuild):
         b = self.b
         if type(runs) is Const:
             return self.iteration(op, at, state) if runs.value else state
-        with b.region() as scope:
-            scope.facts.extend(b.facts_of(runs, True))
+        with b.branch_region(runs, True) as scope:
             results = self.iteration(op, at, state)
         with b.region() as otherwise:
             pass

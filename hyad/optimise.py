@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from .builder import Builder, Rebuild, defined_in, rebuild, rebuilt, type_of
+from .builder import Builder
 from .cancel import cancel
 from .check import check_after
 from .checks import once
@@ -32,11 +32,13 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    defined_in,
     each_function,
     functions_of,
     size,
     substitute,
     type_atoms,
+    type_of,
     with_blocks,
     with_body,
 )
@@ -57,6 +59,7 @@ from .onehot import OneHot
 from .pairs import pairs
 from .powers import powers_of_two
 from .products import Products
+from .rebuild import Rebuild, rebuild, rebuilt
 from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
 from .roundtrip import round_trips

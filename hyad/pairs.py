@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import ZERO, Builder, Rebuild, defined_in, is_zero, rebuilt
+from .builder import Builder
 from .core import (
     REAL,
+    ZERO,
     Arr,
     Atom,
     Bind,
@@ -17,10 +18,13 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    defined_in,
     free_vars,
+    is_zero,
 )
 from .counts import work
 from .dead import tidy
+from .rebuild import Rebuild, rebuilt
 
 Adding = tuple[Bind, tuple[Atom, ...], Atom]
 

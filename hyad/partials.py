@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from .builder import ONE, ZERO, Builder, type_of
-from .core import BOOL, INT, REAL, Atom, Bind, Const, Prim, Var
+from .builder import Builder
+from .core import BOOL, INT, ONE, REAL, ZERO, Atom, Bind, Const, Prim, Var, type_of
 from .primitives import PRIMITIVES, Primitive, parse_partial
 
 

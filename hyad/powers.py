@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from .builder import rebuild
 from .core import (
     REAL,
     Atom,
@@ -22,6 +21,7 @@ from .core import (
 )
 from .counts import work
 from .dead import tidy
+from .rebuild import rebuild
 
 #: Factors are kept within this and one over it.
 MOST = 256.0

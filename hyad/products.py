@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Builder, Rebuild, defined_in, has_checks
-from .core import BOOL, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, count_uses
-from .dead import tidy
+from .builder import Builder
+from .core import BOOL, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, count_uses, defined_in
+from .dead import has_checks, tidy
 from .nests import part_of
+from .rebuild import Rebuild
 
 #: A product that is known to take fewer multiplications is left to the loops.
 LEAST = 32 * 32 * 32

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from .builder import ONE, rebuild
 from .core import (
+    ONE,
     REAL,
     Atom,
     Bind,
@@ -27,6 +27,7 @@ from .core import (
 )
 from .functions import uses
 from .primitives import PRIMITIVES
+from .rebuild import rebuild
 
 
 def reciprocals(program: Program) -> Program:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
-from .builder import defined_in, type_of
 from .core import (
     INT,
     REAL,
@@ -29,9 +28,11 @@ from .core import (
     While,
     all_binds,
     blocks_of,
+    defined_in,
     free_vars,
     reads,
     type_atoms,
+    type_of,
 )
 from .primitives import PRIMITIVES
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import arity
 from .branches import branches
-from .builder import type_of
-from .core import Arr, Const, Data, Var
+from .core import Arr, Const, Data, Var, type_of
 from .errors import ModelTypeError, NotCompiled, Span
 from .families import Again, Anew
 from .store_passing import new_cell, set_cell, touch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import affine_add, defined_in, rebuild, type_of
+from .affine import affine_add
 from .core import (
     INT,
     Arr,
@@ -21,12 +21,15 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    defined_in,
     reads,
     substitute,
+    type_of,
     with_blocks,
     with_body,
 )
 from .errors import Span
+from .rebuild import rebuild
 from .tables import affine_of
 
 

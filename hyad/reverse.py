@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from .activity import activity, differentiable
 from .adjoints import add, add_at, pack, unpack, vanishes, zero
 from .backpropagators import Back
-from .builder import Builder, Rebuild, Scope, type_of
+from .bounds import Scope
+from .builder import Builder
 from .core import (
     INT,
     Apply,
@@ -42,10 +43,12 @@ from .core import (
     all_binds,
     blocks_of,
     free_vars,
+    type_of,
 )
 from .names import adjoint
 from .partials import Partials
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 from .records import calls
 from .reverse_branches import arm_there, branch_there, choice_there
 from .reverse_functions import apply_there
@@ -320,8 +323,7 @@ class Reverse(Rebuild):
     def region(self, op: If | Case, k: int) -> Iterator[tuple[Scope, tuple[Var, ...]]]:
         """A branch or an arm under construction, and an arm's fields in it."""
         if type(op) is If:
-            with self.b.region() as scope:
-                scope.facts.extend(self.b.facts_of(self.atom(op.cond), k == 0))
+            with self.b.branch_region(self.atom(op.cond), k == 0) as scope:
                 yield scope, ()
         else:
             arm = op.arms[k]  # type: ignore[union-attr]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from .adjoints import zero
 from .backpropagators import Back, call, fitted, forgotten, instantiate, is_threaded, receive, there_and_cut
-from .builder import ZERO, type_of
-from .core import Atom, Bind, Block, Case, Constructor, Data, If, Make, Prim, Var, blocks_of
+from .core import ZERO, Atom, Bind, Block, Case, Constructor, Data, If, Make, Prim, Var, blocks_of, type_of
 from .names import adjoint
 from .records import costly, cut, record_of
 

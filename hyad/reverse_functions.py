@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from .activity import activity, differentiable, reach_of
 from .adjoints import copied, fill_body, is_linear, like, prepared, zero
 from .backpropagators import Back, fitted, forgotten, instantiate, is_threaded, there_and_cut
-from .builder import Builder, Rebuild, type_of
-from .core import REAL, Apply, Atom, Bind, Block, Data, Function, Var, free_vars, type_atoms
+from .builder import Builder
+from .core import REAL, Apply, Atom, Bind, Block, Data, Function, Var, free_vars, type_atoms, type_of
 from .names import adjoint
+from .rebuild import Rebuild
 from .records import cut, record_of
 
 if TYPE_CHECKING:

@@ -12,11 +12,30 @@ from typing import TYPE_CHECKING
 from .accumulators import extreme, starts_with, sum_like
 from .adjoints import zero
 from .backpropagators import Back, call, forgotten, instantiate, there_and_cut
-from .builder import ONE, ZERO, Rebuild, defined_in, has_snapshots, integer, type_of
 from .checkpoint import Stack, begun, descended
-from .core import INT, Atom, Bind, Block, Const, Data, Loop, Scalar, Var, While, all_binds, type_atoms
+from .core import (
+    INT,
+    ONE,
+    ZERO,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    Data,
+    Loop,
+    Scalar,
+    Var,
+    While,
+    all_binds,
+    defined_in,
+    integer,
+    type_atoms,
+    type_of,
+)
 from .journal import KEPT, Kept
+from .marks import has_snapshots
 from .names import adjoint
+from .rebuild import Rebuild
 from .records import costly, cut, laborious, record_of, stepwise, works
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .builder import Builder, Rebuild
+from .builder import Builder
 from .core import (
     REAL,
     Apply,
@@ -41,6 +41,7 @@ from .core import (
 from .dead import tidy
 from .functions import uses
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 ENDS = 8  # so many ways through a function are followed to their ends
 LOOK = 2000  # so many bindings are looked at for a way from a value to a cotangent
@@ -181,8 +182,7 @@ class Both(Rebuild):
             if type(cond) is Const:
                 return self.walk(op.then if cond.value else op.orelse, follow)
             for inner, holds in ((op.then, True), (op.orelse, False)):
-                with b.region() as scope:
-                    scope.facts.extend(b.facts_of(cond, holds))
+                with b.branch_region(cond, holds) as scope:
                     results = self.walk(inner, follow)
                 regions.append((scope, results))
             return b.if_(cond, *regions, self.names)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from .annotations import parameters
 from .arguments import function_arg, operand
-from .builder import elem_of
-from .core import REAL, Atom, Var
+from .core import REAL, Atom, Var, elem_of
 from .errors import DerivativeError, ModelTypeError
 from .values import Closure, Function, Spans, Value, captures, describe, flatten, unflatten
 

@@ -16,8 +16,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .builder import type_of
-from .core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of, reads
+from .core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    all_binds,
+    blocks_of,
+    reads,
+    type_of,
+)
 from .dead import tidy
 from .spread import Reduction, folded, own_slice, reductions
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from .builder import Affine, Builder, Rebuild, affine_add, defined_in, rebuilt, type_of
-from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, all_binds, reads
+from .affine import Affine, affine_add
+from .builder import Builder
+from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, all_binds, defined_in, reads, type_of
 from .dead import tidy
 from .edges import FEWEST, loops_of
+from .rebuild import Rebuild, rebuilt
 from .spread import work
 from .tables import affine_of
 

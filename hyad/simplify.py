@@ -25,12 +25,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .builder import Builder, Rebuild, rebuild
+from .builder import Builder
 from .core import INT, REAL, Atom, Bind, Block, Const, Prim, Program, Var, all_binds, blocks_of
 from .dead import dead_code
 from .latex import variable_names
 from .optimise import uses
 from .primitives import PRIMITIVES, sympy_form
+from .rebuild import Rebuild, rebuild
 from .scalars import KNOWN, Graph, Points, functions, lift, lower
 
 #: The longest run looked at as one; longer ones are cut.

@@ -16,8 +16,9 @@ from typing import Any
 
 from .annotations import arity_text, conform, dim_names, merge_specs, parameters, read_annotation, size_named
 from .arguments import Kept, is_checkpointed, not_checkpointed, number_in, snapshots
+from .bounds import Scope
 from .branches import branches, case, cases
-from .builder import Builder, Scope, integer, rank_of, type_of, without_rules
+from .builder import Builder
 from .builtins import builtin
 from .core import (
     BOOL,
@@ -40,12 +41,16 @@ from .core import (
     While,
     all_binds,
     blocks_of,
+    integer,
     nodes,
+    rank_of,
+    type_of,
 )
 from .data import Data as PythonData
 from .errors import HyadError, ModelTypeError, NotCompiled, Span, UnboundError, hint_for
 from .families import Again, Anew, Apart, ArrayOf, Bottom, Dead, Endless, Facts
 from .flow import RUNS, Flow
+from .marks import without_rules
 from .reader import SPECIAL, prelude
 from .recursion import call_recursive, endless, inline_or_call, is_recursive
 from .resolve import resolve

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Builder, Rebuild, affine_add, defined_in, negated
-from .core import INT, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of
+from .affine import affine_add, negated
+from .builder import Builder
+from .core import INT, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of, defined_in
+from .rebuild import Rebuild
 from .tables import affine_of
 
 #: A loop with more bindings in it, those of the branch aside, is not written twice.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .builder import type_of
 from .core import (
     BOOL,
     INT,
@@ -30,6 +29,7 @@ from .core import (
     blocks_of,
     free_vars,
     most_uses,
+    type_of,
 )
 from .primitives import PRIMITIVES
 

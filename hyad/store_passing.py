@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import snapshots
 from .boxing import coerce, resized, sized
-from .builder import TRUE, type_of
-from .core import BOOL, Atom, Const, Var, While
+from .core import BOOL, TRUE, Atom, Const, Var, While, type_of
 from .errors import ModelTypeError, Span
 from .families import Again, Apart, Dead, Target, describe_target, kinds, sizes_vary, unsized
 from .values import NIL, Cell, Env, Shape, TupleValue, Value, describe, flatten, nothing

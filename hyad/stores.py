@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .builder import Affine, affine_add, defined_in, type_of
+from .affine import Affine, affine_add
 from .core import (
     INT,
     Arr,
@@ -25,10 +25,12 @@ from .core import (
     atoms_of,
     binds_of,
     blocks_of,
+    defined_in,
     free_vars,
     reads,
     substitute,
     type_atoms,
+    type_of,
     with_body,
 )
 from .loops import array_uses, same_count

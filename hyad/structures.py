@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from .arguments import arity, blamed, facts_at, operand
 from .arithmetic import same_shape
 from .branches import ask
-from .builder import elem_of, integer, type_of
-from .core import INT, REAL, Arr, Const, Var
+from .core import INT, REAL, Arr, Const, Var, elem_of, integer, type_of
 from .data import Inl, Inr
 from .errors import BoundsError, ModelTypeError, NotCompiled
 from .reader import prelude

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from .arguments import arity, blamed, integer_arg, operand
 from .arithmetic import same_shape
 from .branches import branches, cases, expose
-from .builder import elem_of, integer, type_of
-from .core import INT, REAL, Arr, Atom, Const, Var
+from .core import INT, REAL, Arr, Atom, Const, Var, elem_of, integer, type_of
 from .data import Data as PythonData
 from .errors import BoundsError, ModelTypeError
 from .names import mangled

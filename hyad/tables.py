@@ -5,11 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .builder import Affine, Builder, Rebuild, affine_add, affine_key, defined_in
-from .core import BOOL, INT, REAL, Atom, Bind, Block, Const, If, Loop, Prim, Var, all_binds, blocks_of, reads
+from .affine import Affine, affine_add, affine_key
+from .builder import Builder
+from .core import (
+    BOOL,
+    INT,
+    REAL,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    all_binds,
+    blocks_of,
+    defined_in,
+    reads,
+)
 from .counts import ASSUMED
 from .loops import CALL
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild
 
 ORDER = ("<", "<=", ">", ">=")
 #: A value that takes more operations is not looked at.

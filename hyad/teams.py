@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .builder import has_checks, type_of
 from .checks import in_range
 from .core import (
     INT,
@@ -43,9 +42,10 @@ from .core import (
     most_uses,
     reads,
     substitute,
+    type_of,
     with_blocks,
 )
-from .dead import tidy
+from .dead import has_checks, tidy
 from .spread import depends, offset_from, reductions, work
 
 TEAM = 32  # iterations from which on a row whose length is known is worth a team

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from .builder import rebuild
 from .core import (
     REAL,
     Atom,
@@ -28,6 +27,7 @@ from .core import (
 )
 from .dead import tidy
 from .primitives import PRIMITIVES
+from .rebuild import rebuild
 
 TERMS = 12  # a sum of more terms is one number
 FACTORS = 6  # so is a product of more factors

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from .accumulators import sum_like
-from .builder import Builder, Rebuild, defined_in, rebuild, type_of
+from .builder import Builder
 from .core import (
     INT,
     REAL,
@@ -36,7 +36,9 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    defined_in,
     free_vars,
+    type_of,
 )
 from .counts import ASSUMED, DEAR, stacked
 from .dead import dead_code, tidy
@@ -44,6 +46,7 @@ from .lanes import LANES
 from .loops import CHEAP, cost_of, slice_of
 from .nests import Steps, additions
 from .primitives import PRIMITIVES
+from .rebuild import Rebuild, rebuild
 
 #: The work, in additions, from which on a thread is worth waking: 80 us of a processor, where waking may take 50.
 GRAIN = 300_000

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Builder, Rebuild, Scope, given, rebuilt
+from .bounds import Scope
+from .builder import Builder
 from .core import (
     INT,
     Apply,
@@ -24,9 +25,11 @@ from .core import (
     While,
     all_binds,
     functions_of,
+    given,
     with_body,
 )
 from .dead import tidy
+from .rebuild import Rebuild, rebuilt
 
 WALKED = 100_000  # operations that are looked at
 KEPT, SHORT = 6_000, 400  # operations that are written: where equal calls were found, and where none was

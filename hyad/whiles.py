@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .builder import Builder, Rebuild, defined_in, type_of
+from .builder import Builder
 from .core import (
     INT,
     Arr,
@@ -23,13 +23,16 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    defined_in,
     free_vars,
     substitute,
+    type_of,
     with_blocks,
     with_body,
 )
 from .counts import work
 from .dead import effects
+from .rebuild import Rebuild
 
 FEW = 8  # an array of up to so many elements is carried from one iteration to the next as single values
 

@@ -13,13 +13,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyad.builder import Builder, integer, real, type_of
+from hyad.builder import Builder
 from hyad.check import check
 from hyad.codegen import build
 from hyad.codegen.c import print_c
 from hyad.codegen.cuda import print_cuda
 from hyad.codegen.python import load_python
-from hyad.core import INT, LEAF, REAL, Arr, Block, Constructor, Data, Function, Node, Program, Var
+from hyad.core import (
+    INT,
+    LEAF,
+    REAL,
+    Arr,
+    Block,
+    Constructor,
+    Data,
+    Function,
+    Node,
+    Program,
+    Var,
+    integer,
+    real,
+    type_of,
+)
 from hyad.data import defdata, lisp
 from hyad.errors import CompileError, HyadError, ModelTypeError
 from hyad.optimise import optimise

@@ -20,9 +20,9 @@ LAYERS: list[set[str]] = [
     for names in (
         "errors",
         "core data forms names signature",
-        "journal layout primitives values",
+        "affine alike journal layout marks primitives values",
         "check dead printer reader rewrite",
-        "builder",
+        "bounds builder rebuild",
         "accumulators active activity adjoints again annotations arguments arithmetic backpropagators blocks boxing"
         " branches builtins cancel checkpoint checks collect columns combinators continuations copies counts derive"
         " dynamic eager edges exponents families fission flow forward functions fusion gather jam lanes latex"

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.builder import defined_in
-from hyad.core import REAL, Arr, Block, Check, Loop, Program, all_binds, blocks_of
+from hyad.core import REAL, Arr, Block, Check, Loop, Program, all_binds, blocks_of, defined_in
 from hyad.errors import ModelTypeError
 from hyad.nests import FAR, Steps, accesses
 

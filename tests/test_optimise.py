@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.builder import ONE
 from hyad.cancel import cancel
 from hyad.check import check
-from hyad.core import INT, LEAF, REAL, Arr, Bind, Block, Const, If, Loop, Node, Prim, Program, Var, all_binds
+from hyad.core import INT, LEAF, ONE, REAL, Arr, Bind, Block, Const, If, Loop, Node, Prim, Program, Var, all_binds
 from hyad.model import redefined
 from hyad.optimise import PIPELINE, optimise
 from hyad.plain_python import python_callable

@@ -17,7 +17,7 @@ import pytest
 import hyad
 from hyad.activity import differentiable
 from hyad.adjoints import fill, tangent_of, zero
-from hyad.builder import Builder, Rebuild, integer, real, type_of
+from hyad.builder import Builder
 from hyad.check import check
 from hyad.core import (
     BOOL,
@@ -37,7 +37,10 @@ from hyad.core import (
     Var,
     all_binds,
     functions_of,
+    integer,
+    real,
     size,
+    type_of,
 )
 from hyad.data import lisp as as_list
 from hyad.derive import apply_operator
@@ -45,6 +48,7 @@ from hyad.errors import NotCompiled
 from hyad.forward import jvp
 from hyad.functions import inline, tail_calls, unused
 from hyad.optimise import optimise
+from hyad.rebuild import Rebuild
 from hyad.reverse import vjp
 from hyad.specialise import Specialiser
 from hyad.values import ENCODINGS, Builtin, Derived, TupleValue, flatten

@@ -1,0 +1,91 @@
+"""Code that is equal but for the identity of its inner variables: what the builder shares of branches and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .core import (
+    Apply,
+    Arr,
+    Atom,
+    Block,
+    Case,
+    Check,
+    Const,
+    If,
+    Loop,
+    Make,
+    Prim,
+    Var,
+    atoms_of,
+    binders_of,
+    blocks_of,
+)
+
+
+class Alike:
+    """A branch or a loop as a key, equal to that of another one that has the same structure.
+
+    Design decision: by what is seen at first sight, and by the structure only where that is equal. The structure of a
+    nest of loops would be made again for each loop of it, and most are unlike any other.
+    """
+
+    __slots__ = ("op", "outline", "made")
+
+    def __init__(self, op: If | Loop | Case) -> None:
+        self.op, self.made = op, ()
+        atoms = tuple((a.type, repr(a.value)) if type(a) is Const else a for a in atoms_of(op))
+        inside = tuple(x.op.name if type(x.op) is Prim else type(x.op) for b in blocks_of(op) for x in b.binds)
+        self.outline = (type(op), atoms, inside)
+
+    def __hash__(self) -> int:
+        return hash(self.outline)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Alike and self.outline == other.outline and self.structure() == other.structure()
+
+    def structure(self) -> tuple:
+        self.made = self.made or structure(self.op)
+        return self.made
+
+
+def structure(x: If | Loop | Case | Block) -> tuple:
+    """A key that is equal for operations, or blocks, that differ in the identity of their inner variables alone."""
+    numbers: dict[Var, int] = {}
+
+    def atom(a: Atom) -> Any:
+        if type(a) is Const:
+            return (a.type, repr(a.value), a.soft)
+        return numbers.get(a, a)
+
+    def bind_all(vars: Sequence[Var]) -> None:
+        for v in vars:
+            numbers[v] = len(numbers)
+
+    def one(x: Any) -> tuple:
+        atoms = tuple(map(atom, atoms_of(x)))
+        bind_all(binders_of(x))
+        inner = tuple(block(region) for region in blocks_of(x))
+        label: Any = len(inner)
+        if type(x) is Prim:
+            label = x.name
+        elif type(x) is Check:
+            label = (x.relation, x.message)
+        elif type(x) is Make:
+            label = x.constructor
+        elif type(x) is Apply:
+            label = x.function
+        return (type(x).__name__, label, atoms, inner)
+
+    def block(b: Block) -> tuple:
+        keys = []
+        for bind in b.binds:
+            keys.append((one(bind.op), bind.soft))
+            if type(bind.op) is Prim and bind.op.name in ("zeros", "undef"):
+                t = bind.vars[0].type
+                keys.append((t.elem, *map(atom, t.dims)) if isinstance(t, Arr) else t)
+            bind_all(bind.vars)
+        return (tuple(keys), tuple(map(atom, b.results)))
+
+    return block(x) if type(x) is Block else one(x)
