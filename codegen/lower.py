@@ -66,6 +66,7 @@ from hyad.core import (
     binders_of,
     blocks_of,
     free_vars,
+    same_atoms,
     type_atoms,
 )
 from hyad.dead import dead_code
@@ -644,7 +645,7 @@ class _Planner:
 
     def same_place(self, a: Atom, b: Atom) -> bool:
         (ra, sa, _), (rb, sb, _) = self.plan.resolve(self.plan.of(a)), self.plan.resolve(self.plan.of(b))
-        return ra is rb and _same_subs(sa, sb)
+        return ra is rb and same_atoms(sa, sb)
 
     # ---------------------------------------------------------------------------- walk
 
@@ -825,7 +826,7 @@ class _Planner:
             for branch, start in zip(branches, starts):
                 result = branch.results[k]
                 root, subs, _ = plan.resolve(plan.of(result))
-                if root is outer and _same_subs(subs, plan.resolve(target)[1]):
+                if root is outer and same_atoms(subs, plan.resolve(target)[1]):
                     continue
                 if outer.last < root.born or outer.born == t + 1:
                     if self.settle(result, target, start):
@@ -1068,12 +1069,6 @@ def measured(f: Function, k: int) -> bool:
     """Whether the caller of a function knows the size of an array result before the call."""
     t = f.results[k].type
     return isinstance(t, Arr) and all(isinstance(d, Const) or d in f.params for d in t.dims)
-
-
-def _same_subs(a: tuple[Atom, ...], b: tuple[Atom, ...]) -> bool:
-    return len(a) == len(b) and all(
-        x is y or (isinstance(x, Const) and isinstance(y, Const) and x.value == y.value) for x, y in zip(a, b)
-    )
 
 
 def uses(program: Program) -> dict[Var, int]:

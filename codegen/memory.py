@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Data, Prim, Program, Var, reads
+from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Data, Prim, Program, Var, reads, uses
 from hyad.errors import CompileError, Span
-from hyad.optimise import uses
 
 from .c import FUNCTION_RESERVED, RESERVED
 from .collectives import ELEM

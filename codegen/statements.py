@@ -32,6 +32,7 @@ from hyad.core import (
     all_binds,
     atoms_of,
     blocks_of,
+    same_atoms,
 )
 from hyad.errors import Span
 from hyad.threads import GRAIN, LINE, Polynomial
@@ -366,7 +367,7 @@ class BodyPrinter(OperandPrinter):
                 continue
             source = self.plan.resolve(self.plan.of(a))
             where = self.plan.resolve(target)
-            if source[0] is where[0] and _equal(source[1], where[1]):
+            if source[0] is where[0] and same_atoms(source[1], where[1]):
                 continue
             self.copy(a, target)
 
@@ -705,12 +706,6 @@ class BodyPrinter(OperandPrinter):
             self.emit(f"{self.ctype(made.elem)} *{aside} = {old};")
             self.emit(f"{old} = {new};")
             self.emit(f"{new} = {aside};")
-
-
-def _equal(a: Sequence[Atom], b: Sequence[Atom]) -> bool:
-    return len(a) == len(b) and all(
-        x is y or (isinstance(x, Const) and isinstance(y, Const) and x.value == y.value) for x, y in zip(a, b)
-    )
 
 
 def _is_literal(block: Block, value: bool) -> bool:

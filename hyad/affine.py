@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .core import Var
+from collections.abc import Mapping
+
+from .core import Atom, Const, Prim, Var
 
 Affine = tuple[int, dict[Var, int]]  # constant, coefficients (none is 0)
 
@@ -16,6 +18,17 @@ def affine_add(a: Affine, b: Affine, scale: int = 1) -> Affine:
         else:
             terms.pop(v, None)
     return a[0] + scale * b[0], terms
+
+
+def affine_in(a: Atom, integers: Mapping[Var, Prim]) -> Affine:
+    """An integer of a finished program in affine normal form, as its sums and differences, ``integers``, make it."""
+    if type(a) is Const:
+        return a.value, {}
+    op = integers.get(a)  # type: ignore[arg-type]
+    if op is not None and op.name in ("+", "-"):
+        x, y = (affine_in(arg, integers) for arg in op.args)
+        return affine_add(x, y, 1 if op.name == "+" else -1)
+    return 0, {a: 1}  # type: ignore[dict-item]
 
 
 def negated(a: Affine) -> Affine:

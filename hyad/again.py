@@ -16,7 +16,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .core import Arr, Atom, Bind, Block, Data, Loop, Prim, Program, Type, Var, While, all_binds, binders_of, free_vars
+from .core import (
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Data,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    While,
+    all_binds,
+    binders_of,
+    elem_of,
+    free_vars,
+)
 from .dead import dead_code, tidy
 from .rebuild import Rebuild, rebuild
 
@@ -30,10 +45,6 @@ def made_again(program: Program) -> Program:
 
 def holds_data(v: Var) -> bool:
     return isinstance(v.type, Arr) and isinstance(v.type.elem, Data)
-
-
-def item_type(a: Var) -> Type:
-    return a.type.elem if isinstance(a.type, Arr) else a.type  # type: ignore[return-value]
 
 
 class Again(Rebuild):
@@ -94,7 +105,7 @@ class Again(Rebuild):
         for k, v in enumerate(bind.vars, first):
             if k >= len(op.accs) and holds_data(v):
                 read = [a for a in free_vars(part(op, op.body.results[k])) if a in op.accs]
-                if not any(isinstance(item_type(a), Data) for a in read):
+                if not any(isinstance(elem_of(a), Data) for a in read):
                     needed.update(dict.fromkeys(read))
                     self.makers[v] = bind, k
         if not needed:

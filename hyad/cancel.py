@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .builder import Builder
-from .core import ONE, ZERO, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses
-from .loops import same_count
+from .core import ONE, ZERO, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, count_uses, same
 from .rebuild import Rebuild, rebuilt
 from .reciprocals import is_reciprocal
 
@@ -115,7 +114,7 @@ class Cancel(Rebuild):
                 rest += [None] * (name == "neg")
             elif name == "get" and len(made.op.args) == 2 and made.op.args[1] is op.index:  # type: ignore[union-attr]
                 total = self.totals.get(made.op.args[0])  # type: ignore[union-attr]
-                if total is None or elements or not same_count(total.count, op.count):
+                if total is None or elements or not same(total.count, op.count):
                     return None
                 elements.append(total)
             elif x in inside:

@@ -187,6 +187,16 @@ def rank_of(a: Atom) -> int:
     return t.rank if isinstance(t, Arr) else 0
 
 
+def same(a: Atom, b: Atom) -> bool:
+    """Whether two trip counts, sizes or subscripts are one variable, or equal numbers."""
+    return a is b or type(a) is Const and type(b) is Const and a.value == b.value
+
+
+def same_atoms(a: Sequence[Atom], b: Sequence[Atom]) -> bool:
+    """The same of as many atoms."""
+    return len(a) == len(b) and all(map(same, a, b))
+
+
 def is_zero(atom: Atom) -> bool:
     return type(atom) is Const and atom.soft and atom.value == 0
 
@@ -511,6 +521,7 @@ def binders_of(op: Op) -> tuple[Var, ...]:
 
 
 def type_atoms(t: Type | None) -> tuple[Atom, ...]:
+    """The sizes in a type."""
     return t.dims if isinstance(t, Arr) else ()
 
 
@@ -589,6 +600,27 @@ def functions_of(*blocks: Block) -> list[Function]:
                 if bind.op.function.body is not None:
                     todo.append(bind.op.function.body)
     return list(found)
+
+
+def uses(block: Block) -> dict[Var, int]:
+    """How often each variable is read in a block and its regions."""
+    counts: dict[Var, int] = {}
+
+    def use(atoms: Sequence[Atom]) -> None:
+        for a in atoms:
+            if type(a) is Var:
+                counts[a] = counts.get(a, 0) + 1
+
+    stack = [block]
+    while stack:
+        b = stack.pop()
+        use(b.results)
+        for bind in b.binds:
+            use(atoms_of(bind.op))
+            for v in bind.vars:
+                use(type_atoms(v.type))
+            stack.extend(blocks_of(bind.op))
+    return counts
 
 
 def most_uses(block: Block, var: Var) -> int:

@@ -42,6 +42,7 @@ from .core import (
     size,
     substitute,
     type_atoms,
+    uses,
     with_blocks,
 )
 from .dead import dead_code, effects, tidy
@@ -441,18 +442,6 @@ def fused(outer: Function, inner: Function, k: int, p: int) -> Function | None:
     made.body = tidy(made.body)
     left = set(pass_.waiting) & set(free_vars(made.body))
     return None if left else made
-
-
-def uses(block: Block) -> dict[Atom, int]:
-    """How often a block and its regions read each variable."""
-    counts: dict[Atom, int] = {}
-    for a in block.results:
-        counts[a] = counts.get(a, 0) + 1
-    for bind in all_binds(block):
-        read = (*atoms_of(bind.op), *(a for inner in blocks_of(bind.op) for a in inner.results))
-        for a in read:
-            counts[a] = counts.get(a, 0) + 1
-    return counts
 
 
 # -------------------------------------------------------------------------------------- sums handed on

@@ -26,13 +26,14 @@ from .core import (
     blocks_of,
     defined_in,
     reads,
+    same,
     substitute,
     type_of,
     with_blocks,
     with_body,
 )
 from .dead import has_checks
-from .loops import CALL, CHEAP, array_uses, cost_of, same_count, slice_of
+from .loops import CALL, CHEAP, array_uses, cost_of, slice_of
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild
 
@@ -176,7 +177,7 @@ class Fuse(Rebuild):
         own = [k for k, s in enumerate(store.args[1:-1]) if s is op.index]
         others = [s for s in store.args[1:-1] if s is not op.index]
         steady = not any(type(s) is Var and s in defined_in(op.body) for s in others)
-        fits = own and same_count(acc.type.dims[own[0]], op.count)  # type: ignore[union-attr]
+        fits = own and same(acc.type.dims[own[0]], op.count)  # type: ignore[union-attr]
         return store if fits and steady and cheap(Block(op.body.binds[:-1], ())) else None
 
     def pulled(self, loop: Loop, store: Prim, subscripts: Sequence[Atom], bind: Bind) -> Atom:
@@ -280,7 +281,7 @@ def partners(one: Op, two: Op) -> bool:
     """Whether two loops run equally often, or two branches ask the same."""
     if type(one) is If:
         return type(two) is If and one.cond is two.cond
-    return type(one) is Loop and type(two) is Loop and same_count(one.count, two.count)
+    return type(one) is Loop and type(two) is Loop and same(one.count, two.count)
 
 
 def join(first: Bind, second: Bind) -> Bind | None:

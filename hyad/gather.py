@@ -42,9 +42,11 @@ from .core import (
     all_binds,
     blocks_of,
     free_vars,
+    integer,
     most_uses,
     reads,
     substitute,
+    type_atoms,
     type_of,
     with_blocks,
 )
@@ -310,7 +312,7 @@ def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = ()) -> list[Bind] | N
     if kinds is None or not any(map(over_arrays, body.binds)):
         return None
     inside = {v for b in body.binds for v in b.vars} | {op.index}
-    if any(d in inside for b in body.binds for v in b.vars for d in dims_of(v)):
+    if any(d in inside for b in body.binds for v in b.vars for d in type_atoms(v.type)):
         return None
     carried = [dependents(body, {acc}) for acc in op.accs]
     moved = set().union(*carried)
@@ -457,10 +459,6 @@ def cut(body: Block, cheap: dict[Var, Bind], groups: Sequence[Sequence[Bind]] = 
         else:
             between.append(b)
     return segments + ([between] if between else [])
-
-
-def dims_of(v: Var) -> tuple[Atom, ...]:
-    return v.type.dims if isinstance(v.type, Arr) else ()
 
 
 # ------------------------------------------------------------------------- rows that are made by adding
@@ -656,10 +654,6 @@ def operation(name: str, *args: Atom, hint: str = "parts") -> tuple[Var, Bind]:
     """An integer operation and its value."""
     v = Var(hint, INT)
     return v, Bind((v,), Prim(name, args))
-
-
-def integer(value: int) -> Const:
-    return Const(value, INT)
 
 
 def parts_of(count: Atom, sizes: Sequence[Atom], most: int) -> tuple[Atom, list[Bind]]:

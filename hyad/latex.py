@@ -42,9 +42,9 @@ from .core import (
     Var,
     While,
     functions_of,
+    uses,
 )
 from .names import DOT, MACRON
-from .optimise import uses
 from .primitives import PRIMITIVES, sympy_form
 from .printer import _Printer, used_names
 from .reader import deep

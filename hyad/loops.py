@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .core import Arr, Atom, Block, Const, Loop, Prim, Var, atoms_of, blocks_of
+from .core import Arr, Atom, Block, Loop, Prim, Var, atoms_of, blocks_of
 from .dead import tidy
 from .primitives import PRIMITIVES
 
@@ -47,11 +47,6 @@ def array_uses(block: Block) -> dict[Var, list[Use]]:
 
     walk(block, ())
     return found
-
-
-def same_count(a: Atom, b: Atom) -> bool:
-    """Whether two trip counts, or sizes, are the same atom."""
-    return a is b or (type(a) is Const and type(b) is Const and a.value == b.value)
 
 
 def slice_of(block: Block, results: Sequence[Atom]) -> Block:

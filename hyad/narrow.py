@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .affine import Affine, affine_add
+from .affine import affine_add, affine_in
 from .core import (
     INT,
     Arr,
@@ -79,14 +79,6 @@ class Narrow:
         self.along: Level | None = None
         self.row = 0
 
-    def affine(self, a: Atom) -> Affine:
-        if type(a) is Const:
-            return a.value, {}
-        op = self.integers.get(a)  # type: ignore[arg-type]
-        if op is not None and op.name in ("+", "-"):
-            return affine_add(*map(self.affine, op.args), 1 if op.name == "+" else -1)
-        return 0, {a: 1}  # type: ignore[dict-item]
-
     def block(self) -> Block | None:
         """The program's body with one stack made narrower; None where there is none left."""
         for bind in all_binds(self.program.body):
@@ -112,8 +104,8 @@ class Narrow:
         for j in [*range(depth - 1, -1, -1), None]:
             rows = set()
             for u in uses:
-                at = self.affine(u.subscripts[depth])  # type: ignore[index]
-                constant, terms = at if j is None else affine_add(at, self.affine(u.subscripts[j]), -1)  # type: ignore[index]
+                at = affine_in(u.subscripts[depth], self.integers)  # type: ignore[index]
+                constant, terms = at if j is None else affine_add(at, affine_in(u.subscripts[j], self.integers), -1)  # type: ignore[index]
                 rows.add(None if terms else constant)
             if len(rows) == 1 and None not in rows and (j is None or self.levels[j].index is not None):
                 self.along, self.row = None if j is None else self.levels[j], rows.pop()  # type: ignore[assignment]
@@ -144,7 +136,8 @@ class Narrow:
             return False
         if self.along is None:
             return type(size) is Const and self.row < size.value
-        constant, terms = affine_add(self.affine(size), self.affine(self.along.bind.op.count), -1)  # type: ignore
+        count = self.along.bind.op.count  # type: ignore[union-attr]
+        constant, terms = affine_add(affine_in(size, self.integers), affine_in(count, self.integers), -1)
         return not terms and constant >= self.row
 
     # ------------------------------------------------------------------------------------------ rewriting

@@ -30,15 +30,14 @@ from .core import (
     Var,
     While,
     all_binds,
-    atoms_of,
     blocks_of,
     defined_in,
     each_function,
     functions_of,
     size,
     substitute,
-    type_atoms,
     type_of,
+    uses,
     with_blocks,
     with_body,
 )
@@ -656,24 +655,3 @@ def optimise(
         if watch is not None and program is not before:
             watch(p, program)
     return program
-
-
-def uses(block: Block) -> dict[Var, int]:
-    """How often each variable is read in a block and its regions."""
-    counts: dict[Var, int] = {}
-
-    def use(atoms: Sequence[Atom]) -> None:
-        for a in atoms:
-            if type(a) is Var:
-                counts[a] = counts.get(a, 0) + 1
-
-    stack = [block]
-    while stack:
-        b = stack.pop()
-        use(b.results)
-        for bind in b.binds:
-            use(atoms_of(bind.op))
-            for v in bind.vars:
-                use(type_atoms(v.type))
-            stack.extend(blocks_of(bind.op))
-    return counts

@@ -22,10 +22,10 @@ from .core import (
     atoms_of,
     blocks_of,
     substitute,
+    uses,
     with_blocks,
     with_body,
 )
-from .functions import uses
 from .primitives import PRIMITIVES
 from .rebuild import rebuild
 

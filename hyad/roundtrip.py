@@ -36,10 +36,10 @@ from .core import (
     functions_of,
     retarget,
     type_atoms,
+    uses,
     with_blocks,
 )
 from .dead import tidy
-from .functions import uses
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild
 

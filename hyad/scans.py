@@ -32,6 +32,7 @@ from .core import (
     all_binds,
     blocks_of,
     reads,
+    same,
     type_of,
 )
 from .dead import tidy
@@ -322,5 +323,4 @@ class Linear:
         return x if self.same(x, 0) else self.prim("/", x, y)
 
     def select(self, cond: Atom, x: Atom, y: Atom) -> Atom:
-        same = x is y or type(x) is Const and type(y) is Const and x.value == y.value
-        return x if same else self.prim("select", cond, x, y)
+        return x if same(x, y) else self.prim("select", cond, x, y)

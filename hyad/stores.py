@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .affine import Affine, affine_add
+from .affine import Affine, affine_add, affine_in
 from .core import (
     INT,
     Arr,
@@ -28,12 +28,13 @@ from .core import (
     defined_in,
     free_vars,
     reads,
+    same,
     substitute,
     type_atoms,
     type_of,
     with_body,
 )
-from .loops import array_uses, same_count
+from .loops import array_uses
 from .rows import by_row
 
 
@@ -133,7 +134,7 @@ class Assign:
         """The body of a loop that stacks the rows of its accumulator ``k``: zeros first, a row for each iteration."""
         start = self.definitions.get(op.inits[k]) if type(op.inits[k]) is Var else None
         acc = op.accs[k]
-        if not (isinstance(start, Prim) and start.name == "zeros" and same_count(acc.type.dims[0], op.count)):
+        if not (isinstance(start, Prim) and start.name == "zeros" and same(acc.type.dims[0], op.count)):
             return None
         found = by_row(op, k)
         if found is None:
@@ -148,7 +149,7 @@ class Assign:
         for k, (init, acc) in enumerate(zip(op.inits, op.accs)):
             start = self.definitions.get(init) if type(init) is Var else None
             cleared = isinstance(start, Prim) and start.name == "zeros" and isinstance(acc.type, Arr)
-            if cleared and acc.type.rank == 1 and same_count(acc.type.dims[0], op.count):  # type: ignore[union-attr]
+            if cleared and acc.type.rank == 1 and same(acc.type.dims[0], op.count):  # type: ignore[union-attr]
                 continue  # see below
             if cleared or self.builds.get(init) == 1:  # type: ignore[call-overload]
                 made = self.stacking(bind, k, (), acc.type.dims, None if cleared else init)  # type: ignore
@@ -200,7 +201,7 @@ class Assign:
 
     def same(self, a: Atom, b: Atom) -> bool:
         """Whether two sizes are equal, as far as checks that came before say."""
-        return same_count(self.first_of(a), self.first_of(b))
+        return same(self.first_of(a), self.first_of(b))
 
     def first_of(self, a: Atom) -> Atom:
         while a in self.equal:
@@ -228,7 +229,7 @@ class Assign:
         if len(store.args) > 3:
             return (where, None) if op.index in store.args[1:-1] else None
         dim = acc.type.dims[0]
-        if not same_count(dim, op.count):
+        if not same(dim, op.count):
             return None
         subscript = store.args[1]
         if subscript is op.index:
@@ -358,7 +359,7 @@ class Scatter:
             used |= {*reads, *inner}
             if type(op) is Prim and op.name in ("add-at", "update") and reads == [op.args[0]]:
                 base, *subs, x = op.args
-                at = tuple(self.affine(s) for s in subs)
+                at = tuple(affine_in(s, self.integers) for s in subs)
                 fresh = all(any(self.differ(s, t) for s, t in zip(at, other)) for other in self.written)
                 self.written.append(at)
                 new = self.place(bind.vars[0])
@@ -386,14 +387,6 @@ class Scatter:
     def place(self, v: Var) -> Var:
         self.places[v] = Var(v.name, self.old.vars[self.k].type, v.span, v.given)
         return self.places[v]
-
-    def affine(self, a: Atom) -> Affine:
-        if type(a) is Const:
-            return a.value, {}
-        op = self.integers.get(a)
-        if op is not None and op.name in ("+", "-"):
-            return affine_add(*map(self.affine, op.args), 1 if op.name == "+" else -1)
-        return 0, {a: 1}
 
     @staticmethod
     def differ(a: Affine, b: Affine) -> bool:

@@ -41,6 +41,7 @@ from .core import (
     free_vars,
     most_uses,
     reads,
+    same,
     substitute,
     type_of,
     with_blocks,
@@ -98,10 +99,6 @@ def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
     if any(across for _, across in ways) or not any(along for along, _ in ways):
         return []
     return found if all(own_elements(body, v, found) for v in mine) and rows_alone(levels[-1].op, mine) else []
-
-
-def same(a: Atom, b: Atom) -> bool:
-    return a is b or type(a) is Const and type(b) is Const and a.value == b.value
 
 
 def makes_rows(bind: Bind) -> bool:

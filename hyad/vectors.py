@@ -36,12 +36,13 @@ from .core import (
     blocks_of,
     most_uses,
     reads,
+    same,
     substitute,
 )
 from .dead import tidy
 from .gather import DEAR, long
 from .spread import Reduction, depends, reductions
-from .teams import AGAIN, merged, own_reads, parted, row_loop, same, scalars
+from .teams import AGAIN, merged, own_reads, parted, row_loop, scalars
 
 ONE = Const(1.0, REAL)
 
