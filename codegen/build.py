@@ -30,7 +30,8 @@ from hyad.errors import CompileError, ModelTypeError
 
 from . import blas
 from .cfunction import CFunction
-from .stub import LOW_LEVEL, MODULE, constants, low_level, needs_arrays, stub
+from .stub import LOW_LEVEL, constants, low_level, needs_arrays, stub
+from .stub_text import MODULE
 
 
 class NoCompiler(CompileError):

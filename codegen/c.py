@@ -45,7 +45,8 @@ from .cfunction import OUT_OF_MEMORY, CFunction, CParam
 from .comments import Comments, commented, listed, shorten
 from .data import DataPrinter, structured
 from .expressions import PRIMARY, WIDTH, Expr, wrapped
-from .lower import Names, is_array, type_of
+from .identifiers import Names
+from .lower import is_array, type_of
 from .operands import Line
 from .parts import Parts, split
 

@@ -13,7 +13,7 @@ from hyad.core import Program, all_binds
 from hyad.errors import Span
 
 from .expressions import WIDTH, wrapped
-from .lower import identifier
+from .identifiers import identifier
 from .operands import Line
 
 OUTLINE = 32  # of a form that is not quoted in full

@@ -31,7 +31,8 @@ from .cfunction import CFunction, CParam
 from .comments import commented, listed, shorten
 from .data import item_type, without_unused
 from .expressions import WIDTH, wrapped
-from .lower import LOCAL_REALS, Names, Plan, plan
+from .identifiers import Names
+from .lower import LOCAL_REALS, Plan, plan
 from .operands import Line
 from .thread import CONSTANTS, CUDA, HEAD, HEAP, SPARE, STACK_LIMIT, ThreadPrinter, ThreadUnit
 

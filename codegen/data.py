@@ -45,7 +45,8 @@ from hyad.core import (
 from .cfunction import CConstructor, CData, CField
 from .comments import commented
 from .expressions import AND, EQUAL, OR, PRIMARY, UNARY, Expr, as_reals, negated
-from .lower import Buffer, Names, measured, type_of
+from .identifiers import Names
+from .lower import Buffer, measured, type_of
 from .operands import Line
 from .statements import BodyPrinter
 

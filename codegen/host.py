@@ -14,6 +14,7 @@ from .c import RESERVED
 from .comments import commented, listed
 from .cuda import header_of
 from .expressions import ADD, AND, EQUAL, MUL, OR, ORDER, PRIMARY, WIDTH, wrapped
+from .identifiers import Names
 from .launches import (
     At,
     Choose,
@@ -33,7 +34,6 @@ from .launches import (
     names_of,
     powers,
 )
-from .lower import Names
 from .thread import CUDA, HEAP, ROUNDS, STACK_LIMIT
 
 SIGNS = {"+": (" + ", ADD), "-": (" - ", ADD), "*": ("*", MUL), "//": ("/", MUL), "%": (" % ", MUL)}

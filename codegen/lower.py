@@ -21,7 +21,7 @@ Memory whose size is not known before the call comes from the arena of the call:
 data (``Buffer.arena``), the stacks of a ``while``, which grow (``Buffer.grown``). Data are immutable cells, which are
 handed on as pointers: to this file they are scalars, and an array in a cell is memory that is only read. A call of a
 recursive function gives an array into memory of the caller's; a result that is a parameter changed in place
-(``functions.paired``) comes back in the argument's own memory, where that is the caller's to give.
+(``paired.py``) comes back in the argument's own memory, where that is the caller's to give.
 
 The C printer writes this plan down; the Python printer reads from it only where a copy is needed.
 """
@@ -30,12 +30,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from heapq import heappop, heappush
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -73,87 +71,10 @@ from hyad.dead import dead_code
 from hyad.errors import Span
 from hyad.threads import Polynomial, independent
 
+from .sizes import Sizes
+
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
 TABLE_LENGTH = 8  # an array of more literals than this is a static table
-MAX_TERMS, MAX_DEGREE = 16, 8  # sizes are polynomials no bigger than this
-
-# ---------------------------------------------------------------------------------------------- names
-
-_MARKS = {"\u0304": "_bar", "\u0305": "_bar", "\u0302": "_hat", "\u0303": "_tilde", "\u20d7": "_vec"}
-_DOTS = {"\u0307": "d", "\u0308": "dd", "\u20db": "ddd"}
-_SIGNS = {"?": "_p", "!": "", "+": "_plus", "*": "_star", "/": "_per_", "<": "_lt", ">": "_gt", "=": "_eq", "%": "_pct"}
-_SIGNS |= {"′": "_prime", "″": "_second", "'": "_prime", "∂": "d", "∇": "grad_", "∞": "inf", "&": "_and"}
-
-
-@lru_cache(maxsize=4096)
-def identifier(name: str) -> str:
-    """A name of the model as an ASCII identifier: ``step-size`` is ``step_size``, ``x̄`` ``x_bar``, ``ẋ`` ``dx``,
-    ``λ`` ``lambda``, ``even?`` ``even_p``."""
-    if name.isascii() and name.isidentifier():
-        return name
-    out: list[str] = []
-    prefix, suffix = "", ""
-    for ch in unicodedata.normalize("NFKD", name.replace("->", "_to_")):
-        if ch.isascii() and (ch.isalnum() or ch == "_"):
-            out.append(ch)
-        elif ch in _DOTS:
-            prefix += _DOTS[ch]
-        elif ch in _MARKS:
-            suffix += _MARKS[ch]
-        elif ch in _SIGNS:
-            out.append(_SIGNS[ch])
-        elif unicodedata.combining(ch):
-            continue
-        elif unicodedata.name(ch, "").startswith("GREEK"):
-            words = unicodedata.name(ch).split()
-            letter = words[words.index("LETTER") + 1] if "LETTER" in words else words[1]
-            letter = "lambda" if letter == "LAMDA" else letter
-            out.append(letter.capitalize() if "CAPITAL" in words else letter.lower())
-        elif ch.isalnum():
-            out.append(f"u{ord(ch):x}")
-        else:
-            out.append("_")
-    text = prefix + "".join(out).strip("_") + suffix
-    return text if text.isidentifier() else f"v{text}" if text else "v"
-
-
-class Names:
-    """Names that are free where they are asked for; a scope gives its names back when it is left."""
-
-    def __init__(self, reserved: Iterable[str]):
-        self.reserved = frozenset(reserved)
-        self.taken: set[str] = set()
-        self.next: dict[str, int] = {}
-        self.scopes: list[list[tuple[str, str, int]]] = []
-
-    def fresh(self, name: str) -> str:
-        key = base = text = identifier(name)
-        number = start = self.next.get(base, 0)
-        if base in self.reserved:
-            base += "_"
-            text = base
-        elif number:
-            text = self._numbered(base, number)
-        while text in self.taken or text in self.reserved:
-            number += 1
-            text = self._numbered(base, number)
-        self.taken.add(text)
-        self.next[key] = number
-        if self.scopes:
-            self.scopes[-1].append((key, text, start))
-        return text
-
-    @staticmethod
-    def _numbered(base: str, number: int) -> str:
-        return f"{base}_{number}" if base[-1].isdigit() else f"{base}{number}"
-
-    def enter(self) -> None:
-        self.scopes.append([])
-
-    def leave(self) -> None:
-        for key, text, start in reversed(self.scopes.pop()):
-            self.taken.discard(text)
-            self.next[key] = start
 
 
 def type_of(atom: Atom) -> Type:
@@ -234,174 +155,6 @@ class Liveness:
                 live.update(self._tracked(free))
                 self._walk(op.body, set(live), saved_first(op))
             live.update(self._tracked(atoms_of(op)))
-
-
-# ------------------------------------------------------------------------------------------------ sizes
-
-
-@dataclass(frozen=True)
-class Quotient:
-    """``terms // by`` of a size that is not negative and a positive number: a symbol of sizes."""
-
-    terms: tuple[tuple[tuple[Any, ...], int], ...]
-    by: int
-
-
-@dataclass(frozen=True)
-class Extreme:
-    """The ``min`` or ``max`` of two sizes: a symbol of sizes."""
-
-    name: str
-    a: tuple[tuple[tuple[Any, ...], int], ...]
-    b: tuple[tuple[tuple[Any, ...], int], ...]
-
-
-Symbol = Union[Var, Quotient, Extreme]
-Size = dict[tuple[Symbol, ...], int]  # monomial -> coefficient; the number itself stands at ()
-
-
-class Sizes:
-    """Int variables as polynomials in what the caller knows: the named dims and the Int parameters.
-
-    ``exact`` is the value, ``bound`` an upper bound without a negative term (a loop's index stands for its count), for
-    room in the workspace. A variable in neither is not known before the call.
-    """
-
-    def __init__(self, program: Program):
-        self.order: dict[Symbol, int] = {}
-        self.exact: dict[Var, Size] = {}
-        self.bound: dict[Var, Size] = {}
-        self.dims = set(program.dims)
-        self.indices: set[Var] = set()  # of loops: never negative
-        self.linear: dict[Var, Size] = {}  # values in which loop indices stand for themselves
-        for v in (*program.dims, *program.params):
-            if v.type == INT:
-                self.order[v] = len(self.order)
-                self.exact[v] = self.bound[v] = {(v,): 1}
-
-    def atom(self, a: Atom, table: dict[Var, Size]) -> Size | None:
-        if isinstance(a, Const):
-            value = int(a.value)
-            value = max(value, 0) if table is self.bound else value
-            return {(): value} if value else {}
-        return table.get(a)
-
-    def _add(self, a: Size, b: Size, sign: int = 1) -> Size:
-        total = dict(a)
-        for k, c in b.items():
-            total[k] = total.get(k, 0) + sign * c
-        return {k: c for k, c in total.items() if c}
-
-    def _multiply(self, a: Size, b: Size) -> Size:
-        product: Size = {}
-        for ka, ca in a.items():
-            for kb, cb in b.items():
-                key = tuple(sorted((*ka, *kb), key=self.order.__getitem__))
-                product[key] = product.get(key, 0) + ca * cb
-        return {k: c for k, c in product.items() if c}
-
-    def define(self, var: Var, op: Prim) -> None:
-        """Note an Int variable's definition, where it is a sum, difference, product, quotient, minimum or maximum."""
-        for table in (self.exact, self.bound):
-            args = [self.atom(a, table) for a in op.args]
-            value: Size | None = None
-            if len(args) == 2 and op.name == "min" and table is self.bound:
-                value = args[0] if args[0] is not None else args[1]
-            elif None in args:
-                continue
-            elif op.name == "+" and len(args) == 2:
-                value = self._add(args[0], args[1])
-            elif op.name == "*" and len(args) == 2:
-                value = self._multiply(args[0], args[1])
-            elif op.name == "-" and len(args) == 2:
-                value = self._add(args[0], args[1], -1) if table is self.exact else args[0]
-                if table is self.bound and not self._known_positive(op.args[1]):
-                    continue
-            elif op.name == "%" and table is self.bound and isinstance(op.args[1], Const) and op.args[1].value > 0:
-                value = {(): op.args[1].value - 1} if op.args[1].value > 1 else {}
-            elif op.name == "max" and table is self.bound:
-                value = self._add(args[0], args[1])
-            elif op.name == "//" and isinstance(op.args[1], Const) and op.args[1].value > 0:
-                terms = args[0]
-                if all(c > 0 and all(s in self.dims for s in k) for k, c in terms.items()):
-                    value = self._symbol(Quotient(self._ordered(terms), op.args[1].value))
-            elif op.name in ("min", "max"):
-                value = self._symbol(Extreme(op.name, *map(self._ordered, args)))
-            if value is not None and len(value) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in value):
-                table[var] = value
-        if op.name in ("+", "-", "*") and len(op.args) == 2:
-            a, b = (self.in_indices(x) for x in op.args)
-            if a is not None and b is not None:
-                made = self._multiply(a, b) if op.name == "*" else self._add(a, b, 1 if op.name == "+" else -1)
-                if len(made) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in made):
-                    self.linear[var] = made
-                    high = self.highest(made)
-                    if high is not None and var not in self.exact:
-                        self.bound[var] = high
-
-    def in_indices(self, a: Atom) -> Size | None:
-        """An integer as a polynomial in sizes and loop indices."""
-        if isinstance(a, Const):
-            return {(): int(a.value)} if a.value else {}
-        if a in self.indices:
-            self.order.setdefault(a, len(self.order))
-            return {(a,): 1}
-        return self.linear.get(a) or self.exact.get(a)
-
-    def highest(self, size: Size) -> Size | None:
-        """An upper bound of such a polynomial: an index is at most its count where it adds, and nothing where it
-        takes away; None where an Int parameter, whose sign is not known, takes away."""
-        total: Size = {}
-        for symbols, c in size.items():
-            if c < 0:
-                if not all(s in self.indices or s in self.dims for s in symbols):
-                    return None
-                if not symbols:
-                    total = self._add(total, {(): c})
-                continue
-            term: Size = {(): c}
-            for s in symbols:
-                factor = self.bound.get(s) if s in self.indices else {(s,): 1}
-                if factor is None:
-                    return None
-                term = self._multiply(term, factor)
-            total = self._add(total, term)
-        if total.get((), 0) < 0:  # a bound has no negative term
-            total = {k: c for k, c in total.items() if k}
-        return total
-
-    def either(self, var: Var, atoms: Sequence[Atom]) -> None:
-        """Note an Int that is one of several."""
-        if var.type != INT:
-            return
-        sizes = [self.atom(x, self.bound) for x in atoms]
-        if None not in sizes:
-            self.bound[var] = {k: max(s.get(k, 0) for s in sizes) for k in dict.fromkeys(k for s in sizes for k in s)}
-
-    def _ordered(self, size: Size) -> tuple[tuple[tuple[Any, ...], int], ...]:
-        return tuple(sorted(size.items(), key=lambda t: [self.order[s] for s in t[0]]))
-
-    def _symbol(self, symbol: Symbol) -> Size:
-        self.order.setdefault(symbol, len(self.order))
-        return {(symbol,): 1}
-
-    def _known_positive(self, a: Atom) -> bool:
-        if isinstance(a, Const):
-            return a.value >= 0
-        if a in self.indices:
-            return True
-        size = self.exact.get(a)
-        return size is not None and all(c > 0 and all(s in self.dims for s in k) for k, c in size.items())
-
-    def product(self, dims: Iterable[Atom], table: dict[Var, Size]) -> Size | None:
-        """The number of elements of an array, or None where it is not known before the call."""
-        total: Size = {(): 1}
-        for d in dims:
-            factor = self.atom(d, table)
-            if factor is None:
-                return None
-            total = self._multiply(total, factor)
-        return total
 
 
 # --------------------------------------------------------------------------------------------- the plan

@@ -18,8 +18,10 @@ from .c import FUNCTION_RESERVED, RESERVED
 from .collectives import ELEM
 from .comments import Comments
 from .data import item_type
+from .identifiers import Names
 from .launches import At, Memory, Scalar, Size, Step, names_of, total, value
-from .lower import Extreme, Names, Quotient, type_of
+from .lower import type_of
+from .sizes import Extreme, Quotient
 from .thread import CUDA, ThreadUnit
 
 INTEGER = {"+": "+", "-": "-", "*": "*", "min": "min", "max": "max"}
@@ -162,7 +164,7 @@ class HostMemory:
         return size
 
     def terms(self, terms: dict, bound: dict) -> Size:
-        """A size of ``lower.Sizes`` as the host's."""
+        """A size of ``sizes.py`` as the host's."""
         out: Size = 0
         for symbols, c in terms.items():
             factor: Size = c

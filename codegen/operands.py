@@ -40,8 +40,10 @@ from .expressions import (
     times,
     wrapped,
 )
-from .lower import Buffer, Extreme, Names, Place, Plan, Quotient, plan, type_of, uses
+from .identifiers import Names
+from .lower import Buffer, Place, Plan, plan, type_of, uses
 from .ranges import overflows
+from .sizes import Extreme, Quotient
 from .vector import vectorised
 
 SUBSCRIPT = 9  # an Int expression no longer than this is written out at each use

@@ -47,8 +47,9 @@ from hyad.errors import CompileError, HyadError, ModelTypeError
 from hyad.primitives import PRIMITIVES
 from hyad.reader import deep
 
-from .functions import paired
-from .lower import Names, Pairs, measured, plan, type_of
+from .identifiers import Names
+from .lower import Pairs, measured, plan, type_of
+from .paired import paired
 from .ranges import OVERFLOW, overflows
 from .values import Misfit, back, into
 

@@ -28,10 +28,11 @@ from typing import Any
 from hyad.core import REAL, Apply, Atom, Bind, Function, Make, Program, Scalar, While, all_binds
 from hyad.primitives import PRIMITIVES, c_form
 
+from .arena import ARENA_NAMES
 from .c import RESERVED, CPrinter
 from .cfunction import CConstructor, CData, CFunction
 from .data import definitions
-from .functions import ARENA_NAMES, FunctionPrinter, Unit
+from .functions import FunctionPrinter, Unit
 
 CUDA = frozenset(
     "threadIdx blockIdx blockDim gridDim warpSize dim3 atomicCAS cudaLaunchKernel cudaSuccess cudaError_t cudaStream_t"

@@ -65,7 +65,7 @@ def __getattr__(name: str):
     homes = {
         "check_grad": "checking",
         "cost": "report",
-        "defprim": "primitives",
+        "defprim": "own_primitives",
         "explain": "report",
         "optimisations": "report",
         "sparse_hessian": "sparse",

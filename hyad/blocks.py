@@ -43,11 +43,12 @@ from .core import (
     type_of,
 )
 from .dead import dead_code, tidy
-from .derive import Trace, cells, extent, forward_unrolled, reverse_unrolled
 from .functions import inline, tail_calls, unused
+from .jacobians import extent, forward_unrolled, reverse_unrolled
 from .optimise import expanded_size, fuse, optimise, unroll
 from .rebuild import Rebuild, rebuild
 from .specialise import Specialiser
+from .tracing import Trace, cells
 
 #: What makes one loop of each result, and single numbers of small arrays.
 PREPARE = [dead_code, tail_calls, inline, unused, unroll, dead_code, fuse, dead_code]

@@ -159,7 +159,7 @@ class Forward(Rebuild):
         hint, given = tangent(var.name), var.given
         if row is not None:
             if row.jvp is not None or row.vjp is not None:
-                from .derive import custom_tangents
+                from .own_rules import custom_tangents
 
                 return custom_tangents(b, row, args, self.here[var], [self.dots(a) for a in op.args])
             partials = Partials(b, row, args, self.here[var])

@@ -19,8 +19,8 @@ from .checkpoint import repeated
 from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, functions_of, leaves
 from .counts import ASSUMED, Cost
 from .counts import cost as count
-from .derive import direction, extent
 from .errors import HyadError, Span, border
+from .jacobians import direction, extent
 from .journal import Kept, keeping, recorded
 from .journal import without as switched_off
 from .marshalling import take_apart

@@ -23,7 +23,8 @@ from hyad.codegen.c import print_c
 from hyad.codegen.comments import outline
 from hyad.codegen.cuda import print_cuda
 from hyad.codegen.grid import print_grid
-from hyad.codegen.lower import Names, identifier, plan
+from hyad.codegen.identifiers import Names, identifier
+from hyad.codegen.lower import plan
 from hyad.codegen.operands import Line
 from hyad.codegen.python import load_python, print_python
 from hyad.codegen.statements import CHECKED

@@ -868,8 +868,8 @@ COLUMNS = [
 def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Jacobian by many inputs through loops is one pass, whose tangents have all columns: sums, branches, arrays
     written in place, searches, rows of matrices."""
-    monkeypatch.setattr("hyad.derive.WRITTEN_OUT", 0)
-    monkeypatch.delattr("hyad.derive.forward_unrolled")
+    monkeypatch.setattr("hyad.jacobians.WRITTEN_OUT", 0)
+    monkeypatch.delattr("hyad.jacobians.forward_unrolled")
     f = hyad.model(text)
     p, t = np.linspace(0.5, 1.5, 12), np.array([0.1, 0.3, 0.6, 0.9, -0.4])
     steps = [hyad.jvp(f, (p, t), (unit, 0 * t)) for unit in np.eye(12)]

@@ -25,7 +25,8 @@ import hyad
 from hyad import primitives
 from hyad.core import BOOL, INT, REAL
 from hyad.errors import CompileError, DerivativeError, HyadError, ModelTypeError, ReadError
-from hyad.primitives import PRECEDENCE, PRIMITIVES, Primitive, c_form, defprim, parse_partial, sympy_form
+from hyad.own_primitives import check_partial, defprim
+from hyad.primitives import PRECEDENCE, PRIMITIVES, Primitive, c_form, parse_partial, sympy_form
 
 ROWS = [PRIMITIVES[name] for name in sorted(primitives.BUILTIN)]
 SMOOTH = [row for row in ROWS if not isinstance(row.partials, str)]
@@ -133,7 +134,7 @@ def test_row_is_complete(row: Primitive) -> None:
         for i, text in enumerate(row.partials):
             assert text is not None or not admits_real(row, i)
             if text is not None:
-                primitives.check_partial(parse_partial(text), row.params)
+                check_partial(parse_partial(text), row.params)
 
 
 @names(ROWS)

@@ -19,17 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from hyad.codegen.arena import ARENA_ARRAY, ARENA_BASE, ARENA_COPY, ARENA_FAIL, ARENA_GROW, ARENA_HEADER, ARENA_NAMES
 from hyad.codegen.c import FUNCTION_RESERVED, print_c
 from hyad.codegen.cfunction import CConstructor, CData, CFunction
-from hyad.codegen.functions import (
-    ARENA_ARRAY,
-    ARENA_BASE,
-    ARENA_COPY,
-    ARENA_FAIL,
-    ARENA_GROW,
-    ARENA_HEADER,
-    ARENA_NAMES,
-)
 from hyad.core import Program
 from hyad.marshalling import take_apart
 
