@@ -37,7 +37,7 @@ from hyad.spread import Reduction, changed, reductions, sequential
 from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
-from .kernels import KernelPrinter, Piece, Scanned
+from .kernels import KernelPrinter, KernelText, Piece, Scanned
 from .launches import WAVES, At, Copy, Launch, Memory, Size, total
 from .lower import plan, type_of
 from .memory import HostMemory, simple
@@ -77,31 +77,7 @@ class Pieces(HostMemory):
         """Print a kernel that does ``binds`` and launch it: ``results`` are made at their ``places``; one without is
         what ``own`` says, an array changed in place."""
         own = own or {}
-        body = Block(tuple(binds), tuple(results))
-        order: list[Bind] = []
-        needed: dict[Var, None] = {}
-        folded_in = {v for _, vs in totals for v in vs}
-
-        def need(v: Var) -> None:
-            if v in needed:
-                return
-            if v in self.lazy and v not in self.host and v not in folded_in and v not in self.spot:
-                bind = self.lazy[v]
-                for a in reads(bind):
-                    need(a)
-                order.append(bind)
-                needed[v] = None
-                for d in type_atoms(v.type):
-                    if isinstance(d, Var):
-                        need(d)
-                return
-            needed[v] = None
-            for d in type_atoms(v.type):
-                if isinstance(d, Var):
-                    need(d)
-
-        for v in free_vars(body):
-            need(v)
+        order, needed = self.needed(Block(tuple(binds), tuple(results)), {v for _, vs in totals for v in vs})
         made = {v for b in order for v in b.vars}
         params = [v for v in needed if v not in made]
         dims = tuple(
@@ -109,10 +85,8 @@ class Pieces(HostMemory):
         )
         params = [v for v in params if v not in dims]
         params += scan.parts if scan is not None else ()
-        extra = []
         if parts is not None:
             params.append(parts[0])
-            extra = [parts[1]]
         index = {v: k for k, v in enumerate(params)}
         program = Program(
             self.name, tuple(params), dims, Block((*order, *binds), tuple(results)), (), None, span or binds_span(binds)
@@ -120,16 +94,15 @@ class Pieces(HostMemory):
         device = any(isinstance(b.op, Check) for x in (*order, *binds) for b in binds_of(x))
         piece = Piece(
             program,
-            {k: index[own[r]] for k, r in enumerate(results) if places[k] is None},
-            tuple(b.op.index for b in grid),
-            frozenset(v for v in params if v in self.spot and not isinstance(v.type, Arr)),
-            list(folds),
-            list(totals),
-            frozenset(atomic),
-            False,
-            tuple(at.array if at is not None else "" for at in places),
-            scan,
-            frozenset(b.op.index for b in rows),
+            own={k: index[own[r]] for k, r in enumerate(results) if places[k] is None},
+            grid=tuple(b.op.index for b in grid),
+            pointed=frozenset(v for v in params if v in self.spot and not isinstance(v.type, Arr)),
+            folds=list(folds),
+            totals=list(totals),
+            atomic=frozenset(atomic),
+            names=tuple(at.array if at is not None else "" for at in places),
+            scan=scan,
+            rows=frozenset(b.op.index for b in rows),
         )
         name = self.kernel_names.fresh(
             f"{self.name}_{hint or getattr(results[0] if results else None, 'name', 'checks')}"
@@ -143,7 +116,7 @@ class Pieces(HostMemory):
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:
-                args.append(extra[0])
+                args.append(parts[1])
             elif v in self.host:
                 args.append(self.host[v])
             elif v in self.scalars:
@@ -153,25 +126,9 @@ class Pieces(HostMemory):
         args += [self.host[d] for d in dims]
         args += [at for at in places if at is not None]
         if "work" in text.needs:
-            room = self.terms(text.room, {})
-            if text.heap:
-                self.heap = self.heap or self.names.fresh("heap")
-                if self.dtype == "f32":  # what takes eight bytes comes next
-                    room = simple("*", simple("//", simple("+", room, 1), 2), 2)
-                room = simple("+", room, self.heap)
-            pieces = simple("//", threads, team)  # of a block: one for each team
-            per_block = simple("*", room, pieces)
-            most = simple("max", simple("//", ROOM, simple("max", per_block, 1)), 1)
-            beyond: Size = 1
-            if rows:  # in shared memory, where it fits
-                beyond = simple("<", HELD, per_block)
-                most = simple("max", most, simple("*", simple("==", beyond, 0), WAVES))
-            blocks = simple("min", blocks, most) if blocks != 1 else 1
             free = False
-            work = self.names.fresh("work")
-            length = total((beyond, room, pieces, simple("max", blocks, 1)))
-            self.memory[work] = Memory(work, "real", (length,))
-            args += [At(work), room]
+            blocks, work = self.workspace(text, blocks, threads, team, bool(rows))
+            args += work
         if rows:
             args.append(team)
         if "stack" in text.needs:
@@ -189,6 +146,48 @@ class Pieces(HostMemory):
         if device:
             self.checked = True
         return launch
+
+    def needed(self, body: Block, folded_in: set[Var]) -> tuple[list[Bind], dict[Var, None]]:
+        """The bindings that were put off and are done in the kernel of ``body``, and all variables that it reads."""
+        order: list[Bind] = []
+        found: dict[Var, None] = {}
+
+        def need(v: Var) -> None:
+            if v in found:
+                return
+            if v in self.lazy and v not in self.host and v not in folded_in and v not in self.spot:
+                for a in reads(self.lazy[v]):
+                    need(a)
+                order.append(self.lazy[v])
+            found[v] = None
+            for d in type_atoms(v.type):
+                if isinstance(d, Var):
+                    need(d)
+
+        for v in free_vars(body):
+            need(v)
+        return order, found
+
+    def workspace(self, text: KernelText, blocks: Size, threads: int, team: Size, rows: bool) -> tuple[Size, list]:
+        """How many blocks a kernel that works in memory of its own has, and the arguments that say where that is."""
+        room = self.terms(text.room, {})
+        if text.heap:
+            self.heap = self.heap or self.names.fresh("heap")
+            if self.dtype == "f32":  # what takes eight bytes comes next
+                room = simple("*", simple("//", simple("+", room, 1), 2), 2)
+            room = simple("+", room, self.heap)
+        pieces = simple("//", threads, team)  # of a block: one for each team
+        per_block = simple("*", room, pieces)
+        most = simple("max", simple("//", ROOM, simple("max", per_block, 1)), 1)
+        beyond: Size = 1
+        if rows:  # in shared memory, where it fits
+            beyond = simple("<", HELD, per_block)
+            most = simple("max", most, simple("*", simple("==", beyond, 0), WAVES))
+        blocks = simple("min", blocks, most) if blocks != 1 else 1
+        work = self.names.fresh("work")
+        length = total((beyond, room, pieces, simple("max", blocks, 1)))
+        self.memory[work] = Memory(work, "real", (length,))
+        return blocks, [At(work), room]
 
     def device_checks(self) -> bool:
         """Whether an earlier kernel may have failed; in the body of a loop a later one as well."""

@@ -46,18 +46,11 @@ from .core import (
 )
 from .names import DOT, MACRON
 from .primitives import PRIMITIVES, sympy_form
-from .printer import _Printer, used_names
+from .printer import variable_names
 from .reader import deep
 
 #: A value used once is written into its use if it has at most so many nodes.
 SMALL = 8
-
-
-def variable_names(program: Program) -> dict[Var, str]:
-    """The variables' names as the printed program has them."""
-    printer = _Printer(used_names(program.body))
-    deep(printer.program, program)
-    return printer.names
 
 
 # ------------------------------------------------------------------------------------------- equations

@@ -69,6 +69,13 @@ def print_program(program: Program) -> Form:
     return deep(lambda: _Printer(names, constructor_names(program)).program(program))
 
 
+def variable_names(program: Program) -> dict[Var, str]:
+    """The variables' names as the printed program has them."""
+    printer = _Printer(used_names(program.body))
+    deep(printer.program, program)
+    return printer.names
+
+
 def declarations(program: Program) -> list[Form]:
     """The ``defdata`` forms of the types that the text of a program needs and its user did not define: functions that
     are chosen at run time, records and adjoints of reverse mode."""

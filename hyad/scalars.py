@@ -162,104 +162,109 @@ def functions() -> dict[Any, str]:
 def lower(graph: Graph, expr: Any, where: dict[Any, int], calls: dict[Any, str]) -> int:
     """A SymPy expression as operations: few divisions, powers by multiplication. ``where`` has the symbols' ids,
     ``calls`` the functions' primitives. Raises ``NoForm``."""
-    import sympy
+    return Lowering(graph, where, calls).go(expr)
 
-    memo: dict[Any, int] = {}
-    budget = GIVEN_BACK
 
-    def product(ids: list[int]) -> int:
-        total = ids[0]
-        for i in ids[1:]:
-            total = graph.add("*", total, i)
-        return total
+class Lowering:
+    """Adds SymPy expressions to a graph; what is the same is added once."""
 
-    def power(base: int, n: int) -> int:
-        if n > 16:
-            return graph.add("**", base, graph.leaf(Const(n, INT)))
-        if n == 1:
-            return base
-        half = power(base, n // 2)
-        squared = graph.add("*", half, half)
-        return graph.add("*", squared, base) if n % 2 else squared
+    def __init__(self, graph: Graph, where: dict[Any, int], calls: dict[Any, str]) -> None:
+        self.graph, self.where, self.calls = graph, where, calls
+        self.memo: dict[Any, int] = {}
+        self.budget = GIVEN_BACK
 
-    def go(e: Any) -> int:
-        nonlocal budget
-        found = memo.get(e)
+    def go(self, e: Any) -> int:
+        found = self.memo.get(e)
         if found is None:
-            budget -= 1
-            if budget < 0:
+            self.budget -= 1
+            if self.budget < 0:
                 raise NoForm("what SymPy gives back is too large")
-            found = memo[e] = make(e)
+            found = self.memo[e] = self.make(e)
         return found
 
-    def make(e: Any) -> int:
-        if e in where:
-            return where[e]
+    def make(self, e: Any) -> int:
+        if e in self.where:
+            return self.where[e]
         if e.is_Number or e.is_NumberSymbol:
             if not e.is_finite:
                 raise NoForm(f"SymPy gives {e}")
-            return graph.number(e)
+            return self.graph.number(e)
         if e.is_Add:
-            return add(e)
+            return self.sum(e)
         if e.is_Mul:
-            return mul(e)
+            return self.product(e)
         if e.is_Pow:
-            return pow(e.base, e.exp)
-        name = calls.get(e.func)
+            return self.power(e.base, e.exp)
+        name = self.calls.get(e.func)
         if name is None:
             raise NoForm(f"SymPy gives {e.func.__name__}, which the language has no form for")
-        return graph.add(name, *map(go, e.args))
+        return self.graph.add(name, *map(self.go, e.args))
 
-    def add(e: Any) -> int:
+    def sum(self, e: Any) -> int:
+        add = self.graph.add
         plus, minus = [], []
         for term in e.as_ordered_terms():
             (minus if term.as_coeff_Mul()[0] < 0 else plus).append(term)
-        rest = [go(-t) for t in minus]
-        if plus:
-            total = go(plus[0])
-        else:
-            total = graph.add("neg", rest.pop(0))
+        rest = [self.go(-t) for t in minus]
+        total = self.go(plus[0]) if plus else add("neg", rest.pop(0))
         for t in plus[1:]:
-            total = graph.add("+", total, go(t))
+            total = add("+", total, self.go(t))
         for t in rest:
-            total = graph.add("-", total, t)
+            total = add("-", total, t)
         return total
 
-    def mul(e: Any) -> int:
+    def product(self, e: Any) -> int:
+        import sympy
+
         c, factors = e.as_coeff_mul()
         if not c.is_Rational:
             raise NoForm("SymPy gives a number that is not rational")
         above, below = [], []
         for f in factors:
             if f.is_Pow and f.exp.is_Number and f.exp.is_negative:
-                below.append(go(f.base**-f.exp))
+                below.append(self.go(f.base**-f.exp))
             else:
-                above.append(go(f))
+                above.append(self.go(f))
         sign, c = c < 0, abs(c)
         if c.q & (c.q - 1):
-            below.append(graph.number(c.q))
+            below.append(self.graph.number(c.q))
             c = sympy.Integer(c.p)
         if c != 1 or not above:
-            above.append(graph.number(c))
-        total = product(above)
+            above.append(self.graph.number(c))
+        total = self.times(above)
         if below:
-            total = graph.add("/", total, product(below))
-        return graph.add("neg", total) if sign else total
+            total = self.graph.add("/", total, self.times(below))
+        return self.graph.add("neg", total) if sign else total
 
-    def pow(base: Any, exponent: Any) -> int:
+    def times(self, ids: list[int]) -> int:
+        total = ids[0]
+        for i in ids[1:]:
+            total = self.graph.add("*", total, i)
+        return total
+
+    def power(self, base: Any, exponent: Any) -> int:
+        add = self.graph.add
         if exponent.is_Rational and exponent.q <= 2 and abs(exponent) <= 16:
-            p, b = abs(int(exponent.p)), go(base)
+            p, b = abs(int(exponent.p)), self.go(base)
             if exponent.q == 2:
-                root = graph.add("sqrt", b)
-                value = root if p == 1 else graph.add("*", power(b, p // 2), root)
+                root = add("sqrt", b)
+                value = root if p == 1 else add("*", self.whole_power(b, p // 2), root)
             else:
-                value = power(b, p)
-            return graph.add("/", graph.number(1), value) if exponent < 0 else value
+                value = self.whole_power(b, p)
+            return add("/", self.graph.number(1), value) if exponent < 0 else value
         if exponent.is_Integer:
-            return graph.add("**", go(base), graph.leaf(Const(int(exponent), INT)))
-        return graph.add("**", go(base), go(exponent))
+            return add("**", self.go(base), self.graph.leaf(Const(int(exponent), INT)))
+        return add("**", self.go(base), self.go(exponent))
 
-    return go(expr)
+    def whole_power(self, base: int, n: int) -> int:
+        """A power by multiplication; ``n`` is 1 or more."""
+        if n > 16:
+            return self.graph.add("**", base, self.graph.leaf(Const(n, INT)))
+        if n == 1:
+            return base
+        half = self.whole_power(base, n // 2)
+        squared = self.graph.add("*", half, half)
+        return self.graph.add("*", squared, base) if n % 2 else squared
 
 
 # ---------------------------------------------------------------------------------- points, agreement

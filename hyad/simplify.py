@@ -28,8 +28,8 @@ from typing import Any
 from .builder import Builder
 from .core import INT, REAL, Atom, Bind, Block, Const, Prim, Program, Var, all_binds, blocks_of, uses
 from .dead import dead_code
-from .latex import variable_names
 from .primitives import PRIMITIVES, sympy_form
+from .printer import variable_names
 from .rebuild import Rebuild, rebuild
 from .scalars import KNOWN, Graph, Points, functions, lift, lower
 
