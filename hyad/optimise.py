@@ -45,6 +45,7 @@ from .counts import inside, work
 from .dead import dead_code, tidy
 from .edges import edges
 from .exponents import exponents
+from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .fusion import Fuse, fuse_siblings, siblings
@@ -613,6 +614,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     shifts,  # in loops that have no branches any more
     dead_code,
+    fills,  # and come to each element once
+    dead_code,
     rows_first,
     twins,  # last: to the passes before, straight-line code is straight-line code
 ]
@@ -623,7 +626,8 @@ WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code,
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "columns edges interchange jam jam-rows lanes quarters row-folds row-lanes rows-first shifts split twins".split()
+    "columns edges fills interchange jam jam-rows lanes quarters row-folds row-lanes rows-first shifts split"
+    " twins".split()
 )
 
 #: What makes a sum of rows one that threads cannot take in parts, and so comes after that.

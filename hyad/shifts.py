@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from .affine import Affine, affine_add
@@ -40,14 +41,20 @@ def adds_twice(loop: Loop) -> bool:
     return sum(type(x.op) is Prim and x.op.name == "add-at" for x in loop.body.binds) > 1
 
 
+@dataclass
 class Store:
-    """An addition of an innermost loop: how far its element is from that of the iteration."""
+    """An addition of an innermost loop: its subscripts, and how far its row and its place in the row are from those of
+    the loop's first addition."""
 
-    def __init__(self, bind: Bind, place: tuple[Affine, ...], row: tuple, shift: int) -> None:
-        self.bind, self.place, self.row, self.shift = bind, place, row, shift
+    bind: Bind
+    place: tuple[Affine, ...]
+    row: tuple[int, ...]
+    shift: int
 
 
 class Shifts(Rebuild):
+    """``shifts`` for a program."""
+
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
@@ -118,7 +125,6 @@ class Shifts(Rebuild):
 
     def gathered(self, op: Loop, bind: Bind, chains: dict[int, list[list[Store]]]) -> Sequence[Atom]:
         """The loop without the additions of ``chains``, if that does anything, and then these, row by row."""
-        width = len(op.accs)
         taken = {s.bind.vars[0]: s.bind.op.args[0] for rows in chains.values() for row in rows for s in row}  # type: ignore
         binds = tuple(x for x in op.body.binds if not any(v in taken for v in x.vars))
 
@@ -138,7 +144,7 @@ class Shifts(Rebuild):
         for k, rows in chains.items():
             for row in rows:
                 out[k] = self.row(op, row, out[k])
-        return out[: width + len(bind.vars) - width]
+        return out
 
     def row(self, op: Loop, row: list[Store], array: Atom) -> Atom:
         """The additions to the elements of one row, where there are as many iterations as elements that not all come

@@ -133,3 +133,24 @@ def test_each_element_of_a_row_once() -> None:
 
 def _updates(loop: Loop) -> int:
     return sum(x.op.name == "add-at" for x in loop.body.binds if hasattr(x.op, "name"))
+
+
+def test_nothing_is_cleared_or_copied_that_a_loop_makes_whole() -> None:
+    """The adjoints of a chain are stored, but for the last element; what is added to an array that is needed as it was
+    makes a new one."""
+    slope = "(build n (fn [i] (if (= i 0) (get x 0) (* (get x i) (get Y (- i 1))))))"
+    step = f"""(fn [y t] (let [k {slope.replace("Y", "y")} z (map (fn [a b] (+ a (* 0.3 b))) y k)
+      l {slope.replace("Y", "z")} u (map (fn [a b] (+ a (* 0.3 b))) y l) m {slope.replace("Y", "u")}]
+      (map (fn [y a b c] (+ y (* 0.1 (+ a (* 2.0 b) c)))) y k l m)))"""
+    text = f"(fn [#^ (Vec n) x] (let [n (len x) end (ifold {step} (zeros n) 5)] (get end (- n 1))))"
+    f = hyad.grad(model(text))
+    rng = np.random.default_rng(4)
+    points = [[rng.uniform(0.5, 1.5, n)] for n in SIZES]
+    made, plain = (hyad.compile(f, args=points[0], target="python", without=w) for w in ((), "fills"))
+    assert "fills" in [s.name for s in hyad.explain(f, args=points[0]).steps]
+    adds = [sum(getattr(x.op, "name", "") == "add-at" for x in all_binds(g.program.body)) for g in (made, plain)]
+    assert adds[0] < adds[1]
+    compiled = hyad.compile(f, args=points[0])
+    for point in points:
+        np.testing.assert_array_equal(made(*point), plain(*point))
+        np.testing.assert_allclose(compiled(*point), plain(*point), rtol=1e-12)
