@@ -67,7 +67,7 @@ def __getattr__(name: str):
         "cost": "report",
         "defprim": "own_primitives",
         "explain": "report",
-        "optimisations": "report",
+        "optimisations": "switches",
         "sparse_hessian": "sparse",
         "sparse_jacobian": "sparse",
     }

@@ -74,7 +74,7 @@ def compile(
     if math != "libm":
         options["math"] = own_math(math, target, dtype)
     if without:
-        from .report import chosen
+        from .switches import chosen
 
         options["without"] = chosen(without)
     own = base.with_options(options)

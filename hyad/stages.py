@@ -208,7 +208,7 @@ def stages(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable
     """
     model = as_model(f, "stages")
     if without:
-        from .report import chosen
+        from .switches import chosen
 
         model = model.without(chosen(without))
     return Stages(model, model.specs(args))

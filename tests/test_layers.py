@@ -33,7 +33,7 @@ LAYERS: list[set[str]] = [
         " vectors whiles",
         "codegen",
         "call_errors checking compiling cublas derivatives device emit emulate files gpu marshalling memo model"
-        " plain_python report runtime sparse stages",
+        " plain_python report runtime sparse stages switches",
         "",  # hyad itself
         "macros",
         "cli kernel magic repl",

@@ -1,0 +1,51 @@
+"""The optimisations by name: what each does, and which a user switches off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .errors import HyadError
+from .optimise import PIPELINE, named
+from .rewrite import rules
+
+#: The optimisations that are the builder's own, made as a program is built.
+BUILT = {
+    "rules": "the rules of rules.hy, all of them",
+    "sharing": "what is computed twice is computed once",
+    "hoisting": "what an iteration does not change is computed before the loop",
+    "remembering": "what is dearer to compute again than to remember is remembered for reverse mode",
+    "few-inputs": "a gradient by one or two numbers, through a loop with a state, takes tangents along",
+    "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
+}
+
+
+def optimisations(by_rule: bool = False) -> dict[str, str]:
+    """The optimisations that can be switched off, with a line on what each does: what the builder does by itself, then
+    the passes in the order of their first run; ``by_rule`` the rules of rules.hy one by one, too."""
+    found = dict(BUILT)
+    for p in PIPELINE:
+        found.setdefault(named(p), purpose(p))
+    for rows in rules().values() if by_rule else ():
+        found.update((rule.name, f"{rule.pattern} => {rule.template}") for rule in rows)
+    return found
+
+
+def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of optimisations as they were given, one or several; raises ``HyadError`` for one that is none."""
+    asked = (names,) if isinstance(names, str) else tuple(names)
+    known = optimisations(by_rule=True)
+    for name in asked:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(name), known, 3)
+            all_of_them = f"there are {', '.join(optimisations())}, and the rules"
+            hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
+            raise HyadError(f"there is no optimisation {name!r}", None, hint)
+    return asked
+
+
+def purpose(p: Any) -> str:
+    """What a pass is for: its docstring, up to the first blank line."""
+    return " ".join((p.__doc__ or "").split("\n\n")[0].split())
