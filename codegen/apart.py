@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from hyad.core import Arr, Atom, Bind, Const, Loop, Prim
+from hyad.affine import Affine, affine_add, affine_in
+from hyad.core import INT, Arr, Atom, Bind, Const, Loop, Prim
 from hyad.lanes import LANES as NUMBER_OF_LANES
 
-from .lower import Buffer, Plan
+from .lower import Buffer, Place, Plan
 
 #: What stands before such a loop.
 APART = """\
@@ -35,12 +36,13 @@ def in_lanes(op: Loop) -> bool:
     return short and all(isinstance(inner.op, Prim) for inner in op.body.binds)
 
 
-def apart(plan: Plan, bind: Bind, op: Loop) -> bool:
+def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> bool:
     """Whether no iteration of an innermost loop reads or writes what another one writes, and a C compiler might doubt
-    it: more than one array of the workspace is there, of which one is written.
+    it: more than one array of the workspace is there, or of those that have changed places (``swapped``), of which one
+    is written.
 
-    Design decision: an array that is written is read and written at one place only, which moves with the loop, or at
-    few that differ in a number: in rows of a matrix.
+    Design decision: an array that is written is read and written at one place only, which moves with the loop, or in
+    rows of a matrix whose numbers differ by a constant.
     """
     inside = {v for b in op.body.binds for v in b.vars} | set(op.accs)
     moving: set[Atom] = {op.index}
@@ -49,8 +51,8 @@ def apart(plan: Plan, bind: Bind, op: Loop) -> bool:
 
     def touch(array: Atom, subscripts: Sequence[Atom], writes: bool = False) -> None:
         root, subs, _ = plan.resolve(plan.of(array))
-        key = tuple(a.value if isinstance(a, Const) else a for a in (*subs, *subscripts))
-        places.setdefault(root, set()).add(key)  # type: ignore[arg-type]
+        key = (Const(a.value, INT) if isinstance(a, Const) else a for a in (*subs, *subscripts))
+        places.setdefault(root, set()).add(tuple(key))
         if writes:
             written.add(root)
 
@@ -78,12 +80,15 @@ def apart(plan: Plan, bind: Bind, op: Loop) -> bool:
         keys = list(places[root])
         if any(not moving & set(key) or any(a in inside and a not in moving for a in key) for key in keys):
             return False
-        if any(not differ(one, two) for k, one in enumerate(keys) for two in keys[:k]):
+        rows = [[affine_in(a, plan.integers) if a not in inside and a not in moving else None for a in k] for k in keys]
+        if any(not differ(one, two) for k, one in enumerate(rows) for two in rows[:k]):
             return False
-    shared = [root for root in places if root.kind == "own" and root.slot is not None]
+    swaps = {plan.resolve(Place(buffer))[0] for buffer in swapped}
+    shared = [root for root in places if root in swaps or root.kind == "own" and root.slot is not None]
     return len(shared) > 1 and any(root in written for root in shared)
 
 
-def differ(one: Sequence[Atom], two: Sequence[Atom]) -> bool:
-    """Whether two places of an array are in different rows."""
-    return any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(one, two))
+def differ(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> bool:
+    """Whether two places of an array are in different rows; None for a subscript that moves."""
+    gaps = [affine_add(x, y, -1) for x, y in zip(one, two) if x is not None and y is not None]
+    return any(constant and not terms for constant, terms in gaps)

@@ -32,6 +32,7 @@ import itertools
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import Any
 
@@ -238,6 +239,12 @@ class Plan:
     results: list[Buffer | None] = field(default_factory=list)
     pools: dict[Any, int] = field(default_factory=dict)
     unsized: list[tuple[Buffer, Span | None]] = field(default_factory=list)
+
+    @cached_property
+    def integers(self) -> dict[Var, Prim]:
+        """What makes each integer of the program."""
+        made = ((b.vars[0], b.op) for b in all_binds(self.program.body) if isinstance(b.op, Prim))
+        return {v: op for v, op in made if v.type == INT}
 
     def of(self, atom: Atom) -> Place:
         """Where an array lies; an array literal has a table of its own."""

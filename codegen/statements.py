@@ -600,7 +600,7 @@ class BodyPrinter(OperandPrinter):
             if bind in self.plan.parallel:
                 head = self.parallel_head(count.at(SHIFT), self.plan.parallel[bind])
                 self.lines += [Line(0, line) for line in head]
-            elif self.marks_apart and apart(self.plan, bind, op):
+            elif self.marks_apart and apart(self.plan, bind, op, self.swapped):
                 self.support[APART] = None
                 self.emit("HYAD_APART", span)
             if self.marks_apart and in_lanes(op) and bind not in self.plan.parallel:

@@ -154,3 +154,14 @@ def test_nothing_is_cleared_or_copied_that_a_loop_makes_whole() -> None:
     for point in points:
         np.testing.assert_array_equal(made(*point), plain(*point))
         np.testing.assert_allclose(compiled(*point), plain(*point), rtol=1e-12)
+
+
+def test_a_compiler_is_told_that_rows_do_not_overlap() -> None:
+    """Also of arrays that change places, and of rows above and below."""
+    f = hyad.compile(hyad.grad(model(GRID.replace("STEP", GRIDS["a fixed border"]))), args=[np.ones((9, 9))])
+    text = f.cfunction.source
+    loops = [line for line in text.splitlines() if "HYAD_APART" in line and "define" not in line]
+    assert len(loops) >= 4
+    after = text[text.index("u_bar[(i + 1)*m") :].split("for (")[0]
+    before = text[: text.index("u_bar[(i + 1)*m")].rsplit("HYAD_APART", 1)[1]
+    assert "u_bar[(i - 1)*m" in after and before.count("for (") == 1
