@@ -251,7 +251,7 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         "workspace and the stack, of the libraries what the process grew by; in the first table, with inputs and",
         "results, as a ratio to the derivative by hand. The hand-written derivatives were checked by complex",
         "steps in extended precision. The first table has the best of hyad's rows with the C library's functions, and",
-        'that with `math="vector"`.',
+        'that with `math="vector"`. At the last sizes of an objective, those of its target, libraries were not timed.',
         "",
     ]
     head = [
@@ -283,7 +283,8 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         summary.append([name, *figures, f"{objective.target:g}", peer, room, *seconds])
     out += table(head, summary)
     for objective in dict.fromkeys(t[0] for t in tables):
-        if objective.axis and plot(objective, [t for t in tables if t[0] is objective], folder):
+        shown = [t for t in tables if t[0] is objective and t[1] in objective.sizes]
+        if objective.axis and plot(objective, shown, folder):
             out += [f"![{objective.name}](ad-{objective.name}.svg)", ""]
     head = [
         "contender",
@@ -351,10 +352,10 @@ def run(chosen: list[str], peers: list[str], quick: bool, limit: float, say: Any
     for objective in OBJECTIVES:
         if objective.name not in chosen:
             continue
-        for size in objective.sizes[:1] if quick else objective.sizes:
+        for size in objective.sizes[:1] if quick else (*objective.sizes, *objective.large):
             for derivative in objective.derivatives:
                 say(f"{objective.label(size)}: {derivative}")
-                others = [] if derivative in NESTED_MODES else peers
+                others = [] if derivative in NESTED_MODES or size in objective.large else peers
                 with tempfile.TemporaryDirectory() as folder:
                     rows = race(objective, size, derivative, others, how, Path(folder))
                 tables.append((objective, size, derivative, rows))

@@ -29,7 +29,8 @@ class Objective:
     """``derivatives`` maps a derivative's name to how hyad makes it from the module of models; the first is that of the
     table. ``wrt`` are the inputs that it is taken by; ``by_hand`` has the C calls of the primal and of each derivative,
     with ``{NAME}`` for an input or a size, ``{out}`` for the flat result (``{out:k}``: from place k on, an expression
-    over the sizes) and ``{work}``; ``room`` the numbers of workspace of each. ``target`` is what R is to be.
+    over the sizes) and ``{work}``; ``room`` the numbers of workspace of each. ``target`` is what R is to be. At the sizes
+    ``large``, those of the targets, libraries are not timed.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Objective:
     threads: bool = False  # whether it is worth two threads
     fixed: tuple[str, ...] = ()  # sizes that a second contender of hyad's has written into the annotations
     results: dict[str, Callable[[Point], int]] = field(default_factory=dict)
+    large: tuple[Size, ...] = ()
 
     @property
     def source(self) -> str:
@@ -571,6 +573,7 @@ OBJECTIVES = [
         "d",
         threads=True,
         fixed=("d",),
+        large=({"d": 64, "k": 100, "n": 1000},),
     ),
     Objective(
         "bundle",
@@ -598,6 +601,7 @@ OBJECTIVES = [
         also=("ba.c",),
         threads=True,
         results={"primal": lambda p: 3 * len(p["weights"]), "blocks": lambda p: 31 * len(p["weights"])},
+        large=({"c": 1000, "n": 60000, "m": 225000}, {"c": 1000, "n": 200000, "m": 1250000}),
     ),
     Objective(
         "lstm",
@@ -657,6 +661,7 @@ OBJECTIVES = [
         "k",
         threads=True,
         fixed=("d",),
+        large=({"k": 1000, "n": 10000, "d": 16},),
     ),
     Objective(
         "det",
@@ -678,6 +683,7 @@ OBJECTIVES = [
         0.1,
         "n",
         fixed=("n",),
+        large=({"n": 9}, {"n": 10}),
     ),
     Objective(
         "llsq",
@@ -702,6 +708,7 @@ OBJECTIVES = [
         },
         1.0,
         "n",
+        large=({"m": 128, "n": 16392},),
     ),
     Objective(
         "lse",
@@ -722,6 +729,7 @@ OBJECTIVES = [
         },
         0.7,
         "n",
+        large=({"n": 1280000},),
     ),
     Objective(
         "ode",
@@ -746,6 +754,7 @@ OBJECTIVES = [
         },
         3.0,
         "s",
+        large=({"n": 24, "s": 2000},),
     ),
     Objective(
         "ht",
