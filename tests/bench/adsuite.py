@@ -29,8 +29,8 @@ class Objective:
     """``derivatives`` maps a derivative's name to how hyad makes it from the module of models; the first is that of the
     table. ``wrt`` are the inputs that it is taken by; ``by_hand`` has the C calls of the primal and of each derivative,
     with ``{NAME}`` for an input or a size, ``{out}`` for the flat result (``{out:k}``: from place k on, an expression
-    over the sizes) and ``{work}``; ``room`` the numbers of workspace of each. ``target`` is what R is to be. At the sizes
-    ``large``, those of the targets, libraries are not timed.
+    over the sizes) and ``{work}``; ``room`` the numbers of workspace of each. ``target`` is what R is to be. At the
+    sizes ``large``, those of the targets, libraries are not timed.
     """
 
     name: str
