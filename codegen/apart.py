@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hyad.affine import Affine, affine_add, affine_in
-from hyad.core import INT, Arr, Atom, Bind, Const, Loop, Prim
+from hyad.core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, all_binds, blocks_of, reads
 from hyad.lanes import LANES as NUMBER_OF_LANES
 
 from .lower import Buffer, Place, Plan
+from .vector import KERNELS, WAVES
 
 #: What stands before such a loop.
 APART = """\
@@ -29,11 +30,13 @@ LANES = """\
 #endif"""
 
 
-def in_lanes(op: Loop) -> bool:
-    """Whether a loop takes iterations of another side by side (``hyad/lanes.py``): gcc writes loops of so few
-    iterations out before it looks for vectors, and finds worse ones then."""
-    short = isinstance(op.count, Const) and op.count.value == NUMBER_OF_LANES
-    return short and all(isinstance(inner.op, Prim) for inner in op.body.binds)
+def in_lanes(op: Loop, math: str = "libm") -> bool:
+    """Whether a loop takes iterations of another side by side (``hyad/lanes.py``), or calls (``hyad/abreast.py``): gcc
+    writes loops of so few iterations out before it looks for vectors, and finds worse ones then."""
+    count = op.count.value if isinstance(op.count, Const) else 0
+    plain = all(isinstance(inner.op, Prim) for inner in op.body.binds)
+    calls = math == "vector" and 0 < count <= 4 * NUMBER_OF_LANES
+    return plain and (count == NUMBER_OF_LANES or calls and any(b.op.name in KERNELS for b in op.body.binds))
 
 
 def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> bool:
@@ -86,6 +89,55 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
     swaps = {plan.resolve(Place(buffer))[0] for buffer in swapped}
     shared = [root for root in places if root in swaps or root.kind == "own" and root.slot is not None]
     return len(shared) > 1 and any(root in written for root in shared)
+
+
+def calls_waves(op: Loop) -> bool:
+    """Whether a loop calls functions that are to be watched (``vector.py``), and none that waits for the iteration
+    before: those are done one by one."""
+    late: set[Atom] = set(op.accs)
+    found = False
+    for inner in all_binds(op.body):
+        if not late.isdisjoint(reads(inner)):
+            late.update(inner.vars)
+        if isinstance(inner.op, Prim) and inner.op.name in WAVES:
+            found = True
+            if inner.vars[0] in late:
+                return False
+    return found
+
+
+def repeatable(plan: Plan, bind: Bind, op: Loop) -> bool:
+    """Whether an innermost loop gives the same when it is run again from its scalar starts: it is scalar operations,
+    and writes no memory that it reads."""
+    read: set[Buffer] = set()
+    written: set[Buffer] = set()
+    if plan.swaps[bind]:
+        return False
+    for block in (op.body, *(b for inner in all_binds(op.body) for b in blocks_of(inner.op))):
+        if plan.moves.get(block) or plan.early.get(block):
+            return False
+    for inner in all_binds(op.body):
+        prim = inner.op
+        array = any(isinstance(v.type, Arr) for v in inner.vars)
+        if isinstance(prim, If):
+            if array:
+                return False
+        elif not isinstance(prim, Prim):
+            return False
+        elif prim.name == "update":
+            if inner not in plan.in_place or isinstance(prim.args[-1].type, Arr):
+                return False
+            written.add(plan.resolve(plan.of(prim.args[0]))[0])
+        elif prim.name == "get":
+            read.add(plan.resolve(plan.of(prim.args[0]))[0])
+        elif array:
+            return False
+    for var, r in zip(bind.vars[len(op.accs) :], op.body.results[len(op.accs) :]):
+        if isinstance(r.type, Arr):
+            return False
+        written.add(plan.resolve(plan.of(var))[0])
+    slots = {buffer.slot for buffer in written if buffer.slot is not None}
+    return read.isdisjoint(written) and not any(buffer.slot in slots for buffer in read)
 
 
 def differ(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> bool:

@@ -37,7 +37,7 @@ from hyad.core import (
 from hyad.errors import Span
 from hyad.threads import GRAIN, LINE, Polynomial
 
-from .apart import APART, LANES, apart, in_lanes
+from .apart import APART, LANES, apart, calls_waves, in_lanes, repeatable
 from .blas import product
 from .expressions import (
     ADD,
@@ -59,6 +59,7 @@ from .lower import Buffer, Place, is_array, type_of
 from .operands import Line, OperandPrinter
 from .ranges import OVERFLOW
 from .turned import ALONE, turned
+from .vector import by_library
 
 _ADD = """\
 static inline int hyad_add_overflows(long long a, long long b, long long *sum) {
@@ -595,21 +596,54 @@ class BodyPrinter(OperandPrinter):
         if count.reads or len(count.text) > 20 or re.search(r"[/%] ?[^\d ]", count.text):
             count = self.define(Var("count", INT), count)
         inits, before = self.start(bind, op)
-        index, body = self.body(bind, op, inits)
+        if self.math == "vector" and calls_waves(op) and repeatable(self.plan, bind, op):
+            far = self.names.fresh("far")
+            outer, self.forms, self.far = self.forms, {}, far
+            index, body = self.body(bind, op, inits)
+            self.forms, self.far = outer, None
+        else:
+            far = None
+            index, body = self.body(bind, op, inits)
         if body:
+            starts = self.watch(far, op, inits) if far is not None else {}
             if bind in self.plan.parallel:
                 head = self.parallel_head(count.at(SHIFT), self.plan.parallel[bind])
-                self.lines += [Line(0, line) for line in head]
+                noted = "" if far is None else f" reduction(|:{far})"
+                self.lines += [Line(0, line + noted * line.startswith("#pragma")) for line in head]
             elif self.marks_apart and apart(self.plan, bind, op, self.swapped):
                 self.support[APART] = None
                 self.emit("HYAD_APART", span)
-            if self.marks_apart and in_lanes(op) and bind not in self.plan.parallel:
+            if self.marks_apart and in_lanes(op, self.math) and bind not in self.plan.parallel:
                 self.support[LANES] = None
                 self.emit("HYAD_LANES", span)
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
             self.lines += body
             self.emit("}")
+            if far is not None:
+                self.again(far, starts, self.loop_head(index, count.at(SHIFT)), body, span)
         self.after(op, self.plan.swaps[bind], before)
+
+    def watch(self, far: str, op: Loop, inits: dict[int, Expr]) -> dict[str, str]:
+        """Before a loop that may be run again: what notes that it must be, and what its accumulators start from."""
+        self.emit(f"unsigned long long {far} = 0;")
+        starts = {}
+        for k in inits:
+            name, start = self.value[op.accs[k]].text, self.names.fresh("start")
+            self.emit(f"const {self.ctype(op.accs[k].type)} {start} = {name};")
+            starts[name] = start
+        return starts
+
+    def again(self, far: str, starts: dict[str, str], head: str, body: list[Line], span: Span | None) -> None:
+        """The loop once more, by the C library's functions, where an argument was too large for those of hyad's own."""
+        self.emit(f"if ({far} >> 63) {{", span)
+        self.depth += 1
+        for name, start in starts.items():
+            self.emit(f"{name} = {start};")
+        self.emit(head, span)
+        self.lines += [replace(line, text=by_library(line.text), depth=line.depth + 1) for line in body]
+        self.emit("}")
+        self.depth -= 1
+        self.emit("}")
 
     def body(self, bind: Bind, op: Loop, inits: dict[int, Expr]) -> tuple[str, list[Line]]:
         """The name of a loop's index, and the lines of one iteration."""

@@ -1,8 +1,13 @@
-"""exp, tanh and expm1 as plain C that compilers vectorise, for models that ask for ``math="vector"``.
+"""exp, expm1, tanh, sin, cos and tan as plain C that compilers vectorise, for models that ask for ``math="vector"``.
 
 libm's functions are calls, one number each. These have no branch and no call, so a loop over them becomes vector
 instructions under strict flags, too; errors are at most those stated (``tests/test_vector.py`` measures them). Infinite
-and NaN arguments, overflow, underflow and denormal results are as IEEE has them.
+and NaN arguments, overflow, underflow and denormal results are as IEEE has them. In single precision they compute in
+double precision and round once.
+
+Sine, cosine and tangent are right up to ``FAR``. A loop notes whether an argument was beyond, and is run again with the
+C library's functions then (``statements.py``): what is checked in every number, and hardly ever so, is no branch in the
+loop. Where a loop cannot be run again, and outside of loops, they are the C library's in the first place.
 """
 
 from __future__ import annotations
@@ -53,18 +58,104 @@ static inline double hyad_tanh(double x) { /* at most 3 units in the last place 
   return x < 0 ? -y : x == 0 ? x : y;
 }
 """
-KERNELS = {"exp": (POWER, EXP), "expm1": (POWER, EXPM1), "tanh": (POWER, EXPM1, TANH)}
-_CALL = re.compile(rf"(?<!\w)({'|'.join(KERNELS)})\(")
+FAR = 2.0**23
+#: x = k pi/2 + r + low with |r| <= pi/4: k has at most 23 bits and the parts of pi/2 that it meets first 30, so that
+#: their products are exact, and what the subtractions lose is in ``low``. The polynomials are the best ones on that
+#: interval, 2^-57 and 2^-63 off. Sine and cosine of one argument share all of it but the last lines. Nothing here may
+#: be reordered: where flags allow that, compilers have vectors of libm's functions.
+WAVE = """\
+/* sin(x + quarters*pi/2) */
+static inline double hyad_wave(unsigned long long *far, double x, unsigned long long quarters) {
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
+  (void)far;
+  return quarters ? cos(x) : sin(x);
+#else
+  const double shifted = x*0x1.45f306dc9c883p-1 + 6755399441055744.0, k = shifted - 6755399441055744.0; /* 1.5*2^52 */
+  const double a = x - k*0x1.921fb54000000p+0, b = k*0x1.10b4611800000p-30, d = k*0x1.313198a000000p-61;
+  const double c = a - b, c1 = c - a, r = c - d, r1 = r - c;
+  const double low = ((a - (c - c1)) - (b + c1)) + ((c - (r - r1)) - (d + r1)) - k*0x1.701b839a25205p-92;
+  const double z = r*r, z2 = z*z, z4 = z2*z2, half = 0.5*z, w = 1 - half;
+  const double s = (-0x1.5555555555548p-3 + z*0x1.111111110f7d0p-7)
+    + z2*(-0x1.a01a019bfdee8p-13 + z*0x1.71de3567d2fe8p-19) + z4*(-0x1.ae5e5a914a050p-26 + z*0x1.5d8fd19927e87p-33);
+  const double t = (0x1.555555555554bp-5 - z*0x1.6c16c16c14f91p-10)
+    + z2*(0x1.a01a019c844d5p-16 - z*0x1.27e4f7eac3511p-22) + z4*(0x1.1ee9d7b3ed5a6p-29 - z*0x1.8fa4998815fbap-37);
+  const double sine = r + (low + r*z*s), cosine = w + ((1 - w - half) + (z2*t - r*low));
+  unsigned long long turn, even, odd, size, bits;
+  double y;
+  memcpy(&turn, &shifted, sizeof turn); /* k is in the last bits */
+  memcpy(&even, &sine, sizeof even);
+  memcpy(&odd, &cosine, sizeof odd);
+  memcpy(&size, &x, sizeof size);
+  turn += quarters;
+  bits = (even ^ ((even ^ odd) & -(turn & 1))) ^ (turn & 2) << 62;
+  memcpy(&y, &bits, sizeof y);
+  *far |= 0x4160000000000000 - (size & 0x7fffffffffffffff); /* the first bit is set where |x| > 2^23 */
+  return y;
+#endif
+}
+"""
+SIN = """\
+static inline double hyad_sin(unsigned long long *far, double x) { /* at most 1 unit in the last place off */
+  const double y = hyad_wave(far, x, 0);
+  return x == 0 ? x : y;
+}
+"""
+COS = """\
+static inline double hyad_cos(unsigned long long *far, double x) { /* at most 1 unit in the last place off */
+  return hyad_wave(far, x, 1);
+}
+"""
+TAN = """\
+static inline double hyad_tan(unsigned long long *far, double x) { /* at most 3 units in the last place off */
+  return hyad_sin(far, x)/hyad_cos(far, x);
+}
+"""
+KERNELS = {
+    "exp": (POWER, EXP),
+    "expm1": (POWER, EXPM1),
+    "tanh": (POWER, EXPM1, TANH),
+    "sin": (WAVE, SIN),
+    "cos": (WAVE, COS),
+    "tan": (WAVE, SIN, COS, TAN),
+}
+WAVES = ("sin", "cos", "tan")
+_CALL = re.compile(rf"(?<!\w)({'|'.join(KERNELS)})(f?)\(")
+_WATCHED = re.compile(rf"(?<!\w)hyad_((?:{'|'.join(WAVES)})f?)\(&\w+, ")
 
 
-def vectorised(form: str, support: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """A primitive's C text and the functions that it calls, with libm's replaced by these."""
+def vectorised(form: str, support: tuple[str, ...], far: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """A primitive's C text and the functions that it calls, with libm's replaced by these.
+
+    ``far`` is the variable that notes arguments beyond ``FAR``, where there is one.
+    """
     wanted: dict[str, None] = {}
-    for text in (form, *support):
-        for name in _CALL.findall(text):
-            wanted.update(dict.fromkeys(KERNELS[name]))
 
-    def own(text: str) -> str:
-        return _CALL.sub(r"hyad_\1(", text)
+    def own(text: str, far: str | None = None) -> str:
+        def name(found: re.Match[str]) -> str:
+            if found[1] in WAVES and far is None:
+                return found[0]
+            wanted.update(dict.fromkeys(KERNELS[found[1]]))
+            if found[2]:
+                wanted[single(found[1])] = None
+            return f"hyad_{found[1]}{found[2]}(" + (f"&{far}, " if found[1] in WAVES else "")
 
-    return own(form), (*wanted, *map(own, support))
+        return _CALL.sub(name, text)
+
+    texts = [own(text) for text in support]
+    return own(form, far), (*wanted, *texts)
+
+
+def single(name: str) -> str:
+    """A function in single precision."""
+    far, given = ("unsigned long long *far, ", "far, ") if name in WAVES else ("", "")
+    return f"static inline float hyad_{name}f({far}float x) {{\n  return (float)hyad_{name}({given}x);\n}}\n"
+
+
+def watched(line: str) -> bool:
+    """Whether a line of C calls one of the functions that note arguments beyond ``FAR``."""
+    return _WATCHED.search(line) is not None
+
+
+def by_library(line: str) -> str:
+    """A line of C with the C library's functions for those."""
+    return _WATCHED.sub(r"\1(", line)

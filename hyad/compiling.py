@@ -29,20 +29,21 @@ def compile(
     """A model compiled for one target, at once where its signature is known.
 
     The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
-    real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
-    ``address`` beside it; called with arguments of another signature it compiles that too. It is pickled as its model,
-    with options and signature, and made again where it is loaded, its C from the cache. ``dtype`` "f32" computes
-    in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the
-    like of several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp,
-    expm1 and tanh, and what is made of them: functions of hyad's own, which C compilers make vectors of without leave
-    to reorder anything (exp is at most 1 unit in the last place off, expm1 and tanh 3). ``without`` names optimisations
-    to leave out (``hyad.optimisations()``). C code runs independent loops on ``threads`` threads (OpenMP) where their
-    sizes make it worth while, sums in as many parts: results are the same to the last bit for the same number of
-    threads. These wait for 20 us before they sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY`` say. With
-    ``blas`` large products of matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install
-    hyad[blas]``) or the system's.
-    ``deterministic`` makes a GPU give the same bits in every call, where adding in any order would be faster; code for
-    a CPU always does.
+    real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and ``address``
+    beside it; called with arguments of another signature it compiles that too. It is pickled as its model, with options
+    and signature, and made again where it is loaded, its C from the cache. ``dtype`` "f32" computes in single
+    precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the like of
+    several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp, expm1,
+    tanh, sin, cos and tan, and what is made of them: functions of hyad's own, which C compilers make vectors of without
+    leave to reorder anything (exp, sin and cos are at most 1 unit in the last place off, the others 3). Sine, cosine
+    and tangent are these in loops whose arguments do not wait for the iteration before, and where three or more stand
+    side by side; where an argument is beyond 2^23 the C library's functions are called in their place. ``without``
+    names optimisations to leave out (``hyad.optimisations()``). C code runs independent loops on ``threads`` threads
+    (OpenMP) where their sizes make it worth while, sums in as many parts: results are the same to the last bit for the
+    same number of threads. These wait for 20 us before they sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY``
+    say. With ``blas`` large products of matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install
+    hyad[blas]``) or the system's. ``deterministic`` makes a GPU give the same bits in every call, where adding in any
+    order would be faster; code for a CPU always does.
 
     With the target "cuda" what comes back is a ``hyad.gpu.CudaModel``: it runs on a GPU through pycuda, over a batch
     where an argument has one dim more than its parameter, else one call in parallel.
@@ -72,7 +73,7 @@ def compile(
             raise CompileError("there is no BLAS here", None, "pip install hyad[blas], or the system's OpenBLAS")
         options["blas"] = True
     if math != "libm":
-        options["math"] = own_math(math, target, dtype)
+        options["math"] = own_math(math, target)
     if without:
         from .switches import chosen
 
@@ -96,12 +97,12 @@ def compiled(base: Model, options: dict[str, Any], specs: Sequence[Spec]) -> Cal
     return found
 
 
-def own_math(math: str, target: str, dtype: str) -> str:
+def own_math(math: str, target: str) -> str:
     """``math``, where it is one that the target has."""
     if math not in ("libm", "vector"):
         raise ModelTypeError(f"there is no math {math!r}", None, 'math is "libm" or "vector"')
-    if math == "vector" and (target != "c" or dtype != "f64"):
-        raise ModelTypeError('math "vector" is for the target "c" and dtype "f64"', None, "leave it out")
+    if math == "vector" and target != "c":
+        raise ModelTypeError('math "vector" is for the target "c"', None, "leave it out")
     return math
 
 

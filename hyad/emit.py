@@ -42,7 +42,8 @@ def emit(
     cannot be measured before: it takes a ``hyad_arena``, which the header describes beside the types of the data.
     ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose signature is meant, where
     annotations do not say it. ``line_directives`` makes a debugger step through the model.
-    ``math`` "vector" brings exp, expm1 and tanh along, which compilers make vectors of (see ``hyad.compile``).
+    ``math`` "vector" brings exp, expm1, tanh, sin, cos and tan along, which compilers make vectors of (see
+    ``hyad.compile``).
     C for several ``threads`` runs on them where it is compiled with OpenMP (``-fopenmp``), and on one where it is not.
     With ``blas`` large products of matrices call ``cblas_dgemm`` where the C is compiled with ``-DHYAD_BLAS`` (and
     linked with ``-lopenblas``, say), and are loops where it is not.
@@ -75,8 +76,8 @@ def emit(
     if grid and (target != "cuda" or line_directives):
         what = "line_directives" if target == "cuda" else f"the target {target!r}"
         raise ModelTypeError(f"grid does not go with {what}", None, 'it is for the target "cuda", without them')
-    own_math(math, target, dtype)
-    program = model.optimised(model.specs(args), target, blas or grid, threads)
+    own_math(math, target)
+    program = model.optimised(model.specs(args), target, blas or grid, threads, math)
     name = path.stem if named else None
     if target == "c":
         from hyad.codegen.c import print_c

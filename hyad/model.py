@@ -280,15 +280,22 @@ class Model:
             self._namespaces |= made.namespaces
 
     def optimised(
-        self, specs: Sequence[Spec] | None = None, target: str = "c", blas: bool = False, threads: int = 1
+        self,
+        specs: Sequence[Spec] | None = None,
+        target: str = "c",
+        blas: bool = False,
+        threads: int = 1,
+        math: str = "libm",
     ) -> Program:
         """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS; long sums
-        are taken in parts for ``threads`` threads."""
+        are taken in parts for ``threads`` threads; ``math`` "vector": calls of one function are loops where they can
+        be."""
         from .optimise import (  # a call that an earlier process compiled does without
             AFTER_PARTS,
             FOR_CACHES,
             PIPELINE,
             WITH_BLAS,
+            WITH_VECTORS,
             named,
             optimise,
         )
@@ -303,6 +310,9 @@ class Model:
 
             with switched_off(self._options.get("without", ())):
                 made = optimise(in_parts(made, threads), AFTER_PARTS)
+        if "vector" in (math, self._options.get("math")):
+            with switched_off(self._options.get("without", ())):
+                made = optimise(made, WITH_VECTORS)
         return made
 
     def compile_for(

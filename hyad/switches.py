@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .errors import HyadError
-from .optimise import PIPELINE, named
+from .optimise import PIPELINE, WITH_VECTORS, named
 from .rewrite import rules
 
 #: The optimisations that are the builder's own, made as a program is built.
@@ -24,7 +24,7 @@ def optimisations(by_rule: bool = False) -> dict[str, str]:
     """The optimisations that can be switched off, with a line on what each does: what the builder does by itself, then
     the passes in the order of their first run; ``by_rule`` the rules of rules.hy one by one, too."""
     found = dict(BUILT)
-    for p in PIPELINE:
+    for p in (*PIPELINE, *WITH_VECTORS):
         found.setdefault(named(p), purpose(p))
     for rows in rules().values() if by_rule else ():
         found.update((rule.name, f"{rule.pattern} => {rule.template}") for rule in rows)
