@@ -53,6 +53,14 @@ def test_hyad_is_right(problem: Problem, tmp_path: Path) -> None:
     assert max(errors_of(derivative_of(problem, n, fixed=False), problem, n, tmp_path)) <= GATE
 
 
+@pytest.mark.parametrize("name", ["fk", "expr30"])
+def test_vector_math_is_right(name: str, tmp_path: Path) -> None:
+    problem = next(p for p in PROBLEMS if p.name == name)
+    made = derivative_of(problem, SMALL[name], fixed=False, math="vector")
+    assert made.name == "hyad, vector math" and "hyad_" in made.source
+    assert max(errors_of(made, problem, SMALL[name], tmp_path)) <= GATE
+
+
 @pytest.mark.parametrize("make", [hand_written, partial(derivative_of, fixed=False)], ids=["hand", "hyad"])
 def test_residual_at_zero_rotation(make: Callable[[Problem, int], Contender], tmp_path: Path) -> None:
     """There the reference's primal divides by zero: a rotation by nearly nothing stands for it."""
@@ -94,6 +102,27 @@ def test_results_keep_the_sections_that_were_not_run(tmp_path: Path) -> None:
     report.write(path, ["## Overheads", "", "new"])
     text = path.read_text()
     assert "old" not in text and text.index("kept") < text.index("new") and text.count("## ") == 2
+
+
+def test_targets_are_met_as_printed() -> None:
+    """Per problem, in time and in preparation; vector math apart from the C library's functions."""
+    fk, rosen, expr30 = (next(p for p in PROBLEMS if p.name == name) for name in ("fk", "rosen", "expr30"))
+    assert fk.targets == {6: (0.65, 0.3)} and rosen.targets == {10: (0.65, 0.2), 100: (1.0, 0.3)}
+    row = report.Row
+    found = {
+        (fk, 6): [row("hand", 1.0), row("hyad", 0.654, prepare=0.2, compile=0.104), row("other", 0.7)],
+        (rosen, 10): [row("hyad", 0.9, prepare=0.1), row("hyad, n fixed", 0.6, prepare=0.2, compile=0.006)],
+        (rosen, 100): [row("hyad", 1.004, prepare=0.1), row("hyad, vector math, n fixed", 1.006, prepare=0.1)],
+        (expr30, 4): [row("hyad", note="wrong"), row("hyad, vector math", 0.5, prepare=0.1)],
+    }
+    lines = report.summary(found)
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines[4:-1]]
+    assert cells == [
+        ["fk", "0.65; 0.3 s", "0.65", "0.30", "yes", "", "", "", "other 0.70"],
+        ["rosen 10", "0.65; 0.2 s", "0.60 (n fixed)", "0.21", "no", "", "", "", ""],
+        ["rosen 100", "1.00; 0.3 s", "1.00", "0.10", "yes", "1.01 (n fixed)", "0.10", "no", ""],
+        ["expr30", "", "none", "", "", "0.50", "0.10", "", ""],
+    ]
 
 
 def test_both_references_agree() -> None:

@@ -33,7 +33,7 @@ OPERATORS = {
 }
 
 
-def derivative_of(problem: Problem, n: int, fixed: bool) -> Contender:
+def derivative_of(problem: Problem, n: int, fixed: bool, math: str = "libm") -> Contender:
     """The derivative of ``problem``'s model; ``fixed`` writes the size into its annotations as a number.
 
     ``own_compile`` is the C compiler's share of the time that ``hyad.compile`` takes, into an empty cache.
@@ -48,12 +48,12 @@ def derivative_of(problem: Problem, n: int, fixed: bool) -> Contender:
         start, before = time.perf_counter(), compiler_seconds()
         model = getattr(hyad.load(path), problem.name)
         derivative = OPERATORS[problem.kind](model, wrt=active if len(active) > 1 else active[0])
-        f = hyad.compile(derivative, target="c").cfunction
+        f = hyad.compile(derivative, target="c", math=math).cfunction
         spent = time.perf_counter() - start
         compiler = min(spent, compiler_seconds() - before)
     declaration, call, work = how_to_call(f, problem, n)
     return Contender(
-        "hyad, n fixed" if fixed else "hyad",
+        "hyad" + ", vector math" * (math == "vector") + ", n fixed" * fixed,
         f.source,
         declaration,
         call,

@@ -186,9 +186,19 @@ def hyad_fixed_c(problem: Problem, n: int) -> Contender:
     return derivative_of(problem, n, fixed=True)
 
 
+def hyad_vector_c(problem: Problem, n: int) -> Contender | None:
+    """None where hyad's own functions change nothing."""
+    from hyad_contender import derivative_of
+
+    fixed = "{n}" in problem.call
+    made = derivative_of(problem, n, fixed, math="vector")
+    return None if made.source == derivative_of(problem, n, fixed).source else made
+
+
 PEERS = {
     "hyad": hyad_c,
     "hyad-fixed": hyad_fixed_c,
+    "hyad-vector": hyad_vector_c,
     "casadi": casadi_c,
     "wrenfold": wrenfold_c,
     "sympy": sympy_c,
@@ -197,6 +207,7 @@ PEERS = {
 TITLES = {
     "hyad": "hyad",
     "hyad-fixed": "hyad, n fixed",
+    "hyad-vector": "hyad, vector math",
     "casadi": "CasADi C",
     "wrenfold": "wrenfold C++",
     "sympy": "SymPy cse C",
@@ -214,7 +225,11 @@ def main(peer: str, name: str, size: str, folder: str) -> None:
         importlib.import_module(peer)
     sys.setrecursionlimit(100_000)  # a courtesy to generators that recurse over the expression
     problem = next(p for p in PROBLEMS if p.name == name)
-    contender = build(PEERS[peer](problem, int(size)), problem, int(size), Path(folder))
+    made = PEERS[peer](problem, int(size))
+    if made is None:
+        print("null")
+        return
+    contender = build(made, problem, int(size), Path(folder))
     record = asdict(contender) | {"source_bytes": len(contender.source)}
     print(json.dumps({key: record[key] for key in KEPT}))
 

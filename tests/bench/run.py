@@ -113,6 +113,8 @@ def race(
             if isinstance(reason, TooLong):
                 beaten[peer] = n
             continue
+        if record is None:
+            continue  # as the contender before
         size = record.pop("source_bytes")
         made.append(Contender(source="", declaration="", call="", **record))
         sizes[made[-1].name] = size
