@@ -27,10 +27,21 @@ static inline double hyad_power_of_2(double k) { /* a whole number from -1022 to
   return y;
 }
 """
-#: What exp and expm1 begin with.
+#: To the nearest whole number: without an instruction for it, which plain x86-64 has not.
+WHOLE = """\
+static inline double hyad_whole(double x) { /* |x| < 2^51 */
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
+  return rint(x);
+#else
+  return (x + 6755399441055744.0) - 6755399441055744.0;
+#endif
+}
+"""
+#: What exp and expm1 begin with; 2^1082 is too large, and 2^-1082 too small. One condition: of two, gcc makes a loop
+#: that it does not vectorise where it knows the first argument.
 REDUCED = """\
-  const double a = x < -746 ? -746 : x, b = a > 710 ? 710 : a;
-  const double k = rint(b*1.4426950408889634), r = b - k*0x1.62e42fefa3800p-1 - k*0x1.ef35793c76730p-45;
+  const double b = fabs(x) > 750 ? copysign(750, x) : x;
+  const double k = hyad_whole(b*1.4426950408889634), r = b - k*0x1.62e42fefa3800p-1 - k*0x1.ef35793c76730p-45;
   const double r2 = r*r, r4 = r2*r2;
   const double low = (1./2 + r*(1./6)) + r2*(1./24 + r*(1./120));
   const double high = (1./720 + r*(1./5040)) + r2*(1./40320 + r*(1./362880));
@@ -39,7 +50,7 @@ EXP = """\
 static inline double hyad_exp(double x) { /* at most 1 unit in the last place off */
 REDUCED
   const double y = 1 + (r + r2*(low + r4*(high + r4*top)));
-  const double half = rint(0.5*k);
+  const double half = hyad_whole(0.5*k);
   return y*hyad_power_of_2(half)*hyad_power_of_2(k - half);
 }
 """.replace("REDUCED", REDUCED)
@@ -47,7 +58,7 @@ EXPM1 = """\
 static inline double hyad_expm1(double x) { /* at most 3 units in the last place off */
 REDUCED
   const double y = r + r2*(low + r4*(high + r4*top));
-  const double up = k < -200 ? -200 : k, half = rint(0.5*up);
+  const double up = k < -200 ? -200 : k, half = hyad_whole(0.5*up);
   const double p = hyad_power_of_2(half), q = hyad_power_of_2(up - half), m = p*q;
   return x == 0 ? x : up > 60 ? (y + 1)*p*q - 1 : y*m + (m - 1);
 }
@@ -111,9 +122,9 @@ static inline double hyad_tan(unsigned long long *far, double x) { /* at most 3 
 }
 """
 KERNELS = {
-    "exp": (POWER, EXP),
-    "expm1": (POWER, EXPM1),
-    "tanh": (POWER, EXPM1, TANH),
+    "exp": (POWER, WHOLE, EXP),
+    "expm1": (POWER, WHOLE, EXPM1),
+    "tanh": (POWER, WHOLE, EXPM1, TANH),
     "sin": (WAVE, SIN),
     "cos": (WAVE, COS),
     "tan": (WAVE, SIN, COS, TAN),

@@ -36,7 +36,7 @@ def compile(
     several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp, expm1,
     tanh, sin, cos and tan, and what is made of them: functions of hyad's own, which C compilers make vectors of without
     leave to reorder anything (exp, sin and cos are at most 1 unit in the last place off, the others 3). Sine, cosine
-    and tangent are these in loops whose arguments do not wait for the iteration before, and where three or more stand
+    and tangent are these in loops whose arguments do not wait for the iteration before, and where several stand
     side by side; where an argument is beyond 2^23 the C library's functions are called in their place. ``without``
     names optimisations to leave out (``hyad.optimisations()``). C code runs independent loops on ``threads`` threads
     (OpenMP) where their sizes make it worth while, sums in as many parts: results are the same to the last bit for the
