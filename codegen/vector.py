@@ -37,8 +37,8 @@ static inline double hyad_whole(double x) { /* |x| < 2^51 */
 #endif
 }
 """
-#: What exp and expm1 begin with; 2^1082 is too large, and 2^-1082 too small. One condition: of two, gcc makes a loop
-#: that it does not vectorise where it knows the first argument.
+#: What exp and expm1 begin with; 2^1082 is too large, and 2^-1082 too small. One condition: of two, gcc may make a
+#: loop that it does not vectorise.
 REDUCED = """\
   const double b = fabs(x) > 750 ? copysign(750, x) : x;
   const double k = hyad_whole(b*1.4426950408889634), r = b - k*0x1.62e42fefa3800p-1 - k*0x1.ef35793c76730p-45;
@@ -58,15 +58,15 @@ EXPM1 = """\
 static inline double hyad_expm1(double x) { /* at most 3 units in the last place off */
 REDUCED
   const double y = r + r2*(low + r4*(high + r4*top));
-  const double up = k < -200 ? -200 : k, half = hyad_whole(0.5*up);
-  const double p = hyad_power_of_2(half), q = hyad_power_of_2(up - half), m = p*q;
-  return x == 0 ? x : up > 60 ? (y + 1)*p*q - 1 : y*m + (m - 1);
+  const double half = hyad_whole(0.5*k);
+  const double p = hyad_power_of_2(half), q = hyad_power_of_2(k - half), one = hyad_power_of_2(half - k);
+  return copysign((y*p + (p - one))*q, x);
 }
 """.replace("REDUCED", REDUCED)
 TANH = """\
 static inline double hyad_tanh(double x) { /* at most 3 units in the last place off */
-  const double a = fabs(x), b = a > 22 ? 22 : a, t = hyad_expm1(2*b), y = t/(t + 2);
-  return x < 0 ? -y : x == 0 ? x : y;
+  const double t = hyad_expm1(-2*fabs(x));
+  return copysign(t/(t + 2), x);
 }
 """
 FAR = 2.0**23
@@ -90,14 +90,16 @@ static inline double hyad_wave(unsigned long long *far, double x, unsigned long 
     + z2*(-0x1.a01a019bfdee8p-13 + z*0x1.71de3567d2fe8p-19) + z4*(-0x1.ae5e5a914a050p-26 + z*0x1.5d8fd19927e87p-33);
   const double t = (0x1.555555555554bp-5 - z*0x1.6c16c16c14f91p-10)
     + z2*(0x1.a01a019c844d5p-16 - z*0x1.27e4f7eac3511p-22) + z4*(0x1.1ee9d7b3ed5a6p-29 - z*0x1.8fa4998815fbap-37);
-  const double sine = r + (low + r*z*s), cosine = w + ((1 - w - half) + (z2*t - r*low));
-  unsigned long long turn, even, odd, size, bits;
+  const double sine = r + (low*w + r*z*s), cosine = w + ((1 - w - half) + (z2*t - r*low));
+  unsigned long long turn, even, odd, sign, size, bits;
   double y;
   memcpy(&turn, &shifted, sizeof turn); /* k is in the last bits */
   memcpy(&even, &sine, sizeof even);
   memcpy(&odd, &cosine, sizeof odd);
+  memcpy(&sign, &r, sizeof sign);
   memcpy(&size, &x, sizeof size);
   turn += quarters;
+  even |= sign & 0x8000000000000000; /* of -0.0 */
   bits = (even ^ ((even ^ odd) & -(turn & 1))) ^ (turn & 2) << 62;
   memcpy(&y, &bits, sizeof y);
   *far |= 0x4160000000000000 - (size & 0x7fffffffffffffff); /* the first bit is set where |x| > 2^23 */
@@ -107,8 +109,7 @@ static inline double hyad_wave(unsigned long long *far, double x, unsigned long 
 """
 SIN = """\
 static inline double hyad_sin(unsigned long long *far, double x) { /* at most 1 unit in the last place off */
-  const double y = hyad_wave(far, x, 0);
-  return x == 0 ? x : y;
+  return hyad_wave(far, x, 0);
 }
 """
 COS = """\
