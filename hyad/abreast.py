@@ -1,4 +1,4 @@
-"""Calls of one function on several numbers of straight-line code, as a short loop, which compilers make vectors of."""
+"""Calls as loops of their own, which compilers make vectors of: those of straight-line code, those before stores."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .core import (
     Loop,
     Prim,
     Program,
+    Scalar,
     Var,
     binds_of,
     blocks_of,
@@ -29,6 +30,9 @@ from .twins import in_order
 CALLS = {"sin": "wave", "cos": "wave", "tan": "tan", "exp": "exp", "expm1": "expm1", "tanh": "tanh"}
 LEAST = 2  # calls are worth a loop, measured one by one: a vector takes the time of one of its numbers
 WHOLE = 4  # numbers to a vector: a loop has as many iterations as whole vectors have numbers
+WAVES = frozenset({"sin", "cos", "tan"})  # whose loops may have to be run again
+TILE = 32  # iterations have them ahead of their stores
+MOST = 12  # in an iteration
 
 
 def abreast(program: Program) -> Program:
@@ -115,3 +119,138 @@ def gathered(run: Sequence[Bind]) -> Sequence[Bind]:
         binds.append((first - 0.5, Bind((array,), Prim("array", tuple(padded)), span)))
         binds.append((first - 0.25, Bind(tuple(arrays.values()), loop, span)))
     return in_order(binds)
+
+
+def waves_first(program: Program) -> Program:
+    """Takes sines and cosines out of loops that are no vectors with them, for some iterations at a time.
+
+    ``(ifold (fn [v i] (add-at v i (* (get u i) (sin (get x i))))) v n)``  =>  for 32 ``i`` at a time first a loop for
+    ``w``, whose elements are ``(sin (get x i))``, then one that does ``(add-at v i (* (get u i) (get w k)))``.
+
+    Design decision: a loop of sines is run again where an argument is too large (``codegen/vector.py``), which one that
+    changes what it reads cannot be; nor does a C compiler make vectors of two additions to one sum. Each sum is taken
+    in its own order.
+    """
+    return with_body(program, with_tiles(program.body, frozenset()))
+
+
+def with_tiles(block: Block, states: frozenset[Atom]) -> Block:
+    """A block, and the regions in it, with the sines of its loops ahead; itself where there are none. ``states``: the
+    arrays that the loops around hand on, which a loop may write in place."""
+    binds: list[Bind] = []
+    for x in block.binds:
+        op = x.op
+        first = ahead(op, states) if type(op) is Loop else []
+        if first:
+            binds += tiled(x, op, first)  # type: ignore[arg-type]
+            continue
+        around = states.union(a for a in op.accs if isinstance(a.type, Arr)) if type(op) is Loop else states
+        regions = blocks_of(op)
+        made = [with_tiles(r, around) for r in regions]
+        same = all(r is s for r, s in zip(regions, made))
+        binds.append(x if same else Bind(x.vars, with_blocks(op, made), x.span))
+    same = len(binds) == len(block.binds) and all(x is y for x, y in zip(binds, block.binds))
+    return block if same else Block(tuple(binds), block.results)
+
+
+def ahead(op: Loop, states: frozenset[Atom]) -> list[Bind]:
+    """What an innermost loop had better compute before the rest: its sines, where none waits for the iteration before,
+    or what is made of them, if those are no more numbers."""
+    body = op.body
+    if any(type(x.op) is not Prim for x in body.binds) or type(op.count) is Const and op.count.value < WHOLE:
+        return []
+    late: set[Atom] = set(op.accs)
+    early: dict[Atom, Bind] = {}
+    rest: list[Bind] = []
+    for x in body.binds:
+        if late.isdisjoint(reads(x)):
+            early[x.vars[0]] = x
+        else:
+            late.update(x.vars)
+            rest.append(x)
+    waves = [x for x in early.values() if x.op.name in WAVES]  # type: ignore[union-attr]
+    if not waves or len(waves) > MOST:
+        return []
+    if not op.accs:
+        in_place = any(x.op.name == "get" and x.op.args[0] in states for x in body.binds)  # type: ignore[union-attr]
+        return waves if in_place else []
+    sums = all(isinstance(a.type, Scalar) for a in op.accs) and all(
+        x.op.name == "+" and len(late.intersection(x.op.args)) == 1  # type: ignore[union-attr]
+        for x in rest
+    )
+    if len(body.results) > len(op.accs) or sums and len(rest) <= len(op.accs):
+        return []
+    read = {a for x in rest for a in reads(x)}.union(body.results)
+    made = [x for v, x in early.items() if v in read and v.type == REAL and x.op.name != "get"]  # type: ignore
+    return made if len(made) <= len(waves) else waves
+
+
+def tiled(bind: Bind, op: Loop, ahead: Sequence[Bind]) -> list[Bind]:
+    """What takes the place of such a loop."""
+    span, made = bind.span, []
+
+    def number(block: list[Bind], name: str, *args: Atom) -> Var:
+        block.append(Bind((Var("t", INT, span),), Prim(name, args), span))
+        return block[-1].vars[0]
+
+    if not op.accs or type(op.count) is Const and op.count.value <= TILE:
+        arrays = before(made, op, ahead, op.count)
+        return [*made, Bind(bind.vars, behind(op, op.inits, arrays, op.count), span)]
+    size, tile = Const(TILE, INT), Var("tile", INT, span)
+    tiles = number(made, "//", number(made, "+", op.count, Const(TILE - 1, INT)), size)
+    body: list[Bind] = []
+    first = number(body, "*", size, tile)
+    left = number(body, "min", size, number(body, "-", op.count, first))
+    arrays = before(body, op, ahead, left, first)
+    accs, outs = tuple(map(like, op.accs)), tuple(map(like, bind.vars))
+    body.append(Bind(outs, behind(op, accs, arrays, left, first), span))
+    return [*made, Bind(bind.vars, Loop(tiles, tile, op.inits, accs, Block(tuple(body), outs)), span)]
+
+
+def before(out: list[Bind], op: Loop, ahead: Sequence[Bind], count: Atom, first: Var | None = None) -> dict[Bind, Var]:
+    """Adds the loop of what goes ahead to ``out``; the arrays that it makes. Those of a tile, from iteration ``first``
+    on, have room for a whole one."""
+    makers = {x.vars[0]: x for x in op.body.binds}
+    needed: set[Bind] = set()
+    todo = list(ahead)
+    while todo:
+        x = todo.pop()
+        if x not in needed:
+            needed.add(x)
+            todo += [makers[a] for a in reads(x) if a in makers]
+    k, body = like(op.index), []
+    here: dict[Atom, Atom] = {op.index: k}
+    if first is not None:
+        here[op.index] = like(op.index)
+        body.append(Bind((here[op.index],), Prim("+", (first, k)), None))  # type: ignore[arg-type]
+    for x in op.body.binds:
+        if x in needed:
+            v = here[x.vars[0]] = like(x.vars[0])
+            body.append(Bind((v,), Prim(x.op.name, tuple(here.get(a, a) for a in x.op.args)), x.span))  # type: ignore
+    arrays = {x: Var(x.vars[0].name, Arr(REAL, (count,)), x.span) for x in ahead}
+    results = [here[x.vars[0]] for x in ahead]
+    if first is None:
+        loop = Loop(count, k, (), (), Block(tuple(body), tuple(results)))
+    else:
+        arrays = {x: Var(x.vars[0].name, Arr(REAL, (Const(TILE, INT),)), x.span) for x in ahead}
+        rooms, accs, full = ([like(v) for v in arrays.values()] for _ in range(3))
+        for x, room, acc, result, r in zip(ahead, rooms, accs, full, results):
+            out.append(Bind((room,), Prim("undef", ()), x.span))
+            body.append(Bind((result,), Prim("update", (acc, k, r)), x.span))
+        loop = Loop(count, k, tuple(rooms), tuple(accs), Block(tuple(body), tuple(full)))
+    out.append(Bind(tuple(arrays.values()), loop, ahead[0].span))
+    return arrays
+
+
+def behind(op: Loop, inits: tuple[Atom, ...], arrays: dict[Bind, Var], count: Atom, first: Var | None = None) -> Loop:
+    """The loop with what went ahead looked up."""
+    k = op.index if first is None else like(op.index)
+    body = [] if first is None else [Bind((op.index,), Prim("+", (first, k)), None)]
+    for x in op.body.binds:
+        body.append(Bind(x.vars, Prim("get", (arrays[x], k)), x.span) if x in arrays else x)
+    return Loop(count, k, inits, op.accs, Block(tuple(body), op.body.results))
+
+
+def like(v: Var) -> Var:
+    """Another variable of its kind."""
+    return Var(v.name, v.type, v.span, v.given, v.soft)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import re
+
 import mpmath
 import numpy as np
 import pytest
@@ -257,3 +260,45 @@ def test_where_there_is_none(options: dict) -> None:
 def test_emitted(tmp_path) -> None:
     source, _ = hyad.emit(hyad.model("(fn [#^ Real x] (exp x))"), tmp_path / "f.c", math="vector")
     assert "hyad_exp(x)" in source.read_text()
+
+
+LOOPS = [
+    # adds to an array at every element, and elsewhere
+    """(fn [#^ (Vec n) x #^ Real k] (ifold (fn [v i] (add-at (add-at v i (* k (sin (* 3 (get x i))))) 0
+      (cos (get x i)))) (zeros-like x) (len x)))""",
+    # a gradient that does
+    """(grad (fn [#^ (Vec n) x #^ Real k] (ifold (fn [s i] (+ s (* k (ifold (fn [t j]
+      (+ t (cos (- (get x j) (get x i))))) 0.0 (len x))))) 0.0 (len x))))""",
+    # two additions to one sum
+    "(fn [#^ (Vec n) x #^ Real k] (ifold (fn [s i] (+ s (* k (sin (get x i))) (cos (get x i)))) 0.5 (len x)))",
+    # steps that are done in place
+    """(fn [#^ (Vec n) x #^ Real k] (fst (ifold (fn [s t] (let [o (map (fn [a b] (- b (* k (sin a)))) (fst s) (snd s))]
+      #((map (fn [a b] (+ a (* 0.1 b))) (fst s) o) o))) #(x x) 7)))""",
+]
+
+
+@pytest.mark.parametrize("text", LOOPS)
+@pytest.mark.parametrize("n", [0, 1, 3, 8, 31, 32, 33, 100])
+def test_sines_before_stores(text: str, n: int) -> None:
+    f = compiled_twice(text)
+    x = np.linspace(-2, 9, n)
+    plain, own = f
+    assert re.search(r"hyad_(sin|cos)\(&far", own.source)
+    np.testing.assert_allclose(own(x, 0.3), plain(x, 0.3), rtol=1e-13, atol=1e-13)
+    for at in (0, n - 1) if n else ():
+        far = x.copy()
+        far[at] = 1e200
+        np.testing.assert_allclose(own(far, 0.3), plain(far, 0.3), rtol=1e-12, atol=1e-13)
+
+
+@functools.cache
+def compiled_twice(text: str) -> tuple:
+    args = (np.zeros(3), 1.0)
+    f = hyad.grad(hyad.model(text[6:-1]), wrt="x") if text.startswith("(grad ") else hyad.model(text)
+    return hyad.compile(f, args=args), hyad.compile(f, args=args, math="vector")
+
+
+def test_sines_stay_where_a_loop_is_a_vector() -> None:
+    f = hyad.model("(fn [#^ (Vec n) x] (fold + 0.0 (map (fn [a] (* a (sin a))) x)))")
+    own = hyad.compile(f, math="vector")
+    assert "tile" not in own.source
