@@ -28,8 +28,8 @@ static inline double hyad_power_of_2(double k) { /* a whole number from -1022 to
 }
 """
 #: To the nearest whole number: without an instruction for it, which plain x86-64 has not.
-WHOLE = """\
-static inline double hyad_whole(double x) { /* |x| < 2^51 */
+NEAREST = """\
+static inline double hyad_nearest(double x) { /* |x| < 2^51 */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
   return rint(x);
 #else
@@ -41,7 +41,7 @@ static inline double hyad_whole(double x) { /* |x| < 2^51 */
 #: loop that it does not vectorise.
 REDUCED = """\
   const double b = fabs(x) > 750 ? copysign(750, x) : x;
-  const double k = hyad_whole(b*1.4426950408889634), r = b - k*0x1.62e42fefa3800p-1 - k*0x1.ef35793c76730p-45;
+  const double k = hyad_nearest(b*1.4426950408889634), r = b - k*0x1.62e42fefa3800p-1 - k*0x1.ef35793c76730p-45;
   const double r2 = r*r, r4 = r2*r2;
   const double low = (1./2 + r*(1./6)) + r2*(1./24 + r*(1./120));
   const double high = (1./720 + r*(1./5040)) + r2*(1./40320 + r*(1./362880));
@@ -50,7 +50,7 @@ EXP = """\
 static inline double hyad_exp(double x) { /* at most 1 unit in the last place off */
 REDUCED
   const double y = 1 + (r + r2*(low + r4*(high + r4*top)));
-  const double half = hyad_whole(0.5*k);
+  const double half = hyad_nearest(0.5*k);
   return y*hyad_power_of_2(half)*hyad_power_of_2(k - half);
 }
 """.replace("REDUCED", REDUCED)
@@ -58,7 +58,7 @@ EXPM1 = """\
 static inline double hyad_expm1(double x) { /* at most 3 units in the last place off */
 REDUCED
   const double y = r + r2*(low + r4*(high + r4*top));
-  const double half = hyad_whole(0.5*k);
+  const double half = hyad_nearest(0.5*k);
   const double p = hyad_power_of_2(half), q = hyad_power_of_2(k - half), one = hyad_power_of_2(half - k);
   return copysign((y*p + (p - one))*q, x);
 }
@@ -123,9 +123,9 @@ static inline double hyad_tan(unsigned long long *far, double x) { /* at most 3 
 }
 """
 KERNELS = {
-    "exp": (POWER, WHOLE, EXP),
-    "expm1": (POWER, WHOLE, EXPM1),
-    "tanh": (POWER, WHOLE, EXPM1, TANH),
+    "exp": (POWER, NEAREST, EXP),
+    "expm1": (POWER, NEAREST, EXPM1),
+    "tanh": (POWER, NEAREST, EXPM1, TANH),
     "sin": (WAVE, SIN),
     "cos": (WAVE, COS),
     "tan": (WAVE, SIN, COS, TAN),

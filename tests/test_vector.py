@@ -240,6 +240,14 @@ def test_what_is_made_of_them() -> None:
     np.testing.assert_allclose(own(v), hyad.grad(f)(v), rtol=1e-14)
 
 
+def test_several_results() -> None:
+    """The stub has functions of its own."""
+    f = hyad.model("(fn [#^ Real x #^ Real y #^ (Vec n) v] #((exp x) (* x (sin y) (sin x)) (map tanh v) (map tan v)))")
+    given = 0.3, 0.7, np.linspace(-1, 1, 5)
+    for got, expected in zip(hyad.compile(f, math="vector")(*given), f(*given)):
+        np.testing.assert_allclose(got, expected, rtol=1e-15)
+
+
 def test_functions_that_recur_have_it_too() -> None:
     f = hyad.model(
         "(fn [#^ Real x #^ Int n] (letrec [go (fn [y k] (if (= k 0) y (+ (exp y) (go (/ y 2) (- k 1)))))] (go x n)))"
