@@ -20,7 +20,7 @@ from hyad.core import Program
 from hyad.errors import HyadError
 from hyad.journal import without
 from hyad.model import Model
-from hyad.optimise import optimise
+from hyad.optimise import PIPELINE, WITH_VECTORS, optimise
 from hyad.plain_python import python_callable
 
 COUNT = int(os.environ.get("HYAD_ARRAY_PROGRAMS", "60"))
@@ -31,7 +31,7 @@ OPERATORS = (hyad.value_and_grad, hyad.value_and_grad, lambda f: hyad.hessian(f,
 
 def program(model: Model, args: tuple[Any, ...], off: Any = ()) -> Program:
     with without(off):
-        return optimise(model.program(model.specs(args)))
+        return optimise(model.program(model.specs(args)), [*PIPELINE, *WITH_VECTORS])
 
 
 def flat(value: Any) -> np.ndarray:
