@@ -1,4 +1,4 @@
-"""Calls as loops of their own, which compilers make vectors of: those of straight-line code, those before stores."""
+"""Calls as loops of their own, which compilers make vectors of: those of straight-line code, and those before sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from .core import (
     Loop,
     Prim,
     Program,
-    Scalar,
     Var,
     binds_of,
     blocks_of,
@@ -31,7 +30,7 @@ CALLS = {"sin": "wave", "cos": "wave", "tan": "tan", "exp": "exp", "expm1": "exp
 LEAST = 2  # calls are worth a loop, measured one by one: a vector takes the time of one of its numbers
 WHOLE = 4  # numbers to a vector: a loop has as many iterations as whole vectors have numbers
 WAVES = frozenset({"sin", "cos", "tan"})  # whose loops may have to be run again
-TILE = 32  # iterations have them ahead of their stores
+TILE = 32  # iterations have their calls ahead of the rest
 MOST = 12  # in an iteration
 
 
@@ -121,21 +120,21 @@ def gathered(run: Sequence[Bind]) -> Sequence[Bind]:
     return in_order(binds)
 
 
-def waves_first(program: Program) -> Program:
-    """Takes sines and cosines out of loops that are no vectors with them, for some iterations at a time.
+def calls_first(program: Program) -> Program:
+    """Takes calls out of loops that sum or change arrays, for some iterations at a time.
 
     ``(ifold (fn [v i] (add-at v i (* (get u i) (sin (get x i))))) v n)``  =>  for 32 ``i`` at a time first a loop for
     ``w``, whose elements are ``(sin (get x i))``, then one that does ``(add-at v i (* (get u i) (get w k)))``.
 
-    Design decision: a loop of sines is run again where an argument is too large (``codegen/vector.py``), which one that
-    changes what it reads cannot be; nor does a C compiler make vectors of two additions to one sum. Each sum is taken
-    in its own order.
+    Design decision: a C compiler makes no vectors, or poor ones, of a loop with a sum that has an order, which each sum
+    keeps; and a loop of sines is run again where an argument is too large (``codegen/vector.py``), which one that
+    changes what it reads cannot be.
     """
     return with_body(program, with_tiles(program.body, frozenset()))
 
 
 def with_tiles(block: Block, states: frozenset[Atom]) -> Block:
-    """A block, and the regions in it, with the sines of its loops ahead; itself where there are none. ``states``: the
+    """A block, and the regions in it, with the calls of its loops ahead; itself where there are none. ``states``: the
     arrays that the loops around hand on, which a loop may write in place."""
     binds: list[Bind] = []
     for x in block.binds:
@@ -154,8 +153,8 @@ def with_tiles(block: Block, states: frozenset[Atom]) -> Block:
 
 
 def ahead(op: Loop, states: frozenset[Atom]) -> list[Bind]:
-    """What an innermost loop had better compute before the rest: its sines, where none waits for the iteration before,
-    or what is made of them, if those are no more numbers."""
+    """What an innermost loop had better compute before the rest: its calls, where they do not wait for the iteration
+    before, or what is made of them, if those are no more numbers."""
     body = op.body
     if any(type(x.op) is not Prim for x in body.binds) or type(op.count) is Const and op.count.value < WHOLE:
         return []
@@ -168,21 +167,17 @@ def ahead(op: Loop, states: frozenset[Atom]) -> list[Bind]:
         else:
             late.update(x.vars)
             rest.append(x)
-    waves = [x for x in early.values() if x.op.name in WAVES]  # type: ignore[union-attr]
-    if not waves or len(waves) > MOST:
+    calls = [x for x in early.values() if x.op.name in CALLS]  # type: ignore[union-attr]
+    if not calls or len(calls) > MOST:
         return []
     if not op.accs:
         in_place = any(x.op.name == "get" and x.op.args[0] in states for x in body.binds)  # type: ignore[union-attr]
-        return waves if in_place else []
-    sums = all(isinstance(a.type, Scalar) for a in op.accs) and all(
-        x.op.name == "+" and len(late.intersection(x.op.args)) == 1  # type: ignore[union-attr]
-        for x in rest
-    )
-    if len(body.results) > len(op.accs) or sums and len(rest) <= len(op.accs):
+        return [x for x in calls if x.op.name in WAVES] if in_place else []  # type: ignore[union-attr]
+    if len(body.results) > len(op.accs) or all(x.op.name == "update" for x in rest):  # type: ignore[union-attr]
         return []
     read = {a for x in rest for a in reads(x)}.union(body.results)
     made = [x for v, x in early.items() if v in read and v.type == REAL and x.op.name != "get"]  # type: ignore
-    return made if len(made) <= len(waves) else waves
+    return made if len(made) <= len(calls) else calls
 
 
 def tiled(bind: Bind, op: Loop, ahead: Sequence[Bind]) -> list[Bind]:

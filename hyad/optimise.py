@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from .abreast import abreast, waves_first
+from .abreast import abreast, calls_first
 from .builder import Builder
 from .cancel import cancel
 from .check import check_after
@@ -626,7 +626,7 @@ PIPELINE: list[Pass] = [
 WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: After all others, where functions have forms that compilers make vectors of.
-WITH_VECTORS: list[Pass] = [waves_first, abreast]
+WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
