@@ -102,7 +102,8 @@ static inline double hyad_wave(unsigned long long *far, double x, unsigned long 
   even |= sign & 0x8000000000000000; /* of -0.0 */
   bits = (even ^ ((even ^ odd) & -(turn & 1))) ^ (turn & 2) << 62;
   memcpy(&y, &bits, sizeof y);
-  *far |= 0x4160000000000000 - (size & 0x7fffffffffffffff); /* the first bit is set where |x| > 2^23 */
+  size &= 0x7fffffffffffffff;
+  *far |= (0x4160000000000000 - size) & (size - 0x7ff0000000000000); /* the first bit: 2^23 < |x| < inf */
   return y;
 #endif
 }

@@ -124,6 +124,19 @@ def test_any_sines_and_cosines(numbers: list[float]) -> None:
 WATCHED = {name: hyad.compile(hyad.model(MAP.format(name=name)), math="vector") for name in WAVES}
 
 
+def test_no_loop_is_run_again_for_what_is_no_number() -> None:
+    """A missing value costs nothing: the sines beside it are not the C library's."""
+    f, plain = WATCHED["sin"], hyad.compile(hyad.model(MAP.format(name="sin")))
+    x = np.random.default_rng(2).uniform(-1e6, 1e6, 4000)
+    own = f(x)
+    assert (own != plain(x)).any()
+    for missing in (np.nan, np.inf, -np.inf):
+        y = np.r_[x, missing]
+        assert np.isnan(f(y)[-1])
+        np.testing.assert_array_equal(f(y)[:-1], own)
+    np.testing.assert_array_equal(f(np.r_[x, 2 * FAR]), plain(np.r_[x, 2 * FAR]))
+
+
 def test_a_loop_is_run_again_from_its_start() -> None:
     """By the C library's functions, all of it, where one argument is too large: to the bit the plain build."""
     text = "(fn [#^ (Vec n) x #^ Real z] (fold (fn [s a] (+ s (* (sin a) (cos a)))) z x))"
