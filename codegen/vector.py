@@ -1,4 +1,4 @@
-"""exp, expm1, tanh, sin, cos and tan as plain C that compilers vectorise, for models that ask for ``math="vector"``.
+"""exp, expm1, log, log1p, tanh, sin, cos and tan as plain C that compilers vectorise, for models that ask for ``math="vector"``.
 
 libm's functions are calls, one number each. These have no branch and no call, so a loop over them becomes vector
 instructions under strict flags, too; errors are at most those stated (``tests/test_vector.py`` measures them). Infinite
@@ -123,9 +123,62 @@ static inline double hyad_tan(unsigned long long *far, double x) { /* at most 3 
   return hyad_sin(far, x)/hyad_cos(far, x);
 }
 """
+#: x = 2^k m with m between the roots of 1/2 and 2, f = m - 1, s = f/(2 + f): log m = f - f^2/2 + s (f^2/2 + z P(z)) with
+#: z = s^2, P the best polynomial on that interval, 2^-57 off. What is not a positive number has bits of its own.
+LOG = """\
+static inline double hyad_log(double x) { /* at most 1 unit in the last place off */
+  const unsigned long long one = 0x3ff0000000000000, root = 0x3fe6a09e667f3bcd, top = 0x7ff0000000000000;
+  unsigned long long bits, size, small, zero, beyond, below, power, rest;
+  double scaled, m, k, y;
+  memcpy(&bits, &x, sizeof bits);
+  size = bits & 0x7fffffffffffffff;
+  zero = (size - 1) >> 63;
+  small = (size - 0x0010000000000000) >> 63; /* zeros and denormal numbers: times 2^54 */
+  beyond = (top - 1 - size) >> 63; /* infinities and NaN */
+  below = bits >> 63; /* negative numbers */
+  power = one + (small*54 << 52);
+  memcpy(&scaled, &power, sizeof scaled);
+  scaled *= x;
+  memcpy(&power, &scaled, sizeof power);
+  power += one - root;
+  rest = (power & 0x000fffffffffffff) + root;
+  power = power >> 52 | 0x4330000000000000; /* 2^52 + 1023 + k */
+  memcpy(&m, &rest, sizeof m);
+  memcpy(&k, &power, sizeof k);
+  power = 0x4330000000000000 + 1023 + small*54;
+  memcpy(&y, &power, sizeof y);
+  k -= y;
+  const double f = m - 1, s = f/(2 + f), z = s*s, z2 = z*z, half = 0.5*f*f;
+  const double p = z*((0x1.5555555555558p-1 + z*0x1.99999999952d7p-2)
+    + z2*((0x1.2492492df281ap-2 + z*0x1.c71c62e3f11e6p-3)
+    + z2*((0x1.7462b51cb66b1p-3 + z*0x1.39fe51a7c18f9p-3) + z2*0x1.2b5900de53b32p-3)));
+  y = k*0x1.62e42fefa3800p-1 - ((half - (s*(half + p) + k*0x1.ef35793c76730p-45)) - f);
+  memcpy(&rest, &y, sizeof rest);
+  rest = (rest & (beyond + zero) - 1) | (bits & -beyond) | (0xfff0000000000000 & -zero);
+  rest |= 0x7ff8000000000000 & -(below & ~zero);
+  memcpy(&y, &rest, sizeof y);
+  return y;
+}
+"""
+#: With u = 1 + x rounded: log u + (x - (u - 1))/u.
+LOG1P = """\
+static inline double hyad_log1p(double x) { /* at most 2 units in the last place off */
+  const double u = 1 + x, lost = (x - (u - 1))/u;
+  unsigned long long size, rest;
+  double y;
+  memcpy(&size, &u, sizeof size);
+  memcpy(&rest, &lost, sizeof rest);
+  size &= 0x7fffffffffffffff;
+  rest &= ((size - 1 | 0x7fefffffffffffff - size) >> 63) - 1; /* nothing of zero, infinities and NaN */
+  memcpy(&y, &rest, sizeof y);
+  return copysign(hyad_log(u) + y, x);
+}
+"""
 KERNELS = {
     "exp": (POWER, NEAREST, EXP),
     "expm1": (POWER, NEAREST, EXPM1),
+    "log": (LOG,),
+    "log1p": (LOG, LOG1P),
     "tanh": (POWER, NEAREST, EXPM1, TANH),
     "sin": (WAVE, SIN),
     "cos": (WAVE, COS),

@@ -26,7 +26,7 @@ from .core import (
 from .twins import in_order
 
 #: The functions that have a form without branches (``codegen/vector.py``), each with those that are computed together.
-CALLS = {"sin": "wave", "cos": "wave", "tan": "tan", "exp": "exp", "expm1": "expm1", "tanh": "tanh"}
+CALLS = {"sin": "wave", "cos": "wave"} | {name: name for name in ("tan", "exp", "expm1", "log", "log1p", "tanh")}
 LEAST = 2  # calls are worth a loop, measured one by one: a vector takes the time of one of its numbers
 WHOLE = 4  # numbers to a vector: a loop has as many iterations as whole vectors have numbers
 WAVES = frozenset({"sin", "cos", "tan"})  # whose loops may have to be run again

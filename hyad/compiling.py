@@ -34,8 +34,9 @@ def compile(
     and signature, and made again where it is loaded, its C from the cache. ``dtype`` "f32" computes in single
     precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh and the like of
     several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing but exp, expm1,
-    tanh, sin, cos and tan, and what is made of them: functions of hyad's own, which C compilers make vectors of without
-    leave to reorder anything (exp, sin and cos are at most 1 unit in the last place off, the others 3). Sine, cosine
+    log, log1p, tanh, sin, cos and tan, and what is made of them: functions of hyad's own, which C compilers make
+    vectors of without leave to reorder anything (exp, log, sin and cos are at most 1 unit in the last place off, the
+    others 3). Sine, cosine
     and tangent are these in loops whose arguments do not wait for the iteration before, and where several stand
     side by side; where an argument is beyond 2^23 the C library's functions are called in their place. ``without``
     names optimisations to leave out (``hyad.optimisations()``). C code runs independent loops on ``threads`` threads

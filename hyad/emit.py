@@ -42,7 +42,7 @@ def emit(
     cannot be measured before: it takes a ``hyad_arena``, which the header describes beside the types of the data.
     ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose signature is meant, where
     annotations do not say it. ``line_directives`` makes a debugger step through the model.
-    ``math`` "vector" brings exp, expm1, tanh, sin, cos and tan along, which compilers make vectors of (see
+    ``math`` "vector" brings exp, expm1, log, log1p, tanh, sin, cos and tan along, which compilers make vectors of (see
     ``hyad.compile``).
     C for several ``threads`` runs on them where it is compiled with OpenMP (``-fopenmp``), and on one where it is not.
     With ``blas`` large products of matrices call ``cblas_dgemm`` where the C is compiled with ``-DHYAD_BLAS`` (and
