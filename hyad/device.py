@@ -115,10 +115,16 @@ def remote(value: Any, name: str) -> Remote | None:
 
 
 class Driver:
-    """The few functions of CUDA's driver that pycuda lacks: for streams and arrays that are not its own."""
+    """The few functions of CUDA's driver that pycuda lacks: for contexts, streams and arrays that are not its own."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
+
+    def in_context(self) -> bool:
+        """Whether a context is current, whoever made it so. To ask for its device and see that fail says so too, but
+        compute-sanitizer reports each call that fails."""
+        found = ctypes.c_void_p()
+        return not self.library.cuCtxGetCurrent(ctypes.byref(found)) and bool(found)
 
     def ordinal(self, pointer: int) -> int | None:
         """The number of the GPU whose memory this is."""
@@ -255,7 +261,7 @@ def current(arguments: Sequence[Any] = ()) -> Device:
     with _lock:
         if context is not None:
             for known in _devices:
-                if known.context == context:
+                if known.of(context):
                     return known
             return _entered(Device(found, context, found.Context.get_device(), primary=False))
         place = _place(found, arguments)
@@ -274,10 +280,12 @@ def _place(driver: Any, arguments: Sequence[Any]) -> Any:
             number = raw().ordinal(a.pointer)
             if number is not None:
                 return driver.Device(number)
-    try:
-        return driver.Context.get_device()
-    except driver.Error:  # no context is current
-        return driver.Device(0)
+    if raw().in_context():
+        try:
+            return driver.Context.get_device()
+        except driver.Error:  # one that is gone
+            pass
+    return driver.Device(0)
 
 
 def _entered(device: Device) -> Device:
@@ -292,10 +300,7 @@ def _entered(device: Device) -> Device:
 def forget() -> None:
     """Drop all modules and free memory, while their contexts are still there."""
     for device in _devices:
-        device.functions.clear()
-        device.plans.clear()
-        device.modules.clear()
-        device.pool.free.clear()
+        device.forget()
     _devices.clear()
 
 
@@ -313,6 +318,33 @@ class Device:
         self.kept: dict[str, Any] = {}  # what else lives as long as the context: the handle of cuBLAS
         self.stream: Any = None  # for calls on other libraries' streams
         self.lost = ""  # how the context came to be of no use any more
+
+    def of(self, context: Any) -> bool:
+        """Whether this is the device of a context. Contexts are equal that have one address, which CUDA gives again
+        when a context is gone; pycuda's hash tells them apart. A primary context is not gone while it is held here."""
+        return self.context == context and (self.primary or hash(self.context) == hash(context))
+
+    def forget(self) -> None:
+        """Drop what is kept in the context. A primary one is current meanwhile, for pycuda leaves alone what belongs
+        to a context of another thread, with a warning; one that is lost is let go first, or each piece has its own."""
+        if self.primary and self.lost:
+            self.let_go()
+        elif self.primary:
+            self.context.push()
+        for kept in (self.functions, self.plans, self.modules, self.pool.free):
+            kept.clear()
+        if self.primary and not self.lost:
+            if "cublas" in self.kept:
+                self.kept["cublas"].close()
+            self.stream = None
+            self.driver.Context.pop()
+
+    def let_go(self) -> None:
+        """Detach from a context that CUDA refuses to work in, whether or not it is current."""
+        try:
+            self.context.detach()
+        except self.driver.Error:  # it is detached from already
+            pass
 
     def attribute(self, name: str) -> int:
         """One of CUDA's device attributes."""
@@ -348,7 +380,15 @@ class Device:
                 raise self.failure(name, e) from None
         finally:
             if pushed:
-                self.driver.Context.pop()
+                self.pop()
+
+    def pop(self) -> None:
+        """Take the context off the stack again."""
+        try:
+            self.driver.Context.pop()
+        except self.driver.Error as e:  # after an error that stays CUDA may refuse even this
+            self.lost = self.lost or f"the GPU's context cannot be left ({e})"
+            self.let_go()  # which takes it off pycuda's stack: a process that ends with one there is aborted
 
     def own(self, stream: Any) -> tuple[Any, int | None]:
         """The stream of pycuda's that a call runs on, and the handle of the one that it stands for, if it does."""

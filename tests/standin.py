@@ -1,10 +1,11 @@
 """Stands in for pycuda where there is no GPU: device memory is the host's, kernels run on the CPU from their own text.
 
-``Driver`` has the part of ``pycuda.driver`` that hyad uses, as pycuda 2026.1 documents it, and is strict about it:
-nothing works without a current context, copies and launches stay inside live allocations, contexts are pushed and
-popped in pairs. Modules are the CUDA text itself, compiled by a C++ compiler with ``cuda_on_cpu.h``. It counts what it
-does, and fails on demand: ``driver.fail["mem_alloc"] = [driver.MemoryError("..")]`` fails the next call of that
-function; ``driver.lost`` is an error that stays, as after an illegal access.
+``Driver`` has the part of ``pycuda.driver`` that hyad uses, as pycuda 2026.1 does it, and is strict about it: nothing
+works without a current context, copies and launches stay inside live allocations, contexts are pushed and popped in
+pairs, have one address one after another, and cannot be cleaned up from another thread. Modules are the CUDA text
+itself, compiled by a C++ compiler with ``cuda_on_cpu.h``. It counts what it does, and fails on demand:
+``driver.fail["mem_alloc"] = [driver.MemoryError("..")]`` fails the next call of that function; ``driver.lost`` is an
+error that stays, as after an illegal access.
 
 Streams are in order here, whatever they wait for, so nothing here shows a missing wait.
 """
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 import types
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,8 @@ class Driver(types.ModuleType):
         self.live: dict[int, np.ndarray] = {}  # allocations by address
         self.where: dict[int, int] = {}  # the GPU that each is on
         self.local = threading.local()
+        self.addresses = list(range(1, 100))  # for contexts; that of one that is gone comes again
+        self.leaked: list[str] = []  # what could not be cleaned up
         self.primaries = [Context(self, k, f"primary {k}") for k in range(count)]
         self.limit = types.SimpleNamespace(STACK_SIZE="stack")
         self.limits = {"stack": 1024}
@@ -78,7 +82,7 @@ class Driver(types.ModuleType):
         class BoundContext(Context):
             @staticmethod
             def get_current() -> Context | None:
-                return outer.stack[-1] if outer.stack else None
+                return copy(outer.stack[-1]) if outer.stack else None
 
             @staticmethod
             def pop() -> None:
@@ -228,12 +232,38 @@ class Driver(types.ModuleType):
 
 
 class Context:
+    """pycuda gives a new object each time. Equal are those of one address, and one hash have those of one context."""
+
     def __init__(self, driver: Driver, number: int, name: str) -> None:
         self.driver, self.number, self.name = driver, number, name
+        self.held = types.SimpleNamespace(address=driver.addresses.pop(0), thread=threading.get_ident(), valid=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and other.held.address == self.held.address
+
+    def __hash__(self) -> int:
+        return id(self.held)
 
     def push(self) -> None:
         self.driver.called("Context.push", current=False, fails=False)
+        if not self.held.valid:
+            raise LogicError("cuCtxPushCurrent failed: invalid device context")
         self.driver.stack.append(self)
+
+    def detach(self) -> None:
+        if not self.held.valid:
+            raise LogicError("context::detach failed: invalid device context - cannot detach from invalid context")
+        self.held.valid = False
+        self.driver.addresses.insert(0, self.held.address)
+        self.driver.stack[:] = [c for c in self.driver.stack if c.held is not self.held]
+
+    def cleans(self, what: str) -> bool:
+        """Whether what belongs to the context can be given back now; pycuda pushes it where it may."""
+        current = self.driver.stack and self.driver.stack[-1].held is self.held
+        if self.held.valid and not current and threading.get_ident() != self.held.thread:
+            self.driver.leaked.append(what)
+            return False
+        return self.held.valid
 
 
 class Device:
@@ -264,14 +294,16 @@ class Device:
 
     def retain_primary_context(self) -> Context:
         self.driver.called("retain_primary_context", current=False)
-        return self.driver.primaries[self.number]
+        made = self.driver.primaries[self.number]
+        made.held.thread = threading.get_ident()
+        return copy(made)
 
 
 class Allocation:
     """``pycuda.driver.DeviceAllocation``: filled with what no model should read."""
 
     def __init__(self, driver: Driver, size: int) -> None:
-        self.driver, self.memory = driver, np.full(size, 0x63, np.uint8)
+        self.driver, self.memory, self.context = driver, np.full(size, 0x63, np.uint8), driver.stack[-1]
         self.address = self.memory.ctypes.data
         driver.live[self.address], driver.where[self.address] = self.memory, driver.stack[-1].number
         driver.used += size
@@ -283,13 +315,21 @@ class Allocation:
 
     def free(self) -> None:
         self.driver.calls.append("free")
-        del self.driver.live[self.address]
-        self.driver.used -= self.memory.nbytes
+        if self.driver.live.get(self.address) is self.memory and self.context.cleans("an allocation"):
+            del self.driver.live[self.address]
+            self.driver.used -= self.memory.nbytes
+
+    def __del__(self) -> None:
+        if self.address in self.driver.live:
+            self.context.cleans("an allocation")
 
 
 class Module:
     def __init__(self, driver: Driver, source: str) -> None:
-        self.driver, self.source = driver, source
+        self.driver, self.source, self.context = driver, source, driver.stack[-1]
+
+    def __del__(self) -> None:
+        self.context.cleans("a module")
 
     def get_function(self, name: str) -> Function:
         if f" {name}(" not in self.source:
@@ -314,6 +354,8 @@ class Function:
         assert all(type(n) is int for n in (*grid, *block)) and self.format is not None
         if len(args) != len(self.format):
             raise struct.error(f"pack expected {len(self.format)} items for packing (got {len(args)})")
+        if self.module.context.held is not driver.stack[-1].held:
+            raise LogicError("cuLaunchKernel failed: invalid resource handle")
         if min((*grid, *block)) < 1 or grid[0] >= 2**31 or int(np.prod(block)) > LIMITS["MAX_THREADS_PER_BLOCK"]:
             raise LogicError("cuLaunchKernel failed: invalid argument")
         driver.launches.append((self.name, grid, block))
@@ -401,6 +443,10 @@ class Library:
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.orders, self.events = driver, [], {}
+
+    def cuCtxGetCurrent(self, found: Any) -> int:
+        found._obj.value = self.driver.stack[-1].held.address if self.driver.stack else None
+        return 0
 
     def cuPointerGetAttribute(self, found: Any, which: int, pointer: Any) -> int:
         assert which == 9

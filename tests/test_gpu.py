@@ -322,6 +322,7 @@ def test_without_a_context_the_primary_one_is_used(driver: standin.Driver) -> No
         f(np.ones((2, 3)), 1.0)
     assert driver.calls.count("retain_primary_context") == 1 and driver.calls.count("module_from_buffer") == 1
     assert driver.calls.count("Context.push") == driver.calls.count("Context.pop") == 2
+    assert "Context.get_device" not in driver.calls  # which fails there, and compute-sanitizer reports what fails
 
 
 def test_a_module_for_each_context(driver: standin.Driver) -> None:
@@ -332,6 +333,20 @@ def test_a_module_for_each_context(driver: standin.Driver) -> None:
         f(np.ones((2, 3)), 1.0)
         driver.Context.pop()
     assert driver.calls.count("module_from_buffer") == 2
+
+
+def test_a_context_where_another_one_was(driver: standin.Driver) -> None:
+    """CUDA gives an address again: what was compiled for the context that is gone is gone too."""
+    f, kept = compiled(SCALE), []
+    for k in range(3):
+        made = driver.Device(0).make_context()
+        kept.append(f(standin.to_gpu(np.ones((2, 3))), 1.0))
+        assert f(np.ones((2, 3)), 2.0).tolist() == [[2.0] * 3] * 2
+        driver.Context.pop()
+        made.detach()
+    assert driver.calls.count("module_from_buffer") == 3
+    kept.clear()
+    device.forget()
 
 
 def test_the_gpu_that_an_array_is_on(driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,6 +492,21 @@ def test_an_error_that_stays(driver: standin.Driver) -> None:
     assert "start it again" in caught.value.hint and driver.stack == []
     with pytest.raises(DeviceError, match=r"scale cannot run: the GPU was lost to an earlier failure \(.*illegal"):
         f(v, 1.0)
+    device.forget()
+
+
+def test_an_error_that_not_even_leaves_the_context(driver: standin.Driver) -> None:
+    """A process that ended with a context on pycuda's stack would be aborted."""
+    f, v = compiled(SCALE), np.ones((2, 3))
+    f(v, 1.0)
+    driver.lost = driver.LogicError("cuMemcpyDtoH failed: an illegal memory access was encountered")
+    driver.fail["Context.pop"] = [driver.LogicError("cuCtxPopCurrent failed: an illegal memory access was encountered")]
+    with pytest.raises(DeviceError, match="scale, or what ran on the GPU before it, failed: .*illegal"):
+        f(v, 1.0)
+    assert driver.stack == []
+    with pytest.raises(DeviceError, match=r"scale cannot run: the GPU was lost to an earlier failure"):
+        f(v, 1.0)
+    device.forget()
 
 
 @pytest.mark.parametrize("name", ["mem_alloc", "memcpy_htod", "memcpy_dtoh", "module_from_buffer", "launch"])
@@ -511,9 +541,11 @@ def test_arguments_that_do_not_fit(driver: standin.Driver) -> None:
 
 def test_what_a_process_leaves(driver: standin.Driver) -> None:
     f = compiled(SCALE)
-    f(np.ones((2, 3)), 1.0)
+    first = threading.Thread(target=f, args=(np.ones((2, 3)), 1.0))
+    first.start()
+    first.join()
     device.forget()
-    assert device._devices == []
+    assert device._devices == [] and not driver.leaked
     assert f(np.ones((2, 3)), 1.0).tolist() == [[1.0] * 3] * 2  # begins anew
 
 
