@@ -150,7 +150,7 @@ def _with_nvrtc(library: Any, source: str, arch: str, name: str) -> bytes:
     try:
         status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         if status:
-            raise _refused("NVRTC", text("ProgramLog").rstrip(b"\0").decode("utf-8", "replace"))
+            raise _refused("NVRTC", arch, text("ProgramLog").rstrip(b"\0").decode("utf-8", "replace"))
         return text("PTX").rstrip(b"\0") if arch.startswith("compute") else text("CUBIN")
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
@@ -168,12 +168,17 @@ def _with_nvcc(command: str, source: str, arch: str, name: str) -> bytes:
         arguments = [command, kind, f"-arch={arch}", "-std=c++17", "-o", target, path]
         done = subprocess.run(arguments, capture_output=True, text=True, env={**os.environ, "TMPDIR": folder})
         if done.returncode:
-            raise _refused("nvcc", (done.stderr or done.stdout).replace(folder + os.sep, ""))
+            raise _refused("nvcc", arch, (done.stderr or done.stdout).replace(folder + os.sep, ""))
         with open(target, "rb") as f:
             return f.read()
 
 
-def _refused(compiler: str, message: str) -> CompileError:
+def _refused(compiler: str, arch: str, message: str) -> CompileError:
+    if re.search(r"gpu[- ]architecture", message):
+        return CompileError(
+            f"this {compiler} does not know the architecture {arch}",
+            hint="install another CUDA's: 13 knows GPUs from sm_75 on, 12 from sm_50 on, and each its own time's newest",
+        )
     lines = message.strip().splitlines() or ["(no message)"]
     if len(lines) > 20:
         lines = [*lines[:20], f"... {len(lines) - 20} more lines"]

@@ -241,8 +241,13 @@ def memory_class(driver: Any) -> type:
 
         __index__ = __int__
 
-        def __del__(self) -> None:
-            self.home.append(self.block)
+        def free(self) -> None:
+            """Give it back now."""
+            if self.block is not None:
+                self.home.append(self.block)
+                self.block = None
+
+        __del__ = free
 
     return Memory
 
@@ -368,7 +373,7 @@ class Device:
         try:
             try:
                 own, foreign = self.own(stream)
-                made = Call(self, name, own)
+                made = Call(self, name, own, foreign)
                 for other in {foreign, *(a.stream for a in arguments if isinstance(a, Remote))} - {None}:
                     if (0 if other == 1 else other) != made.key:
                         raw().order(other, made.key)
@@ -451,16 +456,18 @@ class Device:
 
 
 class Call:
-    """One call on a device: memory for it, copies, launches, all on one stream."""
+    """One call on a device: memory for it, copies, launches, all on one stream. Where that stands for a ``foreign`` one
+    its memory is used again by calls for the same: what reads a result is on that stream."""
 
-    def __init__(self, device: Device, name: str, stream: Any) -> None:
+    def __init__(self, device: Device, name: str, stream: Any, foreign: int | None = None) -> None:
         self.device, self.driver, self.name, self.stream = device, device.driver, name, stream
         self.key: int = 0 if stream is None else stream.handle
+        self.home = self.key if foreign is None else foreign
         self.sent: list[np.ndarray] = []  # what the GPU may still be reading
 
     def memory(self, nbytes: int) -> Any:
         """Memory that the rest of the call, or who takes it along, may write to."""
-        return self.device.pool.take(max(nbytes, 1), self.key)
+        return self.device.pool.take(max(nbytes, 1), self.home)
 
     def send(self, array: np.ndarray) -> Any:
         """An array of the host, copied."""

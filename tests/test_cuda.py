@@ -350,6 +350,15 @@ def test_a_text_that_does_not_compile() -> None:
         nvrtc.compile_device("", "gfx90a")
 
 
+@needs_ptx
+def test_an_architecture_that_the_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        with pytest.raises(CompileError, match="this (NVRTC|nvcc) does not know the architecture sm_10"):
+            nvrtc.compile_device("", "sm_10")
+        if nvrtc.nvcc() is not None:
+            monkeypatch.setattr(nvrtc, "nvrtc", lambda: None)
+
+
 def test_no_cuda_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "nvrtc", lambda: None)
     monkeypatch.setattr(nvrtc, "nvcc", lambda: None)

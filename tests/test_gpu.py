@@ -269,6 +269,9 @@ def test_streams_of_pycuda(driver: standin.Driver, context: Any) -> None:
     assert "Stream.synchronize" in driver.calls[-2:]
     assert np.array_equal(f(v, 3.0, stream=stream), 3.0 * v * v)
     place = int(out.gpudata)
+    out.gpudata.free()  # as pycuda's own allocations can
+    out.gpudata.free()
+    assert int(f(standin.to_gpu(v), 3.0, stream=stream).gpudata) == place
     del out  # its memory is for calls on that stream, whose order keeps it from being overwritten too early
     assert int(f(standin.to_gpu(v), 3.0).gpudata) != place
     assert int(f(standin.to_gpu(v), 3.0, stream=stream).gpudata) == place
@@ -284,6 +287,9 @@ def test_streams_of_other_libraries(driver: standin.Driver, context: Any) -> Non
         (first, own), (back, last) = driver.library.orders
         assert first == last == 77 and own == back and own > 100
     assert set(driver.library.events.values()) == {"destroyed"}
+    place = int(f(standin.to_gpu(v), 3.0, stream=77).gpudata)  # whose reader is on that stream, and may yet read
+    assert int(f(standin.to_gpu(v), 3.0, stream=78).gpudata) != place
+    assert int(f(standin.to_gpu(v), 3.0, stream=77).gpudata) == place
     driver.library.orders.clear()
     f(standin.to_gpu(v), 3.0, stream=types.SimpleNamespace(cuda_stream=0))  # the default stream
     assert driver.library.orders == []
