@@ -177,7 +177,7 @@ def _refused(compiler: str, arch: str, message: str) -> CompileError:
     if re.search(r"gpu[- ]architecture", message):
         return CompileError(
             f"this {compiler} does not know the architecture {arch}",
-            hint="install another CUDA's: 13 knows GPUs from sm_75 on, 12 from sm_50 on, and each its own time's newest",
+            hint="install another CUDA's: 13 knows GPUs from sm_75 on, 12 from sm_50 on, none those made later",
         )
     lines = message.strip().splitlines() or ["(no message)"]
     if len(lines) > 20:

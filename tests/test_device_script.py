@@ -38,6 +38,8 @@ def test_the_checks(driver: standin.Driver, capsys: pytest.CaptureFixture) -> No
     assert checks.main(names) == 0, capsys.readouterr()
     shown = capsys.readouterr().out
     assert shown.count(" ok (") + shown.count("left out") == len(names) and shown.endswith("0 failed\n")
+    assert checks.main(["failed_checks", "--seconds", "-1"]) == 0
+    assert "failed checks" in (shown := capsys.readouterr().out) and "left out: no time" in shown
     checks.check_failed_checks = lambda: checks.same([1.0], [2.0])
     assert checks.main(["failed_checks"]) == 1 and "FAILED" in capsys.readouterr().out
 
@@ -53,6 +55,11 @@ def test_the_benchmark(
     assert bench.main(["--quick", "--output", str(tmp_path / "table.md")]) == 0
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert sum(line.startswith("| ") for line in lines) == 1 + len(few) and "a stand-in" in lines[2]
+    row, few[0].peers = bench.Row("x", 64), {"A": lambda args: args[0].sum, "B": lambda args: args[1], "C": None}
+    bench.compare(row, few[0], float("inf"))
+    assert row.peers["A"] > 0 and row.note == " B: IndexError. C: TypeError."
+    bench.compare(row, few[0], 0.0)
+    assert row.note.endswith(" A: no time. B: no time. C: no time.")
     few[0].derivative = bench.energy
     few[0].part = lambda args: ["what does not fit"]
     monkeypatch.setattr(bench, "cases", lambda: few[:1])

@@ -268,7 +268,8 @@ def operations(program: Any, args: Sequence[Any]) -> float:
     return cost(program, known).work
 
 
-def measured(case: Case, size: int, peers: bool) -> Row:
+def measured(case: Case, size: int) -> Row:
+    """A case's row, but for its peers."""
     row = Row(case.name, size, bound=case.bound)
     args = case.args(size)
     one = [a[0] for a in args] if case.batched else args
@@ -284,12 +285,20 @@ def measured(case: Case, size: int, peers: bool) -> Row:
     if case.primal is not None:
         primal = hyad.compile(case.primal(), "cuda", args=one, dtype=case.dtype)
         row.ratio = row.seconds / timed(lambda: primal(*there))
-    for name, peer in case.peers.items() if peers else ():
+    return row
+
+
+def compare(row: Row, case: Case, until: float) -> None:
+    """Time a case's peers, and begin none later than ``until``."""
+    args = case.args(row.size)
+    for name, peer in case.peers.items():
+        if time.perf_counter() > until:
+            row.note += f" {name}: no time."
+            continue
         try:
             row.peers[name] = wall(peer(args))
         except Exception as e:  # whatever another library says
             row.note += f" {name}: {type(e).__name__}."
-    return row
 
 
 def wall(call: Callable[[], Any], limit: float = 1.0, rounds: int = 10) -> float:
@@ -378,8 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         began = time.perf_counter()
         try:
-            early = began - started < 0.7 * given.seconds  # PyTorch may compile for long
-            found.append(measured(case, case.small if given.quick else case.size, early and not given.quick))
+            found.append(measured(case, case.small if given.quick else case.size))
         except Exception as e:
             failed += 1
             import traceback
@@ -387,10 +395,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
             found.append(Row(case.name, 0, note=f"failed: {type(e).__name__}"))
         print(f"{case.name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    write = Path(given.output).write_text if given.output else str
+    write(table(found, ceilings, card()))
+    for row, case in zip(found, cases()):  # last, for they may compile for long, and fail in ways of their own
+        if row.seconds and not given.quick:
+            compare(row, case, started + given.seconds)
     text = table(found, ceilings, card())
+    write(text)
     print(text)
-    if given.output:
-        Path(given.output).write_text(text)
     return 1 if failed else 0
 
 
