@@ -382,7 +382,9 @@ class Device:
                 if foreign is not None:
                     raw().order(made.key, foreign)
             except self.driver.Error as e:
-                raise self.failure(name, e) from None
+                failed = self.failure(name, e)
+                e.__traceback__ = None  # Python 3.12's ``with`` would hold it, and it the memory of the call
+                raise failed from None
         finally:
             if pushed:
                 self.pop()

@@ -96,7 +96,7 @@ def on_large_stack(function: Callable[..., Any], *args: Any) -> Any:
     if done:
         return value
     if isinstance(value, RecursionError):
-        raise HyadError("this model is nested too deeply to read", hint="name inner parts with `let`") from None
+        raise HyadError("this model is nested too deeply", hint="name inner parts with `let`") from None
     raise value
 
 
