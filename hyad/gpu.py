@@ -11,7 +11,7 @@ batch as their leading dim. Where nothing is batched the one call is run in para
 NumPy arrays are copied to the GPU and back at each call. Arrays of the GPU are read where they are, and where there is
 one among the arguments the results stay on the GPU too. ``run_on_cpu`` runs a kernel without a GPU, for tests: it
 checks the text, not the speed. What the tests have shown: the text is right on the CPU and compiles to PTX and to
-machine code; the calls to pycuda fit a stand-in for it. No GPU has run any of it yet.
+machine code; pycuda 2026.1 takes the calls, on a stand-in for CUDA's driver. No GPU has run any of it yet.
 """
 
 from __future__ import annotations

@@ -67,6 +67,32 @@ def test_the_benchmark(
     assert bench.main(["--quick", "--seconds", "-1"]) == 0 and "left out: no time" in capsys.readouterr().out
 
 
+CUDA_H = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include", "cuda.h")
+PUT_OFF = """
+import ctypes
+cuda, place, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong(), ctypes.c_void_p()
+assert cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(8)) == 3 and cuda.cuInit(0) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(8)) == 201
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(handle), 0) == 0 and cuda.cuCtxPushCurrent_v2(handle) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(8)) == 0
+sent, got, eight = ctypes.c_longlong(1), ctypes.c_longlong(), ctypes.c_size_t(8)
+assert cuda.cuMemcpyHtoDAsync_v2(place, ctypes.byref(sent), ctypes.c_size_t(9), None) == 1
+assert cuda.cuMemcpyHtoDAsync_v2(place, ctypes.byref(sent), eight, None) == 0
+sent.value = 2  # before anything waits for the copy
+assert cuda.cuMemcpyDtoH_v2(ctypes.byref(got), place, eight) == 0
+print(got.value)
+"""
+
+
+@needs_cpu
+@pytest.mark.skipif(not CUDA_H.exists(), reason="no cuda.h")
+def test_the_stand_in_for_the_driver() -> None:
+    """What CUDA may put off it puts off."""
+    command = [FOLDER / "without_gpu.sh", sys.executable, "-c", PUT_OFF]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+
+
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there may be a GPU")
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     """Whether nothing shows one, or what shows one is all that there is."""

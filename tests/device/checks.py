@@ -266,6 +266,25 @@ def check_streams_of_pycuda() -> None:
     same(f(v, 2.0, stream=streams[0]), 2.0 * v * v)
 
 
+def check_memory_of_foreign_streams() -> None:
+    """What one of two streams of another library still reads is not written to by a call for the other."""
+    import pycuda.driver as driver
+    from pycuda.gpuarray import GPUArray
+
+    f = hyad.compile(model(SCALE), "cuda")
+    first, second = driver.Stream(1), driver.Stream(1)
+    ones, twos = to_gpu(np.ones((1 << 20, 8))), to_gpu(np.full((1 << 20, 8), 2.0))
+    read = GPUArray(ones.shape, ones.dtype)
+    driver.Context.synchronize()
+    for _ in range(5):
+        out = f(ones, 1.0, stream=first.handle)
+        driver.memcpy_dtod_async(read.gpudata, int(out.gpudata), read.nbytes, first)
+        del out
+        f(twos, 1.0, stream=second.handle)
+        driver.Context.synchronize()
+        assert (read.get() == 1.0).all()
+
+
 def check_contexts_and_threads() -> None:
     """Nothing stays on the stack of contexts; threads without a context of their own may call too."""
     import pycuda.driver as driver
@@ -372,14 +391,33 @@ print(f(np.ones((2, 3)), 1.0).sum())
 """
 
 
+ONE_BY_ONE = """
+import pycuda.driver as driver
+from pycuda.gpuarray import to_gpu
+driver.init()
+kept = []
+for k in range(4):
+    own = driver.Device(0).make_context()
+    kept.append(f(to_gpu(np.ones((2, 3))), 2.0))
+    assert kept[-1].get().sum() == 12 and f(np.ones((2, 3)), 2.0).sum() == 12
+    own.pop()
+    own.detach()
+"""
+THREAD = "import threading\nt = threading.Thread(target=f, args=(np.ones((2, 3)), 2.0))\nt.start()\nt.join()"
+
+
 def check_how_processes_end() -> None:
-    """With arrays alive, with and without a context of the user's, whatever was imported first."""
+    """With arrays alive, with and without a context of the user's, whatever was imported first; after contexts one
+    where another had been, and where the first call was another thread's."""
     for how, then in (
         ("", ""),
+        ("", ONE_BY_ONE),
         ("import pycuda.autoinit", "from pycuda.gpuarray import to_gpu\nout = f(to_gpu(np.ones((2, 3))), 2.0)"),
         ("", "import pycuda.autoprimaryctx\nfrom pycuda.gpuarray import to_gpu\nout = f(to_gpu(np.ones((2, 3))), 2.0)"),
     ):
         assert child(LEFT.format(how=how, then=then)).startswith("6.0")
+    late = LEFT.format(how="", then="").replace("print(f(", THREAD + "\nprint(f(")
+    assert "UserWarning" not in (said := child(late)) and said.startswith("6.0"), said
 
 
 def check_modules_are_kept_on_disk() -> None:
