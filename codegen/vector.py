@@ -1,4 +1,5 @@
-"""exp, expm1, log, log1p, tanh, sin, cos and tan as plain C that compilers vectorise, for models that ask for ``math="vector"``.
+"""exp, expm1, log, log1p, tanh, sin, cos and tan as plain C that compilers vectorise, for models that ask for
+``math="vector"``.
 
 libm's functions are calls, one number each. These have no branch and no call, so a loop over them becomes vector
 instructions under strict flags, too; errors are at most those stated (``tests/test_vector.py`` measures them). Infinite
@@ -123,8 +124,8 @@ static inline double hyad_tan(unsigned long long *far, double x) { /* at most 3 
   return hyad_sin(far, x)/hyad_cos(far, x);
 }
 """
-#: x = 2^k m with m between the roots of 1/2 and 2, f = m - 1, s = f/(2 + f): log m = f - f^2/2 + s (f^2/2 + z P(z)) with
-#: z = s^2, P the best polynomial on that interval, 2^-57 off. What is not a positive number has bits of its own.
+#: x = 2^k m with m between the roots of 1/2 and 2, f = m - 1, s = f/(2 + f): log m = f - f^2/2 + s (f^2/2 + z P(z))
+#: with z = s^2, P the best polynomial on that interval, 2^-57 off. What is not a positive number has bits of its own.
 LOG = """\
 static inline double hyad_log(double x) { /* at most 1 unit in the last place off */
   const unsigned long long one = 0x3ff0000000000000, root = 0x3fe6a09e667f3bcd, top = 0x7ff0000000000000;
