@@ -11,6 +11,9 @@ elements. Results are stacked. All elements have one shape, so an Int that a res
 The one text compiles under nvcc, under NVRTC (without the launcher) and, through ``cuda_on_cpu.h``, by a C++
 compiler for the CPU.
 
+A batched argument or result of few numbers is a row that neighbouring threads have side by side: it goes through shared
+memory (``staging.py``).
+
 Memory: a workspace of fixed size up to ``LOCAL_REALS`` elements is a local array of the thread. A bigger one, or one
 whose size is known at run time, is the caller's: one piece for each thread in flight, not for each element.
 """
@@ -34,11 +37,13 @@ from .expressions import WIDTH, wrapped
 from .identifiers import Names
 from .lower import LOCAL_REALS, Plan, plan
 from .operands import Line
+from .staging import Tile, by_warps, fitting, functions_of, mostly_read
 from .thread import CONSTANTS, CUDA, HEAD, HEAP, SPARE, STACK_LIMIT, ThreadPrinter, ThreadUnit
 
 BLOCK = 128  # threads of a block, as NAME_launch starts them
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
-OUTER = tuple("batch room status k step thread own failed threads stream block grid args stack memory error".split())
+OUTER = (*"batch room status k step thread own failed threads stream block grid args stack memory error".split(),)
+TILED = ("first", "lane", "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,8 @@ class CudaKernel:
     The kernel ``NAME_batch`` takes the length of the batch, the ``params`` (a shared scalar by value, everything else
     as a pointer to the device's memory), the named ``dims``, a pointer for each of the ``results`` (their dims are one
     element's), then ``work`` and ``room`` where there is a ``workspace``, then ``status`` where the model is
-    ``fallible``. Sizes are ``long long``. It may be launched with any grid and block of one dimension.
+    ``fallible``. Sizes are ``long long``. It may be launched with any grid and block of one dimension; where
+    ``warps``, with blocks of 32, 64, 96 or 128 threads.
 
     ``workspace`` is None, or a C expression over the dims and the Int params, growing with them: what ``room``, the
     reals for each thread in flight, must be at least; ``work`` points to ``room`` of them for each thread. With
@@ -79,6 +85,7 @@ class CudaKernel:
     dtype: str = "f64"
     heap: bool = False
     deep: bool = False
+    warps: bool = False
 
     @property
     def entry(self) -> str:
@@ -177,7 +184,7 @@ class CudaPrinter(ThreadPrinter):
         slices = self.slice(fn) if self.has_slices(fn) else None
         params, name, dtype = self.parameters(fn), fn.name, fn.dtype
         checks, source, header = fn.checks, fn.source, fn.header
-        own = self.heap, self.deep
+        own = self.heap, self.deep, bool(self.tiles)
         return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype, *own)
 
     def extras(self) -> dict[str, Any]:
@@ -189,7 +196,8 @@ class CudaPrinter(ThreadPrinter):
             self.lines = without_unused(self.lines)
 
     def preamble(self) -> list[str]:
-        return self.unit.text("\n".join(["hyad_arena" * self.arena, *(line.text for line in self.lines)]))
+        shared = self.unit.text("\n".join(["hyad_arena" * self.arena, *(line.text for line in self.lines)]))
+        return [*shared, *functions_of(self.tiles.values())]
 
     def parameters(self, fn: CFunction) -> tuple[CudaParam, ...]:
         """The parameters with their flags: what a shape depends on is shared."""
@@ -227,7 +235,8 @@ class CudaPrinter(ThreadPrinter):
     def source(self, fn: CFunction, lines: list[Line]) -> str:
         names = Names(self.reserved())
         names.taken.update([*(p.name for p in (*fn.params, *fn.results)), *fn.dims, "work"])
-        self.outer = {n: names.fresh(n) for n in OUTER}
+        self.outer = {n: names.fresh(n) for n in (*OUTER, *TILED)}
+        self.tiles = self.staged(fn, names)
         text = "\n".join([super().source(fn, lines), *self.batch(fn), "", *self.launcher(fn), ""])
         return re.sub(r"\bNULL\b", "nullptr", text)
 
@@ -250,10 +259,14 @@ class CudaPrinter(ThreadPrinter):
     def batch(self, fn: CFunction) -> list[str]:
         """The kernel."""
         batch, room, status, k, step, thread, own, failed = (self.outer[n] for n in OUTER[:8])
-        params = self.parameters(fn)
-        args = [_part(p, k) if p.batched else p.name for p in params] + [*fn.dims]
+        params, tiles = self.parameters(fn), self.tiles
+
+        def part(p: CParam, pointer: bool = False) -> str:
+            return tiles[p.name].own() if p.name in tiles else _part(p, k, pointer)
+
+        args = [part(p) if p.batched else p.name for p in params] + [*fn.dims]
         if not fn.returns_value:
-            args += [_part(r, k, pointer=True) for r in fn.results]
+            args += [part(r, pointer=True) for r in fn.results]
         lines = [
             f"const long long {thread} = (long long)blockIdx.x*blockDim.x + threadIdx.x;",
             f"const long long {step} = (long long)gridDim.x*blockDim.x;",
@@ -269,27 +282,38 @@ class CudaPrinter(ThreadPrinter):
         if self.arena:
             args.append(f"&{memory}")
         call = f"{fn.name}_element({', '.join(args)})"
-        lines.append(f"for (long long {k} = {thread}; {k} < {batch}; {k} += {step}) {{")
+        body = []
         if self.arena:
             local = 0 if self.has_slices(fn) or fn.workspace is None else 8 * int(fn.workspace)
             start = f"{own} + {self.slice(fn)}" if fn.workspace else own
             for p in params:
                 start = re.sub(rf"\b{p.name}\b", f"{p.name}[{k}]", start) if p.batched and not p.dims else start
             value = self.arena_value(fn.stack + local, start, f"{own} + {room}", stack)
-            lines.append(f"    hyad_arena {memory} = {value};")
+            body.append(f"hyad_arena {memory} = {value};")
         if fn.returns_value:
-            lines.append(f"    {fn.results[0].name}[{k}] = {call};")
+            body.append(f"{fn.results[0].name}[{k}] = {call};")
         elif fn.fallible:
-            lines.append(f"    const int {failed} = {call};")
-            lines.append(f"    if ({failed} && atomicCAS({status}, 0ULL, (unsigned long long){failed}) == 0)")
-            lines.append(f"        {status}[1] = (unsigned long long){k};")
+            body.append(f"const int {failed} = {call};")
+            body.append(f"if ({failed} && atomicCAS({status}, 0ULL, (unsigned long long){failed}) == 0)")
+            body.append(f"    {status}[1] = (unsigned long long){k};")
         else:
-            lines.append(f"    {call};")
-        lines.append("}")
+            body.append(f"{call};")
+        if tiles:
+            first, lane, rows = (self.outer[n] for n in TILED)
+            lines[:0] = [tile.declared(BLOCK) for tile in tiles.values()]
+            if any(re.search(rf"\b{k}\b", line) for line in body):
+                body.insert(0, f"const long long {k} = {first} + {lane};")
+            head, tail = by_warps([*tiles.values()], (thread, step, batch), (first, lane, rows))
+            lines += [*head, *("        " + line for line in body), *tail]
+        else:
+            lines.append(f"for (long long {k} = {thread}; {k} < {batch}; {k} += {step}) {{")
+            lines += ["    " + line for line in body]
+            lines.append("}")
         shared = ", ".join(p.name for p in params if not p.batched)
         note = "batched: " + (", ".join(p.name for p in params if p.batched) or "nothing")
         note = shorten(note + (f"; shared: {shared}" if shared else ""), WIDTH)
-        head = f'extern "C" __global__ void {fn.name}_batch({", ".join(self.signature(fn, "__restrict__ "))})'
+        bounds = f"__launch_bounds__({BLOCK}) " if tiles else ""
+        head = f'extern "C" __global__ void {bounds}{fn.name}_batch({", ".join(self.signature(fn, "__restrict__ "))})'
         return [f"/* one thread for each element; {note} */", *wrapped(head, WIDTH), "{", *_body(lines), "}"]
 
     def launch_head(self, fn: CFunction) -> str:
@@ -326,6 +350,23 @@ class CudaPrinter(ThreadPrinter):
         first = ["#ifndef __CUDACC_RTC__ /* NVRTC compiles no host code */"]
         first += STACK_LIMIT.strip("\n").split("\n") if self.deep else []
         return [*first, *head, "{", *_body(lines), "}", "#endif"]
+
+    def staged(self, fn: CFunction, names: Names) -> dict[str, Tile]:
+        """The tiles of arguments and results, by their names: of those that neighbouring threads have side by side."""
+        if self.has_slices(fn):  # its blocks may have any number of threads
+            return {}
+        rows = [
+            (p, False)
+            for p, v in zip(self.parameters(fn), self.program.params)
+            if p.batched and mostly_read(self.program, v, 0)
+        ]
+        rows += [(r, True) for r in fn.results]
+        tiles = [
+            Tile(p.name, names.fresh(f"{p.name}_tile"), fn.ctype(p.elem), math.prod(p.dims), given)
+            for p, given in rows
+            if p.dims and all(isinstance(d, int) for d in p.dims)
+        ]
+        return {tile.array: tile for tile in fitting(tiles, BLOCK)}
 
     # ------------------------------------------------------------------------------- the header
 

@@ -68,7 +68,7 @@ struct fiber {
 };
 inline thread_local unsigned grid = 0, block = 0; /* in place of the launcher's own, where they are not 0 */
 inline thread_local int descending = 0;
-inline thread_local bool alone = true; /* the kernel has no barriers: its threads need no fibers */
+inline thread_local bool alone = false; /* whether the kernel has no barriers: its threads need no fibers */
 inline thread_local fiber fibers[1024];
 inline thread_local ucontext_t scheduler;
 inline thread_local unsigned current = 0;
@@ -261,9 +261,10 @@ template <class T> T __shfl_xor_sync(unsigned mask, T value, unsigned by)
     return cuda_on_cpu::exchange(mask, value, (cuda_on_cpu::current & 31u) ^ by);
 }
 
-/* For the tests: the shape of the launches to come, and the order of their threads. */
-extern "C" inline __attribute__((used)) void cuda_on_cpu_shape(unsigned grid, unsigned block, int descending)
+/* For the tests: the shape of the launches to come, the order of their threads, and whether these wait for no other. */
+extern "C" inline __attribute__((used)) void cuda_on_cpu_shape(unsigned grid, unsigned block, int descending, int alone)
 {
+    cuda_on_cpu::alone = alone;
     cuda_on_cpu::grid = grid;
     cuda_on_cpu::block = block;
     cuda_on_cpu::descending = descending;

@@ -9,6 +9,9 @@ Where there are loops of ``rows``, a *team* of threads has each place of the gri
 read neighbours in the row, and fold what they have by shuffles. All of them have the result, and one stores what is
 made of it. What such loops make of a row's elements, for others of them to read, lies in shared memory where it fits.
 How many threads a team has is a parameter: a power of two up to a warp, or a block.
+
+Where each place of the grid has a short row of an array, and neighbours' rows are neighbours, rows go through shared
+memory (``staging.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hyad.core import REAL, Arr, Bind, Const, Loop, Prim, Program, Scalar, Var
+from hyad.core import REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var
 from hyad.spread import Reduction, reductions
 
 from .collectives import (
@@ -43,10 +46,11 @@ from .collectives import (
 from .comments import Comments
 from .cuda import CudaPrinter
 from .data import without_unused
-from .expressions import PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
-from .launches import FOLDING
+from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
+from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
+from .staging import Tile, by_warps, fitting, functions_of, mostly_read, only_rows, row_width, same
 from .thread import ThreadUnit
 
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
@@ -105,7 +109,8 @@ def words_of(lines: Sequence[Line]) -> list[str]:
 class KernelText:
     """A printed kernel: its text, the functions that it calls, how many reals of workspace each thread needs (None: no
     workspace; else the terms of a size), the kinds of its parameters behind those of the piece, and which of all its
-    parameters it has: those that it needs. ``heap``: whether a thread takes memory besides, as it needs it."""
+    parameters it has: those that it needs. ``heap``: whether a thread takes memory besides, as it needs it.
+    ``staged``: the arrays whose rows go through shared memory."""
 
     text: str
     support: tuple[str, ...]
@@ -113,6 +118,7 @@ class KernelText:
     needs: tuple[str, ...]
     kept: tuple[bool, ...]
     heap: bool = False
+    staged: tuple[str, ...] = ()
 
 
 class KernelPrinter(CudaPrinter):
@@ -128,6 +134,7 @@ class KernelPrinter(CudaPrinter):
         self.shared_comments = comments
         self.atomic: set[Buffer] = {self.plan.place[p].buffer for p in piece.atomic}
         self.places: dict[str, str] = {}
+        self.tiles: list[Tile] = []
 
     def planned(self, program: Program) -> Plan:
         room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
@@ -293,7 +300,8 @@ class KernelPrinter(CudaPrinter):
         bounds = f"__launch_bounds__({FOLDING}, {TOGETHER}) " if piece.rows and piece.grid else ""
         signature = f'extern "C" __global__ void {bounds}{self.name}({", ".join(used)})'
         whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
-        return KernelText(whole, tuple(self.support), room, tuple(needs), kept, self.heap)
+        staged = tuple(tile.array for tile in self.tiles)
+        return KernelText(whole, tuple(self.support), room, tuple(needs), kept, self.heap, staged)
 
     def joined(self, lines: list[Line]) -> list[Line]:
         """Lines in which what a thread folds is declared with its first value."""
@@ -527,8 +535,13 @@ class KernelPrinter(CudaPrinter):
             nest.append(next(b for b in nest[-1].op.body.binds if type(b.op) is Loop and b.op.index is index))
         counts = [self.fixed(b.op.count).at(SHIFT) for b in nest]
         inits, before = self.start(bind, op)
+        self.stage(nest)
         old = self.captured()
         self.enter()
+        if self.tiles:
+            self.enter()
+            self.labels += 1
+            self.behind = f"behind{self.labels}"
         names = []
         for b in nest:
             names.append(self.names.fresh(b.op.index.name))
@@ -537,17 +550,92 @@ class KernelPrinter(CudaPrinter):
         self.unshared = not self.piece.rows
         self.iteration(bind, op, inits, bind.vars, names[0])
         self.unshared = True
-        body = self.lines
-        self.lines = []
-        head, tail = self.counting(names, counts)
+        if self.tiles:
+            head, tail = self.places_of_warps(nest, names)
+            self.behind = ""
+            self.leave()
+        else:
+            head, tail = self.counting(names, counts)
         self.leave()
-        self.lines = old
+        body, self.lines = self.lines, old
+        self.span = None
         for text in head:
-            self.emit(text, bind.span)
+            self.emit(text, bind.span if text.startswith("for (") else None)
         self.lines += body
         for text in tail:
             self.emit(text)
+        self.span = bind.span
+        self.row_name.clear()
         self.after(op, self.plan.swaps[bind], before)
+
+    def stage(self, nest: Sequence[Bind]) -> None:
+        """Declare tiles for the arrays of which each place of the grid has a row, one after the other."""
+        if self.piece.rows:
+            return
+        levels, grid, n = len(nest), self.piece.grid, len(nest[0].op.accs)
+        counts = [b.op.count for b in nest]
+        rows = [
+            (p, self.plan.root(p))
+            for p in self.program.params
+            if row_width(p, levels) and only_rows(self.program, p, grid) and mostly_read(self.program, p, levels)
+        ]
+        for v in nest[0].vars[n:]:
+            if row_width(v, levels):
+                rows.append((v, self.plan.root(v)))
+        tiles: dict[Tile, Buffer] = {}
+        for v, buffer in rows:
+            if buffer.kind not in ("param", "result") or not same(v.type.dims[1:levels], counts[1:]):
+                continue
+            name, given = self.buffer_name[buffer], buffer.kind == "result"
+            many = "" if same(v.type.dims[:1], counts[:1]) else self.places_of(v.type.dims[:levels])
+            ctype, width = self.ctype(buffer.elem), row_width(v, levels)
+            tiles[Tile(name, self.names.fresh(f"{name}_tile"), ctype, width, given, many)] = buffer
+        threads = FOLDING if self.piece.folds else BLOCK
+        self.tiles = fitting([*tiles], threads, len(self.piece.folds))
+        for tile in self.tiles:
+            name = self.names.fresh(f"{tile.array}_row")
+            self.lines.append(Line(self.depth, tile.declared(threads)))
+            self.lines.append(Line(self.depth, f"{tile.ctype} *const {name} = {tile.own()};"))
+            self.row_name[tiles[tile]] = name, levels
+        self.support.update(dict.fromkeys(functions_of(self.tiles)))
+
+    def places_of(self, counts: Sequence[Atom]) -> str:
+        """How many places a nest of loops has, as C."""
+        texts = [self.fixed(c).at(MUL) for c in counts]
+        if len(texts) > 1:  # none is negative
+            known = [type(c) is Const or c in self.program.dims for c in counts]
+            texts = [t if sure else f"({t} > 0 ? {t} : 0)" for t, sure in zip(texts, known)]
+        return "*".join(texts)
+
+    def places_of_warps(self, nest: Sequence[Bind], names: list[str]) -> tuple[list[str], list[str]]:
+        """The head of the loop over an index space in which warps move their rows, and what stands behind its body."""
+        first, lane, rows = (self.names.fresh(n) for n in ("first", "lane", "rows"))
+        total, place = self.places_of([b.op.count for b in nest]), f"{first} + {lane}"
+        head: list[str] = []
+        counting: list[tuple[str, str]] = []
+        if len(nest) > 1:
+            head.append(f"const long long {(many := self.names.fresh('total'))} = {total};")
+            counting.append((self.names.fresh("at"), place))
+            total, place = many, counting[0][0]
+        for k in range(len(nest) - 1, 0, -1):
+            n = self.fixed(nest[k].op.count).at(MUL)
+            above = names[0] if k == 1 else self.names.fresh("at")
+            if not n.isdigit():
+                self.support[QUOTIENT] = None
+            counting.append((above, f"{place}/{n}" if n.isdigit() else f"hyad_quotient({place}, {n})"))
+            counting.append((names[k], f"{place} - {above}*{n}"))
+            place = above
+        if len(nest) == 1:
+            counting.append((names[0], place))
+        needed, indices = words_of(self.lines), []
+        for name, text in reversed(counting):
+            if name in needed:
+                needed += re.findall(r"\w+", text)
+                indices.insert(0, f"        const long long {name} = {text};")
+        before, tail = by_warps(self.tiles, (self.local["thread"], self.local["step"], total), (first, lane, rows))
+        if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
+            tail.insert(1, f"    {self.behind}:;")
+        return [*head, *before, *indices], tail
 
     def counting(self, names: list[str], counts: list[str]) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space, and what stands after its body. There is one division for each

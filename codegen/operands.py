@@ -85,6 +85,9 @@ class OperandPrinter:
         self.elements: set[Var] = set()  # scalars that are elements of arrays
         self.lone: set[Var] = set()  # those that are read alone, see ``turned.py``
         self.buffer_name: dict[Buffer, str] = {}
+        self.row_name: dict[
+            Buffer, tuple[str, int]
+        ] = {}  # of which one row lies elsewhere: where, behind how many subs
         self.tenant: dict[Any, Buffer] = {}  # whose each piece of the workspace is
         self.swapped: dict[Buffer, str] = {}  # accumulators that change places with their next value
         self.pointer: dict[Var, str] = {}  # views that have a C variable
@@ -317,6 +320,9 @@ class OperandPrinter:
         base = self.swapped.get(buffer) or self.buffer_name.get(buffer)
         if base is None:
             base = self.declare_table(buffer)
+        if buffer in self.row_name:
+            base, levels = self.row_name[buffer]
+            exprs, dims = exprs[levels:], dims[levels:]
         if isinstance(array, Var) and array in self.pointer:
             self.followed.add(array)
             base, exprs, dims = self.pointer[array], list(subs), array.type.dims

@@ -113,6 +113,9 @@ class Pieces(HostMemory):
             self.fallible, self.status = True, self.names.fresh("status")
         piece.fallible = self.fallible and (device or self.device_checks())
         text = printer.print()
+        if text.staged and self.notes:
+            form, note = self.notes[-1]
+            self.notes[-1] = form, f"{note}; rows of {' and '.join(text.staged)} through shared memory"
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:

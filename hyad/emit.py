@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .compiling import own_math
 from .errors import CompileError, ModelTypeError, border
+from .journal import without
 from .model import as_model
 
 if TYPE_CHECKING:
@@ -88,12 +89,14 @@ def emit(
         from hyad.codegen.grid import print_grid
         from hyad.codegen.host import print_host
 
-        plan = print_grid(program, dtype=dtype, name=name, deterministic=deterministic)
+        with without(model.off):
+            plan = print_grid(program, dtype=dtype, name=name, deterministic=deterministic)
         (text, declared), called = print_host(plan, program.doc or ""), plan.name
     else:
         from hyad.codegen.cuda import print_cuda
 
-        kernel = print_cuda(program, dtype=dtype, name=name, line_directives=line_directives)
+        with without(model.off):
+            kernel = print_cuda(program, dtype=dtype, name=name, line_directives=line_directives)
         text, declared, called = kernel.source, kernel.header, kernel.name
     folder = path.parent if named else path
     prepare(folder, make=not named)

@@ -106,7 +106,7 @@ class _Cpu:
         self.library, self.program = library, program
         self.blocks, self.block = blocks, block
         self.real = np.float64 if program.dtype == "f64" else np.float32
-        library.cuda_on_cpu_shape(0, 0, int(descending))
+        library.cuda_on_cpu_shape(0, 0, int(descending), 1)
         self.arrays: list[_Array] = []
 
     def dtype(self, elem: str) -> Any:

@@ -36,6 +36,7 @@ from .codegen.thread import HEAP, MORE, ROUNDS, STACK
 from .core import Program
 from .device import Remote
 from .errors import CompileError, HyadError, ModelTypeError, border
+from .journal import without
 from .marshalling import put_together, take_apart
 from .model import Model
 
@@ -191,7 +192,8 @@ def run_launch_on_cpu(
     library = _cpu_library(kernel.source, kernel.name)
     shape = (grid or 0, block or 0)
     threads = (grid or 7) * (block or BLOCK)
-    library.cuda_on_cpu_shape(*map(ctypes.c_uint, shape), ctypes.c_int(descending))
+    alone = "__sync" not in kernel.source
+    library.cuda_on_cpu_shape(*map(ctypes.c_uint, shape), ctypes.c_int(descending), ctypes.c_int(alone))
     guarded = [_Guarded(r.size, r.dtype) for r in launch.results]
     pointers: list[Any] = [ctypes.c_longlong(launch.batch)]
     for p, value in zip(kernel.params, launch.values):
@@ -294,7 +296,7 @@ def compile_cuda(
     """
     specs = model.specs(None if args is None else [likeness(a) for a in args])
     spread = model.optimised(specs, "cuda", blas=True)
-    made = CudaModel(model.optimised(specs, "cuda"), dtype, deterministic, spread)
+    made = CudaModel(model.optimised(specs, "cuda"), dtype, deterministic, spread, model.off)
     made.source  # what cannot be printed is said before what is missing here
     device.driver()
     return made
@@ -334,9 +336,14 @@ class CudaModel:
     target = "cuda"
 
     def __init__(
-        self, program: Program, dtype: str = "f64", deterministic: bool = False, spread: Program | None = None
+        self,
+        program: Program,
+        dtype: str = "f64",
+        deterministic: bool = False,
+        spread: Program | None = None,
+        off: Sequence[str] = (),
     ) -> None:
-        self.program, self.dtype, self.deterministic = program, dtype, deterministic
+        self.program, self.dtype, self.deterministic, self.off = program, dtype, deterministic, off
         self.spread = spread or program  # for one call
         self.__name__, self.__doc__ = program.name, program.doc
         self._kernels: dict[tuple[int, ...], CudaKernel] = {}
@@ -371,7 +378,8 @@ class CudaModel:
 
     def _kernel(self, shared: tuple[int, ...]) -> CudaKernel:
         if shared not in self._kernels:
-            self._kernels[shared] = print_cuda(self.program, dtype=self.dtype, shared=shared)
+            with without(self.off):
+                self._kernels[shared] = print_cuda(self.program, dtype=self.dtype, shared=shared)
         return self._kernels[shared]
 
     @property
@@ -382,7 +390,8 @@ class CudaModel:
     @cached_property
     def plan(self) -> CudaProgram:
         """One call, run in parallel."""
-        return print_grid(self.spread, dtype=self.dtype, deterministic=self.deterministic)
+        with without(self.off):
+            return print_grid(self.spread, dtype=self.dtype, deterministic=self.deterministic)
 
     @cached_property
     def source(self) -> str:
@@ -456,6 +465,8 @@ def started(call: device.Call, launch: Launch, heap: int) -> tuple[int, int]:
     arguments += [*launch.sizes, *(r.pointer for r in launch.results)]
     letters += [*("q" for _ in launch.sizes), *("P" for _ in launch.results)]
     block, grid = min(batch, BLOCK), min(-(-batch // BLOCK), GRID)
+    if kernel.warps:
+        block = -(-block // 32) * 32
     if launch.room is not None:  # for as many threads as may run at once, in at most half of the memory that is free
         room = launch.room + heap
         size = max(room, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize

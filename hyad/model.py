@@ -113,6 +113,11 @@ class Model:
     def __repr__(self) -> str:
         return f"<model {self.name}>" if not self.source else self.source
 
+    @property
+    def off(self) -> tuple[str, ...]:
+        """The optimisations that it is made without."""
+        return tuple(self._options.get("without", ()))
+
     def without(self, names: Sequence[str]) -> Model:
         """This model, made without some optimisations."""
         return self.with_options({**self._options, "without": tuple(names)})
@@ -259,7 +264,7 @@ class Model:
 
     def program(self, specs: Sequence[Spec] | None = None, plain: bool = False) -> Program:
         """The typed program for a signature, as specialised (``plain``: nothing folded or shared)."""
-        with switched_off(self._options.get("without", ())):
+        with switched_off(self.off):
             return deep(self._program, self.specs() if specs is None else specs, plain)
 
     def _program(self, specs: Sequence[Spec], plain: bool) -> Program:
@@ -303,12 +308,12 @@ class Model:
         program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
         off = FOR_CACHES if target == "cuda" else map(named, AFTER_PARTS[:1]) if threads > 1 else ()
-        with switched_off((*self._options.get("without", ()), *off)):
+        with switched_off((*self.off, *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE)
         if threads > 1:
             from .threads import in_parts
 
-            with switched_off(self._options.get("without", ())):
+            with switched_off(self.off):
                 made = optimise(in_parts(made, threads), AFTER_PARTS)
         if "vector" in (math, self._options.get("math")):
             with switched_off(self._options.get("without", ())):

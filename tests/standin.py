@@ -380,7 +380,7 @@ def library(source: str) -> ctypes.CDLL:
     compiler = gpu.cpu_compiler()
     assert compiler is not None
     lines = [source]
-    alone = str("__shfl" not in source and "__syncthreads" not in source).lower()  # threads that never wait
+    alone = str("__shfl" not in source and "__sync" not in source).lower()  # threads that never wait
     for name in re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', source):
         lines += [
             f'extern "C" int on_cpu_{name}(unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c,',

@@ -1,0 +1,216 @@
+"""Rows that neighbouring threads have, brought and taken away through shared memory.
+
+The 2 x 15 block of a Jacobian that each thread writes is 30 numbers side by side, so that the same store of two threads
+goes to places that lie 240 bytes apart: 32 transactions for what fits into eight. So the threads of a warp have a
+*tile* in shared memory, a row for each. They fill it together, in the order of memory, before each computes; and what
+each has made they write out together. A row that a thread reads or writes is its row of the tile, and no other text
+changes::
+
+    for (long long first = thread - lane; first < n; first += step) {
+        const unsigned rows = hyad_rows(n - first);
+        hyad_take<15>(p_tile, p + first*15, rows);
+        __syncwarp();
+        if (lane < rows) {
+            ...
+        }
+        __syncwarp();
+        hyad_give<30>(out_tile, out + first*30, rows);
+    }
+
+Rows lie an odd number of elements apart, so that the threads of a warp read theirs from different banks. The second
+barrier is before the rows are written out, the first one before they are made again.
+
+Design decision: by warps, since a barrier of the block would hold up four warps for one; and of a fixed size, since
+a tile that the launch sized would be one more thing that each host has to give. A block has tiles of ``ROOM`` bytes at
+most: four such blocks, 16 warps, are at once on a multiprocessor, as many as kernels of such length have registers for.
+Rows of one or two elements gain nothing: their neighbours share what is moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hyad.core import Arr, Atom, Block, Const, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of
+from hyad.journal import OFF
+
+NAME = "staging"  # of the optimisation, to switch it off
+LEAST = 3  # elements of a row from which on it is staged
+ROOM = 47 << 10  # bytes of shared memory of a block for its tiles: about what it may have without asking
+FOLD = 768  # bytes of it that a fold needs at most
+
+SIZES = {"double": 8, "float": 4, "long long": 8, "int": 4}  # bytes of an element
+
+ROWS = """\
+/* how many of a warp's threads have one of the rows that are left */
+static __device__ inline unsigned hyad_rows(long long left) {
+  return left < 32 ? left > 0 ? (unsigned)left : 0u : 32u;
+}
+"""
+MOVE = """\
+/* {what}: neighbours move neighbours; in the tile rows lie an odd number of elements apart */
+template <unsigned W, class T>
+static __device__ inline void {name}({head}, unsigned rows) {{
+  const unsigned lane = threadIdx.x & 31u, many = W < {most} ? W : {most};
+  tile += (threadIdx.x - lane)*(W | 1);
+  #ifdef __CUDACC__
+  #pragma unroll 1
+  #endif
+  for (unsigned start = lane; start < rows*W; start += 32*many) {{ /* so many on the way at once */
+    T held[many];
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < many; k++) {{
+      const unsigned at = start + 32*k;
+      if (at < rows*W) held[k] = {source};
+    }}
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < many; k++) {{
+      const unsigned at = start + 32*k;
+      if (at < rows*W) {to} = held[k];
+    }}
+  }}
+}}
+"""
+IN_TILE = "tile[W % 2 ? at : at + at/W]"
+TAKE = MOVE.format(
+    what="a warp's rows into its tile",
+    name="hyad_take",
+    head="T *__restrict__ tile, const T *__restrict__ from",
+    most=8,
+    source="from[at]",
+    to=IN_TILE,
+)
+GIVE = MOVE.format(
+    what="a warp's rows out of its tile",
+    name="hyad_give",
+    head="const T *__restrict__ tile, T *__restrict__ to",
+    most=2,  # more would take registers from what is computed
+    source=IN_TILE,
+    to="to[at]",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows of ``width`` elements of the array ``array``, which are written (``given``) or read; there are ``rows`` of
+    them, C text, where that is not how many iterations there are. ``name`` is the tile's."""
+
+    array: str
+    name: str
+    ctype: str
+    width: int
+    given: bool
+    rows: str = ""
+
+    @property
+    def apart(self) -> int:
+        """Elements from row to row in the tile."""
+        return self.width | 1
+
+    @property
+    def bytes(self) -> int:
+        """Those of one thread's row."""
+        return self.apart * SIZES[self.ctype]
+
+    def declared(self, threads: int) -> str:
+        return f"__shared__ {self.ctype} {self.name}[{threads * self.apart}];"
+
+    def own(self) -> str:
+        """Where the thread's own row begins."""
+        return f"{self.name} + threadIdx.x*{self.apart}"
+
+    def moved(self, first: str, rows: str) -> str:
+        """The statement that all threads of a warp do together, of which so many have a row, from the ``first`` on."""
+        many = f"hyad_rows({self.rows} - {first})" if self.rows else rows
+        name = "hyad_give" if self.given else "hyad_take"
+        return f"{name}<{self.width}>({self.name}, {self.array} + {first}*{self.width}, {many});"
+
+
+def functions_of(tiles: Iterable[Tile]) -> list[str]:
+    """The functions that a kernel with some tiles calls."""
+    given = {t.given for t in tiles}
+    return [text for text, needed in ((ROWS, given), (TAKE, False in given), (GIVE, True in given)) if needed]
+
+
+def fitting(tiles: Sequence[Tile], threads: int, folds: int = 0) -> list[Tile]:
+    """Those tiles that there is room for in blocks of so many threads, which fold so many values: of what is written
+    first, since a cache brings together what is read; wide ones first."""
+    left, found = (ROOM - FOLD * folds) // threads, []
+    for tile in sorted(tiles, key=lambda t: (not t.given, -t.width)):
+        if tile.width >= LEAST and tile.bytes <= left and NAME not in OFF.get():
+            left -= tile.bytes
+            found.append(tile)
+    return sorted(found, key=tiles.index)
+
+
+def by_warps(
+    tiles: Sequence[Tile], counts: tuple[str, str, str], names: tuple[str, str, str]
+) -> tuple[list[str], list[str]]:
+    """What stands before and behind what a thread does with its row. ``counts``: the number of the thread, how many
+    there are, and how many rows; ``names``: the first row of its warp, its place there, and how many rows that has."""
+    (thread, step, count), (first, lane, rows) = counts, names
+    head = [
+        f"const unsigned {lane} = threadIdx.x & 31u;",
+        f"for (long long {first} = {thread} - {lane}; {first} < {count}; {first} += {step}) {{",
+        f"    const unsigned {rows} = hyad_rows({count} - {first});",
+        *("    " + tile.moved(first, rows) for tile in tiles if not tile.given),
+        "    __syncwarp();",
+        f"    if ({lane} < {rows}) {{",
+    ]
+    tail = ["    }", "    __syncwarp();", *("    " + tile.moved(first, rows) for tile in tiles if tile.given), "}"]
+    return head, tail
+
+
+def row_width(var: Var, levels: int) -> int:
+    """The elements behind the first ``levels`` subscripts of an array; 0 where their number is not known."""
+    dims = var.type.dims[levels:] if isinstance(var.type, Arr) else ()
+    return math.prod(int(d.value) for d in dims) if dims and all(type(d) is Const for d in dims) else 0
+
+
+def only_rows(program: Program, var: Var, at: Sequence[Var]) -> bool:
+    """Whether an array is read at the subscripts ``at``, and others behind them, and is nowhere else."""
+    for bind in all_binds(program.body):
+        for k, a in enumerate(atoms_of(bind.op)):
+            if a is not var:
+                continue
+            if type(bind.op) is not Prim or bind.op.name != "get" or k or not same(bind.op.args[1 : len(at) + 1], at):
+                return False
+        if any(r is var for block in blocks_of(bind.op) for r in block.results):
+            return False
+    return not any(r is var for r in program.body.results)
+
+
+def mostly_read(program: Program, var: Var, levels: int) -> bool:
+    """Whether at least half of the elements behind the first ``levels`` subscripts are read, whatever the data are: not
+    in branches alone."""
+    subs: dict[Var, tuple[Atom, ...]] = {var: ()}  # of the array and its rows
+    found: set[tuple[int, ...]] = set()
+
+    def whole(block: Block) -> bool:
+        for bind in block.binds:
+            op = bind.op
+            if type(op) is Prim and op.name == "get" and op.args[0] in subs:
+                here = (*subs[op.args[0]], *op.args[1:])
+                if isinstance(bind.vars[0].type, Arr):
+                    subs[bind.vars[0]] = here
+                elif all(type(a) is Const for a in here[levels:]):
+                    found.add(tuple(int(a.value) for a in here[levels:]))
+                else:
+                    return True
+            elif any(a in subs for a in atoms_of(op) if type(a) is Var) or type(op) is Loop and whole(op.body):
+                return True
+        return any(r in subs for r in block.results if type(r) is Var)
+
+    return whole(program.body) or 2 * len(found) >= row_width(var, levels)
+
+
+def same(a: Sequence[Atom], b: Sequence[Atom]) -> bool:
+    """Whether two sequences have the same atoms; numbers are the same where they are equal."""
+    return len(a) == len(b) and all(
+        x is y or type(x) is Const and type(y) is Const and x.value == y.value for x, y in zip(a, b)
+    )

@@ -1,0 +1,209 @@
+"""Rows of neighbouring threads on a GPU, moved together through shared memory: run on the CPU in both orders of the
+threads, on several grids, with and without it; what a missing barrier does; what is left as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batch
+import hyad
+from hyad import gpu
+from hyad.codegen import nvrtc
+from hyad.codegen.cuda import CudaKernel, print_cuda
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import CudaProgram
+from hyad.emulate import Emulator
+from hyad.errors import BoundsError
+from hyad.journal import without
+from hyad.marshalling import take_apart
+from hyad.model import Model
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
+needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
+#: A model, the shapes of its arguments (with "int" before them: integers), and what goes through shared memory.
+MODELS: dict[str, tuple[str, tuple[Any, ...], set[str]]] = {
+    "both": ("[#^ (Mat n 5) a] (map (fn [p] [(* (get p 0) (get p 1)) (+ (get p 2) (sin (get p 3))) (get p 4) 2.0]) a)",
+             ((300, 5),), {"a", "out"}),
+    "cells": ("[#^ (Arr Real n m 3) a] (build [(len a) (len (get a 0))] (fn [i j] [(* (get a i j 0) (get a i j 1))"
+              " (get a i j 2) (* (real i) (get a i j 2)) (+ (real j) (get a i j 1))]))", ((7, 13, 3),), {"a", "out"}),
+    "cube": ("[#^ (Arr Real n k m 3) a] (build [(len a) (len (get a 0)) (len (get a 0 0))] (fn [i j k]"
+             " (map (fn [x] (* x (real j))) (get a i j k))))", ((3, 4, 5, 3),), {"a", "out"}),
+    "other": ("[#^ (Mat n 3) a #^ (Mat m 4) b] (build (len a) (fn [i] (if (< i (len b)) [(+ (get a i 0) (get b i 0))"
+              " (* (get a i 1) (get b i 1)) (- (get a i 2) (get b i 2))] [0.0 1.0 2.0])))", ((100, 3), (70, 4)),
+              {"out"}),
+    "longer": ("[#^ (Mat n 3) a #^ (Mat m 4) b] (build (len a) (fn [i] [(* (get a i 0) (get b i 0)) (get b i 1)"
+               " (* (get a i 1) (get b i 2) (get a i 2))]))", ((100, 3), (120, 4)), {"a", "b", "out"}),
+    "beside": ("[#^ (Mat n 3) a] (let [f (fn [p] (* (get p 0) (sin (get p 1)) (get p 2)))]"
+               " #((map (grad f) a) (sum (map f a))))", ((300, 3),), {"a", "t"}),
+    "divided": ("[#^ (Mat n 8) a] (map (fn [p] (let [s (sum (map square p))] (map (fn [x] (/ x s)) p))) a)",
+                ((100, 8),), {"a", "out"}),
+    "picked": ("[#^ (Arr Int n 3) a #^ (Vec m) v] (map (fn [t] [(get v (get t 0)) (get v (get t 1)) (get v (get t 2))])"
+               " a)", (("int", 100, 3), (40,)), {"a", "out"}),
+    "blocks": ("[#^ (Mat n 6) a] (map (fn [p] ((jacobian (fn [p] [(* (get p 0) (exp (get p 1)) (get p 4))"
+               " (sin (* (get p 2) (get p 3) (get p 5)))])) p)) a)", ((200, 6),), {"a", "out"}),
+    "pairs": ("[#^ (Mat n 2) a] (map (fn [p] [(* (get p 0) (get p 1)) (sin (get p 0))]) a)", ((90, 2),), set()),
+    "branch": ("[#^ (Vec n) x #^ (Mat n 4) a] (build (len x) (fn [i] (if (> (get x i) 1.0) (exp (sum (get a i)))"
+               " (sin (get x i)))))", ((90,), (90, 4)), set()),
+    "first": ("[#^ (Mat n 4) a] (build (len a) (fn [i] (sin (get a i 0))))", ((90, 4),), set()),
+    "ahead": ("[#^ (Mat n 3) a] (build (- (len a) 1) (fn [i] (* (get a i 0) (get a (+ i 1) 1) (get a i 2))))",
+              ((90, 3),), set()),
+    "wide": ("[#^ (Mat n 60) a] (map (fn [p] (map (fn [x] (* x (get p 0))) (map sin p))) a)", ((70, 60),), set()),
+}  # fmt: skip
+SINGLE = ("both", "blocks", "divided")  # in single precision too
+
+
+def arguments(name: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(len(name))
+    shapes = MODELS[name][1]
+    return [rng.integers(0, 40, s[1:]) if s[0] == "int" else rng.uniform(0.5, 2.0, s) for s in shapes]
+
+
+@cache
+def model(name: str) -> Model:
+    return hyad.model(f"(defmodel {name} {MODELS[name][0]})", namespace={})
+
+
+def printed(name: str, dtype: str = "f64", off: tuple[str, ...] = ()) -> CudaProgram:
+    f = model(name)
+    program = f.optimised(f.specs(arguments(name)), "cuda", blas=True)
+    with without(off):
+        return print_grid(program, dtype=dtype, name=f"{name}_{dtype}{len(off)}")
+
+
+def staged(text: str) -> set[str]:
+    """The arrays that have tiles."""
+    return set(re.findall(r"__shared__ [a-z ]+ (\w+)_tile\[", text))
+
+
+@cache
+def programs() -> tuple[dict[tuple[str, str, bool], CudaProgram], Emulator]:
+    keys = [(name, "f64", False) for name in MODELS] + [(name, "f64", True) for name in ("both", "longer")]
+    keys += [(name, "f32", False) for name in SINGLE]
+    found = {key: printed(key[0], key[1], ("staging",) * key[2]) for key in keys}
+    return found, Emulator([*found.values()], gpu.cpu_compiler() or ())
+
+
+def wanted(name: str) -> list[np.ndarray]:
+    f, args, out = model(name), arguments(name), []
+    take_apart(f.optimised(f.specs(args)).out, hyad.compile(f, args=args)(*args), out)
+    return [np.asarray(x) for x in out]
+
+
+@pytest.mark.parametrize("key", [*((name, "f64", False) for name in MODELS), ("both", "f64", True),
+                                 ("longer", "f64", True), *((name, "f32", False) for name in SINGLE)])  # fmt: skip
+def test_rows_are_the_same(key: tuple[str, str, bool]) -> None:
+    found, emulator = programs()
+    name, dtype, off = key
+    assert staged(found[key].source) == (set() if off else MODELS[name][2])
+    for shape in ({}, {"blocks": 2, "block": 32, "descending": True}, {"blocks": 3, "block": 64}):
+        for got, want in zip(emulator.run(found[key], arguments(name), **shape), wanted(name), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12 if dtype == "f64" else 1e-5)
+
+
+def broken(source: str, number: int) -> str:
+    """Without one of the barriers."""
+    parts = source.split("__syncwarp();")
+    return "__syncwarp();".join(parts[:number]) + ";" + "__syncwarp();".join(parts[number:])
+
+
+@pytest.mark.parametrize("name", ["both", "made"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_missing_barrier_of_a_warp_is_noticed(name: str, number: int) -> None:
+    """The one before rows are read, or written again, and the one before they are taken away."""
+    whole = printed("both")
+    args = arguments("both")
+    if name != "both":  # nothing is read by rows: the first barrier is there for what is written next
+        f = hyad.model("(defmodel made [#^ (Vec n) x] (map (fn [a] [a (* 2.0 a) (* a a) 1.0]) x))", namespace={})
+        args = [np.linspace(1.0, 2.0, 300)]
+        whole = print_grid(f.optimised(f.specs(args), "cuda", blas=True))
+        want = hyad.compile(f, args=args)(*args)
+    else:
+        (want,) = wanted("both")
+    assert whole.source.count("__syncwarp();") == 2
+    changed = dataclasses.replace(whole, source=broken(whole.source, number))
+    emulator = Emulator([changed], gpu.cpu_compiler() or ())
+    found = [emulator.run(changed, args, blocks=1, block=32, descending=d)[0] for d in (False, True)]
+    assert any(not np.allclose(x, want) for x in found)
+
+
+def test_a_failed_check_waits_for_nobody() -> None:
+    """A thread whose subscript is wrong still moves rows with the others."""
+    found, emulator = programs()
+    a, v = arguments("picked")
+    for row in (0, 31, 57, 99):
+        bad = a.copy()
+        bad[row, 1] = 40
+        for descending in (False, True):
+            with pytest.raises(BoundsError):
+                emulator.run(found["picked", "f64", False], [bad, v], descending=descending)
+
+
+def test_words_say_which_rows() -> None:
+    assert any("rows of a and out through shared memory" in note for _, note in printed("both").notes)
+
+
+# -------------------------------------------------------------------------------------------- batches
+
+CAMERA = """(defmodel seen [#^ (Vec 7) p #^ (Vec 3) x #^ (Vec 2) f]
+  (let [d (+ (* (get p 0) (get x 0)) (* (get p 1) (get x 1)) (* (get p 2) (get x 2)) (get p 3))]
+    [(* (get f 0) (/ (* (get p 4) (get x 0)) d)) (* (get f 1) (/ (* (get p 5) (get x 1)) (+ d (get p 6))))]))"""
+
+
+@cache
+def camera(dtype: str = "f64", shared: tuple[str, ...] = ()) -> CudaKernel:
+    f = hyad.jacobian(hyad.model(CAMERA, namespace={}), wrt="p")
+    return print_cuda(f.optimised(f.specs()), dtype=dtype, shared=shared)
+
+
+@pytest.mark.parametrize("shared", [(), ("x",)])
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_rows_of_a_batch(dtype: str, shared: tuple[str, ...]) -> None:
+    kernel = camera(dtype, shared)
+    assert kernel.warps and staged(kernel.source) == {"p", "x", "out"} - {*shared}
+    rng = np.random.default_rng(0)
+    args = [rng.uniform(0.5, 2.0, (133, n)) for n in (7, 3, 2)]
+    if shared:
+        args[1] = args[1][0]
+    f = hyad.jacobian(hyad.model(CAMERA, namespace={}), wrt="p")
+    want = np.stack([f(p, args[1] if shared else args[1][k], args[2][k]) for k, p in enumerate(args[0])])
+    for grid, block, descending in ((None, None, False), (2, 32, True), (1, 96, False), (3, 64, True)):
+        (got,) = gpu.run_on_cpu(kernel, *args, grid=grid, block=block, descending=descending)
+        np.testing.assert_allclose(got, want, rtol=1e-12 if dtype == "f64" else 1e-4)
+
+
+def test_rows_of_a_batch_stay_where_they_are() -> None:
+    """With a workspace of the caller's blocks may have any number of threads; ``without`` is obeyed."""
+    f = hyad.jacobian(hyad.model(CAMERA, namespace={}), wrt="p").without(("staging",))
+    kernel = gpu.CudaModel(f.optimised(f.specs(), "cuda"), off=f.off).batch
+    assert not kernel.warps and "__syncwarp" not in kernel.source and "__launch_bounds__" not in kernel.source
+    text = (
+        "(defmodel long [#^ (Vec 300) v x y] (let [s (fold + 0.0 (ifold (fn [u k] (map * u v)) v 5))] [(* x s) y s]))"
+    )
+    f = hyad.jacobian(hyad.model(text, namespace={}), wrt="v")
+    kernel = print_cuda(f.optimised(f.specs()))
+    assert kernel.workspace is not None and not kernel.warps
+
+
+@needs_ptx
+def test_tiles_and_folds_fit_into_a_block() -> None:
+    """The widest rows beside folds of all kinds."""
+    folds = ("(sum v)", "(prod v)", "(max v)", "(min v)", "(argmax v)", "(argmin v)")
+    text = f"(let [v (map (fn [r] (* (get r 0) (get r 1))) a)] #((map (fn [r] (map sin r)) a) {' '.join(folds)}))"
+    for width in (22, 23):
+        f = hyad.model(f"(defmodel full [#^ (Mat n {width}) a] {text})", namespace={})
+        program = print_grid(f.optimised(f.specs(), "cuda", blas=True))
+        assert nvrtc.compile_device(program.source, "sm_80", "full")[:4] == b"\x7fELF"
+
+
+@needs_ptx
+def test_stores_of_a_warp_are_together() -> None:
+    """All stores to memory are those of the loop that writes tiles out, 256 bytes from one to the next."""
+    ptx = nvrtc.compile_device(camera().source, "compute_90", "seen").decode()
+    offsets = [int(n or 0) for n in re.findall(r"st\.global\.f64\s+\[%rd\d+(?:\+(\d+))?\]", ptx)]
+    assert offsets and set(offsets) <= {256 * k for k in range(8)} and "st.shared" in ptx
