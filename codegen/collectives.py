@@ -265,6 +265,19 @@ SCALE = """\
 /* what sums below x are multiplied by to be sums below y: exp(x - y), also where both are infinite */
 static __device__ inline REAL hyad_scale(REAL x, REAL y) { return x == y ? (REAL)1 : exp(x - y); }
 """
+LEFT = """\
+/* what a factor leaves of a state: -0 forgets it, whatever it is; 0 times what has become too large on the way to it is
+   0 */
+static __device__ inline REAL hyad_left(REAL x, REAL y) {
+  if (x == 0 && (1/x < 0 || y == y)) return x;
+  return y == 0 && x == x ? (REAL)0 : x*y;
+}
+/* two factors as one */
+static __device__ inline REAL hyad_both(REAL x, REAL y) {
+  if ((x == 0 && 1/x < 0) || (y == 0 && 1/y < 0)) return -(REAL)0;
+  return (x == 0 && y == y) || (y == 0 && x == x) ? (REAL)0 : x*y + 0;
+}
+"""
 TIMES = """\
 /* x*y, where 0 times what has become too large on the way to it is 0 */
 static __device__ inline REAL hyad_times(REAL x, REAL y) {
@@ -290,7 +303,7 @@ def identities(kind: str, elem: str) -> tuple[str, ...]:
     """What changes nothing, for each part of a value that is scanned."""
     n = range(width(kind))
     if len(n) > 1:
-        return (*("1" if i == j else "0" for i in n for j in n), *("0" for _ in n))
+        return (*("1" if i == j else "-0.f" for i in n for j in n), *("0" for _ in n))
     return ("1", "0") if kind == "linear" else (COMBINED[kind][1][elem],)
 
 
@@ -302,11 +315,11 @@ def behind(kind: str, elem: str, first: Sequence[str], change: Sequence[str]) ->
     matrix, vector = change[: n * n], change[n * n :]
     *before, states = [first[k : k + n] for k in range(0, len(first), n)]  # rows of a matrix, if any, and the states
 
-    def times(i: int, column: Sequence[str]) -> str:
-        return " + ".join(f"hyad_times({matrix[i * n + k]}, {column[k]})" for k in range(n))
+    def times(function: str, i: int, column: Sequence[str]) -> str:
+        return " + ".join(f"{function}({matrix[i * n + k]}, {column[k]})" for k in range(n))
 
-    made = [times(i, [row[j] for row in before]) for i in range(n) for j in range(n)] if before else []
-    return [*made, *(f"{times(i, states)} + {vector[i]}" for i in range(n))]
+    made = [times("hyad_both", i, [row[j] for row in before]) for i in range(n) for j in range(n)] if before else []
+    return [*made, *(f"{times('hyad_left', i, states)} + {vector[i]}" for i in range(n))]
 
 
 def scanned(kind: str, elem: str, x: str, y: str) -> str:

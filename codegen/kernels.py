@@ -29,6 +29,7 @@ from .collectives import (
     ELEM,
     FAIL,
     HELD,
+    LEFT,
     QUOTIENT,
     SCALE,
     TIMES,
@@ -771,7 +772,7 @@ class KernelPrinter(CudaPrinter):
     def block_scan(self, kind: str, ctype: str, elem: str, names: list[str]) -> list[str]:
         """Scan variables of a block's threads: each becomes what comes before; the variables of what all give."""
         if len(names) > 1 or kind == "product" and elem == "real":
-            self.support[TIMES.replace("REAL", ctype)] = None
+            self.support[(TIMES if kind == "product" else LEFT).replace("REAL", ctype)] = None
         function, text = block_scan(kind, ctype, elem)
         self.support[text] = None
         alls = [self.names.fresh(f"{name}_all") for name in names]

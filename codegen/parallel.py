@@ -180,7 +180,7 @@ class ParallelLoops(Pieces):
         for r in scan.recurrences:
             acc = op.accs[r.accs[0]]
             zeros = (
-                (float(x) for x in identities(r.kind, "real")) if len(r.terms) > 1 else (identity(r.kind, acc.type),)
+                (float(x.rstrip("f")) for x in identities(r.kind, "real")) if len(r.terms) > 1 else (identity(r.kind, acc.type),)
             )
             for term, x in zip(r.terms, zeros):
                 accs.append(Var(acc.name, acc.type, acc.span))

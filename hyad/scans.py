@@ -41,6 +41,7 @@ from .spread import Reduction, folded, own_slice, reductions
 DIRECT = frozenset({"max", "min", "and", "or"})
 
 
+TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 WIDEST = 4  # states that go on together
 
 
@@ -48,7 +49,8 @@ WIDEST = 4  # states that go on together
 class Recurrence:
     """How scalar accumulators, by their numbers, go on: "sum", "product", "max", "min", "and", "or" of one and the
     one of ``terms``; "linear": ``terms`` are ``(a, b)``, and the next state is ``a s + b``; or "affine2" to
-    "affine4", of so many: a matrix, row by row, and a vector."""
+    "affine4", of so many: a matrix, row by row, and a vector. A factor -0.0 says that the next state does not read the
+    state, be it no number; one that is computed is 0.0 where it is zero."""
 
     accs: tuple[int, ...]
     kind: str
@@ -202,12 +204,13 @@ def states_read(result: Atom, op: Loop, made: dict[Var, Bind]) -> set[int]:
 
 class Linear:
     """Writes values as ``a s + b``, or ``a s + b t + .. + c``, of one state or several; ``new`` takes the bindings that
-    compute the coefficients."""
+    compute the coefficients. ``unread``: of coefficients that a branch chooses, where the state is not read at all."""
 
     def __init__(self, accs: list[Var], made: dict[Var, Bind], moved: set[Var], new: list[Bind]) -> None:
         self.accs, self.made, self.moved, self.new = accs, made, moved, new
         self.type = accs[0].type
         self.known: dict[Atom, tuple[Atom, ...] | None] = {}
+        self.unread: dict[Atom, Atom] = {}
         self.zero, self.one = (Const(x, self.type) for x in ((0.0, 1.0) if self.type == REAL else (0, 1)))
 
     def recurrence(self, group: tuple[int, ...], body: Block) -> Recurrence | None:
@@ -217,14 +220,44 @@ class Linear:
         if None in rows:
             return None
         if len(group) > 1:
-            matrix = [a for row in rows for a in row[:-1]]
+            matrix = [self.marked(a) for row in rows for a in row[:-1]]
             return Recurrence(group, f"affine{len(group)}", (*matrix, *(row[-1] for row in rows)))
         ((a, b),) = rows
         if self.same(a, 1):
             return Recurrence(group, "sum", (b,))
-        if self.same(b, 0):
+        if self.same(b, 0) and (self.type != REAL or self.forgets(a) is FALSE):
             return Recurrence(group, "product", (a,))
-        return Recurrence(group, "linear", (a, b)) if self.type == REAL else None
+        return Recurrence(group, "linear", (self.marked(a), b)) if self.type == REAL else None
+
+    def forgets(self, a: Atom) -> Atom:
+        """Where a coefficient's state is not read."""
+        return TRUE if self.same(a, 0) else self.unread.get(a, FALSE)
+
+    def marked(self, a: Atom) -> Atom:
+        """A coefficient that is -0.0 where its state is not read, and nowhere else."""
+        where = self.forgets(a)
+        if where is TRUE:
+            return Const(-0.0, REAL)
+        if type(a) is Const:
+            return a
+        plain = self.prim("+", a, Const(0.0, REAL))
+        return plain if where is FALSE else self.prim("select", where, Const(-0.0, REAL), plain)
+
+    def either(self, cond: Atom, x: Atom, y: Atom) -> Atom:
+        """One of two truth values."""
+        if x is y:
+            return x
+        if x is TRUE and y is FALSE:
+            return cond
+        var = Var("t", BOOL)
+        self.new.append(Bind((var,), Prim("not", (cond,)) if (x, y) == (FALSE, TRUE) else Prim("select", (cond, x, y))))
+        return var
+
+    def carried(self, x: Atom, where: Atom) -> Atom:
+        """A coefficient that has just been computed, with where its state is not read."""
+        if where is not FALSE:
+            self.unread[x] = where
+        return x
 
     def form(self, x: Atom) -> tuple[Atom, ...] | None:
         """The coefficients of the states, and what is added."""
@@ -307,20 +340,32 @@ class Linear:
         return var
 
     def plus(self, x: Atom, y: Atom) -> Atom:
-        return y if self.same(x, 0) else x if self.same(y, 0) else self.prim("+", x, y)
+        if self.same(x, 0) or self.same(y, 0):
+            return y if self.same(x, 0) else x
+        return self.carried(self.prim("+", x, y), self.neither(x, y))
 
     def minus(self, x: Atom, y: Atom) -> Atom:
         if self.same(y, 0):
             return x
-        return self.prim("neg", y) if self.same(x, 0) else self.prim("-", x, y)
+        if self.same(x, 0):
+            return self.carried(self.prim("neg", y), self.forgets(y))
+        return self.carried(self.prim("-", x, y), self.neither(x, y))
+
+    def neither(self, x: Atom, y: Atom) -> Atom:
+        """Where the states of neither of two coefficients are read."""
+        return self.either(self.forgets(x), self.forgets(y), FALSE) if x in self.unread else FALSE
 
     def times(self, x: Atom, y: Atom) -> Atom:
         if self.same(x, 0) or self.same(y, 0):
             return self.zero
-        return y if self.same(x, 1) else x if self.same(y, 1) else self.prim("*", x, y)
+        if self.same(x, 1) or self.same(y, 1):
+            return y if self.same(x, 1) else x
+        return self.carried(self.prim("*", x, y), self.forgets(x if x in self.unread else y))
 
     def over(self, x: Atom, y: Atom) -> Atom:
-        return x if self.same(x, 0) else self.prim("/", x, y)
+        return x if self.same(x, 0) else self.carried(self.prim("/", x, y), self.forgets(x))
 
     def select(self, cond: Atom, x: Atom, y: Atom) -> Atom:
-        return x if same(x, y) else self.prim("select", cond, x, y)
+        if same(x, y):
+            return x
+        return self.carried(self.prim("select", cond, x, y), self.either(cond, self.forgets(x), self.forgets(y)))

@@ -152,6 +152,45 @@ def test_scans_are_what_c_computes(key: str, subjects: tuple[dict[str, Subject],
             np.testing.assert_allclose(got, want, rtol=BOUND[s.dtype], atol=BOUND[s.dtype] * scale)
 
 
+#: Recurrences that do not read their state where an element is above 1.09, and one whose factor is computed to be zero.
+FORGETS = {
+    "linear": "(scan (fn [s a] (if (> a 1.09) a (+ (* 0.5 s) a))) 0.0 x)",
+    "product": "(scan (fn [s a] (if (> a 1.09) 1.0 (* s a))) 1.0 x)",
+    "turned": "(scan (fn [s a] (* -2.0 (select (> a 1.09) 0.25 (* 0.25 s a)))) 1.0 x)",
+    "difference": "(scan (fn [s a] (- (select (> a 1.09) a s) (select (> a 1.09) 0.5 (* 0.25 s)))) 0.0 x)",
+    "late": "(scan (fn [s a] (select (< a 0.6) s (select (> a 1.09) a (+ (* 0.5 s) a)))) 0.0 x)",
+    "two": "(map fst (scan (fn [p a] (let [c (> a 1.09)] #((select c a (+ (fst p) (* 0.5 (snd p)))) (select c 0.5 a))))"
+           " #(0.0 0.5) x))",
+    "apart": "(map fst (scan (fn [p a] #((+ a (* 0.5 (fst p)) (* 0.25 (snd p))) (select (> a 1.09) 1.0 (* 0.5 (snd"
+             " p))))) #(0.0 0.5) x))",
+    "computed": "(scan (fn [s a] (+ (* (max 0.0 (- a 0.55)) s) a)) 0.0 x)",
+}  # fmt: skip
+
+
+def test_what_is_forgotten_is_forgotten() -> None:
+    """No number, or infinity, before a place where the state is not read, as C has it; a factor that is computed to be
+    zero makes it none of a state that is none."""
+    programs, models = {}, {}
+    x = np.random.default_rng(0).uniform(0.5, 1.1, 2600)
+    for name, text in FORGETS.items():
+        f = models[name] = hyad.model(f"(defmodel f [#^ (Vec n) x] {text})", namespace={})
+        programs[name] = print_grid(f.optimised(f.specs((x,)), "cuda", blas=True), name=f"forgets_{name}")
+        assert any("a scan by blocks" in note for _, note in programs[name].notes), name
+    emulator = Emulator([*programs.values()], gpu.cpu_compiler() or ())
+    called = {name: hyad.compile(f, args=(x,)) for name, f in models.items()}
+    for bad in (np.nan, -np.inf):
+        for place in (40, 1000, 1300):
+            given = x.copy()
+            given[place] = bad
+            for name, call in called.items():
+                if name in ("apart", "computed") and bad < 0:  # where 0 times what is too large is 0
+                    continue
+                want = call(given)
+                for descending in (False, True):
+                    (got,) = emulator.run(programs[name], (given,), descending=descending)
+                    np.testing.assert_allclose(got, want, rtol=1e-9, err_msg=f"{name} {bad} {place}")
+
+
 @needs_ptx
 def test_scans_compile_to_ptx(subjects: tuple[dict[str, Subject], Emulator]) -> None:
     programs = {key: s.cuda for key, s in subjects[0].items()}
