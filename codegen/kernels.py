@@ -20,9 +20,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hyad.core import REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var
+from hyad.core import REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same_atoms
 from hyad.spread import Reduction, reductions
 
+from .ahead import AHEAD, ARRAYS, READ, UNROLL, heads, light
 from .collectives import (
     ADD_AT,
     COMBINED,
@@ -51,7 +52,7 @@ from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
-from .staging import Tile, by_warps, fitting, functions_of, mostly_read, only_rows, row_width, same
+from .staging import Tile, by_warps, fitting, functions_of, mostly_read, only_rows, row_width
 from .thread import ThreadUnit
 
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
@@ -104,6 +105,18 @@ class Piece:
 def words_of(lines: Sequence[Line]) -> list[str]:
     """The names in some lines."""
     return re.findall(r"[A-Za-z_]\w*", "\n".join(line.text for line in lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Names in a loop that reads ahead: the first of the places that a thread has at a time, which of them it is at,
+    and the place. ``read``: the arrays that are read ahead, each as the name of what has been read, the array's, its
+    elements' type, and how many there are, where that is not how many places there are."""
+
+    first: str
+    k: str
+    place: str
+    read: list[tuple[str, str, str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,15 +550,19 @@ class KernelPrinter(CudaPrinter):
         counts = [self.fixed(b.op.count).at(SHIFT) for b in nest]
         inits, before = self.start(bind, op)
         self.stage(nest)
+        self.names.enter()
+        places = None if self.tiles else self.read_ahead(nest)
+        deeper = 1 if self.tiles else 2 if places else 0
         old = self.captured()
-        self.enter()
-        if self.tiles:
+        for _ in range(1 + deeper):
             self.enter()
+        if self.tiles:
             self.labels += 1
             self.behind = f"behind{self.labels}"
         names = []
         for b in nest:
-            names.append(self.names.fresh(b.op.index.name))
+            alone = places is not None and len(nest) == 1
+            names.append(places.place if alone else self.names.fresh(b.op.index.name))
             self.value[b.op.index] = Expr(names[-1])
             self.indices.add(b.op.index)
         self.unshared = not self.piece.rows
@@ -554,10 +571,13 @@ class KernelPrinter(CudaPrinter):
         if self.tiles:
             head, tail = self.places_of_warps(nest, names)
             self.behind = ""
-            self.leave()
+        elif places:
+            head, tail = self.places_ahead(nest, names, places)
         else:
             head, tail = self.counting(names, counts)
-        self.leave()
+        for _ in range(1 + deeper):
+            self.leave()
+        self.names.leave()
         body, self.lines = self.lines, old
         self.span = None
         for text in head:
@@ -585,10 +605,10 @@ class KernelPrinter(CudaPrinter):
                 rows.append((v, self.plan.root(v)))
         tiles: dict[Tile, Buffer] = {}
         for v, buffer in rows:
-            if buffer.kind not in ("param", "result") or not same(v.type.dims[1:levels], counts[1:]):
+            if buffer.kind not in ("param", "result") or not same_atoms(v.type.dims[1:levels], counts[1:]):
                 continue
             name, given = self.buffer_name[buffer], buffer.kind == "result"
-            many = "" if same(v.type.dims[:1], counts[:1]) else self.places_of(v.type.dims[:levels])
+            many = "" if same_atoms(v.type.dims[:1], counts[:1]) else self.places_of(v.type.dims[:levels])
             ctype, width = self.ctype(buffer.elem), row_width(v, levels)
             tiles[Tile(name, self.names.fresh(f"{name}_tile"), ctype, width, given, many)] = buffer
         threads = FOLDING if self.piece.folds else BLOCK
@@ -597,7 +617,7 @@ class KernelPrinter(CudaPrinter):
             name = self.names.fresh(f"{tile.array}_row")
             self.lines.append(Line(self.depth, tile.declared(threads)))
             self.lines.append(Line(self.depth, f"{tile.ctype} *const {name} = {tile.own()};"))
-            self.row_name[tiles[tile]] = name, levels
+            self.row_name[tiles[tile]] = name, levels, None
         self.support.update(dict.fromkeys(functions_of(self.tiles)))
 
     def places_of(self, counts: Sequence[Atom]) -> str:
@@ -611,13 +631,28 @@ class KernelPrinter(CudaPrinter):
     def places_of_warps(self, nest: Sequence[Bind], names: list[str]) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space in which warps move their rows, and what stands behind its body."""
         first, lane, rows = (self.names.fresh(n) for n in ("first", "lane", "rows"))
-        total, place = self.places_of([b.op.count for b in nest]), f"{first} + {lane}"
-        head: list[str] = []
+        head, total = self.total_of(nest)
+        indices = self.indices_at(nest, names, f"{first} + {lane}")
+        before, tail = by_warps(self.tiles, (self.local["thread"], self.local["step"], total), (first, lane, rows))
+        if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
+            tail.insert(1, f"    {self.behind}:;")
+        return [*head, *before, *("        " + text for text in indices)], tail
+
+    def total_of(self, nest: Sequence[Bind]) -> tuple[list[str], str]:
+        """How many places a nest has, as a variable where it is several loops, with what declares it."""
+        total = self.places_of([b.op.count for b in nest])
+        if len(nest) == 1:
+            return [], total
+        name = self.names.fresh("total")
+        return [f"const long long {name} = {total};"], name
+
+    def indices_at(self, nest: Sequence[Bind], names: list[str], place: str) -> list[str]:
+        """Declarations of the indices that the body needs at a place of the index space: with a division for each dim
+        but the first."""
         counting: list[tuple[str, str]] = []
-        if len(nest) > 1:
-            head.append(f"const long long {(many := self.names.fresh('total'))} = {total};")
+        if len(nest) > 1 and not place.isidentifier():
             counting.append((self.names.fresh("at"), place))
-            total, place = many, counting[0][0]
+            place = counting[0][0]
         for k in range(len(nest) - 1, 0, -1):
             n = self.fixed(nest[k].op.count).at(MUL)
             above = names[0] if k == 1 else self.names.fresh("at")
@@ -626,17 +661,64 @@ class KernelPrinter(CudaPrinter):
             counting.append((above, f"{place}/{n}" if n.isdigit() else f"hyad_quotient({place}, {n})"))
             counting.append((names[k], f"{place} - {above}*{n}"))
             place = above
-        if len(nest) == 1:
+        if len(nest) == 1 and names[0] != place:
             counting.append((names[0], place))
-        needed, indices = words_of(self.lines), []
+        needed, found = words_of(self.lines), []
         for name, text in reversed(counting):
             if name in needed:
                 needed += re.findall(r"\w+", text)
-                indices.insert(0, f"        const long long {name} = {text};")
-        before, tail = by_warps(self.tiles, (self.local["thread"], self.local["step"], total), (first, lane, rows))
-        if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
-            tail.insert(1, f"    {self.behind}:;")
-        return [*head, *before, *indices], tail
+                found.insert(0, f"const long long {name} = {text};")
+        return found
+
+    # ----------------------------------------------------------------------------- elements read ahead
+
+    def read_ahead(self, nest: Sequence[Bind]) -> Places | None:
+        """Choose the arrays of which each place of the grid has an element, to be read for some places at once."""
+        levels, grid, counts = len(nest), self.piece.grid, [b.op.count for b in nest]
+        if self.piece.rows or not light(nest[-1].op.body):
+            return None
+
+        def elements(v: Var, kind: str) -> bool:
+            known = isinstance(v.type, Arr) and v.type.rank == levels and same_atoms(v.type.dims[1:], counts[1:])
+            return known and self.plan.root(v).kind == kind
+
+        read = [
+            p
+            for p in self.program.params
+            if elements(p, "param") and only_rows(self.program, p, grid) and mostly_read(self.program, p, levels)
+        ]
+        if not read:
+            return None
+        first, k, place = (self.names.fresh(n) for n in ("first", "k", "at" if levels > 1 else nest[0].op.index.name))
+        found = Places(first, k, place)
+        for p in read[:ARRAYS]:
+            buffer = self.plan.root(p)
+            many = "" if same_atoms(p.type.dims[:1], counts[:1]) else self.places_of(p.type.dims)
+            name = self.names.fresh(f"{self.buffer_name[buffer]}_ahead")
+            found.read.append((name, self.buffer_name[buffer], self.ctype(buffer.elem), many))
+            self.row_name[buffer] = name, levels, Expr(k)
+        for v in nest[0].vars[len(nest[0].op.accs) :] if levels > 1 else ():
+            if elements(v, "result"):  # nor does what is written need the indices
+                self.row_name[self.plan.root(v)] = self.buffer_name[self.plan.root(v)], levels, Expr(place)
+        self.support |= {UNROLL: None, READ: None}
+        return found
+
+    def places_ahead(self, nest: Sequence[Bind], names: list[str], places: Places) -> tuple[list[str], list[str]]:
+        """The head of the loop over an index space in which threads read ahead, and what stands behind its body."""
+        head, total = self.total_of(nest)
+        step = self.local["step"]
+        loop, inner = heads(self.local["thread"], step, total, (places.first, places.k, places.place))
+        reading = []
+        for name, array, ctype, many in places.read:
+            end = f"({many} < {total} ? {many} : {total})" if many else total
+            reading.append(f"    {ctype} {name}[{AHEAD}];")
+            reading.append(f"    hyad_ahead({name}, {array}, {places.first}, {step}, {end});")
+        indices = self.indices_at(nest, names, places.place)
+        return [*head, loop, *reading, *inner, *("            " + text for text in indices)], [
+            "        }",
+            "    }",
+            "}",
+        ]
 
     def counting(self, names: list[str], counts: list[str]) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space, and what stands after its body. There is one division for each

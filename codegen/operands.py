@@ -320,13 +320,14 @@ class OperandPrinter:
         base = self.swapped.get(buffer) or self.buffer_name.get(buffer)
         if base is None:
             base = self.declare_table(buffer)
+        elsewhere = None
         if buffer in self.row_name:
-            base, levels = self.row_name[buffer]
+            base, levels, elsewhere = self.row_name[buffer]
             exprs, dims = exprs[levels:], dims[levels:]
         if isinstance(array, Var) and array in self.pointer:
             self.followed.add(array)
             base, exprs, dims = self.pointer[array], list(subs), array.type.dims
-        offset = self.flat(exprs, dims)
+        offset = elsewhere or self.flat(exprs, dims)
         reads = frozenset().union(*(e.reads for e in exprs)) if exprs else frozenset()
         return base, offset, root, reads
 

@@ -24,6 +24,7 @@ from .memory import Spot, simple
 from .pieces import Pieces
 
 PARTS = 1024  # blocks of a kernel that folds
+BLOCKS = 4 * WAVES  # of one that does not: the more there are, the less the last ones of them have to wait for
 WARP = 32
 LONG = 1024  # elements of a row from which on a block has it, not a warp
 
@@ -65,7 +66,7 @@ class ParallelLoops(Pieces):
                     kind = "max" if r.kind == "scaled" else r.kind
                     inits[r.accs[0]] = Const(identity(kind, variables[0].type), variables[0].type)
         rows, team = self.rows(levels)
-        blocks: Size = simple("min", ceiling(work, BLOCK), WAVES)
+        blocks: Size = simple("min", ceiling(work, BLOCK), BLOCKS)
         threads, free = BLOCK, True
         first = {}
         if rows:
@@ -180,7 +181,9 @@ class ParallelLoops(Pieces):
         for r in scan.recurrences:
             acc = op.accs[r.accs[0]]
             zeros = (
-                (float(x.rstrip("f")) for x in identities(r.kind, "real")) if len(r.terms) > 1 else (identity(r.kind, acc.type),)
+                (float(x.rstrip("f")) for x in identities(r.kind, "real"))
+                if len(r.terms) > 1
+                else (identity(r.kind, acc.type),)
             )
             for term, x in zip(r.terms, zeros):
                 accs.append(Var(acc.name, acc.type, acc.span))

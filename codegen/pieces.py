@@ -186,7 +186,7 @@ class Pieces(HostMemory):
         if rows:  # in shared memory, where it fits
             beyond = simple("<", HELD, per_block)
             most = simple("max", most, simple("*", simple("==", beyond, 0), WAVES))
-        blocks = simple("min", blocks, most) if blocks != 1 else 1
+        blocks = simple("min", simple("min", blocks, WAVES), most) if blocks != 1 else 1
         work = self.names.fresh("work")
         length = total((beyond, room, pieces, simple("max", blocks, 1)))
         self.memory[work] = Memory(work, "real", (length,))

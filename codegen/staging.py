@@ -32,7 +32,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hyad.core import Arr, Atom, Block, Const, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of
+from hyad.core import Arr, Atom, Block, Const, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of, same_atoms
 from hyad.journal import OFF
 
 NAME = "staging"  # of the optimisation, to switch it off
@@ -168,8 +168,11 @@ def by_warps(
 
 def row_width(var: Var, levels: int) -> int:
     """The elements behind the first ``levels`` subscripts of an array; 0 where their number is not known."""
-    dims = var.type.dims[levels:] if isinstance(var.type, Arr) else ()
-    return math.prod(int(d.value) for d in dims) if dims and all(type(d) is Const for d in dims) else 0
+    dims = var.type.dims if isinstance(var.type, Arr) else ()
+    known = 0 < levels <= len(dims) or not levels
+    return (
+        math.prod(int(d.value) for d in dims[levels:]) if known and all(type(d) is Const for d in dims[levels:]) else 0
+    )
 
 
 def only_rows(program: Program, var: Var, at: Sequence[Var]) -> bool:
@@ -178,7 +181,12 @@ def only_rows(program: Program, var: Var, at: Sequence[Var]) -> bool:
         for k, a in enumerate(atoms_of(bind.op)):
             if a is not var:
                 continue
-            if type(bind.op) is not Prim or bind.op.name != "get" or k or not same(bind.op.args[1 : len(at) + 1], at):
+            if (
+                type(bind.op) is not Prim
+                or bind.op.name != "get"
+                or k
+                or not same_atoms(bind.op.args[1 : len(at) + 1], at)
+            ):
                 return False
         if any(r is var for block in blocks_of(bind.op) for r in block.results):
             return False
@@ -207,10 +215,3 @@ def mostly_read(program: Program, var: Var, levels: int) -> bool:
         return any(r in subs for r in block.results if type(r) is Var)
 
     return whole(program.body) or 2 * len(found) >= row_width(var, levels)
-
-
-def same(a: Sequence[Atom], b: Sequence[Atom]) -> bool:
-    """Whether two sequences have the same atoms; numbers are the same where they are equal."""
-    return len(a) == len(b) and all(
-        x is y or type(x) is Const and type(y) is Const and x.value == y.value for x, y in zip(a, b)
-    )

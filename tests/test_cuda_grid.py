@@ -22,7 +22,7 @@ import hyad
 import test_arrays
 import test_properties
 from hyad import core, gpu
-from hyad.codegen import launches, nvrtc, steps
+from hyad.codegen import launches, nvrtc, parallel, steps
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch, Repeat, Swap, While, walk
 from hyad.core import Program
@@ -400,14 +400,16 @@ def test_a_map_is_one_kernel() -> None:
     p = plan("saxpy")
     (step,) = p.steps
     assert isinstance(step, Launch) and step.free
-    assert launches.value(step.blocks, {"n": 1000}) == 8 and launches.value(step.blocks, {"n": 10**9}) == launches.WAVES
+    assert (
+        launches.value(step.blocks, {"n": 1000}) == 8 and launches.value(step.blocks, {"n": 10**9}) == parallel.BLOCKS
+    )
 
 
 def test_nests_are_one_index_space() -> None:
     """The last index is the threads' own: neighbours in memory are neighbours in a warp."""
     p = plan("block")
     (step,) = p.steps
-    assert isinstance(step, Launch) and launches.value(step.blocks, {"n": 100}) == launches.WAVES
+    assert isinstance(step, Launch) and launches.value(step.blocks, {"n": 1000}) == parallel.BLOCKS
     assert launches.value(step.blocks, {"n": 7}) == -(-7 * 7 * 80 // launches.BLOCK)
     assert p.source.count("for (") == 1 and "/80" in p.source and p.source.count("hyad_quotient(") == 3
 
@@ -561,10 +563,10 @@ def test_a_missing_barrier_is_noticed() -> None:
 
 
 def test_writing_beyond_an_array_is_noticed() -> None:
-    cuda, program = altered("saxpy", "i < n", "i < n + 1")
+    cuda, program = altered("saxpy", "if (i < n)", "if (i < n + 1)")
     emulator = Emulator([cuda], gpu.cpu_compiler() or ())
     with pytest.raises(hyad.HyadError, match="wrote outside"):
-        emulator.run(cuda, flat(program, arguments("saxpy")))
+        emulator.run(cuda, flat(program, arguments("saxpy")), blocks=1, block=32)
 
 
 @pytest.mark.parametrize(

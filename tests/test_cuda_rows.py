@@ -55,18 +55,40 @@ MODELS: dict[str, tuple[str, tuple[Any, ...], set[str]]] = {
               ((90, 3),), set()),
     "wide": ("[#^ (Mat n 60) a] (map (fn [p] (map (fn [x] (* x (get p 0))) (map sin p))) a)", ((70, 60),), set()),
 }  # fmt: skip
+#: A model, the shapes of its arguments, and the arrays that are read for four places at once.
+AHEAD: dict[str, tuple[str, tuple[Any, ...], set[str]]] = {
+    "energy": ("[#^ (Vec n) v] (let [f (fn [x] (* x x (exp (- x))))] #((sum (map f v)) (map (D f) v)))", ((700,),),
+               {"v"}),
+    "table2": ("[#^ (Mat n m) a #^ (Mat n m) b] (map (fn [p q] (map (fn [x y] (+ x (* 2.0 y))) p q)) a b)",
+               ((13, 29), (13, 29)), {"a", "b"}),
+    "indexed": ("[#^ (Arr Real n m k) a] (build [(len a) (len (get a 0)) (len (get a 0 0))] (fn [i j l]"
+                " (+ (get a i j l) (real (+ (* 100 i) (+ (* 10 j) l))))))", ((7, 5, 11),), {"a"}),
+    "lengths": ("[#^ (Vec n) x #^ (Vec m) y] (build (len x) (fn [i] (* (get x i) (get y i))))", ((300,), (310,)),
+                {"x", "y"}),
+    "counted": ("[#^ (Vec n) x #^ (Arr Int n) at #^ (Vec m) w] (scatter-add w at x)", ((300,), ("int", 300), (40,)),
+                {"x", "at"}),
+    "many": ("[#^ (Vec n) p #^ (Vec n) q #^ (Vec n) r #^ (Vec n) s #^ (Vec n) t] (map (fn [a b c d e] (+ a b c d e))"
+             " p q r s t)", ((300,),) * 5, {"p", "q", "r", "s"}),
+    "beside-itself": ("[#^ (Vec n) x] (build (- (len x) 1) (fn [i] (- (get x (+ i 1)) (get x i))))", ((90,),), set()),
+    "long": ("[#^ (Vec n) x] (map (fn [a] (sin (exp (sin (exp (sin (exp (sin (exp (sin a)))))))))) x)", ((90,),),
+             set()),
+    "in-loops": ("[#^ (Vec n) x] (map (fn [a] (ifold (fn [s k] (+ (* s a) 1.0)) a 30)) x)", ((90,),), set()),
+    "maybe": ("[#^ (Vec n) x #^ (Vec n) y] (build (len x) (fn [i] (if (> (get x i) 1.0) (exp (get y i)) 0.0)))",
+              ((90,), (90,)), {"x"}),
+}  # fmt: skip
+ALL = MODELS | AHEAD
 SINGLE = ("both", "blocks", "divided")  # in single precision too
 
 
 def arguments(name: str) -> list[np.ndarray]:
     rng = np.random.default_rng(len(name))
-    shapes = MODELS[name][1]
+    shapes = ALL[name][1]
     return [rng.integers(0, 40, s[1:]) if s[0] == "int" else rng.uniform(0.5, 2.0, s) for s in shapes]
 
 
 @cache
 def model(name: str) -> Model:
-    return hyad.model(f"(defmodel {name} {MODELS[name][0]})", namespace={})
+    return hyad.model(f"(defmodel {name} {ALL[name][0]})", namespace={})
 
 
 def printed(name: str, dtype: str = "f64", off: tuple[str, ...] = ()) -> CudaProgram:
@@ -146,6 +168,39 @@ def test_a_failed_check_waits_for_nobody() -> None:
 
 def test_words_say_which_rows() -> None:
     assert any("rows of a and out through shared memory" in note for _, note in printed("both").notes)
+
+
+# ---------------------------------------------------------------------------------- elements read ahead
+
+
+@cache
+def ahead() -> tuple[dict[tuple[str, bool], CudaProgram], Emulator]:
+    found = {(name, off): printed(name, off=("ahead",) * off) for name in AHEAD for off in (False, True)}
+    return found, Emulator([*found.values()], gpu.cpu_compiler() or ())
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_what_is_read_ahead(name: str) -> None:
+    """The results are C's, and sums are the same to the last bit as without it: each thread has its places in their
+    order."""
+    found, emulator = ahead()
+    assert set(re.findall(r"(\w+)_ahead\[4\];", found[name, False].source)) == AHEAD[name][2]
+    assert "ahead" not in found[name, True].source
+    for shape in ({}, {"blocks": 2, "block": 32, "descending": True}, {"blocks": 3, "block": 64}):
+        got, plain = (emulator.run(found[name, off], arguments(name), **shape) for off in (False, True))
+        for x, y, want in zip(got, plain, wanted(name), strict=True):
+            np.testing.assert_allclose(x, want, rtol=1e-12)
+            assert np.array_equal(x, y)
+
+
+@needs_ptx
+def test_loads_come_before_what_is_computed() -> None:
+    """Four of them, and no array of a thread's in memory."""
+    program = ahead()[0]["energy", False]
+    ptx = nvrtc.compile_device(program.source, "compute_90", "energy").decode()
+    kernel = ptx.partition(f".entry {program.kernels[0]}(")[2].partition(".entry ")[0]
+    moves = re.findall(r"\b(ld|st)\.global", kernel)
+    assert ".local" not in kernel and moves[:5] == ["ld"] * 4 + ["st"]
 
 
 # -------------------------------------------------------------------------------------------- batches
