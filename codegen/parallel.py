@@ -14,7 +14,7 @@ from dataclasses import replace
 from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var
 from hyad.scans import Scan, scan_of
 from hyad.spread import Reduction, nest, reductions
-from hyad.teams import makes_rows, team_loops, written_out
+from hyad.teams import in_pieces, makes_rows, team_loops, written_out
 
 from .collectives import ELEM, HELD, identities
 from .kernels import Scanned
@@ -27,10 +27,16 @@ PARTS = 1024  # blocks of a kernel that folds
 BLOCKS = 4 * WAVES  # of one that does not: the more there are, the less the last ones of them have to wait for
 WARP = 32
 LONG = 1024  # elements of a row from which on a block has it, not a warp
+FEW = 396  # rows that keep a device busy with a block for each: three for each of 132 multiprocessors
+PIECE = 8192  # elements of a row that are worth a block where several have one
 
 
 class ParallelLoops(Pieces):
     """Makes kernels of parallel loops and of scans."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.lengths: dict[Var, Size] = {}  # of rows that have several blocks: what a team is to suit
 
     # ------------------------------------------------------------------------------------------------ loops
 
@@ -110,17 +116,49 @@ class ParallelLoops(Pieces):
         )
         if folds:
             self.totals(bind, op, folds, first, launch.blocks, hint)
+        elif rows and not self.lengths:
+            self.pieces(bind, op, levels, rows, later)
+
+    def pieces(self, bind: Bind, op: Loop, levels: Sequence[Bind], rows: Sequence[Bind], later: frozenset[Var]) -> None:
+        """Where rows that are folded are few and long: several blocks for each, and what they give folded again. The
+        host chooses when it knows the sizes."""
+        count, length = self.size(op.count), self.size(rows[0].op.count)
+        found = in_pieces(bind, rows) if len(levels) == 1 and count is not None else None
+        worth = simple("and", simple("<", count, FEW), simple("<", 2 * PIECE, length)) if found is not None else 0
+        if worth == 0:
+            return
+        first, second, many, most, each = found
+        enough = ("+", ("//", 4 * FEW, simple("max", count, 1)), 1)
+        self.host[many] = ("min", enough, ("//", length, PIECE))
+        self.host[most] = ("+", ("//", length, ("max", self.host[many], 1)), 1)
+        self.lengths |= {each: PIECE, many: PIECE}  # a block for each piece, and for each row's
+        whole = self.steps.pop()
+        outer, self.steps = self.steps, []
+        notes = len(self.notes)
+        self.parallel(first, first.op, later, [])
+        for v, made in zip(second.vars, bind.vars):
+            self.wanted[v] = self.spot[made].at
+        self.parallel(second, second.op, later, [])
+        self.lengths.clear()
+        del self.notes[notes:]
+        self.note(bind, "several blocks for each row, where rows are few and long")
+        steps, self.steps = tuple(self.steps), outer
+        self.steps.append(Choose(worth, steps, (whole,)))
+
+    def row_length(self, bind: Bind) -> Size | None:
+        """How many elements of a row a team folds."""
+        return self.lengths[bind.op.count] if bind.op.count in self.lengths else self.size(bind.op.count)
 
     def rows(self, levels: list[Bind]) -> tuple[list[Bind], Size]:
         """The loops of a nest's body that a team of threads shares and are of a count that the host knows; and how many
         threads that is: a power of two up to a warp that suits the row, a block where rows are long, or where so many
         as a block's warps have are more than fit into its shared memory."""
         found = team_loops(levels) if not self.private(*(b.op.body for b in levels)) else []
-        if any(self.size(b.op.count) is None for b in found):
-            found = [b for b in found if self.size(b.op.count) is not None] if not any(map(makes_rows, found)) else []
+        if any(self.row_length(b) is None for b in found):
+            found = [b for b in found if self.row_length(b) is not None] if not any(map(makes_rows, found)) else []
         count: Size = 0
         for b in found:
-            n = self.size(b.op.count)
+            n = self.row_length(b)
             count = n if count == 0 else count if count == n else simple("max", count, n)
         if not found:
             return found, 1

@@ -18,6 +18,7 @@ loops of a nest a team shares; it is asked again when a kernel is printed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -168,6 +169,62 @@ def scalars(bind: Bind) -> bool:
     """Whether a binding makes nothing but scalars and views."""
     arrays = any(isinstance(v.type, Arr) for v in bind.vars)
     return not arrays or type(bind.op) is Prim and bind.op.name == "get"
+
+
+# ------------------------------------------------------------------------------------------ rows in pieces
+
+#: What may be folded in pieces, and how these are put together.
+PIECED = {"sum": "+", "product": "*", "max": "max", "min": "min", "and": "and", "or": "or"}
+IDENTITY = {"sum": 0.0, "product": 1.0, "max": -math.inf, "min": math.inf}
+WHOLE = {"sum": 0, "product": 1, "max": -(2**63), "min": 2**63 - 1, "and": True, "or": False}
+
+
+def in_pieces(bind: Bind, shared: Sequence[Bind]) -> tuple[Bind, Bind, Var, Var, Var] | None:
+    """A loop over rows, each folded by the one loop that a team shares, in two: what each piece of a row gives, by row
+    and piece; and that folded, with what is made of it. Then integers that the host is to know: how many pieces a row
+    has, and how long they are at most; and the variable of how long one is. None where a body does more::
+
+        (build n (fn [i] (f (fold + 0.0 (get a i)))))
+        =>  p = (build [many n] (fn [k i] (fold + 0.0 (cut (get a i) (* k most) (* (+ k 1) most)))))
+            (build n (fn [i] (f (fold + 0.0 (build many (fn [k] (get p i k)))))))
+    """
+    op, (fold, *more) = bind.op, shared
+    body, kinds, n = op.body, reductions(fold.op) or [], len(fold.op.accs)
+    others = [b for b in body.binds if b is not fold]
+    scalar = not any(isinstance(type_of(r), Arr) for r in (*body.results, *fold.op.body.results))
+    if more or op.accs or not scalar or len(fold.vars) != n or any(r.kind not in PIECED for r in kinds):
+        return None
+    if not all(type(b.op) is Prim and (b.op.name == "get" or not isinstance(b.vars[0].type, Arr)) for b in others):
+        return None
+    before = body.binds[: body.binds.index(fold)]
+    many, most, piece, k, start, rest, each = (Var(name, INT) for name in "many most piece k start rest each".split())
+    kind = {r.accs[0]: r.kind for r in kinds}
+    zeros = [
+        Const(IDENTITY[kind[j]] if acc.type == REAL else WHOLE[kind[j]], acc.type) for j, acc in enumerate(fold.op.accs)
+    ]
+    counting = [
+        Bind((start,), Prim("*", (piece, most))),
+        Bind((rest,), Prim("-", (fold.op.count, start))),
+        Bind((each,), Prim("min", (most, rest))),
+    ]
+    at = Bind((fold.op.index,), Prim("+", (start, k)))
+    inner = Loop(each, k, tuple(zeros), fold.op.accs, Block((at, *fold.op.body.binds), fold.op.body.results))
+    made = tuple(Var(v.name, v.type, v.span) for v in fold.vars)
+    rows = tuple(Var(v.name, Arr(v.type, (many,)), v.span) for v in fold.vars)
+    parts = tuple(Var(f"{v.name}_pieces", Arr(v.type, (op.count, many)), v.span) for v in fold.vars)
+    pieces = Loop(many, piece, (), (), Block((*counting, Bind(made, inner, fold.span)), made))
+    block = Block((*before, Bind(rows, pieces, fold.span)), rows)
+    first = Bind(parts, replace(op, body=tidy(block)), bind.span)
+    again = tuple(Var(acc.name, acc.type) for acc in fold.op.accs)
+    found = [Var(v.name, v.type) for v in fold.vars]
+    sums = tuple(Var(v.name, v.type) for v in fold.vars)
+    reading = [Bind((x,), Prim("get", (p, op.index, piece))) for x, p in zip(found, parts)]
+    adding = [Bind((s,), Prim(PIECED[kind[j]], (again[j], found[j]))) for j, s in enumerate(sums)]
+    total = Loop(many, piece, fold.op.inits, again, Block((*reading, *adding), sums))
+    whole = [Bind(fold.vars, total, fold.span) if b is fold else b for b in body.binds]
+    last = tuple(Var(v.name, v.type, v.span, v.given) for v in bind.vars)
+    second = Bind(last, replace(op, body=Block(tuple(whole), body.results)), bind.span)
+    return first, second, many, most, each
 
 
 # ------------------------------------------------------------------------------------------------- passes

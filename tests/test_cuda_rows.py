@@ -14,10 +14,10 @@ import pytest
 import batch
 import hyad
 from hyad import gpu
-from hyad.codegen import nvrtc
+from hyad.codegen import launches, nvrtc
 from hyad.codegen.cuda import CudaKernel, print_cuda
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import CudaProgram
+from hyad.codegen.launches import Choose, CudaProgram
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
 from hyad.journal import without
@@ -201,6 +201,54 @@ def test_loads_come_before_what_is_computed() -> None:
     kernel = ptx.partition(f".entry {program.kernels[0]}(")[2].partition(".entry ")[0]
     moves = re.findall(r"\b(ld|st)\.global", kernel)
     assert ".local" not in kernel and moves[:5] == ["ld"] * 4 + ["st"]
+
+
+# -------------------------------------------------------------------------------- few rows that are long
+
+LONG = {
+    "norms": ("[#^ (Mat n m) a] (map (fn [r] (sqrt (sum (map square r)))) a)", True),
+    "ranges": ("[#^ (Mat n m) a] (map (fn [r] (- (max r) (min r))) a)", True),
+    "moments": ("[#^ (Mat n m) a #^ (Vec n) s] (build (len a) (fn [i] (let [p (fold (fn [p x] #((+ (fst p) (* x (get s"
+                " i))) (+ (snd p) (* x x)))) #((get s i) 1.0) (get a i))] (- (snd p) (square (fst p))))))", True),
+    "truths": ("[#^ (Mat n m) a] (map (fn [r] (fold (fn [s x] (and s (< x 6.0))) True r)) a)", True),
+    "wholes": ("[#^ (Arr Int n m) a] (map (fn [r] (- (* 2 (sum r)) (max r))) a)", True),
+    "places": ("[#^ (Mat n m) a] (map argmax a)", False),
+    "softmax": ("[#^ (Mat n m) a] (map softmax a)", False),
+}  # fmt: skip
+
+
+def long_rows(name: str, n: int, m: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(n + m)
+    a = rng.integers(-9, 9, (n, m)) if name == "wholes" else rng.normal(size=(n, m))
+    return [a, rng.normal(size=n)] if name == "moments" else [a]
+
+
+def test_few_long_rows_have_several_blocks_each() -> None:
+    """Two kernels where the host finds that rows are few and long, and one as before where they are not."""
+    programs, called = {}, {}
+    for name, (text, several) in LONG.items():
+        f = hyad.model(f"(defmodel {name} {text})", namespace={})
+        args = long_rows(name, 2, 3)
+        programs[name] = print_grid(f.optimised(f.specs(args), "cuda", blas=True), name=name)
+        called[name] = f, hyad.compile(f, args=args)
+        choices = [s for s in programs[name].steps if isinstance(s, Choose)]
+        assert len(choices) == several, name
+        if several:
+            sizes = ((4, 10**7), (4, 9000), (500, 10**7))
+            assert [launches.value(choices[0].cond, {"n": n, "m": m}) for n, m in sizes] == [1, 0, 0]
+            blocks = launches.value(choices[0].then[0].blocks, {"n": 4, "m": 10**7})
+            for step in choices[0].then:  # sizes that are not needed are computed as well
+                assert all(launches.value(a, {"n": 0, "m": 0}) >= 0 for a in step.args if isinstance(a, (str, tuple)))
+            assert 1500 < blocks < 1700 and len(choices[0].orelse) == 1
+    emulator = Emulator([programs[name] for name, (_, several) in LONG.items() if several], gpu.cpu_compiler() or ())
+    for name, (_, several) in LONG.items():
+        for n, m in ((3, 17001), (1, 40000), (2, 5), (0, 17001)) if several else ():
+            args, out = long_rows(name, n, m), []
+            f, call = called[name]
+            take_apart(f.optimised(f.specs(args)).out, call(*args), out)
+            for descending in (False, True):
+                for got, want in zip(emulator.run(programs[name], args, descending=descending), out, strict=True):
+                    np.testing.assert_allclose(got, want, rtol=1e-10)
 
 
 # -------------------------------------------------------------------------------------------- batches

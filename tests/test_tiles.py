@@ -7,7 +7,7 @@ before and after adds few: ``near`` allows ``2 k + 8`` of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import hyad
 from hyad import gpu
 from hyad.codegen import nvrtc
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import WAVES, CudaProgram, Gemm, Launch, value
+from hyad.codegen.launches import WAVES, Choose, CudaProgram, Gemm, Launch, Step, value
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
 from hyad.model import Model
@@ -239,9 +239,23 @@ def test_the_place_is_the_first_of_equal_elements(name: str) -> None:
             assert np.array_equal(got, row.numpy(a)), (n, m)
 
 
+def launches_of(steps: Sequence[Step]) -> list[Gemm | Launch]:
+    """The launches and products where no row is so long that several blocks have it."""
+    found = [launches_of(s.orelse) if isinstance(s, Choose) else [s] * isinstance(s, (Gemm, Launch)) for s in steps]
+    return [s for part in found for s in part]
+
+
 def teams(program: CudaProgram) -> list[str]:
     """The kernels in which teams have rows."""
-    heads = {k: program.source.partition(f" {k}(")[2].partition(")")[0] for k in program.kernels}
+    several = {
+        s.kernel
+        for step in program.steps
+        if isinstance(step, Choose)
+        for s in launches_of(step.then)
+        if isinstance(s, Launch)
+    }
+    kernels = [k for k in program.kernels if k not in several]
+    heads = {k: program.source.partition(f" {k}(")[2].partition(")")[0] for k in kernels}
     return [k for k, head in heads.items() if "long long team" in head]
 
 
@@ -253,7 +267,7 @@ def test_teams_have_rows_and_threads_have_columns(name: str) -> None:
 
 
 def test_how_large_a_team_is() -> None:
-    (step,) = (s for s in rows()[1]["sums", "f64"].steps if isinstance(s, Launch))
+    (step,) = launches_of(rows()[1]["sums", "f64"].steps)
     assert [value(step.args[-1], {"m": m, "n": 5}) for m in (0, 1, 2, 3, 17, 1024, 1025)] == [
         1,
         1,
@@ -270,7 +284,7 @@ def launched(text: str, grad: str | tuple[str, ...] = ()) -> list[type]:
     model = hyad.model(f"(defmodel f {text})", namespace={})
     model = hyad.grad(model, wrt=grad) if grad else model
     steps = print_grid(model.optimised(model.specs(None), "cuda", blas=True)).steps
-    return [type(s) for s in steps if isinstance(s, (Gemm, Launch))]
+    return [type(s) for s in launches_of(steps)]
 
 
 def test_rows_are_one_kernel() -> None:
