@@ -204,7 +204,10 @@ class Cutter(HostLoops):
     # ----------------------------------------------------------------------------------------------- blocks
 
     def block(self, block: Block, after: frozenset[Var]) -> None:
-        """The bindings of a block, ``after`` being what is read when it is done."""
+        """The bindings of a block, ``after`` being what is read when it is done. The host's own checks are made before
+        anything is started: between two loops over a vector they would keep them apart."""
+        early = {b for b in block.binds if isinstance(b.op, Check) and None not in map(self.size, (b.op.a, b.op.b))}
+        block = Block(tuple(sorted(block.binds, key=lambda b: b not in early)), block.results)
         binds = from_the_least(block.binds)
         live = self.liveness(block, after)
         made = {v: b.op for b in binds for v in b.vars}

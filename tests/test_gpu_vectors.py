@@ -138,6 +138,12 @@ def test_a_vector_of_a_known_size_is_one_kernel_or_a_few() -> None:
     assert [m.name for m in short.memory] == ["x", "out"]
 
 
+def test_checks_of_the_host_keep_no_passes_apart() -> None:
+    """That there is a largest element is looked at first; then all folds are one pass."""
+    program = plan("#((sum x) (sum (map square x)) (max x) (min x))", "f")
+    assert [type(s) for s in program.steps] == [Require, Launch, Launch]
+
+
 @needs_cpu
 @pytest.mark.parametrize("n", [40, 4100])
 def test_infinite_elements(n: int) -> None:
