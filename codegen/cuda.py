@@ -37,7 +37,7 @@ from .expressions import WIDTH, wrapped
 from .identifiers import Names
 from .lower import LOCAL_REALS, Plan, plan
 from .operands import Line
-from .staging import Tile, by_warps, fitting, functions_of, mostly_read
+from .staging import Tile, blocks_for, by_warps, functions_of, mostly_read
 from .thread import CONSTANTS, CUDA, HEAD, HEAP, SPARE, STACK_LIMIT, ThreadPrinter, ThreadUnit
 
 BLOCK = 128  # threads of a block, as NAME_launch starts them
@@ -61,7 +61,7 @@ class CudaKernel:
     as a pointer to the device's memory), the named ``dims``, a pointer for each of the ``results`` (their dims are one
     element's), then ``work`` and ``room`` where there is a ``workspace``, then ``status`` where the model is
     ``fallible``. Sizes are ``long long``. It may be launched with any grid and block of one dimension; where
-    ``warps``, with blocks of 32, 64, 96 or 128 threads.
+    ``warps``, with blocks of whole warps, and of up to ``block`` threads.
 
     ``workspace`` is None, or a C expression over the dims and the Int params, growing with them: what ``room``, the
     reals for each thread in flight, must be at least; ``work`` points to ``room`` of them for each thread. With
@@ -86,6 +86,7 @@ class CudaKernel:
     heap: bool = False
     deep: bool = False
     warps: bool = False
+    block: int = BLOCK
 
     @property
     def entry(self) -> str:
@@ -139,6 +140,7 @@ class CudaPrinter(ThreadPrinter):
         refuse(program)
         own = Names(FUNCTION_RESERVED | CUDA).fresh(name or program.name or "model")
         self.unit = unit or ThreadUnit(program, dtype, own)
+        self.block = BLOCK
         super().__init__(program, dtype=dtype, name=name, line_directives=line_directives)
         self.names.taken |= self.unit.names.taken
         self.checks, self.support = self.unit.checks, self.unit.support
@@ -184,7 +186,7 @@ class CudaPrinter(ThreadPrinter):
         slices = self.slice(fn) if self.has_slices(fn) else None
         params, name, dtype = self.parameters(fn), fn.name, fn.dtype
         checks, source, header = fn.checks, fn.source, fn.header
-        own = self.heap, self.deep, bool(self.tiles)
+        own = self.heap, self.deep, bool(self.tiles), self.block
         return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype, *own)
 
     def extras(self) -> dict[str, Any]:
@@ -300,7 +302,7 @@ class CudaPrinter(ThreadPrinter):
             body.append(f"{call};")
         if tiles:
             first, lane, rows = (self.outer[n] for n in TILED)
-            lines[:0] = [tile.declared(BLOCK) for tile in tiles.values()]
+            lines[:0] = [tile.declared(self.block) for tile in tiles.values()]
             if any(re.search(rf"\b{k}\b", line) for line in body):
                 body.insert(0, f"const long long {k} = {first} + {lane};")
             head, tail = by_warps([*tiles.values()], (thread, step, batch), (first, lane, rows))
@@ -312,7 +314,7 @@ class CudaPrinter(ThreadPrinter):
         shared = ", ".join(p.name for p in params if not p.batched)
         note = "batched: " + (", ".join(p.name for p in params if p.batched) or "nothing")
         note = shorten(note + (f"; shared: {shared}" if shared else ""), WIDTH)
-        bounds = f"__launch_bounds__({BLOCK}) " if tiles else ""
+        bounds = f"__launch_bounds__({self.block}) " if tiles else ""
         head = f'extern "C" __global__ void {bounds}{fn.name}_batch({", ".join(self.signature(fn, "__restrict__ "))})'
         return [f"/* one thread for each element; {note} */", *wrapped(head, WIDTH), "{", *_body(lines), "}"]
 
@@ -323,7 +325,7 @@ class CudaPrinter(ThreadPrinter):
     def launcher(self, fn: CFunction) -> list[str]:
         """The host's function: a thread for each element, as far as the grid or the workspace allows."""
         batch, threads, stream, block, grid, args = (self.outer[n] for n in (OUTER[0], *OUTER[8:13]))
-        width = f"{threads} < {BLOCK} ? {threads} : {BLOCK}" if self.has_slices(fn) else str(BLOCK)
+        width = f"{threads} < {BLOCK} ? {threads} : {BLOCK}" if self.has_slices(fn) else str(self.block)
         most = f"{threads}/{block}" if self.has_slices(fn) else "2147483647"
         given = [part.split()[-1].lstrip("*") for part in self.signature(fn, " ")]
         stack, error = self.outer["stack"], self.outer["error"]
@@ -366,7 +368,8 @@ class CudaPrinter(ThreadPrinter):
             for p, given in rows
             if p.dims and all(isinstance(d, int) for d in p.dims)
         ]
-        return {tile.array: tile for tile in fitting(tiles, BLOCK)}
+        self.block, found = blocks_for(tiles, BLOCK)
+        return {tile.array: tile for tile in found}
 
     # ------------------------------------------------------------------------------- the header
 

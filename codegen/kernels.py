@@ -52,7 +52,7 @@ from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
-from .staging import Tile, by_warps, fitting, functions_of, mostly_read, only_rows, row_width
+from .staging import Tile, blocks_for, by_warps, functions_of, mostly_read, only_rows, row_width
 from .thread import ThreadUnit
 
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
@@ -124,7 +124,7 @@ class KernelText:
     """A printed kernel: its text, the functions that it calls, how many reals of workspace each thread needs (None: no
     workspace; else the terms of a size), the kinds of its parameters behind those of the piece, and which of all its
     parameters it has: those that it needs. ``heap``: whether a thread takes memory besides, as it needs it.
-    ``staged``: the arrays whose rows go through shared memory."""
+    ``staged``: the arrays whose rows go through shared memory, in blocks of up to ``block`` threads."""
 
     text: str
     support: tuple[str, ...]
@@ -133,6 +133,7 @@ class KernelText:
     kept: tuple[bool, ...]
     heap: bool = False
     staged: tuple[str, ...] = ()
+    block: int = FOLDING
 
 
 class KernelPrinter(CudaPrinter):
@@ -315,7 +316,9 @@ class KernelPrinter(CudaPrinter):
         signature = f'extern "C" __global__ void {bounds}{self.name}({", ".join(used)})'
         whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
         staged = tuple(tile.array for tile in self.tiles)
-        return KernelText(whole, tuple(self.support), room, tuple(needs), kept, self.heap, staged)
+        return KernelText(
+            whole, tuple(self.support), room, tuple(needs), kept, self.heap, staged, self.block if staged else FOLDING
+        )
 
     def joined(self, lines: list[Line]) -> list[Line]:
         """Lines in which what a thread folds is declared with its first value."""
@@ -611,11 +614,11 @@ class KernelPrinter(CudaPrinter):
             many = "" if same_atoms(v.type.dims[:1], counts[:1]) else self.places_of(v.type.dims[:levels])
             ctype, width = self.ctype(buffer.elem), row_width(v, levels)
             tiles[Tile(name, self.names.fresh(f"{name}_tile"), ctype, width, given, many)] = buffer
-        threads = FOLDING if self.piece.folds else BLOCK
-        self.tiles = fitting([*tiles], threads, len(self.piece.folds))
+        folds = len(self.piece.folds)
+        self.block, self.tiles = blocks_for([*tiles], FOLDING if folds else BLOCK, folds)
         for tile in self.tiles:
             name = self.names.fresh(f"{tile.array}_row")
-            self.lines.append(Line(self.depth, tile.declared(threads)))
+            self.lines.append(Line(self.depth, tile.declared(self.block)))
             self.lines.append(Line(self.depth, f"{tile.ctype} *const {name} = {tile.own()};"))
             self.row_name[tiles[tile]] = name, levels, None
         self.support.update(dict.fromkeys(functions_of(self.tiles)))

@@ -116,6 +116,7 @@ class Pieces(HostMemory):
         if text.staged and self.notes:
             form, note = self.notes[-1]
             self.notes[-1] = form, f"{note}; rows of {' and '.join(text.staged)} through shared memory"
+        threads = min(threads, text.block)
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:

@@ -22,7 +22,8 @@ barrier is before the rows are written out, the first one before they are made a
 
 Design decision: by warps, since a barrier of the block would hold up four warps for one; and of a fixed size, since
 a tile that the launch sized would be one more thing that each host has to give. A block has tiles of ``ROOM`` bytes at
-most: four such blocks, 16 warps, are at once on a multiprocessor, as many as kernels of such length have registers for.
+most: four such blocks, 16 warps, are at once on a multiprocessor, as many as kernels of such length have registers for;
+or 8 warps, in smaller blocks, for results that are too wide for that.
 Rows of one or two elements gain nothing: their neighbours share what is moved.
 """
 
@@ -146,6 +147,16 @@ def fitting(tiles: Sequence[Tile], threads: int, folds: int = 0) -> list[Tile]:
             left -= tile.bytes
             found.append(tile)
     return sorted(found, key=tiles.index)
+
+
+def blocks_for(tiles: Sequence[Tile], threads: int, folds: int = 0) -> tuple[int, list[Tile]]:
+    """The tiles that there is room for, in blocks of so many threads; of half as many where these have room for all
+    that is written, and those not."""
+    found, smaller = fitting(tiles, threads, folds), fitting(tiles, threads // 2, folds)
+    written = [t for t in tiles if t.given and t.width >= LEAST]
+    if not folds and all(t in smaller for t in written) and not all(t in found for t in written):
+        return threads // 2, smaller
+    return threads, found
 
 
 def by_warps(

@@ -464,7 +464,7 @@ def started(call: device.Call, launch: Launch, heap: int) -> tuple[int, int]:
         arguments.append((value.pointer if pointer else value.item()))
     arguments += [*launch.sizes, *(r.pointer for r in launch.results)]
     letters += [*("q" for _ in launch.sizes), *("P" for _ in launch.results)]
-    block, grid = min(batch, BLOCK), min(-(-batch // BLOCK), GRID)
+    block, grid = min(batch, kernel.block), min(-(-batch // kernel.block), GRID)
     if kernel.warps:
         block = -(-block // 32) * 32
     if launch.room is not None:  # for as many threads as may run at once, in at most half of the memory that is free

@@ -53,7 +53,9 @@ MODELS: dict[str, tuple[str, tuple[Any, ...], set[str]]] = {
     "first": ("[#^ (Mat n 4) a] (build (len a) (fn [i] (sin (get a i 0))))", ((90, 4),), set()),
     "ahead": ("[#^ (Mat n 3) a] (build (- (len a) 1) (fn [i] (* (get a i 0) (get a (+ i 1) 1) (get a i 2))))",
               ((90, 3),), set()),
-    "wide": ("[#^ (Mat n 60) a] (map (fn [p] (map (fn [x] (* x (get p 0))) (map sin p))) a)", ((70, 60),), set()),
+    "nested": ("[#^ (Mat n 60) a] (map (fn [p] (map (fn [x] (* x (get p 0))) (map sin p))) a)", ((70, 60),), set()),
+    "wide": ("[#^ (Mat n 8) a] (map (fn [p] ((hessian (fn [q] (/ (exp (get q 0)) (+ 1.0 (dot q q))))) p)) a)",
+             ((70, 8),), {"a", "out"}),
 }  # fmt: skip
 #: A model, the shapes of its arguments, and the arrays that are read for four places at once.
 AHEAD: dict[str, tuple[str, tuple[Any, ...], set[str]]] = {
@@ -278,6 +280,20 @@ def test_rows_of_a_batch(dtype: str, shared: tuple[str, ...]) -> None:
     for grid, block, descending in ((None, None, False), (2, 32, True), (1, 96, False), (3, 64, True)):
         (got,) = gpu.run_on_cpu(kernel, *args, grid=grid, block=block, descending=descending)
         np.testing.assert_allclose(got, want, rtol=1e-12 if dtype == "f64" else 1e-4)
+
+
+def test_wide_rows_have_smaller_blocks() -> None:
+    """47 numbers in double precision for each of 128 threads, and 93 for each of 64."""
+    for width, block, rows in ((47, 128, {"out"}), (49, 64, {"out"}), (93, 64, {"out"}), (96, 128, set())):
+        f = hyad.model(f"(defmodel copies [x] (build {width} (fn [k] (* x (real k)))))", namespace={})
+        program = f.optimised(f.specs())
+        kernel = print_cuda(program)
+        assert kernel.block == block and staged(kernel.source) == rows
+        x = np.linspace(1.0, 2.0, 150)
+        assert np.array_equal(gpu.run_on_cpu(kernel, x)[0], np.outer(x, np.arange(width)))
+    f = model("wide")
+    (launch,) = print_grid(f.optimised(f.specs(arguments("wide")), "cuda", blas=True)).steps
+    assert launch.block == 64
 
 
 def test_rows_of_a_batch_stay_where_they_are() -> None:
