@@ -34,7 +34,7 @@ class Bounds:
         self.scopes = [Scope()]
         self.definitions: dict[Var, Prim] = {}
         self.affines: dict[Var, Affine] = {}
-        self.counts: dict[Var, Atom] = {}  # loop index -> trip count
+        self.counts: dict[Var, Atom] = {}  # loop index -> trip count; what is as well from 0 on and below
         self.sizes: set[Var] = set()  # integers known to be >= 0
         self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
@@ -70,6 +70,11 @@ class Bounds:
             return True
         bounded = all(v in self.sizes or v in self.counts for v in terms)
         return bounded and sum(map(abs, terms.values())) <= 256 and abs(constant) <= 2**60
+
+    def below(self, v: Var, n: Atom) -> None:
+        """Note that an integer is one of those below n, from 0 on."""
+        self.counts[v] = n
+        self.sizes.add(v)
 
     def note_sizes(self, t: Type) -> None:
         """The dims of an array that exists are >= 0."""

@@ -248,6 +248,9 @@ class Builder(Bounds):
                 affine = self.affine_of(name, args)
                 if affine is not None:
                     return self.affine_atom(affine, name, args, hint, given)
+                wrapped = self.wrapped(*args) if name == "%" else None
+                if wrapped is not None:
+                    return wrapped
             elif result == BOOL:
                 known = self.decided(name, args)
                 if known is not None:
@@ -275,6 +278,10 @@ class Builder(Bounds):
         self.definitions[var] = op
         if key is not None:
             scope.shared[key] = var
+            if name == "%" and result == INT:
+                with self.inside(scope):
+                    if self.nonnegative(affine_add(self.affine(args[1]), (1, {}), -1)):
+                        self.below(var, args[1])
         return var
 
     def harden(self, v: Var) -> None:
@@ -352,6 +359,43 @@ class Builder(Bounds):
         if self.nonnegative(affine):
             self.sizes.add(var)
         return var
+
+    def wrapped(self, x: Atom, n: Atom) -> Atom | None:
+        """What ``x % n`` is where one turn is enough, as of a neighbour on a ring: no division, and an integer below n.
+
+        ``(% (+ i 1) n)``  =>  ``(select (< (+ i 1) n) (+ i 1) (- (+ i 1) n))`` for an index i below n.
+        """
+        low, high = self.affine(x), affine_add(affine_add(self.affine(n), self.affine(x), -1), (1, {}), -1)
+        with self.inside(self.home((x, n))):
+            if not self.fits(x):
+                return None
+            if self.nonnegative(low):
+                if self.nonnegative(high):
+                    return x
+                if self.nonnegative(affine_add(high, self.affine(n))):
+                    return self.select(self.prim("<", x, n), x, self.prim("-", x, n))
+            elif self.nonnegative(high) and self.nonnegative(affine_add(low, self.affine(n))):
+                return self.select(self.prim("<", x, Const(0, INT)), self.prim("+", x, n), x)
+        return None
+
+    def turns(self, c: Atom, x: Atom, y: Atom) -> Atom | None:
+        """The n that ``(select c x y)`` is below, and not below 0, where it is what ``wrapped`` makes."""
+        test = self.definitions.get(c) if type(c) is Var else None
+        if test is None or test.name != "<":
+            return None
+        (a, b), one, two = test.args, self.affine(x), self.affine(y)
+        size = affine_add(one, two, -1)
+        if a is x and self.affine(b) == size:  # one from 0 to 2n
+            n, low, above = b, one, affine_add(size, two, -1)
+        elif a is y and b == Const(0, INT) and (size[0], len(size[1])) in ((0, 1), (size[0], 0)):  # two from -n to n
+            n, low, above = next(iter(size[1]), Const(size[0], INT)), one, affine_add(size, two, -1)
+            if self.affine(n) != size:
+                return None
+        else:
+            return None
+        with self.inside(self.home((c, x, y))):
+            fits = self.fits(a) and self.nonnegative(low) and self.nonnegative(affine_add(above, (1, {}), -1))
+        return n if fits else None
 
     def require_equal(self, a: Atom, b: Atom, message: str) -> bool:
         """Make two sizes equal: True if they are or may be (a run-time check is then in place), False if never."""
@@ -670,7 +714,11 @@ class Builder(Bounds):
         rewritten = None if self.plain else rewrite("select", (c, x, y), self.definitions, self, type_of(x))
         if rewritten is not None:
             return rewritten
-        return self.array_op("select", (c, x, y), type_of(x), None)
+        made = self.array_op("select", (c, x, y), type_of(x), None)
+        n = self.turns(c, x, y) if type_of(x) == INT and not self.plain else None
+        if n is not None:
+            self.below(made, n)  # type: ignore[arg-type]
+        return made
 
     def if_(
         self,

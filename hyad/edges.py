@@ -1,7 +1,8 @@
 """Innermost loops without branches: their first and last iterations apart, and one loop for each side of a branch.
 
 What a newcomer writes of a grid, ``(build n (fn [i] (if (or (= i 0) (= i (- n 1))) (border i) (inner i))))``, has a
-branch in every iteration, which keeps a compiler from taking several at once.
+branch in every iteration, which keeps a compiler from taking several at once. So has the choice of a neighbour on a
+ring.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Edges(Rebuild):
         if op.index.soft or op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
             return {}
         found = list(all_binds(op.body))
-        if len(found) > LONGEST or not any(type(x.op) is If for x in found):
+        if len(found) > LONGEST or not any(map(decides, found)):
             return {}
         if any(type(x.op) not in (Prim, If) for x in found):
             return {}
@@ -222,13 +223,19 @@ class Sides(Rebuild):
 def edges(program: Program) -> Program:
     """Takes the first and last iterations of a loop apart whose comparisons with the index are then known, and a loop
     with a branch that it does not change."""
-    if not any(type(x.op) is If for loop in loops_of(program) for x in loop.body.binds):
+    if not any(decides(x) for loop in loops_of(program) for x in loop.body.binds):
         return program
     for make in (Edges, Sides):
         pass_ = make(Builder())
         made = rebuilt(program, pass_)
         program = dead_code(made) if pass_.found else program
     return program
+
+
+def decides(bind: Bind) -> bool:
+    """Whether a binding is a branch, or chooses an integer, as the neighbour on a ring is chosen."""
+    op = bind.op
+    return type(op) is If or type(op) is Prim and op.name == "select" and bind.vars[0].type == INT
 
 
 def loops_of(program: Program) -> list[Loop]:

@@ -9,7 +9,7 @@ import pytest
 
 import hyad
 from hyad.builder import Builder
-from hyad.core import INT, REAL, Arr, Check, Const, Loop, Var, all_binds
+from hyad.core import INT, REAL, Arr, Check, Const, Loop, Prim, Var, all_binds
 from hyad.errors import BoundsError
 from hyad.fusion import siblings
 
@@ -239,3 +239,46 @@ def test_a_sort_that_is_only_checked_is_not_made_again() -> None:
     got, bar = hyad.compile(f)(a, a)
     np.testing.assert_array_equal(got, np.sort(a))
     assert bar.shape == a.shape and np.isclose((bar * a).sum(), (np.sort(a) * a).sum())
+
+
+# ---------------------------------------------------------------------------------------------- rings
+
+RING = "(fn [#^ (Vec n) u] (let [n (len u)] (sum (build n (fn [i] (* (get u i) (sin (get u AT))))))))"
+
+
+@pytest.mark.parametrize(
+    "at, shift, divided",
+    [
+        ("(% (+ i 1) n)", 1, 0),
+        ("(% (- i 1) n)", -1, 0),
+        ("(% (- (+ i n) 1) n)", -1, 0),
+        ("(% (+ (- i 1) n) n)", -1, 0),
+        ("(% i n)", 0, 0),
+        ("(% (+ i 5) n)", 5, 1),
+        ("(% (- i 5) n)", -5, 1),
+        ("(% (+ i i 1) n)", None, 0),
+    ],
+)
+def test_a_neighbour_on_a_ring_takes_no_division_and_no_check(at: str, shift: int | None, divided: int) -> None:
+    """A ring may have one element, or none: what goes further round than once is divided."""
+    f = hyad.model(RING.replace("AT", at))
+    g = hyad.grad(f)
+    program = g.optimised(g.specs())
+    assert any(type(b.op) is Prim and b.op.name == "%" for b in all_binds(program.body)) == divided
+    assert returns(hyad.compile(g).source) == 0
+    for n in (0, 1, 2, 3, 7):
+        u = np.random.default_rng(n).normal(size=n)
+        k = np.arange(n) + shift if shift is not None else 2 * np.arange(n) + 1
+        k = k % n if n else k
+        want = np.sin(u[k])
+        np.add.at(want, k, u * np.cos(u[k]))
+        assert f(u) == pytest.approx(np.sum(u * np.sin(u[k])))
+        np.testing.assert_allclose(g(u), want, rtol=1e-12, atol=1e-15)
+
+
+def test_what_is_on_a_ring_outside_of_a_loop_is_looked_at_where_it_is() -> None:
+    """Where a ring may be empty, a remainder is no subscript of it."""
+    f = hyad.model("(fn [#^ (Vec n) u #^ Int k] (get u (% k (len u))))")
+    assert f(np.array([1.0, 2.0, 3.0]), -1) == 3.0
+    with pytest.raises(BoundsError):
+        f(np.empty(0), 1)

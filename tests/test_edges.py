@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import If, Loop, Program, all_binds
+from hyad.core import If, Loop, Prim, Program, all_binds
 
 OFF = ("edges", "shifts")
 SIZES = (1, 2, 3, 4, 5, 6, 9, 17, 40)
@@ -165,3 +165,33 @@ def test_a_compiler_is_told_that_rows_do_not_overlap() -> None:
     after = text[text.index("u_bar[(i + 1)*m") :].split("for (")[0]
     before = text[: text.index("u_bar[(i + 1)*m")].rsplit("HYAD_APART", 1)[1]
     assert "u_bar[(i - 1)*m" in after and before.count("for (") == 1
+
+
+RING = """(fn [#^ (Vec n) u #^ Int steps]
+  (let [n (len u)]
+    (sum (square (ifold (fn [u t] (build n (fn [i]
+           (+ (get u i) (* 0.1 (- (get u (% (+ i 1) n)) (sin (get u LEFT))))))))
+      u steps)))))"""
+
+
+@pytest.mark.parametrize("left", ["(% (- i 1) n)", "(% (- (+ i n) 1) n)"])
+def test_the_ends_of_a_ring_are_apart(left: str) -> None:
+    """Between them a neighbour is the next element, which is read as such."""
+    f = hyad.model(RING.replace("LEFT", left), namespace={})
+    made, plain = (hyad.compile(f, args=(np.ones(3), 3), target="python", without=w) for w in ((), "edges"))
+    loops = [[x.op for x in all_binds(g.program.body) if type(x.op) is Loop] for g in (made, plain)]
+    choices = [sum(type(b.op) is Prim and b.op.name == "select" for x in of for b in x.body.binds) for of in loops]
+    assert choices == [0, 2]
+    g = hyad.compile(hyad.grad(f, wrt=0), args=(np.ones(3), 3), target="python")
+
+    def stepped(u: np.ndarray, steps: int) -> float:
+        for _ in range(steps):
+            u = u + 0.1 * (np.roll(u, -1) - np.sin(np.roll(u, 1)))
+        return float((u * u).sum())
+
+    for n in (0, 1, 2, 3, 9):
+        u = np.linspace(0.5, 2.0, n)
+        for steps in (0, 1, 3):
+            assert made(u, steps) == pytest.approx(stepped(u, steps), rel=1e-13)
+            slopes = [(stepped(u + 1e-6 * e, steps) - stepped(u - 1e-6 * e, steps)) / 2e-6 for e in np.eye(n)]
+            np.testing.assert_allclose(g(u, steps), slopes, rtol=1e-7, atol=1e-8)
