@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import inf
 
 from .builder import Builder
 from .core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, defined_in, free_vars, reads
@@ -168,81 +169,111 @@ class Expand(Rebuild):
     """Costly values of an inner loop's iterations that the outer loop does not change are computed before it, into an
     array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From branches only
     calls of the C library: n of them, where an outer loop might make m n, or fewer.
+
+    Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
+    loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
+    those, so that no table is larger than an array that is there anyway.
     """
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.tables: dict[Var, tuple[Atom, Var]] = {}
+        self.tables: dict[Var, tuple[Atom, tuple[Loop, ...]]] = {}
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Loop:
             inside = {op.index, *op.accs, *defined_in(op.body)}
-            for inner in op.body.binds:
-                if type(inner.op) is Loop:
-                    self.prepare(inner.op, inside)
+            for loop in loops_in(op.body):
+                self.prepare((loop,), inside)
+                for inner in loops_in(loop.body):
+                    self.prepare((loop, inner), inside)
             self.b.span = bind.span
         elif bind.vars and bind.vars[0] in self.tables:
-            table, index = self.tables[bind.vars[0]]
-            self.here[bind.vars[0]] = self.b.get(table, self.atom(index), hint=bind.vars[0].name)
+            table, path = self.tables[bind.vars[0]]
+            at = self.atoms([loop.index for loop in path])
+            self.here[bind.vars[0]] = self.b.get(table, *at, hint=bind.vars[0].name)
             return
         self.copy(bind)
 
-    def prepare(self, loop: Loop, inside: set[Var]) -> None:
-        """Build the tables of one inner loop, if its trip count is known outside."""
-        if type(loop.count) is Var and loop.count in inside or has_checks(loop.body):
+    def prepare(self, path: tuple[Loop, ...], inside: set[Var]) -> None:
+        """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
+        if any(type(loop.count) is Var and loop.count in inside for loop in path) or has_checks(path[0].body):
             return
-        fixed, chosen = invariants(loop, inside)
+        fixed, chosen = invariants(path, inside)
+        chosen = [v for v in chosen if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
         if not chosen:
             return
 
-        def body(i: Atom):
-            self.here[loop.index] = i
-            results = self.block(slice_of(fixed, chosen))
-            if not all(self.b.bind_in_range(bind.op) for bind in self.b.scopes[-1].binds):
-                raise OutOfReach
-            return (), results
+        def table(k: int) -> Sequence[Atom]:
+            if k == len(path):
+                return self.block(slice_of(fixed, chosen))
+
+            def body(i: Atom):
+                self.here[path[k].index] = i
+                results = table(k + 1)
+                if not all(self.b.bind_in_range(bind.op) for bind in self.b.scopes[-1].binds):
+                    raise OutOfReach
+                return (), results
+
+            names = [v.name for v in chosen]
+            return self.b.loop(self.atom(path[k].count), (), body, names, path[k].index.name, pruned=True)
 
         try:
-            arrays = self.b.loop(
-                self.atom(loop.count), (), body, [v.name for v in chosen], loop.index.name, pruned=True
-            )
+            arrays = table(0)
         except OutOfReach:
             return
-        for v, table in zip(chosen, arrays):
-            self.tables[v] = (table, loop.index)
+        for v, array in zip(chosen, arrays):
+            self.tables[v] = (array, path)
 
 
 class OutOfReach(Exception):
     """Something is read that is only there where a loop around has been entered."""
 
 
-def invariants(loop: Loop, inside: set[Var]) -> tuple[Block, list[Var]]:
-    """The scalars of an inner loop's body and of its branches that depend on its index and on nothing else inside the
-    outer loop, as a block; and which of them are costly, and read by something else."""
-    cost: dict[Var, int] = {loop.index: 0}
+def loops_in(block: Block) -> list[Loop]:
+    """The loops of a block, those inside of them aside."""
+    return [bind.op for bind in block.binds if type(bind.op) is Loop]
+
+
+def invariants(path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, list[Var]]:
+    """The scalars of an inner loop's body and of its branches that depend on its index, and on that of the loop around
+    it where ``path`` has that, and on nothing else inside the outer loop, as a block; and which of them are costly, and
+    read by something else. Those in two loops that need the inner index alone have been found without the other."""
+    cost: dict[Var, int] = {loop.index: 0 for loop in path}
+    needs: dict[Var, set[Var]] = {loop.index: {loop.index} for loop in path}
     fixed: list[Bind] = []
     dear: list[Var] = []
     wanted: set[Atom] = set()
 
-    def walk(block: Block, least: int) -> None:
+    def walk(block: Block, least: float) -> None:
         wanted.update(block.results)
         for bind in block.binds:
             op, var = bind.op, bind.vars[0] if bind.vars else None
             if type(op) is Prim and isinstance(var.type, Scalar):  # type: ignore[union-attr]
-                needs = [a for a in op.args if type(a) is Var and a in inside]
-                if all(a in cost for a in needs) and op.name not in ("update", "add-at", "undef"):
+                args = [a for a in op.args if type(a) is Var and a in inside]
+                if all(a in cost for a in args) and op.name not in ("update", "add-at", "undef"):
                     row = PRIMITIVES.get(op.name)
-                    cost[var] = (row.cost if row else 0) + sum(cost[a] for a in needs)
+                    cost[var] = (row.cost if row else 0) + sum(cost[a] for a in args)
+                    needs[var] = set().union(*(needs[a] for a in args))
                     fixed.append(bind)
-                    dear.extend([var] * (cost[var] >= least and var.type == REAL))
+                    costly = cost[var] >= least and var.type == REAL
+                    dear.extend([var] * (costly and (len(path) == 1 or len(needs[var]) == len(path))))
                     continue
             if type(op) is If:
                 wanted.add(op.cond)
-                walk(op.then, CALL)
-                walk(op.orelse, CALL)
+                walk(op.then, max(least, CALL))
+                walk(op.orelse, max(least, CALL))
             else:
                 wanted.update(reads(bind))
 
-    walk(loop.body, EXPANDED)
+    for loop in path[:-1]:
+        walk(loop.body, inf)
+    walk(path[-1].body, EXPANDED if len(path) == 1 else CALL)
     return Block(tuple(fixed), ()), [v for v in dear if v in wanted]
+
+
+def of_elements(v: Var, fixed: Block, path: tuple[Loop, ...]) -> bool:
+    """Whether a value is made of an element of an array that all loops of ``path`` subscript."""
+    indices = [loop.index for loop in path]
+    gets = [b.op.args[1:] for b in slice_of(fixed, [v]).binds if type(b.op) is Prim and b.op.name == "get"]
+    return any(all(i in at for i in indices) for at in gets)

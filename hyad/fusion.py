@@ -304,6 +304,39 @@ def join(first: Bind, second: Bind) -> Bind | None:
     return None
 
 
+def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
+    """A later loop that reads, of what the first one stacks, what that has made in the same iteration, and nothing else
+    that depends on the first one (``after``): with the numbers and rows in place of what is read. None if it is not.
+
+    ``a = (build n f) .. (build n (fn [i] (g (get a i))))``  =>  the second as ``(build n (fn [i] (g (f i))))``, where
+    ``(f i)`` is the first one's.
+    """
+    one, two = first.op, second.op
+    if type(one) is not Loop or type(two) is not Loop or not partners(one, two):
+        return None
+    width = len(one.accs)
+    rows = dict(zip(first.vars[width:], one.body.results[width:]))
+    table: dict[Var, Atom] = {}
+
+    def put(block: Block) -> Block:
+        binds = []
+        for x in block.binds:
+            if type(x.op) is Prim and x.op.name == "get" and x.op.args[0] in rows and x.op.args[1] is two.index:
+                row = rows[x.op.args[0]]  # type: ignore[index]
+                if len(x.op.args) == 2:
+                    table[x.vars[0]] = row
+                    continue
+                x = Bind(x.vars, Prim("get", (row, *x.op.args[2:])), x.span, x.soft)
+            inner = blocks_of(x.op)
+            binds.append(Bind(x.vars, with_blocks(x.op, list(map(put, inner))), x.span, x.soft) if inner else x)
+        return Block(tuple(binds), block.results)
+
+    body = put(two.body)
+    made = Bind(second.vars, Loop(two.count, two.index, two.inits, two.accs, substitute(body, table)), second.span)
+    own = set(first.vars) | after
+    return made if own.isdisjoint(reads(Bind(made.vars, made.op, made.span))) else None
+
+
 def merge_into(
     binds: list[Bind],
     k: int,
@@ -326,12 +359,15 @@ def merge_into(
             return False
         if bind not in known:
             known[bind] = reads(bind)
-        if not after.isdisjoint(known[bind]):
+        reading = None
+        if wanted is not None and not fallible and not checked and not after.isdisjoint(known[bind]):
+            reading = at_once(first, bind, after)
+        if reading is None and not after.isdisjoint(known[bind]):
             checked = checked or any(map(has_checks, blocks_of(bind.op)))
             after.update(bind.vars)
             late.append(bind)
             continue
-        made = join(first, bind)
+        made = join(first, reading or bind)
         if made is not None and (fallible or checked):
             made = made if in_range(bind, first if fallible else None) else None
             if fallible and wanted is None and (not first.vars or in_range(bind)):
@@ -339,6 +375,10 @@ def merge_into(
         if made is not None and (wanted is None or wanted(first, bind, made)):
             binds[k : j + 1] = [*early, made, *late]
             return not early
+        if reading is not None:
+            after.update(bind.vars)
+            late.append(bind)
+            continue
         if fallible and (any(map(has_checks, blocks_of(bind.op))) or not in_range(bind)):
             return False  # the first one fails first; and what it has checked is in range behind it
         early.append(bind)

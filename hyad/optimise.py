@@ -35,6 +35,7 @@ from .core import (
     defined_in,
     each_function,
     functions_of,
+    reads,
     size,
     substitute,
     type_of,
@@ -65,7 +66,7 @@ from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
 from .roundtrip import round_trips
 from .shifts import shifts
-from .sink import sink
+from .sink import idle, sink
 from .splits import Split
 from .stores import assign, scatter
 from .tables import Tabulate
@@ -449,26 +450,40 @@ def jam_rows(program: Program) -> Program:
 def meet(program: Program) -> Program:
     """Joins loops that run equally often where they compute much the same: a value and its gradient sum the same
     rows."""
+    made = met(program)
+    return share(fuse_siblings(made)) if made is not program else program
+
+
+def follow(program: Program) -> Program:
+    """Joins loops of which one reads what the other has made in the same iteration, where they compute much the same: a
+    gradient whose cotangent is known goes through each row once, with its value."""
+    made = met(program, lambda one, two: not reads(two).keys().isdisjoint(one.vars), 8)
+    return share(made) if made is not program else program
+
+
+def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two: True, part: int = 4) -> Program:
+    """``meet``, of those loops alone that ``which`` says, before what they have in common is shared: ``part`` says how
+    much that has to be."""
     if not nested_loops(program):
         return program
     cost = inside(program)
 
     def alike(one: Bind, two: Bind, both: Bind) -> bool:
-        """Whether a quarter of what one of two nests does is done by the other anyway; of two innermost loops half of
-        what costs as much as a call: what is cheap is better summed apart, side by side."""
-        if type(both.op) is not Loop:
+        """Whether a part of what one of two nests does is done by the other anyway; of two innermost loops half of what
+        costs as much as a call: what is cheap is better summed apart, side by side."""
+        if type(both.op) is not Loop or not which(one, two):
             return False
         nests = [any(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two)]
         if any(nests) and not all(nests) or not any(nests) and cost(one.op.body).work < CALL:
             return False
         b = Builder()
         b.sizes.update(program.dims)
-        Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body)]), both.span))
+        Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body, lambda *_: True)]), both.span))
         apart = [cost(Block((bind,), ())).work for bind in (one, two)]
-        return sum(apart) - cost(Block(b.block(), ())).work > min(apart) / (4 if any(nests) else 2)
+        return sum(apart) - cost(Block(b.block(), ())).work > min(apart) / (part if any(nests) else 2)
 
     made = siblings(program.body, alike)
-    return share(fuse_siblings(with_body(program, made))) if size(made) < size(program.body) else program
+    return with_body(program, made) if size(made) < size(program.body) else program
 
 
 def collect(program: Program) -> Program:
@@ -556,9 +571,13 @@ PIPELINE: list[Pass] = [
     dead_code,
     accumulate,  # now that each adjoint has a loop of its own
     dead_code,
+    follow,  # before what is made of a row goes where it is read
+    dead_code,
     fuse,
     dead_code,
     one_hot,  # loops that vanish
+    dead_code,
+    follow,  # and what is made of its elements has gone where they are made
     dead_code,
     row_folds,  # now that what an iteration does to a row is one loop; what reads the rows is fused with them below
     expand,  # values of inner iterations that an outer loop does not change leave it as well
@@ -603,8 +622,9 @@ PIPELINE: list[Pass] = [
     dead_code,
     powers_of_two,  # when no product is made any more
     dead_code,
-    divide,
     scatter,  # what the rows of a matrix hold is known
+    dead_code,
+    idle,  # when sums are what they will be
     dead_code,
     narrow,  # when all else is done: what is remembered of a state
     dead_code,
@@ -616,6 +636,7 @@ PIPELINE: list[Pass] = [
     shifts,  # in loops that have no branches any more
     dead_code,
     fills,  # and come to each element once
+    divide,  # when it is known what is divided in a loop, and what before it
     dead_code,
     rows_first,
     twins,  # last: to the passes before, straight-line code is straight-line code

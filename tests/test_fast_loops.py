@@ -335,3 +335,126 @@ def test_calls_in_a_branch_that_an_outer_loop_does_not_change(call: str, name: s
     rng = np.random.default_rng(3)
     assert hyad.check_grad(f, (rng.uniform(0.5, 1.5, 7), rng.normal(size=7)))
     assert hyad.compile(f)(np.empty(0), np.empty(0)) == 0.0
+
+
+# ------------------------------------------------------------------------- rows, once and no more
+
+MIXTURE = """(fn [#^ (Mat k d) mu #^ (Mat k d) scale #^ (Mat n d) x]
+  (sum (map (fn [row] (logsumexp (build (len mu) (fn [k]
+              (sum (square (/ (- row (get mu k)) (exp (get scale k)))))))))
+            x)))"""
+PAIRS = """(fn [#^ (Vec n) x #^ Int steps]
+  (ifold (fn [s t] (+ s (ifold (fn [r i] (+ r (ifold (fn [q j] (+ q (exp (* (get x i) (get x j))))) s (len x))))
+                               0.0 (len x))))
+         0.0 steps))"""
+PAYOFF = """(fn [#^ Real start #^ Real drift #^ Real spread #^ Real discount #^ (Mat n m) noise]
+  (* discount
+     (mean (map (fn [row]
+                  (let [end (fold (fn [p z] (let [s (* (fst p) (exp (+ drift (* spread z))))] #(s (+ (snd p) s))))
+                                  #(start 0.0) row)]
+                    (max 0.0 (- (snd end) 2.0))))
+                noise))))"""
+
+
+def operations_by_depth(f: hyad.Model, name: str) -> list[int]:
+    """In how many loops each operation of a name is."""
+    found = []
+
+    def walk(block, depth):
+        for bind in block.binds:
+            if isinstance(bind.op, Prim) and bind.op.name == name:
+                found.append(depth)
+            for inner in blocks_of(bind.op):
+                walk(inner, depth + isinstance(bind.op, Loop))
+
+    walk(f.optimised(f.specs()).body, 0)
+    return sorted(found)
+
+
+def test_calls_on_the_elements_of_a_matrix_are_made_once() -> None:
+    """``k d`` exponentials of the scales, not ``n k d``, and ``n k`` of the rows, not twice as many."""
+    f = hyad.model(MIXTURE)
+    for model in (f, hyad.grad(f, wrt=(0, 1, 2))):
+        found = operations_by_depth(model, "exp")
+        assert found[0] == 2 and len(found) == 2
+    rng = np.random.default_rng(2)
+    for k, d, n in ((3, 2, 5), (1, 1, 1), (2, 3, 17), (2, 0, 3), (2, 2, 0)):
+        mu, scale, x = rng.normal(size=(k, d)), rng.normal(size=(k, d)) * 0.3, rng.normal(size=(n, d))
+        t = (((x[:, None] - mu) / np.exp(scale)) ** 2).sum(-1)
+        assert f(mu, scale, x) == pytest.approx(np.log(np.exp(t).sum(1)).sum(), rel=1e-12)
+    assert hyad.check_grad(f, (mu + 1, scale, rng.normal(size=(9, 2))))
+
+
+def test_no_table_is_larger_than_the_arrays_that_are_there() -> None:
+    """``n n`` exponentials of products of ``n`` numbers are not kept for the next step."""
+    assert min(operations_by_depth(hyad.model(PAIRS), "exp")) >= 3
+
+
+def test_a_gradient_whose_cotangent_is_known_goes_through_each_row_once() -> None:
+    """The value of a path and its gradient are one loop over its steps and one back, not three, with one ``exp``."""
+    f = hyad.model(PAYOFF)
+    g = hyad.grad(f, wrt=(0, 1, 2, 3))
+    assert operations_by_depth(g, "exp") == [2]
+    apart = hyad.compile(g, without=["follow", "meet"]).source
+    assert apart.count("exp(") == 2 and hyad.compile(g).source.count("exp(") == 1
+    rng = np.random.default_rng(3)
+    for n, m in ((5, 4), (1, 1), (17, 3), (3, 0)):
+        assert hyad.check_grad(f, (1.5, 0.1, 0.3, 0.9, rng.normal(size=(n, m))))
+
+
+# ------------------------------------------------------------------------------ iterations that do nothing
+
+CUTOFF = """(fn [#^ (Mat n 3) x #^ Real reach]
+  (ifold (fn [e i] (ifold (fn [e j]
+      (let [d (- (get x i) (get x j))  r (dot d d)]
+        (if (and (< i j) (< r (* reach reach))) (+ e (/ 1.0 (+ r 0.1))) e)))
+    e (len x))) 0.0 (len x)))"""
+NEAREST = """(fn [#^ (Vec k) a #^ (Vec k) r #^ (Vec n) x]
+  (sum (map (fn [y] (snd (ifold (fn [best i]
+         (let [q (- (* (get r i) (get r i)) (square (- y (get a i))))]
+           (if (> q 0.0)
+             (let [t (- y (sqrt q))] (if (< t (fst best)) #(t (exp (* t (get r i)))) best))
+             best)))
+       #(9.0 0.1) (len a)))) x)))"""
+
+
+def additions_outside_of_branches(f: hyad.Model) -> int:
+    """Additions to elements that stand in the body of an innermost loop itself."""
+    loops = [b.op for b in all_binds(f.optimised(f.specs()).body) if isinstance(b.op, Loop)]
+    inner = [x for x in loops if not any(isinstance(b.op, Loop) for b in all_binds(x.body))]
+    return sum(isinstance(b.op, Prim) and b.op.name == "add-at" for x in inner for b in x.body.binds)
+
+
+def test_a_pair_that_is_out_of_reach_adds_nothing() -> None:
+    f = hyad.model(CUTOFF)
+    assert additions_outside_of_branches(hyad.grad(f, wrt=0)) == 0
+    rng = np.random.default_rng(5)
+    for n, cut in ((6, 1.0), (6, 0.0), (6, 99.0), (1, 1.0), (0, 1.0)):
+        x = rng.normal(size=(n, 3))
+        got = hyad.grad(f, wrt=0)(x, cut)
+        d = x[:, None] - x
+        r = (d * d).sum(-1)
+        weight = np.where((r < cut * cut) & ~np.eye(n, dtype=bool), -2.0 / (r + 0.1) ** 2, 0.0)
+        np.testing.assert_allclose(got, (weight[..., None] * d).sum(1), rtol=1e-12, atol=1e-14)
+
+
+def test_branches_in_branches_that_do_nothing() -> None:
+    """What two conditions decide is done where both hold; what else the loop does it goes on doing."""
+    f = hyad.model(NEAREST)
+    g = hyad.grad(f, wrt=(0, 1))
+    assert additions_outside_of_branches(g) == 0
+    rng = np.random.default_rng(6)
+    for k, n in ((5, 7), (1, 1), (0, 3), (3, 0)):
+        a, r, x = rng.normal(size=k), rng.uniform(0.5, 1.5, k), rng.normal(size=n)
+        assert k == 0 or hyad.check_grad(f, (a, r, x), wrt=(0, 1))
+        plain = hyad.compile(g, without=["idle"])(a, r, x)
+        for got, want in zip(g(a, r, x), plain):
+            np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-15)
+
+
+def test_a_branch_that_is_cheap_or_not_idle_leaves_the_loop_as_it_is() -> None:
+    """Compilers choose between cheap values without a jump; a sum that goes on either way goes on."""
+    for arm in ("(if (> y 0.0) y 0.0)", "(if (> y 0.0) (exp y) y)"):
+        f = hyad.model(f"(fn [#^ (Vec n) x #^ (Arr Int n) at] (sum (map (fn [k] (let [y (get x k)] {arm})) at)))")
+        g = hyad.grad(f, wrt=0)
+        assert "idle" not in [step.name for step in hyad.explain(g).steps]

@@ -128,6 +128,45 @@ def gru(wz: Any, uz: Any, wh: Any, uh: Any, xs: Any, h: Any) -> float:
     return float(total)
 
 
+def mixture(mu: Any, scale: Any, weight: Any, x: Any) -> float:
+    z = (x[:, None] - mu) / np.exp(scale)
+    return float(logsumexp(weight - scale.sum(1) - 0.5 * (z * z).sum(-1), 1).sum() - len(x) * logsumexp(weight))
+
+
+def reaction(u: Any, v: Any, feed: float, steps: int) -> float:
+    def around(a: Any) -> Any:
+        return sum(np.roll(a, shift, axis) for shift in (1, -1) for axis in (0, 1)) - 4 * a
+
+    for _ in range(steps):
+        r = u * v * v
+        u, v = u + 0.1 * around(u) - r + feed * (1 - u), v + 0.05 * around(v) + r - (feed + 0.06) * v
+    return float((v * v).sum())
+
+
+def fluid(x: Any, box: float) -> float:
+    d = x[:, None] - x
+    d = d - box * np.round(d / box)
+    r = (d * d).sum(-1)[np.triu_indices(len(x), 1)]
+    s = 1 / (0.2 + r[r < 2.0]) ** 3
+    return float((4 * (s * s - s)).sum())
+
+
+def spheres(centers: Any, radii: Any, colours: Any, target: Any) -> float:
+    h, w = target.shape
+    y, x = np.meshgrid(np.arange(h) / h - 0.5, np.arange(w) / w - 0.5, indexing="ij")
+    ray = np.stack([x, y, np.ones_like(x)], -1)
+    ray /= np.linalg.norm(ray, axis=-1, keepdims=True)
+    best, image = np.full((h, w), 1e9), np.full((h, w), 0.1)
+    for c, r, colour in zip(centers + [0, 0, 4.0], radii, colours):
+        b = ray @ c
+        hits = b * b - (c @ c - r * r)
+        t = b - np.sqrt(np.maximum(hits, 0))
+        seen = (hits > 0) & (t < best)
+        shade = np.maximum(0, -((t[..., None] * ray - c) / r)[..., 2])
+        best, image = np.where(seen, t, best), np.where(seen, colour * shade, image)
+    return float(((image - target) ** 2).sum())
+
+
 EXAMPLES = {
     "viterbi": Example(
         """(fn [pi a b]
@@ -257,6 +296,71 @@ EXAMPLES = {
       (let [error (map (fn [i j r] (- r (dot (get u i) (get v j)))) user item rating)]
         (+ (sum (square error)) (* 0.1 (+ (sq-norm u) (sq-norm v))))))""",
         factors, ("nk", "mk", "q<n", "q<m", "q"), ({"n": 3, "m": 4, "k": 2, "q": 9}, {"n": 1, "m": 1, "k": 1, "q": 0}),
+    ),
+    "a mixture": Example(
+        """(fn [mu scale weight x]
+      (- (sum (map (fn [xi]
+             (logsumexp (build (len weight) (fn [k]
+               (- (get weight k) (sum (get scale k)) (* 0.5 (sum (** (/ (- xi (get mu k)) (exp (get scale k))) 2))))))))
+           x))
+         (* (len x) (logsumexp weight))))""",
+        mixture, ("kd", "kd", "k", "nd"),
+        ({"k": 3, "d": 2, "n": 5}, {"k": 1, "d": 1, "n": 17}, {"k": 2, "d": 3, "n": 0}),
+    ),
+    "reaction and diffusion": Example(
+        """(fn [u0 v0 feed #^ Int steps]
+      (let [n (len u0)  m (len (get u0 0))
+            around (fn [a i j] (- (+ (get a (% (+ i 1) n) j) (get a (% (- i 1) n) j)
+                                     (get a i (% (+ j 1) m)) (get a i (% (- (+ j m) 1) m))) (* 4 (get a i j))))
+            end (ifold (fn [s t]
+                  (let [#(u v) s
+                        r (fn [i j] (* (get u i j) (** (get v i j) 2)))]
+                    #((build [n m] (fn [i j] (+ (get u i j) (* 0.1 (around u i j)) (- (r i j))
+                                                (* feed (- 1 (get u i j))))))
+                      (build [n m] (fn [i j] (+ (get v i j) (* 0.05 (around v i j)) (r i j)
+                                                (- (* (+ feed 0.06) (get v i j)))))))))
+                  #(u0 v0) steps)]
+        (sum (** (snd end) 2))))""",
+        reaction, ("nm", "nm", "", "#s"),
+        ({"n": 3, "m": 4, "s": 2}, {"n": 1, "m": 2, "s": 3}, {"n": 2, "m": 1, "s": 1}, {"n": 5, "m": 3, "s": 0}),
+    ),
+    "a fluid in a box": Example(
+        """(fn [x box]
+      (let [box (+ 2.0 (* box box))]
+        (ifold (fn [e i]
+          (ifold (fn [e j]
+            (if (< i j)
+              (let [d (- (get x i) (get x j))
+                    d (- d (* box (round (/ d box))))
+                    r (sum (* d d))]
+                (if (< r 2.0)
+                  (let [s (/ 1 (** (+ 0.2 r) 3))] (+ e (* 4 (- (* s s) s))))
+                  e))
+              e))
+            e (len x)))
+          0.0 (len x))))""",
+        lambda x, box: fluid(x, 2.0 + box**2), ("n3", ""), ({"n": 6}, {"n": 1}, {"n": 17}),
+    ),
+    "spheres": Example(
+        """(fn [centers radii colours target]
+      (let [h (len target)  w (len (get target 0))
+            image (build [h w] (fn [i j]
+              (let [d [(- (/ j w) 0.5) (- (/ i h) 0.5) 1.0]
+                    d (/ d (norm d))
+                    hit (ifold (fn [best k]
+                          (let [c (+ (get centers k) [0.0 0.0 4.0])
+                                b (dot d c)
+                                disc (- (* b b) (- (dot c c) (** (get radii k) 2)))]
+                            (if (> disc 0)
+                              (let [t (- b (sqrt disc))]
+                                (if (< t (fst best))
+                                  #(t (* (get colours k) (max 0 (- (get (/ (- (* t d) c) (get radii k)) 2)))))
+                                  best))
+                              best)))
+                        #(1e9 0.1) (len radii))]
+                (snd hit))))]
+        (sum (** (- image target) 2))))""",
+        spheres, ("k3", "k", "k", "hw"), ({"k": 2, "h": 6, "w": 5}, {"k": 1, "h": 1, "w": 1}, {"k": 0, "h": 2, "w": 3}),
     ),
     "gates": Example(
         """(fn [wz uz wh uh xs h0]
