@@ -97,7 +97,7 @@ class HyadError(Exception):
 
 def hint_for(place: str, what: str) -> str | None:
     """What to do about a value that does not go where it is; ``what`` describes it. ``place`` is "condition", "index",
-    "size" or "operand"."""
+    "size", "field" or "operand"."""
     array = what.startswith("an array")
     if what == "a reference":
         return "`(deref r)` is what it holds"
@@ -106,6 +106,10 @@ def hint_for(place: str, what: str) -> str | None:
         return both if array else "a condition compares: `(< x 0)`"
     if place == "index" and array:
         return "`(gather v indices)` gives the elements at many indices"
+    if place == "index" and what.startswith(("a tuple", "a pair")):
+        return "`(get m i j)` takes one subscript for each axis"
+    if place == "field" and array:
+        return "functions take arrays: `(transpose m)`, `(shape m)`, `(sum m)`"
     return "`(int x)` makes one of a real" if place in ("index", "size") and what == "a number" else None
 
 

@@ -70,7 +70,8 @@ def field(value: Any, name: str) -> Any:
             return value.values[value.keys.index(name)]
     elif isinstance(value, Data) and name in getattr(value, "fields", ("value",)):
         return tuple(value)[getattr(value, "fields", ("value",)).index(name)]
-    raise blame(ModelTypeError(f"{describe(value)} has no field `{name}`"), value)
+    what = describe(value)
+    raise blame(ModelTypeError(f"{what} has no field `{name}`", None, hint_for("field", what)), value)
 
 
 # --------------------------------------------------------------------------------------------- references

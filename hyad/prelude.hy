@@ -104,6 +104,8 @@
     (= (rank a) 2) (if (= (rank b) 2) (mat-mul a b) (mat-vec a b))
     True (if (= (rank b) 2) (vec-mat a b) (fold (fn [s x y] (+ s (* x y))) 0.0 a b))))
 (defmodel @ [a b] "the product of vectors, matrices, or stacks of matrices" (matmul a b))
+(defmodel @/3 [a b c] "the product of three, from left to right" (@ (@ a b) c))
+(defmodel @/4 [a b c d] "the product of four, from left to right" (@ (@ (@ a b) c) d))
 (defmodel matrix-power [m k] "a matrix times itself, k factors" (ifold (fn [p i] (mat-mul p m)) (eye (len m)) k))
 (defmodel trace [m] "the sum of the diagonal"
   (do

@@ -319,6 +319,8 @@ class _Reader:
         return Global(text, form.span)
 
     def call(self, form: Form, name: str | None) -> Atom:
+        if [f.value for f in form.value[-4::2] if f.kind == "key"] == ["axis", "keepdims"]:
+            return self.kept(form, name)
         fn = self.expression(form.value[0])
         args: list[Atom] = []
         spans: list[Span | None] = []
@@ -355,6 +357,17 @@ class _Reader:
         args += [x for x, _ in last]
         spans += [span for _, span in last]
         return self.emit(Call(fn, tuple(args), tuple(spans)), form.span, name)
+
+    def kept(self, form: Form, name: str | None) -> Atom:
+        """``(sum m :axis k :keepdims True)``: what is summed has an axis of size 1 where it had axis k."""
+        flag = form.value[-1]
+        if flag.kind != "num" or type(flag.value) is not bool:
+            raise ReadError("`:keepdims` is True or False", flag.span, "`(sum m :axis 1 :keepdims True)`")
+        inner = replace(form, value=form.value[:-2])
+        if not flag.value:
+            return self.call(inner, name)
+        axis = self.expression(form.value[-3])
+        return self.emit(Call(Global("expand-dims"), (self.expression(inner), axis)), form.span, name)
 
     def call_of(self, builtin: str, items: list[Form], form: Form, name: str | None) -> Atom:
         args = tuple(self.expression(x) for x in items)

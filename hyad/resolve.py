@@ -132,7 +132,7 @@ ELSEWHERE = {
     "flatten": "(ravel a)", "append": "(concat a b)", "vstack": "(concatenate #(a b) 0)",
     "hstack": "(concatenate #(a b) 1)", "matvec": "(@ m v)", "einsum": "(build [n m] (fn [i j] (sum ...)))",
     "tensordot": "(build [n m] (fn [i j] (sum ...)))", "arccos": "(acos x)", "arcsin": "(asin x)",
-    "arctan": "(atan x)",
+    "arctan": "(atan x)", ":": "(get (transpose m) j)",
 }  # fmt: skip
 
 

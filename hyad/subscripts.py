@@ -13,7 +13,7 @@ from .arithmetic import same_shape
 from .branches import branches, cases, expose
 from .core import INT, REAL, Arr, Atom, Const, Var, elem_of, integer, type_of
 from .data import Data as PythonData
-from .errors import BoundsError, ModelTypeError
+from .errors import BoundsError, ModelTypeError, hint_for
 from .names import mangled
 from .values import (
     CLOSED,
@@ -163,7 +163,8 @@ def field(sp: Specialiser, value: Value, name: str) -> Value:
         return value.items[value.keys.index(mangled(name))]
     if isinstance(value, TupleValue) and value.keys and name in value.keys:
         return value.items[value.keys.index(name)]
-    raise ModelTypeError(f"{describe(value)} has no field `{name}`", sp.b.span)
+    what = describe(value)
+    raise ModelTypeError(f"{what} has no field `{name}`", sp.b.span, hint_for("field", what))
 
 
 def shape_of(sp: Specialiser, value: Value, name: str) -> tuple[Atom, ...]:
