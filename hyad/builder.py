@@ -217,6 +217,8 @@ class Builder(Bounds):
         if result == INT:
             value = int(value)
             return Const(value, INT, soft) if abs(value) <= INT_MAX else None
+        if soft and value == 0:
+            value = 0  # it has no sign: the rules know it as what adds nothing
         return Const(bool(value) if result == BOOL else float(value), result, soft)
 
     def key(self, atom: Atom) -> Any:
