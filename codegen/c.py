@@ -261,7 +261,7 @@ class CPrinter(DataPrinter):
         """A dim of a parameter or a result: a number, or C over the dims and the Int parameters."""
         if isinstance(d, Const):
             return int(d.value)
-        size = self.plan.sizes.exact.get(d)
+        size = {(d,): 1} if d in self.plan.sizes.dims else self.plan.sizes.exact.get(d)
         if size is None:
             raise CompileError(
                 "the size of this result is not known before the call",

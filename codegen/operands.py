@@ -93,6 +93,7 @@ class OperandPrinter:
         self.pointer: dict[Var, str] = {}  # views that have a C variable
         self.followed: set[Var] = set()  # those of them that are read through it, and other variables that are read
         self.here: set[Var] = set()  # used once, in this very block
+        self.positive: frozenset[Atom] = frozenset()  # what a check here has found not to be negative
         self.handed_out: set[Var] = set()  # scalars that a parameter of the result's name is set to
         self.stable: dict[Var, Expr] = {}  # constants that hold what a changing variable was
         self.made: dict[Atom, Span | None] = {}  # the form that each scalar came from

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
+from hyad.checks import leading
 from hyad.core import (
     INT,
     Atom,
@@ -57,6 +58,17 @@ class Sizes:
             if v.type == INT:
                 self.order[v] = len(self.order)
                 self.exact[v] = self.bound[v] = {(v,): 1}
+        self.same = leading(program)  # sizes found equal before anything else is done: one stands for all
+        for found in self.same.values():
+            for size, other in found.items():
+                self.exact[size] = self.bound[size] = self.value(other)
+
+    @staticmethod
+    def value(a: Atom) -> Size:
+        """A size as it stands."""
+        if isinstance(a, Const):
+            return {(): int(a.value)} if a.value else {}
+        return {(a,): 1}
 
     def atom(self, a: Atom, table: dict[Var, Size]) -> Size | None:
         if isinstance(a, Const):
@@ -121,7 +133,7 @@ class Sizes:
     def in_indices(self, a: Atom) -> Size | None:
         """An integer as a polynomial in sizes and loop indices."""
         if isinstance(a, Const):
-            return {(): int(a.value)} if a.value else {}
+            return self.value(a)
         if a in self.indices:
             self.order.setdefault(a, len(self.order))
             return {(a,): 1}

@@ -149,7 +149,7 @@ class BodyPrinter(OperandPrinter):
     def statements(self, block: Block, destinations: dict[int, str], binds: Sequence[Bind] | None = None) -> None:
         """A block's bindings, or ``binds`` of them; ``destinations`` are C variables to build its results in."""
         once = self.used_once(block)
-        outer, self.here = self.here, once
+        outer, self.here, positive = self.here, once, self.positive
         makers = {v: b for b in block.binds if isinstance(b.op, (If, Loop, Case, While)) for v in b.vars}
         for k, name in destinations.items():
             r = block.results[k]
@@ -172,7 +172,7 @@ class BodyPrinter(OperandPrinter):
                 self.check(bind, op)
             else:
                 self.structured(bind, op)
-        self.here = outer
+        self.here, self.positive = outer, positive
 
     def used_once(self, block: Block) -> set[Var]:
         """The variables that are used once and in this block itself, not in a region inside it."""
@@ -186,12 +186,16 @@ class BodyPrinter(OperandPrinter):
         a, b = self.operand(op.a), self.operand(op.b)
         if op.relation == "in":
             failure = f"{a.at(SHIFT)} >= {b.at(SHIFT)}"
-            if op.a not in self.indices and not (isinstance(op.a, Const) and op.a.value >= 0):
+            known = op.a in self.indices or op.a in self.positive
+            if not known and not (isinstance(op.a, Const) and op.a.value >= 0):
                 failure = f"{a.at(SHIFT)} < 0 || {failure}"
+                self.positive |= {op.a}
         else:
             failure = f"{a.at(SHIFT)} {({'==': '!=', '<': '>=', '<=': '>'})[op.relation]} {b.at(SHIFT)}"
         self.checks.append((op.kind, op.message, bind.span))
         self.emit(f"if ({failure}) {self.failed(len(self.checks))}")
+        for size, other in self.plan.sizes.same.get(bind, {}).items():
+            self.value[size] = self.operand(other)
 
     def prim(self, bind: Bind, op: Prim) -> None:
         var = bind.vars[0]

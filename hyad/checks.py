@@ -1,12 +1,16 @@
-"""Checks that have been made: what a program has found to be in range it need not look at again."""
+"""Checks that have been made: what a program has found to be in range it need not look at again, and sizes that it
+has found to be equal are one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from .builder import Builder
 from .core import (
+    INT,
+    Apply,
     Atom,
     Bind,
     Block,
@@ -18,6 +22,7 @@ from .core import (
     Op,
     Prim,
     Program,
+    Scalar,
     Var,
     While,
     all_binds,
@@ -27,6 +32,9 @@ from .core import (
     with_blocks,
     with_body,
 )
+from .dead import has_checks
+from .primitives import PRIMITIVES
+from .rebuild import Rebuild, rebuilt
 
 STEPS = 1000  # atoms that are compared at most before two checks are thought to be different
 
@@ -263,3 +271,162 @@ def once(program: Program) -> Program:
     if sum(type(bind.op) is Check for bind in all_binds(program.body)) < 2:
         return program
     return with_body(program, Once(program.body).block(program.body))
+
+
+# ------------------------------------------------------------------------------------- sizes that are equal
+
+
+class First:
+    """Makes the checks of a block before all of it that cannot fail.
+
+    ``(loop n ..) (check (== m l)) ..``  =>  ``(check (== m l)) (loop n ..) ..``.
+    Design decision: past nothing that may fail itself, or may not end; so the first error is the one that it was.
+    With a check go the scalar operations that make its operands.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.tame: set[Atom] = set(program.dims)  # integers that are far from 64 bits: what is made of them fits
+
+    def block(self, block: Block) -> Block:
+        out: list[Bind] = []
+        after = 0  # what comes later passes nothing before this
+        for bind in block.binds:
+            op = bind.op
+            if type(op) is Check:
+                needed = self.needed(op, out[after:])
+                if needed is not None:
+                    rest = [x for x in out[after:] if x not in needed]
+                    out[after:] = [*needed, bind, *rest]
+                    after += len(needed) + 1
+                    continue
+            elif blocks_of(op):
+                if type(op) is Loop:
+                    self.tame.add(op.index)
+                regions = [self.block(region) for region in blocks_of(op)]
+                if any(a is not b for a, b in zip(regions, blocks_of(op))):
+                    bind = Bind(bind.vars, with_blocks(op, regions), bind.span)
+            out.append(bind)
+            if self.may_fail(bind):
+                after = len(out)
+        same = all(a is b for a, b in zip(out, block.binds))
+        return block if same else Block(tuple(out), block.results, block.place)
+
+    def may_fail(self, bind: Bind) -> bool:
+        """Whether an operation may raise an error, or go on for ever; if not, what it makes is noted."""
+        op = bind.op
+        if type(op) is Prim:
+            if bind.vars[0].type is not INT or op.name not in PRIMITIVES:
+                return False
+            tame = all(type(a) is Const or a in self.tame for a in op.args)
+            if tame and not (op.name in ("//", "%") and type(op.args[1]) is not Const):
+                self.tame.add(bind.vars[0])
+                return False
+            return True
+        if type(op) in (Check, While, Apply):
+            return True
+        return any(type(x.op) in (While, Apply) for r in blocks_of(op) for x in all_binds(r)) or any(
+            map(has_checks, blocks_of(op))
+        )
+
+    @staticmethod
+    def needed(op: Check, binds: Sequence[Bind]) -> list[Bind] | None:
+        """The bindings among ``binds`` that make a check's operands, in order; None where they are no scalars'
+        operations."""
+        wanted, found = {op.a, op.b}, []
+        for x in reversed(binds):
+            if wanted.isdisjoint(x.vars):
+                continue
+            if type(x.op) is not Prim or x.op.name not in PRIMITIVES:
+                return None
+            found.append(x)
+            wanted.update(x.op.args)
+        return found[::-1]
+
+
+def checks_first(program: Program) -> Program:
+    """Makes checks before what cannot fail."""
+    if not any(type(bind.op) is Check for bind in all_binds(program.body)):
+        return program
+    return with_body(program, First(program).block(program.body))
+
+
+class OneSize(Rebuild):
+    """Uses one size for those that a check has found to be equal.
+
+    ``(check (== m l)) (loop l ..)``  =>  ``(check (== m l)) (loop m ..)``.
+    Design decision: a constant is taken first, else what the caller knows, the first argument's first; so the printer
+    can do the same to the sizes of arguments (``leading``). The check stays, and is the only one.
+    """
+
+    def __init__(self, builder: Builder, dims: Sequence[Var]) -> None:
+        super().__init__(builder)
+        self.order = {d: k for k, d in enumerate(dims)}
+        self.equal: dict[Atom, Atom] = {}
+        self.found = False
+
+    def atom(self, a: Atom) -> Atom:
+        a = super().atom(a)
+        while a in self.equal:
+            a = self.equal[a]
+        return a
+
+    def atoms(self, args: Sequence[Atom]) -> tuple[Atom, ...]:
+        return tuple(map(self.atom, args))
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        before = dict(self.equal)
+        results = super().block(block)
+        if len(self.b.scopes) > 1:  # what a region has found is known there only
+            self.equal = before
+        return results
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is not Check or op.relation != "==":
+            self.copy(bind)
+            return
+        a, c = self.atom(op.a), self.atom(op.b)
+        self.b.check(op, a, c)
+        if a is not c and not (type(a) is Const and type(c) is Const):
+            kept, other = one_of(a, c, self.order)
+            self.equal[other] = kept
+            self.found = True
+
+
+def one_of(a: Atom, b: Atom, order: Mapping[Var, int]) -> tuple[Atom, Atom]:
+    """Two equal sizes, not both constants: the one to use, and the other. ``order``: that of those that the caller
+    knows."""
+
+    def rank(x: Atom) -> int:
+        return -1 if type(x) is Const else order.get(x, len(order))  # type: ignore[arg-type]
+
+    return (a, b) if rank(a) <= rank(b) else (b, a)
+
+
+def one_size(program: Program) -> Program:
+    """Takes sizes for one that a check has found to be equal."""
+    if not any(type(bind.op) is Check and bind.op.relation == "==" for bind in all_binds(program.body)):
+        return program
+    pass_ = OneSize(Builder(), program.dims)
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
+
+
+def leading(program: Program) -> dict[Bind, dict[Var, Atom]]:
+    """The checks at the very start of a program that find a size of its arguments equal to another one or to a number:
+    the sizes in whose place another stands from there on, and which."""
+    order = {d: k for k, d in enumerate(program.dims)}
+    equal: dict[Var, Atom] = {}
+    found: dict[Bind, dict[Var, Atom]] = {}
+    for bind in program.body.binds:
+        op = bind.op
+        if type(op) is Check and op.relation == "==":
+            a, b = (equal.get(x, x) for x in (op.a, op.b))  # type: ignore[call-overload]
+            known = all(type(x) is Const or x in order for x in (a, b))
+            if a is not b and known and (type(a) is Var or type(b) is Var):
+                kept, other = one_of(a, b, order)
+                found[bind] = {other: kept, **{x: kept for x, y in equal.items() if y is other}}  # type: ignore[dict-item]
+                equal.update(found[bind])
+        elif type(op) is not Check and not (type(op) is Prim and isinstance(bind.vars[0].type, Scalar)):
+            break
+    return found

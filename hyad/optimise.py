@@ -12,7 +12,7 @@ from .abreast import abreast, calls_first
 from .builder import Builder
 from .cancel import cancel
 from .check import check_after
-from .checks import once
+from .checks import checks_first, once, one_size
 from .collect import Collect
 from .columns import Columns, candidates
 from .copies import Accumulate, Alias, copied
@@ -552,13 +552,18 @@ PIPELINE: list[Pass] = [
     fuse_calls,  # a gradient by data is made in its final form
     hand_on,  # what is left of backward recursion
     tail_calls,  # and where that is a loop now
+    sizes_first,  # no pass moves what may fail
+    checks_first,
+    one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
     unroll,  # makes constants of subscripts, and single values of small arrays
     dead_code,
     singles,  # now that the elements of small arrays are known one by one
     dead_code,
     meet_whiles,
     dead_code,
-    sizes_first,  # no pass moves what may fail
+    sizes_first,  # those of what has been unrolled
+    checks_first,
+    one_size,
     once,  # nor what fails once more
     dead_code,
     sink,  # what one branch reads is computed there

@@ -282,3 +282,93 @@ def test_what_is_on_a_ring_outside_of_a_loop_is_looked_at_where_it_is() -> None:
     assert f(np.array([1.0, 2.0, 3.0]), -1) == 3.0
     with pytest.raises(BoundsError):
         f(np.empty(0), 1)
+
+
+# ------------------------------------------------------------------------------------------ sizes found equal
+
+#: No size is declared: what the sizes of each array have to do with one another is in the operations alone.
+RELATED = """(fn [w b x y at]
+  (let [h (tanh (+ (@ w x) b))
+        e (- (map (fn [i] (get h i)) at) y)]
+    (+ (sum (* e e)) (sum (* h (+ b h))))))"""
+
+
+def related(**change: int) -> tuple[np.ndarray, ...]:
+    s = {"wn": 4, "wm": 3, "b": 4, "x": 3, "y": 5, "at": 5, "high": 4, **change}
+    rng = np.random.default_rng(6)
+    at = rng.integers(0, 4, s["at"])
+    at[2] = s["high"] - 1
+    return rng.normal(size=(s["wn"], s["wm"])), *(rng.normal(size=s[k]) for k in ("b", "x", "y")), at
+
+
+def test_sizes_that_a_check_finds_equal_are_one() -> None:
+    text = "(fn [w b x v] (let [h (tanh (+ (@ w x) b))] (+ (dot x v) (sum (* h (@ w (* v h)))))))"
+    model, rng = hyad.value_and_grad(hyad.model(text), wrt=("w", "b", "x")), np.random.default_rng(6)
+    args = rng.normal(size=(4, 4)), *(rng.normal(size=4) for _ in range(3))
+    f = hyad.compile(model, args=args)
+    body = f.source[f.source.index("\n{") :]
+    checks = [line for line in body.split("\n") if re.search(r"if \(.*\) return [1-9]", line)]
+    assert len(checks) == 4 and all("!=" in line for line in checks)  # five sizes are one
+    after = re.sub(r"//.*", "", body[body.index(checks[-1]) + len(checks[-1]) :])
+    assert [size for size in "nmklpq" if re.search(rf"\b{size}\b", after)] == ["n"]
+    value, gradient = f(*args)
+    w, b, x, v = args
+    h = np.tanh(w @ x + b)
+    assert value == pytest.approx(x @ v + (h * (w @ (v * h))).sum(), rel=1e-12)
+    for k in range(3):
+        np.testing.assert_allclose(gradient[k], differences(lambda *a: f(*a)[0], args, k), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "change", [{"wm": 2}, {"b": 5}, {"y": 6}, {"high": 9}, {"high": 9, "y": 6}, {"b": 2, "high": 9}]
+)
+def test_errors_stay_what_they_are(change: dict[str, int]) -> None:
+    """The first error, its message and place: as without what moves checks, in every target."""
+    model, args, found = hyad.value_and_grad(hyad.model(RELATED), wrt=("w", "b", "x")), related(**change), []
+    for target, without in (("python", ("checks-first", "one-size", "once")), ("python", ()), ("c", ())):
+        with pytest.raises(hyad.HyadError) as error:
+            hyad.compile(model, target=target, without=without, args=related())(*args)
+        found.append((type(error.value), error.value.span, str(error.value)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_a_branch_finds_equal_is_so_there_alone() -> None:
+    text = "(fn [u v s] (if (> s 0.0) (sum (* u v)) (- (sum u) (sum v))))"
+    f = hyad.compile(hyad.grad(text, wrt=(0, 1)), args=(np.ones(3), np.ones(3), 1.0))
+    u, v = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0])
+    for got, wanted in zip(f(u, v, -1.0), (np.ones(3), -np.ones(2)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(hyad.HyadError):
+        f(u, v, 1.0)
+    np.testing.assert_array_equal(f(u, u + 1, 1.0)[0], u + 1)
+
+
+def test_no_check_passes_what_may_fail_before() -> None:
+    """A loop that looks something up, and one that may not end."""
+    text = """(fn [x at u v]
+  (let [r (ref (fold (fn [s i] (+ s (get x i))) 0.0 at))]
+    (while (> (deref r) 100.0) (set! r (* 0.5 (deref r))))
+    (+ (deref r) (sum (* u v)))))"""
+    model = hyad.grad(text, wrt=(0, 2))
+    x, u = np.ones(3), np.ones(2)
+    for target in ("c", "python"):
+        f = hyad.compile(model, target=target, args=(x, np.array([0, 2]), u, u))
+        with pytest.raises(BoundsError):
+            f(x, np.array([0, 3]), u, x)
+        with pytest.raises(hyad.HyadError) as error:
+            f(x, np.array([0, 2]), u, x)
+        assert not isinstance(error.value, BoundsError)
+
+
+def test_a_size_that_is_found_to_be_a_number_is_that() -> None:
+    """Three coordinates that a rotation asks for are no loop; one look at the sign of a subscript is enough."""
+    text = """(fn [a p q to]
+  (let [turn [[(cos a) (- (sin a)) 0.0] [(sin a) (cos a) 0.0] [0.0 0.0 1.0]]]
+    (sum (map (fn [x i] (let [e (- (@ turn x) (get p i))] (dot e (get q i)))) p to))))"""
+    rng = np.random.default_rng(7)
+    args = 0.3, rng.normal(size=(5, 3)), rng.normal(size=(4, 3)), rng.integers(0, 4, 5)
+    f = hyad.compile(hyad.grad(text, wrt=0), args=args)
+    assert f.source.count("for (") == 2 and len(re.findall(r"3\*i\b", f.source)) == 2  # one looks at the subscripts
+    assert len(re.findall(r" < 0 \|\|", f.source)) == 1
+    value = hyad.compile(text, args=args)
+    assert f(*args) == pytest.approx((value(0.3 + 1e-6, *args[1:]) - value(0.3 - 1e-6, *args[1:])) / 2e-6, rel=1e-6)
