@@ -59,6 +59,11 @@ def need(live: set[Var], atoms: Sequence[Atom]) -> None:
             live.add(a)
 
 
+def these(atoms: tuple, at: Sequence[int]) -> tuple:
+    """Some of several atoms; themselves where that is all of them."""
+    return atoms if len(at) == len(atoms) else tuple(atoms[k] for k in at)
+
+
 def prune(block: Block, live: set[Var], results: Sequence[Atom]) -> Block:
     """A block with only the bindings that ``live`` variables need; ``live`` grows by what they read. It is the same
     block where there is nothing to drop."""
@@ -82,11 +87,12 @@ def prune(block: Block, live: set[Var], results: Sequence[Atom]) -> Block:
                 continue
             blocks = []
             for inner in (op.then, op.orelse):
-                chosen = tuple(inner.results[k] for k in at)
+                chosen = these(inner.results, at)
                 need(live, chosen)
                 blocks.append(prune(inner, live, chosen))
             need(live, (op.cond,))
-            bind = Bind(tuple(bind.vars[k] for k in at), If(op.cond, *blocks), bind.span)
+            if blocks[0] is not op.then or blocks[1] is not op.orelse:
+                bind = Bind(these(bind.vars, at), If(op.cond, *blocks), bind.span)
         elif type(op) is Loop:
             pruned = prune_loop(bind, op, live)
             if pruned is None:
@@ -140,11 +146,13 @@ def prune_loop(bind: Bind, op: Loop, live: set[Var]) -> Bind | None:
     live |= inner
     at = sorted(wanted)
     accs = [k for k in at if k < width]
-    body = Block(body.binds, tuple(op.body.results[k] for k in at))
     need(live, (op.count, *(op.inits[k] for k in accs)))
-    inits, rest = tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs)
     if op.snapshots is not None:
         need(live, (op.snapshots,))
+    if len(at) == len(bind.vars) and body is op.body:
+        return bind
+    body = Block(body.binds, tuple(op.body.results[k] for k in at))
+    inits, rest = tuple(op.inits[k] for k in accs), tuple(op.accs[k] for k in accs)
     loop = Loop(op.count, op.index, inits, rest, body, op.snapshots)
     return Bind(tuple(bind.vars[k] for k in at), loop, bind.span)
 

@@ -18,8 +18,10 @@ from .core import (
     Const,
     Loop,
     Prim,
+    Program,
     Scalar,
     Var,
+    all_binds,
     atoms_of,
     defined_in,
     free_vars,
@@ -34,6 +36,27 @@ JAMMED = 4  # iterations that run side by side
 
 JAMMED_COST = 8  # in additions: what a step of their sums costs at most
 
+LOOPS = 160  # that a program has at most for that: C compilers make four loops of each to have it in vectors
+
+
+class Room:
+    """How many loops may be added to a program by those that take four iterations at once.
+
+    Design decision: the nests that come first, as far as it goes. A program with more loops than that is a long one of
+    small products, where compiling them twice costs more than it gains; so its C grows with the model alone.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.left = LOOPS - sum(type(bind.op) is Loop for bind in all_binds(program.body))
+
+    def for_two(self, op: Loop) -> bool:
+        """Whether a nest may be made two; then it is."""
+        loops = 1 + sum(type(bind.op) is Loop for bind in all_binds(op.body))
+        if loops > self.left:
+            return False
+        self.left -= loops
+        return True
+
 
 class Jam(Rebuild):
     """Runs four iterations of a loop over short sums at once, so that four chains of additions go side by side.
@@ -45,9 +68,13 @@ class Jam(Rebuild):
     dependent additions let it, and compilers may not reorder them; independent ones it takes together.
     """
 
+    def __init__(self, builder: Builder, room: Room) -> None:
+        super().__init__(builder)
+        self.room = room
+
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        if type(op) is not Loop or not self.side_by_side(op):
+        if type(op) is not Loop or not self.side_by_side(op) or not self.room.for_two(op):
             self.copy(bind)
             return
         b, width, count = self.b, len(op.accs), self.atom(op.count)

@@ -33,7 +33,7 @@ from .core import (
 )
 from .dead import has_checks
 from .fission import independent
-from .jam import JAMMED, JAMMED_COST, in_fours
+from .jam import JAMMED, JAMMED_COST, Room, in_fours
 from .loops import CHEAP, cost_of, slice_of
 from .rebuild import Rebuild
 
@@ -483,9 +483,9 @@ class JamRows(Rebuild):
     Design decision: in the order in which they were added before, to the last bit.
     """
 
-    def __init__(self, builder: Builder, steps: Steps) -> None:
+    def __init__(self, builder: Builder, steps: Steps, room: Room) -> None:
         super().__init__(builder)
-        self.steps = steps
+        self.steps, self.room = steps, room
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -493,13 +493,13 @@ class JamRows(Rebuild):
             for group in independent(op)[0]:
                 if group[-1] < len(op.accs):
                     alone = part_of(bind, group)
-                    if self.same_rows(alone.op):  # type: ignore[arg-type]
+                    if self.same_rows(alone.op) and self.room.for_two(alone.op):  # type: ignore[arg-type]
                         self.fours(alone, alone.op)  # type: ignore[arg-type]
                         rest = [k for k in range(len(bind.vars)) if k not in group]
                         if rest:
                             self.bind(part_of(bind, rest))
                         return
-        if type(op) is Loop and self.same_rows(op):
+        if type(op) is Loop and self.same_rows(op) and self.room.for_two(op):
             self.fours(bind, op)
         else:
             self.copy(bind)

@@ -34,6 +34,7 @@ from .core import (
     blocks_of,
     defined_in,
     each_function,
+    free_vars,
     functions_of,
     reads,
     size,
@@ -51,7 +52,7 @@ from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .fusion import Fuse, fuse_siblings, siblings
-from .jam import Jam, Quarters
+from .jam import Jam, Quarters, Room
 from .journal import OFF
 from .lanes import Lanes, RowLanes
 from .loops import CALL
@@ -433,7 +434,7 @@ def row_lanes(program: Program) -> Program:
 
 def jam(program: Program) -> Program:
     """Takes the short sums of four iterations side by side, each in its own order."""
-    return rebuild(program, Jam) if nested_loops(program) else program
+    return rebuild(program, lambda b: Jam(b, Room(program))) if nested_loops(program) else program
 
 
 def quarters(program: Program) -> Program:
@@ -444,7 +445,9 @@ def quarters(program: Program) -> Program:
 
 def jam_rows(program: Program) -> Program:
     """Adds to the elements of a row four terms at a time, in their order."""
-    return rebuild(program, lambda b: JamRows(b, Steps(program.body))) if nested_loops(program) else program
+    return (
+        rebuild(program, lambda b: JamRows(b, Steps(program.body), Room(program))) if nested_loops(program) else program
+    )
 
 
 def meet(program: Program) -> Program:
@@ -467,11 +470,20 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
     if not nested_loops(program):
         return program
     cost = inside(program)
+    seen: dict[Bind, set[Var]] = {}
+
+    def read(bind: Bind) -> set[Var]:
+        """What the iterations of a loop read of what is around it, integers aside."""
+        if bind not in seen:
+            seen[bind] = {v for v in free_vars(bind.op.body) if v.type != INT}  # type: ignore[union-attr]
+        return seen[bind]
 
     def alike(one: Bind, two: Bind, both: Bind) -> bool:
         """Whether a part of what one of two nests does is done by the other anyway; of two innermost loops half of what
         costs as much as a call: what is cheap is better summed apart, side by side."""
         if type(both.op) is not Loop or not which(one, two):
+            return False
+        if read(one) and read(two) and read(one).isdisjoint(read(two)):
             return False
         nests = [any(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two)]
         if any(nests) and not all(nests) or not any(nests) and cost(one.op.body).work < CALL:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import hyad
+from hyad import jam
 from hyad.core import REAL, Arr, Block, Check, Loop, Program, all_binds, blocks_of, defined_in
 from hyad.errors import ModelTypeError
+from hyad.journal import without
 from hyad.nests import FAR, Steps, accesses
 
 NESTS = ("interchange", "register", "row-folds", "jam-rows")
@@ -173,6 +175,22 @@ def test_four_terms_at_a_time(n: int) -> None:
     made = hyad.compile(model, args=args, target="python")(*args)
     np.testing.assert_array_equal(made, hyad.compile(model, args=args, target="python", without="jam-rows")(*args))
     np.testing.assert_allclose(model(*args), args[0] @ args[1], rtol=1e-12)
+
+
+def test_a_long_program_does_not_double_its_loops(monkeypatch) -> None:
+    """Four terms at a time, or four sums, as far as there is room for loops."""
+    step = "(let [x {}] (tanh (@ a (* x (/ 1.0 (sum x))))))"
+    text = f"(fn [a x] (sum {step.format(step.format('x'))}))"
+
+    def loops(room: int, *off: str) -> int:
+        monkeypatch.setattr(jam, "LOOPS", room)
+        model = hyad.grad(hyad.model(text, namespace={}), wrt=(0, 1))
+        with without(off):
+            program = model.optimised(model.specs((np.eye(2), np.eye(2))))
+        return sum(type(bind.op) is Loop for bind in all_binds(program.body))
+
+    plain = loops(160, "jam", "jam-rows")
+    assert plain == loops(0) < loops(plain + 8) < loops(160)
 
 
 def test_a_thread_of_a_gpu_keeps_its_sums(tmp_path) -> None:
