@@ -16,7 +16,7 @@ are compared by identity, so no pass ever captures a name; names are for people.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
@@ -707,27 +707,41 @@ def size(block: Block) -> int:
     return sum(1 for _ in all_binds(block))
 
 
-def substitute(block: Block, table: dict[Var, Atom]) -> Block:
-    """A block with some of its free variables replaced; types keep their sizes."""
+def substitute(block: Block, table: Mapping[Var, Atom]) -> Block:
+    """A block with some of its free variables replaced, in the sizes of its arrays too: one whose type changes is
+    another variable."""
+    table = dict(table)
 
     def atom(a: Atom) -> Atom:
         return table.get(a, a) if type(a) is Var else a
+
+    def bound(variables: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple(map(resized, variables))
+
+    def resized(v: Var) -> Var:
+        if type(v.type) is not Arr or not any(d in table for d in v.type.dims):
+            return v
+        table[v] = made = replace(v, type=Arr(v.type.elem, tuple(map(atom, v.type.dims))))
+        return made
+
+    def region(block: Block) -> Block:
+        return Block(tuple(map(one, block.binds)), tuple(map(atom, block.results)))
 
     def one(bind: Bind) -> Bind:
         op = bind.op
         if type(op) is Prim:
             op = Prim(op.name, tuple(map(atom, op.args)))
         elif type(op) is If:
-            op = If(atom(op.cond), substitute(op.then, table), substitute(op.orelse, table))
+            op = If(atom(op.cond), region(op.then), region(op.orelse))
         elif type(op) is Loop:
             kept = None if op.snapshots is None else atom(op.snapshots)
-            op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), op.accs, substitute(op.body, table), kept)
+            op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), bound(op.accs), region(op.body), kept)
         elif type(op) is While:
-            regions = (substitute(op.cond, table), substitute(op.body, table))
             kept = None if op.snapshots is None else atom(op.snapshots)
-            op = While(*regions, tuple(map(atom, op.inits)), op.accs, kept)
+            accs = bound(op.accs)
+            op = While(region(op.cond), region(op.body), tuple(map(atom, op.inits)), accs, kept)
         elif type(op) is Case:
-            arms = (Arm(a.constructor, a.fields, substitute(a.block, table), a.span) for a in op.arms)
+            arms = (Arm(a.constructor, bound(a.fields), region(a.block), a.span) for a in op.arms)
             op = Case(atom(op.value), tuple(arms))
         elif type(op) is Make:
             op = Make(op.constructor, tuple(map(atom, op.args)))
@@ -736,6 +750,6 @@ def substitute(block: Block, table: dict[Var, Atom]) -> Block:
         else:
             assert type(op) is Check
             op = Check(op.relation, atom(op.a), atom(op.b), op.message, op.kind)
-        return Bind(bind.vars, op, bind.span, bind.soft)
+        return Bind(bound(bind.vars), op, bind.span, bind.soft)
 
-    return Block(tuple(map(one, block.binds)), tuple(map(atom, block.results)))
+    return region(block)

@@ -354,6 +354,28 @@ def test_a_branch_keeps_its_values_to_itself() -> None:
     assert python_callable(program)(-1.0) == 0.0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fst (ifold (fn [#(s n) i] #((+ s (sum (sort (build n (fn [j] (* s (get v j))))))) n)) #(0.5 (len v)) 3))",
+        "(let [n (ref (len v)) s (ref 0.5) k (ref 0)] (while (< (deref k) 3)"
+        " (set! s (+ (deref s) (sum (sort (build (deref n) (fn [j] (* (get v j) (deref s)))))))) (set! n (deref n))"
+        " (set! k (+ 1 (deref k)))) (deref s))",
+        "(letrec [go (fn [k u] (if (<= k 0) (sum u) (go (- k 1) (* 2 v))))] (+ 0.5 (go 3 v)))",
+        "(ifold (fn [s i] (+ s (sum (sort (build i (fn [j] (* s (get v j))))))"
+        " (sum (sort (build i (fn [j] (get v j))))))) 0.5 (len v))",
+    ],
+    ids=["loop", "while", "tail call", "two loops"],
+)
+def test_a_size_that_stays_is_the_size_of_arrays(text: str) -> None:
+    """An accumulator that no iteration changes is what it was at first, in the types of the loop's arrays as well: the
+    checker looks after each pass."""
+    f, v = hyad.model(f"(fn [v] {text})", namespace={}), np.array([0.25, -0.5, 2.0])
+    for derived in (f, hyad.grad(f)):
+        args = (v,)
+        np.testing.assert_allclose(hyad.compile(derived, "python", args=args)(v), hyad.run(derived, v), rtol=1e-14)
+
+
 def test_what_no_result_needs_is_dropped() -> None:
     assert names_of(optimised("(fn [x] (let [y (sin x)  z (exp y)] (* x 2)))")) == ["*"]
     assert "Loop" not in names_of(optimised("(fn [x v] (let [w (map sin v)] x))", 1.0, np.ones(3)))
