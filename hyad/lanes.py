@@ -39,7 +39,23 @@ LANES = 8
 STRAIGHT = 16  # in additions: what an innermost loop without sums has to do, for lanes to be worth it
 
 
-class Lanes(Rebuild):
+class Views(Rebuild):
+    """Reads an array of one lane, where the lanes have theirs together, at the lane."""
+
+    def __init__(self, builder: Builder, views: dict[Var, tuple[Atom, Atom]]) -> None:
+        super().__init__(builder)
+        self.views = views  # an array of an iteration: the array of the lanes, and the lane
+
+    def bind(self, bind: Bind) -> None:
+        op, v = bind.op, bind.vars[0] if bind.vars else None
+        if type(op) is Prim and op.name == "get" and op.args[0] in self.views:
+            lanes, lane = self.views[op.args[0]]  # type: ignore[index]
+            self.here[v] = self.b.get(lanes, *self.atoms(op.args[1:]), lane, hint=v.name, given=v.given)  # type: ignore
+        else:
+            self.copy(bind)
+
+
+class Lanes(Views):
     """Runs the loops that an iteration begins with for eight iterations at once.
 
     ``(ifold (fn [s i] (g s i (build k (fn [j] (ifold (fn [t c] (+ t (f i j c))) 0.0 d))))) z n)``  =>  for eight ``i``
@@ -51,25 +67,16 @@ class Lanes(Rebuild):
     """
 
     def __init__(self, builder: Builder) -> None:
-        super().__init__(builder)
-        self.views: dict[Var, tuple[Atom, Atom]] = {}  # an array of an iteration: the array of the lanes, and the lane
+        super().__init__(builder, {})
 
     def plan(self, op: Loop) -> tuple[Loop, Plan | None]:
         """A loop, and what of its iterations goes ahead."""
         return op, ahead(op)
 
     def bind(self, bind: Bind) -> None:
-        op = bind.op
-        if type(op) is Prim and op.name == "get" and op.args[0] in self.views:
-            lanes, lane = self.views[op.args[0]]  # type: ignore[index]
-            indices = self.atoms(op.args[1:])
-            self.here[bind.vars[0]] = self.b.get(
-                lanes, *indices, lane, hint=bind.vars[0].name, given=bind.vars[0].given
-            )
-            return
-        loop, plan = self.plan(op) if type(op) is Loop else (None, None)
+        loop, plan = self.plan(bind.op) if type(bind.op) is Loop else (None, None)
         if plan is None:
-            self.copy(bind)
+            super().bind(bind)
         else:
             self.tiles(bind, loop, plan)  # type: ignore[arg-type]
 
@@ -92,7 +99,7 @@ class Lanes(Rebuild):
         """The eight iterations from ``first`` on, or as many as are left: what goes ahead of all of them, then the rest
         of each in turn."""
         b, count = self.b, self.atom(op.count)
-        lanes = Ahead(b, self.here, op, plan, first, b.prim("-", count, Const(1, INT))).run()
+        lanes = Ahead(b, self, op, plan, first, b.prim("-", count, Const(1, INT))).run()
         left = self.left(count, first)
 
         def one(lane: Atom, *accs: Atom):
@@ -314,12 +321,12 @@ def worth(op: Loop, index: Var) -> bool:
     return not inner and not op.accs and columns and not at_index and work >= STRAIGHT
 
 
-class Ahead(Rebuild):
+class Ahead(Views):
     """Emits what goes ahead: scalars become arrays of eight, arrays get one more dimension, the last."""
 
-    def __init__(self, b: Builder, here: dict[Var, Atom], op: Loop, plan: Plan, first: Atom, last: Atom) -> None:
-        super().__init__(b)
-        self.here = dict(here)
+    def __init__(self, b: Builder, around: Views, op: Loop, plan: Plan, first: Atom, last: Atom) -> None:
+        super().__init__(b, around.views)
+        self.here = dict(around.here)
         self.op, self.plan, self.first, self.last = op, plan, first, last
         self.lanes: dict[Var, Atom] = {}
         self.stores: set[Atom] = set()  # arrays that hold one step of the lanes
@@ -330,7 +337,9 @@ class Ahead(Rebuild):
         for bind in self.plan.binds:
             for inner in all_binds(Block((bind,), ())) if type(bind.op) is Loop else ():
                 look = inner.op
-                if type(look) is Prim and look.name == "get" and look.args[1:].count(self.op.index) == 1:
+                if type(look) is not Prim or look.name != "get" or look.args[0] in self.views:
+                    continue
+                if look.args[1:].count(self.op.index) == 1:
                     if self.side_by_side(self.atom(look.args[0]), look.args[1:]):
                         continue
                     if type(look.args[0]) is not Var or look.args[0] not in self.plan.varying:
@@ -393,7 +402,7 @@ class Ahead(Rebuild):
             elif self.plan.varying.intersection(bind.vars):
                 waiting.append(bind)
             else:
-                self.copy(bind)
+                self.bind(bind)
         return waiting
 
     def together(
@@ -445,7 +454,7 @@ class Ahead(Rebuild):
     def scalar(self, bind: Bind, lane: Atom) -> None:
         op, v = bind.op, bind.vars[0]
         assert type(op) is Prim
-        if op.name == "get":
+        if op.name == "get" and op.args[0] not in self.views:
             array, indices = op.args[0], op.args[1:]
             if array in self.lanes:
                 self.here[v] = self.b.get(self.lanes[array], *self.atoms(indices), lane, hint=v.name)  # type: ignore[index]
@@ -459,7 +468,7 @@ class Ahead(Rebuild):
                 others = self.atoms([*indices[:place], *indices[place + 1 :]])
                 self.here[v] = self.b.get(table, *others, lane, hint=v.name)
                 return
-        self.copy(bind)
+        self.bind(bind)
 
     def as_type(self, x: Atom, t: Type) -> Atom:
         return self.b.to_real(x) if t == REAL else x

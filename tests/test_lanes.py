@@ -165,6 +165,21 @@ def test_left_alone(text: str) -> None:
     assert in_lanes(hyad.model(text)) == 0
 
 
+def test_lanes_in_the_lanes_of_another_loop() -> None:
+    """The inner loop's sums read an array that the lanes of the outer one have together."""
+    text = """(fn [#^ (Mat n m) a]
+      (ifold (fn [s i] (+ s (norm (build (shape a 1)
+                                    (fn [r] (ifold (fn [t c] (+ t (get a i (// r 2)))) 0.0 (shape a 1)))))))
+             0.0 (len a)))"""
+    f = hyad.value_and_grad(hyad.model(text, namespace={}))
+    args = np.random.default_rng(0).normal(size=(3, 2))
+    made, plain = (hyad.compile(f, "python", args=(args,), without=w) for w in ((), "lanes"))
+    for n, m in ((3, 2), (9, 8), (17, 9), (0, 3), (2, 0)):
+        a = np.random.default_rng(n).normal(size=(n, m))
+        for got, wanted in zip(made(a), plain(a)):
+            np.testing.assert_array_equal(got, wanted)
+
+
 def test_on_threads() -> None:
     f = hyad.model(NEAREST)
     args = given(NEAREST, 20_001, 4, 3)
