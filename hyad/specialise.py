@@ -63,6 +63,7 @@ from .values import (
     OPERATORS,
     ArrayOfTuples,
     Builtin,
+    Cell,
     Closure,
     Constructing,
     Derived,
@@ -71,6 +72,7 @@ from .values import (
     Function,
     Later,
     Part,
+    Place,
     Pointwise,
     References,
     Shape,
@@ -360,7 +362,7 @@ class Specialiser(Flow):
                 fn = prelude(f"{fn.name}/{len(args)}") or fn
             counts = fn.is_library and not any(self.family_of(a) is not None for a in args)
             if counts and fn.function not in self.facts.recursive:
-                call = (fn.function, *map(shape_known, args), fn.env)
+                call = (fn.function, *(shape_known(self, a) for a in args), fn.env)
                 if call not in self.descending:  # recursion on ranks and known integers, which ends by itself
                     self.descending.add(call)
                     try:
@@ -509,10 +511,13 @@ def grows(make: Any, items: tuple, family: Data) -> bool:
     return isinstance(make, Shape) and make.kind in ("derived", "pointwise") and any(x is family for x in items)
 
 
-def shape_known(value: Value) -> Any:
+def shape_known(sp: Specialiser, value: Value) -> Any:
     """What tells one call of a prelude function from another one inside it: ranks, known integers, functions."""
+    below = len(value.indices) if isinstance(value, Place) else 0
+    value = value.array if isinstance(value, Place) else value
+    value = sp.store.get(value) if isinstance(value, Cell) and value.array else value
     if type(value) is Const and value.type != REAL:
         return value.value
     if isinstance(value, Closure):
         return value.function
-    return f"rank {rank_of(value)}" if isinstance(value, (Const, Var)) and value is not NIL else None
+    return f"rank {rank_of(value) - below}" if isinstance(value, (Const, Var)) and value is not NIL else None

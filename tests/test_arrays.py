@@ -511,3 +511,16 @@ def test_at_the_edge(form: str, wanted: Any) -> None:
     np.testing.assert_allclose(python_callable(f.optimised(f.specs(())))(), wanted)
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(hyad.run(f), wanted)
+
+
+@pytest.mark.parametrize("form", ["(sum (sum m 0))", "(sum (where (> m 2.5) m 0.0))", "(sum (flip (get m 1) 0))"])
+def test_functions_of_rows_beside_an_array_that_is_changed(form: str) -> None:
+    """Functions of the language that call themselves for the rows of a matrix do so where a model changes an array, of
+    whatever rank that is."""
+    text = f"(fn [v m] (let [w (copy v)] (ifold (fn [s i] (do (set-at! w i {form}) s)) 0 (len v)) (* x (sum w))))"
+    f = hyad.model(text.replace("[v m]", "[x v m]"), namespace={})
+    args = (0.5, np.ones(2), np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+    wanted = hyad.run(f, *args)
+    for target in ("c", "python"):
+        assert hyad.compile(f, target, args=args)(*args) == wanted
+    np.testing.assert_allclose(hyad.grad(f, wrt="m")(*args), hyad.run(hyad.grad(f, wrt="m"), *args))
