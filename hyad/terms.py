@@ -274,7 +274,7 @@ class Signs:
         """Whether all that reads a number can read its opposite."""
         if not self.readers:
             self.find()
-        return depth < 4 and all(x is not None and self.takes(x, x.op, v, depth) for x in self.readers[v])  # type: ignore
+        return depth < 4 and all(x is not None and self.takes(x, x.op, v, depth) for x in self.readers.get(v, ()))  # type: ignore
 
     def takes(self, x: Bind, op: Prim, v: Var, depth: int) -> bool:
         if op.name == "*":

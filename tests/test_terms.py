@@ -80,6 +80,15 @@ def test_a_multiple_and_its_opposite() -> None:
         assert made(x, y) == plain(x, y)
 
 
+def test_a_multiple_that_nobody_reads() -> None:
+    f = hyad.hessian(
+        hyad.model("(fn [v w] (if (< w 0.5) 0.5 (ifold (fn [s i] (norm v)) 0.0 (int w))))", namespace={}), "v"
+    )
+    v = np.array([3.0, 4.0])
+    made = hyad.compile(f, "python", args=(v, 2.0), without="dead-code")
+    np.testing.assert_allclose(made(v, 2.0), (np.eye(2) - np.outer(v, v) / 25) / 5)
+
+
 # --------------------------------------------------------------------------------------- what must not change
 
 
