@@ -36,6 +36,33 @@ NUMBERS = (
     "(let [$q:Q (ref <V>) $k:Q (ref 0)] (while (and (< (deref $k) 4) (< (sum (deref $q)) 9.0))"
     " (set! $q (let [$u:V (deref $q)] {V})) (set! $k (+ (deref $k) 1))) (sum (deref $q)))",
     "(fst (ifold (fn [#($s:R $t:R) $i:In] (if {B} #($t {R}) #({R} $s))) #(<R> 1.0) (len v)))",
+    "(ifold (fn [$s:R $i:In] (tanh {R})) <R> (len v) :checkpoint 2)",
+    "(fold (fn [$s:R $r:X] (sin (+ {R} {R}))) <R> <Y> :checkpoint 1)",
+    "(sum (ifold (fn [$b:V $i:Im] (tanh {V})) <V> (len w) :checkpoint 1))",
+    "(let [$q:Q (ref <R>) $k:Q (ref 0)] (while (< (deref $k) (len v)) :checkpoint 2"
+    " (set! $q (let [$t:R (deref $q)] (tanh {R}))) (set! $k (+ (deref $k) 1))) (deref $q))",
+    "(letrec [$f:Q (fn [$k:Q $u:V] (if (<= $k 0) {R} (+ {R} ($f (- $k 1) {V}))))] ($f 2 <V>))",
+    "(letrec [$f:Q (fn [$k:Q $u:M] (if (<= $k 0) {R} ($f (// $k 2) {M})))] ($f (len w) <M>))",
+    "(fold (fn [$s:R $e:R] {R}) <R> (list <R> <R> {#n}))", "(fold (fn [$s:R $u:V] (tanh {R})) <R> (list <V> v))",
+    "(case (if {B} (inl <R>) (inr <V>)) (inr $u:Q) (norm $u) (inl $a:R) {R})",
+    "(let [$b:V (copy <V>) $t:R (ifold (fn [$j:Q $k:Q] (do (set-at! $b $k (+ $j (get $b $k))) (tanh $j))) <R> (len v))]"
+    " {R})",
+    "(let [$b:V (copy <V>) $t:Q (ifold (fn [$s:R $i:In] (do (set-at! $b {#n} {R}) {R})) <R> (len v))]"
+    " (* $t (norm $b)))",
+    "(let [$f:Q (fn [$a:R] (fn [$e:R] {R}))] (+ (($f <R>) <R>) ((D ($f <R>)) <R>)))",
+    "(norm (vjp (fn [$a:M] {V}) <M> v))", "(sum (hvp (fn [$a:V] {R}) <V> v))",
+    "(snd (deriv {R} x))", "(sum (snd (let [$u:V <V>] (deriv {R} $u))))", "(trace ((jacobian (fn [$a:V] {V})) <V>))",
+    "(logdet (+ (eye (len v)) (* 0.05 (tanh {S}))))", "(det (+ (eye (len v)) (* 0.05 (tanh {S}))))",
+    "(real (// (- {#n} 3) 2))", "(real (% (- {#m} 3) 3))", "(* {R} (real (** (- {#n} 2) 3)))", "(** {R} 3)",
+    "(** (tanh {R}) (+ {#n} 1))", "(std (concat {V} [0.5]))", "(median (concat {V} [0.5]))",
+    "(interp {R} [-1.0 0.1 2.0] [0.5 {R} 1.5])", "(real (count-nonzero (> {V} 0.1)))",
+    "(real (searchsorted (sort {V}) {R}))", "(sum (map (fn [$r:X $e:R] {R}) <Y> <V>))",
+    "(ruled (fn [$a:Q] (* $a $a $a)) (fn [$b:Q $c:Q $d:Q] (* 3.0 $b $b $d))"
+    " (fn [$e:Q $f:Q $g:Q] (* 3.0 $e $e $g)) {R})",
+    "(constant (fn [$a:R] {R}) <R>)", "(sum (ravel {M}))", "(norm (kron {V} {X}))",
+    "(sum (convolve {X} (concat {V} [1.0])))",
+    "(fold + 0.0 (map (fn [$p:Q] (* (fst $p) (snd $p))) (build (len v) (fn [$i:In] #({R} {R})))))",
+    "(sum (ravel (softmax {M} 0)))", "(sum (var {Y} 1))",
 )  # fmt: skip
 SUMS = ("(ifold (fn [$s:R $i:I%s] (+ $s {R})) 0.0 %s)", "(ifold (fn [$s:R $i:I%s] (* $s (cos {R}))) 1.0 %s)")
 ALIKE = (  # of every kind of array
@@ -53,19 +80,35 @@ OTHERS = {
           "(scatter-add <V> (build (len w) (fn [$i:Im] {#n})) <W>)", "(gather {V} (argsort {V}))",
           "(scatter <V> (build (len w) (fn [$i:Im] {#n})) <W>)", "(map (fn [$r:W $e:R] {R}) <M> <V>)",
           "(build (len v) (fn [$i:In] (if (or (= $i 0) (>= $i (- (len v) 1))) {R} (get v (+ $i 1)))))",
-          "(solve (+ (eye (len v)) (* 0.05 (tanh {S}))) {V})"),
+          "(solve (+ (eye (len v)) (* 0.05 (tanh {S}))) {V})",
+          "(solve-lower (+ (eye (len v)) (* 0.05 (tanh {S}))) {V})", "(norm {Y} 1)", "(amin {Y} :axis 1)",
+          "(get (reshape {M} [(len w) (len v)]) {#m})", "(reshape (expand-dims {V} 1) [(len v)])", "(get {T} {#m})",
+          "(let [$b:V (copy <V>)] (ifold (fn [$i0:Q $i:In] (do (set-at! $b {#n} {R}) $i0)) 0 (len v)) $b)",
+          "(map (fn [$i:In $e:R] {R}) (argsort <V>) <V>)", "(cut (tile {V} 2) 0 (len v))", "(diag (triu {S}))"),
     "W": ("(vec-mat {V} {M})", "(sum {M} 0)", "(map (fn [$r:V] {R}) <T>)",
-          "(gather {V} (build (len w) (fn [$i:Im] {#n})))", "(amax (concat {M} (expand-dims {W} 0)) 0)"),
+          "(gather {V} (build (len w) (fn [$i:Im] {#n})))", "(amax (concat {M} (expand-dims {W} 0)) 0)",
+          "(fold (fn [$u:W $r:W] {W}) <W> <M>)", "(get {M} {#n})", "(take {V} (build (len w) (fn [$i:Im] {#n})))"),
     "X": ("(cross {X} {X})", "(sum {Y} 0)", "(fold (fn [$u:X $r:X] {X}) <X> <Y>)", "(get <Y> {#n})"),
     "M": ("(outer {V} {W})", "(mat-mul {S} {M})", "(+ {M} {W})",
           "(ifold (fn [$b:M $i:Im] (update {M} {#n} {#m} {R})) <M> (len w))", "((grad (fn [$a:M] {R})) <M>)",
-          "(cumsum {M} 0)", "(ifold (fn [$b:M $i:Im] {M}) <M> (len w))"),
-    "T": ("(transpose {M})", "(* {T} {V})"),
+          "(cumsum {M} 0)", "(ifold (fn [$b:M $i:Im] {M}) <M> (len w))",
+          "(reshape {T} [(len v) (len w)])", "(roll {M} 1 0)", "(flip {M} 1)", "(sort {M} 0)",
+          "(map (fn [$r:W] {W}) <M>)",
+          "(scan (fn [$u:W $r:W] {W}) <W> <M>)", "(transpose (map (fn [$u:V] {V}) <T>))", "(- {M} (expand-dims {V} 1))",
+          "((jacobian (fn [$a:W] {V})) <W>)", "(solve (+ (eye (len v)) (* 0.05 (tanh {S}))) {M})"),
+    "T": ("(transpose {M})", "(* {T} {V})", "(build (len w) (fn [$i:Im] {V}))", "((jacobian (fn [$a:V] {W})) <V>)",
+          "(vjp (fn [$a:T] {M}) <T> a)"),
     "S": ("(eye (len v))", "(mat-mul {M} {T})", "(tril {S})", "((jacobian (fn [$a:V] {V})) v)",
-          "(- (expand-dims {V} 1) (expand-dims {V} 0))"),
-    "Y": ("(map (fn [$r:X] {X}) <Y>)", "(outer {V} {X})", "(softmax {Y} 1)", "(scan (fn [$u:X $r:X] {X}) <X> <Y>)"),
+          "(- (expand-dims {V} 1) (expand-dims {V} 0))",
+          "(cholesky (+ (eye (len v)) (* 0.05 (tanh {S}))))", "(inv (+ (eye (len v)) (* 0.05 (tanh {S}))))",
+          "(diag {V})", "((hessian (fn [$a:V] {R})) <V>)", "(jvp (fn [$a:S] {S}) <S> s)"),
+    "Y": ("(map (fn [$r:X] {X}) <Y>)", "(outer {V} {X})", "(softmax {Y} 1)", "(scan (fn [$u:X $r:X] {X}) <X> <Y>)",
+          "(log-softmax {Y} 1)", "(stack [{V} {V} {V}] 1)"),
 }  # fmt: skip
-TESTS = ("(< {R} 0.1)", "(> {R} {R})", "(= {#n} {#n})", "(< {#n} {#m})", "(!= {#m} 1)", "(= (- {#n} {#n}) 1)")
+TESTS = (
+    "(< {R} 0.1)", "(> {R} {R})", "(= {#n} {#n})", "(< {#n} {#m})", "(!= {#m} 1)", "(= (- {#n} {#n}) 1)",
+    "(any (> {V} 0.5))", "(all (< {M} 1.5))", "(not {B})", "(and {B} {B})", "(or {B} {B})", "(= (% (- {#n} 3) 2) 0)",
+)  # fmt: skip
 
 
 def build(axes: str) -> str:
