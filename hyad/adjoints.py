@@ -179,7 +179,7 @@ def prepared(b: Builder, f: Function, loops: bool = True) -> Block:
                     b.note_sizes(p.type)  # type: ignore[arg-type]
                 results = Unroll(b).block(f.body)
             found = sink_block(tidy(b.close(scope, results)))
-            found = loops and loop_of(f, found) or found
+            found = loops and loop_of(f, found, b.rules) or found
         b.memo["prepared", f, loops] = found
     return found
 

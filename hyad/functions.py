@@ -5,8 +5,9 @@ These see the whole program at once; the other passes run on each function by it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from .builder import Builder
 from .core import (
@@ -94,8 +95,9 @@ def calls_it_block(block: Block, f: Function) -> bool:
     return any(type(bind.op) is Apply and bind.op.function is f for bind in all_binds(block))
 
 
-def loop_of(f: Function, body: Block | None = None) -> Block | None:
-    """The body of a function as a loop, if it calls itself, and only last; None where it does not."""
+def loop_of(f: Function, body: Block | None = None, rules: Mapping[str, Any] | None = None) -> Block | None:
+    """The body of a function as a loop, if it calls itself, and only last; None where it does not. ``rules``: those of
+    the values in it that have derivatives of their own."""
     body = body or f.body
     assert body is not None
     if not calls_it_block(body, f) or not tail_block(body, f):
@@ -111,6 +113,7 @@ def loop_of(f: Function, body: Block | None = None) -> Block | None:
     if any(op.args[position[d]] is not d for op in calls if op.function is f for d in sizes):  # one that changes
         return None
     b = Builder()
+    b.rules.update(rules or {})
     b.sizes.update(sizes)
 
     def types(accs: Sequence[Atom]) -> list[Atom]:

@@ -392,6 +392,19 @@ def test_a_rule_of_ones_own() -> None:
     assert (constant(3.0), hyad.grad(constant)(3.0)) == (27.0, 9.0)
 
 
+def test_rules_in_a_recursion() -> None:
+    """One that becomes a loop before it is differentiated, and one that does not."""
+    for step in ("(go (- k 1) (solve (+ a (eye 2)) u))", "(+ (sin (get u 0)) (go (- k 1) (solve (+ a (eye 2)) u)))"):
+        text = f"(fn [a v] (letrec [go (fn [k u] (if (<= k 0) (sum u) {step}))] (go (int (get v 0)) v)))"
+        f, args = hyad.model(text, namespace={}), (np.array([[2.0, 1.0], [0.5, 3.0]]), np.array([3.0, 0.5]))
+        by_a = hyad.grad(f, wrt="a")
+        for k in np.ndindex(2, 2):
+            move = np.zeros((2, 2))
+            move[k] = 1e-6
+            slope = (f(args[0] + move, args[1]) - f(args[0] - move, args[1])) / 2e-6
+            assert by_a(*args)[k] == pytest.approx(slope, rel=1e-6)
+
+
 def test_systems_of_equations_in_a_loop_and_a_branch() -> None:
     text = "(fn [s b] (sum (map (fn [a] (if (> (get a 0 0) 0) (sum (solve a b)) (det a))) s)))"
     s = np.stack([np.array([[2.0, 1], [0, 3]]), np.array([[-2.0, 1], [1, 3]])])
