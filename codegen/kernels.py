@@ -210,10 +210,10 @@ class KernelPrinter(CudaPrinter):
             self.stack += 8 * int(total)
             first.append(Line(1, f"{'alignas(8) ' if self.mixed() else ''}{real} {self.local['own']}[{total}];"))
         elif self.plan.pools and one:
-            room = self.room()
+            room = self.pooled()
             first.append(Line(1, f"__shared__ {real} {self.local['own']}[{HELD}]; // vectors of this block"))
         elif self.plan.pools or self.heap:
-            room = self.room()
+            room = self.pooled()
             head += [f"{real} *__restrict__ {self.local['work']}", f"long long {self.local['room']}"]
             needs.append("work")
             if piece.rows:
@@ -332,7 +332,7 @@ class KernelPrinter(CudaPrinter):
                 del lines[k]
         return lines
 
-    def room(self) -> dict:
+    def pooled(self) -> dict:
         """The reals of one thread's workspace, as the terms of a size."""
         out: dict = {}
         for key, count in self.plan.pools.items():

@@ -60,6 +60,9 @@ MODELS = {
               " (set! s (+ (deref s) (* (deref y) (deref x)))))) (set! x (* 0.6 (deref x)))) (deref s))) v))",
     "rows": "[#^ (Mat n m) q] (sum (map (fn [r] (let [u (ref r)] (while (> (sum (map square (deref u))) 0.5)"
             " (set! u (map (fn [x] (* 0.8 (sin x))) (deref u)))) (prod (map (fn [x] (+ 1.0 x)) (deref u))))) q))",
+    # an array in a sum, of a size that the call knows
+    "sides": "[#^ (Vec n) v] (sum (map (fn [b] (case (if (< b 0.9) (inl b) (inr (sort (* b v)))) (inl c) (sin c)"
+             " (inr u) (sum (* u (cumsum u))))) v))",
     # a loop of the host's, remembered; and one with a recursion in each round
     "until": "[#^ (Vec n) v] (let [u (ref v)] (while (> (sum (map square (deref u))) 1.0)"
              " (set! u (map (fn [x] (* 0.7 (sin x))) (deref u)))) (prod (map (fn [x] (+ 1.0 x)) (deref u))))",
@@ -68,7 +71,7 @@ MODELS = {
                   " (set! u (map (fn [x] (+ (* 0.5 x) (* 0.1 (f x)))) (deref u))))"
                   " (prod (map (fn [x] (+ 1.0 x)) (deref u)))))",
 }  # fmt: skip
-HEAPS = {"halves", "pairs", "simpson", "lists", "steps", "own-steps", "newton", "nested", "rows", "until-deep"}
+HEAPS = {"halves", "pairs", "simpson", "lists", "steps", "own-steps", "newton", "nested", "rows", "sides", "until-deep"}
 DEEP = {"halves", "pairs", "simpson", "lists", "steps", "own-steps", "until-deep"}
 
 
