@@ -232,6 +232,13 @@ _NUMBERS = frozenset((float, int, bool))
 _FAILS = (ValueError, OverflowError, ZeroDivisionError)  # what ``math`` raises where IEEE has inf or NaN
 
 
+def _as_real(*args: Any) -> None:
+    """Raise ``OverflowError`` for an integer that is too large for a real number."""
+    for x in args:
+        if x.__class__ is int:
+            float(x)
+
+
 def _unary(scalar: Callable[..., Any], array: Callable[..., Any]) -> Callable[..., Any]:
     """``scalar`` for a Python number, ``array`` for everything else and where ``scalar`` refuses; no warnings."""
 
@@ -240,7 +247,7 @@ def _unary(scalar: Callable[..., Any], array: Callable[..., Any]) -> Callable[..
             try:
                 return scalar(x)
             except _FAILS:
-                pass
+                _as_real(x)
         with np.errstate(all="ignore"):
             y = array(x)
         return y.item() if isinstance(y, np.generic) else y
@@ -256,7 +263,7 @@ def _binary(scalar: Callable[..., Any], array: Callable[..., Any]) -> Callable[.
             try:
                 return scalar(a, b)
             except _FAILS:
-                pass
+                _as_real(a, b)
         with np.errstate(all="ignore"):
             y = array(a, b)
         return y.item() if isinstance(y, np.generic) else y

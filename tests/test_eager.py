@@ -350,6 +350,18 @@ MISTAKES = [
     ("(fn [x] (build x (fn [i] 1)))", ModelTypeError, "the size in `build` is a number", "x"),
     ("(fn [x] (ifold (fn [s i] s) 1 -2))", ModelTypeError, "sizes are not negative", "-2"),
     ("(fn [x] (vjp (fn [a] #(a a)) x 1.0))", ModelTypeError, "the shape of the result", None),
+    (
+        "(fn [x] (let [k (fold * 1 (build 40 (fn [i] 10000000000)))] (+ x k)))",
+        ModelTypeError,
+        "too large for a real",
+        "(+ x k)",
+    ),
+    (
+        "(fn [x] (* x (sin (fold * 1 (build 40 (fn [i] 10000000000))))))",
+        ModelTypeError,
+        "too large for a real",
+        "(sin (fold * 1 (build 40 (fn [i] 10000000000))))",
+    ),
     ("(fn [x] (jvp sin x [1.0]))", ModelTypeError, "the shape of its argument", None),
     ("(fn [x] ((jacobian (fn [y] (> y 0))) x))", DerivativeError, "it has no derivative", None),
     ("(fn [x] (update [1.0 2.0] 0 True))", ModelTypeError, "puts a truth value where a number stands", None),
