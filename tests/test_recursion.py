@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mpmath
+import numpy as np
 import pytest
 
 import hyad
@@ -899,6 +900,16 @@ def test_a_function_inside_its_own_definition() -> None:
     block = Block(b.block(), block.results)
     with pytest.raises(NotCompiled, match="inside its own definition"):
         vjp(Builder(), block, {x: x}, lambda results: [real(1.0)], [x])
+
+
+def test_a_backward_function_takes_the_sizes_of_its_arrays() -> None:
+    """Of those, too, that nothing else of it reads."""
+    text = """(fn [v y w] (letrec [f (fn [k u] (if (<= k 0)
+                                                   (if (< (get y 0 1) 0.1) 0.5 (get v (- (len v) 1)))
+                                                   (f (- k 1) u)))]
+                    (f (len w) w)))"""
+    f, args = hyad.model(text, namespace={}), (np.ones(3), np.ones((3, 2)), np.ones(2))
+    np.testing.assert_array_equal(hyad.grad(f, wrt="v")(*args), [0.0, 0.0, 1.0])
 
 
 # --------------------------------------------------------------------------------- passes over functions
