@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hyad.affine import Affine, affine_add, affine_in
-from hyad.core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, all_binds, blocks_of, reads
+from hyad.core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Scalar, Var, all_binds, blocks_of, reads
 from hyad.lanes import LANES as NUMBER_OF_LANES
 
 from .lower import Buffer, Place, Plan
@@ -36,7 +36,10 @@ def in_lanes(op: Loop, math: str = "libm") -> bool:
     count = op.count.value if isinstance(op.count, Const) else 0
     plain = all(isinstance(inner.op, Prim) for inner in op.body.binds)
     calls = math == "vector" and 0 < count <= 4 * NUMBER_OF_LANES
-    return plain and (count == NUMBER_OF_LANES or calls and any(b.op.name in KERNELS for b in op.body.binds))
+    across = bool(op.accs) and all(isinstance(r.type, Scalar) for r in op.body.results if isinstance(r, Var))
+    return plain and (
+        count == NUMBER_OF_LANES and not across or calls and any(b.op.name in KERNELS for b in op.body.binds)
+    )
 
 
 def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> bool:

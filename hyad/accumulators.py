@@ -61,15 +61,23 @@ def starts_with(pass_: Rebuild, op: Loop, e: Atom, start: Atom, count: Atom) -> 
     """Whether a search for the largest starts with what its first iteration looks at, an element of an array that
     it goes through: then there is a first iteration."""
     source = pass_.b.definitions.get(start) if type(start) is Var else None
-    if source is None or source.name != "get" or len(source.args) != 2:
+    if source is None or source.name != "get":
         return False
     bind = next((bind for bind in op.body.binds if bind.vars == (e,)), None)
     look = bind.op if bind is not None else None
-    if type(look) is not Prim or look.name != "get" or len(look.args) != 2 or look.args[1] is not op.index:
+    if type(look) is not Prim or look.name != "get" or look.args[-1] is not op.index:
         return False
-    array, zero_ = source.args
-    same = pass_.atom(look.args[0]) is array and type(zero_) is Const and zero_.value == 0
-    return same and pass_.b.same_int(type_of(array).dims[0], count)  # type: ignore[union-attr]
+    base, *row = pass_.atoms(look.args[:-1])
+    if op.index in look.args[:-1]:
+        return False
+    within = pass_.b.definitions.get(base) if type(base) is Var else None
+    if within is not None and within.name == "get":  # a row, of which the builder knows whose it is
+        base, *row = *within.args, *row
+    array, *first, zero_ = source.args
+    same = base is array and len(row) == len(first) and all(map(pass_.b.same_int, row, first))
+    if not same or not (type(zero_) is Const and zero_.value == 0):
+        return False
+    return pass_.b.same_int(type_of(array).dims[len(row)], count)  # type: ignore[union-attr]
 
 
 def reaches(definitions: dict, atom: Atom, acc: Var) -> bool:

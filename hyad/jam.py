@@ -1,7 +1,4 @@
-"""Unroll and jam: four iterations of a loop side by side, to the last bit.
-
-``Jam`` takes four short sums at once, ``Quarters`` looks for a largest value in four places at once.
-"""
+"""Unroll and jam: four short sums at once, to the last bit."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Sequence
 from .builder import Builder
 from .core import (
     INT,
-    REAL,
     Arr,
     Atom,
     Bind,
@@ -25,10 +21,9 @@ from .core import (
     atoms_of,
     defined_in,
     free_vars,
-    real,
 )
 from .dead import has_checks
-from .loops import CALL, cost_of, slice_of
+from .loops import cost_of
 from .rebuild import Rebuild
 
 JAMMED = 4  # iterations that run side by side
@@ -206,85 +201,6 @@ class Jam(Rebuild):
         if not all(isinstance(r.type, Scalar) for r in op.body.results[width:]):
             return False
         return all(isinstance(r.type, Scalar) or r in going for r in op.body.results[:width])
-
-
-class Quarters(Rebuild):
-    """Looks for the largest of a loop's values in its quarters side by side, then for the largest of theirs.
-
-    ``(fold max z xs)``  =>  ``n // 4`` iterations with four accumulators, for i, q + i, 2 q + i, 3 q + i; those that
-    are left follow.
-    Design decision: quarters one after the other, not every fourth value: the first of equal ones is found, and the
-    first NaN, as before, to the last bit and the sign of a zero. Only of loops that no other is around: these go side
-    by side as a whole (``Jam``, ``Lanes``), and inner ones are often short.
-    """
-
-    def __init__(self, builder: Builder) -> None:
-        super().__init__(builder)
-        self.depth = 0
-
-    def bind(self, bind: Bind) -> None:
-        op = bind.op
-        if type(op) is not Loop or self.depth or not self.searches(op):
-            self.depth += type(op) is Loop
-            self.copy(bind)
-            self.depth -= type(op) is Loop
-            return
-        b, width = self.b, len(op.accs)
-        blocks, left, done = in_fours(b, self.atom(op.count))
-        names, given = [v.name for v in bind.vars], any(v.given for v in bind.vars)
-        steps = [self.step(op, k) for k in range(width)]
-
-        def values(i: Atom) -> list[Atom]:
-            self.here[op.index] = i
-            self.block(slice_of(op.body, [term for _, term in steps]))
-            return [self.atom(term) for _, term in steps]
-
-        def larger(accs: Sequence[Atom], found: Sequence[Atom]) -> list[Atom]:
-            return [b.prim(name, a, x, hint=h) for (name, _), a, x, h in zip(steps, accs, found, names)]
-
-        def together(i: Atom, *accs: Atom):
-            starts = [i] + [b.prim("+", b.prim("*", Const(k, INT), blocks), i) for k in range(1, JAMMED)]
-            parts = [larger(accs[k * width : (k + 1) * width], values(at)) for k, at in enumerate(starts)]
-            return [x for part in parts for x in part], ()
-
-        least = [real(float("-inf" if name == "max" else "inf")) for name, _ in steps]
-        found = list(self.atoms(op.inits))
-        if not (type(blocks) is Const and blocks.value == 0):
-            made = b.loop(
-                blocks, [*found, *least * (JAMMED - 1)], together, names * JAMMED, op.index.name, names * JAMMED
-            )
-            found = list(made[:width])
-            for k in range(1, JAMMED):
-                found = larger(found, made[k * width : (k + 1) * width])
-        if not (type(left) is Const and left.value == 0):
-            alone = lambda r, *accs: (larger(accs, values(b.prim("+", done, r))), ())  # noqa: E731
-            found = list(b.loop(left, found, alone, names, op.index.name, [a.name for a in op.accs], given))
-        b.span = bind.span
-        self.define(bind, found)
-
-    @staticmethod
-    def step(op: Loop, k: int) -> tuple[str, Atom] | None:
-        """What is looked for with accumulator ``k``: ``max`` or ``min``, and of which value."""
-        acc, r = op.accs[k], op.body.results[k]
-        last = next((x.op for x in op.body.binds if r in x.vars), None)
-        if type(last) is not Prim or last.name not in ("max", "min") or last.args[0] is not acc or acc.type != REAL:
-            return None
-        return last.name, last.args[1]
-
-    def searches(self, op: Loop) -> bool:
-        """Whether a loop only looks for the largest or smallest of cheap values, none of which depends on what was
-        found before."""
-        if len(op.accs) != len(op.body.results) or not op.accs or op.snapshots is not None or op.index.soft:
-            return False
-        if type(op.count) is Const and op.count.value < 4 * JAMMED or cost_of(op.body) >= CALL:
-            return False
-        if any(type(x.op) is not Prim or not isinstance(x.vars[0].type, Scalar) for x in op.body.binds):
-            return False
-        steps = [self.step(op, k) for k in range(len(op.accs))]
-        if None in steps:
-            return False
-        terms = [term for _, term in steps]  # type: ignore[misc]
-        return not set(op.accs) & {*free_vars(slice_of(op.body, terms))}
 
 
 def in_fours(b: Builder, count: Atom) -> tuple[Atom, Atom, Atom]:

@@ -52,7 +52,7 @@ from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .fusion import Fuse, fuse_siblings, siblings
-from .jam import Jam, Quarters, Room
+from .jam import Jam, Room
 from .journal import OFF
 from .lanes import Lanes, RowLanes
 from .loops import CALL
@@ -66,6 +66,7 @@ from .rebuild import Rebuild, rebuild, rebuilt
 from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
 from .roundtrip import round_trips
+from .searches import Searches, search_of
 from .shifts import shifts
 from .sink import idle, sink
 from .splits import Split
@@ -437,10 +438,9 @@ def jam(program: Program) -> Program:
     return rebuild(program, lambda b: Jam(b, Room(program))) if nested_loops(program) else program
 
 
-def quarters(program: Program) -> Program:
-    """Looks for a largest or smallest value in the quarters of a loop side by side."""
-    found = any(type(b.op) is Prim and b.op.name in ("max", "min") for loop in loops(program) for b in loop.body.binds)
-    return rebuild(program, Quarters) if found else program
+def searches(program: Program) -> Program:
+    """Looks for a largest or smallest value, and where it is, in eight lanes."""
+    return rebuild(program, Searches) if any(map(search_of, loops(program))) else program
 
 
 def jam_rows(program: Program) -> Program:
@@ -629,7 +629,7 @@ PIPELINE: list[Pass] = [
     dead_code,
     jam_rows,
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
-    quarters,
+    searches,
     fuse_siblings,
     reciprocals,
     share,  # what siblings had in common
@@ -668,7 +668,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "columns edges fills interchange jam jam-rows lanes quarters row-folds row-lanes rows-first shifts split"
+    "columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts split"
     " twins".split()
 )
 

@@ -271,7 +271,7 @@
         number (fn [i] (let [x (get v i)] (if (num? x) x (if x 1 0))))
         step (fn [#(best nan) i]
                (let [x (number i)]
-                 #((if (beyond x (snd best)) #(i x) best) (if (= x x) nan (min nan i)))))
+                 #((if (beyond x (snd best)) #(i x) best) (min nan (if (= x x) n i)))))
         #(best nan) (ifold step #(#(0 (number 0)) n) n)]
     (if (< nan n) nan (fst best))))
 (defmodel any [c] "whether one of them is true"

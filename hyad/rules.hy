@@ -55,6 +55,8 @@
 
 ;; choices between values already computed
 (select-same          (select x y y)            => y)
+(max-same             (max x x)                 => x)
+(min-same             (min x x)                 => x)
 (mul-select-left      (* (select x (soft 1) (soft 0)) y) => (select x y (soft 0)))
 (mul-select-right     (* y (select x (soft 1) (soft 0))) => (select x y (soft 0)))
 (mul-select-left-2    (* (select x (soft 0) (soft 1)) y) => (select x (soft 0) y))

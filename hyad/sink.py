@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from .builder import Builder
 from .core import (
+    BOOL,
+    INT,
     Atom,
     Bind,
     Block,
@@ -41,9 +43,16 @@ def sink(program: Program) -> Program:
 
     ``(let [r (sqrt t)] (if (> t 0) r 0))``  =>  ``(if (> t 0) (let [r (sqrt t)] r) 0)``.
     Design decision: before differentiation, so that the branch not taken contributes nothing there either (an adjoint
-    0 times the infinite slope of what was computed for the other branch is NaN).
+    0 times the infinite slope of what was computed for the other branch is NaN). A choice between integers that are
+    there stays where it is: it has no slope, and takes less than a branch that a processor does not foresee.
     """
     return with_body(program, sink_block(program.body))
+
+
+def chooses(bind: Bind) -> bool:
+    """Whether a binding chooses integers, or truth values, from others."""
+    trivial = type(bind.op) is If and not any(block.binds for block in blocks_of(bind.op))
+    return trivial and all(v.type in (INT, BOOL) for v in bind.vars)
 
 
 def sink_block(block: Block) -> Block:
@@ -67,7 +76,7 @@ def sink_block(block: Block) -> Block:
         op = bind.op
         places = {branch_of.get(v) if v not in here else None for v in bind.vars}
         place = places.pop() if len(places) == 1 else None
-        if place is not None and not (type(op) is Check or effects(op)):
+        if place is not None and not (type(op) is Check or effects(op) or chooses(bind)):
             moved.setdefault(place, []).append(bind)
         else:
             place = None

@@ -10,6 +10,7 @@ import pytest
 
 import hyad
 from hyad.core import Apply, If, Loop, Prim, all_binds, blocks_of
+from hyad.journal import without
 
 DET = """
 (defmodel minor [a j]
@@ -111,9 +112,28 @@ def test_ties_and_starts_of_a_search(text: str, v: list[float], expected: list[f
     np.testing.assert_allclose(hyad.grad(hyad.model(text))(np.array(v)), expected)
 
 
-def test_search_has_no_backward_loop() -> None:
-    gradient = hyad.grad(hyad.model("(fn [#^ (Vec n) v] (fold max (get v 0) v))"))
-    assert operations(gradient, Loop) == 1
+@pytest.mark.parametrize(
+    "text, loops",
+    [
+        ("(fn [#^ (Vec n) v] (fold max (get v 0) v))", 1),
+        ("(fn [#^ (Mat n m) a] (sum (map amax a)))", 2),  # the rows, and the elements of each
+        ("(fn [#^ (Mat n m) a] (sum (map (fn [row] (amin (map square row))) a)))", 2),
+    ],
+)
+def test_search_has_no_backward_loop(text: str, loops: int) -> None:
+    gradient = hyad.grad(hyad.model(text, namespace={}))
+    with without(["searches"]):
+        assert operations(gradient, Loop) == loops
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (3, 5), (2, 70)])
+def test_search_in_rows_is_differentiated_where_it_is_found(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(3)
+    for a in (rng.normal(size=shape), rng.choice([0.0, 1.0, -1.0], shape)):
+        expected = np.zeros(shape)
+        expected[np.arange(shape[0]), (a * a).argmin(1)] = 2.0 * a[np.arange(shape[0]), (a * a).argmin(1)]
+        text = "(fn [#^ (Mat n m) a] (sum (map (fn [row] (amin (map square row))) a)))"
+        np.testing.assert_array_equal(hyad.grad(hyad.model(text, namespace={}))(a), expected)
 
 
 # ---------------------------------------------------------------------------- remembered, not repeated
@@ -222,40 +242,6 @@ def test_a_loop_that_saves_nothing_stays(tmp_path) -> None:
     terms = " ".join(f"(sin (* {k}.5 (get x i)))" for k in range(20))
     f = models(f"(defmodel f [#^ (Vec 30) x] (build 30 (fn [i] (+ {terms}))))", tmp_path).f
     assert operations(f, Loop) == 1
-
-
-# ------------------------------------------------------------------------------ the largest, in quarters
-
-
-def test_the_largest_is_looked_for_in_quarters() -> None:
-    """To the last bit as in order: the first of equal ones with its sign, the first NaN, whatever the length."""
-    text = "[(fold max (get x 0) x) (fold (fn [s a] (min s (* 2.0 a))) 5.0 x)]"
-    f = hyad.model(f"(fn [#^ (Vec n) x] {text})", namespace={})
-    (quartered,) = [b.op for b in all_binds(f.optimised(f.specs()).body) if type(b.op) is Loop and len(b.op.accs) == 8]
-    assert len(quartered.body.binds) > 8
-    fast, plain = hyad.compile(f), hyad.compile(f, without="quarters")
-    rng = np.random.default_rng(5)
-    for n in range(3, 23):
-        for x in (rng.normal(size=n), rng.choice([0.0, -0.0, -1.0], n), -np.arange(n) * 1.0, np.full(n, -np.inf)):
-            assert fast(x).tobytes() == plain(x).tobytes()
-        x[n // 2 :] = np.nan
-        assert np.all(np.isnan(fast(x)) == np.isnan(plain(x)))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(fold (fn [s a] (max s (exp a))) 0.0 x)",  # the calls cost more than waiting for one another
-        "(fold (fn [s a] (max s (- a s))) 0.0 x)",
-        "(fold (fn [s a] (max a (* 2.0 s))) 0.0 x)",
-        "(fold max 0.0 (build (len x) (fn [i] (ifold (fn [s j] (max s (* (get x i) (get x j)))) 0.0 (len x)))))",
-        "(ifold (fn [s i] (max s (get x i))) 0.0 5)",
-    ],
-)
-def test_what_is_not_looked_for_in_quarters(text: str) -> None:
-    f = hyad.model(f"(fn [#^ (Vec n) x] {text})", namespace={})
-    program = f.optimised(f.specs())
-    assert not any(type(b.op) is Loop and len(b.op.accs) == 4 for b in all_binds(program.body) if b.vars)
 
 
 # ------------------------------------------------------------------------------ memory of results
