@@ -98,6 +98,15 @@ class Bounds:
                         affine_add(affine, fact, -1), depth - 1
                     ):
                         return True
+        return depth > 1 and self.above_both(affine)
+
+    def above_both(self, affine: Affine) -> bool:
+        """Whether an affine integer that a larger one of two is taken from is >= 0 with either of the two."""
+        for v, k in affine[1].items():
+            op = self.definitions.get(v)
+            if k < 0 and op is not None and op.name == "max" and all(map(self.fits, op.args)):
+                rest = affine_add(affine, (0, {v: 1}), -k)
+                return all(self.nonnegative(affine_add(rest, self.affine(a), k), 1) for a in op.args)
         return False
 
     def normal(self, affine: Affine) -> Affine:
@@ -200,6 +209,43 @@ class Bounds:
                     return [affine_add(gap, one, -1)]
         return []
 
+    def entered(self, count: Atom) -> list[Affine]:
+        """What holds in the body of a loop: there is a last index, and a count that is no less than 0 is the other."""
+        facts = [self.last_index(count)]
+        op = self.definitions.get(count) if type(count) is Var else None
+        if op is not None and op.name == "max" and all(map(self.fits, op.args)):
+            for zero, other in (op.args, op.args[::-1]):
+                if type(zero) is Const and zero.value <= 0:
+                    facts.append(affine_add(self.affine(other), self.affine(count), -1))
+        return facts
+
+    def chosen(self, name: str, args: tuple[Atom, ...]) -> Atom | None:
+        """The larger or smaller of two integers, where it is known which."""
+        if not all(map(self.fits, args)):
+            return None
+        a, b = args
+        difference = affine_add(self.affine(a), self.affine(b), -1)
+        if name == "min":
+            difference = negated(difference)
+        return a if self.nonnegative(difference) else b if self.nonnegative(negated(difference)) else None
+
+    def between(self, v: Var, op: Prim) -> list[Affine]:
+        """What is known of ``v``, the larger of two integers, or the quotient of one that is not negative."""
+        if not all(map(self.fits, op.args)):
+            return []
+        one, other = map(self.affine, op.args)
+        itself: Affine = (0, {v: 1})
+        if op.name == "max":
+            if self.nonnegative(one) or self.nonnegative(other):
+                self.sizes.add(v)
+            return [affine_add(itself, x, -1) for x in (one, other)]
+        divisor, terms = other
+        if terms or divisor <= 0 or not self.nonnegative(one):
+            return []
+        self.sizes.add(v)
+        rest = affine_add(one, itself, -divisor)
+        return [rest, affine_add((divisor - 1, {}), rest, -1)]
+
     # ---------------------------------------------------------------------------- subscripts in range
 
     def in_range(self, array: Atom, indices: Sequence[Atom]) -> bool:
@@ -230,7 +276,7 @@ class Bounds:
             arms = ((op.then, True), (op.orelse, False))
             return all(self.all_in_range(x, self.facts_of(op.cond, holds)) for x, holds in arms)
         if type(op) is Loop:
-            return self.all_in_range(op.body, [self.last_index(op.count)])
+            return self.all_in_range(op.body, self.entered(op.count))
         return all(self.all_in_range(x, ()) for x in blocks_of(op))
 
     def sized(self, types: Iterable[Type]) -> bool:

@@ -250,9 +250,9 @@ class Builder(Bounds):
                 affine = self.affine_of(name, args)
                 if affine is not None:
                     return self.affine_atom(affine, name, args, hint, given)
-                wrapped = self.wrapped(*args) if name == "%" else None
-                if wrapped is not None:
-                    return wrapped
+                known = self.wrapped(*args) if name == "%" else self.chosen(name, args) if name in ("max", "min") else None
+                if known is not None:
+                    return known
             elif result == BOOL:
                 known = self.decided(name, args)
                 if known is not None:
@@ -280,10 +280,13 @@ class Builder(Bounds):
         self.definitions[var] = op
         if key is not None:
             scope.shared[key] = var
-            if name == "%" and result == INT:
+            here = scope is self.scopes[-1] or not self.equal  # what is equal here need not be so there
+            if result == INT and name in ("%", "max", "//"):
                 with self.inside(scope):
-                    if self.nonnegative(affine_add(self.affine(args[1]), (1, {}), -1)):
+                    if name == "%" and self.nonnegative(affine_add(self.affine(args[1]), (1, {}), -1)):
                         self.below(var, args[1])
+                    elif name != "%" and here:
+                        scope.facts += self.between(var, op)
         return var
 
     def harden(self, v: Var) -> None:
@@ -467,8 +470,11 @@ class Builder(Bounds):
         k = 0 if scope.index is None else above[1].get(scope.index, 0)
         if scope.index is None or k > 0:
             return False
+        count = self.counts[scope.index]
+        if type(count) is Const and count.value <= 0:  # nothing is needed where nothing runs
+            return True
         if k:
-            last = self.last_index(self.counts[scope.index])
+            last = self.last_index(count)
             above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
         if any(v in scope.vars for v in above[1]):
             return False
@@ -824,7 +830,7 @@ class Builder(Bounds):
         with self.region(Scope(index)) as scope:
             scope.vars.add(index)
             scope.vars.update(accs)
-            scope.facts.append(self.last_index(count))
+            scope.facts += self.entered(count)
             following, stacked = body(index, *accs)
         block = self.close(scope, (*following, *stacked))
         if pruned:

@@ -68,7 +68,7 @@ class Fills(Rebuild):
             bind = Bind(bind.vars, op, bind.span)
         self.copy(bind)
 
-    def place(self, op: Loop, k: int) -> tuple[int, int] | None:
+    def place(self, op: Loop, k: int) -> tuple[int, int | Atom] | None:
         """How many elements a loop leaves out before and after those to which it adds once; None where it does not."""
         acc, result = op.accs[k], op.body.results[k]
         store = next((x for x in op.body.binds if result in x.vars), None)
@@ -83,21 +83,33 @@ class Fills(Rebuild):
         before = affine_add(self.affine(store.op.args[1]), (0, {op.index: 1}), -1)
         size = self.outside(self.affine(acc.type.dims[0]))
         left = affine_add(size, self.outside(self.affine(op.count)), -1)
+        if before == (0, {}) and left[1] and self.b.nonnegative(left):  # none where there is none
+            few = self.b.nonnegative(affine_add((MOST, {}), left, -1))
+            return (0, self.b.prim("-", self.atom(acc.type.dims[0]), self.atom(op.count))) if few else None
         if before[1] or left[1] or not 0 <= before[0] <= left[0] <= MOST:
             return None
         return (before[0], left[0] - before[0]) if self.b.nonnegative(affine_add(size, left, -1)) else None
 
-    def stored(self, op: Loop, k: int, place: tuple[int, int], init: Atom, cleared: bool) -> Loop:
+    def stored(self, op: Loop, k: int, place: tuple[int, int | Atom], init: Atom, cleared: bool) -> Loop:
         """A loop that stores what it added to the array ``k``, which starts with its ends alone."""
         b, old = self.b, self.atom(init)
         t = type_of(old)
         acc, result = op.accs[k], op.body.results[k]
         size = t.dims[0]  # type: ignore[union-attr]
-        ends = [Const(i, INT) for i in range(place[0])]
-        ends += [b.prim("-", size, Const(i, INT)) for i in range(place[1], 0, -1)]
+        before, after = place
         array = b.undef(t)
+
+        def end(array: Atom, at: Atom) -> Atom:
+            return b.update(array, [at], Const(0.0, t.elem) if cleared else b.get(old, at))  # type: ignore
+
+        ends = [Const(i, INT) for i in range(before)]
+        if isinstance(after, int):
+            ends += [b.prim("-", size, Const(i, INT)) for i in range(after, 0, -1)]
         for at in ends:
-            array = b.update(array, [at], Const(0.0, t.elem) if cleared else b.get(old, at))  # type: ignore
+            array = end(array, at)
+        if not isinstance(after, int):
+            first = b.prim("-", size, after)
+            (array,) = b.loop(after, [array], lambda i, array: ([end(array, b.prim("+", first, i))], ()), [acc.name])
         binds: list[Bind] = []
         for x in op.body.binds:
             if result in x.vars:

@@ -19,6 +19,7 @@ import scipy.special
 import batch
 import hyad
 from hyad.core import Arr, Prim, all_binds
+from hyad.errors import BoundsError
 from hyad.plain_python import python_callable
 
 SIZES = (0, 1, 3, 17)
@@ -537,3 +538,58 @@ def test_functions_of_rows_beside_an_array_that_is_changed(form: str) -> None:
     for target in ("c", "python"):
         assert hyad.compile(f, target, args=args)(*args) == wanted
     np.testing.assert_allclose(hyad.grad(f, wrt="m")(*args), hyad.run(hyad.grad(f, wrt="m"), *args))
+
+
+@pytest.mark.parametrize("target", ["c", "python"])
+def test_a_slice_that_would_end_before_it_begins_is_empty(target: str) -> None:
+    """As Python's: of empty vectors, and from beyond the end; what reaches beyond the end is an error as before."""
+    text = "(fn [#^ (Vec n) v] #((cut v 1 None) (cut v None -1) (cut v 3 None) (slice v 2 0) (slice v 4 2 2)))"
+    f = hyad.compile(hyad.model(text, namespace={}), target)
+    for n in (0, 1, 2, 5):
+        v = np.arange(n) + 0.5
+        expected = (v[1:], v[:-1], v[3:], v[2:0], v[4:2:2])
+        for found in (f(v), hyad.run(text, v)):
+            for got, want in zip(found, expected):
+                np.testing.assert_array_equal(np.reshape(got, want.shape), want)
+    with pytest.raises(BoundsError):
+        hyad.compile(hyad.model("(fn [#^ (Vec n) v] (cut v 3))", namespace={}), target)(np.zeros(2))
+
+
+def test_derivatives_of_differences_of_few_elements() -> None:
+    model = hyad.model("(fn [#^ (Vec n) v] (sum (square (- (cut v 1 None) (cut v None -1)))))", namespace={})
+    value, gradient, rows = hyad.compile(model), hyad.compile(hyad.grad(model)), hyad.compile(hyad.hessian(model))
+    for source in (value.source, gradient.source, rows.source):
+        assert "return 1" not in source  # no subscript is looked at
+    for n in (0, 1, 2, 6):
+        v = np.random.default_rng(n).normal(size=n)
+        steps = np.eye(n)[1:] - np.eye(n)[:-1] if n else np.zeros((0, 0))
+        np.testing.assert_allclose(value(v), np.sum(np.diff(v) ** 2), rtol=1e-14)
+        np.testing.assert_allclose(gradient(v), 2 * steps.T @ (steps @ v), atol=1e-14)
+        np.testing.assert_allclose(rows(v), 2 * steps.T @ steps, atol=1e-14)
+
+
+def test_halves_are_in_range() -> None:
+    """No subscript is looked at where a quotient bounds it: maxima of squares of four."""
+    text = """(fn [#^ (Mat n m) a]
+                (build [(// (len a) 2) (// (shape a 1) 2)]
+                  (fn [i j]
+                    (let [i2 (* 2 i)  j2 (* 2 j)]
+                      (max (get a i2 j2) (get a i2 (+ j2 1)) (get a (+ i2 1) j2) (get a (+ i2 1) (+ j2 1)))))))"""
+    f = hyad.compile(hyad.model(text, namespace={}))
+    assert "return 1" not in f.source
+    a = np.random.default_rng(1).normal(size=(7, 4))
+    np.testing.assert_array_equal(f(a), a[:6].reshape(3, 2, 2, 2).max((1, 3)))
+
+
+def test_the_larger_and_the_smaller_index_where_it_is_known_which() -> None:
+    text = """(fn [#^ (Vec n) v #^ Int k]
+                (build [(len v) (len v)]
+                  (fn [i j]
+                    (if (< i j)
+                      (+ (* 100 (get v (min i j))) (* 10 (get v (max j i))) (real (min (len v) (+ i k))))
+                      (- (get v (min j i)) (get v (max i j)))))))"""
+    v, k = np.array([3.0, 5.0, 8.0, 7.0]), 2
+    upper = np.triu(np.ones((4, 4)), 1)
+    expected = upper * (100 * v[:, None] + 10 * v + np.minimum(4, np.arange(4) + k)[:, None])
+    expected += (1 - upper) * (v - v[:, None])
+    np.testing.assert_array_equal(hyad.compile(hyad.model(text, namespace={}))(v, k), expected)

@@ -154,7 +154,7 @@ AGAIN = {
     ),
     "in fewer iterations first": (
         "(* (ifold (fn [s i] (+ s #x(get at i))) 0.0 (// n 2)) (ifold (fn [s i] (* s #x(get at i))) 1.0 n))",
-        3,  # and whether half of them are there
+        2,  # half of them are there
     ),
     "where there may be none first": (
         "(* (ifold (fn [s i] (+ s #x(get at 0))) 0.0 (len x)) (ifold (fn [s i] (* s #x(get at 0))) 1.0 n))",
