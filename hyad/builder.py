@@ -250,7 +250,9 @@ class Builder(Bounds):
                 affine = self.affine_of(name, args)
                 if affine is not None:
                     return self.affine_atom(affine, name, args, hint, given)
-                known = self.wrapped(*args) if name == "%" else self.chosen(name, args) if name in ("max", "min") else None
+                known = self.wrapped(*args) if name == "%" else None
+                if name in ("max", "min"):
+                    known = self.chosen(name, args)
                 if known is not None:
                     return known
             elif result == BOOL:
