@@ -8,15 +8,17 @@ from itertools import groupby
 
 from .affine import Affine, affine_add
 from .builder import Builder
-from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, all_binds, defined_in, reads, type_of
+from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, defined_in, reads, type_of
 from .dead import tidy
 from .edges import FEWEST, loops_of
 from .rebuild import Rebuild, rebuilt
 from .spread import work
 from .tables import affine_of
 
-#: What is added is computed again for each element if it costs no more, in additions.
+#: What is added is computed again for each element if it costs no more, in additions; else it is stored first.
 CHEAP = 8.0
+#: So many numbers of an iteration are stored, at most.
+STORED = 4
 #: The first and last elements of a row, to which not all come, are written out if no more is added to them.
 WRITTEN_OUT = 24
 
@@ -60,6 +62,7 @@ class Shifts(Rebuild):
         self.found = False
         ints = {x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim and x.vars[0].type == INT}
         self.sums = {v: op for v, op in ints.items() if op.name in ("+", "-", "neg")}
+        self.stored: dict[Atom, Atom] = {}  # what is added, by the iteration
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -119,9 +122,14 @@ class Shifts(Rebuild):
 
     def worth(self, op: Loop, row: list[Store]) -> bool:
         shifts = [s.shift for s in row]
-        values = (tidy(Block(op.body.binds, (s.bind.op.args[-1],))) for s in row)  # type: ignore[union-attr]
-        cheap = all(sum(work(x.op) for x in value.binds) <= CHEAP for value in values)
-        return cheap and len(set(shifts)) == len(shifts) and (shifts[0] - shifts[-1]) * len(shifts) <= WRITTEN_OUT
+        few = len(self.dear(op, [row])) <= STORED
+        return few and len(set(shifts)) == len(shifts) and (shifts[0] - shifts[-1]) * len(shifts) <= WRITTEN_OUT
+
+    def dear(self, op: Loop, rows: Sequence[Sequence[Store]]) -> list[Var]:
+        """What is added that costs more than to store it and to read it."""
+        values = dict.fromkeys(s.bind.op.args[-1] for row in rows for s in row)  # type: ignore[union-attr]
+        made = {v: tidy(Block(op.body.binds, (v,))) for v in values if type(v) is Var}
+        return [v for v, block in made.items() if sum(work(x.op) for x in block.binds) > CHEAP]
 
     def gathered(self, op: Loop, bind: Bind, chains: dict[int, list[list[Store]]]) -> Sequence[Atom]:
         """The loop without the additions of ``chains``, if that does anything, and then these, row by row."""
@@ -139,12 +147,17 @@ class Shifts(Rebuild):
             else x
             for x in binds
         )
-        rest = tidy(Block(binds, tuple(map(left, op.body.results))))
-        out = list(super().loop(Loop(op.count, op.index, op.inits, op.accs, rest), bind))
+        dear = self.dear(op, [row for rows in chains.values() for row in rows])
+        count = self.b.prim("max", self.atom(op.count), Const(0, INT)) if dear else op.count  # sizes are not negative
+        kept = tuple(Var(v.name, Arr(v.type, (count,)), v.span) for v in dear)
+        rest = tidy(Block(binds, (*map(left, op.body.results), *dear)))
+        again = Bind((*bind.vars, *kept), Loop(count, op.index, op.inits, op.accs, rest), bind.span)
+        out = list(super().loop(again.op, again))  # type: ignore[arg-type]
+        self.stored = dict(zip(dear, out[len(bind.vars) :]))
         for k, rows in chains.items():
             for row in rows:
                 out[k] = self.row(op, row, out[k])
-        return out
+        return out[: len(bind.vars)]
 
     def row(self, op: Loop, row: list[Store], array: Atom) -> Atom:
         """The additions to the elements of one row, where there are as many iterations as elements that not all come
@@ -191,6 +204,9 @@ class Shifts(Rebuild):
         self.here[op.index] = index
         *place, value = store.bind.op.args[1:]  # type: ignore[union-attr]
         self.b.span = store.bind.span
+        if value in self.stored:
+            at = self.block(tidy(Block(op.body.binds, tuple(place))))
+            return at, self.b.get(self.stored[value], index)
         *at, x = self.block(tidy(Block(op.body.binds, (*place, value))))
         return tuple(at), x
 

@@ -22,6 +22,8 @@ STEPS = {
     "nested": "(if (< i 1) 0.3 (if (>= i (- n 1)) (get v 0) (+ (get v (- i 1)) (* 0.2 (get v i)))))",
     "two of three": "(+ (if (> i 0) (get v (- i 1)) 0.0) (* 2.0 (get v i)) (if (< i (- n 1)) (get v (+ i 1)) 0.0))",
     "wide": "(if (or (< i 2) (> i (- n 3))) (get v i) (+ (get v (- i 2)) (* 0.3 (get v (+ i 2))) (get v (+ i 1))))",
+    "dear terms": """(if (or (= i 0) (= i (- n 1))) 0.0
+      (+ (get v i) (* (get v i) (/ (- (get v (+ i 1)) (sin (get v (- i 1)))) (+ 1.5 (get w i))))))""",
     "with another state": "(if (= i 0) (get v 0) (+ (* 0.1 (get w i)) (* (get v (- i 1)) (get v i) (get v i))))",
 }
 
@@ -107,6 +109,14 @@ def test_sums_go_on_from_iteration_to_iteration() -> None:
         for n in (0, 1, 2, 3, 11):
             v = np.linspace(0.2, 1.4, n)
             np.testing.assert_array_equal(f(v), plain(v))
+
+
+def test_dear_terms_are_stored_before_they_are_summed() -> None:
+    """No sine and no quotient is computed for each of the elements that it comes to."""
+    point = [np.linspace(0.5, 1.5, 9)] * 2
+    f = hyad.grad(model(stepped(STEPS["dear terms"])), wrt=(0, 1))
+    calls = [hyad.compile(f, args=point, without=w).source.count("cos(") for w in ((), "shifts")]
+    assert calls[0] == calls[1] and "shifts" in [s.name for s in hyad.explain(f, args=point).steps]
 
 
 def test_a_short_loop_stays_whole() -> None:
