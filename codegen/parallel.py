@@ -19,7 +19,6 @@ from hyad.teams import in_pieces, makes_rows, team_loops, written_out
 from .collectives import ELEM, HELD, identities
 from .kernels import Scanned
 from .launches import BLOCK, FOLDING, WAVES, At, Choose, Memory, Size, ceiling, total
-from .lower import type_of
 from .memory import Spot, simple
 from .pieces import Pieces
 
@@ -162,9 +161,8 @@ class ParallelLoops(Pieces):
             count = n if count == 0 else count if count == n else simple("max", count, n)
         if not found:
             return found, 1
-        held = sum(isinstance(v.type, Arr) for b in found for v in b.vars) - sum(
-            isinstance(type_of(r), Arr) for r in levels[-1].op.body.results
-        )
+        given = levels[-1].op.body.results
+        held = sum(isinstance(v.type, Arr) and v not in given for b in found for v in b.vars)
         long = min(LONG, HELD // (FOLDING // WARP) // held) if held else LONG
         return found, simple("+", simple("power", count, WARP), simple("*", simple("<", long, count), FOLDING - WARP))
 

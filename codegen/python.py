@@ -127,7 +127,7 @@ def _recursive(function: Callable[..., Any], values: list[Any]) -> Any:
     try:
         return deep(run)
     except HyadError as error:
-        if "nested too deeply to read" not in error.message:
+        if "nested too deeply" not in error.message:
             raise
         raise HyadError("the recursion is too deep for the stack", None, "write it as a tail call") from None
 

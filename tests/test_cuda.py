@@ -221,7 +221,7 @@ def test_workspace_of_fixed_size(length: int, own: bool) -> None:
     assert ("double own[450];" in kernel.source and kernel.workspace is None) == own
     v = np.random.default_rng(3).uniform(0.5, 1.5, (9, length))
     wanted = [np.stack([f(row) for row in v])]
-    assert_same(gpu.run_on_cpu(kernel, v, grid=2, block=2), wanted, 1e-12)
+    assert_same(gpu.run_on_cpu(kernel, v, grid=2, block=32), wanted, 1e-12)
 
 
 def program_of_text(f: Model) -> Program:
@@ -325,7 +325,7 @@ def test_nvcc_compiles_kernel_launcher_and_header(tmp_path: Path) -> None:
     (tmp_path / "smooth.cu").write_text(kernel.header + kernel.source)  # the declaration must fit the definition
     (tmp_path / "main.c").write_text(
         '#include "smooth.h"\n'
-        "int main(void) { return (int)smooth_grad_launch(0, 0, 1.0, 4, 0, 0, 0, SMOOTH_GRAD_WORK(4), 0, 128, 0); }\n"
+        "int main(void) { return (int)smooth_grad_launch(0, 0, 1.0, 4, 0, 0, 0, SMOOTH_GRAD_WORK(4), 128, 0); }\n"
     )
     flags = ["-arch=compute_80", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra"]
     done = subprocess.run(
