@@ -94,19 +94,26 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
     return len(shared) > 1 and any(root in written for root in shared)
 
 
-def calls_waves(op: Loop) -> bool:
-    """Whether a loop calls functions that are to be watched (``vector.py``), and none that waits for the iteration
-    before: those are done one by one."""
+def calls_abreast(op: Loop) -> bool:
+    """Whether an innermost loop calls functions of ``vector.py``, and none of them waits for the iteration before: one
+    number after the other takes these two or three times as long as the C library's."""
     late: set[Atom] = set(op.accs)
     found = False
     for inner in all_binds(op.body):
+        if not isinstance(inner.op, (Prim, If)):
+            return False
         if not late.isdisjoint(reads(inner)):
             late.update(inner.vars)
-        if isinstance(inner.op, Prim) and inner.op.name in WAVES:
+        if isinstance(inner.op, Prim) and inner.op.name in KERNELS:
             found = True
             if inner.vars[0] in late:
                 return False
     return found
+
+
+def calls_waves(op: Loop) -> bool:
+    """Whether a loop calls functions that are to be watched."""
+    return any(isinstance(inner.op, Prim) and inner.op.name in WAVES for inner in all_binds(op.body))
 
 
 def repeatable(plan: Plan, bind: Bind, op: Loop) -> bool:

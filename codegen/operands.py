@@ -64,6 +64,7 @@ class OperandPrinter:
     threads = 1
     thread = ""  # in a loop on several threads: the number of this one
     math = "libm"  # whose functions are called: the C library's, or "vector", those of vector.py
+    abreast = False  # in a loop that calls functions on several numbers at once: with vector math
     far: str | None = None  # in a loop that can be run again: what notes arguments that those are not for
 
     def __init__(self, program: Program, *, dtype: str, reserved: Iterable[str]):
@@ -145,7 +146,8 @@ class OperandPrinter:
         if name == "square":
             return "{0}*{0}", ()
         form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32")
-        return vectorised(form, support, self.far) if self.math == "vector" else (form, support)
+        vector = self.math == "vector" and (self.abreast or support)
+        return vectorised(form, support, self.far) if vector else (form, support)
 
     def support_text(self, text: str) -> str:
         """A function that printed code calls."""

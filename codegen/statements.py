@@ -37,7 +37,7 @@ from hyad.core import (
 from hyad.errors import Span
 from hyad.threads import GRAIN, LINE, Polynomial
 
-from .apart import APART, LANES, apart, calls_waves, in_lanes, repeatable
+from .apart import APART, LANES, apart, calls_abreast, calls_waves, in_lanes, repeatable
 from .blas import product
 from .expressions import (
     ADD,
@@ -600,14 +600,13 @@ class BodyPrinter(OperandPrinter):
         if count.reads or len(count.text) > 20 or re.search(r"[/%] ?[^\d ]", count.text):
             count = self.define(Var("count", INT), count)
         inits, before = self.start(bind, op)
-        if self.math == "vector" and calls_waves(op) and repeatable(self.plan, bind, op):
+        outer, self.abreast = (self.forms, self.abreast, self.far), self.math == "vector" and calls_abreast(op)
+        far = None
+        if self.abreast and calls_waves(op) and repeatable(self.plan, bind, op):
             far = self.names.fresh("far")
-            outer, self.forms, self.far = self.forms, {}, far
-            index, body = self.body(bind, op, inits)
-            self.forms, self.far = outer, None
-        else:
-            far = None
-            index, body = self.body(bind, op, inits)
+        self.forms, self.far = {} if (self.abreast, far) != outer[1:] else self.forms, far
+        index, body = self.body(bind, op, inits)
+        self.forms, self.abreast, self.far = outer
         if body:
             starts = self.watch(far, op, inits) if far is not None else {}
             if bind in self.plan.parallel:

@@ -270,12 +270,20 @@ def test_several_results() -> None:
 
 
 def test_functions_that_recur_have_it_too() -> None:
-    f = hyad.model(
-        "(fn [#^ Real x #^ Int n] (letrec [go (fn [y k] (if (= k 0) y (+ (exp y) (go (/ y 2) (- k 1)))))] (go x n)))"
-    )
-    own = hyad.compile(f, math="vector")
+    go = "(fn [y k] (if (= k 0) (sum y) (+ (sum (map exp y)) (go (map (fn [a] (/ a 2)) y) (- k 1)))))"
+    f = hyad.model(f"(fn [#^ (Vec m) x #^ Int n] (letrec [go {go}] (* 2.0 (go x n))))")
+    own, x = hyad.compile(f, math="vector"), np.linspace(0.1, 1.0, 9)
     assert "hyad_exp(" in own.source
-    assert own(1.0, 5) == pytest.approx(f(1.0, 5), rel=1e-14)
+    assert own(x, 5) == pytest.approx(f(x, 5), rel=1e-14)
+
+
+def test_one_number_after_the_other_is_for_the_c_library() -> None:
+    """Its functions are quicker outside of loops, in loops that wait for the iteration before, and around loops."""
+    text = """(fn [#^ Real x #^ (Vec n) v] #((log (+ 2.0 x)) (fold (fn [s a] (log (+ 3.0 s a))) x v)
+      (map (fn [a] (log (fold (fn [s b] (+ s (log (+ 2.0 a b)))) 1.0 v))) v)))"""
+    own = hyad.compile(hyad.model(text), math="vector")
+    calls = re.findall(r"\b(hyad_log|log)\(", own.source.partition("arrays, row-major")[2])
+    assert sorted(calls) == ["hyad_log", "log", "log", "log"]
 
 
 @pytest.mark.parametrize(
@@ -287,8 +295,8 @@ def test_where_there_is_none(options: dict) -> None:
 
 
 def test_emitted(tmp_path) -> None:
-    source, _ = hyad.emit(hyad.model("(fn [#^ Real x] (exp x))"), tmp_path / "f.c", math="vector")
-    assert "hyad_exp(x)" in source.read_text()
+    source, _ = hyad.emit(hyad.model(MAP.format(name="exp")), tmp_path / "f.c", math="vector")
+    assert "hyad_exp(x[i])" in source.read_text()
 
 
 LOOPS = [
