@@ -171,8 +171,8 @@ def run_on_cpu(
 
     ``args`` are flat, as the kernel's params. ``grid`` and ``block`` replace the launcher's own shape; threads run one
     after another, the last one first if ``descending``. ``heap``: the reals of memory that each has at first, where the
-    kernel takes any. CompileError without a C++ compiler; the errors of the model's checks; HyadError where the kernel
-    wrote beyond its results or its workspace.
+    kernel takes any. ValueError for blocks that do not suit the kernel; CompileError without a C++ compiler; the errors
+    of the model's checks; HyadError where the kernel wrote beyond its results or its workspace.
     """
     launch = prepare(kernel, args)
     while True:
@@ -189,6 +189,8 @@ def run_launch_on_cpu(
 ) -> tuple[int, int]:
     """Launch a kernel on the CPU: the number of the check that failed, and where."""
     kernel = launch.kernel
+    if kernel.warps and block and (block % 32 or block > kernel.block):
+        raise ValueError(f"blocks of {kernel.name} have whole warps, and up to {kernel.block} threads")
     library = _cpu_library(kernel.source, kernel.name)
     shape = (grid or 0, block or 0)
     threads = (grid or 7) * (block or BLOCK)

@@ -222,6 +222,9 @@ def test_workspace_of_fixed_size(length: int, own: bool) -> None:
     v = np.random.default_rng(3).uniform(0.5, 1.5, (9, length))
     wanted = [np.stack([f(row) for row in v])]
     assert_same(gpu.run_on_cpu(kernel, v, grid=2, block=32), wanted, 1e-12)
+    if kernel.warps:
+        with pytest.raises(ValueError, match="whole warps"):
+            gpu.run_on_cpu(kernel, v, block=2)
 
 
 def program_of_text(f: Model) -> Program:
