@@ -13,6 +13,7 @@ from .affine import Affine, affine_add
 from .builder import Builder
 from .core import BOOL, INT, Atom, Bind, Const, If, Loop, Prim, Program, Var, all_binds, defined_in, type_of
 from .dead import dead_code
+from .loops import loops_of
 from .rebuild import Rebuild, rebuilt
 from .tables import affine_of
 
@@ -91,9 +92,9 @@ class Edges(Rebuild):
         """What a comparison gives in all iterations but some first and last ones, where that is one thing."""
         name, gap = test
         step = gap[1][op.index]
-        low = affine_add(self.outside(gap, op.index), (step * skipped, {}))
+        low = affine_add(self.rest(gap, op.index), (step * skipped, {}))
         end = affine_add(self.b.affine(self.atom(op.count)), (1 + left, {}), -1)
-        high = affine_add(self.outside(gap, op.index), end, step)
+        high = affine_add(self.rest(gap, op.index), end, step)
         if step < 0:
             low, high = high, low
         if not low[1] and low[0] >= 0:
@@ -108,13 +109,9 @@ class Edges(Rebuild):
                 return name in ("!=", "<")
         return None
 
-    def outside(self, affine: Affine, index: Var) -> Affine:
-        """An integer without its part that is the index, in the new program's variables."""
-        total: Affine = (affine[0], {})
-        for v, k in affine[1].items():
-            if v is not index:
-                total = affine_add(total, self.b.affine(self.atom(v)), k)
-        return total
+    def rest(self, affine: Affine, index: Var) -> Affine:
+        """What is left of an integer without the index, in the new program's variables."""
+        return self.moved((affine[0], {v: k for v, k in affine[1].items() if v is not index}))
 
     def parts(
         self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: bool, last: bool
@@ -128,7 +125,7 @@ class Edges(Rebuild):
             state = self.once(op, bind, Const(0, INT), {v: self.at(op, t, (0, {})) for v, t in tests.items()}, state, 0)
         skipped, left = int(first), int(last)
         decided = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
-        length = self.integer(affine_add(n, (skipped + left, {}), -1))
+        length = b.affine_value(affine_add(n, (skipped + left, {}), -1))
 
         def body(i: Atom, *state: Atom):
             index = b.prim("+", i, Const(1, INT)) if skipped else i
@@ -138,7 +135,7 @@ class Edges(Rebuild):
         if last:
             end = affine_add(n, (1, {}), -1)
             decided = {v: self.at(op, t, end) for v, t in tests.items()}
-            state = self.once(op, bind, self.integer(end), decided, state, skipped)
+            state = self.once(op, bind, b.affine_value(end), decided, state, skipped)
         return state
 
     def once(
@@ -158,7 +155,7 @@ class Edges(Rebuild):
     def at(self, op: Loop, test: tuple[str, Affine], index: Affine) -> bool | None:
         """What a comparison gives in one iteration, where that is known."""
         name, gap = test
-        value = affine_add(self.outside(gap, op.index), index, gap[1][op.index])
+        value = affine_add(self.rest(gap, op.index), index, gap[1][op.index])
         return None if value[1] else COMPARE[name](value[0])
 
     def part(self, op: Loop, index: Atom, state: Sequence[Atom], decided: dict[Var, bool | None]) -> list[Atom]:
@@ -171,12 +168,6 @@ class Edges(Rebuild):
         self.decided = around
         arrays = [self.b.update(a, [index], x, a.name) for a, x in zip(state[width:], results[width:])]  # type: ignore
         return [*results[:width], *arrays]
-
-    def integer(self, affine: Affine) -> Atom:
-        total: Atom = Const(affine[0], INT)
-        for v, k in affine[1].items():
-            total = self.b.prim("+", total, self.b.prim("*", Const(k, INT), v))
-        return total
 
 
 class Sides(Rebuild):
@@ -236,7 +227,3 @@ def decides(bind: Bind) -> bool:
     """Whether a binding is a branch, or chooses an integer, as the neighbour on a ring is chosen."""
     op = bind.op
     return type(op) is If or type(op) is Prim and op.name == "select" and bind.vars[0].type == INT
-
-
-def loops_of(program: Program) -> list[Loop]:
-    return [x.op for x in all_binds(program.body) if type(x.op) is Loop]

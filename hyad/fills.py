@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .affine import Affine, affine_add
 from .builder import Builder
-from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, free_vars, reads, type_of
-from .edges import loops_of
+from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, free_vars, reads, type_of
+from .loops import loops_of
 from .rebuild import Rebuild, rebuilt
-from .tables import affine_of
+from .tables import affine_of, sums_in
 
 #: So many elements of an array at its ends may be left out by a loop.
 MOST = 2
@@ -33,8 +33,7 @@ class Fills(Rebuild):
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
-        ints = {x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim and x.vars[0].type == INT}
-        self.sums = {v: op for v, op in ints.items() if op.name in ("+", "-", "neg")}
+        self.sums = sums_in(program)
         self.made: dict[Var, Bind] = {}  # in the block that is being rebuilt
         self.later: dict[Bind, set[Var]] = {}  # what is read after a loop, of what it starts from
 
@@ -81,8 +80,8 @@ class Fills(Rebuild):
         if [*op.body.results].count(result) > 1 or acc in op.body.results or op.snapshots is not None:
             return None
         before = affine_add(self.affine(store.op.args[1]), (0, {op.index: 1}), -1)
-        size = self.outside(self.affine(acc.type.dims[0]))
-        left = affine_add(size, self.outside(self.affine(op.count)), -1)
+        size = self.moved(self.affine(acc.type.dims[0]))
+        left = affine_add(size, self.moved(self.affine(op.count)), -1)
         if before == (0, {}) and left[1] and self.b.nonnegative(left):  # none where there is none
             few = self.b.nonnegative(affine_add((MOST, {}), left, -1))
             return (0, self.b.prim("-", self.atom(acc.type.dims[0]), self.atom(op.count))) if few else None
@@ -130,10 +129,3 @@ class Fills(Rebuild):
         found = affine_of(a, self.sums, set(self.sums), set())
         assert found is not None
         return found
-
-    def outside(self, affine: Affine) -> Affine:
-        """An integer in the new program's variables."""
-        total: Affine = (affine[0], {})
-        for v, k in affine[1].items():
-            total = affine_add(total, self.b.affine(self.atom(v)), k)
-        return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .core import Arr, Atom, Block, Loop, Prim, Var, atoms_of, blocks_of
+from .core import Arr, Atom, Block, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of
 from .dead import tidy
 from .primitives import PRIMITIVES
 
@@ -60,3 +60,8 @@ def cost_of(block: Block) -> int:
 
 
 # ------------------------------------------------------------------------------------ sparse rows
+
+
+def loops_of(program: Program) -> list[Loop]:
+    """All loops of a program."""
+    return [x.op for x in all_binds(program.body) if type(x.op) is Loop]

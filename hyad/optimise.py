@@ -55,7 +55,7 @@ from .fusion import Fuse, fuse_siblings, siblings
 from .jam import Jam, Room
 from .journal import OFF
 from .lanes import Lanes, RowLanes
-from .loops import CALL
+from .loops import CALL, loops_of
 from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .onehot import OneHot
@@ -234,7 +234,7 @@ def split(program: Program) -> Program:
     """Takes a loop apart where the branch that its index decides becomes the other one."""
     return (
         rebuild(program, Split)
-        if any(type(b.op) is If for loop in loops(program) for b in loop.body.binds)
+        if any(type(b.op) is If for loop in loops_of(program) for b in loop.body.binds)
         else program
     )
 
@@ -245,16 +245,12 @@ def tabulate(program: Program) -> Program:
 
 
 def nested_loops(program: Program) -> bool:
-    return any(type(inner.op) is Loop for loop in loops(program) for inner in all_binds(loop.body))
-
-
-def loops(program: Program) -> list[Loop]:
-    return [bind.op for bind in all_binds(program.body) if type(bind.op) is Loop]
+    return any(type(inner.op) is Loop for loop in loops_of(program) for inner in all_binds(loop.body))
 
 
 def unroll(program: Program) -> Program:
     """``Unroll``; where the directions of a derivative are few and yet a loop, loops were found to do better."""
-    known = [loop for loop in loops(program) if type(loop.count) is Const]
+    known = [loop for loop in loops_of(program) if type(loop.count) is Const]
     kept = [loop.count.value for loop in known if loop.index.soft]
     longest = min([UNROLL_COUNT, *(n - 1 for n in kept)])
     return rebuild(program, lambda b: Unroll(b, longest)) if known else program
@@ -271,7 +267,7 @@ def singles(program: Program) -> Program:
 
 def fuse(program: Program) -> Program:
     """Computes the elements of an array where they are used: no array between a producer and its consumers."""
-    return rebuild(program, lambda b: Fuse(b, program.body)) if loops(program) else program
+    return rebuild(program, lambda b: Fuse(b, program.body)) if loops_of(program) else program
 
 
 class Share(Rebuild):
@@ -357,21 +353,22 @@ class SizesFirst(Rebuild):
 
 def sizes_first(program: Program) -> Program:
     """Compares sizes before the loops that do not change them."""
-    inside = any(type(b.op) is Check and b.op.relation == "==" for loop in loops(program) for b in all_binds(loop.body))
+    found = (b.op for loop in loops_of(program) for b in all_binds(loop.body))
+    inside = any(type(op) is Check and op.relation == "==" for op in found)
     return rebuild(program, SizesFirst) if inside else program
 
 
 def one_hot(program: Program) -> Program:
     """A loop that does something at one index only is that one iteration."""
-    tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops(program) for b in all_binds(loop.body))
+    tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops_of(program) for b in all_binds(loop.body))
     return rebuild(program, OneHot) if tested else program
 
 
 def alias(program: Program) -> Program:
     """An array that a loop only copies is the array that it copies."""
-    while any(copied(loop) for loop in loops(program)):  # the rows of a copy of a matrix, then the matrix
-        before, program = loops(program), dead_code(rebuild(program, Alias))
-        if len(loops(program)) == len(before):
+    while any(copied(loop) for loop in loops_of(program)):  # the rows of a copy of a matrix, then the matrix
+        before, program = loops_of(program), dead_code(rebuild(program, Alias))
+        if len(loops_of(program)) == len(before):
             break
     return program
 
@@ -420,7 +417,7 @@ def columns(program: Program) -> Program:
 
 def register(program: Program) -> Program:
     """Adds up what a loop adds to one element of an array before it does."""
-    return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops(program) else program
+    return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops_of(program) else program
 
 
 def lanes(program: Program) -> Program:
@@ -440,7 +437,7 @@ def jam(program: Program) -> Program:
 
 def searches(program: Program) -> Program:
     """Looks for a largest or smallest value, and where it is, in eight lanes."""
-    return rebuild(program, Searches) if any(map(search_of, loops(program))) else program
+    return rebuild(program, Searches) if any(map(search_of, loops_of(program))) else program
 
 
 def jam_rows(program: Program) -> Program:
@@ -500,7 +497,7 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
 
 def collect(program: Program) -> Program:
     """Makes the entries of a Hessian few products of factors, in the loop over its directions."""
-    return rebuild(program, Collect) if any(loop.index.soft for loop in loops(program)) else program
+    return rebuild(program, Collect) if any(loop.index.soft for loop in loops_of(program)) else program
 
 
 def decide(program: Program) -> Program:

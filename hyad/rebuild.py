@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .affine import Affine, affine_add
 from .bounds import Scope
 from .builder import Builder, Iteration
 from .core import (
@@ -48,6 +49,13 @@ class Rebuild:
     def atoms(self, args: Sequence[Atom]) -> tuple[Atom, ...]:
         here = self.here
         return tuple(here.get(a, a) if type(a) is Var else a for a in args)
+
+    def moved(self, affine: Affine) -> Affine:
+        """An integer in the new program's variables."""
+        total: Affine = (affine[0], {})
+        for v, k in affine[1].items():
+            total = affine_add(total, self.b.affine(self.atom(v)), k)
+        return total
 
     def type(self, t: Type) -> Type:
         """A type with the new program's sizes."""

@@ -8,12 +8,13 @@ from itertools import groupby
 
 from .affine import Affine, affine_add
 from .builder import Builder
-from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, defined_in, reads, type_of
+from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, defined_in, reads, type_of
 from .dead import tidy
-from .edges import FEWEST, loops_of
+from .edges import FEWEST
+from .loops import loops_of
 from .rebuild import Rebuild, rebuilt
 from .spread import work
-from .tables import affine_of
+from .tables import affine_of, sums_in
 
 #: What is added is computed again for each element if it costs no more, in additions; else it is stored first.
 CHEAP = 8.0
@@ -60,8 +61,7 @@ class Shifts(Rebuild):
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
-        ints = {x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim and x.vars[0].type == INT}
-        self.sums = {v: op for v, op in ints.items() if op.name in ("+", "-", "neg")}
+        self.sums = sums_in(program)
         self.stored: dict[Atom, Atom] = {}  # what is added, by the iteration
 
     def bind(self, bind: Bind) -> None:

@@ -110,17 +110,11 @@ class Split(Rebuild):
 
     def at_end(self, op: Loop, bound: tuple) -> bool:
         """Whether there is one iteration before a bound, or after it: those are taken apart when all else is done."""
-        left = affine_add(self.b.affine(self.atom(op.count)), self.outside(bound), -1)
+        left = affine_add(self.b.affine(self.atom(op.count)), self.moved(bound), -1)
         return "edges" not in self.b.off and (1, {}) in (bound, left)
 
-    def outside(self, affine: tuple) -> tuple:
-        """An integer in the new program's variables."""
-        total: tuple = (affine[0], {})
-        for v, k in affine[1].items():
-            total = affine_add(total, self.b.affine(self.atom(v)), k)
-        return total
-
     def integer(self, affine: tuple) -> Atom:
+        """An atom that holds an integer of the old program, made of the variables that made it there."""
         total: Atom = Const(affine[0], INT)
         for v, k in affine[1].items():
             total = self.b.prim("+", total, self.b.prim("*", Const(k, INT), self.atom(v)))

@@ -18,6 +18,7 @@ from .core import (
     If,
     Loop,
     Prim,
+    Program,
     Var,
     all_binds,
     blocks_of,
@@ -247,3 +248,9 @@ def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set
         if not x[1]:  # type: ignore[index]
             return affine_add((0, {}), y, x[0])  # type: ignore[index, arg-type]
     return None
+
+
+def sums_in(program: Program) -> dict[Var, Prim]:
+    """The integers of a finished program that are sums and differences."""
+    made = {x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim and x.vars[0].type == INT}
+    return {v: op for v, op in made.items() if op.name in ("+", "-", "neg")}
