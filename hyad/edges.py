@@ -59,7 +59,7 @@ class Edges(Rebuild):
 
     def tests(self, op: Loop) -> dict[Var, tuple[str, Affine]]:
         """The comparisons of an innermost loop that its index decides: how they compare which difference with 0."""
-        if op.index.soft or op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
+        if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
             return {}
         found = list(all_binds(op.body))
         if len(found) > LONGEST or not any(map(decides, found)):
@@ -199,7 +199,7 @@ class Sides(Rebuild):
 
     def condition(self, op: Loop) -> Atom | None:
         """The condition of a branch of an innermost loop that the loop does not change."""
-        if op.index.soft or op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
+        if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
             return None
         found = list(all_binds(op.body))
         if len(found) > LONGEST or any(type(x.op) not in (Prim, If) for x in found):

@@ -70,7 +70,7 @@ from .searches import Searches, search_of
 from .shifts import shifts
 from .sink import idle, sink
 from .splits import Split
-from .stores import assign, scatter
+from .stores import assign, one_store, scatter
 from .tables import Tabulate
 from .terms import like_terms
 from .twins import movable, twins
@@ -647,6 +647,7 @@ PIPELINE: list[Pass] = [
     dead_code,
     edges,  # when each state lies where it is to lie
     dead_code,
+    one_store,  # what were two branches are one piece of code now
     shifts,  # in loops that have no branches any more
     dead_code,
     fills,  # and come to each element once

@@ -1,13 +1,17 @@
 """Stores for additions: what is added to an element of fresh zeros once is stored, and needs no zeros.
 
-``assign`` finds the accumulations that do so with every element, ``scatter`` rows that are zero but for a few.
+``assign`` finds the accumulations that do so with every element, ``scatter`` rows that are zero but for a few;
+``one_store`` puts together what straight-line code stores in one element and adds to it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from .affine import Affine, affine_add, affine_in
+from .builder import Builder
 from .core import (
     INT,
     Arr,
@@ -18,6 +22,7 @@ from .core import (
     Const,
     If,
     Loop,
+    Op,
     Prim,
     Program,
     Var,
@@ -35,6 +40,7 @@ from .core import (
     with_body,
 )
 from .loops import array_uses
+from .rebuild import Rebuild, rebuilt
 from .rows import by_row
 
 
@@ -392,3 +398,82 @@ class Scatter:
     def differ(a: Affine, b: Affine) -> bool:
         constant, terms = affine_add(a, b, -1)
         return constant != 0 and not terms
+
+
+# ------------------------------------------------------------------------------------ elements stored once
+
+#: How many stores back one to the same element is looked for.
+FAR = 8
+
+
+def one_store(program: Program) -> Program:
+    """What straight-line code stores in an element and then adds to it is one store of the sum.
+
+    ``(add-at (update (update a i x) j z) i y)``  =>  ``(update (update a j z) i (+ x y))``, where ``j`` is another
+    element than ``i`` and nothing reads the arrays between.
+    """
+    if not {"add-at", "update"} <= {x.op.name for x in all_binds(program.body) if type(x.op) is Prim}:
+        return program
+    pass_ = OneStore(Builder(), program)
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
+
+
+class OneStore(Rebuild):
+    """``one_store`` for a program."""
+
+    def __init__(self, builder: Builder, program: Program) -> None:
+        super().__init__(builder)
+        prims = [x for x in all_binds(program.body) if type(x.op) is Prim]
+        self.integers = {x.vars[0]: x.op for x in prims if x.vars[0].type == INT}
+        self.stores = {x.vars[0]: x for x in prims if x.op.name in ("add-at", "update")}  # type: ignore[union-attr]
+        self.uses = Counter(a for x in all_binds(program.body) for a in (*atoms_of(x.op), *ends_of(x.op)))
+        self.uses.update(program.body.results)
+        self.sums: dict[Bind, Bind] = {}  # an addition => the store that it is put together with
+        self.waiting: dict[Bind, Atom | None] = {}  # such a store => what it stores
+        self.found = False
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        here = {v for x in block.binds for v in x.vars if v in self.stores}
+        for x in block.binds:
+            if type(x.op) is Prim and x.op.name == "add-at":
+                store = self.store_before(x, here)
+                if store is not None:
+                    self.sums[x], self.waiting[store] = store, None
+                    self.found = True
+        return super().block(block)
+
+    def store_before(self, addition: Bind, here: set[Var]) -> Bind | None:
+        """What was stored in the element that is added to, by the same block; None where something reads it before."""
+        array, place = addition.op.args[0], self.place(addition)  # type: ignore[union-attr]
+        for _ in range(FAR):
+            if array not in here or self.uses[array] > 1:
+                return None
+            store = self.stores[array]  # type: ignore[index]
+            gaps = [affine_add(i, j, -1) for i, j in zip(self.place(store), place)]
+            if all(gap == (0, {}) for gap in gaps):
+                return store if len(gaps) == len(place) and (store.op.name == "update" or store in self.sums) else None  # type: ignore
+            if not any(gap[0] and not gap[1] for gap in gaps):
+                return None
+            array = store.op.args[0]  # type: ignore[union-attr]
+        return None
+
+    def place(self, store: Bind) -> list[Affine]:
+        return [affine_in(i, self.integers) for i in store.op.args[1:-1]]  # type: ignore[union-attr]
+
+    def bind(self, bind: Bind) -> None:
+        if bind not in self.sums and bind not in self.waiting:
+            self.copy(bind)
+            return
+        array, *place, x = self.atoms(bind.op.args)  # type: ignore[union-attr]
+        if bind in self.sums:
+            x = self.b.add(self.waiting[self.sums[bind]], x)  # type: ignore[arg-type]
+        if bind in self.waiting:
+            self.waiting[bind], self.here[bind.vars[0]] = x, array
+        else:
+            self.here[bind.vars[0]] = self.b.update(array, place, x, bind.vars[0].name)
+
+
+def ends_of(op: Op) -> Iterator[Atom]:
+    """What the regions inside an operation result in."""
+    return (a for region in blocks_of(op) for a in region.results)

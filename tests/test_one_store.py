@@ -1,0 +1,53 @@
+"""What is stored in an element and then added to it is stored once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import If, Loop, Prim, Program, all_binds
+
+SIZES = (1, 2, 3, 4, 9, 40)
+
+
+def stores(program: Program) -> list[str]:
+    found = [x.op.name for x in all_binds(program.body) if type(x.op) is Prim]
+    return [name for name in found if name in ("update", "add-at")]
+
+
+@pytest.mark.parametrize(
+    "body, left",
+    [
+        ("(add-at (update a i x) i 2.0)", ["update"]),
+        ("(add-at (update (update a i x) (+ i 1) 3.0) i x)", ["update", "update"]),
+        ("(add-at (add-at (update a i x) i 2.0) i (sin x))", ["update"]),
+        ("(add-at (update a i x) (+ i 1) 2.0)", ["update", "add-at"]),  # another element
+        ("(add-at (update (update a i x) 0 3.0) i 2.0)", ["update", "update", "add-at"]),  # 0 may be i
+        ("(add-at (add-at (add-at a i x) (+ i 1) 4.0) i 2.0)", ["add-at", "add-at", "add-at"]),  # the order stays
+        ("(let [b (update a i x)] (+ (add-at b i 2.0) b))", ["update", "add-at"]),  # read between
+    ],
+)
+def test_stores_of_one_element(body: str, left: list[str]) -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) a #^ Int i #^ Real x] {body})", namespace={})
+    point = np.arange(5.0), 2, 0.3
+    found, plain = (hyad.compile(f, args=point, without=w) for w in ((), "one-store"))
+    assert stores(found.program) == left
+    for other in (plain(*point), hyad.run(f, *point)):
+        np.testing.assert_array_equal(found(*point), other)
+
+
+def test_a_hessian_with_a_band_stores_each_entry_once() -> None:
+    """Neighbours are coupled: no branch is left in the loop over the rows, and nothing is added to what it stored."""
+    text = "(fn [#^ (Vec n) x] (sum (build (- (len x) 1) (fn [i] (* (sin (get x i)) (exp (get x (+ i 1))))))))"
+    f = hyad.hessian(hyad.model(text, namespace={}))
+    made, plain = (hyad.compile(f, args=(np.ones(3),), without=w) for w in ((), ("one-store", "edges")))
+    inside = [x.op for b in all_binds(made.program.body) if type(b.op) is Loop for x in all_binds(b.op.body)]
+    assert not any(type(op) is If or type(op) is Prim and op.name == "add-at" for op in inside)
+    for n in SIZES:
+        x = np.linspace(0.2, 1.7, n)
+        s, c, e = np.sin(x), np.cos(x), np.exp(x)
+        expected = np.diag(np.append(-s[:-1] * e[1:], 0.0) + np.append(0.0, s[:-1] * e[1:]))
+        expected += np.diag(c[:-1] * e[1:], 1) + np.diag(c[:-1] * e[1:], -1)
+        np.testing.assert_allclose(made(x), expected, rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(made(x), plain(x), rtol=1e-14, atol=1e-14)
