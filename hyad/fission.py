@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import inf
 
 from .builder import Builder
@@ -48,8 +48,11 @@ class Fission(Rebuild):
                 if rest:
                     self.part(op, bind, rest, history)
         elif len(groups) > 1:
-            for group in groups:
-                self.part(op, bind, group, {})
+            stacked: dict[Var, Atom] = {}
+            for group in sorted(groups, key=lambda g: not {*g} <= {*steady}):
+                self.part(op, bind, group, {}, stacked)
+                if {*group} <= {*steady}:
+                    stacked.update(self.stacked(op, bind, group))
         else:
             self.copy(bind)
         self.depth -= 1
@@ -85,9 +88,26 @@ class Fission(Rebuild):
                 return sorted(found)
             found = left
 
-    def part(self, op: Loop, bind: Bind, group: list[int], history: dict[Var, Atom | None]) -> dict[Var, Atom | None]:
+    def stacked(self, op: Loop, bind: Bind, group: list[int]) -> dict[Var, Atom]:
+        """The costly values that a part has stacked, and where: no other part computes them again."""
+        found = {}
+        for k in group:
+            v = op.body.results[k]
+            if k >= len(op.accs) and type(v) is Var and isinstance(v.type, Scalar):
+                if cost_of(slice_of(op.body, [v])) >= EXPANDED:
+                    found[v] = self.atom(bind.vars[k])
+        return found
+
+    def part(
+        self,
+        op: Loop,
+        bind: Bind,
+        group: list[int],
+        history: dict[Var, Atom | None],
+        known: dict[Var, Atom] | None = None,
+    ) -> dict[Var, Atom | None]:
         """The loop of some results. ``history`` has accumulators and where their values are stacked: None, in this
-        loop; returns where they are now."""
+        loop; returns where they are now. ``known`` has what other parts have stacked."""
         b, width = self.b, len(op.accs)
         accs = [k for k in group if k < width]
         stacked = [a for a, array in history.items() if array is None]
@@ -97,7 +117,11 @@ class Fission(Rebuild):
             self.here.update({a: b.get(array, i) for a, array in history.items() if array is not None})
             self.here.update(zip([op.accs[k] for k in accs], atoms))
             before = self.atoms(stacked)
-            self.block(slice_of(op.body, [op.body.results[k] for k in group]))
+            needed = slice_of(op.body, [op.body.results[k] for k in group])
+            for v in known or ():
+                if any(v in x.vars for x in needed.binds):
+                    self.here[v] = b.get(known[v], i, hint=v.name)
+            self.block(slice_of(without(needed, known), needed.results) if known else needed)
             results = self.atoms([op.body.results[k] for k in group])
             return results[: len(accs)], [*results[len(accs) :], *before]
 
@@ -115,6 +139,11 @@ class Fission(Rebuild):
         b.span = bind.span
         self.here.update(zip([bind.vars[k] for k in group], out))
         return dict(zip(stacked, out[len(group) :]))
+
+
+def without(block: Block, known: Container[Var]) -> Block:
+    """A block without the bindings of what is known."""
+    return Block(tuple(x for x in block.binds if not any(v in known for v in x.vars)), block.results)
 
 
 def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:

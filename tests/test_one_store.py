@@ -44,6 +44,7 @@ def test_a_hessian_with_a_band_stores_each_entry_once() -> None:
     made, plain = (hyad.compile(f, args=(np.ones(3),), without=w) for w in ((), ("one-store", "edges")))
     inside = [x.op for b in all_binds(made.program.body) if type(b.op) is Loop for x in all_binds(b.op.body)]
     assert not any(type(op) is If or type(op) is Prim and op.name == "add-at" for op in inside)
+    assert [x.op.name for x in all_binds(made.program.body) if type(x.op) is Prim].count("exp") == 1  # its own slope
     for n in SIZES:
         x = np.linspace(0.2, 1.7, n)
         s, c, e = np.sin(x), np.cos(x), np.exp(x)

@@ -278,11 +278,11 @@ def test_sums_that_wait_for_one_another_stay_in_line() -> None:
 
 
 def test_sparse_rows_go_into_one_matrix_of_zeros() -> None:
-    """Of the five elements that a chain's row adds to, all but one are still zero then: stores."""
+    """Each of the three elements that a chain's row adds to is stored, the one in which two sums meet once."""
     p = optimise(program(hyad.hessian, ROSENBROCK))
     outer = prims_of(p.body.binds)
     assert outer.count("zeros") == 1 and "zeros" not in prims(last_loop(p).body)
-    assert prims(last_loop(p).body).count("update") == 3 and prims(last_loop(p).body).count("add-at") == 1
+    assert prims(last_loop(p).body).count("update") == 3 and "add-at" not in prims(last_loop(p).body)
 
 
 def prims_of(binds) -> list[str]:
