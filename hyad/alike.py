@@ -52,25 +52,33 @@ class Alike:
 
 def structure(x: If | Loop | Case | Block) -> tuple:
     """A key that is equal for operations, or blocks, that differ in the identity of their inner variables alone."""
-    numbers: dict[Var, int] = {}
+    made = _Structure()
+    return made.block(x) if type(x) is Block else made.one(x)
 
-    def atom(a: Atom) -> Any:
+
+class _Structure:
+    __slots__ = ("numbers",)
+
+    def __init__(self) -> None:
+        self.numbers: dict[Var, int] = {}
+
+    def atom(self, a: Atom) -> Any:
         if type(a) is Const:
             return (a.type, repr(a.value), a.soft)
-        return numbers.get(a, a)
+        return self.numbers.get(a, a)
 
-    def bind_all(vars: Sequence[Var]) -> None:
+    def bind_all(self, vars: Sequence[Var]) -> None:
         for v in vars:
-            numbers[v] = len(numbers)
+            self.numbers[v] = len(self.numbers)
 
-    def one(x: Any) -> tuple:
-        atoms = tuple(map(atom, atoms_of(x)))
-        bind_all(binders_of(x))
-        inner = tuple(block(region) for region in blocks_of(x))
-        label: Any = len(inner)
+    def one(self, x: Any) -> tuple:
+        atoms = tuple(map(self.atom, atoms_of(x)))
         if type(x) is Prim:
-            label = x.name
-        elif type(x) is Check:
+            return ("Prim", x.name, atoms, ())
+        self.bind_all(binders_of(x))
+        inner = tuple(map(self.block, blocks_of(x)))
+        label: Any = len(inner)
+        if type(x) is Check:
             label = (x.relation, x.message)
         elif type(x) is Make:
             label = x.constructor
@@ -78,14 +86,12 @@ def structure(x: If | Loop | Case | Block) -> tuple:
             label = x.function
         return (type(x).__name__, label, atoms, inner)
 
-    def block(b: Block) -> tuple:
+    def block(self, b: Block) -> tuple:
         keys = []
         for bind in b.binds:
-            keys.append((one(bind.op), bind.soft))
+            keys.append((self.one(bind.op), bind.soft))
             if type(bind.op) is Prim and bind.op.name in ("zeros", "undef"):
                 t = bind.vars[0].type
-                keys.append((t.elem, *map(atom, t.dims)) if isinstance(t, Arr) else t)
-            bind_all(bind.vars)
-        return (tuple(keys), tuple(map(atom, b.results)))
-
-    return block(x) if type(x) is Block else one(x)
+                keys.append((t.elem, *map(self.atom, t.dims)) if isinstance(t, Arr) else t)
+            self.bind_all(bind.vars)
+        return (tuple(keys), tuple(map(self.atom, b.results)))

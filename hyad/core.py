@@ -399,6 +399,7 @@ class Block:
     binds: tuple[Bind, ...]
     results: tuple[Atom, ...]
     place: Span | None = None
+    free: dict[Var, None] | None = field(default=None, init=False, repr=False)  # kept by ``free_vars``
 
 
 def given(bind: Bind) -> bool:
@@ -471,92 +472,104 @@ def nodes(trees: Sequence[Tree]) -> list[Node]:
 
 def blocks_of(op: Op) -> tuple[Block, ...]:
     """The regions inside an operation."""
-    if isinstance(op, If):
+    kind = type(op)
+    if kind is Prim:
+        return ()
+    if kind is If:
         return (op.then, op.orelse)
-    if isinstance(op, (Loop, Lambda)):
+    if kind is Loop or kind is Lambda:
         return (op.body,)
-    if isinstance(op, Rec):
+    if kind is Rec:
         return tuple(f.body for f in op.functions)
-    if isinstance(op, While):
+    if kind is While:
         return (op.cond, op.body)
-    if isinstance(op, Case):
+    if kind is Case:
         return tuple(arm.block for arm in op.arms)
     return ()
 
 
 def atoms_of(op: Op) -> tuple[Atom, ...]:
     """The atoms that an operation reads itself, its regions left out."""
-    if isinstance(op, Prim):
+    kind = type(op)
+    if kind is Prim or kind is Make or kind is Apply:
         return op.args
-    if isinstance(op, If):
+    if kind is If:
         return (op.cond,)
-    if isinstance(op, Loop):
+    if kind is Loop:
         return (op.count, *op.inits) if op.snapshots is None else (op.count, *op.inits, op.snapshots)
-    if isinstance(op, (Make, Apply)):
-        return op.args
-    if isinstance(op, While):
+    if kind is While:
         return op.inits if op.snapshots is None else (*op.inits, op.snapshots)
-    if isinstance(op, Call):
+    if kind is Call:
         return (op.fn, *op.args)
-    if isinstance(op, Check):
+    if kind is Check:
         return (op.a, op.b)
-    if isinstance(op, Case):
+    if kind is Case:
         return (op.value, *(arm.constructor for arm in op.arms if isinstance(arm.constructor, Global)))
     return ()
 
 
 def binders_of(op: Op) -> tuple[Var, ...]:
     """The variables that an operation binds inside its regions."""
-    if isinstance(op, Loop):
+    kind = type(op)
+    if kind is Prim:
+        return ()
+    if kind is Loop:
         return (op.index, *op.accs)
-    if isinstance(op, Lambda):
+    if kind is Lambda:
         return op.params
-    if isinstance(op, Rec):
+    if kind is Rec:
         return tuple(p for f in op.functions for p in f.params)
-    if isinstance(op, Case):
+    if kind is Case:
         return tuple(v for arm in op.arms for v in arm.fields)
-    if isinstance(op, While):
+    if kind is While:
         return op.accs
     return ()
 
 
 def type_atoms(t: Type | None) -> tuple[Atom, ...]:
     """The sizes in a type."""
-    return t.dims if isinstance(t, Arr) else ()
+    return t.dims if type(t) is Arr else ()
 
 
 def free_vars(block: Block) -> dict[Var, None]:
-    """The variables that a block reads and does not bind, in order of first use."""
+    """The variables that a block reads and does not bind, in order of first use. A block does not change and remembers
+    them: they are not to be changed either."""
+    if block.free is None:
+        object.__setattr__(block, "free", _free_vars(block.binds, block.results))
+    return block.free  # type: ignore[return-value]
+
+
+def _free_vars(binds: Sequence[Bind], results: Sequence[Atom]) -> dict[Var, None]:
     free: dict[Var, None] = {}
     bound: set[Var] = set()
-
-    def use(atom: Atom) -> None:
-        if isinstance(atom, Var) and atom not in bound:
-            free[atom] = None
-
-    def walk(b: Block) -> None:
-        for bind in b.binds:
-            for a in atoms_of(bind.op):
-                use(a)
-            bound.update(binders_of(bind.op))
-            if isinstance(bind.op, Rec):
+    for bind in binds:
+        op = bind.op
+        for a in atoms_of(op):
+            if type(a) is Var and a not in bound:
+                free[a] = None
+        if type(op) is not Prim:
+            bound.update(binders_of(op))
+            if type(op) is Rec:
                 bound.update(bind.vars)
-            for inner in blocks_of(bind.op):
-                walk(inner)
-            bound.update(bind.vars)  # a size may be one of them: how often a while went round
-            for v in bind.vars:
-                for a in type_atoms(v.type):
-                    use(a)
-        for a in b.results:
-            use(a)
-
-    walk(block)
+            for inner in blocks_of(op):
+                for a in free_vars(inner):
+                    if a not in bound:
+                        free[a] = None
+        bound.update(bind.vars)  # a size may be one of them: how often a while went round
+        for v in bind.vars:
+            if type(v.type) is Arr:
+                for a in v.type.dims:
+                    if type(a) is Var and a not in bound:
+                        free[a] = None
+    for a in results:
+        if type(a) is Var and a not in bound:
+            free[a] = None
     return free
 
 
 def reads(bind: Bind) -> dict[Var, None]:
     """The variables that a binding reads, in its regions too, and the sizes of what it makes, in order of first use."""
-    return free_vars(Block((bind,), ()))
+    return _free_vars((bind,), ())
 
 
 def all_binds(block: Block) -> Iterator[Bind]:
@@ -709,47 +722,72 @@ def size(block: Block) -> int:
 
 def substitute(block: Block, table: Mapping[Var, Atom]) -> Block:
     """A block with some of its free variables replaced, in the sizes of its arrays too: one whose type changes is
-    another variable."""
-    table = dict(table)
+    another variable. What reads none of them stays the same record."""
+    return _Substitution(table).block(block)
 
-    def atom(a: Atom) -> Atom:
-        return table.get(a, a) if type(a) is Var else a
 
-    def bound(variables: tuple[Var, ...]) -> tuple[Var, ...]:
-        return tuple(map(resized, variables))
+class _Substitution:
+    """A class, since functions that call each other from inside a function are garbage for the cyclic collector."""
 
-    def resized(v: Var) -> Var:
-        if type(v.type) is not Arr or not any(d in table for d in v.type.dims):
+    __slots__ = ("table",)
+
+    def __init__(self, table: Mapping[Var, Atom]) -> None:
+        self.table = dict(table)
+
+    def atom(self, a: Atom) -> Atom:
+        return self.table.get(a, a) if type(a) is Var else a
+
+    def atoms(self, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
+        table = self.table
+        for a in atoms:
+            if type(a) is Var and a in table:
+                return tuple([table.get(a, a) if type(a) is Var else a for a in atoms])
+        return atoms
+
+    def bound(self, variables: tuple[Var, ...]) -> tuple[Var, ...]:
+        for v in variables:
+            if self.changed(v.type):
+                return tuple(map(self.resized, variables))
+        return variables
+
+    def changed(self, t: Type | None) -> bool:
+        return type(t) is Arr and any(type(d) is Var and d in self.table for d in t.dims)
+
+    def resized(self, v: Var) -> Var:
+        if not self.changed(v.type):
             return v
-        table[v] = made = replace(v, type=Arr(v.type.elem, tuple(map(atom, v.type.dims))))
+        self.table[v] = made = replace(v, type=Arr(v.type.elem, self.atoms(v.type.dims)))
         return made
 
-    def region(block: Block) -> Block:
-        return Block(tuple(map(one, block.binds)), tuple(map(atom, block.results)))
+    def block(self, block: Block) -> Block:
+        if self.table.keys().isdisjoint(free_vars(block)):
+            return block
+        return Block(tuple([self.one(bind) for bind in block.binds]), self.atoms(block.results))
 
-    def one(bind: Bind) -> Bind:
+    def one(self, bind: Bind) -> Bind:
         op = bind.op
         if type(op) is Prim:
-            op = Prim(op.name, tuple(map(atom, op.args)))
+            args = self.atoms(op.args)
+            op = op if args is op.args else Prim(op.name, args)
         elif type(op) is If:
-            op = If(atom(op.cond), region(op.then), region(op.orelse))
+            op = If(self.atom(op.cond), self.block(op.then), self.block(op.orelse))
         elif type(op) is Loop:
-            kept = None if op.snapshots is None else atom(op.snapshots)
-            op = Loop(atom(op.count), op.index, tuple(map(atom, op.inits)), bound(op.accs), region(op.body), kept)
+            kept = None if op.snapshots is None else self.atom(op.snapshots)
+            count, inits, accs = self.atom(op.count), self.atoms(op.inits), self.bound(op.accs)
+            op = Loop(count, op.index, inits, accs, self.block(op.body), kept)
         elif type(op) is While:
-            kept = None if op.snapshots is None else atom(op.snapshots)
-            accs = bound(op.accs)
-            op = While(region(op.cond), region(op.body), tuple(map(atom, op.inits)), accs, kept)
+            kept = None if op.snapshots is None else self.atom(op.snapshots)
+            accs = self.bound(op.accs)
+            op = While(self.block(op.cond), self.block(op.body), self.atoms(op.inits), accs, kept)
         elif type(op) is Case:
-            arms = (Arm(a.constructor, bound(a.fields), region(a.block), a.span) for a in op.arms)
-            op = Case(atom(op.value), tuple(arms))
+            arms = (Arm(a.constructor, self.bound(a.fields), self.block(a.block), a.span) for a in op.arms)
+            op = Case(self.atom(op.value), tuple(arms))
         elif type(op) is Make:
-            op = Make(op.constructor, tuple(map(atom, op.args)))
+            op = Make(op.constructor, self.atoms(op.args))
         elif type(op) is Apply:
-            op = Apply(op.function, tuple(map(atom, op.args)))
+            op = Apply(op.function, self.atoms(op.args))
         else:
             assert type(op) is Check
-            op = Check(op.relation, atom(op.a), atom(op.b), op.message, op.kind)
-        return Bind(bound(bind.vars), op, bind.span, bind.soft)
-
-    return region(block)
+            op = Check(op.relation, self.atom(op.a), self.atom(op.b), op.message, op.kind)
+        variables = self.bound(bind.vars)
+        return bind if op is bind.op and variables is bind.vars else Bind(variables, op, bind.span, bind.soft)
