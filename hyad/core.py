@@ -16,11 +16,15 @@ are compared by identity, so no pass ever captures a name; names are for people.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from .errors import Span
+
+#: No pass changes a record. That is enforced where passes are checked: a frozen record takes three times as long to make.
+FROZEN = os.environ.get("HYAD_CHECK") == "1"
 
 # ---------------------------------------------------------------------------------------------- types
 
@@ -80,7 +84,7 @@ class Constructor:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=FROZEN, slots=True, unsafe_hash=True)
 class Arr:
     """A contiguous row-major array. Each dim is an ``Int`` atom: a ``Const`` is static, a ``Var`` a run-time number."""
 
@@ -111,7 +115,7 @@ Type = Union[Scalar, Arr, Data, Tuple]
 # ---------------------------------------------------------------------------------------------- atoms
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Var:
     """A bound variable; identity is the name. ``type`` is None in surface core.
 
@@ -130,7 +134,7 @@ class Var:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=FROZEN, slots=True, unsafe_hash=True)
 class Const:
     """A literal. ``soft`` marks the zeros and ones that differentiation introduced: rules that would change NaN or
     infinity (``a*0 -> 0``) may fire on those alone."""
@@ -238,7 +242,7 @@ class Rec:
     functions: tuple[Lambda, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class While:
     """``(while c e ..)``: ``body`` again as long as ``cond`` gives true.
 
@@ -256,7 +260,7 @@ class While:
     snapshots: Atom | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Arm:
     """``(Node l r) e`` of a ``Case``: ``fields`` are bound in ``block``. In surface core the constructor is a name, or
     None, which takes what is left."""
@@ -267,7 +271,7 @@ class Arm:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Case:
     """``(case e (inl x) a (inr y) b)`` and ``(match e (Leaf w) a (Node l r) b)``: the arm of ``value``'s constructor.
 
@@ -280,7 +284,7 @@ class Case:
     place: Span | None = None  # the value's, in surface core
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Prim:
     """A primitive of ``hyad.primitives`` or one of the array operations below; typed core.
 
@@ -304,7 +308,7 @@ class Prim:
     args: tuple[Atom, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class If:
     """Both blocks give as many results as the binding has variables; only the taken one is evaluated."""
 
@@ -314,7 +318,7 @@ class If:
     place: Span | None = None  # the condition's, in surface core
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Loop:
     """The one loop: ``build``, ``ifold``, ``fold``, ``map`` and ``scan`` are cases of it.
 
@@ -332,7 +336,7 @@ class Loop:
     snapshots: Atom | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Check:
     """Fails with ``message`` unless the relation ``"=="``, ``"<"`` or ``"<="`` holds between two ``Int`` atoms
     (``"in"``: 0 <= a < b). Binds nothing."""
@@ -344,7 +348,7 @@ class Check:
     kind: str = "bounds"  # or "shape": which error class to raise
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Make:
     """A value of a data type from its fields; typed core."""
 
@@ -368,7 +372,7 @@ class Function:
         return self.name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Apply:
     """A call of a ``Function``; the binding has a variable for each of its results; typed core."""
 
@@ -379,7 +383,7 @@ class Apply:
 Op = Union[Lambda, Call, Rec, While, Case, Prim, If, Loop, Check, Make, Apply]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Bind:
     """``vars = op``; ``span`` is the form that it came from.
 
@@ -392,7 +396,7 @@ class Bind:
     soft: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=FROZEN, slots=True, eq=False)
 class Block:
     """``place``: in surface core, where the form stands whose value the result is."""
 
