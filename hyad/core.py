@@ -23,7 +23,7 @@ from typing import Any, Union
 
 from .errors import Span
 
-#: No pass changes a record. That is enforced where passes are checked: a frozen record takes three times as long to make.
+#: No pass changes a record. That is enforced where passes are checked: to make a frozen one takes three times as long.
 FROZEN = os.environ.get("HYAD_CHECK") == "1"
 
 # ---------------------------------------------------------------------------------------------- types
@@ -404,6 +404,7 @@ class Block:
     results: tuple[Atom, ...]
     place: Span | None = None
     free: dict[Var, None] | None = field(default=None, init=False, repr=False)  # kept by ``free_vars``
+    kinds: frozenset[type] | None = field(default=None, init=False, repr=False)  # kept by ``kinds_of``
 
 
 def given(bind: Bind) -> bool:
@@ -576,6 +577,23 @@ def reads(bind: Bind) -> dict[Var, None]:
     return _free_vars((bind,), ())
 
 
+_STRAIGHT: frozenset[type] = frozenset()
+
+
+def kinds_of(block: Block) -> frozenset[type]:
+    """The kinds of operations in a block and the regions inside it, primitives aside. A block remembers them."""
+    if block.kinds is None:
+        found: set[type] = set()
+        for bind in block.binds:
+            op = bind.op
+            if type(op) is not Prim:
+                found.add(type(op))
+                for inner in blocks_of(op):
+                    found |= kinds_of(inner)
+        object.__setattr__(block, "kinds", frozenset(found) if found else _STRAIGHT)
+    return block.kinds  # type: ignore[return-value]
+
+
 def all_binds(block: Block) -> Iterator[Bind]:
     """Every binding of a block and of the regions inside it, outer before inner."""
     stack = [iter(block.binds)]
@@ -611,7 +629,8 @@ def functions_of(*blocks: Block) -> list[Function]:
     found: dict[Function, None] = {}
     todo = list(reversed(blocks))
     while todo:
-        for bind in all_binds(todo.pop()):
+        block = todo.pop()
+        for bind in all_binds(block) if Apply in kinds_of(block) else ():
             if type(bind.op) is Apply and bind.op.function not in found:
                 found[bind.op.function] = None
                 if bind.op.function.body is not None:
@@ -694,7 +713,7 @@ def as_program(f: Function) -> Program:
 
 def retarget(block: Block, table: dict[Function, Function]) -> Block:
     """A block that calls other functions in place of those in ``table``."""
-    if not any(type(bind.op) is Apply for bind in all_binds(block)):
+    if Apply not in kinds_of(block):
         return block
 
     def one(bind: Bind) -> Bind:

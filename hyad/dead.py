@@ -28,6 +28,7 @@ from .core import (
     all_binds,
     blocks_of,
     functions_of,
+    kinds_of,
     type_atoms,
     with_body,
 )
@@ -136,14 +137,12 @@ def prune_loop(bind: Bind, op: Loop, live: set[Var]) -> Bind | None:
     if not wanted and not effects(op):
         return None
     while True:  # an accumulator is needed if a needed result of the body reads it
-        inner = set(live)
-        need(inner, [op.body.results[k] for k in sorted(wanted)])
-        body = prune(op.body, inner, op.body.results)
-        more = {k for k, a in enumerate(op.accs) if a in inner} - wanted
+        need(live, [op.body.results[k] for k in wanted])
+        body = prune(op.body, live, op.body.results)
+        more = {k for k, a in enumerate(op.accs) if a in live} - wanted
         if not more:
             break
         wanted |= more
-    live |= inner
     at = sorted(wanted)
     accs = [k for k in at if k < width]
     need(live, (op.count, *(op.inits[k] for k in accs)))
@@ -164,16 +163,14 @@ def prune_while(bind: Bind, op: While, live: set[Var]) -> Bind | None:
         return None
     wanted = set(outs)
     while True:  # an accumulator is needed if the condition or a needed result of the body reads it
-        inner = set(live)
-        need(inner, op.cond.results)
-        cond = prune(op.cond, inner, op.cond.results)
-        need(inner, [op.body.results[k] for k in sorted(wanted)])
-        body = prune(op.body, inner, op.body.results)
-        more = {k for k, a in enumerate(op.accs) if a in inner} - wanted
+        need(live, op.cond.results)
+        cond = prune(op.cond, live, op.cond.results)
+        need(live, [op.body.results[k] for k in wanted])
+        body = prune(op.body, live, op.body.results)
+        more = {k for k, a in enumerate(op.accs) if a in live} - wanted
         if not more:
             break
         wanted |= more
-    live |= inner
     at = sorted(wanted)
     accs = [k for k in at if k < width]
     need(live, [op.inits[k] for k in accs])
@@ -191,9 +188,10 @@ def effects(op: Op) -> bool:
     blocks = list(blocks_of(op))
     called = [op.function.body] if type(op) is Apply and op.function.body is not None else []
     called += [f.body for f in functions_of(*blocks, *called) if f.body is not None]
-    return any(type(bind.op) is Check for block in (*blocks, *called) for bind in all_binds(block))
+    return any(Check in kinds_of(block) for block in (*blocks, *called))
 
 
 def has_checks(block: Block) -> bool:
     """Whether a check stands in a block, a region inside it, or a function that it calls."""
-    return any(type(bind.op) is Check or type(bind.op) is Apply and effects(bind.op) for bind in all_binds(block))
+    kinds = kinds_of(block)
+    return Check in kinds or Apply in kinds and any(type(x.op) is Apply and effects(x.op) for x in all_binds(block))

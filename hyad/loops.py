@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .core import Arr, Atom, Block, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of
+from .core import Arr, Atom, Block, Loop, Prim, Program, Var, atoms_of, blocks_of, kinds_of
 from .dead import tidy
 from .primitives import PRIMITIVES
 
@@ -64,4 +64,18 @@ def cost_of(block: Block) -> int:
 
 def loops_of(program: Program) -> list[Loop]:
     """All loops of a program."""
-    return [x.op for x in all_binds(program.body) if type(x.op) is Loop]
+    return loops_in(program.body)
+
+
+def loops_in(block: Block) -> list[Loop]:
+    """All loops of a block and of the regions inside it, outer before inner."""
+    if Loop not in kinds_of(block):
+        return []
+    found = []
+    for bind in block.binds:
+        if type(bind.op) is not Prim:
+            if type(bind.op) is Loop:
+                found.append(bind.op)
+            for inner in blocks_of(bind.op):
+                found += loops_in(inner)
+    return found

@@ -36,6 +36,7 @@ from .core import (
     each_function,
     free_vars,
     functions_of,
+    kinds_of,
     reads,
     size,
     substitute,
@@ -206,7 +207,7 @@ def expanded_size(block: Block, means: Mapping[Atom, float] | None = None) -> in
 
 def unroll_block(b: Builder, block: Block) -> Block:
     """``Unroll`` for a block under construction."""
-    if not any(type(bind.op) is Loop for bind in all_binds(block)):
+    if Loop not in kinds_of(block):
         return block
     with b.region() as scope:
         results = Unroll(b).block(block)
@@ -245,7 +246,7 @@ def tabulate(program: Program) -> Program:
 
 
 def nested_loops(program: Program) -> bool:
-    return any(type(inner.op) is Loop for loop in loops_of(program) for inner in all_binds(loop.body))
+    return any(Loop in kinds_of(loop.body) for loop in loops_of(program))
 
 
 def unroll(program: Program) -> Program:
@@ -258,7 +259,7 @@ def unroll(program: Program) -> Program:
 
 def singles(program: Program) -> Program:
     """Carries the elements of small arrays through loops of unknown length as single values."""
-    if not any(type(bind.op) is While for bind in all_binds(program.body)):
+    if While not in kinds_of(program.body):
         return program
     pass_ = Singles(Builder())
     made = rebuilt(program, pass_)
@@ -482,7 +483,7 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
             return False
         if read(one) and read(two) and read(one).isdisjoint(read(two)):
             return False
-        nests = [any(type(b.op) is Loop for b in all_binds(bind.op.body)) for bind in (one, two)]
+        nests = [Loop in kinds_of(bind.op.body) for bind in (one, two)]  # type: ignore[union-attr]
         if any(nests) and not all(nests) or not any(nests) and cost(one.op.body).work < CALL:
             return False
         b = Builder()
