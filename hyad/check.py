@@ -69,6 +69,7 @@ class _Checker:
         self.program, self.after = program, after
         self.bound: set[Var] = set()  # ever
         self.visible: set[Var] = set()
+        self.entered: list[Var] = []  # what is visible, in the order in which it was bound
         self.bind: Bind | None = None
 
     def fail(self, message: str) -> CheckError:
@@ -96,43 +97,55 @@ class _Checker:
         for f in functions_of(p.body):
             self.function(f)
 
+    # What is asked for every variable and atom does not word its message before there is something to say.
+
     def introduce(self, var: Var) -> None:
-        self.require(isinstance(var, Var), f"{var!r} is bound and is no variable")
-        self.require(var not in self.bound, f"{var} is bound twice")
-        self.type(var.type, str(var))
+        if not isinstance(var, Var):
+            raise self.fail(f"{var!r} is bound and is no variable")
+        if var in self.bound:
+            raise self.fail(f"{var} is bound twice")
+        self.type(var.type, var)
         self.bound.add(var)
         self.visible.add(var)
+        self.entered.append(var)
 
-    def type(self, t: Type | None, what: str) -> None:
+    def leave(self, mark: int) -> None:
+        """What has been introduced since ``mark`` names were visible is visible no longer."""
+        self.visible.difference_update(self.entered[mark:])
+        del self.entered[mark:]
+
+    def type(self, t: Type | None, what: Var) -> None:
         if isinstance(t, Arr):
-            self.require(t.elem in (REAL, INT, BOOL) or isinstance(t.elem, Data), f"{what} is of type {t}")
-            self.require(t.rank > 0, f"{what} is of type {t}")
+            if t.elem not in (REAL, INT, BOOL) and not isinstance(t.elem, Data) or t.rank == 0:
+                raise self.fail(f"{what} is of type {t}")
             for d in t.dims:
-                self.require(self.atom(d) == INT, f"the size {d} of {what} is {d.type}")
-                self.require(not isinstance(d, Const) or d.value >= 0, f"the size {d} of {what} is negative")
-        else:
-            self.require(t in (REAL, INT, BOOL, UNIT) or isinstance(t, Data), f"{what} is of type {t}")
+                if self.atom(d) != INT:
+                    raise self.fail(f"the size {d} of {what} is {d.type}")
+                if isinstance(d, Const) and d.value < 0:
+                    raise self.fail(f"the size {d} of {what} is negative")
+        elif t not in (REAL, INT, BOOL, UNIT) and not isinstance(t, Data):
+            raise self.fail(f"{what} is of type {t}")
 
     def atom(self, a: Atom) -> Type:
         """The type of an atom that is read."""
         if isinstance(a, Var):
-            self.require(
-                a in self.visible, f"{a} is read {'outside its scope' if a in self.bound else 'and not bound'}"
-            )
-        else:
-            self.require(isinstance(a, Const), f"{a!r} is no atom of typed core")
-            self.require(a.type is not None, f"the constant {a!r} has no type")
+            if a not in self.visible:
+                raise self.fail(f"{a} is read {'outside its scope' if a in self.bound else 'and not bound'}")
+        elif not isinstance(a, Const):
+            raise self.fail(f"{a!r} is no atom of typed core")
+        elif a.type is None:
+            raise self.fail(f"the constant {a!r} has no type")
         return a.type  # type: ignore[union-attr, return-value]
 
     def block(self, block: Block) -> list[Type]:
         """The types of a block's results; what it binds is invisible afterwards."""
-        outside, self.visible = self.visible, set(self.visible)
+        mark = len(self.entered)
         around = self.bind
         for self.bind in block.binds:
             self.operation(self.bind)
         self.bind = around
         types = [self.atom(r) for r in block.results]
-        self.visible = outside
+        self.leave(mark)
         return types
 
     # --------------------------------------------------------------------------------- operations
@@ -165,12 +178,12 @@ class _Checker:
             self.require(isinstance(data, Data), f"{op.value} has no constructors")
             self.require(tuple(a.constructor for a in op.arms) == data.constructors, "not one arm for each constructor")
             for arm in op.arms:
-                outside, self.visible = self.visible, set(self.visible)
+                mark = len(self.entered)
                 for v in arm.fields:
                     self.introduce(v)
                 self.fields(arm.constructor, [v.type for v in arm.fields])
                 self.same(self.block(arm.block), [v.type for v in bind.vars], f"the arm `{arm.constructor}` gives")
-                self.visible = outside
+                self.leave(mark)
             for v in bind.vars:
                 self.introduce(v)
         elif isinstance(op, While):
@@ -191,7 +204,7 @@ class _Checker:
 
     def function(self, f: Function) -> None:
         """A function reads its parameters alone, and gives what its callers bind."""
-        self.visible = set()
+        self.leave(0)
         for p in f.params:
             self.introduce(p)
         self.require(f.body is not None, f"the function {f} has no body")
@@ -202,12 +215,12 @@ class _Checker:
         self.require(len(op.inits) == width, f"{len(op.inits)} starts for {width} accumulators")
         self.require(len(op.body.results) + 1 == len(out) > width, f"{len(op.body.results)} results for {len(out)}")
         self.same([self.atom(a) for a in op.inits], [a.type for a in op.accs], "the accumulators start as")
-        outside, self.visible = self.visible, set(self.visible)
+        mark = len(self.entered)
         for a in op.accs:
             self.introduce(a)
         self.same(self.block(op.cond), [BOOL], "the condition is")
         results = self.block(op.body)
-        self.visible = outside
+        self.leave(mark)
         self.same(results[:width], [a.type for a in op.accs], "the accumulators go on as")
         for v in out:
             self.introduce(v)
@@ -225,13 +238,13 @@ class _Checker:
             len(op.body.results) == len(out) >= width, f"{len(op.body.results)} results for {len(out)} variables"
         )
         self.same([self.atom(a) for a in op.inits], [a.type for a in op.accs], "the accumulators start as")
-        outside, self.visible = self.visible, set(self.visible)
+        mark = len(self.entered)
         self.require(op.index.type == INT, "the index is no integer")
         self.introduce(op.index)
         for a in op.accs:
             self.introduce(a)
         results = self.block(op.body)
-        self.visible = outside
+        self.leave(mark)
         self.same(results[:width], [a.type for a in op.accs], "the accumulators go on as")
         for v in out:
             self.introduce(v)
@@ -268,21 +281,28 @@ class _Checker:
             self.require(not types, "undef has no operands")
         else:
             row = PRIMITIVES.get(name)
-            self.require(row is not None, f"there is no primitive {name}")
-            found = row.result(tuple(types)) if len(types) == len(row.params) else None  # type: ignore[union-attr]
-            self.require(found is not None, f"no overload takes {' '.join(map(str, types))}")
-            self.require(found[1] == result, f"the result is {found[1]}, the variable {result}")  # type: ignore[index]
+            if row is None:
+                raise self.fail(f"there is no primitive {name}")
+            found = row.result(tuple(types)) if len(types) == len(row.params) else None
+            if found is None:
+                raise self.fail(f"no overload takes {' '.join(map(str, types))}")
+            if found[1] != result:
+                raise self.fail(f"the result is {found[1]}, the variable {result}")
 
     def subscripts(self, array: Any, indices: list[Any], item: Any) -> None:
-        self.require(isinstance(array, Arr), f"{array} has no elements")
-        self.require(0 < len(indices) <= array.rank, f"{len(indices)} subscripts in an array of {array.rank} dims")
+        if not isinstance(array, Arr):
+            raise self.fail(f"{array} has no elements")
+        if not 0 < len(indices) <= array.rank:
+            raise self.fail(f"{len(indices)} subscripts in an array of {array.rank} dims")
         self.require(all(i == INT for i in indices), "subscripts are integers")
         self.same([item], [array.item(len(indices))], "an element is")
 
     def same(self, types: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
-        self.require(len(types) == len(wanted), f"{what} {len(types)} values, not {len(wanted)}")
+        if len(types) != len(wanted):
+            raise self.fail(f"{what} {len(types)} values, not {len(wanted)}")
         for t, w in zip(types, wanted):
-            self.require(alike(t, w), f"{what} {t}, not {w}")
+            if not alike(t, w):
+                raise self.fail(f"{what} {t}, not {w}")
 
 
 def alike(a: Any, b: Any) -> bool:

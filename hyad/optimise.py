@@ -691,11 +691,12 @@ def optimise(
     idle: set[Pass] = set()  # what has left this very program as it is: a pass is a pure function
     calls = bool(functions_of(program.body))  # no pass makes a first one
     off = OFF.get()
+    check_after("", program)
     for p in passes:
         if p in idle or p in WHOLE and not calls or off and named(p) in off:
             continue
         made = each_function(program, p) if calls and p not in WHOLE else p(program)
-        before, program = program, check_after(p.__name__, made)
+        before, program = program, made if made is program else check_after(p.__name__, made)
         idle = {*idle, p} if program is before else set()
         if watch is not None and program is not before:
             watch(p, program)
