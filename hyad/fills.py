@@ -99,7 +99,7 @@ class Fills(Rebuild):
         array = b.undef(t)
 
         def end(array: Atom, at: Atom) -> Atom:
-            return b.update(array, [at], Const(0.0, t.elem) if cleared else b.get(old, at))  # type: ignore
+            return b.update(array, [at], b.zeros(t.elem) if cleared else b.get(old, at))  # type: ignore
 
         ends = [Const(i, INT) for i in range(before)]
         if isinstance(after, int):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from .abreast import abreast, calls_first
+from .align import align
 from .builder import Builder
 from .cancel import cancel
 from .check import check_after
@@ -652,6 +653,8 @@ PIPELINE: list[Pass] = [
     shifts,  # in loops that have no branches any more
     dead_code,
     fills,  # and come to each element once
+    align,  # now that it is known where each begins and ends
+    dead_code,
     divide,  # when it is known what is divided in a loop, and what before it
     dead_code,
     rows_first,
@@ -667,8 +670,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts split"
-    " twins".split()
+    "align columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts"
+    " split twins".split()
 )
 
 #: What makes a sum of rows one that threads cannot take in parts, and so comes after that.
