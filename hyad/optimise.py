@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .abreast import abreast, calls_first
 from .align import align
+from .alongside import alongside
 from .builder import Builder
 from .cancel import cancel
 from .check import check_after
@@ -653,6 +654,8 @@ PIPELINE: list[Pass] = [
     shifts,  # in loops that have no branches any more
     dead_code,
     fills,  # and come to each element once
+    alongside,  # when it is known how many chains go side by side
+    dead_code,
     align,  # now that it is known where each begins and ends
     dead_code,
     divide,  # when it is known what is divided in a loop, and what before it
@@ -670,7 +673,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts"
+    "align alongside columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts"
     " split twins".split()
 )
 

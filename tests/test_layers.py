@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
         "affine alike journal layout marks own_primitives primitives values",
         "check dead printer reader rewrite",
         "bounds builder rebuild",
-        "abreast accumulators active activity adjoints again align annotations arguments arithmetic"
+        "abreast accumulators active activity adjoints again align alongside annotations arguments arithmetic"
         " backpropagators blocks boxing branches builtins cancel checkpoint checks collect columns combinators"
         " continuations copies counts derive dynamic eager edges exponents families fills fission flow forward"
         " functions fusion gather jacobians jam lanes latex library loops narrow nests onehot operators optimise"
