@@ -76,6 +76,7 @@ from .splits import Split
 from .stores import assign, one_store, scatter
 from .tables import Tabulate
 from .terms import like_terms
+from .triangles import triangles
 from .twins import movable, twins
 from .unfold import unfold
 from .whiles import Singles, meet_whiles
@@ -658,6 +659,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     align,  # now that it is known where each begins and ends
     dead_code,
+    triangles,  # no pass before has to know of packed rows
+    dead_code,
     divide,  # when it is known what is divided in a loop, and what before it
     dead_code,
     rows_first,
@@ -674,7 +677,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "align alongside columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts"
-    " split twins".split()
+    " split triangles twins".split()
 )
 
 #: What makes a sum of rows one that threads cannot take in parts, and so comes after that.

@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [
         " own_rules pairs partials powers products reciprocals records recursion references renew resolve reverse"
         " reverse_branches reverse_functions reverse_loops roundtrip rows ruled scalars scans searches shifts"
         " simplify sink sparsity specialise splits spread store_passing stores structures subscripts tables teams"
-        " terms threads tracing twins typed_forms unfold vectors whiles",
+        " terms threads tracing triangles twins typed_forms unfold vectors whiles",
         "codegen",
         "call_errors checking compiling cublas derivatives device emit emulate files gpu marshalling memo model"
         " plain_python report runtime sparse stages switches",
