@@ -70,6 +70,7 @@ from hyad.core import (
 )
 from hyad.dead import dead_code
 from hyad.errors import Span
+from hyad.rows import own_rows
 from hyad.threads import Polynomial, independent
 
 from .sizes import Sizes
@@ -294,10 +295,24 @@ def plan(
     """
     pruned = program if whole else dead_code(program)
     parallel = independent(pruned) if threads > 1 else {}
-    planner = _Planner(
-        Plan(pruned, Liveness(pruned), Sizes(pruned), parallel), pairs or {}, room or LOCAL_REALS, shared
-    )
-    return planner.run(own or {}, frozenset(lent))
+    while True:
+        made = Plan(pruned, Liveness(pruned), Sizes(pruned), parallel)
+        made = _Planner(made, pairs or {}, room or LOCAL_REALS, shared).run(own or {}, frozenset(lent))
+        moving = [bind for bind in parallel if not stays(made, bind)]
+        if not moving:
+            return made
+        parallel = {bind: worth for bind, worth in parallel.items() if bind not in moving}
+
+
+def stays(plan: Plan, bind: Bind) -> bool:
+    """Whether each accumulator of a loop, which is changed by rows, lies in one place from start to end."""
+    op = bind.op
+    versions = own_rows(op) or {}
+    inner = [bind, *(x for x in all_binds(op.body) if isinstance(x.op, Loop))]
+    if any(x.op.accs[k] in versions for x in inner for k in plan.swaps.get(x, ())):
+        return False
+    places = [(plan.resolve(plan.of(v)), plan.resolve(plan.of(op.accs[k]))) for v, k in versions.items()]
+    return all(a[0] is b[0] and same_atoms(a[1], b[1]) for a, b in places)
 
 
 class _Planner:

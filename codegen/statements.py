@@ -94,6 +94,11 @@ static inline int hyad_mul_overflows(long long a, long long b, long long *produc
 #endif
 }
 """
+#: A loop for threads stands twice if it has at most so many lines; inside another loop, if it has at most so many.
+SHORT, REPEATED = 12, 40
+
+NUMBER = "omp_get_thread_num()"  # of the thread that asks
+
 CHECKED = {"+": ("hyad_add_overflows", _ADD), "-": ("hyad_sub_overflows", _SUB), "*": ("hyad_mul_overflows", _MUL)}
 CHECKED |= {"neg": CHECKED["-"], "square": CHECKED["*"]}
 
@@ -108,16 +113,36 @@ class BodyPrinter(OperandPrinter):
     def loop_head(self, index: str, count: str) -> str:
         return f"for (long long {index} = 0; {index} < {count}; {index}++) {{"
 
-    def parallel_head(self, count: str, worth: int | Polynomial) -> list[str]:
-        """What stands before a loop that runs on several threads, where it is long enough, or does enough."""
-        enough = f"{count} > {worth}"
-        if not isinstance(worth, int):
-            work = (
-                ["%d.0" % max(1, round(c)), *(self.operand(v).at(MUL) for v in at)] for at, c in worth.items() if c > 0
-            )
-            enough = f"{count}*({' + '.join(map('*'.join, work))}) > {GRAIN}"
-        pragma = f"#pragma omp parallel for num_threads({self.threads}) if({enough})"
-        return ["#ifdef _OPENMP", pragma, "#endif"]
+    def enough(self, op: Loop, count: Expr, worth: int | Polynomial) -> str:
+        """Whether a loop is long enough to run on several threads, or does enough."""
+        if isinstance(worth, int):
+            return f"{count.at(SHIFT)} > {worth}"
+
+        def size(v: Var) -> str:
+            return (count if v is op.count else self.operand(v)).at(MUL)
+
+        work = (["%d.0" % max(1, round(c)), *map(size, at)] for at, c in worth.items() if c > 0)
+        return f"{count.at(MUL)}*({' + '.join(map('*'.join, work))}) > {GRAIN}"
+
+    def on_threads(self, enough: str, head: str, body: list[Line], far: str | None, repeated: bool) -> list[Line]:
+        """What stands before a loop that runs on several threads where that is worth it: a pragma; or, since OpenMP
+        takes some 300 ns to find that it is not, a short loop once more, for threads alone. Gives the loop's body."""
+        pragma = f"#pragma omp parallel for num_threads({self.threads})"
+        self.lines.append(Line(0, "#ifdef _OPENMP"))
+        if far is not None or len(body) > (REPEATED if repeated else SHORT):
+            noted = "" if far is None else f" reduction(|:{far})"
+            self.lines += [Line(0, f"{pragma} if({enough}){noted}"), Line(0, "#endif")]
+            return body
+        self.emit(f"if ({enough}) {{")
+        self.lines.append(Line(0, pragma))
+        self.depth += 1
+        self.emit(head)
+        self.lines += [replace(line, depth=line.depth + 1) for line in body]
+        self.emit("}")
+        self.depth -= 1
+        self.emit("} else")
+        self.lines.append(Line(0, "#endif"))
+        return [replace(line, text=line.text.replace(NUMBER, "0")) for line in body]
 
     def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
         """The declaration of a piece of the workspace."""
@@ -610,9 +635,8 @@ class BodyPrinter(OperandPrinter):
         if body:
             starts = self.watch(far, op, inits) if far is not None else {}
             if bind in self.plan.parallel:
-                head = self.parallel_head(count.at(SHIFT), self.plan.parallel[bind])
-                noted = "" if far is None else f" reduction(|:{far})"
-                self.lines += [Line(0, line + noted * line.startswith("#pragma")) for line in head]
+                enough = self.enough(op, count, self.plan.parallel[bind])
+                body = self.on_threads(enough, self.loop_head(index, count.at(SHIFT)), body, far, self.depth > 1)
             elif self.marks_apart and apart(self.plan, bind, op, self.swapped):
                 self.support[APART] = None
                 self.emit("HYAD_APART", span)
@@ -657,7 +681,7 @@ class BodyPrinter(OperandPrinter):
         self.indices.add(op.index)
         if bind in self.plan.parallel and any(len(pool) > 2 for pool in self.plan.pools):
             self.thread = self.names.fresh("thread")
-            own = Line(self.depth, f"const long long {self.thread} = omp_get_thread_num();", bind.span)
+            own = Line(self.depth, f"const long long {self.thread} = {NUMBER};", bind.span)
         else:
             own = None
         self.iteration(bind, op, inits, bind.vars, index)

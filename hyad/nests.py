@@ -49,11 +49,13 @@ class Steps:
     def __init__(self, block: Block) -> None:
         self.definitions = {v: bind.op for bind in all_binds(block) for v in bind.vars if v.type == INT}
 
-    def few(self, count: Atom) -> bool:
-        """Whether a trip count is at most ``LONG``, as that of the last lanes is."""
+    def few(self, count: Atom, most: int = LONG) -> bool:
+        """Whether a trip count is at most ``most``, as that of the last lanes is, or of the parts of a sum."""
         op = self.definitions.get(count)  # type: ignore[arg-type]
+        if type(op) is Prim and op.name == "-" and type(op.args[1]) is Const and op.args[1].value >= 0:
+            return self.few(op.args[0], most + op.args[1].value)
         known = (count,) if type(count) is Const else op.args if type(op) is Prim and op.name == "min" else ()
-        return any(type(a) is Const and a.value <= LONG for a in known)
+        return any(type(a) is Const and a.value <= most for a in known)
 
     def step(self, a: Atom, index: Var, inside: set[Var]) -> int | None:
         """By how much an integer grows from one iteration to the next; None where nobody knows. ``inside`` has what the
@@ -569,7 +571,8 @@ class JamRows(Rebuild):
         """Whether a loop's iterations do nothing but add to the same elements, in loops inside."""
         if not op.accs or len(op.body.results) > len(op.accs) or op.index.soft:
             return False
-        if type(op.count) is Const and op.count.value < 2 or not any(type(x.op) is Loop for x in op.body.binds):
+        few = type(op.count) is Const and op.count.value < 2 or self.steps.few(op.count, JAMMED - 1)
+        if few or not any(type(x.op) is Loop for x in op.body.binds):
             return False
         return self.adds(op.body, op.accs, op, {op.index, *op.accs, *defined_in(op.body)})
 

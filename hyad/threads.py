@@ -1,8 +1,9 @@
 """Loops on several threads: which may, and sums made ready for it.
 
 A ``Loop`` without accumulators is independent by construction: its iterations read what is there and stack what they
-make. A sum is not; ``in_parts`` takes it in parts, one for each thread, in an order that the sizes and the number of
-threads decide alone, so that a result is the same to the last bit from call to call.
+make; so is one whose iterations change rows of their own (``rows.own_rows``). A sum is not; ``in_parts`` takes it in
+parts, one for each thread, in an order that the sizes and the number of threads decide alone, so that a result is the
+same to the last bit from call to call.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from .loops import CHEAP, cost_of, slice_of
 from .nests import Steps, additions
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild, rebuild
+from .rows import own_rows
 
 #: The work, in additions, from which on a thread is worth waking: 80 us of a processor, where waking may take 50.
 GRAIN = 300_000
@@ -172,7 +174,7 @@ def independent(program: Program) -> dict[Bind, int | Polynomial]:
     def visit(block: Block) -> None:
         for bind in block.binds:
             op = bind.op
-            if type(op) is Loop and not op.accs and safe(op.body):
+            if type(op) is Loop and safe(op.body) and own_rows(op) is not None:
                 body = iteration(op)
                 worth = 1 if for_threads(op.count) else grain(body)
                 if type(op.count) is not Const or worth is None or op.count.value > worth:
@@ -206,17 +208,20 @@ class Parts(Rebuild):
             sum_like(op.body, a, r) and (a.type.elem if isinstance(a.type, Arr) else a.type) == REAL
             for a, r in zip(op.accs, op.body.results)
         )
-        runs = adds and safe(op.body) and not self.alone
+        runs = safe(op.body) and not self.alone
+        own = runs and own_rows(op) is not None
         count = self.atom(op.count)
         try:
-            if not runs:
+            if not runs or not adds and not own and not self.stacks_apart(op):
                 return super().loop(op, bind)
             self.alone = True
+            if own:
+                return super().loop(op, bind)
             most = grain(iteration(op))
             if not width or type(count) is Const and most is not None and count.value <= most or self.its_own(op):
                 return super().loop(op, bind)
             if len(op.body.results) > width:
-                return self.apart(op, bind, count)
+                return self.apart(op, bind, count, adds)
             return self.in_parts(op, [v.name for v in bind.vars], count, lambda i: None)
         finally:
             self.alone = outer
@@ -292,42 +297,101 @@ class Parts(Rebuild):
             hints = [names[k] for k in which]
             return b.loop(parts, starts, body, hints, "part", hints)
 
+        def item(x: Atom, i: Atom) -> Atom:
+            made = b.definitions.get(x)  # type: ignore[arg-type]
+            return b.zeros(type_of(x).item()) if made is not None and made.name == "zeros" else b.get(x, i)  # type: ignore[union-attr]
+
         def element(k: int, x: Atom, indices: tuple[Atom, ...]) -> Atom:
             t = type_of(x)
             if not isinstance(t, Arr):
                 return added([k], [x], indices)[0]
-            return b.build(t.dims[0], lambda i: element(k, b.get(x, i), (*indices, i)), hint=names[k])
+            if t.rank > 1:
+                return b.build(t.dims[0], lambda i: element(k, item(x, i), (*indices, i)), hint=names[k])
+
+            def first(i: Atom) -> Atom:
+                return b.prim("+", b.get(x, i), b.get(sums[k], Const(0, INT), *indices, i))
+
+            def row(c: Atom, total: Atom):  # of a part, side by side in memory
+                def one(i: Atom, total: Atom):
+                    term = b.get(sums[k], b.prim("+", Const(1, INT), c), *indices, i)
+                    return [b.add_at(total, [i], term, names[k])], ()
+
+                return b.loop(t.dims[0], [total], one, [names[k]], "i", [names[k]]), ()
+
+            others = b.prim("-", parts, Const(1, INT))
+            b.sizes.update(v for v in (others,) if type(v) is Var)
+            total = b.build(t.dims[0], first, hint=names[k])
+            return b.loop(others, [total], row, [names[k]], "part", [names[k]])[0]
 
         numbers = [k for k, z in enumerate(inits) if not isinstance(type_of(z), Arr)]
         for k, x in zip(numbers, added(numbers, [inits[k] for k in numbers]) if numbers else ()):
             made[k] = x
-        return [x if k in numbers else element(k, x, ()) for k, x in enumerate(made)]
+        lengths = {k: type_of(z).dims[0] for k, z in enumerate(inits) if k not in numbers}  # type: ignore[union-attr]
+        while lengths:  # arrays of one length in one loop
+            length = next(iter(lengths.values()))
+            which = [k for k, n in lengths.items() if b.same_int(n, length)]
 
-    def apart(self, op: Loop, bind: Bind, count: Atom) -> list[Atom]:
-        """A loop that stacks, then one of sums."""
-        b, width, body = self.b, len(op.accs), op.body
-        adding = tidy(Block(body.binds, body.results[:width]))
-        stacking = {v for x in tidy(Block(body.binds, body.results[width:])).binds for v in x.vars}
-        numbers = [x for x in adding.binds if dear(x) and all(v in stacking and v.type == REAL for v in x.vars)]
-        kept = [v for x in numbers for v in x.vars]
+            def elements(i: Atom, which: Sequence[int] = tuple(which)):
+                return (), [element(k, item(inits[k], i), (i,)) for k in which]
+
+            hints = [names[k] for k in which]
+            for k, x in zip(which, b.loop(length, (), elements, hints)):
+                made[k] = x
+                del lengths[k]
+        return made
+
+    def stacks_apart(self, op: Loop) -> bool:
+        """Whether what a loop stacks waits for none of its accumulators, and is most of its work."""
+        stacking, folding, _ = split(op)
+        if op.snapshots is not None or not stacking.results or not free_vars(stacking).keys().isdisjoint(op.accs):
+            return False
+        return 2 * assumed(iteration(replace(op, body=folding))) < assumed(iteration(op))
+
+    def apart(self, op: Loop, bind: Bind, count: Atom, adds: bool) -> list[Atom]:
+        """A loop that stacks, then one of sums, or of what else it folds."""
+        b, width = self.b, len(op.accs)
+        stacking, folding, kept = split(op)
         names = [v.name for v in bind.vars]
-        rows = [*body.results[width:], *(v for v in kept if v not in body.results[width:])]
 
         def stack(i: Atom):
             self.here[op.index] = i
-            return (), self.block(Block(body.binds, tuple(rows)))
+            return (), self.block(stacking)
 
         self.here.update((a, b.undef(a.type)) for a in op.accs)  # type: ignore[arg-type]
-        hints = [*names[width:], *(str(v) for v in rows[len(names) - width :])]
+        hints = [*names[width:], *(str(v) for v in stacking.results[len(names) - width :])]
         out = b.loop(count, (), stack, hints, op.index.name, pruned=True)
-        stacked = {v: out[rows.index(v)] for v in kept}
+        stacked = {v: out[stacking.results.index(v)] for v in kept}
 
         def known(i: Atom) -> None:
             self.here.update((v, b.get(rows, i, hint=v.name)) for v, rows in stacked.items())
 
-        rest = tidy(Block(tuple(x for x in adding.binds if stacked.keys().isdisjoint(x.vars)), adding.results))
-        sums = Loop(op.count, op.index, op.inits, op.accs, rest)
-        return [*self.in_parts(sums, names[:width], count, known), *out[: len(names) - width]]
+        rest = Loop(op.count, op.index, op.inits, op.accs, folding)
+        if adds:
+            return [*self.in_parts(rest, names[:width], count, known), *out[: len(names) - width]]
+
+        def fold(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            known(i)
+            self.here.update(zip(op.accs, accs))
+            return self.block(folding), ()
+
+        accs = [a.name for a in op.accs]
+        return [*b.loop(count, self.atoms(op.inits), fold, names, op.index.name, accs), *out[: len(names) - width]]
+
+
+def split(op: Loop) -> tuple[Block, Block, list[Var]]:
+    """Of a loop that stacks: what an iteration stacks, then what it folds, then the costly numbers and stacked rows
+    that the second reads and the first stacks, the last results of it."""
+    body, width = op.body, len(op.accs)
+    folding = tidy(Block(body.binds, body.results[:width]))
+    given = body.results[width:]
+    made = {v for x in tidy(Block(body.binds, given)).binds for v in x.vars}
+    dears = [x for x in folding.binds if dear(x)]
+    numbers = [x for x in dears if all(v in made and (v.type == REAL or v in given) for v in x.vars)]
+    kept = [v for x in numbers for v in x.vars]
+    stacking = tidy(Block(body.binds, (*given, *(v for v in kept if v not in given))))
+    left = tuple(x for x in folding.binds if x not in numbers)
+    return stacking, tidy(Block(left, folding.results)), kept
 
 
 def dear(bind: Bind) -> bool:

@@ -83,6 +83,11 @@ def test_threads_that_there_are_not(options):
 # ------------------------------------------------------------------------------------------- rows
 
 
+def once(source):
+    """C text as it is without OpenMP: short loops for threads stand there once."""
+    return re.sub(r"#ifdef _OPENMP\n.*?#endif\n", "", source, flags=re.DOTALL)
+
+
 def cleared(program):
     """The matrices that start as zeros."""
     ops = [(b.op, b.vars[0].type) for b in all_binds(program.body) if type(b.op) is Prim and b.op.name == "zeros"]
@@ -223,8 +228,77 @@ def test_a_table_for_threads_is_made_once():
     f = hyad.compile(hyad.grad(text), threads=2)
     v = np.linspace(0.1, 1.0, 7)
     np.testing.assert_allclose(f(v), hyad.compile(hyad.grad(text))(v), rtol=1e-14)
-    assert f.source.count("= exp(") == 1 and len(re.findall(r"\bt\d*\[i\] = t\d+;", f.source)) == 0
+    assert once(f.source).count("= exp(") == 1 and len(re.findall(r"\bt\d*\[i\] = t\d+;", f.source)) == 0
     sums = "(fn [#^ (Vec n) v] #((fold + 0.0 v) (fold (fn [s a] (+ s (* a a))) 0.0 v)))"
     g = hyad.compile(sums, threads=2)
     np.testing.assert_allclose(g(v), (v.sum(), (v * v).sum()), rtol=1e-14)
-    assert g.source.count("part++") == 2
+    assert once(g.source).count("part++") == 2
+
+
+# ------------------------------------------------------------------------------------------- rows of their own
+
+#: name -> (model, whether each iteration has rows of its own)
+OWN_ROWS = {
+    "row": ("(ifold (fn [a i] (ifold (fn [a j] (add-at a i j (exp (get x i)))) a (len (get a 0)))) a (len x))", True),
+    "shifted": ("(ifold (fn [a i] (add-at a (+ 1 i) 0 (exp (get x i)))) a (- (len a) 1))", True),
+    "branch": ("(ifold (fn [a i] (if (> (get x i) 0.0) (add-at a i 0 (exp (get x i))) a)) a (len x))", True),
+    "read": ("(ifold (fn [a i] (update a i 0 (* 2.0 (exp (get a i 1))))) a (len x))", True),
+    "twice": ("(ifold (fn [a i] (add-at (add-at a i 0 1.0) i 1 (exp (get x i)))) a (len x))", True),
+    "next row": ("(ifold (fn [a i] (update a (+ 1 i) 0 (exp (get a i 0)))) a (- (len a) 1))", False),
+    "two rows": ("(ifold (fn [a i] (update (update a i 0 2.0) (- (len x) (+ i 1)) 1 (get x i))) a (len x))", False),
+    "one row": ("(ifold (fn [a i] (update a 0 0 (exp (get x i)))) a (len x))", False),
+    "half the rows": ("(ifold (fn [a i] (update a (// i 2) 0 (exp (get x i)))) a (len x))", False),
+}
+
+
+@pytest.mark.parametrize("name", OWN_ROWS)
+def test_iterations_that_have_rows_of_their_own(name):
+    text, own = OWN_ROWS[name]
+    f = hyad.model(f"(fn [#^ (Mat n 2) a #^ (Vec n) x] {text})")
+    rng = np.random.default_rng(3)
+    for n in (1, 2, 7, 40_000):
+        args = rng.normal(size=(n, 2)), rng.normal(size=n)
+        many = hyad.compile(f, args=args, threads=3)
+        assert ("#pragma omp" in many.source) is own
+        assert oracle.mismatch(many(*args), hyad.compile(f, args=args)(*args), 0.0, 0.0) is None
+
+
+def test_a_triangle_on_threads():
+    """How long a loop is may be what its iterations cost: the count is written where it is asked for."""
+    f = hyad.model("(fn [#^ (Mat n n) a] (cholesky a))")
+    a = np.random.default_rng(5).normal(size=(60, 60))
+    a = a @ a.T + np.eye(60)
+    many = hyad.compile(f, args=(a,), threads=2)
+    assert "#pragma omp" in many.source
+    assert oracle.mismatch(many(a), hyad.compile(f, args=(a,))(a), 0.0, 0.0) is None
+
+
+LARGEST = """(fn [#^ (Mat n m) a]
+  (let [rows (map (fn [r] (log (fold + 1.0 (map exp r)))) a)]
+    (+ (fold max (get rows 0) rows) (fold + 0.0 rows))))"""
+
+
+def test_what_a_loop_stacks_beside_a_largest_element():
+    """The largest of some numbers is looked for on one thread; the numbers are made on all."""
+    f = hyad.value_and_grad(hyad.model(LARGEST))
+    a = np.random.default_rng(2).normal(size=(3000, 9))
+    many = hyad.compile(f, args=(a,), threads=3)
+    top = next(line for line in once(many.source).splitlines() if "hyad_max(" in line and "= hyad_max" in line)
+    assert "exp" not in top and "log" not in top
+    assert oracle.mismatch(many(a), hyad.compile(f, args=(a,))(a), 1e-12) is None
+
+
+def test_parts_of_rows_are_added_side_by_side():
+    """A matrix of sums begins as its first part; the others are added a row at a time, with nothing cleared."""
+    g = hyad.grad(SOFT, wrt=0)
+    source = once(hyad.compile(g, threads=2).source)
+    rows = source[source.rindex("for (long long part") :]
+    assert "- 1; part++" in rows and rows.index("part++") < rows.index("+= c_part_bar[((1 + part)")
+
+
+def test_a_loop_that_is_too_short_costs_no_region():
+    """OpenMP takes 300 ns to find that a loop runs on one thread: a short loop stands there for one thread as well."""
+    text = "(fn [v] (ifold (fn [u k] (map (fn [e] (sin (* e (exp e)))) u)) v 3))"
+    source = hyad.compile(hyad.model(text), args=(VECTOR,), threads=2).source
+    assert re.search(r"if \(.* > \d+\) \{.*\n#pragma omp parallel for num_threads\(2\)\n", source)
+    assert re.search(r"\n +\} else.*\n#endif\n +for \(", source)
