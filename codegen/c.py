@@ -22,10 +22,12 @@ from typing import Any
 
 from hyad.core import (
     INT,
+    Apply,
     Arr,
     Atom,
     Bind,
     Block,
+    Case,
     Check,
     Const,
     Constructor,
@@ -39,7 +41,7 @@ from hyad.core import (
 )
 from hyad.errors import CompileError, Span
 from hyad.reader import deep
-from hyad.threads import LINE
+from hyad.threads import LINE, grows
 
 from .cfunction import OUT_OF_MEMORY, CFunction, CParam
 from .comments import Comments, commented, listed, shorten
@@ -88,8 +90,9 @@ def print_c(
     ``dtype`` is "f64" or "f32"; ``name`` the C function's, else the model's; ``line_directives`` puts ``#line`` before
     the statements, so that a debugger steps through the model; ``math`` "vector" calls the
     functions of ``vector.py``; independent loops run on ``threads`` threads (OpenMP),
-    those of programs with data or recursion aside. An array among the results whose size is not known before the call
-    is a cell that holds it beside its sizes. Raises CompileError where a primitive has no C form.
+    those of programs with data or recursion, or with a ``while`` that is remembered, aside. An array among the results
+    whose size is not known before the call is a cell that holds it beside its sizes. Raises CompileError where a
+    primitive has no C form.
     """
     options = dict(dtype=dtype, name=name, line_directives=line_directives, math=math)
     return deep(lambda: _function(program, threads, **options))
@@ -99,7 +102,7 @@ def _function(program: Program, threads: int, **options: Any) -> CFunction:
     from .functions import UnitPrinter
 
     def printer() -> CPrinter:
-        if structured(program):
+        if structured(program) and not (threads > 1 and only_rounds(program)):
             return UnitPrinter(program, **options)
         made = CPrinter(program, threads=threads, **options)
         return UnitPrinter(program, **options) if made.plan.unsized else made
@@ -110,6 +113,13 @@ def _function(program: Program, threads: int, **options: Any) -> CFunction:
         return first.function()
     program = boxed(program, unsized)
     return printer().function()
+
+
+def only_rounds(program: Program) -> bool:
+    """Whether a program has no data and no functions, and no ``while`` that stacks something: then threads may share
+    its loops."""
+    data = any(isinstance(t, Data) for p in program.params for t in (p.type, getattr(p.type, "elem", None)))
+    return not data and not any(isinstance(x.op, (Apply, Case, Make)) or grows(x.op) for x in all_binds(program.body))
 
 
 def boxed(program: Program, which: Iterable[int]) -> Program:

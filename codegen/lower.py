@@ -305,8 +305,11 @@ def plan(
 
 
 def stays(plan: Plan, bind: Bind) -> bool:
-    """Whether each accumulator of a loop, which is changed by rows, lies in one place from start to end."""
+    """Whether each accumulator of a loop, which is changed by rows, lies in one place from start to end, and nothing in
+    it takes memory of the arena, which is no thread's own."""
     op = bind.op
+    if any(b.arena or b.grown for x in all_binds(op.body) for b in plan.declare.get(x, ())):
+        return False
     versions = own_rows(op) or {}
     inner = [bind, *(x for x in all_binds(op.body) if isinstance(x.op, Loop))]
     if any(x.op.accs[k] in versions for x in inner for k in plan.swaps.get(x, ())):

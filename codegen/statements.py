@@ -35,7 +35,7 @@ from hyad.core import (
     same_atoms,
 )
 from hyad.errors import Span
-from hyad.threads import GRAIN, LINE, Polynomial
+from hyad.threads import GRAIN, LINE, Polynomial, uneven
 
 from .apart import APART, LANES, apart, calls_abreast, calls_waves, in_lanes, repeatable
 from .blas import product
@@ -124,10 +124,14 @@ class BodyPrinter(OperandPrinter):
         work = (["%d.0" % max(1, round(c)), *map(size, at)] for at, c in worth.items() if c > 0)
         return f"{count.at(MUL)}*({' + '.join(map('*'.join, work))}) > {GRAIN}"
 
-    def on_threads(self, enough: str, head: str, body: list[Line], far: str | None, repeated: bool) -> list[Line]:
+    def on_threads(
+        self, op: Loop, enough: str, head: str, body: list[Line], far: str | None, repeated: bool
+    ) -> list[Line]:
         """What stands before a loop that runs on several threads where that is worth it: a pragma; or, since OpenMP
         takes some 300 ns to find that it is not, a short loop once more, for threads alone. Gives the loop's body."""
         pragma = f"#pragma omp parallel for num_threads({self.threads})"
+        if op.index.name != "part" and uneven(op):  # what waits for a long iteration takes others meanwhile
+            pragma += " schedule(guided)"
         self.lines.append(Line(0, "#ifdef _OPENMP"))
         if far is not None or len(body) > (REPEATED if repeated else SHORT):
             noted = "" if far is None else f" reduction(|:{far})"
@@ -636,7 +640,7 @@ class BodyPrinter(OperandPrinter):
             starts = self.watch(far, op, inits) if far is not None else {}
             if bind in self.plan.parallel:
                 enough = self.enough(op, count, self.plan.parallel[bind])
-                body = self.on_threads(enough, self.loop_head(index, count.at(SHIFT)), body, far, self.depth > 1)
+                body = self.on_threads(op, enough, self.loop_head(index, count.at(SHIFT)), body, far, self.depth > 1)
             elif self.marks_apart and apart(self.plan, bind, op, self.swapped):
                 self.support[APART] = None
                 self.emit("HYAD_APART", span)

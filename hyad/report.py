@@ -29,6 +29,7 @@ from .optimise import named, optimise
 from .reader import deep
 from .stages import Stages
 from .switches import chosen, purpose
+from .threads import spread
 from .values import Derived
 
 # ---------------------------------------------------------------------------------------------- explain
@@ -50,12 +51,15 @@ class Step:
 
 @dataclass
 class Explanation:
-    """What the optimiser did to one program: ``steps`` in order. It prints as a table, with the places below."""
+    """What the optimiser did to one program: ``steps`` in order. It prints as a table, with the places below. With
+    ``threads``, ``loops`` has the place of each loop and how it runs on them, or why it does not."""
 
     name: str
     sizes: str
     steps: list[Step]
     without: tuple[str, ...] = ()
+    threads: int = 1
+    loops: list[tuple[str, str]] = field(default_factory=list)
 
     def fired(self) -> dict[str, list[Span | None]]:
         """Every rule that fired, with the places of the forms."""
@@ -90,6 +94,9 @@ class Explanation:
                 shown = [f"{place}{_times(k)}" for place, k in places.most_common(3)]
                 more = [f"and {len(places) - 3} more places"] if len(places) > 3 else []
                 lines.append(f"  {name}{_times(n)}: {'; '.join(shown + more)}".rstrip(": "))
+        if self.threads > 1:
+            lines += ["", f"on {self.threads} threads:"]
+            lines += [f"  {place}{_times(n)}: {how}" for (place, how), n in Counter(self.loops).items()]
         return lines
 
 
@@ -97,13 +104,15 @@ COLUMNS = ("bindings", "loops", "arrays", "operations", "transcendental", "loads
 
 
 @border
-def explain(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Explanation:
+def explain(
+    f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = (), threads: int = 1
+) -> Explanation:
     """What the optimiser did to a model or a derived one: which passes and rules fired, where, and what each saved.
 
     The signature is that of ``args``, else of the last call, else of the annotations. Counts are of the program at the
     sizes of ``args``; a dimension that nothing gives is 100. ``without`` names optimisations to leave out, for
-    measuring and for doubt (``hyad.optimisations()`` lists them; ``hyad.compile`` takes the same). Raises the errors of
-    ``hyad.errors``.
+    measuring and for doubt (``hyad.optimisations()`` lists them; ``hyad.compile`` takes the same). With ``threads`` it
+    says of each loop how it runs on so many, or why on one. Raises the errors of ``hyad.errors``.
 
     >>> print(hyad.explain(hyad.grad("(fn [x] (* x (sin x)))")))    # doctest: +SKIP
     """
@@ -111,27 +120,29 @@ def explain(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterabl
     specs = model.specs(args)
     raw = model.program(specs, plain=True)
     costs = [_counted(raw, args)]
-    loops = [_forms(raw)]
+    forms = [_forms(raw)]
     steps: list[Step] = []
     with switched_off(off), recorded() as fired:
 
         def watch(name: str, about: str, program: Program) -> None:
             costs.append(_counted(program, args))
-            loops.append(_forms(program))
+            forms.append(_forms(program))
             if name == "dead-code" and len(steps) > 1:  # what the step before has left is its own to take away
                 last = steps[-1]
-                last.after, last.gone = costs[-1], dict(loops[-3] - loops[-1])
+                last.after, last.gone = costs[-1], dict(forms[-3] - forms[-1])
                 last.fired += fired
-                del costs[-2], loops[-2]
+                del costs[-2], forms[-2]
             else:
-                steps.append(Step(name, about, *costs[-2:], list(fired), dict(loops[-2] - loops[-1])))
+                steps.append(Step(name, about, *costs[-2:], list(fired), dict(forms[-2] - forms[-1])))
             fired.clear()
 
         program = model.program(specs)
         watch("building", "rules, sharing and hoisting, as each operation is made", program)
         deep(lambda: optimise(program, watch=lambda p, made: watch(named(p), purpose(p), made)))
+        loops = spread(model.optimised(specs, threads=threads)) if threads > 1 else []
     kept = [s for s in steps if s is steps[0] or s.fired or s.gone or _differs(s)]
-    return Explanation(model.name, _sizes(raw, args), kept, off)
+    places = [("a loop" if b.span is None else f"loop of {_place(b.span)}", how) for b, how in loops]
+    return Explanation(model.name, _sizes(raw, args), kept, off, threads, places)
 
 
 def _differs(step: Step) -> bool:

@@ -28,6 +28,7 @@ from .core import (
     If,
     Loop,
     Make,
+    Op,
     Prim,
     Program,
     Scalar,
@@ -56,6 +57,9 @@ GRAIN = 300_000
 #: A loop over lanes costs so many of its iterations: it is a vector or two.
 VECTORS = 2.0
 
+#: How often a ``while`` goes round, where nobody knows.
+ROUNDS = 10.0
+
 #: The reals of a line of the cache: so many lie between what two threads write.
 LINE = 8
 
@@ -65,7 +69,21 @@ Polynomial = Mapping[tuple[Var, ...], float]
 
 def safe(block: Block) -> bool:
     """Whether a block's code can run on any thread: it neither fails nor takes memory that grows."""
-    return not any(isinstance(bind.op, (Apply, Case, Check, Make, While)) for bind in all_binds(block))
+    return not any(isinstance(bind.op, (Apply, Case, Check, Make)) or grows(bind.op) for bind in all_binds(block))
+
+
+def grows(op: Op) -> bool:
+    """Whether an operation is a ``while`` that stacks something."""
+    return type(op) is While and len(op.body.results) > len(op.accs)
+
+
+def uneven(op: Loop) -> bool:
+    """Whether the iterations of a loop do not all do as much: inside is a loop as long as they say, or a ``while``."""
+    inside = {op.index, *defined_in(op.body)}
+    return any(
+        type(x.op) is While or type(x.op) is Loop and type(x.op.count) is Var and x.op.count in inside
+        for x in all_binds(op.body)
+    )
 
 
 def constant(value: float) -> Polynomial:
@@ -144,7 +162,8 @@ def weight(block: Block, means: Mapping[Atom, Polynomial]) -> Polynomial:
             total = plus(total, times(constant(VECTORS) if count == constant(float(LANES)) else count, body))
         else:
             known.update((v, constant(float(ASSUMED))) for v in bind.vars if v.type == INT)
-            total = plus(total, constant(sum(assumed(weight(region, known)) for region in blocks_of(op))))
+            often = ROUNDS if type(op) is While else 1.0
+            total = plus(total, constant(often * sum(assumed(weight(region, known)) for region in blocks_of(op))))
     return total
 
 
@@ -187,6 +206,54 @@ def independent(program: Program) -> dict[Bind, int | Polynomial]:
 
     visit(program.body)
     return found
+
+
+def spread(program: Program) -> list[tuple[Bind, str]]:
+    """The outermost loops of a program that is made for threads, each with how it runs on them, or why it does not; of
+    one that does not those inside follow. What adds up parts, or does too little in any case, is left out."""
+    binds = [bind.op for bind in all_binds(program.body)]
+    alone = any(isinstance(op, (Apply, Case, Make)) or grows(op) for op in binds)  # as ``print_c`` has it
+    shared = {} if alone else independent(program)
+    found: list[tuple[Bind, str]] = []
+
+    def visit(block: Block) -> None:
+        for bind in block.binds:
+            op = bind.op
+            if bind in shared:
+                worth = shared[bind]
+                known = type(worth) is int and worth > 1
+                enough = f"from {worth + 1} iterations on" if known else "where it is long enough"  # type: ignore[operator]
+                part = "in parts, " if op.index.name == "part" else ""  # type: ignore[union-attr]
+                found.append((bind, f"on threads, {part}{enough}"))
+            elif type(op) is Loop:
+                if type(op.count) is not Const and op.index.name != "part":
+                    own = safe(op.body) and own_rows(op) is not None
+                    found.append((bind, ALONE if alone and own else why_not(op)))
+                visit(op.body)
+            elif type(op) is If:
+                visit(op.then)
+                visit(op.orelse)
+
+    visit(program.body)
+    return found
+
+
+ALONE = "on one: elsewhere the program has data, calls a function, or remembers the rounds of a `while`"
+
+
+def why_not(op: Loop) -> str:
+    """Why the iterations of a loop do not run on several threads."""
+    inside = [bind.op for bind in all_binds(op.body)]
+    if any(type(x) is Check for x in inside):
+        return "on one: a check in it may fail"
+    if any(isinstance(x, (Apply, Case, Make)) for x in inside):
+        return "on one: it calls a function or makes data"
+    if any(map(grows, inside)):
+        return "on one: a `while` in it remembers its rounds"
+    waits = [a.name for a, r in zip(op.accs, op.body.results) if not sum_like(op.body, a, r)]
+    if waits:
+        return f"on one: an iteration needs what the one before gives ({', '.join(dict.fromkeys(waits))})"
+    return "on one: parts of its sums would save less than it takes to clear and add them"
 
 
 class Parts(Rebuild):

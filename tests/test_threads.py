@@ -302,3 +302,44 @@ def test_a_loop_that_is_too_short_costs_no_region():
     source = hyad.compile(hyad.model(text), args=(VECTOR,), threads=2).source
     assert re.search(r"if \(.* > \d+\) \{.*\n#pragma omp parallel for num_threads\(2\)\n", source)
     assert re.search(r"\n +\} else.*\n#endif\n +for \(", source)
+
+
+WHY = [
+    ("(fn [#^ (Vec n) v] (map (fn [e] (exp e)) v))", "on threads, from"),
+    ("(fn [#^ (Vec n) v] (fold (fn [s e] (+ s (exp e))) 0.0 v))", "on threads, in parts"),
+    ("(fn [#^ (Vec n) v] (fold (fn [speed e] (sin (+ speed e))) 0.0 v))", "what the one before gives (speed)"),
+    ("(fn [#^ (Vec n) v #^ (Vec m) x] (map (fn [e] (get x (int (exp e)))) v))", "a check in it may fail"),
+]
+HALVED = """(fn [#^ (Vec n) v]
+  (map (fn [e] (let [x (ref e)] (do (while (> (deref x) 1.0) (set! x (* 0.999 (deref x)))) (deref x)))) v))"""
+
+
+@pytest.mark.parametrize("text, why", WHY)
+def test_explain_says_what_runs_on_threads(text, why):
+    found = hyad.explain(hyad.model(text), threads=2)
+    assert any(why in how for _, how in found.loops) and why in str(found).partition("on 2 threads:")[2]
+    assert "threads" not in str(hyad.explain(hyad.model(text)))
+
+
+def test_explain_says_that_parts_do_not_pay():
+    """Neighbours' rows overlap, and parts of the matrix would be cleared and added up for a few additions."""
+    text = """(fn [#^ (Mat n m) u]
+      (sum (build [(- (len u) 1) (len (get u 0))] (fn [i j] (* (get u i j) (get u (+ i 1) j))))))"""
+    loops = hyad.explain(hyad.grad(text), threads=2).loops
+    assert any("parts of its sums would save less" in how for _, how in loops)
+
+
+def test_a_while_of_its_own():
+    """Each iteration goes round as often as it has to, so that what is done with its own takes others'."""
+    f = hyad.model(HALVED)
+    v = np.linspace(0.5, 900.0, 3001)
+    many = hyad.compile(f, args=(v,), threads=3)
+    assert "schedule(guided)" in many.source
+    assert oracle.mismatch(many(v), hyad.compile(f, args=(v,))(v), 0.0, 0.0) is None
+
+
+def test_a_while_that_remembers_its_rounds_has_one_thread():
+    g = hyad.grad(f"(fn [#^ (Vec n) v] (sum ({HALVED.replace('0.999', '0.1 (deref x)')} v)))")
+    v = np.linspace(0.5, 9.0, 301)
+    assert any("remembers its rounds" in how for _, how in hyad.explain(g, threads=2).loops)
+    assert oracle.mismatch(hyad.compile(g, threads=3)(v), hyad.compile(g)(v), 1e-12) is None
