@@ -28,7 +28,8 @@ class Alike:
     """A branch or a loop as a key, equal to that of another one that has the same structure.
 
     Design decision: by what is seen at first sight, and by the structure only where that is equal. The structure of a
-    nest of loops would be made again for each loop of it, and most are unlike any other.
+    nest of loops would be made again for each loop of it, and most are unlike any other. What a check says when it fails
+    makes no difference: the one that was made before fails first.
     """
 
     __slots__ = ("op", "outline", "made")
@@ -46,21 +47,23 @@ class Alike:
         return type(other) is Alike and self.outline == other.outline and self.structure() == other.structure()
 
     def structure(self) -> tuple:
-        self.made = self.made or structure(self.op)
+        self.made = self.made or structure(self.op, silent=True)
         return self.made
 
 
-def structure(x: If | Loop | Case | Block) -> tuple:
-    """A key that is equal for operations, or blocks, that differ in the identity of their inner variables alone."""
-    made = _Structure()
+def structure(x: If | Loop | Case | Block, silent: bool = False) -> tuple:
+    """A key that is equal for operations, or blocks, that differ in the identity of their inner variables alone;
+    ``silent``: or in the messages of their checks."""
+    made = _Structure(silent)
     return made.block(x) if type(x) is Block else made.one(x)
 
 
 class _Structure:
-    __slots__ = ("numbers",)
+    __slots__ = ("numbers", "silent")
 
-    def __init__(self) -> None:
+    def __init__(self, silent: bool) -> None:
         self.numbers: dict[Var, int] = {}
+        self.silent = silent
 
     def atom(self, a: Atom) -> Any:
         if type(a) is Const:
@@ -79,7 +82,7 @@ class _Structure:
         inner = tuple(map(self.block, blocks_of(x)))
         label: Any = len(inner)
         if type(x) is Check:
-            label = (x.relation, x.message)
+            label = (x.relation, "" if self.silent else x.message)
         elif type(x) is Make:
             label = x.constructor
         elif type(x) is Apply:
