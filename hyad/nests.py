@@ -34,7 +34,7 @@ from .core import (
 from .dead import has_checks
 from .fission import independent
 from .jam import JAMMED, JAMMED_COST, Room, in_fours
-from .loops import CHEAP, cost_of, slice_of
+from .loops import CALL, CHEAP, cost_of, slice_of
 from .rebuild import Rebuild
 
 NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a row, from iteration to iteration
@@ -109,8 +109,8 @@ class Interchange(Rebuild):
     pays as well where the outer one has few iterations, and the inner one goes through a matrix in each of its own.
 
     Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
-    additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included. A compiler
-    does not do it: it would have to prove that no array overlaps another. Each sum is still taken in its own order.
+    additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call,
+    beside which it matters little how memory is read. A compiler does not do it: it would have to prove that no array overlaps another. Each sum is still taken in its own order.
     """
 
     def __init__(self, builder: Builder, steps: Steps) -> None:
@@ -204,8 +204,8 @@ class Interchange(Rebuild):
             before += min(rows + self.cost(block, index, inside) for index in around)
         rest = [k for k in range(len(inner.body.results)) if k not in (*swap.sums, *swap.arrays)]
         left = {v for x in slice_of(inner.body, [inner.body.results[k] for k in rest]).binds for v in x.vars}
-        after += cost_of(Block(tuple(x for x in part.binds if not left.isdisjoint(x.vars)), ()))  # computed twice
-        return after < before
+        twice = cost_of(Block(tuple(x for x in part.binds if not left.isdisjoint(x.vars)), ()))
+        return twice < CALL and after + twice < before
 
     def sweeps(self, op: Loop, inner: Loop, inside: set[Var]) -> bool:
         """Whether a loop has few iterations, and each iteration of a loop inside reads or changes a matrix of its own,
