@@ -29,6 +29,7 @@ from .core import (
 )
 from .dead import has_checks
 from .fission import independent
+from .loops import CALL
 from .nests import Steps, additions, part_of
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild
@@ -231,13 +232,21 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
                 slow.append(bind)
         else:
             late.update(bind.vars)
-    needed: set[Bind] = set()
-    stack = list(slow)
-    while stack:
-        bind = stack.pop()
-        if bind not in needed:
-            needed.add(bind)
-            stack += [early[a] for a in reads(bind) if a in early]
+
+    def closed(bind: Bind) -> set[Bind]:
+        found: set[Bind] = set()
+        stack = [bind]
+        while stack:
+            bind = stack.pop()
+            if bind not in found:
+                found.add(bind)
+                stack += [early[a] for a in reads(bind) if a in early]
+        return found
+
+    groups = list(map(closed, slow))
+    if not any(nested(bind.op) for group in groups for bind in group):
+        groups = [group for group in groups if not any(type(bind.op) is Loop and dear(bind.op) for bind in group)]
+    needed = set().union(*groups)
     if not needed:
         return None
     binds = [bind for bind in op.body.binds if bind in needed]
@@ -304,6 +313,18 @@ def one_addition(block: Block, acc: Var, result: Atom) -> bool:
     """Whether all that a block does with an array is to add to it in one place."""
     places = additions(block, acc, result)
     return places is not None and len(places) == 1
+
+
+def nested(op: object) -> bool:
+    """Whether there are loops in a loop."""
+    return type(op) is Loop and any(type(x.op) is Loop for x in all_binds(op.body))
+
+
+def dear(op: Loop) -> bool:
+    """Whether a loop calls functions: one by one, in lanes as elsewhere, and those of the last lanes for nobody. What is
+    worth that is a nest of loops beside it, which has more to do."""
+    names = (x.op.name for x in all_binds(op.body) if type(x.op) is Prim)
+    return any(name in PRIMITIVES and PRIMITIVES[name].cost >= CALL for name in names)
 
 
 def worth(op: Loop, index: Var) -> bool:
