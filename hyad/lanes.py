@@ -332,7 +332,7 @@ def worth(op: Loop, index: Var) -> bool:
     side by side for several of their sums."""
     inner = [b.op for b in all_binds(op.body) if type(b.op) is Loop]
     if any(x.accs for x in inner):
-        return True
+        return not copied_once(op, index)
     binds = [b for b in all_binds(op.body) if type(b.op) is Prim]
     at_index = any(b.op.name == "get" and index in b.op.args for b in binds)  # type: ignore[union-attr]
     if op.accs and not at_index:
@@ -340,6 +340,27 @@ def worth(op: Loop, index: Var) -> bool:
     columns = any(b.op.name == "get" and op.index in b.op.args[1:-1] for b in binds)  # type: ignore[union-attr]
     work = sum(PRIMITIVES[b.op.name].cost for b in binds if b.op.name in PRIMITIVES)  # type: ignore[union-attr]
     return not inner and not op.accs and columns and not at_index and work >= STRAIGHT
+
+
+def copied_once(op: Loop, index: Var) -> bool:
+    """Whether all that a nest reads at the lanes' ``index``, each lane its own rows, it reads once, and does little with
+    it: to lay it side by side takes as long as the sums do."""
+    reading: list[bool] = []
+    work = 0
+
+    def walk(loop: Loop, loops: int) -> None:
+        nonlocal work
+        for bind in loop.body.binds:
+            look = bind.op
+            if type(look) is Loop:
+                walk(look, loops + 1)
+            elif type(look) is Prim and look.name == "get" and index in look.args:
+                reading.append(loops <= len(look.args) - 2)
+            elif type(look) is Prim and look.name in PRIMITIVES and bind.vars[0].type == REAL:
+                work += PRIMITIVES[look.name].cost
+
+    walk(op, 1)
+    return bool(reading) and all(reading) and work < STRAIGHT * len(reading)
 
 
 class Ahead(Views):
