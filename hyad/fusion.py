@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .accumulators import sum_like
 from .builder import Builder
 from .checks import in_range
 from .core import (
@@ -25,6 +26,7 @@ from .core import (
     atoms_of,
     blocks_of,
     defined_in,
+    free_vars,
     reads,
     same,
     substitute,
@@ -266,7 +268,7 @@ def siblings(block: Block, wanted: Callable[[Bind, Bind, Bind], bool] | None = N
     while k < len(binds):
         op = binds[k].op
         mergeable = type(op) is Loop or type(op) is If and not any(map(has_checks, blocks_of(op)))
-        while mergeable and merge_into(binds, k, known, wanted):
+        while mergeable and merge_into(binds, k, known, wanted, block.results):
             pass
         bind = binds[k]  # what its regions hold now, siblings of both, may join too
         if type(bind.op) is If:
@@ -337,14 +339,80 @@ def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
     return made if own.isdisjoint(reads(Bind(made.vars, made.op, made.span))) else None
 
 
+def continued(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
+    """One loop of two, of which the second one goes on with sums that the first one has begun, and reads nothing else
+    that depends on it (``after``). None if they are others.
+
+    ``s = (ifold (fn [s i] (+ s (f i))) z n) .. (ifold (fn [s i] (+ s (g i))) s n)``  =>
+    ``(ifold (fn [s i] (+ s (f i) (g i))) z n)``.
+    Design decision: of sums of differentiation's own, whose terms have no order, and of sums for each row of an array:
+    their terms stay in their order.
+    """
+    one, two = first.op, second.op
+    if type(one) is not Loop or type(two) is not Loop or not partners(one, two) or has_checks(two.body):
+        return None
+    width, other = len(one.accs), len(two.accs)
+    goes_on = {k: first.vars.index(z) for k, z in enumerate(two.inits) if z in first.vars[:width]}
+    if not goes_on or len(set(goes_on.values())) < len(goes_on):
+        return None
+    rest = [z for k, z in enumerate(two.inits) if k not in goes_on]
+    read = {*rest, two.count, *free_vars(two.body)}
+    if not (set(first.vars) | after).isdisjoint(read):
+        return None
+    for k, j in goes_on.items():
+        here = own_sum(one.body, one.index, one.accs[j], one.body.results[j])
+        there = own_sum(two.body, two.index, two.accs[k], two.body.results[k])
+        if not (here and there and here & there):
+            return None
+    table: dict[Var, Atom] = {two.accs[k]: one.body.results[j] for k, j in goes_on.items()}
+    body = substitute(two.body, {two.index: one.index, **table})
+    r1, r2, v1 = list(one.body.results), body.results, list(first.vars)
+    for k, j in goes_on.items():
+        r1[j], v1[j] = r2[k], second.vars[k]
+    new = [k for k in range(other) if k not in goes_on]
+    results = (*r1[:width], *(r2[k] for k in new), *r1[width:], *r2[other:])
+    vars = (*v1[:width], *(second.vars[k] for k in new), *v1[width:], *second.vars[other:])
+    inits = (*one.inits, *(two.inits[k] for k in new))
+    accs = (*one.accs, *(two.accs[k] for k in new))
+    return Bind(vars, Loop(one.count, one.index, inits, accs, Block(one.body.binds + body.binds, results)), first.span)
+
+
+def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None:
+    """On which axes an iteration adds to one element of an accumulator only, that at ``index``, or -1 where the order of
+    what it adds is nobody's; None if it does anything else with it."""
+    if not sum_like(block, acc, result):
+        return None
+    chain: set[Atom] = {acc}
+    own, axes = True, set(range(acc.type.rank if isinstance(acc.type, Arr) else 0))
+    for bind in block.binds:
+        op = bind.op
+        if not chain.isdisjoint(reads(bind)):
+            if type(op) is not Prim:
+                return None
+            own = own and bind.soft
+            axes &= {k for k, a in enumerate(op.args[1:-1]) if a is index} if op.name == "add-at" else set()
+            chain.add(bind.vars[0])
+    return {-1} if own else axes or None
+
+
+def early_use(first: Bind, made: Bind, binds: Sequence[Bind], second: Bind, results: Sequence[Atom]) -> bool:
+    """Whether something else reads what ``first`` gives and ``made``, it and ``second`` in one, does not."""
+    gone = set(first.vars).difference(made.vars)
+    return any(r in gone for r in results) or any(
+        x is not first and x is not second and not gone.isdisjoint(reads(x)) for x in binds
+    )
+
+
 def merge_into(
     binds: list[Bind],
     k: int,
     known: dict[Bind, dict[Var, None]],
     wanted: Callable[[Bind, Bind, Bind], bool] | None = None,
+    results: Sequence[Atom] = (),
 ) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
-    behind, what the second needs comes before. ``known``: what bindings read, as far as that was asked."""
+    behind, what the second needs comes before. ``known``: what bindings read, as far as that was asked; ``results``:
+    what their block gives."""
     first = binds[k]
     if not any(partners(first.op, binds[j].op) for j in range(k + 1, min(len(binds), k + NEAR))):
         return False
@@ -362,6 +430,11 @@ def merge_into(
         reading = None
         if wanted is not None and not fallible and not checked and not after.isdisjoint(known[bind]):
             reading = at_once(first, bind, after)
+            going_on = None if reading is not None else continued(first, bind, after)
+            if going_on is not None and not early_use(first, going_on, binds, bind, results):
+                if wanted(first, bind, going_on):
+                    binds[k : j + 1] = [*early, going_on, *late]
+                    return not early
         if reading is None and not after.isdisjoint(known[bind]):
             checked = checked or any(map(has_checks, blocks_of(bind.op)))
             after.update(bind.vars)
