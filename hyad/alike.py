@@ -28,8 +28,8 @@ class Alike:
     """A branch or a loop as a key, equal to that of another one that has the same structure.
 
     Design decision: by what is seen at first sight, and by the structure only where that is equal. The structure of a
-    nest of loops would be made again for each loop of it, and most are unlike any other. What a check says when it fails
-    makes no difference: the one that was made before fails first.
+    nest of loops would be made again for each loop of it, and most are unlike any other. What a check says when it
+    fails makes no difference: the one that was made before fails first.
     """
 
     __slots__ = ("op", "outline", "made")

@@ -378,7 +378,7 @@ def continued(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
 
 
 def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None:
-    """On which axes an iteration adds to one element of an accumulator only, that at ``index``, or -1 where the order of
+    """On which axes an iteration adds to one row of an accumulator only, that at ``index``, or -1 where the order of
     what it adds is nobody's; None if it does anything else with it."""
     if not sum_like(block, acc, result):
         return None

@@ -321,8 +321,8 @@ def nested(op: object) -> bool:
 
 
 def dear(op: Loop) -> bool:
-    """Whether a loop calls functions: one by one, in lanes as elsewhere, and those of the last lanes for nobody. What is
-    worth that is a nest of loops beside it, which has more to do."""
+    """Whether a loop calls functions: one by one, in lanes as elsewhere, and those of the last lanes for nobody. What
+    is worth that is a nest of loops beside it, which has more to do."""
     names = (x.op.name for x in all_binds(op.body) if type(x.op) is Prim)
     return any(name in PRIMITIVES and PRIMITIVES[name].cost >= CALL for name in names)
 
@@ -343,8 +343,8 @@ def worth(op: Loop, index: Var) -> bool:
 
 
 def copied_once(op: Loop, index: Var) -> bool:
-    """Whether all that a nest reads at the lanes' ``index``, each lane its own rows, it reads once, and does little with
-    it: to lay it side by side takes as long as the sums do."""
+    """Whether all that a nest reads at the lanes' ``index``, each lane its own rows, it reads once, and does little
+    with it: to lay it side by side takes as long as the sums do."""
     reading: list[bool] = []
     work = 0
 

@@ -28,6 +28,7 @@ from .core import (
     defined_in,
     free_vars,
     integer,
+    substitute,
     type_of,
     with_blocks,
 )
@@ -110,7 +111,8 @@ class Interchange(Rebuild):
 
     Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
     additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call,
-    beside which it matters little how memory is read. A compiler does not do it: it would have to prove that no array overlaps another. Each sum is still taken in its own order.
+    beside which it matters little how memory is read. A compiler does not do it: it would have to prove that no array
+    overlaps another. Each sum is still taken in its own order.
     """
 
     def __init__(self, builder: Builder, steps: Steps) -> None:
@@ -711,7 +713,8 @@ def part_of(bind: Bind, kept: Sequence[int]) -> Bind:
 class Register(Rebuild):
     """What a loop adds to one element of an array is added up first.
 
-    ``(ifold (fn [a j] (add-at a k (f j))) a n)``  =>  ``(add-at a k (ifold (fn [s j] (+ s (f j))) 0.0 n))``.
+    ``(ifold (fn [a j] (add-at a k (f j))) a n)``  =>  ``(add-at a k (ifold (fn [s j] (+ s (f j))) 0.0 n))``. What it
+    adds to others meanwhile it adds in the loop.
     Design decision: an ``add-at`` is an adjoint's, whose sum may be taken in any order.
     """
 
@@ -720,24 +723,33 @@ class Register(Rebuild):
         self.steps = steps
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        inside = {op.index, *op.accs, *defined_in(op.body)}
-        places = {k: self.place(op, k, inside) for k, a in enumerate(op.accs) if isinstance(a.type, Arr)}
-        chosen = {k: place for k, place in places.items() if place is not None}
+        inside, width = {op.index, *op.accs, *defined_in(op.body)}, len(op.accs)
+        chosen = {x: k for k in range(width) for x in self.stores(op, k, inside)}
         if not chosen:
             return super().loop(op, bind)
-        body, accs, inits = list(op.body.binds), list(op.accs), list(op.inits)
-        results, arrays = list(op.body.results), {}
-        for k in chosen:
-            at = next(n for n, x in enumerate(body) if x.vars and x.vars[0] is results[k])
-            store: Prim = body[at].op  # type: ignore[assignment]
-            acc, total = Var(accs[k].name, REAL, accs[k].span), Var("s", REAL, body[at].span)
-            body[at] = Bind((total,), Prim("+", (acc, store.args[-1])), body[at].span)
-            arrays[k], accs[k], inits[k], results[k] = inits[k], acc, ZERO, total
-        made = list(
-            super().loop(Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results))), bind)
-        )
-        for k, place in chosen.items():
-            made[k] = self.added(op, self.atom(arrays[k]), place, made[k], op.accs[k].name)
+        sums: dict[tuple, tuple[int, Var, Atom]] = {}  # of each element: whose, the accumulator, what it is by now
+        table: dict[Var, Atom] = {}
+        body = []
+        for x in op.body.binds:
+            if x not in chosen:
+                body.append(x)
+                continue
+            array, *place, term = x.op.args  # type: ignore[union-attr]
+            k, total = chosen[x], Var("s", REAL, x.span)
+            start = Var(op.accs[k].name, REAL, op.accs[k].span)
+            _, acc, so_far = sums.get((k, *place), (k, start, start))
+            body.append(Bind((total,), Prim("+", (so_far, term)), x.span, x.soft))
+            sums[(k, *place)] = k, acc, total
+            table[x.vars[0]] = table.get(array, array)
+        inner = substitute(Block(tuple(body), op.body.results), table)
+        results = (*inner.results[:width], *(total for _, _, total in sums.values()), *inner.results[width:])
+        accs = (*op.accs, *(acc for _, acc, _ in sums.values()))
+        loop = Loop(op.count, op.index, (*op.inits, *[ZERO] * len(sums)), accs, Block(inner.binds, results))
+        names = (*bind.vars[:width], *(acc for _, acc, _ in sums.values()), *bind.vars[width:])
+        out = list(super().loop(loop, Bind(names, loop, bind.span)))
+        made, totals = [*out[:width], *out[width + len(sums) :]], out[width : width + len(sums)]
+        for (k, *place), total in zip(sums, totals):
+            made[k] = self.added(op, made[k], place, total, op.accs[k].name)
         return made
 
     def added(self, op: Loop, array: Atom, place: Sequence[Atom], total: Atom, name: str) -> Atom:
@@ -760,18 +772,19 @@ class Register(Rebuild):
             pass
         return b.if_(entered, (then, [made]), (orelse, [array]), [name])[0]
 
-    def place(self, op: Loop, k: int, inside: set[Var]) -> tuple[Atom, ...] | None:
-        """The one element that a loop adds to."""
-        acc, result = op.accs[k], op.body.results[k]
-        store = next((x.op for x in op.body.binds if x.vars and x.vars[0] is result), None)
-        if (
-            type(store) is not Prim
-            or store.name != "add-at"
-            or store.args[0] is not acc
-            or count_uses(op.body, acc) != 1
-        ):
-            return None
-        if type_of(store.args[-1]) != REAL or count_uses(op.body, result) != 1:  # type: ignore[arg-type]
-            return None
-        place = store.args[1:-1]
-        return place if not any(self.steps.step(s, op.index, inside) != 0 for s in place) else None
+    def stores(self, op: Loop, k: int, inside: set[Var]) -> list[Bind]:
+        """The additions to one element each, where all that a loop does with an array is to add to elements."""
+        at: Atom = op.accs[k]
+        if not isinstance(op.accs[k].type, Arr) or count_uses(op.body, op.accs[k]) != 1:
+            return []
+        found = []
+        by_array = {x.op.args[0]: x for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"}
+        while at is not op.body.results[k]:
+            x = by_array.get(at)
+            if x is None or count_uses(op.body, x.vars[0]) != 1:
+                return []
+            array, *place, term = x.op.args  # type: ignore[union-attr]
+            if type_of(term) == REAL and not any(self.steps.step(s, op.index, inside) != 0 for s in place):
+                found.append(x)
+            at = x.vars[0]
+        return found

@@ -257,3 +257,37 @@ def test_it_is_named_and_explained() -> None:
     assert set(NESTS) <= set(hyad.optimisations())
     found = hyad.explain(hyad.model(PRODUCT, namespace={}), args=(array(9, 9), array(9, 9)))
     assert "interchange" in found.fired() and "neighbouring elements" in str(found)
+
+
+def exponentials(f, **options) -> int:
+    return hyad.compile(f, **options).cfunction.source.count("exp(")
+
+
+def test_no_call_is_made_in_two_loops_for_the_order_of_one() -> None:
+    text = """(defmodel chain [#^ (Mat n k) u  #^ (Mat k k) w]
+      (logsumexp (ifold (fn [alpha t]
+          (build (len w) (fn [j] (logsumexp (build (len w) (fn [i] (+ (get alpha i) (get w i j) (get u t j))))))))
+        (get u 0) (len u))))"""
+    gradient = hyad.grad(hyad.model(text), wrt=("u", "w"))
+    assert exponentials(gradient) == exponentials(gradient, without="interchange")
+    u, w = array(4, 9), array(9, 9)
+    for one, other in zip(hyad.compile(gradient)(u, w), hyad.run(gradient, u, w)):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+PAIRS = """(defmodel pairs [#^ (Mat n 3) x]
+  (sum (build [(len x) (len x)] (fn [i j]
+    (if (< i j) (let [d (- (get x i) (get x j))  r (+ 0.1 (sq-norm d))] (/ 1.0 (* r r r))) 0.0)))))"""
+
+
+def test_what_is_added_to_one_element_is_added_up_beside_what_goes_to_others() -> None:
+    gradient = hyad.grad(hyad.model(PAIRS))
+    x = array(7, 3)
+    made = hyad.compile(gradient)(x)
+    np.testing.assert_allclose(made, hyad.run(gradient, x), rtol=1e-12)
+    np.testing.assert_allclose(made, hyad.compile(gradient, without="register")(x), rtol=1e-12)
+    assert hyad.compile(gradient)(array(0, 3)).shape == (0, 3)
+    np.testing.assert_array_equal(hyad.compile(gradient)(array(1, 3)), np.zeros((1, 3)))
+    stores = hyad.compile(gradient).cfunction.source
+    inner = stores[stores.rindex("for (") :].split("}")[0]
+    assert inner.count("+= ") == 6 and inner.count("] += ") == 3, inner  # three elements, and three sums

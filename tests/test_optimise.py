@@ -681,3 +681,50 @@ def test_a_size_that_a_check_finds_is_that_number() -> None:
         f(np.ones(2), np.ones(2))
     with pytest.raises(hyad.ModelTypeError):
         f(v, np.ones(4))
+
+
+FORCES = """(defmodel forces [#^ (Mat n 3) x  #^ (Mat n 3) g]
+  (sum (* g (build [(len x) 3] (fn [i c]
+    (ifold (fn [s j] (let [d (- (get x j) (get x i))  r (+ 0.01 (sq-norm d))] (+ s (/ (get d c) (* r (sqrt r))))))
+      0.0 (len x)))))))"""
+
+
+def test_a_loop_that_goes_on_with_the_sums_of_another_joins_it() -> None:
+    """Each component of a force has its own way back: they share the distance."""
+    rng = np.random.default_rng(3)
+    gradient = hyad.grad(hyad.model(FORCES), wrt="x")
+    compiled = hyad.compile(gradient)
+    assert compiled.cfunction.source.count("sqrt(") == 1
+    assert hyad.compile(gradient, without=["meet", "follow"]).cfunction.source.count("sqrt(") > 2
+    for n in (0, 1, 5):
+        x, g = rng.normal(size=(2, n, 3))
+        np.testing.assert_allclose(compiled(x, g), hyad.run(gradient, x, g), rtol=1e-12, atol=1e-12)
+
+
+def test_sums_of_a_users_stay_in_their_order() -> None:
+    """They go on from loop to loop as well, but all of the first one's terms come first."""
+    text = """(defmodel f [#^ (Vec n) x]
+      (ifold (fn [s i] (+ s (sqrt (exp (get x i))))) (ifold (fn [s i] (+ s (* 1e16 (sqrt (exp (get x i)))))) 0.0 (len x))
+        (len x)))"""
+    f = hyad.model(text)
+    x = np.random.default_rng(4).normal(size=9)
+    expected = 0.0
+    for a in 1e16 * np.sqrt(np.exp(x)):
+        expected += a
+    for a in np.sqrt(np.exp(x)):
+        expected += a
+    assert len(re.findall(r"for \(", hyad.compile(f).cfunction.source)) == 2
+    np.testing.assert_allclose(f(x), expected, rtol=1e-15)
+
+
+def test_one_matrix_is_factored_once() -> None:
+    """``solve``, ``logdet`` and ``inv`` say different things when they fail, and do the same."""
+    f = hyad.model("(fn [#^ (Mat n n) a  #^ (Vec n) b] (+ (dot b (solve a b)) (logdet a) (trace (inv a))))")
+    for made in (f, hyad.grad(f, wrt="a")):
+        source = hyad.compile(made, without="searches").cfunction.source
+        pivots = source.count("fabs(")  # the first row, each other row; the diagonal, for the logarithm
+        assert pivots == (3 if made is f else 2)
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(4, 4)), rng.normal(size=4)
+    expected = b @ np.linalg.solve(a, b) + np.linalg.slogdet(a)[1] + np.trace(np.linalg.inv(a))
+    assert f(a, b) == pytest.approx(expected, rel=1e-12)
