@@ -58,7 +58,7 @@ class ParallelLoops(Pieces):
             variables = tuple(bind.vars[k] for k in r.accs)
             if r.kind in ("scatter", "slice"):
                 (k,) = r.accs
-                at = self.take_over(bind.vars[k], op.inits[k], later)
+                at = self.take_over(bind.vars[k], op.inits[k], later, op.body)
                 start = Var(op.accs[k].name, op.accs[k].type, bind.span)  # the memory that is added to
                 self.spot[start] = Spot(at)
                 inits[k] = start
@@ -255,7 +255,7 @@ class ParallelLoops(Pieces):
             (k,) = r.accs
             v = bind.vars[k]
             if r.kind == "slice":
-                at = self.take_over(v, op.inits[k], later)
+                at = self.take_over(v, op.inits[k], later, op.body)
                 starts[k] = Var(op.accs[k].name, op.accs[k].type, bind.span)
                 self.spot[starts[k]] = Spot(at)
                 own[v] = starts[k]

@@ -296,9 +296,10 @@ class Pieces(HostMemory):
 
     # ----------------------------------------------------------------------------------------------- copies
 
-    def take_over(self, var: Var, init: Atom, later: frozenset[Var]) -> At:
-        """The memory of an array that is to be changed: its own where it is not read again, else a copy."""
-        wanted = self.wanted.get(var)
+    def take_over(self, var: Var, init: Atom, later: frozenset[Var], body: Block) -> At:
+        """The memory of an array that the loop of ``body`` is to change: its own where it is not read again, not by
+        that loop either, some of whose threads would find what others have changed; else a copy."""
+        wanted, later = self.wanted.get(var), later.union(free_vars(body))
         if self.free(init, later) and (wanted is None or self.spot[init].at == wanted):
             self.spot[var] = self.spot[init]
             return self.spot[var].at

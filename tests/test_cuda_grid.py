@@ -96,6 +96,11 @@ MODELS = {
                 " z (scatter-add y at (map (fn [i] (* 0.5 (real i))) at)) n (- (len y) 1)"
                 " s (ifold (fn [a i] (update a (+ i 1) (+ (get a (+ i 1)) (tanh (get a i))))) y n)]"
                 " (map (fn [p q r] (+ p (* 2.0 q) (* 3.0 r))) y z s))", ((40,), ("int", 90))),
+    "backwards": ("[#^ (Vec n) x #^ Int steps] (let [t (ifold (fn [a s] (ifold (fn [b k] (update b k"  # old elements
+                  " (get a (- (len x) 1 k)))) a (len x))) x steps)] (dot x (map sin t)))", ((300,), 3)),
+    "scanned-backwards": ("[#^ (Vec n) x #^ Int steps] (let [t (ifold (fn [a s] (snd (ifold (fn [p k] (let [u (+ (* 0.5"
+                          " (fst p)) (get x k))] #(u (update (snd p) k (+ u (get a (- (len x) 1 k))))))) #(0.0 a)"
+                          " (len x)))) x steps)] (dot x (map sin t)))", ((300,), 3)),
     "whole": ("[#^ (Arr Int n) a] #((sum a) (map (fn [x] (* 2 x)) a) (max a))", (("int", 80),)),
 }  # fmt: skip
 DERIVED = {
