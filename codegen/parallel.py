@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var
+from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds
 from hyad.scans import Scan, scan_of
 from hyad.spread import Reduction, nest, reductions
 from hyad.teams import in_pieces, makes_rows, team_loops, written_out
@@ -77,7 +77,8 @@ class ParallelLoops(Pieces):
         if rows:
             blocks, threads = simple("min", ceiling(simple("*", work, team), FOLDING), WAVES), FOLDING
         if folds:
-            each = 1 if rows else 4
+            loops = any(type(b.op) is Loop for b in all_binds(levels[-1].op.body))
+            each = 1 if rows or loops else 4  # places that a thread has at least: it needs no more work than loops are
             work = simple("*", work, team)
             blocks, threads, free = simple("min", ceiling(work, FOLDING * each), PARTS), FOLDING, False
             for r, variables in folds:

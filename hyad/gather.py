@@ -20,7 +20,7 @@ threads as there are copies of the array; then the copies are added in their ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .core import (
@@ -50,6 +50,7 @@ from .core import (
     type_of,
     with_blocks,
 )
+from .courses import courses_block, rows_block, stepped
 from .dead import dead_code, tidy
 from .optimise import products
 from .rebuild import rebuild
@@ -69,19 +70,20 @@ ROOM = 1 << 26  # elements of all copies together
 
 def spread(program: Program, deterministic: bool = False) -> Program:
     """The program with its parallel loops apart and its sums gathered (see above)."""
-    for change in (added_block, checks_block, product_block, joined_block, apart_block, joined_block, gather_block):
+
+    def by(program: Program, change: Callable[[Block], Block]) -> Program:
         block = change(program.body)
-        if block is not program.body:
-            program = dead_code(rebuild(replace(program, body=block)))
+        return program if block is program.body else dead_code(rebuild(replace(program, body=block)))
+
+    program = by(by(program, added_block), rows_block)
+    if stepped(program.body):
+        program = dead_code(assign(program))  # what an iteration adds to a row of its own is a row that it makes
+        program = by(program, lambda block: courses_block(block, deterministic))
+    for change in (checks_block, product_block, joined_block, apart_block, joined_block, gather_block):
+        program = by(program, change)
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
-    block = product_block(program.body, stacked=True)
-    if block is not program.body:
-        program = dead_code(rebuild(replace(program, body=block)))
-    if deterministic:
-        block = parts_block(program.body)
-        if block is not program.body:
-            program = dead_code(rebuild(replace(program, body=block)))
-    return program
+    program = by(program, lambda block: product_block(block, stacked=True))
+    return by(program, parts_block) if deterministic else program
 
 
 def added_block(block: Block) -> Block:

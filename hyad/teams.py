@@ -19,7 +19,7 @@ loops of a nest a team shares; it is asked again when a kernel is printed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .checks import in_range
@@ -360,16 +360,25 @@ def join(binds: list[Bind], q: int) -> int | None:
     return None
 
 
-def one_loop(a: Bind, b: Bind) -> Bind | None:
-    """Two parallel loops as one; None where the second reads more of what the first makes than its own row."""
+def one_loop(a: Bind, b: Bind, chained: Collection[Var] | None = None) -> Bind | None:
+    """Two parallel loops as one; None where the second reads more of what the first makes than its own row. Those of
+    the first one's accumulators that are ``chained`` the second goes on with, and nothing else reads them; where that
+    is said it reads other arrays that the first changes as they are then: who asks sees to it that it reads its own
+    parts."""
     x, y = a.op, b.op
-    n, m = len(x.accs), len(y.accs)
+    n = len(x.accs)
+    goes_on = {a.vars.index(z): j for j, z in enumerate(y.inits) if z in (chained or ())}
+    rest = [j for j in range(len(y.accs)) if j not in goes_on.values()]
     if reductions(x) is None or reductions(y) is None or x.snapshots is not None or y.snapshots is not None:
         return None
     row = dict(zip(a.vars[n:], x.body.results[n:]))
-    if any(v in a.vars[:n] for v in reads(b)) or any(z in a.vars for z in y.inits):
+    found = [v for v in free_vars(y.body) if v in a.vars[:n]]
+    if any(chained is None or v in chained or not isinstance(v.type, Arr) for v in found):
         return None
-    alias: dict[Var, Atom] = {y.index: x.index}
+    if any(y.inits[j] in a.vars for j in rest):
+        return None
+    alias: dict[Var, Atom] = {y.index: x.index} | {y.accs[j]: x.body.results[p] for p, j in goes_on.items()}
+    alias |= {v: x.body.results[a.vars.index(v)] for v in found}
 
     def own(block: Block) -> Block | None:
         out = []
@@ -394,10 +403,13 @@ def one_loop(a: Bind, b: Bind) -> Bind | None:
     if second is None:
         return None
     second = substitute(second, alias)
-    results = (*x.body.results[:n], *second.results[:m], *x.body.results[n:], *second.results[m:])
-    body = Block((*x.body.binds, *second.binds), results)
-    loop = Loop(x.count, x.index, (*x.inits, *y.inits), (*x.accs, *y.accs), body)
-    return Bind((*a.vars[:n], *b.vars[:m], *a.vars[n:], *b.vars[m:]), loop, b.span)
+    first = [second.results[goes_on[p]] if p in goes_on else r for p, r in enumerate(x.body.results[:n])]
+    finals = [b.vars[goes_on[p]] if p in goes_on else v for p, v in enumerate(a.vars[:n])]
+    inits, accs = (*x.inits, *(y.inits[j] for j in rest)), (*x.accs, *(y.accs[j] for j in rest))
+    m = len(y.accs)
+    results = (*first, *(second.results[j] for j in rest), *x.body.results[n:], *second.results[m:])
+    loop = Loop(x.count, x.index, inits, accs, Block((*x.body.binds, *second.binds), results))
+    return Bind((*finals, *(b.vars[j] for j in rest), *a.vars[n:], *b.vars[m:]), loop, b.span)
 
 
 def whole(by_rows: Bind, groups: Sequence[Sequence[Bind]]) -> bool:
