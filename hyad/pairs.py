@@ -15,6 +15,7 @@ from .core import (
     Loop,
     Prim,
     Program,
+    Var,
     all_binds,
     atoms_of,
     blocks_of,
@@ -46,7 +47,7 @@ class Pairs(Rebuild):
             inner = self.inner(op, k) if isinstance(acc.type, Arr) else None
             if inner is None:
                 continue
-            adding = added(inner[0].op, inner[1])  # type: ignore[arg-type]
+            adding = added(inner[0].op, inner[1], {*defined_in(op.body), op.index})  # type: ignore[arg-type]
             needed = adding and self.needed(op, inner[0], [a for _, _, a in adding])
             if not needed:
                 continue
@@ -196,12 +197,12 @@ class Pairs(Rebuild):
         return found
 
 
-def added(op: Loop, k: int) -> list[Adding] | None:
+def added(op: Loop, k: int, inside: set[Var]) -> list[Adding] | None:
     """What a loop adds to an array at its own index, if it does nothing else with it: each binding, the subscripts
-    after that one, and the number."""
+    after that one, which nothing ``inside`` of the loops decides, and the number."""
     found: list[Adding] = []
     at: Atom = op.accs[k]
-    readers, inside = readers_of(op.body), defined_in(op.body)
+    readers = readers_of(op.body)
     while at is not op.body.results[k]:
         if len(readers.get(at, ())) != 1 or at in op.body.results:
             return None
@@ -209,7 +210,7 @@ def added(op: Loop, k: int) -> list[Adding] | None:
         if type(x.op) is not Prim or x.op.name != "add-at" or x.op.args[0] is not at or x.op.args[1] is not op.index:
             return None
         place, number = x.op.args[2:-1], x.op.args[-1]
-        if number.type != REAL or not inside.isdisjoint(place) or op.index in place or is_zero(number):
+        if number.type != REAL or not inside.isdisjoint(place) or is_zero(number):
             return None
         found.append((x, place, number))
         at = x.vars[0]

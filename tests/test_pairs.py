@@ -78,3 +78,11 @@ def test_a_range_of_another_length_stays() -> None:
     f = hyad.grad(hyad.model(text, namespace={}), wrt="x")
     made, plain = (hyad.compile(f, args=(M, M), target="python", without=w) for w in ((), "pairs"))
     np.testing.assert_allclose(made(M, M), plain(M, M), rtol=1e-12)
+
+
+def test_a_transposed_system() -> None:
+    """Turned, a pair would add to a column of the inner loop's, not of the outer one's."""
+    f = hyad.grad(hyad.model("(fn [v s] (sum (solve (transpose s) v)))", namespace={}), wrt="s")
+    args = np.array([1.0, 2.0, -0.5]), np.eye(3) + 0.1 * np.sqrt(np.arange(9.0)).reshape(3, 3)
+    y, ct = np.linalg.solve(args[1].T, args[0]), np.linalg.solve(args[1], np.ones(3))
+    np.testing.assert_allclose(f(*args), -np.outer(y, ct), rtol=1e-12)
