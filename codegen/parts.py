@@ -21,7 +21,8 @@ LONG = 16_000  # characters of code from which on a body is split
 PART = 3_000  # that a part has at least
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-_DECLARED = re.compile(r"(const )?(double|float|long long|int) (\*?)(\w+)(\[\d+\])?(?: = (.*))?")
+_KIND = r"(?:unsigned )?long long|(?!return\b|goto\b)[A-Za-z_]\w*"  # a number's, or that of data
+_DECLARED = re.compile(rf"(const )?({_KIND}) (\*?)(\w+)(\[\d+\])?(?: =|\[|;)")
 _SEVERAL = re.compile(r"(double|float|long long|int) (\w+(?:, \w+)+);")
 
 
@@ -151,7 +152,7 @@ def _declared(lines: list[Line]) -> dict[str, str]:
     one = _DECLARED.match(text)
     if one is None:
         return {}
-    const, kind, star, name, array, _ = one.groups()
+    const, kind, star, name, array = one.groups()
     return {name: "" if array else f"{const if star and const else ''}{kind}{' *' if star else ''}"}
 
 

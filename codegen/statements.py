@@ -43,7 +43,6 @@ from .expressions import (
     ADD,
     AND,
     EQUAL,
-    MUL,
     OR,
     PRIMARY,
     SHIFT,
@@ -119,10 +118,10 @@ class BodyPrinter(OperandPrinter):
             return f"{count.at(SHIFT)} > {worth}"
 
         def size(v: Var) -> str:
-            return (count if v is op.count else self.operand(v)).at(MUL)
+            return (count if v is op.count else self.operand(v)).at(UNARY)
 
         work = (["%d.0" % max(1, round(c)), *map(size, at)] for at, c in worth.items() if c > 0)
-        return f"{count.at(MUL)}*({' + '.join(map('*'.join, work))}) > {GRAIN}"
+        return f"{count.at(UNARY)}*({' + '.join(map('*'.join, work))}) > {GRAIN}"
 
     def on_threads(
         self, op: Loop, enough: str, head: str, body: list[Line], far: str | None, repeated: bool

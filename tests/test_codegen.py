@@ -985,6 +985,17 @@ def test_pointers_and_numbers_share_no_memory(cut_small) -> None:
         assert len({"*" in kind for kind in members}) == 1
 
 
+def test_parts_hand_on_records(cut_small) -> None:
+    """Whatever the name of their type."""
+    lines = ["f_record *all = (f_record *)work;", "const f_record one = all[0];", "double x = one->x;"]
+    lines += [f"x = sin(x*{k}.0);" for k in range(40)]
+    found = parts.split([Line(1, line) for line in [*lines, "all[1] = one;", "return x;"]])
+    assert found is not None and found.fields["f_record *"] == ["all"] and found.fields["f_record"] == ["one"]
+    assert [line.text for line in found.parts[-1].lines][-1] == f"return {found.values}.x;"
+    texts = [line.text for part in found.parts for line in part.lines]
+    assert {f"{m}all[1] = {m}one;" for m in (f"{found.values}->", f"{found.values}.")}.intersection(texts)
+
+
 @needs_cc
 def test_parts_use_the_memory_of_dead_values_again(tmp_path, cut_small):
     p = program({"v": vec(N)}, handed_on_and_dead)
