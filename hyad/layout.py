@@ -63,6 +63,10 @@ def _node(form: Any) -> _Node:
     if isinstance(form, Form):
         if form.kind == "#^":
             return _Node(None, "#^ ", form.value)
+        if form.head() == "." and len(form.value) > 2 and all(x.kind == "sym" for x in form.value):
+            return _dotted([x.value for x in form.value[1:]]) or _Node(None, "(", form.value, ")")
+        if form.kind == "str":
+            return _string(form.value)
         return _Node(None, form.kind, form.value, CLOSER[form.kind]) if form.is_list else _Node(unparse(form))
     import hy
     from hy.models import Dict, Expression, Keyword, List, Set, String, Symbol, Tuple
@@ -77,24 +81,36 @@ def _node(form: Any) -> _Node:
             return _Node(None, PREFIX[name] + space, form[1:])
         if name == "annotate" and len(form) == 3:
             return _Node(None, "#^ ", (form[2], form[1]))
-        if name == "." and len(form) > 2 and all(isinstance(x, Symbol) and _DOTTED.match(x) for x in form[1:]):
-            return _Node(".".join(form[1:])) if form[1] != Symbol("None") else _Node(None, "(", form, ")")
-        return _Node(None, "(", form, ")")
+        dotted = name == "." and len(form) > 2 and all(isinstance(x, Symbol) for x in form[1:])
+        return dotted and _dotted(list(map(str, form[1:]))) or _Node(None, "(", form, ")")
     for kind, model in (("[", (List, list)), ("#{", (Set, set)), ("{", Dict)):
         if isinstance(form, model):
             return _Node(None, kind, form, CLOSER[kind])
     if isinstance(form, Tuple) or type(form) is tuple:
         return _Node(None, "#(", form, ")")
-    if isinstance(form, (String, str)) and "\n" in form.strip("\n") and getattr(form, "brackets", None) is None:
-        # prose, a docstring mostly: its lines stay lines
-        return _Node('"' + "\n".join(_escaped(line) for line in form.split("\n")) + '"')
+    if isinstance(form, (String, str)) and getattr(form, "brackets", None) is None:
+        return _string(form)
     text = hy.repr(form)
     return _Node(text[1:] if text.startswith("'") else text)
 
 
+def _dotted(names: list[str]) -> _Node | None:
+    """``(. x a b)`` as Hy reads ``x.a.b``, and ``(. None a)`` as ``.a``, a method."""
+    if not all(map(_DOTTED.match, names)):
+        return None
+    return _Node(".".join(names if names[0] != "None" else ["", *names[1:]]))
+
+
+def _string(text: str) -> _Node:
+    """A string. The lines of prose, a docstring mostly, stay lines."""
+    lines = text.split("\n") if "\n" in text.strip("\n") else [text]
+    return _Node('"' + "\n".join(map(_escaped, lines)) + '"')
+
+
 def _escaped(line: str) -> str:
     """One line of a string literal, its quotes left out. (The first `"` makes ``repr`` choose single quotes.)"""
-    return repr('"' + line)[2:-1].replace('"', '\\"')
+    escaped = repr('"' + line)[2:-1].replace('"', '\\"')
+    return re.sub(r"\\(.)", lambda found: "'" if found[1] == "'" else found[0], escaped)
 
 
 def _measured(form: Any) -> _Node:

@@ -209,3 +209,16 @@ def test_lines_are_no_wider_than_asked_where_there_is_room(form):
     flat = pformat(form, 10**6)
     if len(flat) <= 40 and "\n" not in flat:
         assert pformat(form, 40) == flat
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(. p x)", "p.x", "(. (f p) x)", "(. p x y)", "(.sum v)", "(f .sum)", '"a\\tb"', '"it\'s"', '"a \\\\theta"',
+        '"one\ntwo\\tthree\'s"', '"\\""', "(f 1_000 0x1F 1e-3 .5 -Inf)",
+    ],
+)  # fmt: skip
+def test_hyads_reader_and_hys_lay_out_alike(text: str) -> None:
+    """What they are compared by when ``defmodel`` looks whether the text at hand is the form that it was given."""
+    assert pformat(read_forms(text)[0], 1000) == pformat(hy.read(text), 1000)
+    assert hy.read(pformat(hy.read(text), 1000)) == hy.read(text)
