@@ -30,14 +30,17 @@ from .core import (
 )
 from .dead import tidy
 from .rebuild import Rebuild, rebuilt
+from .rolling import TooLong, Unknown, rolled
 
 WALKED = 100_000  # operations that are looked at
 KEPT, SHORT = 6_000, 400  # operations that are written: where equal calls were found, and where none was
+ROLLED = 3_000  # operations on reals that are loops over tables, where they do the same (``rolling``)
 DEEP = 64  # calls inside one another
 
 
-class Unknown(Exception):
-    """The recursion depends on more than known integers, or is too long."""
+def long(again: bool) -> tuple[int, int]:
+    """From how many operations on reals on loops over tables are better, and how many are surely too many."""
+    return (ROLLED, 2 * KEPT) if again else (SHORT, 2 * SHORT)
 
 
 class Unfold(Rebuild):
@@ -47,7 +50,8 @@ class Unfold(Rebuild):
     Design decision: tried, not proven. The call is written into a region of its own, with every branch taken, every
     loop gone through, every equal call (of the same function, of equal arguments) found again; a choice that is not
     known, or too much code, throws the region away, and the call stays. The builder finds equal arguments: an array
-    of equal elements is one variable.
+    of equal elements is one variable. What would be long is found out before, at a small part of the cost, and is
+    written as loops where it can be (``rolling``).
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -62,7 +66,7 @@ class Unfold(Rebuild):
         if self.depth:
             self.walked += 1
             if self.walked > WALKED or len(self.b.scopes[-1].binds) > 20 * KEPT:
-                raise Unknown
+                raise TooLong
         if type(op) is Apply and op.function not in self.failed and op.function.body is not None:
             known = any(type(a) is Const and a.type == INT for a in self.atoms(op.args))
             if self.depth or known and op.function in functions_of(op.function.body):
@@ -92,11 +96,19 @@ class Unfold(Rebuild):
         region = Scope()
         self.walked = self.again = 0
         try:
+            if "rolling" not in self.b.off:
+                loops = rolled(self.b, op.function, args, long)
+                if loops is not None:
+                    self.b.fired("rolling")
+                    self.unfolded = True
+                    return loops
             with self.b.region(region):
                 results = self.body(key, op.function, args)
                 if len(tidy(self.b.close(region, results)).binds) > (KEPT if self.again else SHORT):
-                    raise Unknown
-        except Unknown:
+                    raise TooLong
+        except (Unknown, TooLong) as why:
+            if type(why) is TooLong:
+                self.b.fired("too-long")
             self.failed.add(op.function)
             self.made.clear()
             self.depth = self.choices = 0
