@@ -53,7 +53,11 @@ class GradCheck:
 
     def __str__(self) -> str:
         count, wrong = len(self.entries), sum(e.error > 1 for e in self.entries)
-        verdict = f"{count} derivatives agree" if self.ok else f"{wrong} of {count} derivatives disagree"
+        verdict = (
+            f"{count} derivative{' agrees' if count == 1 else 's agree'}"
+            if self.ok
+            else f"{wrong} of {count} derivatives disagree"
+        )
         lines = [f"{self.name}: {verdict}; reverse mode, forward mode and finite differences"]
         lines.append(f"  {'':<24}{'reverse':>24}{'forward':>24}{'differences':>24}")
         for e in self.entries[:LINES]:
@@ -79,6 +83,8 @@ def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int 
     cannot be called or differentiated.
     """
     model = as_model(f, "check_grad")
+    if not isinstance(tol, (int, float)) or isinstance(wrt, (np.ndarray, float)):
+        raise ModelTypeError("check_grad takes a model's arguments as one tuple", None, "check_grad(f, (x, y))")
     if not tol > 0:
         raise HyadError(f"tol is {tol!r}", None, "the relative error allowed is positive, such as 1e-6")
     args, program, at = prepare(model, list(args) if isinstance(args, (tuple, list)) else [args], wrt)

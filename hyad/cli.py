@@ -147,13 +147,13 @@ def arguments() -> argparse.ArgumentParser:
                 chosen.add_argument(f"--{name}", dest="operator", action="store_const", const=name, help=meaning)
         sub.add_argument("--wrt", type=positions, help="by which parameters: names or positions, with commas between")
 
-    sub = add("run", run, "call a model, or the file's `main`", RUN)
+    sub = add("run", run, "call a model, or the file's `main`; or run the file, a script", RUN)
     sub.add_argument("model", metavar="MODEL", nargs="?", help="a model or function of the file")
     sub.add_argument("args", metavar="ARG", nargs="*", default=[], help="its arguments: 1.5, '[1 2 3]', '#(1 [2 3])'")
     sub.add_argument("--blas", action="store_true", help="leave large products of matrices to a BLAS")
     sub = add("show", show, "show a model or its derivative at one stage on the way to C", SHOW)
     model(sub, "arguments whose types are meant")
-    sub.add_argument("--stage", default="anf", help="which stage (anf)")
+    sub.add_argument("--stage", help="which stage (anf; of a derivative optimised)")
     sub.add_argument("--log", action="store_true", help="what SymPy's simplification kept and refused, instead")
     sub = add("emit", emit, "write C or CUDA files that stand alone", EMIT)
     model(sub, "arguments whose types are meant")
@@ -180,6 +180,9 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
+    from .annotations import parameters
+    from .files import plain_models
+
     module = load(options.file)
     name = options.model
     if name is None:
@@ -187,6 +190,10 @@ def run(options: argparse.Namespace) -> int:
         if callable(main) and not options.blas:
             status = main(options.behind) if inspect.signature(main).parameters else main()
             return status if isinstance(status, int) else 0
+        found = list(models(module).values())
+        called = len(found) == 1 and (options.behind or not parameters(found[0].value))
+        if not called and not plain_models(Path(options.file).read_text(encoding="utf-8-sig")):
+            return 0  # a script: it has run
         name = only_model(module, options.file)
     function = models(module).get(name) or getattr(module, mangled(name), None)
     if not callable(function):
@@ -208,10 +215,11 @@ def show(options: argparse.Namespace) -> int:
     from .stages import show
 
     f = chosen(options)
-    text = show(f, options.stage, args=given(options, f))
+    stage = options.stage or ("anf" if options.operator is None else "optimised")
+    text = show(f, stage, args=given(options, f))
     if options.log:
         if text.log is None:
-            raise HyadError(f"the stage {options.stage!r} has no log", None, "SymPy makes simplified, sympy and latex")
+            raise HyadError(f"the stage {stage!r} has no log", None, "SymPy makes simplified, sympy and latex")
         print(text.log)
         return 0
     print(coloured(text) if wants_colour(sys.stdout) and text.lstrip().startswith("(") else text.rstrip("\n"))

@@ -106,6 +106,7 @@ def emit(
     include = f'#include "{header.name}"\n'  # the compiler holds the two against each other
     if target == "c" and include not in text:
         text = include + text
+    own(header, declared.lstrip("\n"))
     write({header: declared.lstrip("\n"), source: text})
     return source, header
 
@@ -119,6 +120,19 @@ def prepare(folder: Path, make: bool) -> None:
         raise unwritable(folder, error) from None
     if not folder.is_dir():
         raise CompileError(f"there is no folder {folder}", None, f"make it: mkdir -p {folder}")
+
+
+def own(header: Path, declared: str) -> None:
+    """See that the header is not that of C for CUDA, nor the other way round: whoever includes it would get another."""
+    try:
+        with open(header, encoding="utf-8") as stream:
+            there = stream.readline()
+    except (OSError, UnicodeDecodeError):
+        return
+    guard = declared.partition("\n")[0]
+    if there.startswith("#ifndef") and there.strip() != guard.strip():
+        what = f"{header} is there for another target"
+        raise CompileError(what, None, "emit into another folder, or under another name: `-o out/other.cu`")
 
 
 def write(files: dict[Path, str]) -> None:

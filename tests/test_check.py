@@ -12,6 +12,7 @@ from hyad import checking, optimise
 from hyad.check import CheckError, check
 from hyad.checking import check_grad, sample_args
 from hyad.core import BOOL, INT, LEAF, REAL, Arr, Bind, Block, Check, Const, If, Loop, Prim, Program, Var
+from hyad.errors import ModelTypeError
 
 X, Y, N = Var("x", REAL), Var("y", REAL), Var("n", INT)
 V = Var("v", Arr(REAL, (N,)))
@@ -113,7 +114,14 @@ def test_right_derivatives_agree(text: str, args: tuple, count: int) -> None:
     report = check_grad(hyad.model(text), args)
     assert report, str(report)
     assert len(report.entries) == count
-    assert f"{count} derivatives agree" in str(report)
+    assert f"{count} derivative{' agrees' if count == 1 else 's agree'}" in str(report)
+
+
+def test_arguments_that_are_no_tuple() -> None:
+    f = hyad.model("(fn [x v w] (* x (dot v w)))")
+    for rest in ([np.ones(2), np.ones(2)], [2.0, 3.0]):
+        with pytest.raises(ModelTypeError, match="takes a model's arguments as one tuple"):
+            check_grad(f, 2.0, *rest)
 
 
 def test_a_wrong_partial_is_found() -> None:

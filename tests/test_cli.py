@@ -93,6 +93,7 @@ def test_the_only_model_need_not_be_named(capsys) -> None:
         ([], r"\(fn \[r R\]"),
         (["--stage", "source"], r"\(defmodel area"),
         (["--stage", "c"], r"double area\(double r, double R\)"),
+        (["--grad"], r"-6\.0"),
         (["--grad", "--stage", "optimised"], r"\(\* -6\.0 r\)|\(\* r -6\.0\)|-6\.0"),
         (["--grad", "--wrt", "R", "--stage", "c"], r"double area_grad\("),
         (["--hessian", "--wrt", "r,R", "--stage", "typed"], r"#\^ Real R"),
@@ -110,6 +111,26 @@ def test_emit_writes_a_pair_and_says_where(capsys, files: Path) -> None:
     assert "area_grad" in (files / "out" / "area_grad.h").read_text()
     out = said(capsys, "emit", "ring.hy", "--dtype", "f32", "-o", "ring_area.c")
     assert "float ring_area(float r, float R)" in (files / "ring_area.c").read_text()
+
+
+def test_a_header_is_not_written_over_by_another_target_s(capsys, files: Path) -> None:
+    for target in ("c", "c", "cuda"):
+        status = main(["emit", "ring.hy", "area", "--grad", "--target", target, "-o", "both"])
+        assert status == (target == "cuda")
+    assert "both/area_grad.h is there for another target" in capsys.readouterr().err
+    assert not (files / "both" / "area_grad.cu").exists()
+    assert "cuda" not in (files / "both" / "area_grad.h").read_text()
+
+
+def test_a_script_is_run(capsys, files: Path) -> None:
+    """What computes and prints by itself needs no `main`, whatever models are in it."""
+    one, two = "(defmodel f [x] (* x x))", "(defmodel g [x] (+ x x))"
+    for name, models in (("none", ""), ("one", one), ("two", one + two)):
+        text = f"(require hyad.macros [defmodel])\n{models}\n(print (+ 1 2))"
+        (files / f"{name}.hy").write_text(text)
+        assert said(capsys, "run", f"{name}.hy").split() == ["3"]
+    (files / "constant.hy").write_text("(require hyad.macros [defmodel])\n(setv k 2.0)\n(defmodel c [] (* k k))")
+    assert said(capsys, "run", "constant.hy") == "4.0\n"
 
 
 def test_products_by_a_blas(capsys, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +153,7 @@ def test_products_by_a_blas(capsys, files: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_check(capsys) -> None:
     assert "2 derivatives agree" in said(capsys, "check", "ring.hy", "area")
-    assert "1 derivatives agree" in said(capsys, "check", "ring.hy", "area", "1", "2", "--wrt", "R")
+    assert "1 derivative agrees" in said(capsys, "check", "ring.hy", "area", "1", "2", "--wrt", "R")
     hyad.defprim("nearly-exp", ["x"], partials=["(* 1.001 y)"], python=np.exp, c="exp({0})")
     Path("wrong.hy").write_text("(require hyad.macros *)\n(defmodel wrong [x] (nearly-exp x))\n")
     assert main(["check", "wrong.hy", "wrong"]) == 1
