@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .annotations import arity_text
 from .arguments import arity, blamed, facts_at, operand
 from .builder import wider
-from .core import BOOL, REAL, Arr, Atom, Const, Var, integer, is_one, type_of
+from .core import BOOL, REAL, Arr, Atom, Const, Var, elem_of, integer, is_one, type_of
 from .errors import ModelTypeError
 from .primitives import CHAINED, COMPARISONS, PRIMITIVES
 from .reader import prelude
@@ -116,6 +116,6 @@ def negation(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) 
     """``(not p)``."""
     arity(sp, "not", args, 1)
     a = args[0]
-    if not isinstance(a, (Const, Var)) or type_of(a) != BOOL:
+    if not isinstance(a, (Const, Var)) or elem_of(a) != BOOL:
         raise ModelTypeError(f"`not` of {describe(a)}", sp.b.span, "`not` takes a truth value")
-    return sp.b.prim("not", a)
+    return combine(sp, "not", [a], None, ())

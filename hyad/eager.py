@@ -346,7 +346,7 @@ class Runtime:
                 return "value", value
             else:
                 row = numpy_name(value)
-                if row is not None and row not in PRIMITIVES:
+                if row is not None and prelude(row) is not None:
                     return "function", prelude(row)
                 if not known:
                     return ("builtin", row) if row is not None else ("foreign", value)

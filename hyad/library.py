@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from .active import operation
 from .data import Data, Inl, Inr, lisp
-from .dynamic import NUMBERS, Empty, Record, Ref, blame, describe, dims_of, is_list, items_of, shaped, transform
+from .dynamic import NUMBERS, Empty, Record, Ref, blame, describe, dims_of, is_list, items_of, leaves, shaped, transform
 from .errors import BoundsError, HyadError, ModelTypeError, hint_for
 from .operators import GENERATOR, accepts, wrong_count
 from .values import halved
@@ -70,6 +72,8 @@ def field(value: Any, name: str) -> Any:
             return value.values[value.keys.index(name)]
     elif isinstance(value, Data) and name in getattr(value, "fields", ("value",)):
         return tuple(value)[getattr(value, "fields", ("value",)).index(name)]
+    elif isinstance(value, list) and name in ATTRIBUTES:
+        return ATTRIBUTES[name](value)
     what = describe(value)
     raise blame(ModelTypeError(f"{what} has no field `{name}`", None, hint_for("field", what)), value)
 
@@ -197,6 +201,22 @@ def rank(value: Any) -> int:
     if not isinstance(value, list):
         raise blame(ModelTypeError(f"`rank` works on numbers and arrays; this is {describe(value)}"), value)
     return len(shape(value))
+
+
+def transposed(value: list) -> Any:
+    """The axes in the other order."""
+    dims, flat = shape(value), leaves(value)
+    order = np.arange(len(flat)).reshape(dims).ravel(order="F")
+    return shaped([flat[k] for k in order], dims[::-1])
+
+
+#: What NumPy's arrays call some functions of them.
+ATTRIBUTES: dict[str, Callable[[list], Any]] = {
+    "T": transposed,
+    "shape": shape,
+    "ndim": rank,
+    "size": lambda value: len(leaves(value)),
+}
 
 
 def copy(value: Any) -> Any:

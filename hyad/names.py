@@ -3,6 +3,7 @@ names as Python has them."""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 DOT, MACRON = "\u0307", "\u0304"
@@ -20,6 +21,12 @@ def adjoint(name: str) -> str:
     from unicodedata import normalize
 
     return normalize("NFC", name + MACRON)
+
+
+def part_name(whole: str, key: object) -> str:
+    """What a part of a tuple or record is called: a symbol, whatever the key is."""
+    symbol = re.sub(r"[^\w?*!]+", "-", str(key)).strip("-")
+    return f"{whole}-{symbol or 'part'}"
 
 
 @lru_cache(maxsize=4096)

@@ -282,6 +282,8 @@
   (if (= (rank a) 1)
     (fold (fn [n x] (if (if (num? x) (!= x 0) x) (+ n 1) n)) 0 a)
     (fold (fn [n row] (+ n (count-nonzero row))) 0 a)))
+(defmodel radians [x] "an angle in degrees, in radians" (* x 0.017453292519943295))
+(defmodel degrees [x] "an angle in radians, in degrees" (* x 57.29577951308232))
 (defmodel clip [a low high] "the elements, none below low and none above high" (min (max a low) high))
 (defmodel logsumexp [a] "the logarithm of the sum of the exponentials"
   (let [m (constant finite-max a)] (+ m (log (sum (exp (- a m)))))))

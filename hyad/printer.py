@@ -5,6 +5,7 @@ Variables that share a name are told apart by a number; a name that the program 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from .core import (
@@ -43,8 +44,11 @@ from .core import (
     type_atoms,
 )
 from .forms import Form
+from .names import part_name
 from .primitives import PRIMITIVES
 from .reader import SPECIAL, deep
+
+_SYMBOL = re.compile(r"[^\W\d][\w?*!-]*\Z")
 
 
 def sym(name: str) -> Form:
@@ -53,6 +57,11 @@ def sym(name: str) -> Form:
 
 def call(head: str, *args: Form) -> Form:
     return Form("(", [sym(head), *args])
+
+
+def member(record: Form, key: str) -> Form:
+    """A field of a record by name; ``(get r "a b")`` where the name is no symbol."""
+    return call(".", record, sym(key)) if _SYMBOL.match(key) else call("get", record, Form("str", key))
 
 
 def print_lambda(function: Lambda, head: str = "fn") -> Form:
@@ -224,12 +233,12 @@ class _Printer:
         for t, key in zip(tree.items, tree.keys or range(len(tree.items))):
             part = variables[start : start + leaves(t)]
             start += len(part)
-            names.append(self.name(part[0] if isinstance(t, Leaf) else Var(f"{whole.value}-{key}")))
+            names.append(self.name(part[0] if isinstance(t, Leaf) else Var(part_name(whole.value, key))))
             if isinstance(t, Node):
                 inner.append((t, names[-1], part))
         if tree.keys is not None:
             for name, key in zip(names, tree.keys):
-                first += [name, call(".", whole, sym(key))]
+                first += [name, member(whole, key)]
         elif names:
             first += [Form("#(", names), whole]
         for t, name, part in inner:
@@ -390,7 +399,7 @@ class _Printer:
             if op.fn.name == "tuple":
                 return Form("#(", self.atoms(op.args))
             if op.fn.name == ".":
-                return call(".", self.atom(op.args[0]), sym(op.args[1].value))
+                return member(self.atom(op.args[0]), op.args[1].value)
         args: list[Form] = []
         for a in op.args:
             if isinstance(a, Const) and isinstance(a.value, tuple):

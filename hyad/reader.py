@@ -22,21 +22,32 @@ from .forms import Form, prelude_texts, read_forms
 from .values import Closure, language
 
 #: The names that a model cannot bind: they are syntax.
-SPECIAL = frozenset("fn model defmodel defdata let letrec if cond when do and or deriv cut . while case match".split())
+SPECIAL = frozenset(
+    "fn model defmodel defdata let letrec if cond when do and or deriv cut . while case match -> ->>".split()
+)
 #: Hy's own forms that a model has not: they would run Python.
 _HY = frozenset(
     "defn defclass defmacro setv setx import require for lfor sfor gfor dfor try with raise return yield assert del"
-    " global nonlocal quote quasiquote unquote lambda unless in is is-not await py pys async break continue".split()
+    " global nonlocal quote quasiquote unquote lambda unless in is is-not await py pys async break continue dotimes"
+    " doseq if-not when-not".split()
 )
 _FORMS_HINT = "models are built from let, letrec, if, cond, while, case, match, fn, tuples, lists, arrays and loops"
 #: What a model has where Hy has one of its own forms.
 _HY_HINTS = (
     ("setv setx global nonlocal", "`(let [x e] ...)` names a value; `(ref e)` holds one that `(set! r e)` changes"),
-    ("for lfor gfor", "`(build n (fn [i] ...))` makes an array, `(ifold (fn [s i] ...) z n)` goes on from a value"),
+    ("for dotimes doseq", "`(ifold (fn [s i] ...) z n)` goes on from a value; `(loop [i 0] ... (recur (+ i 1)))`"),
+    ("lfor gfor", "`(build n (fn [i] ...))` makes an array, `(ifold (fn [s i] ...) z n)` goes on from a value"),
     ("lambda defn", "`(fn [x] ...)` is a function; `(let [f (fn [x] ...)] ...)` names it"),
     ("import require", "import at the top of the module"),
     ("return yield", "the last form of a body is its value"),
     ("break continue", "`(while c ...)` ends where its condition says"),
+    ("unless if-not when-not", "`(if c a b)` has a value both ways"),
+    ("assert", "`(if c a b)` gives another value; sizes are checked where they are declared: `#^ (Vec n) v`"),
+)
+#: Methods of NumPy's arrays that are functions here, of the same arguments.
+_METHODS = frozenset(
+    "all any argmax argmin argsort clip copy cumprod cumsum dot max mean min prod ravel repeat reshape round squeeze"
+    " std sum swapaxes take trace transpose var".split()
 )
 _TAKES = {
     "fn": "[x] ...",
@@ -50,6 +61,8 @@ _TAKES = {
     "deriv": "e x",
     "cut": "v start stop",
     ".": "record name",
+    "->": "x f g",
+    "->>": "x f g",
 }
 
 
@@ -275,8 +288,14 @@ class _Reader:
         if kind == "(":
             if not form.value:
                 raise ReadError("an empty call", form.span, "`(f x)` calls f; nothing is written `None`")
-            head = form.head()
+            head = form.head() or method_of(form.value[0])
             if head is not None and head not in self.names:
+                if head[0] == "." and len(head) > 1:
+                    return self.method(head[1:], form, name)
+                if head == "loop" and form.value[1:2] and form.value[1].kind == "[":
+                    return self.loop(form, name)
+                if head == "get" and any(f.kind == "str" for f in form.value[2:]):
+                    return self.member(form, name)
                 special = _FORMS.get(head)
                 if special is not None:
                     return special(self, form, name)
@@ -350,7 +369,7 @@ class _Reader:
                 i += 2
                 continue
             if a.kind == "str":
-                raise ReadError("a model computes with numbers, not strings", a.span, _KINDS["str"][1])
+                raise ReadError("a model computes with numbers, not strings", a.span, _STRING_HINT)
             args.append(self.expression(a))
             spans.append(a.span)
             i += 1
@@ -406,6 +425,65 @@ class _Reader:
         result = self.expression(form, name)
         self.unbind(undo)
         return result
+
+    def loop(self, form: Form, name: str | None) -> Atom:
+        """``(loop [i 0  s x] ... (recur (+ i 1) (* 2 s)))``: a function ``recur`` of these names, called with these
+        values."""
+        bindings, body = form.value[1].value, form.value[2:]
+        if len(bindings) % 2 or not body:
+            what = "loop takes names and their first values in brackets, then a body"
+            raise ReadError(what, form.span, "`(loop [i 0  s x] (if (< i 3) (recur (+ i 1) (* 2 s)) s))`")
+        undo: list[tuple[str, Atom | None]] = []
+        starts = []
+        for target, value in zip(bindings[::2], bindings[1::2]):
+            if target.kind in ("#(", "["):
+                starts.append(self.expression(value))
+                undo += self.destructure(target, starts[-1])
+            else:
+                starts.append(self.expression(value, target.value))
+                undo += self.bind_names([(self.binder(target), starts[-1])])
+        again = Var("recur", None, form.span, given=True)
+        undo += self.bind_names([("recur", again)])
+        parameters = Form("[", bindings[::2], form.value[1].span)
+        step = self.named_function(Form("(", [form.value[0], parameters, *body], form.span), "recur")
+        self.unbind(undo)
+        self.binds.append(Bind((again,), Rec((step,)), form.span))
+        spans = tuple(value.span for value in bindings[1::2])
+        return self.emit(Call(again, tuple(starts), spans), form.span, name)
+
+    def thread(self, form: Form, name: str | None) -> Atom:
+        """``(-> x (f a) g)`` is ``(g (f x a))``; ``->>`` puts what came before last."""
+        head, *steps = form.value
+        if not steps:
+            raise ReadError(f"{head.value} takes a value and what is done with it", form.span, "`(-> x sin (* 2))`")
+        value = steps[0]
+        for step in steps[1:]:
+            items = step.value if step.kind == "(" else [step]
+            at = 1 if head.value == "->" else len(items)
+            value = Form("(", [*items[:at], value, *items[at:]], step.span)
+        return self.expression(value, name)
+
+    def member(self, form: Form, name: str | None) -> Atom:
+        """``(get p "a")``: a field of a record, as ``(. p a)``."""
+        value, *subscripts = form.value[1:]
+        atom = self.expression(value)
+        for k, s in enumerate(subscripts):
+            label = name if k == len(subscripts) - 1 else None
+            if s.kind == "str":
+                atom = self.emit(Call(Global("."), (atom, Const(s.value))), form.span, label)
+            else:
+                atom = self.emit(
+                    Call(Global("get"), (atom, self.expression(s)), (value.span, s.span)), form.span, label
+                )
+        return atom
+
+    def method(self, method: str, form: Form, name: str | None) -> Atom:
+        """``(.sum v)``, a method of NumPy's arrays, is a call of the function."""
+        head = Form("sym", {"max": "amax", "min": "amin"}.get(method, method), form.value[0].span)
+        if method not in _METHODS:
+            hint = f"functions take arrays: `(sum v)`, `(transpose m)`; a field is read by `(. record {method})`"
+            raise ReadError(f"a model has no method `.{method}`", form.value[0].span or form.span, hint)
+        return self.call(replace(form, value=[head, *form.value[1:]]), name)
 
     def letrec(self, form: Form, name: str | None) -> Atom:
         """The functions see each other and every other name bound here; other values are computed in their order."""
@@ -524,7 +602,10 @@ class _Reader:
                 "cond takes conditions and values in turn", form.span, "`(cond (< x 0) -1  (> x 0) 1  True 0)`"
             )
         last = clauses[-2]
-        if not (last.kind == "num" and last.value is True):
+        if any(test.kind == "[" and len(test.value) == 2 for test in clauses[::2]):
+            hint = "conditions and values stand in turn, without brackets: `(cond (< x 0) -1  True 1)`"
+            raise ReadError("a condition of this cond is an array", form.span, hint)
+        if not (last.kind == "num" and last.value is True or last.kind == "key" and last.value == "else"):
             raise ReadError("this cond may leave no value", form.span, "end it with `True value`")
         value: Form = clauses[-1]
         for test, result in zip(clauses[-4::-2], clauses[-3::-2]):
@@ -616,6 +697,12 @@ def under_lets(form: Form) -> Form:
     return form
 
 
+def method_of(head: Form) -> str | None:
+    """``.sum`` of ``(. None sum)``, as Hy has it when a macro made the form."""
+    items = head.value if head.head() == "." else []
+    return f".{items[2].value}" if len(items) == 3 and items[1].value == "None" and items[2].kind == "sym" else None
+
+
 def last(body: list[Form]) -> Span | None:
     """Where the form stands that gives the value of a body: inside of what only binds names or runs others before."""
     while body and body[-1].head() in ("let", "letrec", "do") and len(body[-1].value) > 1:
@@ -636,6 +723,8 @@ def _wrt(form: Form) -> Any:
 _OPTIONS = {"wrt": "`(grad f :wrt x)`", "checkpoint": "`(ifold f z n :checkpoint 10)`"}
 _OPTIONS_HINT = ", ".join(_OPTIONS.values()) + " and, at the end, `(sum m :axis 0)`"
 
+_STRING_HINT = 'a docstring stands before the body; `(get p "a")` reads a field of a record'
+
 _KINDS = {
     "str": ("strings", 'a docstring stands before the body: `(fn [x] "doc" ...)`'),
     "key": ("keywords", f"there are {_OPTIONS_HINT}"),
@@ -649,6 +738,8 @@ _FORMS = {
     "if": _Reader.if_,
     "cond": _Reader.cond,
     "when": _Reader.when,
+    "->": _Reader.thread,
+    "->>": _Reader.thread,
     "do": _Reader.do,
     "and": _Reader.both,
     "or": _Reader.both,

@@ -7,6 +7,7 @@ binds is an error that says what the user may have meant.
 from __future__ import annotations
 
 import numbers
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,12 +40,11 @@ def resolve(sp: Specialiser, name: Global) -> Value:
             if known is not None:
                 return known
             what = "function" if callable(value) else type(value).__name__
-            hint = "make it a model with defmodel, or a primitive with defprim"
-            raise DerivativeError(
-                f"`{name.name}` is a Python {what}, which hyad cannot look into",
-                name.span,
-                hint if callable(value) else "models use numbers, NumPy arrays, tuples, and other models",
-            )
+            hint = "models use numbers, NumPy arrays, tuples, and other models"
+            if callable(value):
+                hint = "make it a model with defmodel, or a primitive with defprim"
+            hint = written(name.name) or hint
+            raise DerivativeError(f"`{name.name}` is a Python {what}, which hyad cannot look into", name.span, hint)
     if builtin:
         return Builtin(name.name)
     function = prelude(name.name)
@@ -80,7 +80,7 @@ def python_value(sp: Specialiser, value: Any, name: Global) -> Value | None:
         parts = [python_value(sp, x, name) for x in value]
         return None if any(p is None for p in parts) else TupleValue(tuple(parts))
     known = numpy_name(value)
-    return Builtin(known) if known in PRIMITIVES else prelude(known) if known is not None else None
+    return None if known is None else prelude(known) or Builtin(known)
 
 
 def array_constant(sp: Specialiser, value: np.ndarray) -> Atom:
@@ -94,17 +94,20 @@ _NUMPY_NAMES = {
     "power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "maximum": "max", "minimum": "min", "rint": "round",
     "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
     "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
-    "max": "amax", "min": "amin", "dot": "matmul", "norm": "frobenius",
+    "max": "amax", "min": "amin", "dot": "matmul", "norm": "frobenius", "greater_equal": ">=", "less_equal": "<=",
+    "not_equal": "!=", "logical_and": "and", "logical_or": "or", "logical_not": "not", "array": "copy",
+    "asarray": "copy", "ndim": "rank", "diagonal": "diag", "deg2rad": "radians", "rad2deg": "degrees",
+    "expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma",
 }  # fmt: skip
 
 
 #: What NumPy and the prelude call by one name.
 _NUMPY_ARRAYS = frozenset(
-    "all amax amin any arange argmax argmin argsort cholesky clip concatenate convolve count-nonzero cross cumprod"
-    " cumsum det diag expand-dims eye flip frobenius full full-like identity inner interp inv kron linspace log-softmax"
-    " logsumexp matmul matrix-power mean median moveaxis ones ones-like outer polyval prod ravel repeat reshape roll"
-    " searchsorted size slogdet softmax solve sort squeeze stack std sum swapaxes take tile trace transpose tril triu"
-    " var where zeros zeros-like".split()
+    "all amax amin any arange argmax argmin argsort cholesky clip concatenate convolve copy count-nonzero cross"
+    " cumprod cumsum degrees det diag expand-dims eye flip frobenius full full-like identity inner interp inv kron"
+    " linspace log-softmax logsumexp matmul matrix-power mean median moveaxis ones ones-like outer polyval prod"
+    " radians rank ravel repeat reshape roll searchsorted shape size slogdet softmax solve sort squeeze stack std"
+    " sum swapaxes take tile trace transpose tril triu var where zeros zeros-like".split()
 )
 
 
@@ -113,8 +116,8 @@ def numpy_name(value: Any) -> str | None:
     module = (getattr(value, "__module__", None) or "").split(".")[0]
     if not callable(value) or not (module in ("math", "numpy", "scipy") or isinstance(value, np.ufunc)):
         return None
-    name = getattr(value, "__name__", "").replace("_", "-")
-    name = _NUMPY_NAMES.get(name, name)
+    name = getattr(value, "__name__", "")
+    name = _NUMPY_NAMES.get(name, name.replace("_", "-"))
     name = name.replace("arc", "a") if name.startswith("arc") else name
     return name if name in PRIMITIVES or name in _NUMPY_ARRAYS else None
 
@@ -124,39 +127,73 @@ ELSEWHERE = {
     "==": "(= a b)", "not=": "(!= a b)", "/=": "(!= a b)", "mod": "(% a b)", "fmod": "(% a b)", "ln": "(log x)",
     "add": "(+ a b)", "sub": "(- a b)", "mul": "(* a b)", "div": "(/ a b)", "inc": "(+ x 1)", "dec": "(- x 1)",
     "+=": "(set! r (+ (deref r) x))", "-=": "(set! r (- (deref r) x))", "*=": "(set! r (* (deref r) x))",
-    "float": "(real i)", "sgn": "(sign x)", "expit": "(sigmoid x)", "logaddexp": "(logsumexp [a b])",
-    "isnan": "(!= x x)", "range": "(arange n)", "enumerate": "(build n (fn [i] ...))", "empty": "(zeros n)",
+    "float": "(real i)", "sgn": "(sign x)", "logaddexp": "(logsumexp [a b])", "^": "(** x 2)", "float64": "(real i)",
+    "isnan": "(!= x x)", "isinf": "(= (abs x) Inf)", "isfinite": "(< (abs x) Inf)", "range": "(arange n)",
+    "enumerate": "(build n (fn [i] ...))", "empty": "(zeros n)", "empty-like": "(zeros-like a)",
     "reduce": "(fold f z xs)", "accumulate": "(scan f z xs)", "for": "(ifold (fn [s i] ...) z n)",
     "filter": "(where c a b)", "zip": "(map f a b)", "first": "(get v 0)", "last": "(get v -1)", "nth": "(get v i)",
-    "rest": "(cut v 1 None)", "reverse": "(flip v)", "reversed": "(flip v)", "sorted": "(sort v)",
-    "flatten": "(ravel a)", "append": "(concat a b)", "vstack": "(concatenate #(a b) 0)",
-    "hstack": "(concatenate #(a b) 1)", "matvec": "(@ m v)", "einsum": "(build [n m] (fn [i j] (sum ...)))",
-    "tensordot": "(build [n m] (fn [i j] (sum ...)))", "arccos": "(acos x)", "arcsin": "(asin x)",
-    "arctan": "(atan x)", ":": "(get (transpose m) j)",
+    "second": "(get v 1)", "rest": "(cut v 1 None)", "drop": "(cut v n None)", "reverse": "(flip v)",
+    "reversed": "(flip v)", "sorted": "(sort v)", "fliplr": "(flip m 1)", "flipud": "(flip m 0)",
+    "flatten": "(ravel a)", "append": "(concat a b)", "conj": "(concat v [x])", "vstack": "(concatenate #(a b) 0)",
+    "hstack": "(concatenate #(a b) 1)", "column-stack": "(stack [u v] 1)", "matvec": "(@ m v)", "vecdot": "(dot u v)",
+    "vdot": "(dot u v)", "einsum": "(build [n m] (fn [i j] (sum ...)))", "select": "(cond c a  d b  True e)",
+    "tensordot": "(build [n m] (fn [i j] (sum ...)))", "meshgrid": "(build [n m] (fn [i j] ...))",
+    "piecewise": "(cond c a  d b  True e)", "heaviside": "(where (> x 0) 1.0 0.0)", "arccos": "(acos x)",
+    "arcsin": "(asin x)", "arctan": "(atan x)", ":": "(get (transpose m) j)", "newaxis": "(expand-dims v 1)",
+    "diff": "(- (cut v 1 None) (cut v None -1))", "average": "(mean v)", "ptp": "(- (max v) (min v))",
+    "reciprocal": "(/ 1 x)", "quantile": "(interp q (linspace 0.0 1.0 (len v)) (sort v))",
+    "percentile": "(interp (/ q 100) (linspace 0.0 1.0 (len v)) (sort v))",
+    "trapezoid": "(* 0.5 dx (sum (+ (cut y 1 None) (cut y None -1))))", "solve-triangular": "(solve-lower l b)",
+    "cho-solve": "(solve-cholesky l b)", "lstsq": "(solve (@ (transpose a) a) (@ (transpose a) b))",
+    "zero?": "(= x 0)", "pos?": "(> x 0)", "neg?": "(< x 0)", "even?": "(= (% n 2) 0)", "odd?": "(= (% n 2) 1)",
+    "quot": "(// a b)", "rem": "(% a b)", "mapv": "(map f v)", "count": "(len v)", "assoc": "(update v i x)",
+    "vector": "[a b]", "partial": "(fn [x] (f a x))", "comp": "(fn [x] (f (g x)))", "apply": "(fold f z xs)",
+    "&": "(where c d False)", "|": "(where c True d)", "logical-and": "(where c d False)",
+    "logical-or": "(where c True d)",
 }  # fmt: skip
-
-
+#: What a model has nothing for, and what is done instead.
+_INSTEAD = {
+    "print println str format": "a model prints nothing: let it give what you want to see, `#(y x)`",
+    "random normal uniform rand randn": "draw random numbers outside, and pass them as an argument",
+    "eig eigh eigvals eigvalsh svd qr pinv": "there are solve, inv, det and cholesky; write others as a loop",
+    "recur": "`(loop [i 0] ... (recur (+ i 1)))`",
+    "complex real-if-close imag": "models have real numbers: compute with both parts of a complex one",
+}
 _CONSTANTS = frozenset("pi e tau inf nan".split())
+
+
+def written(name: str) -> str | None:
+    """What a model writes for what another language or library calls ``name``."""
+    bare = re.split(r"[./](?=.)", name)[-1].replace("_", "-")
+    known = _NUMPY_NAMES.get(bare.replace("-", "_"))
+    if bare in ELSEWHERE or known is not None:
+        params = PRIMITIVES[known].params if known in PRIMITIVES else ("a",)
+        form = ELSEWHERE.get(bare) or f"({' '.join([known, *params])})"  # type: ignore[list-item]
+        return f"`{form}` is how a model writes it"
+    return next((hint for names, hint in _INSTEAD.items() if bare in names.split()), None)
 
 
 def similar(name: Global) -> str:
     """What a user may have meant by a name that nothing binds: what the language calls it, or has, or the model itself
     holds."""
     import difflib
-    import re
 
-    bare = name.name.rpartition(".")[2] or name.name
-    known = _NUMPY_NAMES.get(bare.replace("-", "_"))
-    if bare in ELSEWHERE or known is not None:
-        params = PRIMITIVES[known].params if known in PRIMITIVES else ("a",)
-        written = ELSEWHERE.get(bare) or f"({' '.join([known, *params])})"
-        return f"`{written}` is how a model writes it"
+    text = name.name
+    bare = re.split(r"[./](?=.)", text)[-1]
+    instead = written(text)
+    if instead is not None:
+        return instead
     if bare in _CONSTANTS:
         return f"import it at the top of the module: `(import math [{bare}])`"
+    if re.fullmatch(r"[\d.][\d.e+-]*j", text):
+        return "models have real numbers: compute with both parts of a complex one"
+    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts()]
+    infix = re.fullmatch(r"(\w+)([*/+^]+)(\w+)", text)
+    if infix is not None and bare not in names:
+        return f"an operator stands first: `({infix[2]} {infix[1]} {infix[3]})`"
 
     nearby = re.findall(r"[^\s()\[\]{}\"#;]+", name.span.source.text) if name.span is not None else []
-    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts(), *(n for n in nearby if n != name.name)]
-    close = difflib.get_close_matches(bare, names, 1, 0.76)
+    close = difflib.get_close_matches(bare, [*names, *(n for n in nearby if n != text)], 1, 0.76)
     if close:
         return f"did you mean `{close[0].partition('/')[0] or '/'}`?"
     return "bind it with let, make it a parameter, or define it in the module"

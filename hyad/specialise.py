@@ -51,6 +51,7 @@ from .errors import HyadError, ModelTypeError, NotCompiled, Span, UnboundError, 
 from .families import Again, Anew, Apart, ArrayOf, Bottom, Dead, Endless, Facts
 from .flow import RUNS, Flow
 from .marks import without_rules
+from .names import part_name
 from .reader import SPECIAL, prelude
 from .recursion import call_recursive, endless, inline_or_call, is_recursive
 from .resolve import resolve
@@ -235,7 +236,7 @@ class Specialiser(Flow):
             if not spec.items and spec.keys is None:
                 return NIL if spec.make is not None else TupleValue(())
             keys = spec.keys or [str(i) for i in range(len(spec.items))]
-            items = tuple(self.parameter(s, f"{name}-{k}", span) for s, k in zip(spec.items, keys))
+            items = tuple(self.parameter(s, part_name(name, k), span) for s, k in zip(spec.items, keys))
             return TupleValue(items, spec.keys, spec.make)
         if isinstance(spec, DataSpec):
             spec = self.data_type(spec, name)

@@ -15,10 +15,12 @@ from .core import INT, REAL, Arr, Atom, Const, Var, elem_of, integer, type_of
 from .data import Data as PythonData
 from .errors import BoundsError, ModelTypeError, hint_for
 from .names import mangled
+from .reader import prelude
 from .values import (
     CLOSED,
     NIL,
     ArrayOfTuples,
+    Builtin,
     References,
     Spans,
     TupleValue,
@@ -149,7 +151,7 @@ def half(sp: Specialiser, name: str, at: int, args: list[Value], spans: Spans, v
 
 
 def field(sp: Specialiser, value: Value, name: str) -> Value:
-    """``(. p x)``: a field of a record by name."""
+    """``(. p x)``: a field of a record by name; ``m.T``, ``m.shape``, ``m.ndim`` and ``m.size`` of an array."""
     value = sp.look(value)
     if sp.family_of(value) is not None:
 
@@ -164,7 +166,18 @@ def field(sp: Specialiser, value: Value, name: str) -> Value:
     if isinstance(value, TupleValue) and value.keys and name in value.keys:
         return value.items[value.keys.index(name)]
     what = describe(value)
+    if name in ATTRIBUTES and what.startswith("an array"):
+        return sp.call(language(ATTRIBUTES[name]), [value], (None,), None)
     raise ModelTypeError(f"{what} has no field `{name}`", sp.b.span, hint_for("field", what))
+
+
+#: What NumPy's arrays call some functions of them.
+ATTRIBUTES = {"T": "transpose", "shape": "shape", "ndim": "rank", "size": "size"}
+
+
+def language(name: str) -> Value:
+    """A function of the language."""
+    return prelude(name) or Builtin(name)
 
 
 def shape_of(sp: Specialiser, value: Value, name: str) -> tuple[Atom, ...]:

@@ -427,7 +427,12 @@ NUMPYS = ["(np.sum a)", "(np.sum a 0)", "(np.max a 1)", "(np.mean a)", "(np.lina
           "(np.maximum b 0.5)", "(np.trace a)", "(np.reshape a [4 1])", "(np.cumsum b)", "(np.clip a 0 1)",
           "(np.flip a)", "(np.transpose [a a])", "(np.outer a b)", "(np.roll a 1)", "(np.sort a 0)",
           "(np.concatenate #(a a) 1)", "(np.linalg.norm a)", "(np.sum a :axis 0)", "(np.stack [a a] :axis -1)",
-          "(np.linspace 1.0 1.0 1)"]  # fmt: skip
+          "(np.linspace 1.0 1.0 1)", "(np.array [[1.0 2.0] b])", "(np.asarray b)", "(np.copy a)", "(np.ndim a)",
+          "(np.shape b)", "(np.radians b)", "(np.rad2deg a)", "(np.floor-divide a 0.7)", "(np.greater-equal a 0.5)",
+          "(np.not-equal b 1.0)", "(np.logical-and (> a 0) (< a 3))", "(np.logical-or (> a 0) (> b 0.5))",
+          "(np.logical-not (> a 0))", "(np.diagonal a)", "(@ a a.T)", "(get a.shape 0)", "(* a.ndim a.size)",
+          "(. (@ a a) T)", "(.sum a)", "(.sum a :axis 0)", "(.max a 1)", "(.mean a)", "(.dot a b)",
+          "(.reshape a #(4 1))", "(.transpose a)", "(cond (> (get b 0) 2) 1.0 :else 2.0)"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", NUMPYS)

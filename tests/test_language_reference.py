@@ -52,10 +52,10 @@ def agree(got: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("form, value", examples())
 def test_an_example(form: str, value: str) -> None:
-    model = hyad.model(f"(fn [v m] {form})", namespace={})
-    wanted = value_of(value)
-    agree(python_callable(model.optimised(model.specs((V, M))))(V, M), wanted)
-    agree(hyad.run(model, V, M), wanted)
+    model = hyad.model(f"(fn [v m p] {form})", namespace={})
+    wanted, args = value_of(value), (V, M, {"a": 2.0})
+    agree(python_callable(model.optimised(model.specs(args)))(*args), wanted)
+    agree(hyad.run(model, *args), wanted)
 
 
 def test_every_function_is_named() -> None:
