@@ -69,12 +69,16 @@ def combine(sp: Specialiser, name: str, atoms: list[Atom], var: Var | None, span
             atoms = [atoms[0], integer(int(atoms[1].value))]
     if PRIMITIVES[name].result(tuple(type_of(a) for a in atoms)) is None:
         kinds = " and ".join(describe(a) for a in atoms)
-        raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span, None, facts_at(atoms, spans))
+        advice = None
+        if "a truth value" in kinds and name in ("+", "*", "-", "/"):
+            advice = "`(where c a b)` chooses by a truth value, `(count-nonzero c)` counts them"
+        raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span, advice, facts_at(atoms, spans))
     return b.prim(name, *atoms, hint=hint, given=given)
 
 
 def same_shape(sp: Specialiser, arrays: Sequence[Atom], name: str, spans: Spans = ()) -> None:
     """Arrays that must have one shape."""
+    more = "; a tuple, `#(a b)`, holds any, as `concatenate` takes it" if name == "[...]" else ""
     first, name = type_of(arrays[0]), blamed(sp, name)
     for k, other in enumerate(arrays[1:], 1):
         t = type_of(other)
@@ -86,7 +90,7 @@ def same_shape(sp: Specialiser, arrays: Sequence[Atom], name: str, spans: Spans 
             raise ModelTypeError(
                 f"`{name}` of {describe(arrays[0])} and {describe(other)}",
                 sp.b.span,
-                "the shapes must be equal",
+                "the shapes must be equal" + more,
                 notes,
             )
 

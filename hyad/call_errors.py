@@ -34,12 +34,13 @@ def check_error(check: tuple[str, str, Span | None], model: Model, args: tuple) 
 
 def said_at_call(error: HyadError, model: Model, args: tuple) -> HyadError:
     """``error``, with the model's name and what it was called with: the shapes of arrays, and integers."""
-    given = []
+    given, below = [], False
     for label, value, _ in flat_arguments(model, args):
         if isinstance(value, np.ndarray):
             given.append(f"`{label}` has shape {value.shape}")
         elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             given.append(f"`{label}` is {value}")
+            below |= value < 0
     message = f"{model.name}: {error.message}"
     hint = error.hint
     if hint is None and message.endswith("have different shapes"):
@@ -47,6 +48,8 @@ def said_at_call(error: HyadError, model: Model, args: tuple) -> HyadError:
             hint = (
                 "a row goes with all others where the program says it is one: by `(expand-dims v 1)` or `#^ (Mat n 1)`"
             )
+    if hint is None and below and isinstance(error, BoundsError):
+        hint = "an index is from 0 on; only a literal counts from the end: `(get v -1)`"
     more = [f"and {len(given) - 8} more"] if len(given) > 8 else []
     notes = [(f"in this call {', '.join(given[:8] + more)}", None)] if given else []
     return type(error)(message, error.span or model.span, hint, [*error.notes, *notes])

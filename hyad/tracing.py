@@ -21,7 +21,7 @@ from .core import (
     type_of,
 )
 from .dead import tidy
-from .errors import DerivativeError, NotCompiled
+from .errors import DerivativeError, ModelTypeError, NotCompiled
 from .families import Again
 from .forward import jvp
 from .functions import inline_block
@@ -114,6 +114,7 @@ def trace(
     actuals: list[list[Atom]] = []
     trees: list[Tree] = []
     fixed: list[list[Atom | None]] = []
+    integers: list[str] = []  # arguments that are, and are reals here
     for k in at:
         if isinstance(args[k], FUNCTIONS):
             raise DerivativeError(
@@ -124,11 +125,12 @@ def trace(
             raise DerivativeError(
                 f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters"
             )
+        label = known[k][0] if k < len(known) else "x"
+        integers += [label] * any(type_of(a) == INT for a in atoms)
         atoms = [sp.b.reals(a) for a in atoms]
         for a in atoms:
             if isinstance(type_of(a), Data):
                 sp.facts.widen(type_of(a))
-        label = known[k][0] if k < len(known) else "x"
         variables = [Var(label, type_of(a), span, True) for a in atoms]
         moves = [differentiable(type_of(a)) for a in atoms]
         mine = unflatten(tree, iter([v if moving else a for a, v, moving in zip(atoms, variables, moves)]))
@@ -142,7 +144,16 @@ def trace(
         raise DerivativeError(f"`{name}`: there is nothing to differentiate by in {what}", span)
     before = dict(sp.store)
     with b.region() as scope:
-        value = sp.now(sp.call(derived.function, fresh, (None,) * len(fresh), None))
+        try:
+            value = sp.now(sp.call(derived.function, fresh, (None,) * len(fresh), None))
+        except ModelTypeError as error:
+            if integers and error.message.endswith("is a number, not an integer"):
+                names = ", ".join(f"`{n}`" for n in integers)
+                error.hint = (
+                    f"`{name}` differentiates by {names} as well, so it is a real: name the others with `:wrt`, or"
+                    f" declare it: `#^ Int {integers[0]}`"
+                )
+            raise
         pointwise = isinstance(value, FUNCTIONS) or sp.gives_function(value)
         atoms, out = ([], NOTHING) if pointwise else flatten(value, span)
     if sp.facts.stale:
