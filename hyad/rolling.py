@@ -482,7 +482,7 @@ class Rolled:
         """Notes which nodes a result of the run is made of; how many numbers it takes to put it together."""
         if isinstance(t, Arr):
             parts = [self.wanted(x, t.item()) for x in value]
-            return 0 if 0 in parts else 1 if self.row(value, t) else sum(parts)
+            return 1 if self.row(value, t) else sum(parts)
         if t == REAL and value in self.where:
             form, place, _ = self.where[value]
             form.used.add(place)
@@ -580,26 +580,66 @@ class Rolled:
         return self.b.prim("+", self.b.prim("*", i, Const(step, INT)), Const(start, INT))
 
 
-def rolled(b: Builder, f: Function, args: Sequence[Atom], long: Callable[[bool], tuple[int, int]]) -> list[Atom] | None:
-    """The results of a call of ``f``, written as loops where it is long and loops save most of the code. ``long`` says,
-    by whether equal calls were found, from how many operations on reals on it is, and how many are too many. None where
-    it is not long, or where more than known integers decides what is done; raises ``TooLong`` where there are too many,
-    and loops would not save most of them."""
+class Course:
+    """What a call does, when that is known: written as loops, or as straight-line code."""
+
+    def __init__(self, run: Run, f: Function, results: tuple) -> None:
+        self.run, self.b, self.f, self.results = run, run.b, f, results
+        self.count = sum(len(p.nodes) for p in run.pieces)  # operations on reals
+        self.again = run.again > 0  # whether equal calls were found
+
+    def loops(self) -> list[Atom] | None:
+        """The call's results, from loops over tables; None where these would not save most of the code."""
+        made, span = Rolled(self.run), self.b.span
+        named = list(zip(self.results, self.f.results))
+        wanted = [made.wanted(value, r.type) for value, r in named]  # type: ignore[arg-type]
+        if SAVED * (made.size() + sum(wanted)) > self.count:
+            return None
+        made.write()
+        self.b.span = span
+        return [made.result(value, r.type, r.name) for value, r in named]  # type: ignore[arg-type]
+
+    def straight(self) -> list[Atom]:
+        """The call's results, from one operation after the other."""
+        b, span, soft, nodes = self.b, self.b.span, self.b.soft, self.run.nodes
+        made: dict[int, Atom] = {}
+
+        def value(n: int) -> Atom:
+            """A constant, or what is read from outside, where it is first used."""
+            if n not in made:
+                (of, *at), here = nodes[n].key, b.span
+                b.span = span
+                made[n] = b.get(of, *(Const(i, INT) for i in at)) if at else of
+                b.span = here
+            return made[n]
+
+        for n, node in enumerate(nodes):
+            if node.piece is not None:
+                name, *args = node.key
+                hint, given, b.span = node.made
+                b.soft = node.soft
+                made[n] = b.prim(name, *map(value, args), hint=hint, given=given)
+        b.span, b.soft = span, soft
+
+        def result(x: Any, t: Type, name: str) -> Atom:
+            if isinstance(t, Arr):
+                return b.array([result(y, t.item(), name) for y in x], name)
+            return value(x) if t == REAL else Const(x, t)
+
+        return [result(x, r.type, r.name) for x, r in zip(self.results, self.f.results)]  # type: ignore[arg-type]
+
+
+def course(b: Builder, f: Function, args: Sequence[Atom]) -> Course | None:
+    """What a call of ``f`` does; None where that depends on more than integers. Raises ``TooLong``."""
     run = Run(b)
     try:
         results = run.call(f, *map(run.outside, args))
     except (Unknown, ArithmeticError, ValueError, IndexError, RecursionError):
         return None
-    count = sum(len(p.nodes) for p in run.pieces)
-    least, most = long(run.again > 0)
-    if count < least:
-        return None
-    made, span = Rolled(run), b.span
-    wanted = [made.wanted(value, r.type) for value, r in zip(results, f.results)]  # type: ignore[arg-type]
-    if 0 in wanted or SAVED * (made.size() + sum(wanted)) > count:
-        if count > most:
-            raise TooLong
-        return None
-    made.write()
-    b.span = span
-    return [made.result(value, r.type, r.name) for value, r in zip(results, f.results)]  # type: ignore[arg-type]
+    empty = any(isinstance(r.type, Arr) and not filled(x, r.type) for x, r in zip(results, f.results))
+    return None if empty else Course(run, f, results)
+
+
+def filled(value: Any, t: Type) -> bool:
+    """Whether an array has elements."""
+    return not isinstance(t, Arr) or len(value) > 0 and filled(value[0], t.item())

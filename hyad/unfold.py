@@ -30,7 +30,7 @@ from .core import (
 )
 from .dead import tidy
 from .rebuild import Rebuild, rebuilt
-from .rolling import TooLong, Unknown, rolled
+from .rolling import TooLong, Unknown, course
 
 WALKED = 100_000  # operations that are looked at
 KEPT, SHORT = 6_000, 400  # operations that are written: where equal calls were found, and where none was
@@ -96,14 +96,19 @@ class Unfold(Rebuild):
         region = Scope()
         self.walked = self.again = 0
         try:
-            if "rolling" not in self.b.off:
-                loops = rolled(self.b, op.function, args, long)
+            known = course(self.b, op.function, args)
+            if known is not None:
+                least, most = long(known.again)
+                loops = known.loops() if known.count >= least and "rolling" not in self.b.off else None
                 if loops is not None:
                     self.b.fired("rolling")
                     self.unfolded = True
                     return loops
+                if known.count > most:
+                    raise TooLong
             with self.b.region(region):
-                results = self.body(key, op.function, args)
+                results = self.body(key, op.function, args) if known is None else known.straight()
+                self.again += known is not None and known.again
                 if len(tidy(self.b.close(region, results)).binds) > (KEPT if self.again else SHORT):
                     raise TooLong
         except (Unknown, TooLong) as why:
