@@ -47,11 +47,12 @@ class Unfold(Rebuild):
     """Calls of recursive functions with known integers become what they do, where every choice on the way and every
     trip count is then known.
 
-    Design decision: tried, not proven. The call is written into a region of its own, with every branch taken, every
-    loop gone through, every equal call (of the same function, of equal arguments) found again; a choice that is not
-    known, or too much code, throws the region away, and the call stays. The builder finds equal arguments: an array
-    of equal elements is one variable. What would be long is found out before, at a small part of the cost, and is
-    written as loops where it can be (``rolling``).
+    Design decision: tried, not proven. The call is run first (``rolling.course``), which is cheap, and says what equal
+    calls leave: what is short is written out from that, what is long and alike as loops over tables. Where an operation
+    is more than one on reals (a branch, a loop or data that a real decides), the call is written into a region of its
+    own instead, with every branch taken, every loop gone through, every equal call found again. A choice that is not
+    known, or too much code, throws the region away, and the call stays. The builder finds equal arguments: an array of
+    equal elements is one variable.
     """
 
     def __init__(self, builder: Builder) -> None:
