@@ -78,12 +78,17 @@ def grows(op: Op) -> bool:
 
 
 def uneven(op: Loop) -> bool:
-    """Whether the iterations of a loop do not all do as much: inside is a loop as long as they say, or a ``while``."""
-    inside = {op.index, *defined_in(op.body)}
-    return any(
-        type(x.op) is While or type(x.op) is Loop and type(x.op.count) is Var and x.op.count in inside
-        for x in all_binds(op.body)
-    )
+    """Whether the iterations of a loop do not all do as much: inside is a ``while``, or a loop as long as their index
+    says. The last lanes, of at most so many, are no such loop."""
+    moving: set[Atom] = {op.index}
+    for bind in all_binds(op.body):
+        x = bind.op
+        if type(x) is While or type(x) is Loop and x.count in moving:
+            return True
+        if type(x) is Prim and x.name in ("+", "-", "*", "//") and bind.vars[0].type == INT:
+            if not moving.isdisjoint(x.args):
+                moving.update(bind.vars)
+    return False
 
 
 def constant(value: float) -> Polynomial:
@@ -190,9 +195,16 @@ def independent(program: Program) -> dict[Bind, int | Polynomial]:
         op = made.get(count)  # type: ignore[arg-type]
         return op is not None and op.name == "min" and type(op.args[0]) is Const
 
+    def few(count: Atom) -> bool:
+        """Whether a count is that of where parts begin, one more."""
+        op = made.get(count)  # type: ignore[arg-type]
+        return op is not None and op.name == "+" and any(map(for_threads, op.args))
+
     def visit(block: Block) -> None:
         for bind in block.binds:
             op = bind.op
+            if type(op) is Loop and few(op.count):
+                continue
             if type(op) is Loop and safe(op.body) and own_rows(op) is not None:
                 body = iteration(op)
                 worth = 1 if for_threads(op.count) else grain(body)
@@ -297,14 +309,21 @@ class Parts(Rebuild):
         """A loop of sums alone; ``first_of_all(i)`` says what else is known in iteration ``i``."""
         b = self.b
         parts = b.prim("min", Const(self.threads, INT), b.prim("+", Const(1, INT), self.grains(count, iteration(op))))
-        inits = self.atoms(op.inits)
+        inits, starts = self.atoms(op.inits), self.starts(op, count, parts)
+        bounded = uneven(op)
 
         def part(c: Atom):
-            first = b.prim("//", b.prim("*", c, count), parts)
-            last = b.prim("//", b.prim("*", b.prim("+", c, Const(1, INT)), count), parts)
+            after = b.prim("+", c, Const(1, INT))
+            if starts is not None:
+                first, last = b.get(starts, c), b.get(starts, after)
+            else:
+                first, last = (b.prim("//", b.prim("*", x, count), parts) for x in (c, after))
 
             def body(k: Atom, *accs: Atom):
-                self.here[op.index] = b.prim("+", first, k)
+                i = b.prim("+", first, k)
+                if bounded:  # that it is one of these says how large what depends on it is at most
+                    i = b.prim("min", i, b.prim("-", count, Const(1, INT)))
+                self.here[op.index] = i
                 first_of_all(self.here[op.index])
                 self.here.update(zip(op.accs, accs))
                 return self.block(op.body), ()
@@ -315,6 +334,44 @@ class Parts(Rebuild):
 
         sums = b.loop(parts, (), part, [f"{n}_part" for n in names], "part")
         return self.totals(inits, sums, parts, names)
+
+    def starts(self, op: Loop, count: Atom, parts: Atom) -> Atom | None:
+        """Where parts of equal work begin in a loop whose iterations do more and more, or less and less, a triangle;
+        the last number is ``count``. None where equal parts are as good.
+
+        Iteration ``i`` costs ``p + q i``, so that ``x`` of work is done after ``2 x / (p + sqrt(p^2 + 2 q x))``.
+        """
+        b = self.b
+        work = plus(weight(op.body, {op.index: {(op.index,): 1.0}}), constant(1.0))
+        slope = {tuple(v for v in at if v is not op.index): c for at, c in work.items() if at.count(op.index) == 1}
+        if not slope or any(at.count(op.index) > 1 for at in work):
+            return None
+        p, q = (self.real(w) for w in ({at: c for at, c in work.items() if op.index not in at}, slope))
+        n, two = b.to_real(count), Const(2.0, REAL)
+        all_of_it = b.prim("*", n, b.prim("+", p, b.prim("/", b.prim("*", q, n), two)))
+        each = b.prim("/", all_of_it, b.to_real(parts))
+
+        def start(c: Atom) -> Atom:
+            x = b.prim("*", two, b.prim("*", b.to_real(c), each))
+            square = b.prim("+", b.prim("*", p, p), b.prim("*", q, x))
+            below = b.prim("+", p, b.prim("sqrt", b.prim("max", Const(0.0, REAL), square)))
+            at = b.prim("int", b.prim("min", n, b.prim("/", x, b.prim("max", Const(1.0, REAL), below))))
+            return b.select(b.prim("<", c, parts), b.prim("max", Const(0, INT), at), count)
+
+        length = b.prim("+", parts, Const(1, INT))
+        b.sizes.update(v for v in (length,) if type(v) is Var)
+        return b.build(length, start, hint="starts", index_name="part")
+
+    def real(self, p: Polynomial, scale: float = 1.0) -> Atom:
+        """A polynomial in the sizes as a number of the program."""
+        b = self.b
+        total: Atom = Const(0.0, REAL)
+        for sizes, c in p.items():
+            term: Atom = Const(c / scale, REAL)
+            for v in sizes:
+                term = b.prim("*", term, b.to_real(self.atom(v)))
+            total = b.prim("+", total, term)
+        return total
 
     def zeros(self, t: Type, name: str) -> Atom:
         """What a part starts from: an array with rows that nobody uses, which keep it apart from the next part's."""
@@ -331,13 +388,7 @@ class Parts(Rebuild):
         b, most = self.b, grain(body)
         if most is not None:
             return b.prim("//", count, Const(most, INT))
-        work: Atom = Const(0.0, REAL)
-        for sizes, c in body.items():
-            term: Atom = Const(c / GRAIN, REAL)
-            for v in sizes:
-                term = b.prim("*", term, b.to_real(self.atom(v)))
-            work = b.prim("+", work, term)
-        work = b.prim("*", b.to_real(count), work)
+        work = b.prim("*", b.to_real(count), self.real(body, GRAIN))
         enough = b.prim("min", Const(float(self.threads), REAL), b.prim("max", Const(0.0, REAL), work))
         return b.prim("int", enough)
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -353,3 +354,45 @@ def test_a_while_that_remembers_its_rounds_has_one_thread():
     v = np.linspace(0.5, 9.0, 301)
     assert any("remembers its rounds" in how for _, how in hyad.explain(g, threads=2).loops)
     assert oracle.mismatch(hyad.compile(g, threads=3)(v), hyad.compile(g)(v), 1e-12) is None
+
+
+TRIANGLES = {
+    "growing": "(ifold (fn [t j] (+ t (exp (* (get v i) (get v j))))) 0.0 (+ i 1))",
+    "shrinking": "(ifold (fn [t j] (+ t (exp (* (get v i) (get v (- (len v) (+ j 1))))))) 0.0 (- (len v) i))",
+    "square": "(ifold (fn [t j] (+ t (exp (* (get v i) (get v j))))) 0.0 (len v))",
+}
+
+
+@pytest.mark.parametrize("shape", TRIANGLES)
+def test_parts_of_a_triangle_are_of_equal_work(shape):
+    f = hyad.model(f"(fn [#^ (Vec n) v] (ifold (fn [s i] (+ s (log {TRIANGLES[shape]}))) 0.0 (len v)))")
+    program = f.optimised(threads=3)
+    found = [b.op for b in program.body.binds if type(b.op) is Loop and b.vars[0].name == "starts"]
+    assert bool(found) is (shape != "square")
+    for n in (0, 1, 2, 3, 7, 400):
+        v = np.linspace(-1.0, 1.0, n)
+        for derived in (f, hyad.grad(f)):
+            one, many = hyad.compile(derived), hyad.compile(derived, threads=3)
+            assert oracle.mismatch(many(v), one(v), 1e-12) is None
+    if found:
+        starts = next(b.vars[0] for b in program.body.binds if b.op is found[0])
+        shown = replace(program, body=replace(program.body, results=(starts,)))
+        at = list(python_callable(shown)(np.linspace(-1.0, 1.0, 3000)))
+        work = {"growing": lambda i: (i + 1) / 3001, "shrinking": lambda i: (3000 - i) / 3001}[shape]
+        sums = [sum(map(work, range(a, b))) for a, b in zip(at, at[1:])]
+        assert at[0] == 0 and at[-1] == 3000 and max(sums) < 1.05 * min(sums)
+
+
+def test_a_gradient_of_a_triangle_takes_no_arena():
+    """How long a row of a part is follows from its index, which is one of those of the whole loop."""
+    text = """(fn [#^ (Mat n d) a]
+      (ifold (fn [s i]
+        (+ s (log (ifold (fn [t j] (+ t (exp (ifold (fn [u k] (+ u (* (get a i k) (get a j k)))) 0.0 (len (get a 0))))))
+                         0.0 (+ i 1)))))
+        0.0 (len a)))"""
+    g = hyad.grad(text)
+    many = hyad.compile(g, threads=3)
+    assert "#pragma omp" in many.source and "arena" not in many.source
+    for n in (1, 2, 5, 90):
+        a = np.random.default_rng(n).normal(size=(n, 3)) / 3
+        assert oracle.mismatch(many(a), hyad.compile(g)(a), 1e-12) is None
