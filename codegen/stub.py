@@ -37,6 +37,7 @@ from .stub_text import (
     TAKE,
     TIER,
     TREES,
+    WARM,
     WORKSPACE,
 )
 
@@ -387,12 +388,14 @@ class _Stub:
                 self.data.prelude() if self.data else stub_data.ARENA if fn.arena else "",
                 _fill(stub_data.PROBE, fn) if self.data else "",
                 HOT,
-                TAKE if self.arrays else "",
                 self.data.reader() + self.data.writer() if self.data else "",
-                f"\n{fn.prototype};\nstatic {_pointer(fn)} = {fn.name};\n",
+                f"\n{fn.prototype};\nstatic {_pointer(fn)} = {fn.name};\n",  # not below: it is as hot as can be
                 "static PyObject *(*hyad_next)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);\n" * self.tier,
+                WARM,
+                TAKE if self.arrays else "",
                 "".join(self.sizes),
                 self.function(result),
+                HOT,
                 COLD,
                 self.module(),
                 HOT,

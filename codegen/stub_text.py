@@ -13,6 +13,12 @@ HOT = """
 #pragma GCC pop_options
 """
 
+# The function that Python calls: calls of CPython from one end to the other, in which -O3 finds nothing more.
+WARM = """
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+"""
+
 # What every stub needs. ``offset`` is where an object keeps its type: at its end, whatever the build of CPython.
 PRELUDE = r"""
 /* ------------------------------------------------- the Python side: the stable ABI, without Python.h */

@@ -84,16 +84,19 @@ def flat(value) -> list:
 
 
 @pytest.mark.parametrize("operator, text, wrt", DERIVATIVES)
-@pytest.mark.parametrize("n", [1, 2, 5, 9])
-def test_every_pass_keeps_the_value(operator, text, wrt, n) -> None:
+def test_every_pass_keeps_the_value(operator, text, wrt) -> None:
     p = program(operator, text, wrt)
-    args = arguments(p, n)
-    before = python_callable(p)(*args)
+    sizes = [arguments(p, n) for n in (1, 2, 5, 9)]
+    run = python_callable(p)
+    before = [run(*args) for args in sizes]
     for pass_ in PIPELINE:
-        p = pass_(p)
-        after = python_callable(p)(*args)
-        for x, y in zip(flat(before), flat(after)):
-            np.testing.assert_allclose(y, x, rtol=1e-11, atol=1e-13, err_msg=pass_.__name__)
+        unchanged, p = p, pass_(p)
+        if p is unchanged:
+            continue
+        run = python_callable(p)
+        for args, values in zip(sizes, before):
+            for x, y in zip(flat(values), flat(run(*args))):
+                np.testing.assert_allclose(y, x, rtol=1e-11, atol=1e-13, err_msg=pass_.__name__)
 
 
 def test_the_hessian_of_a_chain_needs_no_loop_in_its_rows() -> None:
