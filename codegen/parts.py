@@ -89,7 +89,7 @@ def split(lines: list[Line], params: Collection[str] = ()) -> Parts | None:
     for k, piece in enumerate(pieces):
         member = values + ("->" if k < len(pieces) - 1 else ".")
         found = set().union(*(s.words for s in piece))
-        place = {name: f"{member}{union_of[name]}{name}" for name in handed}
+        place = {name: f"{member}{union_of[name]}{name}" for name in found & handed.keys()}
         moved = [line for s in piece for line in _moved(s, place, known)]
         if any(member in line.text for line in moved):
             found.add(values)
