@@ -13,7 +13,24 @@ import hyad
 import oracle
 from hyad.builder import Builder
 from hyad.codegen.c import print_c
-from hyad.core import BOOL, INT, REAL, Arr, Check, Const, If, Loop, Prim, Program, Var, all_binds, size
+from hyad.core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Check,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    all_binds,
+    free_vars,
+    kinds_of,
+    size,
+    substitute,
+)
 from hyad.errors import HyadError, ReadError
 from hyad.forms import Form, unparse
 from hyad.optimise import optimise
@@ -596,3 +613,21 @@ def test_array_elements_of_known_index_are_values() -> None:
     assert not {"array", "get"} & set(names_of(program))
     program = optimised("(fn [x] (get (update (zeros 4) 2 x) 2))")
     assert size(program.body) == 0
+
+
+def test_what_a_block_remembers_of_itself_is_so() -> None:
+    """Free variables and kinds of operations, against those that all bindings say; what a substitution does not reach
+    is the same record, and what it does reach remembers anew."""
+    text = "(fn [#^ (Vec n) x a] (sum (map (fn [e] (if (> e a) (ifold (fn [s i] (* s e)) 1.0 3) (sin a))) x)))"
+    p = hyad.model(text).optimised(None)
+    a = p.params[1]
+    assert kinds_of(p.body) == {type(x.op) for x in all_binds(p.body)} - {Prim}
+    assert {*free_vars(p.body)} <= {*p.params, *p.dims} and a in free_vars(p.body)
+    other = Var("other", REAL)
+    moved = substitute(p.body, {a: other})
+    assert {*free_vars(moved)} == ({*free_vars(p.body)} - {a}) | {other}
+    assert kinds_of(moved) == kinds_of(p.body) and size(moved) == size(p.body)
+    assert substitute(p.body, {other: a}) is p.body
+    assert [x for x in moved.binds if x in p.body.binds] == [
+        x for x in p.body.binds if a not in free_vars(type(p.body)((x,), ()))
+    ]
