@@ -29,7 +29,7 @@ from .core import (
 )
 from .dead import has_checks
 from .fission import independent
-from .loops import CALL
+from .loops import CALL, cost_of
 from .nests import Steps, additions, part_of
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild
@@ -343,24 +343,24 @@ def worth(op: Loop, index: Var) -> bool:
 
 
 def copied_once(op: Loop, index: Var) -> bool:
-    """Whether all that a nest reads at the lanes' ``index``, each lane its own rows, it reads once, and does little
-    with it: to lay it side by side takes as long as the sums do."""
-    reading: list[bool] = []
+    """Whether all that a nest reads at the lanes' ``index``, each lane its own rows, it reads once, and does as good as
+    nothing with it but add it up: to lay it side by side takes as long as the sums do."""
+    once: list[bool] = []
     work = 0
 
     def walk(loop: Loop, loops: int) -> None:
         nonlocal work
-        for bind in loop.body.binds:
-            look = bind.op
-            if type(look) is Loop:
-                walk(look, loops + 1)
-            elif type(look) is Prim and look.name == "get" and index in look.args:
-                reading.append(loops <= len(look.args) - 2)
-            elif type(look) is Prim and look.name in PRIMITIVES and bind.vars[0].type == REAL:
-                work += PRIMITIVES[look.name].cost
+        here = [x for x in loop.body.binds if type(x.op) is Prim]
+        found = [x.op for x in here if x.op.name == "get" and index in x.op.args]  # type: ignore[union-attr]
+        once.extend(loops <= len(look.args) - 2 for look in found)  # type: ignore[union-attr]
+        if found:
+            work += cost_of(Block(tuple(x for x in here if x.vars[0].type == REAL), ()))
+        for x in loop.body.binds:
+            if type(x.op) is Loop:
+                walk(x.op, loops + 1)
 
     walk(op, 1)
-    return bool(reading) and all(reading) and work < STRAIGHT * len(reading)
+    return bool(once) and all(once) and work < 2 * len(once)
 
 
 class Ahead(Views):

@@ -158,7 +158,8 @@ def test_it_reads_as_written_by_hand() -> None:
         "(fn [#^ (Mat n n) x] (ifold (fn [s i] (+ s (ifold (fn [t c] (+ t (get x i c))) 0.0 i))) 0.0 (len x)))",
         "(fn [#^ (Vec n) x] (ifold (fn [s i] (+ s (exp (ifold (fn [t c] (+ t (* (get x i) (get x c)))) 0.0 (+ i 1)))))"
         " 0.0 (len x)))",
-        "(fn [#^ (Arr Real n p q) x] (fold (fn [s m] (+ s (fold (fn [t r] (+ t (fold (fn [u a] (+ u (* a a))) 0.0 r))) 0.0 m))) 0.0 x))",
+        "(fn [#^ (Arr Real n p q) x]"
+        " (fold (fn [s m] (+ s (fold (fn [t r] (+ t (square (fold + 0.0 r)))) 0.0 m))) 0.0 x))",
         "(fn [#^ (Mat n d) x #^ (Vec d) w]"
         " (fold (fn [s r] (+ s (square (ifold (fn [t c] (+ t (exp (* s (get w c) (get r 0))))) 0.0 (len w))))) 0.0 x))",
         "(fn [#^ (Mat n d) x #^ (Vec d) w]"

@@ -707,7 +707,8 @@ def test_a_loop_that_goes_on_with_the_sums_of_another_joins_it() -> None:
 def test_sums_of_a_users_stay_in_their_order() -> None:
     """They go on from loop to loop as well, but all of the first one's terms come first."""
     text = """(defmodel f [#^ (Vec n) x]
-      (ifold (fn [s i] (+ s (sqrt (exp (get x i))))) (ifold (fn [s i] (+ s (* 1e16 (sqrt (exp (get x i)))))) 0.0 (len x))
+      (ifold (fn [s i] (+ s (sqrt (exp (get x i)))))
+        (ifold (fn [s i] (+ s (* 1e16 (sqrt (exp (get x i)))))) 0.0 (len x))
         (len x)))"""
     f = hyad.model(text)
     x = np.random.default_rng(4).normal(size=9)
