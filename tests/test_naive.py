@@ -20,7 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent / "bench"))
 import naive  # noqa: E402
 
 PROGRAMS = {p.name: p for p in naive.PROGRAMS}
-SMALL = {"attention": 3, "kalman": 5, "n-body": 4, "heat": 6, "binomial": 2, "black-scholes": 3, "hmm": 3}
+SMALL = {
+    "attention": 3, "kalman": 5, "n-body": 4, "lennard-jones": 4, "heat": 6, "binomial": 2, "black-scholes": 3,
+    "hmm": 3,
+}  # fmt: skip
 
 
 @cache

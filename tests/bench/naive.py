@@ -83,6 +83,10 @@ PROGRAMS = (
         "{n}", lambda n: 0, ((-1, 1), (0.1, 1)),
     ),
     Program(
+        "lennard-jones", "energy of n atoms, each pair once, by their places", 60, (rows("x", 3),), "{n}",
+        lambda n: 0, ((-3, 3),),
+    ),
+    Program(
         "heat", "ten steps of the heat equation, n x n, by its start", 64, (Input("u", lambda n: (n, n)),),
         "{n}, {n}, {work}", lambda n: 2 * n * n, ((0, 1),),
     ),

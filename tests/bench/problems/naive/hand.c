@@ -146,6 +146,40 @@ void n_body_grad_hand(const double *restrict x, const double *restrict m, long l
     }
 }
 
+double lennard_jones_hand(const double *restrict x, long long n)
+{
+    double total = 0;
+    for (long long i = 0; i < n; i++)
+        for (long long j = i + 1; j < n; j++) {
+            const double u = x[3*i] - x[3*j], v = x[3*i + 1] - x[3*j + 1], w = x[3*i + 2] - x[3*j + 2];
+            const double r = u*u + v*v + w*w, s = 1/(r*r*r);
+            total += 4*(s*s - s);
+        }
+    return total;
+}
+
+/* what one of a pair gets the other loses */
+void lennard_jones_grad_hand(const double *restrict x, long long n, double *restrict out)
+{
+    memset(out, 0, 3*n*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        double a = 0, b = 0, c = 0;
+        for (long long j = i + 1; j < n; j++) {
+            const double u = x[3*i] - x[3*j], v = x[3*i + 1] - x[3*j + 1], w = x[3*i + 2] - x[3*j + 2];
+            const double q = 1/(u*u + v*v + w*w), s = q*q*q, f = 24*(s - 2*s*s)*q;
+            a += f*u;
+            b += f*v;
+            c += f*w;
+            out[3*j] -= f*u;
+            out[3*j + 1] -= f*v;
+            out[3*j + 2] -= f*w;
+        }
+        out[3*i] += a;
+        out[3*i + 1] += b;
+        out[3*i + 2] += c;
+    }
+}
+
 static void heat_step(const double *restrict u, long long n, long long m, double *restrict v)
 {
     memcpy(v, u, m*sizeof(double));

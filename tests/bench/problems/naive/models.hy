@@ -35,6 +35,17 @@
           0.0 (len m))))
     0.0 (len m)))
 
+(defmodel lennard-jones [#^ (Mat n 3) x]
+  "the energy of n atoms, each pair once"
+  (sum
+    (build [(len x) (len x)]
+      (fn [i j]
+        (if (< i j)
+          (let [r2 (sq-norm (- (get x i) (get x j)))
+                s6 (/ 1.0 (* r2 r2 r2))]
+            (* 4.0 (- (* s6 s6) s6)))
+          0.0)))))
+
 (defmodel heat [#^ (Mat n m) u]
   "the sum of the squares after ten explicit steps of the heat equation; the border keeps its temperature"
   (let [n (len u)  m (len (get u 0))]
