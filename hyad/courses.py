@@ -234,7 +234,12 @@ def in_parts(op: Loop) -> tuple[list[Bind], Bind, dict[Var, tuple[Atom, Var]]] |
         if type(b.op) is Loop and long(b) and reductions(b.op) is not None:
             if loops:
                 first = loops.pop()
-                ends = first.vars[: len(first.op.accs)]
+                ends, rows = first.vars[: len(first.op.accs)], first.vars[len(first.op.accs) :]
+                fresh = [k for k, z in enumerate(b.op.inits) if z in rows and most_uses(op.body, z) == 1]
+                again = by_rows(b, fresh) if fresh else b
+                if again is None:
+                    return None
+                b = again
                 chained = {z for z in b.op.inits if z in ends and most_uses(op.body, z) == 1}
                 joined = one_loop(first, b, chained) if same(first.op.count, b.op.count) else None
                 if joined is None:
@@ -260,7 +265,58 @@ def in_parts(op: Loop) -> tuple[list[Bind], Bind, dict[Var, tuple[Atom, Var]]] |
     inside = {v for b in before for v in b.vars} | {op.index}
     if len(loops) != 1 or not scalars or sum(work(b.op) for b in before) > AGAIN or loops[0].op.count in inside:
         return None
-    return before, loops[0], after
+    summed = {v for _, v in after.values()}
+    ends = loops[0].vars[: len(loops[0].op.accs)]
+    within = [k for k, v in enumerate(ends) if v not in op.body.results and v not in summed]
+    loop = by_rows(loops[0], within) if within else loops[0]
+    return (before, loop, after) if loop is not None else None
+
+
+def by_rows(bind: Bind, fresh: Sequence[int]) -> Bind | None:
+    """A loop that makes rows in place of some accumulators, of which each iteration changes its own part; None where it
+    reads or changes another."""
+    op, n = bind.op, len(bind.op.accs)
+    rows: dict[Atom, Atom] = {}  # what is an iteration's own of each state of the arrays
+    alias: dict[Var, Atom] = {}
+    out: list[Bind] = []
+    for k in fresh:
+        acc = op.accs[k]
+        row = Var(acc.name, Arr(acc.type.elem, rest) if (rest := acc.type.dims[1:]) else acc.type.elem, acc.span)
+        out.append(Bind((row,), Prim("get", (op.inits[k], op.index)), bind.span))
+        rows[acc] = row
+    for b in op.body.binds:
+        o = b.op
+        if type(o) is not Prim or o.name not in ("get", *CHANGES) or o.args[0] not in rows:
+            if any(a in rows for a in reads(b)):
+                return None
+            out.append(b)
+            continue
+        array, at, *rest = o.args
+        if at is not op.index or any(a in rows for a in rest):
+            return None
+        row = rows[array]
+        if o.name == "get" and not rest:
+            alias[b.vars[0]] = row
+        elif o.name == "get":
+            out.append(Bind(b.vars, Prim("get", (row, *rest)), b.span))
+        elif len(rest) > 1:
+            rows[b.vars[0]] = Var(b.vars[0].name, type_of(row), b.span)
+            out.append(Bind((rows[b.vars[0]],), Prim(o.name, (row, *rest)), b.span))
+        elif o.name == "update":
+            rows[b.vars[0]] = rest[0]
+        elif isinstance(type_of(row), Arr):
+            return None
+        else:
+            rows[b.vars[0]] = Var(b.vars[0].name, type_of(row), b.span)
+            out.append(Bind((rows[b.vars[0]],), Prim("+", (row, rest[0])), b.span))
+    results = op.body.results
+    if not all(results[k] in rows for k in fresh) or any(r in rows for r in results[n:]):
+        return None
+    kept = [k for k in range(n) if k not in fresh]
+    made = (*(results[k] for k in kept), *results[n:], *(rows[results[k]] for k in fresh))
+    body = substitute(Block(tuple(out), made), alias)
+    loop = Loop(op.count, op.index, tuple(op.inits[k] for k in kept), tuple(op.accs[k] for k in kept), body)
+    return Bind((*(bind.vars[k] for k in kept), *bind.vars[n:], *(bind.vars[k] for k in fresh)), loop, bind.span)
 
 
 def turned(

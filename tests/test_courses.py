@@ -43,6 +43,7 @@ TURNED: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "layers": (LAYERS, None, ((70,), (4, 70), (4, 70))),
     "layers' gradient": (LAYERS, hyad.grad, ((70,), (4, 70), (4, 70))),
     "bodies": (BODIES, None, ((70, 3), (70, 3), (6,))),
+    "bodies' gradient": (BODIES, lambda f: hyad.grad(f, wrt=("x", "v")), ((70, 3), (70, 3), (6,))),
     "tangents": (PATHS, lambda f: hyad.D(f, wrt="v"), ((70,), (5, 70), 0.3)),
     "no steps": (PATHS, hyad.value_and_grad, ((70,), (0, 70), 0.3)),
     "no elements": (PATHS, hyad.value_and_grad, ((0,), (5, 0), 0.3)),
