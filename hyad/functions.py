@@ -112,9 +112,14 @@ def loop_of(f: Function, body: Block | None = None, rules: Mapping[str, Any] | N
         return None
     if any(op.args[position[d]] is not d for op in calls if op.function is f for d in sizes):  # one that changes
         return None
+    kept = [all(op.args[k] is p for op in calls if op.function is f) for k, p in enumerate(f.params)]
     b = Builder()
     b.rules.update(rules or {})
     b.sizes.update(sizes)
+
+    def with_kept(before: Sequence[Atom], after: Sequence[Atom]) -> list[Atom]:
+        """What no call changes stays the same variable, a size above all: a result may have it."""
+        return [x if same else y for same, x, y in zip(kept, before, after)] + list(after[len(kept) :])
 
     def types(accs: Sequence[Atom]) -> list[Atom]:
         table = dict(zip(f.params, accs))
@@ -137,7 +142,11 @@ def loop_of(f: Function, body: Block | None = None, rules: Mapping[str, Any] | N
         test = going(*f.params)
     names = [p.name for p in f.params]
     if cost(tidy(b.close(scope, (test,)))) < CHEAP:
-        accs = b.while_(f.params, going, lambda *accs: (walk(accs, list, lambda results: accs, True), ()), names, names)
+
+        def next_of(*accs: Atom):
+            return with_kept(accs, walk(accs, list, lambda results: accs, True)), ()
+
+        accs = b.while_(f.params, going, next_of, names, names)
         out = walk(accs[: len(f.params)], lambda args: types(accs), list, False)
     else:
         width = len(f.params)
@@ -145,7 +154,7 @@ def loop_of(f: Function, body: Block | None = None, rules: Mapping[str, Any] | N
         def body_of(*accs: Atom):
             here, before = accs[:width], accs[width + 1 :]
             after = walk(here, lambda args: [*args, TRUE, *before], lambda results: [*here, FALSE, *results])
-            return after, ()
+            return with_kept(here, after), ()
 
         inits = [*f.params, TRUE, *types(f.params)]
         every = [*names, "going", *(r.name for r in f.results)]

@@ -912,6 +912,22 @@ def test_a_backward_function_takes_the_sizes_of_its_arrays() -> None:
     np.testing.assert_array_equal(hyad.grad(f, wrt="v")(*args), [0.0, 0.0, 1.0])
 
 
+def test_sizes_that_no_call_changes_are_those_of_the_results() -> None:
+    """In a loop over columns: the backward function's loop gave a size of its own to what it returns."""
+    text = """(fn [v s a]
+      (let [r (letrec [f (fn [k u] (if (<= k 0)
+                                     (sum (solve-lower s v))
+                                     (f (// k 2) (build [(len v) 4] (fn [i j] (get u i j))))))]
+                (f (len v) a))]
+        (* r v)))"""
+    f = hyad.jacobian(hyad.model(text, namespace={}), wrt="v")
+    args = np.array([1.0, 2.0, -0.5]), np.eye(3) + 0.1 * np.arange(9.0).reshape(3, 3), np.ones((3, 4))
+    lower, v = np.tril(args[1]), args[0]
+    slope = np.linalg.solve(lower.T, np.ones(3))
+    expected = np.outer(v, slope) + np.eye(3) * np.sum(np.linalg.solve(lower, v))
+    np.testing.assert_allclose(f(*args), expected, rtol=1e-12)
+
+
 # --------------------------------------------------------------------------------- passes over functions
 
 
