@@ -59,6 +59,7 @@ NUMBERS = (
     "(real (searchsorted (sort {V}) {R}))", "(sum (map (fn [$r:X $e:R] {R}) <Y> <V>))",
     "(ruled (fn [$a:Q] (* $a $a $a)) (fn [$b:Q $c:Q $d:Q] (* 3.0 $b $b $d))"
     " (fn [$e:Q $f:Q $g:Q] (* 3.0 $e $e $g)) {R})",
+    "(let [$b:S (+ (eye (len v)) (* 0.05 (tanh <S>)))] (dot {V} (solve $b (solve (transpose $b) {V}))))",
     "(constant (fn [$a:R] {R}) <R>)", "(sum (ravel {M}))", "(norm (kron {V} {X}))",
     "(sum (convolve {X} (concat {V} [1.0])))",
     "(fold + 0.0 (map (fn [$p:Q] (* (fst $p) (snd $p))) (build (len v) (fn [$i:In] #({R} {R})))))",
@@ -84,6 +85,7 @@ OTHERS = {
           "(solve-lower (+ (eye (len v)) (* 0.05 (tanh {S}))) {V})", "(norm {Y} 1)", "(amin {Y} :axis 1)",
           "(get (reshape {M} [(len w) (len v)]) {#m})", "(reshape (expand-dims {V} 1) [(len v)])", "(get {T} {#m})",
           "(let [$b:V (copy <V>)] (ifold (fn [$i0:Q $i:In] (do (set-at! $b {#n} {R}) $i0)) 0 (len v)) $b)",
+          "(let [$b:S <S>] (build (len v) (fn [$i:In] (ifold (fn [$s:R $j:In] (+ $s (get $b $j $i))) 0.0 (+ $i 1)))))",
           "(map (fn [$i:In $e:R] {R}) (argsort <V>) <V>)", "(cut (tile {V} 2) 0 (len v))", "(diag (triu {S}))"),
     "W": ("(vec-mat {V} {M})", "(sum {M} 0)", "(map (fn [$r:V] {R}) <T>)",
           "(gather {V} (build (len w) (fn [$i:Im] {#n})))", "(amax (concat {M} (expand-dims {W} 0)) 0)",
