@@ -745,7 +745,7 @@ def size(block: Block) -> int:
 
 def substitute(block: Block, table: Mapping[Var, Atom]) -> Block:
     """A block with some of its free variables replaced, in the sizes of its arrays too: one whose type changes is
-    another variable. What reads none of them stays the same record."""
+    another variable. A primitive that reads none of them stays the same record."""
     return _Substitution(table).block(block)
 
 
@@ -783,8 +783,6 @@ class _Substitution:
         return made
 
     def block(self, block: Block) -> Block:
-        if self.table.keys().isdisjoint(free_vars(block)):
-            return block
         return Block(tuple([self.one(bind) for bind in block.binds]), self.atoms(block.results))
 
     def one(self, bind: Bind) -> Bind:
