@@ -16,7 +16,7 @@ their expressions (``expressions.py``); here a function and its header are made 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -249,7 +249,7 @@ class CPrinter(DataPrinter):
             stack=self.stack,
             **extras,
         )
-        return replace(fn, source=self.source(fn, lines), header=self.header(fn))
+        return replace(fn, source=self.source(fn, without_unread(lines)), header=self.header(fn))
 
     def param(self, p: Var) -> CParam:
         name = self.names.fresh(p.name)
@@ -511,3 +511,27 @@ def _bare(extent: int | str) -> str:
     """A size without the parentheses that make it an operand."""
     text = str(extent)
     return text[1:-1] if text.startswith("(") else text
+
+
+_INTEGER = re.compile(r"const long long (\w+) = ")
+
+
+def without_unread(lines: list[Line]) -> list[Line]:
+    """Lines without the integers that nothing in their block reads: sizes of arrays of which only the places count."""
+    gone: set[int] = set()
+    for k in range(len(lines) - 1, -1, -1):
+        found = _INTEGER.match(lines[k].text)
+        if found is not None and not read_after(found[1], lines, k, gone):
+            gone.add(k)
+    return [line for k, line in enumerate(lines) if k not in gone] if gone else lines
+
+
+def read_after(name: str, lines: list[Line], k: int, gone: Container[int]) -> bool:
+    """Whether what the line ``k`` declares is read before its block ends."""
+    word = re.compile(rf"\b{name}\b")
+    for j in range(k + 1, len(lines)):
+        if lines[j].depth < lines[k].depth and not lines[j].text.startswith("#"):
+            return False
+        if j not in gone and word.search(lines[j].text):
+            return True
+    return False
