@@ -680,8 +680,8 @@ FOR_CACHES = frozenset(
     " split triangles twins".split()
 )
 
-#: What makes a sum of rows one that threads cannot take in parts, and so comes after that.
-AFTER_PARTS: list[Pass] = [jam_rows, dead_code]
+#: What makes a sum of rows one that threads cannot take in parts, and what has to come after that, once more.
+AFTER_PARTS: list[Pass] = [jam_rows, dead_code, triangles, dead_code]
 
 #: The passes that see all functions at once; the others run on each by itself.
 WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls, hand_on)
