@@ -528,8 +528,13 @@ def decide(program: Program) -> Program:
     return rebuild(program, Rebuild) if again(program.body) else program
 
 
+#: So many numbers are kept in registers, if need be.
+REGISTERS = 20
+
+
 def rows_first(program: Program) -> Program:
-    """Makes each row of a result as soon as its numbers are there: fewer wait for it at once, in registers.
+    """Makes each row of a result as soon as its numbers are there: fewer wait for it at once, in registers. Where all
+    of them have a register, the rows are made at the end, in their order: memory is written in one go.
 
     ``(let [x .. y .. z .. r [x x] s [y z]] [r s])``  =>  ``(let [x .. r [x x] y .. z .. s [y z]] [r s])``.
     Design decision: among operations and branches alone, where no array is changed in between.
@@ -545,11 +550,15 @@ def rows_first(program: Program) -> Program:
             todo += x.op.args  # type: ignore[union-attr]
     if len(wanted) < 2 or not all(map(movable, block.binds)):
         return program
+    rows = [x for x in wanted if not any(a in arrays for a in x.op.args)]  # type: ignore[union-attr]
     place = {v: k for k, x in enumerate(block.binds) for v in x.vars}
-    at: dict[Bind, float] = {}
-    for k, x in enumerate(block.binds):
-        row = x in wanted and not any(a in arrays for a in x.op.args)  # type: ignore[union-attr]
-        at[x] = max((place.get(a, -1) for a in x.op.args), default=-1) + 0.5 if row else k  # type: ignore[union-attr]
+    waiting = {a for x in rows for a in x.op.args if a in place}  # type: ignore[union-attr]
+    at: dict[Bind, float] = {x: k for k, x in enumerate(block.binds)}
+    if len(waiting) <= REGISTERS:
+        last = [*reversed(rows), *(x for x in reversed(wanted) if x not in rows)]
+        at.update({x: len(at) + k for k, x in enumerate(last)})
+    else:
+        at.update({x: max((place.get(a, -1) for a in x.op.args), default=-1) + 0.5 for x in rows})  # type: ignore[union-attr]
     binds = tuple(sorted(block.binds, key=at.__getitem__))
     return program if binds == block.binds else with_body(program, Block(binds, block.results))
 

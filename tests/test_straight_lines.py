@@ -232,3 +232,21 @@ def test_a_division_is_not_waited_for() -> None:
     assert quotients(early) == (0, 1)
     loop = "(fn [#^ (Vec n) x] (sum (map (fn [a] (sin (/ (exp (sin a)) (+ 2.0 (* 1.5 a))))) x)))"
     assert quotients(loop)[0] == 0
+
+
+CHAIN = "(fn [#^ (Vec {n}) x] (ifold (fn [s i] (+ s (exp (* (get x i) (get x (+ i 1)))))) 0.0 {last}))"
+
+
+@pytest.mark.parametrize("n, at_the_end", [(4, True), (12, False)])
+def test_rows_wait_for_the_end_where_registers_hold_them(n: int, at_the_end: bool) -> None:
+    """Few numbers are stored in the order of memory, when all are there; many, each row when it is there."""
+    f = hyad.hessian(hyad.model(CHAIN.format(n=n, last=n - 1), namespace={}))
+    made = hyad.compile(f, target="c")
+    places = [int(k) for k in re.findall(r"out\[(\d+)\] = ", made.source)]
+    assert sorted(places) == list(range(n * n)) and (places == sorted(places)) == at_the_end
+    x = np.linspace(0.3, 0.9, n)
+    a, b = x[:-1], x[1:]
+    e = np.exp(a * b)
+    expected = np.diag(np.append(b * b * e, 0.0) + np.append(0.0, a * a * e))
+    expected += np.diag(e * (1 + a * b), 1) + np.diag(e * (1 + a * b), -1)
+    np.testing.assert_allclose(made(x), expected, rtol=1e-14)
