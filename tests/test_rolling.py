@@ -14,18 +14,8 @@ import hyad
 import hyad.rolling
 import hyad.unfold
 from hyad.core import Apply, Loop, Prim, all_binds
+from test_fast_loops import DET
 
-DET = """
-(defmodel minor [a j]
-  (build [(- (len a) 1) (- (len a) 1)] (fn [r c] (get a (+ r 1) (if (< c j) c (+ c 1))))))
-(defmodel det [a]
-  (if (= (len a) 1)
-    (get a 0 0)
-    (ifold (fn [s j]
-             (let [term (* (get a 0 j) (det (minor a j)))]
-               (if (= (% j 2) 0) (+ s term) (- s term))))
-           0.0 (len a))))
-"""
 #: A vector by halves: no two calls are equal.
 HALVES = """
 (defmodel part [a from] (build (// (len a) 2) (fn [i] (get a (+ from i)))))
