@@ -1,7 +1,8 @@
 """The forms of the model as comments on the lines of C.
 
-A form stands in full where code that came from it first does. A later line, in a derivative's backward part above
-all, names what the model binds to the form, and where it binds nothing to it repeats the form's outline.
+A form stands in full where code that came from it first does. Lines that follow and came from it too have none. A
+later line, in a derivative's backward part above all, names what the model binds to the form, and where it binds
+nothing to it repeats the form's outline.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .operands import Line
 
 OUTLINE = 32  # of a form that is not quoted in full
 LONG = 2000  # characters of a form that are looked at: a nested model is as deep as it is long, and each line quotes it
-_DECLARATION = re.compile(r"(double|float|long long|int) [\w, ]+;")
+_BARE = re.compile(r"(double|float|long long|int) [\w, ]+;|HYAD_\w+|[#}].*")  # lines that need none of their own
 _CLOSING = re.compile(r"([()\[\]{}])")
 
 
@@ -35,14 +36,17 @@ class Comments:
     def text(self, lines: Sequence[Line]) -> list[str]:
         out: list[str] = []
         where: tuple[str, int] | None = None
+        above: tuple | None = None  # the form of the lines so far
         for line in lines:
             indent = "    " * line.depth
             text, span, comment = line.text, line.span, ""
-            if span is not None and text[0] != "}" and not _DECLARATION.fullmatch(text):
+            if span is not None and not _BARE.fullmatch(text):
                 if self.line_directives and where != (span.source.filename, span.line):
                     where = (span.source.filename, span.line)
                     out.append(f'#line {span.line} "{_c_string(span.source.filename)}"')
-                comment = self.comment(text, span, len(indent))
+                if _place(span) != above:
+                    comment = self.comment(text, span, len(indent))
+                above = _place(span)
             first, *rest = wrapped(text, WIDTH - len(indent)) if len(indent) + len(text) > WIDTH + 20 else (text,)
             out.append(f"{indent}{first}  // {comment}" if comment else indent + first)
             out += [indent + t for t in rest]

@@ -212,14 +212,15 @@ class BodyPrinter(OperandPrinter):
 
     def check(self, bind: Bind, op: Check) -> None:
         a, b = self.operand(op.a), self.operand(op.b)
+        sign, turned = {"==": ("!=", "!="), "<=": (">", "<")}.get(op.relation, (">=", "<="))
+        failure = f"{a.at(SHIFT)} {sign} {b.at(SHIFT)}"
+        if isinstance(op.a, Const):  # numbers stand on the right
+            failure = f"{b.at(SHIFT)} {turned} {a.at(SHIFT)}"
         if op.relation == "in":
-            failure = f"{a.at(SHIFT)} >= {b.at(SHIFT)}"
             known = op.a in self.indices or op.a in self.positive
             if not known and not (isinstance(op.a, Const) and op.a.value >= 0):
                 failure = f"{a.at(SHIFT)} < 0 || {failure}"
                 self.positive |= {op.a}
-        else:
-            failure = f"{a.at(SHIFT)} {({'==': '!=', '<': '>=', '<=': '>'})[op.relation]} {b.at(SHIFT)}"
         self.checks.append((op.kind, op.message, bind.span))
         self.emit(f"if ({failure}) {self.failed(len(self.checks))}")
         for size, other in self.plan.sizes.same.get(bind, {}).items():

@@ -5,19 +5,19 @@ static __device__ void power_grad_element(double x, long long n, double *__restr
     double *__restrict__ work)
 {
     double *s = work;  // (ifold (fn [s k] (* s x (+ 1.0 (real k)))) 1.0 n)
-    double s1 = 1.0;  // (ifold (fn ... ...) 1.0 n)
-    for (long long k = 0; k < n; k++) {  // (ifold (fn ... ...) 1.0 n)
-        s[k] = s1;  // (ifold (fn ... ...) 1.0 n)
+    double s1 = 1.0;
+    for (long long k = 0; k < n; k++) {
+        s[k] = s1;
         s1 = s1*x*(1.0 + (double)k);  // (* s x (+ 1.0 (real k)))
     }
     double s_bar = 1.0;  // (ifold (fn ... ...) 1.0 n)
-    double x_bar = 0.0;  // (ifold (fn ... ...) 1.0 n)
-    for (long long k = 0; k < n; k++) {  // (ifold (fn ... ...) 1.0 n)
-        const double s2 = s[n - 1 - k];  // (ifold (fn ... ...) 1.0 n)
+    double x_bar = 0.0;
+    for (long long k = 0; k < n; k++) {
+        const double s2 = s[n - 1 - k];
         const double t_bar = s_bar*(1.0 + (double)(n - 1 - k));  // (* s x (+ 1.0 (real k)))
-        const double x_bar1 = x_bar + t_bar*s2;  // (* s x (+ 1.0 (real k)))
-        s_bar = t_bar*x;  // (* s x (+ 1.0 (real k)))
-        x_bar = x_bar1;  // (* s x (+ 1.0 (real k)))
+        const double x_bar1 = x_bar + t_bar*s2;
+        s_bar = t_bar*x;
+        x_bar = x_bar1;
     }
     *out = x_bar;  // (ifold (fn ... ...) 1.0 n)
 }

@@ -6,7 +6,7 @@
 double spanned_wave(double x, const double *restrict v)
 {
     const double a = sin(x);  // (sin x)
-    const double c = cos(x);  // (sin x)
+    const double c = cos(x);
     const double y = a*c + v[0];  // (+ (sin x) "* / ? ?/" (get v 0))
-    return y;  // (+ (sin x) "* / ? ?/" (get v 0))
+    return y;
 }
