@@ -69,6 +69,10 @@ def rows(name: str, width: int) -> Input:
     return Input(name, lambda n: (n, width))
 
 
+def square(name: str) -> Input:
+    return Input(name, lambda n: (n, n))
+
+
 PROGRAMS = (
     Program(
         "attention", "softmax(Q K') V, n x 16", 64, (rows("q", 16), rows("k", 16), rows("v", 16)),
@@ -87,7 +91,7 @@ PROGRAMS = (
         lambda n: 0, ((-3, 3),),
     ),
     Program(
-        "heat", "ten steps of the heat equation, n x n, by its start", 64, (Input("u", lambda n: (n, n)),),
+        "heat", "ten steps of the heat equation, n x n, by its start", 64, (square("u"),),
         "{n}, {n}, {work}", lambda n: 2 * n * n, ((0, 1),),
     ),
     Program(
@@ -103,6 +107,23 @@ PROGRAMS = (
     Program(
         "hmm", "forward algorithm, 16 states, n steps", 50, (Input("steps", lambda n: (16, 16)), rows("seen", 16)),
         "{n}, 16, {work}", lambda n: 16 * n, ((-4, 0), (-4, 0)),
+    ),
+    Program(
+        "leapfrog", "ten leapfrog steps of n bodies, by their start", 40,
+        (rows("x", 3), rows("v", 3), vector("m", False)), "{n}, {work}", lambda n: 36 * n, ((-1, 1), (-1, 1), (0.1, 1)),
+    ),
+    Program(
+        "gray-scott", "ten steps of a reaction that diffuses, n x n, by its start", 64, (square("u"), square("v")),
+        "{n}, {n}, {work}", lambda n: 24 * n * n, ((0, 1),) * 2,
+    ),
+    Program(
+        "thomas", "n equations, a tridiagonal system, by all that is in them", 200,
+        (vector("a"), vector("b"), vector("c"), vector("d")), "{n}, {work}", lambda n: 3 * n,
+        ((-1, 1), (3, 4), (-1, 1), (-1, 1)),
+    ),
+    Program(
+        "convolution", "four filters of 3 x 3 over n x n, the largest of each 2 x 2, by all numbers", 34,
+        (square("x"), Input("w", lambda n: (4, 3, 3))), "{n}, {n}, 4, {work}", lambda n: 2 * n, ((-1, 1),) * 2,
     ),
 )  # fmt: skip
 

@@ -382,3 +382,273 @@ void hmm_grad_hand(const double *restrict A, const double *restrict E, long long
         }
     }
 }
+
+enum { LEAPS = 10 };
+
+/* v += dt times what the others do to each mass; each pair once */
+static void kick(const double *restrict x, const double *restrict m, long long n, double dt, double *restrict v)
+{
+    for (long long i = 0; i < n; i++) {
+        const double x0 = x[3*i], x1 = x[3*i + 1], x2 = x[3*i + 2], mass = m[i];
+        double a = 0, b = 0, c = 0;
+        for (long long j = i + 1; j < n; j++) {
+            const double p = x[3*j] - x0, q = x[3*j + 1] - x1, r = x[3*j + 2] - x2;
+            const double r2 = 0.01 + (p*p + q*q + r*r), s = dt/(r2*sqrt(r2)), f = m[j]*s, g = mass*s;
+            a += f*p;
+            b += f*q;
+            c += f*r;
+            v[3*j] -= g*p;
+            v[3*j + 1] -= g*q;
+            v[3*j + 2] -= g*r;
+        }
+        v[3*i] += a;
+        v[3*i + 1] += b;
+        v[3*i + 2] += c;
+    }
+}
+
+double leapfrog_hand(const double *x0, const double *v0, const double *m, long long n, double *work)
+{
+    const double dt = 0.05;
+    double *x = work, *v = work + 3*n, total = 0;
+    memcpy(x, x0, 3*n*sizeof(double));
+    memcpy(v, v0, 3*n*sizeof(double));
+    for (int t = 0; t < LEAPS; t++) {
+        for (long long k = 0; k < 3*n; k++) x[k] += 0.5*dt*v[k];
+        kick(x, m, n, dt, v);
+        for (long long k = 0; k < 3*n; k++) x[k] += 0.5*dt*v[k];
+    }
+    for (long long k = 0; k < 3*n; k++) total += x[k]*x[k];
+    return total;
+}
+
+/* X += dt times the transpose of what the places do to the pulls, by V: what one of a pair gets the other loses */
+static void kick_back(const double *restrict x, const double *restrict m, long long n, double dt,
+    const double *restrict V, double *restrict X)
+{
+    for (long long i = 0; i < n; i++) {
+        const double x0 = x[3*i], x1 = x[3*i + 1], x2 = x[3*i + 2], mass = m[i];
+        const double V0 = V[3*i], V1 = V[3*i + 1], V2 = V[3*i + 2];
+        double a = 0, b = 0, c = 0;
+        for (long long j = i + 1; j < n; j++) {
+            const double p = x[3*j] - x0, q = x[3*j + 1] - x1, r = x[3*j + 2] - x2;
+            const double P = m[j]*V0 - mass*V[3*j], Q = m[j]*V1 - mass*V[3*j + 1], R = m[j]*V2 - mass*V[3*j + 2];
+            const double w = 1/(0.01 + (p*p + q*q + r*r)), s = dt*w*sqrt(w), f = 3*s*w*(p*P + q*Q + r*R);
+            const double A = s*P - f*p, B = s*Q - f*q, C = s*R - f*r;
+            a -= A;
+            b -= B;
+            c -= C;
+            X[3*j] += A;
+            X[3*j + 1] += B;
+            X[3*j + 2] += C;
+        }
+        X[3*i] += a;
+        X[3*i + 1] += b;
+        X[3*i + 2] += c;
+    }
+}
+
+void leapfrog_grad_hand(const double *x0, const double *v0, const double *m, long long n, double *restrict out,
+    double *restrict work)
+{
+    const double dt = 0.05;
+    double *v = work, *x = work + 3*n, *X = out, *V = out + 3*n; /* the places at each kick, and the last ones */
+    memcpy(v, v0, 3*n*sizeof(double));
+    for (long long k = 0; k < 3*n; k++) x[k] = x0[k] + 0.5*dt*v[k];
+    for (int t = 0; t < LEAPS; t++, x += 3*n) {
+        const double ahead = t < LEAPS - 1 ? dt : 0.5*dt;
+        kick(x, m, n, dt, v);
+        for (long long k = 0; k < 3*n; k++) x[3*n + k] = x[k] + ahead*v[k];
+    }
+    for (long long k = 0; k < 3*n; k++) {
+        X[k] = 2*x[k];
+        V[k] = 0.5*dt*X[k];
+    }
+    for (int t = LEAPS - 1; t >= 0; t--) {
+        const double ahead = t ? dt : 0.5*dt;
+        x -= 3*n;
+        kick_back(x, m, n, dt, V, X);
+        for (long long k = 0; k < 3*n; k++) V[k] += ahead*X[k];
+    }
+}
+
+enum { REACTIONS = 10 };
+
+/* a row of a step; up and down: the rows before and behind on the ring */
+static void gray_scott_row(const double *restrict u, const double *restrict v, const double *up, const double *down,
+    const double *vup, const double *vdown, long long m, double *restrict p, double *restrict q)
+{
+    for (long long j = 0; j < m; j++) {
+        const long long l = j ? j - 1 : m - 1, r = j < m - 1 ? j + 1 : 0;
+        const double uvv = u[j]*v[j]*v[j];
+        p[j] = u[j] + (0.16*(up[j] + down[j] + u[l] + u[r] - 4*u[j]) - uvv) + 0.035*(1 - u[j]);
+        q[j] = v[j] + 0.08*(vup[j] + vdown[j] + v[l] + v[r] - 4*v[j]) + (uvv - 0.095*v[j]);
+        if (j) continue;
+        for (j = 1; j < m - 1; j++) {
+            const double w = u[j]*v[j]*v[j];
+            p[j] = u[j] + (0.16*(up[j] + down[j] + u[j - 1] + u[j + 1] - 4*u[j]) - w) + 0.035*(1 - u[j]);
+            q[j] = v[j] + 0.08*(vup[j] + vdown[j] + v[j - 1] + v[j + 1] - 4*v[j]) + (w - 0.095*v[j]);
+        }
+        j = m > 1 ? m - 2 : 0;
+    }
+}
+
+static void gray_scott_step(const double *u, const double *v, long long n, long long m, double *p, double *q)
+{
+    for (long long i = 0; i < n; i++) {
+        const long long k = i*m, a = (i ? i - 1 : n - 1)*m, b = (i < n - 1 ? i + 1 : 0)*m;
+        gray_scott_row(u + k, v + k, u + a, u + b, v + a, v + b, m, p + k, q + k);
+    }
+}
+
+double gray_scott_hand(const double *u, const double *v, long long n, long long m, double *work)
+{
+    double *now = work, *next = work + 2*n*m, total = 0;
+    gray_scott_step(u, v, n, m, now, now + n*m);
+    for (int t = 1; t < REACTIONS; t++) {
+        gray_scott_step(now, now + n*m, n, m, next, next + n*m);
+        double *aside = now;
+        now = next;
+        next = aside;
+    }
+    for (long long k = 0; k < n*m; k++) total += now[n*m + k]*now[n*m + k];
+    return total;
+}
+
+/* the transpose of a row's step, at u and v: the ring is its own transpose */
+static void gray_scott_row_back(const double *restrict u, const double *restrict v, const double *restrict U,
+    const double *restrict V, const double *up, const double *down, const double *vup, const double *vdown, long long m,
+    double *restrict p, double *restrict q)
+{
+    for (long long j = 0; j < m; j++) {
+        const long long l = j ? j - 1 : m - 1, r = j < m - 1 ? j + 1 : 0;
+        const double d = V[j] - U[j];
+        p[j] = 0.965*U[j] + 0.16*(up[j] + down[j] + U[l] + U[r] - 4*U[j]) + d*v[j]*v[j];
+        q[j] = 0.905*V[j] + 0.08*(vup[j] + vdown[j] + V[l] + V[r] - 4*V[j]) + 2*d*u[j]*v[j];
+        if (j) continue;
+        for (j = 1; j < m - 1; j++) {
+            const double e = V[j] - U[j];
+            p[j] = 0.965*U[j] + 0.16*(up[j] + down[j] + U[j - 1] + U[j + 1] - 4*U[j]) + e*v[j]*v[j];
+            q[j] = 0.905*V[j] + 0.08*(vup[j] + vdown[j] + V[j - 1] + V[j + 1] - 4*V[j]) + 2*e*u[j]*v[j];
+        }
+        j = m > 1 ? m - 2 : 0;
+    }
+}
+
+void gray_scott_grad_hand(const double *u, const double *v, long long n, long long m, double *out, double *work)
+{
+    const long long s = n*m;
+    double *states = work, *g = work + 2*s*REACTIONS, *h = g + 2*s;
+    gray_scott_step(u, v, n, m, states, states + s);
+    for (int t = 1; t < REACTIONS; t++) {
+        double *now = states + 2*s*(t - 1);
+        gray_scott_step(now, now + s, n, m, now + 2*s, now + 3*s);
+    }
+    memset(g, 0, s*sizeof(double));
+    for (long long k = 0; k < s; k++) g[s + k] = 2*states[2*s*(REACTIONS - 1) + s + k];
+    for (int t = REACTIONS - 1; t >= 0; t--) {
+        const double *x = t ? states + 2*s*(t - 1) : u, *y = t ? x + s : v;
+        double *to = t ? h : out;
+        for (long long i = 0; i < n; i++) {
+            const long long k = i*m, a = (i ? i - 1 : n - 1)*m, b = (i < n - 1 ? i + 1 : 0)*m;
+            const double *V = g + s;
+            gray_scott_row_back(x + k, y + k, g + k, V + k, g + a, g + b, V + a, V + b, m, to + k, to + s + k);
+        }
+        h = g;
+        g = to;
+    }
+}
+
+/* elimination; x is what solves it */
+static void thomas_solve(const double *restrict a, const double *restrict b, const double *restrict c,
+    const double *restrict d, long long n, double *restrict w, double *restrict e, double *restrict x)
+{
+    w[0] = 1/b[0];
+    e[0] = c[0]*w[0];
+    x[0] = d[0]*w[0];
+    for (long long i = 1; i < n; i++) {
+        w[i] = 1/(b[i] - a[i]*e[i - 1]);
+        e[i] = c[i]*w[i];
+        x[i] = (d[i] - a[i]*x[i - 1])*w[i];
+    }
+    for (long long i = n - 2; i >= 0; i--) x[i] -= e[i]*x[i + 1];
+}
+
+double thomas_hand(const double *a, const double *b, const double *c, const double *d, long long n, double *work)
+{
+    double total = 0, *w = work, *e = work + n, *x = work + 2*n;
+    thomas_solve(a, b, c, d, n, w, e, x);
+    for (long long i = 0; i < n; i++) total += x[i]*x[i];
+    return total;
+}
+
+/* the transposed system, by the same elimination, has the adjoint of d; those of the matrix are products with x */
+void thomas_grad_hand(const double *restrict a, const double *restrict b, const double *restrict c,
+    const double *restrict d, long long n, double *restrict out, double *restrict work)
+{
+    double *w = work, *e = work + n, *x = work + 2*n, *A = out, *B = out + n, *C = out + 2*n, *l = out + 3*n;
+    thomas_solve(a, b, c, d, n, w, e, x);
+    l[0] = 2*x[0];
+    for (long long i = 1; i < n; i++) l[i] = 2*x[i] - e[i - 1]*l[i - 1];
+    l[n - 1] *= w[n - 1];
+    for (long long i = n - 2; i >= 0; i--) l[i] = (l[i] - a[i + 1]*l[i + 1])*w[i];
+    A[0] = C[n - 1] = 0;
+    for (long long i = 0; i < n; i++) B[i] = -l[i]*x[i];
+    for (long long i = 1; i < n; i++) A[i] = -l[i]*x[i - 1];
+    for (long long i = 0; i < n - 1; i++) C[i] = -l[i]*x[i + 1];
+}
+
+/* two rows of what a filter gives */
+static void filter_rows(const double *restrict x, long long m, const double *restrict w, double *restrict y)
+{
+    const long long l = m - 2;
+    for (int r = 0; r < 2; r++, x += m, y += l)
+        for (long long j = 0; j < l; j++) {
+            const double *p = x + j, *q = p + m, *s = q + m;
+            y[j] = w[0]*p[0] + w[1]*p[1] + w[2]*p[2] + w[3]*q[0] + w[4]*q[1] + w[5]*q[2] + w[6]*s[0] + w[7]*s[1]
+                + w[8]*s[2];
+        }
+}
+
+double convolution_hand(const double *x, const double *w, long long n, long long m, long long k, double *work)
+{
+    const long long l = m - 2;
+    double total = 0;
+    for (long long f = 0; f < k; f++)
+        for (long long i = 0; i + 1 < n - 2; i += 2) {
+            filter_rows(x + i*m, m, w + 9*f, work);
+            for (long long j = 0; j + 1 < l; j += 2) {
+                const double a = work[j] >= work[j + 1] ? work[j] : work[j + 1];
+                const double b = work[l + j] >= work[l + j + 1] ? work[l + j] : work[l + j + 1], c = a >= b ? a : b;
+                total += c*c;
+            }
+        }
+    return total;
+}
+
+/* the largest of each four alone passes something on: to nine weights and nine places */
+void convolution_grad_hand(const double *restrict x, const double *restrict w, long long n, long long m, long long k,
+    double *restrict out, double *restrict work)
+{
+    const long long l = m - 2;
+    memset(out, 0, n*m*sizeof(double));
+    for (long long f = 0; f < k; f++) {
+        const double *restrict u = w + 9*f;
+        double s[9] = {0};
+        for (long long i = 0; i + 1 < n - 2; i += 2) {
+            filter_rows(x + i*m, m, u, work);
+            for (long long j = 0; j + 1 < l; j += 2) {
+                const long long a = work[j] >= work[j + 1] ? 0 : 1, b = work[l + j] >= work[l + j + 1] ? 0 : 1;
+                const int low = work[j + a] >= work[l + j + b];
+                const long long at = low ? i*m + j + a : (i + 1)*m + j + b;
+                const double g = 2*(low ? work[j + a] : work[l + j + b]);
+                for (int p = 0; p < 3; p++)
+                    for (int q = 0; q < 3; q++) {
+                        s[3*p + q] += g*x[at + p*m + q];
+                        out[at + p*m + q] += g*u[3*p + q];
+                    }
+            }
+        }
+        memcpy(out + n*m + 9*f, s, sizeof s);
+    }
+}

@@ -108,3 +108,84 @@
         (build (len e) (fn [j] (+ (get e j) (logsumexp (build (len alpha) (fn [i] (+ (get alpha i) (get steps i j)))))))))
       (get seen 0)
       (slice seen 1 (len seen)))))
+
+(defmodel pull [x m a]
+  "what masses m at x do to one at a"
+  (ifold
+    (fn [f j]
+      (let [d (vec-sub (get x j) a)
+            r2 (+ 0.01 (sq-norm d))]
+        (vec-add f (vec-scale (/ (get m j) (* r2 (sqrt r2))) d))))
+    [0.0 0.0 0.0] (len m)))
+
+(defmodel leapfrog [#^ (Mat n 3) x  #^ (Mat n 3) v  #^ (Vec n) m]
+  "the sum of the squares of the places after ten leapfrog steps of n masses"
+  (let [dt 0.05]
+    (sum
+      (square
+        (fst
+          (ifold
+            (fn [state t]
+              (let [#(x v) state
+                    x (+ x (* 0.5 dt v))
+                    v (+ v (* dt (map (fn [a] (pull x m a)) x)))]
+                #((+ x (* 0.5 dt v)) v)))
+            #(x v) 10))))))
+
+(defmodel laplacian [u]
+  "of a grid that goes on at the other side"
+  (let [n (len u)  m (len (get u 0))]
+    (build [n m]
+      (fn [i j]
+        (- (+ (get u (% (- i 1) n) j) (get u (% (+ i 1) n) j) (get u i (% (- j 1) m)) (get u i (% (+ j 1) m)))
+          (* 4.0 (get u i j)))))))
+
+(defmodel gray-scott [#^ (Mat n m) u  #^ (Mat n m) v]
+  "the sum of the squares of v after ten steps of two substances that diffuse and react, on a ring of rings"
+  (sum
+    (square
+      (snd
+        (ifold
+          (fn [state t]
+            (let [#(u v) state
+                  uvv (* u v v)]
+              #((+ u (- (* 0.16 (laplacian u)) uvv) (* 0.035 (- 1.0 u)))
+                (+ v (* 0.08 (laplacian v)) (- uvv (* 0.095 v))))))
+          #(u v) 10)))))
+
+(defmodel thomas [#^ (Vec n) a  #^ (Vec n) b  #^ (Vec n) c  #^ (Vec n) d]
+  "the sum of the squares of what solves a tridiagonal system; a, b, c: below, on and above the diagonal"
+  (let [n (len b)
+        #(c d)
+        (ifold
+          (fn [state k]
+            (let [#(c d) state
+                  i (+ k 1)
+                  pivot (- (get b i) (* (get a i) (get c (- i 1))))]
+              #((update c i (/ (get c i) pivot))
+                (update d i (/ (- (get d i) (* (get a i) (get d (- i 1)))) pivot)))))
+          #((update c 0 (/ (get c 0) (get b 0))) (update d 0 (/ (get d 0) (get b 0))))
+          (- n 1))]
+    (sum
+      (square
+        (ifold
+          (fn [x k]
+            (let [i (- n 2 k)]
+              (update x i (- (get x i) (* (get c i) (get x (+ i 1)))))))
+          d (- n 1))))))
+
+(defmodel convolution [#^ (Mat n m) x  #^ (Arr Real k 3 3) w]
+  "the sum of the squares of a layer: k filters of 3 x 3, the largest of each 2 x 2 that they give"
+  (let [k (len w)
+        h (- (len x) 2)
+        l (- (len (get x 0)) 2)
+        filtered
+        (build [k h l]
+          (fn [f i j]
+            (ifold (fn [s p] (ifold (fn [s q] (+ s (* (get w f p q) (get x (+ i p) (+ j q))))) s 3)) 0.0 3)))
+        pooled
+        (build [k (// h 2) (// l 2)]
+          (fn [f i j]
+            (let [at (fn [p q] (get filtered f (+ (* 2 i) p) (+ (* 2 j) q)))]
+              (max (at 0 0) (at 0 1) (at 1 0) (at 1 1)))))]
+    (sum (square pooled))))
