@@ -191,6 +191,8 @@ class CPrinter(DataPrinter):
         called = {a or b for a, b in functions}
         if any(c in LIBRARY or c.removesuffix("f") in LIBRARY for c in called if not c.startswith("mem")):
             found.append("#include <math.h>")
+        if called & {"sqrt", "sqrtf"} and "for (" in text:
+            found += roots(called)
         if called & {"memcpy", "memset", "memmove"}:
             found.append("#include <string.h>")
         if "omp_get_thread_num" in called:
@@ -484,6 +486,14 @@ class CPrinter(DataPrinter):
         return f"{' x '.join(map(_bare if len(p.dims) == 1 else str, p.dims))} {kind}s" + (
             ", row-major" if len(p.dims) > 1 else ""
         )
+
+
+def roots(called: set[str]) -> list[str]:
+    """Declarations that say of square roots that they set no ``errno``. Without ``-fno-math-errno`` gcc takes them one
+    by one, and the loop around them with them."""
+    head = "#if defined(__GNUC__) && !defined(__cplusplus) /* square roots in vectors: errno is not set */"
+    kinds = {"sqrt": "double", "sqrtf": "float"}
+    return [head, *(f"__attribute__((const)) {t} {f}({t});" for f, t in kinds.items() if f in called), "#endif"]
 
 
 _ELEM = {"Real": "real", "Int": "int", "Bool": "bool"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -127,6 +128,21 @@ def test_single_precision(tmp_path: Path) -> None:
     )
     assert "float area(float r, float R)" in source.read_text()
     assert compiled(tmp_path, main, source) == "9"
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_square_roots_in_loops_set_no_errno(tmp_path: Path, dtype: str) -> None:
+    """With no flag that says so: else a compiler calls the library for what is less than 0, and makes no vectors."""
+    f = hyad.model("(fn [#^ (Vec n) v] (map (fn [x] (/ 1.0 (sqrt (+ 0.01 x)))) v))")
+    source, _ = hyad.emit(f, tmp_path / "roots.c", dtype=dtype)
+    done = subprocess.run([CC, *STRICT, "-O3", "-c", source.name], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr
+    nm = shutil.which("nm")
+    if nm and platform.machine() in ("x86_64", "aarch64"):
+        assert "sqrt" not in subprocess.run([nm, "-u", "roots.o"], cwd=tmp_path, capture_output=True, text=True).stdout
+    once, _ = hyad.emit(hyad.model("(fn [x] (sqrt x))"), tmp_path / "once.c", args=(1.0,), dtype=dtype)
+    assert "__attribute__" not in once.read_text()
 
 
 def test_a_path_names_files_and_function_and_a_folder_is_made(tmp_path: Path) -> None:
