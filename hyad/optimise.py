@@ -79,7 +79,7 @@ from .terms import like_terms
 from .triangles import triangles
 from .twins import movable, twins
 from .unfold import unfold
-from .whiles import Singles, meet_whiles
+from .whiles import Singles, length, meet_whiles
 
 Pass = Callable[[Program], Program]
 
@@ -261,12 +261,22 @@ def unroll(program: Program) -> Program:
 
 
 def singles(program: Program) -> Program:
-    """Carries the elements of small arrays through loops of unknown length as single values."""
-    if While not in kinds_of(program.body):
-        return program
-    pass_ = Singles(Builder())
-    made = rebuilt(program, pass_)
-    return unroll(dead_code(made)) if pass_.found else program
+    """Carries the elements of small arrays through loops as single values."""
+    made = with_body(program, singles_block(Builder(), program.body, program.dims))
+    return program if made.body is program.body else unroll(dead_code(made))
+
+
+def singles_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
+    """``Singles`` for a block under construction; itself where it has nothing to do. Design decision: also before a
+    block is differentiated, where the sum of each element is seen to be one."""
+    states = (a for x in all_binds(block) if type(x.op) in (Loop, While) for a in x.op.accs)  # type: ignore[union-attr]
+    if "singles" in b.off or not any(map(length, states)):
+        return block
+    b.sizes.update(sizes)
+    pass_ = Singles(b)
+    with b.region() as scope:
+        results = pass_.block(block)
+    return b.close(scope, results) if pass_.found else block
 
 
 def fuse(program: Program) -> Program:

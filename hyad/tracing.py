@@ -25,7 +25,7 @@ from .errors import DerivativeError, ModelTypeError, NotCompiled
 from .families import Again
 from .forward import jvp
 from .functions import inline_block
-from .optimise import unroll_block
+from .optimise import singles_block, unroll_block
 from .sink import sink_block
 from .store_passing import set_cell
 from .unfold import unfold_block
@@ -179,6 +179,7 @@ def trace(
     if not b.plain:
         if sp.unrolled:
             block = unroll_block(b, block if sp.facts.changed else unfold_block(b, inline_block(b, block)))
+            block = singles_block(b, tidy(block))
         block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)

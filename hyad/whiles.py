@@ -1,4 +1,4 @@
-"""Loops of unknown length: small states as single values, and the loop of a value in that of its gradient."""
+"""Small states of loops as single values; the ``while`` of a value in that of its gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FEW = 8  # an array of up to so many elements is carried from one iteration to t
 
 class Singles(Rebuild):
     """The elements of small arrays that an iteration makes anew, and that are read one by one, are carried as single
-    values: these stay in registers.
+    values: these stay in registers, and sums of them go side by side as any others.
 
     ``(while (> (get x 0) 0) [(f (get x 1)) (g (get x 0))])``  =>  the same with two numbers in place of x.
     """
@@ -47,46 +47,44 @@ class Singles(Rebuild):
     found = False
 
     def while_(self, op: While, bind: Bind) -> Sequence[Atom]:
-        width, b, span = len(op.accs), self.b, self.b.span
-        chosen = self.chosen(op)
+        chosen, b, span = self.chosen(op), self.b, self.b.span
         if not chosen:
             return super().while_(op, bind)
-        self.found = True
-
-        def parts(k: int, a: Atom) -> list[Atom]:
-            return [b.get(a, Const(i, INT)) for i in range(length(op.accs[k]))] if k in chosen else [a]
-
-        def whole(atoms: Sequence[Atom]) -> list[Atom]:
-            """The accumulators again, from single values."""
-            left, made = list(atoms), []
-            for k, acc in enumerate(op.accs):
-                own = [left.pop(0) for _ in range(length(acc) if k in chosen else 1)]
-                made.append(b.array(own, acc.name) if k in chosen else own[0])
-            return made
+        parts = Parts(self, op, chosen)
 
         def cond(*accs: Atom) -> Atom:
-            self.here.update(zip(op.accs, whole(accs)))
+            self.here.update(zip(op.accs, parts.whole(accs)))
             return self.block(op.cond)[0]
 
-        def body(*accs: Atom):
-            self.here.update(zip(op.accs, whole(accs)))
-            results = self.block(op.body)
-            return [x for k in range(width) for x in parts(k, results[k])], results[width:]
-
-        inits = [x for k in range(width) for x in parts(k, self.atom(op.inits[k]))]
-        count = [length(a) if k in chosen else 1 for k, a in enumerate(op.accs)]
-        names = [bind.vars[k].name for k in range(width) for _ in range(count[k])]
-        names += [v.name for v in bind.vars[width + 1 :]]
-        accs = [a.name for a, n in zip(op.accs, count) for _ in range(n)]
+        names = [*parts.names(bind), *(v.name for v in bind.vars[len(op.accs) + 1 :])]
         kept = None if op.snapshots is None else self.atom(op.snapshots)
-        out = b.while_(inits, cond, body, names, accs, False, kept)
+        out = b.while_(parts.inits(), cond, parts.body, names, parts.accs(), False, kept)
         b.span = span
-        return [*whole(out[: len(inits)]), *out[len(inits) :]]
+        return parts.results(out)
 
-    def chosen(self, op: While) -> set[int]:
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        chosen, b, span = self.chosen(op), self.b, self.b.span
+        if not chosen:
+            return super().loop(op, bind)
+        parts = Parts(self, op, chosen)
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            return parts.body(*accs)
+
+        names = [*parts.names(bind), *(v.name for v in bind.vars[len(op.accs) :])]
+        kept = None if op.snapshots is None else self.atom(op.snapshots)
+        count, inits = self.atom(op.count), parts.inits()
+        out = b.loop(count, inits, body, names, op.index.name, parts.accs(), soft=op.index.soft, snapshots=kept)
+        b.span = span
+        return parts.results(out)
+
+    def chosen(self, op: While | Loop) -> set[int]:
         """The accumulators to be taken apart: each is only read by element, and made of single values or one of
         those."""
         chosen = {k for k, a in enumerate(op.accs) if length(a)}
+        if not chosen:
+            return chosen
         makers = {v: x.op for x in op.body.binds for v in x.vars}
         whole = self.read_whole(op, {op.accs[k] for k in chosen})
         chosen = {k for k in chosen if op.accs[k] not in whole}
@@ -94,6 +92,7 @@ class Singles(Rebuild):
             accs = {op.accs[k] for k in chosen}
             kept = {k for k in chosen if self.single(op.body.results[k], accs, makers)}
             if kept == chosen:
+                self.found = self.found or bool(chosen)
                 return chosen
             chosen = kept
 
@@ -103,15 +102,17 @@ class Singles(Rebuild):
         return r in accs or type(made) is Prim and made.name in ("array", "zeros")
 
     @staticmethod
-    def read_whole(op: While, accs: set[Var]) -> set[Atom]:
+    def read_whole(op: While | Loop, accs: set[Var]) -> set[Atom]:
         """Those of the accumulators that a loop's body needs as arrays."""
+        blocks = blocks_of(op)
         known = {
             x.op.index
-            for x in (*all_binds(op.cond), *all_binds(op.body))
+            for block in blocks
+            for x in all_binds(block)
             if type(x.op) is Loop and type(x.op.count) is Const and x.op.count.value <= FEW
         }
         found: set[Atom] = set()
-        for block in (op.cond, op.body):
+        for block in blocks:
             for x in all_binds(block):
                 element = (
                     type(x.op) is Prim and x.op.name == "get" and (type(x.op.args[1]) is Const or x.op.args[1] in known)
@@ -121,6 +122,44 @@ class Singles(Rebuild):
                     found.update(a for a in inner.results if a in accs)
             found.update(a for a in block.results[len(op.accs) if block is op.body else 0 :] if a in accs)
         return found
+
+
+class Parts:
+    """The accumulators of a loop, the ``chosen`` ones as single values."""
+
+    def __init__(self, pass_: Singles, op: While | Loop, chosen: set[int]) -> None:
+        self.pass_, self.op, self.chosen, self.width = pass_, op, chosen, len(op.accs)
+        self.count = [length(a) if k in chosen else 1 for k, a in enumerate(op.accs)]
+
+    def of(self, k: int, a: Atom) -> list[Atom]:
+        return [self.pass_.b.get(a, Const(i, INT)) for i in range(self.count[k])] if k in self.chosen else [a]
+
+    def inits(self) -> list[Atom]:
+        return [x for k, z in enumerate(self.op.inits) for x in self.of(k, self.pass_.atom(z))]
+
+    def names(self, bind: Bind) -> list[str]:
+        return [v.name for v, n in zip(bind.vars, self.count) for _ in range(n)]
+
+    def accs(self) -> list[str]:
+        return [a.name for a, n in zip(self.op.accs, self.count) for _ in range(n)]
+
+    def whole(self, atoms: Sequence[Atom]) -> list[Atom]:
+        """The accumulators again, from single values."""
+        left, made = iter(atoms), []
+        for k, acc in enumerate(self.op.accs):
+            own = [next(left) for _ in range(self.count[k])]
+            made.append(self.pass_.b.array(own, acc.name) if k in self.chosen else own[0])
+        return made
+
+    def body(self, *accs: Atom) -> tuple[list[Atom], Sequence[Atom]]:
+        self.pass_.here.update(zip(self.op.accs, self.whole(accs)))
+        results = self.pass_.block(self.op.body)
+        return [x for k in range(self.width) for x in self.of(k, results[k])], results[self.width :]
+
+    def results(self, out: Sequence[Atom]) -> list[Atom]:
+        """What the loop's binding has, from what the loop of single values gives."""
+        single = sum(self.count)
+        return [*self.whole(out[:single]), *out[single:]]
 
 
 def length(a: Var) -> int:

@@ -1,4 +1,4 @@
-"""Loops of unknown length: states of few numbers, a value's loop in that of its gradient; divisions by the same."""
+"""Loops: states of few numbers as single values, a value's loop in that of its gradient; divisions by the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Arr, If, Prim, While, all_binds
+from hyad.core import Arr, If, Loop, Prim, While, all_binds
 
 FALL = """
 (let [x (ref [a 8.0]) v (ref [0.75 (* 0.1 a)])]
@@ -50,6 +50,32 @@ def test_a_state_that_is_read_at_a_place_known_late_stays_an_array(text: str) ->
         assert all(isinstance(a.type, Arr) for loop in whiles(f, *args) for a in loop.accs)
     expected = hyad.compile(f, args=args, without="singles")(*args)
     assert np.array_equal(hyad.compile(f, args=args)(*args), expected)
+
+
+PULL = """(fn [#^ (Mat n 3) x #^ (Vec 3) a]
+  (ifold (fn [f j] (let [d (vec-sub (get x j) a)] (vec-add f (vec-scale (/ 1.0 (+ 0.1 (sq-norm d))) d))))
+    [0.0 0.0 0.0] (len x)))"""
+
+
+def test_a_sum_of_short_vectors_is_carried_in_numbers() -> None:
+    """In a counted loop, too; and what its gradient carries back."""
+    value = hyad.model(PULL, namespace={})
+    size = hyad.model(f"(fn [x a] (sq-norm ({PULL} x a)))", namespace={})
+    rng = np.random.default_rng(1)
+    for n in (0, 1, 5):
+        args = rng.normal(size=(n, 3)), rng.normal(size=3)
+        d = args[0] - args[1]
+        pull = (d / (0.1 + (d * d).sum(1))[:, None]).sum(0)
+        np.testing.assert_allclose(hyad.compile(value, args=args)(*args), pull, rtol=1e-13, atol=1e-14)
+        if n:
+            assert hyad.check_grad(size, args)
+    for f in (value, hyad.grad(size, wrt=1)):
+        loops, apart = (
+            [x.op for x in all_binds(hyad.compile(f, args=args, target="python", without=w).program.body)]
+            for w in ((), "singles")
+        )
+        found = [[a for op in ops if type(op) is Loop for a in op.accs] for ops in (loops, apart)]
+        assert not any(isinstance(a.type, Arr) for a in found[0]) and any(isinstance(a.type, Arr) for a in found[1])
 
 
 DESCENT = f"""
