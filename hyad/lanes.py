@@ -87,25 +87,27 @@ class Lanes(Views):
         tiles = b.prim("//", b.prim("+", count, Const(LANES - 1, INT)), eight)
         if type(tiles) is Var:
             b.sizes.add(tiles)
-        names, acc_names = [v.name for v in bind.vars], [a.name for a in op.accs]
+        stacked = bind.vars[len(op.accs) :]
+        names, acc_names = [v.name for v in bind.vars], [a.name for a in (*op.accs, *stacked)]
 
-        def tile(q: Atom, *accs: Atom):
-            return self.tile(bind, op, plan, b.prim("*", eight, q), accs), ()
+        def tile(q: Atom, *state: Atom):
+            return self.tile(bind, op, plan, b.prim("*", eight, q), state), ()
 
-        out = b.loop(tiles, self.atoms(op.inits), tile, names, "tile", acc_names)
+        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in stacked)]  # type: ignore[arg-type]
+        out = b.loop(tiles, state, tile, names, "tile", acc_names)
         b.span = bind.span
         self.define(bind, out)
 
-    def tile(self, bind: Bind, op: Loop, plan: Plan, first: Atom, accs: Sequence[Atom]) -> Sequence[Atom]:
+    def tile(self, bind: Bind, op: Loop, plan: Plan, first: Atom, state: Sequence[Atom]) -> Sequence[Atom]:
         """The eight iterations from ``first`` on, or as many as are left: what goes ahead of all of them, then the rest
-        of each in turn."""
-        b, count = self.b, self.atom(op.count)
+        of each in turn. ``state``: the accumulators, and the arrays that are stacked."""
+        b, count, width = self.b, self.atom(op.count), len(op.accs)
         lanes = Ahead(b, self, op, plan, first, b.prim("-", count, Const(1, INT))).run()
         left = self.left(count, first)
 
-        def one(lane: Atom, *accs: Atom):
+        def one(lane: Atom, *state: Atom):
             self.here[op.index] = b.prim("+", first, lane)
-            self.here.update(zip(op.accs, accs))
+            self.here.update(zip(op.accs, state))
             for v, array in lanes.items():
                 if isinstance(v.type, Scalar):
                     self.here[v] = b.get(array, lane, hint=v.name, given=v.given)
@@ -114,9 +116,15 @@ class Lanes(Views):
                 else:
                     self.views[v] = array, lane
             rest = tuple(x for x in op.body.binds if not any(v in lanes for v in x.vars))
-            return self.block(Block(rest, op.body.results)), ()
+            results = self.block(Block(rest, op.body.results))
+            at = self.here[op.index]
+            arrays = [
+                b.update(a, [at], x, v.name) for a, x, v in zip(state[width:], results[width:], bind.vars[width:])
+            ]
+            return [*results[:width], *arrays], ()
 
-        return b.loop(left, accs, one, [v.name for v in bind.vars], op.index.name, [a.name for a in op.accs])
+        names = [v.name for v in bind.vars]
+        return b.loop(left, state, one, names, op.index.name, [*(a.name for a in op.accs), *names[width:]])
 
     def left(self, count: Atom, first: Atom) -> Atom:
         """How many iterations a tile has."""
@@ -211,7 +219,8 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
     """What of an iteration can go ahead in lanes, if it is worth it: loops that do not wait for the iteration before
     and run equally often in each. ``rows`` says which of those that add to rows of zeros are worth it; without it, none
     is, but those that sum are."""
-    if not op.accs or len(op.body.results) > len(op.accs) or op.index.soft or has_checks(op.body):
+    stacks = len(op.body.results) > len(op.accs)
+    if stacks and rows is not None or op.index.soft or has_checks(op.body):
         return None
     if type(op.count) is Const and op.count.value < 2 * LANES:
         return None
@@ -228,6 +237,8 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
             early[bind.vars[0]] = bind
         elif type(bind.op) is Loop and in_lanes(Block((bind,), ()), varying, rows is not None):
             early.update((v, bind) for v in bind.vars)
+            if stacks and nested(bind.op):  # the rows of a product, which lie side by side as they are
+                continue
             if worth(bind.op, op.index) if rows is None else rows(bind.op):
                 slow.append(bind)
         else:

@@ -132,6 +132,34 @@ def test_a_tile_stays_with_a_matrix() -> None:
     assert "row-lanes" not in hyad.explain(f, without="row-lanes").fired()
 
 
+SMOOTHED = {
+    "numbers": "(map (fn [y] (ifold (fn [s j] (+ s (/ 1.0 (+ 1.0 (square (- y (get x j))))))) 0.0 (len x))) x)",
+    "rows": """(map (fn [y] (ifold (fn [s j] (let [d (- y (get x j)) w (/ 1.0 (+ 1.0 (* d d)))]
+      [(+ (get s 0) w) (+ (get s 1) (* w d))])) [0.0 0.5] (len x))) x)""",
+    "with a sum": """(let [r (ifold (fn [state i]
+        (let [t (ifold (fn [s j] (+ s (/ 1.0 (+ 1.0 (square (- (get x i) (get x j))))))) 0.0 (len x))]
+          #((+ (fst state) t) (update (snd state) i (* t t))))) #(0.0 (zeros (len x))) (len x))]
+      (map (fn [t] (* t (fst r))) (snd r)))""",
+}
+
+
+@pytest.mark.parametrize("name", SMOOTHED)
+def test_what_is_stacked_is_made_in_lanes(name: str) -> None:
+    """The sums of eight elements or rows at once, to the last bit."""
+    f = hyad.model(f"(fn [#^ (Vec n) x] {SMOOTHED[name]})")
+    assert in_lanes(f)
+    here, plain = hyad.compile(f, "python"), hyad.compile(f, "python", without="lanes")
+    compiled = hyad.compile(f)
+    for n in (0, 1, 7, 8, 9, 17):
+        x = np.random.default_rng(2).normal(size=n)
+        d = x[:, None] - x
+        w = 1 / (1 + d * d)
+        t = w.sum(1)
+        made = {"numbers": t, "rows": np.stack([t, 0.5 + (w * d).sum(1)], 1), "with a sum": t * t * t.sum()}[name]
+        np.testing.assert_array_equal(here(x), plain(x))
+        np.testing.assert_allclose(compiled(x), made, rtol=1e-12)
+
+
 def test_ties_and_nan() -> None:
     """A search in lanes finds the first of equals, and NaN, as it does alone."""
     f = hyad.grad(hyad.model(NEAREST), wrt=0)
