@@ -25,9 +25,13 @@ from .core import (
 )
 from .counts import work
 from .dead import tidy
+from .lanes import ahead
 from .rebuild import Rebuild, rebuilt
 
 Adding = tuple[Bind, tuple[Atom, ...], Atom]
+
+#: What the turned pair may take, over what it saves, where eight sums then go side by side: vectors have four numbers.
+IN_LANES = 2
 
 
 class Pairs(Rebuild):
@@ -37,7 +41,8 @@ class Pairs(Rebuild):
     which is a sum in a register: ``(add-at a i (ifold (fn [s j] (+ s (f j i))) 0.0 n))``.
 
     Design decision: where ``f j i`` adds no work to ``f i j``, since most of it is there, as among bodies that attract
-    one another. An ``add-at`` is an adjoint's, whose sum may be taken in any order.
+    one another; up to as much again where there are sums alone then, which go in lanes (``hyad/lanes.py``). An
+    ``add-at`` is an adjoint's, whose sum may be taken in any order.
     """
 
     found = False
@@ -56,7 +61,7 @@ class Pairs(Rebuild):
             made = tidy(self.b.close(scope, turned))
             with self.b.region() as plain:
                 kept = super().loop(op, bind)
-            if work(made) <= work(tidy(self.b.close(plain, kept))):
+            if work(made) <= (IN_LANES if goes_ahead(made) else 1) * work(tidy(self.b.close(plain, kept))):
                 self.found = True
                 kept = turned
             else:
@@ -215,6 +220,11 @@ def added(op: Loop, k: int, inside: set[Var]) -> list[Adding] | None:
         found.append((x, place, number))
         at = x.vars[0]
     return found if found and op.body.results.count(at) == 1 else None
+
+
+def goes_ahead(block: Block) -> bool:
+    """Whether the sums of a loop in a block go side by side."""
+    return any(type(x.op) is Loop and ahead(x.op) is not None for x in block.binds)
 
 
 def readers_of(block: Block) -> dict[Atom, list[Bind]]:
