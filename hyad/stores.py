@@ -103,7 +103,7 @@ class Assign:
         body = list(op.body.binds)
         k = 0
         while k < len(accs):
-            at = self.single_store(op, inits[k], accs[k], results[k], body)
+            at = self.single_store(op, inits[k], accs[k], Block(tuple(body), tuple(results)), k)
             if at is None:
                 rows = self.rows(
                     Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results))), k
@@ -214,26 +214,27 @@ class Assign:
             a = self.equal[a]
         return a
 
-    def single_store(
-        self, op: Loop, init: Atom, acc: Var, result: Atom, body: list[Bind]
-    ) -> tuple[int, bool | None] | None:
-        """Where the body adds to ``acc`` its one element of this iteration, and whether the loop goes upwards through
-        all rows; None for an element of each row."""
+    def single_store(self, op: Loop, init: Atom, acc: Var, body: Block, k: int) -> tuple[int, bool | None] | None:
+        """Where the body adds to ``acc``, its result ``k``, the one element of this iteration, and whether the loop
+        goes upwards through all rows; None for an element of each row."""
         start = self.definitions.get(init) if type(init) is Var else None
         if not (isinstance(start, Prim) and start.name == "zeros"):
             return None
-        where = next((j for j, b in enumerate(body) if result in b.vars), None)
+        result = body.results[k]
+        where = next((j for j, b in enumerate(body.binds) if result in b.vars), None)
         if where is None:
             return None
-        store = body[where].op
+        store = body.binds[where].op
         if type(store) is not Prim or store.name != "add-at" or store.args[0] is not acc:
             return None
-        if sum(a is acc for b in body for x in binds_of(b) for a in atoms_of(x.op)) != 1:
+        if sum(a is acc for b in body.binds for x in binds_of(b) for a in atoms_of(x.op)) != 1:
             return None
-        if any(r is acc for b in body for x in binds_of(b) for block in blocks_of(x.op) for r in block.results):
+        if any(r is acc for b in body.binds for x in binds_of(b) for block in blocks_of(x.op) for r in block.results):
             return None
         if len(store.args) > 3:
             return (where, None) if op.index in store.args[1:-1] else None
+        if acc in body.results or body.results.count(result) > 1 or any(result in reads(b) for b in body.binds):
+            return None  # what is there before the end is zero but for a few
         dim = acc.type.dims[0]
         if not same(dim, op.count):
             return None

@@ -52,3 +52,32 @@ def test_a_hessian_with_a_band_stores_each_entry_once() -> None:
         expected += np.diag(c[:-1] * e[1:], 1) + np.diag(c[:-1] * e[1:], -1)
         np.testing.assert_allclose(made(x), expected, rtol=1e-13, atol=1e-14)
         np.testing.assert_allclose(made(x), plain(x), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("at", ["i", "(- (- n 1) i)"], ids=["up", "down"])
+@pytest.mark.parametrize(
+    "step, once",
+    [
+        ("#(c (+ s (get v i)))", True),
+        ("#(c (+ s (get c 0)))", False),  # what was added is read before all is there
+        ("#(c (+ s (get c 0)) b)", False),  # .. and stacked
+        ("#(c s c)", False),
+    ],
+)
+def test_sums_that_are_seen_before_the_end_stay_sums(at: str, step: str, once: bool) -> None:
+    """What is added to fresh zeros once is a store in memory that is not cleared, if nothing sees the zeros."""
+    body = f"(let [n (len v)] (loop n (fn [i b s] (let [c (add-at b {at} (get v i))] {step})) (zeros-of n) 0.0))"
+    f = hyad.model(f"(fn [#^ (Vec n) v] {body})", namespace={})
+    v = np.array([0.3, 0.4, -0.7])
+    found = hyad.compile(f, args=(v,))
+    assert ("add-at" not in stores(found.program)) == once
+    for got, wanted in zip(found(v), hyad.run(f, v), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-15)
+
+
+def test_adjoints_where_dead_code_is_left() -> None:
+    """States of an accumulator are stacked for nobody: they are results of the loop all the same."""
+    text = "(fn [v] (ifold (fn [s i] (fold + 0.0 (build (len v) (fn [j] (* (get v 1) s))))) 0.5 3))"
+    f, v = hyad.hessian(hyad.model(text, namespace={})), np.array([0.3, 0.4, -0.7])
+    found = hyad.compile(f, args=(v,), without="dead-code")
+    np.testing.assert_allclose(found(v), np.diag([0.0, 0.5 * 27 * 6 * 0.4, 0.0]), rtol=1e-12)
