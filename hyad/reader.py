@@ -534,6 +534,8 @@ class _Reader:
             if len(body) < 2:
                 raise ReadError("`:checkpoint` lacks its value", body[0].span, "`(while c :checkpoint 10 e ...)`")
             snapshots, body = self.expression(body[1]), body[2:]
+        if form.value[1].value is True:
+            raise ReadError("this `while` never ends", form.value[1].span, "it ends where its condition is False")
         cond = self.block([form.value[1]], [])
         self.emit(While(cond, self.block(body, []), snapshots=snapshots), form.span, name)
         return Const(None)

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 from .arguments import snapshots
 from .boxing import coerce, resized, sized
-from .core import BOOL, TRUE, Atom, Const, Var, While, type_of
+from .core import BOOL, TRUE, Atom, Check, Const, Var, While, free_vars, integer, type_of
 from .errors import ModelTypeError, Span
 from .families import Again, Apart, Dead, Target, describe_target, kinds, sizes_vary, unsized
 from .values import NIL, Cell, Env, Shape, TupleValue, Value, describe, flatten, nothing
 
 if TYPE_CHECKING:
     from .specialise import Specialiser
+
+
+NEVER_ENDS = "this `while` never ends: its body changes nothing that its condition reads"
 
 
 def new_cell(sp: Specialiser, value: Value, array: bool = False) -> Cell:
@@ -256,7 +259,27 @@ def loop_while(sp: Specialiser, op: While, env: Env, place: int) -> None:
     out = b.while_(starts, condition, body, ["state"] * len(starts), [], snapshots=kept)
     b.span = span
     sp.store, sp.known = before, known_here
+    if not sp.facts.changed and never_left(sp):
+        refuse_entry(sp, op, env)
+        out = starts
     take(sp, cells, targets, out[:width])
+
+
+def never_left(sp: Specialiser) -> bool:
+    """Whether the condition of the loop just made reads nothing that an iteration changes."""
+    made: While = sp.b.scopes[-1].binds[-1].op
+    return not set(made.accs) & set(free_vars(made.cond))
+
+
+def refuse_entry(sp: Specialiser, op: While, env: Env) -> None:
+    """In place of the loop just made, which never ends where it is entered: an error there."""
+    b, span = sp.b, sp.b.span
+    b.scopes[-1].binds.pop()
+    holds = truth(sp.block(op.cond, Env(env)), op.cond.place or span)
+    b.span = span
+    if holds == TRUE:
+        raise ModelTypeError(NEVER_ENDS, span, "a reference that its condition reads is to be set in it")
+    b.emit(Check("==", b.select(holds, integer(1), integer(0)), integer(0), NEVER_ENDS, "shape"), ())
 
 
 def never_entered(sp: Specialiser, op: While, env: Env) -> bool:

@@ -353,6 +353,18 @@ MODELS: list[tuple[Any, ...]] = [
         1.0,
     ),
     ("a condition of while that is a number", ModelTypeError, "(fn [x] (let [r (ref x)] (while (deref r) 1) x))", 1.0),
+    (
+        "a while that never ends",
+        ModelTypeError,
+        "(fn [x] (let [k (ref 0) r (ref x)] (while (< (deref k) 3) (set! r (* 2 (deref r)))) (deref r)))",
+        1.0,
+    ),
+    (
+        "a while that never ends once entered",
+        ModelTypeError,
+        "(fn [x] (let [k (ref 0)] (while (< x 3) (set! k (+ (deref k) 1))) (* 2 x)))",
+        1.0,
+    ),
     ("set-at! of a number", ModelTypeError, "(fn [x] (do (set-at! x 0 1.0) x))", 1.0),
     ("a match that lacks a pattern", ModelTypeError, "(fn [x] (case (inl x) (inr y) y))", 1.0),
     (
@@ -427,6 +439,7 @@ TEXTS: list[tuple[str, Any]] = [
     ("letrec with a name twice", "(fn [x] (letrec [f (fn [y] y) f (fn [y] 1)] (f x)))"),
     ("letrec without a body", "(fn [x] (letrec [f (fn [y] y)]))"),
     ("while without anything", "(fn [x] (while))"),
+    ("while True", "(fn [x] (let [r (ref x)] (while True (set! r 1.0)) x))"),
     ("match without a pattern", "(fn [x] (match x))"),
     ("match with a pattern and no value", "(fn [x] (match x (Leaf w) 1 (Node a b)))"),
     ("a pattern twice", "(fn [s] (case s (inl a) a (inl b) b))"),

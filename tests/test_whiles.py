@@ -201,3 +201,25 @@ def test_a_loop_of_loops_whose_sizes_are_known_outside() -> None:
     assert hyad.check_grad(f, [v])
     slope, h = hyad.grad(f), 1e-5
     np.testing.assert_allclose(hyad.hessian(f)(v).sum(0), (slope(v + h) - slope(v - h)) / (2 * h), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "text, ends",
+    [
+        ("(let [k (ref 0.0)] (while (> x 2.0) (set! k 1.0)) (* x x))", False),
+        ("(let [k (ref 0)] (while (< (deref k) 3) (while (> x 2.0) 1) (set! k (+ (deref k) 1))) (* x x))", False),
+        ("(let [k (ref 0)] (while (> x (deref k)) (set! k (+ (deref k) 3))) (* x x (deref k)))", True),
+    ],
+)
+def test_a_loop_that_never_ends_is_an_error_where_it_is_entered(text: str, ends: bool) -> None:
+    """Its condition reads nothing that its body changes: where that does not hold at first there is no loop."""
+    f = hyad.model(f"(fn [x] {text})", namespace={})
+    for g in (f, hyad.grad(f)):
+        for target in ("c", "python"):
+            found = hyad.compile(g, target=target, args=(1.0,))
+            assert found(1.5) == hyad.run(g, 1.5)
+            if ends:
+                assert found(4.0) == hyad.run(g, 4.0)
+            else:
+                with pytest.raises(hyad.HyadError, match="never ends"):
+                    found(4.0)
