@@ -9,6 +9,9 @@ import pytest
 
 import hyad
 from hyad.core import If, Loop, Prim, Program, all_binds
+from hyad.dead import dead_code
+from hyad.plain_python import python_callable
+from hyad.shifts import shifts
 
 OFF = ("edges", "shifts")
 SIZES = (1, 2, 3, 4, 5, 6, 9, 17, 40)
@@ -205,3 +208,50 @@ def test_the_ends_of_a_ring_are_apart(left: str) -> None:
             assert made(u, steps) == pytest.approx(stepped(u, steps), rel=1e-13)
             slopes = [(stepped(u + 1e-6 * e, steps) - stepped(u - 1e-6 * e, steps)) / 2e-6 for e in np.eye(n)]
             np.testing.assert_allclose(g(u, steps), slopes, rtol=1e-7, atol=1e-8)
+
+
+#: An iteration's sums in ``a``, of which ``c`` is the last, what else it reads for the state ``s``, and its results.
+SUMS = {
+    "neighbours": ("(add-at (add-at a i u) (+ i 1) (* 2.0 u))", "0.0", "c", True),
+    "three, in no order": ("(add-at (add-at (add-at a i u) (+ i 2) 3.0) (+ i 1) u)", "0.0", "c", True),
+    "every second": ("(add-at (add-at a (* 2 i) u) (+ (* 2 i) 1) u)", "0.0", "c", False),
+    "backwards": ("(add-at (add-at a (- n i) u) (- (+ n 1) i) u)", "0.0", "c", False),
+    "nobody knows how far": ("(add-at (add-at a i u) (+ i (% k 3)) u)", "0.0", "c", False),
+    "far": ("(add-at (add-at a i u) (+ i 20) u)", "0.0", "c", False),
+    "one element twice": ("(add-at (add-at a i u) i (* 3.0 u))", "0.0", "c", False),
+    "of a state": ("(add-at (add-at a i u) (+ i 1) s)", "0.0", "c", False),
+    "read after": ("(add-at (add-at a i u) (+ i 1) u)", "(get c 3)", "c", False),
+    "read before": ("(add-at (add-at a i u) (+ i 1) u)", "(get a 3)", "c", False),
+    "read between": ("(let [e (add-at a i u)] (set! r e) (add-at e (+ i 1) u))", "(get (deref r) 3)", "c", False),
+    "seen in each iteration": ("(add-at (add-at a i u) (+ i 1) u)", "0.0", "c c", False),
+    "of another array": ("(add-at (add-at z i u) (+ i 1) u)", "0.0", "c", False),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_which_sums_are_taken_for_each_element(name: str) -> None:
+    """Those of neighbours that nothing sees before the end; the others stay as they are."""
+    sums, seen, results, taken = SUMS[name]
+    state = f"(+ (* 0.5 s) u {seen})"
+    body = f"(let [u (get x i) r (ref a) c {sums}] #({results.replace('c', f'c {state}', 1)}))"
+    start = "(let [n (len x) z (zeros-of (+ n n 22))]"
+    f = model(f"(fn [#^ (Vec n) x #^ Int k] {start} (loop n (fn [i a s] {body}) z 0.0)))")
+    check_sums(f, (np.linspace(0.3, 1.9, 11), 2), taken)
+
+
+@pytest.mark.parametrize("place, taken", [("1 i", True), ("i i", False)])
+def test_which_sums_are_taken_of_a_matrix(place: str, taken: bool) -> None:
+    """Those of one row; the next iteration's must be of the same."""
+    row, column = place.split()
+    sums = f"(add-at (add-at a {row} {column} (get x i)) {row} (+ i 1) 2.0)"
+    f = model(f"(fn [#^ (Vec n) x] (let [n (len x)] (ifold (fn [a i] {sums}) (zeros-of (+ n 2) (+ n 3)) n)))")
+    check_sums(f, (np.linspace(0.3, 1.9, 11),), taken)
+
+
+def check_sums(f: hyad.Model, args: tuple[Any, ...], taken: bool) -> None:
+    program = dead_code(f.program())
+    made = shifts(program)
+    assert (made is not program) == taken
+    found, wanted = python_callable(made)(*args), hyad.run(f, *args)
+    for got, want in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-15)
