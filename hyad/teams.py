@@ -72,11 +72,14 @@ def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
     makers = [b for b in body.binds if makes_rows(b)]
     mine = {v for b in makers for v in b.vars if isinstance(v.type, Arr)}
     found, folds = [], 0
+    given: set[Atom] = {acc for level in levels for acc in level.op.accs}
     for bind in body.binds:
         op = bind.op
         if type(op) is Prim:
             written = op.name in ("update", "add-at") and not isinstance(type_of(op.args[-1]), Arr)
-            if isinstance(bind.vars[0].type, Arr) and not written and op.name != "get":
+            if written and op.args[0] in given:  # by one thread, what no other one of the team reads
+                given.add(bind.vars[0])
+            elif isinstance(bind.vars[0].type, Arr) and op.name != "get":
                 return []
         elif bind in makers:
             found.append(bind)

@@ -404,6 +404,27 @@ def test_a_check_in_a_row_that_a_team_has() -> None:
                 emulator.run(program, (v, np.where(np.arange(m) == m // 2, 9, at)), descending=descending)
 
 
+COUNTED = """[#^ (Vec n) x #^ Int m] (map (fn [a]
+  (let [c (ifold (fn [c k] (let [i (% (int (* a (real (* k k)))) m)] (update c i (+ 1.0 (get c i)))))
+                 (build m (fn [j] 0.0)) 20)]
+    (ifold (fn [s j] (+ s (* a (get c j) (get c (% (+ j 1) m))))) 0.0 m))) x)"""
+
+
+@needs_cpu
+def test_an_array_of_a_thread_that_is_changed_has_no_team() -> None:
+    """One thread of a team would change what the others copy."""
+    model = hyad.model(f"(defmodel counted {COUNTED})", namespace={})
+    x = np.linspace(0.5, 1.5, 70)
+    program = plan(model, (x, 7), "counted")
+    assert not teams(program)
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for m in (1, 7):
+        c = np.stack([np.bincount((a * np.arange(20) ** 2).astype(int) % m, minlength=m) for a in x])
+        for descending in (False, True):
+            (got,) = emulator.run(program, (x, m), descending=descending)
+            np.testing.assert_allclose(got, x * (c * np.roll(c, -1, 1)).sum(1), rtol=1e-12)
+
+
 @needs_cpu
 def test_where_the_largest_is_among_equals_and_nans() -> None:
     """As NumPy: the first of equals, and the first NaN."""
