@@ -15,7 +15,8 @@ A batched argument or result of few numbers is a row that neighbouring threads h
 memory (``staging.py``).
 
 Memory: a workspace of fixed size up to ``LOCAL_REALS`` elements is a local array of the thread. A bigger one, or one
-whose size is known at run time, is the caller's: one piece for each thread in flight, not for each element.
+whose size is known at run time, is the caller's: one piece for each thread in flight, not for each element; those of a
+warp between each other (``thread.py``), which is why blocks have whole warps then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from hyad.core import Data, Program
+from hyad.core import Data, Program, Scalar
 from hyad.errors import CompileError, ModelTypeError
 
 from .c import FUNCTION_RESERVED
@@ -38,7 +39,7 @@ from .identifiers import Names
 from .lower import LOCAL_REALS, Plan, plan
 from .operands import Line
 from .staging import Tile, blocks_for, by_warps, functions_of, mostly_read
-from .thread import CONSTANTS, CUDA, HEAD, HEAP, SPARE, STACK_LIMIT, ThreadPrinter, ThreadUnit
+from .thread import CONSTANTS, CUDA, HEAD, HEAP, SPARE, STACK_LIMIT, WARP, ThreadPrinter, ThreadUnit
 
 BLOCK = 128  # threads of a block, as NAME_launch starts them
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
@@ -163,6 +164,22 @@ class CudaPrinter(ThreadPrinter):
     def planned(self, program: Program) -> Plan:
         return plan(program, self.unit.pairs)
 
+    def layout(self) -> tuple[dict[Any, tuple[dict, dict]], str]:
+        """With whether arrays in the workspace are strided: not where that is a local array of each thread."""
+        offsets, total = super().layout()
+        local = total.isdigit() and int(total) <= LOCAL_REALS and not self.heap
+        self.strided = self.in_warps() and not local and self.can_be_strided()
+        return offsets, total
+
+    def in_warps(self) -> bool:
+        """Whether all threads of a warp do this, each for itself."""
+        return True
+
+    def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
+        if self.strided:
+            return self.strided_piece("work", elem, name, offset)
+        return super().workspace_piece(elem, name, offset)
+
     # ------------------------------------------------------------------------ the device function
 
     def prototype(self, fn: CFunction) -> str:
@@ -186,7 +203,7 @@ class CudaPrinter(ThreadPrinter):
         slices = self.slice(fn) if self.has_slices(fn) else None
         params, name, dtype = self.parameters(fn), fn.name, fn.dtype
         checks, source, header = fn.checks, fn.source, fn.header
-        own = self.heap, self.deep, bool(self.tiles), self.block
+        own = self.heap, self.deep, bool(self.tiles) or self.strided, self.block
         return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype, *own)
 
     def extras(self) -> dict[str, Any]:
@@ -275,7 +292,7 @@ class CudaPrinter(ThreadPrinter):
         ]
         real = fn.ctype("real")
         if self.has_slices(fn):
-            lines.append(f"{real} *{own} = work + {thread}*{room};")
+            lines.append(f"{real} *{own} = {self.memory_of(thread, room)};")
         elif fn.workspace is not None:
             lines.append(f"{'alignas(8) ' if self.mixed() else ''}{real} {own}[{fn.workspace}];")
         if fn.workspace is not None:
@@ -287,10 +304,10 @@ class CudaPrinter(ThreadPrinter):
         body = []
         if self.arena:
             local = 0 if self.has_slices(fn) or fn.workspace is None else 8 * int(fn.workspace)
-            start = f"{own} + {self.slice(fn)}" if fn.workspace else own
+            taken = self.slice(fn)
             for p in params:
-                start = re.sub(rf"\b{p.name}\b", f"{p.name}[{k}]", start) if p.batched and not p.dims else start
-            value = self.arena_value(fn.stack + local, start, f"{own} + {room}", stack)
+                taken = re.sub(rf"\b{p.name}\b", f"{p.name}[{k}]", taken) if p.batched and not p.dims else taken
+            value = self.arena_value(fn.stack + local, *self.free_memory(own, room, taken), stack)
             body.append(f"hyad_arena {memory} = {value};")
         if fn.returns_value:
             body.append(f"{fn.results[0].name}[{k}] = {call};")
@@ -325,7 +342,10 @@ class CudaPrinter(ThreadPrinter):
     def launcher(self, fn: CFunction) -> list[str]:
         """The host's function: a thread for each element, as far as the grid or the workspace allows."""
         batch, threads, stream, block, grid, args = (self.outer[n] for n in (OUTER[0], *OUTER[8:13]))
-        width = f"{threads} < {BLOCK} ? {threads} : {BLOCK}" if self.has_slices(fn) else str(self.block)
+        width = f"{threads} < {self.block} ? {threads} : {self.block}" if self.has_slices(fn) else str(self.block)
+        least = 1
+        if self.strided:
+            least, width = WARP, f"{threads} < {self.block} ? {threads}/{WARP}*{WARP} : {self.block}"
         most = f"{threads}/{block}" if self.has_slices(fn) else "2147483647"
         given = [part.split()[-1].lstrip("*") for part in self.signature(fn, " ")]
         stack, error = self.outer["stack"], self.outer["error"]
@@ -338,7 +358,7 @@ class CudaPrinter(ThreadPrinter):
         lines = [
             f"if ({batch} <= 0)",
             "    return cudaSuccess;",
-            *([f"if ({threads} <= 0)", "    return cudaErrorInvalidValue;"] if self.has_slices(fn) else []),
+            *([f"if ({threads} < {least})", "    return cudaErrorInvalidValue;"] if self.has_slices(fn) else []),
             *(limit if self.deep else []),
             f"const long long {block} = {width};",
             f"long long {grid} = ({batch} + {block} - 1)/{block};",
@@ -355,7 +375,7 @@ class CudaPrinter(ThreadPrinter):
 
     def staged(self, fn: CFunction, names: Names) -> dict[str, Tile]:
         """The tiles of arguments and results, by their names: of those that neighbouring threads have side by side."""
-        if self.has_slices(fn):  # its blocks may have any number of threads
+        if self.has_slices(fn) and not self.strided:  # its blocks may have any number of threads
             return {}
         rows = [
             (p, False)
@@ -404,7 +424,7 @@ class CudaPrinter(ThreadPrinter):
                     f" *     and more, {HEAP} say, that a thread takes as it needs it; where that was not enough"
                 )
                 out.append(f" *     check {self.unit.memory} fails: launch it again with more")
-            out.append(f" *   {threads}: how many threads may run at once, at least 1")
+            out.append(f" *   {threads}: how many threads may run at once, at least {WARP if self.strided else 1}")
         if fn.fallible:
             out.append(
                 f" *   {status}: two numbers, 0 before the launch; if a check fails, its number and the element:"

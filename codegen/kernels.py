@@ -219,7 +219,7 @@ class KernelPrinter(CudaPrinter):
             if piece.rows:
                 first += self.held(real)
             else:
-                place = f"{self.local['work']} + {self.local['thread']}*{self.local['room']}"
+                place = self.memory_of(self.local["thread"], self.local["room"], self.local["work"])
                 first.append(Line(1, f"{real} *{self.local['own']} = {place};"))
         if piece.rows:
             head.append(f"long long {self.local['team']}")
@@ -346,8 +346,7 @@ class KernelPrinter(CudaPrinter):
         """What the thread has to itself; ``total`` is the workspace, behind which its memory begins."""
         own, room, memory = (self.local[n] for n in ("own", "room", "memory"))
         size = f"({total} + 1)/2*2" if self.dtype == "f32" and total != "0" else total
-        start = own if total == "0" else f"{own} + {size}"
-        value = self.arena_value(self.stack, start, f"{own} + {room}", self.local["stack"])
+        value = self.arena_value(self.stack, *self.free_memory(own, room, size), self.local["stack"])
         texts = [*wrapped(f"hyad_arena {memory} = {value};", WIDTH - 4), f"hyad_arena *const arena = &{memory};"]
         return [Line(1, text) for text in texts]
 
@@ -359,7 +358,12 @@ class KernelPrinter(CudaPrinter):
         texts += wrapped(f"{real} *{self.local['own']} = {where} : {work} + {self.local['thread']}*{room};", WIDTH - 4)
         return [Line(1, text) for text in texts]
 
+    def in_warps(self) -> bool:
+        return bool(self.piece.grid) and not self.piece.rows and self.piece.scan is None
+
     def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
+        if self.strided:
+            return self.strided_piece(self.local["own"], elem, name, offset)
         place = f"{self.local['own']} + {offset}" if offset else self.local["own"]
         if elem != REAL:
             place = f"({self.ctype(elem)} *)({place})"

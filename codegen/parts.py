@@ -21,7 +21,7 @@ LONG = 16_000  # characters of code from which on a body is split
 PART = 3_000  # that a part has at least
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-_KIND = r"(?:unsigned )?long long|(?!return\b|goto\b)[A-Za-z_]\w*"  # a number's, or that of data
+_KIND = r"(?:unsigned )?long long|hyad_strided<[a-z ]+>|(?!return\b|goto\b)[A-Za-z_]\w*"  # a number's, that of data
 _DECLARED = re.compile(rf"(const )?({_KIND}) (\*?)(\w+)(\[\d+\])?(?: =|\[|;)")
 _SEVERAL = re.compile(r"(double|float|long long|int) (\w+(?:, \w+)+);")
 

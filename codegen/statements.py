@@ -154,6 +154,10 @@ class BodyPrinter(OperandPrinter):
             place = f"({self.ctype(elem)} *)({place})" if offset else f"({self.ctype(elem)} *)work"
         return f"{self.ctype(elem)} *{name} = {place};"
 
+    def pointer_type(self, buffer: Buffer, const: str = "") -> str:
+        """The type of what points to elements of a buffer, with what stands between it and a name."""
+        return f"{const}{self.ctype(buffer.elem)} *"
+
     def copy_block(
         self, function: str, to: str, source: str, dims: Sequence[Atom], elem: Scalar, guard: str = ""
     ) -> None:
@@ -372,7 +376,7 @@ class BodyPrinter(OperandPrinter):
         if var.given and self.uses.get(var, 0) > 1:
             text = self.pointer_to(var)
             name = self.names.fresh(var.name)
-            declaration = f"const {self.ctype(var.type.elem)} *{name} = {text};"
+            declaration = f"{self.pointer_type(self.plan.root(var), 'const ')}{name} = {text};"
             self.lines.append(Line(self.depth, declaration, self.span, var))
             self.pointer[var] = name
 
@@ -733,9 +737,8 @@ class BodyPrinter(OperandPrinter):
         before = dict(self.swapped)
         for k in swaps:
             place = self.plan.of(op.accs[k])
-            elem = self.ctype(place.buffer.elem)
             home, name = self.pointer_to(place), self.names.fresh(op.accs[k].name)
-            self.emit(f"{elem} *{name} = {home};")
+            self.emit(f"{self.pointer_type(self.plan.root(op.accs[k]))}{name} = {home};")
             self.swapped[place.buffer] = name
         return inits, before
 
@@ -768,7 +771,7 @@ class BodyPrinter(OperandPrinter):
         for k, made in swaps.items():
             old, new = self.swapped[self.plan.of(op.accs[k]).buffer], self.buffer_name[made]
             aside = self.names.fresh("swap")
-            self.emit(f"{self.ctype(made.elem)} *{aside} = {old};")
+            self.emit(f"{self.pointer_type(made)}{aside} = {old};")
             self.emit(f"{old} = {new};")
             self.emit(f"{new} = {aside};")
 

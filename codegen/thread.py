@@ -11,6 +11,12 @@ than the launch has said.
 thread's *heap*: memory that the launch gives, as much for each thread in flight. Where it does not suffice the launch
 fails by a check of the kind "memory", and the host makes it again with more: nothing that it read has been changed.
 
+What can be measured is a slice of the workspace. Where a warp's threads have such slices they lie *between* each other:
+element k of a thread's arrays is 32 elements behind its element k - 1, and the other 31 threads of the warp have theirs
+in between (``hyad_strided``), so that what the threads of a warp read at once is one piece of memory; as it is in the
+local arrays of threads, which the machine lays out like that by itself. Not where arrays are handed to functions or
+kept in cells, nor where one changes places with an array that the caller laid out.
+
 Design decision: not counted first. A thread would run its loops twice, the recursion that makes records as well, and
 threads differ; what sufficed once is kept for the next call, so that one call pays.
 
@@ -26,6 +32,7 @@ from dataclasses import replace
 from typing import Any
 
 from hyad.core import REAL, Apply, Atom, Bind, Function, Make, Program, Scalar, While, all_binds
+from hyad.journal import OFF
 from hyad.primitives import PRIMITIVES, c_form
 
 from .arena import ARENA_NAMES
@@ -33,6 +40,7 @@ from .c import RESERVED, CPrinter
 from .cfunction import CConstructor, CData, CFunction
 from .data import definitions
 from .functions import FunctionPrinter, Unit
+from .lower import Buffer
 
 CUDA = frozenset(
     "threadIdx blockIdx blockDim gridDim warpSize dim3 atomicCAS cudaLaunchKernel cudaSuccess cudaError_t cudaStream_t"
@@ -42,8 +50,11 @@ CONSTANT_BYTES = 60_000  # of the 64 kB of constant memory that a module has
 HEAP = 128  # reals of the heap that a thread has at first
 ROUNDS = 16  # of a ``while`` of the host that is remembered there is room for at first
 MORE = 4  # how many times as much it has where that was not enough
+WARP = 32
 STACK = 1 << 14  # bytes of the stack that a thread has at least, for recursion
 SPARE = 2048  # bytes of it that are left for what is below the last look: a frame's end, functions that do not look
+
+NAME = "striding"  # of the optimisation, to switch it off
 
 HEAD = ["#ifndef __CUDACC_RTC__ /* NVRTC has these functions built in */", "#include <math.h>"]
 CONSTANTS = ["#else", "#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fffffff)"]
@@ -107,6 +118,20 @@ static __device__ inline int hyad_deep(const hyad_arena *arena, const char *here
     return (a > b ? a - b : b - a) > arena->stack;
 }
 """
+STRIDED = f"""\
+/* an array of a thread: between its elements lie those of the other threads of its warp */
+template <class T> struct hyad_strided {{
+  T *first;
+  __device__ T &operator[](long long k) const {{ return first[{WARP}*k]; }}
+  __device__ hyad_strided operator+(long long k) const {{ return {{first + {WARP}*k}}; }}
+  __device__ bool operator!=(hyad_strided other) const {{ return first != other.first; }}
+}};
+/* the one that begins behind so many reals of each thread, in the memory of a warp */
+template <class T, class R>
+static __device__ inline hyad_strided<T> hyad_own(R *warp, long long behind) {{
+  return {{(T *)(warp + {WARP}*behind) + (threadIdx.x & {WARP - 1}u)}};
+}}
+"""
 #: Of the host: the stack that threads have, set where it is less than recursion wants.
 STACK_LIMIT = f"""\
 #ifndef HYAD_STACK
@@ -129,6 +154,7 @@ class ThreadPrinter(CPrinter):
 
     marks_apart = False
     constant_bytes = 0
+    strided = False  # whether the arrays in the workspace are strided
 
     def reserved(self) -> Iterable[str]:
         return RESERVED | CUDA | ARENA_NAMES
@@ -171,6 +197,39 @@ class ThreadPrinter(CPrinter):
         self.names.leave()
 
     # ------------------------------------------------------------------------------- the thread's memory
+
+    def can_be_strided(self) -> bool:
+        """Whether nothing needs the arrays in the workspace to be in one piece each."""
+        if NAME in OFF.get() or not self.plan.pools:
+            return False
+        if any(isinstance(b.op, (Apply, Make)) for b in all_binds(self.program.body)):
+            return False
+        swaps = [(b.op.accs[k], made) for b, found in self.plan.swaps.items() for k, made in found.items()]
+        return all((self.plan.root(acc).slot is None) == (made.slot is None) for acc, made in swaps)
+
+    def pointer_type(self, buffer: Buffer, const: str = "") -> str:
+        if self.strided and buffer.slot is not None:
+            return f"hyad_strided<{self.ctype(buffer.elem)}> "
+        return super().pointer_type(buffer, const)
+
+    def memory_of(self, number: str, room: str, work: str = "work") -> str:
+        """Where the memory of a thread of this number begins, or, where it is strided, that of its warp."""
+        first = f"({number} - (threadIdx.x & {WARP - 1}u))" if self.strided else number
+        return f"{work} + {first}*{room}"
+
+    def free_memory(self, own: str, room: str, taken: str) -> tuple[str, str]:
+        """Where a thread's memory begins and ends that is free, behind the reals that are taken."""
+        if not self.strided:
+            return (f"{own} + {taken}" if taken != "0" else own), f"{own} + {room}"
+        each, lane = f"({room} - ({taken}))", f"(threadIdx.x & {WARP - 1}u)"
+        start = f"{own} + {WARP}*({taken})"
+        return f"{start} + {lane}*{each}", f"{start} + ({lane} + 1)*{each}"
+
+    def strided_piece(self, warp: str, elem: Scalar, name: str, offset: str) -> str:
+        """The declaration of a strided array, behind so many reals of a warp's memory."""
+        self.support[STRIDED] = None
+        ctype = self.ctype(elem)
+        return f"hyad_strided<{ctype}> {name} = hyad_own<{ctype}>({warp}, {offset or '0'});"
 
     def cast(self, elem: str) -> str:
         return f"({elem} *)"

@@ -473,8 +473,9 @@ def started(call: device.Call, launch: Launch, heap: int) -> tuple[int, int]:
         room = launch.room + heap
         size = max(room, 1) * np.dtype(DTYPES[kernel.dtype]).itemsize
         most = place.attribute("MULTIPROCESSOR_COUNT") * place.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
-        threads = max(min(most, call.driver.mem_get_info()[0] // 2 // size), 1)
-        block = min(block, threads)
+        least = 32 if kernel.warps else 1
+        threads = max(min(most, call.driver.mem_get_info()[0] // 2 // size), least)
+        block = min(block, threads) // least * least
         grid = min(grid, threads // block)
         held.append(call.memory(size * block * grid))
         arguments += [held[-1].pointer, room]

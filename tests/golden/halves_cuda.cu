@@ -147,7 +147,7 @@ extern "C" cudaError_t halves_launch(long long batch, const double *v, long long
 {
     if (batch <= 0)
         return cudaSuccess;
-    if (threads <= 0)
+    if (threads < 1)
         return cudaErrorInvalidValue;
     long long stack = 0;
     const cudaError_t error = hyad_stack(&stack);

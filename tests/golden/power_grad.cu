@@ -1,10 +1,23 @@
+/* an array of a thread: between its elements lie those of the other threads of its warp */
+template <class T> struct hyad_strided {
+  T *first;
+  __device__ T &operator[](long long k) const { return first[32*k]; }
+  __device__ hyad_strided operator+(long long k) const { return {first + 32*k}; }
+  __device__ bool operator!=(hyad_strided other) const { return first != other.first; }
+};
+/* the one that begins behind so many reals of each thread, in the memory of a warp */
+template <class T, class R>
+static __device__ inline hyad_strided<T> hyad_own(R *warp, long long behind) {
+  return {(T *)(warp + 32*behind) + (threadIdx.x & 31u)};
+}
+
 /* power_grad: grad of power
  * (defmodel power [x #^ Int n] (ifold (fn [s k] (* s x (+ 1.0 (real k)))) 1.0 n))
  * work: room for (n > 0 ? n : 0) reals */
 static __device__ void power_grad_element(double x, long long n, double *__restrict__ out,
     double *__restrict__ work)
 {
-    double *s = work;  // (ifold (fn [s k] (* s x (+ 1.0 (real k)))) 1.0 n)
+    hyad_strided<double> s = hyad_own<double>(work, 0);  // (ifold (fn [s k] (* s x (+ 1.0 (real k)))) 1.0 n)
     double s1 = 1.0;
     for (long long k = 0; k < n; k++) {
         s[k] = s1;
@@ -29,7 +42,7 @@ extern "C" __global__ void power_grad_batch(long long batch, const double *__res
 {
     const long long thread = (long long)blockIdx.x*blockDim.x + threadIdx.x;
     const long long step = (long long)gridDim.x*blockDim.x;
-    double *own = work + thread*room;
+    double *own = work + (thread - (threadIdx.x & 31u))*room;
     for (long long k = thread; k < batch; k += step) {
         power_grad_element(x[k], n[k], out + k, own);
     }
@@ -41,9 +54,9 @@ extern "C" cudaError_t power_grad_launch(long long batch, const double *x, const
 {
     if (batch <= 0)
         return cudaSuccess;
-    if (threads <= 0)
+    if (threads < 32)
         return cudaErrorInvalidValue;
-    const long long block = threads < 128 ? threads : 128;
+    const long long block = threads < 128 ? threads/32*32 : 128;
     long long grid = (batch + block - 1)/block;
     void *args[] = {&batch, &x, &n, &out, &work, &room};
     if (grid > threads/block)

@@ -12,7 +12,7 @@
  *   out: a real for each element, the result
  *   work: room for threads*room elements that the kernel writes to
  *   room: at least POWER_GRAD_WORK(n) of the largest n
- *   threads: how many threads may run at once, at least 1 */
+ *   threads: how many threads may run at once, at least 32 */
 #define POWER_GRAD_WORK(n) (((n) > 0 ? (n) : 0))
 #ifndef __CUDACC_RTC__
 #ifdef __cplusplus
