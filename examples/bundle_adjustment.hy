@@ -244,7 +244,7 @@ markers (count; image, track, 2 float32); counts and numbers are int32."
     (when shown
       (print (+ "\r" (* " " 50) "\r") :end "" :file sys.stderr :flush True))
     (yield step)
-    (when shown
+    (when (and shown (< done total))
       (print (.format "\r{} step {} of {} or fewer" (bar (/ (+ done 1) total)) (+ done 1) total)
              :end "" :file sys.stderr :flush True)))
   (when shown

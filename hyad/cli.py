@@ -59,8 +59,9 @@ EMIT = """\
   hyad emit ring.hy area --grad -o out             out/area_grad.c and out/area_grad.h
   hyad emit ring.hy area -o out/ring_area.c        names of your own
   hyad emit net.hy layer --grad --blas -o out      large products of matrices by a BLAS, with -DHYAD_BLAS
+  hyad emit net.hy layer --grad --threads 4 --math vector -o out   with -fopenmp, on four threads
   hyad emit ring.hy area --target cuda --dtype f32 -o out          a kernel over a batch
-  hyad emit fit.hy residuals --grad --target cuda --grid -o out    one call in parallel
+  hyad emit fit.hy residuals --grad --target cuda --grid --deterministic -o out   one call in parallel
 
 then: cc -std=c99 -O3 -Iout main.c out/area_grad.c -lm
 """
@@ -160,6 +161,9 @@ def arguments() -> argparse.ArgumentParser:
     sub.add_argument("--target", choices=("c", "cuda"), default="c")
     sub.add_argument("--dtype", choices=("f64", "f32"), default="f64", help="double or single precision")
     sub.add_argument("--grid", action="store_true", help="CUDA for one call in parallel, not for a batch of them")
+    sub.add_argument("--deterministic", action="store_true", help="with --grid: the same bits in every call")
+    sub.add_argument("--threads", metavar="N", type=int, default=1, help="C for so many threads, with -fopenmp")
+    sub.add_argument("--math", choices=("libm", "vector"), default="libm", help="exp, log, sin .. that become vectors")
     sub.add_argument("--blas", action="store_true", help="C that calls a BLAS for large products of matrices")
     sub.add_argument("--line-directives", action="store_true", help="let a debugger step through the Hy model")
     sub.add_argument("-o", "--output", metavar="DIR", default=".", help="a folder, or a file such as out/kernel.c")
@@ -171,7 +175,9 @@ def arguments() -> argparse.ArgumentParser:
         sub = add(name, report, what, REPORT.replace("COMMAND", name))
         model(sub, "arguments at whose sizes it is counted")
         sub.add_argument("--without", metavar="NAMES", help="optimisations to leave out, with commas between")
-        sub.set_defaults(report=name)
+        sub.set_defaults(report=name, threads=1)
+        if name == "explain":
+            sub.add_argument("--threads", metavar="N", type=int, help="how each loop runs on so many, or why on one")
     commands.add_parser("repl", help="a Hy session with hyad's macros", add_help=False)
     return parser
 
@@ -239,6 +245,9 @@ def emit(options: argparse.Namespace) -> int:
         line_directives=options.line_directives,
         blas=options.blas,
         grid=options.grid,
+        threads=options.threads,
+        math=options.math,
+        deterministic=options.deterministic,
     )
     for path in paths:
         print(path)
@@ -249,9 +258,11 @@ def report(options: argparse.Namespace) -> int:
     from . import report as reports
 
     f = chosen(options)
-    made = {"explain": reports.explain, "cost": reports.cost}[options.report]
-    names = options.without.split(",") if options.without else ()
-    print(made(f, args=given(options, f), without=names))
+    names, args = options.without.split(",") if options.without else (), given(options, f)
+    if options.report == "explain":
+        print(reports.explain(f, args=args, without=names, threads=options.threads))
+    else:
+        print(reports.cost(f, args=args, without=names))
     return 0
 
 

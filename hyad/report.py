@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .annotations import parameters
+from .call_errors import misfit
 from .checkpoint import repeated
 from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, functions_of, leaves
 from .counts import ASSUMED, Cost
@@ -26,6 +27,7 @@ from .journal import without as switched_off
 from .marshalling import take_apart
 from .model import Model, as_model
 from .optimise import named, optimise
+from .plain_python import unfit
 from .reader import deep
 from .stages import Stages
 from .switches import chosen, purpose
@@ -119,6 +121,7 @@ def explain(
     model, off = as_model(f, "explain"), chosen(without)
     specs = model.specs(args)
     raw = model.program(specs, plain=True)
+    _require_fit(model, raw, args)
     costs = [_counted(raw, args)]
     forms = [_forms(raw)]
     steps: list[Step] = []
@@ -222,6 +225,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
     with switched_off(off), keeping() as kept:
         made = Stages(base, specs)
         typed = made.program("optimised")
+        _require_fit(base, typed, given)
         costs = {"value": _counted(typed, given)}
         memory = {"value": _memory(typed)}
         names = [name for name in ("forward", "reverse") if made.has(name)]
@@ -229,19 +233,23 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             program = made.program(name)
             costs[name] = _counted(program, None if given is None else given * (2 if name == "forward" else 1))
             memory[name] = _memory(program)
+        tangents = False
         if base is not model:
-            program = model.optimised(model.specs(args))
+            with recorded() as fired:
+                program = model.optimised(model.specs(args))
+            tangents = any(name == "few-inputs" for name, _ in fired)
             costs[model.value.operator] = _counted(program, args)
             memory[model.value.operator] = _memory(program)
-        why = _directions(made, model, typed) if names else []
+        why = _directions(made, model, typed, tangents) if names else []
     why += _schedules(kept, typed, given)
     if args is not None and isinstance(model.value, Derived) and model.value.operator in ("jacobian", "hessian"):
         why += _sparse(base, model.value, args)
     return Card(model.name, _sizes(typed, given), costs, memory, why)
 
 
-def _directions(made: Stages, model: Model, typed: Program) -> list[str]:
-    """How many directions the derivative of a model has, and which way it goes."""
+def _directions(made: Stages, model: Model, typed: Program, tangents: bool) -> list[str]:
+    """How many directions the derivative of a model has, and which way it goes; ``tangents``: a gradient goes forward
+    (``few-inputs``)."""
     operator = model.value.operator if isinstance(model.value, Derived) else None
     wrt = made.wrt()
     active = range(len(typed.ins)) if wrt is None else wrt
@@ -251,6 +259,8 @@ def _directions(made: Stages, model: Model, typed: Program) -> list[str]:
     said = [f"{'any number of' if n is None else n} {what}{'s' * (n != 1)}" for n, what in
             ((inputs, "input"), (outputs, "result"))]  # fmt: skip
     if operator in ("grad", "value-and-grad", "vjp"):
+        if tangents:
+            return [f"forward, beside the value: {said[0]}, {said[1]}; backwards, the states of a loop are remembered"]
         return [f"reverse, at once: {said[0]}, {said[1]}"]
     if operator == "jacobian":
         mode, reason = direction(inputs, outputs)
@@ -328,6 +338,18 @@ def _known(program: Program, args: Sequence[Any] | None) -> dict[Var, float]:
         elif p.type == INT:
             values[p] = float(value)
     return values
+
+
+def _require_fit(model: Model, program: Program, args: Sequence[Any] | None) -> None:
+    """Raise the error of a call whose arrays have other sizes than the model declares."""
+    flat: list[Any] = []
+    for tree, a in zip(program.ins, args or ()):
+        take_apart(tree, a, flat)
+    sizes: dict[Any, int] = {}
+    for p, value in zip(program.params, flat):
+        reason = unfit(p, value, sizes)
+        if reason:
+            raise misfit(f"argument {p.name} wants {reason}", model, program, tuple(args or ()), {})
 
 
 def _counted(program: Program, args: Sequence[Any] | None) -> Cost:

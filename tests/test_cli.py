@@ -151,6 +151,24 @@ def test_products_by_a_blas(capsys, files: Path, monkeypatch: pytest.MonkeyPatch
     assert "`main` is a function" in capsys.readouterr().err
 
 
+def test_what_emit_takes_in_python_the_command_takes_too(capsys, files: Path) -> None:
+    (files / "add.hy").write_text(
+        "(defmodel picked [#^ (Vec n) v #^ (Arr Int m) at] (sum (map (fn [i] (exp (get v i))) at)))"
+    )
+    said(capsys, "emit", "add.hy", "picked", "--grad", "--threads", "2", "--math", "vector", "-o", "c")
+    source = (files / "c" / "picked_grad.c").read_text()
+    assert "#pragma omp" in source and "hyad_exp" in source
+    texts = {}
+    for how in ((), ("--deterministic",)):
+        said(capsys, "emit", "add.hy", "picked", "--grad", "--target", "cuda", "--grid", *how, "-o", "cuda")
+        texts[how] = (files / "cuda" / "picked_grad.cu").read_text()
+    assert "atomicAdd" in texts[()] and "atomicAdd" not in texts[("--deterministic",)]
+    assert "on 2 threads:" in said(capsys, "explain", "add.hy", "picked", "--threads", "2")
+    assert "threads" not in said(capsys, "explain", "add.hy", "picked")
+    assert main(["emit", "add.hy", "picked", "--target", "cuda", "--threads", "2"]) == 1
+    assert "1 or more, for the target c" in capsys.readouterr().err
+
+
 def test_check(capsys) -> None:
     assert "2 derivatives agree" in said(capsys, "check", "ring.hy", "area")
     assert "1 derivative agrees" in said(capsys, "check", "ring.hy", "area", "1", "2", "--wrt", "R")

@@ -15,7 +15,7 @@ from hyad.cli import main
 from hyad.codegen.c import print_c
 from hyad.core import Loop
 from hyad.counts import ASSUMED, cost
-from hyad.errors import HyadError
+from hyad.errors import HyadError, ModelTypeError
 from hyad.optimise import PIPELINE, named
 from hyad.report import _memory as memory_of
 
@@ -107,6 +107,25 @@ def test_a_value_and_its_gradient_share_the_rows():
 )
 def test_why_a_mode_was_taken(text, mode):
     assert mode in str(hyad.cost(hyad.jacobian(hyad.model(text))))
+
+
+def test_a_gradient_that_takes_tangents_along_says_so():
+    f = hyad.model("(fn [x n] (ifold (fn [s i] (sin (* s x))) x n))")
+    card = hyad.cost(hyad.grad(f, wrt="x"), args=(0.3, 50))
+    assert "forward, beside the value: 1 input, 1 result" in str(card)
+    assert card.columns["grad"].stores == 0  # no state is remembered
+    back = hyad.cost(hyad.grad(f, wrt="x"), args=(0.3, 50), without="few-inputs")
+    assert "reverse, at once: 1 input, 1 result" in str(back) and back.columns["grad"].stores > 0
+
+
+@pytest.mark.parametrize("told", [hyad.cost, hyad.explain])
+@pytest.mark.parametrize("derived", [lambda f: f, hyad.grad])
+def test_arguments_that_a_call_refuses_are_not_counted(told, derived):
+    f = hyad.model("(fn [#^ (Mat p 3) m #^ (Vec p) v] (+ (sum m) (sum v)))")
+    with pytest.raises(ModelTypeError, match=r"`m` wants a float64 array of shape \(p, 3\); its dimension 2 is 4"):
+        told(derived(f), args=(np.ones((2, 4)), np.ones(2)))
+    with pytest.raises(ModelTypeError, match=r"`v` wants .* its dimension 1 is 5, where p is 2"):
+        told(derived(f), args=(np.ones((2, 3)), np.ones(5)))
 
 
 def test_a_sparse_derivative_is_counted_beside_the_dense_one():
