@@ -72,6 +72,7 @@ def overflows(program: Program) -> Overflows:
     """The operations of a program that may not fit into 64 bits."""
     known: dict[Var, Interval] = dict.fromkeys(program.dims, (0, MEMORY))
     found: list[Bind] = []
+    lowest: set[Bind] = set()  # what has no negative that fits, which is there
     plain: set[Bind] = set()
 
     def of(atom: Atom) -> Interval:
@@ -119,10 +120,12 @@ def overflows(program: Program) -> Overflows:
     def result(bind: Bind, op: Prim) -> Interval:
         exact = _EXACT.get(op.name)
         if exact is None or any(a.type != INT for a in op.args):
-            if op.name not in ("//", "%") or any(a.type != INT for a in op.args):
+            if op.name not in ("abs", "//", "%") or any(a.type != INT for a in op.args):
                 return ANY
-            (low, high), (least, most) = map(of, op.args)
-            if least <= 0:
+            (low, high), (least, most) = of(op.args[0]), of(op.args[-1])
+            if low == LOW and (op.name == "abs" or op.name == "//" and least <= -1 <= most):
+                lowest.add(bind)
+            if op.name == "abs" or least <= 0:
                 return ANY
             if low >= 0:
                 plain.add(bind)
@@ -136,12 +139,12 @@ def overflows(program: Program) -> Overflows:
         return low, high
 
     names = {b.op.name for b in all_binds(program.body) if type(b.op) is Prim and b.vars[0].type == INT}
-    if names.isdisjoint((*CHECKED, "//", "%")):
+    if names.isdisjoint((*CHECKED, "abs", "//", "%")):
         return Overflows(set(), set(), plain)
     needed = _needed(program.body)
     walk(program.body)
     checked = {bind for bind in found if bind.vars[0] in needed}
-    return Overflows(checked, set(found) - checked, plain)
+    return Overflows(checked, (set(found) - checked) | lowest, plain)
 
 
 def _needed(body: Block) -> set[Var]:

@@ -964,6 +964,16 @@ def test_other_integers_wrap_in_both_targets() -> None:
         assert found[0] == found[1] and found[0][0] == (k * k + 2**63) % 2**64 - 2**63
 
 
+@pytest.mark.parametrize("body", ["(abs k)", "(// k j)", "(// k -1)", "(- (abs k) 1)", "(// (abs k) 2)", "(% k j)"])
+def test_the_lowest_integer_has_no_negative_in_either_target(body: str) -> None:
+    f = hyad.model(f"(fn [#^ Int k #^ Int j] {body})")
+    for k, j in ((-(2**63), -1), (-(2**63), 1), (-(2**63) + 1, -1), (-7, 2), (7, -2)):
+        found = [hyad.compile(f, target=target)(k, j) for target in ("c", "python")]
+        assert found[0] == found[1]
+        if k > -(2**63):
+            assert found[0] == hyad.run(f, k, j)
+
+
 def test_what_is_not_declared_is_said_to_be_taken_as_a_number() -> None:
     f = hyad.model("(fn [x #^ Int k] (sum (map sin x)))")
     for ask in (hyad.compile, hyad.cost, lambda f: hyad.show(f, "c"), lambda f: hyad.compile(hyad.grad(f))):
