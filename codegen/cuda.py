@@ -380,7 +380,7 @@ class CudaPrinter(ThreadPrinter):
         rows = [
             (p, False)
             for p, v in zip(self.parameters(fn), self.program.params)
-            if p.batched and mostly_read(self.program, v, 0)
+            if p.batched and mostly_read(self.program, v, ())
         ]
         rows += [(r, True) for r in fn.results]
         tiles = [

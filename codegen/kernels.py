@@ -20,7 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hyad.core import REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same_atoms
+from hyad.core import INT, REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same, same_atoms
 from hyad.spread import Reduction, reductions
 
 from .ahead import AHEAD, ARRAYS, READ, UNROLL, heads, light
@@ -52,7 +52,7 @@ from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
-from .staging import Tile, blocks_for, by_warps, functions_of, mostly_read, only_rows, row_width
+from .staging import Tile, blocks_for, by_warps, functions_of, indices_of, mostly_read, only_rows, row_width
 from .thread import ThreadUnit
 
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
@@ -150,6 +150,8 @@ class KernelPrinter(CudaPrinter):
         self.atomic: set[Buffer] = {self.plan.place[p].buffer for p in piece.atomic}
         self.places: dict[str, str] = {}
         self.tiles: list[Tile] = []
+        self.located: dict[Var, str] = {}  # indices that are known before the body: of rows that are gathered
+        self.gathered: dict[Buffer, list[tuple[Var, str]]] = {}  # where a row lies, by its index
 
     def planned(self, program: Program) -> Plan:
         room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
@@ -572,11 +574,12 @@ class KernelPrinter(CudaPrinter):
             names.append(places.place if alone else self.names.fresh(b.op.index.name))
             self.value[b.op.index] = Expr(names[-1])
             self.indices.add(b.op.index)
+        located = self.locate(nest)
         self.unshared = not self.piece.rows
         self.iteration(bind, op, inits, bind.vars, names[0])
         self.unshared = True
         if self.tiles:
-            head, tail = self.places_of_warps(nest, names)
+            head, tail = self.places_of_warps(nest, names, located)
             self.behind = ""
         elif places:
             head, tail = self.places_ahead(nest, names, places)
@@ -605,7 +608,7 @@ class KernelPrinter(CudaPrinter):
         rows = [
             (p, self.plan.root(p))
             for p in self.program.params
-            if row_width(p, levels) and only_rows(self.program, p, grid) and mostly_read(self.program, p, levels)
+            if row_width(p, levels) and only_rows(self.program, p, grid) and mostly_read(self.program, p, grid)
         ]
         for v in nest[0].vars[n:]:
             if row_width(v, levels):
@@ -618,14 +621,100 @@ class KernelPrinter(CudaPrinter):
             many = "" if same_atoms(v.type.dims[:1], counts[:1]) else self.places_of(v.type.dims[:levels])
             ctype, width = self.ctype(buffer.elem), row_width(v, levels)
             tiles[Tile(name, self.names.fresh(f"{name}_tile"), ctype, width, given, many)] = buffer
+        gathered = self.gathers(nest, set(tiles.values()))
         folds = len(self.piece.folds)
-        self.block, self.tiles = blocks_for([*tiles], FOLDING if folds else BLOCK, folds)
+        self.block, self.tiles = blocks_for([*tiles, *gathered], FOLDING if folds else BLOCK, folds)
         for tile in self.tiles:
             name = self.names.fresh(f"{tile.array}_row")
             self.lines.append(Line(self.depth, tile.declared(self.block)))
             self.lines.append(Line(self.depth, f"{tile.ctype} *const {name} = {tile.own()};"))
-            self.row_name[tiles[tile]] = name, levels, None
+            if tile.at:
+                index, buffer = gathered[tile]
+                self.located[index] = tile.at
+                self.gathered.setdefault(buffer, []).append((index, name))
+            else:
+                self.row_name[tiles[tile]] = name, levels, None
         self.support.update(dict.fromkeys(functions_of(self.tiles)))
+
+    def gathers(self, nest: Sequence[Bind], staged: set[Buffer]) -> dict[Tile, tuple[Var, Buffer]]:
+        """Tiles for rows of arrays that each place of the grid finds by an index it has read, with this and where the
+        array lies. What indices are read from is read before, each element as it is needed."""
+        made = {b.vars[0]: b.op for level in nest for b in level.op.body.binds if type(b.op) is Prim}
+        pairs = [
+            (p, index)
+            for p in self.program.params
+            if row_width(p, 1) and self.plan.root(p).kind == "param" and self.plan.root(p) not in staged
+            for index in indices_of(self.program, p)
+            if self.findable(index, made) and mostly_read(self.program, p, (index,))
+        ]
+        indices, sources = {index for _, index in pairs}, set()
+        while indices:
+            op = made[indices.pop()]
+            sources.add(op.args[0])
+            indices |= {a for a in op.args[1:] if a in made}
+        found: dict[Tile, tuple[Var, Buffer]] = {}
+        named: dict[Var, str] = {}
+        for p, index in pairs:
+            if p in sources:
+                continue
+            buffer, count = self.plan.root(p), self.fixed(p.type.dims[0]).text
+            name, width = self.buffer_name[buffer], row_width(p, 1)
+            if index not in named:
+                named[index] = self.names.fresh(f"{name}_at")
+            tile = self.names.fresh(f"{name}_tile")
+            found[Tile(name, tile, self.ctype(buffer.elem), width, False, count, named[index])] = index, buffer
+        return found
+
+    def findable(self, index: Atom, made: dict[Var, Prim]) -> bool:
+        """Whether an index is an element of an array of integers, at places of the grid, constants, or indices like
+        it."""
+        op = made.get(index) if type(index) is Var else None
+        if op is None or op.name != "get" or index.type != INT or op.args[0] not in self.program.params:
+            return False
+        subs = [a for a in op.args[1:] if type(a) is not Const and a not in self.piece.grid]
+        return self.plan.root(op.args[0]).kind == "param" and all(self.findable(a, made) for a in subs)
+
+    def locate(self, nest: Sequence[Bind]) -> dict[str, str]:
+        """The indices of the rows that are gathered, each as its variable's name and what it is: -1 where a subscript
+        that it is read by is none."""
+        made = {b.vars[0]: b.op for level in nest for b in level.op.body.binds if type(b.op) is Prim}
+        counts: dict[Atom, Atom] = {b.op.index: b.op.count for b in nest}
+        found: dict[str, str] = {}
+
+        def inside(sub: Atom, dim: Atom) -> bool:
+            known = type(sub) is Const and type(dim) is Const and 0 <= sub.value < dim.value
+            return known or sub in counts and same(counts[sub], dim)
+
+        def locate(index: Var) -> None:
+            array, *subs = made[index].args
+            for a in subs:
+                if a in made and a not in self.value:
+                    self.located.setdefault(a, self.names.fresh(f"{a.name}_at"))
+                    locate(a)
+            exprs = [self.operand_of(a) for a in subs]
+            texts = []
+            for sub, e, dim in zip(subs, exprs, array.type.dims):
+                if not inside(sub, dim):
+                    texts.append(f"0 <= {e.at(SHIFT)} && {e.at(SHIFT)} < {self.operand_of(dim).at(SHIFT)}")
+            text = self.element(array, exprs).text
+            name = self.located[index]
+            found[name] = f"{' && '.join(texts)} ? {text} : -1" if texts else text
+            self.value[index] = Expr(name)
+
+        for index in list(self.located):
+            if index not in self.value:
+                locate(index)
+        return found
+
+    def row_elsewhere(self, buffer: Buffer, subs: Sequence[Expr]) -> tuple[str, int, Expr | None] | None:
+        for index, name in self.gathered.get(buffer, ()):
+            if subs and subs[0].text == self.located[index]:
+                return name, 1, None
+        return super().row_elsewhere(buffer, subs)
+
+    def prim(self, bind: Bind, op: Prim) -> None:
+        if bind.vars[0] not in self.located:
+            super().prim(bind, op)
 
     def places_of(self, counts: Sequence[Atom]) -> str:
         """How many places a nest of loops has, as C."""
@@ -635,12 +724,18 @@ class KernelPrinter(CudaPrinter):
             texts = [t if sure else f"({t} > 0 ? {t} : 0)" for t, sure in zip(texts, known)]
         return "*".join(texts)
 
-    def places_of_warps(self, nest: Sequence[Bind], names: list[str]) -> tuple[list[str], list[str]]:
+    def places_of_warps(
+        self, nest: Sequence[Bind], names: list[str], located: dict[str, str]
+    ) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space in which warps move their rows, and what stands behind its body."""
         first, lane, rows = (self.names.fresh(n) for n in ("first", "lane", "rows"))
         head, total = self.total_of(nest)
-        indices = self.indices_at(nest, names, f"{first} + {lane}")
-        before, tail = by_warps(self.tiles, (self.local["thread"], self.local["step"], total), (first, lane, rows))
+        place = f"{first} + {lane}"
+        indices = self.indices_at(nest, names, place, words_of(self.lines))
+        found = self.indices_at(nest, names, place, words_of([Line(0, text) for text in located.values()]))
+        found += [f"{name} = {text};" for name, text in located.items()]
+        counts = self.local["thread"], self.local["step"], total
+        before, tail = by_warps(self.tiles, counts, (first, lane, rows), [*located], found)
         if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
             tail.insert(1, f"    {self.behind}:;")
         return [*head, *before, *("        " + text for text in indices)], tail
@@ -653,9 +748,9 @@ class KernelPrinter(CudaPrinter):
         name = self.names.fresh("total")
         return [f"const long long {name} = {total};"], name
 
-    def indices_at(self, nest: Sequence[Bind], names: list[str], place: str) -> list[str]:
-        """Declarations of the indices that the body needs at a place of the index space: with a division for each dim
-        but the first."""
+    def indices_at(self, nest: Sequence[Bind], names: list[str], place: str, needed: list[str]) -> list[str]:
+        """Declarations of the indices that are among some names at a place of the index space: with a division for each
+        dim but the first."""
         counting: list[tuple[str, str]] = []
         if len(nest) > 1 and not place.isidentifier():
             counting.append((self.names.fresh("at"), place))
@@ -670,7 +765,7 @@ class KernelPrinter(CudaPrinter):
             place = above
         if len(nest) == 1 and names[0] != place:
             counting.append((names[0], place))
-        needed, found = words_of(self.lines), []
+        found: list[str] = []
         for name, text in reversed(counting):
             if name in needed:
                 needed += re.findall(r"\w+", text)
@@ -692,7 +787,7 @@ class KernelPrinter(CudaPrinter):
         read = [
             p
             for p in self.program.params
-            if elements(p, "param") and only_rows(self.program, p, grid) and mostly_read(self.program, p, levels)
+            if elements(p, "param") and only_rows(self.program, p, grid) and mostly_read(self.program, p, grid)
         ]
         if not read:
             return None
@@ -720,7 +815,7 @@ class KernelPrinter(CudaPrinter):
             end = f"({many} < {total} ? {many} : {total})" if many else total
             reading.append(f"    {ctype} {name}[{AHEAD}];")
             reading.append(f"    hyad_ahead({name}, {array}, {places.first}, {step}, {end});")
-        indices = self.indices_at(nest, names, places.place)
+        indices = self.indices_at(nest, names, places.place, words_of(self.lines))
         return [*head, loop, *reading, *inner, *("            " + text for text in indices)], [
             "        }",
             "    }",

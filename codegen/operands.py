@@ -86,9 +86,7 @@ class OperandPrinter:
         self.elements: set[Var] = set()  # scalars that are elements of arrays
         self.lone: set[Var] = set()  # those that are read alone, see ``turned.py``
         self.buffer_name: dict[Buffer, str] = {}
-        self.row_name: dict[
-            Buffer, tuple[str, int]
-        ] = {}  # of which one row lies elsewhere: where, behind how many subs
+        self.row_name: dict[Buffer, tuple[str, int, Expr | None]] = {}  # of which one row lies elsewhere
         self.tenant: dict[Any, Buffer] = {}  # whose each piece of the workspace is
         self.swapped: dict[Buffer, str] = {}  # accumulators that change places with their next value
         self.pointer: dict[Var, str] = {}  # views that have a C variable
@@ -324,8 +322,9 @@ class OperandPrinter:
         if base is None:
             base = self.declare_table(buffer)
         elsewhere = None
-        if buffer in self.row_name:
-            base, levels, elsewhere = self.row_name[buffer]
+        row = self.row_elsewhere(buffer, exprs)
+        if row is not None:
+            base, levels, elsewhere = row
             exprs, dims = exprs[levels:], dims[levels:]
         if isinstance(array, Var) and array in self.pointer:
             self.followed.add(array)
@@ -333,6 +332,11 @@ class OperandPrinter:
         offset = elsewhere or self.flat(exprs, dims)
         reads = frozenset().union(*(e.reads for e in exprs)) if exprs else frozenset()
         return base, offset, root, reads
+
+    def row_elsewhere(self, buffer: Buffer, subs: Sequence[Expr]) -> tuple[str, int, Expr | None] | None:
+        """Where the row of a buffer lies that begins at ``subs``, behind how many of these, and what is added, if that
+        row lies elsewhere."""
+        return self.row_name.get(buffer)
 
     def operand_of(self, atom: Atom) -> Expr:
         """A subscript of a view or of a home: written out again at each use."""

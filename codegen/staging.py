@@ -17,6 +17,16 @@ changes::
         hyad_give<30>(out_tile, out + first*30, rows);
     }
 
+Rows that a thread finds by an index, those of a camera or of a corner, lie anywhere, but each is one piece: the threads
+of a warp read them one after the other, a row by as many neighbours as it has elements. So the indices come first, and
+what an index is read by is looked at before it is used, for the checks are only made later::
+
+        long long camera_at = -1;
+        if (lane < rows) {
+            camera_at = camera[first + lane];
+        }
+        hyad_gather<11>(cameras_tile, cameras, camera_at, c);
+
 Rows lie an odd number of elements apart, so that the threads of a warp read theirs from different banks. The second
 barrier is before the rows are written out, the first one before they are made again.
 
@@ -77,6 +87,39 @@ static __device__ inline void {name}({head}, unsigned rows) {{
   }}
 }}
 """
+GATHER = """\
+/* the rows that a warp's threads have found, of n, into its tile: neighbours move neighbours; -1 is none */
+template <unsigned W, class T>
+static __device__ inline void hyad_gather(T *__restrict__ tile, const T *__restrict__ from, long long row,
+    long long n) {
+  const unsigned lane = threadIdx.x & 31u, many = W < 8 ? W : 8;
+  const long long start = row >= 0 && row < n ? row*W : -1, end = n*W;
+  tile += (threadIdx.x - lane)*(W | 1);
+  #ifdef __CUDACC__
+  #pragma unroll 1
+  #endif
+  for (unsigned first = 0; first < W; first += many) { /* so many on the way at once */
+    T held[many];
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < many; k++) {
+      const unsigned at = 32*(first + k) + lane;
+      if (first + k < W) {
+        const long long place = __shfl_sync(0xffffffffu, start, at/W);
+        held[k] = (unsigned long long)place < (unsigned long long)end ? from[place + at % W] : (T)0;
+      }
+    }
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < many; k++) {
+      const unsigned at = 32*(first + k) + lane;
+      if (first + k < W) tile[W % 2 ? at : at + at/W] = held[k];
+    }
+  }
+}
+"""
 IN_TILE = "tile[W % 2 ? at : at + at/W]"
 TAKE = MOVE.format(
     what="a warp's rows into its tile",
@@ -99,7 +142,8 @@ GIVE = MOVE.format(
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Rows of ``width`` elements of the array ``array``, which are written (``given``) or read; there are ``rows`` of
-    them, C text, where that is not how many iterations there are. ``name`` is the tile's."""
+    them, C text, where that is not how many iterations there are. ``name`` is the tile's; ``at`` the variable that has
+    a thread's row, where that is not its iteration's."""
 
     array: str
     name: str
@@ -107,6 +151,7 @@ class Tile:
     width: int
     given: bool
     rows: str = ""
+    at: str = ""
 
     @property
     def apart(self) -> int:
@@ -127,6 +172,8 @@ class Tile:
 
     def moved(self, first: str, rows: str) -> str:
         """The statement that all threads of a warp do together, of which so many have a row, from the ``first`` on."""
+        if self.at:
+            return f"hyad_gather<{self.width}>({self.name}, {self.array}, {self.at}, {self.rows});"
         many = f"hyad_rows({self.rows} - {first})" if self.rows else rows
         name = "hyad_give" if self.given else "hyad_take"
         return f"{name}<{self.width}>({self.name}, {self.array} + {first}*{self.width}, {many});"
@@ -134,8 +181,9 @@ class Tile:
 
 def functions_of(tiles: Iterable[Tile]) -> list[str]:
     """The functions that a kernel with some tiles calls."""
-    given = {t.given for t in tiles}
-    return [text for text, needed in ((ROWS, given), (TAKE, False in given), (GIVE, True in given)) if needed]
+    kinds = {(t.given, bool(t.at)) for t in tiles}
+    texts = ((TAKE, (False, False)), (GATHER, (False, True)), (GIVE, (True, False)))
+    return [*([ROWS] if kinds else []), *(text for text, kind in texts if kind in kinds)]
 
 
 def fitting(tiles: Sequence[Tile], threads: int, folds: int = 0) -> list[Tile]:
@@ -160,16 +208,29 @@ def blocks_for(tiles: Sequence[Tile], threads: int, folds: int = 0) -> tuple[int
 
 
 def by_warps(
-    tiles: Sequence[Tile], counts: tuple[str, str, str], names: tuple[str, str, str]
+    tiles: Sequence[Tile],
+    counts: tuple[str, str, str],
+    names: tuple[str, str, str],
+    indices: Sequence[str] = (),
+    found: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """What stands before and behind what a thread does with its row. ``counts``: the number of the thread, how many
-    there are, and how many rows; ``names``: the first row of its warp, its place there, and how many rows that has."""
+    there are, and how many rows; ``names``: the first row of its warp, its place there, and how many rows that has.
+    ``indices`` are variables of the rows that are gathered, and ``found`` sets them where a thread has an iteration."""
     (thread, step, count), (first, lane, rows) = counts, names
+    taken = ["    " + tile.moved(first, rows) for tile in tiles if not (tile.given or tile.at)]
+    gathered = ["    " + tile.moved(first, rows) for tile in tiles if tile.at]
+    if gathered:
+        before = ["    __syncwarp();"] if taken else []  # the indices may be in a tile
+        before.append(f"    long long {', '.join(f'{at} = -1' for at in indices)};")
+        before += [f"    if ({lane} < {rows}) {{", *("        " + text for text in found), "    }"]
+        gathered[:0] = before
     head = [
         f"const unsigned {lane} = threadIdx.x & 31u;",
         f"for (long long {first} = {thread} - {lane}; {first} < {count}; {first} += {step}) {{",
         f"    const unsigned {rows} = hyad_rows({count} - {first});",
-        *("    " + tile.moved(first, rows) for tile in tiles if not tile.given),
+        *taken,
+        *gathered,
         "    __syncwarp();",
         f"    if ({lane} < {rows}) {{",
     ]
@@ -204,9 +265,9 @@ def only_rows(program: Program, var: Var, at: Sequence[Var]) -> bool:
     return not any(r is var for r in program.body.results)
 
 
-def mostly_read(program: Program, var: Var, levels: int) -> bool:
-    """Whether at least half of the elements behind the first ``levels`` subscripts are read, whatever the data are: not
-    in branches alone."""
+def mostly_read(program: Program, var: Var, at: Sequence[Atom]) -> bool:
+    """Whether at least half of the elements behind the subscripts ``at`` are read, whatever the data are: not in
+    branches alone."""
     subs: dict[Var, tuple[Atom, ...]] = {var: ()}  # of the array and its rows
     found: set[tuple[int, ...]] = set()
 
@@ -215,14 +276,22 @@ def mostly_read(program: Program, var: Var, levels: int) -> bool:
             op = bind.op
             if type(op) is Prim and op.name == "get" and op.args[0] in subs:
                 here = (*subs[op.args[0]], *op.args[1:])
+                if not same_atoms(here[: len(at)], at[: len(here)]):
+                    continue
                 if isinstance(bind.vars[0].type, Arr):
                     subs[bind.vars[0]] = here
-                elif all(type(a) is Const for a in here[levels:]):
-                    found.add(tuple(int(a.value) for a in here[levels:]))
+                elif all(type(a) is Const for a in here[len(at) :]):
+                    found.add(tuple(int(a.value) for a in here[len(at) :]))
                 else:
                     return True
             elif any(a in subs for a in atoms_of(op) if type(a) is Var) or type(op) is Loop and whole(op.body):
                 return True
         return any(r in subs for r in block.results if type(r) is Var)
 
-    return whole(program.body) or 2 * len(found) >= row_width(var, levels)
+    return whole(program.body) or 2 * len(found) >= row_width(var, len(at))
+
+
+def indices_of(program: Program, var: Var) -> list[Var]:
+    """The variables that are the first subscript of an array where it is read."""
+    reads = [b.op.args for b in all_binds(program.body) if type(b.op) is Prim and b.op.name == "get"]
+    return list(dict.fromkeys(args[1] for args in reads if args[0] is var and type(args[1]) is Var))

@@ -1,5 +1,5 @@
-"""Where threads of a GPU read and write: arrays of their own between those of their neighbours. Run on the CPU in both
-orders of the threads, against C of the same model."""
+"""Where threads of a GPU read and write: arrays of their own between those of their neighbours, and rows that they find
+by an index, read together. Run on the CPU in both orders of the threads, against C of the same model or NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from hyad.codegen.cuda import print_cuda
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
 from hyad.emulate import Emulator
+from hyad.errors import BoundsError
 from hyad.journal import without
+from hyad.marshalling import take_apart
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
 needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")
@@ -138,7 +140,123 @@ def test_a_batch_with_memory_of_the_callers(dtype: str) -> None:
         assert "how many threads may run at once, at least 32" in kernel.header
 
 
+# --------------------------------------------------------------------------- rows that are found by an index
+
+SPRING = """(let [d (map - (get x (get at e 0)) (get x (get at e 1)))]
+  (map (fn [c] (* c (sqrt (sum (map square d))))) d))"""
+#: A model, the shapes of its arguments ("int": of integers below), and the arrays whose rows are gathered, with how
+#: often each is.
+GATHERED: dict[str, tuple[str, tuple[Any, ...], dict[str, int]]] = {
+    "camera": ("[#^ (Mat c 5) cams #^ (Mat n 3) pts #^ (Arr Int m) by #^ (Arr Int m) of #^ (Vec m) w] (build (len w)"
+               " (fn [o] (let [c (get cams (get by o)) p (get pts (get of o))] [(* (get w o) (+ (* (get c 0) (get p 0))"
+               " (* (get c 1) (get p 1)) (get c 4))) (+ (get c 2) (sin (get c 3))) (get p 2)])))",
+               ((40, 5), (50, 3), ("int", 300), ("int", 300), (300,)), {"cams": 1, "pts": 1}),
+    "springs": (f"[#^ (Mat n 3) x #^ (Arr Int m 2) at] (build (len at) (fn [e] {SPRING}))",
+                ((40, 3), ("int", 200, 2)), {"x": 2}),
+    "triangles": ("[#^ (Mat n 3) x #^ (Arr Int f 3) at] (map (fn [t] (let [u (map - (get x (get t 1)) (get x (get t"
+                  " 0))) v (map - (get x (get t 2)) (get x (get t 0)))] (cross u v))) at)",
+                  ((40, 3), ("int", 150, 3)), {"x": 3}),
+    "corners": ("[#^ (Mat n 3) x #^ (Arr Int f 3) faces #^ (Arr Int m) near] (map (fn [k] (let [a (get x (get"
+                " faces k 0)) b (get x (get faces k 2))] (map * a b))) near)",
+                ((40, 3), ("int", 40, 3), ("int", 150)), {"x": 2}),
+    "scaled": ("[#^ (Mat n 4) x #^ (Arr Int m k) at] (build [(len at) (len (get at 0))] (fn [i j] (sum (map square"
+               " (get x (get at i j))))))", ((40, 4), ("int", 13, 29)), {"x": 1}),
+    "folded": ("[#^ (Mat n 6) x #^ (Arr Int m) at] (sum (map (fn [k] (prod (get x k))) at))",
+               ((40, 6), ("int", 700)), {"x": 1}),
+    "blocks": ("[#^ (Arr Real n 2 3) x #^ (Arr Int m) at] (map (fn [k] (map (fn [r] (sum (map exp r))) (get x k))) at)",
+               ((40, 2, 3), ("int", 70)), {"x": 1}),
+    "both": ("[#^ (Mat n 3) x #^ (Arr Int n) next] (build (len x) (fn [i] (map - (get x i) (get x (get next i)))))",
+             ((40, 3), ("int", 40)), {"x": 1}),
+    "narrow": ("[#^ (Mat n 2) x #^ (Arr Int m) at] (map (fn [k] (* (get x k 0) (get x k 1))) at)",
+               ((40, 2), ("int", 90)), {}),
+    "one": ("[#^ (Mat n 4) x #^ (Arr Int m) at] (map (fn [k] (sin (get x k 1))) at)", ((40, 4), ("int", 90)), {}),
+    "maybe": ("[#^ (Mat n 3) x #^ (Arr Int m) at] (map (fn [k] (if (> k 20) (sum (get x k)) 0.0)) at)",
+              ((40, 3), ("int", 90)), {}),
+    "next": ("[#^ (Mat n 3) x] (build (- (len x) 1) (fn [i] (sum (get x (+ i 1)))))", ((90, 3),), {}),
+}  # fmt: skip
+
+
+def gathered_arguments(name: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(len(name))
+    shapes = GATHERED[name][1]
+    return [rng.integers(0, 40, s[1:]) if s[0] == "int" else rng.uniform(0.5, 2.0, s) for s in shapes]
+
+
+@cache
+def gathered_programs() -> tuple[dict[tuple[str, str], CudaProgram], Emulator]:
+    found = {}
+    for name, (text, _, _) in GATHERED.items():
+        f = hyad.model(f"(defmodel {name} {text})", namespace={})
+        program = f.optimised(f.specs(gathered_arguments(name)), "cuda", blas=True)
+        for dtype in DTYPES:
+            found[name, dtype] = print_grid(program, dtype=dtype, name=f"gathered{len(found)}")
+    return found, Emulator([*found.values()], gpu.cpu_compiler() or ())
+
+
+def gathered(source: str) -> dict[str, int]:
+    names = re.findall(r"    hyad_gather<\d+>\(\w+, (\w+),", source)
+    return {name: names.count(name) for name in names}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GATHERED)
+def test_rows_that_are_found(name: str, dtype: str) -> None:
+    found, emulator = gathered_programs()
+    program, args = found[name, dtype], gathered_arguments(name)
+    assert gathered(program.source) == GATHERED[name][2]
+    f, want = hyad.model(f"(defmodel {name} {GATHERED[name][0]})", namespace={}), []
+    take_apart(f.optimised(f.specs(args)).out, hyad.compile(f, args=args)(*args), want)
+    given = [a.astype(DTYPES[dtype]) if a.dtype == float else a for a in args]
+    for shape in ({}, {"blocks": 2, "block": 32, "descending": True}, {"blocks": 3, "block": 64}):
+        for got, expected in zip(emulator.run(program, given, **shape), want, strict=True):
+            rounding = (1e-11, 1e-14) if dtype == "f64" else (1e-3, 1e-5)
+            np.testing.assert_allclose(got, expected, *rounding)
+
+
+@pytest.mark.parametrize("name, which", [("camera", 2), ("springs", 1), ("corners", 1), ("corners", 2), ("scaled", 1)])
+def test_a_wrong_index_is_an_error_and_reads_nothing(name: str, which: int) -> None:
+    """In whatever thread, and at an index that another one is found by."""
+    found, emulator = gathered_programs()
+    for wrong in (-1, 10**12, -(10**12)):
+        args = gathered_arguments(name)
+        args[which].reshape(-1)[args[which].size * 2 // 3] = wrong
+        for descending in (False, True):
+            with pytest.raises(BoundsError):
+                emulator.run(found[name, "f64"], args, descending=descending)
+
+
+def test_a_missing_barrier_before_gathered_rows_is_noticed() -> None:
+    """The one after indices are taken, for these are rows as well. (Behind what is gathered the CPU, whose threads wait
+    for each other at each shuffle, does not show it.)"""
+    program = gathered_programs()[0]["triangles", "f64"]
+    args = gathered_arguments("triangles")
+    (want,) = gathered_programs()[1].run(program, args)
+    parts = program.source.split("__syncwarp();")
+    assert len(parts) == 4 and "hyad_take<3>(at_tile" in parts[0] and "= at_row[" in parts[1]
+    changed = dataclasses.replace(program, source=f"{parts[0]};{'__syncwarp();'.join(parts[1:])}")
+    emulator = Emulator([changed], gpu.cpu_compiler() or ())
+    wrong = []
+    for descending in (False, True):
+        try:
+            (got,) = emulator.run(changed, args, blocks=1, block=32, descending=descending)
+            wrong.append(not np.allclose(got, want))
+        except BoundsError:  # what lay there before
+            wrong.append(True)
+    assert any(wrong)
+
+
+def test_the_notes_say_which_rows_and_staging_switches_them_off() -> None:
+    f = hyad.model(f"(defmodel camera {GATHERED['camera'][0]})", namespace={})
+    program = f.optimised(f.specs(gathered_arguments("camera")), "cuda", blas=True)
+    assert any("rows of out and cams and pts through shared memory" in note for _, note in print_grid(program).notes)
+    with without(("staging",)):
+        assert "hyad_gather" not in print_grid(program).source
+
+
 @needs_ptx
-def test_strided_text_compiles() -> None:
-    for p in own_programs()[0].values():
-        assert b"st.global" in nvrtc.compile_device(p.source, "compute_90", p.name)
+def test_gathered_and_strided_text_compiles() -> None:
+    """For a GPU; what is gathered is read from memory in one loop, and then from shared memory."""
+    programs = [*gathered_programs()[0].values(), *own_programs()[0].values()]
+    for p in programs:
+        ptx = nvrtc.compile_device(p.source, "compute_90", p.name).decode()
+        assert ("shfl.sync.idx" in ptx) == ("hyad_gather<" in p.source)
