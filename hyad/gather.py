@@ -52,8 +52,10 @@ from .core import (
 )
 from .courses import courses_block, rows_block, stepped
 from .dead import dead_code, tidy
+from .elsewhere import elsewhere_block
 from .optimise import products
 from .rebuild import rebuild
+from .rectangles import rectangle
 from .scans import scan_of
 from .spread import Reduction, changed, nest, reductions, work
 from .stores import assign
@@ -79,7 +81,9 @@ def spread(program: Program, deterministic: bool = False) -> Program:
     if stepped(program.body):
         program = dead_code(assign(program))  # what an iteration adds to a row of its own is a row that it makes
         program = by(program, lambda block: courses_block(block, deterministic))
-    for change in (checks_block, product_block, joined_block, apart_block, joined_block, gather_block):
+    integers = {b.vars[0]: b.op for b in all_binds(program.body) if type(b.op) is Prim and b.op.name in ("+", "-")}
+    program = by(program, lambda block: elsewhere_block(block, integers))
+    for change in (checks_block, product_block, joined_block, apart_block, joined_block, gather_block, rectangle_block):
         program = by(program, change)
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
     program = by(program, lambda block: product_block(block, stacked=True))
@@ -235,6 +239,10 @@ def gather_block(block: Block) -> Block:
     return each(block, gathered)
 
 
+def rectangle_block(block: Block) -> Block:
+    return each(block, rectangle)
+
+
 def parts_block(block: Block) -> Block:
     return each(block, in_parts)
 
@@ -317,8 +325,11 @@ def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = ()) -> list[Bind] | N
     if any(d in inside for b in body.binds for v in b.vars for d in type_atoms(v.type)):
         return None
     carried = [dependents(body, {acc}) for acc in op.accs]
+    cheap = recomputed(body, set().union(*carried))
+    chained = {k for r in kinds if r.kind == "slice" for k in r.accs if states(body, op, k) is not None}
+    for k in chained:  # what is read of an iteration's own part may be handed on
+        carried[k] = states(body, op, k) or set()
     moved = set().union(*carried)
-    cheap = recomputed(body, moved)
     for b in (b for group in groups for b in group if any(r in b.vars for r in body.results)):
         cheap.pop(b.vars[0], None)  # a result of a row's is made where the row is
     segments = cut(body, cheap, groups)
@@ -335,7 +346,7 @@ def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = ()) -> list[Bind] | N
         deps = set().union(*(carried[k] for k in kind.accs))
         simple = not kind.read and len(kind.accs) == 1 and all(most_uses(body, v) == 1 for v in deps)
         homes = sorted({home[v] for v in deps})
-        if len(homes) > 1 and not simple:
+        if len(homes) > 1 and not simple and not chained.issuperset(kind.accs):
             return None
         for number in kind.accs:
             current = op.accs[number]
@@ -344,6 +355,11 @@ def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = ()) -> list[Bind] | N
                 last = op.body.results[number] if k == homes[-1] else last
                 passing[k][number] = (current, last)
                 current = last
+    for k, segment in enumerate(segments):  # none reads a state of before, or of later
+        mine = {v for b in segment for v in b.vars} | {came for came, _ in passing[k].values()}
+        others = {v for number in chained for v in (op.accs[number], *carried[number])} - mine
+        if any(v in others for b in segment for v in reads(b)):
+            return None
     # what each segment reads of earlier ones is stacked
     wanted: list[list[Var]] = []
     again: list[list[Bind]] = []
@@ -398,6 +414,20 @@ def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = ()) -> list[Bind] | N
         if loop.body.results or any(type(b.op) is Check for b in all_binds(loop.body)):
             out.append(Bind((*finals, *(v for _, v in outs)), loop, bind.span))
     return out
+
+
+def states(body: Block, op: Loop, k: int) -> set[Var] | None:
+    """What becomes of an array accumulator in a loop's body, one state of another; None where that is no chain."""
+    made = {v: (b, j) for b in body.binds for j, v in enumerate(b.vars)}
+    found: set[Var] = set()
+    v = body.results[k]
+    while v is not op.accs[k]:
+        source = changed(*made[v]) if v in made else None
+        if source is None:
+            return None
+        found.add(v)
+        v = source
+    return found
 
 
 def dependents(block: Block, of: set[Var]) -> set[Var]:

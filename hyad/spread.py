@@ -45,10 +45,10 @@ class Reduction:
     """What some accumulators of a loop are, by their numbers.
 
     ``kind`` is "sum", "product", "max", "min", "and", "or" of scalars; "place", the largest or smallest (``least``) one
-    and where it is (``last``: the last of equals), two accumulators; "scaled", the largest one, and sums of what is
-    multiplied by the exponential of what it is below that (``vectors.py``; ``finite``: below 0 where that is infinite);
-    "scatter", an array to whose elements is added
-    wherever; "slice", an array of which each iteration writes, or reads and writes (``read``), a part of its own.
+    and where it is (``last``: the last of equals), as the index or so much more, two accumulators; "scaled", the
+    largest one, and sums of what is multiplied by the exponential of what it is below that (``vectors.py``; ``finite``:
+    below 0 where that is infinite); "scatter", an array to whose elements is added wherever; "slice", an array of which
+    each iteration writes, or reads and writes (``read``), a part of its own.
     """
 
     kind: str
@@ -189,6 +189,12 @@ def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
     chosen = choice(op.body, best)
     if acc.type not in (REAL, INT) or most_uses(op.body, acc) != 2 or most_uses(op.body, best) != 1:
         return None
+    inside = {*op.accs, *(v for bind in all_binds(op.body) for v in bind.vars)}
+
+    def number(a: Atom) -> bool:
+        """Whether a value is the index, or that and something that no iteration changes."""
+        return a is op.index or (offset_from(a, op.index, made, inside) or ("",))[0] == "+"
+
     if type(best_op) is Prim and best_op.name in ("max", "min"):
         others = [a for a in best_op.args if a is not acc]
     else:
@@ -208,11 +214,11 @@ def place_of(op: Loop, k: int, made: dict) -> Reduction | None:
             continue
         relation = test.name if test.args == (acc, t) else FLIPPED.get(test.name) if test.args == (t, acc) else None
         if chosen is not None:
-            if cond is chosen[0] and ways == [op.index, at] and relation in FLIPPED:
+            if cond is chosen[0] and number(ways[0]) and ways[1] is at and relation in FLIPPED:
                 return Reduction("place", (k, j), least=relation[0] == ">", last="=" in relation)
             continue
         least = best_op.name == "min"
-        if ways == [at, op.index] and relation in (("<=", "<") if least else (">=", ">")):
+        if ways[0] is at and number(ways[1]) and relation in (("<=", "<") if least else (">=", ">")):
             return Reduction("place", (k, j), least=least, last=relation in ("<", ">"))
     return None
 

@@ -347,6 +347,8 @@ ACCUMULATORS = {
     LOOK.format("(min m t)", "(>= t m)", "i"): ["least, the first"],
     LOOK.format("(min m t)", "(> t m)", "i"): ["least, the last"],
     LOOK.format("(max m t)", "(<= m t)", "i"): None,
+    LOOK.format("(max m t)", "(>= m t)", "(+ k i)"): ["largest, the first"],
+    LOOK.format("(max m t)", "(>= m t)", "(- k i)"): None,
     LOOK.format("(max m t)", "(>= m t)", "(* 2 i)"): None,
     LOOK_BESIDE.format("m", "0.0"): None,
     LOOK_BESIDE.format("b", "0.0"): None,
@@ -429,6 +431,57 @@ def test_time_steps_are_the_hosts() -> None:
     assert kinds(p) == [Copy, Repeat, Copy]
     (loop,) = (s for s in p.steps if isinstance(s, Repeat))
     assert [type(s) for s in loop.steps] == [Launch, Swap] and loop.count == "steps"
+
+
+ELIMINATION = """[#^ (Mat n m) a #^ Int k] (ifold (fn [a i]
+  (let [r (+ {0} i) f (/ (get a r k) (get a {1} k))]
+    (ifold (fn [a j] (update a r j (- (get a r j) (* f (get a {1} j))))) (update a r k f) (shape a 1))))
+  a (- (len a) {2}))"""
+
+
+@pytest.mark.parametrize(
+    "first, row, less",
+    [("(+ k 1)", "k", "(+ k 1)"), ("0", "(- (len a) 2)", "2"), ("3", "1", "5"), ("k", "(- k 2)", "k")],
+)
+def test_eliminations_are_parallel(first: str, row: str, less: str) -> None:
+    """A row that no iteration changes is copied; then the factors, then a thread for each element."""
+    f = hyad.model(f"(defmodel f {ELIMINATION.format(first, row, less)})", namespace={})
+    p = print_grid(f.optimised(f.specs(), "cuda", blas=True))
+    assert not any(isinstance(s, Repeat) for s in walk(p.steps))
+    assert [note for _, note in p.notes][-3:] == [
+        "parallel: one thread for each element",
+        "parallel: one thread for each element",
+        "parallel: one thread for each element, 2 loops as one",
+    ]
+
+
+@pytest.mark.parametrize(
+    "first, row, less",
+    [("k", "k", "k"), ("(+ k 1)", "(+ k 2)", "(+ k 1)"), ("0", "(- (len a) 2)", "1"), ("1", "k", "1")],
+)
+def test_what_reads_a_changed_row_is_taken_in_its_order(first: str, row: str, less: str) -> None:
+    f = hyad.model(f"(defmodel f {ELIMINATION.format(first, row, less)})", namespace={})
+    p = print_grid(f.optimised(f.specs(), "cuda", blas=True))
+    assert any(isinstance(s, Repeat) for s in walk(p.steps)) and not any("row" in kernel for kernel in p.kernels)
+
+
+TRIANGLE = """[#^ (Mat n n) a #^ (Vec n) v] (ifold (fn [a i] (ifold (fn [a j]
+  (update a i j (- (get a i j) (* (get v i) (get v j))))) a {})) a (len v))"""
+
+
+@pytest.mark.parametrize("count, rectangle", [("(+ i 1)", True), ("(- (len v) i)", True), ("(* i i)", False)])
+def test_triangles_are_rectangles(count: str, rectangle: bool) -> None:
+    """Of threads, half of which have nothing to do; where a row of the triangle is as long as its number says."""
+    f = hyad.model(f"(defmodel f {TRIANGLE.format(count)})", namespace={})
+    p = print_grid(f.optimised(f.specs(), "cuda", blas=True))
+    *_, launch = (s for s in walk(p.steps) if isinstance(s, Launch))
+    assert (launches.value(launch.blocks, {"n": 1000}) == -(-1000 * 1000 // launches.BLOCK)) is rectangle
+    a, v = np.arange(36.0).reshape(6, 6), np.linspace(0.5, 2.0, 6)
+    if count != "(* i i)":
+        (got,) = Emulator([p], gpu.cpu_compiler() or ()).run(p, (a, v))
+        i, j = np.indices(a.shape)
+        inside = j <= i if count == "(+ i 1)" else j < 6 - i
+        np.testing.assert_allclose(got, np.where(inside, a - np.outer(v, v), a))
 
 
 def test_the_host_chooses_and_waits() -> None:
