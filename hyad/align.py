@@ -70,7 +70,7 @@ class Align(Rebuild):
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
-        self.sums = sums_in(program)
+        self.sums = sums_in(program.body)
         self.uses = array_uses(program.body)
         self.pairs: dict[Bind, Pair] = {}
         self.done: set[Bind] = set()

@@ -33,7 +33,7 @@ class Fills(Rebuild):
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
-        self.sums = sums_in(program)
+        self.sums = sums_in(program.body)
         self.made: dict[Var, Bind] = {}  # in the block that is being rebuilt
         self.later: dict[Bind, set[Var]] = {}  # what is read after a loop, of what it starts from
 

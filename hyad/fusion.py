@@ -35,9 +35,10 @@ from .core import (
     with_body,
 )
 from .dead import has_checks
-from .loops import CALL, CHEAP, array_uses, cost_of, slice_of
+from .loops import CALL, CHEAP, Use, array_uses, cost_of, slice_of
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild
+from .tables import affine_of, sums_in
 
 NEAR = 400  # bindings between two loops beyond which they are not made one
 
@@ -55,6 +56,8 @@ class Fuse(Rebuild):
         self.uses = array_uses(block)
         self.inlined: dict[Var, tuple[Loop, int, int]] = {}  # the loop, which result, how many subscripts it takes
         self.costs: dict[Var, int] = {}  # what an element of these costs
+        self.within = block
+        self.sums: dict[Var, Prim] | None = None  # the integer sums in it, when they are asked for
         self.sparse: dict[Var, tuple[Loop, Prim]] = {}
         self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
         self.depth = 0
@@ -119,18 +122,40 @@ class Fuse(Rebuild):
         if len(first.loops) == self.depth:  # one element alone is read, where all would be made
             one = all(u.subscripts[0] is first.subscripts[0] and len(u.loops) == self.depth for _, u in uses)  # type: ignore
             return int(one)
-        # the innermost loops around all readings run as often as these, and read the element once in each iteration
-        for n in range(levels, 0, -1):
-            around = first.loops[-n:]
-            subscripts = tuple(loop.index for loop in around)
-            if (
-                len(first.loops) == self.depth + n
-                and all(u.loops[-n:] == around and u.subscripts[:n] == subscripts for _, u in uses)  # type: ignore
-                and self.in_body(around[-1], bind.vars)
-                and (n == 1 or not self.crowded(around[-1], bind.vars))
-            ):
-                return n
-        return 0
+        # the innermost loops around the readings read each element once; what is read outside of them is little
+        inner = max((u for _, u in uses), key=lambda u: len(u.loops))
+        n = len(inner.loops) - self.depth
+        if not 0 < n <= levels:
+            return 0
+        around = inner.loops[-n:]
+        often = [(k, u) for k, u in uses if u.loops[-n:] == around]
+        few = [(k, u) for k, u in uses if u.loops[-n:] != around]
+        if few and (known < n or not all(len(u.loops) < len(inner.loops) and self.quick(bind.vars[k]) for k, u in few)):
+            return 0
+        exact = all(u.subscripts[:n] == tuple(loop.index for loop in around) for _, u in often)  # type: ignore
+        if not exact and not (self.one_element(around, often) and all(self.quick(bind.vars[k]) for k, _ in often)):
+            return 0
+        fits = self.in_body(around[-1], bind.vars) and (n == 1 or not self.crowded(around[-1], bind.vars))
+        return n if fits else 0
+
+    def quick(self, v: Var) -> bool:
+        """Whether an element of a build costs less than a call."""
+        return self.costs.get(v, CALL) < CALL
+
+    def one_element(self, around: Sequence[Loop], uses: Sequence[tuple[int, Use]]) -> bool:
+        """Whether loops around one another read one element in each iteration and each element once: the rows in the
+        other order, say, or what is right of the diagonal."""
+        first = uses[0][1].subscripts
+        indices = [loop.index for loop in around]
+        if any(u.subscripts != first for _, u in uses):
+            return False
+        if self.sums is None:
+            self.sums = sums_in(self.within)
+        for k, s in enumerate(first[: len(around)]):  # type: ignore[index]
+            place = affine_of(s, self.sums, set(self.sums), set())
+            if place is None or abs(place[1].get(indices[k], 0)) != 1 or any(i in place[1] for i in indices[k + 1 :]):
+                return False
+        return True
 
     def crowded(self, consumer: Loop, vars: Sequence[Var]) -> bool:
         """Whether a sum would come to stand in a sum, or beside another loop or a call: alone in the body of a build it

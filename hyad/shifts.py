@@ -61,7 +61,7 @@ class Shifts(Rebuild):
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
-        self.sums = sums_in(program)
+        self.sums = sums_in(program.body)
         self.stored: dict[Atom, Atom] = {}  # what is added, by the iteration
 
     def bind(self, bind: Bind) -> None:

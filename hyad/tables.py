@@ -18,7 +18,6 @@ from .core import (
     If,
     Loop,
     Prim,
-    Program,
     Var,
     all_binds,
     blocks_of,
@@ -250,7 +249,7 @@ def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set
     return None
 
 
-def sums_in(program: Program) -> dict[Var, Prim]:
-    """The integers of a finished program that are sums and differences."""
-    made = {x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim and x.vars[0].type == INT}
+def sums_in(block: Block) -> dict[Var, Prim]:
+    """The integers of a block that are sums and differences."""
+    made = {x.vars[0]: x.op for x in all_binds(block) if type(x.op) is Prim and x.vars[0].type == INT}
     return {v: op for v, op in made.items() if op.name in ("+", "-", "neg")}

@@ -52,7 +52,7 @@ class Families:
         self.bad: set[Var] = set()  # what cannot be packed; in the end those that stand for all of one matrix
         self.origins: dict[Var, str] = {}
         self.nests: dict[Bind, tuple[Loop, ...]] = {}  # builds inside one another that make a matrix
-        self.sums = sums_in(program)
+        self.sums = sums_in(program.body)
         self.settled = False
         self.depths: dict[Var, list[int]] = {}  # of the loops around what is in the triangle, and what may not be
         self.walk(program.body, None)
