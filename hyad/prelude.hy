@@ -382,31 +382,78 @@
   (do
     (require-equal (len l) (shape l 1))
     (require-equal (len l) (len b))
-    (ruled substitute-down
+    (ruled (fn [l b] (substitute-down l b False))
       (fn [l b x dl db] (solve-lower l (- db (matmul (tril dl) x))))
-      (fn [l b x ct] (let [u (solve-upper (transpose l) ct)] #((tril (- (times-row u x))) u)))
+      (fn [l b x ct] (let [u (solve-lower-transposed l ct)] #((tril (- (times-row u x))) u)))
       l b)))
-(defmodel substitute-down [l b] "forward substitution"
-  (if (= (rank b) 1)
-    (ifold (fn [x i]
-        (update x i (/ (ifold (fn [s k] (- s (* (get l i k) (get x k)))) (get x i) i) (get l i i))))
-      b (len l))
-    (ifold (fn [x i]
-        (ifold (fn [x j] (update x i j (/ (get x i j) (get l i i))))
-          (ifold (fn [x k]
-              (ifold (fn [x j] (update x i j (- (get x i j) (* (get l i k) (get x k j))))) x (shape b 1)))
-            x i)
-          (shape b 1)))
-      b (len l))))
+(defmodel solve-lower-transposed [l b] "the solution x of l' x = b, l' the transpose of a lower triangular matrix"
+  (ruled (fn [l b] (substitute-up-transposed l b False))
+    (fn [l b x dl db] (solve-lower-transposed l (- db (matmul (transpose (tril dl)) x))))
+    (fn [l b x ct] (let [u (solve-lower l ct)] #((tril (- (times-row x u))) u)))
+    l b))
 (defmodel solve-upper [u b] "the solution x of u x = b for an upper triangular matrix u; b is a vector or a matrix"
   (do
     (require-equal (len u) (shape u 1))
     (require-equal (len u) (len b))
     (ruled substitute-up
       (fn [u b x du db] (solve-upper u (- db (matmul (triu du) x))))
-      (fn [u b x ct] (let [l (solve-lower (transpose u) ct)] #((triu (- (times-row l x))) l)))
+      (fn [u b x ct] (let [l (solve-upper-transposed u ct)] #((triu (- (times-row l x))) l)))
       u b)))
-(defmodel substitute-up [u b] "backward substitution" (backwards (substitute-down (flip u) (backwards b))))
+(defmodel solve-upper-transposed [u b] "the solution x of u' x = b, u' the transpose of an upper triangular matrix"
+  (ruled substitute-down-transposed
+    (fn [u b x du db] (solve-upper-transposed u (- db (matmul (transpose (triu du)) x))))
+    (fn [u b x ct] (let [l (solve-upper u ct)] #((triu (- (times-row x l))) l)))
+    u b))
+
+; Substitution reads triangles by rows, and rows of a matrix on the right side are sums of rows before or after them.
+; What the other triangle holds is not read. Ones are taken for the diagonal where unit is true.
+(defmodel substitute-down [l b unit] "forward substitution"
+  (if (= (rank b) 1)
+    (ifold (fn [x i]
+        (update x i (over-pivot (ifold (fn [s k] (- s (* (get l i k) (get x k)))) (get x i) i) l i unit)))
+      b (len l))
+    (ifold (fn [x i]
+        (update x i
+          (build (shape b 1)
+            (fn [j]
+              (over-pivot (- (get b i j) (ifold (fn [s k] (+ s (* (get l i k) (get x k j)))) 0.0 i)) l i unit)))))
+      b (len l))))
+(defmodel substitute-up [u b] "backward substitution"
+  (ifold (fn [x t]
+      (let [i (- (len u) (+ t 1))]
+        (update x i
+          (if (= (rank b) 1)
+            (/ (ifold (fn [s k] (- s (* (get u i (+ i 1 k)) (get x (+ i 1 k))))) (get x i) t) (get u i i))
+            (build (shape b 1)
+              (fn [j]
+                (/ (- (get b i j) (ifold (fn [s k] (+ s (* (get u i (+ i 1 k)) (get x (+ i 1 k) j)))) 0.0 t))
+                  (get u i i))))))))
+    b (len u)))
+(defmodel substitute-down-transposed [u b] "forward substitution with the transpose of an upper triangle"
+  (ifold (fn [x i]
+      (if (= (rank b) 1)
+        (let [y (/ (get x i) (get u i i))]
+          (ifold (fn [x k] (let [j (+ i 1 k)] (update x j (- (get x j) (* y (get u i j)))))) (update x i y)
+            (- (len u) (+ i 1))))
+        (update x i
+          (build (shape b 1)
+            (fn [j]
+              (/ (- (get b i j) (ifold (fn [s k] (+ s (* (get u k i) (get x k j)))) 0.0 i)) (get u i i)))))))
+    b (len u)))
+(defmodel substitute-up-transposed [l b unit] "backward substitution with the transpose of a lower triangle"
+  (ifold (fn [x t]
+      (let [i (- (len l) (+ t 1))]
+        (if (= (rank b) 1)
+          (let [y (over-pivot (get x i) l i unit)]
+            (ifold (fn [x j] (update x j (- (get x j) (* y (get l i j))))) (update x i y) i))
+          (update x i
+            (build (shape b 1)
+              (fn [j]
+                (over-pivot
+                  (- (get b i j) (ifold (fn [s k] (+ s (* (get l (+ i 1 k) i) (get x (+ i 1 k) j)))) 0.0 t))
+                  l i unit)))))))
+    b (len l)))
+(defmodel over-pivot [s l i unit] "a number over the element of the diagonal" (if unit s (/ s (get l i i))))
 
 (defmodel lu [a] "the LU factors of a matrix with its rows exchanged, one below the diagonal and one above, and the order
 of the rows"
@@ -425,12 +472,16 @@ of the rows"
             (let [x (get order k)] (update (update order k (get order p)) p x)))))
       #(a (arange n)) n)))
 (defmodel lu-solve [f order b] "the solution of a x = b from a's LU factors"
-  (substitute-up f (substitute-unit f (gather b order))))
+  (substitute-up f (substitute-down f (gather b order) True)))
 (defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
-  (let [t (transpose f)]
-    (scatter b order (backwards (substitute-unit (flip t) (backwards (substitute-down t b)))))))
-(defmodel substitute-unit [l b] "forward substitution, with ones for the diagonal"
-  (substitute-down (build (shape l) (fn [i j] (if (= i j) 1.0 (get l i j)))) b))
+  (scatter b order (substitute-up-transposed f (substitute-down-transposed f b) True)))
+(defmodel lu-inverse [f order] "the inverse from the LU factors: of the lower one first, row by row"
+  (let [n (len f)
+        l (ifold (fn [l i]
+              (let [row (build i (fn [j] (ifold (fn [s k] (+ s (* (get f i k) (get l k j)))) 0.0 i)))]
+                (ifold (fn [l j] (update l i j (- (get row j)))) l i)))
+            (eye n) n)]
+    (transpose (scatter l order (transpose (substitute-up f l))))))
 
 (defmodel solve [a b] "the solution x of a x = b; b is a vector or a matrix; of a stack of each, each one's"
   (if (> (rank a) 2) (map solve a b) (solve-one a b)))
@@ -450,7 +501,16 @@ of the rows"
     (fn [a b f order x ct] (let [u (solve-factored f order a ct)] #((- (times-row x u)) u)))
     a b f order))
 (defmodel inv [a] "the inverse; of a stack of matrices, each one's"
-  (if (> (rank a) 2) (map inv a) (solve a (eye (len a)))))
+  (if (> (rank a) 2) (map inv a) (inv-one a)))
+(defmodel inv-one [a] "the inverse of a matrix"
+  (do
+    (require-equal (len a) (shape a 1))
+    (let [#(f order) (constant lu a)] (inv-factored f order a))))
+(defmodel inv-factored [f order a] "the inverse, its derivatives too, from a's LU factors"
+  (ruled (fn [a f order] (lu-inverse f order))
+    (fn [a f order x da] (- (mat-mul x (mat-mul da x))))
+    (fn [a f order x ct] (let [t (transpose x)] (- (mat-mul (mat-mul t ct) t))))
+    a f order))
 (defmodel det [a] "the determinant; of a stack of matrices, each one's"
   (if (> (rank a) 2) (map det a) (det-of-one a)))
 (defmodel det-of-one [a] "the determinant of a matrix"
@@ -459,7 +519,7 @@ of the rows"
     (let [#(f order) (constant lu a)]
       (ruled (fn [a f order] (lu-det f order))
         (fn [a f order d da] (* d (trace (solve-factored f order a da))))
-        (fn [a f order d ct] (* (* ct d) (solve-transposed f order a (eye (len a)))))
+        (fn [a f order d ct] (* (* ct d) (transpose (inv-factored f order a))))
         a f order))))
 (defmodel lu-det [f order] "the determinant from the LU factors: the diagonal's product, its sign that of the order"
   (* (ifold (fn [p i] (* p (get f i i))) 1.0 (len f)) (order-sign order)))
@@ -475,7 +535,7 @@ of the rows"
     (let [#(f order) (constant lu a)]
       (ruled (fn [a f order] (ifold (fn [s i] (+ s (log (abs (get f i i))))) 0.0 (len f)))
         (fn [a f order d da] (trace (solve-factored f order a da)))
-        (fn [a f order d ct] (* ct (solve-transposed f order a (eye (len a)))))
+        (fn [a f order d ct] (* ct (transpose (inv-factored f order a))))
         a f order))))
 
 (defmodel cholesky [a] "the lower triangular matrix whose product with its transpose is a; reads a's lower triangle"
@@ -483,32 +543,45 @@ of the rows"
 (defmodel cholesky-of-one [a] "Cholesky's factor of a matrix"
   (do
     (require-equal (len a) (shape a 1))
-    (ruled cholesky-columns
+    (ruled cholesky-rows
       (fn [a l da]
         (let [s (tril da)  h (half-lower (mirrored-solve l (- (+ s (transpose s)) (diag (diag s)))))] (mat-mul l h)))
-      (fn [a l ct]
-        (let [t (transpose l)
-              p (half-lower (mat-mul t ct))
-              s (solve-upper t (transpose (solve-upper t (transpose p))))]
-          (build (shape a)
-            (fn [i j] (if (< j i) (+ (get s i j) (get s j i)) (if (= i j) (get s i i) 0.0))))))
+      (fn [a l ct] (cholesky-adjoint l ct))
       a)))
 (defmodel half-lower [m] "the lower triangle, with half of the diagonal"
   (build (shape m) (fn [i j] (if (< j i) (get m i j) (if (= i j) (* 0.5 (get m i i)) 0.0)))))
 (defmodel mirrored-solve [l s] "the inverse of l times s times the inverse of l's transpose"
   (solve-lower l (transpose (solve-lower l s))))
-(defmodel cholesky-columns [a] "Cholesky's factor: each column, and its products taken from the rows below"
-  (ifold (fn [l k]
-      (let [p (sqrt (get l k k))
-            column (build (len a) (fn [i] (if (< i k) 0.0 (/ (get l i k) p))))]
-        (ifold (fn [l i]
-            (let [r (+ k 1 i)]
-              (ifold (fn [l j] (let [c (+ k 1 j)] (update l r c (- (get l r c) (* (get column r) (get column c))))))
-                (update l r k (get column r)) (+ i 1))))
-          (update l k k p) (- (len a) (+ k 1)))))
-    (tril a) (len a)))
+(defmodel cholesky-rows [a] "Cholesky's factor: the rows of its transpose, each less the products of those before it"
+  (let [n (len a)]
+    (transpose
+      (ifold (fn [u i]
+          (let [row (build (- n i)
+                      (fn [j]
+                        (- (get u i (+ i j)) (ifold (fn [s k] (+ s (* (get u k i) (get u k (+ i j))))) 0.0 i))))
+                p (sqrt (get row 0))]
+            (ifold (fn [u j] (let [c (+ i 1 j)] (update u i c (/ (get row (+ j 1)) p)))) (update u i i p)
+              (- n (+ i 1)))))
+        (ifold (fn [u i] (ifold (fn [u j] (update u j i (get a i j))) u (+ i 1))) (zeros [n n]) n) n))))
+(defmodel cholesky-adjoint [l ct]
+  "the adjoint of a's lower triangle for that of its factor l: the last row first, what the rows after it leave of its
+adjoint, over l (I. Murray, Differentiation of the Cholesky decomposition, 2016)"
+  (let [n (len l)
+        s (ifold (fn [s t]
+              (let [i (- n (+ t 1))
+                    left (build (+ i 1)
+                           (fn [j]
+                             (- (get ct i j)
+                               (ifold (fn [x m] (let [r (+ i 1 m)] (+ x (* (get s r i) (get l r j))))) 0.0 t))))
+                    row (ifold (fn [x t]
+                            (let [k (- i t)  y (/ (get x k) (get l k k))]
+                              (ifold (fn [x j] (update x j (- (get x j) (* y (get l k j))))) (update x k y) k)))
+                          left (+ i 1))]
+                (ifold (fn [s j] (update s i j (get row j))) s (+ i 1))))
+            (zeros [n n]) n)]
+    (half-lower s)))
 (defmodel solve-cholesky [l b] "the solution of a x = b from a's Cholesky factor l"
-  (solve-upper (transpose l) (solve-lower l b)))
+  (solve-lower-transposed l (solve-lower l b)))
 
 ; ---------------------------------------------------------------- dF~ Fig. 4 in its own names and order of arguments
 

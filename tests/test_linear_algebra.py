@@ -1,10 +1,106 @@
-"""Linear algebra: what its programs do not do."""
+"""Linear algebra by rules: derivatives of every order at all sizes, and what their programs do not do."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import hyad
+from hyad.core import Prim, all_binds
+
+#: Each of a matrix that is symmetric and positive, and what the gradient by it is, on paper.
+MEASURES = {
+    "logdet": ("(logdet a)", lambda a, y: np.linalg.inv(a).T),
+    "det": ("(det a)", lambda a, y: np.linalg.det(a) * np.linalg.inv(a).T),
+    "inverse": (
+        "(dot y (@ (inv a) y))", lambda a, y: -np.outer(np.linalg.solve(a.T, y), np.linalg.solve(a, y)),
+    ),
+    "trace of the inverse": ("(trace (inv a))", lambda a, y: -(np.linalg.inv(a) @ np.linalg.inv(a)).T),
+    "solve": ("(dot y (solve a y))", lambda a, y: -np.outer(np.linalg.solve(a.T, y), np.linalg.solve(a, y))),
+    "solve a matrix": (
+        "(dot y (@ (solve a (eye (len a))) y))",
+        lambda a, y: -np.outer(np.linalg.solve(a.T, y), np.linalg.solve(a, y)),
+    ),
+    "cholesky's logdet": (
+        "(* 2.0 (sum (log (diag (cholesky a)))))",
+        lambda a, y: 2 * np.tril(np.linalg.inv(a)) - np.diag(np.diag(np.linalg.inv(a))),
+    ),
+    "cholesky's system": (
+        "(let [x (solve-cholesky (cholesky a) y)] (dot x y))",
+        lambda a, y: below(-np.outer(*2 * [np.linalg.solve(a, y)])),
+    ),
+}  # fmt: skip
+
+
+def below(g: np.ndarray) -> np.ndarray:
+    """The gradient by the lower triangle alone: what is above the diagonal is there as well."""
+    return np.tril(g) + np.tril(g.T, -1)
+
+
+def point(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n)
+    a = rng.normal(size=(n, n))
+    return a @ a.T + n * np.eye(n), rng.normal(size=n)
+
+
+def model(text: str) -> hyad.Model:
+    return hyad.model(f"(fn [#^ (Mat n n) a #^ (Vec n) y] {text})", namespace={})
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_gradients_at_all_sizes(name: str) -> None:
+    """Below, at and above what is done four at a time."""
+    text, wanted = MEASURES[name]
+    g = hyad.compile(hyad.grad(model(text), wrt="a"))
+    for n in (1, 2, 3, 4, 5, 8, 13, 32):
+        np.testing.assert_allclose(g(*point(n)), wanted(*point(n)), rtol=1e-9, atol=1e-11)
+    assert g(np.zeros((0, 0)), np.zeros(0)).shape == (0, 0)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_second_derivatives(name: str) -> None:
+    """The gradient's own derivative along a direction, forwards and backwards, against differences of the gradient."""
+    text, wanted = MEASURES[name]
+    a, y = point(4)
+    d = np.tril(np.random.default_rng(1).normal(size=(4, 4)))
+    d = d + np.tril(d, -1).T if "cholesky" not in name else d
+    h = 1e-5
+    full = (lambda x: np.tril(x) + np.tril(x, -1).T) if "cholesky" in name else (lambda x: x)
+    slope = (wanted(full(a + h * d), y) - wanted(full(a - h * d), y)) / (2 * h)
+    g = hyad.grad(model(text), wrt="a")
+    forwards = hyad.jvp(g, (a, y), (d, np.zeros(4)))
+    np.testing.assert_allclose(forwards, slope, rtol=1e-5, atol=1e-7)
+    weights = np.random.default_rng(2).normal(size=(4, 4))
+    backwards, _ = hyad.vjp(g, (a, y), weights)
+    assert np.sum(backwards * d) == pytest.approx(np.sum(weights * slope), rel=1e-5, abs=1e-7)
+
+
+def test_the_inverse_is_made_once() -> None:
+    """By `inv`, by its rule and by that of `logdet`."""
+    f = model("(dot y (@ (inv a) y))")
+    g = hyad.grad(model("(+ (dot y (@ (inv a) y)) (logdet a))"), wrt="a")
+    one, both = (list(all_binds(m.optimised(m.specs(point(3))).body)) for m in (f, g))
+    for name in ("abs", "/"):  # of the search for pivots; of the columns by their pivots, and of the rows
+        counts = [sum(type(b.op) is Prim and b.op.name == name for b in binds) for binds in (one, both)]
+        assert 0 < counts[1] == counts[0]
+
+
+def test_kernels_are_computed_in_the_triangle_alone() -> None:
+    """What `cholesky` does not read of a matrix that is made for it is not made, nor what has no adjoint."""
+    text = """(fn [#^ Real s #^ (Vec n) x #^ (Vec n) y]
+      (let [k (+ (build [(len x) (len x)] (fn [i j] (exp (* s (square (- (get x i) (get x j))))))) (eye (len x)))
+            u (solve-lower (cholesky k) y)]
+        (dot u u)))"""
+    f = hyad.grad(hyad.model(text, namespace={}), wrt="s")
+    n = 100
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=n), rng.normal(size=n)
+    calls = list(hyad.cost(f, args=(-0.5, x, y)).columns.values())[-1].transcendental
+    assert calls < 1.2 * n * n  # there and back
+    k = np.exp(-0.5 * (x[:, None] - x) ** 2)
+    a = np.linalg.solve(k + np.eye(n), y)
+    slope = -a @ (k * (x[:, None] - x) ** 2) @ a
+    assert hyad.compile(f)(-0.5, x, y) == pytest.approx(slope, rel=1e-10)
 
 
 def test_rows_in_the_other_order_are_not_stored() -> None:

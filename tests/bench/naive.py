@@ -125,6 +125,15 @@ PROGRAMS = (
         "convolution", "four filters of 3 x 3 over n x n, the largest of each 2 x 2, by all numbers", 34,
         (square("x"), Input("w", lambda n: (4, 3, 3))), "{n}, {n}, 4, {work}", lambda n: 2 * n, ((-1, 1),) * 2,
     ),
+    *(
+        Program(
+            name, f"a Gaussian process's likelihood at n points, {how}, by the kernel's three numbers", 100,
+            (number("length"), number("scale"), number("noise"), Input("x", lambda n: (n, 3), False),
+             vector("y", False)),
+            "{n}, {work}", lambda n: 3 * n * n + 2 * n, ((0.5, 1), (0.5, 2), (0.3, 1), (-1, 1), (-2, 2)),
+        )
+        for name, how in (("gaussian-process", "Cholesky"), ("gaussian-process-inverse", "inverse"))
+    ),
 )  # fmt: skip
 
 

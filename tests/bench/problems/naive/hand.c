@@ -652,3 +652,102 @@ void convolution_grad_hand(const double *restrict x, const double *restrict w, l
         memcpy(out + n*m + 9*f, s, sizeof s);
     }
 }
+
+/* the factor U of the covariances U'U by rows, and the exponentials e below and on the diagonal */
+static void gp_factor(double length, double scale, double noise, const double *restrict x, long long n,
+    double *restrict e, double *restrict u)
+{
+    const double c = -0.5/(length*length);
+    for (long long i = 0; i < n; i++) {
+        for (long long j = 0; j < i; j++) {
+            const double a = x[3*i] - x[3*j], b = x[3*i + 1] - x[3*j + 1], d = x[3*i + 2] - x[3*j + 2];
+            e[i*n + j] = exp(c*(a*a + b*b + d*d));
+            u[j*n + i] = scale*scale*e[i*n + j];
+        }
+        e[i*n + i] = 1;
+        u[i*n + i] = scale*scale + noise*noise;
+    }
+    for (long long i = 0; i < n; i++) {
+        for (long long k = 0; k < i; k++) {
+            const double f = u[k*n + i];
+            for (long long j = i; j < n; j++) u[i*n + j] -= f*u[k*n + j];
+        }
+        const double p = sqrt(u[i*n + i]), r = 1/p;
+        u[i*n + i] = p;
+        for (long long j = i + 1; j < n; j++) u[i*n + j] *= r;
+    }
+}
+
+/* a = U'^-1 y */
+static void gp_down(const double *restrict u, const double *restrict y, long long n, double *restrict a)
+{
+    memcpy(a, y, n*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        a[i] /= u[i*n + i];
+        for (long long j = i + 1; j < n; j++) a[j] -= a[i]*u[i*n + j];
+    }
+}
+
+double gaussian_process_hand(double length, double scale, double noise, const double *x, const double *y, long long n,
+    double *work)
+{
+    double *e = work, *u = e + n*n, *a = u + n*n, total = 0;
+    gp_factor(length, scale, noise, x, n, e, u);
+    gp_down(u, y, n, a);
+    for (long long i = 0; i < n; i++) total -= 0.5*a[i]*a[i] + log(u[i*n + i]);
+    return total;
+}
+
+/* with a = K^-1 y, the gradient by K is half of a a' - K^-1; K^-1 = W'W, where W U' = 1 */
+void gaussian_process_grad_hand(double length, double scale, double noise, const double *restrict x,
+    const double *restrict y, long long n, double *restrict out, double *restrict work)
+{
+    double *e = work, *u = e + n*n, *a = u + n*n, *w = a + n, *row = w + n*n;
+    gp_factor(length, scale, noise, x, n, e, u);
+    gp_down(u, y, n, a);
+    for (long long i = n - 1; i >= 0; i--) {
+        double s = a[i];
+        for (long long j = i + 1; j < n; j++) s -= u[i*n + j]*a[j];
+        a[i] = s/u[i*n + i];
+    }
+    for (long long i = 0; i < n; i++) {
+        const double r = 1/u[i*n + i];
+        memset(w + i*n, 0, i*sizeof(double));
+        for (long long k = 0; k < i; k++) {
+            const double f = u[k*n + i]*r;
+            for (long long j = 0; j <= k; j++) w[i*n + j] -= f*w[k*n + j];
+        }
+        w[i*n + i] = r;
+    }
+    double by_length = 0, by_scale = 0, by_noise = 0;
+    for (long long i = 0; i < n; i++) {
+        for (long long j = 0; j <= i; j++) row[j] = a[i]*a[j];
+        for (long long k = i; k < n; k++) {
+            const double f = w[k*n + i];
+            for (long long j = 0; j <= i; j++) row[j] -= f*w[k*n + j];
+        }
+        for (long long j = 0; j < i; j++) {
+            const double p = x[3*i] - x[3*j], q = x[3*i + 1] - x[3*j + 1], r = x[3*i + 2] - x[3*j + 2];
+            const double g = row[j]*e[i*n + j];
+            by_scale += g;
+            by_length += g*(p*p + q*q + r*r);
+        }
+        by_scale += 0.5*row[i];
+        by_noise += 0.5*row[i];
+    }
+    out[0] = by_length*scale*scale/(length*length*length);
+    out[1] = 2*scale*by_scale;
+    out[2] = 2*noise*by_noise;
+}
+
+double gaussian_process_inverse_hand(double length, double scale, double noise, const double *x, const double *y,
+    long long n, double *work)
+{
+    return gaussian_process_hand(length, scale, noise, x, y, n, work);
+}
+
+void gaussian_process_inverse_grad_hand(double length, double scale, double noise, const double *x, const double *y,
+    long long n, double *out, double *work)
+{
+    gaussian_process_grad_hand(length, scale, noise, x, y, n, out, work);
+}

@@ -189,3 +189,19 @@
             (let [at (fn [p q] (get filtered f (+ (* 2 i) p) (+ (* 2 j) q)))]
               (max (at 0 0) (at 0 1) (at 1 0) (at 1 1)))))]
     (sum (square pooled))))
+
+(defmodel kernel [length scale noise x] "the covariances of what is seen at the rows of x: squared exponential, noise"
+  (+ (build [(len x) (len x)]
+       (fn [i j] (* scale scale (exp (/ (sq-norm (- (get x i) (get x j))) (* -2.0 length length))))))
+    (* noise noise (eye (len x)))))
+
+(defmodel gaussian-process [#^ Real length #^ Real scale #^ Real noise #^ (Mat n 3) x #^ (Vec n) y]
+  "the log marginal likelihood of y, seen at the rows of x, but for a constant"
+  (let [L (cholesky (kernel length scale noise x))
+        a (solve-lower L y)]
+    (- (* -0.5 (dot a a)) (sum (log (diag L))))))
+
+(defmodel gaussian-process-inverse [#^ Real length #^ Real scale #^ Real noise #^ (Mat n 3) x #^ (Vec n) y]
+  "the same as the textbook's formula has it"
+  (let [K (kernel length scale noise x)]
+    (* -0.5 (+ (dot y (@ (inv K) y)) (logdet K)))))
