@@ -175,8 +175,7 @@ class Forward(Rebuild):
             if name in b.rules:
                 rule = b.rules[name]
                 moves = [self.tangent_or_zero(a, d) for a in op.args[1 : 1 + rule.moving]]
-                with b.as_written():
-                    made = rule.tangent(args[1:], self.here[var], moves)
+                made = rule.tangent(args[1:], self.here[var], moves)
             elif name == "get":
                 made = b.get(self.dots(op.args[0])[d], *args[1:], hint=hint, given=given)
             elif name == "array":

@@ -51,6 +51,7 @@ from .counts import inside, work
 from .dead import dead_code, tidy
 from .edges import edges
 from .exponents import exponents
+from .factors import factors
 from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
@@ -605,6 +606,8 @@ PIPELINE: list[Pass] = [
     cancel,  # while the loop that remembers its terms is the one that sums them
     dead_code,
     fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
+    dead_code,
+    factors,  # each sum has loops of its own, and matrices are made before they are read
     dead_code,
     accumulate,  # now that each adjoint has a loop of its own
     dead_code,

@@ -282,9 +282,7 @@ class Reverse(Rebuild):
                         self.contribute(a, partials.product(y_bar, k, adjoint(a.name)))
             elif op.name in b.rules:
                 rule = b.rules[op.name]
-                with b.as_written():
-                    made = rule.adjoints(args[1:], y, y_bar)
-                for a, x in zip(op.args[1:], made):
+                for a, x in zip(op.args[1:], rule.adjoints(args[1:], y, y_bar)):
                     self.contribute(a, x)
             elif op.name == "get":
                 self.contribute_at(op.args[0], args[1:], y_bar)

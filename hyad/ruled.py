@@ -37,7 +37,8 @@ def ruled(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> 
         raise ModelTypeError("these rules do not fit the function", sp.b.span, f"{hint}; and nothing else")
     atoms = [operand(sp, "ruled", a, s) for a, s in zip(args[3:], spans[3:])]
     atoms[:moving] = map(sp.b.reals, atoms[:moving])
-    y = sp.call(f, [stopped(sp, a) for a in atoms], (None,) * count, var)
+    with sp.b.as_written():  # the same where a rule asks for it: it is computed once
+        y = sp.call(f, [stopped(sp, a) for a in atoms], (None,) * count, var)
     y = operand(sp, "ruled", sp.look(y), None)
     if elem_of(y) != REAL:
         raise ModelTypeError(f"`ruled` of a function that gives {describe(y)}", sp.b.span, "it gives reals")
@@ -77,9 +78,12 @@ class Rule:
         return self.apply(self.vjp, [*args, y, y_bar], self.moving)
 
     def apply(self, rule: Function, given: Sequence[Atom], count: int) -> list[Atom]:
-        """What a rule gives of ``given``, as ``count`` numbers and arrays."""
+        """What a rule gives of ``given``, as ``count`` numbers and arrays: a user's as it is written; the prelude's are
+        differentiation's own."""
         sp, span = self.sp, self.sp.b.span
-        atoms = flatten(sp.now(sp.call(rule, given, (None,) * len(given), None)), span)[0]
+        own = isinstance(rule, Closure) and rule.is_library
+        with sp.b.differentiating() if own else sp.b.as_written():
+            atoms = flatten(sp.now(sp.call(rule, given, (None,) * len(given), None)), span)[0]
         sp.b.span = span
         if len(atoms) != count:
             raise DerivativeError(f"a rule of `ruled` gives {len(atoms)} values, not {count}", span)
