@@ -437,13 +437,19 @@ SIGN = """\
 static inline double hyad_sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x; }
 static inline long long hyad_isign(long long x) { return (x > 0) - (x < 0); }
 """
-# | and not ||: no branch, so that loops become vectors.
+# What maxsd gives, NaN apart: no branch, since which one is larger is not foreseen, and loops become vectors.
 MAX = """\
-static inline double hyad_max(double a, double b) { return (a >= b) | (a != a) ? a : b; }
+static inline double hyad_max(double a, double b) {
+  const double most = b > a ? b : a;
+  return b == b ? most : b;
+}
 static inline long long hyad_imax(long long a, long long b) { return a >= b ? a : b; }
 """
 MIN = """\
-static inline double hyad_min(double a, double b) { return (a <= b) | (a != a) ? a : b; }
+static inline double hyad_min(double a, double b) {
+  const double least = b < a ? b : a;
+  return b == b ? least : b;
+}
 static inline long long hyad_imin(long long a, long long b) { return a <= b ? a : b; }
 """
 SIGMOID = """\
