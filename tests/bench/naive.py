@@ -134,6 +134,32 @@ PROGRAMS = (
         )
         for name, how in (("gaussian-process", "Cholesky"), ("gaussian-process-inverse", "inverse"))
     ),
+    Program(
+        "viterbi", "best path, 16 states, n steps", 50, (Input("steps", lambda n: (16, 16)), rows("seen", 16)),
+        "{n}, 16, {work}", lambda n: 16 * (n + 2), ((-4, 0), (-4, 0)),
+    ),
+    Program(
+        "crf", "a chain of labels, 16 states, n steps", 50,
+        (Input("steps", lambda n: (16, 16)), rows("scores", 16), vector("tags", False)), "{n}, 16, {work}",
+        lambda n: 16 * 16 + 33 * n + 32, ((-1, 1), (-1, 1), (0, 16)),
+    ),
+    Program(
+        "causal", "attention to what came before, n x 16", 64, (rows("q", 16), rows("k", 16), rows("v", 16)),
+        "{n}, 16, {work}", lambda n: 2 * n + 16, ((-1, 1),) * 3,
+    ),
+    Program(
+        "masked", "the same by a mask", 64, (rows("q", 16), rows("k", 16), rows("v", 16)), "{n}, 16, {work}",
+        lambda n: 2 * n + 16, ((-1, 1),) * 3,
+    ),
+    Program(
+        "soft-dtw", "soft time warping of n and n numbers", 50, (vector("x"), vector("y")), "{n}, {n}, {work}",
+        lambda n: 3 * n * n + n + 1, ((-1, 1), (-1, 1)),
+    ),
+    Program(
+        "alignment", "best alignment, n x n, by what is alike and the price of a gap", 50,
+        (Input("alike", lambda n: (n, n)), number("gap")), "{n}, {n}, {work}", lambda n: n * n // 8 + n + 2,
+        ((-1, 1), (0.1, 0.5)),
+    ),
 )  # fmt: skip
 
 

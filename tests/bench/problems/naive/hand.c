@@ -751,3 +751,283 @@ void gaussian_process_inverse_grad_hand(double length, double scale, double nois
 {
     gaussian_process_grad_hand(length, scale, noise, x, y, n, out, work);
 }
+
+/* the best scores after each step, and where each came from */
+static void viterbi_forward(const double *restrict A, const double *restrict E, long long n, long long k,
+    double *restrict best, double *restrict after, long long *restrict from)
+{
+    memcpy(best, E, k*sizeof(double));
+    for (long long t = 1; t < n; t++) {
+        long long *f = from + t*k;
+        for (long long j = 0; j < k; j++) {
+            after[j] = best[0] + A[j];
+            f[j] = 0;
+        }
+        for (long long i = 1; i < k; i++)
+            for (long long j = 0; j < k; j++) {
+                const double x = best[i] + A[i*k + j];
+                f[j] = x > after[j] ? i : f[j];
+                after[j] = x > after[j] ? x : after[j];
+            }
+        for (long long j = 0; j < k; j++) best[j] = E[t*k + j] + after[j];
+    }
+}
+
+double viterbi_hand(const double *A, const double *E, long long n, long long k, double *work)
+{
+    double *best = work, *after = work + k;
+    memcpy(best, E, k*sizeof(double));
+    for (long long t = 1; t < n; t++) {
+        for (long long j = 0; j < k; j++) after[j] = best[0] + A[j];
+        for (long long i = 1; i < k; i++)
+            for (long long j = 0; j < k; j++) {
+                const double x = best[i] + A[i*k + j];
+                after[j] = x > after[j] ? x : after[j];
+            }
+        for (long long j = 0; j < k; j++) best[j] = E[t*k + j] + after[j];
+    }
+    double most = best[0];
+    for (long long j = 1; j < k; j++) most = best[j] > most ? best[j] : most;
+    return most;
+}
+
+/* along the best path */
+void viterbi_grad_hand(const double *restrict A, const double *restrict E, long long n, long long k,
+    double *restrict out, double *restrict work)
+{
+    double *best = work, *after = work + k, *dA = out, *dE = out + k*k;
+    long long *from = (long long *)(work + 2*k), at = 0;
+    viterbi_forward(A, E, n, k, best, after, from);
+    for (long long j = 1; j < k; j++) at = best[j] > best[at] ? j : at;
+    memset(out, 0, (k*k + n*k)*sizeof(double));
+    for (long long t = n - 1; t > 0; t--) {
+        const long long before = from[t*k + at];
+        dE[t*k + at] = 1;
+        dA[before*k + at] += 1;
+        at = before;
+    }
+    dE[at] = 1;
+}
+
+/* weights of the paths to each state, scaled; exponentials of the steps, of the scores; the scales */
+static double crf_forward(const double *restrict A, const double *restrict S, const double *restrict tags, long long n,
+    long long k, double *restrict x, double *restrict e, double *restrict w, double *restrict scale)
+{
+    double total = 0, most = S[0];
+    for (long long j = 1; j < k; j++) most = fmax(most, S[j]);
+    for (long long i = 0; i < k*k; i++) x[i] = exp(A[i]);
+    for (long long j = 0; j < k; j++) e[j] = exp(S[j] - most);
+    for (long long i = k; i < n*k; i++) e[i] = exp(S[i]);
+    total = most - S[(long long)tags[0]];
+    for (long long t = 0; t < n; t++) {
+        double *now = w + t*k, *before = now - k, s = 0;
+        if (t == 0) memcpy(now, e, k*sizeof(double));
+        else {
+            memset(now, 0, k*sizeof(double));
+            for (long long i = 0; i < k; i++)
+                for (long long j = 0; j < k; j++) now[j] += before[i]*x[i*k + j];
+            for (long long j = 0; j < k; j++) now[j] *= e[t*k + j];
+            const long long a = (long long)tags[t - 1], b = (long long)tags[t];
+            total -= A[a*k + b] + S[t*k + b];
+        }
+        for (long long j = 0; j < k; j++) s += now[j];
+        for (long long j = 0; j < k; j++) now[j] /= s;
+        scale[t] = s;
+        total += log(s);
+    }
+    return total;
+}
+
+double crf_hand(const double *A, const double *S, const double *tags, long long n, long long k, double *work)
+{
+    return crf_forward(A, S, tags, n, k, work, work + k*k, work + k*k + n*k, work + k*k + 2*n*k);
+}
+
+/* forward, then backward: what is likely at each step, and for each pair of steps, less what is */
+void crf_grad_hand(const double *restrict A, const double *restrict S, const double *restrict tags, long long n,
+    long long k, double *restrict out, double *restrict work)
+{
+    double *x = work, *e = x + k*k, *w = e + n*k, *scale = w + n*k, *b = scale + n, *u = b + k;
+    double *dA = out, *dS = out + k*k;
+    crf_forward(A, S, tags, n, k, x, e, w, scale);
+    memset(dA, 0, k*k*sizeof(double));
+    for (long long j = 0; j < k; j++) b[j] = 1;
+    for (long long t = n - 1; t > 0; t--) {
+        const double *before = w + (t - 1)*k;
+        const double over = 1/scale[t];
+        for (long long j = 0; j < k; j++) {
+            dS[t*k + j] = w[t*k + j]*b[j];
+            u[j] = e[t*k + j]*b[j]*over;
+        }
+        for (long long i = 0; i < k; i++) {
+            double s = 0;
+            for (long long j = 0; j < k; j++) {
+                dA[i*k + j] += before[i]*u[j];
+                s += x[i*k + j]*u[j];
+            }
+            b[i] = s;
+        }
+    }
+    for (long long j = 0; j < k; j++) dS[j] = w[j]*b[j];
+    for (long long i = 0; i < k*k; i++) dA[i] *= x[i];
+    for (long long t = 0; t < n; t++) {
+        const long long at = (long long)tags[t];
+        dS[t*k + at] -= 1;
+        if (t > 0) dA[(long long)tags[t - 1]*k + at] -= 1;
+    }
+}
+
+double causal_hand(const double *Q, const double *K, const double *V, long long n, long long d, double *work)
+{
+    double *w = work, *o = work + n, total = 0;
+    for (long long i = 0; i < n; i++) {
+        attention_row(Q + i*d, K, V, i + 1, d, w, o);
+        for (long long c = 0; c < d; c++) total += o[c]*o[c];
+    }
+    return total;
+}
+
+void causal_grad_hand(const double *restrict Q, const double *restrict K, const double *restrict V, long long n,
+    long long d, double *restrict out, double *restrict work)
+{
+    double *w = work, *o = work + n, *dw = o + d, *dQ = out, *dK = out + n*d, *dV = out + 2*n*d;
+    const double scale = 1/sqrt((double)d);
+    memset(out, 0, 3*n*d*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        attention_row(Q + i*d, K, V, i + 1, d, w, o);
+        double mean = 0;
+        for (long long j = 0; j <= i; j++) {
+            double s = 0;
+            for (long long c = 0; c < d; c++) {
+                s += 2*o[c]*V[j*d + c];
+                dV[j*d + c] += 2*o[c]*w[j];
+            }
+            dw[j] = s;
+            mean += s*w[j];
+        }
+        for (long long j = 0; j <= i; j++) {
+            const double ds = w[j]*(dw[j] - mean)*scale;
+            for (long long c = 0; c < d; c++) {
+                dQ[i*d + c] += ds*K[j*d + c];
+                dK[j*d + c] += ds*Q[i*d + c];
+            }
+        }
+    }
+}
+
+double masked_hand(const double *Q, const double *K, const double *V, long long n, long long d, double *work)
+{
+    return causal_hand(Q, K, V, n, d, work);
+}
+
+void masked_grad_hand(const double *restrict Q, const double *restrict K, const double *restrict V, long long n,
+    long long d, double *restrict out, double *restrict work)
+{
+    causal_grad_hand(Q, K, V, n, d, out, work);
+}
+
+static double least_of(double a, double b, double c)
+{
+    const double d = b < c ? b : c;
+    return a < d ? a : d;
+}
+
+double soft_dtw_hand(const double *x, const double *y, long long n, long long m, double *work)
+{
+    work[0] = 0;
+    for (long long j = 0; j < m; j++) work[j + 1] = 1e10;
+    for (long long i = 0; i < n; i++) {
+        double corner = work[0], left = work[0] = 1e10;
+        for (long long j = 0; j < m; j++) {
+            const double up = work[j + 1], d = x[i] - y[j], least = least_of(corner, up, left);
+            left = d*d + least - log(exp(least - corner) + exp(least - up) + exp(least - left));
+            corner = up;
+            work[j + 1] = left;
+        }
+    }
+    return work[m];
+}
+
+/* of each field how much comes from the corner, from above, from the left; then back */
+void soft_dtw_grad_hand(const double *restrict x, const double *restrict y, long long n, long long m,
+    double *restrict out, double *restrict work)
+{
+    double *row = work, *part = work + m + 1, *dx = out, *dy = out + n;
+    row[0] = 0;
+    for (long long j = 0; j < m; j++) row[j + 1] = 1e10;
+    for (long long i = 0; i < n; i++) {
+        double corner = row[0], left = row[0] = 1e10, *p = part + 3*m*i;
+        for (long long j = 0; j < m; j++, p += 3) {
+            const double up = row[j + 1], d = x[i] - y[j], least = least_of(corner, up, left);
+            const double a = exp(least - corner), b = exp(least - up), c = exp(least - left), s = a + b + c;
+            left = d*d + least - log(s);
+            corner = up;
+            row[j + 1] = left;
+            p[0] = a/s;
+            p[1] = b/s;
+            p[2] = c/s;
+        }
+    }
+    memset(out, 0, (n + m)*sizeof(double));
+    memset(row, 0, m*sizeof(double)); /* what comes to each field from below */
+    row[m - 1] = 1;
+    for (long long i = n - 1; i >= 0; i--) {
+        double right = 0, *p = part + 3*m*(i + 1);
+        double s = 0, corner = 0;
+        for (long long j = m - 1; j >= 0; j--) {
+            p -= 3;
+            const double e = row[j] + right, d = 2*e*(x[i] - y[j]);
+            s += d;
+            dy[j] -= d;
+            row[j] = p[1]*e + corner;
+            corner = p[0]*e;
+            right = p[2]*e;
+        }
+        dx[i] = s;
+    }
+}
+
+double alignment_hand(const double *alike, double gap, long long n, long long m, double *work)
+{
+    for (long long j = 0; j <= m; j++) work[j] = -gap*j;
+    for (long long i = 0; i < n; i++) {
+        double corner = work[0], left = work[0] -= gap;
+        for (long long j = 0; j < m; j++) {
+            const double up = work[j + 1], a = corner + alike[i*m + j], b = up - gap, c = left - gap;
+            const double both = a > b ? a : b;
+            left = both > c ? both : c;
+            corner = up;
+            work[j + 1] = left;
+        }
+    }
+    return work[m];
+}
+
+/* which of the three each field has, then back along the best path */
+void alignment_grad_hand(const double *restrict alike, double gap, long long n, long long m, double *restrict out,
+    double *restrict work)
+{
+    unsigned char *from = (unsigned char *)(work + m + 1);
+    double gaps = 0;
+    for (long long j = 0; j <= m; j++) work[j] = -gap*j;
+    for (long long i = 0; i < n; i++) {
+        double corner = work[0], left = work[0] -= gap;
+        for (long long j = 0; j < m; j++) {
+            const double up = work[j + 1], a = corner + alike[i*m + j], b = up - gap, c = left - gap;
+            const double both = a >= b ? a : b;
+            left = both >= c ? both : c;
+            from[i*m + j] = both >= c ? a >= b ? 0 : 1 : 2;
+            corner = up;
+            work[j + 1] = left;
+        }
+    }
+    memset(out, 0, n*m*sizeof(double));
+    for (long long i = n, j = m; i > 0 || j > 0;) {
+        const int way = i == 0 ? 2 : j == 0 ? 1 : from[(i - 1)*m + j - 1];
+        if (way == 0) out[(i - 1)*m + j - 1] = 1;
+        else gaps += 1;
+        i -= way != 2;
+        j -= way != 1;
+    }
+    out[n*m] = -gaps;
+}

@@ -205,3 +205,81 @@
   "the same as the textbook's formula has it"
   (let [K (kernel length scale noise x)]
     (* -0.5 (+ (dot y (@ (inv K) y)) (logdet K)))))
+
+(defmodel viterbi [#^ (Mat k k) steps  #^ (Mat n k) seen]
+  "the score of the best path of states; steps, seen: logarithms of what is likely"
+  (max
+    (fold
+      (fn [best e]
+        (build (len e) (fn [j] (+ (get e j) (max (build (len best) (fn [i] (+ (get best i) (get steps i j)))))))))
+      (get seen 0)
+      (slice seen 1 (len seen)))))
+
+(defmodel crf [#^ (Mat k k) steps  #^ (Mat n k) scores  #^ (Vec n) tags]
+  "minus the log likelihood of tags in a chain; the weights of the paths are scaled in each step"
+  (let [k (len steps)
+        tag (fn [t] (int (get tags t)))
+        path (ifold (fn [s t] (+ s (get scores t (tag t)) (if (> t 0) (get steps (tag (- t 1)) (tag t)) 0.0)))
+               0.0 (len tags))
+        #(paths _)
+        (fold
+          (fn [#(total weights) e]
+            (let [after (build k
+                    (fn [j] (* (exp (get e j)) (sum (build k (fn [i] (* (get weights i) (exp (get steps i j)))))))))
+                  scale (sum after)]
+              #((+ total (log scale)) (/ after scale))))
+          #((logsumexp (get scores 0)) (softmax (get scores 0)))
+          (slice scores 1 (len scores)))]
+    (- paths path)))
+
+(defmodel causal [#^ (Mat n d) q  #^ (Mat n d) k  #^ (Mat n d) v]
+  "attention to what came before: the sum of the squares"
+  (sum
+    (build (len q)
+      (fn [i]
+        (let [scores (build (+ i 1) (fn [j] (/ (dot (get q i) (get k j)) (sqrt (real (len (get q 0)))))))
+              weights (softmax scores)
+              out (build (len (get v 0)) (fn [c] (sum (build (+ i 1) (fn [j] (* (get weights j) (get v j c)))))))]
+          (sum (square out)))))))
+
+(defmodel masked [#^ (Mat n d) q  #^ (Mat n d) k  #^ (Mat n d) v]
+  "the same, what comes later masked"
+  (let [n (len q)
+        scores (/ (matmul q (transpose k)) (sqrt (real (len (get q 0)))))
+        mask (build [n n] (fn [i j] (if (<= j i) (get scores i j) -1e9)))]
+    (sum (square (matmul (softmax mask 1) v)))))
+
+(defmodel soft-dtw [#^ (Vec n) x  #^ (Vec m) y]
+  "what it costs to warp one series to another, the least of three being soft: a table that is filled in place"
+  (let [n (len x)
+        m (len y)
+        least (fn [a b c] (- (logsumexp [(- a) (- b) (- c)])))
+        table (full [(+ n 1) (+ m 1)] 1e10)]
+    (set-at! table 0 0 0.0)
+    (ifold
+      (fn [_ i]
+        (ifold
+          (fn [_ j]
+            (set-at! table (+ i 1) (+ j 1)
+              (+ (square (- (get x i) (get y j)))
+                (least (get table i j) (get table i (+ j 1)) (get table (+ i 1) j))))
+            0)
+          0 m))
+      0 n)
+    (get table n m)))
+
+(defmodel alignment [#^ (Mat n m) alike  #^ Real gap]
+  "the score of the best alignment of two sequences, row by row; gap: the price of what is left out"
+  (let [m (len (get alike 0))
+        last
+        (fold
+          (fn [above row]
+            (let [first (- (get above 0) gap)]
+              (concat [first]
+                (scan
+                  (fn [left j]
+                    (max (+ (get above j) (get row j)) (- (get above (+ j 1)) gap) (- left gap)))
+                  first (arange m)))))
+          (build (+ m 1) (fn [j] (- (* gap j))))
+          alike)]
+    (get last m)))
