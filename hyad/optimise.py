@@ -73,6 +73,7 @@ from .roundtrip import round_trips
 from .searches import Searches, search_of
 from .shifts import shifts
 from .sink import idle, sink
+from .skips import skips
 from .splits import Split
 from .stores import assign, one_store, scatter
 from .tables import Tabulate
@@ -666,6 +667,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     idle,  # when sums are what they will be
     dead_code,
+    skips,  # and what is added where
+    dead_code,
     narrow,  # when all else is done: what is remembered of a state
     dead_code,
     put_aside,  # when nothing looks for copies any more
@@ -699,7 +702,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "align alongside columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts"
-    " split triangles twins".split()
+    " skips split triangles twins".split()
 )
 
 #: What makes a sum of rows one that threads cannot take in parts, and what has to come after that, once more.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .builder import Builder
-from .core import REAL, ZERO, Atom, Bind, Block, Const, If, Loop, Prim, Program, Var, all_binds, blocks_of, reads
+from .core import REAL, ZERO, Atom, Bind, Block, Const, If, Loop, Prim, Program, Var, blocks_of, reads
 from .loops import loops_of, slice_of
 from .rebuild import Rebuild, rebuilt
 from .sink import dependent, sink
@@ -99,9 +99,10 @@ class Skips(Rebuild):
         return results
 
 
-def additions(binds: Sequence[Bind], after: set[Var]) -> bool:
-    """Whether nothing but differentiation's own additions, and choices, is done with numbers and arrays of ``after``: a
-    user's sums with a zero may differ in its sign."""
+def additions(binds: Sequence[Bind], moving: set[Var]) -> bool:
+    """Whether nothing but differentiation's own additions, and choices, is done with what moves: a user's sum with a
+    zero may differ in its sign."""
+    after: set[Atom] = {*moving}
     for x in binds:
         op = x.op
         if after.isdisjoint(reads(x)):
@@ -111,10 +112,11 @@ def additions(binds: Sequence[Bind], after: set[Var]) -> bool:
             added = op.name == "add-at" and after.isdisjoint(op.args[1:-1])
             if not (summed or added or op.name in ("neg", "select")):
                 return False
-        elif type(op) not in (If, Loop) or not all(
-            additions(inner.binds, {*after, *(v for y in all_binds(inner) for v in y.vars)}) for inner in blocks_of(op)
-        ):
+        elif type(op) not in (If, Loop) or type(op) is If and op.cond in after:
             return False
+        elif not all(additions(inner.binds, {*after, *getattr(op, "accs", ())}) for inner in blocks_of(op)):
+            return False
+        after.update(x.vars)
     return True
 
 
