@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
+from .accumulators import sum_like
 from .core import (
     INT,
     REAL,
@@ -34,10 +35,12 @@ from .core import (
     type_atoms,
     type_of,
 )
+from .loops import cost_of, slice_of
 from .primitives import PRIMITIVES
 
 MANY = 100  # what a size or a count is supposed to be that only a run knows
 COSTLY = 8  # in additions: from here on a loop or a function remembers a value, below it is computed again
+CHAIN = 2  # in additions: what waits for so many, one after the other, is remembered as well
 
 
 def calls(op: object) -> bool:
@@ -47,12 +50,25 @@ def calls(op: object) -> bool:
 
 def works(bind: Bind) -> bool:
     """Whether what a loop or a branch gives costs more to compute again than to remember: there are costly operations
-    in it, or all its work for each number that it gives."""
+    in it, or all its work for each number that it gives; or each of these waits for the one before."""
     inner = [b for block in blocks_of(bind.op) for b in all_binds(block)]
     if any(type(b.op) is Prim and b.op.name in PRIMITIVES and PRIMITIVES[b.op.name].cost >= COSTLY for b in inner):
         return True
     numbers = sum(math.prod(map(extent, type_atoms(v.type))) for v in bind.vars)
+    if bind.vars and type(bind.op) is Loop and waits(bind.op):
+        return True
     return bool(bind.vars) and work(Block((bind,), ())) >= COSTLY * numbers
+
+
+def waits(op: Loop) -> bool:
+    """Whether a loop stacks the course of a number, each computed from the one before, by more than an addition."""
+    stacked = op.body.results[len(op.accs) :]
+    for acc, r in zip(op.accs, op.body.results):
+        if acc.type == REAL and r is not acc and (acc in stacked or r in stacked) and not sum_like(op.body, acc, r):
+            step = slice_of(op.body, [r])
+            if acc in free_vars(step) and cost_of(step) >= CHAIN:
+                return True
+    return False
 
 
 def work(block: Block) -> float:

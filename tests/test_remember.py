@@ -197,3 +197,27 @@ def test_costly_values_are_computed_once(step: str) -> None:
     assert counts[0] < counts[1] and "remembering" in hyad.explain(f, args=(0.3, 100), without=back).fired()
     made, plain = (hyad.compile(f, args=(0.3, 100), without=off)(0.3, 100) for off in (back, again))
     assert made == pytest.approx(plain, rel=1e-13)
+
+
+#: The course of a number along each row, from one element to the next.
+COURSES = """(fn [#^ (Vec m) v #^ (Mat n m) x]
+  (sum (fold (fn [v row] (scan (fn [s i] {step}) 0.0 (arange (len v)))) v x)))"""
+
+
+@pytest.mark.parametrize(
+    "step, kept",
+    [
+        ("(max (- s (get v i)) (* (get row i) (get v i)))", 2),  # the rows, and the course of each
+        ("(+ s (max (get row i) (get v i)))", 1),  # a sum, of which differentiation does not ask how far it is
+    ],
+)
+def test_numbers_that_wait_for_one_another_are_computed_once(step: str, kept: int) -> None:
+    """Cheap as each is: it is read back in less than the time of waiting."""
+    text = COURSES.replace("{step}", step)
+    f, args = hyad.grad(text, wrt=(0, 1)), (W[0], H)
+    assert workspace(f, args, n=1000, m=100) // 100_000 == kept
+    assert workspace(f, args, without="remembering", n=1000, m=100) // 100_000 == 1
+    assert hyad.check_grad(text, args, wrt=(0, 1))
+    plain = hyad.compile(f, args=args, without="remembering", target="python")(*args)
+    for got, wanted in zip(hyad.compile(f, args=args, target="python")(*args), plain):
+        np.testing.assert_allclose(got, wanted, rtol=1e-13)
