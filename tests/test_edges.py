@@ -225,6 +225,8 @@ SUMS = {
     "read between": ("(let [e (add-at a i u)] (set! r e) (add-at e (+ i 1) u))", "(get (deref r) 3)", "c", False),
     "seen in each iteration": ("(add-at (add-at a i u) (+ i 1) u)", "0.0", "c c", False),
     "of another array": ("(add-at (add-at z i u) (+ i 1) u)", "0.0", "c", False),
+    "of another array, beside it": ("(add-at (add-at z i u) (+ i 1) u)", "(get a 3)", "c", False),
+    "beside a branch": ("(add-at (add-at a i u) (+ i 1) u)", "(if (> u 1.0) (sin u) 0.0)", "c", False),
 }
 
 
@@ -239,12 +241,19 @@ def test_which_sums_are_taken_for_each_element(name: str) -> None:
     check_sums(f, (np.linspace(0.3, 1.9, 11), 2), taken)
 
 
-@pytest.mark.parametrize("place, taken", [("1 i", True), ("i i", False)])
-def test_which_sums_are_taken_of_a_matrix(place: str, taken: bool) -> None:
-    """Those of one row; the next iteration's must be of the same."""
-    row, column = place.split()
-    sums = f"(add-at (add-at a {row} {column} (get x i)) {row} (+ i 1) 2.0)"
-    f = model(f"(fn [#^ (Vec n) x] (let [n (len x)] (ifold (fn [a i] {sums}) (zeros-of (+ n 2) (+ n 3)) n)))")
+@pytest.mark.parametrize(
+    "sums, taken",
+    [
+        ("(add-at (add-at a 1 i u) 1 (+ i 1) 2.0)", True),
+        ("(add-at (add-at a i i u) i (+ i 1) 2.0)", False),  # the next iteration's are of another row
+        ("(add-at (add-at a 0 i u) 1 (+ i 1) 2.0)", False),  # each of a row of its own
+        ("(add-at (add-at (add-at a 1 i u) 0 i 3.0) 1 (+ i 1) 2.0)", True),
+        ("(add-at (add-at a i (get q i)) (+ i 1) (get q i))", False),  # rows
+    ],
+)
+def test_which_sums_are_taken_of_a_matrix(sums: str, taken: bool) -> None:
+    body, rows = f"(fn [a i] (let [u (get x i)] {sums}))", "(build [n (+ n 3)] (fn [i j] (* (get x i) (real j))))"
+    f = model(f"(fn [#^ (Vec n) x] (let [n (len x) q {rows}] (ifold {body} (zeros-of (+ n 2) (+ n 3)) n)))")
     check_sums(f, (np.linspace(0.3, 1.9, 11),), taken)
 
 
