@@ -140,6 +140,33 @@ def rows(n: int, dtype: str = "f64") -> list[Any]:
     return [r.uniform(0.5, 2.0, (n, 15)).astype(real), r.uniform(0.5, 2.0, (n, 2)).astype(real)]
 
 
+def bundle(m: int, in_order: bool = False) -> list[Any]:
+    """A bundle adjustment of so many observations, of points that are seen ten times each: in any order, or theirs."""
+    r, c, n = rng(), max(m // 1000, 1), max(m // 10, 1)
+    parts = [r.uniform(0.5, 1.5, s) for s in ((c, 11), (n, 3), m, (m, 2))]
+    points = r.integers(0, n, m)
+    return [*parts, r.integers(0, c, m), np.sort(points) if in_order else points]
+
+
+def bundle_part(args: list[Any]) -> list[Any]:
+    """All cameras and points, and some of the observations."""
+    return [*args[:2], *(a[:50] for a in args[2:])]
+
+
+def blocks() -> Any:
+    return hyad.load(BENCH / "problems" / "bundle.hy").bundle_blocks
+
+
+def path_args(n: int) -> list[Any]:
+    return [rng().uniform(0.5, 1.5, (n, 3)), 64]
+
+
+def paths() -> Any:
+    text = """(defmodel paths [#^ (Mat n 3) x #^ Int m]
+      (sum (map (fn [p] (ifold (fn [s k] (+ (* 0.9 s (sin s)) (* (get p 1) (get p 2)))) (get p 0) m)) x)))"""
+    return hyad.model(text, namespace={})
+
+
 def cases() -> list[Case]:
     from peers_gpu import PEERS
 
@@ -156,6 +183,15 @@ def cases() -> list[Case]:
         Case("bundle adjustment's Jacobian, f32", lambda: problem("ba"),
              lambda: hyad.jacobian(problem("ba"), wrt="p"), lambda n: rows(n, "f32"), 1 << 21, "bytes", first(100),
              dtype="f32", batched=True),
+        Case("bundle adjustment's blocks, in any order", None, blocks, bundle, 1 << 20, "bytes", bundle_part),
+        Case("bundle adjustment's blocks, in any order, each thread its rows", None,
+             lambda: blocks().without(("staging",)), bundle, 1 << 20, "bytes", bundle_part),
+        Case("bundle adjustment's blocks, in the order of points", None, blocks, lambda n: bundle(n, True), 1 << 20,
+             "bytes", bundle_part),
+        Case("gradient of 64 steps, remembered", paths, lambda: hyad.grad(paths(), wrt="x"), path_args, 1 << 18, "f64",
+             first(1000)),
+        Case("gradient of 64 steps, remembered in one piece by each thread", paths,
+             lambda: hyad.grad(paths(), wrt="x").without(("striding",)), path_args, 1 << 18, "f64", first(1000)),
         Case("Gaussian mixture's gradient", lambda: problem("gmm"),
              lambda: hyad.grad(problem("gmm"), wrt=(0, 1, 2)), gmm_args, 100_000, "f64",
              lambda a: [*a[:3], a[3][:50], *a[4:]]),

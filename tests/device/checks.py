@@ -167,6 +167,46 @@ def check_gmm() -> None:
     alike(hyad.value_and_grad(problem("gmm"), wrt=(0, 1, 2)), [*args, RNG.normal(size=(n, d)), 1.0, 0.0], 1e-9)
 
 
+def check_rows_by_an_index() -> None:
+    """Cameras, points and corners that threads find by an index, gathered by warps; a wrong index is an error."""
+    c, n, m = 50, 3000, 40_001
+    f = hyad.load(PROBLEMS / "bundle.hy").bundle_blocks
+    args = [RNG.uniform(0.5, 1.5, s) for s in ((c, 11), (n, 3), m, (m, 2))]
+    args += [RNG.integers(0, c, m), RNG.integers(0, n, m)]
+    compiled = alike(f, args)
+    assert "hyad_gather<11>" in compiled.source
+    args[5][m // 2] = n
+    try:
+        compiled(*args)
+    except hyad.BoundsError as e:
+        assert "points" in str(e), e
+    else:
+        raise AssertionError("the index was not checked")
+    normal = "(cross (map - (get x (get t 1)) (get x (get t 0))) (map - (get x (get t 2)) (get x (get t 0))))"
+    f = model(f"(defmodel normals [#^ (Mat n 3) x #^ (Arr Int f 3) at] (map (fn [t] {normal}) at))")
+    args = [RNG.normal(size=(500, 3)), RNG.integers(0, 500, (20_003, 3))]
+    alike(f, args)
+    same(hyad.compile(f, "cuda", args=args, dtype="f32")(*args), hyad.compile(f, args=args)(*args), 1e-4)
+
+
+def check_memory_of_threads() -> None:
+    """States that each thread remembers, between those of its neighbours: in one call and over a batch, whole numbers
+    among them."""
+    path = "(ifold (fn [s k] (+ (* 0.9 s (sin s)) (* (get p 1) (get p 2)))) (get p 0) m)"
+    f = hyad.grad(model(f"(defmodel paths [#^ (Mat n 3) x #^ Int m] (sum (map (fn [p] {path}) x)))"), wrt="x")
+    assert "hyad_strided" in alike(f, [RNG.uniform(0.5, 1.5, (50_001, 3)), 40]).source
+    g = hyad.grad(model(f"(defmodel path [#^ (Vec 3) p #^ Int m] {path})"), wrt="p")
+    p = RNG.uniform(0.5, 1.5, (3001, 3))
+    same(hyad.compile(g, "cuda", args=(p[0], 40))(p, 40), np.stack([g(row, 40) for row in p]))
+    step = "(fn [c k] (let [i (% (int (* a (real (* k k)))) m)] (update c i (+ 1 (get c i)))))"
+    count = f"(ifold {step} (build m (fn [j] 0)) 20)"
+    text = f"(map (fn [a] (let [c {count}] (ifold (fn [s j] (+ (* 0.9 s) (* a (real (get c j))))) 0.0 m))) x)"
+    f = model(f"(defmodel counted [#^ (Vec n) x #^ Int m] {text})")
+    args = [RNG.uniform(0.5, 1.5, 10_001), 7]
+    alike(f, args)
+    same(hyad.compile(f, "cuda", args=args, dtype="f32")(*args), hyad.compile(f, args=args)(*args), 1e-4)
+
+
 def check_large_products() -> str | None:
     """By cuBLAS, where it is installed, and by the program's own kernel."""
     from hyad import cublas
