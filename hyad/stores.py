@@ -49,7 +49,8 @@ def assign(program: Program) -> Program:
     added to them first is one, too.
 
     ``(ifold (fn [v i] (add-at v i x)) (zeros n) n)``  =>  ``(build n (fn [i] x))``, and the same for a matrix in two
-    loops; where the loop runs backwards through the elements, an ``update`` of memory that was never cleared; where it
+    loops; so is a sum with each element of a matrix that is needed as it was, which would be copied first; where the
+    loop runs backwards through the elements, an ``update`` of memory that was never cleared; where it
     comes to one element of each row, as on a diagonal, an ``update`` of zeros.
     """
     pass_ = Assign(program.body)
@@ -65,13 +66,15 @@ class Assign:
         uses = array_uses(body) if built else {}
         self.builds = {v: len(uses.get(v, ())) for bind in built for v in bind.vars}  # how often each is read
         self.equal: dict[Atom, Atom] = {}  # sizes that a check before found equal
+        self.kept: set[Atom] = set()  # matrices that are needed as they were by more than what adds to them
 
     def block(self, block: Block) -> Block:
         if all(type(bind.op) in (Prim, Check) and not self.first_of_all(bind.op) for bind in block.binds):
             return block
         outside, self.equal = self.equal, dict(self.equal)
         binds: list[Bind] = []
-        for bind in block.binds:
+        last = last_reads(block)
+        for j, bind in enumerate(block.binds):
             op = bind.op
             if type(op) is Check and op.relation == "==" and not self.same(op.a, op.b):
                 a, b = self.first_of(op.a), self.first_of(op.b)
@@ -82,6 +85,8 @@ class Assign:
                 bind = Bind(bind.vars, If(op.cond, self.block(op.then), self.block(op.orelse)), bind.span)
             elif type(op) is Loop:
                 op = Loop(op.count, op.index, op.inits, op.accs, self.block(op.body))
+                own = free_vars(op.body) if last else ()
+                self.kept = {z for z in op.inits if z in last and (last[z] > j or z in own)}
                 binds.extend(self.loop(Bind(bind.vars, op, bind.span)))
                 continue
             binds.append(bind)
@@ -157,7 +162,7 @@ class Assign:
             cleared = isinstance(start, Prim) and start.name == "zeros" and isinstance(acc.type, Arr)
             if cleared and acc.type.rank == 1 and same(acc.type.dims[0], op.count):  # type: ignore[union-attr]
                 continue  # see below
-            if cleared or self.builds.get(init) == 1:  # type: ignore[call-overload]
+            if cleared or self.builds.get(init) == 1 or init in self.kept:  # type: ignore[call-overload]
                 made = self.stacking(bind, k, (), acc.type.dims, None if cleared else init)  # type: ignore
                 if made is not None:
                     return self.nest(made)
@@ -256,6 +261,22 @@ class Assign:
             (made.name == "-" and made.args[0] is op.count and made.args[1] == Const(1, INT))
             or (made.name == "+" and made.args[0] is op.count and made.args[1] == Const(-1, INT))
         )
+
+
+def last_reads(block: Block) -> dict[Atom, int]:
+    """For the matrices that loops of a block change, the last binding that reads them; their number where the block
+    gives them out. (Rows are for ``fills.py``.)"""
+    changed = {
+        z
+        for x in block.binds
+        if type(x.op) is Loop
+        for z, a in zip(x.op.inits, x.op.accs)
+        if type(z) is Var and isinstance(a.type, Arr) and a.type.rank > 1
+    }
+    if not changed:
+        return {}
+    found: dict[Atom, int] = {v: j for j, x in enumerate(block.binds) for v in reads(x) if v in changed}
+    return {**found, **{r: len(block.binds) for r in block.results if r in changed}}
 
 
 # ------------------------------------------------------------------------------------------ sparse rows
