@@ -69,6 +69,7 @@ from .products import Products
 from .rebuild import Rebuild, rebuild, rebuilt
 from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
+from .rings import rings
 from .roundtrip import round_trips
 from .searches import Searches, search_of
 from .shifts import shifts
@@ -602,6 +603,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
+    rings,  # before what is added once is stored
+    dead_code,
     assign,  # what is added once is stored: adjoints become builds
     alias,
     cancel,  # while the loop that remembers its terms is the one that sums them

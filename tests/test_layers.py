@@ -28,10 +28,10 @@ LAYERS: list[set[str]] = [
         " continuations copies counts courses derive dynamic eager edges elsewhere exponents factors families fills"
         " fission flow forward functions fusion gather jacobians jam lanes latex library loops narrow nests onehot"
         " operators optimise own_rules pairs partials powers products reciprocals records rectangles recursion"
-        " references renew resolve reverse reverse_branches reverse_functions reverse_loops rolling roundtrip rows"
-        " ruled scalars scans searches shifts simplify sink skips sparsity specialise splits spread store_passing"
-        " stores structures subscripts tables teams terms threads tracing triangles twins typed_forms unfold vectors"
-        " whiles",
+        " references renew resolve reverse reverse_branches reverse_functions reverse_loops rings rolling roundtrip"
+        " rows ruled scalars scans searches shifts simplify sink skips sparsity specialise splits spread"
+        " store_passing stores structures subscripts tables teams terms threads tracing triangles twins typed_forms"
+        " unfold vectors whiles",
         "codegen",
         "call_errors checking compiling cublas derivatives device emit emulate files gpu marshalling memo model"
         " plain_python report runtime sparse stages switches",
