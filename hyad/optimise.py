@@ -82,6 +82,7 @@ from .terms import like_terms
 from .triangles import triangles
 from .twins import movable, twins
 from .unfold import unfold
+from .unread import unread
 from .whiles import Singles, length, meet_whiles
 
 Pass = Callable[[Program], Program]
@@ -677,6 +678,7 @@ PIPELINE: list[Pass] = [
     put_aside,  # when nothing looks for copies any more
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     dead_code,
+    unread,  # what is not stored is what was there
     edges,  # when each state lies where it is to lie
     dead_code,
     one_store,  # what were two branches are one piece of code now

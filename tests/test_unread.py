@@ -1,0 +1,63 @@
+"""States of which less and less is read: what lies behind that is not filled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Loop, all_binds
+
+TREE = """(fn [#^ (Vec n) v #^ Real p] (let [n (len v)]
+  (get (ifold (fn [v t] (build n (fn [i] (if (< i (- n (+ t 1))) STEP FILL)))) v COUNT) LOOK)))"""
+STEP = "(+ (* p (get v i)) (* (- 1.0 p) (sin (get v (+ i 1)))))"
+
+#: The step, what fills the rest, how many steps, what is looked at, and whether nothing reads the rest.
+TREES = {
+    "a tree": (STEP, "0.0", "(- n 1)", "0", True),
+    "filled with what is read": (STEP, "(get v i)", "(- n 1)", "0", False),
+    "a reading further on": (STEP.replace("(+ i 1)", "(min (+ i 2) (- n 1))"), "0.0", "(- n 1)", "0", False),
+    "the rest is looked at": (STEP, "0.5", "(- n 1)", "(- n 1)", False),
+    "a look in the middle": (STEP, "0.5", "(- n 1)", "(// n 2)", False),
+    "read from the end": (STEP.replace("(get v i)", "(get v (- n 1 i))"), "0.5", "(- n 1)", "0", False),
+    "fewer steps": (STEP, "0.5", "(- n 3)", "0", True),
+}
+
+
+def tree(name: str) -> hyad.Model:
+    step, fill, count, look, _ = TREES[name]
+    text = TREE.replace("STEP", step).replace("FILL", fill).replace("COUNT", count).replace("LOOK", look)
+    return hyad.model(text, namespace={})
+
+
+def by_hand(name: str, v: np.ndarray, p: float) -> float:
+    _, fill, count, look, _ = TREES[name]
+    n = len(v)
+    far = 2 if name == "a reading further on" else 1
+    for t in range({"(- n 1)": n - 1, "(- n 3)": n - 3}[count]):
+        k = n - (t + 1)
+        near = v[::-1] if name == "read from the end" else v
+        made = [p * near[i] + (1 - p) * np.sin(v[min(i + far, n - 1)]) for i in range(k)]
+        v = np.array([*made, *(v[k:] if fill == "(get v i)" else [float(fill)] * (n - k))])
+    return float(v[{"0": 0, "(- n 1)": n - 1, "(// n 2)": n // 2}[look]])
+
+
+def loops(f: Any) -> int:
+    return sum(type(x.op) is Loop for x in all_binds(f.program.body))
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_what_is_left_of_a_tree(name: str) -> None:
+    f, args = tree(name), (np.linspace(0.2, 1.4, 9), 0.3)
+    fired = "unread" in {step.name for step in hyad.explain(f, args=args).steps}
+    assert fired == TREES[name][-1]
+    for target in ("python", "c"):
+        made, plain = (hyad.compile(f, args=args, target=target, without=w) for w in ((), "unread"))
+        assert (loops(made) < loops(plain)) == fired
+        for n in (4, 5, 9, 20):
+            v = np.random.default_rng(n).uniform(0.2, 1.4, n)
+            assert made(v, 0.3) == pytest.approx(by_hand(name, v, 0.3), rel=1e-13)
+            assert made(v, 0.3) == plain(v, 0.3)
+    assert hyad.check_grad(f, list(args))
