@@ -230,7 +230,7 @@ class Bounds:
         return a if self.nonnegative(difference) else b if self.nonnegative(negated(difference)) else None
 
     def between(self, v: Var, op: Prim) -> list[Affine]:
-        """What is known of ``v``, the larger of two integers, or the quotient of one that is not negative."""
+        """What is known of ``v``, the larger or smaller of two integers, or the quotient of one of at least 0."""
         if not all(map(self.fits, op.args)):
             return []
         one, other = map(self.affine, op.args)
@@ -239,6 +239,10 @@ class Bounds:
             if self.nonnegative(one) or self.nonnegative(other):
                 self.sizes.add(v)
             return [affine_add(itself, x, -1) for x in (one, other)]
+        if op.name == "min":
+            if self.nonnegative(one) and self.nonnegative(other):
+                self.sizes.add(v)
+            return [affine_add(x, itself, -1) for x in (one, other)]
         divisor, terms = other
         if terms or divisor <= 0 or not self.nonnegative(one):
             return []
@@ -264,7 +268,12 @@ class Bounds:
         scope.facts += facts
         self.scopes.append(scope)
         try:
-            return all(self.bind_in_range(x.op) and self.sized(v.type for v in x.vars) for x in block.binds)
+            for x in block.binds:
+                if not (self.bind_in_range(x.op) and self.sized(v.type for v in x.vars)):
+                    return False
+                if type(x.op) is Prim and x.op.name in ("max", "min") and x.vars[0].type == INT:
+                    scope.facts += self.between(x.vars[0], x.op)
+            return True
         finally:
             self.scopes.pop()
 

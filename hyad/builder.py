@@ -283,7 +283,7 @@ class Builder(Bounds):
         if key is not None:
             scope.shared[key] = var
             here = scope is self.scopes[-1] or not self.equal  # what is equal here need not be so there
-            if result == INT and name in ("%", "max", "//"):
+            if result == INT and name in ("%", "max", "min", "//"):
                 with self.inside(scope):
                     if name == "%" and self.nonnegative(affine_add(self.affine(args[1]), (1, {}), -1)):
                         self.below(var, args[1])

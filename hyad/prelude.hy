@@ -461,7 +461,8 @@ of the rows"
     (ifold (fn [state k]
         (let [#(a order) state
               p (fst (ifold (fn [best i] (let [x (abs (get a (+ k i) k))] (if (> x (snd best)) #((+ k i) x) best)))
-                       #(k (abs (get a k k))) (- n k)))]
+                       #(k (abs (get a k k))) (- n k)))
+              p (max k (min p (- n 1)))]  ; it is that anyway, and now it is known to be: nothing is left to check
           #((ifold (fn [a i]
                 (let [r (+ k 1 i)
                       f (/ (get a r k) (get a k k))]
@@ -472,16 +473,20 @@ of the rows"
             (let [x (get order k)] (update (update order k (get order p)) p x)))))
       #(a (arange n)) n)))
 (defmodel lu-solve [f order b] "the solution of a x = b from a's LU factors"
-  (substitute-up f (substitute-down f (gather b order) True)))
+  (substitute-up f (substitute-down f (map (fn [k] (get b (index-below k (len b)))) order) True)))
 (defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
-  (scatter b order (substitute-up-transposed f (substitute-down-transposed f b) True)))
+  (in-order-of order (substitute-up-transposed f (substitute-down-transposed f b) True)))
+(defmodel in-order-of [order x] "row k of x at the place that order has at k, for each k"
+  (ifold (fn [y k] (update y (index-below (get order k) (len x)) (get x k))) x (len order)))
+(defmodel index-below [k n] "an index below n, which it is anyway: nothing is left to check, and loops may move"
+  (max 0 (min k (- n 1))))
 (defmodel lu-inverse [f order] "the inverse from the LU factors: of the lower one first, row by row"
   (let [n (len f)
         l (ifold (fn [l i]
               (let [row (build i (fn [j] (ifold (fn [s k] (+ s (* (get f i k) (get l k j)))) 0.0 i)))]
                 (ifold (fn [l j] (update l i j (- (get row j)))) l i)))
             (eye n) n)]
-    (transpose (scatter l order (transpose (substitute-up f l))))))
+    (transpose (in-order-of order (transpose (substitute-up f l))))))
 
 (defmodel solve [a b] "the solution x of a x = b; b is a vector or a matrix; of a stack of each, each one's"
   (if (> (rank a) 2) (map solve a b) (solve-one a b)))

@@ -121,3 +121,38 @@ def test_rows_in_the_other_order_are_not_stored() -> None:
         for j in range(9):
             w[j] = 0.5 * w[j] - w[i] * m[i, j]
     np.testing.assert_allclose(hyad.compile(f)(u, v), w, rtol=1e-12)
+
+
+def test_a_matrix_is_factored_once_for_all_rows() -> None:
+    """Nothing in it can fail, as far as is known: it leaves the loop that does not change the matrix."""
+    text = """(fn [#^ (Mat d d) s #^ (Mat n d) x]
+      (sum (map (fn [row] (+ (dot row (solve s row)) (logdet s))) x)))"""
+    f = hyad.model(text, namespace={})
+    n, d = 500, 16
+    s, x = point(d)[0], np.random.default_rng(5).normal(size=(n, d))
+    for g in (f, hyad.grad(f, wrt="s")):
+        work = list(hyad.cost(g, args=(s, x)).columns.values())[-1].work
+        assert work < 15 * n * d**2  # not n d^3
+        assert "return" not in hyad.compile(g).cfunction.source.partition("/* f")[2]
+    y = np.linalg.solve(s, x.T).T
+    assert hyad.compile(f)(s, x) == pytest.approx(np.sum(x * y) + n * np.linalg.slogdet(s)[1], rel=1e-12)
+    wanted = n * np.linalg.inv(s) - y.T @ y
+    np.testing.assert_allclose(hyad.compile(hyad.grad(f, wrt="s"))(s, x), wanted, rtol=1e-9, atol=1e-9)
+    assert hyad.compile(f)(s, x[:0]) == 0.0
+
+
+def test_an_index_between_two_ends_is_in_range_where_there_is_one() -> None:
+    """The smaller of two is below each: in a loop there is a last element, before it there need not be."""
+    clipped = "(max 0 (min k (- (len v) 1)))"
+    looped = f"(fn [#^ (Vec n) v #^ Int k] (sum (map (fn [a] (* a (get v {clipped}))) v)))"
+    f = hyad.compile(hyad.model(looped, namespace={}))
+    assert f.cfunction.source.partition("/* f")[2].count("return") == 1  # of the sum
+    v = np.array([1.0, 2.0, 4.0])
+    assert [f(v, k) for k in (-5, 1, 2**62)] == [7.0, 14.0, 28.0] and f(v[:0], 3) == 0.0
+    alone = hyad.compile(hyad.model(f"(fn [#^ (Vec n) v #^ Int k] (get v {clipped}))", namespace={}))
+    assert alone(v, 7) == 4.0
+    with pytest.raises(hyad.HyadError):
+        alone(v[:0], 0)
+    beyond = hyad.compile(hyad.model(looped.replace("- (len v) 1", "- (len v) 0"), namespace={}))
+    with pytest.raises(hyad.HyadError):
+        beyond(v, 3)
