@@ -1,8 +1,11 @@
-"""What an iteration of a loop does to an accumulator, for derivatives of loops: it adds, or looks for the largest."""
+"""What an iteration of a loop does to an accumulator, for derivatives of loops: it adds, or leaves or replaces it, as a
+search for the largest does."""
 
 from __future__ import annotations
 
-from .core import REAL, Atom, Block, Const, If, Loop, Prim, Var, count_uses, free_vars, most_uses, type_of
+from typing import NamedTuple
+
+from .core import BOOL, REAL, Atom, Block, Const, If, Loop, Prim, Var, count_uses, free_vars, most_uses, type_of
 from .rebuild import Rebuild
 
 
@@ -44,17 +47,47 @@ def added_to(op: If, k: int) -> list[Var]:
     return [a for a in both if all(adds(block, a, r) for block, r in branches)]
 
 
-def extreme(block: Block, acc: Var, result: Atom) -> tuple[Prim, Atom] | None:
-    """The operation of ``acc' = (max acc e)``, or ``min``, and its ``e``, where nothing else reads either."""
-    if acc.type != REAL or count_uses(block, acc) != 1 or type(result) is not Var or count_uses(block, result) != 1:
+class Pick(NamedTuple):
+    """An accumulator that an iteration leaves or replaces by ``value``: ``acc' = (max acc e)``, the operation being
+    ``test``, or ``acc' = (if c e acc)`` with the condition ``cond``; ``stays``: it is left where the test holds."""
+
+    value: Atom
+    stays: bool
+    test: Prim | None = None
+    cond: Atom | None = None
+
+    def place(self, pass_: Rebuild, before: Atom, i: Atom) -> Atom:
+        """Where the value was found that the accumulator has after iteration ``i``."""
+        b, test = pass_.b, self.test
+        holds = b.prim(">=" if test.name == "max" else "<=", *pass_.atoms(test.args)) if test else pass_.atom(self.cond)  # type: ignore[arg-type]
+        return b.select(holds, *((before, i) if self.stays else (i, before)))
+
+
+def picked(block: Block, acc: Var, result: Atom) -> Pick | None:
+    """What an iteration puts in the place of an accumulator or not, where nothing but comparisons reads it besides."""
+    if acc.type != REAL or type(result) is not Var or count_uses(block, result) != 1:
         return None
-    for bind in block.binds:
-        if bind.vars == (result,):
-            op = bind.op
-            if type(op) is Prim and op.name in ("max", "min") and acc in op.args:
-                return op, next(a for a in op.args if a is not acc)
+    (bind,) = [x for x in block.binds if result in x.vars] or [None]
+    if bind is None:
+        return None
+    op, uses = bind.op, count_uses(block, acc)
+    if type(op) is Prim and op.name in ("max", "min"):
+        if uses != 1 or acc not in op.args:
             return None
-    return None
+        return Pick(next(a for a in op.args if a is not acc), op.args[0] is acc, test=op)
+    if type(op) is If:
+        k = bind.vars.index(result)
+        cond, then, orelse = op.cond, op.then.results[k], op.orelse.results[k]
+        inside = {v for arm in (op.then, op.orelse) for x in arm.binds for v in x.vars}
+    elif type(op) is Prim and op.name == "select":
+        (cond, then, orelse), inside = op.args, set()
+    else:
+        return None
+    compared = sum(x.op.args.count(acc) for x in block.binds if type(x.op) is Prim and x.vars[0].type == BOOL)
+    value = orelse if then is acc else then
+    if (then is acc) == (orelse is acc) or value in inside or uses != 1 + compared:
+        return None
+    return Pick(value, then is acc, cond=cond)
 
 
 def starts_with(pass_: Rebuild, op: Loop, e: Atom, start: Atom, count: Atom) -> bool:

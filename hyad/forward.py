@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .accumulators import extreme, starts_with
+from .accumulators import Pick, picked, starts_with
 from .activity import activity, differentiable, reach_of, union
 from .adjoints import copied, fill_body, like, pack, prepared, unpack, vanishes, zero
 from .builder import Builder
@@ -52,10 +52,10 @@ from .rebuild import Rebuild
 
 
 class Search(NamedTuple):
-    """The accumulator ``number`` of a loop is the largest or least, by ``test``, of what ``block`` gives."""
+    """The accumulator ``number`` of a loop is one, by ``pick``, of what ``block`` gives: the largest, or the least."""
 
     number: int
-    test: Prim
+    pick: Pick
     block: Block
 
 
@@ -228,11 +228,7 @@ class Forward(Rebuild):
             after = dict(zip(op.accs, op.body.results))
             moved = [self.tangent_or_zero(after[a], d) for a, d in carried]
             outs = [self.tangent_or_zero(r, d) for _, r, d in stacked]
-            places = []
-            for s, before in zip(searches, accs[width + len(carried) :]):
-                keeps = b.prim(">=" if s.test.name == "max" else "<=", *self.atoms(s.test.args))
-                old, new = (before, i) if s.test.args[0] is op.accs[s.number] else (i, before)
-                places.append(b.select(keeps, old, new))
+            places = [s.pick.place(self, before, i) for s, before in zip(searches, accs[width + len(carried) :])]
             return [*results[:width], *moved, *places], [*results[width:], *outs]
 
         names = [v.name for v in bind.vars[:width]] + [tangent(a.name) for a, _ in carried]
@@ -241,8 +237,9 @@ class Forward(Rebuild):
         acc_names = [a.name for a in op.accs] + [tangent(a.name) for a, _ in carried] + ["at"] * len(searches)
         count, first = self.atom(op.count), set()
         for s in searches:  # what the first iteration looks at anyway need not be known before the loop
-            if starts_with(self, op, s.block.results[0], inits[s.number], count):
-                inits[s.number] = real(float("-inf" if s.test.name == "max" else "inf"))
+            test = s.pick.test
+            if test and starts_with(self, op, s.block.results[0], inits[s.number], count):
+                inits[s.number] = real(float("-inf" if test.name == "max" else "inf"))
                 first.add(s.number)
         starts = [*inits, *dot_inits, *(Const(0 if s.number in first else -1, INT) for s in searches)]
         kept = None if op.snapshots is None else self.atom(op.snapshots)
@@ -261,17 +258,17 @@ class Forward(Rebuild):
             self.at_place(op, s, at, bind.vars[s.number], s.number in first)
 
     def search(self, op: Loop, k: int) -> Search | None:
-        """What the accumulator ``k`` of a loop is the largest or least of, where that needs no other accumulator."""
+        """What the accumulator ``k`` of a loop is picked from, where that needs no other accumulator."""
         acc = op.accs[k]
         if not self.directions(acc):
             return None
-        found = extreme(op.body, acc, op.body.results[k])
-        if found is None:
+        pick = picked(op.body, acc, op.body.results[k])
+        if pick is None:
             return None
-        block = tidy(Block(op.body.binds, (found[1],)))
+        block = tidy(Block(op.body.binds, (pick.value,)))
         if has_checks(block) or not set(op.accs).isdisjoint(free_vars(block)):
             return None
-        return Search(k, found[0], block)
+        return Search(k, pick, block)
 
     def at_place(self, op: Loop, s: Search, at: Atom, final: Var, first: bool) -> None:
         """The tangents of what a search found: those of the iteration ``at``, of its start where there is none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .accumulators import extreme, starts_with, sum_like
+from .accumulators import picked, starts_with, sum_like
 from .adjoints import zero
 from .backpropagators import Back, call, forgotten, instantiate, there_and_cut
 from .checkpoint import Stack, begun, descended
@@ -51,7 +51,7 @@ def carries(rev: Reverse, op: Loop) -> bool:
     """Whether the adjoints of an iteration depend on those of the next: the order of the sums, and of a search for
     the largest, does not matter."""
     return not all(
-        not rev.is_active(a) or sum_like(op.body, a, r) or extreme(op.body, a, r)
+        not rev.is_active(a) or sum_like(op.body, a, r) or picked(op.body, a, r)
         for a, r in zip(op.accs, op.body.results)
     )
 
@@ -77,9 +77,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
     stacks, rev.stacks = rev.stacks, {}
     carried = carries(rev, op)
     sums = [sum_like(op.body, a, r) or not rev.is_active(a) for a, r in zip(op.accs, op.body.results)]
-    extremes = (
-        {} if carried else {k: extreme(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
-    )
+    picks = {} if carried else {k: picked(op.body, op.accs[k], op.body.results[k]) for k in range(width) if not sums[k]}
     given = {r: k for k, r in enumerate(op.body.results) if k >= width}  # stacked anyway
     free = few(rev, op) or not rev.remembers
     dear = [] if free else costly(op.body, rev.active)
@@ -93,21 +91,17 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
         rev.here[op.index] = i
         rev.here.update(zip(op.accs, accs))
         results = block_there(rev, op.body)
-        places = []
-        for (k, (test, _)), before in zip(extremes.items(), accs[width:]):  # type: ignore[misc]
-            keeps = b.prim(">=" if test.name == "max" else "<=", *rev.atoms(test.args))
-            old, new = (before, i) if test.args[0] is op.accs[k] else (i, before)
-            places.append(b.select(keeps, old, new))
+        places = [pick.place(rev, before, i) for pick, before in zip(picks.values(), accs[width:])]  # type: ignore[union-attr]
         return [*results[:width], *places], [*results[width:], *accs[:width], *(rev.here[v] for v in kept)]
 
     names = [v.name for v in (*bind.vars, *op.accs, *kept)]
-    names[width:width] = ["at"] * len(extremes)
-    acc_names = [*(a.name for a in op.accs), *["at"] * len(extremes)]
-    first = {k: starts_with(rev, op, extremes[k][1], inits[k], count) for k in extremes}  # type: ignore[index]
-    starts = [*inits, *(Const(0 if first[k] else -1, INT) for k in extremes)]
+    names[width:width] = ["at"] * len(picks)
+    acc_names = [*(a.name for a in op.accs), *["at"] * len(picks)]
+    first = {k: starts_with(rev, op, picks[k].value, inits[k], count) for k in picks}  # type: ignore[index]
+    starts = [*inits, *(Const(0 if first[k] else -1, INT) for k in picks)]
     out = b.loop(count, starts, forward, names, op.index.name, acc_names, bind.vars[0].given)
-    places = dict(zip(extremes, out[width:]))
-    out = [*out[:width], *out[width + len(extremes) :]]
+    places = dict(zip(picks, out[width:]))
+    out = [*out[:width], *out[width + len(picks) :]]
     rev.define(bind, out)
     at_start = dict(zip(op.accs, out[len(bind.vars) :]))
     saved = dict(zip(kept, out[len(bind.vars) + width :]))
@@ -121,7 +115,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
             rev.bar.pop(a, None)
         record = {v: b.get(saved[v], places[k], hint=v.name, given=v.given) for v in dear}
         _, inner_back = rev.there(op.body, record, again=True)
-        rev.contribute(extremes[k][1], x)  # type: ignore[index]
+        rev.contribute(picks[k].value, x)  # type: ignore[index]
         inner_back()
 
     def back() -> None:
@@ -163,9 +157,9 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
             rev.bar.update(zip(outside, accs[len(going) :]))
             going_in = dict(zip(going, accs))
             for j in moving:
-                if j in extremes:
+                if j in picks:
                     hit = b.prim("=", i, places[j])
-                    rev.contribute(extremes[j][1], b.select(hit, final[j], ZERO))  # type: ignore[index]
+                    rev.contribute(picks[j].value, b.select(hit, final[j], ZERO))  # type: ignore[index]
                 else:
                     rev.contribute(op.body.results[j], going_in.get(j, final[j]))
             for r, y_bar in zip(op.body.results[width:], bars[width:]):
@@ -196,7 +190,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
         result_of = dict(zip(going, out))
         for j in moving:
             x = result_of.get(j, final[j])
-            if j in extremes:
+            if j in picks:
                 x = ZERO if first[j] else b.select(b.prim("<", places[j], Const(0, INT)), x, ZERO)
             if scale is None:
                 rev.contribute(op.inits[j], x)

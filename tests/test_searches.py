@@ -150,3 +150,49 @@ def test_what_is_not_looked_for_in_lanes(text: str) -> None:
     with without(["lanes"]):
         program = f.optimised(f.specs())
     assert not any(type(b.op) is Loop and getattr(b.op.count, "value", 0) == LANES for b in all_binds(program.body))
+
+
+#: What a loop keeps or replaces, by a condition of its own.
+PICKS = {
+    "largest": "(ifold (fn [m i] (let [y (* (get w i) (sin (get x i)))] (if (> y m) y m))) -1e30 (len x))",
+    "least": "(ifold (fn [m i] (let [y (* (get w i) (sin (get x i)))] (if (< m y) m y))) (get x 0) (len x))",
+    "last of equals": "(ifold (fn [m i] (let [y (* (get w i) (floor (get x i)))] (if (>= y m) y m))) 0.0 (len x))",
+    "last above": "(ifold (fn [m i] (if (> (get x i) 0.5) (* (get w i) (get x i)) m)) (get w 0) (len x))",
+    "nearest and its weight": """(let [#(near weight) (ifold (fn [#(m k) i]
+        (let [y (square (- (get x i) 0.3))  v (* (get w i) y)] (if (< y m) #(y v) #(m k)))) #(1e30 0.0) (len x))]
+      (+ (* near weight) weight))""",
+    "of rows": """(sum (build (len w) (fn [j]
+      (ifold (fn [m i] (let [y (* (get w j) (sin (+ (get x i) (get w j))))] (if (> y m) y m))) -1e30 (len x)))))""",
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_what_a_condition_picks_is_differentiated_at_its_place(name: str) -> None:
+    """In both modes; no state is remembered, but where a branch computes what it gives."""
+    f = hyad.model(f"(fn [#^ (Vec n) w  #^ (Vec n) x] {PICKS[name]})", namespace={})
+    g = hyad.grad(f, wrt=(0, 1))
+    typed = " ".join(f"#^ (Vec n) {name}" for name in "wxuv")
+    forward = hyad.compile(hyad.model(f"(fn [{typed}] (jvp (fn [w x] {PICKS[name]}) w x u v))", namespace={}))
+    rng = np.random.default_rng(3)
+    for n in (1, 2, 9, 20):
+        w, x = rng.normal(size=n), rng.uniform(-2.0, 2.0, n)
+        assert hyad.check_grad(f, (w, x), wrt=(0, 1))
+        moves = rng.normal(size=(2, n))
+        tangent = forward(w, x, *moves)
+        assert sum(float(a @ m) for a, m in zip(g(w, x), moves)) == pytest.approx(tangent, rel=1e-12)
+    loops = [x.op for x in all_binds(g.optimised(g.specs()).body) if type(x.op) is Loop]
+    remembers = any(r in op.accs for op in loops for r in op.body.results[len(op.accs) :])
+    assert remembers == (name == "nearest and its weight")
+
+
+def test_where_nothing_is_greater_than_nan() -> None:
+    """A comparison with NaN does not hold: what the loop starts from stays, and has the derivative."""
+    f = hyad.model("(fn [#^ (Vec n) x  z] (ifold (fn [m i] (if (> (get x i) m) (get x i) m)) z (len x)))", namespace={})
+    g = hyad.grad(f, wrt=(0, 1))
+    for x, z, at in (([np.nan, 1.0, np.nan], 0.0, 1), ([2.0, 1.0], np.nan, None), ([1.0, 1.0, -1.0], 0.5, 0)):
+        x_bar, z_bar = g(np.array(x), z)
+        want = np.zeros(len(x))
+        if at is not None:
+            want[at] = 1.0
+        np.testing.assert_array_equal(x_bar, want)
+        assert z_bar == (at is None)
