@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .builder import Builder
-from .core import REAL, ZERO, Atom, Bind, Block, Const, If, Loop, Prim, Program, Var, blocks_of, reads
+from .core import REAL, ZERO, Atom, Bind, Block, Const, If, Loop, Prim, Program, Var, blocks_of, is_zero, reads
 from .loops import loops_of, slice_of
 from .rebuild import Rebuild, rebuilt
 from .sink import dependent, sink
@@ -23,7 +23,8 @@ class Skips(Rebuild):
     Design decision: found by supposing, as ``idle`` does: the rest of the iteration is built with a zero, and has to
     leave all as it was, or constant. Products do not, since zero times what is infinite is NaN. It must be worth a
     branch that a processor may not foresee: a loop is skipped, or each iteration waits for the adjoint that the one
-    before has chosen a way for, so that no vectors are lost.
+    before has chosen a way for, so that no vectors are lost. A table that is filled in place has its adjoints cleared
+    as they are read: what is zero need not be.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -56,7 +57,7 @@ class Skips(Rebuild):
     def worth(self, op: Loop, k: int) -> bool:
         """Whether what follows of the k-th binding of a loop's body is differentiation's, and worth a branch."""
         x, later = op.body.binds[k], op.body.binds[k + 1 :]
-        after = dependent(x, later)
+        after = followed(x, later)
         moving = [r for r in op.body.results if r in after]
         if len(op.accs) < len(op.body.results) or not moving or not additions(later, after):
             return False
@@ -65,14 +66,16 @@ class Skips(Rebuild):
         if any(type(y.op) is Loop and y not in steady for y in skipped):
             return True
         chosen = any(type(y.op) is Prim and y.op.name == "select" and not after.isdisjoint(y.op.args) for y in skipped)
-        return chosen and any(a in reads(x) and r in after for a, r in zip(op.accs, op.body.results))
+        return (
+            chosen and any(a in reads(x) and r in after for a, r in zip(op.accs, op.body.results)) and moves(x, skipped)
+        )
 
     def parted(self, op: Loop, k: int, accs: Sequence[Atom]) -> Sequence[Atom]:
         """The results of a loop's body, in which what follows of the k-th binding is skipped if that is zero."""
         b, block = self.b, op.body
         self.block(Block(block.binds[: k + 1], ()))
         x, later = block.binds[k], Block(block.binds[k + 1 :], ())
-        after = dependent(x, later.binds)
+        after = followed(x, later.binds)
         moving = {r: a for r, a in zip(block.results, accs) if r in after}
         zero = self.supposed(x, later, list(moving))
         if any(r is not a and type(r) is not Const for r, a in zip(zero, moving.values())):
@@ -94,9 +97,38 @@ class Skips(Rebuild):
         here = dict(self.here)
         with self.b.region():
             self.here[x.vars[0]] = ZERO
-            results = self.block(slice_of(later, wanted))
+            for y in slice_of(later, wanted).binds:
+                if clears(y, x):  # what is zero
+                    self.here[y.vars[0]] = self.atom(x.op.args[0])  # type: ignore[union-attr]
+                else:
+                    self.bind(y)
+            results = self.atoms(wanted)
         self.here = here
         return results
+
+
+def clears(y: Bind, x: Bind) -> bool:
+    """Whether ``y`` puts zero where ``x`` has read: what was there has gone on its way."""
+    return (
+        type(y.op) is Prim and y.op.name == "update" and is_zero(y.op.args[-1]) and y.op.args[:-1] == x.op.args  # type: ignore[union-attr]
+    )
+
+
+def followed(x: Bind, later: Sequence[Bind]) -> set[Var]:
+    """What depends on ``x``, and on its being cleared where it is read."""
+    found = dependent(x, later)
+    for y in later:
+        if clears(y, x):
+            found |= dependent(y, later)
+    return found
+
+
+def moves(x: Bind, binds: Sequence[Bind]) -> bool:
+    """Whether what is read of an array is added to another of its elements."""
+    if x.op.name != "get" or not any(clears(y, x) for y in binds):  # type: ignore[union-attr]
+        return True
+    stores = [y.op for y in binds if type(y.op) is Prim and y.op.name == "add-at"]
+    return any(op.args[1:-1] != x.op.args[1:] and op.args[0].type == x.op.args[0].type for op in stores)  # type: ignore[union-attr]
 
 
 def additions(binds: Sequence[Bind], moving: set[Var]) -> bool:
@@ -106,6 +138,9 @@ def additions(binds: Sequence[Bind], moving: set[Var]) -> bool:
     for x in binds:
         op = x.op
         if after.isdisjoint(reads(x)):
+            continue
+        if type(op) is Prim and op.name == "update" and is_zero(op.args[-1]) and after.isdisjoint(op.args[1:]):
+            after.update(x.vars)
             continue
         if type(op) is Prim:
             summed = op.name in ("+", "-") and x.soft

@@ -28,6 +28,19 @@ TABLE = """(fn [#^ (Mat n m) alike  #^ Real gap]
           alike)]
     ({of} last)))"""
 
+FILLED = """(fn [#^ (Mat n m) alike  #^ Real gap]
+  (let [n (len alike)
+        m (len (get alike 0))
+        table (build [(+ n 1) (+ m 1)] (fn [i j] (- (* gap (+ i j)))))]
+    (ifold (fn [_ i]
+        (ifold (fn [_ j]
+            (set-at! table (+ i 1) (+ j 1)
+              (max (+ (get table i j) (get alike i j)) (- (get table i (+ j 1)) gap) (- (get table (+ i 1) j) gap)))
+            0)
+          0 m))
+      0 n)
+    ({of} (get table n))))"""
+
 #: What is taken of the last states: one adjoint, as many as there are states, and those of a product.
 OF = ("max", "sum", "prod")
 
@@ -40,7 +53,7 @@ def skipped(f: hyad.Model) -> list[If]:
 
 
 @pytest.mark.parametrize("of", OF)
-@pytest.mark.parametrize("text", (BEST, TABLE), ids=("best path", "table"))
+@pytest.mark.parametrize("text", (BEST, TABLE, FILLED), ids=("best path", "row by row", "table"))
 def test_gradients_are_as_without_the_pass(text: str, of: str) -> None:
     """Numbers, ties, infinities, NaN: the same, but for the signs of zeros."""
     f = hyad.model(text.replace("{of}", of), namespace={})
@@ -65,9 +78,10 @@ def test_the_search_runs_for_the_best_path_alone() -> None:
     assert any(type(x.op) is Loop for x in branch.then.binds) and not branch.orelse.binds
 
 
-def test_a_table_chooses_its_way_where_there_is_one() -> None:
+@pytest.mark.parametrize("text", (TABLE, FILLED), ids=("row by row", "in place"))
+def test_a_table_chooses_its_way_where_there_is_one(text: str) -> None:
     """The loop waits for the adjoint of the field before: what a field chooses is in the branch."""
-    (branch,) = skipped(hyad.grad(hyad.model(TABLE.replace("{of}", "max"), namespace={}), wrt=(0, 1)))
+    (branch,) = skipped(hyad.grad(hyad.model(text.replace("{of}", "max"), namespace={}), wrt=(0, 1)))
     assert sum(getattr(x.op, "name", "") == "select" for x in branch.then.binds) == 4
 
 
@@ -78,6 +92,9 @@ def test_a_table_chooses_its_way_where_there_is_one() -> None:
         "(fn [x] (fold (fn [s a] (* (max (* s a) (* 0.5 s)) a)) 1.0 x))",
         # what the loop chooses does not wait for the iteration before: vectors
         "(fn [x y] (sum (build (len x) (fn [i] (max (get x i) (get y i))))))",
+        # each element is cleared, and has all of what comes to it: vectors
+        """(fn [x y] (let [z (copy x)]
+            (ifold (fn [_ i] (set-at! z i (max (get z i) (get y i))) 0) 0 (len x)) (sum (square z))))""",
         # a user's sums
         "(fn [x y] (ifold (fn [s i] (update s i (+ (get s i) (max (get x i) (get y i))))) x (len x)))",
     ),
