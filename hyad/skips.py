@@ -22,9 +22,9 @@ class Skips(Rebuild):
     ``(if (!= t 0) (add-at y_bar k t) y_bar)``, and the search only if it is needed.
     Design decision: found by supposing, as ``idle`` does: the rest of the iteration is built with a zero, and has to
     leave all as it was, or constant. Products do not, since zero times what is infinite is NaN. It must be worth a
-    branch that a processor may not foresee: a loop is skipped, or each iteration waits for the adjoint that the one
-    before has chosen a way for, so that no vectors are lost. A table that is filled in place has its adjoints cleared
-    as they are read: what is zero need not be.
+    branch that a processor may not foresee: a loop that looks for the place is skipped, or each iteration waits for the
+    adjoint that the one before has chosen a way for, so that no vectors are lost. A table that is filled in place has
+    its adjoints cleared as they are read: what is zero need not be.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -63,8 +63,8 @@ class Skips(Rebuild):
             return False
         skipped = slice_of(Block(later, ()), moving).binds
         steady = slice_of(Block(later, ()), [r for r in op.body.results if r not in after]).binds
-        if any(type(y.op) is Loop and y not in steady for y in skipped):
-            return True
+        if any(type(y.op) is Loop and y not in steady and after.isdisjoint(y.vars) for y in skipped):
+            return True  # what looks for the place
         chosen = any(type(y.op) is Prim and y.op.name == "select" and not after.isdisjoint(y.op.args) for y in skipped)
         return (
             chosen and any(a in reads(x) and r in after for a, r in zip(op.accs, op.body.results)) and moves(x, skipped)

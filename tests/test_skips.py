@@ -104,3 +104,14 @@ def test_what_is_left_alone(text: str) -> None:
     g = f if "update" in text else hyad.grad(f, wrt=0)
     assert not skipped(g)
     assert "skips" not in [step.name for step in hyad.explain(g).steps]
+
+
+def test_a_loop_that_adds_the_adjoint_itself_is_no_search() -> None:
+    """It goes to all of a row: nothing says that there are zeros."""
+    text = """(fn [#^ (Vec n) x  #^ (Vec m) y  #^ Int t]
+      (sum (ifold
+        (fn [v k] (build (len v) (fn [j] (ifold (fn [s i] (+ s (get y i))) (get v (% (+ j 1) (len v))) k))))
+        x t)))"""
+    f = hyad.model(text, namespace={})
+    assert not skipped(hyad.grad(f, wrt=(0, 1)))
+    assert hyad.check_grad(f, (np.array([0.5, -1.0]), np.array([2.0, 0.3, 0.1]), 3), wrt=(0, 1))
