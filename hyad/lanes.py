@@ -478,7 +478,7 @@ class Ahead(Views):
         def body(lane: Atom, *now: Atom):
             self.here = {**around, self.op.index: self.lane_index(lane)}
             known = {**self.lanes, **dict(zip(accs, now))}
-            for a in {a for x in (*binds, *arrays, *adding.values()) for a in reads(x)} | set(following):
+            for a in dict.fromkeys((*(a for x in (*binds, *arrays, *adding.values()) for a in reads(x)), *following)):
                 if a in known and isinstance(a.type, Scalar):  # type: ignore[union-attr]
                     self.here[a] = b.get(known[a], lane, hint=a.name)  # type: ignore[index, union-attr]
             for x in binds:
