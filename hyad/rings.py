@@ -78,7 +78,7 @@ class Rings(Rebuild):
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
-        self.sums = sums_in(program)
+        self.sums = sums_in(program.body)
         self.made = {v: x.op for x in prims(program.body) for v in x.vars}
 
     def bind(self, bind: Bind) -> None:

@@ -49,7 +49,7 @@ class Unread(Rebuild):
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
         self.found = False
-        self.sums = sums_in(program)
+        self.sums = sums_in(program.body)
         self.uses = uses(program.body)
         self.looks: dict[Atom, list[Prim]] = {}  # the elements of an array that are read one by one
         for x in all_binds(program.body):
