@@ -400,7 +400,7 @@
       (fn [u b x ct] (let [l (solve-upper-transposed u ct)] #((triu (- (times-row l x))) l)))
       u b)))
 (defmodel solve-upper-transposed [u b] "the solution x of u' x = b, u' the transpose of an upper triangular matrix"
-  (ruled substitute-down-transposed
+  (ruled (fn [u b] (substitute-down-transposed u b False))
     (fn [u b x du db] (solve-upper-transposed u (- db (matmul (transpose (triu du)) x))))
     (fn [u b x ct] (let [l (solve-upper u ct)] #((triu (- (times-row x l))) l)))
     u b))
@@ -429,16 +429,16 @@
                 (/ (- (get b i j) (ifold (fn [s k] (+ s (* (get u i (+ i 1 k)) (get x (+ i 1 k) j)))) 0.0 t))
                   (get u i i))))))))
     b (len u)))
-(defmodel substitute-down-transposed [u b] "forward substitution with the transpose of an upper triangle"
+(defmodel substitute-down-transposed [u b unit] "forward substitution with the transpose of an upper triangle"
   (ifold (fn [x i]
       (if (= (rank b) 1)
-        (let [y (/ (get x i) (get u i i))]
+        (let [y (over-pivot (get x i) u i unit)]
           (ifold (fn [x k] (let [j (+ i 1 k)] (update x j (- (get x j) (* y (get u i j)))))) (update x i y)
             (- (len u) (+ i 1))))
         (update x i
           (build (shape b 1)
             (fn [j]
-              (/ (- (get b i j) (ifold (fn [s k] (+ s (* (get u k i) (get x k j)))) 0.0 i)) (get u i i)))))))
+              (over-pivot (- (get b i j) (ifold (fn [s k] (+ s (* (get u k i) (get x k j)))) 0.0 i)) u i unit))))))
     b (len u)))
 (defmodel substitute-up-transposed [l b unit] "backward substitution with the transpose of a lower triangle"
   (ifold (fn [x t]
@@ -472,10 +472,13 @@ of the rows"
               (- n (+ k 1)))
             (let [x (get order k)] (update (update order k (get order p)) p x)))))
       #(a (arange n)) n)))
-(defmodel lu-solve [f order b] "the solution of a x = b from a's LU factors"
-  (substitute-up f (substitute-down f (map (fn [k] (get b (index-below k (len b)))) order) True)))
+(defmodel lu-solve [f order b] "the solution of a x = b from a's LU factors; of a vector by rows of their transpose"
+  (let [b (map (fn [k] (get b (index-below k (len b)))) order)]
+    (if (= (rank b) 1)
+      (let [t (transpose f)] (substitute-up-transposed t (substitute-down-transposed t b True) False))
+      (substitute-up f (substitute-down f b True)))))
 (defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
-  (in-order-of order (substitute-up-transposed f (substitute-down-transposed f b) True)))
+  (in-order-of order (substitute-up-transposed f (substitute-down-transposed f b False) True)))
 (defmodel in-order-of [order x] "row k of x at the place that order has at k, for each k"
   (ifold (fn [y k] (update y (index-below (get order k) (len x)) (get x k))) x (len order)))
 (defmodel index-below [k n] "an index below n, which it is anyway: nothing is left to check, and loops may move"

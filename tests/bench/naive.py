@@ -160,6 +160,11 @@ PROGRAMS = (
         (Input("alike", lambda n: (n, n)), number("gap")), "{n}, {n}, {work}", lambda n: n * n // 8 + n + 2,
         ((-1, 1), (0.1, 0.5)),
     ),
+    Program(
+        "normal-rows", "the log likelihood of n rows of 16, by their mean and a factor of their covariance", 200,
+        (Input("mean", lambda n: (16,)), Input("a", lambda n: (16, 16)), Input("x", lambda n: (n, 16), False)),
+        "{n}, 16, {work}", lambda n: 4 * 16 * 16 + 2 * 16, ((-1, 1), (-1, 1), (-2, 2)),
+    ),
 )  # fmt: skip
 
 

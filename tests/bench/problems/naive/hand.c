@@ -653,6 +653,34 @@ void convolution_grad_hand(const double *restrict x, const double *restrict w, l
     }
 }
 
+/* U of the matrix U'U whose upper triangle is there, by rows */
+static void upper_factor(double *restrict u, long long n)
+{
+    for (long long i = 0; i < n; i++) {
+        for (long long k = 0; k < i; k++) {
+            const double f = u[k*n + i];
+            for (long long j = i; j < n; j++) u[i*n + j] -= f*u[k*n + j];
+        }
+        const double p = sqrt(u[i*n + i]), r = 1/p;
+        u[i*n + i] = p;
+        for (long long j = i + 1; j < n; j++) u[i*n + j] *= r;
+    }
+}
+
+/* the lower triangle W = U'^-1; the inverse of U'U is W'W */
+static void lower_inverse(const double *restrict u, long long n, double *restrict w)
+{
+    for (long long i = 0; i < n; i++) {
+        const double r = 1/u[i*n + i];
+        memset(w + i*n, 0, i*sizeof(double));
+        for (long long k = 0; k < i; k++) {
+            const double f = u[k*n + i]*r;
+            for (long long j = 0; j <= k; j++) w[i*n + j] -= f*w[k*n + j];
+        }
+        w[i*n + i] = r;
+    }
+}
+
 /* the factor U of the covariances U'U by rows, and the exponentials e below and on the diagonal */
 static void gp_factor(double length, double scale, double noise, const double *restrict x, long long n,
     double *restrict e, double *restrict u)
@@ -667,19 +695,11 @@ static void gp_factor(double length, double scale, double noise, const double *r
         e[i*n + i] = 1;
         u[i*n + i] = scale*scale + noise*noise;
     }
-    for (long long i = 0; i < n; i++) {
-        for (long long k = 0; k < i; k++) {
-            const double f = u[k*n + i];
-            for (long long j = i; j < n; j++) u[i*n + j] -= f*u[k*n + j];
-        }
-        const double p = sqrt(u[i*n + i]), r = 1/p;
-        u[i*n + i] = p;
-        for (long long j = i + 1; j < n; j++) u[i*n + j] *= r;
-    }
+    upper_factor(u, n);
 }
 
 /* a = U'^-1 y */
-static void gp_down(const double *restrict u, const double *restrict y, long long n, double *restrict a)
+static void substitute_down(const double *restrict u, const double *restrict y, long long n, double *restrict a)
 {
     memcpy(a, y, n*sizeof(double));
     for (long long i = 0; i < n; i++) {
@@ -693,7 +713,7 @@ double gaussian_process_hand(double length, double scale, double noise, const do
 {
     double *e = work, *u = e + n*n, *a = u + n*n, total = 0;
     gp_factor(length, scale, noise, x, n, e, u);
-    gp_down(u, y, n, a);
+    substitute_down(u, y, n, a);
     for (long long i = 0; i < n; i++) total -= 0.5*a[i]*a[i] + log(u[i*n + i]);
     return total;
 }
@@ -704,21 +724,13 @@ void gaussian_process_grad_hand(double length, double scale, double noise, const
 {
     double *e = work, *u = e + n*n, *a = u + n*n, *w = a + n, *row = w + n*n;
     gp_factor(length, scale, noise, x, n, e, u);
-    gp_down(u, y, n, a);
+    substitute_down(u, y, n, a);
     for (long long i = n - 1; i >= 0; i--) {
         double s = a[i];
         for (long long j = i + 1; j < n; j++) s -= u[i*n + j]*a[j];
         a[i] = s/u[i*n + i];
     }
-    for (long long i = 0; i < n; i++) {
-        const double r = 1/u[i*n + i];
-        memset(w + i*n, 0, i*sizeof(double));
-        for (long long k = 0; k < i; k++) {
-            const double f = u[k*n + i]*r;
-            for (long long j = 0; j <= k; j++) w[i*n + j] -= f*w[k*n + j];
-        }
-        w[i*n + i] = r;
-    }
+    lower_inverse(u, n, w);
     double by_length = 0, by_scale = 0, by_noise = 0;
     for (long long i = 0; i < n; i++) {
         for (long long j = 0; j <= i; j++) row[j] = a[i]*a[j];
@@ -1030,4 +1042,61 @@ void alignment_grad_hand(const double *restrict alike, double gap, long long n, 
         j -= way != 1;
     }
     out[n*m] = -gaps;
+}
+
+/* the factor U of 1 + A A' */
+static void covariance(const double *restrict A, long long d, double *restrict u)
+{
+    for (long long i = 0; i < d; i++)
+        for (long long j = i; j < d; j++) {
+            double s = i == j;
+            for (long long k = 0; k < d; k++) s += A[i*d + k]*A[j*d + k];
+            u[i*d + j] = s;
+        }
+    upper_factor(u, d);
+}
+
+double normal_rows_hand(const double *mean, const double *A, const double *x, long long n, long long d, double *work)
+{
+    double *u = work, *e = u + d*d, *z = e + d, total = 0;
+    covariance(A, d, u);
+    for (long long i = 0; i < d; i++) total -= n*log(u[i*d + i]);
+    for (long long k = 0; k < n; k++) {
+        for (long long i = 0; i < d; i++) e[i] = x[k*d + i] - mean[i];
+        substitute_down(u, e, d, z);
+        double s = 0;
+        for (long long i = 0; i < d; i++) s += z[i]*z[i];
+        total -= 0.5*s;
+    }
+    return total;
+}
+
+/* with z = S^-1 e for each row, the gradient by S is half of the sum of z z' - S^-1 */
+void normal_rows_grad_hand(const double *restrict mean, const double *restrict A, const double *restrict x, long long n,
+    long long d, double *restrict out, double *restrict work)
+{
+    double *u = work, *w = u + d*d, *v = w + d*d, *by_S = v + d*d, *z = by_S + d*d, *by_mean = out, *by_A = out + d;
+    covariance(A, d, u);
+    lower_inverse(u, d, w);
+    memset(v, 0, d*d*sizeof(double));
+    for (long long k = 0; k < d; k++)
+        for (long long i = 0; i <= k; i++)
+            for (long long j = 0; j <= k; j++) v[i*d + j] += w[k*d + i]*w[k*d + j];
+    for (long long i = 0; i < d*d; i++) by_S[i] = -0.5*n*v[i];
+    memset(by_mean, 0, d*sizeof(double));
+    for (long long k = 0; k < n; k++) {
+        memset(z, 0, d*sizeof(double));
+        for (long long i = 0; i < d; i++) {
+            const double e = x[k*d + i] - mean[i];
+            for (long long j = 0; j < d; j++) z[j] += e*v[i*d + j];
+        }
+        for (long long i = 0; i < d; i++) {
+            by_mean[i] += z[i];
+            for (long long j = 0; j < d; j++) by_S[i*d + j] += 0.5*z[i]*z[j];
+        }
+    }
+    memset(by_A, 0, d*d*sizeof(double));
+    for (long long i = 0; i < d; i++)
+        for (long long k = 0; k < d; k++)
+            for (long long j = 0; j < d; j++) by_A[i*d + j] += 2*by_S[i*d + k]*A[k*d + j];
 }

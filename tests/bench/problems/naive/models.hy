@@ -283,3 +283,11 @@
           (build (+ m 1) (fn [j] (- (* gap j))))
           alike)]
     (get last m)))
+
+(defmodel log-density [x mean covariance] "of a normal distribution, but for a constant"
+  (let [e (- x mean)]
+    (* -0.5 (+ (dot e (solve covariance e)) (logdet covariance)))))
+
+(defmodel normal-rows [#^ (Vec d) mean #^ (Mat d d) a #^ (Mat n d) x]
+  "the log likelihood of independent rows with the covariance 1 + a a'"
+  (sum (map (fn [row] (log-density row mean (+ (eye (len mean)) (@ a (transpose a))))) x)))
