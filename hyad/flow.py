@@ -46,6 +46,9 @@ class Flow:
         self.making: list[tuple[Closure, Instance, list[Any]]] = []  # the recursive functions being made
         self.open_loops: list[tuple[int, frozenset[Cell]]] = []
         self.active: dict[Lambda, list[int]] = {}
+        self.walked = 0  # surface bindings so far
+        self.entered: dict[Lambda, int] = {}  # how many when a function was entered, not from itself
+        self.spent: dict[Lambda, int] = {}  # how many all such calls of it took
         self.rigid = False  # inside a Jacobian: arrays that meet have one size, or the call fails
         self.made: list[Instance] = []  # those with a function in this run, the latest last
         self.written: dict[tuple, tuple[Span | None, Span | None]] = {}  # a reference: where made, where last set
@@ -77,7 +80,7 @@ class Flow:
         """
         facts, made, passed = self.facts, len(self.made), len(self.passed)
         state = dict(self.store), self.known, self.branching, list(self.open_loops), self.b.span
-        shared = set(self.shared)
+        shared, spent = set(self.shared), dict(self.spent)
         span = self.b.span
         while facts.news < NEWS:
             news = facts.news
@@ -96,6 +99,7 @@ class Flow:
             del self.made[made:], self.passed[passed:]
             store, self.known, self.branching, open_loops, self.b.span = state
             self.store, self.open_loops, self.shared = dict(store), list(open_loops), set(shared)
+            self.spent = dict(spent)
         raise Endless(span)
 
     # ------------------------------------------------------------------------------ targets, arrays held

@@ -1,7 +1,8 @@
 """Recursion: a function that calls itself under a run-time condition becomes a function of the program.
 
 Functions are inlined; where one turns out to call itself, it is called after all: a ``Function``, one for each kind of
-arguments, whose types are found by specialising it until they no longer grow.
+arguments, whose types are found by specialising it until they no longer grow. So does one that calls itself on known
+integers where that is long, written out: ``unfold`` may still do it, once equal calls are known and what is alike.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 
 INSTANCES = 3  # so many kinds of arguments of a function are told apart inside each other
+WALKED = 10_000  # surface bindings that a recursive function on known integers is inlined for, in a program
+FAR = 10  # times as many where it cannot be a function of the program
+DEPTH = 500  # calls inside one another that are inlined
 
 
 def is_recursive(sp: Specialiser, f: Lambda) -> bool:
@@ -48,6 +52,29 @@ def is_recursive(sp: Specialiser, f: Lambda) -> bool:
         sp.facts.changed = True
         raise Recursion(f)
     return f in sp.facts.recursive
+
+
+def spend(sp: Specialiser, f: Lambda) -> None:
+    """Raise ``Recursion`` where a function that calls itself has been inlined for too long.
+
+    ``(f 20 x)`` of ``(f n x)`` = ``(if (= n 0) x (+ (f (- n 1) (* 2 x)) (f (- n 1) (+ x 1))))`` is two million
+    operations written out, of which none are equal, and one recursive function.
+    """
+    walked = sp.spent.get(f, 0) + sp.walked - sp.entered[f]
+    deep, refused = len(sp.active[f]) >= DEPTH, sp.written_out.get(f)
+    if refused is not None:
+        if deep:
+            raise endless(f, sp.b.span)
+        if walked > FAR * WALKED:
+            message = f"the recursion of {called(f)} is too long to be written out"
+            notes = [(f"and it cannot be called instead: {refused.message}", refused.span)]
+            raise NotCompiled(message, sp.b.span, "hyad.run evaluates it", notes)
+    elif deep or walked > WALKED and "recursion" not in sp.b.off:
+        sp.b.fired("recursion")
+        sp.facts.recursive.add(f)
+        sp.long.add(f)
+        sp.facts.changed = True
+        raise Recursion(f)
 
 
 def inline_or_call(sp: Specialiser, closure: Closure, args: Sequence[Value], var: Var | None) -> Value:
@@ -167,7 +194,7 @@ def unlike_calls(
     """What is wrong where two calls of one function give it values of different kinds."""
     f = closure.function
     name = f.params[k].name if k < len(f.params) else captures(closure)[k - len(f.params)].name
-    who = f"`{f.name}`" if f.name else "this function"
+    who = called(f)
     if sort_of(old) == sort_of(new) == "reference":
         return NotCompiled(
             f"which reference `{name}` of {who} is, is only known when the model runs",
@@ -298,8 +325,13 @@ def inside(sp: Specialiser, closure: Closure, instance: Instance, number: int, s
 
 def endless(f: Lambda, span: Span | None) -> HyadError:
     """The mistake of a function that calls itself whatever is asked."""
-    who = f"`{f.name}`" if f.name else "this function"
-    return HyadError(f"{who} calls itself without an end", span, "a branch that does not call it ends the recursion")
+    hint = "a branch that does not call it ends the recursion"
+    return HyadError(f"{called(f)} calls itself without an end", span, hint)
+
+
+def called(f: Lambda) -> str:
+    """What an error calls a function."""
+    return f"`{f.name}`" if f.name else "this function"
 
 
 def join_result(sp: Specialiser, instance: Instance, number: int, result: Value, sizes: dict[str, Var]) -> Target:

@@ -53,7 +53,7 @@ from .flow import RUNS, Flow
 from .marks import without_rules
 from .names import part_name
 from .reader import SPECIAL, prelude
-from .recursion import call_recursive, endless, inline_or_call, is_recursive
+from .recursion import DEPTH, call_recursive, endless, inline_or_call, is_recursive, spend
 from .resolve import resolve
 from .signature import DataSpec, Inline, Spec
 from .store_passing import while_
@@ -89,7 +89,6 @@ from .values import (
     nothing,
 )
 
-RECURSION_LIMIT = 500
 DIM_NAMES = ("n", "m", "k", "l", "p", "q")
 
 
@@ -101,6 +100,8 @@ class Specialiser(Flow):
         self.facts = Facts()
         self.globals_read: set[str] = set()
         self.namespaces: set[int] = set()  # the modules that they were looked up in
+        self.long: set[Lambda] = set()  # functions of the program for the length of their recursion alone
+        self.written_out: dict[Lambda, HyadError] = {}  # those of them that can be none, and why: they are inlined
         self.start()
 
     def start(self) -> None:
@@ -127,6 +128,21 @@ class Specialiser(Flow):
     ) -> Program:
         if isinstance(function, Closure):
             self.bound(function)
+        while True:
+            try:
+                return self.inferred(function, specs, name, span, doc)
+            except HyadError as error:
+                if not self.long:
+                    raise
+                # What they give may hang on their integers: an array's rank, a tuple's parts.
+                self.written_out.update(dict.fromkeys(self.long, error))
+            self.long, self.facts = set(), Facts()
+            self.start()
+
+    def inferred(
+        self, function: Function, specs: Sequence[Spec], name: str, span: Span | None, doc: str | None
+    ) -> Program:
+        """The program, once the types of all that it calls are known."""
         for _ in range(RUNS):
             self.facts.changed = self.facts.stale = False
             try:
@@ -290,6 +306,7 @@ class Specialiser(Flow):
 
     def block(self, block: Block, env: Env) -> Value:
         b = self.b
+        self.walked += len(block.binds)
         for bind in block.binds:
             op = bind.op
             self.site = bind
@@ -372,6 +389,8 @@ class Specialiser(Flow):
                         self.descending.discard(call)
             if is_recursive(self, fn.function):
                 return call_recursive(self, fn, self.arguments(fn, args), var)
+            if self.active.get(fn.function) and not fn.is_library:
+                spend(self, fn.function)
             if self.active.get(fn.function) and fn.env is None:
                 return self.inline_once(fn, args)
             if self.active.get(fn.function) or fn.is_library:
@@ -472,8 +491,10 @@ class Specialiser(Flow):
         call_span, site, frame = self.b.span, self.site, self.frame
         fast, scope, library = self.fast, self.scope, self.library
         levels = self.active.setdefault(f, [])
-        if len(levels) >= RECURSION_LIMIT:
+        if len(levels) >= DEPTH:
             raise endless(f, call_span)
+        if not levels:
+            self.entered[f] = self.walked
         levels.append(self.branching)
         self.frame = Frame(frame, site, f)
         self.fast = fast or f.fast
@@ -490,6 +511,8 @@ class Specialiser(Flow):
             raise
         finally:
             levels.pop()
+            if not levels:
+                self.spent[f] = self.spent.get(f, 0) + self.walked - self.entered[f]
             self.fast = fast
             self.scope, self.library = scope, library
             self.frame, self.site = frame, site

@@ -66,7 +66,7 @@ class Unfold(Rebuild):
         op = bind.op
         if self.depth:
             self.walked += 1
-            if self.walked > WALKED or len(self.b.scopes[-1].binds) > 20 * KEPT:
+            if self.walked > WALKED or len(self.b.scopes[-1].binds) > 20 * (KEPT if self.again else SHORT):
                 raise TooLong
         if type(op) is Apply and op.function not in self.failed and op.function.body is not None:
             known = any(type(a) is Const and a.type == INT for a in self.atoms(op.args))
