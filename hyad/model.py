@@ -263,9 +263,16 @@ class Model:
         return specs
 
     def program(self, specs: Sequence[Spec] | None = None, plain: bool = False) -> Program:
-        """The typed program for a signature, as specialised (``plain``: nothing folded or shared)."""
+        """The typed program for a signature, as specialised (``plain``: nothing folded or shared, if it can be typed so:
+        an array whose rank hangs on a known integer cannot)."""
+        specs = self.specs() if specs is None else specs
         with switched_off(self.off):
-            return deep(self._program, self.specs() if specs is None else specs, plain)
+            if plain:
+                try:
+                    return deep(self._program, specs, True)
+                except HyadError:
+                    pass
+            return deep(self._program, specs, False)
 
     def _program(self, specs: Sequence[Spec], plain: bool) -> Program:
         from .specialise import Specialiser  # a call that an earlier process compiled does without

@@ -139,6 +139,15 @@ def test_a_sparse_derivative_is_counted_beside_the_dense_one():
 # ------------------------------------------------------------------------------------------- explanations
 
 
+def test_what_hangs_on_known_integers_is_explained():
+    """Without folding such a model has no types."""
+    row = "(fn [n y] (if (= n 0) y [(f (- n 1) (* 0.5 y)) (f (- n 1) (sin y))]))"
+    f = hyad.model(f"(fn [x] (letrec [f {row}] (sum (get (f 2 x) 0))))")
+    assert "sin" in str(hyad.explain(hyad.grad(f)))
+    x = 0.3
+    assert hyad.stages(f)["typed"](x) == pytest.approx(0.25 * x + np.sin(0.5 * x), rel=1e-14)
+
+
 def test_steps_follow_one_another():
     model = hyad.grad(hyad.model(ROWS))
     told = hyad.explain(model, args=(A, X))
