@@ -163,7 +163,7 @@ def path_args(n: int) -> list[Any]:
 
 def paths() -> Any:
     text = """(defmodel paths [#^ (Mat n 3) x #^ Int m]
-      (sum (map (fn [p] (ifold (fn [s k] (+ (* 0.9 s (sin s)) (* (get p 1) (get p 2)))) (get p 0) m)) x)))"""
+      (sum (map (fn [p] (ifold (fn [s k] (+ (* 0.9 (sin s)) (* (get p 1) (get p 2)))) (get p 0) m)) x)))"""
     return hyad.model(text, namespace={})
 
 

@@ -192,7 +192,7 @@ def check_rows_by_an_index() -> None:
 def check_memory_of_threads() -> None:
     """States that each thread remembers, between those of its neighbours: in one call and over a batch, whole numbers
     among them."""
-    path = "(ifold (fn [s k] (+ (* 0.9 s (sin s)) (* (get p 1) (get p 2)))) (get p 0) m)"
+    path = "(ifold (fn [s k] (+ (* 0.9 (sin s)) (* (get p 1) (get p 2)))) (get p 0) m)"
     f = hyad.grad(model(f"(defmodel paths [#^ (Mat n 3) x #^ Int m] (sum (map (fn [p] {path}) x)))"), wrt="x")
     assert "hyad_strided" in alike(f, [RNG.uniform(0.5, 1.5, (50_001, 3)), 40]).source
     g = hyad.grad(model(f"(defmodel path [#^ (Vec 3) p #^ Int m] {path})"), wrt="p")
