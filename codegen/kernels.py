@@ -17,7 +17,7 @@ memory (``staging.py``).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hyad.core import INT, REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same, same_atoms
@@ -48,12 +48,13 @@ from .collectives import (
 from .comments import Comments
 from .cuda import CudaPrinter
 from .data import without_unused
+from .directions import by_the_first, shared_by_a_warp
 from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
 from .staging import Tile, blocks_for, by_warps, functions_of, indices_of, mostly_read, only_rows, row_width
-from .thread import ThreadUnit
+from .thread import WARP, ThreadUnit, at
 
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
 
@@ -152,6 +153,10 @@ class KernelPrinter(CudaPrinter):
         self.tiles: list[Tile] = []
         self.located: dict[Var, str] = {}  # indices that are known before the body: of rows that are gathered
         self.gathered: dict[Buffer, list[tuple[Var, str]]] = {}  # where a row lies, by its index
+        several = piece.grid or piece.rows or piece.scan or piece.folds or piece.totals or piece.atomic
+        alone = not (several or self.arena or any(self.plan.swaps.values()))
+        self.directions = shared_by_a_warp(self.program) if alone else None
+        self.by_lanes = False  # in a loop over directions
 
     def planned(self, program: Program) -> Plan:
         room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
@@ -164,6 +169,8 @@ class KernelPrinter(CudaPrinter):
         piece, program = self.piece, self.program
         self.local = {n: self.names.fresh(n) for n in ("thread", "step", "own", "work", "room", "status")}
         self.local |= {n: self.names.fresh(n) for n in ("team", "teams", "lane", "held") if piece.rows}
+        if self.directions:
+            self.local["lane"] = self.names.fresh("lane")
         self.local |= {n: self.names.fresh(n) for n in ("done", "memory", "stack")}
         head: list[str] = []
         first: list[Line] = []
@@ -246,7 +253,7 @@ class KernelPrinter(CudaPrinter):
             text = f"*{results[k]} = {self.operand(r).text};"
             if piece.scan is not None:
                 text = self.once(text[1:] if piece.scan.totals else text, results[k])
-            elif one:
+            elif one or self.directions:
                 text = f"if ({self.local['lane']} == 0) {text}"
             finals.append(Line(self.depth, text, self.made.get(r)))
         self.flush_all()
@@ -254,6 +261,10 @@ class KernelPrinter(CudaPrinter):
         lines = self.lines
         if self.arena:
             lines = without_unused(lines, words_of([*finals, *self.end_folds(results)]))
+        if self.directions:
+            held = {self.plan.root(v) for v in self.directions[1]}
+            seen = [n for b, n in self.buffer_name.items() if (b.given or b.kind == "result") and b not in held]
+            lines = by_the_first(lines, seen, self.local["lane"])
         body = self.shown(lines) + finals
         return self.assembled(head, first, body, results, room, needs)
 
@@ -273,6 +284,8 @@ class KernelPrinter(CudaPrinter):
         if piece.rows:
             team, lane = self.local["team"], self.local["lane"]
             lines.append(Line(1, f"const int {lane} = threadIdx.x & ((int){team} - 1);"))
+        if self.directions:
+            lines.append(Line(1, f"const int {self.local['lane']} = threadIdx.x;"))
         if piece.rows and piece.grid:
             teams = self.local["teams"]
             lines.append(Line(1, f"const unsigned {teams} = blockDim.x/(unsigned){team};"))
@@ -361,7 +374,8 @@ class KernelPrinter(CudaPrinter):
         return [Line(1, text) for text in texts]
 
     def in_warps(self) -> bool:
-        return bool(self.piece.grid) and not self.piece.rows and self.piece.scan is None
+        each = bool(self.piece.grid) and not self.piece.rows and self.piece.scan is None
+        return each or self.directions is not None
 
     def workspace_piece(self, elem: Scalar, name: str, offset: str) -> str:
         if self.strided:
@@ -504,6 +518,10 @@ class KernelPrinter(CudaPrinter):
             self.scan(bind, op, self.piece.scan)
         elif op.index in self.piece.rows:
             self.row(bind, op)
+        elif self.directions and op.index in self.directions[0]:
+            self.by_lanes = True
+            super().loop(bind, op)
+            self.by_lanes = False
         elif op.index not in self.piece.grid:
             super().loop(bind, op)
         elif op.index is self.piece.grid[0]:
@@ -513,6 +531,34 @@ class KernelPrinter(CudaPrinter):
             self.indices.add(op.index)
             self.iteration(bind, op, inits, bind.vars, self.value[op.index].text)
             self.after(op, self.plan.swaps[bind], before)
+
+    def loop_head(self, index: str, count: str) -> str:
+        if not self.by_lanes:
+            return super().loop_head(index, count)
+        return f"for (long long {index} = {self.local['lane']}; {index} < {count}; {index} += {WARP}) {{"
+
+    def every(self, to: str, value: Callable[[str], str], dims: Sequence[Atom], guard: str = "") -> None:
+        """Of an array of directions each thread has its own, of every row."""
+        held = {self.plan.root(v) for v in self.directions[1]} if self.directions else set()
+        if to.partition(" + ")[0] not in [self.buffer_name.get(b) for b in held]:
+            super().every(to, value, dims, guard)
+            return
+        rows, many = dims[:-1], self.length(dims[-1:]).text
+        self.names.enter()
+        k, d = (self.names.fresh(n) for n in "kd")
+        if rows:
+            self.emit(guard + self.loop_head(k, self.length(rows).text))
+            self.depth += 1
+        self.by_lanes = True
+        self.emit(("" if rows else guard) + self.loop_head(d, many))
+        self.by_lanes = False
+        place = f"{many}*{k} + {d}" if rows else d
+        self.emit(f"    {at(to, place)} = {value(place)};")
+        self.emit("}")
+        if rows:
+            self.depth -= 1
+            self.emit("}")
+        self.names.leave()
 
     def row(self, bind: Bind, op: Loop) -> None:
         """A loop that a team shares: each thread every ``team``-th iteration, the first one from the start on."""

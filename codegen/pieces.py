@@ -41,6 +41,7 @@ from .kernels import KernelPrinter, KernelText, Piece, Scanned
 from .launches import WAVES, At, Copy, Launch, Memory, Size, total
 from .lower import plan, type_of
 from .memory import HostMemory, simple
+from .thread import WARP
 
 ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
 
@@ -116,7 +117,10 @@ class Pieces(HostMemory):
         if text.staged and self.notes:
             form, note = self.notes[-1]
             self.notes[-1] = form, f"{note}; rows of {' and '.join(text.staged)} through shared memory"
-        threads = min(threads, text.block)
+        if printer.directions and self.notes:
+            form, note = self.notes[-1]
+            self.notes[-1] = form, f"{note}, with a warp for its directions"
+        threads = WARP if printer.directions else min(threads, text.block)
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:

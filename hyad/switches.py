@@ -20,6 +20,7 @@ BUILT = {
     "few-inputs": "a gradient by one or two numbers, through a loop with a state, takes tangents along",
     "staging": "on a GPU, short rows of neighbouring threads are moved together, through shared memory",
     "striding": "on a GPU, arrays of a thread in memory lie between those of its neighbours, element by element",
+    "directions": "on a GPU, a warp takes the directions of a derivative that one thread would take step by step",
     "ahead": "on a GPU, a thread reads what its next four places need before it computes the first",
     "courses": "on a GPU, a loop over time that does the same with each element of its states is inside, in one kernel",
     "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",

@@ -253,10 +253,92 @@ def test_the_notes_say_which_rows_and_staging_switches_them_off() -> None:
         assert "hyad_gather" not in print_grid(program).source
 
 
+# ------------------------------------------------------------------- directions of what one thread does by steps
+
+CHAIN = """(defmodel chain [#^ (Vec n) x #^ (Arr Int n) parents #^ (Vec d) w]
+  (ifold (fn [acc b]
+           (let [q (get parents b) s (fst acc) u (snd acc) a (if (< q 0) 0.5 (get s q)) c (cos (+ a (get x b)))]
+             #((update s b c)
+               (update u b (if (< q 0) w (map (fn [y z] (+ (* a y) (* c z))) (get u q) w))))))
+         #((build n (fn [i] 0.0)) (build [n d] (fn [i k] 0.0))) n))"""
+PLACE = """(defmodel place [#^ (Vec n) x #^ (Vec d) w]
+  (ifold (fn [acc b]
+           (let [j (% b 3) s (update (fst acc) j (sin (+ (get (fst acc) j) (get x b))))]
+             #(s (update (snd acc) j (map (fn [y z] (+ (* (get s j) z) (* 0.5 y))) (get (snd acc) j) w)))))
+         #((build 3 (fn [i] 0.1)) (build [3 d] (fn [i k] 0.0))) n))"""
+TURNED = CHAIN.replace("(map (fn [y z] (+ (* a y) (* c z))) (get u q) w)", "(build d (fn [k] (get u q (- (- d 1) k))))")
+#: A model of steps with arrays of directions, how many these are, and whether a warp has them.
+DIRECTIONS: dict[str, tuple[str, int, bool]] = {
+    "chain": (CHAIN, 45, True),
+    "as-many-twice": (CHAIN, 64, True),
+    "in-place": (PLACE, 60, True),
+    "few": (CHAIN, 3, False),
+    "turned": (TURNED, 60, False),
+}
+
+
+def steps_model(name: str) -> hyad.Model:
+    text, many, _ = DIRECTIONS[name]
+    text = re.sub(r"\bd\b", str(many), re.sub(r"\bn\b", "7", text))
+    return hyad.model(text, namespace={})
+
+
+def steps_arguments(name: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    args = [rng.uniform(0.5, 1.5, 7), np.array([-1, 0, 0, 1, 3, 2, 5]), rng.uniform(0.5, 1.5, DIRECTIONS[name][1])]
+    return args if "parents" in DIRECTIONS[name][0] else args[::2]
+
+
+def warps(program: CudaProgram) -> int:
+    return program.source.count("const int lane = threadIdx.x;")
+
+
+@cache
+def direction_programs() -> tuple[dict[str, CudaProgram], Emulator]:
+    found = {}
+    for name in DIRECTIONS:
+        f = steps_model(name)
+        program = f.optimised(f.specs(steps_arguments(name)), "cuda", blas=True)
+        found[name] = print_grid(program, name=f"directions{len(found)}")
+    return found, Emulator([*found.values()], gpu.cpu_compiler() or ())
+
+
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_a_warp_has_the_directions_of_what_is_done_by_steps(name: str) -> None:
+    """The results are those of C, in both orders of the threads; few directions, and those that are read in another
+    order, are one thread's."""
+    found, emulator = direction_programs()
+    assert bool(warps(found[name])) == DIRECTIONS[name][2]
+    f, args = steps_model(name), steps_arguments(name)
+    wanted = hyad.compile(f, args=args)(*args)
+    for descending in (False, True):
+        for got, want in zip(emulator.run(found[name], args, descending=descending), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_a_state_that_all_read_is_written_by_one_between_barriers() -> None:
+    """Without them a thread reads what the first one has made of it since."""
+    program, args = direction_programs()[0]["in-place"], steps_arguments("in-place")
+    wanted = direction_programs()[1].run(program, args)
+    assert "__syncwarp();" in program.source and "if (lane == 0) " in program.source
+    changed = dataclasses.replace(program, source=program.source.replace("__syncwarp();", ";"))
+    emulator = Emulator([changed], gpu.cpu_compiler() or ())
+    found = [emulator.run(changed, args, descending=d) for d in (False, True)]
+    assert any(not np.array_equal(x, y) for got in found for x, y in zip(got, wanted, strict=True))
+
+
+def test_directions_are_one_threads_where_that_is_asked() -> None:
+    f = steps_model("chain")
+    program = f.optimised(f.specs(steps_arguments("chain")), "cuda", blas=True)
+    assert any("with a warp for its directions" in note for _, note in print_grid(program).notes)
+    with without(("directions",)):
+        assert not warps(print_grid(program))
+
+
 @needs_ptx
-def test_gathered_and_strided_text_compiles() -> None:
-    """For a GPU; what is gathered is read from memory in one loop, and then from shared memory."""
-    programs = [*gathered_programs()[0].values(), *own_programs()[0].values()]
+def test_all_this_compiles() -> None:
+    """For a GPU; indices of rows that are gathered go from thread to thread."""
+    programs = [*gathered_programs()[0].values(), *own_programs()[0].values(), *direction_programs()[0].values()]
     for p in programs:
         ptx = nvrtc.compile_device(p.source, "compute_90", p.name).decode()
         assert ("shfl.sync.idx" in ptx) == ("hyad_gather<" in p.source)
