@@ -126,6 +126,7 @@ class Cutter(HostLoops):
         results = self.results()
         self.block(program.body, frozenset(r for r in program.body.results if isinstance(r, Var)))
         self.finish(results)
+        steps = self.persistent(self.steps)
         if self.status is not None:
             self.memory[self.status] = Memory(self.status, "word", (2,), "own")
         return CudaProgram(
@@ -134,7 +135,7 @@ class Cutter(HostLoops):
             tuple(self.memory[name] for name in results),
             tuple(dims),
             tuple(self.memory.values()),
-            tuple(self.steps) if not self.parts else (Clear(self.parts[1], MOST), *self.steps),
+            steps if not self.parts else (Clear(self.parts[1], MOST), *steps),
             tuple(self.kernels),
             self.source(),
             self.status,

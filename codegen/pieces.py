@@ -40,13 +40,14 @@ from .data import item_type
 from .kernels import KernelPrinter, KernelText, Piece, Scanned
 from .launches import WAVES, At, Copy, Launch, Memory, Size, total
 from .lower import plan, type_of
-from .memory import HostMemory, simple
+from .memory import simple
+from .persistent import Persistent
 from .thread import WARP
 
 ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
 
 
-class Pieces(HostMemory):
+class Pieces(Persistent):
     """Prints and launches kernels."""
 
     def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
@@ -114,6 +115,9 @@ class Pieces(HostMemory):
             self.fallible, self.status = True, self.names.fresh("status")
         piece.fallible = self.fallible and (device or self.device_checks())
         text = printer.print()
+        self.known(name, text, binds, bool(rows))
+        if parts is not None:
+            self.many[name] = parts[1]
         if text.staged and self.notes:
             form, note = self.notes[-1]
             self.notes[-1] = form, f"{note}; rows of {' and '.join(text.staged)} through shared memory"

@@ -35,7 +35,7 @@ def entries(program: CudaProgram) -> str:
     out = []
     for kernel in program.kernels:
         body = program.source.partition(f" {kernel}(")[2].partition("\n}\n")[0]
-        barriers = re.search(r"\b(__sync|__shfl|hyad_block_|hyad_team_)", body) is not None
+        barriers = re.search(r"\b(__sync|__shfl|hyad_block_|hyad_team_|\w+_part\()", body) is not None
         out.append(
             f'extern "C" int {kernel}_start(void **args, unsigned blocks, unsigned block)\n'
             f"{{\n    cuda_on_cpu::alone = {str(not barriers).lower()};\n"

@@ -263,8 +263,8 @@ class Model:
         return specs
 
     def program(self, specs: Sequence[Spec] | None = None, plain: bool = False) -> Program:
-        """The typed program for a signature, as specialised (``plain``: nothing folded or shared, if it can be typed so:
-        an array whose rank hangs on a known integer cannot)."""
+        """The typed program for a signature, as specialised (``plain``: nothing folded or shared, if it can be typed
+        so: an array whose rank hangs on a known integer cannot)."""
         specs = self.specs() if specs is None else specs
         with switched_off(self.off):
             if plain:

@@ -23,6 +23,7 @@ BUILT = {
     "directions": "on a GPU, a warp takes the directions of a derivative that one thread would take step by step",
     "ahead": "on a GPU, a thread reads what its next four places need before it computes the first",
     "courses": "on a GPU, a loop over time that does the same with each element of its states is inside, in one kernel",
+    "persistent": "on a GPU, loops of the host and launches side by side with little work are kernels of one block",
     "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch
 from hyad.core import Program
 from hyad.emulate import Emulator, entries
 from hyad.errors import BoundsError, CompileError
+from hyad.journal import without
 from hyad.marshalling import take_apart
 from hyad.model import Model
 from hyad.plain_python import python_callable
@@ -119,10 +121,11 @@ class Point(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A program in both forms, and where it is called."""
+    """A program in both forms, and where it is called; ``launched``: with loops that the host alone takes."""
 
     program: Program
     cuda: CudaProgram
+    launched: CudaProgram
     call: Callable[..., Any]
     points: tuple[Point, ...]
     dtype: str
@@ -176,15 +179,22 @@ class Collection:
         else:
             call = self.c[dtype].add(program)
         spread = program_of(f, points[-1].args)
-        cuda = print_grid(spread, dtype=dtype, name=f"p{len(self.subjects)}", deterministic=deterministic)
-        self.subjects[key] = Subject(program, cuda, call, points, dtype)
+        name = f"p{len(self.subjects)}"
+        cuda = launched = print_grid(spread, dtype=dtype, name=name, deterministic=deterministic)
+        if re.search(r"_part\(", cuda.source):
+            with without(("persistent",)):
+                launched = print_grid(spread, dtype=dtype, name=f"{name}l", deterministic=deterministic)
+        self.subjects[key] = Subject(program, cuda, launched, call, points, dtype)
 
     def compile(self) -> None:
         for c in self.c.values():
             c.compile()
         compiler = gpu.cpu_compiler()
         assert compiler is not None
-        self.emulator = Emulator([s.cuda for s in self.subjects.values()], compiler)
+        programs = [
+            p for s in self.subjects.values() for p in ((s.cuda, s.launched) if s.launched is not s.cuda else (s.cuda,))
+        ]
+        self.emulator = Emulator(programs, compiler)
 
 
 def rows() -> dict[str, int]:
@@ -251,10 +261,12 @@ def flat(program: Program, args: Any) -> list[Any]:
     return out
 
 
-def run(collection: Collection, subject: Subject, args: Any, **shape: Any) -> tuple[np.ndarray, ...]:
+def run(
+    collection: Collection, subject: Subject, args: Any, launched: bool = False, **shape: Any
+) -> tuple[np.ndarray, ...]:
     emulator = collection.emulator
     assert emulator is not None
-    return emulator.run(subject.cuda, flat(subject.program, args), **shape)
+    return emulator.run(subject.launched if launched else subject.cuda, flat(subject.program, args), **shape)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -267,6 +279,8 @@ def test_what_the_gpu_would_do_is_what_c_does(key: str, collection: Collection) 
         shapes = [{"blocks": 2, "block": 32, "descending": k % 2 == 1}]
         if k == len(s.points) - 1:
             shapes.append({"blocks": 3, "block": 64, "descending": k % 2 == 0})
+            if s.launched is not s.cuda:
+                shapes.append({"blocks": 3, "block": 64, "descending": k % 2 == 1, "launched": True})
         for shape in shapes:
             for got, want in zip(run(collection, s, point.args, **shape), wanted, strict=True):
                 want = np.asarray(want)
@@ -395,8 +409,9 @@ def test_what_accumulators_are(text: str) -> None:
 # ------------------------------------------------------------------------------------------------- plans
 
 
-def plan(name: str, **options: Any) -> CudaProgram:
-    return print_grid(program_of(model_of(name), arguments(name)), **options)
+def plan(name: str, off: tuple[str, ...] = (), **options: Any) -> CudaProgram:
+    with without(off):
+        return print_grid(program_of(model_of(name), arguments(name)), **options)
 
 
 def kinds(program: CudaProgram) -> list[type]:
@@ -427,7 +442,7 @@ def test_additions_to_one_element_are_atomic() -> None:
 
 def test_time_steps_are_the_hosts() -> None:
     """The state is made in another array, and the two change places: nothing is copied but the start."""
-    p = plan("heat")
+    p = plan("heat", off=("persistent",))
     assert kinds(p) == [Copy, Repeat, Copy]
     (loop,) = (s for s in p.steps if isinstance(s, Repeat))
     assert [type(s) for s in loop.steps] == [Launch, Swap] and loop.count == "steps"
@@ -486,7 +501,7 @@ def test_triangles_are_rectangles(count: str, rectangle: bool) -> None:
 
 def test_the_host_chooses_and_waits() -> None:
     assert any(isinstance(s, Choose) for s in plan("chosen").steps)
-    assert any(isinstance(s, While) for s in plan("until").steps)
+    assert any(isinstance(s, While) for s in plan("until", off=("persistent",)).steps)
 
 
 def test_products_are_the_librarys() -> None:

@@ -114,6 +114,15 @@ def product() -> Any:
     return hyad.model(PRODUCT, namespace={})
 
 
+def system() -> Any:
+    return hyad.model("(defmodel system [#^ (Mat n n) a #^ (Vec n) b] (solve a b))", namespace={})
+
+
+def equations(n: int) -> list[Any]:
+    r = rng()
+    return [r.normal(size=(n, n)) + n * np.eye(n), r.normal(size=n)]
+
+
 def gmm_args(n: int) -> list[Any]:
     d, k = 10, 25
     r = rng()
@@ -197,6 +206,8 @@ def cases() -> list[Case]:
              lambda a: [*a[:3], a[3][:50], *a[4:]]),
         Case("product of matrices", None, product, lambda n: [rng().normal(size=(n, n)) for _ in range(2)], 4096, "f64",
              lambda a: [x[:40, :40].copy() for x in a]),
+        Case("system of 128 equations", None, system, equations, 128, "f64", lambda a: a),
+        Case("system of 1024 equations", None, system, equations, 1024, "f64", lambda a: a),
         Case("Heston's sensitivities, 8 paths of 100 steps", None, lambda: heston().sensitivities, heston_args, 1 << 18,
              "f64", lambda a: [*a[:4], 5, *a[5:7], 4], small=3),
     ]  # fmt: skip

@@ -207,6 +207,27 @@ def check_memory_of_threads() -> None:
     same(hyad.compile(f, "cuda", args=args, dtype="f32")(*args), hyad.compile(f, args=args)(*args), 1e-4)
 
 
+def check_loops_of_one_block() -> None:
+    """Systems of equations, states that change places, ``while``s: by one block where they are small, else launched."""
+    solve = "(defmodel s [#^ (Mat n n) a #^ (Vec n) b] (solve a b))"
+    state = "(build (len u) (fn [i] (+ (* 0.5 (get u i)) (* 0.5 (get u (% (+ i 1) (len u)))))))"
+    heat = f"(defmodel h [#^ (Vec n) u #^ Int steps] (ifold (fn [u k] {state}) u steps))"
+    halve = "(while (> (amax (deref u)) 0.1) (set! u (map (fn [x] (* 0.7 (sin x))) (deref u))))"
+    until = f"(defmodel u [#^ (Vec n) v] (let [u (ref v)] {halve} (deref u)))"
+    for n in (1, 33, 130, 500):
+        a = RNG.normal(size=(n, n))
+        alike(model(solve), [a, RNG.normal(size=n)], 1e-7)
+        alike(model("(defmodel c [#^ (Mat n n) a] (cholesky a))"), [a @ a.T + n * np.eye(n)], 1e-9)
+        alike(hyad.value_and_grad(model("(defmodel l [#^ (Mat n n) a] (logdet a))")), [a], 1e-6)
+        for f in (solve, "(defmodel c [#^ (Mat n n) a] (inv a))"):
+            args = [a, RNG.normal(size=n)] if f is solve else [a]
+            alike(model(f).without(("persistent",)), args, 1e-7)
+    for n in (50, 200_000):
+        for steps in (6, 7):
+            alike(model(heat), [RNG.normal(size=n), steps])
+        alike(model(until), [RNG.uniform(0.5, 2.0, n)])
+
+
 def check_large_products() -> str | None:
     """By cuBLAS, where it is installed, and by the program's own kernel."""
     from hyad import cublas
