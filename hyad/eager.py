@@ -238,6 +238,7 @@ def foreign(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A Python function in a model: called with plain values, and never differentiated."""
 
     def call(*args: Any) -> Any:
+        library.for_good()
         for x in leaves(args):
             level = getattr(x, "level", None) if x.__class__ in ACTIVE else None
             while level is not None and level.dead:

@@ -6,6 +6,7 @@ A function that calls functions is a generator: it yields each call that it wait
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,21 @@ from .operators import GENERATOR, accepts, wrong_count
 from .values import halved
 
 Run = Iterator[Any]
+
+#: Threads that run code for the shape of what it gives, and how many more calls they may wait for (see ``row_of``).
+TRIALS: dict[int, int] = {}
+STEPS = 10_000
+
+
+class Untried(Exception):
+    """What code gives is not known without running it for good."""
+
+
+def for_good() -> None:
+    """Before anything that can be seen from outside."""
+    if TRIALS and get_ident() in TRIALS:
+        raise Untried
+
 
 # --------------------------------------------------------------------------------------------- tuples, lists
 
@@ -94,6 +110,7 @@ def deref(r: Any) -> Any:
 def set_(r: Any, value: Any) -> None:
     if r.__class__ is not Ref:
         raise blame(ModelTypeError(f"`set!` of {describe(r)}", None, "`(ref e)` makes a reference"), r)
+    for_good()
     r.value = value
 
 
@@ -148,7 +165,7 @@ def get(value: Any, *indices: Any, end: bool = False) -> Any:
             if axis and value.__class__ in NUMBERS:
                 raise ModelTypeError(f"{len(indices)} subscripts of an array of {axis} dims")
             raise blame(ModelTypeError(f"get of {describe(value)}", None, "get subscripts arrays and tuples"), value)
-        value = value[place(value, i, axis, end)]
+        value = value[place(value, i, axis, end)] if value or not TRIALS else missing_row(value, i, axis, end)
         axis += 1
     return value
 
@@ -276,6 +293,7 @@ def set_at(value: Any, *rest: Any, end: bool = False) -> None:
     if len(rest) < 2:
         raise ModelTypeError("set-at! takes an array, an index and a value", None, "`(set-at! v i x)`")
     *indices, x = rest
+    for_good()
     row, at = row_at(value, indices, "set-at!", end)
     x = fitting(row[at], x, "set-at!")
     if isinstance(x, list) and isinstance(row[at], list):
@@ -312,6 +330,54 @@ def product(dims: Sequence[int]) -> int:
 # --------------------------------------------------------------------------------------------- loops
 
 
+def missing_row(value: Any, i: Any, axis: int, end: bool) -> Any:
+    """A row of an array that has none, for a trial."""
+    if not isinstance(value, list) or get_ident() not in TRIALS:
+        place(value, i, axis, end)  # raises
+    return zeros_of(*getattr(value, "inner", ()))
+
+
+def row_of(f: Callable[..., Any], *args: Any) -> Any:
+    """A row of an array of none, made of zeros, for its shape; None where that is not known: ``f`` sets something,
+    fails on zeros, or takes long."""
+    me = get_ident()
+    outermost = me not in TRIALS
+    TRIALS.setdefault(me, STEPS)
+    try:
+        return tried(f, args, me)
+    except (Untried, HyadError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        return None
+    finally:
+        if outermost:
+            del TRIALS[me]
+
+
+def tried(f: Callable[..., Any], args: Sequence[Any], me: int) -> Any:
+    """The value of a call, as ``eager.drive`` gives it, in so many steps as the trial has left."""
+    waiting: list[Any] = []
+    value = f(*args)
+    while True:
+        if value.__class__ is GENERATOR:
+            if not TRIALS[me]:
+                raise Untried
+            TRIALS[me] -= 1
+            waiting.append(value)
+            value = None
+        elif not waiting:
+            return value
+        try:
+            value = waiting[-1].send(value)
+        except StopIteration as stop:
+            waiting.pop()
+            value = stop.value
+
+
+def none_of(dims: Sequence[int], row: Any) -> Any:
+    """An array of these dims, one of which is 0, of rows like ``row``."""
+    inner = () if row is None else dims_of(row) or ()
+    return shaped([], (*dims, *inner))
+
+
 def function_of(f: Any, name: str, count: int) -> Callable[..., Any]:
     if not callable(f):
         raise blame(ModelTypeError(f"`{name}` takes a function, not {describe(f)}"), f)
@@ -333,6 +399,8 @@ def build(sizes: Any, f: Any) -> Run:
     counts = [count_of(n, "build") for n in (sizes if isinstance(sizes, (list, tuple)) else [sizes])]
     function_of(f, "build", len(counts))
     made: list[Any] = []
+    if 0 in counts:
+        return none_of(counts, row_of(f, *(0 for _ in counts)))
     if len(counts) == 1:
         for i in range(counts[0]):
             x = f(i)
@@ -379,6 +447,8 @@ def map_(f: Any, *values: Any) -> Run:
         if x.__class__ is GENERATOR:
             x = yield x
         made.append(x)
+    if not made and all(isinstance(v, list) for v in values):
+        return none_of((0,), row_of(f, *(zeros_of(*getattr(v, "inner", ())) for v in values)))
     if any(isinstance(v, list) for v in values):
         return made
     return lisp(made) if is_list(values[0]) else tuple(made)
@@ -414,7 +484,7 @@ def scan(f: Any, acc: Any, values: Any) -> Run:
             acc = yield acc
         made.append(acc)
     if isinstance(values, list):
-        return made
+        return made or none_of((0,), acc)
     return lisp(made) if is_list(values) else tuple(made)
 
 
@@ -422,7 +492,11 @@ def loop(n: Any, f: Any, *accs: Any) -> Run:
     """``(loop n f z ...)``: the one loop of typed core, as it is printed."""
     function_of(f, "loop", 1 + len(accs))
     width, stacks = len(accs), []
-    for i in range(count_of(n, "loop")):
+    if not count_of(n, "loop"):
+        row = row_of(f, 0, *accs)
+        rows = row[width:] if row.__class__ is tuple else () if width else (row,)
+        stacks = [none_of((0,), x) for x in rows]
+    for i in range(n):
         made = f(i, *accs)
         if made.__class__ is GENERATOR:
             made = yield made

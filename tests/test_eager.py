@@ -406,3 +406,40 @@ def test_a_model_without_a_typed_program_runs_and_says_so_once() -> None:
     assert len(said) == 1 and "cannot be compiled" in str(said[0].message) and said[0].filename == __file__
     with pytest.raises(NotCompiled):
         hyad.compile(f, args=(5.0,))
+
+
+EMPTY = [
+    "(map (fn [r] (* 2 r)) m)", "(map (fn [r] (sum r)) m)", "(build (len m) (fn [i] (get m i)))", "(flip m 1)",
+    "(build [(len m) 2] (fn [i j] (get m i)))", "(scan (fn [s r] (+ s r)) (zeros (get (shape m) 1)) m)",
+    "(cumsum m 1)", "(sort m)", "(softmax m 1)", "(cut m 0 0)", "(concat m m)", "(zeros [(len m) 3])",
+    "(moveaxis (expand-dims m 2) 0 1)", "(stack [m m] 1)", "(map (fn [r] (map (fn [e] [e e]) r)) m)",
+    "((jacobian (fn [m] (map (fn [r] (* r r)) m))) m)",
+    "(loop (len m) (fn [i s] #((+ s 1.0) (get m i))) 0.0)", "(map sin (ravel m))", "(solve (eye (len m)) m)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", EMPTY)
+def test_arrays_of_no_rows_have_the_shape_of_rows(text: str) -> None:
+    """As what is compiled has, whose shapes are known before it runs."""
+    f = hyad.model(f"(fn [#^ (Mat n k) m] {text})", namespace={})
+    for m in (np.ones((0, 3)), np.ones((0, 1)), np.ones((2, 2))):
+        found, wanted = hyad.run(f, m), hyad.compile(f, target="python", args=(m,))(m)
+        for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True):
+            assert np.shape(a) == np.shape(b)
+
+
+def test_the_shape_of_rows_is_found_without_changing_anything() -> None:
+    """Nothing is set for a row that is not there, no Python function is called, no error comes of it."""
+    seen: list[float] = []
+    names = {"note": lambda x: seen.append(x) or x}
+    for body, wanted in (
+        ("(let [k (ref 1.0) e (map (fn [r] (do (set! k 2.0) r)) m)] (deref k))", 1.0),
+        ("(let [b (copy [1.0]) e (map (fn [r] (do (set-at! b 0 2.0) r)) m)] (get b 0))", 1.0),
+        ("(let [e (map (fn [r] (note (get r 0))) m)] (len e))", 0),
+        ("(len (map (fn [r] (get [1.0 2.0] 7)) m))", 0),
+        ("(letrec [f (fn [r] (+ 1.0 (f r)))] (len (map f m)))", 0),
+        ("(sum ((grad (fn [m] (sum (map (fn [r] (* x (sum r))) m)))) m))", 0.0),
+        ("((D (fn [x] (+ x (sum (map (fn [r] (* x (sum r))) m))))) x)", 1.0),
+    ):
+        assert hyad.run(hyad.model(f"(fn [m x] {body})", namespace=names), np.ones((0, 3)), 3.0) == wanted
+    assert not seen
