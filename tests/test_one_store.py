@@ -60,6 +60,7 @@ def test_a_hessian_with_a_band_stores_each_entry_once() -> None:
     [
         ("#(c (+ s (get v i)))", True),
         ("#(c (+ s (get c 0)))", False),  # what was added is read before all is there
+        ("#(c (+ s (get b 0)))", False),
         ("#(c (+ s (get c 0)) b)", False),  # .. and stacked
         ("#(c s c)", False),
     ],
@@ -81,3 +82,24 @@ def test_adjoints_where_dead_code_is_left() -> None:
     f, v = hyad.hessian(hyad.model(text, namespace={})), np.array([0.3, 0.4, -0.7])
     found = hyad.compile(f, args=(v,), without="dead-code")
     np.testing.assert_allclose(found(v), np.diag([0.0, 0.5 * 27 * 6 * 0.4, 0.0]), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "start, inner, end",
+    [
+        ("(zeros-of n 3)", "(loop 3 (fn [j p] (add-at p i j u)) a)", "#(c s)"),
+        ("(zeros-of n 3)", "(add-at (add-at a i 0 u) i 2 1.0)", "#(c s)"),
+        ("(add-at (zeros-of n 3) 0 0 5.0)", "(add-at (add-at a i 0 u) i 2 1.0)", "#(c s)"),  # no zeros
+        ("(add-at (zeros-of n 3) 0 0 5.0)", "(loop 3 (fn [j p] (add-at p i j u)) a)", "#(c s)"),
+        ("(zeros-of n 3)", "(add-at (add-at a i 0 u) 1 2 1.0)", "#(c s)"),  # one element again and again
+        ("(zeros-of n 3)", "(loop 3 (fn [j p q] #((add-at p i j u) (update q 0 0 s))) a a)", "#(c (+ s (get d 0 0)))"),
+        ("(zeros-of n 3)", "(loop 3 (fn [j p q] #((add-at p i j u) (update q 0 0 s))) z a)", "#(c (+ s (get d 0 0)))"),
+    ],
+)
+def test_rows_that_are_added_to_zeros(start: str, inner: str, end: str) -> None:
+    """They are stacked where nothing else is in the array, and nothing else sees it."""
+    loop = f"(loop n (fn [i a s] (let [u (get v i) {'#(c d)' if ' q]' in inner else 'c'} {inner}] {end})) w 0.0)"
+    f = hyad.model(f"(fn [#^ (Vec n) v] (let [n (len v) z (zeros-of n 3) w {start}] {loop}))", namespace={})
+    v = np.array([0.3, 0.4, -0.7])
+    for got, wanted in zip(hyad.compile(f, target="python", args=(v,))(v), hyad.run(f, v), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-15)
