@@ -7,6 +7,9 @@ import pytest
 
 import hyad
 from hyad.core import If, Loop, Prim, Program, all_binds
+from hyad.dead import dead_code
+from hyad.plain_python import python_callable
+from hyad.stores import assign
 
 SIZES = (1, 2, 3, 4, 9, 40)
 
@@ -84,22 +87,27 @@ def test_adjoints_where_dead_code_is_left() -> None:
     np.testing.assert_allclose(found(v), np.diag([0.0, 0.5 * 27 * 6 * 0.4, 0.0]), rtol=1e-12)
 
 
+TWO = "(loop n (fn [j p q] #((add-at p i j (+ u (* 2.0 (get v j)))) (update q 0 0 s))) {})"
+
+
 @pytest.mark.parametrize(
     "start, inner, end",
     [
-        ("(zeros-of n 3)", "(loop 3 (fn [j p] (add-at p i j u)) a)", "#(c s)"),
-        ("(zeros-of n 3)", "(add-at (add-at a i 0 u) i 2 1.0)", "#(c s)"),
-        ("(add-at (zeros-of n 3) 0 0 5.0)", "(add-at (add-at a i 0 u) i 2 1.0)", "#(c s)"),  # no zeros
-        ("(add-at (zeros-of n 3) 0 0 5.0)", "(loop 3 (fn [j p] (add-at p i j u)) a)", "#(c s)"),
-        ("(zeros-of n 3)", "(add-at (add-at a i 0 u) 1 2 1.0)", "#(c s)"),  # one element again and again
-        ("(zeros-of n 3)", "(loop 3 (fn [j p q] #((add-at p i j u) (update q 0 0 s))) a a)", "#(c (+ s (get d 0 0)))"),
-        ("(zeros-of n 3)", "(loop 3 (fn [j p q] #((add-at p i j u) (update q 0 0 s))) z a)", "#(c (+ s (get d 0 0)))"),
+        ("(zeros-of n n)", "(loop n (fn [j p] (add-at p i j (+ u (* 2.0 (get v j))))) a)", "#(c s)"),
+        ("(zeros-of n n)", "(add-at (add-at a i 0 u) i 2 1.0)", "#(c s)"),
+        ("(add-at (zeros-of n n) 0 0 5.0)", "(add-at (add-at a i 0 u) i 2 1.0)", "#(c s)"),  # no zeros
+        ("(add-at (zeros-of n n) 0 0 5.0)", "(loop n (fn [j p] (add-at p i j (+ u (* 2.0 (get v j))))) a)", "#(c s)"),
+        ("(zeros-of n n)", "(loop n (fn [j p] (add-at p j i (+ u (* 2.0 (get v j))))) a)", "#(c s)"),  # by columns
+        ("(zeros-of n n)", "(add-at (add-at a i 0 u) 1 2 1.0)", "#(c s)"),  # one element again and again
+        ("(zeros-of n n)", TWO.format("a a"), "#(c (+ s (get d 0 0)))"),
+        ("(zeros-of n n)", TWO.format("z a"), "#(c (+ s (get d 0 0)))"),
     ],
 )
 def test_rows_that_are_added_to_zeros(start: str, inner: str, end: str) -> None:
     """They are stacked where nothing else is in the array, and nothing else sees it."""
     loop = f"(loop n (fn [i a s] (let [u (get v i) {'#(c d)' if ' q]' in inner else 'c'} {inner}] {end})) w 0.0)"
-    f = hyad.model(f"(fn [#^ (Vec n) v] (let [n (len v) z (zeros-of n 3) w {start}] {loop}))", namespace={})
+    f = hyad.model(f"(fn [#^ (Vec n) v] (let [n (len v) z (zeros-of n n) w {start}] {loop}))", namespace={})
     v = np.array([0.3, 0.4, -0.7])
-    for got, wanted in zip(hyad.compile(f, target="python", args=(v,))(v), hyad.run(f, v), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-15)
+    for program in (assign(dead_code(f.program())), f.optimised()):
+        for got, wanted in zip(python_callable(program)(v), hyad.run(f, v), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-15)
