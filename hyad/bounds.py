@@ -211,13 +211,17 @@ class Bounds:
 
     def entered(self, count: Atom) -> list[Affine]:
         """What holds in the body of a loop: there is a last index, and a count that is no less than 0 is the other."""
-        facts = [self.last_index(count)]
+        other = self.running(count)
+        return [self.last_index(count), *([] if other is None else [affine_add(other, self.affine(count), -1)])]
+
+    def running(self, count: Atom) -> Affine | None:
+        """What a count is in its loop: of the larger of 0 and another integer the other, for with 0 nothing runs."""
         op = self.definitions.get(count) if type(count) is Var else None
         if op is not None and op.name == "max" and all(map(self.fits, op.args)):
             for zero, other in (op.args, op.args[::-1]):
                 if type(zero) is Const and zero.value <= 0:
-                    facts.append(affine_add(self.affine(other), self.affine(count), -1))
-        return facts
+                    return self.affine(other)
+        return None
 
     def chosen(self, name: str, args: tuple[Atom, ...]) -> Atom | None:
         """The larger or smaller of two integers, where it is known which."""

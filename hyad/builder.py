@@ -467,7 +467,8 @@ class Builder(Bounds):
 
     def check_before_loop(self, above: Affine, message: str, kind: str) -> bool:
         """Check once before the loop what its iterations need: ``above >= 0``, for the last index where it depends on
-        the index. A size that only an empty loop would have needed is required as well."""
+        the index. A size that only an empty loop would have needed is required as well; a count that is the larger of 0
+        and another integer is taken for the other, which asks for less where that is below 0."""
         scope = self.scopes[-1]
         k = 0 if scope.index is None else above[1].get(scope.index, 0)
         if scope.index is None or k > 0:
@@ -476,7 +477,7 @@ class Builder(Bounds):
         if type(count) is Const and count.value <= 0:  # nothing is needed where nothing runs
             return True
         if k:
-            last = self.last_index(count)
+            last = affine_add(self.running(count) or self.affine(count), (1, {}), -1)
             above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
         if any(v in scope.vars for v in above[1]):
             return False

@@ -10,7 +10,7 @@ import pytest
 import hyad
 from hyad.builder import Builder
 from hyad.core import INT, REAL, Arr, Check, Const, Loop, Prim, Var, all_binds
-from hyad.errors import BoundsError
+from hyad.errors import BoundsError, HyadError
 from hyad.fusion import siblings
 
 #: Lower triangles packed by columns, as a mixture's covariances are: a subscript that nothing proves to be in range.
@@ -372,3 +372,23 @@ def test_a_size_that_is_found_to_be_a_number_is_that() -> None:
     assert len(re.findall(r" < 0 \|\|", f.source)) == 1
     value = hyad.compile(text, args=args)
     assert f(*args) == pytest.approx((value(0.3 + 1e-6, *args[1:]) - value(0.3 - 1e-6, *args[1:])) / 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("target", ["c", "python"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fn [a b] (slice b 1 (len a)))",
+        "(fn [a b] (build (max 0 (- (len a) 1)) (fn [i] (* (get a i) (get b (+ i 1))))))",
+        "(fn [a b] (build (max 0 (- (len a) 2)) (fn [i] (* (get a (+ i 1)) (get b (+ i 2))))))",
+        "(fn [a b] (jvp (fn [a] (* (slice a 1 (len a)) (slice b 1 (len a)))) a b))",
+    ],
+)
+def test_a_loop_that_does_not_run_requires_no_element(text: str, target: str) -> None:
+    """A slice from 1 on of empty arrays is empty; one element too few is an error as before."""
+    f = hyad.model(text)
+    for n in (0, 1, 2, 5):
+        args = (np.arange(1.0, n + 1), np.arange(2.0, n + 2))
+        np.testing.assert_array_equal(hyad.compile(f, target, args=args)(*args), hyad.run(f, *args))
+    with pytest.raises(HyadError):
+        hyad.compile(f, target, args=(np.ones(4), np.ones(3)))(np.ones(4), np.ones(3))
