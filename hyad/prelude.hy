@@ -15,6 +15,7 @@
     (* u v)
     (matmul u v)))
 (defmodel inner [u v] "the inner product" (dot u v))
+(defmodel vdot [u v] "the inner product of all elements" (dot (ravel u) (ravel v)))
 (defmodel sq-norm [a] "the sum of the squares"
   (if (= (rank a) 1)
     (fold (fn [s x] (+ s (* x x))) 0.0 a)
@@ -41,6 +42,8 @@
   (build (- (+ (len u) (len v)) 1)
     (fn [k]
       (ifold (fn [s i] (if (and (<= i k) (< (- k i) (len v))) (+ s (* (get u i) (get v (- k i)))) s)) 0.0 (len u)))))
+(defmodel correlate [u v] "the products with v, the shorter, at each place of u"
+  (build (+ 1 (- (len u) (len v))) (fn [k] (ifold (fn [s i] (+ s (* (get u (+ k i)) (get v i)))) 0.0 (len v)))))
 (defmodel polyval [c x] "a polynomial of x, the coefficient of its highest power first"
   (fold (fn [s a] (+ (* s x) a)) (* 0 x) c))
 
@@ -185,6 +188,40 @@
 (defmodel stack [arrays] "arrays of one shape as one array" arrays)
 (defmodel stack/2 [arrays axis] "arrays of one shape as one array, along a new axis"
   (first-to arrays (axis-of arrays axis 0)))
+(defmodel hstack [parts] "the arrays of a tuple side by side: vectors one after another, matrices row by row"
+  (if (= (rank (get parts 0)) 1) (concatenate parts) (concatenate parts 1)))
+(defmodel vstack [parts] "the arrays of a tuple one below the other, a vector as a row"
+  (vstack-from parts (- (len parts) 1)))
+(defmodel vstack-from [parts k] "the arrays up to k, one below the other"
+  (let [a (get parts k)
+        rows (if (= (rank a) 1) [a] a)]
+    (if (= k 0) rows (concat (vstack-from parts (- k 1)) rows))))
+(defmodel column-stack [parts] "the arrays of a tuple side by side, a vector as a column"
+  (column-stack-from parts (- (len parts) 1)))
+(defmodel column-stack-from [parts k] "the arrays up to k, side by side"
+  (let [a (get parts k)
+        columns (if (= (rank a) 1) (expand-dims a 1) a)]
+    (if (= k 0) columns (along-two (column-stack-from parts (- k 1)) columns 1))))
+(defmodel pad [a widths] "zeros before and after along each axis: as many of them, [before after], or a pair for each axis"
+  (pad-from a widths (- (rank a) 1)))
+(defmodel pad-from [a widths k] "zeros along the axes up to k"
+  (if (< k 0)
+    a
+    (pad-from (along (fn [v] (padded v (pad-width widths k 0) (pad-width widths k 1))) a k) widths (- k 1))))
+(defmodel pad-width [widths k side] "how many zeros stand before (side 0) or after along axis k"
+  (cond
+    (num? widths) widths
+    (num? (get widths 0)) (get widths side)
+    True (get (get widths k) side)))
+(defmodel padded [v before after] "a vector with zeros before and after it"
+  (build (+ before (len v) after)
+    (fn [i] (let [k (- i before)] (if (and (<= 0 k) (< k (len v))) (get v k) 0.0)))))
+(defmodel fliplr [m] "each row in the other order" (flip m 1))
+(defmodel flipud [m] "the rows in the other order" (backwards m))
+(defmodel meshgrid [x y] "two matrices: x in each row, y in each column"
+  #((build [(len y) (len x)] (fn [i j] (get x j))) (build [(len y) (len x)] (fn [i j] (get y i)))))
+(defmodel vander [x n] "the powers n-1 to 0 of each element"
+  (build [(len x) n] (fn [i j] (** (get x i) (- n (+ j 1))))))
 (defmodel repeat [v k] "each element k times" (build (* (len v) k) (fn [i] (get v (// i k)))))
 (defmodel tile [v k] "the elements k times over" (build (* (len v) k) (fn [i] (get v (% i (len v))))))
 (defmodel backwards [v] "the elements, or rows, in the other order"
@@ -285,6 +322,24 @@
 (defmodel radians [x] "an angle in degrees, in radians" (* x 0.017453292519943295))
 (defmodel degrees [x] "an angle in radians, in degrees" (* x 57.29577951308232))
 (defmodel clip [a low high] "the elements, none below low and none above high" (min (max a low) high))
+(defmodel isnan [a] "whether a number is none, for each element" (!= a a))
+(defmodel isfinite [a] "whether a number is neither infinite nor NaN, for each element" (= (- a a) 0.0))
+(defmodel isinf [a] "whether a number is infinite, for each element" (> (abs a) 1.7976931348623157e308))
+(defmodel nansum [a] "the sum of all elements that are not NaN" (sum (where (= a a) a 0.0)))
+(defmodel ptp [a] "the largest element less the smallest" (- (amax a) (amin a)))
+(defmodel logaddexp [a b] "the logarithm of the sum of the exponentials of two, for each element"
+  (let [m (constant (fn [a b] (let [m (max a b)] (where (= (- m m) 0.0) m 0.0))) a b)]
+    (+ m (log (+ (exp (- a m)) (exp (- b m)))))))
+(defmodel differences [a] "each element less the one before it; of a matrix row by row"
+  (if (= (rank a) 1)
+    (build (max 0 (- (len a) 1)) (fn [i] (- (get a (+ i 1)) (get a i))))
+    (map differences a)))
+(defmodel trapezoid [y] "the area below points at distances of 1, by trapezia" (* 0.5 (sum (trapezia y))))
+(defmodel trapezoid/2 [y x] "the area below points at x, by trapezia" (* 0.5 (dot (differences x) (trapezia y))))
+(defmodel trapezia [y] "each element and the one before it, added"
+  (build (max 0 (- (len y) 1)) (fn [i] (+ (get y (+ i 1)) (get y i)))))
+(defmodel cov [m] "the covariances of the rows of a matrix"
+  (let [d (- m (expand-dims (mean m 1) 1))] (/ (mat-mul d (transpose d)) (- (real (shape m 1)) 1))))
 (defmodel logsumexp [a] "the logarithm of the sum of the exponentials"
   (let [m (constant finite-max a)] (+ m (log (sum (exp (- a m)))))))
 (defmodel finite-max [a] "the largest element, or 0 where that is infinite"
@@ -330,6 +385,12 @@
   (let [v (sort (ravel a))  n (len v)  last (get v (- n 1))]
     (if (= last last) (* 0.5 (+ (get v (// (- n 1) 2)) (get v (// n 2)))) last)))
 (defmodel median/2 [a axis] "the medians along an axis" (along median a axis))
+(defmodel quantile [a q] "what the part q of the elements in order is below, on the line between two of them"
+  (let [v (sort (ravel a))
+        at (* q (real (- (len v) 1)))
+        k (max 0 (min (- (len v) 2) (int (floor at))))]
+    (if (= (len v) 1) (get v 0) (+ (get v k) (* (- at (real k)) (- (get v (+ k 1)) (get v k)))))))
+(defmodel percentile [a q] "what q per cent of the elements in order are below" (quantile a (/ q 100.0)))
 (defmodel searchsorted [v x] "how many elements of an ordered vector are less than x"
   (constant (fn [v x]
       (fst (ifold (fn [#(low high) step]

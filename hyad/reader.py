@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from .core import Arm, Atom, Bind, Block, Call, Case, Const, Global, If, Lambda, Rec, Var, While
+from .einsum import HEAD, function_text, parted
 from .errors import HyadError, ReadError, Source, Span
 from .forms import Form, prelude_texts, read_forms
 from .values import Closure, language
@@ -44,6 +45,8 @@ _HY_HINTS = (
     ("unless if-not when-not", "`(if c a b)` has a value both ways"),
     ("assert", "`(if c a b)` gives another value; sizes are checked where they are declared: `#^ (Vec n) v`"),
 )
+#: Reductions along several axes that are those along one after another.
+_ONE_BY_ONE = frozenset("sum prod mean max min amax amin any all logsumexp".split())
 #: Methods of NumPy's arrays that are functions here, of the same arguments.
 _METHODS = frozenset(
     "all any argmax argmin argsort clip copy cumprod cumsum dot max mean min prod ravel repeat reshape round squeeze"
@@ -136,7 +139,7 @@ def only_model(forms: list[Form], text: str, source: Source) -> Lambda:
 @cache
 def prelude(name: str) -> Closure | None:
     """A function of ``prelude.hy`` by name; ``sum/2`` is what ``sum`` is of two arguments."""
-    text = prelude_texts().get(name)
+    text = prelude_texts().get(name) or function_text(name)
     if text is None:
         return None
     f = read_model(text, Source(text, "prelude.hy"))
@@ -296,6 +299,8 @@ class _Reader:
                     return self.loop(form, name)
                 if head == "get" and any(f.kind == "str" for f in form.value[2:]):
                     return self.member(form, name)
+                if head.rpartition(".")[2] == "einsum" and form.value[1:2] and form.value[1].kind == "str":
+                    return self.einsum(form, name)
                 special = _FORMS.get(head)
                 if special is not None:
                     return special(self, form, name)
@@ -338,6 +343,9 @@ class _Reader:
         return Global(text, form.span)
 
     def call(self, form: Form, name: str | None) -> Atom:
+        axes = several_axes(form)
+        if axes:
+            return self.call(axes, name)
         if [f.value for f in form.value[-4::2] if f.kind == "key"] == ["axis", "keepdims"]:
             return self.kept(form, name)
         fn = self.expression(form.value[0])
@@ -483,7 +491,25 @@ class _Reader:
         if method not in _METHODS:
             hint = f"functions take arrays: `(sum v)`, `(transpose m)`; a field is read by `(. record {method})`"
             raise ReadError(f"a model has no method `.{method}`", form.value[0].span or form.span, hint)
-        return self.call(replace(form, value=[head, *form.value[1:]]), name)
+        items = form.value[1:]
+        if method in ("reshape", "transpose") and len(items) > 2:  # the sizes or axes one by one
+            items = [items[0], Form("[", items[1:], form.span)]
+        return self.call(replace(form, value=[head, *items]), name)
+
+    def einsum(self, form: Form, name: str | None) -> Atom:
+        """``(einsum "ij,jk->ik" a b)``: a call of the function for these axes (``einsum.py``)."""
+        text, *operands = form.value[1:]
+        try:
+            axes, _ = parted(text.value)
+        except ValueError as error:
+            raise ReadError(str(error), text.span, '`(einsum "ij,jk->ik" a b)`') from None
+        if len(axes) != len(operands):
+            given = f"{len(operands)} {'is' if len(operands) == 1 else 'are'} given"
+            what = f"these are the axes of {len(axes)} operand{'s' * (len(axes) != 1)}, and {given}"
+            raise ReadError(what, text.span, '`(einsum "ij,jk->ik" a b)`')
+        function = Global(f'{HEAD}{text.value}"', form.value[0].span)
+        args = tuple(self.expression(x) for x in operands)
+        return self.emit(Call(function, args, tuple(x.span for x in operands)), form.span, name)
 
     def letrec(self, form: Form, name: str | None) -> Atom:
         """The functions see each other and every other name bound here; other values are computed in their order."""
@@ -697,6 +723,23 @@ def under_lets(form: Form) -> Form:
             break
         form = form.value[2]
     return form
+
+
+def several_axes(form: Form) -> Form | None:
+    """``(sum m :axis #(0 1))`` is ``(sum (sum m :axis 1) :axis 0)``, and so with ``:keepdims``; else None."""
+    if len(form.value) not in (4, 6) or form.value[2].kind != "key" or form.value[2].value != "axis":
+        return None
+    function, array, key, several, *kept = form.value
+    known = function.kind == "sym" and function.value.rpartition(".")[2] in _ONE_BY_ONE
+    if not known or several.kind not in ("#(", "[") or any(type(f.value) is not int for f in several.value):
+        return None
+    axes = sorted(several.value, key=lambda f: f.value)
+    numbers = [f.value for f in axes]
+    if not numbers or len(set(numbers)) < len(numbers) or numbers[0] < 0 <= numbers[-1]:
+        return None
+    for axis in axes if numbers[0] < 0 else reversed(axes):  # those that are left keep their numbers
+        array = Form("(", [function, array, key, axis, *kept], form.span)
+    return array
 
 
 def method_of(head: Form) -> str | None:

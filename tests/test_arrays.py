@@ -7,6 +7,7 @@ cotangent. All are compiled together; the Python target and the run as it is rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import scipy.special
 import batch
 import hyad
 from hyad.core import Arr, Prim, all_binds
-from hyad.errors import BoundsError
+from hyad.errors import BoundsError, HyadError
 from hyad.plain_python import python_callable
 
 SIZES = (0, 1, 3, 17)
@@ -216,6 +217,45 @@ ROWS = [
     Row("(* a (arange 1 8 3))", lambda a: a * np.arange(1, 8, 3), ("3",)),
     Row("(* a (arange 5 0 -2))", lambda a: a * np.arange(5, 0, -2), ("3",)),
     matrix("(+ (zeros-like a) (full-like a 2.0))", lambda a: np.full_like(a, 2)),
+    Row("(hstack #(a b a))", lambda a, b: np.hstack([a, b, a]), ("n", "m")),
+    Row("(hstack #(a b))", lambda a, b: np.hstack([a, b]), ("nm", "nn"), 1),
+    Row("(vstack #(b a b))", lambda a, b: np.vstack([b, a, b]), ("nm", "m"), 1),
+    Row("(column-stack #(b a b))", lambda a, b: np.column_stack([b, a, b]), ("nm", "n"), 1),
+    vector("(pad a 2)", lambda a: np.pad(a, 2)),
+    matrix("(pad a [1 2])", lambda a: np.pad(a, (1, 2)), 1),
+    Row("(pad a #(#(0 0) #(1 0) #(2 1)))", lambda a: np.pad(a, ((0, 0), (1, 0), (2, 1))), ("nnm",), 1),
+    matrix("(flipud a)", np.flipud),
+    Row("(let [#(x y) (meshgrid a b)] (+ x (* y y)))", lambda a, b: a + b[:, None] ** 2, ("n", "m")),
+    vector("(vander a 3)", lambda a: np.vander(a, 3)),
+    vector("(differences a)", np.diff, 1),
+    matrix("(differences a)", np.diff, 1),
+    vector("(trapezoid a)", np.trapezoid),
+    Row("(trapezoid a b)", np.trapezoid, ("n", "n"), 1),
+    matrix("(cov a)", np.cov, 2),
+    matrix("(ptp a)", np.ptp, 1),
+    vector("(quantile a 0.3)", lambda a: np.quantile(a, 0.3), 1),
+    matrix("(percentile a 80)", lambda a: np.percentile(a, 80), 1),
+    Row("(logaddexp a b)", np.logaddexp, ("nm", "nm")),
+    Row("(logaddexp a b)", np.logaddexp, ("n", "")),
+    Row("(vdot a b)", np.vdot, ("nm", "nm")),
+    Row("(correlate b a)", lambda a, b: np.correlate(b, a), ("n", "m"), 1),
+    vector("(nansum (where (> a 0) a (sqrt -1.0)))", lambda a: a[a > 0].sum()),
+    vector("(where (isfinite a) (* a a) (where (isnan a) a 0.0))", lambda a: a * a),
+    # several axes, and methods
+    matrix("(mean a :axis #(0 1) :keepdims True)", lambda a: a.mean(keepdims=True), 1),
+    Row("(sum a :axis [0 2])", lambda a: a.sum((0, 2)), ("nmn",)),
+    Row("(logsumexp a :axis #(-1 -3))", lambda a: scipy.special.logsumexp(a, (-1, -3)), ("nmn",), 1),
+    matrix("(.reshape a -1 1)", lambda a: a.reshape(-1, 1)),
+    Row("(.transpose a 1 2 0)", lambda a: a.transpose(1, 2, 0), ("nmm",)),
+    # sums of products by the names of axes
+    Row('(einsum "ij,jk->ik" a b)', np.matmul, ("nm", "mn")),
+    Row('(einsum "ij,kj" a b)', lambda a, b: a @ b.T, ("nm", "nm")),
+    Row('(einsum "bij,bjk->bik" a b)', np.matmul, ("nnm", "nmn")),
+    Row('(einsum "i,ij,j->" a b a)', lambda a, b: a @ b @ a, ("n", "nn")),
+    Row('(einsum "ij,k,ij->jk" a b a)', lambda a, b: np.outer((a * a).sum(0), b), ("nm", "n")),
+    Row('(einsum "ii,k->ik" a b)', lambda a, b: np.outer(np.diag(a), b), ("nn", "m")),
+    Row('(einsum "ii" a)', np.trace, ("nn",)),
+    Row('(einsum ",ij->ji" b a)', lambda a, b: b * a.T, ("nm", "")),
 ]  # fmt: skip
 IDS = [f"{k} {row.form} {' '.join(row.args)}" for k, row in enumerate(ROWS)]
 TWICE = [k for k, row in enumerate(ROWS) if row.args[0] in ("regular", "positive", "regulars")] + [
@@ -250,7 +290,7 @@ def arguments(row: Row, n: int) -> list[Any]:
         else:
             dims = tuple({"n": n, "m": n + 1}.get(d) or (int(d) if d.isdigit() else n) for d in kind)
             made.append(rng.normal(size=dims) if dims or kind else float(rng.normal()))
-            if "sort" in row.form or "median" in row.form:  # further apart than the steps of differences
+            if re.search("sort|median|quantile|percentile", row.form):  # further apart than the steps of differences
                 made[-1] = 0.01 * rng.permutation(made[-1].size).reshape(dims) - 0.5
     return made
 
@@ -598,3 +638,29 @@ def test_the_larger_and_the_smaller_index_where_it_is_known_which() -> None:
     expected = upper * (100 * v[:, None] + 10 * v + np.minimum(4, np.arange(4) + k)[:, None])
     expected += (1 - upper) * (v - v[:, None])
     np.testing.assert_array_equal(hyad.compile(hyad.model(text, namespace={}))(v, k), expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ('(einsum "ij,jk->iz" v v)', "no operand has the axis z"),
+        ('(einsum "ij->ii" v)', "the result has an axis twice"),
+        ('(einsum "i,i" v)', "these are the axes of 2 operands, and 1 is given"),
+        ('(einsum "i...->i" v)', "axes are letters"),
+        ('(einsum "ij,j" v v)', "must be equal"),
+    ],
+)
+def test_sums_by_the_names_of_axes_that_do_not_fit(form: str, said: str) -> None:
+    with pytest.raises(HyadError, match=re.escape(said)):
+        hyad.model(f"(fn [v] {form})")(np.ones(3))
+
+
+def test_a_product_by_the_names_of_axes_is_the_product_of_matrices() -> None:
+    """The same C but for its comments: what makes products quick finds it."""
+    args = (np.ones((5, 6)), np.ones((6, 4)))
+    texts = []
+    for product in ('(einsum "ij,jk->ik" a b)', "(mat-mul a b)"):
+        f = hyad.model(f"(fn [#^ (Mat n m) a #^ (Mat m k) b] (sum (square {product})))")
+        source = hyad.compile(hyad.grad(f, wrt=(0, 1)), args=args).source
+        texts.append([line.partition("//")[0].rstrip() for line in source.partition("row-major")[2].splitlines()])
+    assert texts[0] == texts[1] and sum("for (" in line for line in texts[0]) > 2

@@ -94,7 +94,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("Clojure's loop over a range", ReadError, "(fn [x] (dotimes [i 3] x))", 1.0),
     ("a cond of pairs", ReadError, "(fn [x] (cond [(> x 0) x] [True 0.0]))", 1.0),
     ("NumPy's random numbers", DerivativeError, "(fn [x] (+ x (np.random.normal)))", 1.0),
-    ("NumPy's name for what a model writes", DerivativeError, "(fn [v] (np.diff v))", V),
+    ("NumPy's name for what a model writes", DerivativeError, "(fn [v] (np.tensordot v v))", V),
     ("a field that a dict has not", ModelTypeError, '(fn [p] (get p "b"))', {"a": 1.0}),
     ("a comparison of another language", UnboundError, "(fn [x] (if (== x 2.0) x 1.0))", 1.0),
     ("a function under NumPy's name", UnboundError, "(fn [x] (power x 2))", 1.0),

@@ -19,13 +19,13 @@ V, M = np.array([3.0, 1.0, 2.0]), np.array([[1.0, 2.0], [3.0, 4.0]])
 #: What functions of the prelude need and no user does.
 INTERNAL = set(
     "full-from product-from reshape-from along-from where-fits where-part times-row substitute-down substitute-up lu"
-    " lu-solve lu-solve-transposed lu-inverse in-order-of index-below solve-factored solve-transposed lu-det order-sign"
-    " half-lower over-pivot"
-    " substitute-down-transposed substitute-up-transposed solve-lower-transposed solve-upper-transposed inv-one"
-    " inv-factored mirrored-solve cholesky-rows cholesky-adjoint permuted place-left swap-first to-first first-to"
-    " axis-of moved swapped joined concatenate-from concatenate-along along-two backwards size-of product-of-sizes"
-    " steps finite-max merge-sorted doublings in-order merged place-of solve-one det-of-one logdet-of-one"
-    " cholesky-of-one".split()
+    " lu-solve lu-solve-transposed lu-inverse in-order-of index-below solve-factored solve-transposed lu-det"
+    " order-sign half-lower over-pivot substitute-down-transposed substitute-up-transposed solve-lower-transposed"
+    " solve-upper-transposed inv-one inv-factored mirrored-solve cholesky-rows cholesky-adjoint permuted"
+    " place-left swap-first to-first first-to axis-of moved swapped joined concatenate-from concatenate-along"
+    " along-two backwards size-of product-of-sizes steps finite-max merge-sorted doublings in-order merged"
+    " place-of solve-one det-of-one logdet-of-one cholesky-of-one vstack-from"
+    " column-stack-from pad-from pad-width padded trapezia".split()
 )
 
 

@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {f"hyad.{name}".rstrip(".") for name in names.split(" ")}
     for names in (
         "errors",
-        "core data forms names signature",
+        "core data einsum forms names signature",
         "affine alike journal layout marks own_primitives primitives values",
         "check dead printer reader rewrite",
         "bounds builder rebuild",
