@@ -237,8 +237,8 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
             early[bind.vars[0]] = bind
         elif type(bind.op) is Loop and in_lanes(Block((bind,), ()), varying, rows is not None):
             early.update((v, bind) for v in bind.vars)
-            if stacks and nested(bind.op):  # the rows of a product, which lie side by side as they are
-                continue
+            if stacks and (nested(bind.op) or neighbours(bind.op, varying)):
+                continue  # the rows of a product, or sums that become one: these lie side by side as they are
             if worth(bind.op, op.index) if rows is None else rows(bind.op):
                 slow.append(bind)
         else:
@@ -324,6 +324,12 @@ def one_addition(block: Block, acc: Var, result: Atom) -> bool:
     """Whether all that a block does with an array is to add to it in one place."""
     places = additions(block, acc, result)
     return places is not None and len(places) == 1
+
+
+def neighbours(op: Loop, varying: set[Atom]) -> bool:
+    """Whether a loop reads elements that lie side by side, each for one lane."""
+    gets = (x.op for x in all_binds(op.body) if type(x.op) is Prim and x.op.name == "get")
+    return any(x.args[-1] in varying for x in gets)
 
 
 def nested(op: object) -> bool:

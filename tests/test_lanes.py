@@ -160,6 +160,15 @@ def test_what_is_stacked_is_made_in_lanes(name: str) -> None:
         np.testing.assert_allclose(compiled(x), made, rtol=1e-12)
 
 
+def test_sums_of_neighbours_become_one_row() -> None:
+    """The sums of a row of Cholesky's factor read elements that lie side by side as they are: loops change places."""
+    f = hyad.model("(fn [#^ (Mat n n) a] (cholesky a))")
+    assert "interchange" in hyad.explain(f).fired() and not in_lanes(f)
+    a = np.random.default_rng(3).normal(size=(17, 17))
+    a = a @ a.T + np.eye(17)
+    np.testing.assert_allclose(hyad.compile(f)(a), np.linalg.cholesky(a), rtol=1e-11, atol=1e-13)
+
+
 def test_ties_and_nan() -> None:
     """A search in lanes finds the first of equals, and NaN, as it does alone."""
     f = hyad.grad(hyad.model(NEAREST), wrt=0)
