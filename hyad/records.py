@@ -195,28 +195,28 @@ def cut(
     """
     definitions = {v: bind for bind in binds for v in bind.vars}
     order = {v: k for k, v in enumerate(definitions)}
-    found: dict[Var, tuple[frozenset[Var], int]] = {}
+    found: dict[Var, tuple[Sequence[Var], int]] = {}
 
     def read_of_these(bind: Bind) -> list[Var]:
         return [v for v in reads(bind) if v in bound]
 
     for bind in binds:  # what each variable can be computed again from, and the cost
-        sources, below = read_of_these(bind), set()
+        sources, below = read_of_these(bind), []
         again = COSTLY if any(a in tables for a in sources) else cost_again(bind, rerun)
         if again < COSTLY:
             for a in sources:
-                more, cost = found.get(a, (frozenset({a}), 0))
-                below |= more
+                more, cost = found.get(a, ((a,), 0))
+                below += more
                 again += cost
         for v in bind.vars:
             whole = bool(blocks_of(bind.op))
             if again < COSTLY and (not whole or isinstance(v.type, Arr)):  # a number is not worth a loop
-                found[v] = frozenset(below), 0 if whole else again
+                found[v] = tuple(dict.fromkeys(below)), 0 if whole else again
             else:
-                found[v] = frozenset({v}), 0
+                found[v] = (v,), 0
 
-    def roots(v: Var) -> frozenset[Var]:
-        return found[v][0] if v in found else frozenset({v})
+    def roots(v: Var) -> Sequence[Var]:
+        return found[v][0] if v in found else (v,)
 
     def sizes(v: Var) -> list[Var]:
         return [d for d in type_atoms(v.type) if type(d) is Var and d in bound]

@@ -221,3 +221,20 @@ def test_numbers_that_wait_for_one_another_are_computed_once(step: str, kept: in
     plain = hyad.compile(f, args=args, without="remembering", target="python")(*args)
     for got, wanted in zip(hyad.compile(f, args=args, target="python")(*args), plain):
         np.testing.assert_allclose(got, wanted, rtol=1e-13)
+
+
+SWING = """(defmodel swing [#^ (Vec n) x #^ (Vec n) v]
+  (let [pull (fn [x] (map (fn [a] (fold (fn [s b] (+ s (/ 1.0 (+ 1.0 (square (- a b)))))) 0.0 x)) x))]
+    (sum (fst (ifold
+      (fn [state t] (let [#(x v) state  x (+ x (* 0.1 v))  v (+ v (* 0.1 (pull x)))] #((+ x (* 0.1 v)) v)))
+      #(x v) 10)))))"""
+
+
+def test_states_are_remembered_in_one_order() -> None:
+    """Whatever the addresses of the variables: the C of a model is the same in each process."""
+    texts, kept = set(), []
+    for k in range(8):
+        kept.append([object() for _ in range(97 * k)])
+        kept.append(hyad.grad(hyad.model(SWING), wrt=(0, 1)))
+        texts.add(print_c(kept[-1].optimised(kept[-1].specs())).source)
+    assert len(texts) == 1
