@@ -254,6 +254,18 @@ class Bounds:
         rest = affine_add(one, itself, -divisor)
         return [rest, affine_add((divisor - 1, {}), rest, -1)]
 
+    def either(self, v: Var, x: Atom, y: Atom) -> list[Affine]:
+        """What is known of ``v``, one of two integers of which one is no less than the other."""
+        if not (self.fits(x) and self.fits(y)):
+            return []
+        itself: Affine = (0, {v: 1})
+        for low, high in ((self.affine(x), self.affine(y)), (self.affine(y), self.affine(x))):
+            if self.nonnegative(affine_add(high, low, -1)):
+                if self.nonnegative(low):
+                    self.sizes.add(v)
+                return [affine_add(itself, low, -1), affine_add(high, itself, -1)]
+        return []
+
     # ---------------------------------------------------------------------------- subscripts in range
 
     def in_range(self, array: Atom, indices: Sequence[Atom]) -> bool:

@@ -726,9 +726,12 @@ class Builder(Bounds):
         if rewritten is not None:
             return rewritten
         made = self.array_op("select", (c, x, y), type_of(x), None)
-        n = self.turns(c, x, y) if type_of(x) == INT and not self.plain else None
-        if n is not None:
-            self.below(made, n)  # type: ignore[arg-type]
+        if type(made) is Var and made.type == INT and not self.plain:
+            n = self.turns(c, x, y)
+            if n is not None:
+                self.below(made, n)
+            else:
+                self.scopes[-1].facts += self.either(made, x, y)
         return made
 
     def if_(
@@ -764,7 +767,12 @@ class Builder(Bounds):
                 found = dict(zip(kept, self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given)))
                 return tuple(found[keys.index(key)] for key in keys)
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
-        return self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
+        made = self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
+        if not self.plain:
+            for v, x, y in zip(made, then[1], orelse[1]):
+                if v.type == INT and x not in then[0].vars and y not in orelse[0].vars:
+                    self.scopes[-1].facts += self.either(v, x, y)
+        return made
 
     def conjunction(
         self, cond: Atom, then: tuple[Scope, Sequence[Atom]], orelse: tuple[Scope, Sequence[Atom]]

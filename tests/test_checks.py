@@ -392,3 +392,32 @@ def test_a_loop_that_does_not_run_requires_no_element(text: str, target: str) ->
         np.testing.assert_array_equal(hyad.compile(f, target, args=args)(*args), hyad.run(f, *args))
     with pytest.raises(HyadError):
         hyad.compile(f, target, args=(np.ones(4), np.ones(3)))(np.ones(4), np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "index, proven",
+    [
+        ("(if (> x 0.0) 3 0)", True),
+        ("(if (> x 0.0) 4 0)", False),
+        ("(if (> x 0.0) 3 -1)", False),
+        ("(if (> x 0.0) (min k 3) 2)", False),  # -9, say
+        ("(let [j (max 0 (min k 3))] (if (> x 0.0) j 3))", True),
+    ],
+)
+def test_a_subscript_that_is_one_of_two(index: str, proven: bool) -> None:
+    """In range if both are, where it is known which of them is the larger."""
+    f = hyad.model(f"(fn [#^ (Vec 4) v x #^ Int k] (get v {index}))")
+    checks = [b for b in all_binds(f.optimised(f.specs()).body) if type(b.op) is Check]
+    assert bool(checks) != proven
+    v = np.array([1.0, 2.0, 4.0, 8.0])
+    x = -0.5 if "-1)" not in index else 0.5
+    assert hyad.compile(f)(v, x, 2) == hyad.run(f, v, x, 2)
+
+
+def test_pivots_of_a_small_system_are_in_range() -> None:
+    """Each is one of the rows that are left, by the choices that find it: the order of the right-hand side alone, which
+    is read from an array, is held to its bounds."""
+    f = hyad.compile("(fn [#^ (Mat 4 4) a #^ (Vec 4) b] (solve a b))")
+    assert f.source.count("hyad_imin(") == 1 + 4
+    a, b = np.random.default_rng(5).normal(size=(4, 4)), np.arange(4.0)
+    np.testing.assert_allclose(f(a, b), np.linalg.solve(a, b), rtol=1e-11)
