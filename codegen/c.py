@@ -32,12 +32,15 @@ from hyad.core import (
     Const,
     Constructor,
     Data,
+    Loop,
     Make,
     Node,
     Program,
     Tree,
     Var,
     all_binds,
+    functions_of,
+    kinds_of,
 )
 from hyad.errors import CompileError, Span
 from hyad.reader import deep
@@ -191,13 +194,18 @@ class CPrinter(DataPrinter):
         called = {a or b for a, b in functions}
         if any(c in LIBRARY or c.removesuffix("f") in LIBRARY for c in called if not c.startswith("mem")):
             found.append("#include <math.h>")
-        if called & {"sqrt", "sqrtf"} and "for (" in text:
+        if called & {"sqrt", "sqrtf"} and self.loops():
             found += roots(called)
         if called & {"memcpy", "memset", "memmove"}:
             found.append("#include <string.h>")
         if "omp_get_thread_num" in called:
             found += ["#ifdef _OPENMP", "#include <omp.h>", "#else", "#define omp_get_thread_num() 0", "#endif"]
         return found
+
+    def loops(self) -> bool:
+        """Whether there are counted loops, which compilers may make vectors of."""
+        body = self.program.body
+        return any(Loop in kinds_of(b) for b in [body, *(f.body for f in functions_of(body))] if b is not None)
 
     def kind(self, t: Any) -> str:
         """The ``elem`` of a scalar parameter or result."""

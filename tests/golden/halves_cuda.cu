@@ -56,7 +56,7 @@ static __device__ struct f_there_results f_there(hyad_arena *arena, double x, lo
         return f_there_results{sin(x), nullptr};  // (sin x)
     }
     char here;  // (if ... ... ...)
-    if (hyad_deep(arena, &here)) { arena->failed = 1; return {}; }  // (if ... ... ...)
+    if (hyad_deep(arena, &here)) { arena->failed = 1; return {}; }
     const struct f_there_results f_there1 = f_there(arena, 0.5*x, d + 1);  // (f (* 0.5 x) (+ d 1))
     if (arena->failed) return {};
     const struct f_there_results f_there2 = f_there(arena, 0.3*x - 0.01, d + 1);  // (f (- (* 0.3 x) 0.01) (+ d 1))
@@ -72,14 +72,14 @@ static __device__ double f_back(hyad_arena *arena, double x, f_record record, do
     if (record == nullptr) {  // (if (or (< (abs x) 0.1) (> d 20)) (sin x) (* (f (* 0.5 x) (+ d 1)) (f (- (* 0.3 x)...
         return f_bar*cos(x);  // (sin x)
     }
-    char here;  // (sin x)
-    if (hyad_deep(arena, &here)) { arena->failed = 2; return {}; }  // (sin x)
+    char here;
+    if (hyad_deep(arena, &here)) { arena->failed = 2; return {}; }
     const double t_bar = f_back(arena, 0.3*x - 0.01, record->record1, f_bar*record->t);  // (* (f (* 0.5 x) (+ d 1)) (f (...
     if (arena->failed) return {};
-    const double t_bar1 = f_back(arena, 0.5*x, record->record, f_bar*record->t1);  // (* (f ... ...) (f ... ...))
+    const double t_bar1 = f_back(arena, 0.5*x, record->record, f_bar*record->t1);
     if (arena->failed) return {};
     const double x_bar = 0.3*t_bar + 0.5*t_bar1;  // (* 0.5 x)
-    return x_bar;  // (* 0.5 x)
+    return x_bar;
 }
 
 
@@ -93,21 +93,21 @@ static __device__ int halves_element(const double *__restrict__ v, long long n,
     hyad_arena *arena)
 {
     double *t = work + n;  // (map (fn [a] (f a 0)) v)
-    f_record *t1 = (f_record *)work;  // (map (fn [a] (f a 0)) v)
-    for (long long i = 0; i < n; i++) {  // (map (fn [a] (f a 0)) v)
+    f_record *t1 = (f_record *)work;
+    for (long long i = 0; i < n; i++) {
         const struct f_there_results f_there1 = f_there(arena, v[i], 0);  // (f a 0)
         if (arena->failed) return arena->failed;
         t[i] = f_there1.f;  // (map (fn [a] (f a 0)) v)
-        t1[i] = f_there1.record;  // (map (fn [a] (f a 0)) v)
+        t1[i] = f_there1.record;
     }
     double acc = 0.0;  // (sum (map (fn [a] (f a 0)) v))
-    for (long long i = 0; i < n; i++) {  // (sum (map (fn [a] (f a 0)) v))
+    for (long long i = 0; i < n; i++) {
         const double t_bar = f_back(arena, v[n - 1 - i], t1[n - 1 - i], 1.0);  // (f a 0)
         if (arena->failed) return arena->failed;
         v_bar[n - 1 - i] = t_bar;  // (map (fn [a] (f a 0)) v)
         acc += t[i];  // (sum (map (fn [a] (f a 0)) v))
     }
-    *value = acc;  // (sum (map (fn [a] (f a 0)) v))
+    *value = acc;
     return 0;
 }
 
