@@ -541,7 +541,7 @@ of the rows"
 (defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
   (in-order-of order (substitute-up-transposed f (substitute-down-transposed f b False) True)))
 (defmodel in-order-of [order x] "row k of x at the place that order has at k, for each k"
-  (ifold (fn [y k] (update y (index-below (get order k) (len x)) (get x k))) x (len order)))
+  (ifold (fn [y k] (update y (index-below (get order k) (len x)) (get x k))) (zeros (shape x)) (len order)))
 (defmodel index-below [k n] "an index below n, which it is anyway: nothing is left to check, and loops may move"
   (max 0 (min k (- n 1))))
 (defmodel lu-inverse [f order] "the inverse from the LU factors: of the lower one first, row by row"
