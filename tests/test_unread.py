@@ -61,3 +61,16 @@ def test_what_is_left_of_a_tree(name: str) -> None:
             assert made(v, 0.3) == pytest.approx(by_hand(name, v, 0.3), rel=1e-13)
             assert made(v, 0.3) == plain(v, 0.3)
     assert hyad.check_grad(f, list(args))
+
+
+@pytest.mark.parametrize("far, nothing", [(1, True), (2, False)])
+def test_the_first_of_the_rest_is_filled_where_it_is_read(far: int, nothing: bool) -> None:
+    """The next step goes as far as the element before it, or as that element itself."""
+    step = STEP.replace("(+ i 1)", f"(+ i {far})")
+    text = TREE.replace("(+ t 1)", "(+ t 2)").replace("STEP", step).replace("FILL", "0.5").replace("COUNT", "(- n 2)")
+    f, v = hyad.model(text.replace("LOOK", "0"), namespace={}), np.linspace(0.2, 1.4, 9)
+    assert ("unread" in {s.name for s in hyad.explain(f, args=(v, 0.3)).steps}) == nothing
+    found, n = hyad.compile(f, args=(v, 0.3))(v, 0.3), len(v)
+    for t in range(n - 2):
+        v = np.array([0.3 * v[i] + 0.7 * np.sin(v[i + far]) if i < n - (t + 2) else 0.5 for i in range(n)])
+    assert found == pytest.approx(v[0], rel=1e-13)

@@ -22,26 +22,29 @@ static void attention_row(const double *restrict q, const double *restrict K, co
     }
 }
 
-double attention_hand(const double *Q, const double *K, const double *V, long long n, long long d, double *work)
+/* by all rows, or by those so far */
+static double attended(const double *Q, const double *K, const double *V, long long n, long long d, int causal,
+    double *work)
 {
     double *w = work, *o = work + n, total = 0;
     for (long long i = 0; i < n; i++) {
-        attention_row(Q + i*d, K, V, n, d, w, o);
+        attention_row(Q + i*d, K, V, causal ? i + 1 : n, d, w, o);
         for (long long c = 0; c < d; c++) total += o[c]*o[c];
     }
     return total;
 }
 
-void attention_grad_hand(const double *restrict Q, const double *restrict K, const double *restrict V, long long n,
-    long long d, double *restrict out, double *restrict work)
+static void attended_grad(const double *restrict Q, const double *restrict K, const double *restrict V, long long n,
+    long long d, int causal, double *restrict out, double *restrict work)
 {
     double *w = work, *o = work + n, *dw = o + d, *dQ = out, *dK = out + n*d, *dV = out + 2*n*d;
     const double scale = 1/sqrt((double)d);
     memset(out, 0, 3*n*d*sizeof(double));
     for (long long i = 0; i < n; i++) {
-        attention_row(Q + i*d, K, V, n, d, w, o);
+        const long long m = causal ? i + 1 : n;
+        attention_row(Q + i*d, K, V, m, d, w, o);
         double mean = 0;
-        for (long long j = 0; j < n; j++) {
+        for (long long j = 0; j < m; j++) {
             double s = 0;
             for (long long c = 0; c < d; c++) {
                 s += 2*o[c]*V[j*d + c];
@@ -50,7 +53,7 @@ void attention_grad_hand(const double *restrict Q, const double *restrict K, con
             dw[j] = s;
             mean += s*w[j];
         }
-        for (long long j = 0; j < n; j++) {
+        for (long long j = 0; j < m; j++) {
             const double ds = w[j]*(dw[j] - mean)*scale;
             for (long long c = 0; c < d; c++) {
                 dQ[i*d + c] += ds*K[j*d + c];
@@ -58,6 +61,17 @@ void attention_grad_hand(const double *restrict Q, const double *restrict K, con
             }
         }
     }
+}
+
+double attention_hand(const double *Q, const double *K, const double *V, long long n, long long d, double *work)
+{
+    return attended(Q, K, V, n, d, 0, work);
+}
+
+void attention_grad_hand(const double *restrict Q, const double *restrict K, const double *restrict V, long long n,
+    long long d, double *restrict out, double *restrict work)
+{
+    attended_grad(Q, K, V, n, d, 0, out, work);
 }
 
 double kalman_hand(double q, double r, const double *ys, long long n)
@@ -891,40 +905,13 @@ void crf_grad_hand(const double *restrict A, const double *restrict S, const dou
 
 double causal_hand(const double *Q, const double *K, const double *V, long long n, long long d, double *work)
 {
-    double *w = work, *o = work + n, total = 0;
-    for (long long i = 0; i < n; i++) {
-        attention_row(Q + i*d, K, V, i + 1, d, w, o);
-        for (long long c = 0; c < d; c++) total += o[c]*o[c];
-    }
-    return total;
+    return attended(Q, K, V, n, d, 1, work);
 }
 
 void causal_grad_hand(const double *restrict Q, const double *restrict K, const double *restrict V, long long n,
     long long d, double *restrict out, double *restrict work)
 {
-    double *w = work, *o = work + n, *dw = o + d, *dQ = out, *dK = out + n*d, *dV = out + 2*n*d;
-    const double scale = 1/sqrt((double)d);
-    memset(out, 0, 3*n*d*sizeof(double));
-    for (long long i = 0; i < n; i++) {
-        attention_row(Q + i*d, K, V, i + 1, d, w, o);
-        double mean = 0;
-        for (long long j = 0; j <= i; j++) {
-            double s = 0;
-            for (long long c = 0; c < d; c++) {
-                s += 2*o[c]*V[j*d + c];
-                dV[j*d + c] += 2*o[c]*w[j];
-            }
-            dw[j] = s;
-            mean += s*w[j];
-        }
-        for (long long j = 0; j <= i; j++) {
-            const double ds = w[j]*(dw[j] - mean)*scale;
-            for (long long c = 0; c < d; c++) {
-                dQ[i*d + c] += ds*K[j*d + c];
-                dK[j*d + c] += ds*Q[i*d + c];
-            }
-        }
-    }
+    attended_grad(Q, K, V, n, d, 1, out, work);
 }
 
 double masked_hand(const double *Q, const double *K, const double *V, long long n, long long d, double *work)
