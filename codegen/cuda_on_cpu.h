@@ -9,7 +9,9 @@
  */
 #pragma once
 #define CUDA_ON_CPU
+#undef _FORTIFY_SOURCE /* its longjmp goes to no other stack */
 #include <math.h>
+#include <setjmp.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,9 +62,9 @@ namespace cuda_on_cpu {
 constexpr size_t STACK = 1 << 18;
 enum state { RUNS, IN_WARP, IN_BLOCK };
 struct fiber {
-    ucontext_t context;
+    jmp_buf here; /* where it waits: to change to it takes no system call, as swapcontext would */
     char *stack;
-    bool started, done;
+    bool done;
     state at;
     unsigned mask; /* with which lanes of its warp it shuffles */
 };
@@ -70,7 +72,7 @@ inline thread_local unsigned grid = 0, block = 0; /* in place of the launcher's 
 inline thread_local int descending = 0;
 inline thread_local bool alone = false; /* whether the kernel has no barriers: its threads need no fibers */
 inline thread_local fiber fibers[1024];
-inline thread_local ucontext_t scheduler;
+inline thread_local jmp_buf scheduler;
 inline thread_local unsigned current = 0;
 inline thread_local unsigned long long lanes[1024];
 inline thread_local void (*todo)(void *) = nullptr;
@@ -85,31 +87,37 @@ inline void wait(state at, unsigned mask = ~0u)
     fiber &me = fibers[current];
     me.at = at;
     me.mask = mask;
-    swapcontext(&me.context, &scheduler);
+    if (!_setjmp(me.here))
+        _longjmp(scheduler, 1);
 }
 
+/* A fiber is the same thread of one block after the other. */
 inline void entry()
 {
-    todo(given);
-    fibers[current].done = true;
-    swapcontext(&fibers[current].context, &scheduler);
+    for (;;) {
+        todo(given);
+        fibers[current].done = true;
+        if (!_setjmp(fibers[current].here))
+            _longjmp(scheduler, 1);
+    }
 }
 
+/* Runs a thread until it waits, or is done. */
 inline void resume(unsigned i)
 {
     fiber &f = fibers[i];
-    if (!f.started) {
-        if (!f.stack)
-            f.stack = (char *)malloc(STACK);
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp = f.stack;
-        f.context.uc_stack.ss_size = STACK;
-        makecontext(&f.context, entry, 0);
-        f.started = true;
-    }
     current = i;
     threadIdx = dim3(i);
-    swapcontext(&scheduler, &f.context);
+    if (_setjmp(scheduler))
+        return;
+    if (f.stack)
+        _longjmp(f.here, 1);
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = f.stack = (char *)malloc(STACK);
+    first.uc_stack.ss_size = STACK;
+    makecontext(&first, entry, 0);
+    setcontext(&first);
 }
 
 inline void stuck(const char *what, unsigned come, unsigned all)
@@ -175,7 +183,7 @@ inline void run_block(void (*body)(void *), void *args)
     if (__start_cuda_shared)
         memset(__start_cuda_shared, 0xff, (size_t)(__stop_cuda_shared - __start_cuda_shared));
     for (unsigned i = 0; i < n; i++) {
-        fibers[i].started = fibers[i].done = false;
+        fibers[i].done = false;
         fibers[i].at = RUNS;
     }
     for (;;) {
