@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .core import BOOL, INT, REAL, Arr, Lambda, Node, Var, integer, type_of
+from .core import BOOL, INT, REAL, Arr, Node, Var, integer, type_of
 from .errors import DerivativeError, ModelTypeError, Span
 from .forms import Form
 from .primitives import CHAINED, PRIMITIVES
@@ -212,17 +212,6 @@ def conform(sp: Specialiser, value: Value, spec: Spec, span: Span | None, name: 
     if t != spec:
         raise fail()
     return value
-
-
-def size_named(function: Lambda, name: str) -> str | None:
-    """How to write a size that only an annotation names."""
-    for p, annotation in zip(function.params, function.annotations):
-        form = annotation.value if annotation is not None and annotation.kind == "(" else ()
-        for k, size in enumerate(form[2:] if form and form[0].value == "Arr" else form[1:]):
-            if size.kind == "sym" and size.value == name:
-                written = f"(shape {p.name} {k})" if k else f"(len {p.name})"
-                return f"annotations name sizes for one another; here it is `{written}`"
-    return None
 
 
 def arity_text(name: str | None, wanted: int, got: int) -> str:

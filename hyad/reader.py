@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -24,11 +24,11 @@ from .values import Closure, language
 
 #: The names that a model cannot bind: they are syntax.
 SPECIAL = frozenset(
-    "fn model defmodel defdata let letrec if cond when do and or deriv cut . while case match -> ->>".split()
+    "fn model defmodel defdata let letrec if cond when do and or deriv cut . while for case match -> ->>".split()
 )
 #: Hy's own forms that a model has not: they would run Python.
 _HY = frozenset(
-    "defn defclass defmacro setv setx import require for lfor sfor gfor dfor try with raise return yield assert del"
+    "defn defclass defmacro setv setx import require lfor sfor gfor dfor try with raise return yield assert del"
     " global nonlocal quote quasiquote unquote lambda unless in is is-not await py pys async break continue dotimes"
     " doseq if-not when-not".split()
 )
@@ -36,7 +36,7 @@ _FORMS_HINT = "models are built from let, letrec, if, cond, while, case, match, 
 #: What a model has where Hy has one of its own forms.
 _HY_HINTS = (
     ("setv setx global nonlocal", "`(let [x e] ...)` names a value; `(ref e)` holds one that `(set! r e)` changes"),
-    ("for dotimes doseq", "`(ifold (fn [s i] ...) z n)` goes on from a value; `(loop [i 0] ... (recur (+ i 1)))`"),
+    ("dotimes doseq", "`(for [i (range n)] ...)`; `(ifold (fn [s i] ...) z n)` goes on from a value"),
     ("lfor gfor", "`(build n (fn [i] ...))` makes an array, `(ifold (fn [s i] ...) z n)` goes on from a value"),
     ("lambda defn", "`(fn [x] ...)` is a function; `(let [f (fn [x] ...)] ...)` names it"),
     ("import require", "import at the top of the module"),
@@ -59,6 +59,7 @@ _TAKES = {
     "letrec": "[f (fn [x] ...)] ...",
     "if": "c a b",
     "while": "c e ...",
+    "for": "[i (range n)] e ...",
     "case": "e (inl x) a (inr y) b",
     "match": "e (Leaf w) a ...",
     "deriv": "e x",
@@ -159,7 +160,7 @@ class _Reader:
     """One pass over a form. ``names`` holds the innermost binding of each name; ``binds`` is the open block."""
 
     def __init__(self) -> None:
-        self.names: dict[str, Atom] = {}
+        self.names: dict[str, Atom | Size] = {}
         self.binds: list[Bind] = []
 
     # -------------------------------------------------------------------------------- functions, blocks
@@ -202,7 +203,8 @@ class _Reader:
         taken = {v.name for v in params if v.given}
         for pattern, _ in patterns:
             self.distinct(pattern, taken)
-        block = self.block(body, [(v.name, v) for v in params if v.given], patterns)
+        bound = [(v.name, v) for v in params if v.given]
+        block = self.block(body, [*declared_sizes(params, annotations), *bound], patterns)
         return Lambda(tuple(params), block, tuple(annotations), name, form.span, doc, fast)
 
     def distinct(self, pattern: Form, taken: set[str]) -> None:
@@ -326,6 +328,9 @@ class _Reader:
     def symbol(self, form: Form) -> Atom:
         text = form.value
         atom = self.names.get(text)
+        if type(atom) is Size:
+            shape = self.emit(Call(Global("shape"), (atom.array,), (form.span,)), form.span)
+            return self.emit(Call(Global("get"), (shape, Const(atom.axis)), (form.span,) * 2), form.span)
         if atom is not None:
             return atom
         if text in ("None", "nil"):
@@ -335,7 +340,7 @@ class _Reader:
             raise ReadError(f"`{text}` is a form of the language, not a value", form.span, f"write `({text} {takes})`")
         if "." in text and not text.startswith(".") and not text.endswith(".") and "/" not in text:
             owner, *fields = text.split(".")
-            if owner in self.names:
+            if owner in self.names and type(self.names[owner]) is not Size:
                 value = self.names[owner]
                 for field in fields:
                     value = self.emit(Call(Global("."), (value, Const(field))), form.span)
@@ -348,7 +353,9 @@ class _Reader:
             return self.call(axes, name)
         if [f.value for f in form.value[-4::2] if f.kind == "key"] == ["axis", "keepdims"]:
             return self.kept(form, name)
-        fn = self.expression(form.value[0])
+        fn = form.value[0]
+        sized = fn.kind == "sym" and type(self.names.get(fn.value)) is Size
+        fn = Global(fn.value, fn.span) if sized else self.expression(fn)
         args: list[Atom] = []
         spans: list[Span | None] = []
         last: list[tuple[Atom, Span]] = []
@@ -566,6 +573,74 @@ class _Reader:
         self.emit(While(cond, self.block(body, []), snapshots=snapshots), form.span, name)
         return Const(None)
 
+    def for_(self, form: Form, name: str | None) -> Atom:
+        """``(for [i (range n)  x v] e ...)``: an ``ifold`` or ``fold`` without a value, each inside the one before."""
+        clauses = form.value[1] if len(form.value) > 2 else None
+        if clauses is None or clauses.kind != "[" or not clauses.value or len(clauses.value) % 2:
+            what = "for takes names and what they go through in brackets, then a body"
+            raise ReadError(what, form.span, f"`(for {_TAKES['for']})`")
+        target, source, *inner = clauses.value
+        if target.kind == "key":
+            raise ReadError("a model's `for` has no such clause", target.span, "`(when c ...)` stands in its body")
+        body = form.value[2:]
+        if inner:
+            body = [replace(form, value=[form.value[0], replace(clauses, value=inner), *body])]
+        head = source.head() if source.head() not in self.names else None
+        if head in ("range", "arange") and 2 <= len(source.value) <= 4:
+            self.count(target, source, body, form.span)
+            return Const(None)
+        sources, targets = [source], [target]
+        if head == "zip" and target.is_list and len(source.value) > 1:
+            sources, targets = source.value[1:], target.value
+            if len(targets) != len(sources):
+                raise ReadError(f"{len(targets)} names for {len(sources)} arrays", target.span, "one for each")
+        given = [Var("x", None, t.span) for t in targets]
+        step = self.step_of(list(zip(targets, given)), given, body, form.span)
+        arrays = tuple(self.expression(s) for s in sources)
+        spans = (form.span, form.span, *(s.span for s in sources))
+        self.emit(Call(Global("fold"), (step, Const(None), *arrays), spans), form.span)
+        return Const(None)
+
+    def count(self, target: Form, source: Form, body: list[Form], span: Span | None) -> None:
+        """``(for [i (range start stop step)] ...)``, the last of which is written out."""
+        *start, stop = (self.expression(a) for a in source.value[1:3])
+        by = source.value[3] if len(source.value) == 4 else None
+        if by is not None and (type(by.value) is not int or by.value == 0):
+            hint = "`(while (< (deref i) n) ...)` takes steps that are found when the model runs"
+            raise ReadError("the step of a range is written out", by.span, hint)
+        width, k = (1 if by is None else by.value), Var("i", None, target.span)
+
+        def call(f: str, *args: Any) -> Atom:
+            return self.emit(Call(Global(f), args, (source.span,) * len(args)), source.span)
+
+        def index() -> Atom:
+            at: Atom = k if width == 1 else call("*", Const(width), k)
+            return call("+", *start, at) if start else at
+
+        n = stop
+        if start:
+            n = call("-", stop, *start) if width > 0 else call("-", *start, stop)
+            if abs(width) > 1:
+                n = call("//", call("+", n, Const(abs(width) - 1)), Const(abs(width)))
+            n = call("max", Const(0), n)
+        step = self.step_of([(target, index)], [k], body, span)
+        self.emit(Call(Global("ifold"), (step, Const(None), n), (span, span, source.span)), span)
+
+    def step_of(self, targets: list[tuple[Form, Any]], given: list[Var], body: list[Form], span: Span | None) -> Atom:
+        """The function of a ``for`` over what is ``given``, which the targets name or of which they name a function."""
+        outer, self.binds = self.binds, []
+        undo = []
+        for target, value in targets:
+            value = value if type(value) is Var else value()
+            undo += (
+                self.destructure(target, value) if target.is_list else self.bind_names([(self.binder(target), value)])
+            )
+        self.sequence(body)
+        self.unbind(undo)
+        block, self.binds = Block(tuple(self.binds), (Const(None),)), outer
+        params = (Var("acc", None, span), *given)
+        return self.emit(Lambda(params, block, (None,) * len(params), None, span), span)
+
     def case(self, form: Form, name: str | None) -> Atom:
         """``case`` takes sums apart, ``match`` the constructors of a ``defdata``; both read alike."""
         head, items = form.value[0].value, form.value[1:]
@@ -725,6 +800,28 @@ def under_lets(form: Form) -> Form:
     return form
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a size's name stands for: ``n`` in ``(fn [#^ (Mat 3 n) m] n)`` is ``(get (shape m) 1)``."""
+
+    array: Var
+    axis: int
+
+
+def declared_sizes(params: list[Var], annotations: list[Form | None]) -> list[tuple[str, Size]]:
+    """The names of sizes in annotations, each with the first place where it stands."""
+    found: dict[str, Size] = {}
+    for var, annotation in zip(params, annotations):
+        if annotation is not None and annotation.head() in ("Vec", "Mat", "Arr"):
+            dims = annotation.value[1:]
+            if dims and annotation.head() == "Arr" and dims[0].value in ("Real", "Int", "Bool"):
+                dims = dims[1:]
+            for axis, d in enumerate(dims):
+                if d.kind == "sym" and d.value not in ("None", "_"):
+                    found.setdefault(d.value, Size(var, axis))
+    return list(found.items())
+
+
 def several_axes(form: Form) -> Form | None:
     """``(sum m :axis #(0 1))`` is ``(sum (sum m :axis 1) :axis 0)``, and so with ``:keepdims``; else None."""
     if len(form.value) not in (4, 6) or form.value[2].kind != "key" or form.value[2].value != "axis":
@@ -793,6 +890,7 @@ _FORMS = {
     ".": _Reader.field,
     "letrec": _Reader.letrec,
     "while": _Reader.while_,
+    "for": _Reader.for_,
     "case": _Reader.case,
     "match": _Reader.case,
 }

@@ -180,6 +180,10 @@ def similar(name: Global) -> str:
     instead = written(text)
     if instead is not None:
         return instead
+    if text.lstrip("-") in ("inf", "nan"):
+        return f"Hy writes it `{'-Inf' if text == '-inf' else 'Inf' if text == 'inf' else 'NaN'}`"
+    if name.span is not None and re.search(rf"(?<![^\s\[(]){re.escape(text)}\s+\(fn\b", name.span.source.text):
+        return f"`(letrec [{text} (fn ...)] ...)` names a function that calls itself"
     if bare in _CONSTANTS:
         return f"import it at the top of the module: `(import math [{bare}])`"
     if re.fullmatch(r"[\d.][\d.e+-]*j", text):

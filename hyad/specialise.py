@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .annotations import arity_text, conform, dim_names, merge_specs, parameters, read_annotation, size_named
+from .annotations import arity_text, conform, dim_names, merge_specs, parameters, read_annotation
 from .arguments import Kept, is_checkpointed, not_checkpointed, number_in, snapshots
 from .bounds import Scope
 from .branches import branches, case, cases
@@ -47,7 +47,7 @@ from .core import (
     type_of,
 )
 from .data import Data as PythonData
-from .errors import HyadError, ModelTypeError, NotCompiled, Span, UnboundError, hint_for
+from .errors import HyadError, ModelTypeError, NotCompiled, Span, hint_for
 from .families import Again, Anew, Apart, ArrayOf, Bottom, Dead, Endless, Facts
 from .flow import RUNS, Flow
 from .marks import without_rules
@@ -176,11 +176,7 @@ class Specialiser(Flow):
             names = [op.fn, *op.args] if isinstance(op, Call) else []
             for name in [*names, *(x for block in blocks_of(op) for x in block.results)]:
                 if isinstance(name, Global) and not self.scope(name.name)[0] and name.name not in SPECIAL:
-                    try:
-                        resolve(self, name)
-                    except UnboundError as error:
-                        error.hint = size_named(closure.function, name.name) or error.hint
-                        raise
+                    resolve(self, name)
         self.scope = scope
 
     def attempt(

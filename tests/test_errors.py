@@ -65,8 +65,8 @@ NAMES = {"python-function": None, "python_function": python_function, "np": np, 
 MODELS: list[tuple[Any, ...]] = [
     # names
     ("an unbound name", UnboundError, "(fn [x] (* x yy))", 1.0),
-    ("a size that an annotation names", UnboundError, "(fn [#^ (Vec n) v #^ (Mat n m) a] (* (get v 0) m))", V, M),
-    ("a size of integers", UnboundError, "(fn [#^ (Arr Int n) v #^ (Arr Real n m) a] (+ n m))", np.array([1, 2]), M),
+    ("a function that calls itself", UnboundError, "(fn [x] (let [f (fn [k] (if (> k 0) (f (- k 1)) x))] (f 3)))", 1.0),
+    ("infinity as Python prints it", UnboundError, "(fn [x] (max -inf x))", 1.0),
     ("a misspelt primitive", UnboundError, "(fn [x]\n  (+ x\n     (sinn x)))", 1.0),
     ("a misspelt parameter", UnboundError, "(fn [stepsize] (* 2 step-size))", 1.0),
     ("a misspelt function of the language", UnboundError, "(fn [u v] (dott u v))", V, V),
