@@ -53,12 +53,15 @@ class Tabulate(Rebuild):
     ``p = (build (+ 2m n 1) (fn [q] (** u (real (- q n)))))`` first, then ``(get p (+ (- (* 2 i) t) n))``.
 
     Design decision: where that halves the calls at least. A value that a branch alone computes is in the table for all
-    integers that the branch's condition leaves, as far as that shows: a number never read does no harm.
+    integers that the branch's condition leaves, as far as that shows: a number never read does no harm. So it is in a
+    triangle, whose rows count as the longest.
     """
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
         self.tables: dict[Var, tuple[Atom, Atom, Atom]] = {}  # the table, the integer, the least one
+        self.inside: set[Var] = set()  # what the nest makes that is looked at
+        self.integers: dict[Var, Prim] = {}  # its integers
 
     def bind(self, bind: Bind) -> None:
         if type(bind.op) is Loop:
@@ -73,8 +76,10 @@ class Tabulate(Rebuild):
 
     def prepare(self, op: Loop) -> None:
         """Build the tables of a nest of loops."""
-        inside = {op.index, *op.accs, *defined_in(op.body)}
-        integers = {v: x.op for x in all_binds(op.body) for v in x.vars if v.type == INT and type(x.op) is Prim}
+        inside = self.inside = {op.index, *op.accs, *defined_in(op.body)}
+        integers = self.integers = {
+            v: x.op for x in all_binds(op.body) for v in x.vars if v.type == INT and type(x.op) is Prim
+        }
         found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
         wanted: set[Atom] = set()
         tests = {x.vars[0]: x.op for x in all_binds(op.body) if type(x.op) is Prim and x.op.name in ORDER}
@@ -89,11 +94,11 @@ class Tabulate(Rebuild):
             for region in blocks_of(bind.op):
                 wanted.update(region.results)
         wanted.update(op.body.results)
-        made: dict[object, list[Var]] = {}
+        alike: dict[object, list[Var]] = {}
         for v, (value, path) in found.items():
             if v in wanted and v.type == REAL and value.cost >= CALL and self.fewer(value, path, inside):
-                made.setdefault(affine_key(value.affine), []).append(v)  # type: ignore[arg-type]
-        for vars in made.values():
+                alike.setdefault(affine_key(value.affine), []).append(v)  # type: ignore[arg-type]
+        for vars in alike.values():
             gaps = []
             for cond, holds in set.intersection(*(known[v] for v in vars)):
                 if cond in tests:
@@ -136,10 +141,42 @@ class Tabulate(Rebuild):
             step = value.affine[1].get(loop.index, 0)  # type: ignore[index]
             if step:
                 moved += 1
-                if loop.count in inside:
+                if loop.count in inside and self.longest(loop, path) is None:
                     return False
                 values += abs(step) * (loop.count.value if type(loop.count) is Const else ASSUMED)
-        return moved > 1 and 2 * values <= calls
+        return moved > 0 and 2 * values <= calls
+
+    def longest(self, loop: Loop, path: Sequence[Loop]) -> Affine | None:
+        """The most iterations of a loop, where its count is affine in the indices around, by what the nest keeps."""
+        around = {x.index: x for x in path}
+        made = affine_of(loop.count, self.integers, self.inside, set(around))
+        if made is None:
+            return None
+        constant, most = made[0], {v: k for v, k in made[1].items() if v not in around}
+        for v, k in made[1].items():
+            if v in around and k > 0:
+                last = self.longest(around[v], path)
+                if last is None:
+                    return None
+                constant, most = affine_add((constant - k, most), last, k)
+        return constant, most
+
+    def count(self, loop: Loop, path: Sequence[Loop]) -> Atom:
+        """``longest`` as an atom, before the nest."""
+        if loop.count not in self.inside:
+            return self.atom(loop.count)
+        constant, terms = self.longest(loop, path)  # type: ignore[misc]
+        made: Atom = Const(constant, INT)
+        for v, k in terms.items():
+            made = self.plus(made, k, self.atom(v))
+        return self.b.prim("max", Const(0, INT), made)
+
+    def plus(self, a: Atom, k: int, x: Atom) -> Atom:
+        """``a + k x``."""
+        step = x if abs(k) == 1 else self.b.prim("*", Const(abs(k), INT), x)
+        if k < 0 and a == Const(0, INT):
+            return self.b.prim("neg", step)
+        return self.b.prim("+" if k > 0 else "-", a, step)
 
     def tabulate(
         self, vars: list[Var], found: dict[Var, tuple[Value, tuple[Loop, ...]]], gaps: Sequence[Affine]
@@ -153,12 +190,12 @@ class Tabulate(Rebuild):
         steps = {loop.index: loop for loop in path}
         for v, k in terms.items():
             if v not in steps:
-                low = b.prim("+", low, b.prim("*", Const(k, INT), self.atom(v)))
+                low = self.plus(low, k, self.atom(v))
                 continue
-            count = self.atom(steps[v].count)
-            size = b.prim("+", size, b.prim("*", Const(abs(k), INT), count))
+            count = self.count(steps[v], path)
+            size = self.plus(size, abs(k), count)
             if k < 0:
-                low = b.prim("+", low, b.prim("*", Const(k, INT), count))
+                low = self.plus(low, k, count)
         if type(size) is Var:
             b.sizes.add(size)
         elif set(terms) <= set(counts) and all(set(g[1]) <= set(counts) for g in gaps):

@@ -53,6 +53,24 @@ TABLES = {
         lambda u, v: v[1] * np.sin(u * (np.arange(50) - np.arange(40)[:, None]))
         + v[2] * np.cos(u * (np.arange(50) - np.arange(40)[:, None])),
     ),
+    "of the inner index alone": (
+        "(build [40 50] (fn [t i] (* (get v 0) (** u i) (exp (* u (real (- i t)))))))", "exp",
+        lambda u, v: v[0] * u ** np.arange(50.0) * np.exp(u * (np.arange(50) - np.arange(40)[:, None])),
+    ),
+    "in a triangle": (
+        "(ifold (fn [s t] (ifold (fn [s i] (+ s (exp (/ (real (- (* 2 i) (- 39 t))) u)))) s (- 40 t))) 0.0 40)", "exp",
+        lambda u, v: sum(np.exp((2.0 * i - (39 - t)) / u) for t in range(40) for i in range(40 - t)),
+    ),
+    "in a triangle of a size": (
+        "(let [n (* 3 (len v))]"
+        " (ifold (fn [s t] (ifold (fn [s i] (+ s (exp (/ (real (- i t)) u)))) s (+ t 1))) 0.0 n))",
+        "exp", lambda u, v: sum(np.exp((i - t) / u) for t in range(36) for i in range(t + 1)),
+    ),
+    "in a pyramid": (
+        "(ifold (fn [s t] (ifold (fn [s i] (ifold (fn [s j] (+ s (exp (/ (real (- j i)) u)))) s (- t i))) s (+ t 1)))"
+        " 0.0 40)",
+        "exp", lambda u, v: sum(np.exp((j - i) / u) for t in range(40) for i in range(t + 1) for j in range(t - i)),
+    ),
     "in a loop that changes nothing of it": (
         "(map (fn [x] (ifold (fn [s t] (ifold (fn [s i] (+ s (* x (exp (* u (real (- i t))))))) s 50)) 0.0 40)) v)",
         "exp",
@@ -104,6 +122,23 @@ def test_what_is_computed_where_it_stands(text: str) -> None:
     model = hyad.model(f"(fn [u v] {text})", namespace={})
     explained = hyad.explain(model, args=(U, V))
     assert "tabulate" not in [step.name for step in explained.steps]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_a_triangle_of_few_iterations_or_none(n: int) -> None:
+    """An American put on a tree, by the price at each node: its table is as wide as the tree."""
+    model = hyad.model("""(fn [u v]
+      (let [n (len v)  w (copy v)]
+        (for [k (range n)  j (range (- n 1 k))]
+          (set-at! w j (max (get w (+ j 1)) (exp (* u (real (- (* 2 j) (- n 1 k))))))))
+        w))""")
+    w = V[:n].copy()
+    for k in range(n):
+        for j in range(n - 1 - k):
+            w[j] = max(w[j + 1], np.exp(U * (2 * j - (n - 1 - k))))
+    made = hyad.compile(model, args=(U, V[:n]))
+    np.testing.assert_allclose(made(U, V[:n]), w, rtol=1e-15)
+    assert "tabulate" in [step.name for step in hyad.explain(model, args=(U, V[:n])).steps]
 
 
 def test_no_loop_is_longer() -> None:
