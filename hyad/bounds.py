@@ -15,15 +15,16 @@ from .core import FALSE, INT, TRUE, Arr, Atom, Bind, Block, Const, If, Loop, Pri
 
 class Scope:
     """An open block: its bindings and the variables they bind, the values that it can share, the facts
-    ``affine >= 0`` that hold in it; for the body of a loop, the loop's index."""
+    ``affine >= 0`` that hold in it, the integers that differ little from a size; for the body of a loop, its index."""
 
-    __slots__ = ("binds", "vars", "shared", "facts", "index")
+    __slots__ = ("binds", "vars", "shared", "facts", "near", "index")
 
     def __init__(self, index: Var | None = None) -> None:
         self.binds: list[Bind] = []
         self.vars: set[Var] = set()
         self.shared: dict[tuple | Alike, Any] = {}
         self.facts: list[Affine] = []
+        self.near: set[Atom] = set()
         self.index = index
 
 
@@ -68,8 +69,14 @@ class Bounds:
         constant, terms = self.affine(atom)
         if not terms or terms == {atom: 1}:
             return True
-        bounded = all(v in self.sizes or v in self.counts for v in terms)
+        bounded = all(v in self.sizes or v in self.counts or any(v in s.near for s in self.scopes) for v in terms)
         return bounded and sum(map(abs, terms.values())) <= 256 and abs(constant) <= 2**60
+
+    def note_near(self, size: Affine) -> None:
+        """Note an integer of which a size is made, here: that size is exact, for a sum that wraps is found."""
+        constant, terms = size
+        if len(terms) == 1 and abs(constant) <= 2**60:
+            self.scopes[-1].near.update(v for v, k in terms.items() if abs(k) == 1)
 
     def below(self, v: Var, n: Atom) -> None:
         """Note that an integer is one of those below n, from 0 on."""

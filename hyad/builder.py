@@ -441,6 +441,7 @@ class Builder(Bounds):
         if not self.nonnegative(affine):
             self.emit(Check("<=", Const(0, INT), count, message, "shape"), ())
             self.scopes[-1].facts.append(affine)
+            self.note_near(affine)
 
     def check(self, op: Check, a: Atom, c: Atom, made: bool = False) -> None:
         """Repeat a check of another program here, unless it is known to hold; ``made``: that is known because
@@ -462,6 +463,8 @@ class Builder(Bounds):
             if not made and all(self.check_before_loop(x, op.message, op.kind) for x in need):
                 return
             self.scopes[-1].facts += need
+            if op.kind == "shape" and a == Const(0, INT):
+                self.note_near(n)
         if not made:
             self.emit(Check(op.relation, a, c, op.message, op.kind), ())
 

@@ -421,3 +421,44 @@ def test_pivots_of_a_small_system_are_in_range() -> None:
     assert f.source.count("hyad_imin(") == 1 + 4
     a, b = np.random.default_rng(5).normal(size=(4, 4)), np.arange(4.0)
     np.testing.assert_allclose(f(a, b), np.linalg.solve(a, b), rtol=1e-11)
+
+
+TREE = """(fn [v #^ Int n]
+  (ifold (fn [w k] (let [i (- n 1 k)] (build {size} (fn [j] (if (<= j i) (- (get w (+ j 1)) (get w j)) 0.0)))))
+         (build {size} (fn [j] (get v j))) n))"""
+
+
+@pytest.mark.parametrize("size", ["(+ n 1)", "(+ 2 n)"])
+def test_an_integer_of_which_a_size_is_made_is_exact(size: str) -> None:
+    """It is small, so that a branch's condition on a sum of it says what it seems to: no loop checks a subscript."""
+    model = hyad.model(TREE.format(size=size), namespace={})
+    v = np.sin(np.arange(9.0))
+    made = hyad.compile(model, args=(v, 5))
+    assert not [x for loop in loops_of(made.program) for x in all_binds(loop.body) if type(x.op) is Check]
+    for n in (0, 1, 5):
+        w = v[: n + (2 if "2" in size else 1)]
+        for k in range(n):
+            w = np.array([w[j + 1] - w[j] if j <= n - 1 - k else 0.0 for j in range(len(w))])
+        np.testing.assert_array_equal(made(v, n), w)
+    for n in (-3, 9, 2**63 - 1, -(2**63)):
+        with pytest.raises(HyadError):
+            made(v, n)
+
+
+def test_any_other_integer_may_wrap() -> None:
+    """Beside the same test: n makes no size where the branch stands."""
+    text = "(fn [v #^ Int n] (map (fn [j] (if (<= (+ j 1) n) (get v j) 0.0)) (arange 4)))"
+    for n in (2, -(2**63), 2**63 - 1):
+        v = np.arange(1.0, 5.0)
+        np.testing.assert_array_equal(hyad.model(text)(v, n), np.where(np.arange(4) + 1 <= n, v, 0.0))
+    arms = "(sum (build 4 (fn [j] (if (< j (- n 4)) (get v (+ j 1)) 0.0)))) (sum (build (+ n 1) (fn [j] 2.0)))"
+    in_one_arm = f"(fn [v #^ Int n] (if (> n 3) {arms}))"
+    made = hyad.compile(hyad.model(in_one_arm), args=(np.arange(4.0), 2))
+    assert [made(np.arange(4.0), n) for n in (7, 5, 2, -1)] == [6.0, 1.0, 6.0, 0.0]
+    for n in (8, 2**63 - 1, -2, -(2**63)):
+        with pytest.raises(HyadError):
+            made(np.arange(4.0), n)
+
+
+def loops_of(program):
+    return [x.op for x in all_binds(program.body) if type(x.op) is Loop]
