@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .affine import Affine, affine_add
 from .builder import Builder
-from .core import BOOL, INT, Atom, Bind, Const, If, Loop, Prim, Program, Var, all_binds, defined_in, type_of
+from .core import BOOL, INT, Atom, Bind, Check, Const, If, Loop, Prim, Program, Var, all_binds, defined_in, type_of
 from .dead import dead_code
 from .loops import loops_of
 from .rebuild import Rebuild, rebuilt
@@ -36,7 +36,8 @@ class Edges(Rebuild):
     """The first and the last iteration of an innermost loop are apart where a comparison of the index with its first
     or last value is known in all others.
 
-    ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``.
+    ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``. What
+    a branch checks is then checked in each iteration between, and so before them once.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -64,7 +65,7 @@ class Edges(Rebuild):
         found = list(all_binds(op.body))
         if len(found) > LONGEST or not any(map(decides, found)):
             return {}
-        if any(type(x.op) not in (Prim, If) for x in found):
+        if any(type(x.op) not in (Prim, If, Check) for x in found):
             return {}
         inside = {op.index, *op.accs, *defined_in(op.body)}
         integers = {v: x.op for x in found for v in x.vars if type(x.op) is Prim and v.type == INT}
@@ -131,7 +132,15 @@ class Edges(Rebuild):
             index = b.prim("+", i, Const(1, INT)) if skipped else i
             return self.part(op, index, state, decided), ()
 
-        state = list(b.loop(length, state, body, names, op.index.name, accs))
+        if any(type(x.op) is Check for x in all_binds(op.body)):  # made before the loop only where that runs
+            there = b.prim("<", Const(skipped + left, INT), count)
+            with b.branch_region(there, True) as scope:
+                results = list(b.loop(length, state, body, names, op.index.name, accs))
+            with b.branch_region(there, False) as other:
+                pass
+            state = list(b.if_(there, (scope, results), (other, state), names))
+        else:
+            state = list(b.loop(length, state, body, names, op.index.name, accs))
         if last:
             end = affine_add(n, (1, {}), -1)
             decided = {v: self.at(op, t, end) for v, t in tests.items()}

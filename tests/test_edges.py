@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import If, Loop, Prim, Program, all_binds
+from hyad.core import Check, If, Loop, Prim, Program, all_binds
 from hyad.dead import dead_code
 from hyad.plain_python import python_callable
 from hyad.shifts import shifts
@@ -264,3 +264,21 @@ def check_sums(f: hyad.Model, args: tuple[Any, ...], taken: bool) -> None:
     found, wanted = python_callable(made)(*args), hyad.run(f, *args)
     for got, want in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-15)
+
+
+def test_what_inner_iterations_check_is_checked_before_them_where_there_are_some() -> None:
+    """A bar between n + 1 conductivities, of which those of its ends are never read."""
+    text = """(fn [#^ (Vec n) u #^ (Vec k) c] (build n (fn [i]
+      (if (or (= i 0) (= i (- n 1))) (get u i) (* (get c (+ i 1)) (- (get u (+ i 1)) (get u (- i 1))))))))"""
+    model = hyad.model(text, namespace={})
+    made = hyad.compile(model)
+    inner = [b.op for b in all_binds(made.program.body) if type(b.op) is Loop]
+    assert inner and not [x for loop in inner for x in all_binds(loop.body) if type(x.op) in (If, Check)]
+    for n, k in ((0, 0), (1, 0), (2, 0), (2, 1), (3, 3), (7, 7), (7, 9)):
+        u, c = np.sin(np.arange(1.0, n + 1)), np.cos(np.arange(1.0, k + 1))
+        wanted = [u[i] if i in (0, n - 1) else c[i + 1] * (u[i + 1] - u[i - 1]) for i in range(n)]
+        np.testing.assert_array_equal(made(u, c), wanted)
+        np.testing.assert_array_equal(hyad.run(model, u, c), wanted)
+    for n, k in ((3, 2), (7, 5)):
+        with pytest.raises(hyad.HyadError, match="outside axis 0"):
+            made(np.ones(n), np.ones(k))
