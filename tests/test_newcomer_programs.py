@@ -119,6 +119,16 @@ def factors(u: Any, v: Any, user: Any, item: Any, rating: Any) -> float:
     return float(((rating - (u[user] * v[item]).sum(1)) ** 2).sum() + 0.1 * ((u**2).sum() + (v**2).sum()))
 
 
+def american(s: float, a: float, n: int) -> float:
+    up = np.exp(0.2 + 0.05 * np.sin(a))
+    spot, p = 100 * np.exp(0.1 * s), (1.02 - 1 / up) / (up - 1 / up)
+    prices = [spot * up ** (2.0 * np.arange(i + 1) - i) for i in range(n + 1)]
+    v = np.maximum(0, 105 - prices[n])
+    for i in range(n - 1, -1, -1):
+        v = np.maximum((p * v[1:] + (1 - p) * v[:-1]) / 1.02, 105 - prices[i])
+    return float(v[0])
+
+
 def gru(wz: Any, uz: Any, wh: Any, uh: Any, xs: Any, h: Any) -> float:
     total = 0.0
     for x in xs:
@@ -369,6 +379,36 @@ EXAMPLES = {
         (sum (square (scan step h0 xs)))))""",
         gru, ("nd", "nn", "nd", "nn", "td", "n"),
         ({"n": 3, "d": 2, "t": 4}, {"n": 1, "d": 1, "t": 1}, {"n": 2, "d": 3, "t": 0}),
+    ),
+    "a put on a tree, by arrays": Example(
+        """(fn [s a #^ Int n]
+          (let [u (exp (+ 0.2 (* 0.05 (sin a))))
+                d (/ 1 u)
+                spot (* 100 (exp (* 0.1 s)))
+                p (/ (- 1.02 d) (- u d))
+                leaves (build (+ n 1) (fn [j] (max 0.0 (- 105 (* spot (** u j) (** d (- n j)))))))]
+            (get (ifold (fn [v k]
+                          (let [i (- n 1 k)]
+                            (build (+ n 1) (fn [j]
+                              (if (<= j i)
+                                (max (/ (+ (* p (get v (+ j 1))) (* (- 1 p) (get v j))) 1.02)
+                                     (- 105 (* spot (** u j) (** d (- i j)))))
+                                0.0)))))
+                        leaves n) 0)))""",
+        american, ("", "", "#n"), ({"n": 6}, {"n": 1}, {"n": 13}),
+    ),
+    "a put on a tree, in place": Example(
+        """(fn [s a #^ Int n]
+          (let [h (+ 0.2 (* 0.05 (sin a)))
+                spot (* 100 (exp (* 0.1 s)))
+                p (/ (- 1.02 (exp (- h))) (- (exp h) (exp (- h))))
+                v (zeros (+ n 1))]
+            (for [j (range (+ n 1))] (set-at! v j (max 0.0 (- 105 (* spot (exp (* h (- (* 2 j) n))))))))
+            (for [i (range (- n 1) -1 -1)  j (range (+ i 1))]
+              (let [hold (/ (+ (* p (get v (+ j 1))) (* (- 1 p) (get v j))) 1.02)]
+                (set-at! v j (max hold (- 105 (* spot (exp (* h (- (* 2 j) i)))))))))
+            (get v 0)))""",
+        american, ("", "", "#n"), ({"n": 6}, {"n": 1}, {"n": 13}),
     ),
 }  # fmt: skip
 
