@@ -81,6 +81,7 @@ from .tables import Tabulate
 from .terms import like_terms
 from .triangles import triangles
 from .twins import movable, twins
+from .unchanged import filled, unchanged
 from .unfold import unfold
 from .unread import unread
 from .whiles import Singles, length, meet_whiles
@@ -604,6 +605,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
+    filled,  # before all that looks at what goes from one iteration to the next
+    unchanged,  # before the arrays that it does without are taken for copies
     rings,  # before what is added once is stored
     dead_code,
     assign,  # what is added once is stored: adjoints become builds

@@ -28,6 +28,7 @@ from .functions import inline_block
 from .optimise import singles_block, unroll_block
 from .sink import sink_block
 from .store_passing import set_cell
+from .unchanged import filled_block
 from .unfold import unfold_block
 from .values import (
     FUNCTIONS,
@@ -180,6 +181,7 @@ def trace(
         if sp.unrolled:
             block = unroll_block(b, block if sp.facts.changed else unfold_block(b, inline_block(b, block)))
             block = singles_block(b, tidy(block))
+            block = filled_block(b, block)
         block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)

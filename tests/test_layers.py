@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [
         " references renew resolve reverse reverse_branches reverse_functions reverse_loops rings rolling roundtrip"
         " rows ruled scalars scans searches shifts simplify sink skips sparsity specialise splits spread"
         " store_passing stores structures subscripts tables teams terms threads tracing triangles twins typed_forms"
-        " unfold unread vectors whiles",
+        " unchanged unfold unread vectors whiles",
         "codegen",
         "call_errors checking compiling cublas derivatives device emit emulate files gpu marshalling memo model"
         " plain_python report runtime sparse stages switches",

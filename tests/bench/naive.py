@@ -134,9 +134,12 @@ PROGRAMS = (
         )
         for name, how in (("gaussian-process", "Cholesky"), ("gaussian-process-inverse", "inverse"))
     ),
-    Program(
-        "viterbi", "best path, 16 states, n steps", 50, (Input("steps", lambda n: (16, 16)), rows("seen", 16)),
-        "{n}, 16, {work}", lambda n: 16 * (n + 2), ((-4, 0), (-4, 0)),
+    *(
+        Program(
+            name, f"best path, 16 states, n steps{how}", 50, (Input("steps", lambda n: (16, 16)), rows("seen", 16)),
+            "{n}, 16, {work}", lambda n: 16 * (n + 2), ((-4, 0), (-4, 0)),
+        )
+        for name, how in (("viterbi", ""), ("viterbi-table", ", a table filled in place"))
     ),
     Program(
         "crf", "a chain of labels, 16 states, n steps", 50,

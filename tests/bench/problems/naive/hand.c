@@ -835,6 +835,17 @@ void viterbi_grad_hand(const double *restrict A, const double *restrict E, long 
     dE[at] = 1;
 }
 
+double viterbi_table_hand(const double *A, const double *E, long long n, long long k, double *work)
+{
+    return viterbi_hand(A, E, n, k, work);
+}
+
+void viterbi_table_grad_hand(const double *restrict A, const double *restrict E, long long n, long long k,
+    double *restrict out, double *restrict work)
+{
+    viterbi_grad_hand(A, E, n, k, out, work);
+}
+
 /* weights of the paths to each state, scaled; exponentials of the steps, of the scores; the scales */
 static double crf_forward(const double *restrict A, const double *restrict S, const double *restrict tags, long long n,
     long long k, double *restrict x, double *restrict e, double *restrict w, double *restrict scale)

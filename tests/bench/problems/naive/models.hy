@@ -291,3 +291,20 @@
 (defmodel normal-rows [#^ (Vec d) mean #^ (Mat d d) a #^ (Mat n d) x]
   "the log likelihood of independent rows with the covariance 1 + a a'"
   (sum (map (fn [row] (log-density row mean (+ (eye (len mean)) (@ a (transpose a))))) x)))
+
+(defmodel viterbi-table [#^ (Mat k k) steps  #^ (Mat n k) seen]
+  "the score of the best path of states, of the best paths to each state a table that is filled in place"
+  (let [n (len seen)
+        k (len steps)
+        best (zeros [n k])]
+    (ifold (fn [_ j] (set-at! best 0 j (get seen 0 j)) 0) 0 k)
+    (ifold
+      (fn [_ t]
+        (ifold
+          (fn [_ j]
+            (set-at! best (+ t 1) j
+              (+ (get seen (+ t 1) j) (max (build k (fn [i] (+ (get best t i) (get steps i j)))))))
+            0)
+          0 k))
+      0 (- n 1))
+    (max (get best (- n 1)))))

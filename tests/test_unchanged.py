@@ -1,0 +1,144 @@
+"""Tables that are filled in place: rows that are built, and what is read of an array as it was before a loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+import oracle
+from hyad.core import Arr, Loop, all_binds
+
+#: A table whose rows are filled by a loop: the element that is stored, how often, and whether the rows are built.
+TABLE = """(fn [#^ (Mat k k) a #^ (Mat n k) x]
+  (let [n (len x)  k (len a)  best (zeros [n k])]
+    (ifold (fn [_ j] (set-at! best 0 j (get x 0 j)) 0) 0 k)
+    (ifold (fn [_ t] (ifold (fn [_ j] STORE 0) 0 COUNT)) 0 (- n 1))
+    (sum (sin (get best (- n 1))))))"""
+NEXT = "(+ (get x t j) (max (build k (fn [i] (+ (get best t i) (get a i j))))))"
+TABLES = {
+    "from the row before": (f"(set-at! best (+ t 1) j {NEXT})", "k", True),
+    "from another one": (f"(set-at! best (+ t 1) j {NEXT.replace('best t', 'best 0')})", "k", False),
+    "from the row itself": ("(set-at! best (+ t 1) j (+ (get x t j) (get best (+ t 1) (- k 1 j))))", "k", False),
+    "from the end": (f"(set-at! best (+ t 1) (- k 1 j) {NEXT})", "k", False),
+    "not to the end": (f"(set-at! best (+ t 1) j {NEXT})", "(- k 1)", False),
+    "not from the beginning": (f"(set-at! best (+ t 1) (+ j 1) {NEXT})", "(- k 1)", False),
+    "a column": (f"(set-at! best (min j (- n 1)) (min t (- k 1)) {NEXT})", "k", False),
+    "where a condition holds": (f"(if (> (get x t j) 0.0) (set-at! best (+ t 1) j {NEXT}) None)", "k", False),
+}
+
+
+def by_hand(name: str, a: np.ndarray, x: np.ndarray) -> float:
+    n, k = x.shape
+    best = np.zeros((n, k))
+    best[0] = x[0]
+    for t in range(n - 1):
+        for j in range(k - name.startswith("not")):
+            if name == "from the row itself":
+                best[t + 1, j] = x[t, j] + best[t + 1, k - 1 - j]
+                continue
+            value = x[t, j] + max(best[0 if name == "from another one" else t] + a[:, j])
+            if name == "a column":
+                best[min(j, n - 1), min(t, k - 1)] = value
+            elif name == "from the end":
+                best[t + 1, k - 1 - j] = value
+            elif name != "where a condition holds" or x[t, j] > 0:
+                best[t + 1, j + (name == "not from the beginning")] = value
+    return float(np.sum(np.sin(best[n - 1])))
+
+
+def table(name: str) -> Any:
+    store, count, _ = TABLES[name]
+    return hyad.model(TABLE.replace("STORE", store).replace("COUNT", count), namespace={})
+
+
+def fired(f: Any, args: tuple, without: Any = ()) -> set[str]:
+    return {step.name for step in hyad.explain(f, args=args, without=without).steps}
+
+
+@pytest.mark.parametrize("target", ["python", "c"])
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_filled_row_by_row(name: str, target: str) -> None:
+    f, rng = table(name), np.random.default_rng(3)
+    made, gradient = (
+        hyad.compile(g, args=(np.ones((4, 4)), np.ones((6, 4))), target=target) for g in (f, hyad.grad(f))
+    )
+    for n, k in ((6, 4), (2, 1), (5, 20)):
+        a, x, da, dx = (rng.normal(size=s) for s in ((k, k), (n, k), (k, k), (n, k)))
+        assert made(a, x) == pytest.approx(by_hand(name, a, x), rel=1e-12)
+        ga, gx = gradient(a, x)
+        h = 1e-6
+        up, down = (by_hand(name, a + s * da, x + s * dx) for s in (h, -h))
+        assert np.sum(ga * da) + np.sum(gx * dx) == pytest.approx((up - down) / (2 * h), rel=1e-6, abs=1e-8)
+        assert oracle.mismatch(hyad.run(hyad.grad(f), a, x), (ga, gx), 1e-12) is None
+
+
+def carried(f: Any, rank: int) -> int:
+    """How often a loop carries an array."""
+    loops = [x.op for x in all_binds(f.program.body) if type(x.op) is Loop]
+    return sum(isinstance(a.type, Arr) and a.type.rank == rank for op in loops for a in op.accs)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_which_rows_are_built(name: str) -> None:
+    """The rows, and that first row which all of these tables have: what is left is carried by the loop over time."""
+    f, args = table(name), (np.ones((4, 4)), np.ones((6, 4)))
+    made, plain = (hyad.compile(f, args=args, without=w) for w in ((), "filled"))
+    assert carried(plain, 2) == 3
+    assert carried(made, 2) == (1 if TABLES[name][2] else 2)
+
+
+def test_an_array_whose_elements_are_stored_one_by_one_is_built() -> None:
+    """Beside a number that goes along, and another array that is not stored from its beginning."""
+    f = hyad.model(
+        """(fn [#^ (Vec n) x]
+             (let [n (len x)  a (zeros n)  b (zeros n)
+                   s (ifold (fn [s i]
+                       (set-at! a i (* s (sin (get x i))))
+                       (set-at! b (- n 1 i) (+ s (get x i)))
+                       (+ s (get x i))) 1.0 n)]
+               (+ s (dot a (exp b)))))""",
+        namespace={},
+    )
+    x = np.random.default_rng(5).normal(size=7)
+    s = np.concatenate([[1.0], 1.0 + np.cumsum(x)])
+    want = s[-1] + np.sum(s[:-1] * np.sin(x) * np.exp(s[1:][::-1]))
+    assert hyad.compile(f)(x) == pytest.approx(want, rel=1e-13)
+    assert hyad.check_grad(f, (x,))
+    made, plain = (hyad.compile(f, args=(x,), without=w) for w in ((), "filled"))
+    assert carried(made, 1) == carried(plain, 1) - 1
+
+
+def work(f: Any, n: int, k: int) -> int:
+    """How many numbers it needs room for."""
+    line = next(line for line in f.cfunction.source.splitlines() if "room for" in line)
+    return eval(line.split("room for")[1].split("reals")[0], {"n": n, "k": k})
+
+
+def test_what_a_gradient_remembers_of_a_table() -> None:
+    """A row for each step, whether it fills whole rows or parts of them; not the table for each."""
+    for name in ("from the row before", "not from the beginning", "not to the end"):
+        g = hyad.grad(table(name))
+        args = (np.ones((4, 4)), np.ones((6, 4)))
+        assert work(hyad.compile(g), 1000, 10) < 40 * 1000
+        if not TABLES[name][2]:
+            assert "unchanged" in fired(g, args)
+            assert work(hyad.compile(g, without="unchanged"), 1000, 10) > 1000 * 1000
+
+
+def test_a_row_that_may_be_the_one_that_is_filled() -> None:
+    """Which row is read a number says: the same loop reads what it has stored, where it is that."""
+    f = hyad.model(
+        """(fn [#^ (Vec k) x #^ Int s]
+             (let [k (len x)  a (build [2 k] (fn [i j] (get x j)))]
+               (ifold (fn [_ j] (set-at! a 1 j (+ (* 2.0 (get x j)) (get a s 0))) 0) 0 k)
+               (sum (square (get a 1)))))""",
+        namespace={},
+    )
+    x = np.array([1.0, 2.0, 4.0])
+    assert "filled" not in fired(f, (x, 1))
+    assert hyad.compile(f)(x, 0) == pytest.approx(np.sum((2 * x + 1) ** 2))
+    assert hyad.compile(f)(x, 1) == pytest.approx(3.0**2 + (4 + 3) ** 2 + (8 + 3) ** 2)
+    assert hyad.check_grad(f, (x, 1), wrt="x")
