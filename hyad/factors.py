@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .builder import Builder
-from .core import REAL, Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, count_uses
+from .core import REAL, Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, count_uses, reads
 from .dead import dead_code, has_checks
 from .fission import independent
 from .loops import loops_of
@@ -31,13 +31,13 @@ class Nest:
         todo, kept = set(wanted), []
         for x in reversed(self.binds):
             if not todo.isdisjoint(x.vars):
-                todo.update(x.op.args)  # type: ignore[union-attr]
+                todo.update(reads(x))
                 kept.append(x)
         return Block(tuple(kept[::-1]), ())
 
     def leaves(self, a: Atom) -> list[Atom]:
         """The factors of a number."""
-        made = {x.vars[0]: x.op for x in self.binds if x.op.name == "*"}  # type: ignore[union-attr]
+        made = {x.vars[0]: x.op for x in self.binds if type(x.op) is Prim and x.op.name == "*"}
         todo, found = [a], []
         while todo:
             a = todo.pop()
@@ -99,9 +99,10 @@ def factors(program: Program) -> Program:
     return program
 
 
-def nest_of(loop: Loop, inner: Callable[[Loop], Bind | None]) -> Nest | None:
+def nest_of(loop: Loop, inner: Callable[[Loop], Bind | None], folds: bool = False) -> Nest | None:
     """The loops around one another from ``loop`` on, of which ``inner`` tells the next one; None where they hold
-    anything else but numbers and rows, or run as often as an index says."""
+    anything else but numbers and rows, numbers that loops give among them if ``folds``, or run as often as an index
+    says."""
     loops: list[Loop] = []
     binds: list[Bind] = []
     needs: dict[Atom, frozenset[Atom]] = {}
@@ -114,10 +115,11 @@ def nest_of(loop: Loop, inner: Callable[[Loop], Bind | None]) -> Nest | None:
         for x in loop.body.binds:
             if x is deeper:
                 continue
-            if type(x.op) is not Prim:
+            if type(x.op) is not Prim and not (folds and type(x.op) is Loop and all(v.type == REAL for v in x.vars)):
                 return None
             binds.append(x)
-            needs[x.vars[0]] = frozenset().union(*(needs.get(a, {a}) for a in x.op.args))
+            made_of = frozenset().union(*(needs.get(a, {a}) for a in reads(x)))
+            needs.update(dict.fromkeys(x.vars, made_of))
         if deeper is None:
             return Nest(tuple(loops), tuple(binds), needs)
         loop = deeper.op  # type: ignore[assignment]
@@ -141,7 +143,7 @@ def dyad(bind: Bind) -> Dyad | None:
         last = next((x for x in loop.body.binds if x.vars == loop.body.results), None)
         return last if last is not None and type(last.op) is Loop and not last.op.accs else None
 
-    nest = nest_of(bind.op, inner)  # type: ignore[arg-type]
+    nest = nest_of(bind.op, inner, folds=True)  # type: ignore[arg-type]
     t = bind.vars[0].type
     if nest is None or len(nest.loops) != 2 or not isinstance(t, Arr) or t.rank != 2 or t.elem != REAL:
         return None

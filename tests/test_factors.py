@@ -75,3 +75,18 @@ def test_an_inverse_between_two_vectors() -> None:
     a, v = A[:, :4] + 4 * np.eye(4), W[:4]
     wanted = -np.outer(np.linalg.solve(a.T, Y), np.linalg.solve(a, v))
     np.testing.assert_allclose(hyad.compile(g)(a, Y, v), wanted, rtol=1e-11)
+
+
+def test_a_column_that_is_a_product_itself() -> None:
+    """The adjoint of an inverse between two vectors is a column times a row, and the product of a matrix with it, too:
+    neither of the two products of matrices in the rule of `inv` is left, a factor or not."""
+    f = hyad.model("(fn [#^ (Mat n n) a #^ (Vec n) y] (* -0.5 (dot y (@ (inv a) y))))", namespace={})
+    g = hyad.grad(f, wrt="a")
+    n = 200
+    cards = [hyad.cost(g, args=(np.zeros((n, n)), np.zeros(n)), without=off) for off in ((), "factors")]
+    made, plain = (list(card.columns.values())[-1].work for card in cards)
+    assert plain - made > 3.9 * n**3  # two products, each n^3 multiplications and additions
+    a = A[:, :4] + 4 * np.eye(4)
+    wanted = 0.5 * np.outer(np.linalg.solve(a.T, Y), np.linalg.solve(a, Y))
+    for target in ("c", "python"):
+        np.testing.assert_allclose(hyad.compile(g, args=(a, Y), target=target)(a, Y), wanted, rtol=1e-11)
