@@ -151,13 +151,13 @@ class Factors:
     def made(self, x: Bind, f: float, op: Prim, own: bool) -> bool:
         """The result of ``x`` is ``f`` times that of ``op``."""
         if f == 1 and not own:
-            self.binds.append(Bind(x.vars, op, x.span))
+            self.binds.append(Bind(x.vars, op, x.span, x.soft))
             self.form[x.vars[0]] = 1.0, x.vars[0]
             return True
         if not is_power(f):
             return False
         base = Var(x.vars[0].name, REAL, x.span)
-        self.binds.append(Bind((base,), op, x.span))
+        self.binds.append(Bind((base,), op, x.span, x.soft))
         return self.known(x, f, base, own)
 
     def known(self, x: Bind, f: float, base: Atom, own: bool) -> bool:
@@ -173,10 +173,10 @@ class Factors:
             self.same[v] = self.same.get(base, base)  # type: ignore[arg-type]
         else:
             op = Prim("neg", (base,)) if f == -1 else Prim("*", (Const(f, REAL, True), base))
-            self.binds.append(Bind((v,), op, x.span))
+            self.binds.append(Bind((v,), op, x.span, x.soft))
         return True
 
     def constant(self, x: Bind, name: str, c: float, a: Atom) -> bool:
         """A product of a number and a constant, or a constant over a number, that took up its factor."""
-        self.binds.append(Bind(x.vars, Prim(name, (Const(c, REAL, True), a)), x.span))
+        self.binds.append(Bind(x.vars, Prim(name, (Const(c, REAL, True), a)), x.span, x.soft))
         return True
