@@ -77,6 +77,7 @@ from .sink import idle, sink
 from .skips import skips
 from .splits import Split
 from .stores import assign, one_store, scatter
+from .strands import strands
 from .tables import Tabulate
 from .terms import like_terms
 from .triangles import triangles
@@ -696,6 +697,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     divide,  # when it is known what is divided in a loop, and what before it
     dead_code,
+    strands,  # when each sum is what it will be, and no pass looks for sums any more
+    dead_code,
     rows_first,
     twins,  # last: to the passes before, straight-line code is straight-line code
 ]
@@ -710,11 +713,11 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "align alongside columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts"
-    " skips split triangles twins".split()
+    " skips split strands triangles twins".split()
 )
 
-#: What makes a sum of rows one that threads cannot take in parts, and what has to come after that, once more.
-AFTER_PARTS: list[Pass] = [jam_rows, dead_code, triangles, dead_code]
+#: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
+AFTER_PARTS: list[Pass] = [jam_rows, dead_code, triangles, dead_code, strands, dead_code]
 
 #: The passes that see all functions at once; the others run on each by itself.
 WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls, hand_on)

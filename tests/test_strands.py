@@ -1,0 +1,64 @@
+"""Sums of differentiation's own, in four strands: which are, and what they give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+
+RNG = np.random.default_rng(7)
+X, Y, A = RNG.normal(size=23), RNG.normal(size=23), RNG.normal(size=(23, 5))
+
+#: What is differentiated by p, and whether the adjoints' sum is a vector's; by hand, the gradient.
+SUMS = {
+    "a factor": ("(sum (map (fn [u v] (* p u v)) x y))", True, lambda p, x, y, a: x @ y),
+    "behind a root": (
+        "(sum (map (fn [u v] (sqrt (+ 1.0 (square (* p u v))))) x y))", True,
+        lambda p, x, y, a: np.sum(p * (x * y) ** 2 / np.sqrt(1 + (p * x * y) ** 2)),
+    ),
+    "the larger": (
+        "(sum (map (fn [u v] (max (* p u) v)) x y))", True, lambda p, x, y, a: np.sum(np.where(p * x >= y, x, 0.0))
+    ),
+    "behind a call": (
+        "(sum (map (fn [u v] (sin (* p u v))) x y))", False, lambda p, x, y, a: x * y @ np.cos(p * x * y)
+    ),
+    "down a column": (
+        "(sum (build (len a) (fn [i] (square (* p (get a i 2))))))", False,
+        lambda p, x, y, a: 2 * p * np.sum(a[:, 2] ** 2),
+    ),
+    "with its place": (
+        "(sum (build (len x) (fn [i] (* p (real i) (get x i)))))", False, lambda p, x, y, a: np.arange(len(x)) @ x
+    ),
+    "of ten": ("(sum (build 10 (fn [i] (square (* p (get x i))))))", False, lambda p, x, y, a: 2 * p * x[:10] @ x[:10]),
+}  # fmt: skip
+
+
+def strands(f: hyad.Model, *args: object) -> bool:
+    return any(step.name == "strands" for step in hyad.explain(f, args=args).steps)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_sum_of_an_adjoint(name: str) -> None:
+    text, wanted, by_hand = SUMS[name]
+    f = hyad.model(f"(fn [#^ Real p #^ (Vec n) x #^ (Vec n) y #^ (Mat n 5) a] {text})", namespace={})
+    g = hyad.grad(f, wrt="p")
+    args = (0.7, X, Y, A)
+    assert strands(g, *args) == wanted
+    for target in ("c", "python"):
+        made = hyad.compile(g, args=args, target=target)
+        for n in (23, 24, 3, 0):
+            if name != "of ten" or n > 9:
+                part = (0.7, X[:n], Y[:n], A[:n])
+                assert made(*part) == pytest.approx(by_hand(*part), rel=1e-12, abs=1e-14)
+
+
+def test_a_user_s_sum_keeps_its_order() -> None:
+    """To the last bit; and so does the value beside a gradient whose own sum is in strands."""
+    f = hyad.model("(fn [#^ Real p #^ (Vec n) x #^ (Vec n) y] (sum (map (fn [u v] (* p u v)) x y)))", namespace={})
+    total = 0.0
+    for u, v in zip(X, Y):
+        total += 0.7 * u * v
+    assert not strands(f, 0.7, X, Y) and hyad.compile(f)(0.7, X, Y) == total
+    both = hyad.value_and_grad(f, wrt="p")
+    assert hyad.compile(both)(0.7, X, Y)[0] == total
