@@ -45,7 +45,7 @@ from hyad.gather import long, spread, stack_of_products
 from hyad.scans import row_scan, scan_of
 from hyad.spread import changed, reductions, work
 from hyad.teams import from_the_least
-from hyad.vectors import arranged, online, run_of, scalar
+from hyad.vectors import arranged, beside, from_nothing, online, run_of, scalar
 
 from .collectives import ELEM, HELD, MOST, PRODUCT, TILE
 from .cuda import CONSTANTS, HEAD, refuse
@@ -200,7 +200,7 @@ class Cutter(HostLoops):
             else:
                 loose.append((r, At(name)))
         if loose:
-            self.scalars_to(loose)
+            self.scalars_early(loose)
 
     # ----------------------------------------------------------------------------------------------- blocks
 
@@ -210,8 +210,9 @@ class Cutter(HostLoops):
         early = {b for b in block.binds if isinstance(b.op, Check) and None not in map(self.size, (b.op.a, b.op.b))}
         block = Block(tuple(sorted(block.binds, key=lambda b: b not in early)), block.results)
         binds = from_the_least(block.binds)
-        live = self.liveness(block, after)
         made = {v: b.op for b in binds for v in b.vars}
+        binds = beside(binds, made)
+        live = self.liveness(Block(tuple(binds), block.results), after)
         k = 0
         while k < len(binds):
             run = run_of(binds[k:], made)
@@ -235,6 +236,7 @@ class Cutter(HostLoops):
     def vectors(self, run: Sequence[Bind], later: frozenset[Var]) -> None:
         """What is done with vectors (``hyad/vectors.py``): one kernel of one block where they are short, else few
         passes over memory."""
+        run = from_nothing(run)
         wanted = [v for b in run for v in b.vars if v in later]
         near, far = (arranged(run, wanted, near) for near in (True, False))
         loops = [b for b in near if type(b.op) is Loop]
@@ -254,7 +256,7 @@ class Cutter(HostLoops):
         self.flush()
         loose = [(v, self.wanted[v]) for v in wanted if v in self.lazy and v in self.wanted]
         if loose:
-            self.scalars_to(loose)
+            self.scalars_early(loose)
         for v, at in loose:
             self.spot[v] = Spot(at)
             del self.lazy[v]

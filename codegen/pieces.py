@@ -38,7 +38,7 @@ from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
 from .kernels import KernelPrinter, KernelText, Piece, Scanned
-from .launches import WAVES, At, Copy, Launch, Memory, Size, total
+from .launches import WAVES, At, Clear, Copy, Gemm, Launch, Memory, Size, Step, Swap, total, walk
 from .lower import plan, type_of
 from .memory import simple
 from .persistent import Persistent
@@ -49,6 +49,10 @@ ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all
 
 class Pieces(Persistent):
     """Prints and launches kernels."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.makes: dict[str, set[str]] = {}  # the arrays that a kernel writes to, by its name
 
     def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
         """A kernel for a parallel loop and its nest (``parallel.py``)."""
@@ -153,6 +157,7 @@ class Pieces(Persistent):
         where = commented(program.span.text, 96) if program.span is not None else ""
         self.texts.append((f"/* {where} */\n" if where else "") + text.text)
         self.kernels.append(name)
+        self.makes[name] = {at.array for at in places if at is not None} | {self.spot[v].array for v in own.values()}
         launch = Launch(name, blocks, threads, tuple(args), free, program.span.text if program.span else "")
         self.steps.append(launch)
         if device:
@@ -292,6 +297,29 @@ class Pieces(Persistent):
         """Scalars that are computed where they are used, put into memory by one thread."""
         self.flush()
         self.emit((), [value for value, _ in todo], [at for _, at in todo])
+
+    def scalars_early(self, todo: Sequence[tuple[Atom, At]]) -> None:
+        """``scalars_to``, not behind all steps but beside the one that makes the last of what they are computed from:
+        small launches side by side are one."""
+        self.scalars_to(todo)
+        *before, launch = self.steps
+        read = {a.array for a in launch.args if isinstance(a, At)}
+        place = max((k + 1 for k, step in enumerate(before) if self.changed_by(step) & read), default=0)
+        self.steps[place:] = [launch, *before[place:]]
+
+    def changed_by(self, step: Step) -> set[str]:
+        """The arrays that a step writes to."""
+        found: set[str] = set()
+        for s in walk([step]):
+            if isinstance(s, Launch):
+                found |= self.makes.get(s.kernel, set())
+            elif isinstance(s, (Clear, Copy)):
+                found.add(s.to.array)
+            elif isinstance(s, Swap):
+                found |= {s.a, s.b}
+            elif isinstance(s, Gemm):
+                found.add(s.c.array)
+        return found
 
     def in_memory(self, atom: Atom) -> At:
         """A scalar in device memory."""

@@ -16,6 +16,7 @@ The sum is kept as it is below the largest element so far; so are a thread's, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from .core import (
     BOOL,
@@ -42,7 +43,7 @@ from .core import (
 from .dead import tidy
 from .gather import DEAR, long
 from .spread import Reduction, depends, reductions
-from .teams import AGAIN, merged, own_reads, parted, row_loop, scalars
+from .teams import AGAIN, IDENTITY, PIECED, WHOLE, merged, own_reads, parted, row_loop, scalars
 
 ONE = Const(1.0, REAL)
 
@@ -66,6 +67,59 @@ def run_of(binds: Sequence[Bind], made: dict[Var, Op]) -> list[Bind]:
             break
         out.append(b)
     return out if loops > 1 else []
+
+
+def beside(binds: Sequence[Bind], made: dict[Var, Op]) -> list[Bind]:
+    """Bindings in which loops over the elements of vectors of one length stand side by side, so that they are a run:
+    one that only folds comes, with the scalars that it reads, before what stands between it and the one before it;
+    else that one, where it is the first, comes behind. Nothing passes a check, which may be what makes reading safe."""
+    out: list[Bind] = []
+    loops: list[Bind] = []
+    for b in binds:
+        alike = []
+        if long(b) and over_elements(b, made) is not None:
+            alike = [c for c in loops if same(c.op.count, b.op.count)]
+            loops.append(b)
+        place = out.index(alike[-1]) if alike else len(out)
+        between = out[place + 1 :]
+        if all(map(scalar, between)) or any(type(c.op) is Check for c in between):
+            out.append(b)
+            continue
+        needed, wanted = [], {*reads(b)}
+        for c in reversed(between):
+            if any(v in wanted for v in c.vars):
+                needed.insert(0, c)
+                wanted.update(reads(c))
+        if all(map(scalar, needed)) and not any(isinstance(v.type, Arr) for v in b.vars):
+            out[place + 1 :] = [*needed, b, *(c for c in between if c not in needed)]
+        elif len(alike) == 1 and not any(v in alike[0].vars for c in between for v in reads(c)):
+            out[place:] = [*between, alike[0], b]
+        else:
+            out.append(b)
+    return out
+
+
+def from_nothing(run: Sequence[Bind]) -> list[Bind]:
+    """A run in which a fold that starts with what another one gave starts with nothing, and that is put to it behind
+    the loop: neither has to wait."""
+    out: list[Bind] = []
+    late: set[Var] = set()
+    for b in run:
+        op, more = b.op, []
+        if type(op) is Loop:
+            inits, vars_ = list(op.inits), list(b.vars)
+            for r in reductions(op) or ():
+                k = r.accs[0]
+                if r.kind in PIECED and inits[k] in late:
+                    t, v = op.accs[k].type, vars_[k]
+                    vars_[k] = Var(v.name, t, v.span)
+                    more.append(Bind((v,), Prim(PIECED[r.kind], (inits[k], vars_[k])), b.span))
+                    inits[k] = Const(IDENTITY[r.kind] if t == REAL else WHOLE[r.kind], t)
+            b = Bind(tuple(vars_), replace(op, inits=tuple(inits)), b.span) if more else b
+        if type(op) is Loop or any(v in late for v in reads(b)):
+            late.update(v for c in (b, *more) for v in c.vars)
+        out += [b, *more]
+    return out
 
 
 def scalar(bind: Bind) -> bool:

@@ -65,6 +65,17 @@ VECTORS = {
     "unit": Vector("(let [s (norm x)] (map (fn [a] (/ a s)) x))", lambda x: x / np.sqrt(x @ x), 1, 3),
     "both": Vector("(let [y (map sin x)] #((map (fn [a] (/ a (sum y))) x) y))",
                    lambda x: (x / np.sin(x).sum(), np.sin(x)), 1, 3),
+    "goes-on": Vector("(let [s (sum x) q (fold (fn [q a] (+ q (* a a))) (* 3.0 s) x)] (fold max (- q s) x))",
+                      lambda x: max(2 * x.sum() + x @ x, x.max()), 2, 2),
+    "behind": Vector("(let [s (mean x) q (sum (map (fn [a] (square (- a s))) x)) p (fold (fn [p a] (+ p (* a s))) q x)]"
+                     " (map (fn [a] (* a p)) (cut x 0 1)))",
+                     lambda x: x[:1] * (((x - x.mean()) ** 2).sum() + x.sum() * x.mean()), 2, 5),
+    "products": Vector("(let [p (fold * 0.5 (map cos x))] (fold (fn [q a] (* q (+ 1.0 (* 0.1 (sin a))))) p x))",
+                       lambda x: 0.5 * np.cos(x).prod() * (1 + 0.1 * np.sin(x)).prod(), 2, 2),
+    "loss": Vector("(let [f (fn [a] (+ (sum (map (fn [x v] (square (- v (* a x)))) x v)) (* a (sum (map abs x)))))]"
+                   " #((f 0.7) ((D f) 0.7)))",
+                   lambda x, v: (((v - 0.7 * x) ** 2).sum() + 0.7 * abs(x).sum(),
+                                 abs(x).sum() - 2 * ((v - 0.7 * x) * x).sum()), 2, 2),
 }  # fmt: skip
 SINGLE = ("softmax", "softmax'", "weighted")
 
@@ -109,13 +120,13 @@ def test_vectors_of_one_block_and_of_many(name: str, dtype: str) -> None:
             np.testing.assert_allclose(got, y, rtol=bound, atol=bound * np.max(np.abs(y)))
 
 
-def kernels(steps: tuple[Any, ...], n: int) -> list[Launch]:
-    """The launches for vectors of ``n`` elements."""
+def kernels(steps: tuple[Any, ...], n: int, m: int = 0) -> list[Launch]:
+    """The launches for vectors of ``n`` elements, and of ``m``."""
     out: list[Launch] = []
     for s in steps:
         if isinstance(s, Choose):
             assert not hasattr(s.cond, "array")
-            out += kernels(s.then if value(s.cond, {"n": n}) else s.orelse, n)
+            out += kernels(s.then if value(s.cond, {"n": n, "m": m}) else s.orelse, n, m)
         elif not isinstance(s, Require):
             assert isinstance(s, Launch)
             out.append(s)
@@ -124,11 +135,11 @@ def kernels(steps: tuple[Any, ...], n: int) -> list[Launch]:
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_how_many_kernels(name: str) -> None:
-    """A block has a short vector; passes over a long one read it, and store nothing but results."""
+    """A block has a short vector that takes several passes; passes over a long one store nothing but results."""
     v, program = VECTORS[name], plans()[1][name, "f64"]
     short, long = kernels(program.steps, 4096), kernels(program.steps, 4097)
     assert (len(short), len(long)) == (v.short, v.long)
-    assert all(s.blocks == 1 for s in short)
+    assert all(s.blocks == 1 for s in short) or short == long
     assert all(m.kind != "own" or m.dims in ((), (2,), (1024,)) for m in program.memory)
 
 
@@ -142,6 +153,48 @@ def test_checks_of_the_host_keep_no_passes_apart() -> None:
     """That there is a largest element is looked at first; then all folds are one pass."""
     program = plan("#((sum x) (sum (map square x)) (max x) (min x))", "f")
     assert [type(s) for s in program.steps] == [Require, Launch, Launch]
+
+
+#: Loops over vectors of two lengths: what they are, in NumPy, and how many kernels where both are long.
+TWO = {
+    "folds": ("(+ (sum (map sin x)) (* (sum (map exp v)) (dot x x)) (dot v v))",
+              lambda x, v: np.sin(x).sum() + np.exp(v).sum() * (x @ x) + v @ v, 5),
+    "made": ("(let [e (map exp v) q (dot x x)] (map (fn [a b] (+ a (* q b))) e v))",
+             lambda x, v: np.exp(v) + (x @ x) * v, 3),
+    "needed": ("(let [q (dot x x) s (sum (map (fn [a] (* q a)) v))] (+ s (sum (map (fn [b] (* s b)) x))))",
+               lambda x, v: (x @ x) * v.sum() * (1 + x.sum()), 6),
+    "checked": ("(let [q (dot x x) a (get v (int (get v 0)))] (+ q (sum v) (sum (map (fn [b] (* a b)) x))))",
+                lambda x, v: x @ x + v.sum() + v[int(v[0])] * x.sum(), None),
+}  # fmt: skip
+
+
+@needs_cpu
+@pytest.mark.parametrize("name", TWO)
+def test_vectors_of_two_lengths(name: str) -> None:
+    """Loops over those of one length are beside one another where they may be: one pass over each."""
+    text, numpy, many = TWO[name]
+    model = hyad.model(f"(defmodel f [#^ (Vec n) x #^ (Vec m) v] {text})", namespace={})
+    program = print_grid(model.optimised(model.specs(None), "cuda", blas=True))
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for n, m in ((5000, 4500), (700, 1), (1, 6000)):
+        rng = np.random.default_rng(n)
+        x, v = rng.normal(size=n), abs(rng.normal(size=m)) / 9
+        want = numpy(x, v)
+        for descending in (False, True):
+            (got,) = emulator.run(program, (x, v), descending=descending)
+            bound = 4 * (n + m) * np.finfo(float).eps * (np.abs(x).sum() + 1) * (np.exp(v).sum() + x @ x + 1)
+            np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+    if many is not None:
+        assert len(kernels(program.steps, 10**7, 10**7)) == many
+
+
+def test_what_is_left_is_computed_beside_its_sums() -> None:
+    """A value of sums is made with them, not by a last kernel of one thread."""
+    model = hyad.model("(defmodel f [#^ (Mat n m) a] (sqrt (sum (map (fn [r] (dot r r)) a))))", namespace={})
+    model = hyad.value_and_grad(model)
+    program = print_grid(model.optimised(model.specs(None), "cuda", blas=True))
+    steps = kernels(program.steps, 10**4, 10**4)
+    assert [s.blocks == 1 for s in steps] == [False, True, False]
 
 
 @needs_cpu
