@@ -223,16 +223,6 @@ class Cutter(HostLoops):
                 self.binding(binds[k], live[k])
                 k += 1
 
-    def liveness(self, block: Block, after: frozenset[Var]) -> list[frozenset[Var]]:
-        """What is read after each binding."""
-        out: list[frozenset[Var]] = []
-        current = set(after)
-        for bind in reversed(block.binds):
-            out.append(frozenset(current))
-            current.difference_update(bind.vars)
-            current.update(reads(bind))
-        return out[::-1]
-
     def vectors(self, run: Sequence[Bind], later: frozenset[Var]) -> None:
         """What is done with vectors (``hyad/vectors.py``): one kernel of one block where they are short, else few
         passes over memory."""

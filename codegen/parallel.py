@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds
+from hyad.long_rows import by_passes
 from hyad.scans import Scan, scan_of
 from hyad.spread import Reduction, nest, reductions
 from hyad.teams import in_pieces, makes_rows, team_loops, written_out
 
 from .collectives import ELEM, HELD, identities
 from .kernels import Scanned
-from .launches import BLOCK, FOLDING, WAVES, At, Choose, Memory, Size, ceiling, total
+from .launches import BLOCK, FOLDING, WAVES, At, Choose, Memory, Size, Step, ceiling, total
 from .memory import Spot, simple
 from .pieces import Pieces
 
@@ -98,6 +99,7 @@ class ParallelLoops(Pieces):
         what += ", folded by blocks" if folds else ""
         self.note(bind, f"parallel: {what}" + (f", {len(levels)} loops as one" if len(levels) > 1 else ""))
         hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name if bind.vars else "checks")
+        here = len(self.steps)
         launch = self.emit(
             [fresh],
             out_vars,
@@ -116,34 +118,68 @@ class ParallelLoops(Pieces):
         )
         if folds:
             self.totals(bind, op, folds, first, launch.blocks, hint)
-        elif rows and not self.lengths:
-            self.pieces(bind, op, levels, rows, later)
+        if rows and not own and not self.lengths:
+            self.pieces(bind, op, levels, rows, later, self.steps[here:])
 
-    def pieces(self, bind: Bind, op: Loop, levels: Sequence[Bind], rows: Sequence[Bind], later: frozenset[Var]) -> None:
-        """Where rows that are folded are few and long: several blocks for each, and what they give folded again. The
-        host chooses when it knows the sizes."""
+    def pieces(
+        self,
+        bind: Bind,
+        op: Loop,
+        levels: Sequence[Bind],
+        rows: Sequence[Bind],
+        later: frozenset[Var],
+        whole: Sequence[Step],
+    ) -> None:
+        """Where rows are few and long: several blocks for each, a kernel or two for each pass over them, in place of
+        ``whole``, the last steps so far. The host chooses when it knows the sizes."""
         count, length = self.size(op.count), self.size(rows[0].op.count)
-        found = in_pieces(bind, rows) if len(levels) == 1 and count is not None else None
-        worth = simple("and", simple("<", count, FEW), simple("<", 2 * PIECE, length)) if found is not None else 0
+        if len(levels) > 1 or count is None or length is None:
+            return
+        worth = simple("<", 2 * PIECE, length)
+        if not any(isinstance(v.type, Arr) and v not in op.body.results for b in rows for v in b.vars):
+            worth = simple("and", simple("<", count, FEW), worth)  # else a row does not fit into shared memory
         if worth == 0:
             return
-        first, second, many, most, each = found
+        found = [in_pieces(bind, rows)]
+        parts = [bind] if found[0] is not None else by_passes(bind, rows)
+        if parts is None:
+            return
+        if found[0] is None:
+            loops = [[b for b in part.op.body.binds if type(b.op) is Loop] for part in parts]
+            found = [in_pieces(part, inner) if inner else None for part, inner in zip(parts, loops)]
+        notes = len(self.notes)
+        del self.steps[len(self.steps) - len(whole) :]
+        outer, self.steps = self.steps, []
+        for v in bind.vars:
+            self.wanted[v] = self.spot[v].at
+        live = self.liveness(Block(tuple(parts), ()), later)
+        for part, pair, after in zip(parts, found, live):
+            if pair is None:
+                self.parallel(part, part.op, after, reductions(part.op) or [])
+            else:
+                self.two_folds(part, pair, count, length, after)
+        del self.notes[notes:]
+        self.note(bind, "several blocks for each row, where rows are few and long, or too long to be kept")
+        steps, self.steps = tuple(self.steps), outer
+        self.steps.append(Choose(worth, steps, tuple(whole)))
+
+    def two_folds(
+        self, bind: Bind, pair: tuple[Bind, Bind, Var, Var, Var], count: Size, length: Size, later: frozenset[Var]
+    ) -> None:
+        """Kernels for a loop that folds rows in pieces: of the pieces, and of what they give."""
+        first, second, many, most, each = pair
         enough = ("+", ("//", 4 * FEW, simple("max", count, 1)), 1)
         self.host[many] = ("min", enough, ("//", length, PIECE))
         self.host[most] = ("+", ("//", length, ("max", self.host[many], 1)), 1)
         self.lengths |= {each: PIECE, many: PIECE}  # a block for each piece, and for each row's
-        whole = self.steps.pop()
-        outer, self.steps = self.steps, []
-        notes = len(self.notes)
         self.parallel(first, first.op, later, [])
+        self.large.add(self.kernels[-1])
         for v, made in zip(second.vars, bind.vars):
+            if made not in self.spot:
+                self.room(made)
             self.wanted[v] = self.spot[made].at
         self.parallel(second, second.op, later, [])
         self.lengths.clear()
-        del self.notes[notes:]
-        self.note(bind, "several blocks for each row, where rows are few and long")
-        steps, self.steps = tuple(self.steps), outer
-        self.steps.append(Choose(worth, steps, (whole,)))
 
     def row_length(self, bind: Bind) -> Size | None:
         """How many elements of a row a team folds."""

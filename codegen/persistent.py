@@ -81,6 +81,7 @@ class Persistent(HostMemory):
         self.loads: dict[str, Size | None] = {}  # the work of a kernel, in additions
         self.many: dict[str, Size] = {}  # how many parts a kernel folds
         self.wide: set[str] = set()  # kernels of which a team may be a block
+        self.large: set[str] = set()  # kernels that are launched where they are no little work
         self.part_names: dict[str, str] = {}  # of kernels that are functions, too
         self.turns: set[str] = set()  # the indices of the host's loops
 
@@ -192,7 +193,7 @@ class Persistent(HostMemory):
     def runs(self, steps: Sequence[Step]) -> list[Step | tuple[Step, ...]]:
         """Steps, those put together that are launches side by side and grow less than the largest: with a size that
         this is linear in, where there is one, and that most of the others do not know."""
-        works = [self.load_of(s) for s in steps]
+        works = [None if isinstance(s, Launch) and s.kernel in self.large else self.load_of(s) for s in steps]
         known = [w for w in works if w is not None]
         largest = max(known, key=self.probed, default=0)
         small: set[Size] = {w for w in known if isinstance(w, int) and w <= LAUNCH}

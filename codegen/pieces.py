@@ -210,6 +210,16 @@ class Pieces(Persistent):
         """Whether an earlier kernel may have failed; in the body of a loop a later one as well."""
         return self.checked or bool(self.indices)
 
+    def liveness(self, block: Block, after: frozenset[Var]) -> list[frozenset[Var]]:
+        """What is read after each binding."""
+        out: list[frozenset[Var]] = []
+        current = set(after)
+        for bind in reversed(block.binds):
+            out.append(frozenset(current))
+            current.difference_update(bind.vars)
+            current.update(reads(bind))
+        return out[::-1]
+
     # ------------------------------------------------------------------------------------------- one thread
 
     def one_thread(self, bind: Bind, later: frozenset[Var]) -> None:

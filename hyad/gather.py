@@ -313,13 +313,13 @@ def over_arrays(bind: Bind) -> bool:
     return long(bind) and any(isinstance(v.type, Arr) for v in bind.vars) and reductions(bind.op) is not None
 
 
-def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = ()) -> list[Bind] | None:
+def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = (), folded: bool = False) -> list[Bind] | None:
     """The loops that a loop is taken apart into, the bindings of each of ``groups`` together; None where it stays
-    whole."""
+    whole: where its body has no loops over arrays, unless those that fold are worth it, too."""
     op = bind.op
     body, n = op.body, len(op.accs)
     kinds = reductions(op)
-    if kinds is None or not any(map(over_arrays, body.binds)):
+    if kinds is None or not (folded or any(map(over_arrays, body.binds))):
         return None
     inside = {v for b in body.binds for v in b.vars} | {op.index}
     if any(d in inside for b in body.binds for v in b.vars for d in type_atoms(v.type)):

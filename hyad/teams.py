@@ -197,7 +197,7 @@ def in_pieces(bind: Bind, shared: Sequence[Bind]) -> tuple[Bind, Bind, Var, Var,
     scalar = not any(isinstance(type_of(r), Arr) for r in (*body.results, *fold.op.body.results))
     if more or op.accs or not scalar or len(fold.vars) != n or any(r.kind not in PIECED for r in kinds):
         return None
-    if not all(type(b.op) is Prim and (b.op.name == "get" or not isinstance(b.vars[0].type, Arr)) for b in others):
+    if not all(type(c.op) in (Prim, If) and scalars(c) for b in others for c in binds_of(b)):
         return None
     before = body.binds[: body.binds.index(fold)]
     many, most, piece, k, start, rest, each = (Var(name, INT) for name in "many most piece k start rest each".split())

@@ -215,7 +215,6 @@ LONG = {
     "truths": ("[#^ (Mat n m) a] (map (fn [r] (fold (fn [s x] (and s (< x 6.0))) True r)) a)", True),
     "wholes": ("[#^ (Arr Int n m) a] (map (fn [r] (- (* 2 (sum r)) (max r))) a)", True),
     "places": ("[#^ (Mat n m) a] (map argmax a)", False),
-    "softmax": ("[#^ (Mat n m) a] (map softmax a)", False),
 }  # fmt: skip
 
 
@@ -251,6 +250,83 @@ def test_few_long_rows_have_several_blocks_each() -> None:
             for descending in (False, True):
                 for got, want in zip(emulator.run(programs[name], args, descending=descending), out, strict=True):
                     np.testing.assert_allclose(got, want, rtol=1e-10)
+
+
+def soft(a: np.ndarray) -> np.ndarray:
+    e = np.exp(a - a.max(axis=1, initial=-np.inf, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def unit(a: np.ndarray, b: np.ndarray) -> tuple[Any, np.ndarray]:
+    s = np.sqrt((a * a).sum(axis=1, keepdims=True))
+    return (a * b / s).sum(), b / s - a * (a * b).sum(axis=1, keepdims=True) / s**3
+
+
+def soft_dot(a: np.ndarray, b: np.ndarray) -> tuple[Any, np.ndarray]:
+    p = soft(a)
+    return (b * p).sum(), p * (b - (b * p).sum(axis=1, keepdims=True))
+
+
+NORMAL = """(let [mu (mean r) s (sqrt (+ 1e-5 (mean (map (fn [x] (square (- x mu))) r))))]
+  (map (fn [x] (/ (- x mu) s)) r))"""
+UNIT = "(let [s (norm r)] (dot q (map (fn [x] (/ x s)) r)))"
+#: What is done with each of some rows in several passes, in NumPy, and how many kernels that is of few long rows, of
+#: many, and of rows that do not fit into shared memory.
+PASSES: dict[str, tuple[str, Any, tuple[int, int, int]]] = {
+    "softmax": ("[#^ (Mat n m) a] (map softmax a)", soft, (5, 1, 5)),
+    "logsumexp": ("[#^ (Mat n m) a] (map logsumexp a)", lambda a: np.logaddexp.reduce(a, axis=1), (4, 1, 1)),
+    "normal": (f"[#^ (Mat n m) a] (map (fn [r] {NORMAL}) a)",
+               lambda a: (a - a.mean(axis=1, keepdims=True)) / np.sqrt(1e-5 + a.var(axis=1, keepdims=True)), (5, 1, 1)),
+    "soft-dot'": ("[#^ (Mat n m) a #^ (Mat n m) b] (sum (map (fn [r q] (dot q (softmax r))) a b))", soft_dot,
+                  (7, 2, 7)),
+    "unit'": (f"[#^ (Mat n m) a #^ (Mat n m) b] (sum (map (fn [r q] {UNIT}) a b))", unit, (5, 2, 2)),
+    "logsumexp'": ("[#^ (Mat n m) a] (sum (map logsumexp a))",
+                   lambda a: (np.logaddexp.reduce(a, axis=1).sum(), soft(a)), (5, 2, 5)),
+    "dear": ("[#^ (Mat n m) a] (map (fn [r] (let [f (fn [x] (sin (exp (sin (exp x))))) e (map (fn [x] (f (f x))) r) s"
+             " (sum e)] (map (fn [x] (/ x s)) e))) a)", None, (1, 1, 1)),
+}  # fmt: skip
+
+
+def passes_model(name: str) -> Model:
+    f = hyad.model(f"(defmodel f {PASSES[name][0]})", namespace={})
+    return hyad.value_and_grad(f, wrt="a") if name.endswith("'") else f
+
+
+def taken(steps: Any, known: dict[str, int]) -> list[launches.Launch]:
+    """The launches for some sizes."""
+    out = []
+    for s in steps:
+        if isinstance(s, Choose):
+            out += taken(s.then if launches.value(s.cond, known) else s.orelse, known)
+        elif isinstance(s, launches.Launch):
+            out.append(s)
+    return out
+
+
+def test_few_long_rows_take_their_passes_in_pieces() -> None:
+    """Each pass has kernels of its own, of many blocks, and no row is stored that is no result; where rows are many a
+    team has each, unless it would have to store it."""
+    programs = {}
+    for name, (_, _, counts) in PASSES.items():
+        f = passes_model(name)
+        program = programs[name] = print_grid(f.optimised(f.specs(None), "cuda", blas=True), name=f"f{len(programs)}")
+        for (n, m), many in zip(((4, 10**7), (50_000, 9000), (500, 10**6)), counts, strict=True):
+            steps = taken(program.steps, {"n": n, "m": m})
+            assert len(steps) == many, (name, n, m)
+            if many > 2 and n == 4:
+                blocks = [launches.value(s.blocks, {"n": n, "m": m}) for s in steps]
+                assert [b > 1000 for b in blocks[:4:2]] == [True, True], name
+    emulator = Emulator(list(programs.values()), gpu.cpu_compiler() or ())
+    for name, (_, numpy, _) in PASSES.items():
+        for n, m in ((3, 17001), (1, 40000), (2, 5), (0, 17001)) if numpy is not None else ():
+            rng = np.random.default_rng(n + m)
+            args = [rng.normal(size=(n, m)) for _ in range(1 + ("b]" in PASSES[name][0]))]
+            want = numpy(*args)
+            for descending in (False, True):
+                got = emulator.run(programs[name], args, descending=descending)
+                for x, y in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
+                    scale = np.max(np.abs(y), initial=1e-300)
+                    np.testing.assert_allclose(x, y, rtol=0, atol=(2 * m + 32) * np.finfo(float).eps * scale)
 
 
 # -------------------------------------------------------------------------------------------- batches
