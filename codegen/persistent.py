@@ -136,6 +136,8 @@ class Persistent(HostMemory):
         if op.name not in ("+", "-", "*", "min", "max", "//"):
             return None
         a, *rest = (self.most(x, most) for x in op.args)
+        if op.name == "-" and rest and self.size(op.args[1]) is None:
+            return a  # what is taken away may be as little as nothing
         if a is None or op.name == "//" or None in rest and op.name in ("-", "min"):
             return a
         return simple(op.name, a, rest[0]) if rest and None not in rest else None

@@ -207,6 +207,14 @@ def test_the_host_chooses_by_the_work() -> None:
     assert any(isinstance(s, Choose) and any(isinstance(x, While) for x in s.orelse) for s in walk(waited.steps))
 
 
+def test_a_shrinking_loop_is_not_taken_for_little_work() -> None:
+    """A thread's loop of ``n - i`` steps is none of no steps: a triangle of work is no block's."""
+    text = """[#^ (Vec n) v #^ (Mat n n) a] (let [
+      t (build (len v) (fn [i] (ifold (fn [s k] (+ s (sin (* (real k) (get v i))))) 0.0 (- (len v) i)))) m (map sin t)]
+      #(t (map (fn [r] (map (fn [x] (* x (get m 0))) r)) a) (get m 0)))"""
+    assert len(launched(plan(text, "shrinking"), n=1000)) == 3
+
+
 def test_what_is_known_to_be_little_has_no_other_kernels() -> None:
     f = hyad.model("(defmodel f [#^ (Mat 80 80) a] (cholesky a))", namespace={})
     program = print_grid(f.optimised(f.specs(None), "cuda", blas=True))
