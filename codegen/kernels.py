@@ -53,7 +53,7 @@ from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
 from .operands import Line
-from .staging import Tile, blocks_for, by_warps, functions_of, indices_of, mostly_read, only_rows, row_width
+from .staging import Tile, blocks_for, by_warps, functions_of, indices_of, mostly_read, only_rows, row_width, terms_of
 from .thread import WARP, ThreadUnit, at
 
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
@@ -153,6 +153,7 @@ class KernelPrinter(CudaPrinter):
         self.tiles: list[Tile] = []
         self.located: dict[Var, str] = {}  # indices that are known before the body: of rows that are gathered
         self.gathered: dict[Buffer, list[tuple[Var, str]]] = {}  # where a row lies, by its index
+        self.terms: dict[tuple[Buffer, Var], tuple[str, int, set[int]]] = {}  # rows to add: how wide, what is there
         several = piece.grid or piece.rows or piece.scan or piece.folds or piece.totals or piece.atomic
         alone = not (several or self.arena or any(self.plan.swaps.values()))
         self.directions = shared_by_a_warp(self.program) if alone else None
@@ -677,7 +678,11 @@ class KernelPrinter(CudaPrinter):
             if tile.at:
                 index, buffer = gathered[tile]
                 self.located[index] = tile.at
-                self.gathered.setdefault(buffer, []).append((index, name))
+                if tile.given:
+                    self.support[ADD_AT[tile.ctype]] = None
+                    self.terms[buffer, index] = name, tile.width, set()
+                else:
+                    self.gathered.setdefault(buffer, []).append((index, name))
             else:
                 self.row_name[tiles[tile]] = name, levels, None
         self.support.update(dict.fromkeys(functions_of(self.tiles)))
@@ -709,7 +714,29 @@ class KernelPrinter(CudaPrinter):
                 named[index] = self.names.fresh(f"{name}_at")
             tile = self.names.fresh(f"{name}_tile")
             found[Tile(name, tile, self.ctype(buffer.elem), width, False, count, named[index])] = index, buffer
+        body = nest[-1].op.body
+        for p in sorted(self.piece.atomic, key=self.program.params.index):
+            buffer, name = self.plan.root(p), self.buffer_name[self.plan.root(p)]
+            states = [v for b in body.binds for v in b.vars if isinstance(v.type, Arr) and self.plan.root(v) is buffer]
+            for index in terms_of(body, states) if row_width(p, 1) else ():
+                if self.findable(index, made):
+                    at = named.setdefault(index, self.names.fresh(f"{name}_at"))
+                    tile, count = self.names.fresh(f"{name}_tile"), self.fixed(p.type.dims[0]).text
+                    found[Tile(name, tile, self.ctype(buffer.elem), row_width(p, 1), True, count, at)] = index, buffer
         return found
+
+    def term(self, buffer: Buffer, op: Prim, var: Var) -> None:
+        """What a thread adds to an element of a row that it found, in its row of the tile."""
+        row, _, there = self.terms[buffer, op.args[1]]
+        *_, new = self.fit(op.args[1:])
+        at = 0
+        for a, d in zip(op.args[2:-1], var.type.dims[1:]):
+            at = at * int(d.value) + int(a.value)
+        if isinstance(op.args[-1], Const) and buffer.elem == REAL:
+            new = self.real_literal(op.args[-1].value)
+        self.changes(buffer)
+        self.emit(f"{row}[{at}] = {new.text};")
+        there.add(at)
 
     def findable(self, index: Atom, made: dict[Var, Prim]) -> bool:
         """Whether an index is an element of an array of integers, at places of the grid, constants, or indices like
@@ -784,7 +811,10 @@ class KernelPrinter(CudaPrinter):
         before, tail = by_warps(self.tiles, counts, (first, lane, rows), [*located], found)
         if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
             tail.insert(1, f"    {self.behind}:;")
-        return [*head, *before, *("        " + text for text in indices)], tail
+        nothing = [
+            f"{row}[{k}] = 0;" for row, wide, there in self.terms.values() for k in range(wide) if k not in there
+        ]
+        return [*head, *before, *("        " + text for text in (*nothing, *indices))], tail
 
     def total_of(self, nest: Sequence[Bind]) -> tuple[list[str], str]:
         """How many places a nest has, as a variable where it is several loops, with what declares it."""
@@ -1056,6 +1086,9 @@ class KernelPrinter(CudaPrinter):
             return
         self.support[ADD_AT[self.ctype(buffer.elem)]] = None
         value = op.args[-1]
+        if (buffer, op.args[1]) in self.terms:
+            self.term(buffer, op, var)
+            return
         if not is_array(value):
             *subs, new = self.fit(op.args[1:])
             self.changes(buffer)

@@ -27,6 +27,10 @@ what an index is read by is looked at before it is used, for the checks are only
         }
         hyad_gather<11>(cameras_tile, cameras, camera_at, c);
 
+So are what they add to such rows, in the gradient: each thread has a row of the tile for its terms, and the warp adds
+them behind the barrier, ``hyad_add_rows<11>(cameras_bar_tile, cameras_bar, camera_at, c)``. 32 atomic additions are to
+a few rows then, not to one element of each of 32.
+
 Rows lie an odd number of elements apart, so that the threads of a warp read theirs from different banks. The second
 barrier is before the rows are written out, the first one before they are made again.
 
@@ -120,6 +124,23 @@ static __device__ inline void hyad_gather(T *__restrict__ tile, const T *__restr
   }
 }
 """
+ADD = """\
+/* the rows of a warp's tile, added to those that its threads have found, of n: neighbours add to neighbours */
+template <unsigned W, class T>
+static __device__ inline void hyad_add_rows(const T *__restrict__ tile, T *__restrict__ to, long long row,
+    long long n) {
+  const unsigned lane = threadIdx.x & 31u;
+  const long long start = row >= 0 && row < n ? row*W : -1;
+  tile += (threadIdx.x - lane)*(W | 1);
+  #ifdef __CUDACC__
+  #pragma unroll 4
+  #endif
+  for (unsigned at = lane; at < 32*W; at += 32) {
+    const long long place = __shfl_sync(0xffffffffu, start, at/W);
+    if (place >= 0) hyad_add(&to[place + at % W], tile[W % 2 ? at : at + at/W]);
+  }
+}
+"""
 IN_TILE = "tile[W % 2 ? at : at + at/W]"
 TAKE = MOVE.format(
     what="a warp's rows into its tile",
@@ -143,7 +164,7 @@ GIVE = MOVE.format(
 class Tile:
     """Rows of ``width`` elements of the array ``array``, which are written (``given``) or read; there are ``rows`` of
     them, C text, where that is not how many iterations there are. ``name`` is the tile's; ``at`` the variable that has
-    a thread's row, where that is not its iteration's."""
+    a thread's row, where that is not its iteration's: what is written is added to it then."""
 
     array: str
     name: str
@@ -173,7 +194,8 @@ class Tile:
     def moved(self, first: str, rows: str) -> str:
         """The statement that all threads of a warp do together, of which so many have a row, from the ``first`` on."""
         if self.at:
-            return f"hyad_gather<{self.width}>({self.name}, {self.array}, {self.at}, {self.rows});"
+            name = "hyad_add_rows" if self.given else "hyad_gather"
+            return f"{name}<{self.width}>({self.name}, {self.array}, {self.at}, {self.rows});"
         many = f"hyad_rows({self.rows} - {first})" if self.rows else rows
         name = "hyad_give" if self.given else "hyad_take"
         return f"{name}<{self.width}>({self.name}, {self.array} + {first}*{self.width}, {many});"
@@ -182,7 +204,7 @@ class Tile:
 def functions_of(tiles: Iterable[Tile]) -> list[str]:
     """The functions that a kernel with some tiles calls."""
     kinds = {(t.given, bool(t.at)) for t in tiles}
-    texts = ((TAKE, (False, False)), (GATHER, (False, True)), (GIVE, (True, False)))
+    texts = ((TAKE, (False, False)), (GATHER, (False, True)), (GIVE, (True, False)), (ADD, (True, True)))
     return [*([ROWS] if kinds else []), *(text for text, kind in texts if kind in kinds)]
 
 
@@ -219,8 +241,8 @@ def by_warps(
     ``indices`` are variables of the rows that are gathered, and ``found`` sets them where a thread has an iteration."""
     (thread, step, count), (first, lane, rows) = counts, names
     taken = ["    " + tile.moved(first, rows) for tile in tiles if not (tile.given or tile.at)]
-    gathered = ["    " + tile.moved(first, rows) for tile in tiles if tile.at]
-    if gathered:
+    gathered = ["    " + tile.moved(first, rows) for tile in tiles if tile.at and not tile.given]
+    if indices:
         before = ["    __syncwarp();"] if taken else []  # the indices may be in a tile
         before.append(f"    long long {', '.join(f'{at} = -1' for at in indices)};")
         before += [f"    if ({lane} < {rows}) {{", *("        " + text for text in found), "    }"]
@@ -289,6 +311,23 @@ def mostly_read(program: Program, var: Var, at: Sequence[Atom]) -> bool:
         return any(r in subs for r in block.results if type(r) is Var)
 
     return whole(program.body) or 2 * len(found) >= row_width(var, len(at))
+
+
+def terms_of(block: Block, states: Sequence[Var]) -> dict[Var, list[tuple[int, ...]]]:
+    """Which elements of rows of an array, whose states these are, a block adds to outside of loops and branches, by the
+    rows' index: those indices of whose rows at least half of the elements are added to, each once."""
+    found: dict[Var, list[tuple[int, ...]]] = {}
+    whole: set[Atom] = set()  # indices of rows that are added to in another way
+    for bind in block.binds:
+        op = bind.op
+        if type(op) is Prim and op.name == "add-at" and bind.vars[0] in states and type(op.args[1]) is Var:
+            places = op.args[2:-1]
+            if len(op.args) == 2 + states[0].type.rank and all(type(a) is Const for a in places):
+                found.setdefault(op.args[1], []).append(tuple(int(a.value) for a in places))
+            else:
+                whole.add(op.args[1])
+    least = row_width(states[0], 1) / 2 if states else 0
+    return {k: at for k, at in found.items() if k not in whole and len(at) == len(set(at)) >= least}
 
 
 def indices_of(program: Program, var: Var) -> list[Var]:

@@ -253,6 +253,74 @@ def test_the_notes_say_which_rows_and_staging_switches_them_off() -> None:
         assert "hyad_gather" not in print_grid(program).source
 
 
+#: Sums over rows that are found by an index, what is differentiated by, and how often rows of the gradient are added to
+#: by warps.
+LENGTH = (
+    "(let [d (map - (get x (get at e 0)) (get x (get at e 1)))] (square (- (sqrt (+ 0.1 (sum (map square d)))) 1.0)))"
+)
+ADDED: dict[str, tuple[str, tuple[Any, ...], str | tuple[str, ...], dict[str, int]]] = {
+    "lengths": (f"[#^ (Mat n 3) x #^ (Arr Int m 2) at] (sum (build (len at) (fn [e] {LENGTH})))",
+                ((40, 3), ("int", 200, 2)), "x", {"x_bar": 2}),
+    "seen": ("[#^ (Mat c 5) cams #^ (Mat n 3) pts #^ (Arr Int m) by #^ (Arr Int m) of #^ (Vec m) w] (sum (build (len w)"
+             " (fn [o] (let [c (get cams (get by o)) p (get pts (get of o))] (square (- (get w o) (* (get c 4) (+ (*"
+             " (get c 0) (get p 0)) (* (get c 1) (get p 1)) (* (get p 2) (sin (get p 1)))))))))))",
+             ((40, 5), (50, 3), ("int", 300), ("int", 300), (300,)), ("cams", "pts"), {"cams_bar": 1, "pts_bar": 1}),
+    "matrices": ("[#^ (Arr Real n 2 3) x #^ (Arr Int m) at] (sum (map (fn [k] (exp (* 0.1 (sum (map (fn [r] (prod r))"
+                 " (get x k)))))) at))", ((40, 2, 3), ("int", 170)), "x", {"x_bar": 1}),
+    "few": ("[#^ (Mat n 5) x #^ (Arr Int m) at] (sum (map (fn [k] (* (get x k 1) (get x k 3))) at))",
+            ((40, 5), ("int", 90)), "x", {}),
+    "maybe": ("[#^ (Mat n 3) x #^ (Arr Int m) at] (sum (map (fn [k] (if (> k 20) (prod (get x k)) 0.0)) at))",
+              ((40, 3), ("int", 90)), "x", {}),
+    "whole": ("[#^ (Mat n d) x #^ (Arr Int m) at] (sum (map (fn [k] (sum (map exp (get x k)))) at))",
+              ((40, 7), ("int", 90)), "x", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_rows_that_are_added_to(name: str) -> None:
+    """Neighbours add to neighbours: in both orders of the threads, on several grids; a wrong index adds nothing."""
+    text, shapes, wrt, rows = ADDED[name]
+    rng = np.random.default_rng(len(name))
+    args = [rng.integers(0, 40, s[1:]) if s[0] == "int" else rng.uniform(0.5, 2.0, s) for s in shapes]
+    f, want = hyad.grad(hyad.model(f"(defmodel {name} {text})", namespace={}), wrt=wrt), []
+    typed = f.optimised(f.specs(args), "cuda", blas=True)
+    take_apart(typed.out, hyad.compile(f, args=args)(*args), want)
+    programs = [print_grid(typed, dtype=dtype, name=f"added_{dtype}") for dtype in DTYPES]
+    emulator = Emulator(programs, gpu.cpu_compiler() or ())
+    for program, dtype in zip(programs, DTYPES, strict=True):
+        found = re.findall(r"    hyad_add_rows<\d+>\(\w+, (\w+),", program.source)
+        assert {a: found.count(a) for a in found} == rows
+        given = [a.astype(DTYPES[dtype]) if a.dtype == float else a for a in args]
+        for shape in ({}, {"blocks": 2, "block": 32, "descending": True}, {"blocks": 3, "block": 64}):
+            for got, expected in zip(emulator.run(program, given, **shape), want, strict=True):
+                scale = np.max(np.abs(expected))
+                np.testing.assert_allclose(got, expected, rtol=0, atol=(1e-13 if dtype == "f64" else 1e-4) * scale)
+    at = next(a for a in args if a.dtype != float)
+    for wrong in (10**12, -1)[: 1 if name == "maybe" else 2]:
+        at.reshape(-1)[at.size * 2 // 3] = wrong
+        with pytest.raises(BoundsError):
+            emulator.run(programs[0], args)
+    with without(("staging",)):
+        assert "hyad_add_rows" not in print_grid(typed).source
+
+
+def test_what_is_added_to_some_elements_of_a_row() -> None:
+    """Three of four: the fourth adds nothing. By a model's own changes."""
+    body = "".join(f"x (update x k {c} (+ (get x k {c}) {v})) " for c, v in ((1, "a"), (2, "(* 2.0 a)"), (3, "1.0")))
+    text = f"(ifold (fn [x i] (let [k (get at i) a (get v i) {body}] x)) x (len v))"
+    f = hyad.model(f"(defmodel added [#^ (Mat n 4) x #^ (Vec m) v #^ (Arr Int m) at] {text})", namespace={})
+    rng = np.random.default_rng(1)
+    x, v, at = rng.normal(size=(20, 4)), rng.normal(size=300), rng.integers(0, 20, 300)
+    program = print_grid(f.optimised(f.specs((x, v, at)), "cuda", blas=True))
+    row = re.search(r"hyad_add_rows<4>\((\w+)_tile", program.source)
+    assert row is not None and f"{row[1]}_row[0] = 0;" in program.source
+    want = x.copy()
+    np.add.at(want, at, np.stack([0 * v, v, 2 * v, 0 * v + 1], axis=1))
+    for descending in (False, True):
+        (got,) = Emulator([program], gpu.cpu_compiler() or ()).run(program, (x, v, at), descending=descending)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+
+
 # ------------------------------------------------------------------- directions of what one thread does by steps
 
 CHAIN = """(defmodel chain [#^ (Vec n) x #^ (Arr Int n) parents #^ (Vec d) w]
