@@ -55,7 +55,7 @@ from .dead import dead_code, tidy
 from .elsewhere import elsewhere_block
 from .optimise import products
 from .rebuild import rebuild
-from .rectangles import rectangle
+from .rectangles import branch_inside, rectangle
 from .scans import scan_of
 from .spread import Reduction, changed, nest, reductions, work
 from .stores import assign
@@ -83,7 +83,8 @@ def spread(program: Program, deterministic: bool = False) -> Program:
         program = by(program, lambda block: courses_block(block, deterministic))
     integers = {b.vars[0]: b.op for b in all_binds(program.body) if type(b.op) is Prim and b.op.name in ("+", "-")}
     program = by(program, lambda block: elsewhere_block(block, integers))
-    for change in (checks_block, product_block, joined_block, apart_block, joined_block, gather_block, rectangle_block):
+    changes = (checks_block, product_block, branch_block, joined_block, apart_block, joined_block, gather_block)
+    for change in (*changes, rectangle_block):
         program = by(program, change)
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
     program = by(program, lambda block: product_block(block, stacked=True))
@@ -237,6 +238,10 @@ def apart_block(block: Block) -> Block:
 
 def gather_block(block: Block) -> Block:
     return each(block, gathered)
+
+
+def branch_block(block: Block) -> Block:
+    return each(block, branch_inside)
 
 
 def rectangle_block(block: Block) -> Block:

@@ -7,7 +7,11 @@ The inner loop goes as far as it ever does, and an iteration beyond its own end 
     (ifold (fn [l i] (ifold (fn [l j] (update l i j e)) l (+ i 1))) l n)
     =>  (ifold (fn [l i] (ifold (fn [l j] (if (< j (+ i 1)) (update l i j e) l)) l n)) l n)
 
-Half of the threads are idle; the others have an element each.
+Half of the threads are idle; the others have an element each. So it is where a branch has all that an iteration does, a
+loop that adds to a row that it found: the branch goes inside, and neighbours add to neighbours::
+
+    (ifold (fn [r i] (if (f i) (ifold (fn [r j] (add-at r (get at i) j e)) r m) r)) r n)
+    =>  (ifold (fn [r i] (ifold (fn [r j] (if (f i) (add-at r (get at i) j e) r)) r m)) r n)
 """
 
 from __future__ import annotations
@@ -15,8 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .affine import Affine, affine_add, affine_in
-from .core import BOOL, INT, Atom, Bind, Block, Const, If, Loop, Prim, Var
-from .spread import next_level, reductions
+from .core import BOOL, INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var
+from .spread import AGAIN, next_level, reductions, work
+from .teams import renamed, scalars
+
+FEW = 8  # iterations that one thread may as well have
 
 
 def rectangle(bind: Bind) -> list[Bind]:
@@ -39,6 +46,38 @@ def rectangle(bind: Bind) -> list[Bind]:
         rest = affine_add(affine_add(rest, affine_in(op.count, {})), (-1, {}))
     before, most = written(rest)
     return [*before, Bind(bind.vars, replace(op, body=within(op.body, inner, most)), bind.span)]
+
+
+def branch_inside(bind: Bind) -> list[Bind]:
+    """A loop in whose iterations a branch is a loop that changes arrays, and nothing where it is not taken: the branch
+    is in that loop, with the scalars that come before the loop, which may only be right in the branch."""
+    op = bind.op
+    binds = tuple(turned(b) if type(b.op) is If else b for b in op.body.binds)
+    return [Bind(bind.vars, replace(op, body=Block(binds, op.body.results)), bind.span)]
+
+
+def turned(bind: Bind) -> Bind:
+    """A branch with a loop as a loop with a branch, where it is that."""
+    op = bind.op
+    for then, orelse in ((op.then, op.orelse), (op.orelse, op.then)):
+        if not then.binds or orelse.binds:
+            continue
+        *first, inner = then.binds
+        if type(inner.op) is not Loop or inner.vars != then.results or inner.op.inits != orelse.results:
+            continue
+        loop, count = inner.op, inner.op.count
+        if any(count in b.vars for b in first) or type(count) is Const and count.value < FEW:
+            continue
+        if not all(type(b.op) is Prim and scalars(b) for b in first) or sum(work(b.op) for b in first) > AGAIN:
+            continue
+        if not all(isinstance(v.type, Arr) for v in inner.vars) or reductions(loop) is None:
+            continue
+        results = tuple(Var(a.name, a.type, a.span) for a in loop.accs)
+        taken, left = renamed(Block((*first, *loop.body.binds), loop.body.results)), Block((), loop.accs)
+        arms = (taken, left) if then is op.then else (left, taken)
+        body = Block((Bind(results, If(op.cond, *arms), bind.span),), results)
+        return Bind(bind.vars, replace(loop, body=body), bind.span)
+    return bind
 
 
 def within(body: Block, inner: Bind, most: Atom) -> Block:

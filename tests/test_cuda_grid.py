@@ -500,6 +500,30 @@ def test_triangles_are_rectangles(count: str, rectangle: bool) -> None:
         np.testing.assert_allclose(got, np.where(inside, a - np.outer(v, v), a))
 
 
+NEAREST = """[#^ (Mat k {d}) c #^ (Mat n {d}) x]
+  (sum (map (fn [p] (amin (map (fn [q] (sum (map (fn [a b] (square (- a b))) p q))) c))) x))"""
+
+
+@pytest.mark.parametrize("d, inside", [("m", True), ("80", True), ("3", False)])
+def test_a_branch_with_a_loop_goes_inside(d: str, inside: bool) -> None:
+    """Each element of the row of the nearest centre, which is added to where there is one, has a thread."""
+    f = hyad.grad(hyad.model(f"(defmodel f {NEAREST.format(d=d)})", namespace={}), wrt="c")
+    rng = np.random.default_rng(3)
+    m = int(d) if d.isdigit() else 20
+    c, x = rng.normal(size=(6, m)), rng.normal(size=(300, m))
+    near = ((x[:, None] - c) ** 2).sum(axis=2).argmin(axis=1)
+    want = np.zeros_like(c)
+    np.add.at(want, near, 2 * (c[near] - x))
+    for deterministic in (False, True):
+        p = print_grid(f.optimised(f.specs((c, x)), "cuda", blas=True), deterministic=deterministic)
+        *_, last = (s for s in walk(p.steps) if isinstance(s, Launch))
+        blocks = launches.value(last.blocks, {"n": 10_000, "k": 6, "m": m})
+        assert deterministic or blocks == -(-10_000 * (m if inside else 1) // launches.BLOCK)
+        for descending in (False, True):
+            (got,) = Emulator([p], gpu.cpu_compiler() or ()).run(p, (c, x), descending=descending)
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-11)
+
+
 def test_the_host_chooses_and_waits() -> None:
     assert any(isinstance(s, Choose) for s in plan("chosen").steps)
     assert any(isinstance(s, While) for s in plan("until", off=("persistent",)).steps)
