@@ -34,6 +34,7 @@ from hyad.core import (
     atoms_of,
 )
 
+from .apart import in_lanes
 from .lower import Buffer, Plan, type_of
 
 #: Reads one element alone.
@@ -163,12 +164,18 @@ class _Body:
                     e = self.element(var, bind.op)
                     if e is not None:
                         found[var] = e
-                for a in self.sources(bind, var):
+                for a in () if self.in_lanes(bind) else self.sources(bind, var):
                     if isinstance(a, Var) and a in self.made and a not in seen:
                         seen.add(a)
                         waiting.append(a)
             self.known[atom] = found
         return found
+
+    def in_lanes(self, bind: Bind) -> bool:
+        """Whether a value is an element of an array that a loop over lanes has made: vectors, which are not taken for
+        what they are made of."""
+        made = self.made.get(bind.op.args[0]) if isinstance(bind.op, Prim) and bind.op.name == "get" else None
+        return made is not None and isinstance(made.op, Loop) and in_lanes(made.op)
 
     def sources(self, bind: Bind, var: Var) -> Iterable[Atom]:
         """What a value is made of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .builder import Builder
 from .core import (
@@ -25,6 +26,9 @@ from .core import (
 from .dead import has_checks
 from .loops import cost_of
 from .rebuild import Rebuild
+
+if TYPE_CHECKING:
+    from .nests import Steps
 
 JAMMED = 4  # iterations that run side by side
 
@@ -63,9 +67,9 @@ class Jam(Rebuild):
     dependent additions let it, and compilers may not reorder them; independent ones it takes together.
     """
 
-    def __init__(self, builder: Builder, room: Room) -> None:
+    def __init__(self, builder: Builder, steps: Steps, room: Room) -> None:
         super().__init__(builder)
-        self.room = room
+        self.steps, self.room = steps, room
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -159,6 +163,8 @@ class Jam(Rebuild):
         side by side: they wait for none of what the iteration before gives. An accumulator that is an array is only
         added to, by one inner loop after the other."""
         if type(op.count) is Const and op.count.value < 2 * JAMMED or op.index.soft or has_checks(op.body):
+            return False
+        if self.steps.few(op.count, 2 * JAMMED - 1):
             return False
         inner = [bind for bind in op.body.binds if type(bind.op) is Loop]
         if (

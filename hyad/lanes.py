@@ -67,12 +67,13 @@ class Lanes(Views):
     ``n - 1``, and nobody looks at them.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, steps: Steps) -> None:
         super().__init__(builder, {})
+        self.steps = steps
 
     def plan(self, op: Loop) -> tuple[Loop, Plan | None]:
         """A loop, and what of its iterations goes ahead."""
-        return op, ahead(op)
+        return op, None if self.steps.few(op.count) else ahead(op)
 
     def bind(self, bind: Bind) -> None:
         loop, plan = self.plan(bind.op) if type(bind.op) is Loop else (None, None)
@@ -151,8 +152,7 @@ class RowLanes(Lanes):
     """
 
     def __init__(self, builder: Builder, steps: Steps) -> None:
-        super().__init__(builder)
-        self.steps = steps
+        super().__init__(builder, steps)
         self.around: dict[Atom, Atom] = {}  # the indices of the loops around, and how often these run
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:

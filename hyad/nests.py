@@ -55,8 +55,19 @@ class Steps:
         op = self.definitions.get(count)  # type: ignore[arg-type]
         if type(op) is Prim and op.name == "-" and type(op.args[1]) is Const and op.args[1].value >= 0:
             return self.few(op.args[0], most + op.args[1].value)
+        if type(op) is Prim and op.name == "-" and self.whole(*op.args, most + 1):
+            return True
         known = (count,) if type(count) is Const else op.args if type(op) is Prim and op.name == "min" else ()
         return any(type(a) is Const and a.value <= most for a in known)
+
+    def whole(self, n: Atom, done: Atom, most: int) -> bool:
+        """Whether ``done`` is ``(* k (// n k))``, for a k of at most ``most``: what is left of ``n`` is less."""
+        factor = self.definitions.get(done)  # type: ignore[arg-type]
+        if type(factor) is not Prim or factor.name != "*" or type(factor.args[0]) is not Const:
+            return False
+        quotient = self.definitions.get(factor.args[1])  # type: ignore[arg-type]
+        known = type(quotient) is Prim and quotient.name == "//" and quotient.args == (n, factor.args[0])
+        return known and factor.args[0].value <= most
 
     def step(self, a: Atom, index: Var, inside: set[Var]) -> int | None:
         """By how much an integer grows from one iteration to the next; None where nobody knows. ``inside`` has what the

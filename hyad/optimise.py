@@ -50,6 +50,7 @@ from .core import (
 from .counts import inside, work
 from .dead import dead_code, tidy
 from .edges import edges
+from .eights import Eights, in_part
 from .exponents import exponents
 from .factors import factors
 from .fills import fills
@@ -442,7 +443,7 @@ def register(program: Program) -> Program:
 
 def lanes(program: Program) -> Program:
     """Takes the sums of eight iterations of an outer loop side by side, as vectors, each in its own order."""
-    return rebuild(program, Lanes) if nested_loops(program) else program
+    return rebuild(program, lambda b: Lanes(b, Steps(program.body))) if nested_loops(program) else program
 
 
 def row_lanes(program: Program) -> Program:
@@ -450,9 +451,23 @@ def row_lanes(program: Program) -> Program:
     return rebuild(program, lambda b: RowLanes(b, Steps(program.body))) if nested_loops(program) else program
 
 
+def eights(program: Program) -> Program:
+    """Runs eight iterations of a loop around recurrences at once, as vectors."""
+    if not nested_loops(program):
+        return program
+    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), lambda op, plan: True))
+
+
+def whole_eights(program: Program) -> Program:
+    """The same of those loops alone of which ``lanes`` would take but a part."""
+    if not nested_loops(program):
+        return program
+    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), in_part))
+
+
 def jam(program: Program) -> Program:
     """Takes the short sums of four iterations side by side, each in its own order."""
-    return rebuild(program, lambda b: Jam(b, Room(program))) if nested_loops(program) else program
+    return rebuild(program, lambda b: Jam(b, Steps(program.body), Room(program))) if nested_loops(program) else program
 
 
 def searches(program: Program) -> Program:
@@ -649,6 +664,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     split,  # now that no array is made where it is read
     dead_code,
+    whole_eights,  # before lanes takes a part of what an iteration does
+    dead_code,
     lanes,  # what is left of an iteration's sums to one loop is for jam
     dead_code,
     interchange,  # now that it is known which loops there are
@@ -660,6 +677,8 @@ PIPELINE: list[Pass] = [
     columns,  # before four rows are added at a time, each of which may have other columns
     dead_code,
     jam_rows,
+    eights,  # what is left of iterations when it is known what rows they add; the rest is for four at once
+    dead_code,
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     searches,
     fuse_siblings,
@@ -712,12 +731,24 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside columns edges fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches shifts"
-    " skips split strands triangles twins".split()
+    "align alongside columns edges eights fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches"
+    " shifts skips split strands triangles twins whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
-AFTER_PARTS: list[Pass] = [jam_rows, dead_code, triangles, dead_code, strands, dead_code]
+AFTER_PARTS: list[Pass] = [
+    jam_rows,
+    dead_code,
+    whole_eights,
+    eights,
+    dead_code,
+    jam,  # or four iterations would be what eights takes for one
+    dead_code,
+    triangles,
+    dead_code,
+    strands,
+    dead_code,
+]
 
 #: The passes that see all functions at once; the others run on each by itself.
 WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls, hand_on)
