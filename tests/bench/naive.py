@@ -168,6 +168,11 @@ PROGRAMS = (
         (Input("mean", lambda n: (16,)), Input("a", lambda n: (16, 16)), Input("x", lambda n: (n, 16), False)),
         "{n}, 16, {work}", lambda n: 4 * 16 * 16 + 2 * 16, ((-1, 1), (-1, 1), (-2, 2)),
     ),
+    Program(
+        "asian", "an Asian option, n paths of 64 steps, by the price and the volatility in each step", 1000,
+        (number("spot"), Input("sigma", lambda n: (64,)), Input("z", lambda n: (n, 64), False)),
+        "{n}, 64, {work}", lambda n: 64, ((98, 102), (0.005, 0.02), (-2, 2)),
+    ),
 )  # fmt: skip
 
 

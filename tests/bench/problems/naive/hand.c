@@ -1098,3 +1098,42 @@ void normal_rows_grad_hand(const double *restrict mean, const double *restrict A
         for (long long k = 0; k < d; k++)
             for (long long j = 0; j < d; j++) by_A[i*d + j] += 2*by_S[i*d + k]*A[k*d + j];
 }
+
+double asian_hand(double spot, const double *restrict sigma, const double *restrict z, long long n, long long m,
+    double *price)
+{
+    (void)price;
+    double total = 0;
+    for (long long i = 0; i < n; i++) {
+        double s = spot, a = 0;
+        for (long long j = 0; j < m; j++) {
+            s *= 1.0002 + sigma[j]*z[m*i + j];
+            a += s;
+        }
+        total += fmax(0, a/(double)m - 100);
+    }
+    return total/(double)n;
+}
+
+/* a path that pays nothing has no derivative; the prices of the others are kept for the way back */
+void asian_grad_hand(double spot, const double *restrict sigma, const double *restrict z, long long n, long long m,
+    double *restrict out, double *restrict price)
+{
+    const double mean = 1/((double)n*(double)m);
+    memset(out, 0, (size_t)(m + 1)*sizeof *out);
+    for (long long i = 0; i < n; i++) {
+        double s = spot, a = 0, ds = 0;
+        for (long long j = 0; j < m; j++) {
+            price[j] = s;
+            s *= 1.0002 + sigma[j]*z[m*i + j];
+            a += s;
+        }
+        if (a/(double)m <= 100) continue;
+        for (long long j = m - 1; j >= 0; j--) {
+            ds += mean;
+            out[1 + j] += ds*price[j]*z[m*i + j];
+            ds *= 1.0002 + sigma[j]*z[m*i + j];
+        }
+        out[0] += ds;
+    }
+}

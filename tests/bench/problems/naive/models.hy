@@ -308,3 +308,13 @@
           0 k))
       0 (- n 1))
     (max (get best (- n 1)))))
+
+(defmodel asian [#^ Real spot #^ (Vec m) sigma #^ (Mat n m) z]
+  "an option on the mean of a price, at 100: the mean over n paths of m steps; sigma: the volatility in each step"
+  (/ (sum
+       (map
+         (fn [row]
+           (let [path (scan * spot (map (fn [v e] (+ 1.0002 (* v e))) sigma row))]
+             (max 0.0 (- (/ (sum path) (real (len row))) 100.0))))
+         z))
+    (real (len z))))
