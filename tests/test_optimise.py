@@ -696,8 +696,8 @@ def test_a_loop_that_goes_on_with_the_sums_of_another_joins_it() -> None:
     """Each component of a force has its own way back: they share the distance."""
     rng = np.random.default_rng(3)
     gradient = hyad.grad(hyad.model(FORCES), wrt="x")
-    compiled = hyad.compile(gradient)
-    apart = hyad.compile(gradient, without=["meet", "follow"])
+    compiled = hyad.compile(gradient, without=["eights", "whole-eights"])  # which have each loop twice
+    apart = hyad.compile(gradient, without=["meet", "follow", "eights", "whole-eights"])
     roots = [len(re.findall(r"sqrt\((?!double)", f.cfunction.source)) for f in (compiled, apart)]
     assert roots[0] == 1 and roots[1] > 2
     for n in (0, 1, 5):
