@@ -83,8 +83,14 @@ def integer_arg(sp: Specialiser, value: Value, what: str, span: Span | None) -> 
     raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or sp.b.span, hint)
 
 
+def count_arg(sp: Specialiser, value: Value, name: str, span: Span | None) -> Atom:
+    """How often a loop runs: never where Python's ``range`` is empty."""
+    count = integer_arg(sp, value, f"the size in `{blamed(sp, name)}`", span)
+    return integer(max(count.value, 0)) if type(count) is Const else count
+
+
 def sizes(sp: Specialiser, value: Value, name: str, span: Span | None) -> list[Atom]:
-    """The sizes that ``n``, ``[n m]`` or a tuple of them says."""
+    """The sizes that ``n``, ``[n m]`` or a tuple of them says, none of them negative."""
     op = sp.b.definitions.get(value) if type(value) is Var else None
     if isinstance(value, TupleValue):
         items: Sequence[Value] = value.items
@@ -97,8 +103,7 @@ def sizes(sp: Specialiser, value: Value, name: str, span: Span | None) -> list[A
         count = integer_arg(sp, x, f"the size in `{blamed(sp, name)}`", span)
         if type(count) is Const and count.value < 0:
             raise ModelTypeError(f"the size in `{name}` is {count.value}", span or sp.b.span, "sizes are not negative")
-        if name == "build":
-            sp.b.require_size(count, f"the size in `{blamed(sp, name)}` is negative")
+        sp.b.require_size(count, f"the size in `{blamed(sp, name)}` is negative")
         counts.append(count)
     return counts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import arity, blamed, function_arg, param_names, sizes, split_checkpoint
+from .arguments import arity, blamed, count_arg, function_arg, param_names, sizes, split_checkpoint
 from .boxing import coerce
 from .core import BOOL, INT, REAL, Arr, Atom, Const, Data, Var, elem_of, integer, type_of
 from .errors import ModelTypeError, NotCompiled, Span
@@ -170,11 +170,11 @@ def ifold(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> 
     args, kept = split_checkpoint(args)
     arity(sp, "ifold", args, 3)
     fn = function_arg(sp, args[0], "ifold", spans[0])
-    counts = sizes(sp, args[2], "ifold", spans[2])
+    count = count_arg(sp, args[2], "ifold", spans[2])
     names = param_names(fn, 2, ("acc", "i"))
     return accumulate(
         sp,
-        counts[0],
+        count,
         args[1],
         lambda acc, i: sp.call(fn, [acc, i], (None, None), None),
         var,

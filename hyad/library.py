@@ -386,17 +386,22 @@ def function_of(f: Any, name: str, count: int) -> Callable[..., Any]:
     return f
 
 
-def count_of(n: Any, name: str) -> int:
-    if n.__class__ is not int:
-        what = describe(n)
-        raise blame(ModelTypeError(f"the size in `{name}` is {what}, not an integer", None, hint_for("size", what)), n)
-    if n < 0:
+def size_of(n: Any, name: str) -> int:
+    if count_of(n, name) != n:
         raise blame(ModelTypeError(f"the size in `{name}` is {n}", None, "sizes are not negative"), n)
     return n
 
 
+def count_of(n: Any, name: str) -> int:
+    """How often a loop runs: never where Python's ``range`` is empty."""
+    if n.__class__ is not int:
+        what = describe(n)
+        raise blame(ModelTypeError(f"the size in `{name}` is {what}, not an integer", None, hint_for("size", what)), n)
+    return max(n, 0)
+
+
 def build(sizes: Any, f: Any) -> Run:
-    counts = [count_of(n, "build") for n in (sizes if isinstance(sizes, (list, tuple)) else [sizes])]
+    counts = [size_of(n, "build") for n in (sizes if isinstance(sizes, (list, tuple)) else [sizes])]
     function_of(f, "build", len(counts))
     made: list[Any] = []
     if 0 in counts:

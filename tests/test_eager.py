@@ -348,7 +348,8 @@ MISTAKES = [
     ("(fn [x] (. x foo))", ModelTypeError, "a number has no field `foo`", "(. x foo)"),
     ("(fn [x] (ref x))", ModelTypeError, "cannot leave the model", None),
     ("(fn [x] (build x (fn [i] 1)))", ModelTypeError, "the size in `build` is a number", "x"),
-    ("(fn [x] (ifold (fn [s i] s) 1 -2))", ModelTypeError, "sizes are not negative", "-2"),
+    ("(fn [x] (build -2 (fn [i] x)))", ModelTypeError, "sizes are not negative", "-2"),
+    ("(fn [x] (ifold (fn [s i] s) x [2 2]))", ModelTypeError, "the size in `ifold` is an array", "[2 2]"),
     ("(fn [x] (vjp (fn [a] #(a a)) x 1.0))", ModelTypeError, "the shape of the result", None),
     (
         "(fn [x] (let [k (fold * 1 (build 40 (fn [i] 10000000000)))] (+ x k)))",
@@ -426,6 +427,30 @@ def test_arrays_of_no_rows_have_the_shape_of_rows(text: str) -> None:
         found, wanted = hyad.run(f, m), hyad.compile(f, target="python", args=(m,))(m)
         for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True):
             assert np.shape(a) == np.shape(b)
+
+
+@pytest.mark.parametrize("step", ["(sin (* s x))", "(+ s (* x (real i)))", "(if (= i 0) x (sin (+ s x)))"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fn [#^ Int k  x] (ifold (fn [s i] STEP) x k))",
+        "(fn [#^ Int k  x] (ifold (fn [s i] STEP) x k :checkpoint 2))",
+        "(fn [#^ Int k  x] (ifold (fn [s j] (ifold (fn [s i] STEP) s (+ j k))) x 3))",
+        "(fn [#^ Int k  #^ (Vec 1) v] (let [x (get v 0)] (ifold (fn [s i] STEP) x (- (len v) 3))))",
+        "(fn [#^ Int k  #^ (Vec 1) v] (let [x (get v 0)] (ifold (fn [s i] (ifold (fn [s i] STEP) s (- i 2))) x 4)))",
+    ],
+)
+def test_a_loop_of_a_negative_count_does_nothing(text: str, step: str) -> None:
+    """Whether the count is known before the call or not; as Python's range has it."""
+    f = hyad.model(text.replace("STEP", step), namespace={})
+    x = np.array([0.7]) if "Vec" in text else 0.7
+    if "j" not in text and "- i 2" not in text:
+        assert hyad.run(f, -2, x) == 0.7
+    for g in (f, hyad.grad(f, wrt=1)):
+        for target in ("python", "c"):
+            made = hyad.compile(g, target=target, args=(3, x))
+            for k in (-9, -2, -1, 0, 2):
+                np.testing.assert_allclose(made(k, x), hyad.run(g, k, x), rtol=1e-13)
 
 
 def test_the_shape_of_rows_is_found_without_changing_anything() -> None:
