@@ -83,9 +83,10 @@ class Unread(Rebuild):
         looks, count = self.looks.get(final, []), around.affine(op.count)
         if low is None or count is None or low[1].get(op.index, 0) > 0 or len(looks) != self.uses.get(final, 0):
             return None
-        for high in around.highest(op.body, op.accs[k], last, {}):
-            step = high[1].get(op.index, 0) if high is not None else 1
-            if high is None or step > 0 or not below(affine_add(high, (step, {})), low):  # of the next iteration
+        for high in around.highest(op.body, op.accs[k], (last, at), {}):  # type: ignore[arg-type]
+            if high is None or not below(
+                affine_add(high, (high[1].get(op.index, 0), {})), low
+            ):  # of the next iteration
                 return None
         end = affine_add(without(low, op.index), affine_add(count, (1, {}), -1), low[1].get(op.index, 0))
         read = [around.affine(look.args[1]) for look in looks]
@@ -107,7 +108,7 @@ class Around:
         """The first element that a loop stores into its array ``k``, upwards, if that is all that it does with it."""
         acc, result = op.accs[k], op.body.results[k]
         store = next((x.op for x in op.body.binds if result in x.vars), None)
-        if type(store) is not Prim or store.name != "update" or store.args[0] is not acc or len(store.args) != 3:
+        if type(store) is not Prim or store.name != "update" or store.args[0] is not acc:
             return None
         if sum(acc in reads(x) for x in op.body.binds) > 1 or any(result in reads(x) for x in op.body.binds):
             return None
@@ -116,29 +117,30 @@ class Around:
         place = self.affine(store.args[1], op.index)
         return without(place, op.index) if place is not None and place[1].get(op.index) == 1 else None
 
-    def highest(self, block: Block, array: Var, last: Bind, counts: dict[Var, Affine]) -> Iterator[Affine | None]:
-        """The highest element that each reading of an array, or of what is made of it, goes to; None where that is not
-        known. ``counts``: how often the loops run that are around the block."""
+    def highest(
+        self, block: Block, array: Var, last: tuple[Bind, int], counts: dict[Var, Affine], own: int | None = None
+    ) -> Iterator[Affine | None]:
+        """The highest element that each reading of a vector, or of what is made of it, goes to; None where that is not
+        known, as where it is handed on. ``last``: the loop that fills, and in which of its arrays. ``counts``: how
+        often the loops run that are around the block; ``own``: of which accumulator the vector is the state there."""
+        if any(r is array and k != own for k, r in enumerate(block.results)):
+            yield None
         for x in block.binds:
             op = x.op
             if array not in reads(x):
                 continue
-            if type(op) is Prim and op.name == "get" and op.args[0] is array and len(op.args) == 2:
+            if type(op) is Prim and op.name == "get":
                 yield self.end(op.args[1], counts)
-            elif type(op) is Prim and op.name == "update" and op.args[0] is array and array not in op.args[1:]:
-                yield from self.highest(block, x.vars[0], last, counts)
+            elif type(op) is Prim and op.name == "update":
+                yield from self.highest(block, x.vars[0], last, counts, own)
             elif type(op) is Loop:
                 count = self.affine(op.count, *counts)
                 inner = {**counts, op.index: count} if count is not None else counts
-                if array in op.body.results:
-                    yield None
                 yield from self.highest(op.body, array, last, inner)
                 for j, z in enumerate(op.inits):
-                    if z is array and x is not last:
-                        yield from self.highest(op.body, op.accs[j], last, inner)
-                        yield from self.highest(block, x.vars[j], last, counts)
-                        if op.accs[j] in op.body.results:
-                            yield None
+                    if z is array and (x, j) != last:
+                        yield from self.highest(op.body, op.accs[j], last, inner, j)
+                        yield from self.highest(block, x.vars[j], last, counts, own)
             else:
                 yield None
 

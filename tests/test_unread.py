@@ -74,3 +74,79 @@ def test_the_first_of_the_rest_is_filled_where_it_is_read(far: int, nothing: boo
     for t in range(n - 2):
         v = np.array([0.3 * v[i] + 0.7 * np.sin(v[i + far]) if i < n - (t + 2) else 0.5 for i in range(n)])
     assert found == pytest.approx(v[0], rel=1e-13)
+
+
+FILL = "(ifold (fn [a i] (update a (+ i 3) 0.5)) V (- n 3))"
+CHANGED = "(update v 0 (sin (get v 1)))"
+TWO = f"""(let [q (ifold (fn [#(v s) t] (let [p INNER] #({FILL.replace("V", "(fst p)")} (+ s (get (snd p) 5)))))
+    #(v 0.0) 4)]
+  (+ (get (fst q) 0) (snd q)))"""
+SUM = "(update v 0 (ifold (fn [s j] (+ s (* (get v AT) (get w j)))) 0.0 3))"
+
+#: Loops that fill, each over time, and whether what they fill is left.
+FILLS = {
+    "an element that is not filled": (f"(get (ifold (fn [v t] {FILL.replace('V', CHANGED)}) v 4) 0)", True),
+    "read by a loop": (f"(get (ifold (fn [v t] {FILL.replace('V', SUM.replace('AT', 'j'))}) v 4) 0)", True),
+    "read by a loop that goes further": (
+        f"(get (ifold (fn [v t] {FILL.replace('V', SUM.replace('AT', '(+ j 1)'))}) v 4) 0)",
+        False,
+    ),
+    "read where it is filled": (
+        FILL.replace(
+            "V", f"(ifold (fn [v t] {FILL.replace('V', CHANGED).replace('0.5', '(sin (get a (+ i 3)))')}) v 4)"
+        ),
+        False,
+    ),
+    "all of it is used": (f"(sum (ifold (fn [v t] {FILL.replace('V', CHANGED)}) v 4))", False),
+    "fewer and fewer are filled": (
+        """(get (ifold (fn [v t] (ifold (fn [a i] (update a (+ i t 2) 0.5)) (update v t (sin (get v t))) (- n t 2)))
+             v 3) 2)""",
+        False,
+    ),
+    "another array": (
+        f"(get (ifold (fn [v t] {FILL.replace('V', 'v').replace('update a', 'update w')}) v 4) 0)",
+        False,
+    ),
+    "in any order": (
+        f"(get (ifold (fn [v t] {FILL.replace('V', CHANGED).replace('(+ i 3)', '(get k i)')}) v 4) 0)",
+        False,
+    ),
+    "downwards": (
+        "(get (ifold (fn [v t] (ifold (fn [a i] (update a (- 5 i) 0.5)) (update v 0 (sin (get v 4))) p)) v 4) 0)",
+        False,
+    ),
+    "looked at where it is not known": (f"(get (ifold (fn [v t] {FILL.replace('V', CHANGED)}) v 4) (get k 1))", False),
+    "looked at from the end": (f"(get (ifold (fn [v t] {FILL.replace('V', CHANGED)}) v 4) 3)", False),
+    "the state before is handed on": (
+        f"""(let [q (ifold (fn [#(v u) t] #({FILL.replace("V", CHANGED)} v)) #(v w) 4)]
+          (+ (get (fst q) 0) (get (snd q) 5)))""",
+        False,
+    ),
+    "the state is handed on before it is filled": (
+        f"""(let [q (ifold (fn [#(v u) t] (let [c {CHANGED}] #({FILL.replace("V", "c")} c))) #(v w) 4)]
+          (+ (get (fst q) 0) (get (snd q) 5)))""",
+        False,
+    ),
+    "a loop hands it on": (TWO.replace("INNER", "(ifold (fn [#(a b) i] #((update a 0 (get a 1)) a)) #(v w) 2)"), False),
+    "a loop makes two of it": (
+        TWO.replace("INNER", "(ifold (fn [#(a b) i] (let [c (update a 0 (get a 1))] #(c c))) #(v w) 2)"),
+        False,
+    ),
+    "the loop that fills goes on with it": (
+        """(let [q (ifold (fn [#(v s) t]
+              (let [p (ifold (fn [#(a b) i] #((update a (+ i 3) 0.5) (update b 0 (get b 5)))) #(v v) (- n 3))]
+                #((fst p) (+ s (get (snd p) 0))))) #(v 0.0) 4)]
+          (+ (get (fst q) 0) (snd q)))""",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_a_loop_that_fills(name: str) -> None:
+    text, nothing = FILLS[name]
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ (Vec n) w #^ (Arr Int n) k #^ Int p] (let [n (len v)] {text}))", namespace={})
+    point = np.linspace(0.2, 0.9, 9), np.linspace(1.2, 0.6, 9), np.array([0, 3, 1, 0, 2, 5, 4, 3, 2]), 4
+    assert ("unread" in {s.name for s in hyad.explain(f, args=point).steps}) == nothing
+    for target in ("python", "c"):
+        np.testing.assert_allclose(hyad.compile(f, args=point, target=target)(*point), hyad.run(f, *point), rtol=1e-13)
