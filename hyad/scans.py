@@ -272,6 +272,8 @@ class Linear:
                 found = self.made_of(bind.op)
             elif bind is not None and type(bind.op) is If:
                 found = self.chosen(bind.op, bind.vars.index(x))
+            if found is not None:
+                self.unread.pop(found[-1], None)  # it is added, whatever it may be a factor of later
             self.known[x] = found
         return self.known[x]
 
