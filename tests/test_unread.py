@@ -22,6 +22,7 @@ TREES = {
     "the rest is looked at": (STEP, "0.5", "(- n 1)", "(- n 1)", False),
     "a look in the middle": (STEP, "0.5", "(- n 1)", "(// n 2)", False),
     "read from the end": (STEP.replace("(get v i)", "(get v (- n 1 i))"), "0.5", "(- n 1)", "0", False),
+    "the first that is filled is looked at": (STEP, "0.5", "(- n 1)", "1", False),
     "fewer steps": (STEP, "0.5", "(- n 3)", "0", True),
 }
 
@@ -41,7 +42,7 @@ def by_hand(name: str, v: np.ndarray, p: float) -> float:
         near = v[::-1] if name == "read from the end" else v
         made = [p * near[i] + (1 - p) * np.sin(v[min(i + far, n - 1)]) for i in range(k)]
         v = np.array([*made, *(v[k:] if fill == "(get v i)" else [float(fill)] * (n - k))])
-    return float(v[{"0": 0, "(- n 1)": n - 1, "(// n 2)": n // 2}[look]])
+    return float(v[{"0": 0, "1": 1, "(- n 1)": n - 1, "(// n 2)": n // 2}[look]])
 
 
 def loops(f: Any) -> int:
