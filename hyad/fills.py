@@ -84,10 +84,15 @@ class Fills(Rebuild):
         left = affine_add(size, self.moved(self.affine(op.count)), -1)
         if before == (0, {}) and left[1] and self.b.nonnegative(left):  # none where there is none
             few = self.b.nonnegative(affine_add((MOST, {}), left, -1))
-            return (0, self.b.prim("-", self.atom(acc.type.dims[0]), self.atom(op.count))) if few else None
+            return (0, self.rest(self.atom(acc.type.dims[0]), self.atom(op.count))) if few else None
         if before[1] or left[1] or not 0 <= before[0] <= left[0] <= MOST:
             return None
         return (before[0], left[0] - before[0]) if self.b.nonnegative(affine_add(size, left, -1)) else None
+
+    def rest(self, size: Atom, count: Atom) -> Atom:
+        """How many elements a loop from the first one on leaves out: all of them where its count is negative."""
+        left = self.b.prim("-", size, count)
+        return left if self.b.nonnegative(self.b.affine(count)) else self.b.prim("min", left, size)
 
     def stored(self, op: Loop, k: int, place: tuple[int, int | Atom], init: Atom, cleared: bool) -> Loop:
         """A loop that stores what it added to the array ``k``, which starts with its ends alone."""

@@ -282,3 +282,17 @@ def test_what_inner_iterations_check_is_checked_before_them_where_there_are_some
     for n, k in ((3, 2), (7, 5)):
         with pytest.raises(hyad.HyadError, match="outside axis 0"):
             made(np.ones(n), np.ones(k))
+
+
+@pytest.mark.parametrize("target", ["python", "c"])
+def test_a_loop_that_fills_nothing_leaves_what_is_before_the_array(target: str) -> None:
+    """A count may be negative where an array is shorter than what the loop leaves out at its end."""
+    text = "(fn [#^ (Vec n) v #^ Int p] (ifold (fn [s i] (+ s (sin (get v i)))) 0.0 (- (len v) (% p 3))))"
+    g = hyad.grad(hyad.model(text, namespace={}), wrt=0)
+    point = (np.linspace(0.1, 0.9, 6), 2)
+    assert "fills" in [s.name for s in hyad.explain(g, args=point).steps]
+    made = hyad.compile(g, args=point, target=target)
+    for n in (6, 2, 1, 0):
+        for p in range(3):
+            v = np.linspace(0.1, 0.9, n)
+            np.testing.assert_allclose(made(v, p), [*np.cos(v[: max(0, n - p)]), *[0.0] * min(n, p)], rtol=1e-14)
