@@ -64,6 +64,23 @@ NUMBERS = (
     "(sum (convolve {X} (concat {V} [1.0])))",
     "(fold + 0.0 (map (fn [$p:Q] (* (fst $p) (snd $p))) (build (len v) (fn [$i:In] #({R} {R})))))",
     "(sum (ravel (softmax {M} 0)))", "(sum (var {Y} 1))",
+    "(ifold (fn [$s:R $i:In] (let [$k:Q (ref 0) $q:Q (ref {R})] (while (< (deref $k) 2)"
+    " (set! $q (let [$t:R (deref $q)] (tanh {R}))) (set! $k (+ (deref $k) 1))) (+ $s (deref $q)))) 0.0 (len v))",
+    "(let [$b:V (copy <V>) $k:Q (ref 0)] (while (< (deref $k) (len v)) (set-at! $b (deref $k)"
+    " (let [$i:In (deref $k)] {R})) (set! $k (+ (deref $k) 2))) (+ (sq-norm $b) <R>))",
+    "(let [$b:M (copy <M>)] (ifold (fn [$z0:Q $i:In] (ifold (fn [$z1:Q $j:Im] (do (set-at! $b $i $j {R}) $z1)) $z0"
+    " (len w))) 0 (len v)) (* (sum $b) <R>))",
+    "(let [$q:Q (ifold (fn [#($s:R $b:V $u:W) $i:In] #({R} (update $b $i {R}) {W})) #(<R> <V> <W>) (len v))]"
+    " (+ (get $q 0) (sum (get $q 1)) (norm (get $q 2))))",
+    "(let [$q:Q (ifold (fn [#($a:V $b:V) $i:Im] #((update $b 0 {R}) $a)) #(<V> <V>) (if (> (len v) 0) (len w) 0))]"
+    " (dot (fst $q) (snd $q)))",
+    "(ifold (fn [$s:R $i:In] (+ $s (ifold (fn [$t:R $j:In] (+ $t {R})) {R} (- $i 2)))) <R> (len v))",
+    '(einsum "ij,jk,k->" {S} {M} {W})', '(einsum "ij,ij->" {M} {M})', "(sum (cut {M} None None -2))",
+    "(sum (* (cut (concat {V} {V}) None None 2) {V}))",
+    "(loop [$i:Q 0 $s:R <R>] (if (< $i 3) (recur (+ $i 1) {R}) $s))",
+    "(sum ((hessian (fn [$a:X] (ifold (fn [$s:R $i:In] (tanh (+ $s {R}))) 0.1 (len v) :checkpoint 2))) <X>))",
+    "(let [$b:S (cholesky (+ (eye (len v)) (* 0.05 (tanh <S>))))]"
+    " (+ (dot {V} (solve-cholesky $b {V})) (sum (log (diag $b)))))",
 )  # fmt: skip
 SUMS = ("(ifold (fn [$s:R $i:I%s] (+ $s {R})) 0.0 %s)", "(ifold (fn [$s:R $i:I%s] (* $s (cos {R}))) 1.0 %s)")
 ALIKE = (  # of every kind of array
@@ -86,10 +103,12 @@ OTHERS = {
           "(get (reshape {M} [(len w) (len v)]) {#m})", "(reshape (expand-dims {V} 1) [(len v)])", "(get {T} {#m})",
           "(let [$b:V (copy <V>)] (ifold (fn [$i0:Q $i:In] (do (set-at! $b {#n} {R}) $i0)) 0 (len v)) $b)",
           "(let [$b:S <S>] (build (len v) (fn [$i:In] (ifold (fn [$s:R $j:In] (+ $s (get $b $j $i))) 0.0 (+ $i 1)))))",
-          "(map (fn [$i:In $e:R] {R}) (argsort <V>) <V>)", "(cut (tile {V} 2) 0 (len v))", "(diag (triu {S}))"),
+          "(map (fn [$i:In $e:R] {R}) (argsort <V>) <V>)",
+          "(cut {V} None None -1)", '(einsum "ij,j->i" {M} {W})', "(cut (tile {V} 2) 0 (len v))", "(diag (triu {S}))"),
     "W": ("(vec-mat {V} {M})", "(sum {M} 0)", "(map (fn [$r:V] {R}) <T>)",
           "(gather {V} (build (len w) (fn [$i:Im] {#n})))", "(amax (concat {M} (expand-dims {W} 0)) 0)",
-          "(fold (fn [$u:W $r:W] {W}) <W> <M>)", "(get {M} {#n})", "(take {V} (build (len w) (fn [$i:Im] {#n})))"),
+          "(fold (fn [$u:W $r:W] {W}) <W> <M>)", "(get {M} {#n})", "(take {V} (build (len w) (fn [$i:Im] {#n})))",
+          '(einsum "ij,i->j" {M} {V})', "(get (take {M} (argsort {V}) 0) {#n})"),
     "X": ("(cross {X} {X})", "(sum {Y} 0)", "(fold (fn [$u:X $r:X] {X}) <X> <Y>)", "(get <Y> {#n})"),
     "M": ("(outer {V} {W})", "(mat-mul {S} {M})", "(+ {M} {W})",
           "(ifold (fn [$b:M $i:Im] (update {M} {#n} {#m} {R})) <M> (len w))", "((grad (fn [$a:M] {R})) <M>)",
