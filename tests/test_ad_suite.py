@@ -19,7 +19,7 @@ import hyad
 BENCH = Path(__file__).parent / "bench"
 sys.path.insert(0, str(BENCH))
 
-import adcpp  # noqa: E402
+from adpeers import native_call  # noqa: E402
 from adrun import contender, hand  # noqa: E402
 from adsuite import OBJECTIVES, NumPy, Objective, Point, Size, bank_of, problem_of, reference, value  # noqa: E402
 from hyad_contender import how_to_call  # noqa: E402
@@ -99,10 +99,25 @@ def test_adolc_on_the_hand_written_primal(name: str, tmp_path: Path) -> None:
     size, derivative = objective.small[0], next(iter(objective.derivatives))
     point = drawn(objective, size)
     try:
-        made = adcpp.built("adolc", objective, size, point, derivative, tmp_path)
+        native = native_call("adolc", objective, size, point, derivative, tmp_path)
     except ModuleNotFoundError as reason:
         pytest.skip(str(reason))
-    native = Native(made, problem_of(objective, size, point, derivative), 0, bank_of(point))
+    for _ in range(2):
+        assert close(native(0), reference(objective, size, point, derivative))
+
+
+ENZYME = {"gmm": "gradient", "bundle": "blocks", "kmeans": "diagonal", "ht-surface": "jacobian"}
+NESTED = [("particle", "ff"), ("particle", "rr"), ("saddle", "fr")]
+
+
+@pytest.mark.parametrize("name,derivative", [*ENZYME.items(), *NESTED])
+def test_enzyme_on_the_hand_written_primal(name: str, derivative: str, tmp_path: Path) -> None:
+    """What its wheel for JAX compiles, called from C; its nested derivatives are written for it."""
+    pytest.importorskip("enzyme_ad")
+    objective = next(o for o in OBJECTIVES if o.name == name)
+    size = objective.small[1 if len(objective.small) > 1 else 0]
+    point = drawn(objective, size)
+    native = native_call("enzyme_ad", objective, size, point, derivative, tmp_path)
     for _ in range(2):
         assert close(native(0), reference(objective, size, point, derivative))
 

@@ -8,11 +8,10 @@ otherwise. Sacado (``Sacado::Rad``) notes a gradient anew at each call.
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import Any
 
 from adsuite import Objective, Point, Size, problem_of
-from measure import CXX, FLAGS, Contender, build, layout
+from measure import CXX, FLAGS, Contender, layout
 
 # lgamma is of a prior's constant alone, which nothing is derived by.
 PRELUDE = """#include <cmath>
@@ -117,6 +116,7 @@ OVER_ROWS = """for (int o = 0; o < RESULTS / 2; o++) {
             residual(p, p + 11, p[14], features.data() + 2 * o, &out[2 * o]);
         }"""
 INCLUDE = ["-isystem", "/usr/include/trilinos"]  # where Debian has Sacado
+CPP_FLAGS = [*FLAGS, "-w", *INCLUDE]
 HEADERS = {
     "adolc": ("adolc/adolc.h", "ADOL-C (Debian: libadolc-dev)"),
     "sacado": ("Sacado_trad.hpp", "Sacado (Debian: libtrilinos-sacado-dev, libtrilinos-kokkos-dev)"),
@@ -198,9 +198,3 @@ ROWS = """const long long *seen = (const long long *)(const void *)(at + {seen_b
         for (int j = 0; j < 3; j++) xs[15 * o + 11 + j] = at[{points} + 3 * which[o] + j];
         xs[15 * o + 14] = at[{weights} + o];
     }}"""
-
-
-def built(library: str, objective: Objective, size: Size, point: Point, derivative: str, folder: Path) -> Contender:
-    problem = problem_of(objective, size, point, derivative)
-    made = contender(library, objective, size, point, derivative)
-    return build(made, problem, 0, folder, [*FLAGS, "-w", *INCLUDE])

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 import adcpp
+import adenzyme
 from adsuite import OBJECTIVES, Arrays, Objective, Point, Size, bank_of, gmm_constant, powers_of_places, problem_of
-from measure import Contender, Native, PythonCall, alternate
+from measure import FLAGS, Contender, Native, PythonCall, alternate, build
 from reference import error
 
 SEED = 1
@@ -367,55 +368,14 @@ def rows_of(point: Point) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts, axis=1), point["features"]
 
 
-# its compiler comes without the headers that libm's header needs
-ENZYME = """#define restrict
-#define INFINITY __builtin_inf()
-extern "C" double exp(double), log(double), tanh(double), sqrt(double), sin(double), cos(double), lgamma(double);
-{source}
-template <{sizes}>
-void derived(enzyme::tensor<double> &out, {tensors})
-{{
-    double work[{room}], result[1];
-    {call};
-    out() = result[0];
-}}
-"""
-
-
-def enzyme_call(size: Size, objective: Objective, point: Point, derivative: str) -> Callable[[], Any]:
-    """Enzyme on the hand-written primal, through JAX: its wheel for that has a compiler of its own."""
-    if derivative != "gradient":
-        raise NotImplementedError("gradients only")
-    import jax
-    from enzyme_ad.jax import cpp_call
-
-    m = Jax()
-    arrays = [name for name in point if np.ndim(point[name])]
-    _, call, room = objective.by_hand["primal"]
-    for key, number in size.items():
-        call = call.replace("{" + key + "}", str(number))
-    names = {name: f"&{name}[0]" if name in arrays else repr(float(point[name])) for name in point}
-    source = ENZYME.format(
-        source=adcpp.primal_text(objective, derivative).replace("#include <math.h>", ""),
-        sizes=", ".join(f"std::size_t size_of_{name}" for name in arrays),
-        tensors=", ".join(f"const enzyme::tensor<double, size_of_{name}> &{name}" for name in arrays),
-        room=max(1, int(eval(room, {"__builtins__": {}}, dict(size)))),
-        call=call.format(**names, out="result", work="work"),
-    )
-
-    def primal(*given: Any) -> Any:
-        shapes = [jax.core.ShapedArray([], np.float64)]
-        return cpp_call(*given, out_shapes=shapes, source=source, fn="derived", argv=("-O3",))[0]
-
-    compute = jax.jit(jax.grad(primal, argnums=tuple(arrays.index(w) for w in objective.wrt)))
-    given = [m.constant(np.ravel(point[name])) for name in arrays]
-    return lambda: jax.block_until_ready(compute(*given))
-
-
-def cpp_call(library: str, objective: Objective, size: Size, point: Point, derivative: str, folder: Path) -> Native:
+def native_call(peer: str, objective: Objective, size: Size, point: Point, derivative: str, folder: Path) -> Native:
     """What can be called from C is timed from there. It makes what it needs at its first call."""
-    made = adcpp.built(library, objective, size, point, derivative, folder)
-    return Native(made, problem_of(objective, size, point, derivative), 0, bank_of(point))
+    if peer == "enzyme_ad":
+        made, flags = adenzyme.contender(objective, size, point, derivative), FLAGS
+    else:
+        made, flags = adcpp.contender(peer, objective, size, point, derivative), adcpp.CPP_FLAGS
+    problem = problem_of(objective, size, point, derivative)
+    return Native(build(made, problem, 0, folder, flags), problem, 0, bank_of(point))
 
 
 PEERS: dict[str, Callable[..., Any]] = {
@@ -423,9 +383,9 @@ PEERS: dict[str, Callable[..., Any]] = {
     "torch": torch_call,
     "autograd": autograd_call,
     "casadi": casadi_call,
-    "enzyme_ad": enzyme_call,
 }
-PEERS |= {name: partial(cpp_call, name) for name in adcpp.HEADERS}
+NATIVE = ("enzyme_ad", *adcpp.HEADERS)
+PEERS |= {name: partial(native_call, name) for name in NATIVE}
 TITLES = {
     "jax": "JAX",
     "torch": "PyTorch",
@@ -449,11 +409,11 @@ def main(
     objective = next(o for o in OBJECTIVES if o.name == name)
     point = objective.point(np.random.default_rng(SEED), **json.loads(size))
     expected = np.frombuffer(sys.stdin.buffer.read())
-    native = peer in adcpp.HEADERS
-    if not native:
+    if peer not in adcpp.HEADERS:
         if find_spec(peer) is None:
             raise ModuleNotFoundError(f"{TITLES[peer]} is not installed")
         __import__("enzyme_ad.jax" if peer == "enzyme_ad" else peer)
+    native = peer in NATIVE
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     signal.alarm(int(float(limit)))  # ends this process
     start = time.perf_counter()
@@ -462,8 +422,7 @@ def main(
             timed: Any = PEERS[peer](objective, json.loads(size), point, derivative, Path(folder))
             first = timed(0)
         else:
-            make = partial(enzyme_call, json.loads(size)) if peer == "enzyme_ad" else PEERS[peer]
-            call = make(objective, point, derivative)
+            call = PEERS[peer](objective, point, derivative)
             first, timed = flat(call()), PythonCall(lambda row: call(), 1)
     prepare = time.perf_counter() - start
     signal.alarm(0)

@@ -355,7 +355,9 @@ def run(chosen: list[str], peers: list[str], quick: bool, limit: float, say: Any
         for size in objective.sizes[:1] if quick else (*objective.sizes, *objective.large):
             for derivative in objective.derivatives:
                 say(f"{objective.label(size)}: {derivative}")
-                others = [] if derivative in NESTED_MODES or size in objective.large else peers
+                others = [] if size in objective.large else peers
+                if derivative in NESTED_MODES:  # written for one peer alone: they are derivatives of derivatives
+                    others = [peer for peer in others if peer == "enzyme_ad"]
                 with tempfile.TemporaryDirectory() as folder:
                     rows = race(objective, size, derivative, others, how, Path(folder))
                 tables.append((objective, size, derivative, rows))
