@@ -115,13 +115,13 @@ class BodyPrinter(OperandPrinter):
     def enough(self, op: Loop, count: Expr, worth: int | Polynomial) -> str:
         """Whether a loop is long enough to run on several threads, or does enough."""
         if isinstance(worth, int):
-            return f"{count.at(SHIFT)} > {worth}"
+            return f"{count.at(SHIFT)} >= {2 * worth}"
 
         def size(v: Var) -> str:
             return (count if v is op.count else self.operand(v)).at(UNARY)
 
         work = (["%d.0" % max(1, round(c)), *map(size, at)] for at, c in worth.items() if c > 0)
-        return f"{count.at(UNARY)}*({' + '.join(map('*'.join, work))}) > {GRAIN}"
+        return f"{count.at(UNARY)}*({' + '.join(map('*'.join, work))}) >= {2 * GRAIN}"
 
     def on_threads(
         self, op: Loop, enough: str, head: str, body: list[Line], far: str | None, repeated: bool

@@ -51,7 +51,8 @@ from .primitives import PRIMITIVES
 from .rebuild import Rebuild, rebuild
 from .rows import own_rows
 
-#: The work, in additions, from which on a thread is worth waking: 80 us of a processor, where waking may take 50.
+#: The work, in additions, that each thread is to have: 80 us of a processor, where waking one may take 50. So two
+#: grains are shared by two; of one, each would have half, and be done later than one thread alone.
 GRAIN = 300_000
 
 #: A loop over lanes costs so many of its iterations: it is a vector or two.
@@ -297,7 +298,7 @@ class Parts(Rebuild):
             if own:
                 return super().loop(op, bind)
             most = grain(iteration(op))
-            if not width or type(count) is Const and most is not None and count.value <= most or self.its_own(op):
+            if not width or type(count) is Const and most is not None and count.value < 2 * most or self.its_own(op):
                 return super().loop(op, bind)
             if len(op.body.results) > width:
                 return self.apart(op, bind, count, adds)
@@ -308,7 +309,8 @@ class Parts(Rebuild):
     def in_parts(self, op: Loop, names: Sequence[str], count: Atom, first_of_all: Callable[[Atom], None]) -> list[Atom]:
         """A loop of sums alone; ``first_of_all(i)`` says what else is known in iteration ``i``."""
         b = self.b
-        parts = b.prim("min", Const(self.threads, INT), b.prim("+", Const(1, INT), self.grains(count, iteration(op))))
+        enough = b.prim("max", Const(1, INT), self.grains(count, iteration(op)))
+        parts = b.prim("min", Const(self.threads, INT), enough)
         inits, starts = self.atoms(op.inits), self.starts(op, count, parts)
         bounded = uneven(op)
 

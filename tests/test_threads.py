@@ -18,7 +18,7 @@ from hyad.codegen.build import SPINS
 from hyad.core import Arr, Loop, Prim, all_binds
 from hyad.errors import BoundsError, ModelTypeError
 from hyad.plain_python import python_callable
-from hyad.threads import in_parts, iteration
+from hyad.threads import GRAIN, in_parts, iteration
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 
@@ -307,11 +307,22 @@ def test_parts_of_rows_are_added_side_by_side():
     assert "- 1; part++" in rows and rows.index("part++") < rows.index("+= c_part_bar[((1 + part)")
 
 
+def test_two_threads_have_a_grain_each():
+    """Half of a grain is done before a thread has woken: a sum of less than two grains is one sum, in its order."""
+    f = hyad.model("(fn [v] (fold (fn [s a] (+ s a)) 0.0 v))")
+    one, two = (hyad.compile(f, args=(VECTOR,), threads=threads) for threads in (1, 2))
+    numbers = np.random.default_rng(5).normal(size=GRAIN)
+    assert two(numbers[: GRAIN // 2]) == one(numbers[: GRAIN // 2])  # an iteration is three additions
+    assert two(numbers) != one(numbers)
+    halves = (one(numbers[: GRAIN // 2]), one(numbers[GRAIN // 2 :]))
+    assert two(numbers) == halves[0] + halves[1]
+
+
 def test_a_loop_that_is_too_short_costs_no_region():
     """OpenMP takes 300 ns to find that a loop runs on one thread: a short loop stands there for one thread as well."""
     text = "(fn [v] (ifold (fn [u k] (map (fn [e] (sin (* e (exp e)))) u)) v 3))"
     source = hyad.compile(hyad.model(text), args=(VECTOR,), threads=2).source
-    assert re.search(r"if \(.* > \d+\) \{.*\n#pragma omp parallel for num_threads\(2\)\n", source)
+    assert re.search(r"if \(.* >= \d+\) \{.*\n#pragma omp parallel for num_threads\(2\)\n", source)
     assert re.search(r"\n +\} else.*\n#endif\n +for \(", source)
 
 
