@@ -80,7 +80,7 @@ from .splits import Split
 from .stores import assign, one_store, scatter
 from .strands import strands
 from .tables import Tabulate
-from .terms import like_terms
+from .terms import like_terms, open_brackets
 from .triangles import triangles
 from .twins import movable, twins
 from .unchanged import filled, unchanged
@@ -687,6 +687,8 @@ PIPELINE: list[Pass] = [
     exponents,
     dead_code,
     like_terms,  # when each sum is one expression; the twos that it makes meet halves below
+    dead_code,
+    open_brackets,  # when that has put together what it can
     dead_code,
     powers_of_two,  # when no product is made any more
     dead_code,

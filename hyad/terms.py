@@ -1,4 +1,4 @@
-"""The sums that differentiation makes: their like terms and constants put together."""
+"""The sums that differentiation makes: their like terms and constants put together, their brackets opened for it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from .rebuild import rebuild
 
 TERMS = 12  # a sum of more terms is one number
 FACTORS = 6  # so is a product of more factors
+OPENED = 8  # of brackets that are opened, of more than so many
 CONE = 64  # no more operations are looked at for one sum
 LINEAR = frozenset({"+", "-", "neg", "*"})
 
@@ -50,6 +51,25 @@ def like_terms(program: Program) -> Program:
     nothing; it stays one number. So does one in which terms cancel altogether: infinite ones do not. A multiple whose
     opposite is there is that, where only sums read it.
     """
+    return put_together(program, False)
+
+
+def open_brackets(program: Program) -> Program:
+    """Multiplies out the products in a derivative's sums where like terms meet then, and that is less work.
+
+    ``(- (* r (- (* r (- (* r dx) (* x dr))) (* (* r x) dr))) (* (* r (* r x)) dr))``, a derivative of r r r x  =>
+    ``(- (* (* r r r) dx) (* 3 (* (* r (* r x)) dr)))``.
+
+    Design decision: after ``like_terms``, whose finds are counted as it left them, and where terms meet that were in
+    different brackets alone. A sum that is read more than once stays one number. The bound of roundings stays, as it
+    does there: each term is no larger than what was rounded beside it before, and a sum of two numbers that may be
+    exact stays one.
+    """
+    return put_together(program, True)
+
+
+def put_together(program: Program, opened: bool) -> Program:
+    """Both passes: the like terms of sums, or those that meet when products are ``opened``."""
     if not any(x.soft and x.op.name in ("+", "-") for x in all_binds(program.body)):  # type: ignore[union-attr]
         return program
     makers: dict[Atom, Prim] = {}
@@ -65,23 +85,23 @@ def like_terms(program: Program) -> Program:
             for a in (*atoms_of(x.op), *(a for v in x.vars for a in type_atoms(v.type))):
                 counts[a] = counts.get(a, 0) + 1
             todo += blocks_of(x.op)
-    body = collected(program.body, makers, counts)
+    body = collected(program.body, makers, counts, opened)
     return program if body is program.body else rebuild(with_body(program, body))  # what is equal now is shared
 
 
-def collected(block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int]) -> Block:
+def collected(block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int], opened: bool) -> Block:
     """A block and those in it with their sums collected; itself where there is nothing to collect."""
     binds = []
     for x in block.binds:
         regions = blocks_of(x.op)
-        made = [collected(r, makers, counts) for r in regions]
+        made = [collected(r, makers, counts, opened) for r in regions]
         same = all(r is s for r, s in zip(made, regions))
         binds.append(x if same else Bind(x.vars, with_blocks(x.op, made), x.span))
     if not all(x is y for x, y in zip(binds, block.binds)):
         block = Block(tuple(binds), block.results)
     if not any(x.soft and x.op.name in ("+", "-") for x in block.binds):  # type: ignore[union-attr]
         return block
-    return Sums(block, makers, counts).run()
+    return Sums(block, makers, counts, opened).run()
 
 
 @dataclass(slots=True)
@@ -91,16 +111,19 @@ class Term:
 
     factor: float
     sources: list[tuple[Atom, float]] = field(default_factory=list)
+    opened: bool = False  # whether it came out of a bracket
 
 
 Sum = dict[Product, Term]
 
 
 class Sums:
-    """One block. ``counts`` says how often each number is read, ``keys`` what is computed here."""
+    """One block. ``counts`` says how often each number is read, ``keys`` what is computed here; products of sums are
+    ``opened``, or a sum is one factor of them."""
 
-    def __init__(self, block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int]) -> None:
-        self.block, self.makers, self.counts = block, makers, counts
+    def __init__(self, block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int], opened: bool) -> None:
+        self.block, self.makers, self.counts, self.opened = block, makers, counts, opened
+        self.longest = OPENED if opened else FACTORS
         self.order: dict[Atom, int] = {v: k for k, x in enumerate(block.binds) for v in x.vars}
         self.own = {
             x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name in LINEAR and x.vars[0].type == REAL
@@ -120,13 +143,13 @@ class Sums:
         if self.new or self.same:
             binds = [y for x in block.binds for y in self.new.get(x.vars[0] if x.vars else None, (x,))]  # type: ignore
             block = tidy(substitute(Block(tuple(binds), block.results), self.same))
-        return Signs(block).run()
+        return block if self.opened else Signs(block).run()
 
     def root(self, x: Bind) -> None:
         """Collect the sum ``x``: with all that is computed for it alone, or with what is read once alone."""
         cone = self.cone(x.vars[0])
         before = sum(cost(self.makers[w]) for w in cone)
-        for through in (True, False):
+        for through in (False,) if self.opened else (True, False):
             forms = Forms(self, cone, x.vars[0], through)
             if forms.merged and x.vars[0] not in forms.whole:
                 writer = Writer(self, cone, x)
@@ -161,7 +184,7 @@ class Sums:
 
     def cone(self, v: Var) -> set[Atom]:
         """The sums and products that are computed for ``v`` alone, itself among them; not what a product has a sum as a
-        factor for."""
+        factor for, unless it is opened."""
         found: set[Atom] = set()
         readers: dict[Atom, int] = {}
         terms: set[Atom] = {v}  # what a sum is made of
@@ -177,7 +200,7 @@ class Sums:
                     if a not in readers:
                         heapq.heappush(heap, (-self.order[a], a))  # type: ignore[arg-type]
                     readers[a] = readers.get(a, 0) + 1
-                    if w in terms and is_linear(op):
+                    if w in terms and (self.opened or is_linear(op)):
                         terms.add(a)
         return found
 
@@ -194,7 +217,7 @@ class Sums:
                 found = key, factor * op.args[0].value
             elif op is not None and op.name == "*":
                 (one, c), (two, d) = map(self.product, op.args)
-                if len(one) + len(two) <= FACTORS:
+                if len(one) + len(two) <= self.longest:
                     found = self.times(one, two), c * d
             if not found[1] or not math.isfinite(found[1]):
                 found = (a,), 1.0
@@ -354,8 +377,9 @@ class Forms:
         total = dict(x)
         for key, t in scaled(y, 1.0 if op.name == "+" else -1.0).items():
             if key in total:
-                self.merged = True
-                total[key] = Term(total[key].factor + t.factor, total[key].sources + t.sources)
+                s = total[key]
+                self.merged |= s.opened or t.opened or not self.sums.opened
+                total[key] = Term(s.factor + t.factor, s.sources + t.sources, s.opened or t.opened)
             else:
                 total[key] = t
         return total
@@ -367,14 +391,27 @@ class Forms:
             made = scaled(y, x[()].factor)
             if len(made) == 1:
                 ((key, t),) = made.items()
-                made = {key: Term(t.factor, [*t.sources, (v, t.factor)])}
+                made = {key: Term(t.factor, [*t.sources, (v, t.factor)], t.opened)}
             return made
+        if self.sums.opened and (len(x) > 1) != (len(y) > 1):
+            return self.opened_product(x, y)
         one, two = self.single(a, x), self.single(b, y)
         key = self.sums.times(one[0], two[0])
-        if len(key) > FACTORS:
+        if len(key) > self.sums.longest:
             return None
         factor = one[1] * two[1]
         return {key: Term(factor, [(v, factor)])}
+
+    def opened_product(self, x: Sum, y: Sum) -> Sum | None:
+        """A sum by one product, term by term."""
+        made: Sum = {}
+        for one, s in x.items():
+            for two, t in y.items():
+                key = self.sums.times(one, two)
+                if len(key) > self.sums.longest:
+                    return None
+                made[key] = Term(s.factor * t.factor, opened=True)
+        return made
 
     def single(self, a: Atom, x: Sum) -> tuple[Product, float]:
         """A factor as a product; a sum is one number."""
@@ -396,7 +433,7 @@ class Forms:
 
 
 def scaled(x: Sum, by: float) -> Sum:
-    return x if by == 1 else {key: Term(by * t.factor, t.sources) for key, t in x.items()}
+    return x if by == 1 else {key: Term(by * t.factor, t.sources, t.opened) for key, t in x.items()}
 
 
 class Writer:

@@ -62,6 +62,36 @@ def test_it_is_said_and_can_be_switched_off() -> None:
     assert "like-terms" not in [step.name for step in hyad.explain(f, without="like-terms").steps]
 
 
+FIELD = """(fn [#^ Real x #^ Real y #^ Real dx #^ Real dy]
+  (let [potential (fn [p] (/ 1.0 (sqrt (+ (* (get p 0) (get p 0)) (* (get p 1) (get p 1))))))]
+    (jvp (fn [p] (jvp potential p [1.0 0.0])) [x y] [dx dy])))"""
+
+
+def test_brackets_are_opened_where_terms_meet() -> None:
+    """A tangent of a tangent of 1/r: ``r^-2 x dr`` stands in three brackets, one in another."""
+    f = hyad.model(FIELD, namespace={})
+    made, plain = (hyad.compile(f, target="python", without=w) for w in ((), "open-brackets"))
+    for x, y, dx, dy in np.random.default_rng(2).normal(size=(20, 4)):
+        r = np.hypot(x, y)
+        terms = 3 * x * x / r**5 * dx, -dx / r**3, 3 * x * y / r**5 * dy
+        assert made(x, y, dx, dy) == pytest.approx(sum(terms), abs=1e-15 * sum(map(abs, terms)) * 20)
+        assert made(x, y, dx, dy) == pytest.approx(plain(x, y, dx, dy), abs=1e-15 * sum(map(abs, terms)) * 20)
+    assert operations(made.program) < operations(plain.program)
+    assert "open-brackets" in [step.name for step in hyad.explain(f).steps]
+    assert "open-brackets" not in [step.name for step in hyad.explain(f, without="open-brackets").steps]
+
+
+def test_brackets_of_exact_numbers_stay() -> None:
+    """``z (x - y)`` beside ``z y``: the difference loses nothing, and is not taken apart to meet the other y."""
+    f = hyad.grad(
+        hyad.model("(fn [#^ Real x #^ Real y #^ Real z] (* z z (- (+ (- x y) (sin y)) y)))", namespace={}), "z"
+    )
+    assert "open-brackets" not in [step.name for step in hyad.explain(f).steps]
+    g = hyad.grad(hyad.model("(fn [#^ Real x #^ Real y #^ Real z] (+ (* z z (- x y)) (* z z y)))", namespace={}), "z")
+    assert "open-brackets" not in [step.name for step in hyad.explain(g).steps]
+    assert hyad.compile(g, target="python")(3.0, 2.0, 5.0) == 30.0
+
+
 def test_a_two_meets_a_half() -> None:
     """The derivative of a root, added twice beside something else."""
     f = hyad.grad(
