@@ -154,7 +154,8 @@ class Sums:
             if forms.merged and x.vars[0] not in forms.whole:
                 writer = Writer(self, cone, x)
                 result = writer.sum(forms.of(x.vars[0]))
-                if (writer.cost, writer.additions(writer.kept)) < (before, writer.additions(cone)):
+                spare = 1 if self.opened else 0  # a sum of products may be one operation with one of them
+                if (writer.cost + spare, writer.additions(writer.kept)) < (before, writer.additions(cone)):
                     return self.replace(x, writer, result)
             if not forms.merged or not forms.shared:
                 break
