@@ -652,6 +652,8 @@ class Builder(Bounds):
         written = self.replaced(a, indices, lambda item: x)
         if written is not None:
             return written
+        if not self.plain and type(x) is Var and self.known_element(a, indices) is x:  # what stands there
+            return a
         return self.array_op("update", (a, *indices, x), type_of(a), hint)
 
     def add_at(self, a: Atom, indices: Sequence[Atom], x: Atom, hint: str | None = None) -> Atom:
@@ -850,12 +852,15 @@ class Builder(Bounds):
         if pruned:
             block = tidy(block)
         loop = Loop(count, index, tuple(inits), accs, block, snapshots)
-        same = [k for k, (a, r) in enumerate(zip(accs, following)) if r is a and not self.plain]
+        states = enumerate(zip(accs, inits, following))
+        same = [] if self.plain else [k for k, state in states if self.stays(*state)]
         if not same:
             return self.finish(loop, scope, names, given)
         kept = [k for k in range(len(accs)) if k not in same]  # what no iteration changes is what it was at first
         block = substitute(block, {accs[k]: inits[k] for k in same})
         block = Block(block.binds, (*(block.results[k] for k in kept), *block.results[len(accs) :]))
+        if any(following[k] is not accs[k] for k in same):
+            block = tidy(block)  # the sums with nothing are read by nobody
         all_names = [*names, *[""] * (len(accs) + len(stacked) - len(names))]
         names = [all_names[k] or "t" for k in (*kept, *range(len(accs), len(all_names)))]
         loop = Loop(count, index, tuple(inits[k] for k in kept), tuple(accs[k] for k in kept), block, snapshots)
@@ -864,6 +869,18 @@ class Builder(Bounds):
             out.insert(k, inits[k])
         return tuple(out)
 
+    def stays(self, acc: Var, init: Atom, following: Atom) -> bool:
+        """Whether an iteration leaves an accumulator as it is. Adding 0.0 to it does, unless it is -0.0: the constant
+        that it starts from says that it is not."""
+        if following is acc:
+            return True
+        op = self.definitions.get(following) if type(following) is Var else None
+        if op is None or op.name not in ("+", "-") or type(init) is not Const or init.type != REAL:
+            return False
+        a, b = op.args if op.name == "-" or op.args[0] is acc else op.args[::-1]
+        negative = init.value == 0 and np.copysign(1.0, init.value) < 0
+        return a is acc and type(b) is Const and b.value == 0 and not negative
+
     def finish(self, op: Loop, scope: Scope, names: Sequence[str], given: bool) -> tuple[Var, ...]:
         """Emit a finished loop: outside the loops around that do not change it."""
         outs = []
@@ -871,7 +888,8 @@ class Builder(Bounds):
             t = self.type_outside(type_of(r), scope)
             outs.append(Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,)))
         home = self.scopes[-1]
-        if not self.plain and home.index is not None and not has_checks(op.body):
+        filled = not op.accs and not op.body.binds and all(type(r) is Const for r in op.body.results)  # as a copy is
+        if not self.plain and home.index is not None and not filled and not has_checks(op.body):
             fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in op.inits]
             reads = [op.count, *(z for z, new in zip(op.inits, fresh) if not new), *free_vars(op.body)]
             reads += [] if op.snapshots is None else [op.snapshots]
