@@ -32,10 +32,11 @@ def powers_of_two(program: Program) -> Program:
 
     ``(* 2.0 (* x (* 0.5 y)))``  =>  ``(* x y)``; ``(- (neg x) x)``, where x has such a factor  =>  ``(* -2.0 x)``.
 
-    Design decision: numbers to which a factor of differentiation's own (a soft constant) leads, no others; a user's
-    products and sums stay what they are. To the last bit, but for overflow, subnormal numbers and the sign of a zero.
+    Design decision: numbers to which a factor of differentiation's own leads (a soft constant, or that of a product of
+    its own), no others; a user's products and sums stay what they are. To the last bit, but for overflow, subnormal
+    numbers and the sign of a zero.
     """
-    if not any(type(x.op) is Prim and any(map(is_factor, x.op.args)) for x in all_binds(program.body)):
+    if not any(map(has_factor, all_binds(program.body))):
         return program
     made = with_body(program, factored(program.body))
     return program if made is program else rebuild(made)  # what is equal now is shared
@@ -44,6 +45,16 @@ def powers_of_two(program: Program) -> Program:
 def is_factor(a: Atom) -> bool:
     """Whether an operand is a power of two, or minus one, that differentiation introduced."""
     return type(a) is Const and a.soft and a.type == REAL and a.value != 1 and is_power(a.value)
+
+
+def has_factor(x: Bind) -> bool:
+    """Whether an operation has such an operand, or is a product by a power of two that differentiation made."""
+    return type(x.op) is Prim and (any(map(is_factor, x.op.args)) or is_own_product(x))
+
+
+def is_own_product(x: Bind) -> bool:
+    c = x.op.args[0] if type(x.op) is Prim and x.op.name == "*" and x.soft else None
+    return type(c) is Const and c.type == REAL and c.value != 1 and is_power(c.value)
 
 
 def is_power(x: float) -> bool:
@@ -60,7 +71,7 @@ def factored(block: Block) -> Block:
         binds.append(x if same else Bind(x.vars, with_blocks(x.op, made), x.span))
     if not all(x is y for x, y in zip(binds, block.binds)):
         block = Block(tuple(binds), block.results)
-    if not any(type(x.op) is Prim and any(map(is_factor, x.op.args)) for x in block.binds):
+    if not any(map(has_factor, block.binds)):
         return block
     pass_ = Factors()
     for x in block.binds:
@@ -116,7 +127,7 @@ class Factors:
 
     def scaled(self, c: Const, a: Atom, x: Bind) -> bool:
         g, b = self.of(a)
-        if is_factor(c):
+        if is_factor(c) or is_own_product(x):
             return self.known(x, c.value * g, b, False)
         if a in self.form and a not in self.own:
             if is_power(c.value * g):

@@ -57,3 +57,14 @@ def test_an_element_is_not_set_to_itself() -> None:
     )
     assert len(re.findall(r"\] = ", code_of(past))) == 1
     assert np.array_equal(hyad.compile(past)(np.array([1.0, 5.0, 7.0])), [1.0, 2.0, 4.0])
+
+
+def test_twos_and_halves_of_derivatives_cancel() -> None:
+    """A half that a user wrote before a square: the derivative has neither."""
+    f = hyad.model(
+        "(fn [#^ (Vec n) x #^ (Vec n) y] (* 0.5 (ifold (fn [s i] (+ s (** (- (get x i) (get y i)) 2))) 0.0 (len x))))"
+    )
+    code = code_of(hyad.grad(f, wrt="x"))
+    assert "0.5" not in code and "2.0" not in code
+    x, y = np.array([1.0, 2.5]), np.array([0.25, -1.0])
+    assert np.array_equal(hyad.compile(hyad.grad(f, wrt="x"))(x, y), x - y)
