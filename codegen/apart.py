@@ -19,7 +19,8 @@ APART = """\
 #define HYAD_APART _Pragma("GCC ivdep") /* the arrays of this loop do not overlap */
 #else
 #define HYAD_APART
-#endif"""
+#endif
+"""
 
 #: What stands before a short innermost loop that is one vector instruction.
 LANES = """\
@@ -27,7 +28,8 @@ LANES = """\
 #define HYAD_LANES _Pragma("GCC unroll 1") /* a vector: not to be written out as single numbers */
 #else
 #define HYAD_LANES
-#endif"""
+#endif
+"""
 
 
 def in_lanes(op: Loop, math: str = "libm") -> bool:

@@ -47,7 +47,7 @@ from hyad.reader import deep
 from hyad.threads import LINE, grows
 
 from .cfunction import OUT_OF_MEMORY, CFunction, CParam
-from .comments import Comments, commented, listed, shorten
+from .comments import LONG, Comments, commented, folded, headline, listed, outline, shorten
 from .data import DataPrinter, structured
 from .expressions import PRIMARY, WIDTH, Expr, wrapped
 from .identifiers import Names
@@ -422,22 +422,25 @@ class CPrinter(DataPrinter):
         return out, [*rest, *found.parts[-1].lines]
 
     def banner(self, fn: CFunction) -> list[str]:
-        """What the function computes and what its parameters mean, in at most six lines."""
+        """What the function computes and what its parameters mean."""
         program = self.program
         doc = (program.doc or "").strip().split("\n")[0]
-        form = commented(program.span.text, 90) if program.span is not None else ""
-        lines = [f"{fn.name}: {commented(doc, 84)}" if doc else f"{fn.name}" + (f" = {form}" if form else "")]
-        if doc and form:
-            lines.append(form)
+        span = program.span
+        lines = [f"{fn.name}: {doc}" if doc else fn.name]
+        if span is not None and doc:
+            lines.append(headline(span.text, 90))
+        elif span is not None:
+            lines[0] += f" = {shorten(outline(span.text, 90), 90)}"
         shapes = [f"{p.name}[{']['.join(map(_bare, p.dims))}]" for p in (*fn.params, *fn.results) if p.dims]
         if shapes:
-            lines.append(shorten("arrays, row-major: " + ", ".join(shapes), 94))
+            lines.append("arrays, row-major: " + ", ".join(shapes))
         if fn.workspace is not None:
             lines.append(f"work: room for {fn.workspace} reals")
         if fn.arena:
             lines.append(f"returns 0, the number of the check that failed, or {OUT_OF_MEMORY}: out of memory")
         elif fn.fallible:
             lines.append("returns 0, or the number of the check that failed")
+        lines = [row for text in lines for row in folded(commented(text, LONG), WIDTH - 6)]
         if len(lines) == 1:
             return [f"/* {lines[0]} */"]
         return [f"/* {lines[0]}", *(f" * {t}" for t in lines[1:-1]), f" * {lines[-1]} */"]

@@ -1,13 +1,14 @@
 """The forms of the model as comments on the lines of C.
 
-A form stands in full where code that came from it first does. Lines that follow and came from it too have none. A
-later line, in a derivative's backward part above all, names what the model binds to the form, and where it binds
-nothing to it repeats the form's outline.
+A form stands where code that came from it first does, its inner forms left out where the line has no room for them.
+Lines that follow and came from it too have none. A later line, in a derivative's backward part above all, names what
+the model binds to the form, and where it binds nothing to it repeats the form's outline.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 from hyad.core import Program, all_binds
@@ -20,6 +21,7 @@ from .operands import Line
 OUTLINE = 32  # of a form that is not quoted in full
 LONG = 2000  # characters of a form that are looked at: a nested model is as deep as it is long, and each line quotes it
 _BARE = re.compile(r"(double|float|long long|int) [\w, ]+;|HYAD_\w+|[#}].*")  # lines that need none of their own
+_BRACKETS = re.compile(r"[\[\]]")
 _CLOSING = re.compile(r"([()\[\]{}])")
 
 
@@ -59,7 +61,8 @@ class Comments:
         name = self.bound.get(key)
         if key not in self.again:
             self.again[key] = f"from {name}" if name else _outlined(span.text)
-            return commented(span.text, max(WIDTH + 10 - indent - len(text), OUTLINE))
+            width = max(WIDTH + 10 - indent - len(text), OUTLINE)
+            return commented(outline(span.text, width), width)
         if name:
             target = text.partition(" = ")[0].rpartition(" ")[2].rpartition(">")[2]
             if target == identifier(name):  # what the name is bound to
@@ -99,7 +102,7 @@ def commented(text: str, width: int) -> str:
 def outline(text: str, width: int) -> str:
     """A form on one line, its inner forms left out from the depth that makes it fit: ``(* 3.0 x ...)``."""
     text = " ".join(text[:LONG].split())
-    for limit in (4, 3, 2):
+    for limit in (8, 7, 6, 5, 4, 3, 2):
         if len(text) <= width:
             break
         text = _cut(text, limit)
@@ -113,12 +116,17 @@ def _cut(text: str, limit: int) -> str:
         if part in ("(", "[", "{"):
             depth += 1
             if depth == limit:
-                out.append("...")
+                out[-1:] = [out[-1].removesuffix("#"), "..."]
         if depth < limit:
             out.append(part)
         if part in (")", "]", "}"):
             depth -= 1
     return "".join(out)
+
+
+def folded(text: str, width: int) -> list[str]:
+    """A line of a comment, broken between words; what follows is indented."""
+    return textwrap.wrap(text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def listed(checks: Sequence[tuple[str, str, Span | None]], margin: str) -> list[str]:
@@ -128,6 +136,19 @@ def listed(checks: Sequence[tuple[str, str, Span | None]], margin: str) -> list[
         place = f", line {span.line}" if span is not None else ""
         out.append(f"{margin}{n}: {kind}{place}: {commented(message, 200)}")
     return out
+
+
+def headline(text: str, width: int) -> str:
+    """A model's form, where it is longer than a line up to its parameters: ``(defmodel f [x] ...)``."""
+    text = " ".join(text[:LONG].split())
+    if len(text) <= width:
+        return text
+    depth = 0
+    for part in _BRACKETS.finditer(text):
+        depth += 1 if part[0] == "[" else -1
+        if depth == 0:
+            return text[: part.end()] + " ...)"
+    return text
 
 
 def _outlined(form: str) -> str:

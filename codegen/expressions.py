@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,17 +26,28 @@ _TOKEN = re.compile(r"\s*(\{\d+\}|[A-Za-z_]\w*|\d[\w.]*|\|\||&&|==|!=|<=|>=|<<|>
 class Expr:
     """A C expression, how tightly it binds, and the memory and variables in it that may change.
 
-    ``update`` is (operator, left, right) where it reads ``left op right``, for ``left op= right``.
+    ``update`` is (operator, left, right) where it reads ``left op right``, for ``left op= right``. An integer that is
+    a sum says of what (``total``), and a quotient by a number what it divides by which (``quotient``).
     """
 
     text: str
     prec: int = PRIMARY
     reads: frozenset[Any] = frozenset()
     update: tuple[str, str, str] | None = None
+    total: Total | None = None
+    quotient: tuple[Expr, int] | None = None
 
     def at(self, level: int, leftmost: bool = True) -> str:
         """The text as an operand that must bind at least as tightly as ``level``."""
         return f"({self.text})" if self.prec < level or (not leftmost and self.text.startswith("-")) else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """An integer as a sum: what its terms are multiples of, which multiples, and a number."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    number: int
 
 
 def _positive(e: Expr) -> Expr:
@@ -160,23 +171,102 @@ def _is_negative(e: Expr) -> bool:
 
 
 def plus(a: Expr | None, b: Expr) -> Expr:
-    if a is None:
-        return b
-    if a.text.isdigit() and b.text.isdigit():
-        return Expr(str(int(a.text) + int(b.text)))
-    return Expr(f"{a.at(ADD)} + {b.at(ADD, leftmost=False)}", ADD, a.reads | b.reads)
+    return b if a is None else integer("+", a, b)
 
 
 def times(a: Expr | None, b: Expr) -> Expr | None:
-    if a is None:
-        return None
-    if a.text == "1" or b.text == "1":
-        return b if a.text == "1" else a
-    if a.text.isdigit() and b.text.isdigit():
-        return Expr(str(int(a.text) * int(b.text)))
-    if b.text.isdigit():
-        a, b = b, a
-    return Expr(f"{a.at(MUL)}*{b.at(UNARY, leftmost=False)}", MUL, a.reads | b.reads)
+    return None if a is None else integer("*", a, b)
+
+
+def integer(operator: str, a: Expr, b: Expr) -> Expr:
+    """A sum, difference or product of integers, like terms put together: ``n - (i + 1)`` is ``n - i - 1``,
+    ``3*(3*f + 2) + 1`` is ``9*f + 7``. Wrapping around or not, it is the same integer."""
+    one, two = total_of(a), total_of(b)
+    if operator == "*":
+        made = _product(a, one, b, two)
+    else:
+        sign = 1 if operator == "+" else -1
+        terms = {e.text: (e, k) for e, k in one.terms}
+        for e, k in two.terms:
+            terms[e.text] = e, terms.get(e.text, (e, 0))[1] + sign * k
+        made = _remainder(Total(tuple(t for t in terms.values() if t[1]), one.number + sign * two.number))
+    if max(abs(made.number), *(abs(k) for _, k in made.terms), 0) > 2**62:  # no literal
+        return fill("{0}*{1}" if operator == "*" else f"{{0}} {operator} {{1}}", [a, b])
+    return replace(_written(made, a.reads | b.reads), update=(operator, a.text, b.text))
+
+
+def total_of(e: Expr) -> Total:
+    if e.total is not None:
+        return e.total
+    if e.text.removeprefix("-").isdigit():
+        return Total((), int(e.text))
+    return Total(((_positive(e), -1),), 0) if _is_negative(e) else Total(((e, 1),), 0)
+
+
+def _product(a: Expr, one: Total, b: Expr, two: Total) -> Total:
+    for total, e, number in ((one, a, two), (two, b, one)):
+        if not number.terms:
+            k = number.number
+            if len(total.terms) <= 1:
+                return Total(tuple((t, k * m) for t, m in total.terms if k), k * total.number)
+            return Total(((replace(e, total=None), k),) if k else (), 0)
+    factors, k = [], 1
+    for total, e in ((one, a), (two, b)):
+        alone = len(total.terms) == 1 and total.number == 0
+        factors.append(total.terms[0][0] if alone else e)
+        k *= total.terms[0][1] if alone else 1
+    x, y = factors
+    return Total(((Expr(f"{x.at(MUL)}*{y.at(UNARY, leftmost=False)}", MUL, x.reads | y.reads), k),), 0)
+
+
+def _remainder(total: Total) -> Total:
+    """``n - 4*(n/4)``  =>  ``n % 4``."""
+    for e, k in total.terms:
+        of = total_of(e.quotient[0]) if e.quotient is not None and e.quotient[1] == -k else None
+        if of is not None and of.number == total.number and all(t in total.terms for t in of.terms):
+            rest = tuple(t for t in total.terms if t not in of.terms and t[0] is not e)
+            return Total(((Expr(f"{e.quotient[0].at(MUL)} % {-k}", MUL, e.reads), 1), *rest), 0)
+    return total
+
+
+def _written(total: Total, reads: frozenset[Any]) -> Expr:
+    """The text of a sum: what is added, then what is taken off, a number as the last of these."""
+    parts = [(k > 0, _multiple(e, abs(k))) for e, k in total.terms]
+    if total.number or not parts:
+        parts.append((total.number >= 0, Expr(str(abs(total.number)))))
+    parts.sort(key=lambda part: not part[0])
+    (positive, first), *rest = parts
+    text = first.at(MUL) if positive else f"-{first.at(MUL)}"
+    text += "".join(f" {'+' if plus else '-'} {e.at(MUL, leftmost=False)}" for plus, e in rest)
+    prec = ADD if rest else first.prec if positive and first.prec >= MUL else MUL if first.prec == MUL else UNARY
+    quotient = first.quotient if positive and not rest else None
+    return Expr(text, prec, reads, None, total, quotient)
+
+
+def _multiple(e: Expr, k: int) -> Expr:
+    if k == 1:
+        return e
+    plain = e.prec == MUL and not {"/", "%"} & set(e.text)
+    return Expr(f"{k}*{e.text if plain else e.at(UNARY)}", MUL, e.reads)
+
+
+def added(target: str, e: Expr) -> str:
+    """The assignment that adds a number to ``target``: ``s += x``, or ``s -= x`` where the number is ``-x``."""
+    if not _is_negative(e):
+        return f"{target} += {e.text}"
+    text = _positive(e).text
+    whole = e.prec == UNARY and text[0] == "(" and _closing(text) == len(text) - 1
+    return f"{target} -= {text[1:-1] if whole else text}"
+
+
+def _closing(text: str) -> int:
+    """Where the parenthesis closes that a text starts with."""
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return k
+    return -1
 
 
 def negated(cond: Expr) -> Expr:

@@ -46,7 +46,7 @@ from hyad.core import (
 from .arena import ARENA_ARRAY, ARENA_BASE, ARENA_COPY, ARENA_FAIL, ARENA_GROW, ARENA_HEADER, ARENA_NAMES, DEEP
 from .c import FUNCTION_RESERVED, RESERVED, CPrinter
 from .cfunction import CConstructor, CData, CFunction, CParam
-from .comments import Comments, commented
+from .comments import Comments, commented, outline
 from .data import ctypes, declared, definitions, handed_down, reachable, without_unused
 from .expressions import PRIMARY, WIDTH, Expr, as_reals, wrapped
 from .identifiers import Names
@@ -390,7 +390,7 @@ class FunctionPrinter(CPrinter):
         shown = self.shown(without_unused(self.lines))
         lines = Comments(self.program, self.line_directives).text(shown)
         head = wrapped(self.prototype_text(), WIDTH)
-        form = commented(f.span.text, 90) if f.span is not None else ""
+        form = commented(outline(f.span.text, 90), 90) if f.span is not None else ""
         words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(line.text for line in shown)))
         names = [*self.param_name.values(), *(["arena"] if info.arena else [])]
         names += [self.buffer_name[b] for k, b in enumerate(self.plan.results) if b is not None]

@@ -221,7 +221,7 @@ class Plan:
     ``results``: the memory of each array result. ``pools``: for each size of workspace piece (the element type and the
     size; a third part, True, where each thread has its own), how many there are. ``parallel``: the loops that run on
     several threads, and how many iterations are worth one, or what one costs. ``unsized``: the buffers that only an
-    arena can hold, and their forms.
+    arena can hold, and their forms. ``zero_rows``: zeros that lie nowhere, since what they are stored in is cleared.
     """
 
     program: Program
@@ -240,6 +240,7 @@ class Plan:
     results: list[Buffer | None] = field(default_factory=list)
     pools: dict[Any, int] = field(default_factory=dict)
     unsized: list[tuple[Buffer, Span | None]] = field(default_factory=list)
+    zero_rows: set[Var] = field(default_factory=set)
 
     @cached_property
     def integers(self) -> dict[Var, Prim]:
@@ -779,8 +780,12 @@ class _Planner:
             local.add(buffer)
         if self.shared:
             self.before_results(program_body, local)
+        if self.shared:
+            rows = zero_rows(plan.program)
+            plan.zero_rows = {v for v in rows if plan.of(v).buffer.kind == "own" and plan.of(v).buffer.home is None}
+        nowhere = {plan.of(v).buffer for v in plan.zero_rows}
         for buffer in self.owned:
-            if buffer.home is None:
+            if buffer.home is None and buffer not in nowhere:
                 plan.declare.setdefault(buffer.bind, []).append(buffer)
 
         def place(buffer: Buffer, own: bool) -> None:
@@ -841,6 +846,33 @@ class _Planner:
                     buffer.home = Place(result)
                     begins[result] = buffer.born
                     break
+
+
+def is_zeros(bind: Bind) -> bool:
+    """Whether a binding makes an array of zeros."""
+    op = bind.op
+    if type(op) is Loop:
+        return len(bind.vars) == 1 and not op.accs and _all_zeros(op)
+    return type(op) is Prim and op.name == "zeros" and isinstance(bind.vars[0].type, Arr)
+
+
+def _all_zeros(op: Loop) -> bool:
+    """Whether a loop stacks 0.0 alone, or what such a loop in it gives."""
+    (r,) = op.body.results
+    if not op.body.binds:
+        return type(r) is Const and r.type in (REAL, INT) and r.value == 0 and math.copysign(1, r.value) > 0
+    (inner,) = op.body.binds if len(op.body.binds) == 1 else (None,)
+    return inner is not None and type(inner.op) is Loop and inner.vars == (r,) and is_zeros(inner)
+
+
+def zero_rows(program: Program) -> list[Var]:
+    """The arrays of zeros that are nothing but stored in another array."""
+    binds = list(all_binds(program.body))
+    values = [x.op.args[-1] for x in binds if type(x.op) is Prim and x.op.name == "update"]
+    stored = {v for v in values if type(v) is Var and isinstance(v.type, Arr)}
+    made = [x.vars[0] for x in binds if len(x.vars) == 1 and x.vars[0] in stored and is_zeros(x)] if stored else []
+    count = uses(program) if made else {}
+    return [v for v in made if count.get(v) == 1]
 
 
 def measured(f: Function, k: int) -> bool:

@@ -48,6 +48,7 @@ from .vector import vectorised
 
 SUBSCRIPT = 9  # an Int expression no longer than this is written out at each use
 FOLDED = 64  # an expression longer than this has a line of its own
+WHOLE = 80  # one that is all of what a line stores, if it is longer than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class OperandPrinter:
         self.pointer: dict[Var, str] = {}  # views that have a C variable
         self.followed: set[Var] = set()  # those of them that are read through it, and other variables that are read
         self.here: set[Var] = set()  # used once, in this very block
+        self.stored: set[Var] = set()  # those of them that are all of what a line stores
         self.positive: frozenset[Atom] = frozenset()  # what a check here has found not to be negative
         self.handed_out: set[Var] = set()  # scalars that a parameter of the result's name is set to
         self.stable: dict[Var, Expr] = {}  # constants that hold what a changing variable was
@@ -202,15 +204,16 @@ class OperandPrinter:
         for r in expr.reads:
             self.readers.setdefault(r, {})[var] = None
 
-    def settle(self, var: Var, expr: Expr, dear: bool = False) -> None:
+    def settle(self, var: Var, expr: Expr, dear: bool = False, soft: bool = False) -> None:
         """A new scalar: wait for its use, or have a line of its own. A short integer is written wherever it is used, if
-        it is not ``dear``."""
+        it is not ``dear``; a name that differentiation gave (``soft``) says nothing where the value is stored."""
         self.made[var] = self.span
         if var.type == INT and not var.given and not expr.reads and len(expr.text) <= SUBSCRIPT and not dear:
             self.value[var] = expr
             return
-        named = var.given and var not in self.handed_out
-        alone = named or var not in self.here or len(expr.text) > FOLDED
+        stored = var in self.stored
+        named = var.given and var not in self.handed_out and not (soft and stored)
+        alone = named or var not in self.here or len(expr.text) > (WHOLE if stored else FOLDED)
         if alone:
             self.define(var, expr)
         else:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from hyad.core import (
@@ -49,13 +50,16 @@ from .expressions import (
     UNARY,
     WIDTH,
     Expr,
+    added,
+    all_reads,
     fill,
+    integer,
     negated,
     plus,
     wrapped,
 )
-from .lower import Buffer, Place, is_array, type_of
-from .operands import Line, OperandPrinter
+from .lower import Buffer, Place, is_array, is_zeros, type_of
+from .operands import WHOLE, Line, OperandPrinter
 from .ranges import OVERFLOW
 from .turned import ALONE, turned
 from .vector import by_library
@@ -63,36 +67,38 @@ from .vector import by_library
 _ADD = """\
 static inline int hyad_add_overflows(long long a, long long b, long long *sum) {
 #if defined(__GNUC__) && !defined(__CUDACC__)
-  return __builtin_add_overflow(a, b, sum);
+    return __builtin_add_overflow(a, b, sum);
 #else
-  *sum = (long long)((unsigned long long)a + (unsigned long long)b);
-  return b < 0 ? *sum >= a : *sum < a;
+    *sum = (long long)((unsigned long long)a + (unsigned long long)b);
+    return b < 0 ? *sum >= a : *sum < a;
 #endif
 }
 """
 _SUB = """\
 static inline int hyad_sub_overflows(long long a, long long b, long long *difference) {
 #if defined(__GNUC__) && !defined(__CUDACC__)
-  return __builtin_sub_overflow(a, b, difference);
+    return __builtin_sub_overflow(a, b, difference);
 #else
-  *difference = (long long)((unsigned long long)a - (unsigned long long)b);
-  return b < 0 ? *difference <= a : *difference > a;
+    *difference = (long long)((unsigned long long)a - (unsigned long long)b);
+    return b < 0 ? *difference <= a : *difference > a;
 #endif
 }
 """
 _MUL = """\
 static inline int hyad_mul_overflows(long long a, long long b, long long *product) {
 #if defined(__GNUC__) && !defined(__CUDACC__)
-  return __builtin_mul_overflow(a, b, product);
+    return __builtin_mul_overflow(a, b, product);
 #else
-  const long long most = 9223372036854775807LL, least = -most - 1;
-  *product = (long long)((unsigned long long)a*(unsigned long long)b);
-  if (a == 0 || b == 0) return 0;
-  if (a > 0) return b > 0 ? a > most/b : b < least/a;
-  return b > 0 ? a < least/b : b < most/a;
+    const long long most = 9223372036854775807LL, least = -most - 1;
+    *product = (long long)((unsigned long long)a*(unsigned long long)b);
+    if (a == 0 || b == 0) return 0;
+    if (a > 0) return b > 0 ? a > most/b : b < least/a;
+    return b > 0 ? a < least/b : b < most/a;
 #endif
 }
 """
+#: Operations in both branches of an ``if`` that is written as ``c ? x : y``, at most.
+CHOICE = 8
 #: A loop for threads stands twice if it has at most so many lines; inside another loop, if it has at most so many.
 SHORT, REPEATED = 12, 40
 
@@ -180,8 +186,9 @@ class BodyPrinter(OperandPrinter):
 
     def statements(self, block: Block, destinations: dict[int, str], binds: Sequence[Bind] | None = None) -> None:
         """A block's bindings, or ``binds`` of them; ``destinations`` are C variables to build its results in."""
-        once = self.used_once(block)
-        outer, self.here, positive = self.here, once, self.positive
+        outer, positive = (self.here, self.stored), self.positive
+        self.here = self.used_once(block)
+        self.stored = self.here.intersection(stored_in(block))
         makers = {v: b for b in block.binds if isinstance(b.op, (If, Loop, Case, While)) for v in b.vars}
         for k, name in destinations.items():
             r = block.results[k]
@@ -204,7 +211,7 @@ class BodyPrinter(OperandPrinter):
                 self.check(bind, op)
             else:
                 self.structured(bind, op)
-        self.here, self.positive = outer, positive
+        (self.here, self.stored), self.positive = outer, positive
 
     def used_once(self, block: Block) -> set[Var]:
         """The variables that are used once and in this block itself, not in a region inside it."""
@@ -215,16 +222,20 @@ class BodyPrinter(OperandPrinter):
         return once
 
     def check(self, bind: Bind, op: Check) -> None:
+        known = op.a in self.indices or op.a in self.positive or isinstance(op.a, Const) and op.a.value >= 0
+        twice = op.relation == "in" and not known
+        if twice and op.a in self.pending:
+            self.materialise(op.a)
         a, b = self.operand(op.a), self.operand(op.b)
         sign, turned = {"==": ("!=", "!="), "<=": (">", "<")}.get(op.relation, (">=", "<="))
         failure = f"{a.at(SHIFT)} {sign} {b.at(SHIFT)}"
         if isinstance(op.a, Const):  # numbers stand on the right
             failure = f"{b.at(SHIFT)} {turned} {a.at(SHIFT)}"
-        if op.relation == "in":
-            known = op.a in self.indices or op.a in self.positive
-            if not known and not (isinstance(op.a, Const) and op.a.value >= 0):
-                failure = f"{a.at(SHIFT)} < 0 || {failure}"
-                self.positive |= {op.a}
+        if twice:
+            failure = f"{a.at(SHIFT)} < 0 || {failure}"
+            self.positive |= {op.a}
+        elif op.relation in ("<", "<=") and isinstance(op.a, Const) and op.a.value >= 0:
+            self.positive |= {op.b}
         self.checks.append((op.kind, op.message, bind.span))
         self.emit(f"if ({failure}) {self.failed(len(self.checks))}")
         for size, other in self.plan.sizes.same.get(bind, {}).items():
@@ -251,14 +262,19 @@ class BodyPrinter(OperandPrinter):
         elif op.name == "select":
             expr = fill("{0} ? {1} : {2}", self.fit(op.args))
         elif bind in self.overflows.plain:
-            expr = fill("{0}/{1}" if op.name == "//" else "{0} % {1}", self.fit(op.args))
+            a, b = self.fit(op.args)
+            expr = fill("{0}/{1}" if op.name == "//" else "{0} % {1}", [a, b])
+            if op.name == "//" and b.text.isdigit():
+                expr = replace(expr, quotient=(a, int(b.text)))
         else:
             template, operands = self.converted(op)
-            expr = fill(template, operands)
+            whole = var.type == INT and op.name in ("+", "-", "*") and bind not in self.overflows.wrapped
+            expr = integer(op.name, *operands) if whole else fill(template, operands)
         if op.name == "undef":
             self.value[var] = expr
         else:
-            self.settle(var, expr, bind in self.overflows.plain and type(op.args[1]) is not Const)
+            dear = bind in self.overflows.plain and type(op.args[1]) is not Const
+            self.settle(var, expr, dear, bind.soft)
 
     def checked(self, bind: Bind, op: Prim, var: Var) -> None:
         """Int arithmetic that a subscript or a size depends on: the call ends where it does not fit."""
@@ -275,6 +291,11 @@ class BodyPrinter(OperandPrinter):
         self.made[var] = self.span
 
     # ---------------------------------------------------------------------------------- memory
+
+    @cached_property
+    def zeros(self) -> set[Var]:
+        """The arrays of zeros."""
+        return {x.vars[0] for x in all_binds(self.program.body) if is_zeros(x)}
 
     def declare(self, buffer: Buffer, bind: Bind) -> None:
         """A buffer's C variable: a pointer into the workspace, or a local array."""
@@ -326,6 +347,9 @@ class BodyPrinter(OperandPrinter):
         to = target if isinstance(target, Place) else self.plan.of(target)
         buffer, path, dims = self.plan.resolve(to)
         self.changes(buffer)
+        if isinstance(source, Var) and source in self.zeros:
+            self.clear_block(self.pointer_to(target), dims[len(path) :], buffer.elem)
+            return
         function = "memmove" if origin is buffer else "memcpy"
         to, source = self.pointer_to(target), self.pointer_to(source)
         self.copy_block(function, to, source, dims[len(path) :], buffer.elem)
@@ -349,7 +373,7 @@ class BodyPrinter(OperandPrinter):
         if op.name == "get":
             self.view(var, op)
         elif op.name == "zeros":
-            if self.initialised is not place.buffer:
+            if self.initialised is not place.buffer and var not in self.plan.zero_rows:
                 self.changes(buffer)
                 self.clear_block(self.pointer_to(place), dims[len(path) :], buffer.elem)
         elif op.name == "array":
@@ -420,7 +444,8 @@ class BodyPrinter(OperandPrinter):
             self.changes(buffer)
             if type_of(value) == INT and buffer.elem == REAL and isinstance(value, Const):
                 new = self.real_literal(value.value)
-            self.emit(f"{self.element_of(var, subs)} {'+=' if adding else '='} {new.text};")
+            target = self.element_of(var, subs)
+            self.emit(f"{added(target, new) if adding else self.assignment(target, new)};")
             return
         subs = [self.fixed(a) for a in op.args[1:-1]]
         self.changes(buffer)
@@ -441,6 +466,9 @@ class BodyPrinter(OperandPrinter):
                 return
             function = "memmove" if origin is buffer else "memcpy"
             to = f"{base} + {offset.at(ADD)}" if offset else base
+            if value in self.zeros:
+                self.clear_block(to, dims, buffer.elem)
+                return
             self.copy_block(function, to, self.pointer_to(value), dims, buffer.elem)
 
     # ------------------------------------------------------------------------------ control flow
@@ -509,7 +537,7 @@ class BodyPrinter(OperandPrinter):
         if plain and scalar and bind.vars:
             self.ternaries(bind, op)
             return
-        if self.short_circuit(bind, op):
+        if scalar and (self.short_circuit(bind, op) or self.short_choice(bind, op)):
             return
         cond = self.operand(op.cond)
         span = bind.span
@@ -586,14 +614,17 @@ class BodyPrinter(OperandPrinter):
             cond = self.define(Var("cond", BOOL), cond)
         for k, var in enumerate(bind.vars):
             then, orelse = op.then.results[k], op.orelse.results[k]
-            values = [self.as_type(then, var.type), self.as_type(orelse, var.type)]
-            expr = fill("{0} ? {1} : {2}", [cond, *values])
-            if var in self.destination:
-                name = self.destination[var]
-                self.emit(f"{name} = {expr.text};")
-                self.value[var], self.slot[var] = Expr(name, PRIMARY, frozenset({name})), name
-            else:
-                self.settle(var, expr)
+            self.one_of(var, cond, self.as_type(then, var.type), self.as_type(orelse, var.type))
+
+    def one_of(self, var: Var, cond: Expr, then: Expr, orelse: Expr) -> None:
+        """``var`` is ``cond ? then : orelse``."""
+        expr = fill("{0} ? {1} : {2}", [cond, then, orelse])
+        if var in self.destination:
+            name = self.destination[var]
+            self.emit(f"{name} = {expr.text};")
+            self.value[var], self.slot[var] = Expr(name, PRIMARY, frozenset({name})), name
+        else:
+            self.settle(var, expr)
 
     def short_circuit(self, bind: Bind, op: If) -> bool:
         """``(and a b)`` is an ``if`` whose ``b`` is evaluated only where ``a`` holds; so is C's ``a && b``. False where
@@ -606,29 +637,59 @@ class BodyPrinter(OperandPrinter):
             inner, operator, level = op.orelse, "||", OR
         else:
             return False
-        if _size_if_plain(inner) > 8 or not self.overflows.checked.isdisjoint(all_binds(inner)):
+        if _size_if_plain(inner) > 8:
             return False
-        old = self.captured()
-        waiting = self.pending.copy(), {what: readers.copy() for what, readers in self.readers.items()}
-        self.enter()
-        self.statements(inner, {})
-        value = self.operand(inner.results[0])
-        self.leave()
-        lines, self.lines = self.lines, old
-        if lines:  # which are dropped, and what waited may have gone into them
-            self.pending, self.readers = waiting
-            for x in all_binds(inner):
-                for v in x.vars:
-                    self.slot.pop(v, None)
+        values = self.inline([inner], BOOL)
+        if values is None:
             return False
         self.span = bind.span
         cond, *_ = self.fit([op.cond])
-        text = f"{cond.at(EQUAL)} {operator} {value.at(EQUAL)}"
-        self.settle(bind.vars[0], Expr(text, level, cond.reads | value.reads))
+        text = f"{cond.at(EQUAL)} {operator} {values[0].at(EQUAL)}"
+        self.settle(bind.vars[0], Expr(text, level, all_reads([cond, *values])))
+        return True
+
+    def inline(self, blocks: Sequence[Block], t: Scalar) -> list[Expr] | None:
+        """The results of blocks as expressions, if they are short and need no lines of their own."""
+        if any(not self.overflows.checked.isdisjoint(all_binds(block)) for block in blocks):
+            return None
+        old = self.captured()
+        waiting = self.pending.copy(), {what: readers.copy() for what, readers in self.readers.items()}
+        values = []
+        for block in blocks:
+            self.enter()
+            self.statements(block, {})
+            values.append(self.as_type(block.results[0], t))
+            self.leave()
+        lines, self.lines = self.lines, old
+        if not lines and sum(len(e.text) for e in values) <= WHOLE:
+            return values
+        self.pending, self.readers = waiting  # lines are dropped, and what waited may have gone into them
+        for x in (x for block in blocks for x in all_binds(block)):
+            for v in x.vars:
+                self.slot.pop(v, None)
+        return None
+
+    def short_choice(self, bind: Bind, op: If) -> bool:
+        """An ``if`` for one number whose branches are short: ``c ? x : y``, which computes one of them, too. False
+        where a branch is long or needs lines of its own, or this is the last of a chain."""
+        if len(bind.vars) != 1 or bind.vars[0] in self.destination:
+            return False
+        if any(_is_undef(block, block.results[0]) for block in (op.then, op.orelse)):
+            return False
+        nested = any(type(x.op) is If for block in (op.then, op.orelse) for x in block.binds)
+        if nested or _size_if_plain(op.then) + _size_if_plain(op.orelse) > CHOICE:
+            return False
+        values = self.inline((op.then, op.orelse), bind.vars[0].type)
+        if values is None:
+            return False
+        self.span = bind.span
+        self.one_of(bind.vars[0], self.operand(op.cond), *values)
         return True
 
     def loop(self, bind: Bind, op: Loop) -> None:
         span = bind.span
+        if self.zero_fill(bind, op):
+            return
         count = self.operand(op.count)
         if count.reads or len(count.text) > 20 or re.search(r"[/%] ?[^\d ]", count.text):
             count = self.define(Var("count", INT), count)
@@ -657,6 +718,25 @@ class BodyPrinter(OperandPrinter):
             if far is not None:
                 self.again(far, starts, self.loop_head(index, count.at(SHIFT)), body, span)
         self.after(op, self.plan.swaps[bind], before)
+
+    def zero_fill(self, bind: Bind, op: Loop) -> bool:
+        """A loop that does nothing but store zeros, or loops in one another that do: ``memset``."""
+        if not is_zeros(bind) or bind in self.plan.parallel:
+            return False
+        if bind.vars[0] in self.plan.zero_rows:
+            return True
+        place = self.plan.place[bind.vars[0]]
+        if not all(type(d) is Const or d in self.program.dims or d in self.positive for d in bind.vars[0].type.dims):
+            return False  # fewer than no iterations are none
+        inner: Loop | None = op
+        while inner is not None:  # each row lies where it belongs, and nothing has been copied
+            if self.plan.moves.get(inner.body) or self.plan.early.get(inner.body):
+                return False
+            inner = inner.body.binds[0].op if inner.body.binds else None
+        buffer, path, dims = self.plan.resolve(place)
+        self.changes(buffer)
+        self.clear_block(self.pointer_to(place), dims[len(path) :], buffer.elem)
+        return True
 
     def watch(self, far: str, op: Loop, inits: dict[int, Expr]) -> dict[str, str]:
         """Before a loop that may be run again: what notes that it must be, and what its accumulators start from."""
@@ -774,6 +854,12 @@ class BodyPrinter(OperandPrinter):
             self.emit(f"{self.pointer_type(made)}{aside} = {old};")
             self.emit(f"{old} = {new};")
             self.emit(f"{new} = {aside};")
+
+
+def stored_in(block: Block) -> list[Var]:
+    """The scalars that a block stores in arrays or hands out, as they are."""
+    stores = (x.op for x in block.binds if type(x.op) is Prim and x.op.name in ("update", "add-at"))
+    return [a for a in (*block.results, *(op.args[-1] for op in stores)) if type(a) is Var]
 
 
 def _is_literal(block: Block, value: bool) -> bool:

@@ -43,7 +43,8 @@ ALONE = """\
 #define HYAD_ALONE volatile /* or gcc takes the elements of this sum in a wrong order, some of them twice */
 #else
 #define HYAD_ALONE
-#endif"""
+#endif
+"""
 
 WRITTEN_OUT = 16  # the most iterations of an inner loop that gcc writes out before it looks for vectors
 MOST = 256  # additions, and elements that one of them depends on: gcc gives up long before

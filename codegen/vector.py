@@ -20,22 +20,22 @@ import re
 #: steps, so that neither overflows while the product does not.
 POWER = """\
 static inline double hyad_power_of_2(double k) { /* a whole number from -1022 to 1023 */
-  const double shifted = k + (6755399441055744.0 + 1023); /* 1.5*2^52: k + 1023 is in the last bits */
-  unsigned long long bits;
-  double y;
-  memcpy(&bits, &shifted, sizeof bits);
-  bits <<= 52;
-  memcpy(&y, &bits, sizeof y);
-  return y;
+    const double shifted = k + (6755399441055744.0 + 1023); /* 1.5*2^52: k + 1023 is in the last bits */
+    unsigned long long bits;
+    double y;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits <<= 52;
+    memcpy(&y, &bits, sizeof y);
+    return y;
 }
 """
 #: To the nearest whole number: without an instruction for it, which plain x86-64 has not.
 NEAREST = """\
 static inline double hyad_nearest(double x) { /* |x| < 2^51 */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
-  return rint(x);
+    return rint(x);
 #else
-  return (x + 6755399441055744.0) - 6755399441055744.0;
+    return (x + 6755399441055744.0) - 6755399441055744.0;
 #endif
 }
 """
@@ -51,24 +51,24 @@ REDUCED = """\
 EXP = """\
 static inline double hyad_exp(double x) { /* at most 1 unit in the last place off */
 REDUCED
-  const double y = 1 + (r + r2*(low + r4*(high + r4*top)));
-  const double half = hyad_nearest(0.5*k);
-  return y*hyad_power_of_2(half)*hyad_power_of_2(k - half);
+    const double y = 1 + (r + r2*(low + r4*(high + r4*top)));
+    const double half = hyad_nearest(0.5*k);
+    return y*hyad_power_of_2(half)*hyad_power_of_2(k - half);
 }
 """.replace("REDUCED", REDUCED)
 EXPM1 = """\
 static inline double hyad_expm1(double x) { /* at most 3 units in the last place off */
 REDUCED
-  const double y = r + r2*(low + r4*(high + r4*top));
-  const double half = hyad_nearest(0.5*k);
-  const double p = hyad_power_of_2(half), q = hyad_power_of_2(k - half), one = hyad_power_of_2(half - k);
-  return copysign((y*p + (p - one))*q, x);
+    const double y = r + r2*(low + r4*(high + r4*top));
+    const double half = hyad_nearest(0.5*k);
+    const double p = hyad_power_of_2(half), q = hyad_power_of_2(k - half), one = hyad_power_of_2(half - k);
+    return copysign((y*p + (p - one))*q, x);
 }
 """.replace("REDUCED", REDUCED)
 TANH = """\
 static inline double hyad_tanh(double x) { /* at most 3 units in the last place off */
-  const double t = hyad_expm1(-2*fabs(x));
-  return copysign(t/(t + 2), x);
+    const double t = hyad_expm1(-2*fabs(x));
+    return copysign(t/(t + 2), x);
 }
 """
 FAR = 2.0**23
@@ -112,68 +112,68 @@ static inline double hyad_wave(unsigned long long *far, double x, unsigned long 
 """
 SIN = """\
 static inline double hyad_sin(unsigned long long *far, double x) { /* at most 1 unit in the last place off */
-  return hyad_wave(far, x, 0);
+    return hyad_wave(far, x, 0);
 }
 """
 COS = """\
 static inline double hyad_cos(unsigned long long *far, double x) { /* at most 1 unit in the last place off */
-  return hyad_wave(far, x, 1);
+    return hyad_wave(far, x, 1);
 }
 """
 TAN = """\
 static inline double hyad_tan(unsigned long long *far, double x) { /* at most 3 units in the last place off */
-  return hyad_sin(far, x)/hyad_cos(far, x);
+    return hyad_sin(far, x)/hyad_cos(far, x);
 }
 """
 #: x = 2^k m with m between the roots of 1/2 and 2, f = m - 1, s = f/(2 + f): log m = f - f^2/2 + s (f^2/2 + z P(z))
 #: with z = s^2, P the best polynomial on that interval, 2^-57 off. What is not a positive number has bits of its own.
 LOG = """\
 static inline double hyad_log(double x) { /* at most 1 unit in the last place off */
-  const unsigned long long one = 0x3ff0000000000000, root = 0x3fe6a09e667f3bcd, top = 0x7ff0000000000000;
-  unsigned long long bits, size, small, zero, beyond, below, power, rest;
-  double scaled, m, k, y;
-  memcpy(&bits, &x, sizeof bits);
-  size = bits & 0x7fffffffffffffff;
-  zero = (size - 1) >> 63;
-  small = (size - 0x0010000000000000) >> 63; /* zeros and denormal numbers: times 2^54 */
-  beyond = (top - 1 - size) >> 63; /* infinities and NaN */
-  below = bits >> 63; /* negative numbers */
-  power = one + (small*54 << 52);
-  memcpy(&scaled, &power, sizeof scaled);
-  scaled *= x;
-  memcpy(&power, &scaled, sizeof power);
-  power += one - root;
-  rest = (power & 0x000fffffffffffff) + root;
-  power = power >> 52 | 0x4330000000000000; /* 2^52 + 1023 + k */
-  memcpy(&m, &rest, sizeof m);
-  memcpy(&k, &power, sizeof k);
-  power = 0x4330000000000000 + 1023 + small*54;
-  memcpy(&y, &power, sizeof y);
-  k -= y;
-  const double f = m - 1, s = f/(2 + f), z = s*s, z2 = z*z, half = 0.5*f*f;
-  const double p = z*((0x1.5555555555558p-1 + z*0x1.99999999952d7p-2)
-    + z2*((0x1.2492492df281ap-2 + z*0x1.c71c62e3f11e6p-3)
-    + z2*((0x1.7462b51cb66b1p-3 + z*0x1.39fe51a7c18f9p-3) + z2*0x1.2b5900de53b32p-3)));
-  y = k*0x1.62e42fefa3800p-1 - ((half - (s*(half + p) + k*0x1.ef35793c76730p-45)) - f);
-  memcpy(&rest, &y, sizeof rest);
-  rest = (rest & (beyond + zero) - 1) | (bits & -beyond) | (0xfff0000000000000 & -zero);
-  rest |= 0x7ff8000000000000 & -(below & ~zero);
-  memcpy(&y, &rest, sizeof y);
-  return y;
+    const unsigned long long one = 0x3ff0000000000000, root = 0x3fe6a09e667f3bcd, top = 0x7ff0000000000000;
+    unsigned long long bits, size, small, zero, beyond, below, power, rest;
+    double scaled, m, k, y;
+    memcpy(&bits, &x, sizeof bits);
+    size = bits & 0x7fffffffffffffff;
+    zero = (size - 1) >> 63;
+    small = (size - 0x0010000000000000) >> 63; /* zeros and denormal numbers: times 2^54 */
+    beyond = (top - 1 - size) >> 63; /* infinities and NaN */
+    below = bits >> 63; /* negative numbers */
+    power = one + (small*54 << 52);
+    memcpy(&scaled, &power, sizeof scaled);
+    scaled *= x;
+    memcpy(&power, &scaled, sizeof power);
+    power += one - root;
+    rest = (power & 0x000fffffffffffff) + root;
+    power = power >> 52 | 0x4330000000000000; /* 2^52 + 1023 + k */
+    memcpy(&m, &rest, sizeof m);
+    memcpy(&k, &power, sizeof k);
+    power = 0x4330000000000000 + 1023 + small*54;
+    memcpy(&y, &power, sizeof y);
+    k -= y;
+    const double f = m - 1, s = f/(2 + f), z = s*s, z2 = z*z, half = 0.5*f*f;
+    const double p = z*((0x1.5555555555558p-1 + z*0x1.99999999952d7p-2)
+        + z2*((0x1.2492492df281ap-2 + z*0x1.c71c62e3f11e6p-3)
+        + z2*((0x1.7462b51cb66b1p-3 + z*0x1.39fe51a7c18f9p-3) + z2*0x1.2b5900de53b32p-3)));
+    y = k*0x1.62e42fefa3800p-1 - ((half - (s*(half + p) + k*0x1.ef35793c76730p-45)) - f);
+    memcpy(&rest, &y, sizeof rest);
+    rest = (rest & (beyond + zero) - 1) | (bits & -beyond) | (0xfff0000000000000 & -zero);
+    rest |= 0x7ff8000000000000 & -(below & ~zero);
+    memcpy(&y, &rest, sizeof y);
+    return y;
 }
 """
 #: With u = 1 + x rounded: log u + (x - (u - 1))/u.
 LOG1P = """\
 static inline double hyad_log1p(double x) { /* at most 2 units in the last place off */
-  const double u = 1 + x, lost = (x - (u - 1))/u;
-  unsigned long long size, rest;
-  double y;
-  memcpy(&size, &u, sizeof size);
-  memcpy(&rest, &lost, sizeof rest);
-  size &= 0x7fffffffffffffff;
-  rest &= ((size - 1 | 0x7fefffffffffffff - size) >> 63) - 1; /* nothing of zero, infinities and NaN */
-  memcpy(&y, &rest, sizeof y);
-  return copysign(hyad_log(u) + y, x);
+    const double u = 1 + x, lost = (x - (u - 1))/u;
+    unsigned long long size, rest;
+    double y;
+    memcpy(&size, &u, sizeof size);
+    memcpy(&rest, &lost, sizeof rest);
+    size &= 0x7fffffffffffffff;
+    rest &= ((size - 1 | 0x7fefffffffffffff - size) >> 63) - 1; /* nothing of zero, infinities and NaN */
+    memcpy(&y, &rest, sizeof y);
+    return copysign(hyad_log(u) + y, x);
 }
 """
 KERNELS = {

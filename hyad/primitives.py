@@ -396,34 +396,34 @@ _float_power = _binary(math.pow, np.float_power)
 
 FLOORDIV = """\
 static inline double hyad_floordiv(double a, double b) { /* Python's a // b: exact where fmod is */
-  if (b == 0) return a/b;
-  double m = fmod(a, b), q = (a - m)/b;
-  if (m != 0 && (m < 0) != (b < 0)) q -= 1;
-  return q != 0 ? rint(q) : copysign(0.0, a/b);
+    if (b == 0) return a/b;
+    double m = fmod(a, b), q = (a - m)/b;
+    if (m != 0 && (m < 0) != (b < 0)) q -= 1;
+    return q != 0 ? rint(q) : copysign(0.0, a/b);
 }
 static inline long long hyad_ifloordiv(long long a, long long b) { /* rounds down; 0 where b is 0, as NumPy */
-  if (b == 0) return 0;
-  if (b == -1) return (long long)(0ULL - (unsigned long long)a);
-  return a/b - (a % b != 0 && (a < 0) != (b < 0));
+    if (b == 0) return 0;
+    if (b == -1) return (long long)(0ULL - (unsigned long long)a);
+    return a/b - (a % b != 0 && (a < 0) != (b < 0));
 }
 """
 MOD = """\
 static inline double hyad_mod(double a, double b) { /* Python's a % b, with b's sign: exact where fmod is */
-  double m = fmod(a, b);
-  return m == 0 ? copysign(0.0, b) : (m < 0) != (b < 0) ? m + b : m;
+    double m = fmod(a, b);
+    return m == 0 ? copysign(0.0, b) : (m < 0) != (b < 0) ? m + b : m;
 }
 static inline long long hyad_imod(long long a, long long b) { /* with b's sign; 0 where b is 0, as NumPy */
-  if (b == 0 || b == -1) return 0;
-  return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+    if (b == 0 || b == -1) return 0;
+    return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
 }
 """
 IPOW = """\
 static inline double hyad_ipow(double x, long long n) { /* relative error |n| 2^-53, or pow's */
-  double y = 1;
-  if (n < -32 || n > 32) return pow(x, (double)n);
-  for (int k = (int)(n < 0 ? -n : n); k; k >>= 1, x *= x)
-    if (k & 1) y *= x;
-  return n < 0 ? 1/y : y;
+    double y = 1;
+    if (n < -32 || n > 32) return pow(x, (double)n);
+    for (int k = (int)(n < 0 ? -n : n); k; k >>= 1, x *= x)
+        if (k & 1) y *= x;
+    return n < 0 ? 1/y : y;
 }
 """
 SQUARE = """\
@@ -440,15 +440,15 @@ static inline long long hyad_isign(long long x) { return (x > 0) - (x < 0); }
 # What maxsd gives, NaN apart: no branch, since which one is larger is not foreseen, and loops become vectors.
 MAX = """\
 static inline double hyad_max(double a, double b) {
-  const double most = b > a ? b : a;
-  return b == b ? most : b;
+    const double most = b > a ? b : a;
+    return b == b ? most : b;
 }
 static inline long long hyad_imax(long long a, long long b) { return a >= b ? a : b; }
 """
 MIN = """\
 static inline double hyad_min(double a, double b) {
-  const double least = b < a ? b : a;
-  return b == b ? least : b;
+    const double least = b < a ? b : a;
+    return b == b ? least : b;
 }
 static inline long long hyad_imin(long long a, long long b) { return a <= b ? a : b; }
 """
@@ -463,56 +463,56 @@ static inline double hyad_relu(double x) { return x < 0 ? 0 : x; }
 """
 TO_INT = """\
 static inline long long hyad_to_int(double x) { /* truncates; what does not fit is the smallest long long */
-  return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (long long)x : -9223372036854775807LL - 1;
+    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (long long)x : -9223372036854775807LL - 1;
 }
 """
 DIGAMMA = """\
 static inline double hyad_digamma(double x) { /* relative error 1e-14; near a root, absolute */
-  const double pi = 3.14159265358979323846;
-  double y = 0, z;
-  if (x <= 0) { /* reflection */
-    if (x == floor(x)) return x == 0 ? -1/x : NAN;
-    y = -pi/tan(pi*(x - rint(x)));
-    x = 1 - x;
-  }
-  for (; x < 10; x += 1) y -= 1/x;
-  z = 1/(x*x);
-  return y + log(x) - 0.5/x
-         - z*(1/12. - z*(1/120. - z*(1/252. - z*(1/240. - z*(1/132. - z*(691/32760. - z/12))))));
+    const double pi = 3.14159265358979323846;
+    double y = 0, z;
+    if (x <= 0) { /* reflection */
+        if (x == floor(x)) return x == 0 ? -1/x : NAN;
+        y = -pi/tan(pi*(x - rint(x)));
+        x = 1 - x;
+    }
+    for (; x < 10; x += 1) y -= 1/x;
+    z = 1/(x*x);
+    return y + log(x) - 0.5/x
+                  - z*(1/12. - z*(1/120. - z*(1/252. - z*(1/240. - z*(1/132. - z*(691/32760. - z/12))))));
 }
 """
 POLYGAMMA = """\
 static inline double hyad_polygamma(long long n, double x) { /* n <= 30; error as digamma's */
-  const double pi = 3.14159265358979323846;
-  const double bernoulli[10] = {1/6., -1/30., 1/42., -1/30., 5/66.,
-                                -691/2730., 7/6., -3617/510., 43867/798., -174611/330.};
-  double sign = n % 2 ? 1 : -1, reflected = 0, head = 0, factorial = 1, term = 1, tail;
-  if (n == 0) return hyad_digamma(x);
-  if (n < 0 || n > 30) return NAN;
-  if (x < 0) { /* reflection: the n-th derivative of cot(pi x) is a polynomial p in cot(pi x) */
-    double p[34] = {0, 1}, cot, before, old;
-    if (x == floor(x)) return n % 2 ? INFINITY : NAN;
-    cot = 1/tan(pi*(x - rint(x)));
-    for (int k = 1; k <= n; k++) {
-      before = 0;
-      for (int j = 0; j <= k + 1; j++, before = old) {
-        old = p[j];
-        p[j] = -pi*((j + 1)*p[j + 1] + (j - 1)*before);
-      }
+    const double pi = 3.14159265358979323846;
+    const double bernoulli[10] = {1/6., -1/30., 1/42., -1/30., 5/66.,
+                                                                -691/2730., 7/6., -3617/510., 43867/798., -174611/330.};
+    double sign = n % 2 ? 1 : -1, reflected = 0, head = 0, factorial = 1, term = 1, tail;
+    if (n == 0) return hyad_digamma(x);
+    if (n < 0 || n > 30) return NAN;
+    if (x < 0) { /* reflection: the n-th derivative of cot(pi x) is a polynomial p in cot(pi x) */
+        double p[34] = {0, 1}, cot, before, old;
+        if (x == floor(x)) return n % 2 ? INFINITY : NAN;
+        cot = 1/tan(pi*(x - rint(x)));
+        for (int k = 1; k <= n; k++) {
+            before = 0;
+            for (int j = 0; j <= k + 1; j++, before = old) {
+                old = p[j];
+                p[j] = -pi*((j + 1)*p[j + 1] + (j - 1)*before);
+            }
+        }
+        for (int j = (int)n + 1; j >= 0; j--) reflected = reflected*cot + p[j];
+        reflected *= -pi;
+        sign = -1;
+        x = 1 - x;
     }
-    for (int j = (int)n + 1; j >= 0; j--) reflected = reflected*cot + p[j];
-    reflected *= -pi;
-    sign = -1;
-    x = 1 - x;
-  }
-  for (; x < (double)n + 16; x += 1) head += pow(x, -(double)n - 1);
-  for (int k = 2; k < n; k++) factorial *= k;
-  tail = 1 + (double)n/(2*x);
-  for (int k = 1; k <= 10; k++) {
-    term *= (2*k + (double)n - 1)/(2*k)*((2*k + (double)n - 2)/(2*k - 1))/x/x;
-    tail += bernoulli[k - 1]*term;
-  }
-  return reflected + sign*factorial*((double)n*head + pow(x, -(double)n)*tail);
+    for (; x < (double)n + 16; x += 1) head += pow(x, -(double)n - 1);
+    for (int k = 2; k < n; k++) factorial *= k;
+    tail = 1 + (double)n/(2*x);
+    for (int k = 1; k <= 10; k++) {
+        term *= (2*k + (double)n - 1)/(2*k)*((2*k + (double)n - 2)/(2*k - 1))/x/x;
+        tail += bernoulli[k - 1]*term;
+    }
+    return reflected + sign*factorial*((double)n*head + pow(x, -(double)n)*tail);
 }
 """
 

@@ -1,6 +1,6 @@
 static inline long long hyad_imod(long long a, long long b) { /* with b's sign; 0 where b is 0, as NumPy */
-  if (b == 0 || b == -1) return 0;
-  return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+    if (b == 0 || b == -1) return 0;
+    return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
 }
 
 /* argument_row

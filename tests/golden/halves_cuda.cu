@@ -49,10 +49,10 @@ struct f_there_results { double f; f_record record; };
 static __device__ struct f_there_results f_there(hyad_arena *arena, double x, long long d);
 static __device__ double f_back(hyad_arena *arena, double x, f_record record, double f_bar);
 
-/* (fn [x d] (if (or (< (abs x) 0.1) (> d 20)) (sin x) (* (f (* 0.5 x) (+ d 1)) (f (- (* 0... */
+/* (fn [x d] (if (or (< ... 0.1) (> d 20)) (sin x) (* (f ... ...) (f ... ...)))) */
 static __device__ struct f_there_results f_there(hyad_arena *arena, double x, long long d)
 {
-    if (fabs(x) < 0.1 || d > 20) {  // (if (or (< (abs x) 0.1) (> d 20)) (sin x) (* (f (* 0.5 x) (+ d 1)) (f (-...
+    if (fabs(x) < 0.1 || d > 20) {  // (if (or (< ... 0.1) (> d 20)) (sin x) (* (f ... ...) (f ... ...)))
         return f_there_results{sin(x), nullptr};  // (sin x)
     }
     char here;  // (if ... ... ...)
@@ -63,28 +63,27 @@ static __device__ struct f_there_results f_there(hyad_arena *arena, double x, lo
     if (arena->failed) return {};
     const f_record record = new_f_record_else_(arena, f_there1.f, f_there1.record, f_there2.f, f_there2.record);  // (if ... ... ...)
     if (arena->failed) return {};
-    return f_there_results{f_there1.f*f_there2.f, record};  // (* (f (* 0.5 x) (+ d 1)) (f (- (* 0.3 x) 0.01) (+...
+    return f_there_results{f_there1.f*f_there2.f, record};  // (* (f (* 0.5 x) (+ d 1)) (f (- ... 0.01) (+ d 1)))
 }
 
-/* (fn [x d] (if (or (< (abs x) 0.1) (> d 20)) (sin x) (* (f (* 0.5 x) (+ d 1)) (f (- (* 0... */
+/* (fn [x d] (if (or (< ... 0.1) (> d 20)) (sin x) (* (f ... ...) (f ... ...)))) */
 static __device__ double f_back(hyad_arena *arena, double x, f_record record, double f_bar)
 {
-    if (record == nullptr) {  // (if (or (< (abs x) 0.1) (> d 20)) (sin x) (* (f (* 0.5 x) (+ d 1)) (f (- (* 0.3 x)...
+    if (record == nullptr) {  // (if (or (< ... 0.1) (> d 20)) (sin x) (* (f ... ...) (f ... ...)))
         return f_bar*cos(x);  // (sin x)
     }
     char here;
     if (hyad_deep(arena, &here)) { arena->failed = 2; return {}; }
-    const double t_bar = f_back(arena, 0.3*x - 0.01, record->record1, f_bar*record->t);  // (* (f (* 0.5 x) (+ d 1)) (f (...
+    const double t_bar = f_back(arena, 0.3*x - 0.01, record->record1, f_bar*record->t);  // (* (f ... ...) (f ... ...))
     if (arena->failed) return {};
     const double t_bar1 = f_back(arena, 0.5*x, record->record, f_bar*record->t1);
     if (arena->failed) return {};
-    const double x_bar = 0.3*t_bar + 0.5*t_bar1;  // (* 0.5 x)
-    return x_bar;
+    return 0.3*t_bar + 0.5*t_bar1;  // (* 0.5 x)
 }
 
 
 /* halves: value-and-grad of halves by 0
- * (defmodel halves [#^ (Vec n) v] (letrec [f (fn [x d] (if (or (< (abs x) 0.1) (> d 20))...
+ * (defmodel halves [#^ (Vec n) v] ...)
  * arrays, row-major: v[n], v_bar[n]
  * work: room for 2*n reals
  * returns 0, or the number of the check that failed */
@@ -102,9 +101,9 @@ static __device__ int halves_element(const double *__restrict__ v, long long n,
     }
     double acc = 0.0;  // (sum (map (fn [a] (f a 0)) v))
     for (long long i = 0; i < n; i++) {
-        const double t_bar = f_back(arena, v[n - 1 - i], t1[n - 1 - i], 1.0);  // (f a 0)
+        const double t_bar = f_back(arena, v[n - i - 1], t1[n - i - 1], 1.0);  // (f a 0)
         if (arena->failed) return arena->failed;
-        v_bar[n - 1 - i] = t_bar;  // (map (fn [a] (f a 0)) v)
+        v_bar[n - i - 1] = t_bar;  // (map (fn [a] (f a 0)) v)
         acc += t[i];  // (sum (map (fn [a] (f a 0)) v))
     }
     *value = acc;

@@ -28,9 +28,8 @@ static __device__ void power_grad_element(double x, long long n, double *__restr
     for (long long k = 0; k < n; k++) {
         const double s2 = s[n - 1 - k];
         const double t_bar = s_bar*(1.0 + (double)(n - 1 - k));  // (* s x (+ 1.0 (real k)))
-        const double x_bar1 = x_bar + t_bar*s2;
         s_bar = t_bar*x;
-        x_bar = x_bar1;
+        x_bar += t_bar*s2;
     }
     *out = x_bar;  // (ifold (fn ... ...) 1.0 n)
 }
