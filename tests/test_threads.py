@@ -304,7 +304,7 @@ def test_parts_of_rows_are_added_side_by_side():
     g = hyad.grad(SOFT, wrt=0)
     source = once(hyad.compile(g, threads=2).source)
     rows = source[source.rindex("for (long long part") :]
-    assert "- 1; part++" in rows and rows.index("part++") < rows.index("+= c_part_bar[((1 + part)")
+    assert "- 1; part++" in rows and rows.index("part++") < rows.index("+= c_part_bar[((part + 1)")
 
 
 def test_two_threads_have_a_grain_each():
