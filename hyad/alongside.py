@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from .builder import Builder
@@ -26,7 +26,12 @@ def alongside(program: Program) -> Program:
     """
     if not any(sum(stacked(loop)) >= JAMMED for loop in loops_of(program)):
         return program
-    pass_ = Alongside(Builder(), program)
+    return recomputed(program, JAMMED)
+
+
+def recomputed(program: Program, least: int, within: Collection[Bind] | None = None) -> Program:
+    """The same for as many states as that, in some loops or in all."""
+    pass_ = Alongside(Builder(), program, least, within)
     made = rebuilt(program, pass_)
     return made if pass_.found else program
 
@@ -46,18 +51,20 @@ class Again:
 
 
 class Alongside(Rebuild):
-    """``alongside`` for a program."""
+    """``recomputed`` for a program."""
 
-    def __init__(self, builder: Builder, program: Program) -> None:
+    def __init__(self, builder: Builder, program: Program, least: int, within: Collection[Bind] | None) -> None:
         super().__init__(builder)
         self.found = False
+        self.least, self.within, self.inside = least, within, within is None
         self.uses = array_uses(program.body)
         self.plans: dict[Bind, Again] = {}
         self.elements: dict[Var, Atom] = {}
 
     def block(self, block: Block) -> tuple[Atom, ...]:
-        for k, x in enumerate(block.binds):
-            if type(x.op) is Loop and sum(stacked(x.op)) >= JAMMED and all(type(y.op) is Prim for y in x.op.body.binds):
+        for k, x in enumerate(block.binds if self.inside else ()):
+            few = type(x.op) is not Loop or sum(stacked(x.op)) < self.least
+            if not few and all(type(y.op) is Prim for y in x.op.body.binds):
                 for y in block.binds[k + 1 :]:
                     if type(y.op) is Loop and y not in self.plans and not reads(y).keys().isdisjoint(x.vars):
                         plan = self.plan(x, y)
@@ -87,7 +94,7 @@ class Alongside(Rebuild):
             states += [j for j, acc in enumerate(a.accs) if acc in needs and j not in states]
         steps = slice_of(a.body, [a.body.results[k] for k in states])
         moving = {a.index, *(x.vars[0] for x in a.body.binds)}
-        if len(arrays) < JAMMED or cost_of(steps) > CHEAP * len(arrays):
+        if len(arrays) < self.least or cost_of(steps) > CHEAP * len(arrays):
             return None
         if any(a.accs[k].type != REAL for k in states) or any(x.op.name == "get" for x in steps.binds):  # type: ignore
             return None
@@ -98,10 +105,14 @@ class Alongside(Rebuild):
     def bind(self, bind: Bind) -> None:
         again = self.plans.get(bind)
         if again is None:
+            around = self.inside
+            self.inside = around or bind in (self.within or ())
             self.copy(bind)
+            self.inside = around
             return
         self.found = True
         b, op, a = self.b, bind.op, again.loop
+        b.fired("alongside")
         assert type(op) is Loop
         width, own = len(op.accs), [a.accs[k] for k in again.states]
         inits = [*self.atoms(op.inits), *self.atoms([a.inits[k] for k in again.states])]

@@ -59,13 +59,16 @@ class Eights(Rebuild):
         self.steps, self.room, self.jam = steps, room, Jam(builder, steps, room)
 
     def bind(self, bind: Bind) -> None:
-        op = bind.op
-        plan = plan_of(op, self.steps, self.jam.side_by_side(op)) if type(op) is Loop else None
-        if plan is None or not self.which(op, plan) or not self.room.for_two(bind.op):  # type: ignore[arg-type]
+        plan = self.takes(bind.op) if type(bind.op) is Loop else None
+        if plan is None or not self.room.for_two(bind.op):  # type: ignore[arg-type]
             self.copy(bind)
             return
         self.b.fired("eights")
         self.split(bind, bind.op, plan)  # type: ignore[arg-type]
+
+    def takes(self, op: Loop) -> Plan | None:
+        plan = plan_of(op, self.steps, self.jam.side_by_side(op))
+        return plan if plan is not None and self.which(op, plan) else None
 
     def split(self, bind: Bind, op: Loop, plan: Plan) -> None:
         """Whole eights, then what is left."""
@@ -99,6 +102,10 @@ class Eights(Rebuild):
             made = list(b.loop(left, made, alone, names, op.index.name, accs))
         b.span = bind.span
         self.define(bind, made)
+
+
+def all_of_them(op: Loop, plan: Plan) -> bool:
+    return True
 
 
 def in_part(op: Loop, plan: Plan) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .abreast import abreast, calls_first
 from .align import align
-from .alongside import alongside
+from .alongside import alongside, recomputed
 from .builder import Builder
 from .cancel import cancel
 from .check import check_after
@@ -50,7 +50,7 @@ from .core import (
 from .counts import inside, work
 from .dead import dead_code, tidy
 from .edges import edges
-from .eights import Eights, in_part
+from .eights import Eights, Plan, all_of_them, in_part
 from .exponents import exponents
 from .factors import factors
 from .fills import fills
@@ -453,16 +453,23 @@ def row_lanes(program: Program) -> Program:
 
 def eights(program: Program) -> Program:
     """Runs eight iterations of a loop around recurrences at once, as vectors."""
-    if not nested_loops(program):
-        return program
-    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), lambda op, plan: True))
+    return in_eights(program, all_of_them)
 
 
 def whole_eights(program: Program) -> Program:
     """The same of those loops alone of which ``lanes`` would take but a part."""
+    return in_eights(program, in_part)
+
+
+def in_eights(program: Program, which: Callable[[Loop, Plan], bool]) -> Program:
+    """Eight at once of those loops; cheap states of theirs are computed again where they are read (``alongside``)."""
     if not nested_loops(program):
         return program
-    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), in_part))
+    if "alongside" not in OFF.get():
+        pass_ = Eights(Builder(), Steps(program.body), Room(program), which)
+        taken = [x for x in all_binds(program.body) if type(x.op) is Loop and pass_.takes(x.op)]
+        program = recomputed(program, 1, taken) if taken else program
+    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), which))
 
 
 def jam(program: Program) -> Program:

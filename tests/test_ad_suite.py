@@ -75,8 +75,7 @@ def test_memory_is_no_more_than_twice_that_by_hand(objective: Objective, derivat
             work = how_to_call(f, problem, 0, point)[2]
             ours = memory_of(Contender("hyad", "", "", "", 0.0, work=work), problem, 0, None)
             ratio = times(ours, memory_of(hand(objective, size, name), problem, 0, None))
-            most = 8 if objective.name == "llsq" else 2  # the powers at eight places at once
-            assert ratio is not None and ratio <= most, (size, name, ratio)
+            assert ratio is not None and ratio <= 2, (size, name, ratio)
 
 
 def test_what_takes_an_arena_is_called_from_c(tmp_path: Path) -> None:

@@ -119,6 +119,17 @@ def test_a_sum_of_its_own_in_each_lane() -> None:
     assert vectors() == 1 and vectors(without=OFF) == 0
 
 
+def test_powers_are_computed_again() -> None:
+    """Eight cheap states side by side are as quickly computed again as read: none is remembered."""
+    f = hyad.model("""(fn [#^ (Vec m) c #^ (Vec n) x]
+      (sum (map (fn [x] (square (fst (fold (fn [#(s p) a] #((+ s (* a p)) (* p x))) #(0.0 1.0) c)))) x)))""")
+    g = hyad.compile(hyad.grad(f, wrt=0))
+    assert "work" not in g.cfunction.source and "eights" in hyad.explain(hyad.grad(f, wrt=0)).fired()
+    c, x = np.linspace(-1.0, 1.0, 7), np.linspace(-0.9, 1.1, 19)
+    powers = np.vander(x, 7, increasing=True)
+    np.testing.assert_allclose(g(c, x), 2.0 * powers.T @ (powers @ c), rtol=1e-12)
+
+
 def test_terms_in_lanes_are_no_turned_rows() -> None:
     """The terms that are added one by one have been vectors: no element of a row is read as a volatile one
     (``codegen/turned.py``), and the sum is right."""
