@@ -61,6 +61,7 @@ COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 INT_MAX = 2**63 - 1
 INTEGERS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}  # folded without rounding
 SMALL = 64  # up to so many elements an array of known size is kept as single values
+FEW = 4  # of so many rows one of two is picked by a condition, not found by its index
 
 #: Builds one iteration from its index, if any, and the accumulators: the next ones, and what is stacked.
 Iteration = Callable[..., tuple[Sequence[Atom], Sequence[Atom]]]
@@ -252,7 +253,7 @@ class Builder(Bounds):
                     return self.affine_atom(affine, name, args, hint, given)
                 known = self.wrapped(*args) if name == "%" else None
                 if name in ("max", "min"):
-                    known = self.chosen(name, args)
+                    known = self.chosen(name, args) or self.of_each(name, args)
                 if known is not None:
                     return known
             elif result == BOOL:
@@ -551,6 +552,10 @@ class Builder(Bounds):
                     return self.get(op.args[indices[0].value], *indices[1:])
                 if op.name == "array" and all(x is op.args[0] for x in op.args):
                     return self.get(op.args[0], *indices[1:])
+                either = self.one_of(indices[0]) if op.name == "array" and len(op.args) <= FEW else None
+                if either is not None:
+                    c, *places = either
+                    return self.pick(c, *(self.get(a, i, *indices[1:]) for i in places))
                 if op.name == "get":
                     return self.get(op.args[0], *op.args[1:], *indices, hint=hint)
                 if op.name == "zeros" and len(indices) == t.rank:
@@ -632,7 +637,14 @@ class Builder(Bounds):
         """``a`` written out again with one element changed, where its elements and the index are known: the elements
         of a small array are single values."""
         op = self.definitions.get(a) if type(a) is Var else None
-        if self.plain or op is None or type(indices[0]) is not Const or not self.small(type_of(a)):
+        if self.plain or op is None or not self.small(type_of(a)):
+            return None
+        either = self.one_of(indices[0]) if op.name == "array" and len(op.args) <= FEW else None
+        if either is not None:
+            c, *places = either
+            one, other = (self.replaced(a, (i, *indices[1:]), change) for i in places)
+            return None if one is None or other is None else self.pick(c, one, other)
+        if type(indices[0]) is not Const:
             return None
         if op.name == "zeros":
             t = type_of(a)
@@ -644,6 +656,32 @@ class Builder(Bounds):
         item = op.args[at]
         new = change(item) if len(indices) == 1 else self.replaced(item, indices[1:], change)
         return None if new is None else self.array([*op.args[:at], new, *op.args[at + 1 :]], a.name, a.given)
+
+    def one_of(self, i: Atom) -> tuple[Atom, Atom, Atom] | None:
+        """The condition and the two values of an integer that is one of few known ones."""
+        op = self.definitions.get(i) if type(i) is Var else None
+        if op is None or op.name != "select":
+            return None
+        if any(type(x) is not Const and self.one_of(x) is None for x in op.args[1:]):
+            return None
+        return op.args  # type: ignore[return-value]
+
+    def of_each(self, name: str, args: Sequence[Atom]) -> Atom | None:
+        """A function of a known integer and of one that is one of two."""
+        for a, other in (args, args[::-1]):
+            one_of = self.one_of(a) if type(other) is Const else None
+            if one_of is not None:
+                c, x, y = one_of
+                return self.select(c, self.prim(name, x, other), self.prim(name, y, other))
+        return None
+
+    def pick(self, c: Atom, x: Atom, y: Atom) -> Atom:
+        """``select`` of numbers, or of each element of two small arrays."""
+        t = type_of(x)
+        if x is y or isinstance(t, Scalar):
+            return x if x is y else self.select(c, x, y)
+        places = (Const(k, INT) for k in range(t.dims[0].value))  # type: ignore[union-attr]
+        return self.array([self.pick(c, self.get(x, k), self.get(y, k)) for k in places])
 
     def undef(self, t: Type) -> Atom:
         return self.array_op("undef", (), t, None)
@@ -721,10 +759,22 @@ class Builder(Bounds):
             dims.append(size)
         return Arr(t.elem, tuple(dims))
 
+    def under(self, c: Atom, x: Atom, branch: int) -> Atom:
+        """What ``x`` is where ``c`` is known to hold (1) or not (2)."""
+        op = self.definitions.get(x) if type(x) is Var else None
+        while op is not None and op.name == "select" and op.args[0] is c:
+            x = op.args[branch]
+            op = self.definitions.get(x) if type(x) is Var else None
+        return x
+
     def select(self, c: Atom, x: Atom, y: Atom) -> Atom:
         """``x`` if ``c`` else ``y``, both computed."""
         if type(c) is Const:
             return x if c.value else y
+        if not self.plain:
+            x, y = self.under(c, x, 1), self.under(c, y, 2)
+            if x is y:
+                return x
         if type_of(x) != type_of(y):
             x, y = self.to_real(x), self.to_real(y)
         rewritten = None if self.plain else rewrite("select", (c, x, y), self.definitions, self, type_of(x))
@@ -777,6 +827,8 @@ class Builder(Bounds):
             for v, x, y in zip(made, then[1], orelse[1]):
                 if v.type == INT and x not in then[0].vars and y not in orelse[0].vars:
                     self.scopes[-1].facts += self.either(v, x, y)
+                    if type(x) is Const or type(y) is Const:
+                        self.definitions[v] = Prim("select", (cond, x, y))
         return made
 
     def conjunction(

@@ -120,8 +120,10 @@ class Unroll(Rebuild):
                 return
             if 0 < count <= self.longest and cost <= TRIED and self.by_element(op):
                 if cost <= min(UNROLL, self.budget):
-                    self.budget -= cost
+                    binds = self.b.scopes[-1].binds
+                    before = len(binds)
                     self.write_out(op, bind, count)
+                    self.budget -= min(cost, len(binds) - before)
                     return
                 if self.budget and self.tried(op, bind, count):
                     return

@@ -733,3 +733,72 @@ def test_one_matrix_is_factored_once() -> None:
     a, b = rng.normal(size=(4, 4)), rng.normal(size=4)
     expected = b @ np.linalg.solve(a, b) + np.linalg.slogdet(a)[1] + np.trace(np.linalg.inv(a))
     assert f(a, b) == pytest.approx(expected, rel=1e-12)
+
+
+#: A filter of four states of which two are measured, the matrices as they are in textbooks.
+FILTER = """(fn [#^ Real q #^ Real r #^ (Vec 4) m0 #^ (Mat n 2) ys]
+  (let [F (+ (eye 4) (diag [1.0 1.0] 2))  H (eye 2 4)
+        step (fn [state y]
+               (let [#(m P ll) state
+                     mp (@ F m)
+                     Pp (+ (@ F P (transpose F)) (* q (eye 4)))
+                     S (+ (@ H Pp (transpose H)) (* r (eye 2)))
+                     e (- y (@ H mp))
+                     K (@ Pp (transpose H) (inv S))]
+                 #((+ mp (@ K e)) (@ (- (eye 4) (@ K H)) Pp) (- ll (* 0.5 (+ (dot e (solve S e)) (logdet S)))))))
+        #(m P ll) (fold step #(m0 (eye 4) 0.0) ys)]
+    ll))"""
+
+
+def filtered(q: float, r: float, m0: np.ndarray, ys: np.ndarray) -> float:
+    f, h, m, p, ll = np.eye(4) + np.eye(4, k=2), np.eye(2, 4), m0, np.eye(4), 0.0
+    for y in ys:
+        m, p = f @ m, f @ p @ f.T + q * np.eye(4)
+        s, e = h @ p @ h.T + r * np.eye(2), y - h @ m
+        k = p @ h.T @ np.linalg.inv(s)
+        m, p, ll = m + k @ e, (np.eye(4) - k @ h) @ p, ll - 0.5 * (e @ np.linalg.solve(s, e) + np.linalg.slogdet(s)[1])
+    return ll
+
+
+def test_what_is_written_out_counts_as_what_is_left_of_it() -> None:
+    """Ones and zeros of small matrices leave little of their products: a filter of four states has one loop."""
+    model = hyad.model(FILTER, namespace={})
+    f, g = hyad.compile(model), hyad.compile(hyad.grad(model, wrt=(0, 1, 2)))
+    assert [type(b.op) for b in all_binds(f.program.body)].count(Loop) == 1
+    rng = np.random.default_rng(4)
+    point = 0.3, 0.7, rng.normal(size=4), rng.normal(size=(6, 2))
+    assert f(*point) == pytest.approx(filtered(*point), rel=1e-12)
+    step = 1e-6
+    for k, got in enumerate(g(*point)):
+        for at in np.ndindex(np.shape(got)):
+            ends = []
+            for sign in (1, -1):
+                there = [np.array(x, float) for x in point]
+                there[k][at] += sign * step
+                ends.append(filtered(*there))
+            assert np.asarray(got)[at] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_one_of_few_rows_is_picked(n: int) -> None:
+    """The pivots of a small matrix of single values: no element is found by an index that is known late."""
+    items = " ".join("[" + " ".join(f"(get v {n * i + j})" for j in range(n)) + "]" for i in range(n))
+    f = hyad.model(f"(fn [#^ (Vec {n * n}) v] (inv [{items}]))", namespace={})
+    made = hyad.compile(f)
+    late = [b.op for b in all_binds(made.program.body) if type(b.op) is Prim and b.op.name in ("get", "update")]
+    if n == 2:
+        assert all(type(i) is Const for op in late for i in op.args[1:2])
+    rng = np.random.default_rng(n)
+    for _ in range(40):
+        v = rng.integers(-3, 4, n * n).astype(float) + rng.normal(size=n * n) * 1e-3
+        expected = np.linalg.inv(v.reshape(n, n))
+        np.testing.assert_allclose(made(v), expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+        np.testing.assert_allclose(hyad.run(f, v), expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+def test_a_choice_in_a_choice_by_the_same_condition_is_none() -> None:
+    f = hyad.compile(
+        hyad.model("(fn [#^ Real a #^ Real b] (let [c (> a b)] (select c (select c a 1.0) (select c 2.0 b))))")
+    )
+    assert f.cfunction.source.count("?") == 1
+    assert f(3.0, 1.0) == 3.0 and f(1.0, 3.0) == 3.0
