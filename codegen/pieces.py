@@ -7,6 +7,7 @@ is one kernel then (``flush``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hyad.core import (
     INT,
@@ -38,7 +39,7 @@ from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
 from .kernels import KernelPrinter, KernelText, Piece, Scanned
-from .launches import WAVES, At, Clear, Copy, Gemm, Launch, Memory, Size, Step, Swap, total, walk
+from .launches import WAVES, At, Choose, Clear, Copy, Gemm, Launch, Memory, Size, Step, Swap, total, walk
 from .lower import plan, type_of
 from .memory import simple
 from .persistent import Persistent
@@ -315,7 +316,12 @@ class Pieces(Persistent):
         *before, launch = self.steps
         read = {a.array for a in launch.args if isinstance(a, At)}
         place = max((k + 1 for k, step in enumerate(before) if self.changed_by(step) & read), default=0)
-        self.steps[place:] = [launch, *before[place:]]
+        last = before[place - 1] if place else None
+        if isinstance(last, Choose):  # beside that of either course
+            both = replace(last, then=(*last.then, launch), orelse=(*last.orelse, launch))
+            self.steps[place - 1 :] = [both, *before[place:]]
+        else:
+            self.steps[place:] = [launch, *before[place:]]
 
     def changed_by(self, step: Step) -> set[str]:
         """The arrays that a step writes to."""

@@ -940,8 +940,7 @@ class Builder(Bounds):
             t = self.type_outside(type_of(r), scope)
             outs.append(Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,)))
         home = self.scopes[-1]
-        filled = not op.accs and not op.body.binds and all(type(r) is Const for r in op.body.results)  # as a copy is
-        if not self.plain and home.index is not None and not filled and not has_checks(op.body):
+        if not self.plain and home.index is not None and not has_checks(op.body):
             fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in op.inits]
             reads = [op.count, *(z for z, new in zip(op.inits, fresh) if not new), *free_vars(op.body)]
             reads += [] if op.snapshots is None else [op.snapshots]

@@ -378,7 +378,7 @@ ACCUMULATORS = {
     CHANGED.format("i", "1.0"): ["slice"],
     CHANGED.format("i", "(* 2.0 (get a i))"): ["slice read"],
     CHANGED.format("i", "(get a (- i 1))"): None,
-    CHANGED.format("(+ i k)", "(get a (+ k i))"): ["slice read"],
+    CHANGED.format("(+ i k)", "(* 2.0 (get a (+ k i)))"): ["slice read"],
     CHANGED.format("(- k i)", "(* 2.0 (get a (- k i)))"): ["slice read"],
     CHANGED.format("(- k i)", "(* 2.0 (get a (+ k i)))"): None,
     CHANGED.format("i", "(sum a)"): None,

