@@ -226,7 +226,7 @@ def in_pieces(bind: Bind, shared: Sequence[Bind]) -> tuple[Bind, Bind, Var, Var,
     total = Loop(many, piece, fold.op.inits, again, Block((*reading, *adding), sums))
     whole = [Bind(fold.vars, total, fold.span) if b is fold else b for b in body.binds]
     last = tuple(Var(v.name, v.type, v.span, v.given) for v in bind.vars)
-    second = Bind(last, replace(op, body=Block(tuple(whole), body.results)), bind.span)
+    second = Bind(last, replace(op, body=tidy(Block(tuple(whole), body.results))), bind.span)
     return first, second, many, most, each
 
 

@@ -403,3 +403,15 @@ def test_stores_of_a_warp_are_together() -> None:
     ptx = nvrtc.compile_device(camera().source, "compute_90", "seen").decode()
     offsets = [int(n or 0) for n in re.findall(r"st\.global\.f64\s+\[%rd\d+(?:\+(\d+))?\]", ptx)]
     assert offsets and set(offsets) <= {256 * k for k in range(8)} and "st.shared" in ptx
+
+
+@pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+def test_what_only_the_pieces_of_rows_need_is_not_handed_to_their_sums() -> None:
+    """The emulator's compiler tells of a parameter that a kernel does not read."""
+    text = "[#^ (Mat n m) a #^ (Vec n) x] (map (fn [r w] (sum (map (fn [e] (* w e e)) r))) a x)"
+    model = hyad.model(f"(defmodel weighted {text})", namespace={})
+    program = print_grid(model.optimised(model.specs(None), "cuda", blas=True))
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    a, x = np.random.default_rng(1).normal(size=(3, 20000)), np.array([1.0, -2.0, 0.5])
+    (got,) = emulator.run(program, (a, x))
+    np.testing.assert_allclose(got, x * (a * a).sum(1), rtol=1e-12)
