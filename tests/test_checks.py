@@ -415,10 +415,9 @@ def test_a_subscript_that_is_one_of_two(index: str, proven: bool) -> None:
 
 
 def test_pivots_of_a_small_system_are_in_range() -> None:
-    """Each is one of the rows that are left, by the choices that find it: the order of the right-hand side alone, which
-    is read from an array, is held to its bounds."""
+    """Each is one of the rows that are left, by the choices that find it; so is the order of the right-hand side."""
     f = hyad.compile("(fn [#^ (Mat 4 4) a #^ (Vec 4) b] (solve a b))")
-    assert f.source.count("hyad_imin(") == 1 + 4
+    assert "hyad_imin" not in f.source
     a, b = np.random.default_rng(5).normal(size=(4, 4)), np.arange(4.0)
     np.testing.assert_allclose(f(a, b), np.linalg.solve(a, b), rtol=1e-11)
 
