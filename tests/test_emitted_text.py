@@ -179,6 +179,16 @@ def test_zeros_are_cleared_at_once() -> None:
     assert np.array_equal(hyad.compile(row)(a, 1), [[1, 2], [0, 0], [5, 6]])
 
 
+def test_no_fewer_than_no_zeros_are_cleared() -> None:
+    """A size that may be negative is checked before ``memset`` has it."""
+    f = hyad.model("(fn [#^ Int n] (zeros [n n]))")
+    code = code_of(f)
+    assert code.index("if (n < 0) return 1;") < code.index("memset(")
+    assert np.array_equal(hyad.compile(f)(2), np.zeros((2, 2)))
+    with pytest.raises(hyad.ModelTypeError, match="negative"):
+        hyad.compile(f)(-2)
+
+
 def test_a_number_that_is_no_literal_stays_in_parts() -> None:
     most = number(2**62)
     assert integer("+", integer("+", K, most), most).text == f"i + {2**62} + {2**62}"
