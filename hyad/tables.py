@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .affine import Affine, affine_add, affine_key
@@ -30,14 +30,17 @@ from .primitives import PRIMITIVES
 from .rebuild import Rebuild
 
 ORDER = ("<", "<=", ">", ">=")
+#: What may be computed of an integer that no iteration comes to.
+HARMLESS = ("+", "-", "*", "neg", "min", "max", "select")
 #: A value that takes more operations is not looked at.
 MOST = 64
 
 
 @dataclass(slots=True)
 class Value:
-    """A number that is computed from invariants and one integer: that, as an atom and in loop indices, what it costs,
-    and the bindings that make it, the loops around aside."""
+    """A number that is computed from invariants and one integer, or from some that differ by constants: one of them,
+    as an atom and in loop indices (None: from invariants alone), what it costs, and the bindings that make it, the
+    loops around aside."""
 
     at: Atom | None
     affine: Affine | None
@@ -52,9 +55,10 @@ class Tabulate(Rebuild):
     ``(build n (fn [t] (build m (fn [i] (** u (real (- (* 2 i) t)))))))``  =>
     ``p = (build (+ 2m n 1) (fn [q] (** u (real (- q n)))))`` first, then ``(get p (+ (- (* 2 i) t) n))``.
 
-    Design decision: where that halves the calls at least. A value that a branch alone computes is in the table for all
-    integers that the branch's condition leaves, as far as that shows: a number never read does no harm. So it is in a
-    triangle, whose rows count as the longest.
+    Design decision: where that halves the calls at least. The table has all integers that the loops' counts leave,
+    those of inner loops in terms of what is around them, and the conditions of the branches that all its values are
+    in: a number that is never read does no harm. So the tables of a triangle and of its derivative are as long, and
+    may be one.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -96,8 +100,9 @@ class Tabulate(Rebuild):
         wanted.update(op.body.results)
         alike: dict[object, list[Var]] = {}
         for v, (value, path) in found.items():
-            if v in wanted and v.type == REAL and value.cost >= CALL and self.fewer(value, path, inside):
-                alike.setdefault(affine_key(value.affine), []).append(v)  # type: ignore[arg-type]
+            if v in wanted and v.type == REAL and value.affine is not None and value.cost >= CALL:
+                if self.fewer(value, path, inside):
+                    alike.setdefault(terms_of(value.affine), []).append(v)
         for vars in alike.values():
             gaps = []
             for cond, holds in set.intersection(*(known[v] for v in vars)):
@@ -110,27 +115,31 @@ class Tabulate(Rebuild):
         op = bind.op
         if type(op) is not Prim or op.name not in PRIMITIVES and op.name != "select":
             return None
-        if bind.vars[0].type not in (REAL, BOOL) or bind.vars[0] in self.tables:
+        var = bind.vars[0]
+        if var in self.tables or var.type not in (REAL, BOOL) and (var.type != INT or op.name not in HARMLESS):
+            return None
+        if var.type == INT and affine_of(var, integers, inside, indices) is not None:
             return None
         at, affine, binds = None, None, []
         cost = PRIMITIVES[op.name].cost if op.name != "select" else 1
         for a in op.args:
             if type(a) is Const or a not in inside:
                 continue
-            if a.type == INT:
-                part = Value(a, affine_of(a, integers, inside, indices), 0, ())
-            elif a in found:
+            if a in found:
                 part = found[a][0]
+            elif a.type == INT:
+                part = Value(a, affine_of(a, integers, inside, indices), 0, ())
             else:
                 return None
-            if part.affine is None:
+            if part.affine is None and not part.binds:
                 return None
-            if affine is not None and affine_key(affine) != affine_key(part.affine):  # type: ignore[arg-type]
+            if affine is None:
+                at, affine = part.at, part.affine
+            elif part.affine is not None and terms_of(affine) != terms_of(part.affine):
                 return None
-            at, affine = part.at if at is None else at, part.affine
             cost += part.cost
             binds += [x for x in part.binds if x not in binds]
-        return None if affine is None or len(binds) > MOST else Value(at, affine, cost, (*binds, bind))
+        return None if len(binds) > MOST else Value(at, affine, cost, (*binds, bind))
 
     def fewer(self, value: Value, path: tuple[Loop, ...], inside: set[Var]) -> bool:
         """Whether the integer has half as many values as the loops have iterations, or fewer, known beforehand."""
@@ -161,61 +170,68 @@ class Tabulate(Rebuild):
                 constant, most = affine_add((constant - k, most), last, k)
         return constant, most
 
-    def count(self, loop: Loop, path: Sequence[Loop]) -> Atom:
-        """``longest`` as an atom, before the nest."""
-        if loop.count not in self.inside:
-            return self.atom(loop.count)
-        constant, terms = self.longest(loop, path)  # type: ignore[misc]
-        made: Atom = Const(constant, INT)
-        for v, k in terms.items():
-            made = self.plus(made, k, self.atom(v))
-        return self.b.prim("max", Const(0, INT), made)
+    def extreme(self, value: Affine, path: Sequence[Loop], gaps: Sequence[Affine], sign: int) -> Affine:
+        """What an affine integer of loop indices is never above (``sign`` 1) or below (-1) where none of ``gaps`` is
+        negative, in what is known before the nest: the indices at their ends, the innermost first. Adding as much of a
+        gap as takes an index out of it makes it no smaller."""
+        found = [value]
+        for g in gaps:
+            for v, k in value[1].items():
+                step = -sign * g[1].get(v, 0)
+                if step and k % step == 0 and k // step > 0:
+                    found.append(affine_add(value, g, sign * (k // step)))
+        b = self.b
+        best, *others = (self.outside(self.at_ends(x, path, sign)) for x in found)
+        for x in others:
+            if b.nonnegative(affine_add((0, {}), affine_add(best, x, -1), sign)):
+                best = x
+        return best
 
-    def plus(self, a: Atom, k: int, x: Atom) -> Atom:
-        """``a + k x``."""
-        step = x if abs(k) == 1 else self.b.prim("*", Const(abs(k), INT), x)
-        if k < 0 and a == Const(0, INT):
-            return self.b.prim("neg", step)
-        return self.b.prim("+" if k > 0 else "-", a, step)
+    def at_ends(self, value: Affine, path: Sequence[Loop], sign: int) -> Affine:
+        """An affine integer with the loops' indices, where they make it largest (``sign`` 1) or smallest (-1)."""
+        for k in reversed(range(len(path))):
+            step, index = value[1].get(path[k].index, 0), path[k].index
+            value = affine_add(value, (0, {index: 1}), -step)
+            if step * sign > 0:
+                count = affine_of(path[k].count, self.integers, self.inside, {loop.index for loop in path[:k]})
+                value = affine_add(value, affine_add(count, (1, {}), -1), step)  # type: ignore[arg-type]
+        return value
+
+    def outside(self, a: Affine) -> Affine:
+        """An integer in what is known before the nest, as it is in the new program."""
+        total: Affine = (a[0], {})
+        for v, k in a[1].items():
+            total = affine_add(total, self.b.affine(self.atom(v)), k)
+        return total
 
     def tabulate(
         self, vars: list[Var], found: dict[Var, tuple[Value, tuple[Loop, ...]]], gaps: Sequence[Affine]
     ) -> None:
         """Build one table of several values of one integer; each of ``gaps`` is not negative where they are read."""
         b, (value, path) = self.b, found[vars[0]]
-        constant, terms = value.affine  # type: ignore[misc]
-        counts = {loop.index: loop.count.value for loop in path if type(loop.count) is Const}
-        low: Atom = Const(constant, INT)
-        size: Atom = Const(1, INT)
-        steps = {loop.index: loop for loop in path}
-        for v, k in terms.items():
-            if v not in steps:
-                low = self.plus(low, k, self.atom(v))
-                continue
-            count = self.count(steps[v], path)
-            size = self.plus(size, abs(k), count)
-            if k < 0:
-                low = self.plus(low, k, count)
-        if type(size) is Var:
-            b.sizes.add(size)
-        elif set(terms) <= set(counts) and all(set(g[1]) <= set(counts) for g in gaps):
-            least = -most(affine_add((0, {}), value.affine, -1), gaps, counts)  # type: ignore[arg-type]
-            low, size = Const(least, INT), Const(max(most(value.affine, gaps, counts) - least + 1, 0), INT)  # type: ignore
+        assert value.affine is not None
+        least, last = (self.extreme(value.affine, path, gaps, sign) for sign in (-1, 1))
+        length = affine_add(affine_add(last, least, -1), (1, {}))
+        low, size = b.affine_value(least), b.affine_value(length)
+        if not b.nonnegative(length):
+            size = b.prim("max", Const(0, INT), size)
+        indices = {loop.index for loop in path}
 
         def body(q: Atom):
             at = b.prim("+", low, q)
-            self.here.update((found[v][0].at, at) for v in vars)  # type: ignore[misc]
-            for v in vars:
-                for x in found[v][0].binds:
-                    for a in x.op.args:  # type: ignore[union-attr]
-                        if type(a) is Var and a.type == INT:
-                            self.here[a] = at
-                    self.copy(x)
+            for x in (x for v in vars for x in found[v][0].binds):
+                for a in x.op.args:  # type: ignore[union-attr]
+                    if type(a) is Var and a.type == INT and a in self.inside:
+                        affine = affine_of(a, self.integers, self.inside, indices)
+                        if affine is not None:
+                            self.here[a] = b.prim("+", at, Const(affine[0] - value.affine[0], INT))  # type: ignore
+                self.copy(x)
             return (), self.atoms(vars)
 
         made = b.loop(size, (), body, [v.name for v in vars], "q", pruned=True)
         for v, table in zip(vars, made):
-            self.tables[v] = table, found[v][0].at, low  # type: ignore[assignment]
+            own = found[v][0]
+            self.tables[v] = table, own.at, b.prim("+", low, Const(own.affine[0] - value.affine[0], INT))  # type: ignore
 
 
 Holds = tuple[tuple[Atom, bool], ...]
@@ -248,20 +264,9 @@ def gap(test: Prim, holds: bool, integers: dict[Var, Prim], inside: set[Var], in
     return [affine_add(affine_add(high, low, -1), (1 if strict else 0, {}), -1)]
 
 
-def most(value: Affine, gaps: Sequence[Affine], counts: Mapping[Atom, int]) -> int:
-    """The most that an affine integer of loop indices can be, where none of ``gaps`` is negative: adding as much of one
-    as takes an index out of it makes it no smaller."""
-
-    def bound(a: Affine) -> int:
-        return a[0] + sum(max(0, k * (counts[v] - 1)) for v, k in a[1].items())
-
-    found = [bound(value)]
-    for g in gaps:
-        for v, k in value[1].items():
-            step = g[1].get(v, 0)
-            if step and k % step == 0 and k // step < 0:
-                found.append(bound(affine_add(value, g, -k // step)))
-    return min(found)
+def terms_of(a: Affine) -> object:
+    """An affine integer but for its constant, to be compared."""
+    return affine_key((0, a[1]))
 
 
 def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set[Var]) -> Affine | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -156,3 +158,60 @@ def test_a_branch_leaves_fewer_integers() -> None:
         loops = [b.op.count.value for b in all_binds(made.program.body) if type(b.op) is Loop]
         assert count in loops, test
         np.testing.assert_allclose(made(U, V), plain(U, V), rtol=1e-14)
+
+
+PUT = """(fn [#^ Real u #^ (Vec n) v]
+  (let [n (len v)]
+    (fst (ifold
+      (fn [#(total w) k]
+        (let [i (- n 1 k)
+              next (build (+ n 1) (fn [j] (if (<= j i) (max (get w (+ j 1)) (* (get w j) (** u (- i j)))) 0.0)))]
+          #((+ total (get next 0)) next)))
+      #(0.0 (build (+ n 1) (fn [j] (real j)))) n))))"""
+
+
+def put(u: float, n: int) -> float:
+    """``PUT`` as it is defined."""
+    total, w = 0.0, np.arange(n + 1.0)
+    for k in range(n):
+        i = n - 1 - k
+        w = np.array([max(w[j + 1], w[j] * u ** (i - j)) if j <= i else 0.0 for j in range(n + 1)])
+        total += w[0]
+    return total
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 12])
+def test_a_power_and_its_partial_are_in_tables(n: int) -> None:
+    """The exponent of the partial is one less, or 1 where the base and the exponent are 0: a choice by the integer."""
+    model = hyad.model(PUT, namespace={})
+    gradient = hyad.grad(model, wrt="u")
+    for f in (model, gradient):
+        assert deepest(hyad.compile(f, args=(U, V[:n])).program, "**") == 1
+        assert deepest(hyad.compile(f, args=(U, V[:n]), without="tabulate").program, "**") == 2
+    for u in (U, 2.5):
+        np.testing.assert_allclose(hyad.compile(model)(u, V[:n]), put(u, n), rtol=1e-14)
+        slope = (put(u + 1e-6, n) - put(u - 1e-6, n)) / 2e-6
+        np.testing.assert_allclose(hyad.compile(gradient)(u, V[:n]), slope, rtol=1e-6, atol=1e-8)
+
+
+def test_a_table_has_what_a_triangle_of_a_size_comes_to() -> None:
+    """A row is no longer than the loop around says, and the conditions of branches hold."""
+    n = len(V)
+    for rows, guard, low, high in (
+        ("(ifold {} s (+ t 1))", "True", 1 - n, 0),
+        ("(ifold {} s (- n t))", "True", 1 - n, n - 1),
+        ("(ifold {} s (+ n 5))", "(<= i t)", 1 - n, 0),
+    ):
+        step = f"(fn [s i] (if {guard} (+ s (exp (* u (real (- i t))))) s))"
+        text = f"(fn [u v] (let [n (len v)] (ifold (fn [s t] {rows.format(step)}) 0.0 n)))"
+        model = hyad.model(text, namespace={})
+        made = hyad.compile(model, args=(U, V))
+        source = made.cfunction.source
+        known = {"n": n, "hyad_imax": max}
+        for name, value in re.findall(r"const long long (\w+) = ([^;]+);", source.partition(" q++")[0]):
+            known[name] = eval(value.split("  //")[0], known)
+        (count,) = re.findall(r"q < (.+?); q\+\+", source)
+        assert eval(count, known) == high - low + 1, guard
+        plain = hyad.compile(model, args=(U, V), without="tabulate")
+        for k in (0, 1, 2, n):
+            np.testing.assert_allclose(made(U, V[:k]), plain(U, V[:k]), rtol=1e-15)
