@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from math import inf
 
 from .builder import Builder
-from .core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, defined_in, free_vars, reads
+from .core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, all_binds, defined_in, free_vars, reads
 from .dead import has_checks
 from .loops import CALL, cost_of, slice_of
 from .primitives import PRIMITIVES
@@ -58,10 +58,11 @@ class Fission(Rebuild):
         self.depth -= 1
 
     def together(self, op: Loop, groups: list[list[int]]) -> list[list[int]]:
-        """The groups, those joined that share a call which the loop around changes: none of them can leave it."""
+        """The groups, those joined that share a call, or a sum of calls, which the loop around changes: none of them
+        can leave it."""
         b, own = self.b, {op.index, *op.accs}
         for x in op.body.binds:
-            if cost_of(Block((x,), ())) < CALL:
+            if not dear(op.body, x):
                 continue
             sharing = [g for g in groups if x in slice_of(op.body, [op.body.results[k] for k in g]).binds]
             if len(sharing) > 1:
@@ -139,6 +140,15 @@ class Fission(Rebuild):
         b.span = bind.span
         self.here.update(zip([bind.vars[k] for k in group], out))
         return dict(zip(stacked, out[len(group) :]))
+
+
+def dear(block: Block, bind: Bind) -> bool:
+    """Whether a binding of a block calls the C library, or is a loop that adds up or compares what such calls give:
+    fusion does not make that one again where two parts compute it."""
+    if type(bind.op) is Loop and bind.op.accs:
+        made = slice_of(block, bind.vars).binds
+        return any(cost_of(Block((x,), ())) >= CALL for x in all_binds(Block(made, ())))
+    return cost_of(Block((bind,), ())) >= CALL
 
 
 def without(block: Block, known: Container[Var]) -> Block:

@@ -162,6 +162,30 @@ def test_costly_values_are_computed_once() -> None:
             assert found[j] == pytest.approx(np.imag(value(*moved)) / 1e-30, rel=1e-13)
 
 
+def test_a_sum_of_calls_is_not_taken_in_each_of_two_loops() -> None:
+    """The forward algorithm by whole arrays: each column's sum is remembered, and its logarithm goes on."""
+    text = """(fn [#^ (Vec k) a #^ (Mat k k) m #^ (Mat n k) seen #^ (Arr Int n) which]
+      (sum (fold (fn [a o] (+ (logsumexp (+ (expand-dims a 1) m) 0) (get seen o))) a which)))"""
+    model = hyad.model(text)
+    rng = np.random.default_rng(4)
+    a, m, seen, which = rng.normal(size=3), rng.normal(size=(3, 3)), rng.normal(size=(4, 3)), np.array([2, 0, 3, 1])
+
+    def value(a: np.ndarray, m: np.ndarray) -> np.ndarray:
+        for o in which:
+            a = np.log(np.exp(a[:, None] + m).sum(0)) + seen[o]
+        return a.sum()
+
+    assert model(a, m, seen, which) == pytest.approx(value(a, m), rel=1e-14)
+    gradient = hyad.grad(model, wrt=("a", "m"))
+    assert operations(gradient, Prim, "exp") == 2  # there, and back
+    found = gradient(a, m, seen, which)
+    for by, x in enumerate((a, m)):
+        for j in np.ndindex(x.shape):
+            moved = [a.astype(complex), m.astype(complex)]
+            moved[by][j] += 1e-30j
+            assert found[by][j] == pytest.approx(np.imag(value(*moved)) / 1e-30, rel=1e-12)
+
+
 def test_sizes_of_an_iteration_are_not_remembered() -> None:
     """An array whose size changes from iteration to iteration would need an arena."""
     text = """(fn [#^ Real x #^ (Vec n) v] (ifold (fn [s i] (ifold (fn [t j] (+ t (* x (sin (* t (get v j))))))
