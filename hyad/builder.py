@@ -102,6 +102,7 @@ class Builder(Bounds):
         names: Sequence[str] = (),
         given: bool = False,
         scope: Scope | None = None,
+        soft: bool = False,
     ) -> tuple[Var, ...]:
         """Append ``op`` to the open block, or to ``scope`` around it; new variables of ``types``."""
         span = self.span
@@ -112,7 +113,7 @@ class Builder(Bounds):
                 Var(names[i] if i < len(names) else "t", t, span, given and i < len(names)) for i, t in enumerate(types)
             )
         scope = scope or self.scopes[-1]
-        scope.binds.append(Bind(out, op, span))
+        scope.binds.append(Bind(out, op, span, soft))
         scope.vars.update(out)
         return out
 
@@ -517,7 +518,15 @@ class Builder(Bounds):
 
     # --------------------------------------------------------------------------------------- arrays
 
-    def array_op(self, name: str, args: tuple[Atom, ...], result: Type, hint: str | None, given: bool = False) -> Atom:
+    def array_op(
+        self,
+        name: str,
+        args: tuple[Atom, ...],
+        result: Type,
+        hint: str | None,
+        given: bool = False,
+        soft: bool = False,
+    ) -> Atom:
         key = (name, tuple(map(self.key, args)))
         found = None if self.plain else self.shared(key)
         if found is not None:
@@ -528,7 +537,7 @@ class Builder(Bounds):
             home = self.home(args)
             if name == "get" and not self.readable(home, args):
                 home = self.scopes[-1]
-        (var,) = self.emit(op, (result,), (hint,) if hint else (), given, home)
+        (var,) = self.emit(op, (result,), (hint,) if hint else (), given, home, soft)
         self.definitions[var] = op
         if name not in ("update", "add-at", "undef"):  # done in place: each has its own memory
             home.shared[key] = var
@@ -694,13 +703,14 @@ class Builder(Bounds):
             return a
         return self.array_op("update", (a, *indices, x), type_of(a), hint)
 
-    def add_at(self, a: Atom, indices: Sequence[Atom], x: Atom, hint: str | None = None) -> Atom:
+    def add_at(self, a: Atom, indices: Sequence[Atom], x: Atom, hint: str | None = None, soft: bool = False) -> Atom:
+        """``a`` with ``x`` added to an element or a row; ``soft``: as a term of a sum of differentiation's own."""
         if type(x) is Const and x.soft and x.value == 0:
             return a
         written = self.replaced(a, indices, lambda item: self.add(item, x))
         if written is not None:
             return written
-        return self.array_op("add-at", (a, *indices, x), type_of(a), hint)
+        return self.array_op("add-at", (a, *indices, x), type_of(a), hint, soft=soft or self.soft)
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
         """``function`` over the elements of arrays. What has a lower rank than another (a number has none) is used as

@@ -206,7 +206,7 @@ class Collect(Rebuild):
             for at, total in entry.diagonal.values():
                 where = self.here[op.index] = self.atom(at)
                 self.block(slice_of(op.body, tuple({v for key in total for v in needs(key)})))
-                made[k] = b.add_at(made[k], [where], self.whole_sum(total), bind.vars[k].name)
+                made[k] = b.add_at(made[k], [where], self.whole_sum(total), bind.vars[k].name, True)
         b.span = bind.span
         self.define(bind, made)
 

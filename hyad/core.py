@@ -387,7 +387,8 @@ Op = Union[Lambda, Call, Rec, While, Case, Prim, If, Loop, Check, Make, Apply]
 class Bind:
     """``vars = op``; ``span`` is the form that it came from.
 
-    ``soft`` marks an operation on reals that differentiation made: its terms have no order of the user's.
+    ``soft`` marks an operation on reals that differentiation made, or an ``add-at``: its terms have no order of the
+    user's.
     """
 
     vars: tuple[Var, ...]

@@ -299,7 +299,7 @@ class Eight(Rebuild):
         b = self.b
         for x in binds:
             a, *at, value = x.op.args  # type: ignore[union-attr]
-            (v,), b.span = x.vars, x.span
+            (v,), b.span, b.soft = x.vars, x.span, x.soft
             if self.plan.varying.intersection(at):
 
                 def one(lane: Atom, array: Atom, x: Bind = x, at: Sequence[Atom] = at, value: Atom = value):
@@ -309,13 +309,12 @@ class Eight(Rebuild):
 
                 around = self.here
                 (made,) = b.loop(integer(LANES), [self.atom(a)], one, [v.name], "lane", [v.name])
-                self.here = {**around, v: made}
+                self.here, b.soft = {**around, v: made}, False
                 continue
             lanes, at = self.lanes.get(value), self.atoms(at)
             terms = [self.atom(value) if lanes is None else b.get(lanes, integer(k)) for k in range(LANES)]
-            b.soft = True
             array = self.atom(a)
-            for term in [halves(b, terms)] if value in self.plan.soft else terms:
+            for term in [halves(b, terms)] if x.soft and value in self.plan.soft else terms:
                 array = b.add_at(array, at, term, v.name)
             b.soft = False
             self.here[v] = array
@@ -409,7 +408,7 @@ class Known:
             self.version(v, v)
             return isinstance(v.type, Arr) and v.type.elem == REAL
         if changes(bind):
-            return self.change(v, op, loops)
+            return self.change(bind, op, loops)
         if not isinstance(v.type, Scalar) or not (op.name in PRIMITIVES or op.name in ("get", "select")):
             return False
         if op.name == "get" and not self.readable(op.args[0]):
@@ -424,7 +423,7 @@ class Known:
         """Whether an array is one that the iterations do not share, and not an old version of it."""
         return a not in self.shared and self.last.get(self.root.get(a, a), a) is a
 
-    def change(self, v: Var, op: Prim, loops: tuple[Loop, ...]) -> bool:
+    def change(self, bind: Bind, op: Prim, loops: tuple[Loop, ...]) -> bool:
         """An element of an array is changed: in a shared one each lane has elements of its own, or all add to one, in
         the order of the iterations unless it may be any."""
         a, *at, x = op.args
@@ -432,11 +431,12 @@ class Known:
         if root is None or self.last[root] is not a or not isinstance(type_of(x), Scalar):
             return False
         if a in self.shared and self.op.index not in at:
-            if op.name == "update" or self.varying.intersection(at) and x not in self.soft:
+            free = bind.soft and x in self.soft
+            if op.name == "update" or self.varying.intersection(at) and not free:
                 return False
-            if x not in self.soft and not self.in_order(root, at, loops):
+            if not free and not self.in_order(root, at, loops):
                 return False
-        self.version(v, root)
+        self.version(bind.vars[0], root)
         return True
 
     def in_order(self, root: Atom, at: Sequence[Atom], loops: tuple[Loop, ...]) -> bool:

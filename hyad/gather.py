@@ -578,7 +578,7 @@ def into_rows(block: Block, table: dict[Var, Var], t: Arr, index: Var) -> Block:
         if type(op) is Prim and op.name == "add-at" and op.args[0] in table:
             (old,) = b.vars
             table[old] = Var(old.name, t, old.span)
-            out.append(Bind((table[old],), Prim("add-at", (table[op.args[0]], index, *op.args[1:])), b.span))
+            out.append(Bind((table[old],), Prim("add-at", (table[op.args[0]], index, *op.args[1:])), b.span, b.soft))
         elif type(op) is Loop and any(z in table for z in op.inits):
             inner = dict(table)
             accs, inits, vars_ = list(op.accs), list(op.inits), list(b.vars)

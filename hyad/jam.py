@@ -192,7 +192,7 @@ class Jam(Rebuild):
                 return False
             for k, (acc, init) in enumerate(zip(loop.accs, loop.inits)):
                 if isinstance(acc.type, Arr):
-                    if init not in going or not adds_to(loop, k):
+                    if init not in going or not self.in_any_order(op, bind, k):
                         return False
                     going.discard(init)
                     going.add(bind.vars[k])
@@ -207,6 +207,18 @@ class Jam(Rebuild):
         if not all(isinstance(r.type, Scalar) for r in op.body.results[width:]):
             return False
         return all(isinstance(r.type, Scalar) or r in going for r in op.body.results[:width])
+
+    def in_any_order(self, op: Loop, bind: Bind, k: int) -> bool:
+        """Whether an inner loop does nothing with its accumulator ``k``, an array, but add to its elements, in sums
+        that have no order of the user's, or keep it: one term in each iteration, and all of them in this loop."""
+        inner: Loop = bind.op  # type: ignore[assignment]
+        stores = additions_of(inner, k)
+        if stores is None or all(x.soft for x in stores):
+            return stores is not None
+        inside = {inner.index, *inner.accs, *defined_in(inner.body)}
+        places = [x.op.args[1:-1] for x in stores]  # type: ignore[union-attr]
+        moves = len(places) == 1 and any(self.steps.step(s, inner.index, inside) for s in places[0])
+        return moves and inner.inits[k] in op.accs and bind.vars[k] in op.body.results
 
 
 def in_fours(b: Builder, count: Atom) -> tuple[Atom, Atom, Atom]:
@@ -229,13 +241,15 @@ def carried_in(op: Loop) -> list[Bind]:
     return found
 
 
-def adds_to(loop: Loop, k: int) -> bool:
-    """Whether a loop does nothing with its accumulator ``k``, an array, but add to its elements."""
+def additions_of(loop: Loop, k: int) -> list[Bind] | None:
+    """What a loop adds to elements of its accumulator ``k``, an array; None if it does anything else with it."""
     at: Atom = loop.accs[k]
+    found = []
     for bind in loop.body.binds:
         op = bind.op
         if at in atoms_of(op):
             if type(op) is not Prim or op.name != "add-at" or op.args[0] is not at or at in op.args[1:]:
-                return False
+                return None
             at = bind.vars[0]
-    return loop.body.results[k] is at
+            found.append(bind)
+    return found if loop.body.results[k] is at else None

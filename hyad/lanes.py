@@ -493,7 +493,7 @@ class Ahead(Views):
             for s, r, a in zip(now, following, accs):
                 if r in adding:
                     _, *at, x = self.atoms(adding[r].op.args)  # type: ignore[union-attr]
-                    after.append(b.add_at(s, [*at, lane], x))
+                    after.append(b.add_at(s, [*at, lane], x, soft=adding[r].soft))
                 else:
                     after.append(b.update(s, [lane], self.as_type(self.atom(r), a.type)))
             for x, s in zip(arrays, now[len(accs) :]):

@@ -495,7 +495,8 @@ class JamRows(Rebuild):
 
     ``(ifold (fn [row k] (ifold (fn [row j] (add-at row j (f k j))) row m)) row n)``  =>  in each of ``n // 4``
     iterations one inner loop that adds ``(f 4q j)`` .. ``(f (+ 4q 3) j)``; the iterations that are left follow.
-    Design decision: in the order in which they were added before, to the last bit.
+    Design decision: in the order in which they were added before, to the last bit. Where loops inside come to an
+    element several times it is not that order, and done with sums of differentiation's own alone (``Bind.soft``).
     """
 
     def __init__(self, builder: Builder, steps: Steps, room: Room) -> None:
@@ -559,7 +560,7 @@ class JamRows(Rebuild):
             self.here, b.span = views[0], store.span
             at = self.atoms(place)
             if len(views) == 1:
-                now[store.vars[0]] = b.add_at(now[array], at, self.atom(x), store.vars[0].name)
+                now[store.vars[0]] = b.add_at(now[array], at, self.atom(x), store.vars[0].name, store.soft)
                 continue
             total = b.get(now[array], *at)
             for self.here in views:
@@ -589,7 +590,7 @@ class JamRows(Rebuild):
             return False
         return self.adds(op.body, op.accs, op, {op.index, *op.accs, *defined_in(op.body)})
 
-    def adds(self, block: Block, accs: Sequence[Var], op: Loop, inside: set[Var]) -> bool:
+    def adds(self, block: Block, accs: Sequence[Var], op: Loop, inside: set[Var], around: Sequence[Loop] = ()) -> bool:
         now: list[Atom] = list(accs)
         loops = [x for x in block.binds if type(x.op) is Loop]
         if len(loops) > 1 or cost_of(block) > JAMMED_COST:
@@ -599,7 +600,7 @@ class JamRows(Rebuild):
             if type(inner) is Loop:
                 fits = list(inner.inits) == now and len(inner.body.results) == len(inner.accs)
                 often = self.steps.step(inner.count, op.index, inside) == 0
-                if not fits or not often or not self.adds(inner.body, inner.accs, op, inside):
+                if not fits or not often or not self.adds(inner.body, inner.accs, op, inside, (*around, inner)):
                     return False
                 now = list(bind.vars)
             elif type(inner) is Prim and inner.name == "add-at" and inner.args[0] in now and not loops:
@@ -607,12 +608,22 @@ class JamRows(Rebuild):
                 moves = any(self.steps.step(s, op.index, inside) != 0 for s in place)
                 if moves or type_of(x) != REAL or any(a in now for a in (*place, x)):
                     return False
+                if not bind.soft and not self.once(place, [loop.index for loop in around], inside):
+                    return False
                 now[now.index(array)] = bind.vars[0]
             elif type(inner) is not Prim or not isinstance(bind.vars[0].type, Scalar):
                 return False
             elif any(a in now or a in accs for a in inner.args):
                 return False
         return list(block.results) == now
+
+    def once(self, place: Sequence[Atom], indices: Sequence[Var], inside: set[Var]) -> bool:
+        """Whether some loops come to each element once: each has a subscript of its own."""
+        for i in indices:
+            steps = [[self.steps.step(s, j, inside) for j in (i, *(j for j in indices if j is not i))] for s in place]
+            if not any(own and not any(other != 0 for other in others) for own, *others in steps):
+                return False
+        return True
 
 
 def plain(block: Block) -> bool:
@@ -676,7 +687,7 @@ def lifted(block: Block, acc: Var, k: int, index: Var, t: Arr) -> tuple[Block, V
     changed = Var(bind.vars[j].name, t, bind.span)
     if type(op) is Prim and op.name == "+" and acc in op.args:
         x = op.args[op.args[0] is acc]
-        bind = Bind((changed,), Prim("add-at", (array, index, x)), bind.span)
+        bind = Bind((changed,), Prim("add-at", (array, index, x)), bind.span, bind.soft)
     elif type(op) is Loop and j < len(op.accs) and op.inits[j] is acc:
         found = lifted(op.body, op.accs[j], j, index, t)
         if found is None:
@@ -726,7 +737,8 @@ class Register(Rebuild):
 
     ``(ifold (fn [a j] (add-at a k (f j))) a n)``  =>  ``(add-at a k (ifold (fn [s j] (+ s (f j))) 0.0 n))``. What it
     adds to others meanwhile it adds in the loop.
-    Design decision: an ``add-at`` is an adjoint's, whose sum may be taken in any order.
+    Design decision: what is differentiation's own (``Bind.soft``) may be taken in any order. A sum of the user's goes
+    on from what is in the element: ``(update a k (ifold (fn [s j] (+ s (f j))) (get a k) n))``.
     """
 
     def __init__(self, builder: Builder, steps: Steps) -> None:
@@ -738,7 +750,7 @@ class Register(Rebuild):
         chosen = {x: k for k in range(width) for x in self.stores(op, k, inside)}
         if not chosen:
             return super().loop(op, bind)
-        sums: dict[tuple, tuple[int, Var, Atom]] = {}  # of each element: whose, the accumulator, what it is by now
+        sums: dict[tuple, tuple[Bind, Var, Atom]] = {}  # of each element: what adds first, the accumulator, it by now
         table: dict[Var, Atom] = {}
         body = []
         for x in op.body.binds:
@@ -748,20 +760,31 @@ class Register(Rebuild):
             array, *place, term = x.op.args  # type: ignore[union-attr]
             k, total = chosen[x], Var("s", REAL, x.span)
             start = Var(op.accs[k].name, REAL, op.accs[k].span)
-            _, acc, so_far = sums.get((k, *place), (k, start, start))
-            body.append(Bind((total,), Prim("+", (so_far, term)), x.span, x.soft))
-            sums[(k, *place)] = k, acc, total
+            first, acc, so_far = sums.get((k, *place), (x, start, start))
+            body.append(Bind((total,), Prim("+", (so_far, term)), x.span))
+            sums[(k, *place)] = first, acc, total
             table[x.vars[0]] = table.get(array, array)
         inner = substitute(Block(tuple(body), op.body.results), table)
+        starts = [ZERO if x.soft else self.element(op, *place) for place, (x, _, _) in sums.items()]
         results = (*inner.results[:width], *(total for _, _, total in sums.values()), *inner.results[width:])
         accs = (*op.accs, *(acc for _, acc, _ in sums.values()))
-        loop = Loop(op.count, op.index, (*op.inits, *[ZERO] * len(sums)), accs, Block(inner.binds, results))
+        loop = Loop(op.count, op.index, (*op.inits, *starts), accs, Block(inner.binds, results))
         names = (*bind.vars[:width], *(acc for _, acc, _ in sums.values()), *bind.vars[width:])
         out = list(super().loop(loop, Bind(names, loop, bind.span)))
         made, totals = [*out[:width], *out[width + len(sums) :]], out[width : width + len(sums)]
-        for (k, *place), total in zip(sums, totals):
-            made[k] = self.added(op, made[k], place, total, op.accs[k].name)
+        for ((k, *place), (x, _, _)), total in zip(sums.items(), totals):
+            if x.soft:
+                made[k] = self.added(op, made[k], place, total, op.accs[k].name)
+            else:
+                made[k] = self.b.update(made[k], self.atoms(place), total, op.accs[k].name)
         return made
+
+    def element(self, op: Loop, k: int, *place: Atom) -> Var:
+        """What an element is before the loop, as a variable of the old program."""
+        self.block(slice_of(unchecked(op.body), place))
+        was = Var(op.accs[k].name, REAL, op.accs[k].span)
+        self.here[was] = self.b.get(self.atom(op.inits[k]), *self.atoms(place), hint=was.name)
+        return was
 
     def added(self, op: Loop, array: Atom, place: Sequence[Atom], total: Atom, name: str) -> Atom:
         """The sum added to its element, which may not be there where the loop was not entered."""
@@ -769,12 +792,9 @@ class Register(Rebuild):
 
         def add() -> Atom:
             self.block(subscripts)
-            return b.add_at(array, self.atoms(place), total, name)
+            return b.add_at(array, self.atoms(place), total, name, True)
 
-        with b.region() as trial:  # what is made in it is dropped
-            self.block(subscripts)
-            there = b.in_range(array, self.atoms(place)) and all(b.bind_in_range(x.op) for x in trial.binds)
-        if there:
+        if self.there(op, array, place):
             return add()
         entered = b.prim("<", integer(0), self.atom(op.count))
         with b.branch_region(entered, True) as then:
@@ -783,19 +803,32 @@ class Register(Rebuild):
             pass
         return b.if_(entered, (then, [made]), (orelse, [array]), [name])[0]
 
+    def there(self, op: Loop, array: Atom, place: Sequence[Atom]) -> bool:
+        """Whether an element is there even where the loop is not entered."""
+        b = self.b
+        with b.region() as trial:  # what is made in it is dropped
+            self.block(slice_of(unchecked(op.body), place))
+            return b.in_range(array, self.atoms(place)) and all(b.bind_in_range(x.op) for x in trial.binds)
+
     def stores(self, op: Loop, k: int, inside: set[Var]) -> list[Bind]:
-        """The additions to one element each, where all that a loop does with an array is to add to elements."""
+        """The additions to one element each, where all that a loop does with an array is to add to elements; those of
+        the user's only where nothing else is added to."""
         at: Atom = op.accs[k]
         if not isinstance(op.accs[k].type, Arr) or count_uses(op.body, op.accs[k]) != 1:
             return []
-        found = []
+        found, stores = [], []
         by_array = {x.op.args[0]: x for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"}
         while at is not op.body.results[k]:
             x = by_array.get(at)
             if x is None or count_uses(op.body, x.vars[0]) != 1:
                 return []
+            stores.append(x)
             array, *place, term = x.op.args  # type: ignore[union-attr]
             if type_of(term) == REAL and not any(self.steps.step(s, op.index, inside) != 0 for s in place):
                 found.append(x)
             at = x.vars[0]
-        return found
+        if all(x.soft for x in stores):
+            return found
+        places = {x.op.args[1:-1] for x in stores}  # type: ignore[union-attr]
+        alone = len(places) == 1 and len(found) == len(stores) and not any(x.soft for x in stores)
+        return found if alone and self.there(op, self.atom(op.inits[k]), *places) else []

@@ -170,14 +170,14 @@ class Pairs(Rebuild):
                     total = self.atom(x.op.args[-1])
                     more = left.pop(x.op.args[2:-1], None)
                     total = total if more is None else b.prim("+", total, more)
-                    made = b.add_at(self.atom(x.op.args[0]), self.atoms(x.op.args[1:-1]), total, x.vars[0].name)
+                    made = b.add_at(self.atom(x.op.args[0]), self.atoms(x.op.args[1:-1]), total, x.vars[0].name, x.soft)
                     self.define(x, [made])
                 else:
                     self.bind(x)
             results = list(self.atoms(op.body.results))
             at = op.body.results.index(last)
             for place, total in left.items():
-                results[at] = b.add_at(results[at], (i, *self.atoms(place)), total, op.accs[at].name)
+                results[at] = b.add_at(results[at], (i, *self.atoms(place)), total, op.accs[at].name, True)
             return results[:width], results[width:]
 
         return b.loop(

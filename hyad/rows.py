@@ -74,7 +74,7 @@ def rewritten(binds: Sequence[Bind], index: Var, rows: dict[Atom, Var]) -> list[
                     raise NotRows
                 rows[bind.vars[0]] = row_of(bind.vars[0])
                 args = (rows[op.args[0]], *op.args[2:])
-                bind = Bind((rows[bind.vars[0]],), Prim("add-at", args), bind.span)
+                bind = Bind((rows[bind.vars[0]],), Prim("add-at", args), bind.span, bind.soft)
         elif type(op) is Loop and any(z in rows for z in op.inits):
             at = [j for j, z in enumerate(op.inits) if z in rows]
             inner = {op.accs[j]: row_of(op.accs[j]) for j in at}

@@ -142,7 +142,7 @@ class Shifts(Rebuild):
             return a
 
         binds = tuple(
-            Bind(x.vars, Prim("add-at", (left(x.op.args[0]), *x.op.args[1:])), x.span)  # type: ignore[union-attr]
+            Bind(x.vars, Prim("add-at", (left(x.op.args[0]), *x.op.args[1:])), x.span, x.soft)  # type: ignore[union-attr]
             if x.op.name == "add-at"  # type: ignore[union-attr]
             else x
             for x in binds
@@ -212,7 +212,7 @@ class Shifts(Rebuild):
 
     def add(self, op: Loop, store: Store, index: Atom, array: Atom) -> Atom:
         place, value = self.value(op, store, index)
-        return self.b.add_at(array, place, value)
+        return self.b.add_at(array, place, value, soft=store.bind.soft)
 
     def added(self, op: Loop, row: list[Store], index: Atom, array: Atom) -> Atom:
         for s in row:

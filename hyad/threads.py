@@ -434,7 +434,7 @@ class Parts(Rebuild):
             def row(c: Atom, total: Atom):  # of a part, side by side in memory
                 def one(i: Atom, total: Atom):
                     term = b.get(sums[k], b.prim("+", Const(1, INT), c), *indices, i)
-                    return [b.add_at(total, [i], term, names[k])], ()
+                    return [b.add_at(total, [i], term, names[k], True)], ()
 
                 return b.loop(t.dims[0], [total], one, [names[k]], "i", [names[k]]), ()
 

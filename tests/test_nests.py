@@ -14,6 +14,7 @@ from hyad.core import REAL, Arr, Block, Check, Loop, Program, all_binds, blocks_
 from hyad.errors import ModelTypeError
 from hyad.journal import without
 from hyad.nests import FAR, Steps, accesses
+from hyad.plain_python import python_callable
 
 NESTS = ("interchange", "register", "row-folds", "jam-rows")
 RNG = np.random.default_rng(7)
@@ -118,6 +119,55 @@ def test_derivatives_are_those_without(name: str) -> None:
     for x, y in zip(made, wanted):
         np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12)
     assert tangent == pytest.approx(sum(float((x * y).sum()) for x, y in zip(wanted, args)), rel=1e-10)
+
+
+def mixed(*shape: int) -> np.ndarray:
+    """Numbers of very different sizes: a sum of them tells the order that it was taken in."""
+    return array(*shape) * 10.0 ** RNG.integers(0, 12, shape)
+
+
+K = np.array([1, 0, 1, 2, 1, 0, 2, 1, 1])
+#: Sums of the user's that rows take, or several iterations: a model and its arguments.
+IN_ORDER = {
+    "sums of sums": (
+        "(fn [v c] (build (len v) (fn [j] (ifold (fn [s i] (+ s (ifold (fn [s k] (+ s (+ (get v j) (get c i j i))))"
+        " 0.0 (len v)))) 0.0 (len v)))))",
+        (mixed(13), mixed(13, 13, 13)),
+    ),
+    "what an inner loop goes on with": (
+        "(fn [v a] (build [(len v) (len v)] (fn [i j] (ifold (fn [s k] (ifold (fn [s l] (+ s (- (get a i j) (get a k i"
+        ")))) s (len v))) 0.0 (len v)))))",
+        (mixed(9), mixed(9, 9)),
+    ),
+    "a window for each of some filters": (
+        "(fn [x #^ (Arr Real k 3 3) w] (build [(len w) (- (len x) 2) (- (len (get x 0)) 2)] (fn [f i j] (ifold"
+        " (fn [s p] (ifold (fn [s q] (+ s (* (get w f p q) (get x (+ i p) (+ j q))))) s 3)) 0.0 3))))",
+        (mixed(15, 19), mixed(4, 3, 3)),
+    ),
+    "added to places that come again": (
+        "(fn [v a] (let [#(w t) (ifold (fn [#(w t) i] (let [#(w s) (ifold (fn [#(w s) j]"
+        " #((add-at w (min j 2) (* (get v i) (get a i j))) (+ s (get a i j)))) #(w 0.0) (len v))] #(w (+ t s))))"
+        " #((zeros 3) 0.0) (len v))] (* t w)))",
+        (mixed(29), mixed(29, 29)),
+    ),
+    "added to one place": (
+        "(fn [v a] (ifold (fn [w i] (ifold (fn [w j] (add-at w 1 (* (get v i) (get a i j)))) w (len v))) v (len v)))",
+        (mixed(9), mixed(9, 9)),
+    ),
+    "added to one place and to others": (
+        "(fn [v k a] (ifold (fn [w j] (add-at (add-at w 1 (get a 0 j)) (get k j) (get v j))) v (len v)))",
+        (mixed(9), K, mixed(9, 9)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_sums_of_the_users_keep_their_order(name: str) -> None:
+    """To the last bit, as the interpreter adds."""
+    text, args = IN_ORDER[name]
+    model = hyad.model(text, namespace={})
+    made = python_callable(optimised(model, *args))(*args)
+    np.testing.assert_array_equal(made, hyad.run(model, *args))
 
 
 def test_the_gradient_of_a_product_goes_along_rows() -> None:
