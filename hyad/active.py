@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .core import BOOL, INT, REAL
-from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, leaves
+from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, kind_of, leaves, shaped
 from .errors import DerivativeError, ModelTypeError, hint_for
 from .primitives import BUILTIN, PRIMITIVES, Primitive, parse_partial
 
@@ -147,10 +147,19 @@ def elementwise(row: Primitive, op: Operation, args: tuple[Any, ...]) -> Any:
             f"`{op.__name__}` of {' and '.join(map(describe, arrays))}", None, "the shapes must be equal"
         )
     if not count:
-        return next(a for a in whole if not a)
+        return empty(op, args, next(a for a in whole if not a))
     rows = [isinstance(a, list) and rank_of(a) == rank for a in args]
     columns = [[a] * count if not row else a * count if len(a) < count else a for a, row in zip(args, rows)]
     return [op(*xs) for xs in zip(*columns)]
+
+
+def empty(op: Operation, args: tuple[Any, ...], like: list) -> list:
+    """What an operation makes of an array of no elements: of the kind that it makes of ones."""
+    try:
+        kind = kind_of(op(*(kind_of(a)(1) for a in args)))
+    except (ArithmeticError, ValueError):
+        kind = float
+    return shaped((), (0, *getattr(like, "inner", ())), kind)
 
 
 def rank_of(array: list) -> int:

@@ -89,9 +89,9 @@ class Record:
 
 
 class Empty(list):
-    """An array of no rows whose rows would have the shape ``inner``."""
+    """An array of no rows whose rows would have the shape ``inner``, of elements of the class ``kind``."""
 
-    __slots__ = ("inner",)
+    __slots__ = ("inner", "kind")
 
 
 def plain(x: Any) -> Any:
@@ -216,16 +216,24 @@ def is_numeric(value: list) -> bool:
     return dims_of(value) is not None
 
 
-def shaped(flat: Sequence[Any], dims: Sequence[int]) -> Any:
-    """The array of these dims that holds ``flat`` in memory order."""
+def shaped(flat: Sequence[Any], dims: Sequence[int], kind: type = float) -> Any:
+    """The array of these dims that holds ``flat`` in memory order; ``kind`` is what it would hold if it is empty."""
     if not dims:
         return flat[0]
     if not dims[0]:
         made = Empty()
-        made.inner = tuple(dims[1:])
-        return made if dims[1:] else []
+        made.inner, made.kind = tuple(dims[1:]), kind
+        return made if dims[1:] or kind is not float else []
     step = len(flat) // dims[0]
-    return [shaped(flat[k * step : (k + 1) * step], dims[1:]) for k in range(dims[0])]
+    return [shaped(flat[k * step : (k + 1) * step], dims[1:], kind) for k in range(dims[0])]
+
+
+def kind_of(x: Any) -> type:
+    """What the elements of an array are, of no rows too, or a number is: ``bool``, ``int`` or ``float``."""
+    while isinstance(x, list) and x:
+        x = x[0]
+    kind = getattr(x, "kind", float) if isinstance(x, list) else plain(x).__class__
+    return kind if kind in (bool, int) else float
 
 
 def is_list(value: Any) -> bool:
@@ -290,7 +298,8 @@ def enter(value: Any, label: str = "this argument", function: Callable[[Any], An
         if isinstance(x, np.ndarray):
             if x.dtype.kind not in "fiub":
                 raise fail(f"an array of {x.dtype}, not of numbers", "models take float, int and bool arrays")
-            return None, shaped(x.ravel().tolist(), x.shape) if x.size == 0 else x.tolist()
+            kind = {"b": bool, "f": float}.get(x.dtype.kind, int)
+            return None, shaped((), x.shape, kind) if x.size == 0 else x.tolist()
         if isinstance(x, np.generic) and x.dtype.kind in "fiub":
             return None, x.item()
         if isinstance(x, tuple) and hasattr(x, "_fields"):
@@ -338,7 +347,7 @@ def leave(value: Any, function: Callable[[Any], Any]) -> Any:
             dims = dims_of(x)
             if dims is None:
                 return x, list
-            return None, numpy_array([plain(n) for n in leaves(x)], dims)
+            return None, numpy_array([plain(n) for n in leaves(x)], dims, kind_of(x))
         if kind is Record:
             return x.values, x.make and (lambda parts: x.make(**dict(zip(x.keys, parts)))) or (
                 lambda parts: dict(zip(x.keys, parts))
@@ -353,8 +362,8 @@ def leave(value: Any, function: Callable[[Any], Any]) -> Any:
     return walk(value, visit)
 
 
-def numpy_array(flat: list[Any], dims: tuple[int, ...]) -> np.ndarray:
-    kinds = {x.__class__ for x in flat}
+def numpy_array(flat: list[Any], dims: tuple[int, ...], kind: type) -> np.ndarray:
+    kinds = {x.__class__ for x in flat} or {kind}
     if bool in kinds and len(kinds) > 1:
         raise ModelTypeError("this array mixes numbers and truth values", None, "all elements have one type")
     dtype = np.bool_ if bool in kinds else np.int64 if kinds == {int} else np.float64

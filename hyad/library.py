@@ -13,7 +13,21 @@ import numpy as np
 
 from .active import operation
 from .data import Data, Inl, Inr, lisp
-from .dynamic import NUMBERS, Empty, Record, Ref, blame, describe, dims_of, is_list, items_of, leaves, shaped, transform
+from .dynamic import (
+    NUMBERS,
+    Empty,
+    Record,
+    Ref,
+    blame,
+    describe,
+    dims_of,
+    is_list,
+    items_of,
+    kind_of,
+    leaves,
+    shaped,
+    transform,
+)
 from .errors import BoundsError, HyadError, ModelTypeError, hint_for
 from .operators import GENERATOR, accepts, wrong_count
 from .values import halved
@@ -334,7 +348,13 @@ def missing_row(value: Any, i: Any, axis: int, end: bool) -> Any:
     """A row of an array that has none, for a trial."""
     if not isinstance(value, list) or get_ident() not in TRIALS:
         place(value, i, axis, end)  # raises
-    return zeros_of(*getattr(value, "inner", ()))
+    return zero_row(value)
+
+
+def zero_row(value: Any) -> Any:
+    """A row of zeros for an array that has no rows."""
+    kind, inner = kind_of(value), getattr(value, "inner", ())
+    return shaped([kind(0)] * product(inner), inner, kind)
 
 
 def row_of(f: Callable[..., Any], *args: Any) -> Any:
@@ -375,7 +395,7 @@ def tried(f: Callable[..., Any], args: Sequence[Any], me: int) -> Any:
 def none_of(dims: Sequence[int], row: Any) -> Any:
     """An array of these dims, one of which is 0, of rows like ``row``."""
     inner = () if row is None else dims_of(row) or ()
-    return shaped([], (*dims, *inner))
+    return shaped([], (*dims, *inner), float if row is None else kind_of(row))
 
 
 def function_of(f: Any, name: str, count: int) -> Callable[..., Any]:
@@ -453,7 +473,7 @@ def map_(f: Any, *values: Any) -> Run:
             x = yield x
         made.append(x)
     if not made and all(isinstance(v, list) for v in values):
-        return none_of((0,), row_of(f, *(zeros_of(*getattr(v, "inner", ())) for v in values)))
+        return none_of((0,), row_of(f, *map(zero_row, values)))
     if any(isinstance(v, list) for v in values):
         return made
     return lisp(made) if is_list(values[0]) else tuple(made)

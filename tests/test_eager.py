@@ -416,17 +416,21 @@ EMPTY = [
     "(moveaxis (expand-dims m 2) 0 1)", "(stack [m m] 1)", "(map (fn [r] (map (fn [e] [e e]) r)) m)",
     "((jacobian (fn [m] (map (fn [r] (* r r)) m))) m)",
     "(loop (len m) (fn [i s] #((+ s 1.0) (get m i))) 0.0)", "(map sin (ravel m))", "(solve (eye (len m)) m)",
+    "(argmax m 1)", "(map argmax m)", "(argsort m)", "(argsort (ravel m))", "(build (len m) (fn [i] i))",
+    "(> m 0.0)", "(any (> m 0.0) 1)", "(map len m)", "(map (fn [i] (* 2 i)) (map len m))", "(where (> m 0) m 1.0)",
+    "(map (fn [r] (> 1 0)) m)", "(+ (argsort m) 1)", "(/ (argsort m) 1)", "(real (argsort m))",
+    "(gather m (argsort (sum m 1)))",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", EMPTY)
-def test_arrays_of_no_rows_have_the_shape_of_rows(text: str) -> None:
+def test_arrays_of_no_rows_have_the_shape_and_kind_of_rows(text: str) -> None:
     """As what is compiled has, whose shapes are known before it runs."""
     f = hyad.model(f"(fn [#^ (Mat n k) m] {text})", namespace={})
     for m in (np.ones((0, 3)), np.ones((0, 1)), np.ones((2, 2))):
         found, wanted = hyad.run(f, m), hyad.compile(f, target="python", args=(m,))(m)
         for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True):
-            assert np.shape(a) == np.shape(b)
+            assert np.shape(a) == np.shape(b) and np.asarray(a).dtype == np.asarray(b).dtype
 
 
 @pytest.mark.parametrize("step", ["(sin (* s x))", "(+ s (* x (real i)))", "(if (= i 0) x (sin (+ s x)))"])
