@@ -461,7 +461,7 @@ class Ahead(Views):
             elif self.plan.varying.intersection(bind.vars):
                 waiting.append(bind)
             else:
-                self.bind(bind)
+                self.line(bind)
         return waiting
 
     def together(
@@ -527,7 +527,7 @@ class Ahead(Views):
                 others = self.atoms([*indices[:place], *indices[place + 1 :]])
                 self.here[v] = self.b.get(table, *others, lane, hint=v.name)
                 return
-        self.bind(bind)
+        self.line(bind)
 
     def as_type(self, x: Atom, t: Type) -> Atom:
         return self.b.to_real(x) if t == REAL else x

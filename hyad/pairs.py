@@ -124,8 +124,7 @@ class Pairs(Rebuild):
             self.here.update(zip([a for n, a in enumerate(loop.accs) if n != k], accs))
             for x in loop.body.binds:
                 if x not in dropped:
-                    self.b.span = x.span
-                    self.bind(x)
+                    self.line(x)
             differences = {x.op.args: x.vars[0] for x in b.scopes[-1].binds if type(x.op) is Prim and x.op.name == "-"}
             around = dict(self.here)
             self.here.update({op.index: j, loop.index: i})
@@ -133,7 +132,7 @@ class Pairs(Rebuild):
                 self.b.span = x.span
                 known = differences.get(self.atoms(x.op.args)[::-1]) if x.op.name == "-" else None  # type: ignore
                 if known is None:
-                    self.bind(x)
+                    self.line(x)
                 else:
                     self.define(x, [b.prim("neg", known)])
             terms = {place: [self.atom(a) for _, p, a in adding if p == place] for place in places}
@@ -173,7 +172,7 @@ class Pairs(Rebuild):
                     made = b.add_at(self.atom(x.op.args[0]), self.atoms(x.op.args[1:-1]), total, x.vars[0].name, x.soft)
                     self.define(x, [made])
                 else:
-                    self.bind(x)
+                    self.line(x)
             results = list(self.atoms(op.body.results))
             at = op.body.results.index(last)
             for place, total in left.items():

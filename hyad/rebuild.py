@@ -70,6 +70,13 @@ class Rebuild:
         b.soft = soft
         return self.atoms(block.results)
 
+    def line(self, bind: Bind) -> None:
+        """Rebuild one binding of a block; what differentiation made stays its own."""
+        b, soft = self.b, self.b.soft
+        b.span, b.soft = bind.span, bind.soft
+        self.bind(bind)
+        b.soft = soft
+
     def bind(self, bind: Bind) -> None:
         self.copy(bind)
 

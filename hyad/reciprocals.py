@@ -58,7 +58,7 @@ def reciprocals(program: Program) -> Program:
                 if found and len(found) == counts.get(y) and all(args in ((y, r), (r, y)) for args in found):
                     if one not in binds:
                         binds.append(one)
-                    x = Bind(x.vars, Prim("*", (x.op.args[0], r)), x.span)  # type: ignore[union-attr]
+                    x = Bind(x.vars, Prim("*", (x.op.args[0], r)), x.span, True)  # type: ignore[union-attr]
             if x not in binds:
                 binds.append(x)
         return Block(tuple(binds), b.results) if binds != list(b.binds) else b
@@ -90,7 +90,7 @@ def reciprocals(program: Program) -> Program:
             if top == ONE:
                 table[x.vars[0]] = kept.vars[0]
             else:
-                binds.append(Bind(x.vars, Prim("*", (top, kept.vars[0])), x.span))
+                binds.append(Bind(x.vars, Prim("*", (top, kept.vars[0])), x.span, x.soft))
         if all(x is y for x, y in zip(binds, b.binds)) and len(binds) == len(b.binds):
             return b
         return substitute(Block(tuple(binds), b.results), table)

@@ -108,3 +108,12 @@ def test_a_transposed_system() -> None:
     args = np.array([1.0, 2.0, -0.5]), np.eye(3) + 0.1 * np.sqrt(np.arange(9.0)).reshape(3, 3)
     y, ct = np.linalg.solve(args[1].T, args[0]), np.linalg.solve(args[1], np.ones(3))
     np.testing.assert_allclose(f(*args), -np.outer(y, ct), rtol=1e-12)
+
+
+@pytest.mark.parametrize("without", [(), ("lanes", "eights", "whole-eights")])
+def test_what_differentiation_made_stays_its_own(without: tuple[str, ...]) -> None:
+    """In turned pairs, and in lanes: the passes after them may take sums and products apart there."""
+    f = hyad.grad(model("(/ 1.0 (sqrt (+ 0.1 (square (- (get x i 0) (get x j 0))))))"), wrt="x")
+    program = hyad.compile(f, args=(X, M), target="python", without=without).program
+    products = [x for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "*"]
+    assert sum(x.soft for x in products) >= 2
