@@ -61,6 +61,7 @@ from .jam import Jam, Room
 from .journal import OFF
 from .lanes import Lanes, RowLanes
 from .loops import CALL, loops_of
+from .monomials import monomials
 from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .onehot import OneHot
@@ -700,6 +701,8 @@ PIPELINE: list[Pass] = [
     open_brackets,  # when that has put together what it can
     dead_code,
     powers_of_two,  # when no product is made any more
+    dead_code,
+    monomials,  # when twos and halves are out of the way
     dead_code,
     scatter,  # what the rows of a matrix hold is known
     dead_code,
