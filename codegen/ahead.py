@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hyad.core import Block, Check, If, Prim, all_binds
-from hyad.journal import OFF
+from hyad.journal import on
 from hyad.spread import work
 
 NAME = "ahead"  # of the optimisation, to switch it off
@@ -55,7 +55,7 @@ static __device__ inline void hyad_ahead(T *to, const T *__restrict__ from, long
 
 def light(body: Block) -> bool:
     """Whether a body is so little work that it waits for memory."""
-    if NAME in OFF.get():
+    if not on(NAME):
         return False
     total = 0.0
     for bind in all_binds(body):

@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from hyad.core import Arr, Atom, Block, Check, Const, If, Loop, Prim, Program, Var, all_binds, blocks_of, same
-from hyad.journal import OFF
+from hyad.journal import on
 
 from .lower import TABLE_LENGTH, type_of
 from .operands import Line
@@ -75,7 +75,7 @@ def over_directions(op: object) -> bool:
 def shared_by_a_warp(program: Program) -> tuple[frozenset[Var], frozenset[Var]] | None:
     """The indices of loops over directions, and the arrays of these; None where there are none, or where something
     reads directions that are not its iteration's."""
-    loops = [b for b in all_binds(program.body) if over_directions(b.op)] if NAME not in OFF.get() else []
+    loops = [b for b in all_binds(program.body) if over_directions(b.op)] if on(NAME) else []
     if not loops:
         return None
     classes = Classes()

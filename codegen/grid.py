@@ -42,6 +42,7 @@ from hyad.core import (
 from hyad.dead import dead_code
 from hyad.errors import Span
 from hyad.gather import long, spread, stack_of_products
+from hyad.journal import fires, on
 from hyad.scans import row_scan, scan_of
 from hyad.spread import changed, reductions, work
 from hyad.teams import from_the_least
@@ -211,11 +212,14 @@ class Cutter(HostLoops):
         block = Block(tuple(sorted(block.binds, key=lambda b: b not in early)), block.results)
         binds = from_the_least(block.binds)
         made = {v: b.op for b in binds for v in b.vars}
-        binds = beside(binds, made)
+        if on("beside"):
+            binds, given = beside(binds, made), binds
+            if binds != given:
+                fires("beside", block.binds[0].span)
         live = self.liveness(Block(tuple(binds), block.results), after)
         k = 0
         while k < len(binds):
-            run = run_of(binds[k:], made)
+            run = run_of(binds[k:], made) if on("vectors") else []
             if run and self.size(run[0].op.count) is not None:
                 k += len(run)
                 self.vectors(run, live[k - 1])
@@ -226,7 +230,12 @@ class Cutter(HostLoops):
     def vectors(self, run: Sequence[Bind], later: frozenset[Var]) -> None:
         """What is done with vectors (``hyad/vectors.py``): one kernel of one block where they are short, else few
         passes over memory."""
-        run = from_nothing(run)
+        span = binds_span([b for b in run if type(b.op) is Loop])
+        fires("vectors", span)
+        if on("from-nothing"):
+            run, given = from_nothing(run), run
+            if run != given:
+                fires("from-nothing", span)
         wanted = [v for b in run for v in b.vars if v in later]
         near, far = (arranged(run, wanted, near) for near in (True, False))
         loops = [b for b in near if type(b.op) is Loop]
@@ -235,7 +244,9 @@ class Cutter(HostLoops):
         self.flush()
         printed = len(self.texts), len(self.notes), dict(self.support), dict(self.memory)
         outer, self.steps = self.steps, []
-        steps = online(far)
+        steps = online(far) if on("online") else [(b, None) for b in far]
+        if len(steps) < len(far):
+            fires("online", span)
         live = self.liveness(Block(tuple(b for b, _ in steps), tuple(wanted)), later)
         for (bind, kinds), after in zip(steps, live):
             if kinds is None:
@@ -263,7 +274,6 @@ class Cutter(HostLoops):
             self.memory = memory | {at.array: self.memory[at.array] for at in places}
         self.steps = []
         hint = next((v.name for v in results if v.given), None)
-        span = binds_span(loops)
         self.emit(near, results, places, hint=hint, threads=FOLDING, span=span, rows=loops, team=FOLDING)
         short, self.steps = tuple(self.steps), outer
         self.note(loops[0], f"one block, where vectors fit into its shared memory: {len(loops)} passes")

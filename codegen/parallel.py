@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds
+from hyad.journal import fires, on
 from hyad.long_rows import by_passes
 from hyad.scans import Scan, scan_of
 from hyad.spread import Reduction, nest, reductions
@@ -76,6 +77,7 @@ class ParallelLoops(Pieces):
         threads, free = BLOCK, True
         first = {}
         if rows:
+            fires("teams", bind.span)
             blocks, threads = simple("min", ceiling(simple("*", work, team), FOLDING), WAVES), FOLDING
         if folds:
             loops = any(type(b.op) is Loop for b in all_binds(levels[-1].op.body))
@@ -133,7 +135,7 @@ class ParallelLoops(Pieces):
         """Where rows are few and long: several blocks for each, a kernel or two for each pass over them, in place of
         ``whole``, the last steps so far. The host chooses when it knows the sizes."""
         count, length = self.size(op.count), self.size(rows[0].op.count)
-        if len(levels) > 1 or count is None or length is None:
+        if len(levels) > 1 or count is None or length is None or not on("long-rows"):
             return
         worth = simple("<", 2 * PIECE, length)
         if not any(isinstance(v.type, Arr) and v not in op.body.results for b in rows for v in b.vars):
@@ -159,6 +161,7 @@ class ParallelLoops(Pieces):
             else:
                 self.two_folds(part, pair, count, length, after)
         del self.notes[notes:]
+        fires("long-rows", bind.span)
         self.note(bind, "several blocks for each row, where rows are few and long, or too long to be kept")
         steps, self.steps = tuple(self.steps), outer
         self.steps.append(Choose(worth, steps, tuple(whole)))

@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import Any
 
 from hyad.core import Atom, Bind, Block, Check, Const, If, Loop, Prim, Var, blocks_of
-from hyad.journal import OFF
+from hyad.journal import fires, on
 from hyad.spread import work
 
 from .comments import commented
@@ -146,7 +146,7 @@ class Persistent(HostMemory):
 
     def persistent(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Steps whose loops, and whose small kernels side by side, are one block's where they are little work."""
-        if NAME in OFF.get():
+        if not on(NAME):
             return tuple(steps)
         self.turns = {s.index for s in walk(steps) if isinstance(s, (Repeat, While))}
         made = self.together(steps)
@@ -298,6 +298,7 @@ class Persistent(HostMemory):
         lines = [f"/* by one block: {where} */" if where else "/* by one block */", *wrapped(head, WIDTH), "{"]
         self.texts.append("\n".join([*lines, *found.lines, "}", ""]))
         self.kernels.append(kernel)
+        fires(NAME)
         self.notes.append((first.form, "by one block where there is little work: a barrier in place of a launch"))
         return Launch(kernel, 1, found.threads, tuple(found.args()), form=first.form)
 

@@ -33,8 +33,10 @@ from hyad.core import (
     type_atoms,
 )
 from hyad.errors import Span
+from hyad.journal import fires
 from hyad.spread import Reduction, changed, reductions, sequential
 
+from .ahead import READ
 from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
@@ -123,6 +125,14 @@ class Pieces(Persistent):
         self.known(name, text, binds, bool(rows))
         if parts is not None:
             self.many[name] = parts[1]
+        fired = {
+            "staging": text.staged,
+            "striding": printer.strided and "work" in text.needs,
+            "directions": printer.directions,
+            "ahead": READ in text.support,
+        }
+        for what in filter(fired.get, fired):
+            fires(what, program.span)
         if text.staged and self.notes:
             form, note = self.notes[-1]
             self.notes[-1] = form, f"{note}; rows of {' and '.join(text.staged)} through shared memory"

@@ -48,7 +48,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hyad.core import Arr, Atom, Block, Const, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of, same_atoms
-from hyad.journal import OFF
+from hyad.journal import on
 
 NAME = "staging"  # of the optimisation, to switch it off
 LEAST = 3  # elements of a row from which on it is staged
@@ -213,7 +213,7 @@ def fitting(tiles: Sequence[Tile], threads: int, folds: int = 0) -> list[Tile]:
     first, since a cache brings together what is read; wide ones first."""
     left, found = (ROOM - FOLD * folds) // threads, []
     for tile in sorted(tiles, key=lambda t: (not t.given, -t.width)):
-        if tile.width >= LEAST and tile.bytes <= left and NAME not in OFF.get():
+        if tile.width >= LEAST and tile.bytes <= left and on(NAME):
             left -= tile.bytes
             found.append(tile)
     return sorted(found, key=tiles.index)

@@ -32,7 +32,7 @@ from dataclasses import replace
 from typing import Any
 
 from hyad.core import REAL, Apply, Atom, Bind, Function, Make, Program, Scalar, While, all_binds
-from hyad.journal import OFF
+from hyad.journal import on
 from hyad.primitives import PRIMITIVES, c_form
 
 from .arena import ARENA_NAMES
@@ -200,7 +200,7 @@ class ThreadPrinter(CPrinter):
 
     def can_be_strided(self) -> bool:
         """Whether nothing needs the arrays in the workspace to be in one piece each."""
-        if NAME in OFF.get() or not self.plan.pools:
+        if not on(NAME) or not self.plan.pools:
             return False
         if any(isinstance(b.op, (Apply, Make)) for b in all_binds(self.program.body)):
             return False

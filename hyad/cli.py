@@ -175,9 +175,10 @@ def arguments() -> argparse.ArgumentParser:
         sub = add(name, report, what, REPORT.replace("COMMAND", name))
         model(sub, "arguments at whose sizes it is counted")
         sub.add_argument("--without", metavar="NAMES", help="optimisations to leave out, with commas between")
-        sub.set_defaults(report=name, threads=1)
+        sub.set_defaults(report=name, threads=1, target="c")
         if name == "explain":
             sub.add_argument("--threads", metavar="N", type=int, help="how each loop runs on so many, or why on one")
+            sub.add_argument("--target", choices=("c", "cuda"), default="c", help="cuda: what is done on a GPU, too")
     commands.add_parser("repl", help="a Hy session with hyad's macros", add_help=False)
     return parser
 
@@ -260,7 +261,8 @@ def report(options: argparse.Namespace) -> int:
     f = chosen(options)
     names, args = options.without.split(",") if options.without else (), given(options, f)
     if options.report == "explain":
-        print(reports.explain(f, args=args, without=names, threads=options.threads))
+        told = reports.explain(f, args=args, without=names, threads=options.threads, target=options.target)
+        print(told)
     else:
         print(reports.cost(f, args=args, without=names))
     return 0

@@ -50,7 +50,7 @@ from .core import (
     with_blocks,
 )
 from .dead import has_checks
-from .journal import OFF
+from .journal import on
 from .spread import AGAIN, reductions, work
 from .teams import one_loop
 
@@ -133,7 +133,7 @@ def stacked(row: Var) -> Bind:
 
 def stepped(block: Block) -> bool:
     """Whether a block has loops that are taken in their order, with loops over elements in them."""
-    return NAME not in OFF.get() and any(
+    return on(NAME) and any(
         type(b.op) is Loop and any(map(long, b.op.body.binds)) and reductions(b.op) is None for b in all_binds(block)
     )
 

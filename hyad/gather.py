@@ -53,6 +53,7 @@ from .core import (
 from .courses import courses_block, rows_block, stepped
 from .dead import dead_code, tidy
 from .elsewhere import elsewhere_block
+from .journal import on
 from .optimise import products
 from .rebuild import rebuild
 from .rectangles import branch_inside, rectangle
@@ -70,25 +71,41 @@ COPIES = 1024  # of an array, at most, that is added to in parts
 ROOM = 1 << 26  # elements of all copies together
 
 
-def spread(program: Program, deterministic: bool = False) -> Program:
-    """The program with its parallel loops apart and its sums gathered (see above)."""
+def spread(
+    program: Program, deterministic: bool = False, watch: Callable[[str, Program], None] | None = None
+) -> Program:
+    """The program with its parallel loops apart and its sums gathered (see above); ``watch`` is told the name of each
+    step that has a name of its own, with what it has made. Those of ``switches.ON_A_GPU`` can be switched off."""
 
-    def by(program: Program, change: Callable[[Block], Block]) -> Program:
+    def by(change: Callable[[Block], Block], name: str = "") -> None:
+        nonlocal program
+        if name and not on(name):
+            return
         block = change(program.body)
-        return program if block is program.body else dead_code(rebuild(replace(program, body=block)))
+        program = program if block is program.body else dead_code(rebuild(replace(program, body=block)))
+        if name and watch is not None:
+            watch(name, program)
 
-    program = by(by(program, added_block), rows_block)
+    by(added_block)
+    by(rows_block)
     if stepped(program.body):
         program = dead_code(assign(program))  # what an iteration adds to a row of its own is a row that it makes
-        program = by(program, lambda block: courses_block(block, deterministic))
+        by(lambda block: courses_block(block, deterministic), "courses")
     integers = {b.vars[0]: b.op for b in all_binds(program.body) if type(b.op) is Prim and b.op.name in ("+", "-")}
-    program = by(program, lambda block: elsewhere_block(block, integers))
-    changes = (checks_block, product_block, branch_block, joined_block, apart_block, joined_block, gather_block)
-    for change in (*changes, rectangle_block):
-        program = by(program, change)
+    by(lambda block: elsewhere_block(block, integers), "elsewhere")
+    by(checks_block)
+    by(product_block)
+    by(branch_block, "branch-inside")
+    by(joined_block, "teams")
+    by(apart_block, "apart")
+    by(joined_block, "teams")
+    by(gather_block, "gather")
+    by(rectangle_block, "rectangles")
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
-    program = by(program, lambda block: product_block(block, stacked=True))
-    return by(program, parts_block) if deterministic else program
+    by(lambda block: product_block(block, stacked=True))
+    if deterministic:
+        by(parts_block)
+    return program
 
 
 def added_block(block: Block) -> Block:

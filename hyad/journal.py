@@ -3,8 +3,8 @@
 Names of optimisations are those of the passes (``optimise.PIPELINE``), of the rules (``rules.hy``), and ``rules`` (all
 of them), ``sharing`` (common subexpressions) and ``hoisting`` (out of loops), which the builder does,
 ``recursion``, which the specialiser does, ``rolling``, which ``unfold`` does, ``remembering`` and ``checkpoint``, which
-reverse mode does, ``staging``, ``ahead`` and ``persistent``, which the printer of kernels does, and ``courses``, which
-is done for a GPU alone. All are context variables, so that a program is made under one setting from start to end.
+reverse mode does, and those that are done for a GPU alone: ``gather.CHANGES``, and what the printer of kernels does
+(``switches.ON_A_GPU``). All are context variables, so that a program is made under one setting from start to end.
 """
 
 from __future__ import annotations
@@ -45,6 +45,18 @@ def without(names: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         OFF.reset(token)
+
+
+def on(name: str) -> bool:
+    """Whether an optimisation is not switched off."""
+    return name not in OFF.get()
+
+
+def fires(name: str, span: Span | None = None) -> None:
+    """Put on record that an optimisation has fired."""
+    fired = FIRED.get()
+    if fired is not None:
+        fired.append((name, span))
 
 
 @contextmanager

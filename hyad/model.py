@@ -298,10 +298,11 @@ class Model:
         blas: bool = False,
         threads: int = 1,
         math: str = "libm",
+        watch: Callable[[Any, Program], None] | None = None,
     ) -> Program:
         """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS; long sums
         are taken in parts for ``threads`` threads; ``math`` "vector": calls of one function are loops where they can
-        be."""
+        be; ``watch`` is told of each pass (``optimise``)."""
         from .optimise import (  # a call that an earlier process compiled does without
             AFTER_PARTS,
             FOR_CACHES,
@@ -318,7 +319,7 @@ class Model:
         later = {named(p) for p in AFTER_PARTS if p is not dead_code} if threads > 1 else ()
         off = FOR_CACHES if target == "cuda" else later
         with switched_off((*self.off, *off)):
-            made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE)
+            made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE, watch)
         if threads > 1:
             from .threads import in_parts
 

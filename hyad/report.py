@@ -7,7 +7,7 @@ sizes of the arguments given (an array's dimension that nothing says is 100), an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -54,7 +54,8 @@ class Step:
 @dataclass
 class Explanation:
     """What the optimiser did to one program: ``steps`` in order. It prints as a table, with the places below. With
-    ``threads``, ``loops`` has the place of each loop and how it runs on them, or why it does not."""
+    ``threads``, ``loops`` has the place of each loop and how it runs on them, or why it does not; with the target
+    "cuda" how each runs on a GPU."""
 
     name: str
     sizes: str
@@ -62,6 +63,7 @@ class Explanation:
     without: tuple[str, ...] = ()
     threads: int = 1
     loops: list[tuple[str, str]] = field(default_factory=list)
+    target: str = "c"
 
     def fired(self) -> dict[str, list[Span | None]]:
         """Every rule that fired, with the places of the forms."""
@@ -96,8 +98,8 @@ class Explanation:
                 shown = [f"{place}{_times(k)}" for place, k in places.most_common(3)]
                 more = [f"and {len(places) - 3} more places"] if len(places) > 3 else []
                 lines.append(f"  {name}{_times(n)}: {'; '.join(shown + more)}".rstrip(": "))
-        if self.threads > 1:
-            lines += ["", f"on {self.threads} threads:"]
+        if self.loops:
+            lines += ["", "on a GPU:" if self.target == "cuda" else f"on {self.threads} threads:"]
             lines += [f"  {place}{_times(n)}: {how}" for (place, how), n in Counter(self.loops).items()]
         return lines
 
@@ -107,17 +109,27 @@ COLUMNS = ("bindings", "loops", "arrays", "operations", "transcendental", "loads
 
 @border
 def explain(
-    f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = (), threads: int = 1
+    f: Any,
+    *,
+    args: Sequence[Any] | None = None,
+    without: str | Iterable[str] = (),
+    threads: int = 1,
+    target: str = "c",
 ) -> Explanation:
     """What the optimiser did to a model or a derived one: which passes and rules fired, where, and what each saved.
 
     The signature is that of ``args``, else of the last call, else of the annotations. Counts are of the program at the
     sizes of ``args``; a dimension that nothing gives is 100. ``without`` names optimisations to leave out, for
     measuring and for doubt (``hyad.optimisations()`` lists them; ``hyad.compile`` takes the same). With ``threads`` it
-    says of each loop how it runs on so many, or why on one. Raises the errors of ``hyad.errors``.
+    says of each loop how it runs on so many, or why on one. With the target "cuda" it goes on to what is done for one
+    call on a GPU, and says how each loop runs there. Raises the errors of ``hyad.errors``.
 
     >>> print(hyad.explain(hyad.grad("(fn [x] (* x (sin x)))")))    # doctest: +SKIP
     """
+    if target not in ("c", "cuda"):
+        raise HyadError(f"there is no target {target!r} to explain", None, 'targets are "c" and "cuda"')
+    if target == "cuda" and threads > 1:
+        raise HyadError("the target 'cuda' has no threads", None, 'target "c" has')
     model, off = as_model(f, "explain"), chosen(without)
     specs = model.specs(args)
     raw = model.program(specs, plain=True)
@@ -141,11 +153,34 @@ def explain(
 
         program = model.program(specs)
         watch("building", "rules, sharing and hoisting, as each operation is made", program)
-        deep(lambda: optimise(program, watch=lambda p, made: watch(named(p), purpose(p), made)))
-        loops = spread(model.optimised(specs, threads=threads)) if threads > 1 else []
+
+        def passed(p: Any, made: Program) -> None:
+            watch(named(p), purpose(p), made)
+
+        places: list[tuple[str, str]] = []
+        if target == "cuda":
+            places = _on_a_gpu(model.optimised(specs, "cuda", blas=True, watch=passed), watch, fired)
+        else:
+            deep(lambda: optimise(program, watch=passed))
+        if threads > 1:
+            loops = spread(model.optimised(specs, threads=threads))
+            places = [("a loop" if b.span is None else f"loop of {_place(b.span)}", how) for b, how in loops]
     kept = [s for s in steps if s is steps[0] or s.fired or s.gone or _differs(s)]
-    places = [("a loop" if b.span is None else f"loop of {_place(b.span)}", how) for b, how in loops]
-    return Explanation(model.name, _sizes(raw, args), kept, off, threads, places)
+    return Explanation(model.name, _sizes(raw, args), kept, off, threads, places, target)
+
+
+def _on_a_gpu(program: Program, watch: Callable[[str, str, Program], None], fired: list) -> list[tuple[str, str]]:
+    """Tell ``watch`` of what is done to a program for one call on a GPU: forms, and how they run."""
+    from .codegen.grid import print_grid
+    from .gather import spread
+    from .switches import ON_A_GPU
+
+    apart = deep(lambda: spread(program, watch=lambda name, made: watch(name, ON_A_GPU[name], made)))
+    with recorded() as again:
+        notes = deep(lambda: print_grid(program)).notes
+    fired += [(name, span) for name, span in again if name in ON_A_GPU]
+    watch("kernels", "one call as launches and the steps of a host", apart)
+    return [(_short(form), how) for form, how in notes]
 
 
 def _differs(step: Step) -> bool:
@@ -160,9 +195,13 @@ def _forms(program: Program) -> Counter[str]:
 
 
 def _place(span: Span) -> str:
-    text = " ".join(span.text.split())
     line, column = span.source.position(span.start)
-    return f"{text if len(text) <= 48 else text[:45] + '...'} at {line}:{column}"
+    return f"{_short(span.text)} at {line}:{column}"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 48 else text[:45] + "..."
 
 
 # ------------------------------------------------------------------------------------------------- cost

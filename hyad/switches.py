@@ -18,20 +18,35 @@ BUILT = {
     "rolling": "recursion whose course is known, and long, is written out as loops over tables",
     "remembering": "what is dearer to compute again than to remember is remembered for reverse mode",
     "few-inputs": "a gradient by one or two numbers, through a loop with a state, takes tangents along",
-    "staging": "on a GPU, short rows of neighbouring threads are moved together, through shared memory",
-    "striding": "on a GPU, arrays of a thread in memory lie between those of its neighbours, element by element",
-    "directions": "on a GPU, a warp takes the directions of a derivative that one thread would take step by step",
-    "ahead": "on a GPU, a thread reads what its next four places need before it computes the first",
-    "courses": "on a GPU, a loop over time that does the same with each element of its states is inside, in one kernel",
-    "persistent": "on a GPU, loops of the host and launches side by side with little work are kernels of one block",
     "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
+}
+
+#: Those that are done for one call on a GPU alone, in their order.
+ON_A_GPU = {
+    "courses": "a loop over time that does the same with each element of its states is inside, in one kernel",
+    "elsewhere": "a row that a loop reads of the array it changes, and does not change, is copied before it",
+    "branch-inside": "a branch that has a loop is inside that loop, so that each element has a thread",
+    "teams": "a team of threads has each row of a matrix, in few passes over it",
+    "apart": "a loop with loops over arrays in it is several, each a nest with a thread for each place",
+    "gather": "what many threads would add to one element is a sum that one thread takes",
+    "rectangles": "a triangle of iterations is a rectangle, half of whose threads are idle",
+    "beside": "loops over vectors of one length stand side by side",
+    "vectors": "what is done with vectors of one length is few passes, one kernel where they are short",
+    "from-nothing": "a fold that would start with what another one gives starts with nothing, and waits for none",
+    "online": "sums of exponentials below the largest of some numbers are taken as that is looked for",
+    "long-rows": "few long rows have several blocks each, a kernel or two for each pass over them",
+    "staging": "short rows of neighbouring threads are moved together, through shared memory",
+    "striding": "arrays of a thread in memory lie between those of its neighbours, element by element",
+    "directions": "a warp takes the directions of a derivative that one thread would take step by step",
+    "ahead": "a thread reads what its next four places need before it computes the first",
+    "persistent": "loops of the host and launches side by side with little work are kernels of one block",
 }
 
 
 def optimisations(by_rule: bool = False) -> dict[str, str]:
     """The optimisations that can be switched off, with a line on what each does: what the builder does by itself, then
     the passes in the order of their first run; ``by_rule`` the rules of rules.hy one by one, too."""
-    found = dict(BUILT)
+    found = {**BUILT, **{name: f"on a GPU, {about}" for name, about in ON_A_GPU.items()}}
     for p in (*PIPELINE, *WITH_VECTORS):
         found.setdefault(named(p), purpose(p))
     for rows in rules().values() if by_rule else ():

@@ -48,8 +48,10 @@ from .core import (
     with_blocks,
 )
 from .dead import has_checks, tidy
+from .journal import on
 from .spread import depends, offset_from, reductions, work
 
+NAME = "teams"  # of the optimisation, to switch it off
 TEAM = 32  # iterations from which on a row whose length is known is worth a team
 AGAIN = 8.0  # the work of an element, in additions, that is done again in a later pass rather than kept
 INNER = 8  # iterations of a loop for each element that leave it one
@@ -64,6 +66,8 @@ def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
     they make is used element by element. None where threads side by side read what lies side by side as it is, or
     where the body makes other arrays."""
     body, index = levels[-1].op.body, levels[-1].op.index
+    if not on(NAME):
+        return []
     for level in levels:
         if any(r.kind == "slice" and r.read for r in reductions(level.op) or ()):
             return []

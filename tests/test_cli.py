@@ -165,6 +165,7 @@ def test_what_emit_takes_in_python_the_command_takes_too(capsys, files: Path) ->
     assert "atomicAdd" in texts[()] and "atomicAdd" not in texts[("--deterministic",)]
     assert "on 2 threads:" in said(capsys, "explain", "add.hy", "picked", "--threads", "2")
     assert "threads" not in said(capsys, "explain", "add.hy", "picked")
+    assert "on a GPU:" in said(capsys, "explain", "add.hy", "picked", "--target", "cuda")
     assert main(["emit", "add.hy", "picked", "--target", "cuda", "--threads", "2"]) == 1
     assert "1 or more, for the target c" in capsys.readouterr().err
 

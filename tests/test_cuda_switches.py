@@ -1,0 +1,115 @@
+"""What is done for a GPU alone, by name: each is told of by ``explain``, can be switched off, and changes no result."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad import gpu
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import CudaProgram
+from hyad.emulate import Emulator
+from hyad.errors import HyadError
+from hyad.journal import without
+from hyad.marshalling import take_apart
+from hyad.model import Model
+from hyad.switches import ON_A_GPU
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+NEAREST = """[#^ (Mat k m) c #^ (Mat n m) x]
+  (sum (map (fn [p] (amin (map (fn [q] (sum (map (fn [a b] (square (- a b))) p q))) c))) x))"""
+LAYER = """[#^ (Mat m n) w #^ (Vec m) b #^ (Vec m) v #^ (Mat k n) x] (sum (map (fn [x]
+  (square (dot v (map tanh (vec-add (mat-vec w x) b))))) x))"""
+#: By name: a model in which it fires, the shapes of its arguments, and what it is differentiated by.
+CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
+    "courses": ("[#^ (Vec n) u #^ Int steps] (ifold (fn [u k] (map (fn [x] (* 0.5 (+ x (sin x)))) u)) u steps)",
+                ((70,), 4), None),
+    "elsewhere": ("[#^ (Mat n m) a] (ifold (fn [a i] (ifold (fn [a j] (update a (+ 1 i) j (- (get a (+ 1 i) j)"
+                  " (* (get a 0 j) 0.5)))) a (shape a 1))) a (- (len a) 1))", ((9, 8),), None),
+    "branch-inside": (NEAREST, ((5, 7), (40, 7)), "c"),
+    "teams": ("[#^ (Mat n m) a] (map softmax a)", ((20, 40),), None),
+    "apart": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
+    "gather": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
+    "rectangles": ("[#^ (Mat n n) a #^ (Vec n) v] (ifold (fn [a i] (ifold (fn [a j] (update a i j (- (get a i j)"
+                   " (* (get v i) (get v j))))) a (+ i 1))) a (len v))", ((9, 9), (9,)), None),
+    "beside": ("[#^ (Vec n) x #^ (Vec m) y] (let [a (max x) b (sum (map exp y)) c (sum (map (fn [t] (* t a)) x))]"
+               " #(a b c))", ((90,), (50,)), None),
+    "vectors": ("[#^ (Vec n) x] (softmax x)", ((90,),), None),
+    "from-nothing": ("[#^ (Vec n) x #^ (Vec n) y] (ifold (fn [s i] (+ s (get y i))) (sum x) (len y))",
+                     ((90,), (90,)), None),
+    "online": ("[#^ (Vec n) x] (softmax x)", ((90,),), None),
+    "long-rows": ("[#^ (Mat n m) a] (map softmax a)", ((3, 17000),), None),
+    "staging": ("[#^ (Mat n 5) a] (map (fn [p] [(* (get p 0) (get p 1)) (sin (get p 3)) (get p 4) (get p 2)]) a)",
+                ((90, 5),), None),
+    "striding": ("[#^ (Mat n 3) x #^ Int m] (sum (map (fn [p] (ifold (fn [s k] (+ (* 0.9 (sin s)) (* (get p 1)"
+                 " (get p 2)))) (get p 0) m)) x))", ((40, 3), 6), "x"),
+    "directions": ("""[#^ (Vec 7) x #^ (Vec 60) w] (ifold (fn [acc b] (let [j (% b 3) s (update (fst acc) j (sin (+ (get
+                   (fst acc) j) (get x b))))] #(s (update (snd acc) j (map (fn [y z] (+ (* (get s j) z) (* 0.5 y)))
+                   (get (snd acc) j) w))))) #((build 3 (fn [i] 0.1)) (build [3 60] (fn [i k] 0.0))) 7)""",
+                   ((7,), (60,)), None),
+    "ahead": ("[#^ (Vec n) x] (map (fn [a] (* a a)) x)", ((90,),), None),
+    "persistent": ("[#^ (Vec n) u #^ Int steps] (ifold (fn [u k] (build (len u) (fn [i] (get u (% (+ i 1) (len u))))))"
+                   " u steps)", ((70,), 4), None),
+}  # fmt: skip
+
+
+def model_of(name: str) -> Model:
+    text, _, wrt = CASES[name]
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    return hyad.grad(f, wrt=wrt) if wrt else f
+
+
+def arguments(name: str) -> tuple[Any, ...]:
+    rng = np.random.default_rng(3)
+    return tuple(rng.uniform(0.5, 2.0, s) if isinstance(s, tuple) else s for s in CASES[name][1])
+
+
+def printed(name: str, off: tuple[str, ...], as_: str) -> CudaProgram:
+    f = model_of(name)
+    with without(off):
+        return print_grid(f.optimised(f.specs(arguments(name)), "cuda", blas=True), name=as_)
+
+
+@pytest.fixture(scope="module")
+def programs() -> tuple[dict[str, tuple[CudaProgram, CudaProgram]], Emulator]:
+    """Each model with and without what its name says."""
+    made = {name: (printed(name, (), f"p{k}"), printed(name, (name,), f"q{k}")) for k, name in enumerate(CASES)}
+    return made, Emulator([p for pair in made.values() for p in pair], gpu.cpu_compiler() or ())
+
+
+def test_each_has_a_case() -> None:
+    assert set(CASES) == set(ON_A_GPU) <= set(hyad.optimisations())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_switched_off_it_is_not_done_and_changes_no_result(name: str, programs: Any) -> None:
+    with_, off = programs[0][name]
+    texts = [re.sub(rf"\b{p.name}_", "f_", p.source) for p in (with_, off)]
+    assert texts[0] != texts[1]
+    f, args = model_of(name), arguments(name)
+    entry = hyad.compile(f, args=args)
+    wanted: list[Any] = []
+    take_apart(entry.program.out, entry(*args), wanted)
+    for program in (with_, off):
+        for descending in (False, True):
+            for got, want in zip(programs[1].run(program, args, descending=descending), wanted, strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11 * np.max(np.abs(want)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_told(name: str) -> None:
+    f, args = model_of(name), arguments(name)
+    told = hyad.explain(f, args=args, target="cuda")
+    assert name in told.fired() or name in [s.name for s in told.steps]
+    assert "\non a GPU:\n" in str(told) and "on a GPU" not in str(hyad.explain(f, args=args))
+    off = hyad.explain(f, args=args, target="cuda", without=name)
+    assert name not in off.fired() and name not in [s.name for s in off.steps]
+
+
+def test_there_is_no_such_target() -> None:
+    with pytest.raises(HyadError, match="there is no target 'gpu'"):
+        hyad.explain("(fn [x] x)", target="gpu")
