@@ -47,9 +47,10 @@ class Pairs(Rebuild):
 
     found = False
 
-    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        for k, acc in enumerate(op.accs):
-            inner = self.inner(op, k) if isinstance(acc.type, Arr) else None
+    def loop(self, op: Loop, bind: Bind, first: int = 0) -> Sequence[Atom]:
+        """A loop with what is added to its arrays from ``first`` on turned, where that takes little."""
+        for k in range(first, len(op.accs)):
+            inner = self.inner(op, k) if isinstance(op.accs[k].type, Arr) else None
             if inner is None:
                 continue
             adding = added(inner[0].op, inner[1], {*defined_in(op.body), op.index})  # type: ignore[arg-type]
@@ -58,9 +59,12 @@ class Pairs(Rebuild):
                 continue
             with self.b.region() as scope:
                 turned = self.turned(op, bind, inner[0], inner[1], adding, needed)  # type: ignore[arg-type]
+            alone = tidy(self.b.close(scope, turned))
+            with self.b.region() as scope:
+                turned = self.block(alone)  # and what is added to the others
             made = tidy(self.b.close(scope, turned))
             with self.b.region() as plain:
-                kept = super().loop(op, bind)
+                kept = self.loop(op, bind, k + 1)
             if work(made) <= (IN_LANES if goes_ahead(made) else 1) * work(tidy(self.b.close(plain, kept))):
                 self.found = True
                 kept = turned

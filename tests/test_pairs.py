@@ -117,3 +117,22 @@ def test_what_differentiation_made_stays_its_own(without: tuple[str, ...]) -> No
     program = hyad.compile(f, args=(X, M), target="python", without=without).program
     products = [x for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "*"]
     assert sum(x.soft for x in products) >= 2
+
+
+def test_sums_of_two_arrays_are_turned_together() -> None:
+    """By places and masses: one alone would leave the other in the way of eight sums side by side."""
+    text = """(fn [#^ (Mat n 3) x #^ (Vec n) m]
+      (sum (map (fn [xi mi] (sum (map (fn [xj mj] (/ (* mi mj) (sqrt (+ 0.1 (sq-norm (- xi xj)))))) x m))) x m)))"""
+    f = hyad.grad(hyad.model(text, namespace={}), wrt=("x", "m"))
+    made, plain = (hyad.compile(f, without=w) for w in ((), "pairs"))
+    assert "tile" in made.source and "tile" not in plain.source
+    for n in (0, 1, 7, 16):
+        rng = np.random.default_rng(n)
+        x, m = rng.normal(size=(n, 3)), rng.uniform(0.5, 1, n)
+        d = x[:, None] - x
+        r = np.sqrt(0.1 + (d**2).sum(2))
+        found = made(x, m)
+        np.testing.assert_allclose(found[0], -2 * np.einsum("i,j,ij,ijc->ic", m, m, r**-3.0, d), rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(found[1], 2 * (m / r).sum(1), rtol=1e-12)
+        for one, two in zip(found, plain(x, m)):
+            np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-12)
