@@ -21,6 +21,7 @@ from .core import (
     BOOL,
     INT,
     REAL,
+    ROW,
     TRUE,
     Apply,
     Arm,
@@ -710,6 +711,11 @@ class Builder(Bounds):
         written = self.replaced(a, indices, lambda item: self.add(item, x))
         if written is not None:
             return written
+        row = self.definitions.get(x) if type(x) is Var and not self.plain else None
+        if row is not None and row.name == "array" and len(row.args) <= ROW:
+            for k, e in enumerate(row.args):
+                a = self.add_at(a, (*indices, Const(k, INT)), e, hint, soft)
+            return a
         return self.array_op("add-at", (a, *indices, x), type_of(a), hint, soft=soft or self.soft)
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:

@@ -43,6 +43,9 @@ class Scalar:
         return self.name.upper()
 
 
+#: So many numbers in a row are a point, a colour or a quaternion: single values, wherever they are.
+ROW = 4
+
 REAL, INT, BOOL, UNIT = Scalar("Real"), Scalar("Int"), Scalar("Bool"), Scalar("Unit")
 
 

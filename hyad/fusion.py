@@ -15,6 +15,7 @@ from .core import (
     Bind,
     Block,
     Check,
+    Const,
     If,
     Loop,
     Op,
@@ -111,7 +112,8 @@ class Fuse(Rebuild):
         known = min(len(u.subscripts) for _, u in uses)  # type: ignore[arg-type]
         levels = min(known, *(depth_of(op, k) for k, _ in uses))
         for k, v in enumerate(bind.vars):
-            cost = self.cost(op.body, op.body.results[k], known - 1)
+            written = all(type(s) is Const for u in self.uses.get(v, ()) for s in u.subscripts[levels:known])  # type: ignore
+            cost = self.cost((op.body,), op.body.results[k], known - 1, known - levels if written else 0)
             if cost is not None:
                 self.costs[v] = cost
         if all(self.costs.get(v, CHEAP + 1) <= CHEAP for v in bind.vars if self.uses.get(v)):
@@ -164,27 +166,41 @@ class Fuse(Rebuild):
         full = full or cost_of(consumer.body) >= CALL
         return full and any(self.uses.get(v) and v not in self.costs for v in vars)
 
-    def cost(self, block: Block, r: Atom, more: int) -> int | None:
-        """What a number costs that a block's result ``r`` has at ``more`` known subscripts; None where that takes a
-        loop. What is read from another build that is put in its place costs what that does."""
-        cost = 0
-        for bind in slice_of(block, (r,)).binds:
-            op = bind.op
-            if type(op) is Loop and more and r in bind.vars and not op.accs:
-                inner = self.cost(op.body, op.body.results[bind.vars.index(r)], more - 1)  # type: ignore[arg-type]
-            elif type(op) is If and all(isinstance(v.type, Scalar) for v in bind.vars):
-                costs = [self.cost(x, a, 0) for x in blocks_of(op) for a in x.results]
-                inner = None if None in costs else 1 + sum(costs)  # type: ignore[arg-type]
-            elif type(op) is not Prim or isinstance(bind.vars[0].type, Arr) and not is_view(op):
-                inner = None
-            elif op.name in PRIMITIVES:
-                inner = PRIMITIVES[op.name].cost if bind.vars[0].type != BOOL else 0  # tests of indices: mostly decided
-            else:
-                inner = self.costs.get(op.args[0]) if op.args[0] in self.inlined else 1  # type: ignore[arg-type]
-            if inner is None:
-                return None
-            cost += inner
-        return cost
+    def cost(self, blocks: tuple[Block, ...], r: Atom, more: int, written: int) -> int | None:
+        """What a number costs that a result ``r`` of the last of ``blocks``, builds inside one another, has at ``more``
+        known subscripts, of which the last ``written`` are numbers; None where that takes a loop. What is read from
+        another build that is put in its place costs what that does."""
+        row = next((x for x in blocks[-1].binds if r in x.vars), None)
+        if more and row is not None:
+            op = row.op
+            if type(op) is Loop and not op.accs:
+                k = row.vars.index(r)  # type: ignore[arg-type]
+                return self.cost((*blocks, op.body), op.body.results[k], more - 1, written)
+            if more <= written and type(op) is Prim and op.name == "array":  # one element of it is what is computed
+                costs = [self.cost(blocks, a, more - 1, written) for a in dict.fromkeys(op.args)]
+                return None if None in costs else max(costs)  # type: ignore[type-var]
+        total, wanted = 0, (r,)
+        for block in reversed(blocks):
+            needed = slice_of(block, wanted)
+            for bind in needed.binds:
+                cost = self.cost_of_one(bind)
+                if cost is None:
+                    return None
+                total += cost
+            wanted = tuple(free_vars(needed))  # type: ignore[assignment]
+        return total
+
+    def cost_of_one(self, bind: Bind) -> int | None:
+        """What a binding costs in the body of a build; None where it is a loop or makes an array."""
+        op = bind.op
+        if type(op) is If and all(isinstance(v.type, Scalar) for v in bind.vars):
+            costs = [self.cost((x,), a, 0, 0) for x in blocks_of(op) for a in x.results]
+            return None if None in costs else 1 + sum(costs)  # type: ignore[arg-type]
+        if type(op) is not Prim or isinstance(bind.vars[0].type, Arr) and not is_view(op):
+            return None
+        if op.name in PRIMITIVES:
+            return PRIMITIVES[op.name].cost if bind.vars[0].type != BOOL else 0  # tests of indices: mostly decided
+        return self.costs.get(op.args[0]) if op.args[0] in self.inlined else 1  # type: ignore[arg-type]
 
     def one_store(self, bind: Bind, op: Loop) -> Prim | None:
         """The one store of a loop that does nothing but put a cheap value into zeros, each iteration in a row of its
@@ -338,9 +354,17 @@ def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
     ``a = (build n f) .. (build n (fn [i] (g (get a i))))``  =>  the second as ``(build n (fn [i] (g (f i))))``, where
     ``(f i)`` is the first one's.
     """
-    one, two = first.op, second.op
-    if type(one) is not Loop or type(two) is not Loop or not partners(one, two):
+    if type(second.op) is not Loop or not partners(first.op, second.op):
         return None
+    made = taken(first, second)
+    own = set(first.vars) | after
+    return made if own.isdisjoint(reads(made)) else None
+
+
+def taken(first: Bind, second: Bind) -> Bind:
+    """A loop with what another one makes in the same iteration in place of what it reads there of its arrays."""
+    one, two = first.op, second.op
+    assert type(one) is Loop and type(two) is Loop
     width = len(one.accs)
     rows = dict(zip(first.vars[width:], one.body.results[width:]))
     table: dict[Var, Atom] = {}
@@ -359,23 +383,22 @@ def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
         return Block(tuple(binds), block.results)
 
     body = put(two.body)
-    made = Bind(second.vars, Loop(two.count, two.index, two.inits, two.accs, substitute(body, table)), second.span)
-    own = set(first.vars) | after
-    return made if own.isdisjoint(reads(Bind(made.vars, made.op, made.span))) else None
+    return Bind(second.vars, Loop(two.count, two.index, two.inits, two.accs, substitute(body, table)), second.span)
 
 
 def continued(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
     """One loop of two, of which the second one goes on with sums that the first one has begun, and reads nothing else
-    that depends on it (``after``). None if they are others.
+    that depends on it (``after``) but what it stacks in the same iteration. None if they are others.
 
     ``s = (ifold (fn [s i] (+ s (f i))) z n) .. (ifold (fn [s i] (+ s (g i))) s n)``  =>
     ``(ifold (fn [s i] (+ s (f i) (g i))) z n)``.
     Design decision: of sums of differentiation's own, whose terms have no order, and of sums for each row of an array:
     their terms stay in their order.
     """
-    one, two = first.op, second.op
-    if type(one) is not Loop or type(two) is not Loop or not partners(one, two) or has_checks(two.body):
+    if type(second.op) is not Loop or not partners(first.op, second.op) or has_checks(second.op.body):
         return None
+    one, two = first.op, taken(first, second).op
+    assert type(one) is Loop and type(two) is Loop
     width, other = len(one.accs), len(two.accs)
     goes_on = {k: first.vars.index(z) for k, z in enumerate(two.inits) if z in first.vars[:width]}
     if not goes_on or len(set(goes_on.values())) < len(goes_on):
@@ -412,9 +435,15 @@ def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None
     for bind in block.binds:
         op = bind.op
         if not chain.isdisjoint(reads(bind)):
+            if type(op) is Loop:  # it is one that only adds, all over the array
+                k = next(k for k, z in enumerate(op.inits) if z in chain)
+                own = own and own_sum(op.body, op.index, op.accs[k], op.body.results[k]) is not None
+                axes = set()
+                chain.add(bind.vars[k])
+                continue
             if type(op) is not Prim:
                 return None
-            own = own and bind.soft
+            own = own and (bind.soft or op.name == "add-at")  # an adjoint's
             axes &= {k for k, a in enumerate(op.args[1:-1]) if a is index} if op.name == "add-at" else set()
             chain.add(bind.vars[0])
     return {-1} if own else axes or None

@@ -549,7 +549,7 @@ class JamRows(Rebuild):
         b = self.b
         now: dict[Atom, Atom] = dict(zip(accs, state))
         inner = next((x for x in block.binds if type(x.op) is Loop), None)
-        stores = [x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] in accs]
+        stores = [x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at"]
         rest = tuple(x for x in block.binds if x is not inner and x not in stores)
         for k, view in enumerate(views):
             self.here = view
@@ -592,6 +592,7 @@ class JamRows(Rebuild):
 
     def adds(self, block: Block, accs: Sequence[Var], op: Loop, inside: set[Var], around: Sequence[Loop] = ()) -> bool:
         now: list[Atom] = list(accs)
+        places: list[list[Sequence[Atom]]] = [[] for _ in accs]
         loops = [x for x in block.binds if type(x.op) is Loop]
         if len(loops) > 1 or cost_of(block) > JAMMED_COST:
             return False
@@ -610,7 +611,11 @@ class JamRows(Rebuild):
                     return False
                 if not bind.soft and not self.once(place, [loop.index for loop in around], inside):
                     return False
-                now[now.index(array)] = bind.vars[0]
+                k = now.index(array)
+                if not all(apart(place, p) for p in places[k]):  # or their terms would come in another order
+                    return False
+                places[k].append(place)
+                now[k] = bind.vars[0]
             elif type(inner) is not Prim or not isinstance(bind.vars[0].type, Scalar):
                 return False
             elif any(a in now or a in accs for a in inner.args):
@@ -624,6 +629,11 @@ class JamRows(Rebuild):
             if not any(own and not any(other != 0 for other in others) for own, *others in steps):
                 return False
         return True
+
+
+def apart(one: Sequence[Atom], two: Sequence[Atom]) -> bool:
+    """Whether two elements of an array are different ones, as a number among their subscripts says."""
+    return any(type(a) is Const and type(b) is Const and a.value != b.value for a, b in zip(one, two))
 
 
 def plain(block: Block) -> bool:

@@ -13,6 +13,7 @@ from .align import align
 from .alongside import alongside, recomputed
 from .builder import Builder
 from .cancel import cancel
+from .chains import chains
 from .check import check_after
 from .checks import checks_first, once, one_size
 from .collect import Collect
@@ -20,6 +21,7 @@ from .columns import Columns, candidates
 from .copies import Accumulate, Alias, copied
 from .core import (
     INT,
+    ROW,
     Atom,
     Bind,
     Block,
@@ -119,7 +121,7 @@ class Unroll(Rebuild):
             cost = count * expanded_size(op.body, {op.index: (count - 1) / 2})
             if self.longest and count <= 1 and self.once(op, bind, count):
                 return
-            if 0 < count <= self.longest and cost <= TRIED and self.by_element(op):
+            if 0 < count <= self.longest and cost <= TRIED and self.by_element(op, count):
                 if cost <= min(UNROLL, self.budget):
                     binds = self.b.scopes[-1].binds
                     before = len(binds)
@@ -162,7 +164,7 @@ class Unroll(Rebuild):
             self.define(bind, outs)
         return True
 
-    def by_element(self, op: Loop) -> bool:
+    def by_element(self, op: Loop, count: int) -> bool:
         """Whether writing a loop out makes single values of array elements: it stacks what it computes, or subscripts
         an argument or an array of known elements by its index. A loop that only counts stays a loop (and so do the
         loops of its derivative, which remember accumulators), so that the code does not grow with the count."""
@@ -174,6 +176,8 @@ class Unroll(Rebuild):
             if type(inner) is Prim:
                 if inner.name in ("get", "update", "add-at") and any(a in moving for a in inner.args):
                     base = self.atom(inner.args[0])
+                    if count <= ROW and any(a in moving for a in inner.args[2:]):
+                        return True
                     made_here = any(base in scope.vars for scope in self.b.scopes)
                     if not made_here or base in self.b.definitions:
                         return True
@@ -185,6 +189,8 @@ class Unroll(Rebuild):
         width = len(op.accs)
         accs = list(self.atoms(op.inits))
         stacked: list[list[Atom]] = [[] for _ in bind.vars[width:]]
+        scope = self.b.scopes[-1]
+        first = len(scope.binds)
         for i in range(count):
             self.here[op.index] = Const(i, op.index.type)
             self.here.update(zip(op.accs, accs))
@@ -192,6 +198,8 @@ class Unroll(Rebuild):
             accs = list(results[:width])
             for column, r in zip(stacked, results[width:]):
                 column.append(r)
+        if count <= ROW and any(type(x.op) is Loop for x in scope.binds[first:]):  # sums of all columns, in one loop
+            scope.binds[first:] = siblings(Block(tuple(scope.binds[first:]), ())).binds
         self.b.span = bind.span
         outs = [self.b.array(column, v.name, v.given) for column, v in zip(stacked, bind.vars[width:])]
         self.define(bind, [*accs, *outs])
@@ -648,6 +656,8 @@ PIPELINE: list[Pass] = [
     follow,  # before what is made of a row goes where it is read
     dead_code,
     fuse,
+    dead_code,
+    chains,  # what fuse would have to compute twice
     dead_code,
     one_hot,  # loops that vanish
     dead_code,

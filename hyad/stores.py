@@ -14,6 +14,9 @@ from .affine import Affine, affine_add, affine_in
 from .builder import Builder
 from .core import (
     INT,
+    REAL,
+    ROW,
+    ZERO,
     Arr,
     Atom,
     Bind,
@@ -32,6 +35,7 @@ from .core import (
     blocks_of,
     defined_in,
     free_vars,
+    rank_of,
     reads,
     same,
     substitute,
@@ -53,9 +57,13 @@ def assign(program: Program) -> Program:
     loop runs backwards through the elements, an ``update`` of memory that was never cleared; where it
     comes to one element of each row, as on a diagonal, an ``update`` of zeros.
     """
-    pass_ = Assign(program.body)
-    body = pass_.block(program.body)
-    return with_body(program, substitute(body, pass_.renamed) if pass_.renamed else body)
+    for _ in range(2):  # what is added to arrays that have become builds
+        pass_ = Assign(program.body)
+        body = pass_.block(program.body)
+        program = with_body(program, substitute(body, pass_.renamed) if pass_.renamed else body)
+        if not pass_.renamed:
+            break
+    return program
 
 
 class Assign:
@@ -179,11 +187,22 @@ class Assign:
         if where is None or not self.same(dims[len(indices)], op.count):
             return None
         last, own = body[where], (*indices, op.index)
-        if [b for b in body if acc in reads(b)] != [last] or any(r in reads(b) for b in body):
+        row = columns_of(op.body, acc, r, own, dims)
+        if row is None and [b for b in body if acc in reads(b)] != [last] or any(r in reads(b) for b in body):
             return None
         if op.body.results.count(r) > 1 or acc in op.body.results:
             return None
-        if type(last.op) is Loop and len(own) < len(dims):
+        if row is not None:
+            binds = tuple(b for b in body if b not in row)
+            numbers: list[Atom] = [ZERO] * dims[-1].value  # type: ignore[union-attr]
+            for column, x in row.values():
+                numbers[column] = x
+            if start is not None:
+                more, numbers = raised(start, own, numbers, last, r)
+                binds = (*binds, *more)
+            made_row = Var(r.name, Arr(acc.type.elem, dims[-1:]), last.span)  # type: ignore[union-attr]
+            binds, x = (*binds, Bind((made_row,), Prim("array", tuple(numbers)), last.span)), made_row
+        elif type(last.op) is Loop and len(own) < len(dims):
             at = last.vars.index(r)  # type: ignore[arg-type]
             if at >= len(last.op.accs) or last.op.inits.count(acc) > 1 or last.op.inits[at] is not acc:
                 return None
@@ -194,9 +213,8 @@ class Assign:
         elif type(last.op) is Prim and last.op.name == "add-at" and last.op.args[1:-1] == own and len(own) == len(dims):
             binds, x = (*body[:where], *body[where + 1 :]), last.op.args[-1]
             if start is not None:
-                before, total = Var("t", type_of(x), last.span), Var(r.name, type_of(x), last.span)  # type: ignore
-                read = Bind((before,), Prim("get", (start, *own)), last.span)
-                binds, x = (*binds, read, Bind((total,), Prim("+", (before, x)), last.span)), total
+                more, (x,) = raised(start, own, [x], last, r)
+                binds = (*binds, *more)
         else:
             return None
         v, t = bind.vars[k], type_of(x)
@@ -280,6 +298,43 @@ def last_reads(block: Block) -> dict[Atom, int]:
 
 
 # ------------------------------------------------------------------------------------------ sparse rows
+
+
+def columns_of(
+    block: Block, acc: Var, r: Atom, own: tuple[Atom, ...], dims: tuple[Atom, ...]
+) -> dict[Bind, tuple[int, Atom]] | None:
+    """What adds to elements of the short row ``own`` of an array, each of them once: their columns and the numbers;
+    None where a block does anything else with it."""
+    size = dims[-1]
+    if len(own) != len(dims) - 1 or type(size) is not Const or size.value > ROW:
+        return None
+    made = {b.vars[0]: b for b in block.binds if type(b.op) is Prim and b.op.name == "add-at"}
+    found: dict[Bind, tuple[int, Atom]] = {}
+    while r is not acc:
+        store = made.get(r)  # type: ignore[call-overload]
+        if store is None or store.op.args[1:-2] != own or type(store.op.args[-2]) is not Const:  # type: ignore
+            return None
+        found[store] = store.op.args[-2].value, store.op.args[-1]  # type: ignore[union-attr]
+        r = store.op.args[0]  # type: ignore[union-attr]
+        if sum(r in reads(b) for b in block.binds) != 1 or r in block.results:
+            return None
+    return found if len({column for column, _ in found.values()}) == len(found) else None
+
+
+def raised(
+    start: Atom, own: tuple[Atom, ...], numbers: list[Atom], last: Bind, r: Atom
+) -> tuple[list[Bind], list[Atom]]:
+    """An element of an array, or those of its row, with numbers added: how they are computed, and the sums."""
+    binds, sums = [], []
+    for k, x in enumerate(numbers):
+        at = (*own, Const(k, INT)) if rank_of(start) > len(own) else own
+        before, total = Var("t", REAL, last.span), Var(r.name, REAL, last.span)  # type: ignore[union-attr]
+        binds += [
+            Bind((before,), Prim("get", (start, *at)), last.span),
+            Bind((total,), Prim("+", (before, x)), last.span),
+        ]
+        sums.append(total)
+    return binds, sums
 
 
 def scatter(program: Program) -> Program:

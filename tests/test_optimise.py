@@ -687,9 +687,11 @@ def test_a_size_that_a_check_finds_is_that_number() -> None:
 
 
 FORCES = """(defmodel forces [#^ (Mat n 3) x  #^ (Mat n 3) g]
-  (sum (* g (build [(len x) 3] (fn [i c]
-    (ifold (fn [s j] (let [d (- (get x j) (get x i))  r (+ 0.01 (sq-norm d))] (+ s (/ (get d c) (* r (sqrt r))))))
-      0.0 (len x)))))))"""
+  (let [force (fn [i c] (ifold
+          (fn [s j] (let [d (- (get x j) (get x i))  r (+ 0.01 (sq-norm d))] (+ s (/ (get d c) (* r (sqrt r))))))
+          0.0 (len x)))]
+    (ifold (fn [s i] (+ s (* (get g i 0) (force i 0)) (* (get g i 1) (force i 1)) (* (get g i 2) (force i 2))))
+      0.0 (len x))))"""
 
 
 def test_a_loop_that_goes_on_with_the_sums_of_another_joins_it() -> None:
