@@ -22,7 +22,8 @@ OUT_OF_MEMORY = -1  # what a function with an arena returns where there is no mo
 class CParam:
     """A parameter or a result: ``elem`` is "real", "int", "bool" or the name of a data type; ``dims`` is () for a
     scalar, else one entry per dim, an int where its size is static and the C name of a dim where it is known at run
-    time. ``exact``: the Python entry leaves an integer for this real to its fallback, which has code for integers."""
+    time. ``exact``: the Python entry leaves an integer for this real to its fallback, which has code for integers, and
+    so an array of which the last of several dims is open here and 2 to ``ROW``: there is code for that size."""
 
     name: str
     elem: str = "real"

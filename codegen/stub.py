@@ -21,7 +21,7 @@ import re
 import sys
 from typing import Any
 
-from hyad.core import Leaf, Node, Tree, leaves
+from hyad.core import ROW, Leaf, Node, Tree, leaves
 
 from . import stub_data
 from .cfunction import CFunction, CParam
@@ -193,6 +193,9 @@ class _Stub:
                     self.lines.append(f"const long long {self.known[dim]} = {a}.shape[{axis}];")
                 else:
                     self.same_size(a, axis, dim, refuse)
+            if p.exact and len(p.dims) > 1 and isinstance(p.dims[-1], str):
+                size = f"{a}.shape[{len(p.dims) - 1}]"
+                self.lines.append(f'if ({size} > 1 && {size} <= {ROW}) {{ why = "its rows are short"; {refuse} }}')
             if p.elem == "bool":
                 self.lines.append(f"if (hyad_to_ints(&{a}, {len(p.dims)})) goto fail;")
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from .errors import CompileError, ModelTypeError, border
@@ -29,7 +30,8 @@ def compile(
     """A model compiled for one target, at once where its signature is known.
 
     The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
-    real. What comes back is the C entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
+    real. Rows of two to four numbers in ``args`` are of that size, where none is declared. What comes back is the C
+    entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
     ``address`` beside it; called with arguments of another signature it compiles that too. It is pickled as its
     model, with options and signature, and made again where it is loaded, its C from the cache. ``dtype`` "f32"
     computes in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh
@@ -84,13 +86,13 @@ def compile(
         from .gpu import compile_cuda
 
         return compile_cuda(own, dtype, args, deterministic)
-    return compiled(base, options, own.specs(args))
+    return compiled(base, options, own.specs(args, rows=True))
 
 
 def compiled(base: Model, options: dict[str, Any], specs: Sequence[Spec]) -> Callable[..., Any]:
     """``compile`` for a signature. What comes back is pickled as these three, and loaded by this function."""
     own = base.with_options(options)
-    found = own.compile_for(specs, **options)
+    found = own.made(specs, partial(own.compile_for, **options))
     own.adopt(specs, found)
     found.model = base  # type: ignore[attr-defined]
     # pickle asks the object for this, and no class of its own stands between a call and the C entry

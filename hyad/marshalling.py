@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import core
-from .core import BOOL, INT, REAL, Arr, Leaf, Node, Tree
+from .core import BOOL, INT, REAL, ROW, Arr, Leaf, Node, Tree
 from .data import Data
 from .errors import ModelTypeError, NotCompiled
 from .signature import FLAT, DataSpec, Spec, data_spec, is_flat, is_list
@@ -86,6 +86,26 @@ def spec_of(value: Any, name: str | None = None) -> Spec:
     raise ModelTypeError(f"{who} is a Python {t.__name__}", None, hint)
 
 
+def with_rows(spec: Spec, value: Any) -> Spec:
+    """The type of an argument with the size of its arrays' rows, where these are short: two to four numbers are a point
+    or a colour, and get code of their own."""
+    if isinstance(spec, Arr):
+        shape = getattr(value, "shape", ())
+        short = len(shape) > 1 and 1 < shape[-1] <= ROW
+        return Arr(spec.elem, (*spec.dims[:-1], shape[-1])) if short else spec
+    if isinstance(spec, Node):
+        parts = parts_of(spec, value)
+        return Node(tuple(map(with_rows, spec.items, parts)), spec.keys, spec.make)
+    return spec
+
+
+def without_rows(spec: Spec) -> Spec:
+    """A type with all sizes left open."""
+    if isinstance(spec, Arr):
+        return Arr(spec.elem, (None,) * spec.rank)
+    return Node(tuple(map(without_rows, spec.items)), spec.keys, spec.make) if isinstance(spec, Node) else spec
+
+
 def lisp_items(value: Any, most: int) -> list[Any]:
     """The first elements of a list."""
     items: list[Any] = []
@@ -142,12 +162,16 @@ def take_apart(tree: Tree, value: Any, into: list[Any]) -> None:
     """The numbers and arrays of a structured argument, left to right."""
     if isinstance(tree, Leaf):
         into.append(value)
-    elif tree.keys is None:
-        for t, x in zip(tree.items, value or ()):
-            take_apart(t, x, into)
     else:
-        for t, k in zip(tree.items, tree.keys):
-            take_apart(t, value[k] if isinstance(value, dict) else getattr(value, k), into)
+        for t, x in zip(tree.items, parts_of(tree, value)):
+            take_apart(t, x, into)
+
+
+def parts_of(tree: Tree, value: Any) -> Any:
+    """The parts of a structured argument, in the order of the tree's."""
+    if tree.keys is None:
+        return value or ()
+    return [value[k] if isinstance(value, dict) else getattr(value, k) for k in tree.keys]
 
 
 def put_together(tree: Tree, results: Any) -> Any:

@@ -39,7 +39,7 @@ from .errors import (
 )
 from .forms import Form, read_forms, unparse
 from .journal import without as switched_off
-from .marshalling import signature_key, spec_of
+from .marshalling import signature_key, spec_of, with_rows, without_rows
 from .names import mangled
 from .plain_python import python_callable, run_to
 from .reader import deep, form_to_lambda, only_model
@@ -159,7 +159,7 @@ class Model:
             raise misfit(str(reason), self, program, args, kwargs)
         if found is None:
             try:
-                found = self._compiled[key] = self._remembered(specs)
+                found = self._compiled[key] = self.made(specs, self._remembered)
             except NotCompiled as reason:
                 found = self._compiled[key] = self._run_instead(reason)
             self._last = tuple(specs)
@@ -186,18 +186,30 @@ class Model:
             own = found.__dict__["owner"] = type("Model", (Model,), {"__call__": entry, "__doc__": Model.__doc__})
         self.__class__ = own
 
-    def _remembered(self, specs: Sequence[Spec]) -> Callable[..., Any]:
+    def made(self, specs: Sequence[Spec], compiling: Callable[..., Any]) -> Callable[..., Any]:
+        """What ``compiling`` makes for a signature; for all sizes of rows where it cannot for those of this one: what
+        does not fit is then said of the call."""
+        try:
+            return compiling(specs)
+        except HyadError:
+            whole = list(map(without_rows, specs))
+            if whole == list(specs):
+                raise
+            return compiling(whole, rows="any")
+
+    def _remembered(self, specs: Sequence[Spec], **more: Any) -> Callable[..., Any]:
         """``compile_for``, or what an earlier process made of the same text and signature (see ``memo``)."""
-        if self._options.get("target", "c") != "c":
-            return self.compile_for(specs, **self._options)
-        path = memo.path_of(self.value, specs, self._options)
+        options = {**self._options, **more}
+        if options.get("target", "c") != "c":
+            return self.compile_for(specs, **options)
+        path = memo.path_of(self.value, specs, options)
         known = memo.read(path, memo.scope_of(self.value), specs) if path is not None else None
         if known is not None:
             try:
                 return self._load(*known, self._options.get("flags", "exact"))
             except CompileError:  # said again, in full, by the way that compiles
                 pass
-        found = self.compile_for(specs, **self._options)
+        found = self.compile_for(specs, **options)
         if found.target == "c" and len(self._namespaces) <= 1:
             program = found.program
             memo.write(path, self._globals, self.value, found.cfunction, program.ins, program.out)
@@ -236,27 +248,30 @@ class Model:
 
     # ------------------------------------------------------------------------------------- compiling
 
-    def specs(self, args: Sequence[Any] | None = None) -> list[Spec]:
+    def specs(self, args: Sequence[Any] | None = None, rows: bool = False) -> list[Spec]:
         """The signature of ``args``; without them that of the last call, or what the annotations say (a parameter
-        without one is a real)."""
+        without one is a real). ``rows``: with the size of short rows, as they are called."""
         if args is not None:
             if not isinstance(args, (tuple, list)):
                 raise ModelTypeError(f"args is {type(args).__name__}, not a tuple of arguments", None, "`args=(x, y)`")
-            return self._specs(args, parameters(self.value))
+            found = self._specs(args, parameters(self.value))
+            return found if rows else list(map(without_rows, found))
         if self._last is not None:
-            return list(self._last)
+            return list(self._last if rows else map(without_rows, self._last))
         known = parameters(self.value)
         if known is None:
             raise HyadError(f"{self.name} takes any number of arguments", self.span, "call it once, or give arguments")
         return [spec for _, spec, _ in known]
 
     def _specs(self, args: Sequence[Any], known: Sequence[Any] | None) -> list[Spec]:
-        """The types of ``args``, the arguments of the parameters ``known``; an error underlines the parameter."""
+        """The types of ``args``, the arguments of the parameters ``known``; an error underlines the parameter. Short
+        rows have the size that they have, where none is declared."""
         specs = []
         for k, a in enumerate(args):
             named = known is not None and k < len(known)
             try:
-                specs.append(spec_of(a, known[k][0] if named else str(k)))  # type: ignore[index]
+                spec = spec_of(a, known[k][0] if named else str(k))  # type: ignore[index]
+                specs.append(spec if named and known[k][1] is not None else with_rows(spec, a))  # type: ignore[index]
             except (NotCompiled, ModelTypeError) as error:
                 error.span = error.span or (known[k][2] if named else None) or self.span  # type: ignore[index]
                 raise
@@ -340,22 +355,23 @@ class Model:
         threads: int = 1,
         blas: bool = False,
         math: str = "libm",
+        rows: str = "own",
     ) -> Callable[..., Any]:
         """A callable for one signature, with what it was made from as attributes: ``program``, ``cfunction``,
         ``source``, ``header``, ``address``, ``target``. ``without``, ``threads``, ``blas`` and ``math`` are this
-        model's own options.
+        model's own options. ``rows`` "any": it takes short rows, too, where it is code for all sizes.
 
         Raises the errors of ``hyad.errors``.
         """
-        return self.compile_program(self.optimised(specs), target, dtype, flags)
+        return self.compile_program(self.optimised(specs), target, dtype, flags, rows)
 
     def compile_program(
-        self, program: Program, target: str = "c", dtype: str = "f64", flags: str = "exact"
+        self, program: Program, target: str = "c", dtype: str = "f64", flags: str = "exact", rows: str = "own"
     ) -> Callable[..., Any]:
         """``compile_for`` a program that is at hand."""
         if target == "c":
             try:
-                return self._load_c(program, dtype, flags)
+                return self._load_c(program, dtype, flags, rows)
             except CompileError as error:
                 here = isinstance(error, NoCForm) or type(error).__name__ == "NoCompiler"
                 if not here or self._options.get("target") == "c":
@@ -363,20 +379,23 @@ class Model:
                 note(f"{error.message}: {self.name} runs as plain Python")
         return self._load_python(program)
 
-    def _load_c(self, program: Program, dtype: str, flags: str) -> Callable[..., Any]:
+    def _load_c(self, program: Program, dtype: str, flags: str, rows: str = "any") -> Callable[..., Any]:
         from hyad.codegen.c import print_c
 
         options = {name: self._options[name] for name in ("threads", "math") if name in self._options}
-        function = self._exact(print_c(program, dtype=dtype, **options), program.ins)
+        function = self._exact(print_c(program, dtype=dtype, **options), program.ins, rows)
         found = self._load(function, program.ins, program.out, flags)
         found.program = program  # type: ignore[attr-defined]
         return found
 
-    def _exact(self, function: Any, ins: Sequence[Tree]) -> Any:
-        """Leave integers for parameters that are not declared ``Real`` to the code for integers."""
+    def _exact(self, function: Any, ins: Sequence[Tree], rows: str) -> Any:
+        """Leave integers for parameters that are not declared ``Real`` to the code for integers, and short rows to
+        the code for such (``rows`` "own")."""
         known = parameters(self.value) or [("", None, None)] * len(ins)
         exact = [spec is None for tree, (_, spec, _) in zip(ins, known) for _ in range(leaves(tree))]
-        params = tuple(dataclasses.replace(p, exact=e) for p, e in zip(function.params, exact))
+        params = tuple(
+            dataclasses.replace(p, exact=e and (rows == "own" or not p.dims)) for p, e in zip(function.params, exact)
+        )
         return dataclasses.replace(function, params=params)
 
     def _load(self, function: Any, ins: tuple[Tree, ...], out: Tree, flags: str) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from .annotations import has_reals, parameters
 from .blocks import entries
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
 from .errors import DerivativeError, ModelTypeError, border
-from .marshalling import signature_key, spec_of, take_apart
+from .marshalling import signature_key, take_apart
 from .model import Model, as_model, derived, model
 from .optimise import optimise
 from .reader import deep
@@ -115,8 +115,7 @@ class SparseDerivative:
                 f"{self.name} takes {len(known)} argument{'s' * (len(known) != 1)} [{names}], not {len(args)}",
                 self.base.span,
             )
-        names = [p[0] for p in known] if known else [None] * len(args)
-        specs = [spec_of(a, name) for a, name in zip(args, names)]
+        specs = self.base.specs(args, rows=True)
         at = self._positions(specs, known)
         key = (at, *map(signature_key, specs))
         if key not in self._signatures:

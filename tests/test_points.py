@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,3 +107,67 @@ def test_a_row_that_is_written_out_is_added_element_by_element() -> None:
     x = RNG.normal(size=(5, 3))
     y = x + [1.0, 2.0, 3.0]
     np.testing.assert_allclose(hyad.grad(f)(x), y / np.linalg.norm(y, axis=1, keepdims=True), rtol=1e-13)
+
+
+# ------------------------------------------------------------------------- sizes of rows that nobody declared
+
+SPREAD = "(fn [x c] (sum (map (fn [p] (sq-norm (- p c))) x)))"
+
+
+def spread(x: np.ndarray, c: np.ndarray) -> float:
+    return float(((x - c) ** 2).sum())
+
+
+def test_short_rows_have_code_of_their_own_and_all_others_one() -> None:
+    f = hyad.model(SPREAD)
+    gradient = hyad.grad(f, wrt=(0, 1))
+    for n, k in ((5, 3), (2, 3), (4, 7), (5, 3), (3, 2), (2, 9), (6, 1), (3, 0), (0, 3), (1, 4)):
+        x, c = RNG.normal(size=(n, k)), RNG.normal(size=k)
+        assert f(x, c) == pytest.approx(spread(x, c), rel=1e-13)
+        for got, wanted in zip(gradient(x, c), (2 * (x - c), -2 * (x - c).sum(0))):
+            np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
+    assert len(f._compiled) == 4  # 2, 3, 4, and any other
+    assert "for (long long i1" not in hyad.show(f, "c", args=(np.ones((9, 3)), np.ones(3)))
+    assert "for (long long i1" in hyad.show(f, "c", args=(np.ones((9, 5)), np.ones(5)))
+
+
+def test_code_for_all_sizes_leaves_short_rows_to_theirs() -> None:
+    """Whatever came first: a call has the same code, and the same bits."""
+    f, g = hyad.model(SPREAD), hyad.model(SPREAD)
+    wide, short = (np.ones((2, 9)), np.ones(9)), (RNG.normal(size=(6, 3)), RNG.normal(size=3))
+    f(*wide), f(*short), g(*short), g(*wide)
+    assert [len(h._compiled) for h in (f, g)] == [2, 2]
+    compiled = hyad.compile(SPREAD, args=wide)
+    assert compiled(*short) == f(*short) == g(*short)
+    view = memoryview(short[0])
+    assert f(view, short[1]) == g(view, short[1]) == f(*short)
+    pair = hyad.model("(fn [p] (let [#(x s) p] (* s (sum x))))")
+    for k in (5, 3, 5, 3):
+        assert pair((np.ones((2, k)), 2.0)) == 4.0 * k
+
+
+def test_what_is_declared_and_what_is_emitted_is_for_all_sizes(tmp_path: Path) -> None:
+    f = hyad.model("(fn [#^ (Mat n k) x] (sum (square x)))")
+    assert f(np.ones((2, 3))) == 6.0 and f(np.ones((2, 2))) == 4.0 and len(f._compiled) == 1
+    g = hyad.model("(defmodel squares [x] (sum (square x)))")
+    assert g(np.ones((2, 3))) == 6.0  # the last call's signature
+    for args in (None, (np.ones((2, 3)),)):
+        hyad.emit(g, tmp_path, args=args)
+        assert re.search(r"x\[n\]\[\w*[a-z]\w*\]", (tmp_path / "squares.c").read_text())
+
+
+def test_what_does_not_fit_short_rows_is_said_of_the_call() -> None:
+    f = hyad.model("(fn [x y] (sum (square (- x y))))")
+    with pytest.raises(hyad.ModelTypeError, match=r"different shapes(.|\n)*`y` has shape \(4, 2\)"):
+        f(np.ones((4, 3)), np.ones((4, 2)))
+    assert f(np.ones((4, 3)), np.zeros((4, 3))) == 12.0
+    third = hyad.model("(fn [x] (get x 0 2))")
+    with pytest.raises(hyad.BoundsError, match=r"shape \(1, 2\)"):
+        third(np.ones((1, 2)))
+    assert third(np.ones((1, 3))) == third(np.ones((1, 9))) == 1.0
+    either = hyad.model("(fn [x] (if (> (get (shape x) 1) 3) (get x 0 3) (get x 0 0)))")
+    assert [either(np.arange(k * 1.0)[None]) for k in (2, 3, 4, 9)] == [0.0, 0.0, 3.0, 3.0]
+    sparse = hyad.sparse_jacobian("(fn [x] (map (fn [p] (sq-norm p)) x))")
+    for k in (2, 3, 6):
+        x = RNG.normal(size=(4, k))
+        np.testing.assert_allclose(sparse(x).toarray(), np.kron(np.eye(4), np.ones(k)) * 2 * x.ravel())
