@@ -549,7 +549,11 @@ class JamRows(Rebuild):
         b = self.b
         now: dict[Atom, Atom] = dict(zip(accs, state))
         inner = next((x for x in block.binds if type(x.op) is Loop), None)
-        stores = [x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at"]
+        stores, rows = [], {*accs}
+        for x in block.binds:
+            if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] in rows:
+                stores.append(x)
+                rows.update(x.vars)
         rest = tuple(x for x in block.binds if x is not inner and x not in stores)
         for k, view in enumerate(views):
             self.here = view
@@ -592,6 +596,7 @@ class JamRows(Rebuild):
 
     def adds(self, block: Block, accs: Sequence[Var], op: Loop, inside: set[Var], around: Sequence[Loop] = ()) -> bool:
         now: list[Atom] = list(accs)
+        held: set[Atom] = {*accs}
         places: list[list[Sequence[Atom]]] = [[] for _ in accs]
         loops = [x for x in block.binds if type(x.op) is Loop]
         if len(loops) > 1 or cost_of(block) > JAMMED_COST:
@@ -607,7 +612,7 @@ class JamRows(Rebuild):
             elif type(inner) is Prim and inner.name == "add-at" and inner.args[0] in now and not loops:
                 array, *place, x = inner.args
                 moves = any(self.steps.step(s, op.index, inside) != 0 for s in place)
-                if moves or type_of(x) != REAL or any(a in now for a in (*place, x)):
+                if moves or type_of(x) != REAL or any(a in held for a in (*place, x)):
                     return False
                 if not bind.soft and not self.once(place, [loop.index for loop in around], inside):
                     return False
@@ -616,9 +621,10 @@ class JamRows(Rebuild):
                     return False
                 places[k].append(place)
                 now[k] = bind.vars[0]
+                held.update(bind.vars)
             elif type(inner) is not Prim or not isinstance(bind.vars[0].type, Scalar):
                 return False
-            elif any(a in now or a in accs for a in inner.args):
+            elif any(a in held for a in inner.args):
                 return False
         return list(block.results) == now
 
@@ -631,9 +637,9 @@ class JamRows(Rebuild):
         return True
 
 
-def apart(one: Sequence[Atom], two: Sequence[Atom]) -> bool:
-    """Whether two elements of an array are different ones, as a number among their subscripts says."""
-    return any(type(a) is Const and type(b) is Const and a.value != b.value for a, b in zip(one, two))
+def apart(one: Sequence[Atom], other: Sequence[Atom]) -> bool:
+    """Whether two places of an array are known to be two: by different numbers along an axis."""
+    return any(type(a) is type(b) is Const and 0 <= a.value != b.value >= 0 for a, b in zip(one, other))
 
 
 def plain(block: Block) -> bool:

@@ -10,10 +10,28 @@ import pytest
 
 import hyad
 from hyad import jam
-from hyad.core import REAL, Arr, Block, Check, Loop, Program, all_binds, blocks_of, defined_in
+from hyad.builder import Builder
+from hyad.codegen.python import load_python
+from hyad.core import (
+    INT,
+    LEAF,
+    REAL,
+    Arr,
+    Atom,
+    Block,
+    Check,
+    Const,
+    Loop,
+    Program,
+    Var,
+    all_binds,
+    blocks_of,
+    defined_in,
+)
 from hyad.errors import ModelTypeError
 from hyad.journal import without
 from hyad.nests import FAR, Steps, accesses
+from hyad.optimise import jam_rows, loops_of
 from hyad.plain_python import python_callable
 
 NESTS = ("interchange", "register", "row-folds", "jam-rows")
@@ -227,6 +245,35 @@ def test_four_terms_at_a_time(n: int) -> None:
     made = hyad.compile(model, args=args, target="python")(*args)
     np.testing.assert_array_equal(made, hyad.compile(model, args=args, target="python", without="jam-rows")(*args))
     np.testing.assert_allclose(model(*args), args[0] @ args[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("second, jams", [(1, True), (0, False), (None, False)])
+def test_rows_that_are_added_to_twice(second: int | None, jams: bool) -> None:
+    """Four terms at a time where both places are known to be two; each sum in its order."""
+    b, n, m, at = Builder(), Var("n", INT), Var("m", INT), Var("at", INT)
+    x, y = Var("x", Arr(REAL, (n, m))), Var("y", Arr(REAL, (n, m)))
+    b.sizes |= {n, m}
+    place = at if second is None else Const(second, INT)
+
+    def row(k: Atom, total: Atom):
+        def element(j: Atom, total: Atom):
+            once = b.add_at(total, (j, Const(0, INT)), b.get(x, k, j))
+            return (b.add_at(once, (j, place), b.get(y, k, j)),), ()
+
+        return b.loop(m, (total,), element), ()
+
+    start = b.zeros(Arr(REAL, (m, Const(2, INT))))
+    body = b.close(b.scopes[0], b.loop(n, (start,), row))
+    program = Program("rows", (x, y, at), (n, m), body, (LEAF,) * 3, LEAF)
+    made = jam_rows(program)
+    assert (len(list(loops_of(made))) > len(list(loops_of(program)))) == jams
+    one, two = 1e8 * array(9, 5), array(9, 5)
+    for where in (0, 1) if second is None else (second,):
+        want = np.zeros((5, 2))
+        for k in range(9):
+            want[:, 0] += one[k]
+            want[:, where] += two[k]
+        np.testing.assert_array_equal(load_python(made)(one, two, where)[0], want)
 
 
 def test_a_long_program_does_not_double_its_loops(monkeypatch) -> None:
