@@ -51,7 +51,7 @@ from .errors import BORDER, BoundsError, DerivativeError, HyadError, ModelTypeEr
 from .operators import GENERATOR, UNIT, Derivative, accepts, operator, parameters_of, wrong_count
 from .primitives import CHAINED, COMPARISONS, PRIMITIVES
 from .reader import SPECIAL, deep, prelude, read_model
-from .resolve import numpy_name, similar
+from .resolve import numpy_name, numpy_row, similar
 from .values import OPERATORS, Builtin, Closure, Derived, Wrt
 
 #: So many calls may wait for one another; a recursion without an end is told from a deep one by this number.
@@ -356,6 +356,10 @@ class Runtime:
         function = prelude(name.name)
         if function is not None:
             return "function", function
+        row = numpy_row(name.name)
+        if row is not None:
+            function = prelude(row)
+            return ("function", function) if function is not None else ("builtin", row)
         if name.name in SPECIAL:
             raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
         raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))

@@ -102,7 +102,10 @@ def hint_for(place: str, what: str) -> str | None:
     if what == "a reference":
         return "`(deref r)` is what it holds"
     if place == "condition":
-        both = "`(where c a b)` chooses element by element; `(any c)` and `(all c)` are conditions"
+        both = (
+            "`(where c a b)` chooses element by element, `(logical-and c d)` joins two so; "
+            "`(any c)` and `(all c)` are conditions"
+        )
         return both if array else "a condition compares: `(< x 0)`"
     if place == "index" and array:
         return "`(gather v indices)` gives the elements at many indices"

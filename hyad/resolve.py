@@ -50,6 +50,9 @@ def resolve(sp: Specialiser, name: Global) -> Value:
     function = prelude(name.name)
     if function is not None:
         return function
+    row = numpy_row(name.name)
+    if row is not None:
+        return prelude(row) or Builtin(row)
     if name.name in SPECIAL:
         raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
     raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
@@ -124,6 +127,21 @@ def numpy_name(value: Any) -> str | None:
     return name if name in PRIMITIVES or name in _NUMPY_ARRAYS else None
 
 
+#: NumPy's functions that a model may name as they are: what they do element by element has no other name here.
+_BARE = frozenset("maximum minimum logical-and logical-or logical-not".split())
+
+
+def numpy_row(name: str) -> str | None:
+    """The primitive or prelude function that a name which nothing binds is by NumPy: `np.sum`, `maximum`."""
+    head, dot, rest = name.partition(".")
+    if name not in _BARE and not (dot and head in ("np", "numpy")):
+        return None
+    value: Any = np
+    for part in (rest if dot else name).replace("-", "_").split("."):
+        value = getattr(value, part, None)
+    return numpy_name(value)
+
+
 #: How a model writes what other languages and libraries have another name for.
 ELSEWHERE = {
     "==": "(= a b)", "not=": "(!= a b)", "/=": "(!= a b)", "mod": "(% a b)", "fmod": "(% a b)", "ln": "(log x)",
@@ -145,8 +163,7 @@ ELSEWHERE = {
     "zero?": "(= x 0)", "pos?": "(> x 0)", "neg?": "(< x 0)", "even?": "(= (% n 2) 0)", "odd?": "(= (% n 2) 1)",
     "quot": "(// a b)", "rem": "(% a b)", "mapv": "(map f v)", "count": "(len v)", "assoc": "(update v i x)",
     "vector": "[a b]", "partial": "(fn [x] (f a x))", "comp": "(fn [x] (f (g x)))", "apply": "(fold f z xs)",
-    "&": "(where c d False)", "|": "(where c True d)", "logical-and": "(where c d False)",
-    "logical-or": "(where c True d)",
+    "&": "(logical-and c d)", "|": "(logical-or c d)", "logical-xor": "(!= c d)",
 }  # fmt: skip
 #: What a model has nothing for, and what is done instead.
 _INSTEAD = {

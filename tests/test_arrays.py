@@ -485,6 +485,31 @@ def test_numpys_functions_are_the_language_s(form: str) -> None:
     np.testing.assert_allclose(hyad.run(f, a, b), wanted, rtol=1e-14)
 
 
+@pytest.mark.parametrize("form", [t for t in NUMPYS if "np." in t] + [
+    "(maximum a 0.5)", "(minimum b a)", "(where (logical-and (> a 0) (< a 3)) a 0.0)", "(fold maximum 0.0 b)",
+    "(where (logical-or (> a 2) (logical-not (> b 0.5))) a b)",
+])  # fmt: skip
+def test_numpys_functions_without_its_module(form: str) -> None:
+    """As where a model is a text; what is bound to the name comes first."""
+    a, b = np.array([[2.0, -1.0], [0.5, 3.0]]), np.array([1.0, 0.25])
+    f = hyad.model(f"(fn [a b] {form})", namespace={})
+    bare = {
+        "maximum": np.maximum, "minimum": np.minimum, "logical_and": np.logical_and, "logical_or": np.logical_or,
+        "logical_not": np.logical_not, "where": np.where, "fold": lambda f, z, v: f.reduce(v, initial=z),
+    }  # fmt: skip
+    wanted = hy.eval(hy.read(form), {**bare, "np": np, "a": a, "b": b})
+    np.testing.assert_allclose(f(a, b), wanted, rtol=1e-14)
+    np.testing.assert_allclose(hyad.run(f, a, b), wanted, rtol=1e-14)
+    mine = hyad.model("(fn [a b] (maximum a b))", namespace={"maximum": hyad.model("(fn [a b] (- a b))")})
+    assert mine(3.0, 1.0) == hyad.run(mine, 3.0, 1.0) == 2.0
+
+
+def test_numpys_gradient_without_its_module() -> None:
+    a, b = np.array([2.0, -1.0]), np.array([1.0, 0.25])
+    f = hyad.model("(fn [a b] (sum (* a (maximum a b))))", namespace={})
+    np.testing.assert_allclose(hyad.grad(f, wrt=(0, 1))(a, b), ([4.0, 0.25], [0.0, -1.0]))
+
+
 def eval_hy(form: str, a: np.ndarray, b: np.ndarray) -> Any:
     return hy.eval(hy.read(form), {"np": np, "a": a, "b": b})
 
