@@ -22,7 +22,7 @@ from .codegen.thread import HEAP, MORE, ROUNDS, STACK
 from .device import failed_check
 from .errors import CompileError, HyadError, ModelTypeError
 
-FLAGS = "-std=c++17 -O1 -fPIC -shared -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function".split()
+FLAGS = "-std=c++17 -fPIC -shared -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function".split()
 STRIP = 16  # elements behind each array that nothing may write to
 MARK = 85
 MOST = 1 << 14  # reals of memory that a thread takes at most
@@ -45,16 +45,18 @@ def entries(program: CudaProgram) -> str:
 
 
 class Emulator:
-    """Some programs, compiled together; ``run`` calls one. Names of kernels must differ."""
+    """Some programs, compiled together; ``run`` calls one. Names of kernels must differ. ``level``: how much the
+    compiler optimises; for many programs that run briefly "-O0" is a third of the time."""
 
-    def __init__(self, programs: Sequence[CudaProgram], compiler: Sequence[str]) -> None:
+    def __init__(self, programs: Sequence[CudaProgram], compiler: Sequence[str], level: str = "-O1") -> None:
         header = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")
         with tempfile.TemporaryDirectory(prefix="hyad-") as folder:
             parts = [f"namespace program{k} {{\n{p.source}{entries(p)}}}\n" for k, p in enumerate(programs)]
             path = Path(folder, "programs.cu")
             path.write_text("".join(parts), encoding="utf-8")
             target = Path(folder, "programs.so")
-            command = [*compiler, *FLAGS, "-include", str(header), "-x", "c++", str(path), "-o", str(target), "-lm"]
+            files = ["-include", str(header), "-x", "c++", str(path), "-o", str(target), "-lm"]
+            command = [*compiler, *FLAGS, level, *files]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode or done.stderr:
                 raise CompileError(f"the CUDA text does not compile for the CPU:\n{done.stderr.strip()}")
