@@ -12,7 +12,9 @@ threads add to one element, and the order of a sum is known::
     (loop n (fn [i a] (loop m (fn [j a] (add-at a j e)) a)) a)
     =>  s = (build m (fn [j] (ifold (fn [s i] (+ s e)) 0.0 n))), added to a
 
-Where there are few elements to add to, each sum is taken in parts, one thread for each.
+Where there are few elements to add to, each sum is taken in parts, one thread for each. The innermost loop may be that
+of a triangle, as long as one of the outer indices says; what the loops around it compute is stacked first then, unless
+it is cheap.
 
 *In parts*, for results that are the same from call to call: additions to places that only data know are made by so many
 threads as there are copies of the array; then the copies are added in their order.
@@ -21,9 +23,11 @@ threads as there are copies of the array; then the copies are added in their ord
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from .affine import affine_add, affine_in
 from .core import (
+    BOOL,
     INT,
     REAL,
     Arr,
@@ -45,6 +49,7 @@ from .core import (
     integer,
     most_uses,
     reads,
+    same,
     substitute,
     type_atoms,
     type_of,
@@ -53,12 +58,13 @@ from .core import (
 from .courses import courses_block, rows_block, stepped
 from .dead import dead_code, tidy
 from .elsewhere import elsewhere_block
+from .errors import Span
 from .journal import on
 from .optimise import products
 from .rebuild import rebuild
 from .rectangles import branch_inside, rectangle
 from .scans import scan_of
-from .spread import Reduction, changed, nest, reductions, work
+from .spread import Reduction, changed, nest, next_level, reductions, work
 from .stores import assign
 from .teams import joined, passes, renamed, whole
 
@@ -288,10 +294,15 @@ def apart(bind: Bind) -> list[Bind]:
         before, lifted = lift(by_rows)
         parted = divided(lifted, groups)
         if parted is not None:
-            return [*before, *parted]
+            return [*before, *lifted_parts(parted)]
     before, lifted = lift(bind)
     parted = divided(lifted)
-    return [*before, *parted] if parted is not None else [bind] if not before else [*before, lifted]
+    return [*before, *lifted_parts(parted)] if parted is not None else [bind] if not before else [*before, lifted]
+
+
+def lifted_parts(parts: Sequence[Bind]) -> list[Bind]:
+    """Parts of a loop, with rows lifted that are results only now that it is in parts."""
+    return [b for part in parts for before, loop in [lift(part)] for b in (*before, loop)]
 
 
 def product_first(bind: Bind, row: Var) -> list[Bind]:
@@ -614,15 +625,79 @@ def into_rows(block: Block, table: dict[Var, Var], t: Arr, index: Var) -> Block:
 # -------------------------------------------------------------------------------------------- gathering
 
 
+@dataclass(frozen=True, slots=True)
+class Triangle:
+    """The innermost loop of a nest, where that goes up to an outer index: ``most``, how far it ever goes, computed by
+    ``before``; ``holds``, whether it goes as far as its index is, computed by ``binds`` in the nest; the ``outer``
+    index."""
+
+    most: Atom
+    before: tuple[Bind, ...]
+    holds: Var
+    binds: tuple[Bind, ...]
+    outer: Var
+
+    def chosen(self, value: Block, otherwise: Atom, binds: Sequence[Bind], table: dict[Var, Atom]) -> Block:
+        """A block that is done where the loop goes so far; else its one result is another value. ``binds`` are those of
+        the nest, ``table`` has its indices."""
+        test = renamed(substitute(tidy(Block((*binds, *self.binds), (self.holds,))), table))
+        (x,), (holds,) = value.results, test.results
+        out = Var(getattr(x, "name", "t"), type_of(x))
+        return Block((*test.binds, Bind((out,), If(holds, value, Block((), (otherwise,))))), (out,))
+
+
+def triangle(levels: Sequence[Bind]) -> tuple[Bind, Triangle] | None:
+    """The loop inside a nest that is a triangle with one of its loops, all in it: ``c < r + k`` for ``r < n``, where k
+    is 1 or less, and ``c < m - r``, where m is n or less."""
+    inner = next_level(levels[-1].op)
+    if inner is None:
+        return None
+    made = {b.vars[0]: b.op for o in levels for b in o.op.body.binds if type(b.op) is Prim and b.op.name in ("+", "-")}
+    count = affine_in(inner.op.count, made)
+    found = [b.op for b in levels if b.op.index in count[1]]
+    if len(found) != 1:
+        return None
+    (op,) = found
+    along = count[1][op.index]
+    rest = affine_add(count, (0, {op.index: along}), -1)
+    rows = affine_in(op.count, {})
+    if along == -1:
+        rest = affine_add(rest, rows, -1)
+    if along not in (1, -1) or rest[1] or rest[0] > (along == 1):
+        return None
+    less = rest[0] - (along == 1)  # how much less far than there are rows it goes
+    before: list[Bind] = []
+    most = op.count
+    for name, by in (("+", less), ("max", 0)) if less else ():
+        most, made_by = operation(name, most, integer(by), hint="most")
+        before.append(made_by)
+    holds = Var("within", BOOL)
+    test = Bind((holds,), Prim("<", (inner.op.index, inner.op.count)))
+    return inner, Triangle(most, tuple(before), holds, (test,), op.index)
+
+
 def gathered(bind: Bind) -> list[Bind]:
     """A nest with the sums taken out of it whose places are given by its own indices."""
     levels = nest(bind)
+    corner = triangle(levels)
+    if corner is not None:
+        inner, found = corner
+        taken = to_take([*levels, inner], found)
+        if taken:
+            return [*found.before, *taken_out(bind, [*levels, inner], taken, found)]
+    taken = to_take(levels)
+    return taken_out(bind, levels, taken) if taken else [bind]
+
+
+def to_take(levels: Sequence[Bind], corner: Triangle | None = None) -> list[tuple[int, Prim, list[Var], list[int]]]:
+    """The sums of a nest whose places are given by its own indices: each accumulator's number, what adds to it, the
+    indices of the place, and the numbers of the others."""
     ops = [b.op for b in levels]
     inner = ops[-1]
     indices = [o.index for o in ops]
     bound = {v for o in ops for b in o.body.binds for v in b.vars} | set(indices) | {a for o in ops for a in o.accs}
-    if any(type(o.count) is Var and o.count in bound for o in ops):
-        return [bind]
+    if any(type(o.count) is Var and o.count in bound for o in (ops[:-1] if corner else ops)):
+        return []
     taken: list[tuple[int, Prim, list[Var], list[int]]] = []
     number = {k: k for k in range(len(ops[0].accs))}  # an accumulator's number in the innermost loop
     for outer, within in zip(ops, ops[1:]):
@@ -637,44 +712,74 @@ def gathered(bind: Bind) -> list[Bind]:
         store = made.get(result)
         if store is None or type(store.op) is not Prim or store.op.name != "add-at" or store.op.args[0] is not acc:
             continue
-        if most_uses(inner.body, acc) != 1 or isinstance(type_of(store.op.args[-1]), Arr):
+        x = store.op.args[-1]
+        if most_uses(inner.body, acc) != 1 or isinstance(type_of(x), Arr):
             continue
         subs = store.op.args[1:-1]
         free = [a for a in subs if type(a) is Var and a in indices]
         if len(set(free)) != len(free) or any(type(a) is Var and a in bound and a not in indices for a in subs):
             continue
         over = [m for m, i in enumerate(indices) if i not in free]
+        if corner and (inner.index not in free or dear(x, statements(levels, []))):
+            continue
         if over:
             taken.append((k, store.op, free, over))
-    if not taken:
-        return [bind]
-    return taken_out(bind, levels, taken)
+    return taken
 
 
-def taken_out(bind: Bind, levels: Sequence[Bind], taken: list) -> list[Bind]:
+def statements(levels: Sequence[Bind], stores: Sequence[Prim]) -> tuple[Bind, ...]:
+    """What is done in a nest, but for ``stores``."""
+    ops = [b.op for b in levels]
+    binds = (b for o in ops for b in o.body.binds)
+    return tuple(b for b in binds if b.op not in stores and not (type(b.op) is Loop and b.op in ops))
+
+
+def dear(x: Atom, binds: Sequence[Bind]) -> bool:
+    """Whether a value costs too much to be computed by each thread that needs it."""
+    return type(x) is Var and sum(weighed(b) for b in tidy(Block(tuple(binds), (x,))).binds) > DEAR
+
+
+def taken_out(bind: Bind, levels: Sequence[Bind], taken: list, corner: Triangle | None = None) -> list[Bind]:
     ops = [b.op for b in levels]
     indices = [o.index for o in ops]
     counts = {o.index: o.count for o in ops}
-    stores = {store for _, store, _, _ in taken}
-    binds = tuple(
-        b for o in ops for b in o.body.binds if b.op not in stores and not (type(b.op) is Loop and b.op in ops)
-    )
+    if corner:
+        counts[indices[-1]] = corner.most
+    binds = statements(levels, [store for _, store, _, _ in taken])
     out: list[Bind] = []
     rest = without(levels, {k for k, *_ in taken})
     kept: dict[Var, Var] = {}
     for _, store, _, _ in taken:  # what is dear to compute is stacked first
         x = store.args[-1]
-        if type(x) is Var and x not in kept and x not in indices:
-            needed = tidy(Block(binds, (x,)))
-            if sum(weighed(b) for b in needed.binds) > DEAR:
-                kept[x] = Var(x.name, Arr(x.type, tuple(o.count for o in ops)), x.span)
+        if x not in kept and x not in indices and dear(x, binds):
+            kept[x] = Var(x.name, Arr(x.type, tuple(o.count for o in ops)), x.span)
     if rest is not None:
         out.append(rest)
     if kept:
         out.append(stacking(levels, binds, kept))
+    if corner:
+        stacks, binds = around(levels, binds)
+        out += stacks
     for k, store, free, over in taken:
-        out += sums(bind, k, store, free, [indices[m] for m in over], counts, binds, kept, indices)
+        out += sums(bind, k, store, free, [indices[m] for m in over], counts, binds, kept, indices, corner)
     return out
+
+
+def around(levels: Sequence[Bind], binds: tuple[Bind, ...]) -> tuple[list[Bind], tuple[Bind, ...]]:
+    """Nests that stack what the innermost loop of a nest reads of the others, where that is dearer than to read it
+    again, and the bindings of the nest that read it there."""
+    ops = [b.op for b in levels]
+    level = {v: m for m, o in enumerate(ops) for b in o.body.binds for v in b.vars}
+    read = {v for b in ops[-1].body.binds for v in reads(b) if level.get(v, len(ops)) < len(ops) - 1}
+    out: list[Bind] = []
+    for v in [v for v in level if v in read and not isinstance(v.type, Arr)]:
+        if sum(weighed(b) for b in tidy(Block(binds, (v,))).binds) > CHEAP:
+            nest_ = levels[: level[v] + 1]
+            stack = Var(v.name, Arr(v.type, tuple(b.op.count for b in nest_)), v.span)
+            out.append(stacking(nest_, binds, {v: stack}))
+            again = Bind((v,), Prim("get", (stack, *(b.op.index for b in nest_))), v.span)
+            binds = tuple(again if v in b.vars else b for b in binds)
+    return out, binds
 
 
 def weighed(b: Bind) -> float:
@@ -775,9 +880,17 @@ def nested(indices: Sequence[Var], counts: Sequence[Atom], block: Block, elem, n
 
 
 def adding(
-    array: Var, init: Atom, indices: Sequence[Var], counts: Sequence[Atom], subs: Sequence[Atom], block: Block, span
+    array: Var,
+    init: Atom,
+    indices: Sequence[Var],
+    counts: Sequence[Atom],
+    subs: Sequence[Atom],
+    block: Block,
+    span: Span | None,
+    where: Callable[[Block, Atom], Block] | None = None,
 ) -> Bind:
-    """The nest that adds ``block``'s result to ``array`` at ``subs``."""
+    """The nest that adds ``block``'s result to ``array`` at ``subs``; with ``where`` only where that makes what it is
+    given first of it, and not second."""
     (x,) = block.results
     t = array.type
     if not indices:
@@ -789,6 +902,7 @@ def adding(
         if bind is None:
             store = Bind((stored,), Prim("add-at", (accs[k], *subs, x)), span)
             body = Block((*block.binds, store), (stored,))
+            body = body if where is None else where(body, accs[k])
         else:
             body = Block((bind,), bind.vars)
         out = array if k == 0 else Var(array.name, t)
@@ -816,18 +930,20 @@ def sums(
     binds: Sequence[Bind],
     kept: dict[Var, Var],
     indices: Sequence[Var],
+    corner: Triangle | None,
 ) -> list[Bind]:
     """What adds to one array, element by element."""
     op = bind.op
+    within = corner is not None and corner.outer in over
     x, elem = store.args[-1], op.accs[k].type.elem
     table: dict[Var, Atom] = {i: Var(i.name, INT, i.span, i.given, i.soft) for i in indices}
     mine = [table[i] for i in free]
     sizes = [counts[i] for i in free]
     before: list[Bind] = []
     first, *more = over
-    matrix = len(free) == 2 and len(over) == 1 and x not in kept and product(x, binds)
+    matrix = corner is None and len(free) == 2 and len(over) == 1 and x not in kept and product(x, binds)
     parts: Atom = integer(1)
-    if not matrix:
+    if not matrix and (corner is None or first is indices[0]):
         parts, before = parts_of(counts[first], sizes, PLACES)
     split = not (type(parts) is Const and parts.value == 1)
     inside = table[first]
@@ -844,6 +960,9 @@ def sums(
         block = Block((Bind((value,), Prim("get", (kept[x], *(table[i] for i in indices)))),), (value,))
     else:
         block = substitute(tidy(Block(tuple(binds), (x,))), table)
+    zero = Const(0.0 if elem == REAL else 0, elem, True)
+    if within:
+        block = corner.chosen(block, zero, binds, table)
     for i in reversed(more):
         total = folding(counts[i], table[i], block, elem, bind.span)
         block = Block((total,), total.vars)
@@ -852,6 +971,8 @@ def sums(
     subs = [table.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
     if split:
         block = Block((*head, total), total.vars)
+        if corner is not None and not within:
+            block = corner.chosen(block, zero, binds, table)
         made = nested([part, *mine], [parts, *sizes], block, elem, bind.vars[k].name)
         before.append(Bind(made.vars, made.op, bind.span))
         again = {i: Var(i.name, INT) for i in free}
@@ -868,7 +989,14 @@ def sums(
             *block.binds,
             Bind((final,), Prim("add-at", (op.inits[k], *subs, block.results[0])), bind.span),
         ]
-    return [*before, adding(final, op.inits[k], mine, sizes, subs, block, bind.span)]
+    test = None
+    if corner is not None and not within:
+        here = dict(zip(free, mine))
+        if same(op.accs[k].type.dims[list(store.args[1:-1]).index(indices[-1])], corner.most):  # all are places of it
+            block = block if split else corner.chosen(block, zero, binds, here)
+        else:
+            test = lambda value, array: corner.chosen(value, array, binds, here)  # noqa: E731
+    return [*before, adding(final, op.inits[k], mine, sizes, subs, block, bind.span, test)]
 
 
 def stacking(levels: Sequence[Bind], binds: Sequence[Bind], kept: dict[Var, Var]) -> Bind:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import re
 import subprocess
 import sys
@@ -474,6 +475,60 @@ def test_triangles_are_rectangles(count: str, rectangle: bool) -> None:
         i, j = np.indices(a.shape)
         inside = j <= i if count == "(+ i 1)" else j < 6 - i
         np.testing.assert_allclose(got, np.where(inside, a - np.outer(v, v), a))
+
+
+LOWER = """[#^ (Mat n n) a #^ (Mat m n) x] (sum (map (fn [x] (sum (map square (build {rows}
+  (fn [r] (ifold (fn [s c] (+ s {term})) 0.0 {count})))))) x))"""
+LINEAR, DEAR = "(* (get a r c) (get x c))", "(sin (* (get a r c) (exp (get x c))))"
+#: Rows and how far they go, what is added there, and whether its gradient's sums are gathered.
+TRIANGLES = [
+    ("(len x)", "(+ r 1)", LINEAR, True),
+    ("(len x)", "r", LINEAR, True),
+    ("(len x)", "(- r 3)", LINEAR, True),
+    ("(len x)", "(- (len x) r)", LINEAR, True),
+    ("(len x)", "(+ r 1)", "(* (exp (get a r c)) (get x c))", True),
+    ("(- (len x) 2)", "(+ r 3)", LINEAR, False),
+    ("(len x)", "(+ r 1)", DEAR, False),
+]
+
+
+def test_sums_of_triangles_are_gathered() -> None:
+    """No additions from many threads; what the rows of a triangle are multiplied by is stacked, and read again."""
+    rng = np.random.default_rng(2)
+    points = [(rng.normal(size=(n, n)), rng.normal(size=(m, n))) for n, m in ((7, 150), (2, 3), (7, 0))]
+    made = []
+    for k, (rows, count, term, _) in enumerate(TRIANGLES):
+        f = hyad.grad(hyad.model(f"(defmodel f {LOWER.format(rows=rows, count=count, term=term)})", namespace={}))
+        program = f.optimised(f.specs(points[0]), "cuda", blas=True)
+        made.append((f, *(print_grid(program, name=f"t{k}{d:d}", deterministic=d) for d in (False, True))))
+    emulator = Emulator([p for _, *both in made for p in both], gpu.cpu_compiler() or (), "-O0")
+    for (f, *both), (*_, gathered) in zip(made, TRIANGLES):
+        assert ("atomicAdd" not in both[0].source) is gathered and "atomicAdd" not in both[1].source
+        for args in points:
+            wanted = python_callable(f.program(f.specs(args)))(*args)
+            for p, descending in itertools.product(both, (False, True)):
+                for got, want in zip(emulator.run(p, args, descending=descending, blocks=3, block=64), wanted):
+                    np.testing.assert_allclose(got, want, rtol=0, atol=1e-11 * np.max(np.abs(want), initial=1.0))
+
+
+def test_a_row_beside_a_triangle_that_is_shorter_is_not_touched() -> None:
+    """The loop goes as far as its own index says; what lies beyond may be nowhere."""
+    text = """[#^ (Mat m n) x #^ (Vec l) y] (ifold (fn [y i] (ifold (fn [y r] (ifold (fn [y c]
+      (update y (- r c) (+ (get y (- r c)) (* (get x i r) (get x i c))))) y (+ r 1))) y (len (get x 0)))) y (len x))"""
+    plain, flat = text.replace("(- r c)", "c"), text.replace("(Vec l)", "(Mat k l)").replace("(- r c)", "r c")
+    x, y, z = np.random.default_rng(1).normal(size=(150, 5)), np.zeros(9), np.full((6, 9), -0.5)
+    corner = np.tril(x.T @ x)
+    wanted = z + np.pad(corner, ((0, 1), (0, 4)))
+    sums = np.append(corner.sum(axis=0), np.zeros(4))
+    back = np.append([sum(x[:, r] @ x[:, r - p] for r in range(p, 5)) for p in range(5)], np.zeros(4))
+    for source, start, want, atomic in ((plain, y, sums, False), (flat, z, wanted, False), (text, y, back, True)):
+        f = hyad.model(f"(defmodel f {source})", namespace={})
+        p = print_grid(f.optimised(f.specs((x, start)), "cuda", blas=True))
+        assert ("atomicAdd" in p.source) is atomic
+        emulator = Emulator([p], gpu.cpu_compiler() or (), "-O0")
+        for descending in (False, True):
+            (got,) = emulator.run(p, (x, start), descending=descending)
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-11)
 
 
 NEAREST = """[#^ (Mat k {d}) c #^ (Mat n {d}) x]
