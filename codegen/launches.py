@@ -76,9 +76,10 @@ def text(size: Size) -> str:
         return f"({' + '.join(['1', *(f'{n}*({n} < {left})' for n in powers(b))])})"
     if operator in ("//", "%"):
         sign = "/" if operator == "//" else "%"
-        if isinstance(b, int) and b > 0 and not negative(a):
+        if positive(b) and not negative(a):
             return f"({left}{sign}{right})"
-        quotient = f"({left}/{right} - ({left} % {right} != 0 && ({left} < 0) != ({right} < 0)))"
+        down = "< 0" if positive(b) else f"!= 0 && ({left} < 0) != ({right} < 0)"
+        quotient = f"({left}/{right} - ({left} % {right} {down}))"
         return quotient if operator == "//" else f"({left} - {quotient}*{right})"
     return f"({left} {({'and': '&&', 'or': '||'}).get(operator, operator)} {right})"
 
@@ -92,9 +93,28 @@ def negative(size: Size) -> bool:
     """Whether a size might be negative, as far as its form tells: a difference or a name might."""
     if isinstance(size, int):
         return size < 0
-    if isinstance(size, str) or size[0] in ("-", "//", "%"):
+    if isinstance(size, str) or size[0] == "-":
         return True
-    return size[0] in ("+", "*", "min", "max") and (negative(size[1]) or negative(size[2]))
+    operator, a, b = size
+    if operator == "max":
+        return negative(a) and negative(b)
+    if operator == "//":
+        return negative(a) or not positive(b)
+    if operator == "%":
+        return not positive(b)
+    return operator in ("+", "*", "min") and (negative(a) or negative(b))
+
+
+def positive(size: Size) -> bool:
+    """Whether a size is 1 or more, as far as its form tells."""
+    if not isinstance(size, tuple):
+        return isinstance(size, int) and size > 0
+    operator, a, b = size
+    if operator == "max":
+        return positive(a) or positive(b)
+    if operator == "+":
+        return positive(a) and not negative(b) or positive(b) and not negative(a)
+    return operator == "power" or operator in ("*", "min") and positive(a) and positive(b)
 
 
 def names_of(size: Size) -> Iterator[str]:

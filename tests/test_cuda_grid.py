@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
+import random
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ import test_properties
 from hyad import core, gpu
 from hyad.codegen import launches, nvrtc, parallel, steps
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch, Repeat, Swap, While, walk
+from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch, Repeat, Size, Swap, While, walk
 from hyad.core import Program
 from hyad.emulate import Emulator, entries
 from hyad.errors import BoundsError, CompileError
@@ -613,6 +614,32 @@ def test_sizes_in_c_are_the_same_integers(tmp_path: Path, collection: Collection
         out = (ctypes.c_longlong * len(sizes))()
         entry(out, *(ctypes.c_longlong(known[n]) for n in names))
         assert list(out) == [launches.value(size, known) for size in sizes]
+
+
+def test_what_the_form_of_a_size_tells_of_its_sign() -> None:
+    """Divisions in C round towards 0, sizes down: as C has it where neither side can be negative."""
+    rng = random.Random(1)
+
+    def made(depth: int) -> Size:
+        if depth == 0 or rng.random() < 0.2:
+            return rng.choice([0, 1, 2, 5, -3, 64, "a", "b", "c"])
+        operator = rng.choice(["+", "-", "*", "//", "%", "min", "max", "<", "==", "power"])
+        return operator, made(depth - 1), rng.choice([4, 32]) if operator == "power" else made(depth - 1)
+
+    told = 0
+    for size in (made(4) for _ in range(1000)):
+        told += (not launches.negative(size)) + launches.positive(size)
+        for _ in range(20):
+            known = {"a": rng.randint(-20, 20), "b": rng.randint(-9, 40), "c": rng.randint(-3, 3)}
+            try:
+                found = launches.value(size, known)
+            except ZeroDivisionError:
+                continue
+            assert found >= 0 or launches.negative(size)
+            assert found >= 1 or not launches.positive(size)
+    assert told > 500
+    assert launches.text(("//", ("+", ("max", "n", 0), 127), 128)) == "(((n > 0 ? n : 0) + 127)/128)"
+    assert launches.text(("//", "n", 64)) == "(n/64 - (n % 64 < 0))"
 
 
 HEADS = """(fn [#^ (Mat n d) x #^ Int heads]
