@@ -173,6 +173,13 @@ PROGRAMS = (
         (number("spot"), Input("sigma", lambda n: (64,)), Input("z", lambda n: (n, 64), False)),
         "{n}, 64, {work}", lambda n: 64, ((98, 102), (0.005, 0.02), (-2, 2)),
     ),
+    Program(
+        "heston", "a call under Heston's model, n paths of 64 steps, by its six numbers", 1000,
+        (*(number(x) for x in ("s0", "v0", "kappa", "theta", "xi", "rho")),
+         Input("z1", lambda n: (n, 64), False), Input("z2", lambda n: (n, 64), False)),
+        "{n}, 64, {work}", lambda n: 128,
+        ((98, 102), (0.03, 0.05), (1, 2), (0.03, 0.05), (0.2, 0.4), (-0.7, -0.3), (-2, 2), (-2, 2)),
+    ),
 )  # fmt: skip
 
 

@@ -1137,3 +1137,57 @@ void asian_grad_hand(double spot, const double *restrict sigma, const double *re
         out[0] += ds;
     }
 }
+
+double heston_hand(double s0, double v0, double kappa, double theta, double xi, double rho, const double *restrict z1,
+    const double *restrict z2, long long n, long long m, double *work)
+{
+    (void)work;
+    const double dt = 1/(double)m, other = sqrt(1 - rho*rho), start = log(s0);
+    double total = 0;
+    for (long long i = 0; i < n; i++) {
+        double x = start, v = v0;
+        for (long long j = 0; j < m; j++) {
+            const double e = z1[m*i + j], w = rho*e + other*z2[m*i + j], vp = fmax(v, 0), r = sqrt(vp*dt);
+            x += r*e - 0.5*vp*dt;
+            v += kappa*(theta - vp)*dt + xi*r*w;
+        }
+        total += fmax(0, exp(x) - 100);
+    }
+    return total/(double)n;
+}
+
+/* the variances of a path that pays are kept, with their roots, for the way back */
+void heston_grad_hand(double s0, double v0, double kappa, double theta, double xi, double rho,
+    const double *restrict z1, const double *restrict z2, long long n, long long m, double *restrict out,
+    double *restrict work)
+{
+    const double dt = 1/(double)m, other = sqrt(1 - rho*rho), start = log(s0);
+    double *variance = work, *root = work + m;
+    double by_s = 0, by_v = 0, by_kappa = 0, by_theta = 0, by_xi = 0, by_rho = 0;
+    for (long long i = 0; i < n; i++) {
+        const double *restrict first = z1 + m*i, *restrict second = z2 + m*i;
+        double x = start, v = v0;
+        for (long long j = 0; j < m; j++) {
+            const double e = first[j], w = rho*e + other*second[j], vp = fmax(v, 0), r = sqrt(vp*dt);
+            variance[j] = v;
+            root[j] = r;
+            x += r*e - 0.5*vp*dt;
+            v += kappa*(theta - vp)*dt + xi*r*w;
+        }
+        const double price = exp(x);
+        if (price <= 100) continue;
+        const double dx = price/(double)n;
+        double dv = 0;
+        for (long long j = m - 1; j >= 0; j--) {
+            const double e = first[j], w = rho*e + other*second[j], vp = fmax(variance[j], 0), r = root[j];
+            by_kappa += dv*(theta - vp)*dt;
+            by_theta += dv*kappa*dt;
+            by_xi += dv*r*w;
+            by_rho += dv*xi*r*(e - rho/other*second[j]);
+            if (variance[j] > 0) dv += (dx*e + dv*xi*w)*dt/(2*r) - 0.5*dx*dt - dv*kappa*dt;
+        }
+        by_s += dx/s0;
+        by_v += dv;
+    }
+    out[0] = by_s, out[1] = by_v, out[2] = by_kappa, out[3] = by_theta, out[4] = by_xi, out[5] = by_rho;
+}

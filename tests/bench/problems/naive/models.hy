@@ -318,3 +318,19 @@
              (max 0.0 (- (/ (sum path) (real (len row))) 100.0))))
          z))
     (real (len z))))
+
+(defmodel heston [s0 v0 kappa theta xi rho #^ (Mat n m) z1 #^ (Mat n m) z2]
+  "a call at 100 where the variance moves too, by Euler's steps over a year: the mean over n paths of m steps"
+  (let [dt (/ 1.0 m)
+        pay (ref 0.0)]
+    (for [p (range n)]
+      (let [x (ref (log s0))
+            v (ref v0)]
+        (for [t (range m)]
+          (let [vp (max (deref v) 0.0)
+                e1 (get z1 p t)
+                e2 (+ (* rho e1) (* (sqrt (- 1 (* rho rho))) (get z2 p t)))]
+            (set! x (+ (deref x) (* -0.5 vp dt) (* (sqrt (* vp dt)) e1)))
+            (set! v (+ (deref v) (* kappa (- theta vp) dt) (* xi (sqrt (* vp dt)) e2)))))
+        (set! pay (+ (deref pay) (max 0.0 (- (exp (deref x)) 100.0))))))
+    (/ (deref pay) n)))
