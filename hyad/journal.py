@@ -3,8 +3,8 @@
 Names of optimisations are those of the passes (``optimise.PIPELINE``), of the rules (``rules.hy``), and ``rules`` (all
 of them), ``sharing`` (common subexpressions) and ``hoisting`` (out of loops), which the builder does,
 ``recursion``, which the specialiser does, ``rolling``, which ``unfold`` does, ``remembering`` and ``checkpoint``, which
-reverse mode does, and those that are done for a GPU alone: ``gather.CHANGES``, and what the printer of kernels does
-(``switches.ON_A_GPU``). All are context variables, so that a program is made under one setting from start to end.
+reverse mode does, and those that are done for a GPU alone (``switches.ON_A_GPU``). All are context variables, so that a
+program is made under one setting from start to end.
 """
 
 from __future__ import annotations
