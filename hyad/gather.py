@@ -65,6 +65,7 @@ from .rebuild import rebuild
 from .rectangles import branch_inside, rectangle
 from .scans import scan_of
 from .spread import Reduction, changed, nest, next_level, reductions, work
+from .stencils import stencil
 from .stores import assign
 from .teams import joined, passes, renamed, whole
 
@@ -103,6 +104,7 @@ def spread(
     by(product_block)
     by(branch_block, "branch-inside")
     by(joined_block, "teams")
+    by(stencil_block, "stencils")
     by(apart_block, "apart")
     by(joined_block, "teams")
     by(gather_block, "gather")
@@ -269,6 +271,10 @@ def branch_block(block: Block) -> Block:
 
 def rectangle_block(block: Block) -> Block:
     return each(block, rectangle)
+
+
+def stencil_block(block: Block) -> Block:
+    return each(block, lambda bind: [stencil(bind)])
 
 
 def parts_block(block: Block) -> Block:

@@ -27,6 +27,7 @@ ON_A_GPU = {
     "elsewhere": "a row that a loop reads of the array it changes, and does not change, is copied before it",
     "branch-inside": "a branch that has a loop is inside that loop, so that each element has a thread",
     "teams": "a team of threads has each row of a matrix, in few passes over it",
+    "stencils": "what a loop adds to neighbouring elements is a sum that each element's thread takes",
     "apart": "a loop with loops over arrays in it is several, each a nest with a thread for each place",
     "gather": "what many threads would add to one element is a sum that one thread takes",
     "rectangles": "a triangle of iterations is a rectangle, half of whose threads are idle",

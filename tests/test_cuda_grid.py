@@ -426,6 +426,34 @@ def test_time_steps_are_the_hosts() -> None:
     assert [type(s) for s in loop.steps] == [Launch, Swap] and loop.count == "steps"
 
 
+#: What a loop makes of a vector and its neighbours, and whether their adjoints are sums of each element.
+STENCILS = [
+    ("(len x)", "(if (or (= i 0) (= i (- (len x) 1))) (get x i) (* (get x (- i 1)) (get x (+ i 1))))", True),
+    ("(len x)", "(if (> i 1) (* (square (get x i)) (get x (- i 2))) (if (= i 0) (get x 0) (square (get x i))))", True),
+    ("(len x)", "(+ (get x i) (if (< i (- (len x) 3)) (get x (+ i 3)) 0.0))", True),
+    ("(- (len x) 2)", "(* (get x i) (get x (+ i 2)))", False),  # fewer iterations than elements
+    ("(len x)", "(* (get x i) (get x (- (len x) 1 i)))", False),
+    ("(len x)", "(if (> i 0) (exp (sin (exp (* (get x i) (exp (cos (get x (- i 1)))))))) 1.0)", False),  # dear
+]
+
+
+def test_adjoints_of_stencils_are_each_elements() -> None:
+    """One kernel makes them: no atomic additions, and no zeros before."""
+    made = []
+    for k, (count, form, _) in enumerate(STENCILS):
+        text = f"(defmodel f [#^ (Vec n) x] (sum (map square (build {count} (fn [i] {form})))))"
+        f = hyad.grad(hyad.model(text, namespace={}))
+        made.append((f, print_grid(program_of(f, (np.ones(9),)), name=f"s{k}")))
+    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or (), "-O0")
+    for (f, p), (*_, gathered) in zip(made, STENCILS):
+        assert ("atomicAdd" not in p.source) is gathered
+        assert not gathered or not any(isinstance(s, Clear) for s in walk(p.steps))
+        for n, descending in itertools.product((2, 3, 4, 300), (False, True)):
+            x = np.random.default_rng(n).uniform(0.5, 1.5, n)
+            (got,) = emulator.run(p, (x,), descending=descending, blocks=2, block=64)
+            np.testing.assert_allclose(got, python_callable(f.program(f.specs((x,))))(x), rtol=1e-12)
+
+
 ELIMINATION = """[#^ (Mat n m) a #^ Int k] (ifold (fn [a i]
   (let [r (+ {0} i) f (/ (get a r k) (get a {1} k))]
     (ifold (fn [a j] (update a r j (- (get a r j) (* f (get a {1} j))))) (update a r k f) (shape a 1))))

@@ -32,6 +32,8 @@ CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
                   " (* (get a 0 j) 0.5)))) a (shape a 1))) a (- (len a) 1))", ((9, 8),), None),
     "branch-inside": (NEAREST, ((5, 7), (40, 7)), "c"),
     "teams": ("[#^ (Mat n m) a] (map softmax a)", ((20, 40),), None),
+    "stencils": ("[#^ (Vec n) x] (sum (map square (build (len x) (fn [i] (if (= i 0) (get x 0) (* (get x i)"
+                 " (get x (- i 1))))))))", ((90,),), "x"),
     "apart": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
     "gather": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
     "rectangles": ("[#^ (Mat n n) a #^ (Vec n) v] (ifold (fn [a i] (ifold (fn [a j] (update a i j (- (get a i j)"
