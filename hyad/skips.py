@@ -144,7 +144,7 @@ def additions(binds: Sequence[Bind], moving: set[Var]) -> bool:
             continue
         if type(op) is Prim:
             summed = op.name in ("+", "-") and x.soft
-            added = op.name == "add-at" and after.isdisjoint(op.args[1:-1])
+            added = op.name == "add-at" and x.soft and after.isdisjoint(op.args[1:-1])
             if not (summed or added or op.name in ("neg", "select")):
                 return False
         elif type(op) not in (If, Loop) or type(op) is If and op.cond in after:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import If, Loop, Program, all_binds
+from hyad.core import REAL, Arr, Bind, If, Loop, Prim, Program, Var, all_binds, integer
+from hyad.skips import additions
 
 BEST = """(fn [#^ (Mat k k) steps  #^ (Mat n k) seen]
   ({of} (fold
@@ -115,3 +116,11 @@ def test_a_loop_that_adds_the_adjoint_itself_is_no_search() -> None:
     f = hyad.model(text, namespace={})
     assert not skipped(hyad.grad(f, wrt=(0, 1)))
     assert hyad.check_grad(f, (np.array([0.5, -1.0]), np.array([2.0, 0.3, 0.1]), 3), wrt=(0, 1))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_a_user_adds_to_an_element_is_not_skipped(own: bool) -> None:
+    """-0.0 and 0.0 are 0.0: what differentiation adds may be left out where it is zero, a user's number may not."""
+    t, before, after = Var("t", REAL), Var("a", Arr(REAL, (integer(3),))), Var("a", Arr(REAL, (integer(3),)))
+    store = Bind((after,), Prim("add-at", (before, integer(0), t)), soft=own)
+    assert additions([store], {t}) is own
