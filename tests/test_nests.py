@@ -176,6 +176,21 @@ IN_ORDER = {
         "(fn [v k a] (ifold (fn [w j] (add-at (add-at w 1 (get a 0 j)) (get k j) (get v j))) v (len v)))",
         (mixed(9), K, mixed(9, 9)),
     ),
+    "added to two places that are one": (
+        "(fn [v k a] (ifold (fn [w j] (add-at (add-at w 1 (get a 0 j)) (get k 0) (get v j))) v (len v)))",
+        (mixed(9), K, mixed(9, 9)),
+    ),
+    "added to neighbours": (
+        "(fn [v a] (ifold (fn [w i] (ifold (fn [w j] (add-at (add-at w j (get a i j)) (+ j 1) (get v j))) w (len v)))"
+        " (zeros (+ (len v) 1)) (len v)))",
+        (mixed(29), mixed(29, 29)),
+    ),
+    "added to neighbours beside a sum": (
+        "(fn [v a] (let [#(w t) (ifold (fn [#(w t) i] (let [#(w s) (ifold (fn [#(w s) j] #((add-at (add-at w j"
+        " (get a i j)) (+ j 1) (get v i)) (+ s (get a i j)))) #(w 0.0) (len v))] #(w (+ t s))))"
+        " #((zeros (+ (len v) 1)) 0.0) (len v))] (* t w)))",
+        (mixed(29), mixed(29, 29)),
+    ),
 }  # fmt: skip
 
 
