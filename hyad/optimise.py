@@ -49,6 +49,7 @@ from .core import (
     with_blocks,
     with_body,
 )
+from .counted import counted
 from .counts import inside, work
 from .dead import dead_code, tidy
 from .edges import edges
@@ -623,6 +624,7 @@ PIPELINE: list[Pass] = [
     fuse_calls,  # a gradient by data is made in its final form
     hand_on,  # what is left of backward recursion
     tail_calls,  # and where that is a loop now
+    counted,  # before all that asks how often a loop runs
     sizes_first,  # no pass moves what may fail
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled

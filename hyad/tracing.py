@@ -20,6 +20,7 @@ from .core import (
     elem_of,
     type_of,
 )
+from .counted import counted_block, recursion_counted
 from .dead import tidy
 from .errors import DerivativeError, ModelTypeError, NotCompiled
 from .families import Again
@@ -179,7 +180,10 @@ def trace(
         block = left_behind(sp, block, here, changed, [tree for _, tree in states], len(atoms))
     if not b.plain:
         if sp.unrolled:
-            block = unroll_block(b, block if sp.facts.changed else unfold_block(b, inline_block(b, block)))
+            if not sp.facts.changed:
+                block = counted_block(b, inline_block(b, recursion_counted(b, block)))
+                block = unfold_block(b, block)
+            block = unroll_block(b, block)
             block = singles_block(b, tidy(block))
             block = filled_block(b, block)
         block = sink_block(tidy(block))

@@ -205,7 +205,7 @@ def test_what_remembers_a_continuation_has_it_in_the_arena() -> None:
     assert f(1.1, 6) == pytest.approx(hyad.grad(hyad.grad(POWER))(1.1, 6), rel=1e-12)
 
 
-WHILE = """(fn [x #^ Int n] (let [s (ref x) i (ref 0)]
+WHILE = """(fn [x #^ Int n] (let [s (ref x) i (ref 0.0)]
   (while (< (deref i) n) (set! s (* 0.5 (+ (deref s) (sin (* x (deref s)))))) (set! i (+ (deref i) 1))) (deref s)))"""
 
 

@@ -25,9 +25,9 @@ LAYERS: list[set[str]] = [
         "bounds builder rebuild",
         "abreast accumulators active activity adjoints again align alongside annotations arguments arithmetic"
         " backpropagators blocks boxing branches builtins cancel chains checkpoint checks collect columns combinators"
-        " continuations copies counts courses derive dynamic eager edges eights elsewhere exponents factors families"
-        " fills fission flow forward functions fusion gather jacobians jam lanes latex library long_rows loops"
-        " monomials narrow nests onehot operators optimise own_rules pairs partials powers products reciprocals"
+        " continuations copies counted counts courses derive dynamic eager edges eights elsewhere exponents factors"
+        " families fills fission flow forward functions fusion gather jacobians jam lanes latex library long_rows"
+        " loops monomials narrow nests onehot operators optimise own_rules pairs partials powers products reciprocals"
         " records rectangles recursion references renew resolve reverse reverse_branches reverse_functions"
         " reverse_loops rings rolling roundtrip rows ruled scalars scans searches shifts simplify sink skips sparsity"
         " specialise splits spread stencils store_passing stores strands structures subscripts tables teams terms"
