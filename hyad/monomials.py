@@ -46,8 +46,9 @@ def monomials(program: Program) -> Program:
     Design decision: products of differentiation's own (``Bind.soft``), whose factors have no order of anybody's; what
     the user computes is a power as well, where it is one, a square root of what is no less than zero too. Two of which
     one is a multiple of the other are added as that. No division is made that there was not, and no power of a positive
-    exponent meets one of a negative: at zero there would be no number. A factor leaves the others that it stood with:
-    nothing else overflows or underflows earlier than a power of it. Where that is fewer operations.
+    exponent meets one of a negative: at zero there would be no number. Where that is fewer operations. The factors of
+    such a product are multiplied in the order in which they are there, so that it may overflow or underflow on the way
+    where it did not; a product without equal factors stays as it is.
     """
     if not any(x.soft and is_product(x) for x in all_binds(program.body)):
         return program

@@ -76,6 +76,7 @@ from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
 from .rings import rings
 from .roundtrip import round_trips
+from .scalings import scalings
 from .searches import Searches, search_of
 from .shifts import shifts
 from .sink import idle, sink
@@ -715,6 +716,8 @@ PIPELINE: list[Pass] = [
     powers_of_two,  # when no product is made any more
     dead_code,
     monomials,  # when twos and halves are out of the way
+    dead_code,
+    scalings,  # and each product is what it will be
     dead_code,
     scatter,  # what the rows of a matrix hold is known
     dead_code,

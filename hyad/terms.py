@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -230,22 +231,23 @@ class Sums:
         ranks = self.ranks
         return tuple(sorted((*one, *two), key=lambda a: ranks.setdefault(a, len(ranks))))
 
-    def exact(self, a: Atom) -> bool:
-        """Whether a number may be one that no rounding has touched."""
-        op = self.makers.get(a)
-        while op is not None:
-            if op.name == "neg":
-                a = op.args[0]
-            elif op.name == "*" and type(op.args[0]) is Const and is_power(op.args[0].value):
-                a = op.args[1]
-            else:
-                row = PRIMITIVES.get(op.name)
-                return row is None or op.name not in ("+", "-", "*", "/", "sqrt") and row.cost < DEAR
-            op = self.makers.get(a)
-        return True
-
 
 DEAR = 10  # a primitive that costs so much, in additions, rounds its result
+
+
+def exact(makers: Mapping[Atom, Prim], a: Atom) -> bool:
+    """Whether a number may be one that no rounding has touched."""
+    op = makers.get(a)
+    while op is not None:
+        if op.name == "neg":
+            a = op.args[0]
+        elif op.name == "*" and type(op.args[0]) is Const and is_power(op.args[0].value):
+            a = op.args[1]
+        else:
+            row = PRIMITIVES.get(op.name)
+            return row is None or op.name not in ("+", "-", "*", "/", "sqrt") and row.cost < DEAR
+        op = makers.get(a)
+    return True
 
 
 class Signs:
@@ -373,7 +375,7 @@ class Forms:
         if op.name == "neg":
             return scaled(self.of(op.args[0]), -1.0)
         x, y = map(self.of, op.args)
-        if x.keys() != y.keys() and all(map(self.sums.exact, op.args)):
+        if x.keys() != y.keys() and all(exact(self.sums.makers, a) for a in op.args):
             return None
         total = dict(x)
         for key, t in scaled(y, 1.0 if op.name == "+" else -1.0).items():
