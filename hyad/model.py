@@ -263,6 +263,17 @@ class Model:
             raise HyadError(f"{self.name} takes any number of arguments", self.span, "call it once, or give arguments")
         return [spec for _, spec, _ in known]
 
+    def called_as(self, args: Sequence[Any] | None = None) -> list[Spec]:
+        """The signature that a call with ``args`` is compiled for: that of short rows, where it can be (``made``)."""
+        specs = self.specs(args, rows=True)
+        whole = list(map(without_rows, specs))
+        if whole != specs:
+            try:
+                self.program(specs)
+            except HyadError:
+                return whole
+        return specs
+
     def _specs(self, args: Sequence[Any], known: Sequence[Any] | None) -> list[Spec]:
         """The types of ``args``, the arguments of the parameters ``known``; an error underlines the parameter. Short
         rows have the size that they have, where none is declared."""

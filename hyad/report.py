@@ -131,7 +131,7 @@ def explain(
     if target == "cuda" and threads > 1:
         raise HyadError("the target 'cuda' has no threads", None, 'target "c" has')
     model, off = as_model(f, "explain"), chosen(without)
-    specs = model.specs(args, rows=True)
+    specs = model.called_as(args)
     raw = model.program(specs, plain=True)
     _require_fit(model, raw, args)
     costs = [_counted(raw, args)]
@@ -254,7 +254,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
     ``args`` and ``without`` as for ``explain``. Raises the errors of ``hyad.errors``.
     """
     model, off = as_model(f, "cost"), chosen(without)
-    specs = model.specs(args, rows=True)
+    specs = model.called_as(args)
     base, given = model, None if args is None else list(args)
     if isinstance(model.value, Derived):
         base = Model(model.value.function, model.name)
@@ -275,7 +275,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
         tangents = False
         if base is not model:
             with recorded() as fired:
-                program = model.optimised(model.specs(args, rows=True))
+                program = model.optimised(model.called_as(args))
             tangents = any(name == "few-inputs" for name, _ in fired)
             costs[model.value.operator] = _counted(program, args)
             memory[model.value.operator] = _memory(program)

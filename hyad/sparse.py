@@ -115,7 +115,7 @@ class SparseDerivative:
                 f"{self.name} takes {len(known)} argument{'s' * (len(known) != 1)} [{names}], not {len(args)}",
                 self.base.span,
             )
-        specs = self.base.specs(args, rows=True)
+        specs = self.base.called_as(args)
         at = self._positions(specs, known)
         key = (at, *map(signature_key, specs))
         if key not in self._signatures:

@@ -154,7 +154,7 @@ class Stages(Mapping[str, Stage]):
         return Stage(text, name, None, self.evaluate)
 
     def evaluate(self, *args: Any) -> Any:
-        specs = self.model.specs(args, rows=True)
+        specs = self.model.called_as(args)
         return python_callable(dead_code(self.model.program(specs, plain=True)))(*args)
 
     def hy(self, name: str) -> Stage:
@@ -211,7 +211,7 @@ def stages(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable
         from .switches import chosen
 
         model = model.without(chosen(without))
-    return Stages(model, model.specs(args, rows=True))
+    return Stages(model, model.called_as(args))
 
 
 @border

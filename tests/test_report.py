@@ -153,8 +153,8 @@ def test_steps_follow_one_another():
     told = hyad.explain(model, args=(A, X))
     sizes = [s.before.bindings for s in told.steps] + [told.steps[-1].after.bindings]
     assert [s.after.bindings for s in told.steps] == sizes[1:]
-    assert sizes[0] == cost(model.program(model.specs((A, X)), plain=True)).bindings
-    assert sizes[-1] == cost(model.optimised(model.specs((A, X)))).bindings
+    assert sizes[0] == cost(model.program(model.called_as((A, X)), plain=True)).bindings
+    assert sizes[-1] == cost(model.optimised(model.called_as((A, X)))).bindings
     assert told.steps[0].name == "building" and "fuse" in [s.name for s in told.steps]
     assert "as differentiated" in str(told) and "as compiled" in str(told)
 
