@@ -356,9 +356,17 @@ def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
     """
     if type(second.op) is not Loop or not partners(first.op, second.op):
         return None
-    made = taken(first, second)
     own = set(first.vars) | after
+    if not own.difference(stacked(first)).isdisjoint(reads(second)):  # asked first: it takes no copy
+        return None
+    made = taken(first, second)
     return made if own.isdisjoint(reads(made)) else None
+
+
+def stacked(bind: Bind) -> tuple[Var, ...]:
+    """The arrays that a loop stacks."""
+    assert type(bind.op) is Loop
+    return bind.vars[len(bind.op.accs) :]
 
 
 def taken(first: Bind, second: Bind) -> Bind:
@@ -397,15 +405,18 @@ def continued(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
     """
     if type(second.op) is not Loop or not partners(first.op, second.op) or has_checks(second.op.body):
         return None
-    one, two = first.op, taken(first, second).op
-    assert type(one) is Loop and type(two) is Loop
+    one, two = first.op, second.op
+    assert type(one) is Loop
     width, other = len(one.accs), len(two.accs)
     goes_on = {k: first.vars.index(z) for k, z in enumerate(two.inits) if z in first.vars[:width]}
     if not goes_on or len(set(goes_on.values())) < len(goes_on):
         return None
     rest = [z for k, z in enumerate(two.inits) if k not in goes_on]
-    read = {*rest, two.count, *free_vars(two.body)}
-    if not (set(first.vars) | after).isdisjoint(read):
+    own = set(first.vars) | after
+    if not own.difference(stacked(first)).isdisjoint({*rest, two.count, *free_vars(two.body)}):
+        return None
+    two = taken(first, second).op  # type: ignore[assignment]
+    if not own.isdisjoint({*rest, two.count, *free_vars(two.body)}):
         return None
     for k, j in goes_on.items():
         here = own_sum(one.body, one.index, one.accs[j], one.body.results[j])
