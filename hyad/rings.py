@@ -44,7 +44,7 @@ def rings(program: Program) -> Program:
 
     Design decision: early, so that the adjoint is an array that is made element by element, as the stencil's is, and
     goes where it is read with what else is made there. A number that costs more than to be read is stored first. The
-    terms of an element are those that it got, in another order: an ``add-at`` is an adjoint's.
+    terms of an element are those that it got, in another order: additions are differentiation's own (``Bind.soft``).
     """
     turned = (x.op.name == "%" or x.op.name == "select" and x.vars[0].type == INT for x in prims(program.body))
     if not any(turned) or not any(any(isinstance(a.type, Arr) for a in loop.accs) for loop in loops_of(program)):
@@ -133,7 +133,7 @@ class Rings(Rebuild):
         at: Atom = op.body.results[k]
         while at is not op.accs[k]:
             x = makers.get(at)  # type: ignore[call-overload]
-            if x is None or x.op.name != "add-at" or len(x.op.args) != len(nest.loops) + 2:
+            if x is None or x.op.name != "add-at" or not x.soft or len(x.op.args) != len(nest.loops) + 2:
                 return False
             if uses_of(op.body, at) != (at not in op.body.results):
                 return False

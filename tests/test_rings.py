@@ -103,3 +103,16 @@ def test_what_is_no_ring_stays(subscript: str) -> None:
     g = hyad.grad(f, wrt=(0, 1))
     assert "rings" not in passes(g, args)
     assert hyad.check_grad(f, args, wrt=(0, 1))
+
+
+def test_a_ring_of_some_elements_stays() -> None:
+    """A loop over a part of an array makes a part of its adjoint."""
+    text = """(fn [#^ (Vec n) u] (let [m (// (len u) 2)]
+      (sum (square (build m (fn [i] (* (get u i) (get u (% (+ i 1) m)))))))))"""
+    g = hyad.grad(hyad.model(text, namespace={}))
+    assert "rings" not in passes(g, [np.ones(9)])
+    for n in (2, 3, 9):
+        u = np.linspace(0.5, 1.5, n)
+        head, rest = u[: n // 2], np.zeros(n - n // 2)
+        expected = 2 * head * (np.roll(head, 1) ** 2 + np.roll(head, -1) ** 2) if n > 3 else 4 * head**3
+        np.testing.assert_allclose(g(u), [*expected, *rest], rtol=1e-13)
