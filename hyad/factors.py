@@ -212,7 +212,7 @@ class Factors(Rebuild):
             return None
         if last.op.name == "+" and last.soft and acc in last.op.args:
             place, value = (), last.op.args[last.op.args[0] is acc]
-        elif last.op.name == "add-at" and last.op.args[0] is acc:
+        elif last.op.name == "add-at" and last.soft and last.op.args[0] is acc:
             place, value = last.op.args[1:-1], last.op.args[-1]
         else:
             return None

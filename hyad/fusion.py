@@ -454,7 +454,7 @@ def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None
                 continue
             if type(op) is not Prim:
                 return None
-            own = own and (bind.soft or op.name == "add-at")  # an adjoint's
+            own = own and bind.soft
             axes &= {k for k, a in enumerate(op.args[1:-1]) if a is index} if op.name == "add-at" else set()
             chain.add(bind.vars[0])
     return {-1} if own else axes or None

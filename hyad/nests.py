@@ -614,8 +614,7 @@ class JamRows(Rebuild):
                 moves = any(self.steps.step(s, op.index, inside) != 0 for s in place)
                 if moves or type_of(x) != REAL or any(a in held for a in (*place, x)):
                     return False
-                alone = array in accs and bind.vars[0] in block.results
-                if not bind.soft and not (alone and self.once(place, [loop.index for loop in around], inside)):
+                if not bind.soft and not self.once(place, [loop.index for loop in around], inside):
                     return False
                 k = now.index(array)
                 if not all(apart(place, p) for p in places[k]):  # or their terms would come in another order

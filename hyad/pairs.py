@@ -86,7 +86,7 @@ class Pairs(Rebuild):
             if len(readers.get(at, ())) != 1 or at in op.body.results:
                 return None
             (x,) = readers[at]
-            if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] is at:
+            if type(x.op) is Prim and x.op.name == "add-at" and x.soft and x.op.args[0] is at:
                 at = x.vars[0]
             elif type(x.op) is Loop and x.op.inits.count(at) == 1 and found is None and x.op.count is op.count:
                 if at in free_vars(x.op.body):
@@ -215,7 +215,9 @@ def added(op: Loop, k: int, inside: set[Var]) -> list[Adding] | None:
         if len(readers.get(at, ())) != 1 or at in op.body.results:
             return None
         (x,) = readers[at]
-        if type(x.op) is not Prim or x.op.name != "add-at" or x.op.args[0] is not at or x.op.args[1] is not op.index:
+        if type(x.op) is not Prim or x.op.name != "add-at" or not x.soft or x.op.args[0] is not at:
+            return None
+        if x.op.args[1] is not op.index:
             return None
         place, number = x.op.args[2:-1], x.op.args[-1]
         if number.type != REAL or not inside.isdisjoint(place) or is_zero(number):

@@ -23,7 +23,7 @@ from hyad.model import Model
 from hyad.optimise import PIPELINE, WITH_VECTORS, optimise
 from hyad.plain_python import python_callable
 
-COUNT = int(os.environ.get("HYAD_ARRAY_PROGRAMS", "40"))
+COUNT = int(os.environ.get("HYAD_ARRAY_PROGRAMS", "20"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
 SIZES = ((0, 0), (1, 2), (3, 4), (4, 0), (0, 3))
 OPERATORS = (hyad.value_and_grad, hyad.value_and_grad, lambda f: hyad.hessian(f, wrt="v"), lambda f: f)

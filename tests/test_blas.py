@@ -75,7 +75,7 @@ MODELS = {
         (array(33, 40), array(40, 33)), lambda a, b: a @ b + (a @ b).T,
     ),
     "stacks": ("(fn [a b] (matmul a b))", (array(3, 33, 40), array(40, 35)), lambda a, b: a @ b),
-    "small": ("(fn [a b] (mat-mul a b))", (array(3, 4), array(4, 5)), lambda a, b: a @ b),
+    "small": ("(fn [a b] (mat-mul a b))", (array(3, 6), array(6, 5)), lambda a, b: a @ b),
 }  # fmt: skip
 
 

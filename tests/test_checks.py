@@ -304,7 +304,7 @@ def related(**change: int) -> tuple[np.ndarray, ...]:
 def test_sizes_that_a_check_finds_equal_are_one() -> None:
     text = "(fn [w b x v] (let [h (tanh (+ (@ w x) b))] (+ (dot x v) (sum (* h (@ w (* v h)))))))"
     model, rng = hyad.value_and_grad(hyad.model(text), wrt=("w", "b", "x")), np.random.default_rng(6)
-    args = rng.normal(size=(4, 4)), *(rng.normal(size=4) for _ in range(3))
+    args = rng.normal(size=(5, 5)), *(rng.normal(size=5) for _ in range(3))
     f = hyad.compile(model, args=args)
     body = f.source[f.source.index("\n{") :]
     checks = [line for line in body.split("\n") if re.search(r"if \(.*\) return [1-9]", line)]

@@ -12,7 +12,7 @@ from hyad.codegen.c import print_c
 from hyad.model import derived
 from hyad.values import ENCODINGS
 
-COUNT = int(os.environ.get("HYAD_PROPERTY_COMPILED", "300"))
+COUNT = int(os.environ.get("HYAD_PROPERTY_COMPILED", "150"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0")) + 1_000_000
 CHUNK = 50
 

@@ -20,7 +20,7 @@ from hyad.forward import Forward
 from hyad.primitives import PRIMITIVES
 from hyad.reverse import Reverse
 
-COUNT = int(os.environ.get("HYAD_PROPERTY_COMPILED", "600"))
+COUNT = int(os.environ.get("HYAD_PROPERTY_COMPILED", "200"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
 CHUNK = 50
 

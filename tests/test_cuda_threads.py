@@ -135,8 +135,8 @@ def test_a_batch_is_what_c_gives(name: str, dtype: str) -> None:
 
 DOWN = "(defmodel down [#^ (Vec n) v #^ Int d] (letrec [f (fn [x k] (if (< k 1) x (sin (* x (f (+ x 0.1) (- k 1))))))]"
 DOWN += " (map (fn [x] (f x d)) v)))"
-LONG = "(defmodel long [#^ (Vec n) v #^ Int d] (sum (map (fn [a] (let [x (ref a) k (ref 0)] (while (< (deref k) d)"
-LONG += " (set! x (sin (deref x))) (set! k (+ (deref k) 1))) (deref x))) v)))"
+LONG = "(defmodel long [#^ (Vec n) v #^ Int d] (sum (map (fn [a] (let [x (ref a) k (ref 0)]"
+LONG += " (while (< (deref k) (* 2 d)) (set! x (sin (deref x))) (set! k (+ (deref k) 2))) (deref x))) v)))"
 
 
 def test_a_recursion_too_deep_for_the_stack_is_an_error() -> None:

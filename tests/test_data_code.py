@@ -37,6 +37,7 @@ from hyad.core import (
 )
 from hyad.data import defdata, lisp
 from hyad.errors import CompileError, HyadError, ModelTypeError
+from hyad.journal import without
 from hyad.optimise import optimise
 
 
@@ -66,7 +67,8 @@ def program(name, params, b, results, out=None, dims=()):
     out = out or (LEAF if len(results) == 1 else Node((LEAF,) * len(results)))
     p = Program(name, tuple(params), tuple(dims), Block(b.block(), tuple(results)), (LEAF,) * len(params), out)
     check(p)
-    p = optimise(p)
+    with without(["counted"]):  # a ``while`` stays one
+        p = optimise(p)
     check(p)
     return p
 

@@ -22,7 +22,7 @@ from hyad.values import ENCODINGS
 from programs import NAMESPACE, Programs, arguments
 
 OTHERS = [e for e in ENCODINGS if e != "record"]
-COUNT = int(os.environ.get("HYAD_ENCODING_PROGRAMS", "200"))
+COUNT = int(os.environ.get("HYAD_ENCODING_PROGRAMS", "100"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
 CHUNK = 20
 REVERSE = ("grad", "vjp", "jacobian", "hessian", "hvp")

@@ -23,7 +23,7 @@ from hyad.plain_python import python_callable
 from hyad.printer import alpha_equal, print_lambda, print_program
 from hyad.reader import read_model
 
-COUNT = int(os.environ.get("HYAD_PROPERTY_PROGRAMS", "160"))
+COUNT = int(os.environ.get("HYAD_PROPERTY_PROGRAMS", "60"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
 CHUNK = 20
 PARAMS = "x y #^ (Vec n) u #^ (Vec n) v #^ (Vec 3) w #^ (Mat n 3) m"
