@@ -48,6 +48,7 @@ class Flow:
         self.active: dict[Lambda, list[int]] = {}
         self.walked = 0  # surface bindings so far
         self.entered: dict[Lambda, int] = {}  # how many when a function was entered, not from itself
+        self.began: dict[Lambda, Sequence[Value]] = {}  # and its arguments then
         self.spent: dict[Lambda, int] = {}  # how many all such calls of it took
         self.rigid = False  # inside a Jacobian: arrays that meet have one size, or the call fails
         self.made: list[Instance] = []  # those with a function in this run, the latest last

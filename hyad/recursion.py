@@ -7,12 +7,12 @@ integers where that is long, written out: ``unfold`` may still do it, once equal
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .boxing import coerce, gather, resized, sized, spread, variables
-from .core import Arr, Atom, Function, Lambda, Rec, Var, all_binds
+from .core import Arr, Atom, Block, Call, Case, Function, If, Lambda, Rec, Var, all_binds, blocks_of
 from .errors import HyadError, ModelTypeError, NotCompiled, Span
 from .families import (
     Again,
@@ -32,7 +32,7 @@ from .families import (
     unsized,
 )
 from .store_passing import new_cell, set_cell, touch
-from .values import ArrayOfTuples, Cell, Closure, Env, Frame, Shape, Value, captures
+from .values import ArrayOfTuples, Cell, Closure, Env, Frame, Shape, TupleValue, Value, captures
 
 if TYPE_CHECKING:
     from .specialise import Specialiser
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 INSTANCES = 3  # so many kinds of arguments of a function are told apart inside each other
 WALKED = 10_000  # surface bindings that a recursive function on known integers is inlined for, in a program
+LOOPED = 400  # the same of one that calls itself only last: as many as a loop of known length is written out for
 FAR = 10  # times as many where it cannot be a function of the program
 DEPTH = 500  # calls inside one another that are inlined
 
@@ -54,13 +55,17 @@ def is_recursive(sp: Specialiser, f: Lambda) -> bool:
     return f in sp.facts.recursive
 
 
-def spend(sp: Specialiser, f: Lambda) -> None:
+def spend(sp: Specialiser, closure: Closure, args: Sequence[Value]) -> None:
     """Raise ``Recursion`` where a function that calls itself has been inlined for too long.
 
     ``(f 20 x)`` of ``(f n x)`` = ``(if (= n 0) x (+ (f (- n 1) (* 2 x)) (f (- n 1) (+ x 1))))`` is two million
-    operations written out, of which none are equal, and one recursive function.
+    operations written out, of which none are equal, and one recursive function. One that calls itself only last is a
+    loop then, unless its arrays change their shapes from call to call.
     """
-    walked = sp.spent.get(f, 0) + sp.walked - sp.entered[f]
+    f = closure.function
+    here = sp.walked - sp.entered[f]
+    walked = sp.spent.get(f, 0) + here
+    counts = here > LOOPED and calls_last(closure) and shapes_in(args) == shapes_in(sp.began[f])
     deep, refused = len(sp.active[f]) >= DEPTH, sp.written_out.get(f)
     if refused is not None:
         if deep:
@@ -69,7 +74,7 @@ def spend(sp: Specialiser, f: Lambda) -> None:
             message = f"the recursion of {called(f)} is too long to be written out"
             notes = [(f"and it cannot be called instead: {refused.message}", refused.span)]
             raise NotCompiled(message, sp.b.span, "hyad.run evaluates it", notes)
-    elif deep or walked > WALKED and "recursion" not in sp.b.off:
+    elif deep or (counts or walked > WALKED) and "recursion" not in sp.b.off:
         sp.b.fired("recursion")
         sp.facts.recursive.add(f)
         sp.long.add(f)
@@ -321,6 +326,31 @@ def inside(sp: Specialiser, closure: Closure, instance: Instance, number: int, s
         sp.store, sp.known, sp.frame, sp.site, sp.branching, sp.open_loops, sp.active = state
         sp.library, sp.scope, sp.fast = library, scope, fast
         b.span = span
+
+
+def calls_last(closure: Closure) -> bool:
+    """Whether a function calls itself, and only as the last thing that it does."""
+    f, group = closure.function, closure.group
+    itself = f.name if group is None else group.vars[group.op.functions.index(f)]  # type: ignore[union-attr]
+
+    def last(block: Block) -> int:
+        """How many calls of it a block ends with."""
+        if not block.binds or block.binds[-1].vars != block.results:
+            return 0
+        op = block.binds[-1].op
+        return int(calls(op)) if type(op) is Call else sum(map(last, blocks_of(op))) if type(op) in (If, Case) else 0
+
+    def calls(op: Any) -> bool:
+        return type(op) is Call and itself in (op.fn, getattr(op.fn, "name", None) if group is None else None)
+
+    found = sum(calls(x.op) for x in all_binds(f.body))
+    return found > 0 and found == last(f.body)
+
+
+def shapes_in(values: Iterable[Value]) -> list[Any]:
+    """The types of the arrays among values."""
+    inner = [x for v in values for x in (v.items if isinstance(v, TupleValue) else (v,))]
+    return [x.type for x in inner if type(x) is Var and isinstance(x.type, Arr)]
 
 
 def endless(f: Lambda, span: Span | None) -> HyadError:

@@ -386,7 +386,7 @@ class Specialiser(Flow):
             if is_recursive(self, fn.function):
                 return call_recursive(self, fn, self.arguments(fn, args), var)
             if self.active.get(fn.function) and not fn.is_library:
-                spend(self, fn.function)
+                spend(self, fn, args)
             if self.active.get(fn.function) and fn.env is None:
                 return self.inline_once(fn, args)
             if self.active.get(fn.function) or fn.is_library:
@@ -490,7 +490,7 @@ class Specialiser(Flow):
         if len(levels) >= DEPTH:
             raise endless(f, call_span)
         if not levels:
-            self.entered[f] = self.walked
+            self.entered[f], self.began[f] = self.walked, args
         levels.append(self.branching)
         self.frame = Frame(frame, site, f)
         self.fast = fast or f.fast

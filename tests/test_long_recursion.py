@@ -1,15 +1,17 @@
 """Recursion on known integers that is long, written out: a function of the program. How much is inlined until that
-shows, values and both modes against Python's own recursion, what has to be inlined all the same."""
+shows, values and both modes against Python's own recursion, what has to be inlined all the same; what calls itself
+last."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 import hyad
 import hyad.recursion
-from hyad.core import functions_of
+from hyad.core import Apply, While, all_binds, functions_of, size
 from hyad.specialise import Specialiser
 
 #: No two calls are equal; no product is rounded, so that a C compiler may put it together with a sum.
@@ -97,3 +99,86 @@ def test_calls_of_one_function_from_many_places_are_counted_together(tmp_path, m
     models = hyad.load(path)
     assert not functions_of(models.once.program().body)
     assert functions_of(models.g.program().body)
+
+
+LAST = {
+    "waves": (
+        """(defmodel waves [#^ (Vec n) u0  #^ (Vec n) v0  c]
+             (loop [k 0  u u0  v v0]
+               (if (= k 40) (sum (* u u))
+                 (let [m (len u)
+                       a (build m (fn [i] (* c (- (+ (if (= i 0) 0.0 (get u (- i 1)))
+                                                     (if (= i (- m 1)) 0.0 (get u (+ i 1))))
+                                                  (* 2.0 (get u i))))))
+                       w (+ v (* 0.1 a))]
+                   (recur (+ k 1) (+ u (* 0.1 w)) w)))))""",
+        ([0.1, 0.5, 0.7, 0.2], [0.3, 0.1, -0.2, 0.4], 0.7),
+    ),
+    "walks": (  # PageRank
+        """(defmodel walks [#^ (Mat n n) a  d]
+             (loop [k 0  r (build (len a) (fn [i] (/ 1.0 (len a))))]
+               (if (= k 50) (sum (* r r))
+                 (recur (+ k 1) (build (len a) (fn [i] (+ (/ (- 1.0 d) (len a)) (* d (sum (* (get a i) r))))))))))""",
+        ([[0.1, 0.4, 0.5], [0.6, 0.2, 0.1], [0.3, 0.4, 0.4]], 0.85),
+    ),
+    "descent": (
+        """(defmodel descent [x]
+             (loop [k 60  x x]
+               (if (= k 0) x (recur (- k 1) (- x (* 0.1 ((grad (fn [t] (+ (* t t) (cos t)))) x)))))))""",
+        (1.3,),
+    ),
+    "pairs": (
+        """(defmodel pairs [x y]
+             (loop [k 0  s #(x y)]
+               (if (= k 90) (get s 0) (recur (+ k 1) (let [#(a b) s] #(b (+ (* 0.5 a) (* 0.6 (sin b)))))))))""",
+        (0.3, 0.4),
+    ),
+    "steps": (
+        """(defmodel step [x k] (if (= k 0) x (step (+ (* 0.9 x) (* 0.1 (sin (* x (cos x))))) (- k 1))))
+           (defmodel steps [x] (step x 100))""",
+        (0.2,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_what_calls_itself_last_is_a_loop_where_it_is_long(name: str, tmp_path) -> None:
+    """It was written out: the gradient of the first of these was 3,343 lines of C."""
+    text, args = LAST[name]
+    path = tmp_path / "models.hy"
+    path.write_text(text)
+    f = getattr(hyad.load(path), name)
+    args = [np.array(a) if isinstance(a, list) else a for a in args]
+    for g in (f, hyad.grad(f)):
+        got, run = hyad.compile(g, target="c")(*args), hyad.run(g, *args)
+        for x, y in zip(*(z if isinstance(z, tuple) else (z,) for z in (got, run))):
+            np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-14)
+        assert "recursion" in hyad.explain(g, args=args).fired()
+        program = g.optimised(g.specs(args))
+        assert not functions_of(program.body) and size(program.body) < 250
+    hyad.check_grad(f, tuple(args))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # arrays that get shorter: each of a size that is known
+        """(loop [k 40  v (build 41 (fn [i] (* x (+ i 1))))]
+             (if (= k 0) (get v 0)
+               (recur (- k 1)
+                      (build k (fn [i] (+ (* 0.5 (get v i)) (* 0.49 (sin (get v (+ i 1)))) (* 0.01 (cos x))))))))""",
+        # an integer that says which part of a tuple
+        """(loop [k 0  s x]
+             (if (= k 60) s (recur (+ k 1) (+ (* 0.9 s) (* 0.1 (sin (* s (+ s (get #(x 2.0 1.0) (% k 3)))))))))) """,
+        # that is short
+        "(loop [k 0  s x] (if (= k 8) s (recur (+ k 1) (+ (* 0.9 s) (* 0.1 (sin (* s s)))))))",
+    ],
+    ids=["shapes", "parts", "short"],
+)
+def test_what_calls_itself_last_is_written_out_where_it_has_to_be(text: str, tmp_path) -> None:
+    path = tmp_path / "models.hy"
+    path.write_text(f"(defmodel f [x] {text})")
+    f = hyad.load(path).f
+    assert not any(type(b.op) in (While, Apply) for b in all_binds(f.program().body))
+    assert hyad.compile(f, target="c")(0.3) == pytest.approx(hyad.run(f, 0.3), rel=1e-14)
+    assert hyad.compile(hyad.grad(f), target="c")(0.3) == pytest.approx(hyad.run(hyad.D(f), 0.3), rel=1e-11)
