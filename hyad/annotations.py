@@ -60,7 +60,8 @@ def read_annotation(form: Form) -> Spec:
         good = all(d.kind == "sym" or d.kind == "num" and type(d.value) is int and d.value >= 0 for d in rest)
         if rest and good and (wanted is None or len(rest) == wanted):
             return Arr(elem, tuple(None if d.value == "None" else d.value for d in rest))
-    if form.kind == "sym" and form.value[:1].isupper() and form.value.isidentifier():
+    whole = form.kind == "sym" and form.value not in ("Vec", "Mat", "Arr", "Tuple")
+    if whole and form.value[:1].isupper() and form.value.isidentifier():
         return Named(form.value)
     if head == "Tuple":
         return Node(tuple(read_annotation(f) for f in form.value[1:]))

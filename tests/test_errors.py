@@ -224,6 +224,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("a field that a record has not", ModelTypeError, "(fn [r] (* r.mass r.speed))", {"mass": 1.0, "velocity": 2.0}),
     ("a record of another class", ModelTypeError, "(fn [r] (+ (. r a) (. r b)))", Other(1.0)),
     ("an annotation that is no type", ModelTypeError, "(fn [#^ Complex x] x)", 1.0),
+    ("an annotation without its sizes", ModelTypeError, "(fn [#^ Vec x] (sum x))", V),
     ("an update of the wrong kind", ModelTypeError, "(fn [v] (update v 1 v))", V),
     # shapes and indices that are known when it is compiled
     ("a sum of arrays of different lengths", ModelTypeError, "(fn [x] (+ [x x] [x x x]))", 1.0),
