@@ -301,6 +301,8 @@ class _Reader:
                     return self.loop(form, name)
                 if head == "get" and any(f.kind == "str" for f in form.value[2:]):
                     return self.member(form, name)
+                if head == "get" and any(f.kind == "#(" or self.is_range(f) for f in form.value[2:]):
+                    return self.parts(form, name)
                 if head.rpartition(".")[2] == "einsum" and form.value[1:2] and form.value[1].kind == "str":
                     return self.einsum(form, name)
                 special = _FORMS.get(head)
@@ -594,6 +596,9 @@ class _Reader:
             sources, targets = source.value[1:], target.value
             if len(targets) != len(sources):
                 raise ReadError(f"{len(targets)} names for {len(sources)} arrays", target.span, "one for each")
+        if head == "enumerate" and target.is_list and len(target.value) == 2 and 2 <= len(source.value) <= 3:
+            self.enumerate(target.value, source, body, form.span)
+            return Const(None)
         given = [Var("x", None, t.span) for t in targets]
         step = self.step_of(list(zip(targets, given)), given, body, form.span)
         arrays = tuple(self.expression(s) for s in sources)
@@ -625,6 +630,21 @@ class _Reader:
             n = call("max", Const(0), n)
         step = self.step_of([(target, index)], [k], body, span)
         self.emit(Call(Global("ifold"), (step, Const(None), n), (span, span, source.span)), span)
+
+    def enumerate(self, targets: list[Form], source: Form, body: list[Form], span: Span | None) -> None:
+        """``(for [#(i x) (enumerate v start)] ...)``."""
+        array, *start = (self.expression(a) for a in source.value[1:])
+        place, k = source.value[1].span, Var("i", None, targets[0].span)
+
+        def index() -> Atom:
+            return self.emit(Call(Global("+"), (*start, k), (source.span,) * 2), source.span) if start else k
+
+        def element() -> Atom:
+            return self.emit(Call(Global("get"), (array, k), (place, source.span)), source.span)
+
+        step = self.step_of([(targets[0], index), (targets[1], element)], [k], body, span)
+        n = self.emit(Call(Global("len"), (array,), (place,)), source.span)
+        self.emit(Call(Global("ifold"), (step, Const(None), n), (span, span, place)), span)
 
     def step_of(self, targets: list[tuple[Form, Any]], given: list[Var], body: list[Form], span: Span | None) -> Atom:
         """The function of a ``for`` over what is ``given``, which the targets name or of which they name a function."""
@@ -755,30 +775,78 @@ class _Reader:
         items = form.value[1:]
         if not 2 <= len(items) <= 4:
             raise ReadError("cut takes an array and bounds", form.span, "`(cut v stop)`, `(cut v start stop step)`")
-        array = self.expression(items[0])
         start, stop, *step = items[1:] if len(items) > 2 else (None, items[1])
-        back = bool(step) and step[0].kind == "num" and step[0].value < 0
+        return self.part(self.expression(items[0]), items[0].span, [start, stop, *step], form.span, name)
+
+    def part(
+        self, array: Atom, place: Span | None, bounds: list[Form | None], around: Span | None, name: str | None = None
+    ) -> Atom:
+        """What lies between bounds: start, stop, and a step if there is one."""
+        start, stop, *step = bounds
+        back = bool(step) and step[0].kind == "num" and step[0].value < 0  # type: ignore[union-attr]
 
         def bound(f: Form | None, default: int | None) -> Atom:
             """An index: ``default`` where none is given, which None says is the length."""
-            span = form.span if f is None else f.span
-            if f is not None and not (f.kind == "sym" and f.value in ("None", "nil")):
-                if f.kind != "num" or type(f.value) is not int or f.value >= 0:
-                    return self.expression(f)
-                default = f.value
-            elif default is not None:
-                return Const(default)
-            count = self.emit(Call(Global("len"), (array,), (items[0].span,)), span)
+            span = around if f is None else f.span
+            if not_given(f):
+                if default is not None:
+                    return Const(default)
+            elif f.kind != "num" or type(f.value) is not int or f.value >= 0:  # type: ignore[union-attr]
+                return self.expression(f)  # type: ignore[arg-type]
+            else:
+                default = f.value  # type: ignore[union-attr]
+            count = self.emit(Call(Global("len"), (array,), (place,)), span)
             return self.emit(Call(Global("+"), (count, Const(default)), (span, span)), span) if default else count
 
-        first = bound(start, 0)
-        if back and isinstance(first, Const) and first.value == 0 and (start is None or start.kind == "sym"):
-            first = bound(Form("num", -1, form.span), None)
+        first = bound(Form("num", -1, around), None) if back and not_given(start) else bound(start, 0)
         last = bound(stop, -1 if back else None)
-        args = (array, first, last, *(self.expression(s) for s in step))
-        return self.emit(
-            Call(Global("slice"), args, (items[0].span,) + (form.span,) * (len(args) - 1)), form.span, name
-        )
+        args = (array, first, last, *(self.expression(s) for s in step))  # type: ignore[arg-type]
+        return self.emit(Call(Global("slice"), args, (place,) + (around,) * (len(args) - 1)), around, name)
+
+    def is_range(self, form: Form) -> bool:
+        """Whether a subscript is Python's ``slice``."""
+        return form.head() == "slice" and "slice" not in self.names
+
+    def parts(self, form: Form, name: str | None) -> Atom:
+        """``(get m #((slice 0 2) j))``, or ``(get m (slice 0 2) j)``: NumPy's ``m[0:2, j]``, axis by axis."""
+        value, *written = form.value[1:]
+        subscripts = [x for s in written for x in (s.value if s.kind == "#(" else [s])]
+        if not subscripts:
+            raise ReadError("get takes an array and subscripts", form.span, "`(get m i j)`")
+        array = self.expression(value)
+        known: list[Any] = []  # a number's atom and its place, or a range's bounds
+        for s in subscripts:
+            if not self.is_range(s):
+                known.append((self.expression(s), s.span))
+                continue
+            bounds = s.value[1:]
+            if not 1 <= len(bounds) <= 3:
+                raise ReadError("slice takes one to three bounds here", s.span, "`(get v (slice start stop))`")
+            known.append([None, *bounds] if len(bounds) == 1 else bounds)
+        while known and type(known[-1]) is list and all(map(not_given, known[-1])):
+            known.pop()  # all of an axis
+        return self.along(array, value.span, known, form.span, name)
+
+    def along(self, array: Atom, place: Span | None, known: list[Any], span: Span | None, name: str | None) -> Atom:
+        """What ``parts`` takes of an array: its rows first, then what it takes of each."""
+        at = next((k for k, s in enumerate(known) if type(s) is list), len(known))
+        if at:
+            atoms, places = zip(*known[:at])
+            last = None if at < len(known) else name
+            array = self.emit(Call(Global("get"), (array, *atoms), (place, *places)), span, last)
+        if at == len(known):
+            return array
+        bounds, rest = known[at], known[at + 1 :]
+        if not all(map(not_given, bounds)):
+            array = self.part(array, place, bounds, span, None if rest else name)
+        if not rest:
+            return array
+        row = Var("row", None, span)
+        outer, self.binds = self.binds, []
+        inner = self.along(row, span, rest, span, None)
+        block, self.binds = Block(tuple(self.binds), (inner,)), outer
+        function = self.emit(Lambda((row,), block, (None,), None, span), span)
+        return self.emit(Call(Global("map"), (function, array), (span, place)), span, name)
 
     def field(self, form: Form, name: str | None) -> Atom:
         if len(form.value) < 3 or any(f.kind != "sym" for f in form.value[2:]):
@@ -788,6 +856,11 @@ class _Reader:
             last = i == len(form.value) - 3
             value = self.emit(Call(Global("."), (value, Const(f.value))), form.span, name if last else None)
         return value
+
+
+def not_given(bound: Form | None) -> bool:
+    """Whether a bound of a slice is left out."""
+    return bound is None or bound.kind == "sym" and bound.value in ("None", "nil")
 
 
 def under_lets(form: Form) -> Form:

@@ -625,6 +625,48 @@ def test_a_slice_that_would_end_before_it_begins_is_empty(target: str) -> None:
         hyad.compile(hyad.model("(fn [#^ (Vec n) v] (cut v 3))", namespace={}), target)(np.zeros(2))
 
 
+#: Subscripts of a model, and NumPy's.
+PARTS = {
+    "#((slice 0 2) 1)": np.s_[0:2, 1],
+    "#((slice None) 1)": np.s_[:, 1],
+    "#((slice None) (slice 1 3))": np.s_[:, 1:3],
+    "(slice None) (slice 1 None) 0": np.s_[:, 1:, 0],
+    "1 (slice None None -1) (slice None None 2)": np.s_[1, ::-1, ::2],
+    "#(-1 (slice None -1) (slice 2))": np.s_[-1, :-1, :2],
+    "(slice 1 3) #(0 (slice 1 1))": np.s_[1:3, 0, 1:1],
+    "#((slice None) (slice None))": np.s_[:, :],
+    "#(1 2)": np.s_[1, 2],
+    "(slice (- (len m) 2) (len m)) (slice None) 1": np.s_[-2:, :, 1],
+}
+
+
+@pytest.mark.parametrize("subscripts", PARTS)
+def test_parts_of_several_axes_are_numpys(subscripts: str) -> None:
+    m = np.random.default_rng(3).normal(size=(3, 4, 2))
+    wanted = m[PARTS[subscripts]]
+    model = hyad.model(f"(fn [#^ (Arr Real n k l) m] (get m {subscripts}))", namespace={})
+    for target in ("c", "python"):
+        np.testing.assert_array_equal(hyad.compile(model, target)(m), wanted)
+    np.testing.assert_array_equal(np.reshape(hyad.run(model, m), wanted.shape), wanted)
+    squares = hyad.model(f"(fn [#^ (Arr Real n k l) m] (sum (square (get m {subscripts}))))", namespace={})
+    slopes = np.zeros_like(m)
+    slopes[PARTS[subscripts]] = 2 * wanted
+    for gradient in (hyad.compile(hyad.grad(squares))(m), hyad.run(hyad.grad(squares), m)):
+        np.testing.assert_array_equal(gradient, slopes)
+
+
+def test_parts_that_are_none() -> None:
+    for text in ("(get m (slice) 1)", "(get m (slice 0 1 1 1))"):
+        with pytest.raises(HyadError, match="slice takes one to three bounds here"):
+            hyad.model(f"(fn [m] {text})", namespace={})
+    with pytest.raises(HyadError, match="get takes an array and subscripts"):
+        hyad.model("(fn [m] (get m #()))", namespace={})
+    with pytest.raises(BoundsError):
+        hyad.model("(fn [#^ (Mat n k) m] (get m (slice None) 2))", namespace={})(np.ones((3, 2)))
+    own = hyad.model("(fn [v] (let [slice (fn [a b] (- b a))] (get v (slice 1 2))))", namespace={})
+    assert own(np.array([3.0, 4.0])) == 4.0
+
+
 def test_derivatives_of_differences_of_few_elements() -> None:
     model = hyad.model("(fn [#^ (Vec n) v] (sum (square (- (cut v 1 None) (cut v None -1)))))", namespace={})
     value, gradient, rows = hyad.compile(model), hyad.compile(hyad.grad(model)), hyad.compile(hyad.hessian(model))

@@ -149,7 +149,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("not of a number", ModelTypeError, "(fn [x] (if (not x) 1 2))", 1.0),
     ("a real index", ModelTypeError, "(fn [v x] (get v (* 2 x)))", V, 1.0),
     ("many indices", ModelTypeError, "(fn [v] (get v [0 1]))", V),
-    ("a tuple of indices", ModelTypeError, "(fn [m] (get m #(0 1)))", np.eye(2)),
+    ("a tuple of indices", ModelTypeError, "(fn [m] (let [at #(0 1)] (get m at)))", np.eye(2)),
     ("an attribute of an array", ModelTypeError, "(fn [m] (sum m.real))", np.eye(2)),
     ("a colon as an index", UnboundError, "(fn [m] (get m : 0))", np.eye(2)),
     ("a reference plus a number", ModelTypeError, "(fn [x] (let [r (ref x)] (+ r 1)))", 1.0),

@@ -56,6 +56,14 @@ def test_arrays_and_several_arrays() -> None:
     assert both(names, M, V) == float(M[:, 0] @ V + M[:, 1].sum())
 
 
+def test_an_array_with_its_indices() -> None:
+    rows = """(fn [m] (let [s (ref 0.0)]
+      (for [#(i #(a b)) (enumerate m 2)  #(j x) (enumerate (get m (- i 2)))] (set! s (+ (deref s) (* i a x) (* j b))))
+      (deref s)))"""
+    wanted = sum(i * r[0] * x + j * r[1] for i, r in enumerate(M, 2) for j, x in enumerate(r))
+    assert both(rows, M) == pytest.approx(wanted, rel=1e-15)
+
+
 def test_names_of_the_model_are_not_the_languages() -> None:
     text = "(fn [v] (let [range (fn [n] v)  s (ref 0.0)] (for [_ (range 7)] (set! s (+ 1 (deref s)))) (deref s)))"
     assert both(text, V) == 3.0
@@ -93,6 +101,7 @@ def test_gradients() -> None:
         ("(for [i (range 0 3 x)] x)", "the step of a range is written out"),
         ("(for [i (range 0 3 0)] x)", "the step of a range is written out"),
         ("(for [#(a b c) (zip [x] [x])] x)", "3 names for 2 arrays"),
+        ("(for [a (enumerate [x])] x)", r"nothing binds `enumerate`(?s:.)*\(for \[#\(i x\) \(enumerate v\)\]"),
     ],
 )
 def test_what_is_no_for(text: str, message: str) -> None:
