@@ -61,7 +61,7 @@ from .expressions import (
 from .lower import Buffer, Place, is_array, is_zeros, type_of
 from .operands import WHOLE, Line, OperandPrinter
 from .ranges import OVERFLOW
-from .turned import ALONE, turned
+from .turned import ALONE, IN_ORDER, overtaken, turned
 from .vector import by_library
 
 _ADD = """\
@@ -445,6 +445,9 @@ class BodyPrinter(OperandPrinter):
             if type_of(value) == INT and buffer.elem == REAL and isinstance(value, Const):
                 new = self.real_literal(value.value)
             target = self.element_of(var, subs)
+            if var in self.lone:
+                self.support[IN_ORDER] = None
+                target = f"*(HYAD_IN_ORDER {self.ctype(buffer.elem)} *)&{target}"
             self.emit(f"{added(target, new) if adding else self.assignment(target, new)};")
             return
         subs = [self.fixed(a) for a in op.args[1:-1]]
@@ -826,7 +829,7 @@ class BodyPrinter(OperandPrinter):
         """The body of a loop; ``outs`` are the variables of its results."""
         n, span, swaps = len(op.accs), bind.span, self.plan.swaps[bind]
         if self.marks_apart:
-            self.lone |= turned(self.plan, op, self.uses)
+            self.lone |= turned(self.plan, op, self.uses) | overtaken(self.plan, op, self.uses)
         for move in self.plan.early[op.body].values():
             self.copy(move.source, move.target)
         self.statements(op.body, {})

@@ -1,4 +1,4 @@
-"""Sums that gcc before 14 takes wrongly: of rows that are read from their end.
+"""Loops of which gcc makes wrong vectors. The first are sums, before gcc 14: of rows that are read from their end.
 
     for (long long i = 0; i < n; i++)
         t = t + a[3*i + 2] + a[3*i + 1] + a[3*i];
@@ -10,11 +10,23 @@ last to first, makes many such sums.
 
 ``turned`` finds them; the printer then has one element of each read as a ``volatile`` one, so that gcc leaves the loop
 as it is written. Design decision: the order of the sum stays what it is, and newer compilers see nothing of it.
+
+The others store to a row and then, in the same iteration, to one before it:
+
+    for (long long i = 0; i < n; i++) {
+        u[3*i + 5] += a;
+        u[3*i + 2] += b;
+        u[3*i + 4] += c;
+        ..
+
+The next iteration reads what this one has stored first. gcc 11 and 12 take both for one row of six elements, all of
+which they read before they store any (-O3; -O2 from gcc 12 on). ``overtaken`` finds such stores, of which one is
+``volatile`` then; all gcc are told so, as it is not known which one is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hyad.core import (
@@ -43,6 +55,15 @@ ALONE = """\
 #define HYAD_ALONE volatile /* or gcc takes the elements of this sum in a wrong order, some of them twice */
 #else
 #define HYAD_ALONE
+#endif
+"""
+
+#: Stores where it is written.
+IN_ORDER = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#define HYAD_IN_ORDER volatile /* or gcc stores elements of two rows in a wrong order */
+#else
+#define HYAD_IN_ORDER
 #endif
 """
 
@@ -75,17 +96,47 @@ def turned(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
     return found
 
 
+def overtaken(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
+    """A store of each two, not both of whole rows, of which the later one stores to an element that an earlier
+    iteration's first one, or a later iteration's, has stored to as well: from the end of an array to its start."""
+    body = _Body(plan, op, uses)
+    stores: list[tuple[Element, int, int, int, bool]] = []  # from one iteration to the next, first, last, whether a row
+    for bind in all_binds(op.body):
+        if isinstance(bind.op, Prim) and bind.op.name in ("update", "add-at"):
+            e = body.element(bind.vars[0], bind.op, bind.op.args[1:-1])
+            stride = sum(move * body.steps.get(v, 0) for v, move in e.moves.items()) if e is not None else 0
+            if e is not None and abs(stride) > 1:
+                ends = [move * (body.loops[v] - 1) for v, move in e.moves.items() if v in body.loops]
+                row = type_of(bind.op.args[-1])
+                width = row.dims[-1] if isinstance(row, Arr) else Const(1, INT)
+                if isinstance(width, Const) and all(body.loops.get(v, 0) <= WRITTEN_OUT for v in e.moves):
+                    first = e.start + sum(min(0, end) for end in ends)
+                    last = e.start + sum(max(0, end) for end in ends) + width.value - 1
+                    stores.append((e, stride, first, last, isinstance(row, Arr)))
+    found: set[Var] = set()
+    for k, (e, stride, first, last, row) in enumerate(stores):
+        for later, other, lowest, highest, rows in stores[k + 1 :]:
+            fixed = [{v: m for v, m in x.moves.items() if v not in body.loops} for x in (e, later)]
+            if e.root is not later.root or e.rest != later.rest or stride != other or fixed[0] != fixed[1]:
+                continue
+            apart = [d for d in range(first - highest, last - lowest + 1) if d % stride == 0 and d]
+            if not (row and rows) and any((d > 0) == (stride > 0) for d in apart):
+                found.add(later.var if row else e.var)
+    return found
+
+
 class _Body:
     """The body of a loop: who made a value, who reads it, how far each index goes in an iteration."""
 
     def __init__(self, plan: Plan, op: Loop | While, uses: dict[Var, int]):
         self.plan, self.uses = plan, uses
         self.made: dict[Var, Bind] = {}
-        self.loops: set[Var] = set()  # the indices of loops inside
+        self.loops: dict[Var, int] = {}  # the indices of loops inside, and how often they run, if that is known
         for bind in all_binds(op.body):
             self.made.update(dict.fromkeys(bind.vars, bind))
             if isinstance(bind.op, Loop):
-                self.loops.add(bind.op.index)
+                count = bind.op.count
+                self.loops[bind.op.index] = count.value if isinstance(count, Const) else WRITTEN_OUT + 1
         self.steps = {op.index: 1} if isinstance(op, Loop) else {}
         for acc, r in zip(op.accs, op.body.results):
             if acc.type == INT and isinstance(r, Var):
@@ -162,7 +213,7 @@ class _Body:
                 var = waiting.pop()
                 bind = self.made[var]
                 if isinstance(bind.op, Prim) and bind.op.name == "get" and not isinstance(var.type, Arr):
-                    e = self.element(var, bind.op)
+                    e = self.element(var, bind.op, bind.op.args[1:])
                     if e is not None:
                         found[var] = e
                 for a in () if self.in_lanes(bind) else self.sources(bind, var):
@@ -187,9 +238,12 @@ class _Body:
         elif isinstance(bind.op, Loop):
             yield bind.op.body.results[bind.vars.index(var)]
 
-    def element(self, var: Var, op: Prim) -> Element | None:
+    def element(self, var: Var, op: Prim, subscripts: Sequence[Atom]) -> Element | None:
+        """The element, or the first one of the row, that these subscripts are of."""
         root, subs, dims = self.plan.resolve(self.plan.of(op.args[0]))
-        subs, weight, start, moves, rest = (*subs, *op.args[1:]), 1, 0, {}, []
+        subs, weight, start, moves, rest = (*subs, *subscripts), 1, 0, {}, []
+        for d in dims[len(subs) :]:
+            weight = weight * d.value if weight is not None and isinstance(d, Const) else None
         for k in reversed(range(len(subs))):
             constant, terms = self.affine(subs[k])
             if weight is None:  # from here on a row's length is not a number

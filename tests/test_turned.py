@@ -1,5 +1,7 @@
 """Sums of rows that are read from their end, which gcc before 14 takes wrongly (its bug 110381): every compiled program
-adds what it says, in that order."""
+adds what it says, in that order. And stores to neighbouring rows."""
+
+import re
 
 import numpy as np
 import pytest
@@ -70,3 +72,50 @@ def test_gradients_of_sums_by_rows() -> None:
     rng = np.random.default_rng(0)
     for n in (4, 9):
         assert hyad.check_grad(f, (*rng.standard_normal((2, n, 3)), 0.1))
+
+
+#: What stores to a row and then to one before it in an iteration: gcc 11 and 12 store wrong numbers (``overtaken``).
+STORES = {
+    "element by element": "(+ i 1) 2 a 0  i 2 b 0  (+ i 1) 1 a 1  i 1 b 1  (+ i 1) 0 b 2  i 0 a 2",
+    "from the start": "(+ i 1) 0 a 0  i 0 b 0  (+ i 1) 1 a 1  i 1 b 1  (+ i 1) 2 b 2  i 2 a 2",
+    "two rows on": "(+ i 2) 2 a 0  i 2 b 0  (+ i 2) 1 a 1  i 1 b 1  (+ i 2) 0 a 2  i 0 b 2",
+}
+LOW_FIRST = {
+    "the row before first": "i 2 b 0  (+ i 1) 2 a 0  i 1 b 1  (+ i 1) 1 a 1  i 0 a 2  (+ i 1) 0 b 2",
+    "one row": "i 2 a 0  i 1 b 1  i 0 a 2",
+}
+
+
+def storing(places: str, adding: bool) -> str:
+    items = re.findall(r"\([^)]*\)|\S+", places)
+    done = ""
+    for row, k, name, c in zip(*(items[j::4] for j in range(4))):
+        value = f"(* (get {name} i {c}) (get m i {k}))"
+        done += f"(set-at! w {row} {k} {f'(+ (get w {row} {k}) {value})' if adding else value})"
+    return f"""(fn [#^ (Mat n 3) m #^ (Mat n 3) a #^ (Mat n 3) b]
+                 (let [w (* 0.5 m)] (for [i (range (- n 2))] {done}) w))"""
+
+
+@pytest.mark.parametrize("adding", [True, False])
+@pytest.mark.parametrize("name", STORES | LOW_FIRST)
+def test_stores_come_in_their_order(name: str, adding: bool) -> None:
+    f = hyad.model(storing((STORES | LOW_FIRST)[name], adding))
+    for n in (2, 3, 17, 40):
+        args = tuple(np.random.default_rng(n).standard_normal((3, n, 3)))
+        np.testing.assert_allclose(f(*args), np.reshape(hyad.run(f, *args), (n, 3)), rtol=1e-13, atol=1e-13)
+    assert ("*(HYAD_IN_ORDER double *)&" in hyad.show(f, "c")) == (name in STORES)
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_adjoints_of_neighbours_come_in_their_order(width: int) -> None:
+    """By loops over the coordinates as well, which gcc writes out."""
+    f = hyad.model(f"""(fn [#^ (Mat n {width}) x]
+      (let [w (* 1.0 x)]
+        (for [i (range (- n 1))  k (range {width})]
+          (set-at! w (+ i 1) k (+ (get w (+ i 1) k) (get x i k)))
+          (set-at! w i k (* (get w i k) (get x i k))))
+        (sum (map (fn [r] (dot r r)) w))))""")
+    for n in (1, 2, 17, 40):
+        x = np.random.default_rng(n).standard_normal((n, width)) / 2
+        assert f(x) == pytest.approx(hyad.run(f, x), rel=1e-12)
+        np.testing.assert_allclose(hyad.grad(f)(x), hyad.run(hyad.grad(f), x), rtol=1e-11, atol=1e-12)
