@@ -99,7 +99,15 @@ class Forward(Rebuild):
 
     def tangent_or_zero(self, a: Atom, d: int) -> Atom:
         found = self.dots(a).get(d)
-        return found if found is not None else zero(self.b, self.atom(a))
+        if found is None:
+            x = self.atom(a)
+            found = self.b.undef(type_of(x)) if self.never_read(x) else zero(self.b, x)
+        return found
+
+    def never_read(self, a: Atom) -> bool:
+        """Whether an array holds nothing yet: what is read of it is written first, and so is its tangent."""
+        op = self.b.definitions.get(a) if type(a) is Var else None
+        return op is not None and op.name == "undef" and isinstance(a.type, Arr)  # type: ignore[union-attr]
 
     def block(self, block: Block) -> tuple[Atom, ...]:
         """A block's bindings and their tangents; its results.
@@ -427,7 +435,8 @@ class Wide(Forward):
         if found is not None:
             return found
         t = type_of(self.atom(a))
-        return self.b.zeros(Arr(REAL, (*(t.dims if isinstance(t, Arr) else ()), self.width)))
+        made = Arr(REAL, (*(t.dims if isinstance(t, Arr) else ()), self.width))
+        return self.b.undef(made) if self.never_read(self.atom(a)) else self.b.zeros(made)
 
     def prim_tangents(self, op: Prim, var: Var) -> dict[int, Atom]:
         b, row = self.b, PRIMITIVES.get(op.name)

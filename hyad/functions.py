@@ -50,6 +50,7 @@ from .dead import dead_code, effects, tidy
 from .errors import Span
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild
+from .shrinking import of_one_length
 
 INLINE = 24  # up to so many bindings a function that is not recursive is written out wherever it is called
 COPIED = 400  # a longer one where all of its copies but the first add no more bindings than this
@@ -111,7 +112,9 @@ def loop_of(f: Function, body: Block | None = None, rules: Mapping[str, Any] | N
     if any(d not in position for d in sizes):  # a size that is a result
         return None
     if any(op.args[position[d]] is not d for op in calls if op.function is f for d in sizes):  # one that changes
-        return None
+        shorter = of_one_length(f, rules or {}) if body is f.body else None
+        loop = shorter and loop_of(shorter[0], None, rules)
+        return substitute(loop, shorter[1]) if loop else None  # type: ignore[index]
     kept = [all(op.args[k] is p for op in calls if op.function is f) for k, p in enumerate(f.params)]
     b = Builder()
     b.rules.update(rules or {})

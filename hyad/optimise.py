@@ -79,6 +79,7 @@ from .roundtrip import round_trips
 from .scalings import scalings
 from .searches import Searches, search_of
 from .shifts import shifts
+from .shrinking import shrinking
 from .sink import idle, sink
 from .skips import skips
 from .splits import Split
@@ -626,6 +627,7 @@ PIPELINE: list[Pass] = [
     hand_on,  # what is left of backward recursion
     tail_calls,  # and where that is a loop now
     counted,  # before all that asks how often a loop runs
+    shrinking,  # and before all that knows arrays, but no data
     sizes_first,  # no pass moves what may fail
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled

@@ -27,6 +27,7 @@ from .families import Again
 from .forward import jvp
 from .functions import inline_block
 from .optimise import singles_block, unroll_block
+from .shrinking import shrinking_block
 from .sink import sink_block
 from .store_passing import set_cell
 from .unchanged import filled_block
@@ -47,7 +48,8 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from .specialise import Specialiser
+    from .shrinking import shrinking_block
+from .specialise import Specialiser
 
 NOTHING = flatten(NIL)[1]  # the structure of nil
 
@@ -182,7 +184,7 @@ def trace(
         if sp.unrolled:
             if not sp.facts.changed:
                 block = counted_block(b, inline_block(b, recursion_counted(b, block)))
-                block = unfold_block(b, block)
+                block = shrinking_block(b, unfold_block(b, block))
             block = unroll_block(b, block)
             block = singles_block(b, tidy(block))
             block = filled_block(b, block)

@@ -74,7 +74,7 @@ NUMBERS = (
     " (+ (get $q 0) (sum (get $q 1)) (norm (get $q 2))))",
     "(let [$q:Q (ifold (fn [#($a:V $b:V) $i:Im] #((update $b 0 {R}) $a)) #(<V> <V>) (if (> (len v) 0) (len w) 0))]"
     " (dot (fst $q) (snd $q)))",
-    "(ifold (fn [$s:R $i:In] (+ $s (ifold (fn [$t:R $j:In] (+ $t {R})) {R} (- $i 2)))) <R> (len v))",
+    "(ifold (fn [$s:R $i:In] (let [$a:R {R}] (+ $s (ifold (fn [$t:R $j:In] (+ $t {R})) $a (- $i 2))))) <R> (len v))",
     '(einsum "ij,jk,k->" {S} {M} {W})', '(einsum "ij,ij->" {M} {M})', "(sum (cut {M} None None -2))",
     "(sum (* (cut (concat {V} {V}) None None 2) {V}))",
     "(loop [$i:Q 0 $s:R <R>] (if (< $i 3) (recur (+ $i 1) {R}) $s))",
@@ -196,3 +196,92 @@ def arguments(seed: int, n: int, m: int) -> tuple[Any, ...]:
     rng, sizes = np.random.default_rng([seed, n, m]), {"n": n, "m": m, "3": 3}
     dims = [tuple(sizes[d] for d in SHAPES.get(k, "")) for k in PARAMS.values()]
     return tuple(np.round(rng.normal(size=d), 3) if d else float(rng.normal()) for d in dims)
+
+
+#: What nests add, of numbers and of loops over n, m and 3 by i, j and k; more than one axis each way round.
+TERMS = {
+    "": ["x", "(sin x)", "0.7"],
+    "n": ["(get v i)", "(cos (get v i))", "(get s i i)"],
+    "m": ["(get w j)", "(sin (get w j))"],
+    "3": ["(get p k)"],
+    "nm": ["(get a i j)", "(- (get v i) (get w j))", "(* (get v i) (get w j))"],
+    "n3": ["(get y i k)", "(- (get y i k) (get p k))"],
+}
+SUBSCRIPT = {"n": "i", "m": "j", "3": "k"}
+DECLARED = "#^ Real x #^ (Vec n) v #^ (Vec m) w #^ (Vec 3) p #^ (Mat n m) a #^ (Mat n n) s #^ (Mat n 3) y"
+
+
+class Nest:
+    """Draws loops that add products to numbers and elements, by ``set-at!`` and by ``build``, as users write them."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.terms = {axes: list(terms) for axes, terms in TERMS.items()}
+
+    def some(self, among: str, least: int = 0) -> str:
+        """Some of these axes, in any order."""
+        return "".join(self.random.sample(among, self.random.randint(least, len(among))))
+
+    def within(self, axes: str) -> list[str]:
+        return [t for d, terms in self.terms.items() if set(d) <= set(axes) for t in terms]
+
+    def term(self, axes: str) -> str:
+        known, widest = self.within(axes), [t for d, ts in self.terms.items() if set(d) == set(axes) for t in ts]
+        chosen = self.random.sample(known, self.random.randint(1, min(3, len(known))))
+        chosen = [*chosen, self.random.choice(widest)] if widest else chosen
+        product = chosen[0] if len(chosen) == 1 else f"({self.random.choice('***+')} {' '.join(chosen)})"
+        if axes and self.random.random() < 0.15:
+            return f"(if (> {self.random.choice(known)} 0.1) {product} 0.0)"
+        return product
+
+    def sum(self, axes: str, over: str) -> str:
+        """A number: a sum over some axes inside others, in one number or in one for each."""
+        if not over:
+            return self.term(axes)
+        name = SUBSCRIPT[over[0]]
+        if len(over) > 1 and self.random.random() < 0.5:
+            term = f"(+ q {self.term(axes + over)})"
+            for d in reversed(over):
+                term = f"(ifold (fn [q {SUBSCRIPT[d]}] {term}) q {SIZES[d]})"
+            return f"(let [q 0.0] {term})"
+        inner = self.sum(axes + over[0], over[1:])
+        return f"(ifold (fn [q {name}] (+ q {inner})) {self.random.choice(['0.0', 'x'])} {SIZES[over[0]]})"
+
+    def array(self, k: int) -> str:
+        """``r1 (build ..)``: an array of sums, which later terms read."""
+        axes = self.some("nm3", 1)[:2]
+        over = self.some("".join(d for d in "nm3" if d not in axes))
+        names = " ".join(SUBSCRIPT[d] for d in axes)
+        text = f"(build [{' '.join(SIZES[d] for d in axes)}] (fn [{names}] {self.sum(axes, over)}))"
+        self.terms.setdefault(axes, []).append(f"(get r{k} {names})")
+        return f"r{k} {text}"
+
+    def addition(self, axes: str) -> str:
+        """A statement: one more term of a number, of an element, or of one that each iteration adds to."""
+        name = self.random.choice([f for f in ("", "n", "m", "3", "nm", "n3") if set(f) <= set(axes)])
+        if not name:
+            return f"(set! t (+ (deref t) {self.term(axes)}))"
+        where = " ".join(SUBSCRIPT[d] for d in name)
+        return f"(set-at! b{name} {where} ({self.random.choice('+++-')} (get b{name} {where}) {self.term(axes)}))"
+
+    def block(self, axes: str, depth: int) -> str:
+        made = []
+        for _ in range(self.random.choice([1, 1, 2])):
+            left = [d for d in SIZES if d not in axes]
+            if left and depth and self.random.random() < 0.8:
+                d = self.random.choice(left)
+                made.append(f"(for [{SUBSCRIPT[d]} (range {SIZES[d]})] {self.block(axes + d, depth - 1)})")
+            else:
+                made.append(self.addition(axes))
+        return " ".join(made)
+
+
+def nest(seed: int) -> str:
+    """A model of ``PARAMS`` that makes sums in many orders, and gives all of them."""
+    drawing = Nest(seed)
+    arrays = [drawing.array(k) for k in range(seed % 4)]
+    sums = "t (ref 0.1) bn (* 0.3 v) bm (copy w) b3 (* 0.7 p) bnm (copy a) bn3 (* 0.1 y)"
+    body = drawing.block("", 3) if seed % 4 < 3 else ""
+    given = " ".join(f"r{k}" for k in range(len(arrays)))
+    whole = f"(let [{' '.join(arrays)} {sums}] {body} #((deref t) bn bm b3 bnm bn3 {given}))"
+    return f"(fn [{DECLARED}] {whole})"
