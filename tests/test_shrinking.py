@@ -39,7 +39,8 @@ STATES: dict[str, tuple[str, Callable[[int], tuple[int, ...]], tuple]] = {
         """(fn [#^ (Vec m) v]
           (loop [u v]
             (if (<= (len u) 1) (sum u)
-              (recur (build (// (len u) 2) (fn [i] (+ (sin (get u (* 2 i))) (* (get u (+ (* 2 i) 1)) (get u 0)))))))))""",
+              (recur
+                (build (// (len u) 2) (fn [i] (+ (sin (get u (* 2 i))) (* (get u (+ (* 2 i) 1)) (get u 0)))))))))""",
         lambda n: (n,),
         (),
     ),
