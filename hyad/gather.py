@@ -58,8 +58,8 @@ from .core import (
 from .courses import courses_block, rows_block, stepped
 from .dead import dead_code, tidy
 from .elsewhere import elsewhere_block
-from .errors import Span
 from .journal import on
+from .nesting import adding, folding, nested, operation, stacking, statements, without
 from .optimise import products
 from .rebuild import rebuild
 from .rectangles import branch_inside, rectangle
@@ -274,7 +274,8 @@ def rectangle_block(block: Block) -> Block:
 
 
 def stencil_block(block: Block) -> Block:
-    return each(block, lambda bind: [stencil(bind)])
+    integers = {b.vars[0]: b.op for b in all_binds(block) if type(b.op) is Prim}
+    return each(block, lambda bind: stencil(bind, integers))
 
 
 def parts_block(block: Block) -> Block:
@@ -733,13 +734,6 @@ def to_take(levels: Sequence[Bind], corner: Triangle | None = None) -> list[tupl
     return taken
 
 
-def statements(levels: Sequence[Bind], stores: Sequence[Prim]) -> tuple[Bind, ...]:
-    """What is done in a nest, but for ``stores``."""
-    ops = [b.op for b in levels]
-    binds = (b for o in ops for b in o.body.binds)
-    return tuple(b for b in binds if b.op not in stores and not (type(b.op) is Loop and b.op in ops))
-
-
 def dear(x: Atom, binds: Sequence[Bind]) -> bool:
     """Whether a value costs too much to be computed by each thread that needs it."""
     return type(x) is Var and sum(weighed(b) for b in tidy(Block(tuple(binds), (x,))).binds) > DEAR
@@ -795,32 +789,6 @@ def weighed(b: Bind) -> float:
     return sum(weighed(x) for block in blocks_of(b.op) for x in block.binds) + (DEAR if type(b.op) is Loop else 0.0)
 
 
-def without(levels: Sequence[Bind], numbers: set[int]) -> Bind | None:
-    """A nest without some accumulators; None where nothing is left."""
-    op, (bind, *inner) = levels[0].op, levels
-    n = len(op.accs)
-    left = [k for k in range(n) if k not in numbers]
-    binds = list(op.body.binds)
-    if inner:
-        within = {next(m for m, z in enumerate(inner[0].op.inits) if z is op.accs[k]) for k in numbers}
-        made = without(inner, within)
-        binds = binds[:-1] + ([made] if made is not None else [])
-    results = tuple(op.body.results[k] for k in left) + op.body.results[n:]
-    if not results and not any(type(b.op) is Check for x in binds for b in [x, *all_binds(Block((x,), ()))]):
-        if not inner or made is None:
-            return None
-    body = tidy(Block(tuple(binds), results))
-    accs, inits = tuple(op.accs[k] for k in left), tuple(op.inits[k] for k in left)
-    vars_ = tuple(bind.vars[k] for k in left) + bind.vars[n:]
-    return Bind(vars_, Loop(op.count, op.index, inits, accs, body), bind.span)
-
-
-def operation(name: str, *args: Atom, hint: str = "parts") -> tuple[Var, Bind]:
-    """An integer operation and its value."""
-    v = Var(hint, INT)
-    return v, Bind((v,), Prim(name, args))
-
-
 def parts_of(count: Atom, sizes: Sequence[Atom], most: int) -> tuple[Atom, list[Bind]]:
     """How many parts a sum of ``count`` terms for each of ``sizes`` elements is taken in, and how that is computed."""
     if all(type(a) is Const for a in (count, *sizes)):
@@ -871,59 +839,6 @@ def product(x: Atom, binds: Sequence[Bind]) -> bool:
         and op.name == "*"
         and all(type(made.get(a)) is Prim and made[a].name == "get" for a in op.args)
     )
-
-
-def nested(indices: Sequence[Var], counts: Sequence[Atom], block: Block, elem, name: str) -> Bind:
-    """``block``, with one result, stacked over some indices."""
-    (x,) = block.results
-    bind: Bind | None = None
-    for k in range(len(indices) - 1, -1, -1):
-        body = block if bind is None else Block((bind,), bind.vars)
-        var = Var(name, Arr(elem, tuple(counts[k:])))
-        bind = Bind((var,), Loop(counts[k], indices[k], (), (), body))
-    assert bind is not None
-    return bind
-
-
-def adding(
-    array: Var,
-    init: Atom,
-    indices: Sequence[Var],
-    counts: Sequence[Atom],
-    subs: Sequence[Atom],
-    block: Block,
-    span: Span | None,
-    where: Callable[[Block, Atom], Block] | None = None,
-) -> Bind:
-    """The nest that adds ``block``'s result to ``array`` at ``subs``; with ``where`` only where that makes what it is
-    given first of it, and not second."""
-    (x,) = block.results
-    t = array.type
-    if not indices:
-        raise AssertionError
-    accs = [Var(array.name, t) for _ in indices]
-    stored = Var(array.name, t)
-    bind: Bind | None = None
-    for k in range(len(indices) - 1, -1, -1):
-        if bind is None:
-            store = Bind((stored,), Prim("add-at", (accs[k], *subs, x)), span)
-            body = Block((*block.binds, store), (stored,))
-            body = body if where is None else where(body, accs[k])
-        else:
-            body = Block((bind,), bind.vars)
-        out = array if k == 0 else Var(array.name, t)
-        start = init if k == 0 else accs[k - 1]
-        bind = Bind((out,), Loop(counts[k], indices[k], (start,), (accs[k],), body), span)
-    assert bind is not None
-    return bind
-
-
-def folding(count: Atom, index: Var, block: Block, elem, span) -> Bind:
-    """The sum of ``block``'s result over an index."""
-    zero = Const(0.0 if elem == REAL else 0, elem, True)
-    acc, total, out = Var("s", elem), Var("s", elem), Var("s", elem)
-    body = Block((*block.binds, Bind((total,), Prim("+", (acc, block.results[0])), span)), (total,))
-    return Bind((out,), Loop(count, index, (zero,), (acc,), body), span)
 
 
 def sums(
@@ -1003,20 +918,6 @@ def sums(
         else:
             test = lambda value, array: corner.chosen(value, array, binds, here)  # noqa: E731
     return [*before, adding(final, op.inits[k], mine, sizes, subs, block, bind.span, test)]
-
-
-def stacking(levels: Sequence[Bind], binds: Sequence[Bind], kept: dict[Var, Var]) -> Bind:
-    """A nest that stacks some values."""
-    ops = [b.op for b in levels]
-    table: dict[Var, Atom] = {o.index: Var(o.index.name, INT, o.index.span, o.index.given, o.index.soft) for o in ops}
-    block = substitute(tidy(Block(tuple(binds), tuple(kept))), table)
-    bind: Bind | None = None
-    for k in range(len(ops) - 1, -1, -1):
-        body = block if bind is None else Block((bind,), bind.vars)
-        outs = tuple(v if k == 0 else Var(v.name, Arr(v.type.elem, v.type.dims[k:]), v.span) for v in kept.values())
-        bind = Bind(outs, Loop(ops[k].count, table[ops[k].index], (), (), body), levels[0].span)
-    assert bind is not None
-    return bind
 
 
 # --------------------------------------------------------------------------------------------- in parts
