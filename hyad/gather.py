@@ -106,6 +106,7 @@ def spread(
     by(joined_block, "teams")
     by(stencil_block, "stencils")
     by(apart_block, "apart")
+    by(stencil_block, "stencils")  # those that are nests of their own only now
     by(joined_block, "teams")
     by(gather_block, "gather")
     by(rectangle_block, "rectangles")
@@ -863,6 +864,8 @@ def sums(
     before: list[Bind] = []
     first, *more = over
     matrix = corner is None and len(free) == 2 and len(over) == 1 and x not in kept and product(x, binds)
+    if corner is None and not matrix and by_rows(x, binds, free, over, kept, indices):
+        return sums_of_rows(bind, k, store, free, over, counts, binds, kept, indices)
     parts: Atom = integer(1)
     if not matrix and (corner is None or first is indices[0]):
         parts, before = parts_of(counts[first], sizes, PLACES)
@@ -918,6 +921,77 @@ def sums(
         else:
             test = lambda value, array: corner.chosen(value, array, binds, here)  # noqa: E731
     return [*before, adding(final, op.inits[k], mine, sizes, subs, block, bind.span, test)]
+
+
+def by_rows(
+    x: Atom, binds: Sequence[Bind], free: Sequence[Var], over: Sequence[Var], kept: dict, indices: Sequence[Var]
+) -> bool:
+    """Whether what a sum over some indices reads lies side by side along the last of them, so that neighbouring threads
+    had better share a sum; and whether the sums along it alone are few, beside what they are sums of."""
+    last = over[-1]
+    if not free:
+        return False
+    if x in kept:
+        return last is indices[-1]
+    term = tidy(Block(tuple(binds), (x,)))
+    integers = {b.vars[0]: b.op for b in all_binds(term) if type(b.op) is Prim and b.op.name in ("+", "-")}
+    gets = [b.op for b in all_binds(term) if type(b.op) is Prim and b.op.name == "get" and len(b.op.args) > 1]
+    along = False
+    for op in gets:
+        *outer, inner = ({v for v in affine_in(a, integers)[1] if v in indices} for a in op.args[1:])
+        summed = any(i in over for part in (*outer, inner) for i in part)
+        if last in inner:
+            along = True
+        elif inner and summed:
+            return False
+        if summed and len(over) > 1 and any(part & {*free} and not part & {*over} for part in (*outer, inner)):
+            return False
+    return along
+
+
+def sums_of_rows(
+    bind: Bind,
+    k: int,
+    store: Prim,
+    free: Sequence[Var],
+    over: Sequence[Var],
+    counts: dict[Var, Atom],
+    binds: Sequence[Bind],
+    kept: dict[Var, Var],
+    indices: Sequence[Var],
+) -> list[Bind]:
+    """``sums`` over one index after the other, the last one first: each time a row for each of the other ones."""
+    op, x = bind.op, store.args[-1]
+    elem, name = op.accs[k].type.elem, bind.vars[k].name
+    out: list[Bind] = []
+    left = list(over)
+    rows: Var | None = kept.get(x)
+    places = list(indices)
+    while True:
+        table: dict[Var, Atom] = {i: Var(i.name, INT, i.span, i.given, i.soft) for i in indices}
+        mine = [table[i] for i in free]
+        value = Var(getattr(x, "name", name), elem)
+        if rows is None:
+            block = substitute(tidy(Block(tuple(binds), (x,))), table)
+        else:
+            block = Block((Bind((value,), Prim("get", (rows, *(table[i] for i in places)))),), (value,))
+        i = left.pop()
+        total = folding(counts[i], table[i], block, elem, bind.span)
+        block = Block((total,), total.vars)
+        sizes = [counts[i] for i in (*free, *left)]
+        if not left:
+            break
+        room, rows = (Var(name, Arr(elem, tuple(sizes))) for _ in range(2))
+        inner = [table[i] for i in left]
+        around, order = (
+            [counts[i] for i in (*left, *free)],
+            [*inner, *mine],
+        )
+        out.append(Bind((room,), Prim("undef", ())))
+        out.append(adding(rows, room, order, around, [*mine, *inner], block, bind.span, by="update"))
+        places = [*free, *left]
+    subs = [table.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
+    return [*out, adding(bind.vars[k], op.inits[k], mine, sizes, subs, block, bind.span)]
 
 
 # --------------------------------------------------------------------------------------------- in parts

@@ -77,9 +77,10 @@ def adding(
     block: Block,
     span: Span | None,
     where: Callable[[Block, Atom], Block] | None = None,
+    by: str = "add-at",
 ) -> Bind:
-    """The nest that adds ``block``'s result to ``array`` at ``subs``; with ``where`` only where that makes what it is
-    given first of it, and not second."""
+    """The nest that adds ``block``'s result to ``array`` at ``subs``, or stores it there (``by``); with ``where`` only
+    where that makes what it is given first of it, and not second."""
     (x,) = block.results
     t = array.type
     if not indices:
@@ -89,7 +90,7 @@ def adding(
     bind: Bind | None = None
     for k in range(len(indices) - 1, -1, -1):
         if bind is None:
-            store = Bind((stored,), Prim("add-at", (accs[k], *subs, x)), span)
+            store = Bind((stored,), Prim(by, (accs[k], *subs, x)), span)
             body = Block((*block.binds, store), (stored,))
             body = body if where is None else where(body, accs[k])
         else:

@@ -242,7 +242,8 @@ FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def own_slice(op: Loop, acc: Var, result: Atom) -> bool | None:
     """Whether an array accumulator is read where each iteration has a part of it to itself, None where none has:
     wherever the accumulator or what it becomes is read or written, one of its subscripts is the loop's index plus
-    something that no iteration changes, or that less the index, the same everywhere."""
+    something that no iteration changes, or that less the index, the same everywhere; or one of the k elements that
+    begin at k times the index."""
     inside = {*op.accs, *(v for bind in all_binds(op.body) for v in bind.vars)}
     inside |= {v for bind in all_binds(op.body) if type(bind.op) is Loop for v in (bind.op.index, *bind.op.accs)}
     made = {v: bind.op for bind in all_binds(op.body) for v in bind.vars}
@@ -282,9 +283,10 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> bool | None:
         return None
     for at in range(min(map(len, subscripts))):
         first = subscripts[0][at]
-        key = offset_from(first, op.index, made, inside)
-        if key is not None and all(offset_from(s[at], op.index, made, inside) == key for s in subscripts):
-            return read
+        for key_of in (offset_from, window_of):
+            key = key_of(first, op.index, made, inside)
+            if key is not None and all(key_of(s[at], op.index, made, inside) == key for s in subscripts):
+                return read
     return None
 
 
@@ -316,6 +318,24 @@ def offset_from(sub: Atom, index: Var, made: dict, inside: set[Var]) -> tuple | 
     if op.name == "-" and b is index and (type(a) is Const or a not in inside):
         return ("back", a.value if type(a) is Const else id(a))
     return None
+
+
+def window_of(sub: Atom, index: Var, made: dict, inside: set[Var]) -> tuple | None:
+    """How many elements an iteration has to itself, in which a subscript is, and by how many times that many further
+    on, as a key: two for ``(+ (* 2 i) 1)``; None where it is not of that form."""
+    far, op = 0, made.get(sub)
+    while type(op) is Prim and op.name in ("+", "-") and len(op.args) == 2:
+        a, b = op.args[::-1] if op.name == "+" and type(op.args[0]) is Const else op.args
+        if type(b) is not Const:
+            return None
+        far += b.value if op.name == "+" else -b.value
+        op = made.get(a)
+    if type(op) is not Prim or op.name != "*" or len(op.args) != 2:
+        return None
+    times = next((a for a in op.args if type(a) is Const), None)
+    if times is None or times.value < 1 or index not in op.args:
+        return None
+    return ("window", times.value, far // times.value)
 
 
 def changed(bind: Bind, k: int) -> Atom | None:

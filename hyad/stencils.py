@@ -40,7 +40,7 @@ from .core import (
     type_of,
 )
 from .dead import tidy
-from .nesting import adding, operation, stacking, statements, without
+from .nesting import adding, folding, operation, stacking, statements, without
 from .spread import nest, reductions, work
 from .teams import renamed
 
@@ -63,13 +63,15 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Which iteration of a loop, ``level``, adds to an element: the one that is so much before it (``shift``); or this
-    one (``at``; from the end where that is less than 0), to the element of the number ``edge``."""
+    """Which iteration of a loop, ``level``, adds to an element: the one that is so much before it (``shift``), and as
+    much more as the index of another loop says (``along``); or this one (``at``; from the end where that is less than
+    0), to the element of the number ``edge``."""
 
     level: int
     shift: int
     at: int | None = None
     edge: Atom | None = None
+    along: int | None = None
 
 
 def additions(block: Block, result: Atom, inside: tuple = ()) -> tuple[list[Addition], Atom] | None:
@@ -153,8 +155,12 @@ class Nest:
         if None in each:
             return None
         found = [tuple(ways) for ways in product(*each)]
-        levels = range(len(self.levels))
-        return found if all(sorted(w.level for w in ways) == [*levels] for ways in found) else None
+        along = [w.along for w in found[0] if w.along is not None]
+        for ways in found:
+            levels = [w.level for w in ways]
+            if len({*levels, *along}) != len(levels) + len(along) or not along and len(levels) < len(self.levels):
+                return None  # what else is a sum over a loop is for ``gather``
+        return found
 
     def way(self, sub: Atom, size: Atom, addition: Addition) -> list[Way] | None:
         op = self.prims.get(sub)
@@ -164,6 +170,9 @@ class Nest:
         for k, index in enumerate(self.indices):
             if rest == {index: 1}:
                 return [Way(k, constant)]
+            if len(rest) == 2 and rest.get(index) == 1:
+                others = [m for m, i in enumerate(self.indices) if rest.get(i) == 1 and i is not index]
+                return [Way(k, constant, along=others[0])] if others else None
             for branch, arm in addition.inside:  # where the index is this very number
                 test = self.prims.get(branch.cond)
                 if arm == 0 and test is not None and test.name == "=" and index in test.args:
@@ -214,18 +223,25 @@ class Nest:
         binds: list[Bind] = []
         tests: list[Atom] = []
         table: dict[Var, Atom] = {}
+        over = {k: op for k, op in enumerate(self.ops) if all(k != way.level for way in ways)}
+        loops: list[tuple[Atom, Var]] = []  # how many terms, and which one
+
+        def made(name: str, *args: Atom, hint: str = "terms") -> Atom:
+            v, b = operation(name, *args, hint=hint)
+            binds.append(b)
+            return v
 
         def test(name: str, *args: Atom) -> None:
             tests.append(Var("there", BOOL))
             binds.append(Bind((tests[-1],), Prim(name, args)))
 
+        inside: list[Bind] = []
         for way, e, size in zip(ways, at, dims):
             op = self.ops[way.level]
             if way.at is not None:
                 test("=", e, way.edge)
                 if way.at < 0:
-                    i, made = operation("-", op.count, integer(-way.at), hint=op.index.name)
-                    binds.append(made)
+                    i = made("-", op.count, integer(-way.at), hint=op.index.name)
                     test("<=", integer(0), i)
                 else:
                     i = integer(way.at)
@@ -235,15 +251,32 @@ class Nest:
             i = e
             if way.shift:
                 name, far = ("-", way.shift) if way.shift > 0 else ("+", -way.shift)
-                i, made = operation(name, e, integer(far), hint=op.index.name)
-                binds.append(made)
+                i = made(name, e, integer(far), hint=op.index.name)
+            if way.along is not None:  # those that are there are neighbours
+                other = over.pop(way.along)
+                last = made("+", i, integer(1))
+                first = made("max", integer(0), made("-", last, op.count), hint="first")
+                count = made("max", integer(0), made("-", made("min", other.count, last), first))
+                term = Var("term", INT)
+                loops.append((count, term))
+                table[other.index], b = operation("+", first, term, hint=other.index.name)
+                table[op.index], c = operation("-", i, table[other.index], hint=op.index.name)
+                inside += [b, c]
+                continue
             if way.shift > 0:
                 test("<=", integer(way.shift), e)
             less = affine_add(self.size(size), self.size(op.count), -1)
             if less[1] or less[0] > way.shift:
                 test("<", i, op.count)
             table[op.index] = i
+        for op in over.values():
+            table[op.index] = Var(op.index.name, INT)
+            loops.append((op.count, table[op.index]))
         block = substitute(block, table)
+        block = Block((*inside, *block.binds), block.results)
+        for count, index in reversed(loops):
+            total_ = folding(count, index, block, REAL, self.bind.span)
+            block = Block((total_,), total_.vars)
         if not tests:
             return Block((*binds, *block.binds), block.results)
         there = tests[0]

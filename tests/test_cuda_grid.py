@@ -488,6 +488,44 @@ def test_adjoints_of_stencils_in_a_plane_are_each_elements() -> None:
             np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
 
 
+SQUARES = "(sum (map (fn [r] (sum (map square r))) {}))"
+LARGEST = "(max (get x (* 2 i) (* 2 j)) (get x (* 2 i) (+ {} (* 2 j))))"
+#: Of convolutions and of pooling: the parameters, the arguments' shapes, and whether no atomic additions are made.
+WINDOWS = [
+    ("(Mat n m) x #^ (Mat p q) k", [((9, 8), (3, 2)), ((40, 70), (5, 4)), ((3, 3), (3, 3)), ((2, 9), (3, 2))],
+     SQUARES.format("(build [(- (+ n 1) p) (- (+ m 1) q)] (fn [i j] (tanh (ifold (fn [s a] (ifold (fn [s b]"
+                    " (+ s (* (get k a b) (get x (+ i a) (+ j b))))) s q)) 0.0 p))))"), True),
+    ("(Vec n) x #^ (Vec p) k", [((9,), (9,)), ((70,), (3,)), ((70,), (60,))],
+     "(sum (map square (build (- (+ n 1) p) (fn [i] (ifold (fn [s a] (+ s (* (get k a) (get x (+ i a))))) 0.0 p)))))",
+     True),
+    ("(Vec n) x #^ (Vec lags) y", [((9,), (3,)), ((70,), (50,))],  # each element with those after it
+     "(sum (map * y (build lags (fn [i] (ifold (fn [s a] (+ s (* (get x a) (get x (+ i a))))) 0.0 (- n lags))))))",
+     False),
+    ("(Mat n m) x #^ (Vec p) k", [((9, 8), (2,)), ((40, 71), (2,))],
+     SQUARES.format(f"(build [(// n 2) (// m 2)] (fn [i j] (* (get k 0) {LARGEST.format(1)})))"), True),
+    ("(Mat n m) x #^ (Vec p) k", [((9, 8), (2,)), ((40, 71), (2,))],  # two of them have an element in common
+     SQUARES.format(f"(build [(- (// n 2) 1) (- (// m 2) 1)] (fn [i j] (* (get k 0) {LARGEST.format(2)})))"), False),
+]  # fmt: skip
+
+
+def test_adjoints_of_windows_are_each_elements() -> None:
+    """A convolution's are sums over the window, and over the rows that it is laid on; those of windows that do not
+    overlap are each iteration's own."""
+    made = []
+    for k, (parameters, shapes, body, gathered) in enumerate(WINDOWS):
+        f = hyad.model(f"(defmodel f [#^ {parameters}] {body})", namespace={})
+        f = hyad.grad(f, wrt=tuple(p.name for p in f.program(f.specs()).params))
+        made.append((f, print_grid(program_of(f, tuple(map(np.ones, shapes[-1]))), name=f"s{k}"), shapes))
+        assert ("hyad_add(&" not in made[-1][1].source) is gathered
+    emulator = Emulator([p for _, p, _ in made], gpu.cpu_compiler() or (), "-O0")
+    for f, p, shapes in made:
+        for sizes, descending in itertools.product(shapes, (False, True)):
+            args = tuple(np.random.default_rng(n).uniform(0.5, 1.5, s) for n, s in enumerate(sizes))
+            want = python_callable(f.program(f.specs(args)))(*args)
+            for got, w in zip(emulator.run(p, args, descending=descending, blocks=2, block=64), want, strict=True):
+                np.testing.assert_allclose(got, w, rtol=1e-11, atol=1e-13)
+
+
 ELIMINATION = """[#^ (Mat n m) a #^ Int k] (ifold (fn [a i]
   (let [r (+ {0} i) f (/ (get a r k) (get a {1} k))]
     (ifold (fn [a j] (update a r j (- (get a r j) (* f (get a {1} j))))) (update a r k f) (shape a 1))))
