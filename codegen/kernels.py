@@ -51,7 +51,7 @@ from .data import without_unused
 from .directions import by_the_first, shared_by_a_warp
 from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .launches import BLOCK, FOLDING
-from .lower import LOCAL_REALS, Buffer, Plan, is_array, plan, type_of
+from .lower import LOCAL_REALS, Buffer, Place, Plan, is_array, plan, type_of
 from .operands import Line
 from .staging import Tile, blocks_for, by_warps, functions_of, indices_of, mostly_read, only_rows, row_width, terms_of
 from .thread import WARP, ThreadUnit, at
@@ -1072,6 +1072,19 @@ class KernelPrinter(CudaPrinter):
         self.read_before_moves(op.body, todo)
         self.move(op.body)
         self.assign(todo)
+
+    def array(self, op: Prim, place: Place, buffer: Buffer) -> None:
+        if self.unshared or self.initialised is place.buffer:
+            super().array(op, place, buffer)
+            return
+        self.unshared = True  # one thread of a team
+        for a in op.args:
+            self.fixed(a)
+        before = len(self.lines)
+        super().array(op, place, buffer)
+        for k in range(before, len(self.lines)):
+            self.lines[k] = replace(self.lines[k], text=f"if ({self.local['lane']} == 0) {self.lines[k].text}")
+        self.unshared = False
 
     def store(self, bind: Bind, op: Prim, var: Var) -> None:
         buffer = self.plan.root(var)

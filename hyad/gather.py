@@ -59,11 +59,12 @@ from .courses import courses_block, rows_block, stepped
 from .dead import dead_code, tidy
 from .elsewhere import elsewhere_block
 from .journal import on
-from .nesting import adding, folding, nested, operation, stacking, statements, without
+from .nesting import PLACES, adding, folding, nested, operation, parts_of, share_of, stacking, statements, without
 from .optimise import products
 from .rebuild import rebuild
 from .rectangles import branch_inside, rectangle
 from .scans import scan_of
+from .scattered import parted, scattered
 from .spread import Reduction, changed, nest, next_level, reductions, work
 from .stencils import stencil
 from .stores import assign
@@ -72,8 +73,6 @@ from .teams import joined, passes, renamed, whole
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
 DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
 LONG = 64  # iterations that are worth a loop of their own
-PLACES = 1 << 16  # sums that keep a device busy
-SHARE = 64  # iterations that each part of a sum has at least
 COPIES = 1024  # of an array, at most, that is added to in parts
 ROOM = 1 << 26  # elements of all copies together
 
@@ -105,9 +104,11 @@ def spread(
     by(branch_block, "branch-inside")
     by(joined_block, "teams")
     by(stencil_block, "stencils")
+    by(lambda block: each(block, parted), "gather")
     by(apart_block, "apart")
     by(stencil_block, "stencils")  # those that are nests of their own only now
     by(joined_block, "teams")
+    by(lambda block: each(block, scattered), "gather")
     by(gather_block, "gather")
     by(rectangle_block, "rectangles")
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
@@ -788,47 +789,6 @@ def weighed(b: Bind) -> float:
     if type(b.op) is Prim:
         return work(b.op)
     return sum(weighed(x) for block in blocks_of(b.op) for x in block.binds) + (DEAR if type(b.op) is Loop else 0.0)
-
-
-def parts_of(count: Atom, sizes: Sequence[Atom], most: int) -> tuple[Atom, list[Bind]]:
-    """How many parts a sum of ``count`` terms for each of ``sizes`` elements is taken in, and how that is computed."""
-    if all(type(a) is Const for a in (count, *sizes)):
-        outputs = 1
-        for a in sizes:
-            outputs *= max(a.value, 1)
-        return integer(max(1, min(most // outputs, count.value // SHARE))), []
-    binds: list[Bind] = []
-    outputs: Atom = integer(1)
-    for a in sizes:
-        outputs, b = operation("*", outputs, a)
-        binds.append(b)
-    for name, other in (("max", integer(1)), ("//", integer(most))):
-        args = (outputs, other) if name == "max" else (other, outputs)
-        outputs, b = operation(name, *args)
-        binds.append(b)
-    shares, b = operation("//", count, integer(SHARE))
-    binds.append(b)
-    parts, b = operation("min", outputs, shares)
-    binds.append(b)
-    parts, b = operation("max", parts, integer(1))
-    return parts, [*binds, b]
-
-
-def share_of(part: Atom, parts: Atom, count: Atom, index: Atom, place: Var) -> tuple[Atom, list[Bind], list[Bind]]:
-    """How many terms a part of a sum has, how that is computed, and how ``place``, the number of its ``index``-th term,
-    is: neighbouring parts take neighbouring terms, which lie side by side in memory."""
-    head: list[Bind] = []
-
-    def made(binds: list[Bind], name: str, *args: Atom) -> Atom:
-        v, b = operation(name, *args, hint="terms")
-        binds.append(b)
-        return v
-
-    rest = made(head, "-", made(head, "-", count, part), integer(1))
-    length = made(head, "+", made(head, "//", rest, parts), integer(1))
-    step: list[Bind] = []
-    ahead = made(step, "*", index, parts)
-    return length, head, [*step, Bind((place,), Prim("+", (ahead, part)))]
 
 
 def product(x: Atom, binds: Sequence[Bind]) -> bool:

@@ -17,10 +17,14 @@ from .core import (
     Prim,
     Var,
     all_binds,
+    integer,
     substitute,
 )
 from .dead import tidy
 from .errors import Span
+
+PLACES = 1 << 16  # sums that keep a device busy
+SHARE = 64  # iterations that each part of a sum has at least
 
 
 def statements(levels: Sequence[Bind], stores: Sequence[Prim]) -> tuple[Bind, ...]:
@@ -122,3 +126,44 @@ def stacking(levels: Sequence[Bind], binds: Sequence[Bind], kept: dict[Var, Var]
         bind = Bind(outs, Loop(ops[k].count, table[ops[k].index], (), (), body), levels[0].span)
     assert bind is not None
     return bind
+
+
+def parts_of(count: Atom, sizes: Sequence[Atom], most: int) -> tuple[Atom, list[Bind]]:
+    """How many parts a sum of ``count`` terms for each of ``sizes`` elements is taken in, and how that is computed."""
+    if all(type(a) is Const for a in (count, *sizes)):
+        outputs = 1
+        for a in sizes:
+            outputs *= max(a.value, 1)
+        return integer(max(1, min(most // outputs, count.value // SHARE))), []
+    binds: list[Bind] = []
+    outputs: Atom = integer(1)
+    for a in sizes:
+        outputs, b = operation("*", outputs, a)
+        binds.append(b)
+    for name, other in (("max", integer(1)), ("//", integer(most))):
+        args = (outputs, other) if name == "max" else (other, outputs)
+        outputs, b = operation(name, *args)
+        binds.append(b)
+    shares, b = operation("//", count, integer(SHARE))
+    binds.append(b)
+    parts, b = operation("min", outputs, shares)
+    binds.append(b)
+    parts, b = operation("max", parts, integer(1))
+    return parts, [*binds, b]
+
+
+def share_of(part: Atom, parts: Atom, count: Atom, index: Atom, place: Var) -> tuple[Atom, list[Bind], list[Bind]]:
+    """How many terms a part of a sum has, how that is computed, and how ``place``, the number of its ``index``-th term,
+    is: neighbouring parts take neighbouring terms, which lie side by side in memory."""
+    head: list[Bind] = []
+
+    def made(binds: list[Bind], name: str, *args: Atom) -> Atom:
+        v, b = operation(name, *args, hint="terms")
+        binds.append(b)
+        return v
+
+    rest = made(head, "-", made(head, "-", count, part), integer(1))
+    length = made(head, "+", made(head, "//", rest, parts), integer(1))
+    step: list[Bind] = []
+    ahead = made(step, "*", index, parts)
+    return length, head, [*step, Bind((place,), Prim("+", (ahead, part)))]

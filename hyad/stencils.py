@@ -98,23 +98,37 @@ def additions(block: Block, result: Atom, inside: tuple = ()) -> tuple[list[Addi
 
 def total(block: Block, result: Atom, chosen: set[Var]) -> Block:
     """A block that makes an array as the sum of some of what it adds to it, or 0 where their branches are not taken."""
+    return totals(block, [(result, chosen)])
+
+
+def totals(block: Block, wanted: Sequence[tuple[Atom, set[Var]]]) -> Block:
+    """The same for several arrays, or for other additions to the same ones: a number for each."""
     made = {v: b for b in block.binds for v in b.vars}
-    terms: list[Atom] = []
     binds = list(block.binds)
-    while result in made:
-        bind = made[result]
-        op = bind.op
-        if type(op) is Prim:
-            terms += [op.args[-1]] if result in chosen else []
-            result = op.args[0]
-            continue
-        k = bind.vars.index(result)
-        arms = [total(arm, arm.results[k], chosen) for arm in (op.then, op.orelse)]
-        if any(arm.results != (ZERO,) for arm in arms):
-            terms.append(Var("t", REAL))
-            binds.append(Bind((terms[-1],), If(op.cond, *arms)))
-        result = additions(block, result)[1]
-    return tidy(Block(tuple(binds), (added(terms[::-1], binds),)))
+    terms: list[list[Atom]] = [[] for _ in wanted]
+    branches: dict[Bind, list[tuple[int, int, int]]] = {}  # whose number, the result's, the term's
+    for k, (result, chosen) in enumerate(wanted):
+        while result in made:
+            bind = made[result]
+            if type(bind.op) is Prim:
+                terms[k] += [bind.op.args[-1]] if result in chosen else []
+                result = bind.op.args[0]
+            else:
+                branches.setdefault(bind, []).append((k, bind.vars.index(result), len(terms[k])))
+                terms[k].append(ZERO)
+                result = additions(block, result)[1]
+    for bind, numbers in branches.items():
+        arms = [
+            totals(arm, [(arm.results[j], wanted[k][1]) for k, j, _ in numbers])
+            for arm in (bind.op.then, bind.op.orelse)
+        ]
+        outs = tuple(Var("t", REAL) for _ in numbers)
+        binds.append(Bind(outs, If(bind.op.cond, *arms)))
+        for n, (k, _, at) in enumerate(numbers):
+            if any(arm.results[n] is not ZERO for arm in arms):
+                terms[k][at] = outs[n]
+    sums = [added([t for t in each[::-1] if t is not ZERO], binds) for each in terms]
+    return tidy(Block(tuple(binds), tuple(sums)))
 
 
 def added(terms: Sequence[Atom], binds: list[Bind]) -> Atom:

@@ -84,7 +84,9 @@ def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
             if written and op.args[0] in given:  # by one thread, what no other one of the team reads
                 given.add(bind.vars[0])
             elif isinstance(bind.vars[0].type, Arr) and op.name != "get":
-                return []
+                own = op.name == "array" and bind.vars[0] in body.results and most_uses(body, bind.vars[0]) == 1
+                if not own or any(isinstance(type_of(a), Arr) for a in op.args):
+                    return []  # more than a short row for the result, by one thread
         elif bind in makers:
             found.append(bind)
             folds += len(op.accs)

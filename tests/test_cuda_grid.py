@@ -506,13 +506,29 @@ WINDOWS = [
     ("(Mat n m) x #^ (Vec p) k", [((9, 8), (2,)), ((40, 71), (2,))],  # two of them have an element in common
      SQUARES.format(f"(build [(- (// n 2) 1) (- (// m 2) 1)] (fn [i j] (* (get k 0) {LARGEST.format(2)})))"), False),
 ]  # fmt: skip
+PAIR = """(let [dx (- (get x i 0) (get x j 0)) dy (- (get x i 1) (get x j 1))]
+  (/ (get w j) (sqrt (+ 0.1 (* dx dx) (* dy dy)))))"""
+#: Of pairs, in the same way.
+PAIRS = [
+    ("(Mat n 2) x #^ (Vec n) w", [((1, 2), (1,)), ((5, 2), (5,)), ((200, 2), (200,))],
+     f"(sum (build n (fn [i] (* (get w i) (sum (build n (fn [j] (if (= i j) 0.0 {PAIR}))))))))", True),
+    ("(Mat n 2) x #^ (Mat m 2) y", [((1, 2), (3, 2)), ((70, 2), (9, 2)), ((9, 2), (150, 2))],
+     "(sum (map (fn [a] (square (sum (map (fn [b] (exp (- 0.0 (sum (map (fn [p q] (square (- p q))) a b))))) y)))) x))",
+     True),
+    ("(Vec n) x #^ (Vec m) y", [((3,), (2,)), ((30,), (90,))],  # by the data's word
+     "(sum (build n (fn [i] (sum (build m (fn [j] (if (> (get x i) (get y j)) (* (get x i) (get y j)) (sin (get y j))"
+     ")))))))", True),
+    ("(Vec n) x #^ (Vec m) y", [((3,), (2,)), ((30,), (90,))],  # there may be no such element
+     "(sum (build n (fn [i] (sum (build m (fn [j] (if (< i 2) (* (get x i) (get y i) (get y j)) 0.0)))))))", False),
+]  # fmt: skip
 
 
-def test_adjoints_of_windows_are_each_elements() -> None:
+@pytest.mark.parametrize("models", [WINDOWS, PAIRS])
+def test_adjoints_of_windows_are_each_elements(models: list[Any]) -> None:
     """A convolution's are sums over the window, and over the rows that it is laid on; those of windows that do not
-    overlap are each iteration's own."""
+    overlap are each iteration's own; what all pairs add to both is a sum for each of them."""
     made = []
-    for k, (parameters, shapes, body, gathered) in enumerate(WINDOWS):
+    for k, (parameters, shapes, body, gathered) in enumerate(models):
         f = hyad.model(f"(defmodel f [#^ {parameters}] {body})", namespace={})
         f = hyad.grad(f, wrt=tuple(p.name for p in f.program(f.specs()).params))
         made.append((f, print_grid(program_of(f, tuple(map(np.ones, shapes[-1]))), name=f"s{k}"), shapes))

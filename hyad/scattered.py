@@ -1,0 +1,247 @@
+"""What a nest of loops adds in several places, as sums for each place, for a device with thousands of threads.
+
+All pairs of particles add to both, each to its coordinates: for a thread for each particle these are atomic additions,
+which meet in one element. ``gather`` takes sums one by one, out of nests that add to one place, and always. Here all
+that goes to elements of the same loops' indices is one nest, with a sum for each place::
+
+    (loop n (fn [i x] (loop n (fn [j x] (if (= i j) x (add-at (add-at x i 0 e) j 0 g))) x)) x)
+    =>  s = (build n (fn [i] (ifold (fn [s j] (+ s (if (= i j) 0.0 e))) 0.0 n))), added to x at i 0
+        t = (build n (fn [j] (ifold (fn [t i] (+ t (if (= i j) 0.0 g))) 0.0 n))), added to x at j 0
+
+What is added is computed again for each place that it goes to. Before, a loop that adds to arrays and has sums of its
+own is taken apart: the sums stay with the iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    all_binds,
+    free_vars,
+    same,
+    substitute,
+    type_of,
+)
+from .dead import tidy
+from .nesting import PLACES, parts_of, share_of, statements, without
+from .spread import nest, reductions, work
+from .stencils import Addition, additions, totals
+from .teams import renamed
+
+DEAR = 512.0  # the work of what is added, from which on it is not computed again: what atomic additions cost
+
+
+def parted(bind: Bind) -> list[Bind]:
+    """A parallel loop in whose body no loop both adds to arrays, in places of the loops' own, and has other results."""
+    op = bind.op
+    bound = {v for b in op.body.binds for v in b.vars}
+    binds = [part for b in op.body.binds for part in in_two(b, op, bound)]
+    if len(binds) == len(op.body.binds):
+        return [bind]
+    return [Bind(bind.vars, replace(op, body=Block(tuple(binds), op.body.results)), bind.span)]
+
+
+def in_two(bind: Bind, outer: Loop, bound: set[Var]) -> list[Bind]:
+    """A loop as two, of which one adds to arrays and nothing else, where that is possible."""
+    op = bind.op
+    if type(op) is not Loop or not plain(op):
+        return [bind]
+    gone = []
+    for r in reductions(op) or ():
+        found = placed(op, r.accs[0], [outer, op], bound) if r.kind in ("scatter", "slice") else None
+        if found and any(i not in a.subs for a in found for i in (op.index, outer.index)):
+            gone.append(r.accs[0])
+        elif r.kind == "scatter":
+            return [bind]
+    left = [k for k in range(len(bind.vars)) if k not in gone]
+    if not gone or not left:
+        return [bind]
+    parts = [only(bind, numbers) for numbers in (gone, left)]
+    accs = {*op.accs}
+    return (
+        [bind] if any(v in accs for part in parts for v in free_vars(part.op.body) if v not in part.op.accs) else parts
+    )
+
+
+def only(bind: Bind, numbers: Sequence[int]) -> Bind:
+    """A loop with some of its results alone."""
+    op = bind.op
+    n = len(op.accs)
+    index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+    first = [k for k in numbers if k < n]
+    accs = {op.accs[k]: like(op.accs[k]) for k in first}
+    body = tidy(Block(op.body.binds, tuple(op.body.results[k] for k in numbers)))
+    body = renamed(substitute(body, {op.index: index, **accs}))
+    made = Loop(op.count, index, tuple(op.inits[k] for k in first), tuple(accs.values()), body)
+    return Bind(tuple(bind.vars[k] for k in numbers), made, bind.span)
+
+
+def plain(op: Loop) -> bool:
+    return all(type(b.op) in (Prim, If) for b in all_binds(op.body))
+
+
+def placed(op: Loop, k: int, loops: Sequence[Loop], bound: set[Var]) -> list[Addition] | None:
+    """What a loop adds to an array, where all subscripts are indices of ``loops`` or what these do not change."""
+    acc = op.accs[k]
+    found = additions(op.body, op.body.results[k])
+    if found is None or found[1] is not acc or acc.type.elem != REAL:
+        return None
+    inside = bound | {v for b in all_binds(op.body) for v in b.vars}
+    counts = {o.index: o.count for o in loops}
+    for a in found[0]:
+        indices = [s for s in a.subs if s in counts]
+        if isinstance(type_of(a.value), Arr) or not indices or len(set(indices)) != len(indices):
+            return None
+        for s, size in zip(a.subs, acc.type.dims):
+            known = type(s) is Const and type(size) is Const and 0 <= s.value < size.value
+            known = known or s in counts and same(counts[s], size) or not a.inside
+            if not known or s in inside and s not in counts:
+                return None
+    return found[0]
+
+
+def scattered(bind: Bind) -> list[Bind]:
+    """A nest, and what it adds to arrays in several places, or in some iterations, as sums."""
+    levels = nest(bind)
+    ops: list[Loop] = [b.op for b in levels]
+    inner = ops[-1]
+    if not plain(inner):
+        return [bind]
+    binds = statements(levels, ())
+    number = {k: k for k in range(len(ops[0].accs))}
+    for outer, within in zip(ops, ops[1:]):
+        number = {k: next(m for m, z in enumerate(within.inits) if z is outer.accs[j]) for k, j in number.items()}
+    bound = {v for b in binds for v in b.vars}
+    groups: dict[tuple[Var, ...], dict[tuple[int, tuple[Atom, ...]], set[Var]]] = {}
+    taken: set[int] = set()
+    for kind in reductions(ops[0]) or ():
+        k = kind.accs[0]
+        found = placed(inner, number[k], ops, bound) if kind.kind == "scatter" else None
+        if not found or len(found) == 1 and not found[0].inside:
+            continue  # none, or one for ``gather``
+        taken.add(k)
+        for a in found:
+            free = tuple(o.index for o in ops if o.index in a.subs)
+            if len(free) == len(ops):
+                return [bind]
+            groups.setdefault(free, {}).setdefault((k, a.subs), set()).add(a.after)
+    accs = {a for o in ops for a in o.accs}
+    made = {}
+    for free, places in groups.items():
+        wanted = [(inner.body.results[number[k]], chosen) for (k, _), chosen in places.items()]
+        made[free] = totals(Block(binds, ()), wanted)
+        weight = sum(work(b.op) for b in all_binds(made[free]) if type(b.op) is Prim)
+        if weight > DEAR or any(v in accs for v in free_vars(made[free])):
+            return [bind]
+    if not taken:
+        return [bind]
+    rest = without(levels, taken)
+    out = [rest] if rest is not None else []
+    states: dict[int, Atom] = {k: ops[0].inits[k] for k in taken}
+    for n, (free, places) in enumerate(groups.items()):
+        later = {k for others in [*groups.values()][n + 1 :] for k, _ in others}
+        finals = {k: bind.vars[k] if k not in later else like(bind.vars[k]) for k, _ in places}
+        out += together(made[free], free, [*places], states, finals, ops, bind)
+        states.update(finals)
+    return out
+
+
+def like(v: Var) -> Var:
+    return Var(v.name, v.type, v.span)
+
+
+def together(
+    block: Block,
+    free: Sequence[Var],
+    places: Sequence[tuple[int, tuple[Atom, ...]]],
+    states: dict[int, Atom],
+    finals: dict[int, Var],
+    ops: Sequence[Loop],
+    bind: Bind,
+) -> list[Bind]:
+    """What adds the sums of a block's numbers to arrays, each to its place, for each of the indices ``free``."""
+    table: dict[Var, Atom] = {o.index: Var(o.index.name, INT, o.index.span, o.index.given, o.index.soft) for o in ops}
+    mine = [table[i] for i in free]
+    sizes = [o.count for o in ops if o.index in free]
+    first, *more = (o for o in ops if o.index not in free)
+    block = renamed(block)
+    parts, before = parts_of(first.count, sizes, PLACES)
+    split = not (type(parts) is Const and parts.value == 1)
+    inside, count, head, shift, part = table[first.index], first.count, [], [], Var("part", INT)
+    if split:
+        table[first.index] = Var(first.index.name, INT)
+        count, head, shift = share_of(part, parts, first.count, inside, table[first.index])
+    block = substitute(block, table)
+    for o in reversed(more):
+        block = folds(o.count, table[o.index], block)
+    block = folds(count, inside, Block((*shift, *block.binds), block.results))
+    if split:
+        made = stacks([part, *mine], [parts, *sizes], Block((*head, *block.binds), block.results))
+        table.update({i: Var(i.name, INT) for i in free})
+        mine, part = [table[i] for i in free], Var("part", INT)
+        terms = [Var("t", REAL) for _ in made.vars]
+        reads = (Bind((t,), Prim("get", (v, part, *mine))) for t, v in zip(terms, made.vars))
+        block = folds(parts, part, Block(tuple(reads), tuple(terms)))
+        before.append(made)
+    subs = [tuple(table.get(s, s) for s in at) for _, at in places]
+    return [*before, stores(block, [k for k, _ in places], subs, mine, sizes, states, finals, bind)]
+
+
+def folds(count: Atom, index: Atom, block: Block) -> Block:
+    """The sums of a block's results over an index."""
+    accs = [Var("s", REAL) for _ in block.results]
+    binds, totals_ = list(block.binds), [Var("s", REAL) for _ in accs]
+    binds += [Bind((t,), Prim("+", (a, r))) for t, a, r in zip(totals_, accs, block.results)]
+    zeros = (Const(0.0, REAL, True),) * len(accs)
+    outs = tuple(Var("s", REAL) for _ in accs)
+    return Block((Bind(outs, Loop(count, index, zeros, tuple(accs), Block(tuple(binds), tuple(totals_)))),), outs)
+
+
+def stacks(indices: Sequence[Atom], counts: Sequence[Atom], block: Block) -> Bind:
+    """A block's results, stacked over some indices."""
+    for k in range(len(indices) - 1, -1, -1):
+        outs = tuple(Var("s", Arr(REAL, tuple(counts[k:]))) for _ in block.results)
+        bind = Bind(outs, Loop(counts[k], indices[k], (), (), block))
+        block = Block((bind,), outs)
+    return bind
+
+
+def stores(
+    block: Block,
+    numbers: Sequence[int],
+    subs: Sequence[tuple[Atom, ...]],
+    indices: Sequence[Atom],
+    counts: Sequence[Atom],
+    states: dict[int, Atom],
+    finals: dict[int, Var],
+    bind: Bind,
+) -> Bind:
+    """The nest that adds a block's results to arrays, the first to the one of the first number, at its subscripts."""
+    levels = [{k: like(v) for k, v in finals.items()} for _ in indices]
+    now: dict[int, Atom] = dict(levels[-1])
+    binds = list(block.binds)
+    for k, at, x in zip(numbers, subs, block.results):
+        after = like(finals[k])
+        binds.append(Bind((after,), Prim("add-at", (now[k], *at, x)), bind.span))
+        now[k] = after
+    body = Block(tuple(binds), tuple(now.values()))
+    for depth in range(len(indices) - 1, -1, -1):
+        accs = levels[depth]
+        inits = [levels[depth - 1][k] if depth else states[k] for k in accs]
+        outs = tuple(like(finals[k]) if depth else finals[k] for k in accs)
+        made = Bind(outs, Loop(counts[depth], indices[depth], tuple(inits), tuple(accs.values()), body), bind.span)
+        body = Block((made,), outs)
+    return made
