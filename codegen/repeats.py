@@ -7,7 +7,7 @@ read from the device; a branch is a ``Choose`` whose arms make their results at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from hyad.core import Arr, Atom, Bind, Block, If, Loop, Var, While, free_vars
 from hyad.errors import Span
@@ -44,21 +44,47 @@ class HostLoops(ParallelLoops):
         self.host[op.index] = index
         n = len(op.accs)
         inside = frozenset(free_vars(op.body)) - {op.index, *op.accs}
-        self.starts(op.accs, op.inits, later | inside)
-        stacks = []
-        for v in bind.vars[n:]:
-            at = self.room(v)
-            size: Size = total(self.sizes(v.type.dims[1:], bind.span))
+        kept = self.kept_states(bind, op)
+        alone = [k for k in range(n) if k not in kept]
+        self.starts([op.accs[k] for k in alone], [op.inits[k] for k in alone], later | inside)
+        stacks, last = [], {}
+        for j, v in enumerate(bind.vars[n:], n):
+            dims = self.sizes(v.type.dims, bind.span)
+            at = self.room(v, (simple("+", dims[0], 1), *dims[1:]) if j in kept.values() else dims)
+            size: Size = total(dims[1:])
             stacks.append(At(at.array, simple("+", at.offset, simple("*", index, size))))
+            last[j] = At(at.array, simple("*", count, size))
+        for k, j in kept.items():
+            first = At(last[j].array)
+            self.spot[bind.vars[j]] = Spot(first, False)
+            self.copy_value(op.inits[k], first)
+            self.spot[op.accs[k]] = Spot(stacks[j - n], False)
+            size = total(self.sizes(op.accs[k].type.dims, bind.span))
+            self.wanted[op.body.results[k]] = At(first.array, simple("*", simple("+", index, 1), size))
         outer, self.steps = self.steps, []
         self.indices[index] = count
         self.integers(op.body)
         late = self.stacked(op.body, n, stacks)
-        self.iteration(op.body, op.accs, late, stacks, later | inside, bind.span)
+        self.iteration(op.body, op.accs, late, stacks, later | inside, bind.span, kept)
         del self.indices[index]
         steps, self.steps = tuple(self.steps), outer
         self.steps.append(Repeat(count, index, steps))
+        self.spot.update((op.accs[k], Spot(last[j], False)) for k, j in kept.items())
         self.ends(op.accs, bind.vars[:n])
+
+    def kept_states(self, bind: Bind, op: Loop) -> dict[int, int]:
+        """Arrays that a loop of the host makes in each iteration, of which it stacks what they were before: by the
+        number of each the number of the stack. They lie there, one after the other, and nothing is copied."""
+        n, found = len(op.accs), {}
+        results = op.body.results
+        for k, acc in enumerate(op.accs):
+            made = any(results[k] in b.vars for b in op.body.binds)
+            stacks = [j for j in range(n, len(results)) if results[j] is acc]
+            if not is_array(acc) or not made or results.count(results[k]) > 1 or results[k] in self.wanted:
+                continue
+            if len(stacks) == 1 and bind.vars[stacks[0]] not in self.wanted:
+                found[k] = stacks[0]
+        return found
 
     def while_(self, bind: Bind, op: While, later: frozenset[Var]) -> None:
         """A ``while`` of the host. What it stacks has room for so many rounds as the call says."""
@@ -147,8 +173,10 @@ class HostLoops(ParallelLoops):
         targets: Sequence[At],
         later: frozenset[Var],
         span: Span | None,
+        kept: Container[int] = (),
     ) -> None:
-        """The body of a loop of the host, then its accumulators' next values, all at once."""
+        """The body of a loop of the host, then its accumulators' next values, all at once; those of ``kept`` are next
+        where they are wanted."""
         n = len(accs)
         results = frozenset(r for r in body.results if isinstance(r, Var))
         self.block(body, later | results)
@@ -169,6 +197,10 @@ class HostLoops(ParallelLoops):
         for k in range(n):
             r = body.results[k]
             if isinstance(r, Var) and r in self.spot and self.spot[r].at == self.spot[accs[k]].at:
+                continue
+            if k in kept:
+                if self.spot[r].at != self.wanted[r]:
+                    self.steps.append(Copy(self.wanted[r], self.spot[r].at, self.length(r, span)))
                 continue
             moves.append((k, r))
         mine = {self.spot[a].array for a in accs}

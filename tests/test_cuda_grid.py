@@ -426,6 +426,34 @@ def test_time_steps_are_the_hosts() -> None:
     assert [type(s) for s in loop.steps] == [Launch, Swap] and loop.count == "steps"
 
 
+FLOW = """(build n (fn [i] (if (or (= i 0) (= i (- n 1))) (get u i)
+  (+ (get u i) (* 0.1 (get u i) (- (get u (+ i 1)) (get u (- i 1))))))))"""
+#: Loops over time that remember their states, and how many copies the first loop of the host makes in an iteration.
+COURSES = [
+    (f"(sum (map square (ifold (fn [u t] {FLOW}) x steps)))", 0),
+    (f"(sum (map * x (fst (ifold (fn [p t] (let [u (fst p) v (snd p)] #({FLOW} (map * u v)))) #(x x) steps))))", 0),
+    (f"(sum (map * x (fst (ifold (fn [p t] (let [u (fst p) v (snd p) w {FLOW}] #((map * w v) u))) #(x x) steps))))", 2),
+]
+
+
+def test_states_that_are_remembered_lie_on_their_stack() -> None:
+    """Each is made in the row behind the one before."""
+    made = []
+    for k, (body, copies) in enumerate(COURSES):
+        f = hyad.grad(hyad.model(f"(defmodel f [#^ (Vec n) x #^ Int steps] {body})", namespace={}), wrt="x")
+        made.append((f, print_grid(program_of(f, (np.ones(9), 3)), name=f"s{k}")))
+        with without(("persistent",)):
+            p = print_grid(program_of(f, (np.ones(9), 3)), name=f"l{k}")
+        loop = next(s for s in p.steps if isinstance(s, Repeat))
+        assert sum(isinstance(s, Copy) for s in loop.steps) == copies
+        made.append((f, p))
+    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or (), "-O0")
+    for (f, p), n, times in itertools.product(made, (1, 70), (0, 1, 2, 5)):
+        args = (np.random.default_rng(n).uniform(0.5, 1.0, n), times)
+        (got,) = emulator.run(p, args, blocks=2, block=64)
+        np.testing.assert_allclose(got, python_callable(f.program(f.specs(args)))(*args), rtol=1e-12)
+
+
 #: What a loop makes of a vector and its neighbours, and whether their adjoints are sums of each element.
 STENCILS = [
     ("(len x)", "(if (or (= i 0) (= i (- (len x) 1))) (get x i) (* (get x (- i 1)) (get x (+ i 1))))", True),
