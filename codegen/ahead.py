@@ -18,14 +18,15 @@ time, a step of the grid apart as before, and reads what it needs of all of them
     }
 
 The order of a thread's places is what it was, and so is every sum. Not for bodies that are long (``LIGHT``), or have
-loops: they have work enough to hide what they wait for, and would be four times as long.
+loops: they have work enough to hide what they wait for, and would be four times as long. Nor for those that read more
+of neighbours than of the element itself: these need the indices of each place, and take the registers of many threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyad.core import Block, Check, If, Prim, all_binds
+from hyad.core import Block, Check, If, Prim, Var, all_binds
 from hyad.journal import on
 from hyad.spread import work
 
@@ -64,6 +65,11 @@ def light(body: Block) -> bool:
         elif type(bind.op) not in (If, Check):
             return False
     return total <= LIGHT
+
+
+def elsewhere(body: Block, read: Sequence[Var]) -> int:
+    """How many elements a body reads of other arrays, which it waits for anyway, four times as many at once."""
+    return sum(type(b.op) is Prim and b.op.name == "get" and b.op.args[0] not in read for b in all_binds(body))
 
 
 def heads(thread: str, step: str, total: str, names: Sequence[str]) -> tuple[str, list[str]]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from hyad.core import INT, REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same, same_atoms
 from hyad.spread import Reduction, reductions
 
-from .ahead import AHEAD, ARRAYS, READ, UNROLL, heads, light
+from .ahead import AHEAD, ARRAYS, READ, UNROLL, elsewhere, heads, light
 from .collectives import (
     ADD_AT,
     COMBINED,
@@ -865,7 +865,7 @@ class KernelPrinter(CudaPrinter):
             for p in self.program.params
             if elements(p, "param") and only_rows(self.program, p, grid) and mostly_read(self.program, p, grid)
         ]
-        if not read:
+        if not read or elsewhere(nest[-1].op.body, read) > 2 * len(read):
             return None
         first, k, place = (self.names.fresh(n) for n in ("first", "k", "at" if levels > 1 else nest[0].op.index.name))
         found = Places(first, k, place)

@@ -72,6 +72,8 @@ AHEAD: dict[str, tuple[str, tuple[Any, ...], set[str]]] = {
     "many": ("[#^ (Vec n) p #^ (Vec n) q #^ (Vec n) r #^ (Vec n) s #^ (Vec n) t] (map (fn [a b c d e] (+ a b c d e))"
              " p q r s t)", ((300,),) * 5, {"p", "q", "r", "s"}),
     "beside-itself": ("[#^ (Vec n) x] (build (- (len x) 1) (fn [i] (- (get x (+ i 1)) (get x i))))", ((90,),), set()),
+    "neighbours": ("[#^ (Vec m) x #^ (Vec n) y] (build (len y) (fn [i] (* (get y i) (+ (get x i) (get x (+ i 1))"
+                   " (get x (+ i 2))))))", ((302,), (300,)), set()),  # more of these
     "long": ("[#^ (Vec n) x] (map (fn [a] (sin (exp (sin (exp (sin (exp (sin (exp (sin a)))))))))) x)", ((90,),),
              set()),
     "in-loops": ("[#^ (Vec n) x] (map (fn [a] (ifold (fn [s k] (+ (* s a) 1.0)) a 30)) x)", ((90,),), set()),
