@@ -157,21 +157,21 @@ def long(bind: Bind) -> bool:
 
 def each(block: Block, change) -> Block:
     """A block in which ``change(bind)`` gives what stands for each parallel loop, a list of bindings; loops that are
-    taken in their order, and branches, are gone into."""
+    taken in their order, and branches, are gone into. The same block where that changes nothing."""
     out: list[Bind] = []
     for bind in block.binds:
         op = bind.op
         if long(bind) and reductions(op) is not None:
             out += change(bind)
-        elif type(op) is Loop and long(bind):
-            out.append(Bind(bind.vars, replace(op, body=each(op.body, change)), bind.span))
-        elif type(op) is If:
-            out.append(Bind(bind.vars, If(op.cond, each(op.then, change), each(op.orelse, change)), bind.span))
-        elif type(op) is While:
-            out.append(Bind(bind.vars, replace(op, body=each(op.body, change)), bind.span))
+        elif type(op) is Loop and long(bind) or type(op) in (If, While):
+            inner = blocks_of(op)
+            made = [r if type(op) is While and r is op.cond else each(r, change) for r in inner]
+            same_ = all(x is y for x, y in zip(inner, made))
+            out.append(bind if same_ else Bind(bind.vars, with_blocks(op, made), bind.span))
         else:
             out.append(bind)
-    return Block(tuple(out), block.results)
+    unchanged = len(out) == len(block.binds) and all(x is y for x, y in zip(out, block.binds))
+    return block if unchanged else Block(tuple(out), block.results)
 
 
 def product_block(block: Block, stacked: bool = False) -> Block:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .affine import affine_in
 from .core import (
     INT,
     REAL,
@@ -47,21 +48,20 @@ DEAR = 512.0  # the work of what is added, from which on it is not computed agai
 def parted(bind: Bind) -> list[Bind]:
     """A parallel loop in whose body no loop both adds to arrays, in places of the loops' own, and has other results."""
     op = bind.op
-    bound = {v for b in op.body.binds for v in b.vars}
-    binds = [part for b in op.body.binds for part in in_two(b, op, bound)]
+    binds = [part for b in op.body.binds for part in in_two(b, op)]
     if len(binds) == len(op.body.binds):
         return [bind]
     return [Bind(bind.vars, replace(op, body=Block(tuple(binds), op.body.results)), bind.span)]
 
 
-def in_two(bind: Bind, outer: Loop, bound: set[Var]) -> list[Bind]:
+def in_two(bind: Bind, outer: Loop) -> list[Bind]:
     """A loop as two, of which one adds to arrays and nothing else, where that is possible."""
     op = bind.op
     if type(op) is not Loop or not plain(op):
         return [bind]
     gone = []
     for r in reductions(op) or ():
-        found = placed(op, r.accs[0], [outer, op], bound) if r.kind in ("scatter", "slice") else None
+        found = placed(op, r.accs[0], [outer, op]) if r.kind in ("scatter", "slice") and not r.read else None
         if found and any(i not in a.subs for a in found for i in (op.index, outer.index)):
             gone.append(r.accs[0])
         elif r.kind == "scatter":
@@ -70,10 +70,8 @@ def in_two(bind: Bind, outer: Loop, bound: set[Var]) -> list[Bind]:
     if not gone or not left:
         return [bind]
     parts = [only(bind, numbers) for numbers in (gone, left)]
-    accs = {*op.accs}
-    return (
-        [bind] if any(v in accs for part in parts for v in free_vars(part.op.body) if v not in part.op.accs) else parts
-    )
+    read = {v for part in parts for v in free_vars(part.op.body)}
+    return [bind] if any(a in read for a in op.accs) else parts
 
 
 def only(bind: Bind, numbers: Sequence[int]) -> Bind:
@@ -93,22 +91,20 @@ def plain(op: Loop) -> bool:
     return all(type(b.op) in (Prim, If) for b in all_binds(op.body))
 
 
-def placed(op: Loop, k: int, loops: Sequence[Loop], bound: set[Var]) -> list[Addition] | None:
-    """What a loop adds to an array, where all subscripts are indices of ``loops`` or what these do not change."""
+def placed(op: Loop, k: int, loops: Sequence[Loop]) -> list[Addition] | None:
+    """What a loop adds to an array, where all subscripts are indices of ``loops``, or numbers."""
     acc = op.accs[k]
     found = additions(op.body, op.body.results[k])
     if found is None or found[1] is not acc or acc.type.elem != REAL:
         return None
-    inside = bound | {v for b in all_binds(op.body) for v in b.vars}
     counts = {o.index: o.count for o in loops}
     for a in found[0]:
         indices = [s for s in a.subs if s in counts]
         if isinstance(type_of(a.value), Arr) or not indices or len(set(indices)) != len(indices):
             return None
-        for s, size in zip(a.subs, acc.type.dims):
+        for s, size in zip(a.subs, acc.type.dims):  # there is such an element, whatever the other loops and branches do
             known = type(s) is Const and type(size) is Const and 0 <= s.value < size.value
-            known = known or s in counts and same(counts[s], size) or not a.inside
-            if not known or s in inside and s not in counts:
+            if not known and not (s in counts and same(counts[s], size)):
                 return None
     return found[0]
 
@@ -124,19 +120,18 @@ def scattered(bind: Bind) -> list[Bind]:
     number = {k: k for k in range(len(ops[0].accs))}
     for outer, within in zip(ops, ops[1:]):
         number = {k: next(m for m, z in enumerate(within.inits) if z is outer.accs[j]) for k, j in number.items()}
-    bound = {v for b in binds for v in b.vars}
     groups: dict[tuple[Var, ...], dict[tuple[int, tuple[Atom, ...]], set[Var]]] = {}
     taken: set[int] = set()
     for kind in reductions(ops[0]) or ():
         k = kind.accs[0]
-        found = placed(inner, number[k], ops, bound) if kind.kind == "scatter" else None
+        found = placed(inner, number[k], ops) if kind.kind in ("scatter", "slice") and not kind.read else None
         if not found or len(found) == 1 and not found[0].inside:
             continue  # none, or one for ``gather``
+        places = [tuple(o.index for o in ops if o.index in a.subs) for a in found]
+        if any(len(free) == len(ops) for free in places):
+            continue
         taken.add(k)
-        for a in found:
-            free = tuple(o.index for o in ops if o.index in a.subs)
-            if len(free) == len(ops):
-                return [bind]
+        for a, free in zip(found, places):
             groups.setdefault(free, {}).setdefault((k, a.subs), set()).add(a.after)
     accs = {a for o in ops for a in o.accs}
     made = {}
@@ -178,6 +173,8 @@ def together(
     sizes = [o.count for o in ops if o.index in free]
     first, *more = (o for o in ops if o.index not in free)
     block = renamed(block)
+    if more and side_by_side(block, [more[-1].index], [o.index for o in ops]):
+        return by_rows(block, free, places, states, finals, ops, bind)
     parts, before = parts_of(first.count, sizes, PLACES)
     split = not (type(parts) is Const and parts.value == 1)
     inside, count, head, shift, part = table[first.index], first.count, [], [], Var("part", INT)
@@ -198,6 +195,46 @@ def together(
         before.append(made)
     subs = [tuple(table.get(s, s) for s in at) for _, at in places]
     return [*before, stores(block, [k for k, _ in places], subs, mine, sizes, states, finals, bind)]
+
+
+def side_by_side(block: Block, last: Sequence[Var], indices: Sequence[Var]) -> bool:
+    """Whether what a block reads lies side by side along the last of the indices that it is summed over: then
+    neighbouring threads had better share a sum."""
+    integers = {b.vars[0]: b.op for b in all_binds(block) if type(b.op) is Prim and b.op.name in ("+", "-")}
+    gets = [b.op for b in all_binds(block) if type(b.op) is Prim and b.op.name == "get" and len(b.op.args) > 1]
+    inner = [{v for v in affine_in(op.args[-1], integers)[1] if v in indices} for op in gets]
+    return any(i in part for part in inner for i in last) and all(not part or part & {*last} for part in inner)
+
+
+def by_rows(
+    block: Block,
+    free: Sequence[Var],
+    places: Sequence[tuple[int, tuple[Atom, ...]]],
+    states: dict[int, Atom],
+    finals: dict[int, Var],
+    ops: Sequence[Loop],
+    bind: Bind,
+) -> list[Bind]:
+    """``together`` over the last of the other indices first, which teams share."""
+    *left, last = (o for o in ops if o.index not in free)
+    mine = [o for o in ops if o.index in free]
+    out: list[Bind] = []
+    while True:
+        table: dict[Var, Atom] = {o.index: Var(o.index.name, INT, o.index.span, o.index.given) for o in ops}
+        block = folds(last.count, table[last.index], substitute(block, table))
+        around = [*left, *mine]
+        if not left:
+            break
+        made = stacks([table[o.index] for o in around], [o.count for o in around], block)
+        out.append(made)
+        terms = tuple(Var("t", REAL) for _ in made.vars)
+        indices = [o.index for o in around]
+        block = Block(tuple(Bind((t,), Prim("get", (v, *indices))) for t, v in zip(terms, made.vars)), terms)
+        last = left.pop()
+    subs = [tuple(table.get(s, s) for s in at) for _, at in places]
+    indices = [table[o.index] for o in mine]
+    counts = [o.count for o in mine]
+    return [*out, stores(block, [k for k, _ in places], subs, indices, counts, states, finals, bind)]
 
 
 def folds(count: Atom, index: Atom, block: Block) -> Block:

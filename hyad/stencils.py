@@ -169,11 +169,10 @@ class Nest:
         if None in each:
             return None
         found = [tuple(ways) for ways in product(*each)]
-        along = [w.along for w in found[0] if w.along is not None]
         for ways in found:
-            levels = [w.level for w in ways]
-            if len({*levels, *along}) != len(levels) + len(along) or not along and len(levels) < len(self.levels):
-                return None  # what else is a sum over a loop is for ``gather``
+            levels = [level for w in ways for level in (w.level, w.along) if level is not None]
+            if len({*levels}) != len(levels):
+                return None
         return found
 
     def way(self, sub: Atom, size: Atom, addition: Addition) -> list[Way] | None:
@@ -321,7 +320,13 @@ class Nest:
             if terms is None:
                 continue
             made, read = terms
-            if not read and len(sizes) == len(self.ops) and all(same(o.count, d) for o, d in zip(self.ops, sizes)):
+            whole = all(len(w) == len(self.ops) and all(x.along is None for x in w) for w in made)
+            if (
+                not read
+                and whole
+                and len(sizes) == len(self.ops)
+                and all(same(o.count, d) for o, d in zip(self.ops, sizes))
+            ):
                 own.append((number[k], self.element(made, self.indices, sizes)))
                 continue
             at = [Var("i", INT) for _ in sizes]
@@ -401,6 +406,9 @@ class Nest:
                 return None
             for w in ways:
                 groups.setdefault(w, set()).add(a.after)
+        here = (w.along is None and not w.shift and w.at is None for ways in groups for w in ways)
+        if all(here) and any(len(ways) < len(self.ops) for ways in groups):
+            return None  # a sum over other loops is for ``gather``
         accs = {a for o in self.ops for a in o.accs}
 
         def made(stacks: Mapping[Var, Var]) -> tuple[float, dict[tuple[Way, ...], Block]]:

@@ -523,6 +523,10 @@ WINDOWS = [
     ("(Mat n m) x #^ (Mat p q) k", [((9, 8), (3, 2)), ((40, 70), (5, 4)), ((3, 3), (3, 3)), ((2, 9), (3, 2))],
      SQUARES.format("(build [(- (+ n 1) p) (- (+ m 1) q)] (fn [i j] (tanh (ifold (fn [s a] (ifold (fn [s b]"
                     " (+ s (* (get k a b) (get x (+ i a) (+ j b))))) s q)) 0.0 p))))"), True),
+    ("(Arr Real c n m) x #^ (Arr Real o c 2 2) k", [((1, 2, 2), (1, 1, 2, 2)), ((3, 5, 7), (2, 3, 2, 2)),
+                                                   ((2, 6, 70), (5, 2, 2, 2))],  # in channels
+     "(sum (build [o (- n 1) (- m 1)] (fn [f i j] (max 3.0 (ifold (fn [s d] (ifold (fn [s a] (ifold (fn [s b] (+ s"
+     " (* (get k f d a b) (get x d (+ i a) (+ j b))))) s 2)) s 2)) 0.0 c)))))", True),
     ("(Vec n) x #^ (Vec p) k", [((9,), (9,)), ((70,), (3,)), ((70,), (60,))],
      "(sum (map square (build (- (+ n 1) p) (fn [i] (ifold (fn [s a] (+ s (* (get k a) (get x (+ i a))))) 0.0 p)))))",
      True),
