@@ -60,6 +60,7 @@ class Fuse(Rebuild):
         self.within = block
         self.sums: dict[Var, Prim] | None = None  # the integer sums in it, when they are asked for
         self.sparse: dict[Var, tuple[Loop, Prim]] = {}
+        self.places: dict[Var, tuple[int, Atom, Atom]] = {}  # rows of one element: the axis, where, what
         self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
         self.depth = 0
 
@@ -75,6 +76,7 @@ class Fuse(Rebuild):
             if store is not None:
                 self.sparse[bind.vars[0]] = (op, store)
                 return
+            bind = self.by_places(bind, op)
         if type(op) is Prim and op.name == "get":
             if op.args[0] in self.inlined:
                 loop, k, levels = self.inlined[op.args[0]]  # type: ignore[index]
@@ -83,6 +85,9 @@ class Fuse(Rebuild):
             if op.args[0] in self.sparse:
                 loop, store = self.sparse[op.args[0]]  # type: ignore[index]
                 self.here[bind.vars[0]] = self.pulled(loop, store, self.atoms(op.args[1:]), bind)
+                return
+            if op.args[0] in self.places:
+                self.here[bind.vars[0]] = self.placed(*self.places[op.args[0]], *self.atoms(op.args[1:]))
                 return
         self.depth += type(op) is Loop
         self.copy(bind)
@@ -234,6 +239,60 @@ class Fuse(Rebuild):
         b.span = bind.span
         value = self.atom(store.args[-1])
         return b.select(hit, value, b.zeros(type_of(value)))
+
+    def by_places(self, bind: Bind, op: Loop) -> Bind:
+        """A loop that stacks where it would store, and what, in place of zeros with one element stored in each row, or
+        each column, at a place that is found in the iteration, if these are read by element alone.
+
+        ``(ifold (fn [a i] (update a i (f i) x)) zeros n)``  =>  ``p = (build n f)``; for ``(get a i j)``,
+        ``(select (= j (get p i)) x 0)``: what is done with all elements of a row is done with one then (``OneHot``).
+        """
+        for k in reversed(range(len(op.accs))):
+            store = self.row_store(bind, op, k)
+            if store is None:
+                continue
+            own = store.args.index(op.index) - 1
+            wanted, found = (store.args[2 - own], store.args[3]), []
+            for a in wanted:
+                steady = type(a) is not Var or a not in defined_in(op.body)
+                found.append(a if steady else Var(bind.vars[k].name, Arr(a.type, (op.count,)), bind.span))  # type: ignore
+            self.places[bind.vars[k]] = (own, found[0], found[1])
+            new = [(v, a) for v, a in zip(found, wanted) if v is not a]
+            others = [j for j in range(len(bind.vars)) if j != k]
+            left = [j for j in range(len(op.accs)) if j != k]
+            binds = tuple(b for b in op.body.binds if op.body.results[k] not in b.vars)
+            results = (*(op.body.results[j] for j in others), *(a for _, a in new))
+            inits, accs = (tuple(atoms[j] for j in left) for atoms in (op.inits, op.accs))
+            op = Loop(op.count, op.index, inits, accs, Block(binds, results), op.snapshots)
+            bind = Bind((*(bind.vars[j] for j in others), *(v for v, _ in new)), op, bind.span, bind.soft)
+        return bind
+
+    def row_store(self, bind: Bind, op: Loop, k: int) -> Prim | None:
+        """The one store of a number in each row, or column, of zeros that are read by element alone."""
+        acc, uses = op.accs[k], self.uses.get(bind.vars[k], ())
+        if op.inits[k] not in self.zeros or not isinstance(acc.type, Arr) or acc.type.rank != 2 or not uses:
+            return None
+        if any(not u.subscripts or len(u.subscripts) != 2 for u in uses):
+            return None
+        result = op.body.results[k]
+        made = next((b.op for b in op.body.binds if result in b.vars), None)
+        if type(made) is not Prim or made.name not in ("update", "add-at") or len(made.args) != 4:
+            return None
+        _, *place, x = made.args
+        if made.args[0] is not acc or place.count(op.index) != 1 or x in (acc, op.index):
+            return None
+        own = place.index(op.index)
+        if not same(acc.type.dims[own], op.count) or place[1 - own] not in defined_in(op.body):
+            return None
+        if any(v in reads(b) for b in op.body.binds for v in (acc, result) if b.op is not made):
+            return None
+        return made if acc not in op.body.results and op.body.results.count(result) == 1 else None
+
+    def placed(self, own: int, places: Atom, values: Atom, *subscripts: Atom) -> Atom:
+        """An element of such rows."""
+        b, i = self.b, subscripts[own]
+        at, x = (b.get(self.atom(a), i) if isinstance(type_of(a), Arr) else self.atom(a) for a in (places, values))
+        return b.select(b.prim("=", subscripts[1 - own], at), x, b.zeros(type_of(x)))
 
     @staticmethod
     def in_body(consumer: Loop, vars: Sequence[Var]) -> bool:
