@@ -311,7 +311,7 @@ class Share(Rebuild):
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         width, inits = len(op.accs), self.atoms(op.inits)
-        leader = self.leaders([(type_of(z), self.b.key(z)) for z in inits])
+        leader = self.leaders([(type_of(z), self.value(z)) for z in inits])
         leader = self.equal(op, leader) if len(set(leader)) < width else list(range(width))
         table = {op.accs[k]: op.accs[leader[k]] for k in range(width) if leader[k] != k}
         kept = [k for k in range(width) if leader[k] == k]
@@ -347,6 +347,19 @@ class Share(Rebuild):
         """For each key, where it stands first."""
         return [keys.index(key) for key in keys]
 
+    def value(self, atom: Atom) -> object:
+        """What equal values have in common; arrays that are changed in place have memory of their own each, and are
+        equal where equal ones are changed alike."""
+        changes: list[object] = []
+        while type(atom) is Var and (op := self.b.definitions.get(atom)) is not None:
+            if op.name == "zeros":
+                return (*changes, type_of(atom))
+            if op.name not in ("update", "add-at"):
+                break
+            changes.append((op.name, *map(self.b.key, op.args[1:])))
+            atom = op.args[0]
+        return (*changes, self.b.key(atom)) if changes else self.b.key(atom)
+
     def equal(self, op: Loop, leader: list[int]) -> list[int]:
         """The accumulators' classes, split until each stays together over one iteration."""
         while True:
@@ -356,7 +369,7 @@ class Share(Rebuild):
                 self.here[op.index] = op.index
                 self.here.update((a, accs[k]) for a, k in zip(op.accs, leader))
                 results = self.block(Block(op.body.binds, op.body.results[: len(accs)]))
-            split = self.leaders([(k, self.b.key(r)) for k, r in zip(leader, results)])
+            split = self.leaders([(k, self.value(r)) for k, r in zip(leader, results)])
             if split == leader:
                 return leader
             leader = split

@@ -672,6 +672,56 @@ def test_the_gradient_of_max_is_one_store_in_both_modes() -> None:
         assert hyad.compile(least)(np.array(u)) == wanted
 
 
+def test_rows_of_one_element_are_where_it_is() -> None:
+    """The adjoint of the least in each row, by broadcasting, is one element that the iteration finds: each point adds
+    to one centre, and there are no zeros but the gradient's. So is that of an element of each column. An array that
+    is needed as a whole stays."""
+    text = """(fn [#^ (Mat k d) c #^ (Mat n d) x]
+      (sum (np.min (np.sum (** (- (expand-dims x 1) (expand-dims c 0)) 2) :axis 2) :axis 1)))"""
+    rng = np.random.default_rng(0)
+    c, x = rng.normal(size=(3, 4)), rng.normal(size=(6, 4))
+    g = hyad.grad(hyad.model(text, namespace={}), wrt="c")
+    wanted = np.zeros_like(c)
+    for n, k in enumerate(((x[:, None] - c) ** 2).sum(2).argmin(1)):
+        wanted[k] += 2 * (c[k] - x[n])
+    np.testing.assert_allclose(g(c, x), wanted, atol=1e-13)
+    assert hyad.show(g, "c").count("memset") == 1
+    rows = "(fn [#^ (Mat n 40) a] (let [p (log-softmax (sin a) 1)] (sum (build n (fn [i] (exp (get p i (% i 40))))))))"
+    columns = rows.replace("n 40", "40 n").replace(") 1)]", ") 0)]").replace("i (% i 40)", "(% i 40) i")
+    a, at = rng.normal(size=(5, 40)), (np.arange(5), np.arange(5) % 40)
+    p = np.exp(np.sin(a)) / np.exp(np.sin(a)).sum(1)[:, None]
+    wanted = -p * p[at][:, None]
+    wanted[at] += p[at]
+    for text, by_row in ((rows, True), (columns, False)):
+        g = hyad.grad(hyad.model(text, namespace={}))
+        found = g(a) if by_row else g(np.ascontiguousarray(a.T)).T
+        np.testing.assert_allclose(found, wanted * np.cos(a), atol=1e-14)
+    whole = "(fn [#^ (Mat n k) a] ((grad (fn [b] (sum (np.max b :axis 1)))) a))"
+    assert np.array_equal(hyad.compile(whole)(a), np.eye(40)[a.argmax(1)])
+
+
+def test_states_that_change_alike_are_one() -> None:
+    """Tangents by two numbers of a table that is filled in place share it; what is changed otherwise stays apart."""
+    text = """(fn [s u #^ (Vec n) k]
+      (let [v (map (fn [x] (max 0.0 (- x s))) k)]
+        (for [t (range n)]
+          (for [i (range (- n 1))]
+            (set-at! v i (max (* s (real t)) (+ (* u (get v i)) (* (- 1 u) (get v (+ i 1))))))))
+        (get v 0)))"""
+    f = hyad.model(text, namespace={})
+    args = 0.7, 0.4, np.array([1.0, 2.0, 0.5, 3.0, 1.5])
+    g = hyad.grad(f, wrt=("s", "u"))
+    assert hyad.check_grad(f, args, wrt=("s", "u"))
+    assert hyad.show(g, "c").count("hyad_max(") == 3  # its definition, the table before, the table
+    apart = """(fn [a b #^ (Vec n) v]
+      (let [x (copy v) y (copy v)]
+        (for [i (range n)]
+          (set-at! x i (* a (get x i)))
+          (set-at! y i (* b (get y i))))
+        (- (sum x) (sum y))))"""
+    assert hyad.compile(apart)(2.0, 3.0, np.array([1.0, 2.0])) == -3.0
+
+
 def test_a_size_that_a_check_finds_is_that_number() -> None:
     """Of arrays that are not declared: what is added to three numbers has three, and so have the arrays added to it."""
     f = hyad.model("(fn [v w] (sum (map (fn [a b] (* a b)) (+ v [1.0 2.0 3.0]) w)))")
