@@ -28,6 +28,7 @@ from .core import (
     defined_in,
     free_vars,
     integer,
+    kinds_of,
     substitute,
     type_of,
     with_blocks,
@@ -496,7 +497,8 @@ class JamRows(Rebuild):
     ``(ifold (fn [row k] (ifold (fn [row j] (add-at row j (f k j))) row m)) row n)``  =>  in each of ``n // 4``
     iterations one inner loop that adds ``(f 4q j)`` .. ``(f (+ 4q 3) j)``; the iterations that are left follow.
     Design decision: in the order in which they were added before, to the last bit. Where loops inside come to an
-    element several times it is not that order, and done with sums of differentiation's own alone (``Bind.soft``).
+    element several times it is not that order, and done with sums of differentiation's own alone (``Bind.soft``). Of
+    a loop that does more, only where little is computed twice then: what is added needs to be read, too.
     """
 
     def __init__(self, builder: Builder, steps: Steps, room: Room) -> None:
@@ -509,9 +511,11 @@ class JamRows(Rebuild):
             for group in independent(op)[0]:
                 if group[-1] < len(op.accs):
                     alone = part_of(bind, group)
+                    rest = [k for k in range(len(bind.vars)) if k not in group]
+                    if rest and twice(bind, alone, part_of(bind, rest)) > CHEAP:
+                        continue
                     if self.same_rows(alone.op) and self.room.for_two(alone.op):  # type: ignore[arg-type]
                         self.fours(alone, alone.op)  # type: ignore[arg-type]
-                        rest = [k for k in range(len(bind.vars)) if k not in group]
                         if rest:
                             self.bind(part_of(bind, rest))
                         return
@@ -737,6 +741,16 @@ def accesses(block: Block) -> Iterator[tuple[tuple[Atom, ...], bool]]:
             yield op.args[1:], False
         elif type(op) is Prim and op.name in ("update", "add-at"):
             yield op.args[1:-1], True
+
+
+def twice(whole: Bind, *parts: Bind) -> int:
+    """What the innermost iterations of a nest's parts do more than those of the nest, in additions."""
+
+    def cost(bind: Bind) -> int:
+        loops = [x.op for x in (bind, *all_binds(bind.op.body)) if type(x.op) is Loop]  # type: ignore[union-attr]
+        return sum(cost_of(x.body) for x in loops if Loop not in kinds_of(x.body))
+
+    return sum(map(cost, parts)) - cost(whole)
 
 
 def part_of(bind: Bind, kept: Sequence[int]) -> Bind:

@@ -71,7 +71,7 @@ class Assign:
         self.definitions = {v: bind.op for bind in all_binds(body) for v in bind.vars if type(bind.op) is Prim}
         self.renamed: dict[Var, Atom] = {}  # arrays that came to be stacked
         built = [bind for bind in all_binds(body) if type(bind.op) is Loop and not bind.op.accs]
-        uses = array_uses(body) if built else {}
+        self.uses = uses = array_uses(body) if built else {}
         self.builds = {v: len(uses.get(v, ())) for bind in built for v in bind.vars}  # how often each is read
         self.equal: dict[Atom, Atom] = {}  # sizes that a check before found equal
         self.kept: set[Atom] = set()  # matrices that are needed as they were by more than what adds to them
@@ -170,11 +170,20 @@ class Assign:
             cleared = isinstance(start, Prim) and start.name == "zeros" and isinstance(acc.type, Arr)
             if cleared and acc.type.rank == 1 and same(acc.type.dims[0], op.count):  # type: ignore[union-attr]
                 continue  # see below
-            if cleared or self.builds.get(init) == 1 or init in self.kept:  # type: ignore[call-overload]
+            if cleared or self.builds.get(init) == 1 or init in self.kept or self.raises(op, bind, k):  # type: ignore
                 made = self.stacking(bind, k, (), acc.type.dims, None if cleared else init)  # type: ignore
                 if made is not None:
                     return self.nest(made)
         return bind
+
+    def raises(self, op: Loop, bind: Bind, k: int) -> bool:
+        """Whether a loop adds the same number to each element of a build that is read by element beside, and the sums
+        are read by element once: they come to be where they are read (``Fuse``), and are no array."""
+        init, acc = op.inits[k], op.accs[k]
+        if init not in self.builds or [x for x in op.body.binds if acc in reads(x)] != [*op.body.binds]:
+            return False
+        before, after = self.uses.get(init, ()), self.uses.get(bind.vars[k], ())  # type: ignore[call-overload]
+        return len(after) == 1 and after[0].subscripts is not None and sum(u.subscripts is None for u in before) == 1
 
     def stacking(
         self, bind: Bind, k: int, indices: tuple[Atom, ...], dims: tuple[Atom, ...], start: Atom | None

@@ -406,3 +406,32 @@ def test_what_is_added_to_one_element_is_added_up_beside_what_goes_to_others() -
     inner = stores[stores.rindex("for (") :].split("}")[0]
     elements = len(re.findall(r"\] [+-]= ", inner))
     assert elements == 3 and len(re.findall(r" [+-]= ", inner)) == elements + 3, inner  # and three sums
+
+
+NORMALISED = """(fn [#^ (Mat n d) x #^ (Vec d) g #^ (Vec d) b]
+  (sum (np.square (+ (* g (/ (- x (np.mean x :axis 0)) (np.sqrt (+ (np.var x :axis 0) 1e-5)))) b))))"""
+
+
+def test_what_all_elements_get_comes_where_they_are_read() -> None:
+    """The adjoint of a mean goes to all elements of a column: they are read so, and are no array for it."""
+    f = hyad.model(NORMALISED, namespace={})
+    args = RNG.normal(size=(7, 3)), RNG.normal(size=3), RNG.normal(size=3)
+    assert hyad.check_grad(f, args)
+    x, g, b = args
+    s = np.sqrt(x.var(0) + 1e-5)
+    h = (x - x.mean(0)) / s
+    e = 2 * (g * h + b)
+    made = g / s * (e - e.mean(0) - h * (e * h).mean(0)), (e * h).sum(0), e.sum(0)
+    for found, wanted in zip(hyad.grad(f)(*args), made):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
+    ratio = "(fn [#^ (Vec n) v] (let [u (map sin v)] (/ (mean u) (std u))))"
+    text = hyad.show(hyad.grad(hyad.model(ratio, namespace={})), "c")
+    assert not re.search(r"\w+\[i\] \+= \w+;", text)
+    more = "(fn [#^ (Vec n) v] (let [w (* v v 2.0 v)  u (map (fn [x] (+ x (sum w))) w)] (+ (dot u w) (sum (sin u)))))"
+    assert hyad.check_grad(hyad.model(more, namespace={}), (np.array([0.3, -0.5, 1.2]),))
+
+
+def test_a_sum_that_shares_most_of_its_work_stays_with_the_others() -> None:
+    """Each element is divided by its column's deviation once, not once more for one of the sums to be in fours."""
+    text = hyad.show(hyad.grad(hyad.model(NORMALISED, namespace={})), "c")
+    assert len(re.findall(r" - made\w*\[\w+\]\)/\w+\[", text)) == 1
