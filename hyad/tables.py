@@ -11,6 +11,7 @@ from .core import (
     BOOL,
     INT,
     REAL,
+    Arr,
     Atom,
     Bind,
     Block,
@@ -23,6 +24,7 @@ from .core import (
     blocks_of,
     defined_in,
     reads,
+    type_of,
 )
 from .counts import ASSUMED
 from .loops import CALL
@@ -58,7 +60,8 @@ class Tabulate(Rebuild):
     Design decision: where that halves the calls at least. The table has all integers that the loops' counts leave,
     those of inner loops in terms of what is around them, and the conditions of the branches that all its values are
     in: a number that is never read does no harm. So the tables of a triangle and of its derivative are as long, and
-    may be one.
+    may be one. An array may be read if it has an element for each of them. What is computed where two integers are
+    equal is not computed often.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -87,6 +90,7 @@ class Tabulate(Rebuild):
         found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
         wanted: set[Atom] = set()
         tests = {x.vars[0]: x.op for x in all_binds(op.body) if type(x.op) is Prim and x.op.name in ORDER}
+        equal = {x.vars[0] for x in all_binds(op.body) if type(x.op) is Prim and x.op.name == "="}
         known: dict[Var, set[tuple[Atom, bool]]] = {}  # by value: the conditions of the branches around it
         for bind, path, holds in nest(op.body, (op,)):
             known.update((v, set(holds)) for v in bind.vars)
@@ -101,7 +105,8 @@ class Tabulate(Rebuild):
         alike: dict[object, list[Var]] = {}
         for v, (value, path) in found.items():
             if v in wanted and v.type == REAL and value.affine is not None and value.cost >= CALL:
-                if self.fewer(value, path, inside):
+                rare = any(holds and cond in equal for cond, holds in known[v])
+                if not rare and self.fewer(value, path, inside):
                     alike.setdefault(terms_of(value.affine), []).append(v)
         for vars in alike.values():
             gaps = []
@@ -113,15 +118,17 @@ class Tabulate(Rebuild):
     def value(self, bind: Bind, found: dict, integers: dict, inside: set[Var], indices: set[Var]) -> Value | None:
         """What a binding computes from invariants and one integer, if it does."""
         op = bind.op
-        if type(op) is not Prim or op.name not in PRIMITIVES and op.name != "select":
+        if type(op) is not Prim or op.name not in PRIMITIVES and op.name not in ("select", "get"):
             return None
         var = bind.vars[0]
+        if op.name == "get" and (op.args[0] in inside or isinstance(var.type, Arr)):
+            return None
         if var in self.tables or var.type not in (REAL, BOOL) and (var.type != INT or op.name not in HARMLESS):
             return None
         if var.type == INT and affine_of(var, integers, inside, indices) is not None:
             return None
         at, affine, binds = None, None, []
-        cost = PRIMITIVES[op.name].cost if op.name != "select" else 1
+        cost = PRIMITIVES[op.name].cost if op.name in PRIMITIVES else 1
         for a in op.args:
             if type(a) is Const or a not in inside:
                 continue
@@ -204,6 +211,23 @@ class Tabulate(Rebuild):
             total = affine_add(total, self.b.affine(self.atom(v)), k)
         return total
 
+    def in_range(self, op: Prim, least: Affine, last: Affine, constant: int, path: Sequence[Loop]) -> bool:
+        """Whether an array has what is read of it for all integers from ``least`` to ``last``, of which a subscript is
+        as far as from one with ``constant``, also where no iteration runs."""
+        b, (array, *subscripts) = self.b, op.args
+        indices = {loop.index for loop in path}
+        for s, dim in zip(subscripts, type_of(self.atom(array)).dims):  # type: ignore[union-attr]
+            low = high = b.affine(self.atom(s)) if s not in self.inside else None
+            if low is None:
+                place = affine_of(s, self.integers, self.inside, indices)
+                if place is None:
+                    return False
+                low, high = (affine_add(x, (place[0] - constant, {})) for x in (least, last))
+            rest = affine_add(affine_add(b.affine(dim), high, -1), (1, {}), -1)  # type: ignore[arg-type]
+            if not b.nonnegative(low) or not b.nonnegative(rest):
+                return False
+        return True
+
     def tabulate(
         self, vars: list[Var], found: dict[Var, tuple[Value, tuple[Loop, ...]]], gaps: Sequence[Affine]
     ) -> None:
@@ -212,6 +236,9 @@ class Tabulate(Rebuild):
         assert value.affine is not None
         least, last = (self.extreme(value.affine, path, gaps, sign) for sign in (-1, 1))
         length = affine_add(affine_add(last, least, -1), (1, {}))
+        reads = [x.op for v in vars for x in found[v][0].binds if x.op.name == "get"]  # type: ignore[union-attr]
+        if not all(self.in_range(op, least, last, value.affine[0], path) for op in reads):  # type: ignore[arg-type]
+            return
         low, size = b.affine_value(least), b.affine_value(length)
         if not b.nonnegative(length):
             size = b.prim("max", Const(0, INT), size)

@@ -160,6 +160,41 @@ def test_a_branch_leaves_fewer_integers() -> None:
         np.testing.assert_allclose(made(U, V), plain(U, V), rtol=1e-14)
 
 
+AT_RISK = """(fn [#^ (Vec n) v #^ (Vec n) e]
+  (sum (build n (fn [i] (* (get e i) (log (sum (exp (slice v i n)))))))))"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 12])
+def test_elements_of_an_array_have_tables(n: int) -> None:
+    """Cox's likelihood: who is at risk at a time is in all sums before it. Each exponential is computed once, in the
+    gradient as well."""
+    v, e = V[:n], np.cos(V[:n])
+    f = hyad.model(AT_RISK, namespace={})
+    sums = np.cumsum(np.exp(v)[::-1])[::-1]
+    np.testing.assert_allclose(f(v, e), (e * np.log(sums)).sum(), rtol=1e-14, atol=1e-15)
+    np.testing.assert_allclose(hyad.grad(f, wrt="v")(v, e), np.exp(v) * np.cumsum(e / sums), rtol=1e-13)
+    for g in (f, hyad.grad(f, wrt="v")):
+        assert deepest(g.optimised(g.specs((v, e))), "exp") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("(build [n n] (fn [t i] (if (< (+ t i) n) (get v (+ t i)) (exp (get v (- (+ t i) n))))))", True),
+        ("(build [n n] (fn [t i] (if (< (+ (* 2 t) i) n) (exp (get v (+ (* 2 t) i))) 0.0)))", False),  # not as it shows
+        ("(build [n n] (fn [t i] (exp (get v (// (+ t i) 2)))))", False),
+        ("(build [n n] (fn [t i] (if (< (+ t i) n) 0.0 (if (= t i) (exp (get v (- (+ t i) n))) 1.0))))", False),  # few
+    ],
+)
+def test_no_element_is_read_that_may_not_be_there(text: str, table: bool) -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) v] {text})", namespace={})
+    made, plain = (hyad.compile(f, without=w) for w in ((), "tabulate"))
+    for n in (0, 1, 2, 7):
+        np.testing.assert_array_equal(made(V[:n]), plain(V[:n]))
+    names = [step.name for step in hyad.explain(f, args=(V,)).steps]
+    assert ("tabulate" in names) == table, names
+
+
 PUT = """(fn [#^ Real u #^ (Vec n) v]
   (let [n (len v)]
     (fst (ifold
