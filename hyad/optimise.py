@@ -13,6 +13,7 @@ from .align import align
 from .alongside import alongside, recomputed
 from .builder import Builder
 from .cancel import cancel
+from .carried import carried
 from .chains import chains
 from .check import check_after
 from .checks import checks_first, once, one_size
@@ -760,6 +761,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     divide,  # when it is known what is divided in a loop, and what before it
     dead_code,
+    carried,  # when all loops are what they will be: those that it changes are no vectors
+    dead_code,
     strands,  # when each sum is what it will be, and no pass looks for sums any more
     dead_code,
     rows_first,
@@ -775,8 +778,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside columns edges eights fills interchange jam jam-rows lanes row-folds row-lanes rows-first searches"
-    " shifts skips split strands triangles twins whole-eights".split()
+    "align alongside carried columns edges eights fills interchange jam jam-rows lanes row-folds row-lanes rows-first"
+    " searches shifts skips split strands triangles twins whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
