@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from hyad.affine import Affine, affine_add, affine_in
 from hyad.core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Scalar, Var, all_binds, blocks_of, reads
 from hyad.lanes import LANES as NUMBER_OF_LANES
+from hyad.strands import STRANDS
 
 from .lower import Buffer, Place, Plan
 from .vector import KERNELS, WAVES
@@ -33,14 +34,15 @@ LANES = """\
 
 
 def in_lanes(op: Loop, math: str = "libm") -> bool:
-    """Whether a loop takes iterations of another side by side (``hyad/lanes.py``), or calls (``hyad/abreast.py``): gcc
-    writes loops of so few iterations out before it looks for vectors, and finds worse ones then."""
+    """Whether a loop takes iterations of another side by side (``hyad/lanes.py``), strands of a sum
+    (``hyad/strands.py``), or calls (``hyad/abreast.py``): gcc writes loops of so few iterations out before it looks for
+    vectors, and finds worse ones then."""
     count = op.count.value if isinstance(op.count, Const) else 0
     plain = all(isinstance(inner.op, Prim) for inner in op.body.binds)
     calls = math == "vector" and 0 < count <= 4 * NUMBER_OF_LANES
     across = bool(op.accs) and all(isinstance(r.type, Scalar) for r in op.body.results if isinstance(r, Var))
     return plain and (
-        count == NUMBER_OF_LANES and not across or calls and any(b.op.name in KERNELS for b in op.body.binds)
+        count in (STRANDS, NUMBER_OF_LANES) and not across or calls and any(b.op.name in KERNELS for b in op.body.binds)
     )
 
 

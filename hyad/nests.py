@@ -791,7 +791,7 @@ class Register(Rebuild):
             k, total = chosen[x], Var("s", REAL, x.span)
             start = Var(op.accs[k].name, REAL, op.accs[k].span)
             first, acc, so_far = sums.get((k, *place), (x, start, start))
-            body.append(Bind((total,), Prim("+", (so_far, term)), x.span))
+            body.append(Bind((total,), Prim("+", (so_far, term)), x.span, x.soft))
             sums[(k, *place)] = first, acc, total
             table[x.vars[0]] = table.get(array, array)
         inner = substitute(Block(tuple(body), op.body.results), table)

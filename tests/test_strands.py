@@ -62,3 +62,21 @@ def test_a_user_s_sum_keeps_its_order() -> None:
     assert not strands(f, 0.7, X, Y) and hyad.compile(f)(0.7, X, Y) == total
     both = hyad.value_and_grad(f, wrt="p")
     assert hyad.compile(both)(0.7, X, Y)[0] == total
+
+
+def test_sums_of_rows_are_in_strands_side_by_side() -> None:
+    """The adjoint of attention's queries: four rows' sums at a time, each in four strands, which the C compiler is told
+    to be a vector."""
+    text = "(fn [#^ (Mat n d) q #^ (Mat m d) k] (sum (square (softmax (@ q (transpose k)) 1))))"
+    f = hyad.model(text, namespace={})
+    rng = np.random.default_rng(3)
+    for n, m, d in ((3, 5, 2), (9, 17, 4), (5, 8, 1)):
+        q, k = rng.normal(size=(n, d)), rng.normal(size=(m, d))
+        p = np.exp(q @ k.T)
+        p /= p.sum(1)[:, None]
+        by_scores = 2 * p * (p - (p * p).sum(1)[:, None])
+        for found, wanted in zip(hyad.grad(f)(q, k), (by_scores @ k, by_scores.T @ q)):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+    _, *strands = hyad.show(hyad.grad(f), "c").split("HYAD_LANES\n")
+    inner = [x.partition("}")[0] for x in strands]
+    assert any("lane < 4" in x and x.count("[lane] +=") == 4 for x in inner), inner
