@@ -25,6 +25,7 @@ SMALL = {
     "hmm": 3, "leapfrog": 4, "gray-scott": 5, "thomas": 6, "convolution": 9,
     "gaussian-process": 5, "gaussian-process-inverse": 5, "normal-rows": 3, "asian": 9, "heston": 9,
     "viterbi": 3, "viterbi-table": 3, "crf": 3, "causal": 3, "masked": 3, "soft-dtw": 3, "alignment": 3,
+    "clusters": 9, "batch-norm": 3, "cox": 5,
 }  # fmt: skip
 
 

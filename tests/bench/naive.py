@@ -180,6 +180,21 @@ PROGRAMS = (
         "{n}, 64, {work}", lambda n: 128,
         ((98, 102), (0.03, 0.05), (1, 2), (0.03, 0.05), (0.2, 0.4), (-0.7, -0.3), (-2, 2), (-2, 2)),
     ),
+    Program(
+        "clusters", "k-means by broadcasting, n points of 4, by 8 centres", 500,
+        (Input("centres", lambda n: (8, 4)), Input("x", lambda n: (n, 4), False)), "8, {n}, 4", lambda n: 0,
+        ((-1, 1), (-1, 1)),
+    ),
+    Program(
+        "batch-norm", "normalised columns of n x 32, by all numbers", 64,
+        (rows("x", 32), Input("gamma", lambda n: (32,)), Input("beta", lambda n: (32,))), "{n}, 32, {work}",
+        lambda n: 64, ((-1, 1),) * 3,
+    ),
+    Program(
+        "cox", "Cox's likelihood of n rows of 6", 200,
+        (Input("b", lambda n: (6,)), Input("x", lambda n: (n, 6), False), vector("event", False)), "{n}, 6, {work}",
+        lambda n: 2 * n, ((-1, 1), (-1, 1), (0, 1)),
+    ),
 )  # fmt: skip
 
 

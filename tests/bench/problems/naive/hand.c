@@ -1191,3 +1191,120 @@ void heston_grad_hand(double s0, double v0, double kappa, double theta, double x
     }
     out[0] = by_s, out[1] = by_v, out[2] = by_kappa, out[3] = by_theta, out[4] = by_xi, out[5] = by_rho;
 }
+
+/* the nearest centre of a point, and the square of what is between them */
+static long long nearest(const double *restrict c, const double *restrict x, long long k, long long d, double *square)
+{
+    long long at = 0;
+    *square = INFINITY;
+    for (long long q = 0; q < k; q++) {
+        double s = 0;
+        for (long long j = 0; j < d; j++) s += (x[j] - c[q*d + j])*(x[j] - c[q*d + j]);
+        if (s < *square) {
+            *square = s;
+            at = q;
+        }
+    }
+    return at;
+}
+
+double clusters_hand(const double *restrict c, const double *restrict x, long long k, long long n, long long d)
+{
+    double total = 0, square;
+    for (long long i = 0; i < n; i++) {
+        nearest(c, x + i*d, k, d, &square);
+        total += square;
+    }
+    return total;
+}
+
+void clusters_grad_hand(const double *restrict c, const double *restrict x, long long k, long long n, long long d,
+    double *restrict out)
+{
+    double square;
+    memset(out, 0, (size_t)(k*d)*sizeof *out);
+    for (long long i = 0; i < n; i++) {
+        const long long at = nearest(c, x + i*d, k, d, &square);
+        for (long long j = 0; j < d; j++) out[at*d + j] += 2*(c[at*d + j] - x[i*d + j]);
+    }
+}
+
+/* the mean and 1 over the deviation of each column */
+static void moments(const double *restrict x, long long n, long long d, double *restrict mean, double *restrict scale)
+{
+    memset(mean, 0, (size_t)d*sizeof *mean);
+    memset(scale, 0, (size_t)d*sizeof *scale);
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < d; j++) mean[j] += x[i*d + j];
+    for (long long j = 0; j < d; j++) mean[j] /= (double)n;
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < d; j++) scale[j] += (x[i*d + j] - mean[j])*(x[i*d + j] - mean[j]);
+    for (long long j = 0; j < d; j++) scale[j] = 1/sqrt(scale[j]/(double)n + 1e-5);
+}
+
+double batch_norm_hand(const double *restrict x, const double *restrict gamma, const double *restrict beta, long long n,
+    long long d, double *restrict work)
+{
+    const double *mean = work, *scale = work + d;
+    double total = 0;
+    moments(x, n, d, work, work + d);
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < d; j++) {
+            const double y = gamma[j]*((x[i*d + j] - mean[j])*scale[j]) + beta[j];
+            total += y*y;
+        }
+    return total;
+}
+
+void batch_norm_grad_hand(const double *restrict x, const double *restrict gamma, const double *restrict beta,
+    long long n, long long d, double *restrict out, double *restrict work)
+{
+    const double *mean = work, *scale = work + d;
+    double *by_x = out, *by_gamma = out + n*d, *by_beta = by_gamma + d;
+    moments(x, n, d, work, work + d);
+    memset(by_gamma, 0, (size_t)(2*d)*sizeof *out);
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < d; j++) {
+            const double h = (x[i*d + j] - mean[j])*scale[j], e = 2*(gamma[j]*h + beta[j]);
+            by_gamma[j] += e*h;
+            by_beta[j] += e;
+        }
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < d; j++) {
+            const double h = (x[i*d + j] - mean[j])*scale[j], e = 2*(gamma[j]*h + beta[j]);
+            by_x[i*d + j] = gamma[j]*scale[j]*(e - (by_beta[j] + h*by_gamma[j])/(double)n);
+        }
+}
+
+/* the sums of who is at risk, from the last row on: n steps, where the definition has n n/2 */
+double cox_hand(const double *restrict b, const double *restrict x, const double *restrict event, long long n,
+    long long d, double *work)
+{
+    (void)work;
+    double sum = 0, total = 0;
+    for (long long i = n - 1; i >= 0; i--) {
+        double eta = 0;
+        for (long long j = 0; j < d; j++) eta += x[i*d + j]*b[j];
+        sum += exp(eta);
+        total += event[i]*(eta - log(sum));
+    }
+    return total;
+}
+
+void cox_grad_hand(const double *restrict b, const double *restrict x, const double *restrict event, long long n,
+    long long d, double *restrict out, double *restrict work)
+{
+    double *e = work, *part = work + n, sum = 0, risk = 0;
+    for (long long i = n - 1; i >= 0; i--) {
+        double eta = 0;
+        for (long long j = 0; j < d; j++) eta += x[i*d + j]*b[j];
+        sum += e[i] = exp(eta);
+        part[i] = event[i]/sum;
+    }
+    memset(out, 0, (size_t)d*sizeof *out);
+    for (long long i = 0; i < n; i++) {
+        risk += part[i];
+        const double by_eta = event[i] - e[i]*risk;
+        for (long long j = 0; j < d; j++) out[j] += by_eta*x[i*d + j];
+    }
+}

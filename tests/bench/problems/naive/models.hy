@@ -334,3 +334,17 @@
             (set! v (+ (deref v) (* kappa (- theta vp) dt) (* xi (sqrt (* vp dt)) e2)))))
         (set! pay (+ (deref pay) (max 0.0 (- (exp (deref x)) 100.0))))))
     (/ (deref pay) n)))
+
+(defmodel clusters [#^ (Mat k d) centres #^ (Mat n d) x]
+  "the sum of the squares of what is between n points and their nearest centres, by broadcasting, as in NumPy"
+  (sum (np.min (np.sum (** (- (expand-dims x 1) (expand-dims centres 0)) 2) :axis 2) :axis 1)))
+
+(defmodel batch-norm [#^ (Mat n d) x #^ (Vec d) gamma #^ (Vec d) beta]
+  "the sum of the squares of a batch whose columns are normalised, scaled and moved"
+  (let [normal (/ (- x (np.mean x :axis 0)) (np.sqrt (+ (np.var x :axis 0) 1e-5)))]
+    (np.sum (np.square (+ (* gamma normal) beta)))))
+
+(defmodel cox [#^ (Vec d) b #^ (Mat n d) x #^ (Vec n) event]
+  "the partial likelihood of Cox's model of survival, n rows by their times: who is at risk comes later"
+  (let [eta (@ x b)]
+    (sum (build n (fn [i] (* (get event i) (- (get eta i) (log (sum (exp (slice eta i n)))))))))))
