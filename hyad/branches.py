@@ -11,7 +11,25 @@ from typing import TYPE_CHECKING, Any, Union
 
 from .bounds import Scope
 from .boxing import box_unsized, coerce, unbox
-from .core import BOOL, FALSE, INT, REAL, TRUE, Arr, Atom, Case, Check, Const, Data, If, Var, elem_of, integer, type_of
+from .core import (
+    BOOL,
+    FALSE,
+    INT,
+    REAL,
+    TRUE,
+    Arr,
+    Atom,
+    Case,
+    Check,
+    Const,
+    Data,
+    If,
+    Type,
+    Var,
+    elem_of,
+    integer,
+    type_of,
+)
 from .data import Data as PythonData
 from .dead import has_checks
 from .errors import ModelTypeError, NotCompiled, Span
@@ -84,6 +102,8 @@ def cases(
     members = [member_of(family, c) for c in family.data.constructors]
     if not members:
         raise Bottom
+    if len(members) == 1 and members[0].make == "array":
+        return then(array_of(sp, value, members[0]))
     arms = [(lambda m=m: sp.b.arm(m.constructor), known_as(sp, value, m, then), group(m)) for m in members]
 
     def finish(regions: Sequence[tuple[Any, list[Atom]]], names: Sequence[str], given: bool) -> Sequence[Atom]:
@@ -91,6 +111,31 @@ def cases(
         return sp.b.case(value, rows, names, given)
 
     return choose(sp, arms, finish, var, None, [place(m) for m in members])
+
+
+def array_of(sp: Specialiser, value: Var, member: Member) -> Atom:
+    """The array that data is, taken out where the data is bound: once for all that read it, in whatever loops and
+    branches; what their derivatives add to it is one array, too."""
+    b = sp.b
+    home = next((scope for scope in b.scopes if value in scope.vars), b.scopes[0])
+    found = home.shared.get(("array-of", value))
+    if found is None:
+
+        def part(pick: Callable[[Sequence[Var]], Sequence[Atom]], known: Sequence[Type]) -> Sequence[Var]:
+            with b.arm(member.constructor) as (scope, fields):
+                results = pick(fields)
+            names = [r.name for r in results]
+            return b.case(value, [(member.constructor, fields, scope, results)], names, False, known)
+
+        sizes = member.constructor.fields[:-1]
+        with b.inside(home):
+            outside = dict(zip(sizes, part(lambda fields: fields[:-1], ()))) if sizes else {}
+            t = member.constructor.fields[-1].type
+            t = Arr(t.elem, tuple(outside.get(d, d) for d in t.dims))
+            b.note_sizes(t)
+            (found,) = part(lambda fields: fields[-1:], [t])
+        home.shared["array-of", value] = found
+    return found
 
 
 def expose(sp: Specialiser, value: Var, good: Callable[[Value], bool], what: str) -> Value | None:

@@ -376,7 +376,8 @@ class Forward(Rebuild):
                 arms.append((arm.constructor, fields, scope, results))
             b.span = bind.span
             names = [v.name for v in bind.vars] + [tangent(v.name) for v, _ in wanted]
-            out = b.case(value, arms, names, bind.vars[0].given, [self.type(v.type) for v in bind.vars])
+            types = [self.type(v.type) for v in (*bind.vars, *(v for v, _ in wanted))]
+            out = b.case(value, arms, names, bind.vars[0].given, types)
         self.define(bind, out)
         self.take(wanted, out[len(bind.vars) :])
 

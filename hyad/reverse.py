@@ -38,6 +38,7 @@ from .core import (
     Make,
     Prim,
     Scalar,
+    Type,
     Var,
     While,
     all_binds,
@@ -338,13 +339,14 @@ class Reverse(Rebuild):
         regions: Sequence[tuple[tuple[Var, ...], Scope, Sequence[Atom]]],
         names: Sequence[str],
         given: bool = False,
+        known: Sequence[Type] = (),
     ) -> Sequence[Atom]:
-        """The choice between finished regions, as ``op`` chooses."""
+        """The choice between finished regions, as ``op`` chooses; ``known``: as ``Builder.case`` has it."""
         if type(op) is If:
             first, second = [(scope, results) for _, scope, results in regions]
             return self.b.if_(choice, first, second, names, given)
         arms = [(arm.constructor, *region) for arm, region in zip(op.arms, regions)]  # type: ignore[union-attr]
-        return self.b.case(choice, arms, names, given)  # type: ignore[arg-type]
+        return self.b.case(choice, arms, names, given, known)  # type: ignore[arg-type]
 
     def touched(self, op: If | Case | Loop | While) -> list[Var]:
         """The active variables of the blocks around that the regions of an operation read."""

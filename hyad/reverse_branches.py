@@ -38,7 +38,7 @@ def branch_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
         regions.append((fields, scope, [*results, *record]))
     b.span = span
     names = [v.name for v in (*bind.vars, *(v for _, v in every))]
-    out = rev.join(op, choice, regions, names, bind.vars[0].given)
+    out = rev.join(op, choice, regions, names, bind.vars[0].given, [rev.type(v.type) for v in bind.vars])
     rev.define(bind, out)
     saved = {v: x for (_, v), x in zip(every, out[len(bind.vars) :])} | known
     rev.here.update((v, saved[v]) for _, v in every)
@@ -156,7 +156,7 @@ def choice_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
         rev.records.add(data)
     b.span = span
     names = [*(v.name for v in bind.vars), "record"]
-    out = rev.join(op, choice, regions, names, bind.vars[0].given)
+    out = rev.join(op, choice, regions, names, bind.vars[0].given, [rev.type(v.type) for v in bind.vars])
     rev.define(bind, out)
 
     def back() -> None:

@@ -123,3 +123,63 @@ def test_what_else_has_the_name_of_a_size() -> None:
     assert hyad.model("(fn [#^ (Vec n) v] (n (sum v)))", namespace=module)(V) == 12.0
     with pytest.raises(hyad.HyadError, match="nothing here binds `n`"):
         hyad.model("(fn [#^ (Vec n) v] (deriv (* n n) n))")(V)
+
+
+SWEEPS = """(defmodel sweeps [u f]
+  (let [n (len u)
+        u (ref u)]
+    (for [_ (range 3)]
+      (let [old (deref u)]
+        (set! u (build [n n]
+                  (fn [i j]
+                    (if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- n 1)))
+                      (get old i j)
+                      (* (get f i j) (+ (get old (- i 1) j) (get old i (+ j 1))))))))))
+    (sum (square (deref u)))))"""
+
+
+def test_an_array_of_another_size_is_taken_out_of_its_reference_once() -> None:
+    """Nothing says that the grid is square: what the reference holds is data, whose array is read where it is bound,
+    and its adjoint is one array. Each element that was read made a copy of the adjoint."""
+    u, f = np.random.default_rng(3).uniform(0.1, 1, (2, 6, 6))
+    sweeps = hyad.model(SWEEPS)
+    square = hyad.model(SWEEPS.replace("[u f]", "[#^ (Mat n n) u #^ (Mat n n) f]"))
+    assert both(SWEEPS, u, f) == square(u, f)
+    wanted = hyad.grad(square, wrt=("u", "f"))(u, f)
+    np.testing.assert_allclose(hyad.grad(sweeps, wrt=("u", "f"))(u, f), wanted, rtol=1e-14)
+    for encoding in ("record", "closure", "continuation"):
+        np.testing.assert_allclose(hyad.vjp(sweeps, (u, f), 1.0, encoding), wanted, rtol=1e-14)
+    move = hyad.jvp(sweeps, (u, f), (f, u))
+    assert move == pytest.approx((wanted[0] * f + wanted[1] * u).sum(), rel=1e-13)
+    tall = np.vstack((u, u[:1]))[:, :6]
+    with pytest.raises(hyad.HyadError):  # read beyond the rows that it has
+        sweeps(tall, tall)
+    wide, more = np.hstack((u, u)), np.hstack((f, f))
+    assert sweeps(wide, more) == square(u, f)
+    slope = hyad.grad(sweeps, wrt=("u", "f"))(wide, more)
+    np.testing.assert_allclose([x[:, :6] for x in slope], wanted, rtol=1e-14)
+    assert not np.any([x[:, 6:] for x in slope])
+
+    source = hyad.compile(hyad.grad(sweeps, wrt=("u", "f")), args=(u, f)).cfunction.source
+    body = source[source.index("static void sweeps_grad_run") :]
+    inner = [line for line in body.splitlines() if line.startswith(" " * 16)]
+    assert inner and not any("->" in line or "hyad_room" in line for line in inner)
+
+
+def test_what_an_array_that_grows_holds_is_read_where_it_is_bound() -> None:
+    text = """(fn [x #^ Int n]
+      (let [v (ref [x])]
+        (while (< (len (deref v)) n)
+          (let [old (deref v)
+                s (fold + 0.0 (build (len old) (fn [i] (* (get old i) (+ i 1)))))]
+            (set! v (concat old [(sin s)]))))
+        (fold (fn [s y] (+ (* 0.5 s) y)) 0.0 (deref v))))"""
+    f, h = hyad.model(text), 1e-6
+    assert both(text, 0.3, 5) == f(0.3, 5)
+    for n in (1, 2, 5):
+        slope = (f(0.3 + h, n) - f(0.3 - h, n)) / (2 * h)
+        assert hyad.grad(f, wrt="x")(0.3, n) == pytest.approx(slope, rel=1e-8)
+        assert hyad.jvp(f, (0.3, n), (1.0, 0)) == pytest.approx(slope, rel=1e-8)
+        again = hyad.grad(hyad.grad(f, wrt="x"), wrt="x")(0.3, n)
+        curve = (hyad.grad(f, wrt="x")(0.3 + h, n) - hyad.grad(f, wrt="x")(0.3 - h, n)) / (2 * h)
+        assert again == pytest.approx(curve, rel=1e-7, abs=1e-8)
