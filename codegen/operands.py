@@ -25,7 +25,7 @@ from hyad.core import (
     Var,
 )
 from hyad.errors import NoCForm, Span
-from hyad.primitives import PRIMITIVES, c_form
+from hyad.primitives import PRIMITIVES, c_form, power_form, whole_power
 
 from .expressions import (
     ADD,
@@ -141,10 +141,12 @@ class OperandPrinter:
             return Expr("(-9223372036854775807 - 1)")
         return Expr(str(number), UNARY if number < 0 else PRIMARY)
 
-    def primitive(self, name: str, types: tuple[Scalar, ...]) -> tuple[str, tuple[str, ...]]:
-        """The text of a primitive, and the support functions that it calls."""
+    def primitive(self, name: str, types: tuple[Scalar, ...], power: int | None = None) -> tuple[str, tuple[str, ...]]:
+        """The text of a primitive, and the support functions that it calls; ``power``: its known exponent."""
         if name == "square":
             return "{0}*{0}", ()
+        if power is not None:
+            return power_form(power, f32=self.dtype == "f32")
         form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32")
         vector = self.math == "vector" and (self.abreast or support)
         return vectorised(form, support, self.far) if vector else (form, support)
@@ -269,19 +271,21 @@ class OperandPrinter:
     def converted(self, op: Prim) -> tuple[str, list[Expr]]:
         """The form of a primitive and its operands; Int operands of a real one are made real where C would not."""
         types = tuple([type_of(a) for a in op.args])
-        known = self.forms.get((op.name, types))
+        power = whole_power(op)
+        key = op.name, types if power is None else power
+        known = self.forms.get(key)
         if known is None:
             match = PRIMITIVES[op.name].result(types)
             wanted = match[0] if match else types
             try:
-                template, support = self.primitive(op.name, wanted)
+                template, support = self.primitive(op.name, wanted, power)
             except NoCForm as error:
                 error.span = error.span or self.span
                 raise
             self.support.update(dict.fromkeys(support))
             again = [k for k in range(len(types)) if template.count(f"{{{k}}}") > 1]
             promoted = [k for k, (t, w) in enumerate(zip(types, wanted)) if t == INT and w == REAL]
-            known = self.forms[op.name, types] = template, again, promoted
+            known = self.forms[key] = template, again, promoted
         template, again, promoted = known
         for k in again:
             if op.args[k] in self.pending:

@@ -33,7 +33,7 @@ from typing import Any
 
 from hyad.core import REAL, Apply, Atom, Bind, Function, Make, Program, Scalar, While, all_binds
 from hyad.journal import on
-from hyad.primitives import PRIMITIVES, c_form
+from hyad.primitives import PRIMITIVES, c_form, power_form
 
 from .arena import ARENA_NAMES
 from .c import RESERVED, CPrinter
@@ -161,9 +161,12 @@ class ThreadPrinter(CPrinter):
 
     # ------------------------------------------------------------------------------- C, as CUDA has it
 
-    def primitive(self, name: str, types: tuple[Scalar, ...]) -> tuple[str, tuple[str, ...]]:
+    def primitive(self, name: str, types: tuple[Scalar, ...], power: int | None = None) -> tuple[str, tuple[str, ...]]:
         if name == "square":
             return super().primitive(name, types)
+        if power is not None:
+            form, support = power_form(power, f32=self.dtype == "f32")
+            return form, tuple(map(self.support_text, support))
         form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32", cuda=True)
         return form, tuple(map(self.support_text, support))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .core import Arr, Atom, Block, Loop, Prim, Program, Var, atoms_of, blocks_of, kinds_of
 from .dead import tidy
-from .primitives import PRIMITIVES
+from .primitives import PRIMITIVES, price_of
 
 CALL = 15  # in additions: what costs so much is a call of the C library
 CHEAP = 3  # in additions: a body that costs no more is computed again rather than stored
@@ -56,7 +56,7 @@ def slice_of(block: Block, results: Sequence[Atom]) -> Block:
 
 def cost_of(block: Block) -> int:
     """What the scalar operations of a block cost, in additions."""
-    return sum(PRIMITIVES[b.op.name].cost for b in block.binds if type(b.op) is Prim and b.op.name in PRIMITIVES)
+    return sum(price_of(b.op) for b in block.binds if type(b.op) is Prim and b.op.name in PRIMITIVES)
 
 
 # ------------------------------------------------------------------------------------ sparse rows

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .core import BOOL, INT, REAL, Scalar
+from .core import BOOL, INT, REAL, Const, Prim, Scalar
 from .errors import NoCForm, ReadError
 
 Signature = tuple[tuple[Scalar, ...], Scalar]
@@ -182,6 +182,37 @@ def c_form(
         own = frozenset(_DEFINES.findall(support))
         text, support = _as_float(text, own), _as_float(support, own)
     return text, _called(text, support)
+
+
+def whole_power(op: Prim) -> int | None:
+    """The exponent of a power that is written as products; None where it is none."""
+    n = op.args[1] if op.name == "**" else None
+    return n.value if type(n) is Const and n.type == INT and 1 < abs(n.value) <= WRITTEN else None
+
+
+def price_of(op: Prim) -> int:
+    """What an operation of the table costs, in additions."""
+    n = whole_power(op)
+    if n is None:
+        return PRIMITIVES[op.name].cost
+    return abs(n).bit_length() + bin(n).count("1") - 2 + (PRIMITIVES["/"].cost if n < 0 else 0)
+
+
+def power_form(n: int, f32: bool = False) -> tuple[str, tuple[str, ...]]:
+    """The same of ``(** x n)`` for a known n: what ``hyad_ipow`` does, without its loop, of which compilers make no
+    vectors."""
+    name = f"hyad_pow{'_minus' * (n < 0)}{abs(n)}"
+    there = [1 << k for k in range(abs(n).bit_length())]
+    squares = [f"x{k} = x{k // 2 if k > 2 else ''}*x{k // 2 if k > 2 else ''}" for k in there[1:]]
+    product = "*".join(f"x{k if k > 1 else ''}" for k in there if abs(n) & k)
+    value = product if n > 0 else f"1/({product})" if "*" in product else f"1/{product}"
+    lines = [f"    const double {', '.join(squares)};", f"    return {value};"]
+    function = "\n".join([f"static inline double {name}(double x)", "{", *lines, "}"]) + "\n"
+    text = f"{name}({{0}})"
+    if f32:
+        own = frozenset(_DEFINES.findall(function))
+        text, function = _as_float(text, own), _as_float(function, own)
+    return text, (function,)
 
 
 def _as_float(text: str, own: frozenset[str]) -> str:
@@ -417,6 +448,7 @@ static inline long long hyad_imod(long long a, long long b) { /* with b's sign; 
     return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
 }
 """
+WRITTEN = 32  # powers with whole exponents up to this are products
 IPOW = """\
 static inline double hyad_ipow(double x, long long n) { /* relative error |n| 2^-53, or pow's */
     double y = 1;

@@ -36,7 +36,7 @@ from .core import (
     type_of,
 )
 from .loops import cost_of, slice_of
-from .primitives import PRIMITIVES
+from .primitives import PRIMITIVES, price_of
 
 MANY = 100  # what a size or a count is supposed to be that only a run knows
 COSTLY = 8  # in additions: from here on a loop or a function remembers a value, below it is computed again
@@ -52,7 +52,7 @@ def works(bind: Bind) -> bool:
     """Whether what a loop or a branch gives costs more to compute again than to remember: there are costly operations
     in it, or all its work for each number that it gives; or each of these waits for the one before."""
     inner = [b for block in blocks_of(bind.op) for b in all_binds(block)]
-    if any(type(b.op) is Prim and b.op.name in PRIMITIVES and PRIMITIVES[b.op.name].cost >= COSTLY for b in inner):
+    if any(type(b.op) is Prim and b.op.name in PRIMITIVES and price_of(b.op) >= COSTLY for b in inner):
         return True
     numbers = sum(math.prod(map(extent, type_atoms(v.type))) for v in bind.vars)
     if bind.vars and type(bind.op) is Loop and waits(bind.op):
@@ -77,8 +77,7 @@ def work(block: Block) -> float:
     for bind in block.binds:
         op = bind.op
         if type(op) is Prim:
-            row = PRIMITIVES.get(op.name)
-            total += row.cost if row is not None and bind.vars[0].type == REAL else 0
+            total += price_of(op) if op.name in PRIMITIVES and bind.vars[0].type == REAL else 0
         elif type(op) in (Loop, While):
             total += (extent(op.count) if type(op) is Loop else MANY) * sum(map(work, blocks_of(op)))  # type: ignore
         elif blocks_of(op):
@@ -177,7 +176,7 @@ def cost_again(bind: Bind, rerun: bool) -> int:
     op = bind.op
     if type(op) is Prim:
         if op.name in PRIMITIVES:
-            return PRIMITIVES[op.name].cost
+            return price_of(op)
         return {"get": 1, "select": 1, "zeros": 1, "undef": 0, "array": len(op.args)}.get(op.name, COSTLY)
     if type(op) is Make:
         return COSTLY if op.args else 0
@@ -270,8 +269,7 @@ def costly(block: Block, active: dict[Var, int], least: int = COSTLY) -> list[Va
     found = []
     for bind in block.binds:
         if type(bind.op) is Prim and bind.op.name in PRIMITIVES and bind.vars[0].type == REAL:
-            row = PRIMITIVES[bind.op.name]
-            if row.cost >= least and bind.vars[0] in active:
+            if price_of(bind.op) >= least and bind.vars[0] in active:
                 found.append(bind.vars[0])
     return found
 

@@ -470,6 +470,46 @@ def test_int_power_in_c() -> None:
     assert c_form(PRIMITIVES["**"], (REAL, REAL)) == ("pow({0}, {1})", ())
 
 
+def by_squares(x: Any, n: int) -> Any:
+    """What ``hyad_ipow`` does."""
+    y, k = type(x)(1), abs(n)
+    while k:
+        y = y * x if k & 1 else y
+        x, k = x * x, k >> 1
+    return 1 / y if n < 0 else y
+
+
+def test_known_whole_powers_are_products() -> None:
+    """The same numbers as by the loop, to the last bit, and code of which compilers make vectors."""
+    exponents = [n for n in range(-33, 34) if abs(n) > 2]
+    powers = " ".join(f"(** x {n})" for n in exponents)
+    f = hyad.model(f"(fn [x] [{powers}])")
+    single = hyad.compile(f, args=(1.0,), dtype="f32")
+    for x in (1.5, -0.7, 0.0, -0.0, 1e12, math.inf, math.nan):
+        with np.errstate(all="ignore"):
+            for call, real in ((f, np.float64), (single, np.float32)):
+                wanted = np.array([by_squares(real(x), n) for n in exponents])
+                found = np.asarray(call(x))
+                np.testing.assert_array_equal(found[1:-1], wanted[1:-1])
+                np.testing.assert_array_equal(np.signbit(found[1:-1]), np.signbit(wanted[1:-1]))
+    text = str(hyad.show(f, "c", args=(1.0,)))
+    assert "hyad_ipow(x, 33)" in text and "hyad_ipow(x, 32)" not in text and "hyad_pow_minus32(x)" in text
+    assert "static __device__ inline double hyad_pow6" in str(hyad.show(f, "cuda", args=(1.0,)))
+    assert "hyad_ipow(x, n)" in str(hyad.show(hyad.model("(fn [x #^ Int n] (** x n))"), "c"))
+
+
+def test_a_whole_power_is_computed_again() -> None:
+    """It is a few products: a loop remembers none for its gradient, but the power of an exponent that is not known."""
+    text = "(fn [#^ (Vec n) v #^ Int k] (fold (fn [s x] (+ s (/ 1.0 (** (sqrt x) K)))) 0.0 v))"
+    known, not_known = (hyad.grad(hyad.model(text.replace("K", k)), wrt="v") for k in ("12", "k"))
+    v = np.array([0.7, 1.3, 2.9])
+    np.testing.assert_allclose(known(v, 12), -6 * v**-7.0, rtol=1e-14)
+    np.testing.assert_allclose(known(v, 12), not_known(v, 12), rtol=1e-14)
+    first, second = (hyad.compile(f, args=(v, 12)).cfunction for f in (known, not_known))
+    assert first.workspace is None and second.source.count("hyad_ipow(") > 1
+    assert first.source.count("for (") == 1
+
+
 def test_parse_partial() -> None:
     assert parse_partial("1") == 1 and isinstance(parse_partial("1"), int)
     assert parse_partial("-1.5e-3") == -0.0015
