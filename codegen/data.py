@@ -428,15 +428,16 @@ class DataPrinter(BodyPrinter):
         arm = op.arms[number]
         data = self.unit.types[arm.constructor.data]
         c = data.constructors[number]
+        named = base.reads or len(op.arms) == 1 and not arm.block.binds  # taken out for what comes behind the match
         for field, var in zip(c.fields, arm.fields):
             text = data.member(c, base.at(PRIMARY), field.name)
             if isinstance(var.type, Arr):
                 buffer = self.plan.place[var].buffer
                 self.buffer_name[buffer] = text
-                if base.reads and self.uses.get(var):
+                if named and self.uses.get(var):
                     name = self.buffer_name[buffer] = self.names.fresh(var.name)
                     self.emit(f"const {self.ctype(var.type.elem)} *{name} = {text};")
-            elif base.reads and self.uses.get(var):
+            elif named and self.uses.get(var):
                 self.define(var, Expr(text))
                 self.lines[-1] = replace(self.lines[-1], view=var)  # a size may be written nowhere
             else:

@@ -589,6 +589,9 @@ class _Planner:
         roots = [plan.root(branch.results[k]) for branch in branches for k in arrays]
         for k in arrays:
             var, results = bind.vars[k], [branch.results[k] for branch in branches]
+            if isinstance(op, Case) and len(branches) == 1 and results[0] in op.arms[0].fields:
+                self.bind_to(var, plan.of(results[0]))  # it stays where the data has it, which do not change
+                continue
             if all(self.same_place(results[0], r) for r in results) and plan.root(results[0]).born < t:
                 self.bind_to(var, plan.of(results[0]))
                 continue

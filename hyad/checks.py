@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from .affine import Affine, affine_add, affine_key
 from .builder import Builder
 from .core import (
     INT,
+    TRUE,
     Apply,
     Atom,
     Bind,
@@ -27,15 +30,20 @@ from .core import (
     While,
     all_binds,
     blocks_of,
+    given,
+    kinds_of,
+    size,
     substitute,
     type_of,
     with_blocks,
     with_body,
 )
 from .dead import has_checks
+from .loops import loops_of
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild, rebuilt
 
+LONGEST = 400  # a loop of more bindings is not made two
 STEPS = 1000  # atoms that are compared at most before two checks are thought to be different
 
 
@@ -430,3 +438,121 @@ def leading(program: Program) -> dict[Bind, dict[Var, Atom]]:
         elif type(op) is not Check and not (type(op) is Prim and isinstance(bind.vars[0].type, Scalar)):
             break
     return found
+
+
+# ------------------------------------------------------------------------------------ checks of loops, at their ends
+
+
+class Ends(Builder):
+    """A builder that notes of each check that it makes in a loop, whose body is the scope ``depth``, what says that it
+    holds in all iterations: integers of before the loop that are no less than 0 then; None where nothing does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[list[Affine] | None] | None = None
+        self.depth = 0
+        self.turns = False  # whether one of them hangs on the loop's index
+        self.made_here = False
+
+    def check(self, op: Check, a: Atom, c: Atom, made: bool = False) -> None:
+        found = None if self.noted is None else self.at_ends(op.relation, a, c)  # before it is a fact here
+        self.made_here = False
+        super().check(op, a, c, made)
+        if self.noted is not None and self.made_here:
+            self.noted.append(found)
+
+    def emit(self, op: Any, *args: Any, **more: Any) -> tuple[Var, ...]:
+        self.made_here |= type(op) is Check and len(self.scopes) > self.depth
+        return super().emit(op, *args, **more)
+
+    def at_ends(self, relation: str, a: Atom, c: Atom) -> list[Affine] | None:
+        at = self.affine(a)
+        gap = affine_add(self.affine(c), at, -1)
+        below = affine_add(gap, (1, {}), -1)
+        needed = {"in": [at, below], "<": [below], "<=": [gap]}.get(relation)
+        found = []
+        for x in needed or ():
+            if self.nonnegative(x):
+                continue
+            for at_scope in range(len(self.scopes) - 1, self.depth - 1, -1):
+                scope = self.scopes[at_scope]
+                if scope.index is not None and scope.index in x[1]:
+                    self.turns |= at_scope == self.depth
+                    x = self.at_end(x, scope.index, at_scope)
+                if any(v in scope.vars for v in x[1]):
+                    return None
+            found.append(x)
+        return None if needed is None else found
+
+    def at_end(self, x: Affine, index: Var, depth: int) -> Affine:
+        """What an integer is never below as an index runs from 0 to its last value, or to that at which the branches
+        inside the loop, whose body is the scope ``depth``, are taken."""
+        k = x[1][index]
+        count = self.counts[index]
+        last = affine_add(self.running(count) or self.affine(count), (1, {}), -1)
+        least = affine_add(x, (0, {index: 1}), -k)
+        least = affine_add(least, last, k) if k < 0 else least
+        for fact in (fact for scope in self.scopes[depth:] for fact in scope.facts):
+            if fact[1].get(index, 0) == (1 if k > 0 else -1):
+                other = affine_add(x, fact, -abs(k))
+                if other[0] > least[0] and affine_key((0, other[1])) == affine_key((0, least[1])):
+                    least = other
+        return least
+
+    def all_hold(self, needed: Sequence[Affine]) -> Atom:
+        """Whether integers are no less than 0."""
+        holds: Atom = TRUE
+        least = {affine_key((0, terms)): (constant, terms) for constant, terms in sorted(needed, key=lambda x: -x[0])}
+        for constant, terms in least.values():
+            less, more = ({v: abs(k) for v, k in terms.items() if (k < 0) == below} for below in (True, False))
+            sides = [self.affine_value(x) for x in ((max(0, -constant), less), (max(0, constant), more))]
+            holds = self.prim("and", holds, self.prim("<=", *sides))
+        return holds
+
+
+class Unchecked(Rebuild):
+    """Makes two of a loop, of which one is without checks (``unchecked``)."""
+
+    b: Ends
+    found = False
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        b = self.b
+        if b.noted is not None or Check not in kinds_of(op.body) or size(op.body) > LONGEST:
+            return super().loop(op, bind)
+        with b.region():  # to see what its checks are
+            b.noted, b.depth, b.turns = [], len(b.scopes), False
+            super().loop(op, bind)
+            noted, b.noted = b.noted, None
+        if not noted or None in noted or not b.turns:
+            return super().loop(op, bind)
+        holds = b.all_hold([x for found in noted for x in found])  # type: ignore[union-attr]
+        regions = []
+        for taken in (True, False):
+            b.span = bind.span
+            with b.branch_region(holds, taken) as scope:
+                b.noted = []  # one of two is not made two
+                regions.append((scope, super().loop(op, bind)))
+                left, b.noted = b.noted, None
+            if taken and left or type(holds) is Const:
+                return super().loop(op, bind)
+        b.span, self.found = bind.span, True
+        return b.if_(holds, *regions, names=[v.name for v in bind.vars], given=given(bind))
+
+
+def unchecked(program: Program) -> Program:
+    """Runs a loop without the checks in its branches where it is known before that all of them hold.
+
+    ``(loop n (fn [i] (if c (do (check (< i m)) (get v i)) x)))``  =>  ``(if (<= n m) (loop n (fn [i] (if c (get v i)
+    x))) (loop ..))``, the second one as it was.
+
+    Design decision: a branch may never be taken, so that its checks are no checks of the loop (those that are the
+    builder makes before it); and a loop that may end in each iteration no compiler makes vectors of. The outermost loop
+    whose index is checked, so that those around stay what they are to other passes. For a grid and another one of which
+    nothing says that it is as large.
+    """
+    if not any(type(x.op) is Check for loop in loops_of(program) for x in all_binds(loop.body)):
+        return program
+    pass_ = Unchecked(Ends())
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program

@@ -16,7 +16,7 @@ from .cancel import cancel
 from .carried import carried
 from .chains import chains
 from .check import check_after
-from .checks import checks_first, once, one_size
+from .checks import checks_first, once, one_size, unchecked
 from .collect import Collect
 from .columns import Columns, candidates
 from .copies import Accumulate, Alias, copied
@@ -701,6 +701,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     share,  # states that the tangents of several directions have in common
     dead_code,
+    unchecked,  # when it is known which loops there are; what may fail no pass takes apart
+    dead_code,
     split,  # now that no array is made where it is read
     dead_code,
     whole_eights,  # before lanes takes a part of what an iteration does
@@ -779,7 +781,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "align alongside carried columns edges eights fills interchange jam jam-rows lanes row-folds row-lanes rows-first"
-    " searches shifts skips split strands triangles twins whole-eights".split()
+    " searches shifts skips split strands triangles twins unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

@@ -459,5 +459,109 @@ def test_any_other_integer_may_wrap() -> None:
             made(np.arange(4.0), n)
 
 
+#: Nothing says that k is as large as u, and where the border is k is not read.
+GRID = """(defmodel grid [#^ (Mat n m) u k]
+  (build [n m]
+    (fn [i j]
+      (if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- m 1)))
+        (get u i j)
+        (* (get k i j) (- (get u (+ i 1) j) (get u i (- j 1))))))))"""
+
+
+def unchecked_in(f, args) -> bool:
+    return "unchecked" in [step.name for step in hyad.explain(f, args=args).steps]
+
+
+def test_a_loop_whose_checks_hold_runs_without_them() -> None:
+    grid = hyad.model(GRID)
+    total = hyad.model(GRID.replace("grid", "total").replace("(build [n m]", "(sum (build [n m]") + ")")
+    declared = hyad.model(GRID.replace("grid", "declared").replace("u k]", "u #^ (Mat n m) k]"))
+    u, k = np.random.default_rng(1).uniform(0.1, 1, (2, 6, 7))
+    without = hyad.compile(grid, args=(u, k), without="unchecked")
+    assert unchecked_in(grid, (u, k)) and not unchecked_in(declared, (u, k))
+    np.testing.assert_array_equal(grid(u, k), declared(u, k))
+    np.testing.assert_array_equal(grid(u, k), without(u, k))
+    source = hyad.compile(grid, args=(u, k)).cfunction.source
+    assert returns(source) == returns(without.cfunction.source)  # those of the loop as it was
+    fast, slow = source[source.index("for (") :].split("\n    } else {\n", 1)
+    assert "return" not in fast and "return 1" in slow
+
+    made = hyad.grad(total, wrt=("u", "k"))
+    assert unchecked_in(made, (u, k))
+    for name, g in zip("uk", made(u, k)):
+        at = "uk".index(name)
+        np.testing.assert_allclose(g, differences(total, (u, k), at), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("n, m", [(0, 3), (1, 1), (2, 5), (3, 2), (3, 3), (4, 5)])
+def test_the_errors_of_such_a_loop_are_its_own(n: int, m: int) -> None:
+    """Those of the program as it is read, or none, however small or large the other array is."""
+    grid, rng = hyad.model(GRID), np.random.default_rng(2)
+    without = hyad.compile(grid, args=(np.ones((5, 5)), np.ones((5, 5))), without="unchecked")
+    u = rng.uniform(0, 1, (n, m))
+    for rows in range(7):
+        for width in (0, 1, m - 2, m - 1, m, m + 1, 9):
+            k = rng.uniform(0, 1, (rows, max(0, width)))
+            found = []
+            for call in (grid, without):
+                try:
+                    found.append(call(u, k))
+                except BoundsError as error:
+                    found.append(str(error))
+            assert type(found[0]) is type(found[1])
+            np.testing.assert_array_equal(*found)
+            fits = n < 3 or m < 3 or rows >= n - 1 and width >= m - 1
+            assert isinstance(found[0], np.ndarray) == fits
+
+
+@pytest.mark.parametrize(
+    "text, args",
+    [  # found in data; made before the loop anyway; an integer that may wrap
+        ("(fn [#^ (Vec n) v #^ (Arr Int n) at] (build n (fn [i] (if (> (get v i) 0) (get v (get at i)) 0.0))))", "vi"),
+        ("(fn [#^ (Vec n) v #^ (Vec m) w] (build n (fn [i] (* (get v i) (get w i)))))", "vv"),
+        ("(fn [#^ (Vec n) v w #^ Int k] (build n (fn [i] (if (> (get v i) 0) (get w (+ i k)) 0.0))))", "vvk"),
+    ],
+)
+def test_checks_that_stay(text: str, args: str) -> None:
+    v = np.array([1.0, 2.0, 3.0])
+    values = {"v": v, "i": np.array([2, 0, 1]), "k": 0}
+    f, given = hyad.model(text), tuple(values[a] for a in args)
+    assert not unchecked_in(f, given)
+    f(*given)
+    for k in (1, -1, 2**63 - 1, -(2**63)) if "k" in args else ():
+        with pytest.raises(BoundsError):
+            f(v, v, k)
+
+
+def test_an_integer_that_wraps_is_in_no_range() -> None:
+    f = hyad.model("(fn [#^ (Vec n) v #^ Int k] (build n (fn [i] (if (> (get v i) 0) (get v (+ i k)) 0.0))))")
+    v = np.array([1.0, 2.0, 3.0])
+    assert unchecked_in(f, (v, 0))  # for one k
+    np.testing.assert_array_equal(f(v, 0), v)
+    np.testing.assert_array_equal(f(np.array([-1.0, -2.0, 3.0, -4.0]), 1), [0.0, 0.0, -4.0, 0.0])
+    for k in (1, -1, 2**63 - 1, -(2**63)):
+        with pytest.raises(BoundsError):
+            f(v, k)
+
+
+def test_the_outermost_loop_that_is_checked_is_made_two() -> None:
+    """A loop over time stays one, and what is known in its branches is: the last row has no neighbour below."""
+    text = """(fn [u k t]
+      (ifold (fn [u _] (build [(len u) (len (get u 0))] (fn [i j]
+               (if (< (+ i 1) (len u)) (+ (get u (+ i 1) j) (get k (+ i 1) (+ j 1))) (get u i j)))))
+        u t))"""
+    f, (u, k) = hyad.model(text), np.random.default_rng(3).uniform(0, 1, (2, 5, 4))
+    assert unchecked_in(f, (u, k, 2))
+    wide = np.hstack((k, k[:, :1]))
+    once = np.vstack((u[1:] + wide[1:, 1:], u[-1:]))
+    np.testing.assert_array_equal(f(u, wide, 2), np.vstack((once[1:] + wide[1:, 1:], once[-1:])))
+    source = hyad.compile(f, args=(u, wide, 2)).cfunction.source
+    assert source.count(" < t; ") == 1
+    for other in (k, wide[:-1]):
+        with pytest.raises(BoundsError):
+            f(u, other, 2)
+    np.testing.assert_array_equal(f(u, k, 0), u)
+
+
 def loops_of(program):
     return [x.op for x in all_binds(program.body) if type(x.op) is Loop]
