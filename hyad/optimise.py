@@ -701,9 +701,11 @@ PIPELINE: list[Pass] = [
     dead_code,
     share,  # states that the tangents of several directions have in common
     dead_code,
-    unchecked,  # when it is known which loops there are; what may fail no pass takes apart
-    dead_code,
     split,  # now that no array is made where it is read
+    dead_code,
+    unchecked,  # of what the branches that are loops now have not checked before these
+    dead_code,
+    split,  # and what may fail no more
     dead_code,
     whole_eights,  # before lanes takes a part of what an iteration does
     dead_code,
