@@ -451,7 +451,7 @@ class Ends(Builder):
         super().__init__()
         self.noted: list[list[Affine] | None] | None = None
         self.depth = 0
-        self.turns = False  # whether one of them hangs on the loop's index
+        self.hangs = False  # whether one of them hangs on the loop's index
         self.made_here = False
 
     def check(self, op: Check, a: Atom, c: Atom, made: bool = False) -> None:
@@ -477,7 +477,7 @@ class Ends(Builder):
             for at_scope in range(len(self.scopes) - 1, self.depth - 1, -1):
                 scope = self.scopes[at_scope]
                 if scope.index is not None and scope.index in x[1]:
-                    self.turns |= at_scope == self.depth
+                    self.hangs |= at_scope == self.depth
                     x = self.at_end(x, scope.index, at_scope)
                 if any(v in scope.vars for v in x[1]):
                     return None
@@ -521,10 +521,10 @@ class Unchecked(Rebuild):
         if b.noted is not None or Check not in kinds_of(op.body) or size(op.body) > LONGEST:
             return super().loop(op, bind)
         with b.region():  # to see what its checks are
-            b.noted, b.depth, b.turns = [], len(b.scopes), False
+            b.noted, b.depth, b.hangs = [], len(b.scopes), False
             super().loop(op, bind)
             noted, b.noted = b.noted, None
-        if not noted or None in noted or not b.turns:
+        if not noted or None in noted or not b.hangs:
             return super().loop(op, bind)
         holds = b.all_hold([x for found in noted for x in found])  # type: ignore[union-attr]
         regions = []
@@ -540,11 +540,8 @@ class Unchecked(Rebuild):
         return b.if_(holds, *regions, names=[v.name for v in bind.vars], given=given(bind))
 
 
-def unchecked(program: Program) -> Program:
-    """Runs a loop without the checks in its branches where it is known before that all of them hold.
-
-    ``(loop n (fn [i] (if c (do (check (< i m)) (get v i)) x)))``  =>  ``(if (<= n m) (loop n (fn [i] (if c (get v i)
-    x))) (loop ..))``, the second one as it was.
+def made_two(program: Program) -> Program:
+    """The program with its loops made two whose checks all hold, if that can be said before them (``unchecked``).
 
     Design decision: a branch may never be taken, so that its checks are no checks of the loop (those that are the
     builder makes before it); and a loop that may end in each iteration no compiler makes vectors of. The outermost loop

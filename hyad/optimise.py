@@ -16,7 +16,7 @@ from .cancel import cancel
 from .carried import carried
 from .chains import chains
 from .check import check_after
-from .checks import checks_first, once, one_size, unchecked
+from .checks import checks_first, made_two, once, one_size
 from .collect import Collect
 from .columns import Columns, candidates
 from .copies import Accumulate, Alias, copied
@@ -263,6 +263,16 @@ def split(program: Program) -> Program:
         if any(type(b.op) is If for loop in loops_of(program) for b in loop.body.binds)
         else program
     )
+
+
+def unchecked(program: Program) -> Program:
+    """Runs a loop without the checks in its branches where it is known before that all of them hold.
+
+    ``(loop n (fn [i] (if c (do (check (< i m)) (get v i)) x)))``  =>  ``(if (<= n m) (loop n (fn [i] (if c (get v i)
+    x))) (loop ..))``, the second one as it was. What may fail no more is taken apart as other loops are.
+    """
+    made = made_two(program)
+    return split(dead_code(made)) if made is not program else program
 
 
 def tabulate(program: Program) -> Program:
@@ -704,8 +714,6 @@ PIPELINE: list[Pass] = [
     split,  # now that no array is made where it is read
     dead_code,
     unchecked,  # of what the branches that are loops now have not checked before these
-    dead_code,
-    split,  # and what may fail no more
     dead_code,
     whole_eights,  # before lanes takes a part of what an iteration does
     dead_code,
