@@ -13,7 +13,7 @@ from .align import align
 from .alongside import alongside, recomputed
 from .builder import Builder
 from .cancel import cancel
-from .carried import carried
+from .carry import carry
 from .chains import chains
 from .check import check_after
 from .checks import checks_first, made_two, once, one_size
@@ -771,9 +771,9 @@ PIPELINE: list[Pass] = [
     dead_code,
     triangles,  # no pass before has to know of packed rows
     dead_code,
-    divide,  # when it is known what is divided in a loop, and what before it
+    carry,  # when each loop is what it will be, and no pass looks for stores any more
     dead_code,
-    carried,  # when all loops are what they will be: those that it changes are no vectors
+    divide,  # when it is known what is divided in a loop, and what before it
     dead_code,
     strands,  # when each sum is what it will be, and no pass looks for sums any more
     dead_code,
@@ -790,7 +790,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside carried columns edges eights fills interchange jam jam-rows lanes row-folds row-lanes rows-first"
+    "align alongside carry columns edges eights fills interchange jam jam-rows lanes row-folds row-lanes rows-first"
     " searches shifts skips split strands triangles twins unchecked whole-eights".split()
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from .core import (
@@ -21,11 +22,13 @@ from .core import (
     all_binds,
     atoms_of,
     blocks_of,
+    reads,
     substitute,
     uses,
     with_blocks,
     with_body,
 )
+from .dead import tidy
 from .primitives import PRIMITIVES
 from .rebuild import rebuild
 
@@ -105,15 +108,16 @@ LONG = 100  # what a loop or a branch is taken to cost, in additions, where it i
 def divide(program: Program) -> Program:
     """A product with a reciprocal that nothing else uses is a division: ``(* x (/ 1 y))``  =>  ``(/ x y)``.
 
-    Only the reciprocals that differentiation introduced (their 1 is soft), and not across a loop; nor outside of loops
-    where the reciprocal is there long before the other factor, which then need not wait for a division.
+    Only the reciprocals that differentiation introduced (their 1 is soft), and not across a loop; nor where the
+    reciprocal is there long before the other factor, which then need not wait for a division: outside of loops, or in a
+    recurrence, of which the reciprocal is no part.
     """
     if not any(is_reciprocal(bind.op) for bind in all_binds(program.body)):
         return program
     counts = uses(program.body)
     ready: dict[Atom, int] = {}  # outside of loops: how much has to be computed, one after the other, before it
 
-    def block(b: Block, once: bool) -> Block:
+    def block(b: Block, once: bool, waits: Callable[[Var, Var], bool] = lambda product, r: False) -> Block:
         bottoms: dict[Var, Atom] = {}
         binds = []
         for bind in b.binds:
@@ -121,13 +125,14 @@ def divide(program: Program) -> Program:
             if type(op) is If:
                 op = If(op.cond, block(op.then, once), block(op.orelse, once))
             elif type(op) is Loop:
-                op = Loop(op.count, op.index, op.inits, op.accs, block(op.body, False))
+                op = Loop(op.count, op.index, op.inits, op.accs, block(op.body, False, recurrence(op)))
             elif is_reciprocal(op):
                 if counts.get(bind.vars[0]) == 1:
                     bottoms[bind.vars[0]] = op.args[1]
             elif type(op) is Prim and op.name == "*":
                 for x, r in (op.args, op.args[::-1]):
-                    if type(r) is Var and r in bottoms and (not once or ready.get(x, 0) < ready[r]):
+                    early = ready.get(x, 0) < ready[r] if once and r in bottoms else not waits(bind.vars[0], r)  # type: ignore
+                    if type(r) is Var and r in bottoms and early:
                         op = Prim("/", (x, bottoms[r]))
                         break
             if once:
@@ -139,6 +144,19 @@ def divide(program: Program) -> Program:
         return Block(tuple(binds), b.results)
 
     return replace(program, body=block(program.body, True))
+
+
+def recurrence(loop: Loop) -> Callable[[Var, Var], bool]:
+    """Of a loop: whether a product is what the next iteration waits for, and one of its factors is not."""
+    numbers = [k for k, acc in enumerate(loop.accs) if acc.type == REAL]
+    late: set[Atom] = {loop.accs[k] for k in numbers}
+    for x in loop.body.binds:
+        if not late.isdisjoint(reads(x)):
+            late.update(x.vars)
+    needed = {
+        v for x in tidy(Block(loop.body.binds, tuple(loop.body.results[k] for k in numbers))).binds for v in x.vars
+    }
+    return lambda product, factor: product in late and product in needed and factor not in late
 
 
 def halving(op: Op) -> bool:

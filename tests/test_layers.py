@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
         "check dead printer reader rewrite",
         "bounds builder rebuild",
         "abreast accumulators active activity adjoints again align alongside annotations arguments arithmetic"
-        " backpropagators blocks boxing branches builtins cancel carried chains checkpoint checks collect columns"
+        " backpropagators blocks boxing branches builtins cancel carry chains checkpoint checks collect columns"
         " combinators continuations copies counted counts courses derive dynamic eager edges eights elsewhere"
         " exponents factors families fills fission flow forward functions fusion gather jacobians jam lanes latex"
         " library long_rows loops monomials narrow nesting nests onehot operators optimise own_rules pairs partials"
