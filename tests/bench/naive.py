@@ -195,6 +195,19 @@ PROGRAMS = (
         (Input("b", lambda n: (6,)), Input("x", lambda n: (n, 6), False), vector("event", False)), "{n}, 6, {work}",
         lambda n: 2 * n, ((-1, 1), (-1, 1), (0, 1)),
     ),
+    Program(
+        "diffusion", "ten steps of diffusion, n x n, nothing declared, by its start and conductivity", 64,
+        (square("u"), square("k")), "{n}, {n}, {work}", lambda n: 13 * n * n, ((0, 1),) * 2,
+    ),
+    Program(
+        "jacobi", "ten sweeps of Jacobi, n x n, nothing declared, by the start and the right side", 64,
+        (square("u"), square("f")), "{n}, {work}", lambda n: 2 * n * n, ((0, 1),) * 2,
+    ),
+    Program(
+        "thomas-in-place", "n equations, a tridiagonal system in place, nothing declared", 200,
+        (vector("a"), vector("b"), vector("c"), vector("d")), "{n}, {work}", lambda n: 3 * n,
+        ((-1, 1), (3, 4), (-1, 1), (-1, 1)),
+    ),
 )  # fmt: skip
 
 
@@ -237,9 +250,11 @@ def race(p: Program, n: int, rounds: int, budget: float, folder: Path) -> dict[s
         module = models()
         for what, (declaration, call) in declarations(p).items():
             hand = Contender("hand", (HERE / "hand.c").read_text(), declaration, call, work=p.room(n))
-            f = hyad.compile(derived(p, getattr(module, p.stem), what)).cfunction
+            f = hyad.compile(derived(p, getattr(module, p.stem), what), args=p.arguments(n, bank[0])).cfunction
             prototype, own, work = how_to_call(f, p, n)  # type: ignore[arg-type]
-            made = Contender("hyad", f.source, prototype, own, work=work, header=(f"{f.name}.h", f.header))
+            made = Contender(
+                "hyad", f.source, prototype, own, work=work, header=(f"{f.name}.h", f.header), arena=f.arena
+            )
             entries = {
                 c.name: Native(build(c, p, n, folder / what), p, n, bank)  # type: ignore[arg-type]
                 for c in (hand, made)

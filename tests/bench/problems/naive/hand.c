@@ -1308,3 +1308,169 @@ void cox_grad_hand(const double *restrict b, const double *restrict x, const dou
         for (long long j = 0; j < d; j++) out[j] += by_eta*x[i*d + j];
     }
 }
+
+/* a step; the border stays */
+static void diffuse(const double *restrict u, const double *restrict k, long long n, long long m, double *restrict to)
+{
+    memcpy(to, u, m*sizeof(double));
+    for (long long i = 1; i < n - 1; i++) {
+        const double *a = u + (i - 1)*m, *b = u + i*m, *c = u + (i + 1)*m;
+        to[i*m] = b[0];
+        for (long long j = 1; j < m - 1; j++)
+            to[i*m + j] = b[j] + 0.1*k[i*m + j]*(a[j] + c[j] + b[j - 1] + b[j + 1] - 4*b[j]);
+        to[i*m + m - 1] = b[m - 1];
+    }
+    memcpy(to + (n - 1)*m, u + (n - 1)*m, m*sizeof(double));
+}
+double diffusion_hand(const double *u, const double *k, long long n, long long m, double *work)
+{
+    double *to = work, *other = work + n*m, total = 0;
+    for (int t = 0; t < 10; t++) {
+        diffuse(u, k, n, m, to);
+        u = to;
+        to = other;
+        other = (double *)u;
+    }
+    for (long long i = 0; i < n*m; i++) total += u[i]*u[i];
+    return total;
+}
+void diffusion_grad_hand(const double *restrict u, const double *restrict k, long long n, long long m, double *restrict out,
+    double *restrict work)
+{
+    double *s = work, *kb = out + n*m, *ub = out, *vb = work + 11*n*m, *g = work + 12*n*m;
+    memcpy(s, u, n*m*sizeof(double));
+    for (int t = 0; t < 10; t++) diffuse(s + t*n*m, k, n, m, s + (t + 1)*n*m);
+    for (long long i = 0; i < n*m; i++) ub[i] = 2*s[10*n*m + i];
+    memset(kb, 0, n*m*sizeof(double));
+    memset(g, 0, n*m*sizeof(double));
+    for (int t = 9; t >= 0; t--) {
+        const double *u0 = s + t*n*m;
+        for (long long i = 1; i < n - 1; i++) {
+            const double *a = u0 + (i - 1)*m, *b = u0 + i*m, *c = u0 + (i + 1)*m;
+            for (long long j = 1; j < m - 1; j++) {
+                const double x = 0.1*ub[i*m + j];
+                kb[i*m + j] += x*(a[j] + c[j] + b[j - 1] + b[j + 1] - 4*b[j]);
+                g[i*m + j] = x*k[i*m + j];
+            }
+        }
+        for (long long j = 0; j < m; j++) {
+            vb[j] = ub[j] + (n > 2 ? g[m + j] : 0);
+            vb[(n - 1)*m + j] = ub[(n - 1)*m + j] + (n > 2 ? g[(n - 2)*m + j] : 0);
+        }
+        for (long long i = 1; i < n - 1; i++) {
+            const double *a = g + (i - 1)*m, *b = g + i*m, *c = g + (i + 1)*m;
+            vb[i*m] = ub[i*m] + b[1];
+            for (long long j = 1; j < m - 1; j++)
+                vb[i*m + j] = ub[i*m + j] + (a[j] + c[j] + b[j - 1] + b[j + 1] - 4*b[j]);
+            vb[i*m + m - 1] = ub[i*m + m - 1] + b[m - 2];
+        }
+        double *swap = ub;
+        ub = vb;
+        vb = swap;
+    }
+    if (ub != out) memcpy(out, ub, n*m*sizeof(double));
+}
+
+/* a sweep; the border stays */
+static void sweep(const double *restrict u, const double *restrict f, long long n, double *restrict to)
+{
+    memcpy(to, u, n*sizeof(double));
+    for (long long i = 1; i < n - 1; i++) {
+        const double *a = u + (i - 1)*n, *b = u + i*n, *c = u + (i + 1)*n;
+        to[i*n] = b[0];
+        for (long long j = 1; j < n - 1; j++)
+            to[i*n + j] = 0.25*(a[j] + c[j] + b[j - 1] + b[j + 1] + f[i*n + j]);
+        to[i*n + n - 1] = b[n - 1];
+    }
+    memcpy(to + (n - 1)*n, u + (n - 1)*n, n*sizeof(double));
+}
+double jacobi_hand(const double *u, const double *k, long long n, double *work)
+{
+    double *to = work, *other = work + n*n, total = 0;
+    for (int t = 0; t < 10; t++) {
+        sweep(u, k, n, to);
+        u = to;
+        to = other;
+        other = (double *)u;
+    }
+    for (long long i = 0; i < n*n; i++) total += u[i]*u[i];
+    return total;
+}
+void jacobi_grad_hand(const double *restrict u, const double *restrict f, long long n, double *restrict out, double *restrict work)
+{
+    double *ub = out, *vb = work, *g = work + n*n, *fb = out + n*n;
+    /* the last state */
+    memcpy(ub, u, n*n*sizeof(double));
+    for (int t = 0; t < 10; t++) {
+        sweep(ub, f, n, vb);
+        double *swap = ub;
+        ub = vb;
+        vb = swap;
+    }
+    for (long long i = 0; i < n*n; i++) ub[i] *= 2;
+    memset(fb, 0, n*n*sizeof(double));
+    memset(g, 0, n*n*sizeof(double));
+    for (int t = 9; t >= 0; t--) {
+        for (long long i = 1; i < n - 1; i++)
+            for (long long j = 1; j < n - 1; j++) {
+                g[i*n + j] = 0.25*ub[i*n + j];
+                fb[i*n + j] += g[i*n + j];
+            }
+        for (long long j = 0; j < n; j++) {
+            vb[j] = ub[j] + g[n + j];
+            vb[(n - 1)*n + j] = ub[(n - 1)*n + j] + g[(n - 2)*n + j];
+        }
+        for (long long i = 1; i < n - 1; i++) {
+            const double *a = g + (i - 1)*n, *b = g + i*n, *c = g + (i + 1)*n;
+            vb[i*n] = ub[i*n] + b[1];
+            for (long long j = 1; j < n - 1; j++) vb[i*n + j] = a[j] + c[j] + b[j - 1] + b[j + 1];
+            vb[i*n + n - 1] = ub[i*n + n - 1] + b[n - 2];
+        }
+        double *swap = ub;
+        ub = vb;
+        vb = swap;
+    }
+    if (ub != out) memcpy(out, ub, n*n*sizeof(double));
+}
+
+double thomas_in_place_hand(const double *a, const double *b, const double *c, const double *d, long long n, double *work)
+{
+    double *p = work, *q = work + n, x, total;
+    p[0] = b[0];
+    q[0] = d[0];
+    for (long long i = 1; i < n; i++) {
+        const double w = a[i]/p[i - 1];
+        p[i] = b[i] - w*c[i - 1];
+        q[i] = d[i] - w*q[i - 1];
+    }
+    x = q[n - 1]/p[n - 1];
+    total = x*x;
+    for (long long i = n - 2; i >= 0; i--) {
+        x = (q[i] - c[i]*x)/p[i];
+        total += x*x;
+    }
+    return total;
+}
+void thomas_in_place_grad_hand(const double *restrict a, const double *restrict b, const double *restrict c, const double *restrict d, long long n, double *restrict out, double *restrict work)
+{
+    /* A' y = 2 x; d_bar = y, A_bar = -y x' on the bands */
+    double *w = work, *x = work + n, *r = work + 2*n, *y = out + 3*n;
+    double q = d[0];
+    r[0] = 1/b[0];
+    x[0] = d[0];
+    for (long long i = 1; i < n; i++) {
+        w[i] = a[i]*r[i - 1];
+        r[i] = 1/(b[i] - w[i]*c[i - 1]);
+        x[i] = q = d[i] - w[i]*q;
+    }
+    x[n - 1] *= r[n - 1];
+    for (long long i = n - 2; i >= 0; i--) x[i] = (x[i] - c[i]*x[i + 1])*r[i];
+    y[0] = 2*x[0]*r[0];
+    for (long long i = 1; i < n; i++) y[i] = (2*x[i] - c[i - 1]*y[i - 1])*r[i];
+    for (long long i = n - 2; i >= 0; i--) y[i] -= w[i + 1]*y[i + 1];
+    for (long long i = 0; i < n; i++) {
+        out[i] = i > 0 ? -y[i]*x[i - 1] : 0;
+        out[n + i] = -y[i]*x[i];
+        out[2*n + i] = i < n - 1 ? -y[i]*x[i + 1] : 0;
+    }
+}

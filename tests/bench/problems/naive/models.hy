@@ -348,3 +348,49 @@
   "the partial likelihood of Cox's model of survival, n rows by their times: who is at risk comes later"
   (let [eta (@ x b)]
     (sum (build n (fn [i] (* (get event i) (- (get eta i) (log (sum (exp (slice eta i n)))))))))))
+
+(defmodel diffusion [u k]
+  "the sum of the squares after ten steps of diffusion with a conductivity; the border keeps its temperature"
+  (let [n (len u)  m (len (get u 0))]
+    (sum
+      (square
+        (ifold
+          (fn [u t]
+            (build [n m]
+              (fn [i j]
+                (if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- m 1)))
+                  (get u i j)
+                  (+ (get u i j)
+                    (* 0.1 (get k i j)
+                      (- (+ (get u (- i 1) j) (get u (+ i 1) j) (get u i (- j 1)) (get u i (+ j 1)))
+                        (* 4.0 (get u i j)))))))))
+          u 10)))))
+
+(defmodel jacobi [u f]
+  "the sum of the squares after ten of Jacobi's sweeps for Poisson's equation, n x n"
+  (let [n (len u)
+        u (ref u)]
+    (for [s (range 10)]
+      (let [old (deref u)]
+        (set! u
+          (build [n n]
+            (fn [i j]
+              (if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- n 1)))
+                (get old i j)
+                (* 0.25 (+ (get old (- i 1) j) (get old (+ i 1) j) (get old i (- j 1)) (get old i (+ j 1)) (get f i j)))))))))
+    (sum (square (deref u)))))
+
+(defmodel thomas-in-place [a b c d]
+  "the sum of the squares of what solves a tridiagonal system, in place; a, b, c: below, on and above the diagonal"
+  (let [n (len b)
+        b (+ b 0.0)
+        d (+ d 0.0)
+        x (zeros n)]
+    (for [i (range 1 n)]
+      (let [w (/ (get a i) (get b (- i 1)))]
+        (set-at! b i (- (get b i) (* w (get c (- i 1)))))
+        (set-at! d i (- (get d i) (* w (get d (- i 1)))))))
+    (set-at! x (- n 1) (/ (get d (- n 1)) (get b (- n 1))))
+    (for [i (range (- n 2) -1 -1)]
+      (set-at! x i (/ (- (get d i) (* (get c i) (get x (+ i 1)))) (get b i))))
+    (sum (square x))))
