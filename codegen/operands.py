@@ -86,6 +86,9 @@ class OperandPrinter:
         self.readers: dict[Any, dict[Var, None]] = {}  # what may change -> the pending expressions that read it
         self.elements: set[Var] = set()  # scalars that are elements of arrays
         self.lone: set[Var] = set()  # those that are read alone, see ``turned.py``
+        self.read_first: set[Var] = set()  # and those that are read before a choice,
+        self.ahead: frozenset[Var] = frozenset()  # of which these have been, before the branches that they stand in
+        self.counts: dict[Var, Atom] = {}  # how many values each index of a loop around has
         self.buffer_name: dict[Buffer, str] = {}
         self.row_name: dict[Buffer, tuple[str, int, Expr | None]] = {}  # of which one row lies elsewhere
         self.tenant: dict[Any, Buffer] = {}  # whose each piece of the workspace is

@@ -61,7 +61,7 @@ from .expressions import (
 from .lower import Buffer, Place, is_array, is_zeros, type_of
 from .operands import WHOLE, Line, OperandPrinter
 from .ranges import OVERFLOW
-from .turned import ALONE, IN_ORDER, overtaken, turned
+from .turned import ALONE, IN_ORDER, masked, overtaken, turned
 from .vector import by_library
 
 _ADD = """\
@@ -250,6 +250,8 @@ class BodyPrinter(OperandPrinter):
             self.checked(bind, op, var)
             return
         if op.name == "get":
+            if var in self.ahead:
+                return
             self.elements.add(var)
             subs = self.fit(op.args[1:])
             expr = self.element(op.args[0], subs)
@@ -257,6 +259,10 @@ class BodyPrinter(OperandPrinter):
                 self.support[ALONE] = None
                 kind = self.ctype(op.args[0].type.elem)
                 expr = replace(expr, text=f"(*(const HYAD_ALONE {kind} *)&{expr.text})")
+            if var in self.read_first:
+                self.made[var] = self.span
+                self.define(var, expr)
+                return
         elif op.name in ("undef", "zeros"):
             expr = self.literal(0, var.type)
         elif op.name == "select":
@@ -535,6 +541,20 @@ class BodyPrinter(OperandPrinter):
         return slots
 
     def conditional(self, bind: Bind, op: If) -> None:
+        before = self.ahead
+        todo = [op] if self.read_first else []
+        while todo:
+            inner = todo.pop()
+            for x in (*inner.then.binds, *inner.orelse.binds):
+                if isinstance(x.op, If):
+                    todo.append(x.op)
+                elif not before.issuperset(x.vars) and self.read_first.issuperset(x.vars):
+                    self.prim(x, x.op)
+                    self.ahead = self.ahead.union(x.vars)
+        self.either(bind, op)
+        self.ahead = before
+
+    def either(self, bind: Bind, op: If) -> None:
         plain = not op.then.binds and not op.orelse.binds
         scalar = not any(isinstance(v.type, Arr) for v in bind.vars)
         if plain and scalar and bind.vars:
@@ -829,7 +849,11 @@ class BodyPrinter(OperandPrinter):
         """The body of a loop; ``outs`` are the variables of its results."""
         n, span, swaps = len(op.accs), bind.span, self.plan.swaps[bind]
         if self.marks_apart:
-            self.lone |= turned(self.plan, op, self.uses) | overtaken(self.plan, op, self.uses)
+            if isinstance(op, Loop):
+                self.counts[op.index] = op.count
+            first, alone = masked(self.plan, op, self.uses, self.counts)
+            self.lone |= turned(self.plan, op, self.uses) | overtaken(self.plan, op, self.uses) | alone
+            self.read_first |= first
         for move in self.plan.early[op.body].values():
             self.copy(move.source, move.target)
         self.statements(op.body, {})

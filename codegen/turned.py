@@ -11,7 +11,20 @@ last to first, makes many such sums.
 ``turned`` finds them; the printer then has one element of each read as a ``volatile`` one, so that gcc leaves the loop
 as it is written. Design decision: the order of the sum stays what it is, and newer compilers see nothing of it.
 
-The others store to a row and then, in the same iteration, to one before it:
+The second read rows under conditions:
+
+    for (long long i = 0; i < n; i++) {
+        b[3*i] = 0.0 >= t[3*i] ? 0.0 : a[3*i];
+        b[3*i + 1] = 0.0 >= t[3*i + 1] ? 0.0 : a[3*i + 1];
+        b[3*i + 2] = 0.0 >= t[3*i + 2] ? 0.0 : a[3*i + 2];
+    }
+
+A row of ``a`` is read under masks; where the rows of a few iterations are more than one vector, gcc 12.2 reads all of
+these under the mask of the first, and gives what it has not read (-O3 where there are masked loads, AVX2 and later).
+``masked`` finds them. What a ``select`` chooses from has lines of its own, before it, which costs less anyway; so has
+what a branch reads, where it is in range for certain. Of what may be out of range one element of a row is ``volatile``.
+
+The third store to a row and then, in the same iteration, to one before it:
 
     for (long long i = 0; i < n; i++) {
         u[3*i + 5] += a;
@@ -44,6 +57,7 @@ from hyad.core import (
     While,
     all_binds,
     atoms_of,
+    same,
 )
 
 from .apart import in_lanes
@@ -94,6 +108,67 @@ def turned(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
         if acc.type == REAL:
             found |= body.last_of_turned(body.terms(op.body, acc, r, {}) or [])
     return found
+
+
+def masked(plan: Plan, op: Loop | While, uses: dict[Var, int], counts: dict[Var, Atom]) -> tuple[set[Var], set[Var]]:
+    """Of rows of which several elements are read under conditions in a loop's body: what can be read before these, and
+    of the rest an element, if there are two of its row. ``counts`` has those of the loops around, by their indices."""
+    if not any(b.op.name == "select" if isinstance(b.op, Prim) else isinstance(b.op, If) for b in all_binds(op.body)):
+        return set(), set()
+    body = _Body(plan, op, uses)
+    chosen: dict[tuple, dict[int, set[Var]]] = {}
+    branch: dict[tuple, dict[int, set[Var]]] = {}
+
+    def note(bind: Bind, at: dict[Var, int], rows: dict[tuple, dict[int, set[Var]]]) -> None:
+        e = None if isinstance(bind.vars[0].type, Arr) else body.element(bind.vars[0], bind.op)
+        row, place = ((0,), 0) if e is None else body.place(e, at)
+        if e is not None and abs(row[-1]) > 1:
+            rows.setdefault(row, {}).setdefault(place, set()).add(e.var)
+
+    def choice(atoms: Iterable[Atom], at: dict[Var, int]) -> None:
+        for a in atoms:
+            bind = body.made.get(a) if uses.get(a) == 1 else None  # what is written where it is used
+            if bind is not None and isinstance(bind.op, Prim):
+                if bind.op.name == "get":
+                    note(bind, at, chosen)
+                else:
+                    choice(bind.op.args, at)
+
+    def plain(block: Block) -> bool:
+        """Whether a branch is scalar operations: what it reads does not change in it."""
+        return all(
+            not any(isinstance(v.type, Arr) for v in bind.vars)
+            and (isinstance(bind.op, Prim) or isinstance(bind.op, If) and plain(bind.op.then) and plain(bind.op.orelse))
+            for bind in block.binds
+        )
+
+    def there(op: Prim) -> bool:
+        """Whether an element is in range for certain."""
+        dims = zip(op.args[1:], type_of(op.args[0]).dims)
+        return all(a.value < n.value if type(a) is type(n) is Const else same(counts.get(a), n) for a, n in dims)
+
+    def find(block: Block, at: dict[Var, int], inside: bool, ahead: bool) -> None:
+        for bind in block.binds:
+            inner = bind.op
+            if isinstance(inner, Prim) and inner.name == "select":
+                choice(inner.args[1:], at)
+            elif isinstance(inner, Prim) and inner.name == "get" and inside:
+                note(bind, at, chosen if ahead and there(inner) else branch)
+            elif isinstance(inner, If):
+                both = (ahead or not inside) and plain(inner.then) and plain(inner.orelse)
+                for arm in (inner.then, inner.orelse):
+                    find(arm, at, True, both)
+                    choice(arm.results, at)
+            elif isinstance(inner, Loop) and isinstance(inner.count, Const) and inner.count.value <= WRITTEN_OUT:
+                counts[inner.index] = inner.count
+                for i in range(min(2, inner.count.value)):  # what moves is at two places then
+                    find(inner.body, {**at, inner.index: i}, inside, False)
+
+    find(op.body, {}, False, False)
+    alone = {v for places in branch.values() if len(places) > 1 for v in list(places.values())[0]}
+    inner = {v for places in branch.values() for found in places.values() for v in found}
+    rows = (row for row, places in chosen.items() if len({*places, *branch.get(row, ())}) > 1)
+    return {v for row in rows for found in chosen[row].values() for v in found} - inner, alone
 
 
 def overtaken(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
@@ -181,16 +256,9 @@ class _Body:
         for atom, at in terms:
             rows: dict[tuple, dict[int, Var]] = {}
             for e in self.elements(atom).values():
-                place, rest, stride = e.start, [], 0
-                for var, move in e.moves.items():
-                    if var in self.steps:
-                        stride += move * self.steps[var]
-                    elif var in self.loops:
-                        place += move * at.get(var, 0)
-                    else:
-                        rest.append((var, move))
-                if stride > 1:
-                    rows.setdefault((e.root, e.rest, frozenset(rest), stride), {})[place] = e.var
+                row, place = self.place(e, at)
+                if row[-1] > 1:
+                    rows.setdefault(row, {})[place] = e.var
             read.append(rows)
         found: set[Var] = set()
         for row in read[-1]:
@@ -199,6 +267,18 @@ class _Body:
                 if any(b[0] <= a[-1] for a, b in zip(places, places[1:])):
                     found.add(next(iter(read[-1][row].values())))
         return found
+
+    def place(self, e: Element, at: dict[Var, int]) -> tuple[tuple, int]:
+        """The row that an element is in, last how far an iteration moves it, and its place there."""
+        place, rest, stride = e.start, [], 0
+        for var, move in e.moves.items():
+            if var in self.steps:
+                stride += move * self.steps[var]
+            elif var in self.loops:
+                place += move * at.get(var, 0)
+            else:
+                rest.append((var, move))
+        return (e.root, e.rest, frozenset(rest), stride), place
 
     def elements(self, atom: Atom) -> dict[Var, Element]:
         """The elements of arrays that a value is made of in the loop."""
@@ -213,7 +293,7 @@ class _Body:
                 var = waiting.pop()
                 bind = self.made[var]
                 if isinstance(bind.op, Prim) and bind.op.name == "get" and not isinstance(var.type, Arr):
-                    e = self.element(var, bind.op, bind.op.args[1:])
+                    e = self.element(var, bind.op)
                     if e is not None:
                         found[var] = e
                 for a in () if self.in_lanes(bind) else self.sources(bind, var):
@@ -238,10 +318,11 @@ class _Body:
         elif isinstance(bind.op, Loop):
             yield bind.op.body.results[bind.vars.index(var)]
 
-    def element(self, var: Var, op: Prim, subscripts: Sequence[Atom]) -> Element | None:
+    def element(self, var: Var, op: Prim, subscripts: Sequence[Atom] | None = None) -> Element | None:
         """The element, or the first one of the row, that these subscripts are of."""
         root, subs, dims = self.plan.resolve(self.plan.of(op.args[0]))
-        subs, weight, start, moves, rest = (*subs, *subscripts), 1, 0, {}, []
+        subs = (*subs, *(op.args[1:] if subscripts is None else subscripts))
+        weight, start, moves, rest = 1, 0, {}, []
         for d in dims[len(subs) :]:
             weight = weight * d.value if weight is not None and isinstance(d, Const) else None
         for k in reversed(range(len(subs))):

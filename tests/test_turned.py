@@ -1,5 +1,5 @@
-"""Sums of rows that are read from their end, which gcc before 14 takes wrongly (its bug 110381): every compiled program
-adds what it says, in that order. And stores to neighbouring rows."""
+"""What gcc makes wrong vectors of: sums of rows that are read from their end, rows that are read under conditions, and
+stores to a row and the one before it. Every compiled program adds, reads and stores what it says, in that order."""
 
 import re
 
@@ -72,6 +72,45 @@ def test_gradients_of_sums_by_rows() -> None:
     rng = np.random.default_rng(0)
     for n in (4, 9):
         assert hyad.check_grad(f, (*rng.standard_normal((2, n, 3)), 0.1))
+
+
+CHOICES = {
+    "where": ("(where (> h 0.0) y 0.0)", False),
+    "other way round": ("(where (> h 0.0) 0.0 (* 2.0 y))", False),
+    "the larger's gradient": ("((grad (fn [h] (sum (square (- y (maximum 0.0 h)))))) h)", False),
+    "if": ("(build [n k] (fn [i j] (if (> (get h i j) 0.0) (* 2.0 (get y i j)) 0.0)))", False),
+    "a branch": ("(build [n k] (fn [i j] (if (> (get h i j) 0.0) (exp (sin (get y i j))) 0.0)))", False),
+    "a branch in a branch": (
+        "(build [n k] (fn [i j] (if (> (get h i j) 0.0) (if (> (get h i j) 1.0) (get y i j) 1.0) 0.0)))", False
+    ),
+    "a step on": (
+        "(build [n k] (fn [i j] (if (and (< (+ i 1) n) (> (get h i j) 0.0)) (get y (+ i 1) j) 0.0)))", True
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", CHOICES)
+def test_rows_under_conditions(name: str, k: int) -> None:
+    """What is read before a choice is no branch; of what a branch reads something is read alone."""
+    text, alone = CHOICES[name]
+    f = hyad.model(f"(fn [#^ (Mat n {k}) h #^ (Mat n {k}) y] {text.replace('k', str(k))})", namespace={})
+    rng = np.random.default_rng(k)
+    for n in (4, 23):
+        args = tuple(rng.standard_normal((2, n, k)))
+        for dtype, rel in (("f64", 1e-13), ("f32", 1e-5)):
+            kind = {"f64": np.float64, "f32": np.float32}[dtype]
+            found = hyad.compile(f, dtype=dtype)(*(a.astype(kind) for a in args))
+            np.testing.assert_allclose(found, hyad.run(f, *args), rel, rel)
+    assert (MARK in hyad.show(f, "c")) == alone
+
+
+def test_single_conditions_are_left() -> None:
+    """One element of each row, and neighbours, are read as they were."""
+    one = "(fn [#^ (Mat n 3) h #^ (Mat n 3) y] (map (fn [a b] (if (> (get a 0) 0.0) (get b 0) 0.0)) h y))"
+    assert "? y[3*i]" in hyad.show(hyad.model(one), "c")
+    source = hyad.show(hyad.model("(fn [#^ (Mat n m) h #^ (Mat n m) y] (where (> h 0.0) y 0.0))"), "c")
+    assert "? y[" in source and MARK not in source
 
 
 #: What stores to a row and then to one before it in an iteration: gcc 11 and 12 store wrong numbers (``overtaken``).
