@@ -57,7 +57,7 @@ def at_this_level(block: Block, rows: bool) -> Block:
     handed = handed_on(block, rows)
     while handed:
         made = merged(block, handed)
-        kept = {v for v in handed if any(v in reads(x) for x in made.binds)}
+        kept = handed & {v for x in made.binds for v in reads(x)}
         if not kept:
             return Block(tuple(without(x, handed) for x in made.binds), made.results)
         handed -= kept  # what comes between two loops keeps them apart
@@ -72,7 +72,7 @@ def merged(block: Block, handed: set[Var]) -> Block:
         return any(v in handed and v in known[two] for v in one.vars)
 
     while k < len(binds):
-        while type(binds[k].op) is Loop and merge_into(binds, k, known, wanted, block.results):
+        while not handed.isdisjoint(binds[k].vars) and type(binds[k].op) is Loop and merge_into(binds, k, known, wanted, block.results):
             pass
         k += 1
     return Block(tuple(binds), block.results)

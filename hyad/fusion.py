@@ -43,6 +43,8 @@ from .tables import affine_of, sums_in
 
 NEAR = 400  # bindings between two loops beyond which they are not made one
 
+Reads = dict[Bind, dict[Var, None]]  # what bindings read, as far as that was asked
+
 
 class Fuse(Rebuild):
     """Puts the body of a ``build`` where its elements are read, and drops the array.
@@ -386,6 +388,11 @@ def partners(one: Op, two: Op) -> bool:
     return type(one) is Loop and type(two) is Loop and same(one.count, two.count)
 
 
+def both_loops(one: Op, two: Op) -> bool:
+    """Whether two loops run equally often."""
+    return type(one) is Loop and partners(one, two)
+
+
 def join(first: Bind, second: Bind) -> Bind | None:
     """One loop, or branch, of two that run together; None where they do not."""
     one, two = first.op, second.op
@@ -407,19 +414,14 @@ def join(first: Bind, second: Bind) -> Bind | None:
 
 
 def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
-    """A later loop that reads, of what the first one stacks, what that has made in the same iteration, and nothing else
-    that depends on the first one (``after``): with the numbers and rows in place of what is read. None if it is not.
+    """A later loop that reads, of what depends on the first one (``after``), nothing but what that stacks, and of this
+    what that has made in the same iteration: with the numbers and rows in place of what is read. None if it reads more.
 
     ``a = (build n f) .. (build n (fn [i] (g (get a i))))``  =>  the second as ``(build n (fn [i] (g (f i))))``, where
     ``(f i)`` is the first one's.
     """
-    if type(second.op) is not Loop or not partners(first.op, second.op):
-        return None
-    own = set(first.vars) | after
-    if not own.difference(stacked(first)).isdisjoint(reads(second)):  # asked first: it takes no copy
-        return None
     made = taken(first, second)
-    return made if own.isdisjoint(reads(made)) else None
+    return made if after.isdisjoint(reads(made)) else None
 
 
 def stacked(bind: Bind) -> tuple[Var, ...]:
@@ -455,27 +457,26 @@ def taken(first: Bind, second: Bind) -> Bind:
 
 def continued(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
     """One loop of two, of which the second one goes on with sums that the first one has begun, and reads nothing else
-    that depends on it (``after``) but what it stacks in the same iteration. None if they are others.
+    that depends on it (``after``, with what it gives) but what it stacks in the same iteration. None if they are others.
 
     ``s = (ifold (fn [s i] (+ s (f i))) z n) .. (ifold (fn [s i] (+ s (g i))) s n)``  =>
     ``(ifold (fn [s i] (+ s (f i) (g i))) z n)``.
     Design decision: of sums of differentiation's own, whose terms have no order, and of sums for each row of an array:
     their terms stay in their order.
     """
-    if type(second.op) is not Loop or not partners(first.op, second.op) or has_checks(second.op.body):
+    if has_checks(second.op.body):  # type: ignore[union-attr]
         return None
     one, two = first.op, second.op
-    assert type(one) is Loop
+    assert type(one) is Loop and type(two) is Loop
     width, other = len(one.accs), len(two.accs)
     goes_on = {k: first.vars.index(z) for k, z in enumerate(two.inits) if z in first.vars[:width]}
     if not goes_on or len(set(goes_on.values())) < len(goes_on):
         return None
     rest = [z for k, z in enumerate(two.inits) if k not in goes_on]
-    own = set(first.vars) | after
-    if not own.difference(stacked(first)).isdisjoint({*rest, two.count, *free_vars(two.body)}):
+    if not after.difference(stacked(first)).isdisjoint({*rest, two.count, *free_vars(two.body)}):
         return None
     two = taken(first, second).op  # type: ignore[assignment]
-    if not own.isdisjoint({*rest, two.count, *free_vars(two.body)}):
+    if not after.isdisjoint({*rest, two.count, *free_vars(two.body)}):
         return None
     for k, j in goes_on.items():
         here = own_sum(one.body, one.index, one.accs[j], one.body.results[j])
@@ -519,47 +520,61 @@ def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None
     return {-1} if own else axes or None
 
 
-def early_use(first: Bind, made: Bind, binds: Sequence[Bind], second: Bind, results: Sequence[Atom]) -> bool:
+def early_use(
+    first: Bind, made: Bind, binds: Sequence[Bind], second: Bind, results: Sequence[Atom], known: Reads
+) -> bool:
     """Whether something else reads what ``first`` gives and ``made``, it and ``second`` in one, does not."""
     gone = set(first.vars).difference(made.vars)
     return any(r in gone for r in results) or any(
-        x is not first and x is not second and not gone.isdisjoint(reads(x)) for x in binds
+        x is not first and x is not second and not gone.isdisjoint(known_reads(x, known)) for x in binds
     )
+
+
+def known_reads(bind: Bind, known: Reads) -> dict[Var, None]:
+    """What a binding reads."""
+    found = known.get(bind)
+    if found is None:
+        found = known[bind] = reads(bind)
+    return found
 
 
 def merge_into(
     binds: list[Bind],
     k: int,
-    known: dict[Bind, dict[Var, None]],
+    known: Reads,
     wanted: Callable[[Bind, Bind, Bind], bool] | None = None,
     results: Sequence[Atom] = (),
 ) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
-    behind, what the second needs comes before. ``known``: what bindings read, as far as that was asked; ``results``:
-    what their block gives."""
+    behind, what the second needs comes before. ``results``: what their block gives."""
     first = binds[k]
-    if not any(partners(first.op, binds[j].op) for j in range(k + 1, min(len(binds), k + NEAR))):
+    near = range(min(len(binds), k + NEAR) - 1, k, -1)
+    last = next((j for j in near if partners(first.op, binds[j].op)), None)
+    if last is None:
         return False
     after = set(first.vars)  # what depends on the first
+    rows = set(stacked(first)) if type(first.op) is Loop else set()
+    sums = after - rows
     fallible = any(map(has_checks, blocks_of(first.op)))
     checked = False  # whether a check is among what depends on the first
     early: list[Bind] = []
     late: list[Bind] = []
-    for j in range(k + 1, min(len(binds), k + NEAR)):
+    for j in range(k + 1, last + 1):
         bind = binds[j]
         if type(bind.op) is Check:
             return False
-        if bind not in known:
-            known[bind] = reads(bind)
-        reading = None
-        if wanted is not None and not fallible and not checked and not after.isdisjoint(known[bind]):
-            reading = at_once(first, bind, after)
-            going_on = None if reading is not None else continued(first, bind, after)
-            if going_on is not None and not early_use(first, going_on, binds, bind, results):
+        reading, needs = None, after.intersection(known_reads(bind, known))
+        if wanted is not None and needs and not fallible and not checked and both_loops(first.op, bind.op):
+            if needs <= rows:
+                reading = at_once(first, bind, after)
+            going_on = None
+            if reading is None and not sums.isdisjoint(bind.op.inits):  # type: ignore[union-attr]
+                going_on = continued(first, bind, after)
+            if going_on is not None and not early_use(first, going_on, binds, bind, results, known):
                 if wanted(first, bind, going_on):
                     binds[k : j + 1] = [*early, going_on, *late]
                     return not early
-        if reading is None and not after.isdisjoint(known[bind]):
+        if reading is None and needs:
             checked = checked or any(map(has_checks, blocks_of(bind.op)))
             after.update(bind.vars)
             late.append(bind)
