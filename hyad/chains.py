@@ -68,12 +68,13 @@ def merged(block: Block, handed: set[Var]) -> Block:
     """Each loop of a block with those that read of it what is ``handed`` on."""
     binds, known, k = list(block.binds), {}, 0
 
-    def wanted(one: Bind, two: Bind, both: Bind) -> bool:
+    def wanted(one: Bind, two: Bind, both: Bind | None) -> bool:
         return any(v in handed and v in known[two] for v in one.vars)
 
     while k < len(binds):
-        while not handed.isdisjoint(binds[k].vars) and type(binds[k].op) is Loop and merge_into(binds, k, known, wanted, block.results):
-            pass
+        while type(binds[k].op) is Loop and not handed.isdisjoint(binds[k].vars):
+            if not merge_into(binds, k, known, wanted, block.results):
+                break
         k += 1
     return Block(tuple(binds), block.results)
 

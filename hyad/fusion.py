@@ -44,6 +44,7 @@ from .tables import affine_of, sums_in
 NEAR = 400  # bindings between two loops beyond which they are not made one
 
 Reads = dict[Bind, dict[Var, None]]  # what bindings read, as far as that was asked
+Wanted = Callable[[Bind, Bind, "Bind | None"], bool]
 
 
 class Fuse(Rebuild):
@@ -362,8 +363,9 @@ def fuse_siblings(program: Program) -> Program:
     return with_body(program, siblings(program.body))
 
 
-def siblings(block: Block, wanted: Callable[[Bind, Bind, Bind], bool] | None = None) -> Block:
-    """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be."""
+def siblings(block: Block, wanted: Wanted | None = None) -> Block:
+    """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be; and
+    before, of None in place of the two as one, whether it may be."""
     if all(type(bind.op) in (Prim, Check) for bind in block.binds):
         return block
     binds, known, k = list(block.binds), {}, 0
@@ -457,7 +459,7 @@ def taken(first: Bind, second: Bind) -> Bind:
 
 def continued(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
     """One loop of two, of which the second one goes on with sums that the first one has begun, and reads nothing else
-    that depends on it (``after``, with what it gives) but what it stacks in the same iteration. None if they are others.
+    that depends on it (``after``) but what it stacks in the same iteration. None if they are others.
 
     ``s = (ifold (fn [s i] (+ s (f i))) z n) .. (ifold (fn [s i] (+ s (g i))) s n)``  =>
     ``(ifold (fn [s i] (+ s (f i) (g i))) z n)``.
@@ -542,7 +544,7 @@ def merge_into(
     binds: list[Bind],
     k: int,
     known: Reads,
-    wanted: Callable[[Bind, Bind, Bind], bool] | None = None,
+    wanted: Wanted | None = None,
     results: Sequence[Atom] = (),
 ) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
@@ -579,7 +581,8 @@ def merge_into(
             after.update(bind.vars)
             late.append(bind)
             continue
-        made = join(first, reading or bind)
+        may = partners(first.op, bind.op) and (wanted is None or wanted(first, bind, None))
+        made = join(first, reading or bind) if may else None
         if made is not None and (fallible or checked):
             made = made if in_range(bind, first if fallible else None) else None
             if fallible and wanted is None and (not first.vars or in_range(bind)):

@@ -154,9 +154,10 @@ class Interchange(Rebuild):
         for bind in op.body.binds:
             inner = bind.op
             if type(inner) is Loop and inner.count not in inside:
-                whole = self.fits(op, bind, range(len(inner.accs)), inside)
-                if whole is not None and self.sweeps(op, inner, inside):
-                    return whole
+                if self.sweeps(op, inner, inside):
+                    whole = self.fits(op, bind, range(len(inner.accs)), inside)
+                    if whole is not None:
+                        return whole
                 for group in independent(inner)[0]:
                     found = self.fits(op, bind, group, inside)
                     if found is not None and self.pays(op, inner, found, inside):
@@ -192,7 +193,7 @@ class Interchange(Rebuild):
         before = slice_of(op.body, needed)
         if any(a in free_vars(before) or a in needed for a in op.accs):
             return None
-        tables = [v for v in needed if not quick(slice_of(op.body, [v]))]
+        tables = [v for v in needed if not quick(slice_of(before, [v]))]
         if any(not isinstance(v.type, Scalar) for v in tables):  # type: ignore[union-attr]
             return None
         return Swap(bind, tuple(sums), arrays, tuple(tables))  # type: ignore[arg-type]

@@ -555,16 +555,18 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
             seen[bind] = {v for v in free_vars(bind.op.body) if v.type != INT}  # type: ignore[union-attr]
         return seen[bind]
 
-    def alike(one: Bind, two: Bind, both: Bind) -> bool:
+    def alike(one: Bind, two: Bind, both: Bind | None) -> bool:
         """Whether a part of what one of two nests does is done by the other anyway; of two innermost loops half of what
         costs as much as a call: what is cheap is better summed apart, side by side."""
-        if type(both.op) is not Loop or not which(one, two):
+        if type(one.op) is not Loop or not which(one, two):
             return False
         if read(one) and read(two) and read(one).isdisjoint(read(two)):
             return False
         nests = [Loop in kinds_of(bind.op.body) for bind in (one, two)]  # type: ignore[union-attr]
         if any(nests) and not all(nests) or not any(nests) and cost(one.op.body).work < CALL:
             return False
+        if both is None:
+            return True
         b = Builder()
         b.sizes.update(program.dims)
         Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body, lambda *_: True)]), both.span))
