@@ -398,6 +398,7 @@ class Bind:
     op: Op
     span: Span | None = None
     soft: bool = False
+    free: dict[Var, None] | None = field(default=None, init=False, repr=False)  # kept by ``reads``
 
 
 @dataclass(frozen=FROZEN, slots=True, eq=False)
@@ -577,8 +578,11 @@ def _free_vars(binds: Sequence[Bind], results: Sequence[Atom]) -> dict[Var, None
 
 
 def reads(bind: Bind) -> dict[Var, None]:
-    """The variables that a binding reads, in its regions too, and the sizes of what it makes, in order of first use."""
-    return _free_vars((bind,), ())
+    """The variables that a binding reads, in its regions too, and the sizes of what it makes, in order of first use. It
+    remembers them: they are not to be changed."""
+    if bind.free is None:
+        object.__setattr__(bind, "free", _free_vars((bind,), ()))
+    return bind.free  # type: ignore[return-value]
 
 
 _STRAIGHT: frozenset[type] = frozenset()
@@ -676,14 +680,15 @@ def most_uses(block: Block, var: Var) -> int:
 
 def count_uses(block: Block, var: Var) -> int:
     """How often a block and its regions read ``var``."""
-    total = sum(r is var for r in block.results)
+    total = block.results.count(var)
     for bind in block.binds:
-        total += sum(a is var for a in atoms_of(bind.op))
+        total += atoms_of(bind.op).count(var)
         for inner in blocks_of(bind.op):
-            total += count_uses(inner, var)
+            if var in free_vars(inner):
+                total += count_uses(inner, var)
         for v in bind.vars:
             if isinstance(v.type, Arr):
-                total += sum(d is var for d in v.type.dims)
+                total += v.type.dims.count(var)
     return total
 
 

@@ -171,11 +171,14 @@ class Factors(Rebuild):
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Loop and not has_checks(op.body):
+            groups = independent(op)[0] if len(bind.vars) > 1 and op.accs else [[0]]
             for k in range(len(op.accs)):
+                if [k] not in groups:
+                    continue
                 others = [j for j in range(len(bind.vars)) if j != k]
                 alone = part_of(bind, [k]) if others else bind
                 found = self.sum_of(alone.op) if len(alone.op.accs) == 1 else None  # type: ignore[union-attr, arg-type]
-                if found is None or others and [k] not in independent(op)[0]:
+                if found is None:
                     continue
                 self.found = True
                 with self.b.differentiating():
