@@ -9,6 +9,7 @@ from .builder import Builder
 from .checks import in_range
 from .core import (
     BOOL,
+    REAL,
     TRUE,
     Arr,
     Atom,
@@ -126,7 +127,7 @@ class Fuse(Rebuild):
                 self.costs[v] = cost
         if all(self.costs.get(v, CHEAP + 1) <= CHEAP for v in bind.vars if self.uses.get(v)):
             again = any(len(u.loops) - self.depth > levels for _, u in uses)
-            if not (again and any(permuted(op, k, levels) for k, _ in uses)):
+            if not (again and any(self.kept(op, k, levels) for k, _ in uses)):
                 return levels
         first = uses[0][1]
         if len(first.loops) == self.depth:  # one element alone is read, where all would be made
@@ -147,6 +148,16 @@ class Fuse(Rebuild):
             return 0
         fits = self.in_body(around[-1], bind.vars) and (n == 1 or not self.crowded(around[-1], bind.vars))
         return n if fits else 0
+
+    def kept(self, op: Loop, k: int, levels: int) -> bool:
+        """Whether what is read again and again is made first: a transpose, so that it is read in its order, and a row
+        of numbers that are made of several others each, where one is read in place of these then."""
+        if permuted(op, k, levels):
+            return True
+        if levels > 1 or "kept-rows" in self.b.off or not of_several(op, k):
+            return False
+        self.b.fired("kept-rows")
+        return True
 
     def quick(self, v: Var) -> bool:
         """Whether an element of a build costs less than a call."""
@@ -333,6 +344,12 @@ def permuted(loop: Loop, k: int, levels: int) -> bool:
             break
         loop, k = row.op, row.vars.index(r)  # type: ignore[assignment, arg-type]
     return False
+
+
+def of_several(loop: Loop, k: int) -> bool:
+    """Whether each number of result ``k`` of a build is made of several that are read."""
+    needed = slice_of(loop.body, (loop.body.results[k],)).binds
+    return sum(type(x.op) is Prim and x.op.name == "get" and x.vars[0].type == REAL for x in needed) > 1
 
 
 def is_view(op: Prim) -> bool:

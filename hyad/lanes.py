@@ -15,6 +15,7 @@ from .core import (
     Block,
     Const,
     Loop,
+    Op,
     Prim,
     Scalar,
     Type,
@@ -29,7 +30,7 @@ from .core import (
 )
 from .dead import has_checks
 from .fission import independent
-from .loops import CALL, cost_of
+from .loops import CALL, CHEAP, cost_of
 from .nests import Steps, additions, part_of
 from .primitives import PRIMITIVES
 from .rebuild import Rebuild
@@ -104,6 +105,10 @@ class Lanes(Views):
         of each in turn. ``state``: the accumulators, and the arrays that are stacked."""
         b, count, width = self.b, self.atom(op.count), len(op.accs)
         lanes = Ahead(b, self, op, plan, first, b.prim("-", count, Const(1, INT))).run()
+        for made in plan.binds:  # a row that is quickly made is made again: in its own order, not side by side
+            if quick(made.op) and plan.whole.isdisjoint(made.vars):
+                for v in made.vars:
+                    lanes.pop(v, None)
         left = self.left(count, first)
 
         def one(lane: Atom, *state: Atom):
@@ -318,6 +323,12 @@ def in_lanes(block: Block, varying: set[Atom], rows: bool = False) -> bool:
         else:
             return False
     return True
+
+
+def quick(op: Op) -> bool:
+    """Whether a binding is a build of numbers that are as soon computed as read."""
+    numbers = type(op) is Loop and not op.accs and all(type(r) is Var and r.type == REAL for r in op.body.results)
+    return numbers and all(type(x.op) is Prim for x in op.body.binds) and cost_of(op.body) <= CHEAP  # type: ignore
 
 
 def one_addition(block: Block, acc: Var, result: Atom) -> bool:

@@ -29,6 +29,7 @@ from .core import (
     free_vars,
     integer,
     kinds_of,
+    reads,
     substitute,
     type_of,
     with_blocks,
@@ -553,7 +554,7 @@ class JamRows(Rebuild):
         """One loop's body of the nest for all ``views``, what the variables are in each of the iterations."""
         b = self.b
         now: dict[Atom, Atom] = dict(zip(accs, state))
-        inner = next((x for x in block.binds if type(x.op) is Loop), None)
+        inner = next((x for x in block.binds if type(x.op) is Loop and x.op.accs), None)
         stores, rows = [], {*accs}
         for x in block.binds:
             if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] in rows:
@@ -603,12 +604,15 @@ class JamRows(Rebuild):
         now: list[Atom] = list(accs)
         held: set[Atom] = {*accs}
         places: list[list[Sequence[Atom]]] = [[] for _ in accs]
-        loops = [x for x in block.binds if type(x.op) is Loop]
+        loops = [x for x in block.binds if type(x.op) is Loop and x.op.accs]
         if len(loops) > 1 or cost_of(block) > JAMMED_COST:
             return False
         for bind in block.binds:
             inner = bind.op
-            if type(inner) is Loop:
+            if type(inner) is Loop and not inner.accs:  # a table of its own
+                if not plain(inner.body) or not held.isdisjoint(reads(bind)):
+                    return False
+            elif type(inner) is Loop:
                 fits = list(inner.inits) == now and len(inner.body.results) == len(inner.accs)
                 often = self.steps.step(inner.count, op.index, inside) == 0
                 if not fits or not often or not self.adds(inner.body, inner.accs, op, inside, (*around, inner)):

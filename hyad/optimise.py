@@ -792,8 +792,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside carry columns edges eights fills interchange jam jam-rows lanes row-folds row-lanes rows-first"
-    " searches shifts skips split strands triangles twins unchecked whole-eights".split()
+    "align alongside carry columns edges eights fills interchange jam jam-rows kept-rows lanes row-folds row-lanes"
+    " rows-first searches shifts skips split strands triangles twins unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

@@ -14,6 +14,7 @@ BUILT = {
     "rules": "the rules of rules.hy, all of them",
     "sharing": "what is computed twice is computed once",
     "hoisting": "what an iteration does not change is computed before the loop",
+    "kept-rows": "a row of numbers made of several each, which a loop inside another reads, is made before, once",
     "recursion": "recursion on known integers that is long, written out, is a function of the program",
     "rolling": "recursion whose course is known, and long, is written out as loops over tables",
     "remembering": "what is dearer to compute again than to remember is remembered for reverse mode",

@@ -262,6 +262,70 @@ def test_four_terms_at_a_time(n: int) -> None:
     np.testing.assert_allclose(model(*args), args[0] @ args[1], rtol=1e-12)
 
 
+TURNED = (
+    "(fn [#^ (Mat n k) q #^ (Vec k) mu #^ (Mat m k) x] (fold (fn [s xi]"
+    " (let [v (map (fn [a b] (- a b)) xi mu)"
+    "       y (build (len q) (fn [r] (ifold (fn [t c] (+ t (* (get q r c) (get v c)))) 0.0 (len v))))]"
+    "   (+ s (exp (* -0.5 (fold (fn [t a] (+ t (* a a))) 0.0 y)))))) 0.0 x))"
+)
+
+
+@pytest.mark.parametrize("n, k, m", [(3, 4, 1), (1, 1, 3), (5, 7, 17), (4, 3, 40), (2, 0, 9), (0, 2, 9)])
+def test_rows_made_of_several_are_kept(n: int, k: int, m: int) -> None:
+    """To the last bit: a row of differences is made once for all rows of a matrix, in lanes and in what is added four
+    terms at a time."""
+    model, args = hyad.model(TURNED, namespace={}), (array(n, k), array(k), array(m, k))
+    gradient = hyad.grad(model, wrt=("q", "mu"))
+    for f in (model, gradient):
+        assert "kept-rows" in hyad.explain(f, args=args).fired()
+        made, plain = (hyad.compile(f, args=args, target="python", without=w)(*args) for w in ((), "kept-rows"))
+        for one, two in zip(made, plain) if f is gradient else ((made, plain),):
+            np.testing.assert_array_equal(one, two)
+    q, mu, x = args
+    y = (x - mu) @ q.T
+    w = np.exp(-0.5 * (y * y).sum(1))
+    q_bar, mu_bar = gradient(*args)
+    np.testing.assert_allclose(model(*args), w.sum(), rtol=1e-12)
+    np.testing.assert_allclose(q_bar, -np.einsum("i,ir,ic->rc", w, y, x - mu), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(mu_bar, np.einsum("i,ir,rc->c", w, y, q), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("n, k, m", [(3, 4, 1), (5, 7, 17), (4, 3, 40)])
+def test_kept_rows_are_added_four_at_a_time(n: int, k: int, m: int) -> None:
+    """Each of four terms has a row of its own: the four rows are made in one loop."""
+    text = TURNED.replace("(+ s (exp (* -0.5", "(+ s (square (* 0.5")  # an exponential is too dear to stand there twice
+    gradient, args = hyad.grad(hyad.model(text, namespace={}), wrt="q"), (array(n, k), array(k), array(m, k))
+    made, plain = (hyad.compile(gradient, args=args, without=w) for w in ((), "jam-rows"))
+    assert made.source.count("for (") > plain.source.count("for (") + 2
+    made, plain = (hyad.compile(gradient, args=args, target="python", without=w) for w in ((), "jam-rows"))
+    np.testing.assert_array_equal(made(*args), plain(*args))
+    x = args[2] - args[1]
+    y = x @ args[0].T
+    want = np.einsum("i,ir,ic->rc", (y * y).sum(1), y, x)
+    np.testing.assert_allclose(made(*args), want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fn [m x y] (let [v (map (fn [a b] (* 2.0 a)) x y)] (map (fn [row] (dot row v)) m)))",  # of one number each
+        "(fn [m x y] (let [v (map (fn [a b] (- a b)) x y)] (dot (get m 0) v)))",  # read once
+        "(fn [m x y] (let [v (map (fn [a b] (- a b)) x y)] (map (fn [a b] (* a b)) v (get m 0))))",
+    ],
+)
+def test_rows_that_are_not_kept(text: str) -> None:
+    args = array(3, 5), array(5), array(5)
+    assert "kept-rows" not in hyad.explain(hyad.model(text, namespace={}), args=args).fired()
+
+
+def test_infinite_rows_that_are_kept() -> None:
+    model, args = hyad.model(TURNED, namespace={}), [array(4, 5), array(5), array(9, 5)]
+    args[2][3, 1], args[2][5, 2] = np.inf, np.nan
+    gradient = hyad.grad(model, wrt=("q", "mu"))
+    for one, two in zip(gradient(*args), hyad.compile(gradient, args=args, without="kept-rows")(*args)):
+        np.testing.assert_array_equal(np.isnan(one), np.isnan(two))
+
+
 @pytest.mark.parametrize("second, jams", [(1, True), (0, False), (None, False)])
 def test_rows_that_are_added_to_twice(second: int | None, jams: bool) -> None:
     """Four terms at a time where both places are known to be two; each sum in its order."""
