@@ -74,7 +74,7 @@ NUMBERS = (
     " (+ (get $q 0) (sum (get $q 1)) (norm (get $q 2))))",
     "(let [$q:Q (ifold (fn [#($a:V $b:V) $i:Im] #((update $b 0 {R}) $a)) #(<V> <V>) (if (> (len v) 0) (len w) 0))]"
     " (dot (fst $q) (snd $q)))",
-    "(ifold (fn [$s:R $i:In] (let [$a:R {R}] (+ $s (ifold (fn [$t:R $j:In] (+ $t {R})) $a (- $i 2))))) <R> (len v))",
+    "(ifold (fn [$s:R $i:In] (+ $s (ifold (fn [$t:R $j:In] (+ $t {R})) (* $i $s) (- $i 2)))) <R> (len v))",
     '(einsum "ij,jk,k->" {S} {M} {W})', '(einsum "ij,ij->" {M} {M})', "(sum (cut {M} None None -2))",
     "(sum (* (cut (concat {V} {V}) None None 2) {V}))",
     "(loop [$i:Q 0 $s:R <R>] (if (< $i 3) (recur (+ $i 1) {R}) $s))",

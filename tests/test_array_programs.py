@@ -1,6 +1,7 @@
 """Random array programs: what the optimiser makes of their derivatives has the values of what differentiation makes.
 
-At sizes of 0, 1 and more of one compiled program: nothing that an empty loop does not read may be read before it.
+At sizes of 0, 1 and more of one compiled program: nothing that an empty loop does not read may be read before it. What
+is no derivative is computed as it is written, in its order, to the last bit: random programs, and nests of sums.
 ``HYAD_ARRAY_PROGRAMS=2000`` draws more, from ``HYAD_PROPERTY_SEED`` on.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import warnings
 from typing import Any
 
@@ -26,6 +28,7 @@ from hyad.plain_python import python_callable
 COUNT = int(os.environ.get("HYAD_ARRAY_PROGRAMS", "20"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
 SIZES = ((0, 0), (1, 2), (3, 4), (4, 0), (0, 3))
+DERIVATIVES = re.compile(r"\((grad|jvp|vjp|hvp|hessian|jacobian|deriv|D|ruled) ")
 OPERATORS = (hyad.value_and_grad, hyad.value_and_grad, lambda f: hyad.hessian(f, wrt="v"), lambda f: f)
 
 
@@ -71,3 +74,27 @@ def test_optimised_and_not(seed: int) -> None:
                 scale = np.max(np.abs(wanted), initial=1.0, where=np.isfinite(wanted))
                 if scale < 1e12:
                     np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-10 * scale, err_msg=text)
+
+
+def exactly_as_written(text: str, seed: int, sizes: tuple[tuple[int, int], ...]) -> None:
+    model, given = hyad.model(text, namespace={}), array_programs.arguments(seed, 3, 2)
+    plain, whole = (python_callable(program(model, given, off)) for off in (hyad.optimisations(), ()))
+    for n, m in sizes:
+        args = array_programs.arguments(seed, n, m)
+        wanted, got = result(plain, args), result(whole, args)
+        if wanted is not None and got is not None:
+            np.testing.assert_array_equal(got, wanted, err_msg=f"{n, m, text}")
+            np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(wanted[wanted == 0]), err_msg=text)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_what_is_no_derivative_is_as_written(seed: int) -> None:
+    text = array_programs.text(seed)
+    if DERIVATIVES.search(text) is None:
+        exactly_as_written(text, seed, SIZES)
+
+
+@pytest.mark.parametrize("seed", [59, *range(FIRST, FIRST + COUNT)])
+def test_sums_have_their_order(seed: int) -> None:
+    """Seed 59: sums over one axis inside another, in one number, for each element of a third."""
+    exactly_as_written(array_programs.nest(seed), seed, ((0, 0), (1, 2), (3, 4), (13, 9)))
