@@ -85,7 +85,7 @@ class OperandPrinter:
         self.pending: dict[Var, tuple[Expr, Span | None]] = {}  # expressions waiting for their one use
         self.readers: dict[Any, dict[Var, None]] = {}  # what may change -> the pending expressions that read it
         self.elements: set[Var] = set()  # scalars that are elements of arrays
-        self.lone: set[Var] = set()  # those that are read alone, see ``turned.py``
+        self.lone: set[Var] = set()  # those that are read alone, see ``miscompiled.py``
         self.read_first: set[Var] = set()  # and those that are read before a choice,
         self.ahead: frozenset[Var] = frozenset()  # of which these have been, before the branches that they stand in
         self.counts: dict[Var, Atom] = {}  # how many values each index of a loop around has

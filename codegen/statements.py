@@ -59,9 +59,9 @@ from .expressions import (
     wrapped,
 )
 from .lower import Buffer, Place, is_array, is_zeros, type_of
+from .miscompiled import ALONE, IN_ORDER, masked, overtaken, turned
 from .operands import WHOLE, Line, OperandPrinter
 from .ranges import OVERFLOW
-from .turned import ALONE, IN_ORDER, masked, overtaken, turned
 from .vector import by_library
 
 _ADD = """\

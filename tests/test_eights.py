@@ -132,7 +132,7 @@ def test_powers_are_computed_again() -> None:
 
 def test_terms_in_lanes_are_no_turned_rows() -> None:
     """The terms that are added one by one have been vectors: no element of a row is read as a volatile one
-    (``codegen/turned.py``), and the sum is right."""
+    (``codegen/miscompiled.py``), and the sum is right."""
     f = hyad.model("""(fn [#^ (Mat n m) rows #^ (Vec n) high]
       (fold (fn [s row h] (+ s (square (- h (fst (fold (fn [#(w p q) y] (let [q (+ q y) p (max p q)]
                                                                            #((max w (- p q)) p q)))
