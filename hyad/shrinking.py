@@ -142,7 +142,7 @@ class Shrinking(Rebuild):
                     raise Longer
                 length, array = made.args
                 before = accs[at[k]]
-                if not b.nonnegative(affine_add(b.affine(before), b.affine(length), -1)):
+                if not no_longer(b, length, before):
                     raise Longer
                 room = Arr(array.type.elem, inits[at[k] + 1].type.dims)  # type: ignore[union-attr]
                 after += [length, put_in(b, room, length, array)]
@@ -177,6 +177,16 @@ class Shrinking(Rebuild):
     def whole(self, constructor: Constructor, length: Atom, array: Atom, name: str) -> Atom:
         """The part of an array that is used, as data."""
         return self.b.make(constructor, (length, part(self.b, length, array, name)), name)
+
+
+def no_longer(b: Builder, length: Atom, before: Atom) -> bool:
+    """Whether a length is at most another one. Where it is known to equal something else, what it is the larger of says
+    more of it."""
+    op = b.definitions.get(length) if type(length) is Var else None
+    either = op is not None and op.name == "max"
+    return b.nonnegative(affine_add(b.affine(before), b.affine(length), -1)) or (
+        either and all(no_longer(b, a, before) for a in op.args)  # type: ignore[union-attr]
+    )
 
 
 def part(b: Builder, length: Atom, array: Atom, name: str) -> Atom:
@@ -243,7 +253,7 @@ class Shorter(Rebuild):
         for v, array in self.whole.items():
             d = v.type.dims[0]  # type: ignore[union-attr]
             length = args[self.place[d]]
-            if not b.nonnegative(affine_add(b.affine(d), b.affine(length), -1)):
+            if not no_longer(b, length, d):
                 raise Longer
             k = self.place[v]
             args[k] = put_in(b, array.type, length, args[k])  # type: ignore[arg-type]
