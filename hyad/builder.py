@@ -505,6 +505,10 @@ class Builder(Bounds):
             total = self.prim("+", total, self.prim("*", Const(k, INT), v))
         return total
 
+    def trips(self, count: Atom) -> Atom:
+        """How often a loop with this count runs, which may be negative: to be divided into parts."""
+        return count if self.nonnegative(self.affine(count)) else self.prim("max", Const(0, INT), count)
+
     def outside(self, size: Atom, scope: Scope) -> Atom | None:
         """A size that was computed inside a closed region, computed again outside; None where it depends on it."""
         if size not in scope.vars:

@@ -72,7 +72,7 @@ class Eights(Rebuild):
 
     def split(self, bind: Bind, op: Loop, plan: Plan) -> None:
         """Whole eights, then what is left."""
-        b, count, eight = self.b, self.atom(op.count), integer(LANES)
+        b, count, eight = self.b, self.b.trips(self.atom(op.count)), integer(LANES)
         tiles = b.prim("//", count, eight)
         done = b.prim("*", eight, tiles)
         left = b.prim("-", count, done)

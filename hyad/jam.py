@@ -223,6 +223,7 @@ class Jam(Rebuild):
 
 def in_fours(b: Builder, count: Atom) -> tuple[Atom, Atom, Atom]:
     """How often four iterations at once fit into a loop, how many are left, and how many are done before those."""
+    count = b.trips(count)
     blocks = b.prim("//", count, Const(JAMMED, INT))
     done = b.prim("*", Const(JAMMED, INT), blocks)
     left = b.prim("-", count, done)

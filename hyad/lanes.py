@@ -84,7 +84,7 @@ class Lanes(Views):
             self.tiles(bind, loop, plan)  # type: ignore[arg-type]
 
     def tiles(self, bind: Bind, op: Loop, plan: Plan) -> None:
-        b, count = self.b, self.atom(op.count)
+        b, count = self.b, self.b.trips(self.atom(op.count))
         eight = Const(LANES, INT)
         tiles = b.prim("//", b.prim("+", count, Const(LANES - 1, INT)), eight)
         if type(tiles) is Var:
