@@ -102,6 +102,7 @@ def test_results_keep_the_sections_that_were_not_run(tmp_path: Path) -> None:
     report.write(path, ["## Overheads", "", "new"])
     text = path.read_text()
     assert "old" not in text and text.index("kept") < text.index("new") and text.count("## ") == 2
+    assert text.count(report.machine()) == 2  # each says where it was measured
 
 
 def test_targets_are_met_as_printed() -> None:

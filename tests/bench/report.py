@@ -322,7 +322,8 @@ def machine() -> str:
 HEAD = """Ratios to the hand-written C of the same run, medians over turns taken alternately; nanoseconds are this
 machine's and mean nothing elsewhere. Every row was checked against the reference in its run. `(call)` is
 timed through the tool's own Python call, which is all it offers; its preparation includes compiling.
-A section that the last run left out is kept from the run before. See README.md beside this file."""
+A section that the last run left out is kept from the run before: each begins with its day and its machine. See
+README.md beside this file."""
 ORDER = [
     "Summary",
     "Derivatives against hand-written C",
@@ -351,8 +352,13 @@ def sections_of(lines: list[str]) -> dict[str, list[str]]:
 def write(path: Path, lines: list[str]) -> None:
     """Put the sections that ``lines`` have in the place of those in the file."""
     before = sections_of(path.read_text().splitlines()) if path.exists() else {}
-    sections = {**before, **sections_of(lines)}
-    text = ["# Benchmark results", "", f"{datetime.date.today().isoformat()}; {machine()}.", "", HEAD]
+    stamp = ["", f"{datetime.date.today().isoformat()}; {machine()}."]
+    made = {
+        heading: [*stamp, "", *"\n".join(section).strip("\n").splitlines()]
+        for heading, section in sections_of(lines).items()
+    }
+    sections = {**before, **made}
+    text = ["# Benchmark results", "", HEAD]
     for heading in sorted(sections, key=lambda h: ORDER.index(h) if h in ORDER else len(ORDER)):
         text += ["", f"## {heading}", "", *"\n".join(sections[heading]).strip("\n").splitlines()]
     path.write_text("\n".join(text).rstrip() + "\n")
