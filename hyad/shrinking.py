@@ -69,14 +69,14 @@ class Shrinking(Rebuild):
     found = False
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        out = self.tried(op, bind, len(bind.vars) - len(op.accs))
+        out = self.tried(op, bind)
         return super().loop(op, bind) if out is None else out
 
     def while_(self, op: While, bind: Bind) -> Sequence[Atom]:
-        out = self.tried(op, bind, len(bind.vars) - len(op.accs))
+        out = self.tried(op, bind)
         return super().while_(op, bind) if out is None else out
 
-    def tried(self, op: Loop | While, bind: Bind, more: int) -> Sequence[Atom] | None:
+    def tried(self, op: Loop | While, bind: Bind) -> Sequence[Atom] | None:
         """What a loop gives, its states in arrays of one length; None where it has no such state, or may make it
         longer."""
         b = self.b
@@ -86,7 +86,7 @@ class Shrinking(Rebuild):
         here, region = dict(self.here), Scope()
         try:
             with b.region(region):
-                out = self.within(op, bind, starts, more)
+                out = self.within(op, bind, starts)
         except Longer:
             self.here = here
             return None
@@ -106,12 +106,11 @@ class Shrinking(Rebuild):
         whole = c.make == "array" and len(c.fields) == 2 and isinstance(c.fields[1].type, Arr)
         return self.b.made.get(init) if whole and c.fields[1].type.dims == c.fields[:1] else None  # type: ignore
 
-    def within(self, op: Loop | While, bind: Bind, starts: dict[int, Make], more: int) -> Sequence[Atom]:
+    def within(self, op: Loop | While, bind: Bind, starts: dict[int, Make]) -> Sequence[Atom]:
         """The loop; raises ``Longer``."""
         b, width, span = self.b, len(op.accs), bind.span
         inits = [x for k, z in enumerate(op.inits) for x in (starts[k].args if k in starts else (self.atom(z),))]
         names = [n for k, a in enumerate(op.accs) for n in (("length", a.name) if k in starts else (a.name,))]
-
         at = {k: k + sum(j in starts for j in range(k)) for k in range(width)}
 
         def put(accs: Sequence[Atom]) -> None:
