@@ -106,13 +106,17 @@ def test_neighbours_in_a_row_of_a_grid_are_carried() -> None:
         "(do (set-at! w (+ i 1) (* 0.5 (get w i))) (set-at! w (+ i 1) (get v i)))",  # stored once more
         "(set-at! w i (* 0.5 (get w (+ i 1))))",  # what comes later
         "(set-at! w 1 (* 0.5 (get w 1)))",  # one element
+        "(do (set-at! w (+ i 1) (* 0.5 (get w i))) (set-at! w k 3.0))",  # perhaps the same element, for all the loop
+        "(do (set-at! w (+ i 1) (* 0.5 (get w i))) (set-at! w (% (* i i) n) 3.0))",  # at no known distance
+        "(do (set-at! w (+ i 1) (* 0.5 (get w i))) (when (> (get v i) 3.5) (set-at! w (+ i 1) 3.0)))",
     ],
 )
 def test_what_is_not_carried(body: str) -> None:
-    text = f"(fn [#^ (Vec n) v] (let [w (+ v 0.0)] (for [i (range (- n 2))] {body}) w))"
+    text = f"(fn [#^ (Vec n) v #^ Int k] (let [w (+ v 0.0)] (for [i (range (- n 2))] {body}) w))"
     f, v = hyad.model(text), np.array([0.5, 3.0, 1.0, 4.0, 2.0, 5.0])
-    assert "carry" not in steps_of(f, (v,))
-    np.testing.assert_array_equal(f(v), hyad.run(f, v))
+    assert "carry" not in steps_of(f, (v, 2))
+    for k in range(6):
+        np.testing.assert_array_equal(f(v, k), hyad.run(f, v, k))
 
 
 @pytest.mark.parametrize(

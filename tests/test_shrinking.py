@@ -82,8 +82,10 @@ STATES: dict[str, tuple[str, Callable[[int], tuple[int, ...]], tuple]] = {
         (),
     ),
 }
-GROWS = """(fn [#^ (Vec m) v]
-  (loop [u v  k 0] (if (>= k 4) (sum u) (recur (concat u [(sum (map sin u))]) (+ k 1)))))"""
+GROWS = """(fn [#^ (Vec m) v #^ Int n]
+  (loop [u v  k 0]
+    (if (>= k n) (sum u)
+      (recur (build (+ (len u) 1) (fn [i] (if (< i (len u)) (sin (get u i)) (* 0.5 k)))) (+ k 1)))))"""
 
 
 def outcome(f: Any, args: tuple) -> Any:
@@ -135,9 +137,10 @@ def test_no_data_is_left(name: str) -> None:
 def test_what_gets_longer_stays() -> None:
     f = hyad.model(GROWS, namespace={})
     v = np.array([0.3, -0.2, 0.5])
-    assert "shrinking" not in hyad.explain(f, args=(v,)).fired()
-    assert f(v) == pytest.approx(hyad.run(f, v), rel=1e-14)
-    np.testing.assert_allclose(hyad.grad(f)(v), hyad.run(hyad.grad(f), v), rtol=1e-12)
+    assert "shrinking" not in hyad.explain(f, args=(v, 4)).fired()
+    for n in (0, 1, 4):
+        assert f(v, n) == pytest.approx(hyad.run(f, v, n), rel=1e-14)
+        np.testing.assert_allclose(hyad.grad(f)(v, n), hyad.run(hyad.grad(f), v, n), rtol=1e-12)
 
 
 def test_the_gradient_of_a_tree_needs_no_memory_but_its_states() -> None:
