@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .affine import affine_in
+from .affine import Affine, affine_add, affine_in
 from .builder import Builder
 from .core import (
     INT,
@@ -23,6 +23,7 @@ from .core import (
     count_uses,
     defined_in,
     integer,
+    type_of,
 )
 from .jam import in_fours
 from .loops import CALL, loops_of
@@ -40,16 +41,18 @@ MOST = 12
 
 
 def strands(program: Program) -> Program:
-    """The sums of a loop, if all that it does is to add up what derivatives made, are taken in four strands.
+    """The sums of a loop that derivatives made are taken in four strands, if all else that it does is to change arrays,
+    each element by itself.
 
     ``(ifold (fn [s i] (+ s (* (get x i) (get y i)))) 0.0 n)``  =>  four sums, each of every fourth term, side by side;
     then their sum, and the terms that are left.
     Design decision: differentiation's own sums (``Bind.soft``) alone, whose terms have no order of the user's; a
     compiler may reorder no sum, and adds one term after the other, each waiting for the one before. Where what is read
     lies side by side, or is the same for all: what has to be gathered is no vector. Calls of the library are none
-    either, nor are integers that become reals.
+    either, nor are integers that become reals. What a loop does to arrays it does in the same order as before; no
+    iteration may need what another one does to them, or there is no vector.
     """
-    if not any(loop.accs and all(a.type == REAL for a in loop.accs) for loop in loops_of(program)):
+    if not any(a.type == REAL for loop in loops_of(program) for a in loop.accs):
         return program
     pass_ = Strands(Builder(), program)
     made = rebuilt(program, pass_)
@@ -75,64 +78,110 @@ class Strands(Rebuild):
             self.copy(bind)
 
     def side_by_side(self, bind: Bind, op: Loop) -> None:
-        b, four = self.b, integer(STRANDS)
-        count, starts = self.atom(op.count), self.atoms(op.inits)
+        b, four, width = self.b, integer(STRANDS), len(op.accs)
+        count = self.atom(op.count)
+        starts = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]
         blocks, left, done = in_fours(b, count)
-        names = [a.name for a in op.accs]
+        names = [*(a.name for a in op.accs), *(v.name for v in bind.vars[width:])]
+        sums = [k for k, a in enumerate(op.accs) if a.type == REAL]
 
-        def block(q: Atom, *lanes: Atom):
+        def block(q: Atom, *state: Atom):
             first = b.prim("*", four, q)
 
-            def one(lane: Atom, *lanes: Atom):
-                before = [b.get(a, lane) for a in lanes]
+            def one(lane: Atom, *state: Atom):
+                before = list(state)
+                for k in sums:
+                    before[k] = b.get(state[k], lane)
                 after = self.iteration(op, b.prim("+", first, lane), before)
-                return [b.update(a, [lane], x) for a, x in zip(lanes, after)], ()
+                for k in sums:
+                    after[k] = b.update(state[k], [lane], after[k])
+                return after, ()
 
-            return b.loop(four, lanes, one, names, "lane", names), ()
+            return b.loop(four, state, one, names, "lane", names), ()
+
+        def alone(r: Atom, *state: Atom):
+            return self.iteration(op, b.prim("+", done, r), state), ()
+
+        own = [names[k] for k in sums]
+        with b.differentiating():
+            zeros = [b.zeros(Arr(REAL, (four,)), name) for name in own]
+        state = list(starts)
+        for k, zero in zip(sums, zeros):
+            state[k] = zero
+        state = list(b.loop(blocks, state, block, names, op.index.name, names))
+        lanes = [state[k] for k in sums]
+
+        def together(lane: Atom, *totals: Atom):
+            return [b.prim("+", s, b.get(a, lane)) for s, a in zip(totals, lanes)], ()
 
         with b.differentiating():
-            zeros = [b.zeros(Arr(REAL, (four,)), name) for name in names]
-            lanes = b.loop(blocks, zeros, block, names, op.index.name, names)
-
-            def together(lane: Atom, *sums: Atom):
-                return [b.prim("+", s, b.get(a, lane)) for s, a in zip(sums, lanes)], ()
-
-            sums = b.loop(four, starts, together, names, "lane", names)
-
-        def alone(r: Atom, *sums: Atom):
-            return self.iteration(op, b.prim("+", done, r), sums), ()
-
-        made = b.loop(left, sums, alone, [v.name for v in bind.vars], op.index.name, names)
+            for k, total in zip(sums, b.loop(four, [starts[k] for k in sums], together, own, "lane", own)):
+                state[k] = total
+        made = b.loop(left, state, alone, [v.name for v in bind.vars], op.index.name, names)
         b.span = bind.span
         self.define(bind, made)
 
-    def iteration(self, op: Loop, i: Atom, sums: Sequence[Atom]) -> tuple[Atom, ...]:
+    def iteration(self, op: Loop, i: Atom, state: Sequence[Atom]) -> list[Atom]:
+        """One iteration: the accumulators and the arrays of what is stacked after it."""
+        width = len(op.accs)
         self.here[op.index] = i
-        self.here.update(zip(op.accs, sums))
-        return self.block(op.body)
+        self.here.update(zip(op.accs, state))
+        results = self.block(op.body)
+        stacked = (self.b.update(a, [i], x) for a, x in zip(state[width:], results[width:]))
+        return [*results[:width], *stacked]
 
     def sums(self, op: Loop) -> bool:
-        """Whether a loop does nothing but to add up, in sums of differentiation's own, what a vector can hold."""
-        plain = op.snapshots is None and not op.index.soft and len(op.body.results) == len(op.accs)
-        if not plain or not 0 < len(op.accs) <= MOST or any(a.type != REAL for a in op.accs):
+        """Whether all that a loop does is to add up, in sums of differentiation's own, and to change arrays, what a
+        vector can hold."""
+        if op.snapshots is not None or op.index.soft:
+            return False
+        own = [k for k, a in enumerate(op.accs) if a.type == REAL]
+        if not 0 < len(own) <= MOST or any(a.type != REAL and not isinstance(a.type, Arr) for a in op.accs):
             return False
         if type(op.count) is Const and op.count.value < LEAST:
+            return False
+        if any(type_of(r) != REAL for r in op.body.results[len(op.accs) :]):
             return False
         inside = {op.index, *op.accs, *defined_in(op.body)}
         if not all(type(x.op) is Prim and self.in_a_vector(x, op.index, inside) for x in op.body.binds):
             return False
-        return all(own_sum(op.body, a, r) for a, r in zip(op.accs, op.body.results))
+        return all(own_sum(op.body, op.accs[k], op.body.results[k]) for k in own) and self.one_by_one(op, inside)
+
+    def one_by_one(self, op: Loop, inside: set[Var]) -> bool:
+        """Whether no iteration reads or changes an element of an array that another one changes: an array that changes
+        is read and changed at one place of a row, or in rows whose numbers differ by a constant."""
+        first: dict[Atom, Atom] = {a: a for a in op.accs}
+        places: dict[Atom, list[list[Affine]]] = {}
+        for x in op.body.binds:
+            if x.op.name in ("get", "update", "add-at"):  # type: ignore[union-attr]
+                array, *at = x.op.args if x.op.name == "get" else x.op.args[:-1]  # type: ignore[union-attr]
+                array = first.get(array, array)
+                if x.op.name != "get":  # type: ignore[union-attr]
+                    first[x.vars[0]] = array
+                places.setdefault(array, []).append([affine_in(a, self.integers) for a in at])
+        return all(
+            one == two or any(gap and not terms for gap, terms in self.gaps(one[:-1], two[:-1]))
+            for array in set(first.values())
+            for k, one in enumerate(places.get(array, ()))
+            for two in places[array][:k]
+        )
+
+    @staticmethod
+    def gaps(one: Sequence[Affine], two: Sequence[Affine]) -> list[Affine]:
+        return [affine_add(x, y, -1) for x, y in zip(one, two)]
 
     def in_a_vector(self, x: Bind, index: Var, inside: set[Var]) -> bool:
         """Whether four values of what a binding binds can be computed together."""
         op: Prim = x.op  # type: ignore[assignment]
+        changes = op.name in ("update", "add-at")
+        if changes or op.name == "get":
+            if not isinstance(type_of(op.args[-1]) if changes else x.vars[0].type, Scalar):
+                return False
+            *rows, last = (affine_in(a, self.integers)[1] for a in (op.args[1:-1] if changes else op.args[1:]))
+            moves = last.get(index, 0) in ((1,) if changes else (0, 1))
+            return moves and inside & {*last} <= {index} and all(inside.isdisjoint(r) for r in rows)
         if not isinstance(x.vars[0].type, Scalar):
             return False
-        if op.name == "get":
-            *rows, last = (affine_in(a, self.integers)[1] for a in op.args[1:])
-            return (
-                all(inside.isdisjoint(r) for r in rows) and inside & {*last} <= {index} and last.get(index, 0) in (0, 1)
-            )
         if x.vars[0].type == INT:
             return op.name in ("+", "-")
         row = PRIMITIVES.get(op.name)

@@ -80,3 +80,53 @@ def test_sums_of_rows_are_in_strands_side_by_side() -> None:
     _, *strands = hyad.show(hyad.grad(f), "c").split("HYAD_LANES\n")
     inner = [x.partition("}")[0] for x in strands]
     assert any("lane < 4" in x and x.count("[lane] +=") == 4 for x in inner), inner
+
+
+#: Loops that add up and change arrays, by p and x, and whether the sums are a vector's.
+CHANGES = {
+    "rows of heat": (
+        """(sum (square (build [6 (len x)] (fn [i j]
+             (if (or (= i 0) (= i 5)) (get b i j)
+                 (+ (get b i j) (* p (- (get b (- i 1) j) (get b (+ i 1) j)))))))))""", "b", True,
+    ),
+    "softmax, divided": ("(let [e (exp (* p x))] (dot (/ e (sum e)) (* p y)))", "x", True),
+    "each of the one before": (
+        "(sum (ifold (fn [u j] (update u (+ j 1) (* p (get u j) (get y j)))) x (- (len x) 1)))", "x", False,
+    ),
+    "half a row further": (
+        "(let [h (// (len x) 2)] (sum (build h (fn [i] (* p (get x i) (get x (+ i h)))))))", "x", False,
+    ),
+    "half a row of a matrix further": (
+        "(let [h (// (len x) 2)] (sum (build h (fn [i] (* p (get b 2 i) (get b 2 (+ i h)))))))", "b", False,
+    ),
+    "two rows": ("(sum (build (len x) (fn [i] (* p (get b 1 i) (get b 4 i)))))", "b", True),
+    "rows that may be one": (
+        "(let [r (// (len a) 5)] (sum (build (len x) (fn [i] (* p (get b r i) (get b (- 4 r) i))))))", "b", False,
+    ),
+    "into one place": (
+        "(get (ifold (fn [u j] (update u 0 (* p (get y (- (len x) j 1))))) x (len x)) 0)", "x", False
+    ),
+    "down a column": (
+        "(let [s (ifold (fn [u i] (update u i 2 (* p (get a i 2) (get a i 1)))) a (len a))] (sum (square s)))",
+        "a", False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_sums_of_a_loop_that_changes_arrays(name: str) -> None:
+    """The arrays to the last bit, the sums up to rounding, as without strands; and by finite differences."""
+    text, other, wanted = CHANGES[name]
+    f = hyad.model(f"(fn [#^ Real p #^ (Vec n) x #^ (Vec n) y #^ (Mat n 5) a #^ (Mat 6 n) b] {text})", namespace={})
+    g, b = hyad.grad(f, wrt=("p", other)), RNG.normal(size=(6, 23))
+    assert strands(g, 0.7, X, Y, A, b) == wanted
+    made = [
+        hyad.compile(g, args=(0.7, X, Y, A, b), target=t, without=w) for t in ("c", "python") for w in ((), "strands")
+    ]
+    for n in (23, 21, 20, 4, 3, 1):
+        args = (0.7, X[:n], Y[:n], A[:n], b[:, :n].copy())
+        assert hyad.check_grad(f, args, wrt=("p", other))
+        results = [h(*args) for h in made]
+        for by_p, by_other in results[1:]:
+            assert by_p == pytest.approx(results[0][0], rel=1e-12, abs=1e-14)
+            np.testing.assert_allclose(by_other, results[0][1], rtol=1e-13, atol=1e-15)
