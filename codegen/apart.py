@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hyad.affine import Affine, affine_add, affine_in
+from hyad.affine import affine_in, never_equal
 from hyad.core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Scalar, Var, all_binds, blocks_of, reads
 from hyad.lanes import LANES as NUMBER_OF_LANES
 from hyad.strands import STRANDS
@@ -49,22 +49,22 @@ def in_lanes(op: Loop, math: str = "libm") -> bool:
 def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> bool:
     """Whether no iteration of an innermost loop reads or writes what another one writes, and a C compiler might doubt
     it: more than one array of the workspace is there, or of those that have changed places (``swapped``), of which one
-    is written.
+    is written; or several rows of one array.
 
-    Design decision: an array that is written is read and written at one place only, which moves with the loop, or in
-    rows of a matrix whose numbers differ by a constant.
+    Design decision: an array is written at one place, which moves with the loop, or in rows whose numbers differ by a
+    constant; and it is read there alone, or in such rows.
     """
     inside = {v for b in op.body.binds for v in b.vars} | set(op.accs)
     moving: set[Atom] = {op.index}
     places: dict[Buffer, set[tuple[Atom, ...]]] = {}
-    written: set[Buffer] = set()
+    written: dict[Buffer, set[tuple[Atom, ...]]] = {}
 
     def touch(array: Atom, subscripts: Sequence[Atom], writes: bool = False) -> None:
         root, subs, _ = plan.resolve(plan.of(array))
-        key = (Const(a.value, INT) if isinstance(a, Const) else a for a in (*subs, *subscripts))
-        places.setdefault(root, set()).add(tuple(key))
+        key = tuple(Const(a.value, INT) if isinstance(a, Const) else a for a in (*subs, *subscripts))
+        places.setdefault(root, set()).add(key)
         if writes:
-            written.add(root)
+            written.setdefault(root, set()).add(key)
 
     for inner in op.body.binds:
         prim = inner.op
@@ -86,16 +86,19 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
         touch(var, (op.index,), writes=True)
     if plan.swaps[bind] or plan.moves[op.body] or plan.early[op.body]:
         return False
-    for root in written:
-        keys = list(places[root])
-        if any(not moving & set(key) or any(a in inside and a not in moving for a in key) for key in keys):
+    for root, changed in written.items():
+        if any(not moving & set(key) or any(a in inside and a not in moving for a in key) for key in changed):
             return False
-        rows = [[affine_in(a, plan.integers) if a not in inside and a not in moving else None for a in k] for k in keys]
-        if any(not differ(one, two) for k, one in enumerate(rows) for two in rows[:k]):
+        rows = {
+            k: [affine_in(a, plan.integers) if a not in inside and a not in moving else None for a in k]
+            for k in places[root]
+        }
+        if any(not never_equal(rows[one], rows[two]) for one in changed for two in rows if one != two):
             return False
     swaps = {plan.resolve(Place(buffer))[0] for buffer in swapped}
     shared = [root for root in places if root in swaps or root.kind == "own" and root.slot is not None]
-    return len(shared) > 1 and any(root in written for root in shared)
+    beside = any(len(places[root]) > 1 for root in written)
+    return beside or len(shared) > 1 and any(root in written for root in shared)
 
 
 def calls_abreast(op: Loop) -> bool:
@@ -152,9 +155,3 @@ def repeatable(plan: Plan, bind: Bind, op: Loop) -> bool:
         written.add(plan.resolve(plan.of(var))[0])
     slots = {buffer.slot for buffer in written if buffer.slot is not None}
     return read.isdisjoint(written) and not any(buffer.slot in slots for buffer in read)
-
-
-def differ(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> bool:
-    """Whether two places of an array are in different rows; None for a subscript that moves."""
-    gaps = [affine_add(x, y, -1) for x, y in zip(one, two) if x is not None and y is not None]
-    return any(constant and not terms for constant, terms in gaps)

@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 
+from hyad.affine import affine_in, never_equal
 from hyad.core import (
     BOOL,
     INT,
@@ -48,6 +49,7 @@ from hyad.core import (
     Bind,
     Block,
     Case,
+    Check,
     Const,
     Data,
     Function,
@@ -338,6 +340,9 @@ class _Planner:
         self.captured: list[Atom] = []  # the arrays that cells hold
         self.block_of: dict[Buffer, Block] = {}
         self.aligned: dict[Var, tuple[int, Var | None]] = {}  # loop index -> (time of the loop, outer index)
+        self.made: dict[Var, int] = {}  # when a number is computed
+        self.checked = 0  # when something was checked last: that a row is there, it may be
+        self.touches: dict[Buffer, list[tuple[int, tuple[Atom, ...]]]] = {}  # when which part of it is read or changed
 
     def run(self, own: Mapping[int, int], lent: frozenset[int]) -> Plan:
         plan, program = self.plan, self.plan.program
@@ -385,10 +390,15 @@ class _Planner:
         self.time += 4
         return self.time
 
-    def use(self, atom: Atom, time: int) -> None:
+    def use(self, atom: Atom, time: int, subs: tuple[Atom, ...] = ()) -> None:
         if is_array(atom):
-            root = self.plan.root(atom)
+            root, path, _ = self.plan.resolve(self.plan.of(atom))
             root.last = max(root.last, time)
+            self.touches.setdefault(root, []).append((self.time, path + subs))
+
+    def touch(self, place: Place) -> None:
+        root, path, _ = self.plan.resolve(place)
+        self.touches.setdefault(root, []).append((self.time, path))
 
     def new(self, var: Var, bind: Bind, block: Block, born: int) -> Buffer:
         buffer = Buffer(var.type.elem, var.type.dims, "own", var, bind, born, born)
@@ -417,10 +427,33 @@ class _Planner:
         outer = self.plan.resolve(target)[0]
         if outer is root:
             return False
-        root.home = target
+        self.move_in(root, target)
         outer.last = max(outer.last, root.last)
         outer.partial |= root.blank or root.partial
         return True
+
+    def move_in(self, root: Buffer, home: Place) -> None:
+        """Give a buffer its home."""
+        outer, path, _ = self.plan.resolve(home)
+        root.home = home
+        touched = self.touches.pop(root, ())
+        self.touches.setdefault(outer, []).extend((time, path + subs) for time, subs in touched)
+
+    def settle_row(self, op: Prim, target: Place, block: Block) -> None:
+        """Let the array that an ``update`` in place puts into another one be built there, if that is safe: it was made
+        in this block, where its row was known, and since then nothing has been checked, or done to that row."""
+        plan = self.plan
+        root = plan.root(op.args[-1])
+        outer, path, _ = plan.resolve(target)
+        if self.block_of.get(root) is not block or outer.born >= root.born or root.arena or self.checked > root.born:
+            return
+        if any(self.made.get(a, 0) > root.born for a in path):  # type: ignore[call-overload]
+            return
+        row = [affine_in(a, plan.integers) for a in path]
+        for time, subs in self.touches.get(outer, ()):
+            if time > root.born and not never_equal(row, [affine_in(a, plan.integers) for a in subs]):
+                return
+        self.settle(op.args[-1], target, 0)
 
     def same_place(self, a: Atom, b: Atom) -> bool:
         (ra, sa, _), (rb, sb, _) = self.plan.resolve(self.plan.of(a)), self.plan.resolve(self.plan.of(b))
@@ -432,6 +465,7 @@ class _Planner:
         for bind in block.binds:
             t = self.tick()
             op = bind.op
+            self.made.update((v, t) for v in bind.vars)
             if isinstance(op, Prim):
                 self.prim(bind, op, block, t)
             elif isinstance(op, (If, Case)):
@@ -442,6 +476,8 @@ class _Planner:
                 self.while_(bind, op, block, t)
             elif isinstance(op, Apply):
                 self.apply(bind, op, block, t)
+            elif isinstance(op, Check):
+                self.checked = t
             elif isinstance(op, Make):
                 for a in op.args:
                     self.use(a, t + 2)
@@ -457,7 +493,7 @@ class _Planner:
         var = bind.vars[0]
         if not isinstance(var.type, Arr):
             if op.name == "get":
-                self.use(args[0], self.time_of_get(op, t))
+                self.use(args[0], self.time_of_get(op, t), args[1:])
             elif var.type == INT:
                 plan.sizes.define(var, op)
             return
@@ -468,6 +504,9 @@ class _Planner:
             root = plan.root(args[0])
             if self.writable(args[0], plan.live.after[bind]):
                 plan.in_place.add(bind)
+                if op.name == "update" and is_array(args[-1]):
+                    place = plan.of(args[0])
+                    self.settle_row(op, Place(place.buffer, place.subs + args[1:-1]), block)
                 self.bind_to(var, plan.of(args[0]))
                 root.last = t + 2
                 root.partial |= root.blank
@@ -498,7 +537,7 @@ class _Planner:
             root, subs, _ = plan.resolve(plan.of(a))
             if root.kind == "own" and not subs and self.block_of.get(root) is block and root is not buffer:
                 buffer.partial |= root.blank or root.partial
-                root.home = Place(buffer, (Const(k, INT),))
+                self.move_in(root, Place(buffer, (Const(k, INT),)))
                 if root.born < buffer.born:
                     buffer.born, buffer.bind = root.born, root.bind
                 buffer.last = max(buffer.last, root.last)
@@ -616,6 +655,7 @@ class _Planner:
                 plan.moves[branch].append(Move(plan.of(result), target))
                 plan.moved[branch].add(k)
             outer.last = max(outer.last, end)
+            self.touch(target)
             self.bind_to(var, target)
 
     def loop(self, bind: Bind, op: Loop, block: Block, t: int) -> None:
@@ -706,6 +746,7 @@ class _Planner:
             if isinstance(op.accs[k].type, Arr):
                 root = plan.root(op.accs[k])
                 root.last = max(root.last, end)
+                self.touch(plan.of(op.accs[k]))
                 self.bind_to(bind.vars[k], plan.of(op.accs[k]))
 
     def exchanges(self, later: list[tuple[int, Move]], bind: Bind, start: int, end: int) -> list[tuple[int, Move]]:

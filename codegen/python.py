@@ -59,6 +59,8 @@ OPERATORS |= {"and": "and", "or": "or"}
 FUNCTIONS = {"/": "divide", "//": "floor_divide", "%": "modulo", "**": "power"}
 RESERVED = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "np", "spans", "PRIMITIVES"))
 RESERVED |= {"BoundsError", "ModelTypeError", "cells", "wrapped"}
+#: What makes no integers that may be negative of those that are not.
+COUNTS = ("+", "*", "//", "%", "min", "max")
 RELATIONS = {"==": "{a} == {b}", "<": "{a} < {b}", "<=": "{a} <= {b}", "in": "0 <= {a} < {b}"}
 
 
@@ -184,6 +186,7 @@ class _Printer:
             if name not in OPERATORS and name not in ("neg", "not"):
                 self.functions[name] = self.names.fresh(FUNCTIONS.get(name, name))
         params = [self.bind(p) for p in program.params]
+        self.differences.update(p for p in program.params if p.type == INT)
         for p in program.params:
             for axis, d in enumerate(p.type.dims if isinstance(p.type, Arr) else ()):
                 if isinstance(d, Var) and d not in self.value:
@@ -226,6 +229,7 @@ class _Printer:
         self.names.enter()
         self.value = {}
         params = [self.bind(p) for p in f.params]
+        self.differences.update(p for p in f.params if p.type == INT)
         self.params = dict(zip(f.params, params))
         at = len(self.lines)
         self.looped = False
@@ -454,7 +458,7 @@ class _Printer:
                 self.emit(f"{self.bind(var)} = {array}.copy()")
             self.emit(f"{self.value[var]}[{subs}] {'+=' if op.name == 'add-at' else '='} {x}")
             return
-        if var.type == INT and op.name in ("-", "neg"):
+        if var.type == INT and (op.name not in COUNTS or not self.differences.isdisjoint(args)):
             self.differences.add(var)
         text = self.expression(op, var)
         if bind in self.overflows.wrapped:

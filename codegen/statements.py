@@ -456,6 +456,10 @@ class BodyPrinter(OperandPrinter):
                 target = f"*(HYAD_IN_ORDER {self.ctype(buffer.elem)} *)&{target}"
             self.emit(f"{added(target, new) if adding else self.assignment(target, new)};")
             return
+        at = self.plan.of(var)
+        made, row = (self.plan.resolve(p) for p in (self.plan.of(value), Place(at.buffer, at.subs + op.args[1:-1])))
+        if not adding and made[0] is row[0] and same_atoms(made[1], row[1]):
+            return  # it was made where it belongs
         subs = [self.fixed(a) for a in op.args[1:-1]]
         self.changes(buffer)
         base, offset, _, _ = self.address(self.plan.of(var), subs)

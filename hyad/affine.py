@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .core import Atom, Const, Prim, Var
 
@@ -29,6 +29,12 @@ def affine_in(a: Atom, integers: Mapping[Var, Prim]) -> Affine:
         x, y = (affine_in(arg, integers) for arg in op.args)
         return affine_add(x, y, 1 if op.name == "+" else -1)
     return 0, {a: 1}  # type: ignore[dict-item]
+
+
+def never_equal(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> bool:
+    """Whether two places of an array differ by a number in one of their subscripts; None for one that is not known."""
+    gaps = [affine_add(x, y, -1) for x, y in zip(one, two) if x is not None and y is not None]
+    return any(constant and not terms for constant, terms in gaps)
 
 
 def negated(a: Affine) -> Affine:

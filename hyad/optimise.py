@@ -61,6 +61,7 @@ from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .fusion import Fuse, fuse_siblings, siblings
+from .history import history
 from .jam import Jam, Room
 from .journal import OFF
 from .lanes import Lanes, RowLanes
@@ -773,6 +774,8 @@ PIPELINE: list[Pass] = [
     dead_code,
     triangles,  # no pass before has to know of packed rows
     dead_code,
+    history,  # when it is known what is remembered
+    dead_code,
     carry,  # when each loop is what it will be, and no pass looks for stores any more
     dead_code,
     divide,  # when it is known what is divided in a loop, and what before it
@@ -792,8 +795,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside carry columns edges eights fills interchange jam jam-rows kept-rows lanes row-folds row-lanes"
-    " rows-first searches shifts skips split strands triangles twins unchecked whole-eights".split()
+    "align alongside carry columns edges eights fills history interchange jam jam-rows kept-rows lanes row-folds"
+    " row-lanes rows-first searches shifts skips split strands triangles twins unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

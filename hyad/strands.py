@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .affine import Affine, affine_add, affine_in
+from .affine import Affine, affine_in, never_equal
 from .builder import Builder
 from .core import (
     INT,
@@ -160,15 +160,11 @@ class Strands(Rebuild):
                     first[x.vars[0]] = array
                 places.setdefault(array, []).append([affine_in(a, self.integers) for a in at])
         return all(
-            one == two or any(gap and not terms for gap, terms in self.gaps(one[:-1], two[:-1]))
+            one == two or never_equal(one[:-1], two[:-1])
             for array in set(first.values())
             for k, one in enumerate(places.get(array, ()))
             for two in places[array][:k]
         )
-
-    @staticmethod
-    def gaps(one: Sequence[Affine], two: Sequence[Affine]) -> list[Affine]:
-        return [affine_add(x, y, -1) for x, y in zip(one, two)]
 
     def in_a_vector(self, x: Bind, index: Var, inside: set[Var]) -> bool:
         """Whether four values of what a binding binds can be computed together."""

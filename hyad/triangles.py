@@ -160,7 +160,7 @@ class Families:
             base = op.args[0]
             at = op.args[1:] if op.name == "get" else op.args[1:-1]
             if len(at) != base.type.rank or self.down(at, index):  # type: ignore[union-attr]
-                self.spoil((base, v))
+                self.spoil((base, v, op.args[-1]))
             elif op.name == "get":
                 self.one(base)
             else:

@@ -94,6 +94,15 @@ def test_a_matrix_that_is_given_out_is_whole() -> None:
     assert np.array_equal(q, [[0, 0, 0], [1, 2, 0], [3, 4, 5]]) and np.array_equal(y, [0, 3, 12])
 
 
+def test_a_matrix_that_is_stored_in_a_stack_is_whole() -> None:
+    f = hyad.model(
+        f"(fn [#^ (Vec n) w #^ (Arr 3 n n) b] (let [n (len w) q {SQUARE}] #({TIMES} (update b 1 q))))", namespace={}
+    )
+    assert not fires(f)
+    y, b = hyad.compile(f)(np.ones(3), np.zeros((3, 3, 3)))
+    assert np.allclose(y, np.e * np.arange(1, 4)) and np.allclose(b[1], np.e) and not b[::2].any()
+
+
 def test_a_factor_made_element_by_element() -> None:
     """Cholesky's, by rows: each element is read where it was stored before."""
     f = hyad.model(
