@@ -103,12 +103,12 @@ def spread(
     by(product_block)
     by(branch_block, "branch-inside")
     by(joined_block, "teams")
-    by(stencil_block, "stencils")
-    by(lambda block: each(block, parted), "gather")
+    by(lambda block: indexed_block(block, stencil), "stencils")
+    by(lambda block: indexed_block(block, parted), "gather")
     by(apart_block, "apart")
-    by(stencil_block, "stencils")  # those that are nests of their own only now
+    by(lambda block: indexed_block(block, stencil), "stencils")  # those that are nests of their own only now
     by(joined_block, "teams")
-    by(lambda block: each(block, scattered), "gather")
+    by(lambda block: indexed_block(block, scattered), "gather")
     by(gather_block, "gather")
     by(rectangle_block, "rectangles")
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
@@ -275,9 +275,10 @@ def rectangle_block(block: Block) -> Block:
     return each(block, rectangle)
 
 
-def stencil_block(block: Block) -> Block:
+def indexed_block(block: Block, change: Callable[[Bind, dict[Var, Prim]], list[Bind]]) -> Block:
+    """``each``, by what is told of the block's integers, too."""
     integers = {b.vars[0]: b.op for b in all_binds(block) if type(b.op) is Prim}
-    return each(block, lambda bind: stencil(bind, integers))
+    return each(block, lambda bind: change(bind, integers))
 
 
 def parts_block(block: Block) -> Block:

@@ -9,16 +9,21 @@ that goes to elements of the same loops' indices is one nest, with a sum for eac
         t = (build n (fn [j] (ifold (fn [t i] (+ t (if (= i j) 0.0 g))) 0.0 n))), added to x at j 0
 
 What is added is computed again for each place that it goes to. Before, a loop that adds to arrays and has sums of its
-own is taken apart: the sums stay with the iteration.
+own is taken apart: the sums stay with the iteration. Where that loop goes over each pair once, ``j < i`` or ``i < j``,
+what it adds is a loop over all, in which a branch leaves out the others::
+
+    (ifold (fn [x j] (add-at x j e)) x i)
+    =>  (ifold (fn [x j] (if (< j i) (add-at x j e) x)) x n)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from .affine import affine_in
+from .affine import affine_add, affine_in
 from .core import (
+    BOOL,
     INT,
     REAL,
     Arr,
@@ -32,7 +37,7 @@ from .core import (
     Var,
     all_binds,
     free_vars,
-    same,
+    integer,
     substitute,
     type_of,
 )
@@ -45,33 +50,71 @@ from .teams import renamed
 DEAR = 512.0  # the work of what is added, from which on it is not computed again: what atomic additions cost
 
 
-def parted(bind: Bind) -> list[Bind]:
+def parted(bind: Bind, integers: Mapping[Var, Prim]) -> list[Bind]:
     """A parallel loop in whose body no loop both adds to arrays, in places of the loops' own, and has other results."""
     op = bind.op
-    binds = [part for b in op.body.binds for part in in_two(b, op)]
-    if len(binds) == len(op.body.binds):
+    binds = [part for b in op.body.binds for part in in_two(b, op, integers)]
+    if all(a is b for a, b in zip(binds, op.body.binds)):
         return [bind]
     return [Bind(bind.vars, replace(op, body=Block(tuple(binds), op.body.results)), bind.span)]
 
 
-def in_two(bind: Bind, outer: Loop) -> list[Bind]:
-    """A loop as two, of which one adds to arrays and nothing else, where that is possible."""
-    op = bind.op
-    if type(op) is not Loop or not plain(op):
+def in_two(bind: Bind, outer: Loop, integers: Mapping[Var, Prim]) -> list[Bind]:
+    """A loop as two, of which one adds to arrays and nothing else, where that is possible; or as that one alone, where
+    it goes over all now."""
+    if type(bind.op) is not Loop or not plain(bind.op):
         return [bind]
+    whole = over_all(bind, outer, integers)
+    op = (whole or bind).op
     gone = []
     for r in reductions(op) or ():
-        found = placed(op, r.accs[0], [outer, op]) if r.kind in ("scatter", "slice") and not r.read else None
+        found = placed(op, r.accs[0], [outer, op], integers) if r.kind in ("scatter", "slice") and not r.read else None
         if found and any(i not in a.subs for a in found for i in (op.index, outer.index)):
             gone.append(r.accs[0])
         elif r.kind == "scatter":
             return [bind]
     left = [k for k in range(len(bind.vars)) if k not in gone]
-    if not gone or not left:
+    if not gone or not left and whole is None:
         return [bind]
-    parts = [only(bind, numbers) for numbers in (gone, left)]
-    read = {v for part in parts for v in free_vars(part.op.body)}
-    return [bind] if any(a in read for a in op.accs) else parts
+    parts = [only(bind, numbers) for numbers in (gone, left) if numbers]
+    if any(a in free_vars(part.op.body) for part in parts for a in op.accs):
+        return [bind]
+    return [over_all(parts[0], outer, integers) or parts[0], *parts[1:]]
+
+
+def over_all(bind: Bind, outer: Loop, integers: Mapping[Var, Prim]) -> Bind | None:
+    """A loop that adds to the elements of an array up to the index of the loop around it, or from there on, as one over
+    all elements, with a branch; None where it is not that."""
+    op, i = bind.op, outer.index
+    inside = {b.vars[0]: b.op for b in all_binds(op.body) if type(b.op) is Prim}
+    known = {**integers, **{v: x for v, x in inside.items() if x.name in ("+", "-")}}
+    adds = (x.args for x in inside.values() if x.name == "add-at")
+    places = ((affine_in(s, known), d) for a, *at in adds for s, d in zip(at[:-1], a.type.dims))
+    place, size = next(((p, d) for p, d in places if p[1].get(op.index) == 1), (None, None))
+    if place is None:
+        return None
+    first = affine_add(place, (0, {op.index: 1}), -1)
+    end = affine_add(first, affine_in(op.count, known))
+    left = affine_add(end, affine_in(size, known), -1)
+    up_to = first == (0, {}) and (end[1] == {i: 1} or left[1] == {i: -1})
+    if not up_to and not (first[1] == {i: 1} and not left[1]):
+        return None
+    index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+    binds: list[Bind] = []
+
+    def made(name: str, *args: Atom, t: object = INT) -> Var:
+        binds.append(Bind((Var("within" if t == BOOL else op.index.name, t),), Prim(name, args)))
+        return binds[-1].vars[0]
+
+    k: Atom = index if up_to else made("-", index, made("+", i, integer(first[0])))
+    holds = made("<", k, op.count, t=BOOL)
+    if not up_to:
+        holds = made("and", made("<=", integer(0), k, t=BOOL), holds, t=BOOL)
+    table = {op.index: k, **{v: index for v in inside if affine_in(v, known) == place}}
+    body = renamed(substitute(Block(tuple(b for b in op.body.binds if b.vars[0] not in table), op.body.results), table))
+    vars_ = tuple(like(a) for a in op.accs)
+    binds.append(Bind(vars_, If(holds, body, Block((), op.accs)), bind.span))
+    return Bind(bind.vars, Loop(size, index, op.inits, op.accs, Block(tuple(binds), vars_)), bind.span)
 
 
 def only(bind: Bind, numbers: Sequence[int]) -> Bind:
@@ -91,7 +134,7 @@ def plain(op: Loop) -> bool:
     return all(type(b.op) in (Prim, If) for b in all_binds(op.body))
 
 
-def placed(op: Loop, k: int, loops: Sequence[Loop]) -> list[Addition] | None:
+def placed(op: Loop, k: int, loops: Sequence[Loop], integers: Mapping[Var, Prim]) -> list[Addition] | None:
     """What a loop adds to an array, where all subscripts are indices of ``loops``, or numbers."""
     acc = op.accs[k]
     found = additions(op.body, op.body.results[k])
@@ -104,13 +147,15 @@ def placed(op: Loop, k: int, loops: Sequence[Loop]) -> list[Addition] | None:
             return None
         for s, size in zip(a.subs, acc.type.dims):  # there is such an element, whatever the other loops and branches do
             known = type(s) is Const and type(size) is Const and 0 <= s.value < size.value
-            if not known and not (s in counts and same(counts[s], size)):
+            beyond = affine_add(affine_in(counts.get(s, s), integers), affine_in(size, integers), -1)
+            if not known and not (s in counts and not beyond[1] and beyond[0] <= 0):
                 return None
     return found[0]
 
 
-def scattered(bind: Bind) -> list[Bind]:
-    """A nest, and what it adds to arrays in several places, or in some iterations, as sums."""
+def scattered(bind: Bind, integers: Mapping[Var, Prim]) -> list[Bind]:
+    """A nest, and what it adds to arrays in several places, or in some iterations, as sums. ``integers``: the sums and
+    differences of the program."""
     levels = nest(bind)
     ops: list[Loop] = [b.op for b in levels]
     inner = ops[-1]
@@ -124,7 +169,7 @@ def scattered(bind: Bind) -> list[Bind]:
     taken: set[int] = set()
     for kind in reductions(ops[0]) or ():
         k = kind.accs[0]
-        found = placed(inner, number[k], ops) if kind.kind in ("scatter", "slice") and not kind.read else None
+        found = placed(inner, number[k], ops, integers) if kind.kind in ("scatter", "slice") and not kind.read else None
         if not found or len(found) == 1 and not found[0].inside:
             continue  # none, or one for ``gather``
         places = [tuple(o.index for o in ops if o.index in a.subs) for a in found]

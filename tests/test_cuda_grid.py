@@ -552,10 +552,68 @@ PAIRS = [
      ")))))))", True),
     ("(Vec n) x #^ (Vec m) y", [((3,), (2,)), ((30,), (90,))],  # there may be no such element
      "(sum (build n (fn [i] (sum (build m (fn [j] (if (< i 2) (* (get x i) (get y i) (get y j)) 0.0)))))))", False),
+    ("(Vec n) x #^ (Vec m) y", [((3,), (2,)), ((30,), (90,))],
+     "(sum (build (+ n 1) (fn [i] (sum (build m (fn [j] (if (< i n) (sin (* (get x i) (get y j))) 0.0)))))))", False),
+    ("(Vec n) x #^ (Vec m) y", [((1,), (2,)), ((30,), (90,))],  # not all of them
+     "(sum (build (- n 1) (fn [i] (sum (build m (fn [j] (if (> (get y j) 1.0) (sin (* (get x i) (get y j))) 0.0)))))))",
+     True),
 ]  # fmt: skip
+ONCE = "(sum (build n (fn [i] (* (get w i) (ifold (fn [t k] (let [j {}] (+ t {}))) 0.0 {})))))"
+DEEP = "(sin (* (get x i 0) (get x j 1)))"
+for _ in range(16):
+    DEEP = f"(sin (exp {DEEP}))"
+#: Of pairs that are gone over once: which one the k-th is of those of i, what it adds, and how many there are.
+PAIRS_ONCE = [
+    (
+        f"(Mat n 2) x #^ (Vec n) w{' #^ (Vec m) y' if 'y' in count else ''}",
+        [((n, 2), (n,), (5,))[: 2 + ("y" in count)] for n in (5, 6, 200)],
+        ONCE.format(*form, count),
+        gathered,
+    )
+    for *form, count, gathered in [
+        ("k", PAIR, "i", True),
+        ("k", PAIR, "(+ i 1)", True),
+        ("k", PAIR, "(- i 3)", True),
+        ("k", PAIR, "(- n i)", True),
+        ("(+ i 1 k)", PAIR, "(- n (+ i 1))", True),
+        ("(+ k i)", PAIR, "(- n i)", True),
+        ("k", f"(if (> (get w j) 1.0) {PAIR} (get x j 1))", "i", True),
+        ("k", PAIR, "(len y)", False),  # as far in each row
+        ("(+ i k)", f"(if (< j n) {PAIR} 0.0)", "(len y)", False),  # a window
+        ("(+ k (len y))", PAIR, "(- n (len y))", False),
+        ("(- (- n 1) k)", PAIR, "i", False),
+        ("k", "(* (get x i 0) (get x j 1) (get x (- i j) 0))", "i", False),  # and one that is neither
+        ("k", DEEP, "i", False),
+    ]
+]
+PAIRS_ONCE += [
+    (
+        "(Mat n 2) x #^ (Vec n) w",
+        [((1, 2), (1,)), ((5, 2), (5,)), ((200, 2), (200,))],
+        f"(let [s (ref 0.0)] (for [i (range {rows}) j (range {row})] (set! s (+ (deref s) {PAIR}))) (deref s))",
+        gathered,
+    )
+    for rows, row, gathered in [
+        ("n", "(+ i 1) n", True),
+        ("(- n 1)", "(+ i 1) n", True),
+        ("1 n", "i", True),
+        ("1 n", "i n", True),
+        ("2 (- n 1)", "i", True),
+        ("(len w)", "i", True),
+    ]
+]
+ALONE = "(sin (* (real i) (exp (sin (exp (get x j))))))"  # for one of them
+PAIRS_ONCE.append(
+    (
+        "(Vec n) x #^ (Vec m) y",
+        [((5,), (2,)), ((200,), (1,))],
+        f"(+ (sum y) (sum (build n (fn [i] (ifold (fn [t j] (+ t {ALONE})) 0.0 i)))))",
+        True,
+    )
+)
 
 
-@pytest.mark.parametrize("models", [WINDOWS, PAIRS])
+@pytest.mark.parametrize("models", [WINDOWS, PAIRS, PAIRS_ONCE])
 def test_adjoints_of_windows_are_each_elements(models: list[Any]) -> None:
     """A convolution's are sums over the window, and over the rows that it is laid on; those of windows that do not
     overlap are each iteration's own; what all pairs add to both is a sum for each of them."""
