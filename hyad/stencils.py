@@ -9,12 +9,13 @@ again what its neighbours add::
 
 The terms of an element are those that it got, in the order of the additions in an iteration. The loops need not go
 through all elements. A subscript may be kept inside, ``(max 0 (- i 1))``: the elements at the edges take a few terms
-more. Where all that is computed again is dear, a number that most of it is made of is stacked first.
+more. How far away a neighbour is may be known in the call alone, ``(+ i k)``, and it may come from the other end,
+``(- n i)``. Where all that is computed again is dear, a number that most of it is made of is stacked first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -63,15 +64,24 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Which iteration of a loop, ``level``, adds to an element: the one that is so much before it (``shift``), and as
-    much more as the index of another loop says (``along``); or this one (``at``; from the end where that is less than
-    0), to the element of the number ``edge``."""
+    """Which iteration of a loop, ``level``, adds to an element: the one that is so much before it (``shift``, and
+    ``also``: integers of the program, added or taken away), and as much more as the index of another loop says
+    (``along``), or less (``less``); or, where the loop goes ``back``, the one that with the element makes so much; or
+    this one (``at``; from the end where that is less than 0), to the element of the number ``edge``."""
 
     level: int
     shift: int
     at: int | None = None
     edge: Atom | None = None
     along: int | None = None
+    also: tuple[tuple[Var, int], ...] = ()
+    less: bool = False
+    back: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the element's own: back there is such a one at 0 alone."""
+        return not self.shift and not self.also and self.at is None and self.along is None
 
 
 def additions(block: Block, result: Atom, inside: tuple = ()) -> tuple[list[Addition], Atom] | None:
@@ -180,12 +190,16 @@ class Nest:
         if op is not None and op.name in ("max", "min"):
             return self.kept_inside(op, size)
         constant, rest = affine_in(sub, self.sums)
+        also = tuple((v, k) for v, k in rest.items() if v not in self.made)
+        mine = {v: k for v, k in rest.items() if v in self.made}
+        plain = all(abs(k) == 1 for k in rest.values()) and {*mine} <= {*self.indices}
         for k, index in enumerate(self.indices):
-            if rest == {index: 1}:
-                return [Way(k, constant)]
-            if len(rest) == 2 and rest.get(index) == 1:
-                others = [m for m, i in enumerate(self.indices) if rest.get(i) == 1 and i is not index]
-                return [Way(k, constant, along=others[0])] if others else None
+            if plain and mine.get(index) == 1 and len(mine) <= 2:
+                other = next((v for v in mine if v is not index), None)
+                along = self.indices.index(other) if other is not None else None
+                return [Way(k, constant, along=along, also=also, less=mine.get(other) == -1)]
+            if plain and mine == {index: -1}:
+                return [Way(k, constant, also=also, back=True)]
             for branch, arm in addition.inside:  # where the index is this very number
                 test = self.prims.get(branch.cond)
                 if arm == 0 and test is not None and test.name == "=" and index in test.args:
@@ -261,25 +275,29 @@ class Nest:
                     test("<", i, op.count)
                 table[op.index] = i
                 continue
-            i = e
-            if way.shift:
-                name, far = ("-", way.shift) if way.shift > 0 else ("+", -way.shift)
-                i = made(name, e, integer(far), hint=op.index.name)
+            i = self.before(way, e, made)
             if way.along is not None:  # those that are there are neighbours
                 other = over.pop(way.along)
-                last = made("+", i, integer(1))
-                first = made("max", integer(0), made("-", last, op.count), hint="first")
+                if way.less:
+                    first = made("max", integer(0), made("-", integer(0), i), hint="first")
+                    last = made("-", op.count, i)
+                else:
+                    last = made("+", i, integer(1))
+                    first = made("max", integer(0), made("-", last, op.count), hint="first")
                 count = made("max", integer(0), made("-", made("min", other.count, last), first))
                 term = Var("term", INT)
                 loops.append((count, term))
                 table[other.index], b = operation("+", first, term, hint=other.index.name)
-                table[op.index], c = operation("-", i, table[other.index], hint=op.index.name)
+                table[op.index], c = operation("+" if way.less else "-", i, table[other.index], hint=op.index.name)
                 inside += [b, c]
                 continue
-            if way.shift > 0:
+            known = not way.also and not way.back
+            if not known:
+                test("<=", integer(0), i)
+            elif way.shift > 0:
                 test("<=", integer(way.shift), e)
             less = affine_add(self.size(size), self.size(op.count), -1)
-            if less[1] or less[0] > way.shift:
+            if not known or less[1] or less[0] > way.shift:
                 test("<", i, op.count)
             table[op.index] = i
         for op in over.values():
@@ -300,6 +318,17 @@ class Nest:
         out = Var("t", REAL)
         binds.append(Bind((out,), If(there, block, Block((), (ZERO,)))))
         return Block(tuple(binds), (out,))
+
+    def before(self, way: Way, e: Atom, made: Callable[..., Atom]) -> Atom:
+        """The iteration that adds to an element, but for what another loop's index says; ``made`` computes."""
+        hint = self.ops[way.level].index.name
+        i = integer(way.shift) if way.back else e
+        if way.shift and not way.back:
+            name, far = ("-", way.shift) if way.shift > 0 else ("+", -way.shift)
+            i = made(name, e, integer(far), hint=hint)
+        for v, k in way.also:
+            i = made("+" if (k == 1) == way.back else "-", i, v, hint=hint)
+        return made("-", i, e, hint=hint) if way.back else i
 
     def gathered(self) -> list[Bind]:
         """The nest, with what it adds to arrays as sums for each element, where these are known and cheap."""
@@ -406,8 +435,7 @@ class Nest:
                 return None
             for w in ways:
                 groups.setdefault(w, set()).add(a.after)
-        here = (w.along is None and not w.shift and w.at is None for ways in groups for w in ways)
-        if all(here) and any(len(ways) < len(self.ops) for ways in groups):
+        if all(w.own for ways in groups for w in ways) and any(len(ways) < len(self.ops) for ways in groups):
             return None  # a sum over other loops is for ``gather``
         accs = {a for o in self.ops for a in o.accs}
 

@@ -461,9 +461,30 @@ STENCILS = [
     ("(len x)", "(+ (get x i) (if (< i (- (len x) 3)) (get x (+ i 3)) 0.0))", True),
     ("(- (len x) 2)", "(* (get x i) (get x (+ i 2)))", True),  # fewer iterations than elements
     ("(len x)", "(* (get x i) (get x (max 0 (- i 2))) (get x (min (- (len x) 1) (+ i 1))))", True),
-    ("(len x)", "(* (get x i) (get x (- (len x) 1 i)))", False),
+    ("(len x)", "(* (get x i) (get x (- (len x) 1 i)))", True),
     ("(len x)", "(if (> i 0) (exp (sin (exp (* (get x i) (exp (cos (get x (- i 1)))))))) 1.0)", True),  # dear: stacked
 ]
+#: The same of neighbours that are k away, and of vectors that are read backwards.
+FAR = [
+    ("(- n k)", "(* (get x (+ i k)) (exp (get x i)))", True),
+    ("(- n k)", "(* (get x (+ i k)) (get x (- (+ i k) 1)))", True),
+    ("n", "(if (>= i k) (* (get x (- i k)) (get x i)) 1.0)", True),
+    ("n", "(* (get x i) (if (< (+ i k) n) (get x (+ i k)) 1.0) (if (<= k i) (get x (- i k)) 2.0))", True),
+    ("n", "(* (get x i) (exp (get x (- n 1 i))))", True),
+    ("(- n k)", "(* (get x i) (exp (get x (- n k 1 i))))", True),
+    ("(- n k)", "(* (get x i) (exp (get x (- n 1 i))))", True),  # not all of them
+    ("(- n k)", "(ifold (fn [s j] (+ s (* (get x j) (exp (get x (- (+ i k) j 1)))))) 0.0 k)", True),
+    ("(- n k)", "(ifold (fn [s j] (+ s (* (get x j) (exp (get x (+ i j)))))) 0.0 k)", True),
+    ("(- n k)", "(ifold (fn [s j] (+ s (* (real j) (exp (get x (- n 1 i j)))))) 0.0 k)", False),
+    ("(- n k k)", "(* (get x (+ i k k)) (exp (get x i)))", False),
+    ("(// n 2)", "(* (get x i) (exp (get x (- n 1 i i))))", False),
+    ("(- n 3)", "(* (get x i) (exp (get x (+ i (% i 3)))))", False),
+    ("(- n k k)", "(ifold (fn [s j] (ifold (fn [s l] (+ s (* (real (* j l)) (exp (get x (+ i j l)))))) s k)) 0.0 k)",
+     False),
+    ("70", "(* (get x i) (exp (get x (- 69 i))))", True),
+]  # fmt: skip
+SUMS = """(ifold (fn [a i] (ifold (fn [a j] (let [a (update a i (+ (get a i) (sin (* (real j) (get x i))))) p {}]
+  (update a p (+ (get a p) (cos (* (real j) (get x i))))))) a n)) x {})"""
 INSIDE = "(and (< 0 i) (< i (- n 1)) (< 0 j) (< j (- m 1)))"
 #: The same of a matrix, as a loop over so many rows and columns.
 PLANES = [
@@ -495,6 +516,33 @@ def test_adjoints_of_stencils_are_each_elements() -> None:
             x = np.random.default_rng(n).uniform(0.5, 1.5, n)
             (got,) = emulator.run(p, (x,), descending=descending, blocks=2, block=64)
             np.testing.assert_allclose(got, python_callable(f.program(f.specs((x,))))(x), rtol=1e-12)
+
+
+def test_adjoints_of_what_is_far_away_are_each_elements() -> None:
+    made: list[Any] = []
+    for count, form, gathered in FAR:
+        text = f"(defmodel f [#^ (Vec n) x #^ Int k] (sum (map square (build {count} (fn [i] {form})))))"
+        made.append((hyad.grad(hyad.model(text, namespace={}), wrt="x"), gathered))
+    for count, place in (("n", "(- n 1 i)"), ("(- n k)", "(+ i k)")):  # a sum for each of two elements
+        text = f"(defmodel f [#^ (Vec n) x #^ Int k] {SUMS.format(place, count)})"
+        made.append((hyad.model(text, namespace={}), True))
+    for k, (f, gathered) in enumerate(made):
+        made[k] = f, print_grid(program_of(f, (np.ones(9), 2)), name=f"s{k}")
+        assert ("hyad_add(&" not in made[k][1].source) is gathered
+    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or (), "-O0")
+    for (f, p), n, far in itertools.product(made, (2, 3, 80), (0, 1, 2, 3, 79, 90, -1)):
+        x = np.random.default_rng(n).uniform(0.5, 1.5, n)
+        try:
+            want = python_callable(f.program(f.specs((x, far))))(x, far)
+        except hyad.HyadError:
+            with pytest.raises(hyad.HyadError):
+                emulator.run(p, (x, far))
+            continue
+        except ValueError:  # no such size
+            continue
+        for descending in (False, True):
+            (got,) = emulator.run(p, (x, far), descending=descending, blocks=2, block=64)
+            np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
 
 
 def test_adjoints_of_stencils_in_a_plane_are_each_elements() -> None:
