@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hyad.core import INT, REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same, same_atoms
-from hyad.spread import Reduction, reductions
+from hyad.journal import fires, on
+from hyad.spread import Reduction, beside, reductions
 
 from .ahead import AHEAD, ARRAYS, READ, UNROLL, elsewhere, heads, light
 from .collectives import (
@@ -631,6 +632,9 @@ class KernelPrinter(CudaPrinter):
         elif places:
             head, tail = self.places_ahead(nest, names, places)
         else:
+            fastest = self.fastest(nest)
+            for each in (names, counts):
+                each.append(each.pop(fastest))
             head, tail = self.counting(names, counts)
         for _ in range(1 + deeper):
             self.leave()
@@ -645,6 +649,14 @@ class KernelPrinter(CudaPrinter):
         self.span = bind.span
         self.row_name.clear()
         self.after(op, self.plan.swaps[bind], before)
+
+    def fastest(self, nest: Sequence[Bind]) -> int:
+        """Which loop of a nest neighbours go along; neighbours of a team go along its row."""
+        last = len(nest) - 1
+        found = beside(nest) if not self.piece.rows and on("thread-order") else last
+        if found < last:
+            fires("thread-order", nest[0].span)
+        return found
 
     def stage(self, nest: Sequence[Bind]) -> None:
         """Declare tiles for the arrays of which each place of the grid has a row, one after the other."""

@@ -7,8 +7,10 @@ in its order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from .affine import affine_in
 from .core import (
     BOOL,
     INT,
@@ -395,6 +397,49 @@ def next_level(op: Loop) -> Bind | None:
     if within is None or outer is None or any(r.kind == "place" for r in (*outer, *within)):
         return None
     return last
+
+
+#: The sectors of memory that a warp reads at once where its threads read one element, neighbours, or what lies apart.
+ONE, BESIDE, APART = 1, 8, 32
+LOOPED = 64  # iterations of a loop whose count is not known
+
+
+def beside(levels: Sequence[Bind]) -> int:
+    """Which loop of a nest threads that are neighbours have neighbouring iterations of: the innermost one, unless by
+    another one the loops inside the nest read so much less memory (``APART``) at once."""
+    made = {v: b.op for b in all_binds(levels[0].op.body) for v in b.vars}
+    indices = [b.op.index for b in levels]
+    reads = list(looked_up(levels[-1].op.body, made, 1))
+    scores = [sum(times * sectors(subs, i, made) for subs, times in reads) for i in indices]
+    least = min(range(len(levels)), key=lambda k: (scores[k], -k))
+    return least if 3 * scores[least] <= 2 * scores[-1] else len(levels) - 1
+
+
+def looked_up(block: Block, made: dict[Var, Op], times: int) -> Iterator[tuple[list[Atom], int]]:
+    """The subscripts of the numbers that the loops in a block read of arrays, and how often."""
+    for b in block.binds:
+        op = b.op
+        if type(op) is Loop:
+            count = op.count.value if type(op.count) is Const else LOOPED
+            yield from looked_up(op.body, made, times * count)
+        elif type(op) is If:
+            for arm in blocks_of(op):
+                yield from looked_up(arm, made, times)
+        elif type(op) is Prim and op.name == "get" and times > 1 and not isinstance(b.vars[0].type, Arr):
+            subs: list[Atom] = []
+            array: Atom = b.vars[0]
+            while type(made.get(array)) is Prim and made[array].name == "get":
+                array, subs = made[array].args[0], [*made[array].args[1:], *subs]
+            yield subs, times
+
+
+def sectors(subs: Sequence[Atom], index: Var, made: dict[Var, Op]) -> int:
+    """How many a warp reads whose threads differ by an index."""
+    integers = {v: op for v, op in made.items() if type(op) is Prim and op.name in ("+", "-")}
+    if not any(depends(a, {index}, made) for a in subs):
+        return ONE
+    along = abs(affine_in(subs[-1], integers)[1].get(index, 0)) == 1
+    return BESIDE if along and not any(depends(a, {index}, made) for a in subs[:-1]) else APART
 
 
 def work(op: Prim) -> float:

@@ -40,6 +40,7 @@ ON_A_GPU = {
     "staging": "short rows of neighbouring threads are moved together, through shared memory",
     "striding": "arrays of a thread in memory lie between those of its neighbours, element by element",
     "directions": "a warp takes the directions of a derivative that one thread would take step by step",
+    "thread-order": "neighbouring threads have neighbouring iterations of that loop of a nest by which they read least",
     "ahead": "a thread reads what its next four places need before it computes the first",
     "persistent": "loops of the host and launches side by side with little work are kernels of one block",
 }

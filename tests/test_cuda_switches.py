@@ -53,6 +53,9 @@ CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
                    (fst acc) j) (get x b))))] #(s (update (snd acc) j (map (fn [y z] (+ (* (get s j) z) (* 0.5 y)))
                    (get (snd acc) j) w))))) #((build 3 (fn [i] 0.1)) (build [3 60] (fn [i k] 0.0))) 7)""",
                    ((7,), (60,)), None),
+    "thread-order": ("""[#^ (Mat n d) x #^ (Mat k d) m #^ (Arr Real k d d) q] (build [n k] (fn [i j]
+                     (ifold (fn [s r] (+ s (square (ifold (fn [t c] (+ t (sin (* (get q j r c)
+                     (- (get x i c) (get m j c)))))) 0.0 d)))) 0.0 d)))""", ((9, 4), (3, 4), (3, 4, 4)), None),
     "ahead": ("[#^ (Vec n) x] (map (fn [a] (* a a)) x)", ((90,),), None),
     "persistent": ("[#^ (Vec n) u #^ Int steps] (ifold (fn [u k] (build (len u) (fn [i] (get u (% (+ i 1) (len u))))))"
                    " u steps)", ((70,), 4), None),
@@ -110,6 +113,28 @@ def test_it_is_told(name: str) -> None:
     assert "\non a GPU:\n" in str(told) and "on a GPU" not in str(hyad.explain(f, args=args))
     off = hyad.explain(f, args=args, target="cuda", without=name)
     assert name not in off.fired() and name not in [s.name for s in off.steps]
+
+
+INNER = "(ifold (fn [s r] (+ s (square (ifold (fn [t c] (+ t (sin {}))) 0.0 d)))) 0.0 d)"
+#: What each element of a nest of i and j is, and whether neighbours go along i.
+ORDERS = [
+    (INNER.format("(* (get q j r c) (- (get x i c) (get m j c)))"), True),
+    (INNER.format("(* (get q j r c) (get x i c))"), False),  # the one or the other
+    (INNER.format("(* (get w r j) (get w c j) (- (get x i c) (get m j c)))"), False),  # j's lie side by side
+    (INNER.format("(* (get v j c j) (- (get x i c) (get m j c)))"), True),  # they do not
+    (INNER.format("(* (real r) (get w c (+ j j)) (- (get x i c) (get m j c)))"), True),
+    (INNER.format("(* (real r) (get w c (// j 2)) (- (get x i c) (get m j c)))"), True),
+    ("(* (get m j i) (get w j i) (get q j i i))", False),  # once
+    ("(ifold (fn [s c] (+ s (exp (- (get x i c) (get m j c) (get w j c))))) 0.0 d)", False),  # a team's
+]
+
+
+@pytest.mark.parametrize("form, along", ORDERS)
+def test_neighbours_go_along_what_is_read_side_by_side(form: str, along: bool) -> None:
+    arrays = "#^ (Mat n d) x #^ (Mat k d) m #^ (Mat k d) w #^ (Arr Real k d d) q #^ (Arr Real k d k) v"
+    f = hyad.model(f"(defmodel f [{arrays}] (build [n k] (fn [i j] {form})))", namespace={})
+    args = (np.ones((40, 40)), np.ones((40, 40)), np.ones((40, 40)), np.ones((40, 40, 40)), np.ones((40, 40, 40)))
+    assert ("thread-order" in hyad.explain(f, args=args, target="cuda").fired()) is along
 
 
 def test_there_is_no_such_target() -> None:
