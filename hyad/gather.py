@@ -540,8 +540,8 @@ def cut(body: Block, cheap: dict[Var, Bind], groups: Sequence[Sequence[Bind]] = 
 
 
 def lift(bind: Bind) -> tuple[list[Bind], Bind]:
-    """Rows that each iteration makes of zeros by adding to them: what is stacked becomes an accumulator, of which each
-    iteration adds to its own row. The zeros that come before, and the loop."""
+    """Rows that each iteration makes of zeros, or of an array that is the same for all, by adding to them: what is
+    stacked becomes an accumulator, of which each iteration adds to its own row. What comes before, and the loop."""
     op = bind.op
     n = len(op.accs)
     before: list[Bind] = []
@@ -552,31 +552,34 @@ def lift(bind: Bind) -> tuple[list[Bind], Bind]:
         chain = chain_of(op.body, r)
         if chain is None:
             continue
-        start = next(b for b in op.body.binds if chain[0] in b.vars)
+        start = next((b for b in op.body.binds if chain[0] in b.vars), None)
         final = bind.vars[j]
-        zeros = Var(final.name, final.type, final.span)
-        before.append(Bind((zeros,), Prim("zeros", final.type.dims), start.span))
+        first = Var(final.name, final.type, final.span)
+        same_ = Loop(op.count, Var("i", INT), (), (), Block((), (chain[0],)))
+        before.append(Bind((first,), Prim("zeros", final.type.dims) if start else same_, (start or bind).span))
         acc = Var(final.name, final.type, final.span)
         binds = tuple(b for b in op.body.binds if b is not start)
         rest = tuple(x for k, x in enumerate(op.body.results) if k != j)
         body = into_rows(Block(binds, (*rest[:n], r, *rest[n:])), {chain[0]: acc}, final.type, op.index)
         vars_ = tuple(v for k, v in enumerate(bind.vars) if k != j)
-        op = Loop(op.count, op.index, (*op.inits, zeros), (*op.accs, acc), body)
+        op = Loop(op.count, op.index, (*op.inits, first), (*op.accs, acc), body)
         bind = Bind((*vars_[:n], final, *vars_[n:]), op, bind.span)
         n += 1
     return before, bind
 
 
 def chain_of(body: Block, result: Atom) -> list[Var] | None:
-    """The states of an array from zeros made in the block to ``result``, through long loops, each used once, where
-    nothing is done but adding to it."""
+    """The states of an array from zeros made in the block, or from one of without, to ``result``, through long loops,
+    each used once, where nothing is done but adding to it."""
     made = {v: (b, k) for b in body.binds for k, v in enumerate(b.vars)}
     chain: list[Var] = []
     v = result
     while True:
-        if type(v) is not Var or v not in made or most_uses(body, v) != 1:
+        if type(v) is not Var or most_uses(body, v) != 1:
             return None
         chain.insert(0, v)
+        if v not in made:
+            break
         b, k = made[v]
         if type(b.op) is Prim and b.op.name == "zeros":
             break

@@ -786,6 +786,38 @@ def test_a_row_beside_a_triangle_that_is_shorter_is_not_touched() -> None:
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-11)
 
 
+def test_rows_that_begin_as_one_array_have_a_thread_for_each_element() -> None:
+    """They are copied, and added to, by as many threads as they have elements; one thread had a row."""
+    text = """[#^ (Mat n m) a #^ (Vec m) v] (let [w (map sin v)] (map (fn [r]
+      (ifold (fn [w j] (update w j (+ (get w j) (exp (get r j)))))
+        (ifold (fn [w j] (update w (+ 1 j) (+ (get w (+ 1 j)) (get r j)))) w (- (len w) 1)) (len w))) a))"""
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    for deterministic in (False, True):
+        p = print_grid(f.optimised(f.specs(), "cuda", blas=True), deterministic=deterministic)
+        *_, copy, first, second = (s for s in walk(p.steps) if isinstance(s, Launch))
+        sizes = {"n": 50, "m": 1024}
+        assert all(launches.value(s.blocks, sizes) * launches.BLOCK > 50 * 1000 for s in (copy, first, second))
+        assert "hyad_add(&" not in p.source
+        emulator = Emulator([p], gpu.cpu_compiler() or (), "-O0")
+        for n, m, descending in itertools.product((1, 7), (1, 2, 90), (False, True)):
+            a, v = np.random.default_rng(m).normal(size=(n, m)), np.linspace(0.0, 1.0, m)
+            (got,) = emulator.run(p, (a, v), descending=descending, blocks=2, block=64)
+            want = np.sin(v) + np.exp(a)
+            want[:, 1:] += a[:, :-1]
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_two_kinds_of_rows_may_begin_as_one_array() -> None:
+    row = "(map (fn [r] (ifold (fn [w j] (update w j (+ (get w j) ({} (get r j))))) w (len w))) a)"
+    text = f"[#^ (Mat n m) a #^ (Vec m) v] (let [w (map sin v)] #({row.format('exp')} {row.format('cos')}))"
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    p = print_grid(f.optimised(f.specs(), "cuda", blas=True))
+    a, v = np.random.default_rng(1).normal(size=(7, 90)), np.linspace(0.0, 1.0, 90)
+    found = Emulator([p], gpu.cpu_compiler() or (), "-O0").run(p, (a, v))
+    for got, more in zip(found, (np.exp(a), np.cos(a)), strict=True):
+        np.testing.assert_allclose(got, np.sin(v) + more, rtol=1e-12)
+
+
 NEAREST = """[#^ (Mat k {d}) c #^ (Mat n {d}) x]
   (sum (map (fn [p] (amin (map (fn [q] (sum (map (fn [a b] (square (- a b))) p q))) c))) x))"""
 
