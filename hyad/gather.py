@@ -163,7 +163,7 @@ def each(block: Block, change) -> Block:
         op = bind.op
         if long(bind) and reductions(op) is not None:
             out += change(bind)
-        elif type(op) is Loop and long(bind) or type(op) in (If, While):
+        elif type(op) is Loop and (long(bind) or reductions(op) is None) or type(op) in (If, While):
             inner = blocks_of(op)
             made = [r if type(op) is While and r is op.cond else each(r, change) for r in inner]
             same_ = all(x is y for x, y in zip(inner, made))

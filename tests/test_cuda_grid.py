@@ -786,6 +786,19 @@ def test_a_row_beside_a_triangle_that_is_shorter_is_not_touched() -> None:
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-11)
 
 
+def test_adjoints_of_stencils_in_a_short_loop_are_each_elements() -> None:
+    """Of a few steps, whose number is written there, as of many."""
+    step = STEP.replace("steps)", "5)")
+    f = hyad.grad(hyad.model(f"(defmodel f [#^ (Vec n) u0 a] (sum (map square {step})))", namespace={}), wrt="u0")
+    p = print_grid(program_of(f, (np.ones(9), 0.2)))
+    assert "hyad_add(&" not in p.source
+    emulator = Emulator([p], gpu.cpu_compiler() or (), "-O0")
+    for n, descending in itertools.product((2, 3, 300), (False, True)):
+        x = np.random.default_rng(n).uniform(0.5, 1.5, n)
+        (got,) = emulator.run(p, (x, 0.2), descending=descending, blocks=2, block=64)
+        np.testing.assert_allclose(got, python_callable(f.program(f.specs((x, 0.2))))(x, 0.2), rtol=1e-12)
+
+
 def test_rows_that_begin_as_one_array_have_a_thread_for_each_element() -> None:
     """They are copied, and added to, by as many threads as they have elements; one thread had a row."""
     text = """[#^ (Mat n m) a #^ (Vec m) v] (let [w (map sin v)] (map (fn [r]
