@@ -799,6 +799,14 @@ def test_adjoints_of_stencils_in_a_short_loop_are_each_elements() -> None:
         np.testing.assert_allclose(got, python_callable(f.program(f.specs((x, 0.2))))(x, 0.2), rtol=1e-12)
 
 
+def test_a_short_loop_that_is_parallel_stays_a_nest() -> None:
+    text = """[#^ (Mat n m) a] (build 40 (fn [k] (build (len a) (fn [i] (let [w (build (shape a 1) (fn [j]
+      (exp (* (real k) (get a i j)))))] (build (shape a 1) (fn [j] (get w (- (shape a 1) 1 j)))))))))"""
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    (note,) = (note for _, note in print_grid(f.optimised(f.specs(), "cuda", blas=True)).notes)
+    assert note == "parallel: one thread for each element, 2 loops as one"
+
+
 def test_rows_that_begin_as_one_array_have_a_thread_for_each_element() -> None:
     """They are copied, and added to, by as many threads as they have elements; one thread had a row."""
     text = """[#^ (Mat n m) a #^ (Vec m) v] (let [w (map sin v)] (map (fn [r]
