@@ -308,7 +308,7 @@ class Pieces(Persistent):
                     w in self.spot and self.spot[w].array == self.spot[root].array for w in others if w is not root
                 )
                 wanted = self.wanted.get(v)
-                if root not in others and not shared and (wanted is None or wanted == self.spot[root].at):
+                if root not in others and (wanted == self.spot[root].at or wanted is None and not shared):
                     own[v] = root
                     self.spot[v] = self.spot[root]
         places = [None if v in own else self.room(v) for v in outs]

@@ -566,7 +566,9 @@ class Builder(Bounds):
                     return self.get(op.args[indices[0].value], *indices[1:])
                 if op.name == "array" and all(x is op.args[0] for x in op.args):
                     return self.get(op.args[0], *indices[1:])
-                either = self.one_of(indices[0]) if op.name == "array" and len(op.args) <= FEW else None
+                few = op.name == "array" and len(op.args) <= FEW
+                few = few and (len(indices) == t.rank or self.small(Arr(t.elem, t.dims[len(indices) :])))
+                either = self.one_of(indices[0]) if few else None
                 if either is not None:
                     c, *places = either
                     return self.pick(c, *(self.get(a, i, *indices[1:]) for i in places))

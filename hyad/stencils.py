@@ -124,9 +124,10 @@ def totals(block: Block, wanted: Sequence[tuple[Atom, set[Var]]]) -> Block:
                 terms[k] += [bind.op.args[-1]] if result in chosen else []
                 result = bind.op.args[0]
             else:
-                branches.setdefault(bind, []).append((k, bind.vars.index(result), len(terms[k])))
+                j, arm = bind.vars.index(result), bind.op.then
+                branches.setdefault(bind, []).append((k, j, len(terms[k])))
                 terms[k].append(ZERO)
-                result = additions(block, result)[1]
+                result = additions(arm, arm.results[j])[1]
     for bind, numbers in branches.items():
         arms = [
             totals(arm, [(arm.results[j], wanted[k][1]) for k, j, _ in numbers])

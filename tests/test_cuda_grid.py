@@ -433,7 +433,9 @@ COURSES = [
     (f"(sum (map square (ifold (fn [u t] {FLOW}) x steps)))", 0),
     (f"(sum (map * x (fst (ifold (fn [p t] (let [u (fst p) v (snd p)] #({FLOW} (map * u v)))) #(x x) steps))))", 0),
     (f"(sum (map * x (fst (ifold (fn [p t] (let [u (fst p) v (snd p) w {FLOW}] #((map * w v) u))) #(x x) steps))))", 2),
-]
+    (f"(sum (map square (ifold (fn [u t] (let [w {FLOW}] (update w (// n 2) (+ (get w (// n 2)) (get x 0)))))"
+     " x steps)))", 0),
+]  # fmt: skip
 
 
 def test_states_that_are_remembered_lie_on_their_stack() -> None:
@@ -463,6 +465,8 @@ STENCILS = [
     ("(len x)", "(* (get x i) (get x (max 0 (- i 2))) (get x (min (- (len x) 1) (+ i 1))))", True),
     ("(len x)", "(* (get x i) (get x (- (len x) 1 i)))", True),
     ("(len x)", "(if (> i 0) (exp (sin (exp (* (get x i) (exp (cos (get x (- i 1)))))))) 1.0)", True),  # dear: stacked
+    ("(len x)", "(+ (if (> i 0) (* (get x i) (get x (- i 1))) 0.0) (if (< i 9) (* 2.0 (get x i)) 0.0))", True),
+    ("(len x)", "(if (> i 1) (+ (if (< i 9) (get x (- i 1)) 0.0) (if (> i 5) (square (get x i)) 0.0)) 0.0)", True),
 ]
 #: The same of neighbours that are k away, and of vectors that are read backwards.
 FAR = [
@@ -498,6 +502,7 @@ PLANES = [
     ("n m", "(* (get x (max 0 (- i 1)) (max 0 (- j 1))) (get x (min (- n 1) (+ i 1)) (min (- m 1) (+ j 1))))"),
     ("n m", "(if (= j 0) (square (get x i 0)) (if (= i (- n 1)) (sin (get x (- n 1) j)) (get x (+ i 1) (- j 1))))"),
     ("m n", "(* (get x j i) (if (> i 0) (get x j (- i 1)) 1.0))"),  # across
+    ("n m", "(+ (if (> i 0) (square (get x (- i 1) j)) 0.0) (if (> j 0) (get x i (- j 1)) 0.0))"),  # side by side
 ]
 
 
