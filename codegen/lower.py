@@ -824,9 +824,8 @@ class _Planner:
             local.add(buffer)
         if self.shared:
             self.before_results(program_body, local)
-        if self.shared:
-            rows = zero_rows(plan.program)
-            plan.zero_rows = {v for v in rows if plan.of(v).buffer.kind == "own" and plan.of(v).buffer.home is None}
+        rows = zero_rows(plan.program)
+        plan.zero_rows = {v for v in rows if plan.of(v).buffer.kind == "own" and plan.of(v).buffer.home is None}
         nowhere = {plan.of(v).buffer for v in plan.zero_rows}
         for buffer in self.owned:
             if buffer.home is None and buffer not in nowhere:
