@@ -91,8 +91,9 @@ def extent(size: Atom) -> float:
 
 
 def stepwise(op: Loop | While) -> frozenset[Var]:
-    """The accumulators of which an iteration reads and changes single elements, as a table that is filled in place, and
-    what they are in its body: the few numbers that are read of them are remembered, not the whole array each time."""
+    """The accumulators of which an iteration reads and changes single elements or rows, as a table that is filled in
+    place, and what they are in its body: the few numbers that are read of them are remembered, not the whole array each
+    time."""
     found: frozenset[Var] = frozenset()
     for acc, r in zip(op.accs, op.body.results):
         if isinstance(acc.type, Arr) and acc.type.elem == REAL and r is not acc:
@@ -110,7 +111,7 @@ class Chain:
     def __init__(self) -> None:
         self.vars: set[Var] = set()
         self.changed = False
-        self.count = 0  # of elements that an iteration reads
+        self.count = 0.0  # of elements that an iteration reads
 
     def start(self, block: Block, r: Atom) -> Atom | None:
         """What ``r`` was before ``block`` changed elements of it; None where it is something else."""
@@ -119,7 +120,7 @@ class Chain:
             bind = definitions[r]  # type: ignore[index]
             self.vars.add(r)  # type: ignore[arg-type]
             op, k = bind.op, bind.vars.index(r)  # type: ignore[arg-type]
-            if type(op) is Prim and op.name == "update" and len(op.args) == op.args[0].type.rank + 2:  # type: ignore[union-attr]
+            if type(op) is Prim and op.name == "update":
                 self.changed = True
                 r = op.args[0]
             elif type(op) is If:
@@ -150,8 +151,8 @@ class Chain:
                 places = [k for k, a in enumerate(op.args) if a in every]
                 if places and (places != [0] or op.args[0] not in here):
                     return False
-                if places and op.name == "get" and not isinstance(bind.vars[0].type, Arr):
-                    self.count += 1
+                if places and op.name == "get":
+                    self.count += math.prod(map(extent, type_atoms(bind.vars[0].type)))
                 elif places and bind.vars[0] not in every:
                     return False
             elif type(op) is If:

@@ -8,9 +8,11 @@ import pytest
 import hyad
 from hyad.check import check
 from hyad.codegen.c import print_c
+from hyad.core import Loop, all_binds
 from hyad.journal import without as switched_off
 from hyad.narrow import narrow
 from hyad.plain_python import python_callable
+from hyad.records import stepwise
 
 W = np.linspace(-1.0, 1.0, 12).reshape(4, 3)
 H = np.cos(np.arange(12.0)).reshape(4, 3)
@@ -111,6 +113,57 @@ def test_elements_that_are_read_of_a_table_are_remembered(text, args, sizes, mos
     moved = [np.eye(len(args[0]))[k] * 1e-5 for k in range(len(args[0]))]
     slopes = [(f(args[0] + d, *args[1:]) - f(args[0] - d, *args[1:])) / 2e-5 for d in moved]
     np.testing.assert_allclose(hessian(*args), slopes, rtol=1e-4, atol=1e-6)
+
+
+#: Two rows, of which a branch changes one or both.
+LINKS = """(fn [#^ (Mat n 3) p]
+  (let [x (copy p)]
+    (for [i (range (- (len x) 1))]
+      (let [c (* (get x i) (get x (+ i 1)))]
+        (if (= i 0)
+          (set-at! x 1 (- (get x 1) c))
+          (do (set-at! x i (- (get x i) c)) (set-at! x (+ i 1) (+ (get x (+ i 1)) (sin c)))))))
+    (sum x)))"""
+#: Points between two, as often as there are points.
+BETWEEN = """(fn [#^ (Mat n 2) p]
+  (let [x (copy p)]
+    (for [r (range 1 (len x))  i (range (- (len x) r))]
+      (set-at! x i (* (+ (get x i) (get x (+ i 1))) (get x i 0))))
+    (sum (square x))))"""
+
+
+@pytest.mark.parametrize(
+    "text, args, sizes, most",
+    [
+        (LINKS, (W,), {"n": 1000}, lambda n: 40 * n),
+        (BETWEEN, (np.ascontiguousarray(W[:, :2]),), {}, None),  # what a round remembers is of its own size
+    ],
+)
+def test_rows_that_are_read_of_a_table_are_remembered(text, args, sizes, most) -> None:
+    f = hyad.grad(text, wrt=0)
+    if most is not None:
+        assert workspace(f, args, **sizes) <= most(**sizes)
+    assert hyad.check_grad(text, args)
+    rng = np.random.default_rng(5)
+    made, again = (hyad.compile(f, args=args, without=off) for off in ((), "remembering"))
+    for n in (0, 1, 2, 5):
+        points = [rng.normal(size=(n, a.shape[1])) for a in args]
+        wanted = hyad.run(f, *points)
+        for got in (made(*points), again(*points), hyad.grad(text, wrt=0, encoding="closure")(*points)):
+            np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
+    along = [rng.normal(size=a.shape) for a in args]
+    slope = [made(*(a + s * 1e-5 * d for a, d in zip(args, along))) for s in (1, -1)]
+    second = hyad.hvp(text, args, tuple(along))
+    second = second[0] if isinstance(second, tuple) else second
+    np.testing.assert_allclose(second, (slope[0] - slope[1]) / 2e-5, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("rows, remembered", [("n", True), ("60", True), ("4", False)])
+def test_rows_of_a_small_state_are_not_remembered_apart(rows: str, remembered: bool) -> None:
+    """Where an iteration reads as much as the state is, there is nothing to be saved."""
+    f = hyad.model(LINKS.replace("(Mat n 3)", f"(Mat {rows} 3)").replace("(sin c)", "c"), namespace={})
+    loops = [b.op for b in all_binds(f.program(f.specs()).body) if type(b.op) is Loop and b.op.accs]
+    assert bool(stepwise(loops[0])) == remembered
 
 
 STATES = "(let [s (scan (fn [a e] (map (fn [x] (sin (+ x e))) a)) {} w)] {})"
