@@ -177,6 +177,59 @@ def spheres(centers: Any, radii: Any, colours: Any, target: Any) -> float:
     return float(((image - target) ** 2).sum())
 
 
+def seismic(c: Any, source: Any, record: Any) -> float:
+    n, misfit = len(c), 0.0
+    now = before = np.zeros(n)
+    for shot, wanted in zip(source, record):
+        after = np.zeros(n)
+        after[1:-1] = 2 * now[1:-1] - before[1:-1] + c[1:-1] ** 2 * (now[2:] + now[:-2] - 2 * now[1:-1])
+        after[-1] = now[-1] - c[-1] * (now[-1] - now[-2]) if n > 1 else 0.0
+        after[0] = now[0] + c[0] * (now[1] - now[0]) if n > 1 else 0.0
+        after[n // 2] += shot
+        misfit += (after[-1] - wanted) ** 2
+        now, before = after, now
+    return float(misfit)
+
+
+def rope(x: Any, rest: float, steps: int) -> float:
+    x, old = x.copy(), x.copy()
+    for _ in range(steps):
+        x[1:], old[1:] = x[1:] + 0.99 * (x[1:] - old[1:]) + [0.0, -0.02], x[1:].copy()
+        for _, i in np.ndindex(3, max(0, len(x) - 1)):
+            d = x[i + 1] - x[i]
+            c = (np.linalg.norm(d) - rest) / np.linalg.norm(d) * d
+            x[i] += 0.5 * c if i else 0.0
+            x[i + 1] -= 0.5 * c if i else c
+    return float((x * x).sum())
+
+
+def rod(k: Any, u: Any, steps: int) -> float:
+    n, left, right = len(u), np.exp(k[:-1]), np.exp(k[1:])
+    half = 0.5 * (np.diag(left + right) - np.diag(left[1:], -1) - np.diag(right[:-1], 1)) if n else np.zeros((0, 0))
+    for _ in range(steps):
+        u = np.linalg.solve(np.eye(n) + half, (np.eye(n) - half) @ u)
+    return float((u * u).sum())
+
+
+def regulator(a: Any, b: Any, steps: int) -> float:
+    p = np.eye(len(a))
+    for _ in range(steps):
+        p = np.eye(len(a)) + a.T @ p @ (a - b @ np.linalg.solve(np.eye(2) + b.T @ p @ b, b.T @ p @ a))
+    return float(np.trace(p))
+
+
+def galaxy(x: Any, v: Any, m: Any, soft: float, steps: int) -> float:
+    x, v = x.copy(), v.copy()
+    for _ in range(steps):
+        for i in range(len(x)):
+            for j in range(i + 1, len(x)):
+                d = x[j] - x[i]
+                k = 0.05 * (d @ d + soft * soft) ** -1.5
+                v[i], v[j] = v[i] + k * m[j] * d, v[j] - k * m[i] * d
+        x += 0.05 * v
+    return float((x * x).sum() + (v * v).sum())
+
+
 EXAMPLES = {
     "viterbi": Example(
         """(fn [pi a b]
@@ -409,6 +462,92 @@ EXAMPLES = {
                 (set-at! v j (max hold (- 105 (* spot (exp (* h (- (* 2 j) i)))))))))
             (get v 0)))""",
         american, ("", "", "#n"), ({"n": 6}, {"n": 1}, {"n": 13}),
+    ),
+    "a wave and its record": Example(
+        """(fn [c source record]
+      (let [n (len c)
+            at (// n 2)
+            end (ifold
+              (fn [s t]
+                (let [#(now before misfit) s
+                      next (build n (fn [i]
+                             (cond
+                               (= i 0) (if (> n 1) (+ (get now 0) (* (get c 0) (- (get now 1) (get now 0)))) 0.0)
+                               (= i (- n 1)) (- (get now i) (* (get c i) (- (get now i) (get now (- i 1)))))
+                               True (+ (- (* 2 (get now i)) (get before i))
+                                       (* (get c i) (get c i)
+                                          (+ (get now (+ i 1)) (- (get now (- i 1)) (* 2 (get now i)))))))))
+                      next (update next at (+ (get next at) (get source t)))
+                      e (- (get next (- n 1)) (get record t))]
+                  #(next now (+ misfit (* e e)))))
+              #((zeros n) (zeros n) 0.0) (len source))]
+        (get end 2)))""",
+        seismic, ("n", "t", "t"), ({"n": 5, "t": 4}, {"n": 1, "t": 2}, {"n": 2, "t": 3}, {"n": 8, "t": 0}),
+    ),
+    "a rope of links": Example(
+        """(fn [x0 rest #^ Int steps]
+      (let [n (len x0)  x (+ x0 0.0)  old (+ x0 0.0)]
+        (for [t (range steps)]
+          (for [i (range 1 n)]
+            (let [p (get x i)
+                  new (+ p (* 0.99 (- p (get old i))) [0.0 -0.02])]
+              (set-at! old i p)
+              (set-at! x i new)))
+          (for [round (range 3)  i (range (- n 1))]
+            (let [d (- (get x (+ i 1)) (get x i))
+                  c (* (/ (- (norm d) rest) (norm d)) d)]
+              (if (= i 0)
+                (set-at! x 1 (- (get x 1) c))
+                (do (set-at! x i (+ (get x i) (* 0.5 c)))
+                    (set-at! x (+ i 1) (- (get x (+ i 1)) (* 0.5 c))))))))
+        (sum (square x))))""",
+        rope, ("n2", "", "#s"), ({"n": 4, "s": 2}, {"n": 1, "s": 2}, {"n": 2, "s": 1}, {"n": 7, "s": 0}),
+    ),
+    "heat in a rod": Example(
+        """(fn [k u0 #^ Int steps]
+      (let [n (len u0)
+            kl (fn [i] (exp (get k i)))
+            kr (fn [i] (exp (get k (+ i 1))))
+            di (build n (fn [i] (+ 1 (* 0.5 (+ (kl i) (kr i))))))
+            step (fn [u t]
+              (let [c (zeros n)  d (zeros n)  x (zeros n)
+                    b (build n (fn [i]
+                        (+ (* (- 2 (get di i)) (get u i))
+                           (if (> i 0) (* 0.5 (kl i) (get u (- i 1))) 0.0)
+                           (if (< i (- n 1)) (* 0.5 (kr i) (get u (+ i 1))) 0.0))))]
+                (for [i (range n)]
+                  (let [m (if (= i 0) (get di 0) (+ (get di i) (* 0.5 (kl i) (get c (- i 1)))))]
+                    (set-at! c i (/ (* -0.5 (kr i)) m))
+                    (set-at! d i (/ (if (= i 0) (get b 0) (+ (get b i) (* 0.5 (kl i) (get d (- i 1))))) m))))
+                (for [i (range (- n 1) -1 -1)]
+                  (set-at! x i (if (= i (- n 1)) (get d i) (- (get d i) (* (get c i) (get x (+ i 1)))))))
+                x))]
+        (sum (square (ifold step u0 steps)))))""",
+        rod, ("m", "n", "#s"), ({"m": 6, "n": 5, "s": 2}, {"m": 2, "n": 1, "s": 2}, {"m": 1, "n": 0, "s": 1}),
+    ),
+    "a regulator": Example(
+        """(fn [a b #^ Int steps]
+      (let [step (fn [p t]
+              (let [btp (@ (transpose b) p)
+                    k (solve (+ (eye 2) (@ btp b)) (@ btp a))]
+                (+ (eye (len a)) (@ (transpose a) p (- a (@ b k))))))]
+        (trace (ifold step (eye (len a)) steps))))""",
+        regulator, ("nn", "n2", "#s"), ({"n": 3, "s": 3}, {"n": 1, "s": 2}, {"n": 2, "s": 0}),
+    ),
+    "masses, each pair once": Example(
+        """(fn [x0 v0 m soft #^ Int steps]
+      (let [n (len x0)  x (+ x0 0.0)  v (+ v0 0.0)]
+        (for [t (range steps)]
+          (for [i (range n)  j (range (+ i 1) n)]
+            (let [d (- (get x j) (get x i))
+                  r2 (+ (sq-norm d) (* soft soft))
+                  k (/ 0.05 (* r2 (sqrt r2)))]
+              (set-at! v i (+ (get v i) (* k (get m j) d)))
+              (set-at! v j (- (get v j) (* k (get m i) d)))))
+          (for [i (range n)]
+            (set-at! x i (+ (get x i) (* 0.05 (get v i))))))
+        (+ (sum (square x)) (sum (square v)))))""",
+        galaxy, ("n3", "n3", "n", "", "#s"), ({"n": 4, "s": 2}, {"n": 1, "s": 1}, {"n": 0, "s": 2}, {"n": 5, "s": 0}),
     ),
 }  # fmt: skip
 

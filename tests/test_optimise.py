@@ -848,6 +848,20 @@ def test_one_of_few_rows_is_picked(n: int) -> None:
         np.testing.assert_allclose(hyad.run(f, v), expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("shape", ["Vec n", "Vec 900", "Mat n m", "Mat 2 2"])
+def test_one_of_few_rows_that_are_not_small_is_found_by_its_index(shape: str) -> None:
+    """Rows of unknown length have no elements to be picked, and those of long ones would be many lines."""
+    text = f"(fn [#^ ({shape}) a #^ ({shape}) b x] (let [i (if (> x 0) 0 1)] (* x (get [a b] i))))"
+    f = hyad.model(text, namespace={})
+    dims = [int(d) if d.isdigit() else 3 for d in shape.split()[1:]]
+    a, b = np.random.default_rng(2).normal(size=(2, *dims))
+    for x in (1.5, -0.5):
+        wanted = x * (a if x > 0 else b)
+        np.testing.assert_array_equal(f(a, b, x), wanted)
+        np.testing.assert_array_equal(hyad.run(f, a, b, x), wanted)
+    assert len(hyad.compile(f, args=(a, b, 1.0)).source) < 4000
+
+
 def test_a_choice_in_a_choice_by_the_same_condition_is_none() -> None:
     f = hyad.compile(
         hyad.model("(fn [#^ Real a #^ Real b] (let [c (> a b)] (select c (select c a 1.0) (select c 2.0 b))))")
