@@ -293,3 +293,20 @@ def laborious(op: Loop, active: dict[Var, int]) -> list[Var]:
                 if real and v in active and worth and not any(d in bound for d in dims):
                     found.append(v)
     return found
+
+
+def elements(op: Loop, active: dict[Var, int]) -> list[Var]:
+    """The numbers that a loop's body reads of the arrays that its own loops make: without such a number its loop would
+    run again for it alone. Short loops are written out before."""
+    made: set[Var] = set()
+    found = []
+    for bind in op.body.binds:
+        inner, v = bind.op, bind.vars[0] if bind.vars else None
+        if type(inner) is Loop:
+            made.update(bind.vars)
+        elif type(inner) is Prim and inner.args and inner.args[0] in made:
+            if inner.name == "update":
+                made.add(v)  # type: ignore[arg-type]
+            elif inner.name == "get" and v in active and v.type == REAL:  # type: ignore[union-attr]
+                found.append(v)
+    return found  # type: ignore[return-value]

@@ -36,7 +36,7 @@ from .journal import KEPT, Kept
 from .marks import has_snapshots
 from .names import adjoint
 from .rebuild import Rebuild
-from .records import costly, cut, laborious, record_of, stepwise, works
+from .records import costly, cut, elements, laborious, record_of, stepwise, works
 
 if TYPE_CHECKING:
     from .reverse import Reverse
@@ -83,6 +83,8 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
     dear = [] if free else costly(op.body, rev.active)
     if given and not free:  # else this loop vanishes, should nothing be remembered
         dear += laborious(op, rev.active)
+    if carried and not free:
+        dear += elements(op, rev.active)
     kept = [v for v in dear if v not in given]
     rev.say(op.body.binds, kept)
     count, inits = rev.atom(op.count), rev.atoms(op.inits)

@@ -166,6 +166,43 @@ def test_rows_of_a_small_state_are_not_remembered_apart(rows: str, remembered: b
     assert bool(stepwise(loops[0])) == remembered
 
 
+#: What is recorded of a vector in each step: one number, without which the step would be taken once more.
+RECORDED = """(fn [#^ (Vec {}) x a #^ Int steps]
+  (let [n (len x)]
+    (snd (ifold (fn [s t]
+                  (let [#(u total) s
+                        v (build n (fn [i] (+ (* a (get u i)) (get u (% (+ i 1) n)))))
+                        seen (get (update v (// n 2) a) 0)]
+                    #(v (+ total (* seen seen)))))
+                #(x 0.0) steps))))"""
+#: A sum, whose states are not remembered, of numbers that take a loop each.
+SUMMED = """(fn [#^ (Vec n) x a #^ Int steps]
+  (sin (ifold (fn [s t] (+ s (square (get (scan (fn [c e] (* c (+ e (* a t)))) 1.0 x) (// (len x) 2)))))
+              0.0 steps)))"""
+
+
+def test_numbers_that_are_read_of_what_a_step_makes() -> None:
+    f = hyad.grad(RECORDED.format("n"), wrt=(0, 1))
+    args = (np.linspace(0.3, 1.0, 5), 0.7, 3)
+    assert hyad.check_grad(RECORDED.format("n"), args)
+    made, again = (hyad.compile(f, args=args, without=off) for off in ((), "remembering"))
+    assert made.source.count("for (") < again.source.count("for (")
+    assert workspace(f, args, n=1000, steps=100) <= workspace(f, args, without="remembering", n=1000, steps=100) + 100
+    for n, steps in ((1, 2), (2, 1), (5, 0), (7, 4)):
+        point = (np.linspace(0.3, 1.0, n), 0.7, steps)
+        for got, other, wanted in zip(made(*point), again(*point), hyad.run(f, *point), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-12)
+            np.testing.assert_allclose(other, wanted, rtol=1e-12)
+
+
+def test_numbers_that_are_read_of_little_or_for_a_sum_are_computed_again() -> None:
+    f, args = hyad.grad(RECORDED.format("4"), wrt=(0, 1)), (np.linspace(0.3, 1.0, 4), 0.7, 3)
+    assert workspace(f, args, steps=100) <= 400 + 16  # the states, and no number beside
+    f = hyad.grad(SUMMED, wrt=(0, 1))
+    assert workspace(f, args, n=10, steps=1000) <= 500
+    assert hyad.check_grad(SUMMED, args)
+
+
 STATES = "(let [s (scan (fn [a e] (map (fn [x] (sin (+ x e))) a)) {} w)] {})"
 READ = "(build {} (fn [k] (get s {})))"
 
