@@ -35,6 +35,10 @@ The third store to a row and then, in the same iteration, to one before it:
 The next iteration reads what this one has stored first. gcc 11 and 12 take both for one row of six elements, all of
 which they read before they store any (-O3; -O2 from gcc 12 on). ``overtaken`` finds such stores, of which one is
 ``volatile`` then; all gcc are told so, as it is not known which one is right.
+
+The fourth are loops that fill several arrays of one workspace. gcc makes a loop for each, if they turn out not to
+overlap when it runs, and then may not keep the order of those that need one another (its bug 107323: -O3 before gcc 13,
+and before 12.3). ``several`` finds them; gcc is told then to leave the loops of the file as they are.
 """
 
 from __future__ import annotations
@@ -78,6 +82,13 @@ IN_ORDER = """\
 #define HYAD_IN_ORDER volatile /* or gcc stores elements of two rows in a wrong order */
 #else
 #define HYAD_IN_ORDER
+#endif
+"""
+
+#: Leaves loops whole.
+WHOLE_LOOPS = """\
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#pragma GCC optimize("no-tree-loop-distribution") /* or gcc makes several loops of one, in a wrong order */
 #endif
 """
 
@@ -198,6 +209,16 @@ def overtaken(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
             if not (row and rows) and any((d > 0) == (stride > 0) for d in apart):
                 found.add(later.var if row else e.var)
     return found
+
+
+def several(plan: Plan, op: Loop | While, outs: Iterable[Var]) -> bool:
+    """Whether a loop stores to several arrays, of which a C compiler cannot tell what overlaps: it uses two that lie in
+    memory of the function's own, and stores to one of them. ``outs``: the results of the loop."""
+    arrays = [v for b in all_binds(op.body) for v in b.vars if isinstance(v.type, Arr)]
+    stored = {plan.root(v) for v in (*arrays, *outs) if isinstance(v.type, Arr)}
+    read = {plan.root(a) for b in all_binds(op.body) for a in atoms_of(b.op) if isinstance(type_of(a), Arr)}
+    own = {root for root in stored | read if root.kind == "own" and (root.slot is not None or root.arena or root.grown)}
+    return len(stored) > 1 and len(own) > 1 and not own.isdisjoint(stored)
 
 
 class _Body:

@@ -59,7 +59,7 @@ from .expressions import (
     wrapped,
 )
 from .lower import Buffer, Place, is_array, is_zeros, type_of
-from .miscompiled import ALONE, IN_ORDER, masked, overtaken, turned
+from .miscompiled import ALONE, IN_ORDER, WHOLE_LOOPS, masked, overtaken, several, turned
 from .operands import WHOLE, Line, OperandPrinter
 from .ranges import OVERFLOW
 from .vector import by_library
@@ -858,6 +858,8 @@ class BodyPrinter(OperandPrinter):
             first, alone = masked(self.plan, op, self.uses, self.counts)
             self.lone |= turned(self.plan, op, self.uses) | overtaken(self.plan, op, self.uses) | alone
             self.read_first |= first
+            if several(self.plan, op, outs):
+                self.support[WHOLE_LOOPS] = None
         for move in self.plan.early[op.body].values():
             self.copy(move.source, move.target)
         self.statements(op.body, {})

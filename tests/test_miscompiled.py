@@ -1,5 +1,6 @@
 """What gcc makes wrong vectors of: sums of rows that are read from their end, rows that are read under conditions, and
-stores to a row and the one before it. Every compiled program adds, reads and stores what it says, in that order."""
+stores to a row and the one before it; and loops that fill several arrays, of which it makes several, in a wrong order.
+Every compiled program adds, reads and stores what it says, in that order."""
 
 import re
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import hyad
+import oracle
 
 MARK = "(*(const HYAD_ALONE double *)&"
 SUMS = {
@@ -158,3 +160,48 @@ def test_adjoints_of_neighbours_come_in_their_order(width: int) -> None:
         x = np.random.default_rng(n).standard_normal((n, width)) / 2
         assert f(x) == pytest.approx(hyad.run(f, x), rel=1e-12)
         np.testing.assert_allclose(hyad.grad(f)(x), hyad.run(hyad.grad(f), x), rtol=1e-11, atol=1e-12)
+
+
+#: Alignments of two sequences, three tables by how each ends. gcc 12.2 makes three loops of the inner one, the first of
+#: which reads what the last one stores.
+GAPS = """(fn [#^ (Mat n m) S o e]
+  (let [M (full [(+ n 1) (+ m 1)] -1e4)  X (full [(+ n 1) (+ m 1)] -1e4)  Y (full [(+ n 1) (+ m 1)] -1e4)]
+    (set-at! M 0 0 0.0)
+    (for [i (range (+ n 1))  j (range (+ m 1))]
+      (when (and (> i 0) (> j 0))
+        (set-at! M i j (+ (get S (- i 1) (- j 1))
+                          (logsumexp [(get M (- i 1) (- j 1)) (get X (- i 1) (- j 1)) (get Y (- i 1) (- j 1))]))))
+      (when (> i 0) (set-at! X i j (logaddexp (- (get M (- i 1) j) o) (- (get X (- i 1) j) e))))
+      (when (> j 0) (set-at! Y i j (logaddexp (- (get M i (- j 1)) o) (- (get Y i (- j 1)) e)))))
+    (logsumexp [(get M n m) (get X n m) (get Y n m)])))"""
+WHOLE = '#pragma GCC optimize("no-tree-loop-distribution")'
+BACK = "(map (fn [i] (get a (- n i 1))) (arange n))"
+FILLING = {
+    "two tables": ("a (scan + 0.0 v)  b (scan * 1.0 v)", "(dot (flip a) b)", True),
+    "a table and a result": ("a (scan + 0.0 v)  b (map exp v)", "#(b (dot a (flip a)))", False),
+    "a table of another": (f"a (scan + 0.0 v)  b (scan * 1.0 {BACK})", "(dot (flip a) b)", False),
+    "two results of two tables": (
+        f"a (scan + 0.0 v)  b (scan * 1.0 {BACK})", "#((* (flip a) b) (* a (flip b)))", False
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", ["exact", "fast"])
+@pytest.mark.parametrize("derived", [False, True])
+def test_loops_that_fill_several_tables_stay_whole(flags: str, derived: bool) -> None:
+    f = hyad.model(GAPS)
+    g = hyad.value_and_grad(f, wrt=(0, 1, 2)) if derived else f
+    for shape in ((3, 4), (2, 7), (5, 1)):
+        args = (np.random.default_rng(3).standard_normal(shape), 0.7, 0.2)
+        found, wanted = hyad.compile(g, args=args, flags=flags)(*args), hyad.run(g, *args)
+        assert oracle.mismatch(found, wanted, 1e-11) is None
+
+
+@pytest.mark.parametrize("name", FILLING)
+def test_what_is_left_to_gcc(name: str) -> None:
+    """A loop that stores to one array, and one that stores to none that another could overlap."""
+    tables, result, whole = FILLING[name]
+    f = hyad.model(f"(fn [#^ (Vec n) v] (let [{tables}] {result}))")
+    assert (WHOLE in hyad.show(f, "c")) == whole
+    v = np.linspace(0.5, 1.5, 5)
+    assert oracle.mismatch(f(v), hyad.run(f, v), 1e-13) is None

@@ -22,6 +22,7 @@ import numpy as np
 from hyad.codegen.arena import ARENA_ARRAY, ARENA_BASE, ARENA_COPY, ARENA_FAIL, ARENA_GROW, ARENA_HEADER, ARENA_NAMES
 from hyad.codegen.c import FUNCTION_RESERVED, print_c
 from hyad.codegen.cfunction import CConstructor, CData, CFunction
+from hyad.codegen.miscompiled import WHOLE_LOOPS
 from hyad.core import Program
 from hyad.marshalling import take_apart
 
@@ -42,7 +43,10 @@ OUTSIDE = (
         " after size padding".split()
     )
 )
-SHARED = [part.strip("\n") for part in (ARENA_HEADER, ARENA_FAIL, ARENA_BASE, ARENA_ARRAY, ARENA_COPY, ARENA_GROW)]
+SHARED = [
+    part.strip("\n")
+    for part in (ARENA_HEADER, ARENA_FAIL, ARENA_BASE, ARENA_ARRAY, ARENA_COPY, ARENA_GROW, WHOLE_LOOPS)
+]
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _INCLUDE = re.compile(r"^#include (<.*>|\".*\")\n", re.M)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*|(?<=\.)[A-Za-z_]\w*")
