@@ -80,6 +80,7 @@ from .rings import rings
 from .roundtrip import round_trips
 from .scalings import scalings
 from .searches import Searches, search_of
+from .settled import settled
 from .shifts import shifts
 from .shrinking import shrinking
 from .sink import idle, sink
@@ -756,7 +757,9 @@ PIPELINE: list[Pass] = [
     dead_code,
     skips,  # and what is added where
     dead_code,
-    narrow,  # when all else is done: what is remembered of a state
+    settled,  # when all else is done: what is remembered of a table
+    dead_code,
+    narrow,  # and of any other state
     dead_code,
     put_aside,  # when nothing looks for copies any more
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read

@@ -1,0 +1,86 @@
+"""Tables that a loop fills in order are remembered once, not as they are before each iteration."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import hyad
+import oracle
+
+#: Bodies by name; ``w`` is what is summed in the end.
+FILLED = {
+    "lags": """(let [w (zeros n)]
+        (for [t (range n)]
+          (let [s (ref (get v t))]
+            (for [k (range (// n 2))]
+              (when (>= (- t 1 k) 0) (set! s (+ (deref s) (* (get v k) (get w (- t 1 k)))))))
+            (set-at! w t (deref s))))
+        w)""",
+    "the row before": """(let [w (zeros [n 3])]
+        (for [t (range n)]
+          (let [row (if (= t 0) c (sin (@ m (get w (- t 1)))))] (set-at! w t (* (get v t) row))))
+        w)""",
+    "from the end": """(let [w (ones [n 3])]
+        (for [t (range (- n 2) -1 -1)] (set-at! w t (* (get v t) (sin (@ m (get w (+ t 1)))))))
+        w)""",
+    "all before": """(let [w (zeros n)]
+        (for [t (range n)]
+          (set-at! w t (+ (get v t) (ifold (fn [s k] (+ s (sin (* (get v k) (get w k))))) 0.0 t))))
+        w)""",
+    "two at once": """(let [w (ones (+ n n))]
+        (for [t (range n)]
+          (let [s (ifold (fn [s k] (+ s (sin (* (get v (// k 2)) (get w k))))) 0.0 (+ t t))]
+            (set-at! w (+ t t) (* (get v t) s))
+            (set-at! w (+ t t 1) (* 0.5 s))))
+        w)""",
+}
+#: What reads a row that this iteration or a later one changes, or a table that is not filled in order.
+OTHERS = {
+    "its own": """(let [w (* v v)]
+        (for [t (range n)] (set-at! w t (ifold (fn [s k] (+ s (sin (* (get v k) (get w k))))) 0.0 (+ t 1))))
+        w)""",
+    "what comes": """(let [w (* v v)]
+        (for [t (range n)] (set-at! w t (ifold (fn [s k] (+ s (sin (* (get v k) (get w (- n 1 k)))))) 0.0 (- n t))))
+        w)""",
+    "below, from the end": """(let [w (* v v)]
+        (for [t (range (- n 1) -1 -1)]
+          (set-at! w t (ifold (fn [s k] (+ s (sin (* (get v k) (get w k))))) (get v t) t)))
+        w)""",
+    "somewhere": """(let [w (* v v)]
+        (for [t (range n)]
+          (set-at! w (int (get q t)) (+ (get v t) (ifold (fn [s k] (+ s (sin (* (get v k) (get w k))))) 0.0 t))))
+        w)""",
+    "back and forth": """(let [w (* v v)]
+        (for [t (range n)]
+          (let [s (ifold (fn [s k] (+ s (sin (* (get v k) (get w k))))) 0.0 t)]
+            (set-at! w t s)
+            (set-at! w (- n 1 t) (* 0.5 s))))
+        w)""",
+    "two that change places": """(fst (ifold (fn [#(w u) t]
+        #(u (update w t (+ (get v t) (ifold (fn [s k] (+ s (sin (* (get v k) (get w k))))) 0.0 t)))))
+        #((* v v) (+ 1.0 v)) n))""",
+}
+
+
+OFF = {"without": "settled"}
+
+
+@pytest.mark.parametrize("name", FILLED | OTHERS)
+def test_gradients_of_tables(name: str) -> None:
+    f = hyad.model(
+        f"(fn [#^ (Vec n) v #^ (Vec 3) c #^ (Mat 3 3) m #^ (Arr Int n) q] (sum (square {(FILLED | OTHERS)[name]})))"
+    )
+    g = hyad.grad(f, wrt=("v", "c", "m"))
+    for n in (0, 1, 2, 3, 8):
+        rng = np.random.default_rng(n)
+        args = (rng.standard_normal(n), rng.standard_normal(3), rng.standard_normal((3, 3)), rng.permutation(n))
+        if n > 0 or name != "from the end":
+            wanted = hyad.run(g, *args)
+            for how in ({}, OFF, {"without": ("narrow", "unroll")}):
+                assert oracle.mismatch(hyad.compile(g, args=args, **how)(*args), wanted, 1e-9) is None
+    assert ("settled" in hyad.explain(g, args=args).fired()) == (name in FILLED)
+    rooms = [re.search("room for (.*) reals", hyad.compile(g, args=args, **how).source) for how in ({}, OFF)]
+    assert ["n*n" in room[1] for room in rooms if room] == [name not in FILLED, True]
