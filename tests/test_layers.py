@@ -30,9 +30,9 @@ LAYERS: list[set[str]] = [
         " latex library long_rows loops monomials narrow nesting nests onehot operators optimise own_rules pairs"
         " partials powers products reciprocals records rectangles recursion references renew resolve reverse"
         " reverse_branches reverse_functions reverse_loops rings rolling roundtrip rows ruled scalars scalings"
-        " scans scattered searches settled shifts shrinking simplify sink skips sparsity specialise splits spread stencils"
-        " store_passing stores strands structures subscripts tables teams terms threads tracing triangles twins"
-        " typed_forms unchanged unfold unread vectors whiles",
+        " scans scattered searches settled shifts shrinking simplify sink skips sparsity specialise splits spread"
+        " stencils store_passing stores strands structures subscripts tables teams terms threads tracing triangles"
+        " twins typed_forms unchanged unfold unread vectors whiles",
         "codegen",
         "call_errors checking compiling cublas derivatives device emit emulate files gpu marshalling memo model"
         " plain_python report runtime sparse stages switches",
