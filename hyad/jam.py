@@ -22,6 +22,7 @@ from .core import (
     atoms_of,
     defined_in,
     free_vars,
+    type_of,
 )
 from .dead import has_checks
 from .loops import cost_of
@@ -48,9 +49,9 @@ class Room:
     def __init__(self, program: Program) -> None:
         self.left = LOOPS - sum(type(bind.op) is Loop for bind in all_binds(program.body))
 
-    def for_two(self, op: Loop) -> bool:
-        """Whether a nest may be made two; then it is."""
-        loops = 1 + sum(type(bind.op) is Loop for bind in all_binds(op.body))
+    def for_two(self, op: Loop, more: int = 0) -> bool:
+        """Whether a nest may be made two, with so many loops more; then it is."""
+        loops = 1 + more + sum(type(bind.op) is Loop for bind in all_binds(op.body))
         if loops > self.left:
             return False
         self.left -= loops
@@ -62,7 +63,8 @@ class Jam(Rebuild):
 
     ``(build n (fn [i] (ifold (fn [s j] (+ s (f i j))) 0.0 m)))``  =>  in each of ``n // 4`` iterations one inner loop
     with four accumulators, for 4 q, .., 4 q + 3; the iterations that are left follow one by one. Of several inner
-    loops each is made one.
+    loops each is made one. One that is an iteration longer or shorter each time is, as far as all four of it go; the
+    few terms that are left are added to each sum after that. Where it adds to an array it stays one for each.
     Design decision: each sum is still taken in its own order, to the last bit. A processor adds as fast as one sum's
     dependent additions let it, and compilers may not reorder them; independent ones it takes together.
     """
@@ -73,7 +75,7 @@ class Jam(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        if type(op) is not Loop or not self.side_by_side(op) or not self.room.for_two(op):
+        if type(op) is not Loop or not self.side_by_side(op) or not self.room.for_two(op, JAMMED * ragged(op)):
             self.copy(bind)
             return
         b, width, count = self.b, len(op.accs), self.atom(op.count)
@@ -105,7 +107,9 @@ class Jam(Rebuild):
         late = carried_in(op)
         for bind in op.body.binds:
             if type(bind.op) is Loop:
-                self.together(bind, bind.op, views, going)
+                self.inner(op, bind, bind.op, views, going)
+            elif adds(bind):
+                self.in_turn(bind, views, going)
             elif bind not in late:
                 self.each(views, [bind])
         accs, arrays = list(state[:width]), list(state[width:])
@@ -123,7 +127,54 @@ class Jam(Rebuild):
             self.block(Block(tuple(binds), ()))
             views[k] = self.here
 
-    def together(self, bind: Bind, inner: Loop, views: list[dict[Var, Atom]], going: dict[Var, Atom]) -> None:
+    def inner(self, op: Loop, bind: Bind, inner: Loop, views: list[dict[Var, Atom]], going: dict[Var, Atom]) -> None:
+        """An inner loop for all of the iterations, as far as it goes in each of them; what is left for each."""
+        if len(views) == 1 or not moving(op, inner):
+            self.together(bind, inner, views, going)
+        elif any(isinstance(a.type, Arr) for a in inner.accs):
+            self.in_turn(bind, views, going)
+        else:
+            counts = [view.get(inner.count, inner.count) for view in views]  # type: ignore[call-overload]
+            least = counts[0]
+            for count in counts[1:]:
+                least = self.b.prim("min", least, count)
+            shared = self.b.trips(least)
+            if type(shared) is Var:
+                self.b.sizes.add(shared)
+            self.together(bind, inner, views, going, shared)
+            for view, count in zip(views, counts):
+                self.left(bind, inner, view, shared, self.b.prim("-", count, shared))
+
+    def left(self, bind: Bind, inner: Loop, view: dict[Var, Atom], done: Atom, count: Atom) -> None:
+        """What is left of the sums of one iteration, written out where it is known how much that is."""
+        names, accs = [v.name for v in bind.vars], [a.name for a in inner.accs]
+
+        def body(r: Atom, *state: Atom):
+            self.here = {**view, inner.index: self.b.prim("+", done, r), **dict(zip(inner.accs, state))}
+            return self.block(inner.body), ()
+
+        state: Sequence[Atom] = [view[v] for v in bind.vars]
+        if type(count) is Const:
+            for k in range(count.value):
+                state = body(Const(k, INT), *state)[0]
+        else:
+            state = self.b.loop(count, state, body, names, inner.index.name, accs)
+        view.update(zip(bind.vars, state))
+
+    def in_turn(self, bind: Bind, views: list[dict[Var, Atom]], going: dict[Var, Atom]) -> None:
+        """What one iteration after the other adds to arrays."""
+        starts = [a for a in atoms_of(bind.op) if a in going]
+        arrays = bind.op.inits if type(bind.op) is Loop else starts  # type: ignore[union-attr]
+        now = [going[a] for a in arrays]  # type: ignore[index]
+        for view in views:
+            self.here = {**view, **dict(zip(arrays, now))}  # type: ignore[arg-type]
+            self.line(bind)
+            now = [self.here[v] for v in bind.vars]
+        going.update(zip(bind.vars, now))
+
+    def together(
+        self, bind: Bind, inner: Loop, views: list[dict[Var, Atom]], going: dict[Var, Atom], count: Atom | None = None
+    ) -> None:
         """One loop for that of each iteration: own sums and what is stacked, but one array ``going`` through all."""
         b, width = self.b, len(inner.accs)
         arrays = [k for k in range(width) if isinstance(inner.accs[k].type, Arr)]
@@ -150,7 +201,8 @@ class Jam(Rebuild):
         order = [*arrays, *(k for _ in views for k in sums)]
         names = [bind.vars[k].name for k in order] + [v.name for _ in views for v in bind.vars[width:]]
         accs = [inner.accs[k].name for k in order]
-        made = b.loop(self.atom(inner.count), [*starts, *inits], body, names, inner.index.name, accs)
+        times = self.atom(inner.count) if count is None else count
+        made = b.loop(times, [*starts, *inits], body, names, inner.index.name, accs)
         for k, x in zip(arrays, made):
             going[bind.vars[k]] = x
         rest, each = made[len(arrays) :], len(bind.vars) - width
@@ -180,15 +232,21 @@ class Jam(Rebuild):
         for bind in op.body.binds:
             loop = bind.op
             if type(loop) is Prim:
+                if adds(bind) and loop.args[0] in going and bind.soft and not late_vars.intersection(loop.args):
+                    going.discard(loop.args[0])
+                    going.add(bind.vars[0])
+                    continue
                 reads_array = any(a in going or a in local for a in loop.args)
                 if not isinstance(bind.vars[0].type, Scalar) or reads_array:
                     return False
                 continue
-            if type(loop) is not Loop or loop.count in moving or any(type(x.op) is not Prim for x in loop.body.binds):
+            if type(loop) is not Loop or any(type(x.op) is not Prim for x in loop.body.binds):
+                return False
+            if loop.count in moving and not self.steady(op, loop):
                 return False
             if cost_of(loop.body) > JAMMED_COST:
                 return False
-            if late_vars & {*loop.inits, *free_vars(loop.body)} or going & set(free_vars(loop.body)):
+            if late_vars & {loop.count, *loop.inits, *free_vars(loop.body)} or going & set(free_vars(loop.body)):
                 return False
             for k, (acc, init) in enumerate(zip(loop.accs, loop.inits)):
                 if isinstance(acc.type, Arr):
@@ -208,6 +266,12 @@ class Jam(Rebuild):
             return False
         return all(isinstance(r.type, Scalar) or r in going for r in op.body.results[:width])
 
+    def steady(self, op: Loop, inner: Loop) -> bool:
+        """Whether an inner loop is one iteration longer or shorter each time, and either sums or adds to arrays."""
+        width, arrays = len(inner.accs), [isinstance(a.type, Arr) for a in inner.accs]
+        step = self.steps.step(inner.count, op.index, {op.index, *op.accs, *defined_in(op.body)})
+        return step in (-1, 1) and len(inner.body.results) == width and (all(arrays) or not any(arrays))
+
     def in_any_order(self, op: Loop, bind: Bind, k: int) -> bool:
         """Whether an inner loop does nothing with its accumulator ``k``, an array, but add to its elements, in sums
         that have no order of the user's, or keep it: one term in each iteration, and all of them in this loop."""
@@ -219,6 +283,22 @@ class Jam(Rebuild):
         places = [x.op.args[1:-1] for x in stores]  # type: ignore[union-attr]
         moves = len(places) == 1 and any(self.steps.step(s, inner.index, inside) for s in places[0])
         return moves and inner.inits[k] in op.accs and bind.vars[k] in op.body.results
+
+
+def moving(op: Loop, inner: Loop) -> bool:
+    """Whether an iteration of ``op`` finds how often its inner loop runs."""
+    return inner.count is op.index or inner.count in defined_in(op.body)
+
+
+def ragged(op: Loop) -> int:
+    """How many inner loops are longer in some iterations than in others."""
+    return sum(type(x.op) is Loop and moving(op, x.op) for x in op.body.binds)
+
+
+def adds(bind: Bind) -> bool:
+    """Whether a binding adds a number to an element of an array."""
+    op = bind.op
+    return type(op) is Prim and op.name == "add-at" and all(isinstance(type_of(a), Scalar) for a in op.args[1:])
 
 
 def in_fours(b: Builder, count: Atom) -> tuple[Atom, Atom, Atom]:
