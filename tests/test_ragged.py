@@ -28,7 +28,7 @@ def model(text: str) -> hyad.Model:
 @pytest.mark.parametrize("text", SUMS.values(), ids=SUMS)
 def test_values_are_the_same_to_the_last_bit(text: str) -> None:
     f = model(f"(build n (fn [i] (exp {text})))")
-    assert "jam" in steps(f)
+    assert "n/4" in hyad.compile(f, args=(V,)).source
     for target in ("c", "python"):
         made, plain = (hyad.compile(f, args=(V,), target=target, without=w) for w in ((), "jam"))
         for n in SIZES:
@@ -57,7 +57,7 @@ def test_what_an_iteration_adds_at_its_index_does_not_keep_its_sum_alone() -> No
     """Cox's likelihood: four sums over who is at risk go side by side in the gradient as well."""
     f = model("(sum (build n (fn [i] (- (get v i) (log (sum (exp (slice v i n))))))))")
     g = hyad.grad(f, wrt="v")
-    assert "jam" in steps(g)
+    assert hyad.compile(g, args=(V,)).source.count("acc3 +=") == 1
     for n in SIZES:
         e = np.exp(V[:n])
         risk = np.cumsum(e[::-1])[::-1]
