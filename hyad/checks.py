@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from .affine import Affine, affine_add, affine_key
@@ -195,56 +196,64 @@ class Match:
     """Whether an atom is what another one is, the loop indices in ``table`` taken for what they stand for; those
     that stand for nothing yet stand for what they meet.
 
-    Two accumulators are equal that start equal and, supposed that they are, go on equal.
+    Two accumulators are equal that start equal and, supposed that they are, go on equal. ``known``: variables that are
+    others.
     """
 
-    def __init__(self, sources: Sources, table: dict[Atom, Atom | None]) -> None:
-        self.sources, self.table, self.left = sources, table, STEPS
+    def __init__(
+        self, sources: Sources, table: dict[Atom, Atom | None], known: Mapping[Var, Var] = MappingProxyType({})
+    ) -> None:
+        self.sources, self.table, self.left, self.known = sources, table, STEPS, known
         self.supposed: set[tuple[Atom, Atom]] = set()
 
     def __call__(self, one: Atom, other: Atom) -> bool:
         table, supposed = dict(self.table), set(self.supposed)
-        if self.same(one, other):
-            return True
-        self.table.update(table)
-        self.supposed = supposed
-        return False
+        todo = [(one, other)]
+        while todo:
+            more = self.needed(*todo.pop())
+            self.left -= 1
+            if more is None or self.left < 0:
+                self.table.update(table)
+                self.supposed = supposed
+                return False
+            todo += more
+        return True
 
-    def same(self, one: Atom, other: Atom) -> bool:
-        self.left -= 1
-        if self.left < 0:
-            return False
+    def needed(self, one: Atom, other: Atom) -> list[tuple[Atom, Atom]] | None:
+        """The pairs that have to be equal for two atoms to be; None where they are not. What has been compared once is
+        supposed to be equal from then on: one pair that is not ends it all."""
         if type(one) is Const or type(other) is Const:
-            return one == other and repr(one.value) == repr(other.value)  # type: ignore[union-attr]
+            return [] if one == other and repr(one.value) == repr(other.value) else None  # type: ignore[union-attr]
         if one in self.table:
             if self.table[one] is None:
                 self.table[one] = other
-            return self.table[one] is other
+            return [] if self.table[one] is other else None
+        one, other = self.known.get(one, one), self.known.get(other, other)
         if one is other or (one, other) in self.supposed:
-            return True
-        p, j = self.sources.get(one, (None, 0))  # type: ignore[call-overload]
-        q, k = self.sources.get(other, (None, 0))  # type: ignore[call-overload]
+            return []
+        self.supposed.add((one, other))
+        p, j = self.sources.get(one, (None, 0))
+        q, k = self.sources.get(other, (None, 0))
         if type(p) is Prim and type(q) is Prim:
             alike = p.name == q.name and len(p.args) == len(q.args) and p.name != "undef"
             alike = alike and (p.name != "zeros" or one.type.elem == other.type.elem)  # type: ignore[union-attr]
-            return alike and all(map(self.same, p.args, q.args))
+            return list(zip(p.args, q.args)) if alike else None
         if type(p) is If and type(q) is If:
-            ends = [(x.results[j], y.results[k]) for x, y in zip(blocks_of(p), blocks_of(q))]
-            return self.same(p.cond, q.cond) and all(self.same(x, y) for x, y in ends)
+            return [(p.cond, q.cond), *((x.results[j], y.results[k]) for x, y in zip(blocks_of(p), blocks_of(q)))]
         if type(p) is not Loop or type(q) is not Loop or (j < len(p.accs)) != (k < len(q.accs)):
-            return False
-        if one in p.accs and other in q.accs:  # an iteration of loops that go round together
-            if not self.same(p.index, q.index):
-                return False
-        elif one in p.accs or other in q.accs or not self.same(p.count, q.count):
-            return False
-        else:
-            self.supposed.add((p.index, q.index))
+            return None
+        if p.snapshots is not None or q.snapshots is not None:
+            return None
+        pairs = [(p.body.results[j], q.body.results[k])]
         if j < len(p.accs):
+            pairs.append((p.inits[j], q.inits[k]))
             self.supposed.add((p.accs[j], q.accs[k]))
-            if not self.same(p.inits[j], q.inits[k]):
-                return False
-        return self.same(p.body.results[j], q.body.results[k])
+        if one in p.accs and other in q.accs:  # an iteration of loops that go round together
+            return [(p.index, q.index), *pairs]
+        if one in p.accs or other in q.accs:
+            return None
+        self.supposed.add((p.index, q.index))
+        return [(p.count, q.count), *pairs]
 
 
 Sources = dict[Var, tuple[Op, int]]

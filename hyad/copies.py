@@ -1,11 +1,30 @@
-"""Arrays that are made twice: copies, and accumulations of the same terms."""
+"""Arrays that are made twice: copies, accumulations of the same terms, and loops of which one does all of another."""
 
 from __future__ import annotations
 
 from .alike import structure
 from .builder import Builder
-from .core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds, defined_in, free_vars, reads, type_of
+from .checks import Match, sources
+from .core import (
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    Loop,
+    Prim,
+    Var,
+    all_binds,
+    blocks_of,
+    defined_in,
+    free_vars,
+    reads,
+    type_of,
+)
 from .rebuild import Rebuild
+
+NEAR = 8  # so many results that look the same at first sight are compared
 
 
 class Alias(Rebuild):
@@ -96,3 +115,46 @@ class Accumulate(Rebuild):
             self.made[key] = made
         init = self.atom(op.inits[0])
         self.here[v] = made if op.inits[0] in self.zeros else b.add(init, made)
+
+
+class Same:
+    """What a loop folds, and stacks as it does so, and an earlier one has made as well, is that.
+
+    ``u = (ifold f u0 n) .. (v w) = (loop n ((a u0) (c c0)) (fn [i] (f a i), (g a c i)))``  =>  ``v`` is ``u``.
+    Design decision: by what makes the elements, whatever else the loops do (``Match``): a value that a derivative has
+    computed beside its tangents is the one that the model has computed before. Dead code drops what nobody reads then.
+    Not what loops make element by element: that is computed where it is read.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.sources = sources(all_binds(block))
+        self.soft = {v for x in all_binds(block) if x.soft for v in x.vars}
+        self.known: dict[Var, Var] = {}
+
+    def block(self, block: Block, seen: dict[tuple, list[Var]]) -> None:
+        """Look through a block; ``seen`` has the results of the loops before it and around it."""
+        seen = {key: list(many) for key, many in seen.items()}
+        for bind in block.binds:
+            op = bind.op
+            if type(op) is Loop and op.accs:
+                looks = [self.outline(op, k, v) for k, v in enumerate(bind.vars)]
+                for v, look in zip(bind.vars, looks):
+                    found = next((u for u in reversed(seen.get(look, [])[-NEAR:]) if self.match(u, v)), None)
+                    if found is not None:
+                        self.known[v] = found
+                for v, look in zip(bind.vars, looks):  # what one loop does twice is ``share``'s
+                    if v not in self.known:
+                        seen.setdefault(look, []).append(v)
+            for region in blocks_of(op):
+                self.block(region, seen)
+
+    def outline(self, op: Loop, k: int, v: Var) -> tuple:
+        """What is seen of a result at first sight."""
+        made = self.sources.get(op.body.results[k], (None, 0))[0]  # type: ignore[call-overload]
+        return type_of(v), k < len(op.accs), type(made), made.name if type(made) is Prim else ""
+
+    def match(self, one: Var, other: Var) -> bool:
+        """Whether the later one is the earlier one. A user's sum is none of differentiation's, whose terms have no
+        order."""
+        match = Match(self.sources, {}, self.known)
+        return match(one, other) and not any(a in self.soft and b not in self.soft for a, b in match.supposed)

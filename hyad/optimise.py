@@ -19,7 +19,7 @@ from .check import check_after
 from .checks import checks_first, made_two, once, one_size
 from .collect import Collect
 from .columns import Columns, candidates
-from .copies import Accumulate, Alias, copied
+from .copies import Accumulate, Alias, Same, copied
 from .core import (
     INT,
     ROW,
@@ -434,6 +434,15 @@ def alias(program: Program) -> Program:
     return program
 
 
+def same_loops(program: Program) -> Program:
+    """What a loop computes that an earlier one has computed is that."""
+    if len(loops_of(program)) < 2:
+        return program
+    pass_ = Same(program.body)
+    pass_.block(program.body, {})
+    return with_body(program, substitute(program.body, pass_.known)) if pass_.known else program
+
+
 def accumulate(program: Program) -> Program:
     """What is added to two accumulators of adjoints is added to one."""
     pass_ = Accumulate(Builder(), program.body)
@@ -669,6 +678,8 @@ PIPELINE: list[Pass] = [
     checks_first,
     one_size,
     once,  # nor what fails once more
+    dead_code,
+    same_loops,
     dead_code,
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
