@@ -380,7 +380,9 @@ class RowFolds(Rebuild):
     what makes them. Few parts of a row, made one by one, are accumulators of their own.
 
     Design decision: where loops work on a row. Of rows without, neighbours in different rows are better taken side by
-    side, as a vector, than one after the other.
+    side, as a vector, than one after the other; but for few sums for each row whose terms have the elements of a
+    matrix's row as factors (``added``): four of these are read at a time then (``JamRows``). What else an iteration
+    makes for such rows is made first.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -418,7 +420,8 @@ class RowFolds(Rebuild):
                 return []
         rows = dict.fromkeys(x for x in makers if x is not None)
         made = {v for x in rows for v in x.vars}
-        if not any(type(x.op) is Loop for maker in rows for x in maker.op.body.binds):  # type: ignore[union-attr]
+        loops = any(type(x.op) is Loop for maker in rows for x in maker.op.body.binds)  # type: ignore[union-attr]
+        if not loops and not all(added(op, acc, x) for acc, x in zip(op.accs, makers)):  # type: ignore[arg-type]
             return []
         reads = sum(count_uses(op.body, v) for v in made)
         if reads != len(makers) or len(set(op.body.results)) < reads:
@@ -426,13 +429,16 @@ class RowFolds(Rebuild):
         for acc in op.accs:
             if count_uses(op.body, acc) != sum(own_row(maker.op, acc) for maker in rows):  # type: ignore[arg-type]
                 return []
-        return makers if quick(beside(op, rows)) else []  # type: ignore[return-value]
+        rest = beside(op, rows)
+        apart = not loops and all(v.type == REAL for v in wanted(rest, rows))
+        return makers if apart or quick(rest) else []  # type: ignore[return-value]
 
     def by_rows(self, bind: Bind, op: Loop, makers: Sequence[Bind]) -> None:
         b, self.found = self.b, True
         b.fired("row-folds")
         loops: dict[Bind, Loop] = {x: x.op for x in makers}  # type: ignore[misc]
         rest = beside(op, loops)
+        table = self.table(op, rest, loops)
         results = [x.op.body.results[x.vars.index(r)] for x, r in zip(makers, op.body.results)]  # type: ignore
         counts = [pieces(x.op.body, r) for x, r in zip(makers, results)]  # type: ignore[union-attr]
 
@@ -457,7 +463,10 @@ class RowFolds(Rebuild):
             def step(k: Atom, *parts: Atom):
                 self.here[op.index] = k
                 around, self.rows = self.rows, {**self.rows, **dict(zip(op.accs, whole(parts)))}
-                self.block(rest)
+                if table is None:
+                    self.block(rest)
+                else:
+                    self.here.update((v, b.get(table[1], k, integer(j))) for j, v in enumerate(table[0]))
                 for loop in loops.values():
                     self.here[loop.index] = i
                     self.block(Block(loop.body.binds, ()))
@@ -473,12 +482,49 @@ class RowFolds(Rebuild):
         b.span = bind.span
         self.define(bind, made)
 
+    def table(self, op: Loop, rest: Block, loops: Collection[Bind]) -> tuple[Sequence[Var], Atom] | None:
+        """The numbers that all iterations compute for the rows, as a matrix; none where they are looked up as soon."""
+        if quick(rest):
+            return None
+        numbers = wanted(rest, loops)
+
+        def body(k: Atom) -> Atom:
+            self.here[op.index] = k
+            self.block(rest)
+            return self.b.array(self.atoms(numbers))
+
+        return numbers, self.b.build(self.atom(op.count), body, index_name=op.index.name)
+
+
+def added(op: Loop, acc: Var, maker: Bind) -> bool:
+    """Whether a loop makes rows of a few numbers by adding to those of an accumulator, each to its own, and reads rows
+    of a matrix for it, an element in each iteration of the loop around."""
+    loop: Loop = maker.op  # type: ignore[assignment]
+    made = {x.vars[0]: x.op for x in loop.body.binds if type(x.op) is Prim}
+    row = made.get(next((r for r, v in zip(loop.body.results, maker.vars) if v in op.body.results), None))  # type: ignore
+    across = any(x.name == "get" and x.args[1] is loop.index and x.args[-1] is op.index for x in made.values())
+    if row is None or row.name != "array" or not 1 < len(row.args) <= FEW or not across:
+        return False
+    for k, a in enumerate(row.args):
+        total = made.get(a)  # type: ignore[call-overload]
+        own = (
+            [x for x in total.args if count_uses(loop.body, x) == 1] if total is not None and total.name == "+" else []
+        )
+        if not any(x in made and made[x].args == (acc, loop.index, integer(k)) for x in own):  # type: ignore
+            return False
+    return True
+
 
 def beside(op: Loop, loops: Collection[Bind]) -> Block:
     """What a loop's body computes for some of its inner loops, its accumulators aside."""
     rest = tuple(x for x in op.body.binds if x not in loops)
-    wanted = {v for x in loops for v in free_vars(x.op.body)}  # type: ignore[union-attr]
-    return slice_of(Block(rest, ()), [v for x in rest for v in x.vars if v in wanted])
+    return slice_of(Block(rest, ()), wanted(Block(rest, ()), loops))
+
+
+def wanted(block: Block, loops: Collection[Bind]) -> list[Var]:
+    """What some loops read of what a block binds."""
+    read = {v for x in loops for v in free_vars(x.op.body)}  # type: ignore[union-attr]
+    return [v for x in block.binds for v in x.vars if v in read]
 
 
 def own_row(loop: Loop, array: Var) -> int:

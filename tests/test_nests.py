@@ -431,6 +431,59 @@ def test_a_row_goes_through_all_iterations() -> None:
         assert min(map(text.index, ("(long long i", "(long long k"))) == text.index(first)
 
 
+#: Rows of two numbers that are added to, with a matrix's rows beside them.
+SKIN = """(fn [a w p] (ifold (fn [s k] (map (fn [r u q] (let [e (get u k)]
+    [(+ (get r 0) (* e (exp (get a k)) (get q 0))) (+ (get r 1) (* e (sin (get a k)) (get q 1)))])) s w p))
+  (map (fn [q] [0.5 -0.0]) p) (len a)))"""
+
+
+def test_few_sums_of_a_row_go_along_a_matrix() -> None:
+    """Rows of few numbers that are added to go through all iterations where these read the rows of a matrix; what the
+    iterations need for it is made once, before."""
+    f = hyad.model(SKIN, namespace={})
+    for n, m in ((7, 9), (1, 1), (3, 4), (5, 0), (0, 3)):
+        a, w, p = RNG.normal(size=m), RNG.normal(size=(n, m)), RNG.normal(size=(n, 2))
+        exact = hyad.compile(f, args=(a, w, p), target="python", without="row-folds")(a, w, p)
+        assert np.array_equal(hyad.compile(f, args=(a, w, p), target="python")(a, w, p), exact)
+        expected = np.stack([0.5 + w @ np.exp(a) * p[:, 0], w @ np.sin(a) * p[:, 1]], axis=1)
+        np.testing.assert_allclose(f(a, w, p), expected, rtol=1e-12, atol=1e-12)
+        total = hyad.model(SKIN.replace("(fn [a w p]", "(fn [a w p] (sum") + ")", namespace={})
+        slope = w.T @ p[:, 0] * np.exp(a) + w.T @ p[:, 1] * np.cos(a)
+        np.testing.assert_allclose(hyad.grad(total, wrt="a")(a, w, p), slope, rtol=1e-12, atol=1e-12)
+    text = hyad.show(f, "c", args=(a, w, p))
+    assert text.count("exp(") == 1 and text.index("exp(") < text.index("(long long i") < text.rindex("(long long k")
+    assert "row-folds" in hyad.explain(f, args=(a, w, p)).fired()
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("(get u k)", "(get a k)"),  # no matrix
+        ("r 0) (* e (exp (get a k)) (get q 0))) (+ (get r 1", "r 1) (* e (exp (get a k)) (get q 0))) (+ (get r 0"),
+        ("(+ (get r 0)", "(* (get r 0)"),  # no sum
+        ("(* e (exp", "(* (get r 0) (exp"),  # a sum that needs itself
+    ],
+)
+def test_other_rows_of_few_numbers_stay_side_by_side(old: str, new: str) -> None:
+    f, args = hyad.model(SKIN.replace(old, new, 1), namespace={}), (array(4), array(5, 4), array(5, 2))
+    assert "row-folds" not in hyad.explain(f, args=args).fired()
+    np.testing.assert_allclose(f(*args), hyad.run(f, *args), rtol=1e-12)
+
+
+def test_many_numbers_and_integers_of_an_iteration_stay() -> None:
+    """A row of many numbers is a loop's, one of one number is a number; an integer is none of a table's."""
+    parts = " ".join(f"(+ (get r {j}) (* e (get q 0)))" for j in range(9))
+    many = SKIN[: SKIN.index("[(+ (get r 0)")] + f"[{parts}]" + SKIN[SKIN.index(")) s w p))") :]
+    many = many.replace("[0.5 -0.0]", "[" + "0.5 " * 9 + "]")
+    odd = SKIN.replace("(get q 0)", "(get q (% (* k k k) 2))")
+    single = SKIN.replace("0.5 -0.0", "0.5").replace(" (+ (get r 1) (* e (sin (get a k)) (get q 1)))", "")
+    given = (array(4), array(5, 4), array(5, 2))
+    for text in (many, odd, single):
+        f = hyad.model(text, namespace={})
+        assert "row-folds" not in hyad.explain(f, args=given).fired()
+        np.testing.assert_allclose(f(*given), hyad.run(f, *given), rtol=1e-12)
+
+
 def test_it_is_named_and_explained() -> None:
     assert set(NESTS) <= set(hyad.optimisations())
     found = hyad.explain(hyad.model(PRODUCT, namespace={}), args=(array(9, 9), array(9, 9)))
