@@ -72,6 +72,7 @@ from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .onehot import OneHot
 from .pairs import pairs
 from .powers import powers_of_two
+from .prefixes import prefixes
 from .products import Products
 from .rebuild import Rebuild, rebuild, rebuilt
 from .reciprocals import divide, reciprocals
@@ -701,6 +702,7 @@ PIPELINE: list[Pass] = [
     dead_code,
     fuse,
     dead_code,
+    prefixes,  # now that what is added up is made where it is added
     chains,  # what fuse would have to compute twice
     dead_code,
     one_hot,  # loops that vanish

@@ -27,6 +27,7 @@ from .families import Again
 from .forward import jvp
 from .functions import inline_block
 from .optimise import singles_block, unroll_block
+from .prefixes import prefixes_block
 from .shrinking import shrinking_block
 from .sink import sink_block
 from .store_passing import set_cell
@@ -188,6 +189,7 @@ def trace(
             block = unroll_block(b, block)
             block = singles_block(b, tidy(block))
             block = filled_block(b, block)
+            block = prefixes_block(b, tidy(block))
         block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)

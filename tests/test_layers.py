@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
         " combinators continuations copies counted counts courses derive dynamic eager edges eights elsewhere"
         " exponents factors families fills fission flow forward functions fusion gather history jacobians jam lanes"
         " latex library long_rows loops monomials narrow nesting nests onehot operators optimise own_rules pairs"
-        " partials powers products reciprocals records rectangles recursion references renew resolve reverse"
+        " partials powers prefixes products reciprocals records rectangles recursion references renew resolve reverse"
         " reverse_branches reverse_functions reverse_loops rings rolling roundtrip rows ruled scalars scalings"
         " scans scattered searches settled shifts shrinking simplify sink skips sparsity specialise splits spread"
         " stencils store_passing stores strands structures subscripts tables teams terms threads tracing triangles"

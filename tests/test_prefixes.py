@@ -1,0 +1,117 @@
+"""Loops that take one step more in each iteration of another are done once: the same to the last bit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+
+RNG = np.random.default_rng(11)
+
+#: Programs of v, w, a matrix m, numbers p and k, and n, the length of v; whether they are done in one loop.
+PROGRAMS = {
+    "running sums": ("(build n (fn [i] (exp (sum (slice v 0 (+ i 1))))))", True),
+    "of what was before": ("(build n (fn [i] (* p (ifold (fn [s j] (+ s (* (get v j) (get w j)))) 1.0 i))))", True),
+    "running maxima": ("(build n (fn [i] (- (max (slice v 0 (+ i 1))) (get v i))))", True),
+    "means and squares": (
+        """(build n (fn [i] (let [u (slice v 0 (+ i 1))  mean (/ (sum u) (real (+ i 1)))]
+             (- (/ (sum (* u u)) (real (+ i 1))) (* mean mean)))))""", True,
+    ),
+    "a recurrence": ("(build n (fn [i] (ifold (fn [s j] (tanh (+ (* p s) (get v j)))) 0.5 (+ i 1))))", True),
+    "a sum of sums": (
+        "(ifold (fn [t i] (+ t (log (ifold (fn [s j] (+ s (exp (get v j)))) 0.0 (+ i 1))))) 0.0 n)", True,
+    ),
+    "an array and its sum": (
+        """(build n (fn [i] (let [u (map sin (slice v 0 (+ i 1)))]
+             (ifold (fn [s j] (+ s (* (get u j) (get w j)))) (get u 0) (+ i 1)))))""", True,
+    ),
+    "rows of a matrix": (
+        "(build (len m) (fn [r] (sum (build n (fn [i] (square (sum (slice (get m r) 0 (+ i 1)))))))))", True,
+    ),
+    "loops inside": (
+        """(build n (fn [i] (ifold (fn [s j] (+ s (if (> (get v j) 0.0) (sum (map (fn [x] (sin (* x (get v j)))) w))
+                                             p)))
+                                   0.0 (+ i 1))))""", True,
+    ),
+    "loops inside as far": (
+        "(build n (fn [i] (ifold (fn [s j] (+ s (* (get v j) (sum (slice w 0 i))))) 0.0 (+ i 1))))", True,
+    ),
+    "arrays": (
+        "(build n (fn [i] (sum (ifold (fn [u j] (map (fn [x] (sin (* x (get v j)))) u)) w (+ i 1)))))", False,
+    ),
+    "a part that is sorted": ("(build n (fn [i] (get (sort (map sin (slice v 0 (+ i 1)))) (// i 2))))", True),
+    "a part that changes": (
+        """(build n (fn [i] (sum (ifold (fn [u j] (update u j (+ (get u j) (get u 0))))
+                                        (map sin (slice v 0 (+ i 1))) (+ i 1)))))""", False,
+    ),
+    "what may fail": ("(build n (fn [i] (ifold (fn [s j] (+ s (get v (* k j)))) 0.0 (+ i 1))))", False),
+    "with the index": ("(build n (fn [i] (ifold (fn [s j] (+ s (* (real i) (get v j)))) 0.0 (+ i 1))))", False),
+    "of what changes": (
+        "(ifold (fn [t i] (+ t (ifold (fn [s j] (+ s (* t (get v j)))) 0.0 (+ i 1)))) 0.1 n)", False,
+    ),
+    "from what changes": ("(ifold (fn [t i] (ifold (fn [s j] (* 0.5 (+ s (get v j)))) t (+ i 1))) 0.1 n)", False),
+    "to the last": ("(build n (fn [i] (exp (sum (slice v i n)))))", False),
+    "twice as far": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (* 2 i))))", False),
+    "further by two": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (+ i 2))))", False),
+}  # fmt: skip
+
+
+NESTED = ("rows of a matrix", "loops inside", "loops inside as far", "a part that is sorted")
+
+
+def model(name: str, total: bool = False) -> hyad.Model:
+    """A program, or the sum of what it gives."""
+    text = PROGRAMS[name][0]
+    text = f"(let [n (len v)] {f'(sum {text})' if total and not text.startswith('(ifold') else text})"
+    return hyad.model(f"(fn [#^ (Vec n) v #^ (Vec n) w #^ (Mat r n) m #^ Real p #^ Int k] {text})", namespace={})
+
+
+def arguments(n: int) -> tuple:
+    return RNG.normal(size=n), RNG.normal(size=n), RNG.normal(size=(2, n)), 0.7, 1
+
+
+def flat(x: Any) -> np.ndarray:
+    return np.concatenate([flat(y) for y in x]) if isinstance(x, tuple) else np.ravel(x)
+
+
+def depth(source: str) -> int:
+    """How many loops stand inside one another, those that are vectors aside."""
+    lines = [line for line in source.splitlines() if re.match(r" +for ", line) and "lane" not in line]
+    return max((len(line) - len(line.lstrip())) // 4 for line in lines)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values_and_gradients(name: str) -> None:
+    """In C a product and a sum may be one instruction or two, as its compiler likes."""
+    f, g = model(name), hyad.grad(model(name, total=True), wrt=("v", "w", "m", "p"))
+    args = arguments(5)
+    assert any(step.name == "prefixes" for step in hyad.explain(f, args=args).steps) == PROGRAMS[name][1]
+    exact, plain = (hyad.compile(f, "python", args=args, without=w) for w in ((), "prefixes"))
+    values = [plain, *(hyad.compile(f, args=args, without=w) for w in ((), "prefixes"))]
+    gradients = [hyad.compile(g, t, args=args, without=w) for t in ("c", "python") for w in ((), "prefixes")]
+    for n in (0, 1, 2, 3, 20):
+        args = arguments(n)
+        np.testing.assert_array_equal(exact(*args), plain(*args))
+        for made in (values, gradients):
+            first, *others = (flat(h(*args)) for h in made)
+            for other in others:
+                np.testing.assert_allclose(first, other, rtol=1e-10, atol=1e-12)
+    assert hyad.check_grad(f, arguments(4), wrt=("v", "w", "m", "p"))
+
+
+@pytest.mark.parametrize("name", [k for k, (_, wanted) in PROGRAMS.items() if wanted and k not in NESTED])
+def test_no_loop_is_inside_another(name: str) -> None:
+    """Neither in the value nor in its gradient."""
+    g = hyad.grad(model(name, total=True), wrt=("v", "w", "m", "p"))
+    assert depth(hyad.compile(model(name)).source) == 1
+    assert depth(hyad.show(g, "c")) == 1
+
+
+def test_nothing_is_read_of_an_empty_array() -> None:
+    """Python says so where C would not."""
+    f = hyad.compile(model("running maxima"), "python")
+    assert f(*arguments(0)).shape == (0,)
