@@ -224,6 +224,7 @@ class Plan:
     size; a third part, True, where each thread has its own), how many there are. ``parallel``: the loops that run on
     several threads, and how many iterations are worth one, or what one costs. ``unsized``: the buffers that only an
     arena can hold, and their forms. ``zero_rows``: zeros that lie nowhere, since what they are stored in is cleared.
+    ``rows``: the subscripts of the row in which a binding begins to make an array.
     """
 
     program: Program
@@ -243,6 +244,7 @@ class Plan:
     pools: dict[Any, int] = field(default_factory=dict)
     unsized: list[tuple[Buffer, Span | None]] = field(default_factory=list)
     zero_rows: set[Var] = field(default_factory=set)
+    rows: dict[Bind, tuple[Atom, ...]] = field(default_factory=dict)
 
     @cached_property
     def integers(self) -> dict[Var, Prim]:
@@ -453,7 +455,8 @@ class _Planner:
         for time, subs in self.touches.get(outer, ()):
             if time > root.born and not never_equal(row, [affine_in(a, plan.integers) for a in subs]):
                 return
-        self.settle(op.args[-1], target, 0)
+        if self.settle(op.args[-1], target, 0):
+            plan.rows[root.bind] = target.subs  # type: ignore[index]
 
     def same_place(self, a: Atom, b: Atom) -> bool:
         (ra, sa, _), (rb, sb, _) = self.plan.resolve(self.plan.of(a)), self.plan.resolve(self.plan.of(b))

@@ -197,6 +197,8 @@ class BodyPrinter(OperandPrinter):
         for bind in block.binds if binds is None else binds:
             self.span = bind.span
             op = bind.op
+            for a in self.plan.rows.get(bind, ()):
+                self.fixed(a)
             for buffer in self.plan.declare.get(bind, ()):
                 self.declare(buffer, bind)
             if isinstance(op, Prim):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .adjoints import zero
 from .backpropagators import Back, call, fitted, forgotten, instantiate, is_threaded, receive, there_and_cut
-from .core import ZERO, Atom, Bind, Block, Case, Constructor, Data, If, Make, Prim, Var, blocks_of, type_of
+from .core import ZERO, Arr, Atom, Bind, Block, Case, Constructor, Data, If, Make, Prim, Var, blocks_of, type_of
 from .names import adjoint
 from .records import costly, cut, record_of
 
@@ -34,7 +34,7 @@ def branch_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
     for k, block in enumerate(blocks):
         with rev.region(op, k) as (scope, fields):
             results, _ = rev.there(block, {v: known[v] for v in kept[k] if v in known}, apart=True)
-            record = [rev.here[v] if j == k else ZERO for j, v in every]
+            record = [rev.here[v] if j == k else nothing(rev, v) for j, v in every]
         regions.append((fields, scope, [*results, *record]))
     b.span = span
     names = [v.name for v in (*bind.vars, *(v for _, v in every))]
@@ -97,6 +97,11 @@ def elements(rev: Reverse, block: Block, inside: bool = False) -> list[Var]:
             for branch in blocks_of(op):
                 found += [*elements(rev, branch), *elements(rev, branch, inside=True)]
     return found
+
+
+def nothing(rev: Reverse, v: Var) -> Atom:
+    """What stands for a number or a row where another branch was taken."""
+    return rev.b.zeros(rev.type(v.type)) if isinstance(v.type, Arr) else ZERO  # type: ignore[arg-type]
 
 
 def arm_there(rev: Reverse, op: Case, bind: Bind, made: Make) -> Back:

@@ -94,6 +94,10 @@ ROWS = {
         "(ifold (fn [w i] (update w (+ i 1) (build 4 (fn [j] (* 2.0 (get w i j)))))) w 3)", True,
     ),
     "from elsewhere": ("(ifold (fn [w i] (update w i (build 4 (fn [j] (* (real i) (get v j)))))) w 4)", True),
+    "a row whose number is a sum": (
+        """(ifold (fn [w i] (let [r (- 3 i)  x (map (fn [e] (sin (+ e (real r)))) v)]
+             (update w r (ifold (fn [s j] (update s j (+ (get s (- 3 j)) 1.0))) x 4)))) w 4)""", True,
+    ),
     "a row that may not be there": ("(update w k (build 4 (fn [j] (* 2.0 (get v j)))))", False),
     "a row that is there if another one is": (
         """(let [h (min k 3)
