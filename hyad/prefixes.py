@@ -26,7 +26,7 @@ from .core import (
     type_atoms,
     with_body,
 )
-from .dead import dead_code
+from .dead import dead_code, has_checks
 from .lanes import closure
 from .loops import array_uses
 from .rebuild import Rebuild
@@ -38,8 +38,8 @@ def prefixes(program: Program) -> Program:
     ``(build n (fn [i] (f (ifold (fn [s j] (g s j)) z (+ i 1)))))``  =>  ``s``, a loop that stacks each ``(g s j)``;
     ``(build n (fn [i] (f (get s i))))``. An array that is built as far as the index is a part of one built once.
     Design decision: to the last bit, since each sum is the one before with a term added to it, as it is written: from
-    the first element on. Sums to the last element are not, unless they were added from there. A loop in which something
-    may fail stays: elements are made before it is known that they are needed, though no others than are.
+    the first element on. Sums to the last element are not, unless they were added from there. What comes after
+    something that may fail stays: it may need what that has checked.
     """
     made = prefixes_block(Builder(), program.body, program.dims)
     return program if made is program.body else dead_code(with_body(program, made))
@@ -89,6 +89,8 @@ class Prefixes(Rebuild):
         found: list[tuple[Bind, int, list[Bind]]] = []
         for x in op.body.binds:
             inner = x.op
+            if has_checks(Block((x,), ())):
+                break  # what comes after it may need it
             if type(inner) is Prim and x.vars[0].type == REAL and inner.name not in ("stop", "undef"):
                 if all(a in same or a not in varying for a in inner.args):
                     same[x.vars[0]] = x

@@ -49,6 +49,9 @@ PROGRAMS = {
                                         (map sin (slice v 0 (+ i 1))) (+ i 1)))))""", False,
     ),
     "what may fail": ("(build n (fn [i] (ifold (fn [s j] (+ s (get v (* k j)))) 0.0 (+ i 1))))", False),
+    "after what may fail": (
+        "(build n (fn [i] (* (get v (* k i)) (ifold (fn [s j] (+ s (sin (get v j)))) 0.0 (+ i 1)))))", False,
+    ),
     "with the index": ("(build n (fn [i] (ifold (fn [s j] (+ s (* (real i) (get v j)))) 0.0 (+ i 1))))", False),
     "of what changes": (
         "(ifold (fn [t i] (+ t (ifold (fn [s j] (+ s (* t (get v j)))) 0.0 (+ i 1)))) 0.1 n)", False,
