@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hyad.core import Block, Check, If, Prim, Var, all_binds
-from hyad.journal import on
-from hyad.spread import work
+from hyad.passes.spread import work
+from hyad.program.journal import on
 
 NAME = "ahead"  # of the optimisation, to switch it off
 AHEAD = 4  # places of a thread at a time

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hyad.affine import affine_in, never_equal
 from hyad.core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Scalar, Var, all_binds, blocks_of, reads
-from hyad.lanes import LANES as NUMBER_OF_LANES
-from hyad.strands import STRANDS
+from hyad.passes.lanes import LANES as NUMBER_OF_LANES
+from hyad.passes.strands import STRANDS
+from hyad.program.affine import affine_in, never_equal
 
 from .lower import Buffer, Place, Plan
 from .vector import KERNELS, WAVES
@@ -34,9 +34,9 @@ LANES = """\
 
 
 def in_lanes(op: Loop, math: str = "libm") -> bool:
-    """Whether a loop takes iterations of another side by side (``hyad/lanes.py``), strands of a sum
-    (``hyad/strands.py``), or calls (``hyad/abreast.py``): gcc writes loops of so few iterations out before it looks for
-    vectors, and finds worse ones then."""
+    """Whether a loop takes iterations of another side by side (``hyad/passes/lanes.py``), strands of a sum
+    (``hyad/passes/strands.py``), or calls (``hyad/passes/abreast.py``): gcc writes loops of so few iterations out
+    before it looks for vectors, and finds worse ones then."""
     count = op.count.value if isinstance(op.count, Const) else 0
     plain = all(isinstance(inner.op, Prim) for inner in op.body.binds)
     calls = math == "vector" and 0 < count <= 4 * NUMBER_OF_LANES

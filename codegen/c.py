@@ -43,8 +43,8 @@ from hyad.core import (
     kinds_of,
 )
 from hyad.errors import CompileError, Span
-from hyad.reader import deep
-from hyad.threads import LINE, grows
+from hyad.passes.threads import LINE, grows
+from hyad.program.reader import deep
 
 from .cfunction import OUT_OF_MEMORY, CFunction, CParam
 from .comments import LONG, Comments, commented, folded, headline, listed, outline, shorten

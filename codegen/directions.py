@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from hyad.core import Arr, Atom, Block, Check, Const, If, Loop, Prim, Program, Var, all_binds, blocks_of, same
-from hyad.journal import on
+from hyad.program.journal import on
 
 from .lower import TABLE_LENGTH, type_of
 from .operands import Line

@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hyad.again import made_again
 from hyad.core import (
     INT,
     Arr,
@@ -39,14 +38,15 @@ from hyad.core import (
     blocks_of,
     reads,
 )
-from hyad.dead import dead_code
 from hyad.errors import Span
-from hyad.gather import long, spread, stack_of_products
-from hyad.journal import fires, on
-from hyad.scans import row_scan, scan_of
-from hyad.spread import changed, reductions, work
-from hyad.teams import from_the_least
-from hyad.vectors import arranged, beside, from_nothing, online, run_of, scalar
+from hyad.grid.again import made_again
+from hyad.grid.gather import long, spread, stack_of_products
+from hyad.grid.scans import row_scan, scan_of
+from hyad.grid.teams import from_the_least
+from hyad.grid.vectors import arranged, beside, from_nothing, online, run_of, scalar
+from hyad.passes.spread import changed, reductions, work
+from hyad.program.dead import dead_code
+from hyad.program.journal import fires, on
 
 from .collectives import ELEM, HELD, MOST, PRODUCT, TILE
 from .cuda import CONSTANTS, HEAD, refuse
@@ -228,7 +228,7 @@ class Cutter(HostLoops):
                 k += 1
 
     def vectors(self, run: Sequence[Bind], later: frozenset[Var]) -> None:
-        """What is done with vectors (``hyad/vectors.py``): one kernel of one block where they are short, else few
+        """What is done with vectors (``hyad/grid/vectors.py``): one kernel of one block where they are short, else few
         passes over memory."""
         span = binds_span([b for b in run if type(b.op) is Loop])
         fires("vectors", span)

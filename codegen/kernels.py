@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hyad.core import INT, REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same, same_atoms
-from hyad.journal import fires, on
-from hyad.spread import Reduction, beside, reductions
+from hyad.passes.spread import Reduction, beside, reductions
+from hyad.program.journal import fires, on
 
 from .ahead import AHEAD, ARRAYS, READ, UNROLL, elsewhere, heads, light
 from .collectives import (
@@ -62,7 +62,7 @@ TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """How a loop with states runs on blocks (``hyad/scans.py``). The loop's body is the terms, then the rest; its
+    """How a loop with states runs on blocks (``hyad/grid/scans.py``). The loop's body is the terms, then the rest; its
     results for the states are the terms; where a state has two, one is the result of a further accumulator.
 
     ``states``: for each recurrence its kind, and the numbers of the accumulators that its terms are results of, the

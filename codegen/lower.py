@@ -38,7 +38,6 @@ from typing import Any
 
 import numpy as np
 
-from hyad.affine import affine_in, never_equal
 from hyad.core import (
     BOOL,
     INT,
@@ -70,10 +69,11 @@ from hyad.core import (
     same_atoms,
     type_atoms,
 )
-from hyad.dead import dead_code
 from hyad.errors import Span
-from hyad.rows import own_rows
-from hyad.threads import Polynomial, independent
+from hyad.passes.rows import own_rows
+from hyad.passes.threads import Polynomial, independent
+from hyad.program.affine import affine_in, never_equal
+from hyad.program.dead import dead_code
 
 from .sizes import Sizes
 

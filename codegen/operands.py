@@ -25,7 +25,7 @@ from hyad.core import (
     Var,
 )
 from hyad.errors import NoCForm, Span
-from hyad.primitives import PRIMITIVES, c_form, power_form, whole_power
+from hyad.program.primitives import PRIMITIVES, c_form, power_form, whole_power
 
 from .expressions import (
     ADD,

@@ -1,9 +1,9 @@
 """Loops whose iterations many threads share: how many threads, and what becomes of the loop's accumulators.
 
-A parallel loop (``hyad/spread.py``) is one kernel with its nest; what it folds goes through parts, one for each block,
-that a second kernel folds (``totals``). A scan (``hyad/scans.py``) is two kernels: what the iterations of each block do
-to its state, then all iterations, each block going on from what those before it do; of scans side by side, one for
-each row, each is one block's.
+A parallel loop (``hyad/passes/spread.py``) is one kernel with its nest; what it folds goes through parts, one for each
+block, that a second kernel folds (``totals``). A scan (``hyad/grid/scans.py``) is two kernels: what the iterations of
+each block do to its state, then all iterations, each block going on from what those before it do; of scans side by
+side, one for each row, each is one block's.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds
-from hyad.journal import fires, on
-from hyad.long_rows import by_passes
-from hyad.scans import Scan, scan_of
-from hyad.spread import Reduction, nest, reductions
-from hyad.teams import in_pieces, makes_rows, team_loops, written_out
+from hyad.grid.long_rows import by_passes
+from hyad.grid.scans import Scan, scan_of
+from hyad.grid.teams import in_pieces, makes_rows, team_loops, written_out
+from hyad.passes.spread import Reduction, nest, reductions
+from hyad.program.journal import fires, on
 
 from .collectives import ELEM, HELD, identities
 from .kernels import Scanned

@@ -31,8 +31,8 @@ from dataclasses import replace
 from typing import Any
 
 from hyad.core import Atom, Bind, Block, Check, Const, If, Loop, Prim, Var, blocks_of
-from hyad.journal import fires, on
-from hyad.spread import work
+from hyad.passes.spread import work
+from hyad.program.journal import fires, on
 
 from .comments import commented
 from .expressions import WIDTH, wrapped

@@ -33,8 +33,8 @@ from hyad.core import (
     type_atoms,
 )
 from hyad.errors import Span
-from hyad.journal import fires
-from hyad.spread import Reduction, changed, reductions, sequential
+from hyad.passes.spread import Reduction, changed, reductions, sequential
+from hyad.program.journal import fires
 
 from .ahead import READ
 from .collectives import ELEM, HELD

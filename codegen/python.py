@@ -44,8 +44,8 @@ from hyad.core import (
     functions_of,
 )
 from hyad.errors import CompileError, HyadError, ModelTypeError
-from hyad.primitives import PRIMITIVES
-from hyad.reader import deep
+from hyad.program.primitives import PRIMITIVES
+from hyad.program.reader import deep
 
 from .identifiers import Names
 from .lower import Pairs, measured, plan, type_of
@@ -203,7 +203,7 @@ class _Printer:
         if self.helpers:
             head.insert(len(head) - 1, "from hyad.codegen.python import cells")
         if self.functions:
-            head.insert(len(head) - 1, "from hyad.primitives import PRIMITIVES")
+            head.insert(len(head) - 1, "from hyad.program.primitives import PRIMITIVES")
             head += [f"{text} = PRIMITIVES[{name!r}]" for name, text in self.functions.items()]
         if self.spans:
             head.append(f"spans = [None] * {len(self.spans)}")

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 
 from hyad.core import Arr, Atom, Bind, Block, If, Loop, Var, While, free_vars
 from hyad.errors import Span
-from hyad.spread import sequential
+from hyad.passes.spread import sequential
 
 from .collectives import ELEM
 from .launches import At, Choose, Copy, Memory, Repeat, Size, Swap, total

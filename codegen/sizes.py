@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from hyad.checks import leading
 from hyad.core import (
     INT,
     Atom,
@@ -15,6 +14,7 @@ from hyad.core import (
     Program,
     Var,
 )
+from hyad.passes.checks import leading
 
 MAX_TERMS, MAX_DEGREE = 16, 8  # sizes are polynomials no bigger than this
 

@@ -48,7 +48,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hyad.core import Arr, Atom, Block, Const, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of, same_atoms
-from hyad.journal import on
+from hyad.program.journal import on
 
 NAME = "staging"  # of the optimisation, to switch it off
 LEAST = 3  # elements of a row from which on it is staged

@@ -36,7 +36,7 @@ from hyad.core import (
     same_atoms,
 )
 from hyad.errors import Span
-from hyad.threads import GRAIN, LINE, Polynomial, uneven
+from hyad.passes.threads import GRAIN, LINE, Polynomial, uneven
 
 from .apart import APART, LANES, apart, calls_abreast, calls_waves, in_lanes, repeatable
 from .blas import product

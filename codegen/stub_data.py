@@ -2,8 +2,8 @@
 
 ``reader(fn)`` prints ``hyad_read``, which makes cells of a Python value, ``writer(fn)`` ``hyad_write``, which makes a
 Python value of cells. Both work off a list of their own, so that depth is no matter, and both look at each cell once.
-The classes of ``hyad.data`` keep their fields in slots; where those lie in an instance is found out on one when the
-module is bound (``probe``), and from then on they are read and written there.
+The classes of ``hyad.program.data`` keep their fields in slots; where those lie in an instance is found out on one when
+the module is bound (``probe``), and from then on they are read and written there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hyad.core import Leaf, Node, nodes
-from hyad.data import Data
 from hyad.errors import CompileError, NotCompiled
-from hyad.values import nothing
+from hyad.program.data import Data
+from hyad.program.values import nothing
 
 from .cfunction import CConstructor, CData, CField, CFunction
 

@@ -32,8 +32,8 @@ from dataclasses import replace
 from typing import Any
 
 from hyad.core import REAL, Apply, Atom, Bind, Function, Make, Program, Scalar, While, all_binds
-from hyad.journal import on
-from hyad.primitives import PRIMITIVES, c_form, power_form
+from hyad.program.journal import on
+from hyad.program.primitives import PRIMITIVES, c_form, power_form
 
 from .arena import ARENA_NAMES
 from .c import RESERVED, CPrinter

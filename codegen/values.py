@@ -13,7 +13,7 @@ import numpy as np
 
 from hyad.core import BOOL, INT, REAL, Arr, Const, Constructor, Data, Leaf, Node, Tree, Var, type_atoms
 from hyad.errors import HyadError
-from hyad.values import nothing
+from hyad.program.values import nothing
 
 
 class Misfit(Exception):

@@ -18,7 +18,6 @@ if _os.path.exists(_os.path.join(_root, "pyproject.toml")) and _os.path.isdir(_o
     __path__.append(_root)  # type: ignore[name-defined]  # noqa: F821
 
 from .compiling import compile, low_level_callable, run  # noqa: E402
-from .data import defdata, inl, inr, lisp  # noqa: E402
 from .derivatives import (  # noqa: E402
     D,
     diff,
@@ -49,6 +48,7 @@ from .errors import (  # noqa: E402
 )
 from .files import load  # noqa: E402
 from .model import Model, define, model  # noqa: E402
+from .program.data import defdata, inl, inr, lisp  # noqa: E402
 from .stages import show, stages  # noqa: E402
 
 __all__ = [
@@ -65,7 +65,7 @@ def __getattr__(name: str):
     homes = {
         "check_grad": "checking",
         "cost": "report",
-        "defprim": "own_primitives",
+        "defprim": "program.own_primitives",
         "explain": "report",
         "optimisations": "switches",
         "sparse_hessian": "sparse",

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import core
-from .annotations import parameters
 from .core import Arr, Program
-from .data import Data
 from .errors import BoundsError, HyadError, ModelTypeError, Span
+from .frontend.annotations import parameters
 from .marshalling import spec_of
-from .names import mangled
-from .signature import DataSpec, is_flat, is_list
+from .program.data import Data
+from .program.names import mangled
+from .program.signature import DataSpec, is_flat, is_list
 
 if TYPE_CHECKING:
     from .model import Model

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from . import core
-from .activity import differentiable
-from .annotations import parameters
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Tree, leaves
-from .data import Data
+from .differentiate.activity import differentiable
 from .errors import DerivativeError, HyadError, ModelTypeError, border
+from .frontend.annotations import parameters
 from .marshalling import put_together, take_apart
 from .model import Model, as_model, derived
-from .reader import deep
-from .signature import Spec
+from .program.data import Data
+from .program.reader import deep
+from .program.signature import Spec
 
 MODES = 1e-9  # how far reverse and forward mode may be apart, relatively: rounding only
 DIRECTIONS = 200  # so many inputs (and outputs) are looked at, at random if there are more

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import HyadError, ReadError
-from .names import mangled
+from .program.names import mangled
 
 OPERATORS = {
     "grad": "its gradient",
@@ -187,8 +187,8 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    from .annotations import parameters
     from .files import plain_models
+    from .frontend.annotations import parameters
 
     module = load(options.file)
     name = options.model
@@ -346,8 +346,8 @@ def positions(text: str) -> Any:
 
 def literals(texts: Sequence[str], f: Any) -> list[Any]:
     """The values of arguments on a command line. Arrays are of reals unless a parameter says something else."""
-    from .annotations import parameters
     from .core import REAL, Arr
+    from .frontend.annotations import parameters
     from .model import Model
 
     known = parameters(f.value) if isinstance(f, Model) else None
@@ -361,7 +361,7 @@ def literals(texts: Sequence[str], f: Any) -> list[Any]:
 
 def constructors(f: Any) -> dict[str, Callable[..., Any]]:
     """What makes data in an argument: the language's own, and what the model's file defines."""
-    from .data import Data, Inl, Inr, lisp
+    from .program.data import Data, Inl, Inr, lisp
 
     value = f.value
     while hasattr(value, "function") and not hasattr(value, "scope"):  # a derivative's own function
@@ -380,7 +380,7 @@ def literal(text: str, elem: type = float, made_by: dict[str, Callable[..., Any]
     import numpy as np
 
     from .errors import Source, Span
-    from .forms import Form, read_forms
+    from .program.forms import Form, read_forms
 
     text = re.sub(r'("[^"]*")\s*:', r"\1 ", text.strip().replace(",", " "))  # JSON's commas and colons
     source = Source(text, "<argument>")
@@ -437,7 +437,7 @@ def text_of(value: Any) -> str:
     """A result as Hy reads it."""
     import numpy as np
 
-    from .forms import number_text
+    from .program.forms import number_text
 
     if isinstance(value, (np.ndarray, list)):
         return f"[{' '.join(map(text_of, value))}]" if np.ndim(value) else text_of(value.item())

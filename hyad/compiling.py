@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import CompileError, ModelTypeError, border
 from .model import Model, as_model
-from .signature import Spec
+from .program.signature import Spec
 
 TARGETS = ("c", "cuda", "python")
 

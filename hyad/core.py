@@ -68,7 +68,7 @@ class Constructor:
     """One way to make a value of ``data``. ``fields`` are typed; a later field's array dims may be earlier fields.
 
     ``make`` says what it is in Python: None (nil), ``tuple`` (a pair), ``float`` or ``bool`` (a number or a truth value
-    among pairs), a class of ``hyad.data``, ``"array"`` or ``"whole"`` (the one part itself); ``"function"`` or
+    among pairs), a class of ``hyad.program.data``, ``"array"`` or ``"whole"`` (the one part itself); ``"function"`` or
     ``"record"`` for what never leaves a model. ``parts`` are the structures of its parts, whose leaves are the fields
     (but for the sizes of arrays); () where each part is one field.
     """
@@ -289,7 +289,7 @@ class Case:
 
 @dataclass(frozen=FROZEN, slots=True, eq=False)
 class Prim:
-    """A primitive of ``hyad.primitives`` or one of the array operations below; typed core.
+    """A primitive of ``hyad.program.primitives`` or one of the array operations below; typed core.
 
     ==============================  =====================================================================
     ``get a i ...``                 an element, or a row (a view) where there are fewer subscripts than dims

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .compiling import own_math
 from .errors import CompileError, ModelTypeError, border
-from .journal import without
 from .model import as_model
+from .program.journal import without
 
 if TYPE_CHECKING:
     from pathlib import Path

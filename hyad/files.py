@@ -7,9 +7,9 @@ import types
 from typing import TYPE_CHECKING
 
 from .errors import ReadError, Source, Span, border
-from .forms import read_forms, unparse
 from .model import Scope, data_type, make
-from .names import mangled
+from .program.forms import read_forms, unparse
+from .program.names import mangled
 
 if TYPE_CHECKING:
     from pathlib import Path

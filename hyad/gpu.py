@@ -36,9 +36,9 @@ from .codegen.thread import HEAP, MORE, ROUNDS, STACK
 from .core import Program
 from .device import Remote
 from .errors import CompileError, HyadError, ModelTypeError, border
-from .journal import without
 from .marshalling import put_together, take_apart
 from .model import Model
+from .program.journal import without
 
 GRID = 2**31 - 1  # blocks at most
 MOST = 1 << 14  # reals of memory that a thread takes at most on the CPU

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .forms import Form, unparse
+from .program.forms import Form, unparse
 
 # The first n arguments stay on the head's line; what follows is a body, indented by two.
 BODY_AFTER = {

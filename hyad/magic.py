@@ -19,7 +19,7 @@ from hy.compiler import HyASTCompiler, hy_compile
 from hy.errors import HyLanguageError
 from hy.reader import HyReader, read_many
 
-from .forms import Form
+from .program.forms import Form
 from .repl import coloured, display, mistake, prelude, wants_colour
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from . import core
 from .core import BOOL, INT, REAL, ROW, Arr, Leaf, Node, Tree
-from .data import Data
 from .errors import ModelTypeError, NotCompiled
-from .signature import FLAT, DataSpec, Spec, data_spec, is_flat, is_list
-from .values import nothing
+from .program.data import Data
+from .program.signature import FLAT, DataSpec, Spec, data_spec, is_flat, is_list
+from .program.values import nothing
 
 
 def spec_of(value: Any, name: str | None = None) -> Spec:

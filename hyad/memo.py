@@ -16,9 +16,9 @@ from functools import cache
 from typing import Any
 
 from .core import Leaf, Node, Tree
-from .primitives import BUILTIN, PRIMITIVES
-from .signature import DataSpec
-from .values import Closure, Derived, nothing
+from .program.primitives import BUILTIN, PRIMITIVES
+from .program.signature import DataSpec
+from .program.values import Closure, Derived, nothing
 
 
 def meaning(value: Any) -> Any:
@@ -87,11 +87,11 @@ def own_state() -> tuple:
 
     found = []
     for module in (__file__, build.__file__):
-        with os.scandir(os.path.dirname(os.path.abspath(module))) as files:
-            for f in files:
-                if f.name.endswith((".py", ".hy", ".h")):
-                    status = f.stat()
-                    found.append((f.name, status.st_mtime_ns, status.st_size))
+        for folder, _, names in os.walk(os.path.dirname(os.path.abspath(module))):
+            for name in names:
+                if name.endswith((".py", ".hy", ".h")):
+                    status = os.stat(os.path.join(folder, name))
+                    found.append((name, status.st_mtime_ns, status.st_size))
     return tuple(sorted(found))
 
 

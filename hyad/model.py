@@ -19,11 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import memo
-from .annotations import parameters
 from .call_errors import check_error, misfit, said_at_call
-from .check import check_after
 from .core import Program, Tree, leaves
-from .data import defdata
 from .errors import (
     BORDER,
     CompileError,
@@ -37,17 +34,20 @@ from .errors import (
     at_border,
     border,
 )
-from .forms import Form, read_forms, unparse
-from .journal import without as switched_off
+from .frontend.annotations import parameters
 from .marshalling import signature_key, spec_of, with_rows, without_rows
-from .names import mangled
 from .plain_python import python_callable, run_to
-from .reader import deep, form_to_lambda, only_model
-from .signature import Spec
-from .values import ENCODINGS, Closure, Derived, Function
+from .program.check import check_after
+from .program.data import defdata
+from .program.forms import Form, read_forms, unparse
+from .program.journal import without as switched_off
+from .program.names import mangled
+from .program.reader import deep, form_to_lambda, only_model
+from .program.signature import Spec
+from .program.values import ENCODINGS, Closure, Derived, Function
 
 if TYPE_CHECKING:
-    from .eager import Entry
+    from .interpret.eager import Entry
 
 
 _named: weakref.WeakSet[Model] = weakref.WeakSet()
@@ -229,7 +229,7 @@ class Model:
     def running(self) -> Entry:
         """This model define by run."""
         if self._running is None:
-            from .eager import Entry
+            from .interpret.eager import Entry
 
             self._running = Entry(self.value, self.name, self.span)
             self._globals |= self._running.names
@@ -301,7 +301,7 @@ class Model:
             return deep(self._program, specs, False)
 
     def _program(self, specs: Sequence[Spec], plain: bool) -> Program:
-        from .specialise import Specialiser  # a call that an earlier process compiled does without
+        from .frontend.specialise import Specialiser  # a call that an earlier process compiled does without
 
         made = Specialiser(plain)
         try:
@@ -329,7 +329,7 @@ class Model:
         """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS; long sums
         are taken in parts for ``threads`` threads; ``math`` "vector": calls of one function are loops where they can
         be; ``watch`` is told of each pass (``optimise``)."""
-        from .optimise import (  # a call that an earlier process compiled does without
+        from .passes.optimise import (  # a call that an earlier process compiled does without
             AFTER_PARTS,
             FOR_CACHES,
             PIPELINE,
@@ -347,7 +347,7 @@ class Model:
         with switched_off((*self.off, *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE, watch)
         if threads > 1:
-            from .threads import in_parts
+            from .passes.threads import in_parts
 
             with switched_off(self.off):
                 made = optimise(in_parts(made, threads), AFTER_PARTS)

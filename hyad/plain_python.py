@@ -12,7 +12,7 @@ from .errors import HyadError, ModelTypeError, border
 from .marshalling import fits, put_together, signature_key, spec_of, take_apart, tree_spec
 
 if TYPE_CHECKING:
-    from .eager import Entry
+    from .interpret.eager import Entry
 
 
 def python_callable(program: Program, refuse: Callable[..., Any] | None = None) -> Callable[..., Any]:

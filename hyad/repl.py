@@ -23,9 +23,9 @@ from hy.completer import Completer
 from hy.models import Expression, Keyword, Object, Symbol
 
 from .errors import HyadError
-from .forms import Form
 from .layout import BODY_AFTER, pformat
-from .primitives import PRIMITIVES
+from .program.forms import Form
+from .program.primitives import PRIMITIVES
 
 BANNER = """\
 hyad {version} on Hy {hy}: symbolic differentiation. Tab completes, Ctrl-D leaves.

@@ -14,25 +14,25 @@ from typing import Any
 
 import numpy as np
 
-from .annotations import parameters
 from .call_errors import misfit
-from .checkpoint import repeated
 from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, functions_of, leaves
-from .counts import ASSUMED, Cost
-from .counts import cost as count
+from .differentiate.checkpoint import repeated
+from .differentiate.jacobians import direction, extent
 from .errors import HyadError, Span, border
-from .jacobians import direction, extent
-from .journal import Kept, keeping, recorded
-from .journal import without as switched_off
+from .frontend.annotations import parameters
 from .marshalling import take_apart
 from .model import Model, as_model
-from .optimise import named, optimise
+from .passes.optimise import named, optimise
+from .passes.threads import spread
 from .plain_python import unfit
-from .reader import deep
+from .program.counts import ASSUMED, Cost
+from .program.counts import cost as count
+from .program.journal import Kept, keeping, recorded
+from .program.journal import without as switched_off
+from .program.reader import deep
+from .program.values import Derived
 from .stages import Stages
 from .switches import chosen, purpose
-from .threads import spread
-from .values import Derived
 
 # ---------------------------------------------------------------------------------------------- explain
 
@@ -172,7 +172,7 @@ def explain(
 def _on_a_gpu(program: Program, watch: Callable[[str, str, Program], None], fired: list) -> list[tuple[str, str]]:
     """Tell ``watch`` of what is done to a program for one call on a GPU: forms, and how they run."""
     from .codegen.grid import print_grid
-    from .gather import spread
+    from .grid.gather import spread
     from .switches import ON_A_GPU
 
     apart = deep(lambda: spread(program, watch=lambda name, made: watch(name, ON_A_GPU[name], made)))

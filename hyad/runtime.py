@@ -20,8 +20,8 @@ import numpy as np
 
 from .derivatives import D, grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp
 from .errors import BoundsError, ModelTypeError
-from .forms import prelude_texts
-from .primitives import PRIMITIVES
+from .program.forms import prelude_texts
+from .program.primitives import PRIMITIVES
 
 nil = None
 Real, Int, Bool = float, int, bool

@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from .annotations import has_reals, parameters
-from .blocks import entries
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
+from .differentiate.blocks import entries
 from .errors import DerivativeError, ModelTypeError, border
+from .frontend.annotations import has_reals, parameters
 from .marshalling import signature_key, take_apart
 from .model import Model, as_model, derived, model
-from .optimise import optimise
-from .reader import deep
-from .signature import Spec
+from .passes.optimise import optimise
+from .program.reader import deep
+from .program.signature import Spec
 from .stages import show
 
 #: A reverse pass takes about so many times a forward pass.
@@ -239,7 +239,7 @@ class Signature:
         return [floats(a) if k in self.at else a for k, a in enumerate(args)]
 
     def made(self, args: tuple, values: list[Any], shapes: list[tuple[int, ...]]) -> Plan:
-        from .sparsity import Unfollowed, pattern
+        from .differentiate.sparsity import Unfollowed, pattern
 
         if self.entries is not None:
             return Blocks(self, args, values, shapes)

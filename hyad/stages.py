@@ -28,19 +28,19 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .core import BOOL, REAL, Arr, Lambda, Leaf, Program, Scalar, leaves
-from .dead import dead_code
 from .errors import HyadError, border
-from .forms import Form
 from .layout import pformat
 from .marshalling import tree_spec
 from .model import Model, as_model, derived
 from .plain_python import python_callable
-from .printer import call, declarations, print_lambda, print_program, sym, wrt_form
-from .signature import Spec
-from .values import Builtin, Closure, Derived, Function
+from .program.dead import dead_code
+from .program.forms import Form
+from .program.printer import call, declarations, print_lambda, print_program, sym, wrt_form
+from .program.signature import Spec
+from .program.values import Builtin, Closure, Derived, Function
 
 if TYPE_CHECKING:
-    from .simplify import Log
+    from .passes.simplify import Log
 
 WIDTH = 79
 
@@ -124,7 +124,7 @@ class Stages(Mapping[str, Stage]):
         return self.model.optimised(self.specs)
 
     def simplified(self) -> Program:
-        from .simplify import simplify
+        from .passes.simplify import simplify
 
         program, self._log = simplify(self.program("optimised"))
         return program
@@ -167,7 +167,7 @@ class Stages(Mapping[str, Stage]):
         return Stage(_print_code(name, program), name, program, python_callable(program))
 
     def notation(self, name: str) -> Stage:
-        from .latex import latex, system
+        from .program.latex import latex, system
 
         program = self.program("simplified")
         text = latex(program) if name == "latex" else system(program)
@@ -196,7 +196,12 @@ MAKERS: dict[str, Callable[[Stages, str], Stage]] = {
     "cuda": Stages.code,
 }
 #: The modules that stages need; one that is not there has no stage.
-HOMES = {"simplified": "hyad.simplify", "sympy": "hyad.latex", "latex": "hyad.latex", "cuda": "hyad.codegen.cuda"}
+HOMES = {
+    "simplified": "hyad.passes.simplify",
+    "sympy": "hyad.program.latex",
+    "latex": "hyad.program.latex",
+    "cuda": "hyad.codegen.cuda",
+}
 
 
 @border
@@ -242,7 +247,7 @@ def surface(function: Function, flat: bool = True) -> Form:
 
 def written(function: Lambda) -> Form:
     """The user's own form of a function, without its name."""
-    from .forms import read_forms
+    from .program.forms import read_forms
 
     if function.span is None:
         return print_lambda(function)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from .errors import HyadError
-from .optimise import PIPELINE, WITH_VECTORS, named
-from .rewrite import rules
+from .passes.optimise import PIPELINE, WITH_VECTORS, named
+from .program.rewrite import rules
 
 #: The optimisations that are the builder's own, made as a program is built.
 BUILT = {

@@ -16,9 +16,9 @@ column, so that every later error underlines the user's own form.
   hyad
   hyad.core [Global all-binds atoms-of blocks-of]
   hyad.errors [HyadError ReadError]
-  hyad.forms [from-hy read-forms]
+  hyad.program.forms [from-hy read-forms]
   hyad.layout [pformat]
-  hyad.reader [form-to-lambda])
+  hyad.program.reader [form-to-lambda])
 
 ;; ---------------------------------------------------------------- quoting
 

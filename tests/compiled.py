@@ -23,10 +23,10 @@ import numpy as np
 import hyad
 import oracle
 from hyad.core import Program
-from hyad.forms import Form, read_forms, unparse
 from hyad.model import Model, derived
 from hyad.plain_python import python_callable
-from hyad.values import ENCODINGS
+from hyad.program.forms import Form, read_forms, unparse
+from hyad.program.values import ENCODINGS
 from programs import DEFINITIONS, NAMESPACE, PARAMS, Programs, arguments
 from together import COMPILER, QUICK, Library
 

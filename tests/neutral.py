@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import hyad
-from hyad.forms import Form, read_forms, unparse
-from hyad.reader import SPECIAL
+from hyad.program.forms import Form, read_forms, unparse
+from hyad.program.reader import SPECIAL
 
 DATA = Path(__file__).parent / "data"
 RENAMED = {

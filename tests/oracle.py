@@ -20,7 +20,7 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from hyad.forms import Form, read_forms
+from hyad.program.forms import Form, read_forms
 
 DIGITS = 240
 STEP = mpmath.mpf(10) ** -25

@@ -20,10 +20,10 @@ import array_programs
 import hyad
 from hyad.core import Program
 from hyad.errors import HyadError
-from hyad.journal import without
 from hyad.model import Model
-from hyad.optimise import PIPELINE, WITH_VECTORS, optimise
+from hyad.passes.optimise import PIPELINE, WITH_VECTORS, optimise
 from hyad.plain_python import python_callable
+from hyad.program.journal import without
 
 COUNT = int(os.environ.get("HYAD_ARRAY_PROGRAMS", "20"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad import checking, optimise
-from hyad.check import CheckError, check
+from hyad import checking
 from hyad.checking import check_grad, sample_args
 from hyad.core import BOOL, INT, LEAF, REAL, Arr, Bind, Block, Check, Const, If, Loop, Prim, Program, Var
 from hyad.errors import ModelTypeError
+from hyad.passes import optimise
+from hyad.program.check import CheckError, check
 
 X, Y, N = Var("x", REAL), Var("y", REAL), Var("n", INT)
 V = Var("v", Arr(REAL, (N,)))

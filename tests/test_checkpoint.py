@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import hyad
 import oracle
 import typed
-from hyad.checkpoint import repeated
 from hyad.codegen.c import print_c
+from hyad.differentiate.checkpoint import repeated
 from hyad.errors import BoundsError, HyadError, ModelTypeError, ReadError
-from hyad.optimise import optimise
+from hyad.passes.optimise import optimise
 
 W, H = np.array([[0.3, 0.2], [-0.4, 0.7]]), np.array([0.5, 0.1])
 STEPS = 9

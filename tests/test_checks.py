@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.builder import Builder
 from hyad.core import INT, REAL, Arr, Check, Const, Loop, Prim, Var, all_binds
 from hyad.errors import BoundsError, HyadError
-from hyad.fusion import siblings
+from hyad.passes.fusion import siblings
+from hyad.program.builder import Builder
 
 #: Lower triangles packed by columns, as a mixture's covariances are: a subscript that nothing proves to be in range.
 PACKED = """(defmodel packed [#^ (Mat k p) packed #^ (Mat k d) v]

@@ -46,7 +46,7 @@ from hyad.core import (
     Var,
 )
 from hyad.errors import BoundsError, CompileError, ModelTypeError, Source, Span
-from hyad.primitives import PRIMITIVES
+from hyad.program.primitives import PRIMITIVES
 
 CC = shutil.which("gcc") or shutil.which("cc")
 needs_cc = pytest.mark.skipif(CC is None, reason="no C compiler")

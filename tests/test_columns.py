@@ -68,7 +68,7 @@ ARGS = {
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small Jacobians have all columns in one tangent, too."""
-    monkeypatch.setattr("hyad.jacobians.WRITTEN_OUT", 0)
+    monkeypatch.setattr("hyad.differentiate.jacobians.WRITTEN_OUT", 0)
 
 
 def model_of(text: str, n: int) -> hyad.Model:

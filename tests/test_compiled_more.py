@@ -10,7 +10,7 @@ import pytest
 from compiled import examine, report, subject
 from hyad.codegen.c import print_c
 from hyad.model import derived
-from hyad.values import ENCODINGS
+from hyad.program.values import ENCODINGS
 
 COUNT = int(os.environ.get("HYAD_PROPERTY_COMPILED", "150"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0")) + 1_000_000

@@ -16,9 +16,9 @@ import hyad
 import programs
 from compiled import Subject, examine, report, smaller, subject
 from hyad.core import Bind, Case
-from hyad.forward import Forward
-from hyad.primitives import PRIMITIVES
-from hyad.reverse import Reverse
+from hyad.differentiate.forward import Forward
+from hyad.differentiate.reverse import Reverse
+from hyad.program.primitives import PRIMITIVES
 
 COUNT = int(os.environ.get("HYAD_PROPERTY_COMPILED", "200"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))

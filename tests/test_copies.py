@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.builder import Builder
 from hyad.core import INT, LEAF, REAL, Arr, Block, Const, Loop, Program, Var, all_binds
-from hyad.dead import dead_code
-from hyad.optimise import same_loops
+from hyad.passes.optimise import same_loops
+from hyad.program.builder import Builder
+from hyad.program.dead import dead_code
 
 FIRST = "(ifold (fn [s k] (* 0.5 (+ s (get w k)))) 0.0 (len w))"
 PAIR = "(ifold (fn [p k] #((* {half} (+ (fst p) (get w k))) (+ (snd p) {more}))) #({start} 0.0) {count})"

@@ -15,9 +15,9 @@ from hyad import gpu
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram, Launch, Repeat, walk
 from hyad.emulate import Emulator
-from hyad.journal import without
 from hyad.marshalling import take_apart
 from hyad.model import Model
+from hyad.program.journal import without
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
 

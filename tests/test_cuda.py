@@ -21,9 +21,9 @@ from hyad.codegen import nvrtc
 from hyad.codegen.cuda import CudaKernel, print_cuda
 from hyad.core import Program
 from hyad.errors import BoundsError, CompileError, HyadError, ModelTypeError
-from hyad.journal import without
 from hyad.marshalling import take_apart
 from hyad.model import Model
+from hyad.program.journal import without
 
 PROBLEMS = Path(__file__).parent / "bench" / "problems"
 HEADER = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")

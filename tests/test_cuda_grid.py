@@ -32,11 +32,11 @@ from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch
 from hyad.core import Program
 from hyad.emulate import Emulator, entries
 from hyad.errors import BoundsError, CompileError
-from hyad.journal import without
 from hyad.marshalling import take_apart
 from hyad.model import Model
+from hyad.passes.spread import Reduction, reductions
 from hyad.plain_python import python_callable
-from hyad.spread import Reduction, reductions
+from hyad.program.journal import without
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 

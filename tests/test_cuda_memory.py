@@ -20,8 +20,8 @@ from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
-from hyad.journal import without
 from hyad.marshalling import take_apart
+from hyad.program.journal import without
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
 needs_ptx = pytest.mark.skipif(nvrtc.nvrtc() is None and nvrtc.nvcc() is None, reason="neither NVRTC nor nvcc")

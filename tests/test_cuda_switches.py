@@ -14,9 +14,9 @@ from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
 from hyad.emulate import Emulator
 from hyad.errors import HyadError
-from hyad.journal import without
 from hyad.marshalling import take_apart
 from hyad.model import Model
+from hyad.program.journal import without
 from hyad.switches import ON_A_GPU
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")

@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyad.builder import Builder
-from hyad.check import check
 from hyad.codegen import build
 from hyad.codegen.c import print_c
 from hyad.codegen.cuda import print_cuda
@@ -35,10 +33,12 @@ from hyad.core import (
     real,
     type_of,
 )
-from hyad.data import defdata, lisp
 from hyad.errors import CompileError, HyadError, ModelTypeError
-from hyad.journal import without
-from hyad.optimise import optimise
+from hyad.passes.optimise import optimise
+from hyad.program.builder import Builder
+from hyad.program.check import check
+from hyad.program.data import defdata, lisp
+from hyad.program.journal import without
 
 
 def list_type(elem=REAL, name="List"):

@@ -470,7 +470,7 @@ _ids = [(c, k) for c in CASES for k in range(len(c.points))]
 
 def annotations(text: str) -> list[str]:
     """The parameters' annotations, so that ``#^ Int`` is one in the programs around the model too."""
-    from hyad.forms import read_forms
+    from hyad.program.forms import read_forms
 
     (form,) = read_forms(text)
     return [f"#^ {p.value[0]} " if p.kind == "#^" and p.value[0].value == "Int" else "" for p in form.value[1].value]
@@ -869,8 +869,8 @@ COLUMNS = [
 def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Jacobian by many inputs through loops is one pass, whose tangents have all columns: sums, branches, arrays
     written in place, searches, rows of matrices."""
-    monkeypatch.setattr("hyad.jacobians.WRITTEN_OUT", 0)
-    monkeypatch.delattr("hyad.jacobians.forward_unrolled")
+    monkeypatch.setattr("hyad.differentiate.jacobians.WRITTEN_OUT", 0)
+    monkeypatch.delattr("hyad.differentiate.jacobians.forward_unrolled")
     f = hyad.model(text)
     p, t = np.linspace(0.5, 1.5, 12), np.array([0.1, 0.3, 0.6, 0.9, -0.4])
     steps = [hyad.jvp(f, (p, t), (unit, 0 * t)) for unit in np.eye(12)]

@@ -15,7 +15,7 @@ import oracle
 import test_derivatives as derivatives
 import test_language as language
 from hyad import BoundsError, DerivativeError, HyadError, ModelTypeError, NotCompiled, UnboundError
-from hyad.primitives import PRIMITIVES
+from hyad.program.primitives import PRIMITIVES
 
 Tree = hyad.defdata("Tree", ["Leaf", "word"], ["Node", "label", "left", "right"])
 Leaf, Node = Tree.constructors
@@ -297,7 +297,7 @@ def test_a_long_list_is_an_ordinary_argument_and_result() -> None:
     ],
 )
 def test_a_recursion_without_an_end(text: str, form: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyad.eager.DEPTH", 20_000)
+    monkeypatch.setattr("hyad.interpret.eager.DEPTH", 20_000)
     with pytest.raises(HyadError, match="does not end") as caught:
         run(text, 1.0)
     assert caught.value.span.text in ("(g n)", "(f n)") if form is None else caught.value.span.text == form

@@ -9,9 +9,9 @@ import pytest
 
 import hyad
 from hyad.core import Check, If, Loop, Prim, Program, all_binds
-from hyad.dead import dead_code
+from hyad.passes.shifts import shifts
 from hyad.plain_python import python_callable
-from hyad.shifts import shifts
+from hyad.program.dead import dead_code
 
 OFF = ("edges", "shifts")
 SIZES = (1, 2, 3, 4, 5, 6, 9, 17, 40)

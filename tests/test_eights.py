@@ -1,5 +1,5 @@
-"""Whole iterations in lanes (``hyad/eights.py``): values and gradients at counts around eight, which loops go in lanes,
-and which are left alone."""
+"""Whole iterations in lanes (``hyad/passes/eights.py``): values and gradients at counts around eight, which loops go in
+lanes, and which are left alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import hyad
 from hyad.core import INT, Arr, Const, Loop, all_binds
-from hyad.lanes import LANES
+from hyad.passes.lanes import LANES
 
 OFF = ("eights", "whole-eights")
 MODELS = {

@@ -16,9 +16,9 @@ import neutral
 import oracle
 from hyad import memo
 from hyad.codegen.data import types_in
+from hyad.frontend.specialise import Specialiser
 from hyad.model import derived
-from hyad.specialise import Specialiser
-from hyad.values import ENCODINGS
+from hyad.program.values import ENCODINGS
 from programs import NAMESPACE, Programs, arguments
 
 OTHERS = [e for e in ENCODINGS if e != "record"]

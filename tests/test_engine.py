@@ -11,7 +11,6 @@ import pytest
 
 import hyad
 import oracle
-from hyad.builder import Builder
 from hyad.codegen.c import print_c
 from hyad.core import (
     BOOL,
@@ -32,13 +31,14 @@ from hyad.core import (
     substitute,
 )
 from hyad.errors import HyadError, ReadError
-from hyad.forms import Form, unparse
-from hyad.optimise import optimise
+from hyad.passes.optimise import optimise
 from hyad.plain_python import python_callable
-from hyad.primitives import PRIMITIVES
-from hyad.printer import alpha_equal, print_lambda, print_program
-from hyad.reader import read_model
-from hyad.rewrite import rewrite, rules
+from hyad.program.builder import Builder
+from hyad.program.forms import Form, unparse
+from hyad.program.primitives import PRIMITIVES
+from hyad.program.printer import alpha_equal, print_lambda, print_program
+from hyad.program.reader import read_model
+from hyad.program.rewrite import rewrite, rules
 
 RULES = [rule for rows in rules().values() for rule in rows]
 NAN, INF = math.nan, math.inf

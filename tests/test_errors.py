@@ -27,7 +27,6 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.annotations import parameters
 from hyad.codegen import build
 from hyad.core import INT, REAL, Arr, Node
 from hyad.errors import (
@@ -41,6 +40,7 @@ from hyad.errors import (
     ReadError,
     UnboundError,
 )
+from hyad.frontend.annotations import parameters
 from hyad.marshalling import spec_of
 from hyad.plain_python import python_callable
 

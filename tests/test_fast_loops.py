@@ -10,7 +10,7 @@ import pytest
 
 import hyad
 from hyad.core import Apply, If, Loop, Prim, all_binds, blocks_of
-from hyad.journal import without
+from hyad.program.journal import without
 
 DET = """
 (defmodel minor [a j]

@@ -10,9 +10,9 @@ import pytest
 
 import hyad
 from hyad.core import Program
-from hyad.forms import unparse
-from hyad.journal import without
-from hyad.printer import alpha_equal, print_program
+from hyad.program.forms import unparse
+from hyad.program.journal import without
+from hyad.program.printer import alpha_equal, print_program
 
 #: The parameters of every model below, and values of them: numbers, vectors, a size and conditions' numbers.
 PARAMS = "x y #^ (Vec n) v #^ (Vec n) w #^ Int k"

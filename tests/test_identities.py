@@ -14,7 +14,7 @@ import pytest
 
 import hyad
 from hyad.core import Block, Loop, Prim, Program, blocks_of
-from hyad.primitives import PRIMITIVES
+from hyad.program.primitives import PRIMITIVES
 
 RNG = np.random.default_rng(4)
 S, M, A = RNG.normal(size=(4, 4)), RNG.normal(size=(4, 5)), RNG.normal(size=(5, 4))

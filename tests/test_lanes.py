@@ -1,5 +1,5 @@
-"""Iterations in lanes (``hyad/lanes.py``): values and gradients at counts around eight, which loops go in lanes, and
-which are left alone."""
+"""Iterations in lanes (``hyad/passes/lanes.py``): values and gradients at counts around eight, which loops go in lanes,
+and which are left alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 import hyad
 from hyad.core import Loop, Var, all_binds
-from hyad.journal import without
-from hyad.lanes import LANES
-from hyad.nests import Steps
+from hyad.passes.lanes import LANES
+from hyad.passes.nests import Steps
+from hyad.program.journal import without
 
 NEAREST = """
 (fn [#^ (Mat k d) centres #^ (Mat n d) points]

@@ -19,8 +19,8 @@ import hyad
 import oracle
 from hyad.core import Prim, all_binds
 from hyad.errors import BoundsError, ModelTypeError
-from hyad.names import mangled
 from hyad.plain_python import python_callable
+from hyad.program.names import mangled
 
 V = np.array([0.5, -1.5, 2.0, 3.25])
 M = np.arange(6.0).reshape(2, 3)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.forms import prelude_texts, read_forms
 from hyad.plain_python import python_callable
+from hyad.program.forms import prelude_texts, read_forms
 
 TEXT = (Path(__file__).resolve().parent.parent / "LANGUAGE.md").read_text(encoding="utf-8")
 V, M = np.array([3.0, 1.0, 2.0]), np.array([[1.0, 2.0], [3.0, 4.0]])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyad.forms import Form, read_forms, unparse
 from hyad.layout import pformat
+from hyad.program.forms import Form, read_forms, unparse
 
 # Text that is laid out already: what `pformat` has to give for it.
 LAID_OUT = [

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hyad
-import hyad.recursion
+import hyad.frontend.recursion
 from hyad.core import Apply, While, all_binds, functions_of, size
-from hyad.specialise import Specialiser
+from hyad.frontend.specialise import Specialiser
 
 #: No two calls are equal; no product is rounded, so that a C compiler may put it together with a sum.
 SPLIT = "(defmodel f [n x] (if (= n 0) (sin x) (+ (f (- n 1) (* 0.5 x)) (f (- n 1) (+ x 1.0)))))"
@@ -48,11 +48,11 @@ def test_long_recursion_on_known_integers_is_a_function(tmp_path, monkeypatch) -
     g = known(SPLIT, n, tmp_path)
     value, slope = split(n, x)
     assert hyad.compile(g, target="c")(x) == value
-    assert sum(steps) < 2 * hyad.recursion.WALKED
+    assert sum(steps) < 2 * hyad.frontend.recursion.WALKED
     for operator in (hyad.grad, hyad.D):
         steps.clear()
         assert hyad.compile(operator(g), target="c")(x) == pytest.approx(slope, rel=1e-12)
-        assert sum(steps) < 2 * hyad.recursion.WALKED
+        assert sum(steps) < 2 * hyad.frontend.recursion.WALKED
         assert "recursion" in hyad.explain(operator(g)).fired()
     assert functions_of(g.optimised(g.specs()).body)
 
@@ -81,10 +81,10 @@ def test_deep_recursion_on_known_integers_ends(body: str, tmp_path) -> None:
 
 def test_integers_that_decide_what_is_there_are_known(tmp_path, monkeypatch) -> None:
     """What can be no function of the program is inlined all the same, up to a limit of its own; then it is run."""
-    monkeypatch.setattr(hyad.recursion, "WALKED", 100)
+    monkeypatch.setattr(hyad.frontend.recursion, "WALKED", 100)
     g = known(PICK, 5, tmp_path)
     assert hyad.compile(g, target="c")(0.3) == pytest.approx(pick(5, 0.3), rel=1e-14)
-    monkeypatch.setattr(hyad.recursion, "FAR", 2)
+    monkeypatch.setattr(hyad.frontend.recursion, "FAR", 2)
     g = known(PICK, 6, tmp_path)
     with pytest.raises(hyad.NotCompiled, match=r"too long to be written out(?s:.)*subscripted by a literal"):
         g.program()
@@ -92,7 +92,7 @@ def test_integers_that_decide_what_is_there_are_known(tmp_path, monkeypatch) -> 
 
 
 def test_calls_of_one_function_from_many_places_are_counted_together(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(hyad.recursion, "WALKED", 1000)
+    monkeypatch.setattr(hyad.frontend.recursion, "WALKED", 1000)
     path = tmp_path / "models.hy"
     calls = " ".join(f"(f 5 (* x {k}.5))" for k in range(8))
     path.write_text(f"{SPLIT}\n(defmodel once [x] (f 5 x))\n(defmodel g [x] (* {calls}))")

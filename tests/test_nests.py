@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad import jam
-from hyad.builder import Builder
 from hyad.codegen.python import load_python
 from hyad.core import (
     INT,
@@ -29,10 +27,12 @@ from hyad.core import (
     defined_in,
 )
 from hyad.errors import ModelTypeError
-from hyad.journal import without
-from hyad.nests import FAR, Steps, accesses
-from hyad.optimise import jam_rows, loops_of
+from hyad.passes import jam
+from hyad.passes.nests import FAR, Steps, accesses
+from hyad.passes.optimise import jam_rows, loops_of
 from hyad.plain_python import python_callable
+from hyad.program.builder import Builder
+from hyad.program.journal import without
 
 NESTS = ("interchange", "register", "row-folds", "jam-rows")
 RNG = np.random.default_rng(7)

@@ -7,9 +7,9 @@ import pytest
 
 import hyad
 from hyad.core import If, Loop, Prim, Program, all_binds
-from hyad.dead import dead_code
+from hyad.passes.stores import assign
 from hyad.plain_python import python_callable
-from hyad.stores import assign
+from hyad.program.dead import dead_code
 
 SIZES = (1, 2, 3, 4, 9, 40)
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.cancel import cancel
-from hyad.check import check
 from hyad.core import INT, LEAF, ONE, REAL, Arr, Bind, Block, Const, If, Loop, Node, Prim, Program, Var, all_binds
-from hyad.journal import without
 from hyad.model import redefined
-from hyad.optimise import PIPELINE, optimise
+from hyad.passes.cancel import cancel
+from hyad.passes.optimise import PIPELINE, optimise
 from hyad.plain_python import python_callable
+from hyad.program.check import check
+from hyad.program.journal import without
 
 ROSENBROCK = """(fn [#^ (Vec n) x]
   (ifold (fn [s i] (+ s (* 100 (** (- (get x (+ i 1)) (** (get x i) 2)) 2)) (** (- 1 (get x i)) 2)))
@@ -399,7 +399,7 @@ import sys, numpy as np, hyad
 scale = float(sys.argv[1])
 f = hyad.model("(fn [x] (* scale (fold + 0.0 (map (fn [e] (* e e)) x))))")
 print(hyad.grad(f)(np.array([1.0, 2.0])).tolist())
-print("derived" if {"hyad.specialise", "hyad.codegen.c"} & sys.modules.keys() else "remembered")
+print("derived" if {"hyad.frontend.specialise", "hyad.codegen.c"} & sys.modules.keys() else "remembered")
 """
 
 

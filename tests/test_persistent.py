@@ -20,7 +20,7 @@ from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import Choose, CudaProgram, Launch, Repeat, While, walk
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
-from hyad.journal import without
+from hyad.program.journal import without
 
 needs_cpu = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
 RNG = np.random.default_rng(3)

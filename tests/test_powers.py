@@ -7,7 +7,7 @@ import pytest
 
 import hyad
 from hyad.core import Const, Prim, all_binds
-from hyad.counts import work
+from hyad.program.counts import work
 
 X = np.array([0.7, -1.3, 2.1])
 

@@ -22,11 +22,11 @@ import pytest
 import sympy
 
 import hyad
-from hyad import primitives
 from hyad.core import BOOL, INT, REAL
 from hyad.errors import CompileError, DerivativeError, HyadError, ModelTypeError, ReadError
-from hyad.own_primitives import check_partial, defprim
-from hyad.primitives import PRECEDENCE, PRIMITIVES, Primitive, c_form, parse_partial, sympy_form
+from hyad.program import primitives
+from hyad.program.own_primitives import check_partial, defprim
+from hyad.program.primitives import PRECEDENCE, PRIMITIVES, Primitive, c_form, parse_partial, sympy_form
 
 ROWS = [PRIMITIVES[name] for name in sorted(primitives.BUILTIN)]
 SMOOTH = [row for row in ROWS if not isinstance(row.partials, str)]
@@ -589,9 +589,9 @@ def test_defprim_example_runs(table: dict[str, Primitive]) -> None:
 
 
 def test_no_form_of_the_language_is_a_primitive() -> None:
-    from hyad.builtins import BUILTINS
-    from hyad.reader import SPECIAL
-    from hyad.values import OPERATORS
+    from hyad.frontend.builtins import BUILTINS
+    from hyad.program.reader import SPECIAL
+    from hyad.program.values import OPERATORS
 
     for name in {*SPECIAL, *BUILTINS, *OPERATORS} - primitives.BUILTIN:
         with pytest.raises(ReadError):

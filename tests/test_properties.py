@@ -18,10 +18,10 @@ import pytest
 import batch
 import hyad
 import oracle
-from hyad.forms import read_forms, unparse
 from hyad.plain_python import python_callable
-from hyad.printer import alpha_equal, print_lambda, print_program
-from hyad.reader import read_model
+from hyad.program.forms import read_forms, unparse
+from hyad.program.printer import alpha_equal, print_lambda, print_program
+from hyad.program.reader import read_model
 
 COUNT = int(os.environ.get("HYAD_PROPERTY_PROGRAMS", "60"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))

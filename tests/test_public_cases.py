@@ -14,7 +14,7 @@ import pytest
 import hyad
 import neutral
 import oracle
-from hyad.forms import Form, read_forms, unparse
+from hyad.program.forms import Form, read_forms, unparse
 
 CASES = [*neutral.cases("public.json"), *neutral.cases("more.json")]
 MEAN = neutral.cases("mean.json")

@@ -16,10 +16,6 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.activity import differentiable
-from hyad.adjoints import fill, tangent_of, zero
-from hyad.builder import Builder
-from hyad.check import check
 from hyad.core import (
     BOOL,
     INT,
@@ -43,16 +39,20 @@ from hyad.core import (
     size,
     type_of,
 )
-from hyad.data import lisp as as_list
-from hyad.derive import apply_operator
+from hyad.differentiate.activity import differentiable
+from hyad.differentiate.adjoints import fill, tangent_of, zero
+from hyad.differentiate.derive import apply_operator
+from hyad.differentiate.forward import jvp
+from hyad.differentiate.reverse import vjp
 from hyad.errors import NotCompiled
-from hyad.forward import jvp
-from hyad.functions import inline, tail_calls, unused
-from hyad.optimise import optimise
-from hyad.rebuild import Rebuild
-from hyad.reverse import vjp
-from hyad.specialise import Specialiser
-from hyad.values import ENCODINGS, Builtin, Derived, TupleValue, flatten
+from hyad.frontend.specialise import Specialiser
+from hyad.passes.functions import inline, tail_calls, unused
+from hyad.passes.optimise import optimise
+from hyad.program.builder import Builder
+from hyad.program.check import check
+from hyad.program.data import lisp as as_list
+from hyad.program.rebuild import Rebuild
+from hyad.program.values import ENCODINGS, Builtin, Derived, TupleValue, flatten
 from typed import evaluate, number, reals, with_reals
 
 mpmath.mp.dps = 50

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.check import check
 from hyad.codegen.c import print_c
 from hyad.core import Loop, all_binds
-from hyad.journal import without as switched_off
-from hyad.narrow import narrow
+from hyad.differentiate.records import stepwise
+from hyad.passes.narrow import narrow
 from hyad.plain_python import python_callable
-from hyad.records import stepwise
+from hyad.program.check import check
+from hyad.program.journal import without as switched_off
 
 W = np.linspace(-1.0, 1.0, 12).reshape(4, 3)
 H = np.cos(np.arange(12.0)).reshape(4, 3)

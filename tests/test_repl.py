@@ -14,7 +14,7 @@ import hy
 import pytest
 
 from hyad.errors import DerivativeError, HyadError
-from hyad.forms import read_forms
+from hyad.program.forms import read_forms
 from hyad.repl import Names, display, mistake
 
 ROOT = Path(__file__).resolve().parent.parent

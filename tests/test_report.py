@@ -14,9 +14,9 @@ import oracle
 from hyad.cli import main
 from hyad.codegen.c import print_c
 from hyad.core import Loop
-from hyad.counts import ASSUMED, cost
 from hyad.errors import HyadError, ModelTypeError
-from hyad.optimise import PIPELINE, named
+from hyad.passes.optimise import PIPELINE, named
+from hyad.program.counts import ASSUMED, cost
 from hyad.report import _memory as memory_of
 
 ROWS = """(fn [A x]

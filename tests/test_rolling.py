@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hyad
-import hyad.rolling
-import hyad.unfold
+import hyad.passes.rolling
+import hyad.passes.unfold
 from hyad.core import Apply, Loop, Prim, all_binds
 from test_fast_loops import DET
 
@@ -66,7 +66,7 @@ def ordered(a):
 @pytest.fixture
 def short(monkeypatch) -> None:
     """Loops from 40 operations on."""
-    monkeypatch.setattr(hyad.unfold, "long", lambda again: (40, 12_000))
+    monkeypatch.setattr(hyad.passes.unfold, "long", lambda again: (40, 12_000))
 
 
 def model(text: str, tmp_path, name: str = "whole"):
@@ -229,12 +229,12 @@ def test_can_be_switched_off(off: str, short, tmp_path) -> None:
 
 def test_what_is_too_long_is_left_and_said(monkeypatch, tmp_path) -> None:
     """No more than so many operations, or iterations, are run to find out."""
-    monkeypatch.setattr(hyad.rolling, "NODES", 1000)
+    monkeypatch.setattr(hyad.passes.rolling, "NODES", 1000)
     det = model(f"{DET}(defmodel whole [#^ (Mat 9 9) a] (det a))", tmp_path)
     assert count(det, Apply) == 1
     assert "too-long" in hyad.explain(det).fired()
-    monkeypatch.setattr(hyad.rolling, "NODES", 60_000)
-    monkeypatch.setattr(hyad.rolling, "TURNS", 1000)
+    monkeypatch.setattr(hyad.passes.rolling, "NODES", 60_000)
+    monkeypatch.setattr(hyad.passes.rolling, "TURNS", 1000)
     assert "too-long" in hyad.explain(det).fired()
 
 

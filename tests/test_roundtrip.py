@@ -11,9 +11,9 @@ import pytest
 import hyad
 import oracle
 from hyad.core import functions_of
-from hyad.data import lisp
-from hyad.optimise import PIPELINE, optimise
-from hyad.roundtrip import round_trips
+from hyad.passes.optimise import PIPELINE, optimise
+from hyad.passes.roundtrip import round_trips
+from hyad.program.data import lisp
 
 Tree = hyad.defdata("Tree", ["Leaf", "x"], ["Node", "left", "right"])
 NAMES = {"Tree": Tree, "Leaf": Tree.Leaf, "Node": Tree.Node}

@@ -10,8 +10,8 @@ import pytest
 
 import hyad
 from hyad.core import Block, Const, Prim, Program, all_binds, with_body
+from hyad.passes.scalings import scalings
 from hyad.plain_python import python_callable
-from hyad.scalings import scalings
 
 X = np.array([0.7, -1.3, 2.1])
 

@@ -1,5 +1,6 @@
-"""The largest of many values and where it is (``hyad/searches.py``): to the last bit what looking at one after the
-other gives, at lengths around the lanes and the parts, among ties, zeros of both signs, infinities and kinds of NaN."""
+"""The largest of many values and where it is (``hyad/passes/searches.py``): to the last bit what looking at one after
+the other gives, at lengths around the lanes and the parts, among ties, zeros of both signs, infinities and
+kinds of NaN."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import pytest
 
 import hyad
 from hyad.core import Loop, all_binds
-from hyad.journal import without
-from hyad.lanes import LANES
-from hyad.searches import LEAST, LEAST_PLACED, PART
+from hyad.passes.lanes import LANES
+from hyad.passes.searches import LEAST, LEAST_PLACED, PART
+from hyad.program.journal import without
 
 #: NaN with payloads of their own, one negative.
 NANS = np.array([0x7FF8000000000001, 0x7FF8000000000123, 0xFFF8000000000042], np.uint64).view(float)

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad import scalars, simplify
 from hyad.codegen.python import load_python
 from hyad.core import REAL, Const, If, Loop, Program, Var, all_binds, free_vars
-from hyad.journal import without
-from hyad.latex import latex, latex_name, latex_number, system, to_sympy
 from hyad.layout import pformat
-from hyad.printer import alpha_equal, print_program
+from hyad.passes import scalars, simplify
+from hyad.program.journal import without
+from hyad.program.latex import latex, latex_name, latex_number, system, to_sympy
+from hyad.program.printer import alpha_equal, print_program
 
 MISRA1A = "(fn [b1 b2 x] (* b1 (- 1 (exp (* (- b2) x)))))"
 RAT43 = "(fn [b1 b2 b3 b4 x] (/ b1 (** (+ 1 (exp (- b2 (* b3 x)))) (/ 1 b4))))"
@@ -104,8 +104,8 @@ def test_result_does_not_change_again() -> None:
 def test_same_result_in_every_process() -> None:
     code = f"""
 import hyad
-from hyad.simplify import simplify
-from hyad.printer import print_program
+from hyad.passes.simplify import simplify
+from hyad.program.printer import print_program
 from hyad.layout import pformat
 q, log = simplify(hyad.grad(hyad.model({MGH09!r})).optimised(), budget=20.0)
 print(pformat(print_program(q))); print(log)
@@ -294,7 +294,7 @@ def test_other_threads_leave_programs_alone() -> None:
 
 
 def test_sympy_is_not_imported_early() -> None:
-    code = "import sys, hyad, hyad.simplify, hyad.latex\nassert 'sympy' not in sys.modules"
+    code = "import sys, hyad, hyad.passes.simplify, hyad.program.latex\nassert 'sympy' not in sys.modules"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
 

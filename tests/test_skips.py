@@ -1,5 +1,5 @@
-"""Adjoints that are zero go nowhere (``hyad/skips.py``): gradients of best paths against differences and against what
-they are without the pass, at ties, infinities and NaN; what is skipped, and what is not."""
+"""Adjoints that are zero go nowhere (``hyad/passes/skips.py``): gradients of best paths against differences and against
+what they are without the pass, at ties, infinities and NaN; what is skipped, and what is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import hyad
 from hyad.core import REAL, Arr, Bind, If, Loop, Prim, Program, Var, all_binds, integer
-from hyad.skips import additions
+from hyad.passes.skips import additions
 
 BEST = """(fn [#^ (Mat k k) steps  #^ (Mat n k) seen]
   ({of} (fold

@@ -11,8 +11,8 @@ import scipy.sparse
 
 import hyad
 from hyad.core import REAL, Arr
+from hyad.differentiate.sparsity import pattern
 from hyad.sparse import colours, greedy, seeds, symmetric_colours
-from hyad.sparsity import pattern
 
 RNG = np.random.default_rng(7)
 

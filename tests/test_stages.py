@@ -13,8 +13,8 @@ import hyad.runtime
 from hyad.errors import HyadError
 from hyad.layout import pformat
 from hyad.plain_python import python_callable
-from hyad.printer import alpha_equal, print_lambda, print_program
-from hyad.reader import read_model
+from hyad.program.printer import alpha_equal, print_lambda, print_program
+from hyad.program.reader import read_model
 
 V = np.array([1.0, 2.0, 3.5])
 M = np.arange(6.0).reshape(2, 3) + 1
@@ -189,7 +189,7 @@ def test_runtime_refuses_what_a_model_refuses() -> None:
 
 
 def test_runtime_has_the_prelude_and_every_primitive() -> None:
-    from hyad.primitives import BUILTIN
+    from hyad.program.primitives import BUILTIN
 
     syntax = {"and", "or", "not", "neg"}
     assert {hy.mangle(name) for name in BUILTIN - syntax} <= set(hyad.runtime.__all__)

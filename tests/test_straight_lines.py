@@ -13,8 +13,8 @@ import pytest
 
 import hyad
 from hyad.core import Atom, Const, Prim, Program, Var, all_binds, functions_of
-from hyad.primitives import PRIMITIVES
-from hyad.values import ENCODINGS
+from hyad.program.primitives import PRIMITIVES
+from hyad.program.values import ENCODINGS
 from programs import NAMESPACE
 
 COUNT = 24

@@ -17,9 +17,9 @@ import oracle
 from hyad.codegen.build import SPINS
 from hyad.core import Arr, Loop, Prim, all_binds
 from hyad.errors import BoundsError, ModelTypeError
-from hyad.journal import without
+from hyad.passes.threads import GRAIN, in_parts, iteration
 from hyad.plain_python import python_callable
-from hyad.threads import GRAIN, in_parts, iteration
+from hyad.program.journal import without
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 

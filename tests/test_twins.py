@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad import twins
-from hyad.check import check
 from hyad.core import Const, If, Loop, Prim, Program, all_binds
-from hyad.optimise import PIPELINE, optimise
+from hyad.passes import twins
+from hyad.passes.optimise import PIPELINE, optimise
 from hyad.plain_python import python_callable
+from hyad.program.check import check
 
 SEEN = """
 (fn [#^ (Vec 12) p]

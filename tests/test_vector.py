@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hyad
-from hyad.abreast import CALLS, LEAST
 from hyad.codegen.vector import FAR, KERNELS, WAVES
 from hyad.core import Loop
 from hyad.errors import ModelTypeError
+from hyad.passes.abreast import CALLS, LEAST
 
 SPECIAL = [
     0.0,

@@ -608,7 +608,7 @@ def encodings_race(
     walk: Walk, points: Sequence[tuple[Any, ...]], rounds: int, budget: float, folder: Path
 ) -> list[Found]:
     """hyad's gradient in each encoding, by turns with its primal."""
-    from hyad.values import ENCODINGS
+    from hyad.program.values import ENCODINGS
 
     made = {"hyad": make(walk, by_hyad(walk, False), folder)}
     made.update((e, make(walk, by_hyad(walk, True, e), folder)) for e in ENCODINGS)

@@ -28,8 +28,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import hyad
 from hyad import device, gpu
-from hyad.counts import cost
 from hyad.marshalling import take_apart
+from hyad.program.counts import cost
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"

@@ -1,0 +1,1 @@
+"""From a typed program to its derivatives, forwards and backwards."""

@@ -1,0 +1,235 @@
+"""Reverse mode of branches and matches: each region there and back, its costly values remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..core import ZERO, Arr, Atom, Bind, Block, Case, Constructor, Data, If, Make, Prim, Var, blocks_of, type_of
+from ..program.names import adjoint
+from .adjoints import zero
+from .backpropagators import Back, call, fitted, forgotten, instantiate, is_threaded, receive, there_and_cut
+from .records import costly, cut, record_of
+
+if TYPE_CHECKING:
+    from .reverse import Reverse
+
+
+COSTLY_BRANCH = 4  # from here on a branch remembers a value, in a register
+
+
+# y = (if c e f)  =>  (x̄ ...) = (if c [e there and back] [f there and back]), and the same for match
+def branch_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
+    """A branch or a match, whose backward code chooses again."""
+    b, span, blocks = rev.b, bind.span, blocks_of(op)
+    choice = rev.atom(op.cond if type(op) is If else op.value)  # type: ignore[union-attr]
+    kept = [costly(block, rev.active, COSTLY_BRANCH) if rev.remembers else [] for block in blocks]
+    kept = [[*found, *elements(rev, block)] for found, block in zip(kept, blocks)]
+    inner = [elements(rev, block, inside=True) for block in blocks]
+    every = [(j, v) for j in range(len(blocks)) for v in (*kept[j], *inner[j])]
+    known = {v: rev.known.pop(v) for _, v in every if v in rev.known}
+    for block, found in zip(blocks, kept):
+        rev.say(block.binds, found)
+    regions = []
+    for k, block in enumerate(blocks):
+        with rev.region(op, k) as (scope, fields):
+            results, _ = rev.there(block, {v: known[v] for v in kept[k] if v in known}, apart=True)
+            record = [rev.here[v] if j == k else nothing(rev, v) for j, v in every]
+        regions.append((fields, scope, [*results, *record]))
+    b.span = span
+    names = [v.name for v in (*bind.vars, *(v for _, v in every))]
+    out = rev.join(op, choice, regions, names, bind.vars[0].given, [rev.type(v.type) for v in bind.vars])
+    rev.define(bind, out)
+    saved = {v: x for (_, v), x in zip(every, out[len(bind.vars) :])} | known
+    rev.here.update((v, saved[v]) for _, v in every)
+
+    def back() -> None:
+        bars = [rev.take(v) for v in bind.vars]
+        if all(x is None for x in bars):
+            return
+        touched = rev.touched(op)
+        rev.known.update((v, saved[v]) for vs in inner for v in vs)
+        for v in touched:
+            rev.settle(v)
+        before = {v: rev.bar.get(v) for v in touched}
+        b.span = span
+        start = {v: x if x is not None else zero(b, rev.atom(v), adjoint(v.name)) for v, x in before.items()}
+        regions = []
+        for k, block in enumerate(blocks):
+            with rev.region(op, k) as (scope, fields):
+                _, inner_back = rev.there(block, {v: saved[v] for v in kept[k]}, again=True)
+                rev.bar.update(start)
+                for r, x in zip(block.results, bars):
+                    if x is not None:
+                        rev.contribute(r, x)
+                inner_back()
+                rev.give_back(op, k)
+                regions.append((fields, scope, [rev.bar[v] for v in touched]))
+        b.span = span
+        changed = [j for j, v in enumerate(touched) if any(region[2][j] is not start[v] for region in regions)]
+        after = rev.join(
+            op,
+            choice,
+            [(fields, scope, [results[j] for j in changed]) for fields, scope, results in regions],
+            [adjoint(touched[j].name) for j in changed],
+        )
+        for v in touched:
+            if before[v] is None:
+                rev.bar.pop(v, None)
+            else:
+                rev.bar[v] = before[v]  # type: ignore[assignment]
+        for j, x in zip(changed, after):
+            rev.bar[touched[j]] = x
+
+    return back
+
+
+def elements(rev: Reverse, block: Block, inside: bool = False) -> list[Var]:
+    """What a block reads of tables and the backward code may need; ``inside``: what its branches read."""
+    found: list[Var] = []
+    for bind in block.binds if rev.tables else ():
+        op = bind.op
+        if not any(rev.is_active(v) for v in bind.vars):
+            continue
+        if not inside and type(op) is Prim and op.name == "get" and op.args[0] in rev.tables:
+            found += bind.vars
+        elif inside and type(op) is If:
+            for branch in blocks_of(op):
+                found += [*elements(rev, branch), *elements(rev, branch, inside=True)]
+    return found
+
+
+def nothing(rev: Reverse, v: Var) -> Atom:
+    """What stands for a number or a row where another branch was taken."""
+    return rev.b.zeros(rev.type(v.type)) if isinstance(v.type, Arr) else ZERO  # type: ignore[arg-type]
+
+
+def arm_there(rev: Reverse, op: Case, bind: Bind, made: Make) -> Back:
+    """A match on a value whose constructor is known: straight-line code."""
+    k = made.constructor.tag
+    arm = op.arms[k]
+    rev.here.update(zip(arm.fields, made.args))
+    results, inner_back = rev.there(arm.block, apart=rev.apart)
+    rev.define(bind, results)
+
+    def back() -> None:
+        for v, r in zip(bind.vars, arm.block.results):
+            bar = rev.take(v)
+            if bar is not None:
+                rev.contribute(r, bar)
+        inner_back()
+        rev.give_back(op, k)
+
+    return back
+
+
+# y = (if c e f), with calls inside  =>  y, r = (if c [e.. there, (Then ..)] [f.. there, (Else ..)])
+#                                        x̄ += (match r (Then ..) [e back] (Else ..) [f back])
+def choice_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
+    """A branch, a sum: what each branch remembers is made into a constructor of its own, and the backward code
+    matches on it. A match is matched again: its fields need not be remembered, and an arm that needs nothing else
+    makes no record."""
+    b, span, blocks = rev.b, bind.span, blocks_of(op)
+    choice = rev.atom(op.cond if type(op) is If else op.value)  # type: ignore[union-attr]
+    touched = rev.touched(op)
+    data = Data(rev.kind)
+    again = type(op) is Case and not rev.closures
+    opened, pairs, own = [], [], []
+    codes: list[tuple[Constructor | None, list[Var]]] = []
+    for k, block in enumerate(blocks):
+        with rev.region(op, k) as (scope, fields):
+            pair = there_and_cut(rev, block, touched, is_threaded, lambda k=k: rev.give_back(op, k))  # type: ignore[misc]
+            bound = scope.vars.difference(fields if again else ())
+            record, pair.block = cut(scope.binds, pair.block, forgotten(rev, pair, scope, bound))
+            name = ("then", "else")[k] if type(op) is If else op.arms[k].constructor.name  # type: ignore
+            constructor, args = record_of(data, name, record, rev.kind)
+            codes.append((constructor, args) if args or not again else (None, []))
+        opened.append((fields, scope))
+        pairs.append(pair)
+        own.append(fields)
+    made = [c for c, _ in codes if c is not None]
+    data.constructors = tuple(made)
+    plain = not any(args for _, args in codes) and not rev.closures  # the backward code chooses again, that is all
+    regions = []
+    for (fields, scope), (constructor, args), pair in zip(opened, codes, pairs):
+        results = list(pair.results)
+        if not plain:
+            with b.region(scope):
+                results.append(b.undef(data) if constructor is None else b.make(constructor, args, "record"))
+        regions.append((fields, scope, results))
+    if not plain and not rev.closures:
+        rev.records.add(data)
+    b.span = span
+    names = [*(v.name for v in bind.vars), "record"]
+    out = rev.join(op, choice, regions, names, bind.vars[0].given, [rev.type(v.type) for v in bind.vars])
+    rev.define(bind, out)
+
+    def back() -> None:
+        bars = [rev.take(v) for v in bind.vars]
+        if all(x is None for x in bars):
+            return
+        b.span = span
+        changed = [v for v in touched if any(v in pair.changed for pair in pairs)]
+        starts = {v: rev.so_far(v) for v in changed if is_threaded(v)}
+        if rev.closures:
+            cts = {j: rev.or_zero(bars[j], bind.vars[j]) for pair in pairs for j in pair.cotangents}
+            after = call(rev, out[-1], [(c, args, p) for (c, args), p in zip(codes, pairs)], cts, starts, changed)  # type: ignore
+            return receive(rev, changed, after, starts)
+
+        depth = len(b.scopes)
+
+        def emit(k: int, table: dict[Var, Atom]) -> list[Atom]:
+            pair = pairs[k]
+            table.update((ct, rev.or_zero(bars[j], bind.vars[j])) for j, ct in pair.cotangents.items())
+            table.update((pair.starts[v], x) for v, x in starts.items())
+            found = instantiate(b, pair, table)
+            out = [found[v] if v in found else starts[v] if v in starts else zero(b, rev.atom(v)) for v in changed]
+            return [fitted(b, x, type_of(rev.atom(v)), depth) for x, v in zip(out, changed)]
+
+        names = [adjoint(v.name) for v in changed]
+        if again or plain:
+            regions = []
+            for k, (constructor, args) in enumerate(codes):
+                with rev.region(op, k) as (scope, fields):
+                    table: dict[Var, Atom] = dict(zip(own[k], fields))
+                    if args:
+                        results = record_opened(
+                            rev, out[-1], constructor, args, lambda t: emit(k, {**table, **t}), names
+                        )  # type: ignore
+                    else:
+                        results = emit(k, table)
+                regions.append((fields, scope, results))
+            after = rev.join(op, choice, regions, names)
+        else:
+            arms = []
+            for k, (constructor, args) in enumerate(codes):
+                with b.arm(constructor) as (scope, fields):  # type: ignore[arg-type]
+                    results = emit(k, dict(zip(args, fields)))
+                arms.append((constructor, fields, scope, results))
+            after = b.case(out[-1], arms, names)
+        b.span = span
+        receive(rev, changed, after, starts)
+
+    return back
+
+
+def record_opened(
+    rev: Reverse,
+    record: Atom,
+    constructor: Constructor,
+    args: Sequence[Var],
+    emit: Callable[[dict[Var, Atom]], list[Atom]],
+    names: Sequence[str],
+) -> Sequence[Atom]:
+    """Code on the fields of a record whose constructor is certain."""
+    b, arms = rev.b, []
+    with b.arm(constructor) as (scope, fields):
+        results = emit(dict(zip(args, fields)))
+    for c in constructor.data.constructors:
+        if c is constructor:
+            arms.append((c, fields, scope, results))
+        else:
+            with b.arm(c) as (other, parts):
+                never = [b.undef(type_of(x)) for x in results]
+            arms.append((c, parts, other, never))
+    return b.case(record, arms, names)

@@ -1,0 +1,1 @@
+"""From the surface core and a signature to a typed program."""

@@ -1,0 +1,218 @@
+"""Name resolution: what a free name of a model means.
+
+The user's module first, then the language: its primitives and builtins, then the prelude. A name that nothing
+binds is an error that says what the user may have meant.
+"""
+
+from __future__ import annotations
+
+import numbers
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core import Atom, Global
+from ..errors import DerivativeError, ModelTypeError, UnboundError
+from ..program.data import Data as PythonData
+from ..program.forms import prelude_texts
+from ..program.primitives import PRIMITIVES
+from ..program.reader import SPECIAL, prelude
+from ..program.values import OPERATORS, Builtin, Constructing, TupleValue, Value, constant
+from .builtins import BUILTINS
+
+if TYPE_CHECKING:
+    from .specialise import Specialiser
+
+
+def resolve(sp: Specialiser, name: Global) -> Value:
+    """What a free name means: the user's module first, then the language."""
+    sp.globals_read.add(name.name)
+    if hasattr(sp.scope, "namespace"):
+        sp.namespaces.add(id(sp.scope.namespace) if sp.scope.cells is None else id(sp.scope))
+    found, value = sp.scope(name.name)
+    builtin = name.name in PRIMITIVES or name.name in BUILTINS or name.name in OPERATORS
+    if found:
+        known = python_value(sp, value, name)
+        if known is not None and not (builtin and isinstance(known, Builtin)):
+            return known
+        if not builtin:
+            if known is not None:
+                return known
+            what = "function" if callable(value) else type(value).__name__
+            hint = "models use numbers, NumPy arrays, tuples, and other models"
+            if callable(value):
+                hint = "make it a model with defmodel, or a primitive with defprim"
+            hint = written(name.name) or hint
+            raise DerivativeError(f"`{name.name}` is a Python {what}, which hyad cannot look into", name.span, hint)
+    if builtin:
+        return Builtin(name.name)
+    function = prelude(name.name)
+    if function is not None:
+        return function
+    row = numpy_row(name.name)
+    if row is not None:
+        return prelude(row) or Builtin(row)
+    if name.name in SPECIAL:
+        raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
+    raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
+
+
+def python_value(sp: Specialiser, value: Any, name: Global) -> Value | None:
+    """A value of the user's module as the model sees it; None for what models cannot use."""
+    if isinstance(value, type) and issubclass(value, PythonData):
+        return Constructing(value) if value.name else None
+    made = getattr(value, "hyad_value", None)
+    if made is not None:
+        return made()
+    if isinstance(value, bool | numbers.Real | np.generic) if not isinstance(value, type) else False:
+        return constant(value.item() if isinstance(value, np.generic) else value, name.span)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "fiub":
+            raise ModelTypeError(f"`{name.name}` is an array of {value.dtype}, not of numbers", name.span)
+        if value.size > 4096 or value.size == 0:
+            raise ModelTypeError(
+                f"`{name.name}` has {value.size} elements: too many to be written into the model"
+                if value.size
+                else f"`{name.name}` is an empty array",
+                name.span,
+                "pass it as an argument",
+            )
+        return array_constant(sp, value)
+    if isinstance(value, tuple):
+        parts = [python_value(sp, x, name) for x in value]
+        return None if any(p is None for p in parts) else TupleValue(tuple(parts))
+    known = numpy_name(value)
+    return None if known is None else prelude(known) or Builtin(known)
+
+
+def array_constant(sp: Specialiser, value: np.ndarray) -> Atom:
+    """A NumPy array of the user's module, written out."""
+    items = [array_constant(sp, x) if value.ndim > 1 else constant(x.item()) for x in value]
+    return sp.b.array(items)
+
+
+#: What ``math`` and NumPy call a primitive, where that is not its name.
+_NUMPY_NAMES = {
+    "power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "maximum": "max", "minimum": "min", "rint": "round",
+    "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
+    "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
+    "max": "amax", "min": "amin", "dot": "matmul", "norm": "frobenius", "greater_equal": ">=", "less_equal": "<=",
+    "not_equal": "!=", "logical_and": "and", "logical_or": "or", "logical_not": "not", "array": "copy",
+    "asarray": "copy", "ndim": "rank", "diagonal": "diag", "deg2rad": "radians", "rad2deg": "degrees",
+    "expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma", "diff": "differences",
+}  # fmt: skip
+
+
+#: What NumPy and the prelude call by one name.
+_NUMPY_ARRAYS = frozenset(
+    "all amax amin any arange argmax argmin argsort cholesky clip column-stack concatenate convolve copy correlate"
+    " count-nonzero cov cross cumprod cumsum degrees det diag differences expand-dims eye flip fliplr flipud"
+    " frobenius full full-like hstack identity inner interp inv isfinite isinf isnan kron linspace log-softmax"
+    " logaddexp logsumexp matmul matrix-power mean median meshgrid moveaxis nansum ones ones-like outer pad"
+    " percentile polyval prod ptp quantile radians rank ravel repeat reshape roll searchsorted shape size slogdet"
+    " softmax solve sort squeeze stack std sum swapaxes take tile trace transpose trapezoid tril triu vander var"
+    " vdot vstack where zeros zeros-like".split()
+)
+
+
+def numpy_name(value: Any) -> str | None:
+    """The primitive, or the function of the prelude, that a function of ``math``, NumPy or SciPy is."""
+    module = (getattr(value, "__module__", None) or "").split(".")[0]
+    if not callable(value) or not (module in ("math", "numpy", "scipy") or isinstance(value, np.ufunc)):
+        return None
+    name = getattr(value, "__name__", "")
+    name = _NUMPY_NAMES.get(name, name.replace("_", "-"))
+    name = name.replace("arc", "a") if name.startswith("arc") else name
+    return name if name in PRIMITIVES or name in _NUMPY_ARRAYS else None
+
+
+#: NumPy's functions that a model may name as they are: what they do element by element has no other name here.
+_BARE = frozenset("maximum minimum logical-and logical-or logical-not".split())
+
+
+def numpy_row(name: str) -> str | None:
+    """The primitive or prelude function that a name which nothing binds is by NumPy: `np.sum`, `maximum`."""
+    head, dot, rest = name.partition(".")
+    if name not in _BARE and not (dot and head in ("np", "numpy")):
+        return None
+    value: Any = np
+    for part in (rest if dot else name).replace("-", "_").split("."):
+        value = getattr(value, part, None)
+    return numpy_name(value)
+
+
+#: How a model writes what other languages and libraries have another name for.
+ELSEWHERE = {
+    "==": "(= a b)", "not=": "(!= a b)", "/=": "(!= a b)", "mod": "(% a b)", "fmod": "(% a b)", "ln": "(log x)",
+    "add": "(+ a b)", "sub": "(- a b)", "mul": "(* a b)", "div": "(/ a b)", "inc": "(+ x 1)", "dec": "(- x 1)",
+    "+=": "(set! r (+ (deref r) x))", "-=": "(set! r (- (deref r) x))", "*=": "(set! r (* (deref r) x))",
+    "float": "(real i)", "sgn": "(sign x)", "^": "(** x 2)", "float64": "(real i)",
+    "range": "(arange n)", "enumerate": "(for [#(i x) (enumerate v)] ...)",
+    "empty": "(zeros n)", "empty-like": "(zeros-like a)",
+    "reduce": "(fold f z xs)", "accumulate": "(scan f z xs)", "for": "(ifold (fn [s i] ...) z n)",
+    "filter": "(where c a b)", "zip": "(map f a b)", "first": "(get v 0)", "last": "(get v -1)", "nth": "(get v i)",
+    "second": "(get v 1)", "rest": "(cut v 1 None)", "drop": "(cut v n None)", "reverse": "(flip v)",
+    "reversed": "(flip v)", "sorted": "(sort v)", "flatten": "(ravel a)", "append": "(concat a b)",
+    "conj": "(concat v [x])", "matvec": "(@ m v)", "vecdot": "(dot u v)",
+    "einsum": '(einsum "ij,jk->ik" a b)', "select": "(cond c a  d b  True e)",
+    "tensordot": '(einsum "ij,jk->ik" a b)', "trapz": "(trapezoid y)",
+    "piecewise": "(cond c a  d b  True e)", "heaviside": "(where (> x 0) 1.0 0.0)", "arccos": "(acos x)",
+    "arcsin": "(asin x)", "arctan": "(atan x)", ":": "(get (transpose m) j)", "newaxis": "(expand-dims v 1)",
+    "average": "(mean v)", "reciprocal": "(/ 1 x)", "solve-triangular": "(solve-lower l b)",
+    "cho-solve": "(solve-cholesky l b)", "lstsq": "(solve (@ (transpose a) a) (@ (transpose a) b))",
+    "zero?": "(= x 0)", "pos?": "(> x 0)", "neg?": "(< x 0)", "even?": "(= (% n 2) 0)", "odd?": "(= (% n 2) 1)",
+    "quot": "(// a b)", "rem": "(% a b)", "mapv": "(map f v)", "count": "(len v)", "assoc": "(update v i x)",
+    "vector": "[a b]", "partial": "(fn [x] (f a x))", "comp": "(fn [x] (f (g x)))", "apply": "(fold f z xs)",
+    "&": "(logical-and c d)", "|": "(logical-or c d)", "logical-xor": "(!= c d)",
+}  # fmt: skip
+#: What a model has nothing for, and what is done instead.
+_INSTEAD = {
+    "print println str format": "a model prints nothing: let it give what you want to see, `#(y x)`",
+    "random normal uniform rand randn": "draw random numbers outside, and pass them as an argument",
+    "eig eigh eigvals eigvalsh svd qr pinv": "there are solve, inv, det and cholesky; write others as a loop",
+    "recur": "`(loop [i 0] ... (recur (+ i 1)))`",
+    "complex real-if-close imag": "models have real numbers: compute with both parts of a complex one",
+}
+_CONSTANTS = frozenset("pi e tau inf nan".split())
+
+
+def written(name: str) -> str | None:
+    """What a model writes for what another language or library calls ``name``."""
+    bare = re.split(r"[./](?=.)", name)[-1].replace("_", "-")
+    known = _NUMPY_NAMES.get(bare.replace("-", "_"))
+    if bare in ELSEWHERE or known is not None:
+        params = PRIMITIVES[known].params if known in PRIMITIVES else ("a",)
+        form = ELSEWHERE.get(bare) or f"({' '.join([known, *params])})"  # type: ignore[list-item]
+        return f"`{form}` is how a model writes it"
+    return next((hint for names, hint in _INSTEAD.items() if bare in names.split()), None)
+
+
+def similar(name: Global) -> str:
+    """What a user may have meant by a name that nothing binds: what the language calls it, or has, or the model itself
+    holds."""
+    import difflib
+
+    text = name.name
+    bare = re.split(r"[./](?=.)", text)[-1]
+    instead = written(text)
+    if instead is not None:
+        return instead
+    if text.lstrip("-") in ("inf", "nan"):
+        return f"Hy writes it `{'-Inf' if text == '-inf' else 'Inf' if text == 'inf' else 'NaN'}`"
+    if name.span is not None and re.search(rf"(?<![^\s\[(]){re.escape(text)}\s+\(fn\b", name.span.source.text):
+        return f"`(letrec [{text} (fn ...)] ...)` names a function that calls itself"
+    if bare in _CONSTANTS:
+        return f"import it at the top of the module: `(import math [{bare}])`"
+    if re.fullmatch(r"[\d.][\d.e+-]*j", text):
+        return "models have real numbers: compute with both parts of a complex one"
+    names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts()]
+    infix = re.fullmatch(r"(\w+)([*/+^]+)(\w+)", text)
+    if infix is not None and bare not in names:
+        return f"an operator stands first: `({infix[2]} {infix[1]} {infix[3]})`"
+
+    nearby = re.findall(r"[^\s()\[\]{}\"#;]+", name.span.source.text) if name.span is not None else []
+    close = difflib.get_close_matches(bare, [*names, *(n for n in nearby if n != text)], 1, 0.76)
+    if close:
+        return f"did you mean `{close[0].partition('/')[0] or '/'}`?"
+    return "bind it with let, make it a parameter, or define it in the module"

@@ -1,0 +1,1006 @@
+"""Programs made ready for a device with thousands of threads: loops apart, sums at the place where they are needed.
+
+Three things are done to parallel loops, the outermost ones.
+
+*Apart.* A loop whose body has loops over arrays in it becomes several, each with one of them, so that each is a nest
+with as many places as the product of its counts. What one makes and another reads is stacked; cheap scalars are
+computed again instead. A row that each iteration makes of zeros, by adding to it, is added to where it is stacked.
+
+*Gathered.* ``a[j] += e(i, j)`` over a nest, whose subscripts are loop indices, is a sum for each ``j`` alone: no two
+threads add to one element, and the order of a sum is known::
+
+    (loop n (fn [i a] (loop m (fn [j a] (add-at a j e)) a)) a)
+    =>  s = (build m (fn [j] (ifold (fn [s i] (+ s e)) 0.0 n))), added to a
+
+Where there are few elements to add to, each sum is taken in parts, one thread for each. The innermost loop may be that
+of a triangle, as long as one of the outer indices says; what the loops around it compute is stacked first then, unless
+it is cheap.
+
+*In parts*, for results that are the same from call to call: additions to places that only data know are made by so many
+threads as there are copies of the array; then the copies are added in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Op,
+    Prim,
+    Program,
+    Var,
+    While,
+    all_binds,
+    blocks_of,
+    free_vars,
+    integer,
+    most_uses,
+    reads,
+    same,
+    substitute,
+    type_atoms,
+    type_of,
+    with_blocks,
+)
+from ..passes.optimise import products
+from ..passes.spread import Reduction, changed, nest, next_level, reductions, work
+from ..passes.stores import assign
+from ..program.affine import affine_add, affine_in
+from ..program.dead import dead_code, tidy
+from ..program.journal import on
+from ..program.rebuild import rebuild
+from .courses import courses_block, rows_block, stepped
+from .elsewhere import elsewhere_block
+from .nesting import PLACES, adding, folding, nested, operation, parts_of, share_of, stacking, statements, without
+from .rectangles import branch_inside, rectangle
+from .scans import scan_of
+from .scattered import parted, scattered
+from .stencils import stencil
+from .teams import joined, passes, renamed, whole
+
+CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
+DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
+LONG = 64  # iterations that are worth a loop of their own
+COPIES = 1024  # of an array, at most, that is added to in parts
+ROOM = 1 << 26  # elements of all copies together
+
+
+def spread(
+    program: Program, deterministic: bool = False, watch: Callable[[str, Program], None] | None = None
+) -> Program:
+    """The program with its parallel loops apart and its sums gathered (see above); ``watch`` is told the name of each
+    step that has a name of its own, with what it has made. Those of ``switches.ON_A_GPU`` can be switched off."""
+
+    def by(change: Callable[[Block], Block], name: str = "") -> None:
+        nonlocal program
+        if name and not on(name):
+            return
+        block = change(program.body)
+        program = program if block is program.body else dead_code(rebuild(replace(program, body=block)))
+        if name and watch is not None:
+            watch(name, program)
+
+    by(added_block)
+    by(rows_block)
+    if stepped(program.body):
+        program = dead_code(assign(program))  # what an iteration adds to a row of its own is a row that it makes
+        by(lambda block: courses_block(block, deterministic), "courses")
+    integers = {b.vars[0]: b.op for b in all_binds(program.body) if type(b.op) is Prim and b.op.name in ("+", "-")}
+    by(lambda block: elsewhere_block(block, integers), "elsewhere")
+    by(checks_block)
+    by(product_block)
+    by(branch_block, "branch-inside")
+    by(joined_block, "teams")
+    by(lambda block: indexed_block(block, stencil), "stencils")
+    by(lambda block: indexed_block(block, parted), "gather")
+    by(apart_block, "apart")
+    by(lambda block: indexed_block(block, stencil), "stencils")  # those that are nests of their own only now
+    by(joined_block, "teams")
+    by(lambda block: indexed_block(block, scattered), "gather")
+    by(gather_block, "gather")
+    by(rectangle_block, "rectangles")
+    program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
+    by(lambda block: product_block(block, stacked=True))
+    if deterministic:
+        by(parts_block)
+    return program
+
+
+def added_block(block: Block) -> Block:
+    """A block in which an element that becomes itself and something is added to: ``(update a i (+ (get a i) x))`` =>
+    ``(add-at a i x)``, which iterations may do in any order."""
+    if not any(type(b.op) is Prim and b.op.name == "update" for b in all_binds(block)):
+        return block
+    made = {v: b.op for b in block.binds for v in b.vars}
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        if type(op) is Prim and op.name == "update":
+            term = term_added(op, block, made)
+            if term is not None:
+                b = Bind(b.vars, Prim("add-at", (*op.args[:-1], term)), b.span)
+        inner = [added_block(r) for r in blocks_of(op)]
+        out.append(Bind(b.vars, with_blocks(op, inner), b.span) if inner else b)
+    return tidy(Block(tuple(out), block.results))
+
+
+def term_added(op: Prim, block: Block, made: dict[Var, Op]) -> Atom | None:
+    """What a store adds to the element that it stores to."""
+    *place, value = op.args
+    step = made.get(value)
+    if type(step) is not Prim or step.name != "+" or most_uses(block, value) != 1:
+        return None
+    for was, term in (step.args, step.args[::-1]):
+        old = made.get(was)
+        if type(old) is Prim and old.name == "get" and list(old.args) == place and most_uses(block, was) == 1:
+            return term if not isinstance(type_of(was), Arr) and term is not was else None
+    return None
+
+
+def long(bind: Bind) -> bool:
+    """Whether a binding is a loop of many iterations, or of how many nobody knows yet."""
+    op = bind.op
+    return type(op) is Loop and (type(op.count) is not Const or op.count.value > LONG)
+
+
+def each(block: Block, change) -> Block:
+    """A block in which ``change(bind)`` gives what stands for each parallel loop, a list of bindings; loops that are
+    taken in their order, and branches, are gone into. The same block where that changes nothing."""
+    out: list[Bind] = []
+    for bind in block.binds:
+        op = bind.op
+        if long(bind) and reductions(op) is not None:
+            out += change(bind)
+        elif type(op) is Loop and (long(bind) or reductions(op) is None) or type(op) in (If, While):
+            inner = blocks_of(op)
+            made = [r if type(op) is While and r is op.cond else each(r, change) for r in inner]
+            same_ = all(x is y for x, y in zip(inner, made))
+            out.append(bind if same_ else Bind(bind.vars, with_blocks(op, made), bind.span))
+        else:
+            out.append(bind)
+    unchanged = len(out) == len(block.binds) and all(x is y for x, y in zip(out, block.binds))
+    return block if unchanged else Block(tuple(out), block.results)
+
+
+def product_block(block: Block, stacked: bool = False) -> Block:
+    """A block whose parallel loops have no products in them; with ``stacked`` but stacks of them."""
+    if not any(type(b.op) is Prim and b.op.name == "product" for b in all_binds(block)):
+        return block
+
+    def written(bind: Bind) -> list[Bind]:
+        if stacked and stack_of_products(bind) is not None:
+            return [bind]
+        return [Bind(bind.vars, replace(bind.op, body=by_loops(bind.op.body)), bind.span)]
+
+    return each(block, written)
+
+
+def stack_of_products(bind: Bind) -> tuple[list[Loop], Bind] | None:
+    """Loops that stack the products of matrices that they look up, and do nothing else: they, the outermost first, and
+    the product."""
+    loops: list[Loop] = []
+    while True:
+        op = bind.op
+        if type(op) is not Loop or op.accs or len(op.body.results) != 1 or not op.body.binds:
+            return None
+        loops.append(op)
+        *views, last = op.body.binds
+        if op.body.results != last.vars or not all(type(b.op) is Prim and b.op.name == "get" for b in views):
+            return None
+        if any(not isinstance(b.vars[0].type, Arr) for b in views):
+            return None
+        if type(last.op) is Prim and last.op.name == "product":
+            return loops, last
+        bind = last
+
+
+def by_loops(block: Block) -> Block:
+    """A block with its matrix products written out as loops: there is no calling a library from a thread."""
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        if type(op) is Prim and op.name == "product":
+            x, y, n, m, terms, s, t = op.args
+            i, j, k = (Var(name, INT) for name in "ijk")
+            left, right, term = (Var(name, REAL) for name in ("a", "b", "t"))
+            reads_ = (
+                Bind((left,), Prim("get", (x, k, i) if s.value else (x, i, k)), b.span),
+                Bind((right,), Prim("get", (y, j, k) if t.value else (y, k, j)), b.span),
+                Bind((term,), Prim("*", (left, right)), b.span),
+            )
+            total = folding(terms, k, Block(reads_, (term,)), REAL, b.span)
+            nest_ = nested([i, j], [n, m], Block((total,), total.vars), REAL, b.vars[0].name)
+            out.append(Bind(b.vars, nest_.op, b.span))
+        else:
+            blocks = tuple(map(by_loops, blocks_of(op)))
+            out.append(Bind(b.vars, with_blocks(op, blocks), b.span) if blocks else b)
+    return Block(tuple(out), block.results)
+
+
+def checks_block(block: Block) -> Block:
+    """A block in which the checks of a scan that need no state come before it, in a parallel loop: threads that leave
+    at a check would be missed at a scan's barriers."""
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        inner = [checks_block(r) for r in blocks_of(op)]
+        b = Bind(b.vars, with_blocks(op, inner), b.span) if inner else b
+        if long(b) and any(type(x.op) is Check for x in b.op.body.binds) and reductions(b.op) is None:
+            moved = dependents(b.op.body, set(b.op.accs))
+            checks = [x for x in b.op.body.binds if type(x.op) is Check]
+            rest = replace(b.op, body=Block(tuple(x for x in b.op.body.binds if x not in checks), b.op.body.results))
+            if not any(a in moved for x in checks for a in reads(x)) and scan_of(rest) is not None:
+                index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+                first = renamed(substitute(tidy(Block(b.op.body.binds, ())), {op.index: index}))
+                out.append(Bind((), Loop(op.count, index, (), (), first), b.span))
+                b = Bind(b.vars, rest, b.span)
+        out.append(b)
+    return Block(tuple(out), block.results)
+
+
+def joined_block(block: Block) -> Block:
+    """A block in which loops over the same rows are one where a team has them (``teams.py``), inside loops too."""
+    out = []
+    for b in block.binds:
+        inner = [joined_block(r) for r in blocks_of(b.op)]
+        out.append(Bind(b.vars, with_blocks(b.op, inner), b.span) if inner else b)
+    return joined(Block(tuple(out), block.results))
+
+
+def apart_block(block: Block) -> Block:
+    return each(block, apart)
+
+
+def gather_block(block: Block) -> Block:
+    return each(block, gathered)
+
+
+def branch_block(block: Block) -> Block:
+    return each(block, branch_inside)
+
+
+def rectangle_block(block: Block) -> Block:
+    return each(block, rectangle)
+
+
+def indexed_block(block: Block, change: Callable[[Bind, dict[Var, Prim]], list[Bind]]) -> Block:
+    """``each``, by what is told of the block's integers, too."""
+    integers = {b.vars[0]: b.op for b in all_binds(block) if type(b.op) is Prim}
+    return each(block, lambda bind: change(bind, integers))
+
+
+def parts_block(block: Block) -> Block:
+    return each(block, in_parts)
+
+
+# --------------------------------------------------------------------------------------------------- apart
+
+
+def apart(bind: Bind) -> list[Bind]:
+    """A parallel loop as several, one for each loop over arrays in its body."""
+    op = bind.op
+    binds: list[Bind] = []
+    for b in op.body.binds:
+        for part in product_first(b, op.index):
+            binds += apart(part) if long(part) and reductions(part.op) is not None else [part]
+    bind = Bind(bind.vars, replace(op, body=Block(tuple(binds), op.body.results)), bind.span)
+    arranged = passes(bind)
+    if arranged is not None:
+        by_rows, groups = arranged
+        if whole(by_rows, groups):
+            return [by_rows]
+        before, lifted = lift(by_rows)
+        parted = divided(lifted, groups)
+        if parted is not None:
+            return [*before, *lifted_parts(parted)]
+    before, lifted = lift(bind)
+    parted = divided(lifted)
+    return [*before, *lifted_parts(parted)] if parted is not None else [bind] if not before else [*before, lifted]
+
+
+def lifted_parts(parts: Sequence[Bind]) -> list[Bind]:
+    """Parts of a loop, with rows lifted that are results only now that it is in parts."""
+    return [b for part in parts for before, loop in [lift(part)] for b in (*before, loop)]
+
+
+def product_first(bind: Bind, row: Var) -> list[Bind]:
+    """A loop ``(loop m (fn [j ..] (let [s (ifold (fn [s k] (+ s (* (get w j k) (get x row k)))) 0.0 l)] ..)))`` as two:
+    the sums, which are a row of a matrix product, and what is made of them."""
+    op = bind.op
+    if not long(bind) or reductions(op) is None or len(op.body.binds) == 1:
+        return [bind]
+    outside = {v for b in op.body.binds for v in b.vars} | {op.index, *op.accs}
+    for b in op.body.binds:
+        inner = b.op
+        if not long(b) or len(inner.accs) != 1 or len(b.vars) != 1 or reductions(inner) is None:
+            continue
+        made = {v: x.op for x in inner.body.binds for v in x.vars}
+        step, (start,) = made.get(inner.body.results[0]), inner.inits
+        if type(step) is not Prim or step.name != "+" or not (type(start) is Const and start.value == 0.0):
+            continue
+        times = made.get(next(a for a in step.args if a is not inner.accs[0])) if inner.accs[0] in step.args else None
+        if type(times) is not Prim or times.name != "*" or len(inner.body.binds) != 4:
+            continue
+        factors = [made.get(a) for a in times.args]
+        if not all(type(f) is Prim and f.name == "get" and len(f.args) > 1 for f in factors):
+            continue
+        subscripts = [set(f.args[1:]) & {op.index, inner.index, row} for f in factors]
+        mine = next((f for f, s in zip(factors, subscripts) if s == {op.index, inner.index}), None)
+        other = next((f for f in factors if f is not mine), None)
+        if mine is None or inner.count in outside or any(v in outside for v in other.args):
+            continue
+        index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+        row_, total = Var(b.vars[0].name, Arr(REAL, (op.count,))), Var(b.vars[0].name, REAL)
+        block = substitute(Block((Bind((total,), inner, b.span),), (total,)), {op.index: index})
+        first = Bind((row_,), Loop(op.count, index, (), (), block), bind.span)
+        read = Bind(b.vars, Prim("get", (row_, op.index)), b.span)
+        rest = tuple(read if x is b else x for x in op.body.binds)
+        return [first, Bind(bind.vars, replace(op, body=Block(rest, op.body.results)), bind.span)]
+    return [bind]
+
+
+def over_arrays(bind: Bind) -> bool:
+    """Whether a binding is a long parallel loop that makes or adds to arrays."""
+    return long(bind) and any(isinstance(v.type, Arr) for v in bind.vars) and reductions(bind.op) is not None
+
+
+def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = (), folded: bool = False) -> list[Bind] | None:
+    """The loops that a loop is taken apart into, the bindings of each of ``groups`` together; None where it stays
+    whole: where its body has no loops over arrays, unless those that fold are worth it, too."""
+    op = bind.op
+    body, n = op.body, len(op.accs)
+    kinds = reductions(op)
+    if kinds is None or not (folded or any(map(over_arrays, body.binds))):
+        return None
+    inside = {v for b in body.binds for v in b.vars} | {op.index}
+    if any(d in inside for b in body.binds for v in b.vars for d in type_atoms(v.type)):
+        return None
+    carried = [dependents(body, {acc}) for acc in op.accs]
+    cheap = recomputed(body, set().union(*carried))
+    chained = {k for r in kinds if r.kind == "slice" for k in r.accs if states(body, op, k) is not None}
+    for k in chained:  # what is read of an iteration's own part may be handed on
+        carried[k] = states(body, op, k) or set()
+    moved = set().union(*carried)
+    for b in (b for group in groups for b in group if any(r in b.vars for r in body.results)):
+        cheap.pop(b.vars[0], None)  # a result of a row's is made where the row is
+    segments = cut(body, cheap, groups)
+    home = {v: k for k, segment in enumerate(segments) for b in segment for v in b.vars}
+    stacked = body.results[n:]
+    loose = [j for j, r in enumerate(stacked) if r not in home]  # made of cheap scalars alone
+    if loose:
+        segments.append([])
+    if len(segments) < 2:
+        return None
+    # the accumulators: what comes into each segment, and what goes out of it
+    passing: list[dict[int, tuple[Var, Var]]] = [{} for _ in segments]
+    for kind in kinds:
+        deps = set().union(*(carried[k] for k in kind.accs))
+        simple = not kind.read and len(kind.accs) == 1 and all(most_uses(body, v) == 1 for v in deps)
+        homes = sorted({home[v] for v in deps})
+        if len(homes) > 1 and not simple and not chained.issuperset(kind.accs):
+            return None
+        for number in kind.accs:
+            current = op.accs[number]
+            for k in homes:
+                last = [v for b in segments[k] for v in b.vars if v in carried[number]][-1]
+                last = op.body.results[number] if k == homes[-1] else last
+                passing[k][number] = (current, last)
+                current = last
+    for k, segment in enumerate(segments):  # none reads a state of before, or of later
+        mine = {v for b in segment for v in b.vars} | {came for came, _ in passing[k].values()}
+        others = {v for number in chained for v in (op.accs[number], *carried[number])} - mine
+        if any(v in others for b in segment for v in reads(b)):
+            return None
+    # what each segment reads of earlier ones is stacked
+    wanted: list[list[Var]] = []
+    again: list[list[Bind]] = []
+    for k, segment in enumerate(segments):
+        roots = [v for b in segment for v in reads(b)]
+        if k == len(segments) - 1:
+            roots += [stacked[j] for j in loose if type(stacked[j]) is Var]
+        seen: dict[Var, None] = {}
+        while roots:
+            v = roots.pop()
+            if v not in seen:
+                seen[v] = None
+                roots += reads(cheap[v]) if v in cheap else ()
+        wanted.append([v for v in seen if home.get(v, k) != k and v not in moved])
+        again.append([b for b in body.binds if b.vars and b.vars[0] in cheap and b.vars[0] in seen])
+        if any(home[v] > k for v in wanted[-1]):
+            return None
+    stacks: dict[Var, Var] = {}
+    for v in dict.fromkeys(v for w in wanted for v in w):
+        t = v.type
+        shape = Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,))
+        stacks[v] = bind.vars[n + stacked.index(v)] if v in stacked else Var(v.name, shape, v.span)
+    out: list[Bind] = []
+    latest: dict[int, Atom] = dict(enumerate(op.inits))
+    for k, segment in enumerate(segments):
+        index = Var(op.index.name, INT, op.index.span, op.index.given, op.index.soft)
+        table: dict[Var, Atom] = {op.index: index}
+        read: list[Bind] = []
+        for v in wanted[k]:
+            here = Var(v.name, v.type, v.span)
+            read.append(Bind((here,), Prim("get", (stacks[v], index)), v.span))
+            table[v] = here
+        accs, inits, finals, results = [], [], [], []
+        for number, (came, goes) in passing[k].items():
+            acc = op.accs[number]
+            accs.append(Var(acc.name, acc.type, acc.span, acc.given))
+            table[came] = accs[-1]
+            inits.append(latest[number])
+            done = goes is body.results[number]
+            finals.append(bind.vars[number] if done else Var(bind.vars[number].name, acc.type, acc.span))
+            latest[number] = finals[-1]
+            results.append(goes)
+        here = {v for b in segment for v in b.vars}
+        outs = [(v, stack) for v, stack in stacks.items() if v in here and v not in stacked]
+        for j, r in enumerate(stacked):
+            if r in here or k == len(segments) - 1 and j in loose:
+                outs.append((r, bind.vars[n + j]))
+        chosen = {b: None for b in (*again[k], *segment)}
+        block = Block(tuple(b for b in body.binds if b in chosen), (*results, *(r for r, _ in outs)))
+        block = substitute(block, table)
+        loop = Loop(op.count, index, tuple(inits), tuple(accs), Block((*read, *block.binds), block.results))
+        if loop.body.results or any(type(b.op) is Check for b in all_binds(loop.body)):
+            out.append(Bind((*finals, *(v for _, v in outs)), loop, bind.span))
+    return out
+
+
+def states(body: Block, op: Loop, k: int) -> set[Var] | None:
+    """What becomes of an array accumulator in a loop's body, one state of another; None where that is no chain."""
+    made = {v: (b, j) for b in body.binds for j, v in enumerate(b.vars)}
+    found: set[Var] = set()
+    v = body.results[k]
+    while v is not op.accs[k]:
+        source = changed(*made[v]) if v in made else None
+        if source is None:
+            return None
+        found.add(v)
+        v = source
+    return found
+
+
+def dependents(block: Block, of: set[Var]) -> set[Var]:
+    """All that is computed in a block from some variables."""
+    found = set(of)
+    for b in block.binds:
+        if not any(a in found for a in reads(b)):
+            continue
+        kinds = reductions(b.op) if type(b.op) is Loop else None
+        folded = {k for r in kinds or () if not r.read for k in r.accs}
+        inside = free_vars(b.op.body) if type(b.op) is Loop else ()
+        if folded and not any(v in found for v in inside) and type(b.op) is Loop:
+            through = {k for k, z in enumerate(b.op.inits) if z in found}
+            if through <= folded:  # a fold is handed on, and nothing else of it
+                found.update(b.vars[k] for k in through)
+                continue
+        found.update(b.vars)
+    return found - of
+
+
+def recomputed(body: Block, moved: set[Var]) -> dict[Var, Bind]:
+    """The scalars that are as cheap as a load, rows that are only looked at, and arrays of zeros."""
+    cheap: dict[Var, Bind] = {}
+    weight: dict[Var, float] = {}
+    for b in body.binds:
+        if type(b.op) is not Prim or b.vars[0] in moved:
+            continue
+        (v,) = b.vars
+        if b.op.name in ("zeros", "undef"):
+            cheap[v] = b
+        elif not isinstance(v.type, Arr) or b.op.name == "get":
+            cost = work(b.op) if not isinstance(v.type, Arr) else 0.0
+            cost += sum(weight.get(a, 0.0) for a in b.op.args if type(a) is Var)
+            if cost <= CHEAP:
+                cheap[v], weight[v] = b, cost
+    return cheap
+
+
+def cut(body: Block, cheap: dict[Var, Bind], groups: Sequence[Sequence[Bind]] = ()) -> list[list[Bind]]:
+    """The bindings of a body in segments: each of ``groups`` one, each other loop over arrays alone, what stands
+    between them together."""
+    segments: list[list[Bind]] = []
+    between: list[Bind] = []
+    group_of = {b: k for k, group in enumerate(groups) for b in group}
+    last = None
+    for b in body.binds:
+        if b.vars and b.vars[0] in cheap:
+            continue
+        group = group_of.get(b)
+        if group is not None:
+            if group != last:
+                segments += [between] if between else []
+                segments.append([])
+                between, last = [], group
+            segments[-1].append(b)
+        elif over_arrays(b):
+            last = None
+            segments += [between] if between else []
+            segments.append([b])
+            between = []
+        else:
+            between.append(b)
+    return segments + ([between] if between else [])
+
+
+# ------------------------------------------------------------------------- rows that are made by adding
+
+
+def lift(bind: Bind) -> tuple[list[Bind], Bind]:
+    """Rows that each iteration makes of zeros, or of an array that is the same for all, by adding to them: what is
+    stacked becomes an accumulator, of which each iteration adds to its own row. What comes before, and the loop."""
+    op = bind.op
+    n = len(op.accs)
+    before: list[Bind] = []
+    for r in dict.fromkeys(op.body.results[n:]):
+        if not isinstance(type_of(r), Arr) or sum(x is r for x in op.body.results) != 1:
+            continue
+        j = op.body.results.index(r)
+        chain = chain_of(op.body, r)
+        if chain is None:
+            continue
+        start = next((b for b in op.body.binds if chain[0] in b.vars), None)
+        final = bind.vars[j]
+        first = Var(final.name, final.type, final.span)
+        same_ = Loop(op.count, Var("i", INT), (), (), Block((), (chain[0],)))
+        before.append(Bind((first,), Prim("zeros", final.type.dims) if start else same_, (start or bind).span))
+        acc = Var(final.name, final.type, final.span)
+        binds = tuple(b for b in op.body.binds if b is not start)
+        rest = tuple(x for k, x in enumerate(op.body.results) if k != j)
+        body = into_rows(Block(binds, (*rest[:n], r, *rest[n:])), {chain[0]: acc}, final.type, op.index)
+        vars_ = tuple(v for k, v in enumerate(bind.vars) if k != j)
+        op = Loop(op.count, op.index, (*op.inits, first), (*op.accs, acc), body)
+        bind = Bind((*vars_[:n], final, *vars_[n:]), op, bind.span)
+        n += 1
+    return before, bind
+
+
+def chain_of(body: Block, result: Atom) -> list[Var] | None:
+    """The states of an array from zeros made in the block, or from one of without, to ``result``, through long loops,
+    each used once, where nothing is done but adding to it."""
+    made = {v: (b, k) for b in body.binds for k, v in enumerate(b.vars)}
+    chain: list[Var] = []
+    v = result
+    while True:
+        if type(v) is not Var or most_uses(body, v) != 1:
+            return None
+        chain.insert(0, v)
+        if v not in made:
+            break
+        b, k = made[v]
+        if type(b.op) is Prim and b.op.name == "zeros":
+            break
+        source = changed(b, k)
+        if source is None or type(b.op) is While or type(b.op) is Prim and b.op.name != "add-at":
+            return None
+        v = source
+    if not any(type(made[v][0].op) is Loop and only_adds(made[v][0].op, made[v][1]) for v in chain[1:]):
+        return None
+    loops = [made[v] for v in chain[1:] if type(made[v][0].op) is Loop]
+    return chain if all(only_adds(b.op, k) for b, k in loops) else None
+
+
+def only_adds(op: Loop, k: int) -> bool:
+    """Whether a loop does nothing with an array accumulator but add to it, outside of branches."""
+    v = op.body.results[k]
+    made = {x: (b, j) for b in op.body.binds for j, x in enumerate(b.vars)}
+    while v is not op.accs[k]:
+        if v not in made or most_uses(op.body, v) != 1:
+            return False
+        b, j = made[v]
+        if type(b.op) is Prim and b.op.name == "add-at":
+            v = b.op.args[0]
+        elif type(b.op) is Loop and j < len(b.op.accs) and only_adds(b.op, j):
+            v = b.op.inits[j]
+        else:
+            return False
+    return most_uses(op.body, v) == 1
+
+
+def into_rows(block: Block, table: dict[Var, Var], t: Arr, index: Var) -> Block:
+    """A block in which the states of an array, which it adds to, are states of an array of such rows."""
+    table = dict(table)
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        if type(op) is Prim and op.name == "add-at" and op.args[0] in table:
+            (old,) = b.vars
+            table[old] = Var(old.name, t, old.span)
+            out.append(Bind((table[old],), Prim("add-at", (table[op.args[0]], index, *op.args[1:])), b.span, b.soft))
+        elif type(op) is Loop and any(z in table for z in op.inits):
+            inner = dict(table)
+            accs, inits, vars_ = list(op.accs), list(op.inits), list(b.vars)
+            for k, z in enumerate(op.inits):
+                if z in table:
+                    accs[k] = inner[op.accs[k]] = Var(op.accs[k].name, t, op.accs[k].span)
+                    vars_[k] = table[b.vars[k]] = Var(b.vars[k].name, t, b.vars[k].span)
+                    inits[k] = table[z]
+            body = into_rows(op.body, inner, t, index)
+            out.append(Bind(tuple(vars_), Loop(op.count, op.index, tuple(inits), tuple(accs), body), b.span))
+        else:
+            out.append(b)
+    return Block(tuple(out), tuple(table.get(r, r) if type(r) is Var else r for r in block.results))
+
+
+# -------------------------------------------------------------------------------------------- gathering
+
+
+@dataclass(frozen=True, slots=True)
+class Triangle:
+    """The innermost loop of a nest, where that goes up to an outer index: ``most``, how far it ever goes, computed by
+    ``before``; ``holds``, whether it goes as far as its index is, computed by ``binds`` in the nest; the ``outer``
+    index."""
+
+    most: Atom
+    before: tuple[Bind, ...]
+    holds: Var
+    binds: tuple[Bind, ...]
+    outer: Var
+
+    def chosen(self, value: Block, otherwise: Atom, binds: Sequence[Bind], table: dict[Var, Atom]) -> Block:
+        """A block that is done where the loop goes so far; else its one result is another value. ``binds`` are those of
+        the nest, ``table`` has its indices."""
+        test = renamed(substitute(tidy(Block((*binds, *self.binds), (self.holds,))), table))
+        (x,), (holds,) = value.results, test.results
+        out = Var(getattr(x, "name", "t"), type_of(x))
+        return Block((*test.binds, Bind((out,), If(holds, value, Block((), (otherwise,))))), (out,))
+
+
+def triangle(levels: Sequence[Bind]) -> tuple[Bind, Triangle] | None:
+    """The loop inside a nest that is a triangle with one of its loops, all in it: ``c < r + k`` for ``r < n``, where k
+    is 1 or less, and ``c < m - r``, where m is n or less."""
+    inner = next_level(levels[-1].op)
+    if inner is None:
+        return None
+    made = {b.vars[0]: b.op for o in levels for b in o.op.body.binds if type(b.op) is Prim and b.op.name in ("+", "-")}
+    count = affine_in(inner.op.count, made)
+    found = [b.op for b in levels if b.op.index in count[1]]
+    if len(found) != 1:
+        return None
+    (op,) = found
+    along = count[1][op.index]
+    rest = affine_add(count, (0, {op.index: along}), -1)
+    rows = affine_in(op.count, {})
+    if along == -1:
+        rest = affine_add(rest, rows, -1)
+    if along not in (1, -1) or rest[1] or rest[0] > (along == 1):
+        return None
+    less = rest[0] - (along == 1)  # how much less far than there are rows it goes
+    before: list[Bind] = []
+    most = op.count
+    for name, by in (("+", less), ("max", 0)) if less else ():
+        most, made_by = operation(name, most, integer(by), hint="most")
+        before.append(made_by)
+    holds = Var("within", BOOL)
+    test = Bind((holds,), Prim("<", (inner.op.index, inner.op.count)))
+    return inner, Triangle(most, tuple(before), holds, (test,), op.index)
+
+
+def gathered(bind: Bind) -> list[Bind]:
+    """A nest with the sums taken out of it whose places are given by its own indices."""
+    levels = nest(bind)
+    corner = triangle(levels)
+    if corner is not None:
+        inner, found = corner
+        taken = to_take([*levels, inner], found)
+        if taken:
+            return [*found.before, *taken_out(bind, [*levels, inner], taken, found)]
+    taken = to_take(levels)
+    return taken_out(bind, levels, taken) if taken else [bind]
+
+
+def to_take(levels: Sequence[Bind], corner: Triangle | None = None) -> list[tuple[int, Prim, list[Var], list[int]]]:
+    """The sums of a nest whose places are given by its own indices: each accumulator's number, what adds to it, the
+    indices of the place, and the numbers of the others."""
+    ops = [b.op for b in levels]
+    inner = ops[-1]
+    indices = [o.index for o in ops]
+    bound = {v for o in ops for b in o.body.binds for v in b.vars} | set(indices) | {a for o in ops for a in o.accs}
+    if any(type(o.count) is Var and o.count in bound for o in (ops[:-1] if corner else ops)):
+        return []
+    taken: list[tuple[int, Prim, list[Var], list[int]]] = []
+    number = {k: k for k in range(len(ops[0].accs))}  # an accumulator's number in the innermost loop
+    for outer, within in zip(ops, ops[1:]):
+        for k, j in number.items():
+            number[k] = next(m for m, z in enumerate(within.inits) if z is outer.accs[j])
+    made = {b.vars[0]: b for b in inner.body.binds if len(b.vars) == 1}
+    for kind in reductions(ops[0]) or ():
+        if kind.kind not in ("scatter", "slice"):
+            continue
+        (k,) = kind.accs
+        acc, result = inner.accs[number[k]], inner.body.results[number[k]]
+        store = made.get(result)
+        if store is None or type(store.op) is not Prim or store.op.name != "add-at" or store.op.args[0] is not acc:
+            continue
+        x = store.op.args[-1]
+        if most_uses(inner.body, acc) != 1 or isinstance(type_of(x), Arr):
+            continue
+        subs = store.op.args[1:-1]
+        free = [a for a in subs if type(a) is Var and a in indices]
+        if len(set(free)) != len(free) or any(type(a) is Var and a in bound and a not in indices for a in subs):
+            continue
+        over = [m for m, i in enumerate(indices) if i not in free]
+        if corner and (inner.index not in free or dear(x, statements(levels, []))):
+            continue
+        if over:
+            taken.append((k, store.op, free, over))
+    return taken
+
+
+def dear(x: Atom, binds: Sequence[Bind]) -> bool:
+    """Whether a value costs too much to be computed by each thread that needs it."""
+    return type(x) is Var and sum(weighed(b) for b in tidy(Block(tuple(binds), (x,))).binds) > DEAR
+
+
+def taken_out(bind: Bind, levels: Sequence[Bind], taken: list, corner: Triangle | None = None) -> list[Bind]:
+    ops = [b.op for b in levels]
+    indices = [o.index for o in ops]
+    counts = {o.index: o.count for o in ops}
+    if corner:
+        counts[indices[-1]] = corner.most
+    binds = statements(levels, [store for _, store, _, _ in taken])
+    out: list[Bind] = []
+    rest = without(levels, {k for k, *_ in taken})
+    kept: dict[Var, Var] = {}
+    for _, store, _, _ in taken:  # what is dear to compute is stacked first
+        x = store.args[-1]
+        if x not in kept and x not in indices and dear(x, binds):
+            kept[x] = Var(x.name, Arr(x.type, tuple(o.count for o in ops)), x.span)
+    if rest is not None:
+        out.append(rest)
+    if kept:
+        out.append(stacking(levels, binds, kept))
+    if corner:
+        stacks, binds = around(levels, binds)
+        out += stacks
+    for k, store, free, over in taken:
+        out += sums(bind, k, store, free, [indices[m] for m in over], counts, binds, kept, indices, corner)
+    return out
+
+
+def around(levels: Sequence[Bind], binds: tuple[Bind, ...]) -> tuple[list[Bind], tuple[Bind, ...]]:
+    """Nests that stack what the innermost loop of a nest reads of the others, where that is dearer than to read it
+    again, and the bindings of the nest that read it there."""
+    ops = [b.op for b in levels]
+    level = {v: m for m, o in enumerate(ops) for b in o.body.binds for v in b.vars}
+    read = {v for b in ops[-1].body.binds for v in reads(b) if level.get(v, len(ops)) < len(ops) - 1}
+    out: list[Bind] = []
+    for v in [v for v in level if v in read and not isinstance(v.type, Arr)]:
+        if sum(weighed(b) for b in tidy(Block(binds, (v,))).binds) > CHEAP:
+            nest_ = levels[: level[v] + 1]
+            stack = Var(v.name, Arr(v.type, tuple(b.op.count for b in nest_)), v.span)
+            out.append(stacking(nest_, binds, {v: stack}))
+            again = Bind((v,), Prim("get", (stack, *(b.op.index for b in nest_))), v.span)
+            binds = tuple(again if v in b.vars else b for b in binds)
+    return out, binds
+
+
+def weighed(b: Bind) -> float:
+    """The work of a binding; of a loop more than of anything else."""
+    if type(b.op) is Prim:
+        return work(b.op)
+    return sum(weighed(x) for block in blocks_of(b.op) for x in block.binds) + (DEAR if type(b.op) is Loop else 0.0)
+
+
+def product(x: Atom, binds: Sequence[Bind]) -> bool:
+    """Whether a term is the product of two elements of arrays."""
+    made = {v: b.op for b in binds for v in b.vars}
+    op = made.get(x)
+    return (
+        type(op) is Prim
+        and op.name == "*"
+        and all(type(made.get(a)) is Prim and made[a].name == "get" for a in op.args)
+    )
+
+
+def sums(
+    bind: Bind,
+    k: int,
+    store: Prim,
+    free: Sequence[Var],
+    over: Sequence[Var],
+    counts: dict[Var, Atom],
+    binds: Sequence[Bind],
+    kept: dict[Var, Var],
+    indices: Sequence[Var],
+    corner: Triangle | None,
+) -> list[Bind]:
+    """What adds to one array, element by element."""
+    op = bind.op
+    within = corner is not None and corner.outer in over
+    x, elem = store.args[-1], op.accs[k].type.elem
+    table: dict[Var, Atom] = {i: Var(i.name, INT, i.span, i.given, i.soft) for i in indices}
+    mine = [table[i] for i in free]
+    sizes = [counts[i] for i in free]
+    before: list[Bind] = []
+    first, *more = over
+    matrix = corner is None and len(free) == 2 and len(over) == 1 and x not in kept and product(x, binds)
+    if corner is None and not matrix and by_rows(x, binds, free, over, kept, indices):
+        return sums_of_rows(bind, k, store, free, over, counts, binds, kept, indices)
+    parts: Atom = integer(1)
+    if not matrix and (corner is None or first is indices[0]):
+        parts, before = parts_of(counts[first], sizes, PLACES)
+    split = not (type(parts) is Const and parts.value == 1)
+    inside = table[first]
+    count = counts[first]
+    head: list[Bind] = []
+    shift: list[Bind] = []
+    part = Var("part", INT)
+    if split:
+        place = Var(first.name, INT)
+        count, head, shift = share_of(part, parts, counts[first], inside, place)
+        table = {**table, first: place}
+    if x in kept:
+        value = Var(x.name, x.type)
+        block = Block((Bind((value,), Prim("get", (kept[x], *(table[i] for i in indices)))),), (value,))
+    else:
+        block = substitute(tidy(Block(tuple(binds), (x,))), table)
+    zero = Const(0.0 if elem == REAL else 0, elem, True)
+    if within:
+        block = corner.chosen(block, zero, binds, table)
+    for i in reversed(more):
+        total = folding(counts[i], table[i], block, elem, bind.span)
+        block = Block((total,), total.vars)
+    total = folding(count, inside, Block((*shift, *block.binds), block.results), elem, bind.span)
+    block = Block((total,), total.vars)
+    subs = [table.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
+    if split:
+        block = Block((*head, total), total.vars)
+        if corner is not None and not within:
+            block = corner.chosen(block, zero, binds, table)
+        made = nested([part, *mine], [parts, *sizes], block, elem, bind.vars[k].name)
+        before.append(Bind(made.vars, made.op, bind.span))
+        again = {i: Var(i.name, INT) for i in free}
+        p, term = Var("part", INT), Var("t", elem)
+        read = Bind((term,), Prim("get", (made.vars[0], p, *(again[i] for i in free))))
+        total = folding(parts, p, Block((read,), (term,)), elem, bind.span)
+        block = Block((total,), total.vars)
+        mine = [again[i] for i in free]
+        subs = [again.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
+    final = bind.vars[k]
+    if not mine:
+        return [
+            *before,
+            *block.binds,
+            Bind((final,), Prim("add-at", (op.inits[k], *subs, block.results[0])), bind.span),
+        ]
+    test = None
+    if corner is not None and not within:
+        here = dict(zip(free, mine))
+        if same(op.accs[k].type.dims[list(store.args[1:-1]).index(indices[-1])], corner.most):  # all are places of it
+            block = block if split else corner.chosen(block, zero, binds, here)
+        else:
+            test = lambda value, array: corner.chosen(value, array, binds, here)  # noqa: E731
+    return [*before, adding(final, op.inits[k], mine, sizes, subs, block, bind.span, test)]
+
+
+def by_rows(
+    x: Atom, binds: Sequence[Bind], free: Sequence[Var], over: Sequence[Var], kept: dict, indices: Sequence[Var]
+) -> bool:
+    """Whether what a sum over some indices reads lies side by side along the last of them, so that neighbouring threads
+    had better share a sum; and whether the sums along it alone are few, beside what they are sums of."""
+    last = over[-1]
+    if not free:
+        return False
+    if x in kept:
+        return last is indices[-1]
+    term = tidy(Block(tuple(binds), (x,)))
+    integers = {b.vars[0]: b.op for b in all_binds(term) if type(b.op) is Prim and b.op.name in ("+", "-")}
+    gets = [b.op for b in all_binds(term) if type(b.op) is Prim and b.op.name == "get" and len(b.op.args) > 1]
+    along = False
+    for op in gets:
+        *outer, inner = ({v for v in affine_in(a, integers)[1] if v in indices} for a in op.args[1:])
+        summed = any(i in over for part in (*outer, inner) for i in part)
+        if last in inner:
+            along = True
+        elif inner and summed:
+            return False
+        if summed and len(over) > 1 and any(part & {*free} and not part & {*over} for part in (*outer, inner)):
+            return False
+    return along
+
+
+def sums_of_rows(
+    bind: Bind,
+    k: int,
+    store: Prim,
+    free: Sequence[Var],
+    over: Sequence[Var],
+    counts: dict[Var, Atom],
+    binds: Sequence[Bind],
+    kept: dict[Var, Var],
+    indices: Sequence[Var],
+) -> list[Bind]:
+    """``sums`` over one index after the other, the last one first: each time a row for each of the other ones."""
+    op, x = bind.op, store.args[-1]
+    elem, name = op.accs[k].type.elem, bind.vars[k].name
+    out: list[Bind] = []
+    left = list(over)
+    rows: Var | None = kept.get(x)
+    places = list(indices)
+    while True:
+        table: dict[Var, Atom] = {i: Var(i.name, INT, i.span, i.given, i.soft) for i in indices}
+        mine = [table[i] for i in free]
+        value = Var(getattr(x, "name", name), elem)
+        if rows is None:
+            block = substitute(tidy(Block(tuple(binds), (x,))), table)
+        else:
+            block = Block((Bind((value,), Prim("get", (rows, *(table[i] for i in places)))),), (value,))
+        i = left.pop()
+        total = folding(counts[i], table[i], block, elem, bind.span)
+        block = Block((total,), total.vars)
+        sizes = [counts[i] for i in (*free, *left)]
+        if not left:
+            break
+        room, rows = (Var(name, Arr(elem, tuple(sizes))) for _ in range(2))
+        inner = [table[i] for i in left]
+        around, order = (
+            [counts[i] for i in (*left, *free)],
+            [*inner, *mine],
+        )
+        out.append(Bind((room,), Prim("undef", ())))
+        out.append(adding(rows, room, order, around, [*mine, *inner], block, bind.span, by="update"))
+        places = [*free, *left]
+    subs = [table.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
+    return [*out, adding(bind.vars[k], op.inits[k], mine, sizes, subs, block, bind.span)]
+
+
+# --------------------------------------------------------------------------------------------- in parts
+
+
+def in_parts(bind: Bind) -> list[Bind]:
+    """A loop that adds to places that only data know, in parts: each adds to a copy of its own."""
+    op = bind.op
+    scattered: list[Reduction] = [r for r in reductions(op) or () if r.kind == "scatter"]
+    inside = {v for b in all_binds(op.body) for v in b.vars} | {op.index}
+    if not scattered or any(d in inside for r in scattered for d in op.accs[r.accs[0]].type.dims):
+        return [bind]
+    numbers = {r.accs[0] for r in scattered}
+    out: list[Bind] = []
+    n = len(op.accs)
+    left = [k for k in range(n) if k not in numbers]
+    if left or len(op.body.results) > n:
+        results = tuple(op.body.results[k] for k in (*left, *range(n, len(op.body.results))))
+        rest = Loop(
+            op.count,
+            op.index,
+            tuple(op.inits[k] for k in left),
+            tuple(op.accs[k] for k in left),
+            tidy(Block(op.body.binds, results)),
+        )
+        out.append(Bind(tuple(bind.vars[k] for k in (*left, *range(n, len(bind.vars)))), rest, bind.span))
+    for k in sorted(numbers):
+        t = op.accs[k].type
+        parts, before = parts_of(op.count, t.dims, ROOM)
+        parts, b = operation("min", parts, integer(COPIES))
+        out += [*before, b]
+        part, inner, place = Var("part", INT), Var(op.index.name, INT), Var(op.index.name, INT)
+        length, head, shift = share_of(part, parts, op.count, inner, place)
+        block = tidy(Block(op.body.binds, (op.body.results[k],)))
+        acc, zeros, made = (Var(bind.vars[k].name, t) for _ in range(3))
+        body = substitute(block, {op.index: place, op.accs[k]: acc})
+        body = Block((*shift, *body.binds), body.results)
+        share = Bind((made,), Loop(length, inner, (zeros,), (acc,), body), bind.span)
+        copies = Var(bind.vars[k].name, Arr(t.elem, (parts, *t.dims)))
+        each_part = Block((*head, Bind((zeros,), Prim("zeros", t.dims)), share), (made,))
+        out.append(Bind((copies,), Loop(parts, part, (), (), each_part), bind.span))
+        indices = [Var("i", INT) for _ in t.dims]
+        p, term = Var("part", INT), Var("t", t.elem)
+        read = Bind((term,), Prim("get", (copies, p, *indices)))
+        total = folding(parts, p, Block((read,), (term,)), t.elem, bind.span)
+        block = Block((total,), total.vars)
+        out.append(adding(bind.vars[k], op.inits[k], indices, list(t.dims), indices, block, bind.span))
+    return out

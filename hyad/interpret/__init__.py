@@ -1,0 +1,1 @@
+"""Programs run as they are read, and differentiated as they run."""

@@ -1,0 +1,238 @@
+"""Innermost loops without branches: their first and last iterations apart, and one loop for each side of a branch.
+
+What a newcomer writes of a grid, ``(build n (fn [i] (if (or (= i 0) (= i (- n 1))) (border i) (inner i))))``, has a
+branch in every iteration, which keeps a compiler from taking several at once. So has the choice of a neighbour on a
+ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core import BOOL, INT, Atom, Bind, Check, Const, If, Loop, Prim, Program, Var, all_binds, defined_in, type_of
+from ..program.affine import Affine, affine_add
+from ..program.builder import Builder
+from ..program.dead import dead_code
+from ..program.loops import loops_of
+from ..program.rebuild import Rebuild, rebuilt
+from .tables import affine_of
+
+#: A loop with more bindings in it is not written out for its edges.
+LONGEST = 60
+#: A loop that is known to run less often is left as it is.
+FEWEST = 8
+#: What comparisons ask of the difference.
+COMPARE = {
+    "=": lambda x: x == 0,
+    "!=": lambda x: x != 0,
+    "<": lambda x: x < 0,
+    "<=": lambda x: x <= 0,
+    ">": lambda x: x > 0,
+    ">=": lambda x: x >= 0,
+}
+
+
+class Edges(Rebuild):
+    """The first and the last iteration of an innermost loop are apart where a comparison of the index with its first
+    or last value is known in all others.
+
+    ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``. What
+    a branch checks is then checked in each iteration between, and so before them once.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.decided: dict[Var, bool] = {}  # comparisons in the part of a loop that is being made
+        self.found = False
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        tests = self.tests(op) if type(op) is Loop else {}
+        ends = self.ends(op, tests) if tests else None  # type: ignore[arg-type]
+        if ends is None:
+            self.copy(bind)
+            return
+        self.found = True
+        self.define(bind, self.parts(op, bind, tests, *ends))  # type: ignore[arg-type]
+
+    def prim(self, op: Prim, var: Var) -> Atom:
+        return Const(self.decided[var], BOOL) if var in self.decided else super().prim(op, var)
+
+    def tests(self, op: Loop) -> dict[Var, tuple[str, Affine]]:
+        """The comparisons of an innermost loop that its index decides: how they compare which difference with 0."""
+        if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
+            return {}
+        found = list(all_binds(op.body))
+        if len(found) > LONGEST or not any(map(decides, found)):
+            return {}
+        if any(type(x.op) not in (Prim, If, Check) for x in found):
+            return {}
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        integers = {v: x.op for x in found for v in x.vars if type(x.op) is Prim and v.type == INT}
+        tests = {}
+        for x in found:
+            if type(x.op) is Prim and x.op.name in COMPARE and all(type_of(a) == INT for a in x.op.args):
+                low, high = (affine_of(a, integers, inside, {op.index}) for a in x.op.args)
+                if low is not None and high is not None and high != low:
+                    gap = affine_add(low, high, -1)
+                    if gap[1].get(op.index) in (1, -1):
+                        tests[x.vars[0]] = x.op.name, gap
+        return tests
+
+    def ends(self, op: Loop, tests: dict[Var, tuple[str, Affine]]) -> tuple[bool, bool] | None:
+        """Whether the first and whether the last iteration are to be apart; None where neither is."""
+        first = last = False
+        for test in tests.values():
+            for one, other in ((True, False), (False, True), (True, True)):
+                if self.known(op, test, int(one), int(other)) is not None:
+                    first, last = first or one, last or other
+                    break
+        return (first, last) if first or last else None
+
+    def known(self, op: Loop, test: tuple[str, Affine], skipped: int, left: int) -> bool | None:
+        """What a comparison gives in all iterations but some first and last ones, where that is one thing."""
+        name, gap = test
+        step = gap[1][op.index]
+        low = affine_add(self.rest(gap, op.index), (step * skipped, {}))
+        end = affine_add(self.b.affine(self.atom(op.count)), (1 + left, {}), -1)
+        high = affine_add(self.rest(gap, op.index), end, step)
+        if step < 0:
+            low, high = high, low
+        if not low[1] and low[0] >= 0:
+            if name in (">=", "<"):
+                return name == ">="
+            if low[0] > 0:
+                return name in ("!=", ">")
+        if not high[1] and high[0] <= 0:
+            if name in ("<=", ">"):
+                return name == "<="
+            if high[0] < 0:
+                return name in ("!=", "<")
+        return None
+
+    def rest(self, affine: Affine, index: Var) -> Affine:
+        """What is left of an integer without the index, in the new program's variables."""
+        return self.moved((affine[0], {v: k for v, k in affine[1].items() if v is not index}))
+
+    def parts(
+        self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: bool, last: bool
+    ) -> Sequence[Atom]:
+        b, width, count = self.b, len(op.accs), self.atom(op.count)
+        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
+        n = b.affine(count)
+        names = [v.name for v in bind.vars]
+        accs = [*(a.name for a in op.accs), *names[width:]]
+        if first:
+            state = self.once(op, bind, Const(0, INT), {v: self.at(op, t, (0, {})) for v, t in tests.items()}, state, 0)
+        skipped, left = int(first), int(last)
+        decided = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
+        length = b.affine_value(affine_add(n, (skipped + left, {}), -1))
+
+        def body(i: Atom, *state: Atom):
+            index = b.prim("+", i, Const(1, INT)) if skipped else i
+            return self.part(op, index, state, decided), ()
+
+        if any(type(x.op) is Check for x in all_binds(op.body)):  # made before the loop only where that runs
+            there = b.prim("<", Const(skipped + left, INT), count)
+            with b.branch_region(there, True) as scope:
+                results = list(b.loop(length, state, body, names, op.index.name, accs))
+            with b.branch_region(there, False) as other:
+                pass
+            state = list(b.if_(there, (scope, results), (other, state), names))
+        else:
+            state = list(b.loop(length, state, body, names, op.index.name, accs))
+        if last:
+            end = affine_add(n, (1, {}), -1)
+            decided = {v: self.at(op, t, end) for v, t in tests.items()}
+            state = self.once(op, bind, b.affine_value(end), decided, state, skipped)
+        return state
+
+    def once(
+        self, op: Loop, bind: Bind, index: Atom, decided: dict[Var, bool | None], state: list[Atom], fewer: int
+    ) -> list[Atom]:
+        """One iteration, where the loop has more than ``fewer`` of them."""
+        b, count = self.b, self.atom(op.count)
+        if b.nonnegative(affine_add(b.affine(count), (1 + fewer, {}), -1)):
+            return self.part(op, index, state, decided)
+        there = b.prim("<", Const(fewer, INT), count)
+        with b.branch_region(there, True) as scope:
+            results = self.part(op, index, state, decided)
+        with b.branch_region(there, False) as other:
+            pass
+        return list(b.if_(there, (scope, results), (other, state), [v.name for v in bind.vars]))
+
+    def at(self, op: Loop, test: tuple[str, Affine], index: Affine) -> bool | None:
+        """What a comparison gives in one iteration, where that is known."""
+        name, gap = test
+        value = affine_add(self.rest(gap, op.index), index, gap[1][op.index])
+        return None if value[1] else COMPARE[name](value[0])
+
+    def part(self, op: Loop, index: Atom, state: Sequence[Atom], decided: dict[Var, bool | None]) -> list[Atom]:
+        """An iteration of which it is known what some comparisons give."""
+        width, around = len(op.accs), self.decided
+        self.here[op.index] = index
+        self.here.update(zip(op.accs, state))
+        self.decided = {**around, **{v: known for v, known in decided.items() if known is not None}}
+        results = self.block(op.body)
+        self.decided = around
+        arrays = [self.b.update(a, [index], x, a.name) for a, x in zip(state[width:], results[width:])]  # type: ignore
+        return [*results[:width], *arrays]
+
+
+class Sides(Rebuild):
+    """An innermost loop with a branch that it does not change is two loops, one for each side.
+
+    ``(build n (fn [i] (if c (f i) (g i))))``  =>  ``(if c (build n f) (build n g))``.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.found = False
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        cond = self.condition(op) if type(op) is Loop else None
+        if cond is None:
+            self.copy(bind)
+            return
+        self.found = True
+        given = self.atom(cond)
+        sides = []
+        for holds in (True, False):
+            with self.b.branch_region(given, holds) as scope:
+                around, self.holds = self.holds, {**self.holds, given: holds}
+                results = list(self.loop(op, bind))  # type: ignore[arg-type]
+                self.holds = around
+            sides.append((scope, results))
+        self.define(bind, self.b.if_(given, *sides, names=[v.name for v in bind.vars]))
+
+    def condition(self, op: Loop) -> Atom | None:
+        """The condition of a branch of an innermost loop that the loop does not change."""
+        if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
+            return None
+        found = list(all_binds(op.body))
+        if len(found) > LONGEST or any(type(x.op) not in (Prim, If) for x in found):
+            return None
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        for x in op.body.binds:
+            if type(x.op) is If and type(x.op.cond) is Var and x.op.cond not in inside:
+                return x.op.cond
+        return None
+
+
+def edges(program: Program) -> Program:
+    """Takes the first and last iterations of a loop apart whose comparisons with the index are then known, and a loop
+    with a branch that it does not change."""
+    if not any(decides(x) for loop in loops_of(program) for x in loop.body.binds):
+        return program
+    for make in (Edges, Sides):
+        pass_ = make(Builder())
+        made = rebuilt(program, pass_)
+        program = dead_code(made) if pass_.found else program
+    return program
+
+
+def decides(bind: Bind) -> bool:
+    """Whether a binding is a branch, or chooses an integer, as the neighbour on a ring is chosen."""
+    op = bind.op
+    return type(op) is If or type(op) is Prim and op.name == "select" and bind.vars[0].type == INT

@@ -1,0 +1,136 @@
+"""Arrays of which a loop makes all that there is, by adding to them: nothing is cleared or copied before."""
+
+from __future__ import annotations
+
+from ..core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, free_vars, reads, type_of
+from ..program.affine import Affine, affine_add
+from ..program.builder import Builder
+from ..program.loops import loops_of
+from ..program.rebuild import Rebuild, rebuilt
+from .tables import affine_of, sums_in
+
+#: So many elements of an array at its ends may be left out by a loop.
+MOST = 2
+
+
+def fills(program: Program) -> Program:
+    """What is added once to each element of zeros is stored, and what is added once to each element of an array that is
+    read later is stored as their sum; one or two elements at the ends may be left out.
+
+    ``(loop (- n 1) (fn [i a] (add-at a (+ i 1) x)) (zeros n))``  =>  0 at 0, and ``x`` at the others;
+    ``(loop n (fn [i a] (add-at a i x)) b)``, then ``b``  =>  ``(build n (fn [i] (+ (get b i) x)))``.
+    """
+    if not any(type(x.op) is Prim and x.op.name == "add-at" for loop in loops_of(program) for x in loop.body.binds):
+        return program
+    pass_ = Fills(Builder(), program)
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
+
+
+class Fills(Rebuild):
+    """``fills`` for a program."""
+
+    def __init__(self, builder: Builder, program: Program) -> None:
+        super().__init__(builder)
+        self.found = False
+        self.sums = sums_in(program.body)
+        self.made: dict[Var, Bind] = {}  # in the block that is being rebuilt
+        self.later: dict[Bind, set[Var]] = {}  # what is read after a loop, of what it starts from
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        around = self.made
+        self.made = {v: x for x in block.binds for v in x.vars}
+        if any(type(x.op) is Loop for x in block.binds):
+            last = {v: k for k, x in enumerate(block.binds) for v in reads(x)}  # where each is read last
+            last.update({r: len(block.binds) for r in block.results if type(r) is Var})
+            for k, x in enumerate(block.binds):
+                if type(x.op) is Loop:
+                    self.later[x] = {z for z in x.op.inits if type(z) is Var and last[z] > k}
+        results = super().block(block)
+        self.made = around
+        return results
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop and bind in self.later and all(type(x.op) is Prim for x in op.body.binds):
+            for k, init in enumerate(op.inits):
+                start = self.made.get(init)  # type: ignore[call-overload]
+                if start is None or op.inits.count(init) > 1 or init in free_vars(op.body):
+                    continue
+                cleared = type(start.op) is Prim and start.op.name == "zeros"
+                if not cleared and init not in self.later[bind]:
+                    continue  # its memory is at hand
+                place = self.place(op, k)
+                if place is not None and (place != (0, 0) or not cleared):
+                    op = self.stored(op, k, place, init, cleared)
+                    self.found = True
+            bind = Bind(bind.vars, op, bind.span)
+        self.copy(bind)
+
+    def place(self, op: Loop, k: int) -> tuple[int, int | Atom] | None:
+        """How many elements a loop leaves out before and after those to which it adds once; None where it does not."""
+        acc, result = op.accs[k], op.body.results[k]
+        store = next((x for x in op.body.binds if result in x.vars), None)
+        if store is None or not isinstance(acc.type, Arr) or acc.type.rank != 1:
+            return None
+        if type(store.op) is not Prim or store.op.name != "add-at" or store.op.args[0] is not acc:
+            return None
+        if sum(acc in reads(x) for x in op.body.binds) > 1 or any(result in reads(x) for x in op.body.binds):
+            return None
+        if [*op.body.results].count(result) > 1 or acc in op.body.results or op.snapshots is not None:
+            return None
+        before = affine_add(self.affine(store.op.args[1]), (0, {op.index: 1}), -1)
+        size = self.moved(self.affine(acc.type.dims[0]))
+        left = affine_add(size, self.moved(self.affine(op.count)), -1)
+        if before == (0, {}) and left[1] and self.b.nonnegative(left):  # none where there is none
+            few = self.b.nonnegative(affine_add((MOST, {}), left, -1))
+            return (0, self.rest(self.atom(acc.type.dims[0]), self.atom(op.count))) if few else None
+        if before[1] or left[1] or not 0 <= before[0] <= left[0] <= MOST:
+            return None
+        return (before[0], left[0] - before[0]) if self.b.nonnegative(affine_add(size, left, -1)) else None
+
+    def rest(self, size: Atom, count: Atom) -> Atom:
+        """How many elements a loop from the first one on leaves out: all of them where its count is negative."""
+        left = self.b.prim("-", size, count)
+        return left if self.b.nonnegative(self.b.affine(count)) else self.b.prim("min", left, size)
+
+    def stored(self, op: Loop, k: int, place: tuple[int, int | Atom], init: Atom, cleared: bool) -> Loop:
+        """A loop that stores what it added to the array ``k``, which starts with its ends alone."""
+        b, old = self.b, self.atom(init)
+        t = type_of(old)
+        acc, result = op.accs[k], op.body.results[k]
+        size = t.dims[0]  # type: ignore[union-attr]
+        before, after = place
+        array = b.undef(t)
+
+        def end(array: Atom, at: Atom) -> Atom:
+            return b.update(array, [at], b.zeros(t.elem) if cleared else b.get(old, at))  # type: ignore
+
+        ends = [Const(i, INT) for i in range(before)]
+        if isinstance(after, int):
+            ends += [b.prim("-", size, Const(i, INT)) for i in range(after, 0, -1)]
+        for at in ends:
+            array = end(array, at)
+        if not isinstance(after, int):
+            first = b.prim("-", size, after)
+            (array,) = b.loop(after, [array], lambda i, array: ([end(array, b.prim("+", first, i))], ()), [acc.name])
+        binds: list[Bind] = []
+        for x in op.body.binds:
+            if result in x.vars:
+                *subscripts, value = x.op.args[1:]  # type: ignore[union-attr]
+                if not cleared:
+                    was, total = Var(acc.name, type_of(value), x.span), Var("t", type_of(value), x.span)
+                    binds.append(Bind((was,), Prim("get", (init, *subscripts)), x.span))
+                    binds.append(Bind((total,), Prim("+", (was, value)), x.span))
+                    value = total
+                x = Bind(x.vars, Prim("update", (acc, *subscripts, value)), x.span)
+            binds.append(x)
+        fresh = Var(acc.name, acc.type, acc.span)
+        self.here[fresh] = array
+        inits = tuple(fresh if j == k else z for j, z in enumerate(op.inits))
+        return Loop(op.count, op.index, inits, op.accs, Block(tuple(binds), op.body.results), op.snapshots)
+
+    def affine(self, a: Atom) -> Affine:
+        found = affine_of(a, self.sums, set(self.sums), set())
+        assert found is not None
+        return found

@@ -1,0 +1,318 @@
+"""Loop fission and expansion: what an outer loop does not change leaves it, as a loop or a table of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from math import inf
+
+from ..core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, all_binds, defined_in, free_vars, reads
+from ..program.builder import Builder
+from ..program.dead import has_checks
+from ..program.loops import CALL, cost_of, slice_of
+from ..program.primitives import PRIMITIVES
+from ..program.rebuild import Rebuild
+
+EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
+
+
+class Fission(Rebuild):
+    """Takes a loop inside another apart into loops that do not need one another, so that those that the outer loop
+    does not change can leave it. ``fuse_siblings`` joins again what stays.
+
+    ``(build m (fn [j] (loop n (fn [i] #((f i) (g i j))))))``  =>  ``a = (build n f)`` before the outer loop.
+
+    Where one part reads an accumulator of another that the outer loop does not change, the accumulator's values are
+    stacked: the tangent of a recurrence, say, is taken in every row, the recurrence once. Integers that cost little are
+    computed again.
+    """
+
+    def __init__(self, builder: Builder, depth: int = 0) -> None:
+        super().__init__(builder)
+        self.depth = depth
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is not Loop:
+            self.copy(bind)
+            return
+        groups, needs = independent(op) if self.depth and not has_checks(op.body) else ([], [])
+        groups = self.together(op, groups) if len(groups) > 1 else groups
+        self.depth += 1
+        steady = self.steady(op, needs) if groups else []
+        read = {op.accs[a] for k, needed in enumerate(needs) if k not in steady for a in needed if a in steady}
+        dear = cost_of(slice_of(op.body, [op.body.results[k] for k in steady])) >= EXPANDED
+        if read and (dear or any(a.type == REAL for a in read)) and all(isinstance(a.type, Scalar) for a in read):
+            history = self.part(op, bind, steady, dict.fromkeys(a for a in op.accs if a in read))
+            for group in groups:
+                rest = [k for k in group if k not in steady]
+                if rest:
+                    self.part(op, bind, rest, history)
+        elif len(groups) > 1:
+            stacked: dict[Var, Atom] = {}
+            for group in sorted(groups, key=lambda g: not {*g} <= {*steady}):
+                self.part(op, bind, group, {}, stacked)
+                if {*group} <= {*steady}:
+                    stacked.update(self.stacked(op, bind, group))
+        else:
+            self.copy(bind)
+        self.depth -= 1
+
+    def together(self, op: Loop, groups: list[list[int]]) -> list[list[int]]:
+        """The groups, those joined that share a call, or a sum of calls, which the loop around changes: none of them
+        can leave it."""
+        b, own = self.b, {op.index, *op.accs}
+        for x in op.body.binds:
+            if not dear(op.body, x):
+                continue
+            sharing = [g for g in groups if x in slice_of(op.body, [op.body.results[k] for k in g]).binds]
+            if len(sharing) > 1:
+                outer = [v for v in free_vars(slice_of(op.body, x.vars)) if v not in own]
+                if b.plain or b.home(self.atoms(outer)) is b.scopes[-1]:
+                    groups = [*(g for g in groups if g not in sharing), sorted(k for g in sharing for k in g)]
+        return sorted(groups)
+
+    def steady(self, op: Loop, needs: list[set[int]]) -> list[int]:
+        """The results of a loop that the loop around it does not change, with the accumulators that they need."""
+        b = self.b
+        if b.plain or b.home((self.atom(op.count),)) is b.scopes[-1]:
+            return []
+        own = {op.index, *op.accs}
+        found = set(range(len(op.body.results)))
+        for k in list(found):
+            reads = [v for v in free_vars(slice_of(op.body, (op.body.results[k],))) if v not in own]
+            reads += op.inits[k : k + 1]
+            if b.home(self.atoms(reads)) is b.scopes[-1]:
+                found.discard(k)
+        while True:
+            left = {k for k in found if needs[k] <= found}
+            if left == found:
+                return sorted(found)
+            found = left
+
+    def stacked(self, op: Loop, bind: Bind, group: list[int]) -> dict[Var, Atom]:
+        """The costly values that a part has stacked, and where: no other part computes them again."""
+        found = {}
+        for k in group:
+            v = op.body.results[k]
+            if k >= len(op.accs) and type(v) is Var and isinstance(v.type, Scalar):
+                if cost_of(slice_of(op.body, [v])) >= EXPANDED:
+                    found[v] = self.atom(bind.vars[k])
+        return found
+
+    def part(
+        self,
+        op: Loop,
+        bind: Bind,
+        group: list[int],
+        history: dict[Var, Atom | None],
+        known: dict[Var, Atom] | None = None,
+    ) -> dict[Var, Atom | None]:
+        """The loop of some results. ``history`` has accumulators and where their values are stacked: None, in this
+        loop; returns where they are now. ``known`` has what other parts have stacked."""
+        b, width = self.b, len(op.accs)
+        accs = [k for k in group if k < width]
+        stacked = [a for a, array in history.items() if array is None]
+
+        def body(i: Atom, *atoms: Atom):
+            self.here[op.index] = i
+            self.here.update({a: b.get(array, i) for a, array in history.items() if array is not None})
+            self.here.update(zip([op.accs[k] for k in accs], atoms))
+            before = self.atoms(stacked)
+            needed = slice_of(op.body, [op.body.results[k] for k in group])
+            for v in known or ():
+                if any(v in x.vars for x in needed.binds):
+                    self.here[v] = b.get(known[v], i, hint=v.name)
+            self.block(slice_of(without(needed, known), needed.results) if known else needed)
+            results = self.atoms([op.body.results[k] for k in group])
+            return results[: len(accs)], [*results[len(accs) :], *before]
+
+        out = b.loop(
+            self.atom(op.count),
+            self.atoms([op.inits[k] for k in accs]),
+            body,
+            [*(bind.vars[k].name for k in group), *(a.name for a in stacked)],
+            op.index.name,
+            [op.accs[k].name for k in accs],
+            bind.vars[group[0]].given,
+            pruned=True,
+            soft=op.index.soft,
+        )
+        b.span = bind.span
+        self.here.update(zip([bind.vars[k] for k in group], out))
+        return dict(zip(stacked, out[len(group) :]))
+
+
+def dear(block: Block, bind: Bind) -> bool:
+    """Whether a binding of a block calls the C library, or is a loop that adds up or compares what such calls give:
+    fusion does not make that one again where two parts compute it."""
+    if type(bind.op) is Loop and bind.op.accs:
+        made = slice_of(block, bind.vars).binds
+        return any(cost_of(Block((x,), ())) >= CALL for x in all_binds(Block(made, ())))
+    return cost_of(Block((bind,), ())) >= CALL
+
+
+def without(block: Block, known: Container[Var]) -> Block:
+    """A block without the bindings of what is known."""
+    return Block(tuple(x for x in block.binds if not any(v in known for v in x.vars)), block.results)
+
+
+def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
+    """The results of a loop's body in groups that share no accumulator; and which accumulators each one needs."""
+    count, accs = len(op.body.results), set(op.accs)
+    group = list(range(count))
+    needs: dict[Atom, set[Var]] = {}
+
+    def find(k: int) -> int:
+        while group[k] != k:
+            k = group[k]
+        return k
+
+    def accumulators(vars: Iterable[Var]) -> set[Var]:
+        wanted = set()
+        for v in vars:
+            wanted |= {v} if v in accs else needs.get(v, set())
+        return wanted
+
+    for bind in op.body.binds:
+        inner = bind.op
+        if type(inner) is Loop and len(bind.vars) > 1:
+            for part in independent(inner)[0]:
+                body = slice_of(inner.body, [inner.body.results[k] for k in part])
+                inits = [inner.inits[k] for k in part if k < len(inner.accs)]
+                wanted = accumulators({a for a in (inner.count, *inits) if type(a) is Var} | set(free_vars(body)))
+                for k in part:
+                    needs[bind.vars[k]] = wanted
+        else:
+            wanted = accumulators(reads(bind))
+            for v in bind.vars:
+                needs[v] = wanted
+    position = {a: k for k, a in enumerate(op.accs)}
+    direct = [
+        {position[a] for a in ({r} & accs | needs.get(r, set()))} if type(r) is Var else set() for r in op.body.results
+    ]
+    for k, needed in enumerate(direct):
+        for a in needed:
+            x, y = find(k), find(a)
+            if x != y:
+                group[max(x, y)] = min(x, y)
+    found: dict[int, list[int]] = {}
+    for k in range(count):
+        found.setdefault(find(k), []).append(k)
+    return list(found.values()), direct
+
+
+# -------------------------------------------------------------------------------------------- expansion
+
+
+class Expand(Rebuild):
+    """Costly values of an inner loop's iterations that the outer loop does not change are computed before it, into an
+    array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From branches only
+    calls of the C library: n of them, where an outer loop might make m n, or fewer.
+
+    Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
+    loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
+    those, so that no table is larger than an array that is there anyway.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.tables: dict[Var, tuple[Atom, tuple[Loop, ...]]] = {}
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop:
+            inside = {op.index, *op.accs, *defined_in(op.body)}
+            for loop in loops_in(op.body):
+                self.prepare((loop,), inside)
+                for inner in loops_in(loop.body):
+                    self.prepare((loop, inner), inside)
+            self.b.span = bind.span
+        elif bind.vars and bind.vars[0] in self.tables:
+            table, path = self.tables[bind.vars[0]]
+            at = self.atoms([loop.index for loop in path])
+            self.here[bind.vars[0]] = self.b.get(table, *at, hint=bind.vars[0].name)
+            return
+        self.copy(bind)
+
+    def prepare(self, path: tuple[Loop, ...], inside: set[Var]) -> None:
+        """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
+        if any(type(loop.count) is Var and loop.count in inside for loop in path) or has_checks(path[0].body):
+            return
+        fixed, chosen = invariants(path, inside)
+        chosen = [v for v in chosen if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
+        if not chosen:
+            return
+
+        def table(k: int) -> Sequence[Atom]:
+            if k == len(path):
+                return self.block(slice_of(fixed, chosen))
+
+            def body(i: Atom):
+                self.here[path[k].index] = i
+                results = table(k + 1)
+                if not all(self.b.bind_in_range(bind.op) for bind in self.b.scopes[-1].binds):
+                    raise OutOfReach
+                return (), results
+
+            names = [v.name for v in chosen]
+            return self.b.loop(self.atom(path[k].count), (), body, names, path[k].index.name, pruned=True)
+
+        try:
+            arrays = table(0)
+        except OutOfReach:
+            return
+        for v, array in zip(chosen, arrays):
+            self.tables[v] = (array, path)
+
+
+class OutOfReach(Exception):
+    """Something is read that is only there where a loop around has been entered."""
+
+
+def loops_in(block: Block) -> list[Loop]:
+    """The loops of a block, those inside of them aside."""
+    return [bind.op for bind in block.binds if type(bind.op) is Loop]
+
+
+def invariants(path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, list[Var]]:
+    """The scalars of an inner loop's body and of its branches that depend on its index, and on that of the loop around
+    it where ``path`` has that, and on nothing else inside the outer loop, as a block; and which of them are costly, and
+    read by something else. Those in two loops that need the inner index alone have been found without the other."""
+    cost: dict[Var, int] = {loop.index: 0 for loop in path}
+    needs: dict[Var, set[Var]] = {loop.index: {loop.index} for loop in path}
+    fixed: list[Bind] = []
+    dear: list[Var] = []
+    wanted: set[Atom] = set()
+
+    def walk(block: Block, least: float) -> None:
+        wanted.update(block.results)
+        for bind in block.binds:
+            op, var = bind.op, bind.vars[0] if bind.vars else None
+            if type(op) is Prim and isinstance(var.type, Scalar):  # type: ignore[union-attr]
+                args = [a for a in op.args if type(a) is Var and a in inside]
+                if all(a in cost for a in args) and op.name not in ("update", "add-at", "undef"):
+                    row = PRIMITIVES.get(op.name)
+                    cost[var] = (row.cost if row else 0) + sum(cost[a] for a in args)
+                    needs[var] = set().union(*(needs[a] for a in args))
+                    fixed.append(bind)
+                    costly = cost[var] >= least and var.type == REAL
+                    dear.extend([var] * (costly and (len(path) == 1 or len(needs[var]) == len(path))))
+                    continue
+            if type(op) is If:
+                wanted.add(op.cond)
+                walk(op.then, max(least, CALL))
+                walk(op.orelse, max(least, CALL))
+            else:
+                wanted.update(reads(bind))
+
+    for loop in path[:-1]:
+        walk(loop.body, inf)
+    walk(path[-1].body, EXPANDED if len(path) == 1 else CALL)
+    return Block(tuple(fixed), ()), [v for v in dear if v in wanted]
+
+
+def of_elements(v: Var, fixed: Block, path: tuple[Loop, ...]) -> bool:
+    """Whether a value is made of an element of an array that all loops of ``path`` subscript."""
+    indices = [loop.index for loop in path]
+    gets = [b.op.args[1:] for b in slice_of(fixed, [v]).binds if type(b.op) is Prim and b.op.name == "get"]
+    return any(all(i in at for i in indices) for at in gets)

@@ -1,0 +1,617 @@
+"""Loop fusion: a ``build`` put where its elements are read, and one loop of two that run equally often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..core import (
+    BOOL,
+    REAL,
+    TRUE,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Op,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    defined_in,
+    free_vars,
+    reads,
+    same,
+    substitute,
+    type_of,
+    with_blocks,
+    with_body,
+)
+from ..program.accumulators import sum_like
+from ..program.builder import Builder
+from ..program.dead import has_checks
+from ..program.loops import CALL, CHEAP, Use, array_uses, cost_of, slice_of
+from ..program.primitives import PRIMITIVES
+from ..program.rebuild import Rebuild
+from .checks import in_range
+from .tables import affine_of, sums_in
+
+NEAR = 400  # bindings between two loops beyond which they are not made one
+
+Reads = dict[Bind, dict[Var, None]]  # what bindings read, as far as that was asked
+Wanted = Callable[[Bind, Bind, "Bind | None"], bool]
+
+
+class Fuse(Rebuild):
+    """Puts the body of a ``build`` where its elements are read, and drops the array.
+
+    ``v = (build n f) ... (build n (fn [i] (g (get v i))))``  =>  ``(build n (fn [i] (g (f i))))``  (dF~ Fig. 8a).
+    Design decision: only where that repeats no work that counts: the array is read by element alone, and either at
+    the index of one loop (all readings then share the one copy) or its elements are cheap.
+    """
+
+    def __init__(self, builder: Builder, block: Block) -> None:
+        super().__init__(builder)
+        self.uses = array_uses(block)
+        self.inlined: dict[Var, tuple[Loop, int, int]] = {}  # the loop, which result, how many subscripts it takes
+        self.costs: dict[Var, int] = {}  # what an element of these costs
+        self.within = block
+        self.sums: dict[Var, Prim] | None = None  # the integer sums in it, when they are asked for
+        self.sparse: dict[Var, tuple[Loop, Prim]] = {}
+        self.places: dict[Var, tuple[int, Atom, Atom]] = {}  # rows of one element: the axis, where, what
+        self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
+        self.depth = 0
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop and not has_checks(op.body):
+            levels = 0 if op.accs else self.fusible(bind, op)
+            if levels:
+                for k, v in enumerate(bind.vars):
+                    self.inlined[v] = (op, k, levels)
+                return
+            store = self.one_store(bind, op)
+            if store is not None:
+                self.sparse[bind.vars[0]] = (op, store)
+                return
+            bind = self.by_places(bind, op)
+        if type(op) is Prim and op.name == "get":
+            if op.args[0] in self.inlined:
+                loop, k, levels = self.inlined[op.args[0]]  # type: ignore[index]
+                self.here[bind.vars[0]] = self.element(loop, k, levels, self.atoms(op.args[1:]), bind)
+                return
+            if op.args[0] in self.sparse:
+                loop, store = self.sparse[op.args[0]]  # type: ignore[index]
+                self.here[bind.vars[0]] = self.pulled(loop, store, self.atoms(op.args[1:]), bind)
+                return
+            if op.args[0] in self.places:
+                self.here[bind.vars[0]] = self.placed(*self.places[op.args[0]], *self.atoms(op.args[1:]))
+                return
+        self.depth += type(op) is Loop
+        self.copy(bind)
+        self.depth -= type(op) is Loop
+
+    def element(self, loop: Loop, k: int, levels: int, subscripts: Sequence[Atom], bind: Bind) -> Atom:
+        """The element of a build, and of the build that gives its rows, at known subscripts."""
+        r = loop.body.results[k]
+        self.here[loop.index] = subscripts[0]
+        row = next((x for x in loop.body.binds if r in x.vars and type(x.op) is Loop), None) if levels > 1 else None
+        if row is None:
+            (found,) = self.block(slice_of(loop.body, (r,)))
+            self.b.span = bind.span
+            return self.b.get(found, *subscripts[1:])
+        for x in slice_of(loop.body, (r,)).binds:
+            if x is not row:
+                self.b.span, self.b.soft = x.span, x.soft
+                self.bind(x)
+        self.b.soft = False
+        return self.element(row.op, row.vars.index(r), levels - 1, subscripts[1:], bind)  # type: ignore[arg-type]
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        """How many subscripts of every reading of a build are put in place of its indices: 0 if it stays."""
+        uses = [(k, u) for k, v in enumerate(bind.vars) for u in self.uses.get(v, ())]
+        if not uses or any(not u.subscripts for _, u in uses):
+            return 0
+        known = min(len(u.subscripts) for _, u in uses)  # type: ignore[arg-type]
+        levels = min(known, *(depth_of(op, k) for k, _ in uses))
+        for k, v in enumerate(bind.vars):
+            written = all(type(s) is Const for u in self.uses.get(v, ()) for s in u.subscripts[levels:known])  # type: ignore
+            cost = self.cost((op.body,), op.body.results[k], known - 1, known - levels if written else 0)
+            if cost is not None:
+                self.costs[v] = cost
+        if all(self.costs.get(v, CHEAP + 1) <= CHEAP for v in bind.vars if self.uses.get(v)):
+            again = any(len(u.loops) - self.depth > levels for _, u in uses)
+            if not (again and any(self.kept(op, k, levels) for k, _ in uses)):
+                return levels
+        first = uses[0][1]
+        if len(first.loops) == self.depth:  # one element alone is read, where all would be made
+            one = all(u.subscripts[0] is first.subscripts[0] and len(u.loops) == self.depth for _, u in uses)  # type: ignore
+            return int(one)
+        # the innermost loops around the readings read each element once; what is read outside of them is little
+        inner = max((u for _, u in uses), key=lambda u: len(u.loops))
+        n = len(inner.loops) - self.depth
+        if not 0 < n <= levels:
+            return 0
+        around = inner.loops[-n:]
+        often = [(k, u) for k, u in uses if u.loops[-n:] == around]
+        few = [(k, u) for k, u in uses if u.loops[-n:] != around]
+        if few and (known < n or not all(len(u.loops) < len(inner.loops) and self.quick(bind.vars[k]) for k, u in few)):
+            return 0
+        exact = all(u.subscripts[:n] == tuple(loop.index for loop in around) for _, u in often)  # type: ignore
+        if not exact and not (self.one_element(around, often) and all(self.quick(bind.vars[k]) for k, _ in often)):
+            return 0
+        fits = self.in_body(around[-1], bind.vars) and (n == 1 or not self.crowded(around[-1], bind.vars))
+        return n if fits else 0
+
+    def kept(self, op: Loop, k: int, levels: int) -> bool:
+        """Whether what is read again and again is made first: a transpose, so that it is read in its order, and a row
+        of numbers that are made of several others each, where one is read in place of these then."""
+        if permuted(op, k, levels):
+            return True
+        if levels > 1 or "kept-rows" in self.b.off or not of_several(op, k):
+            return False
+        self.b.fired("kept-rows")
+        return True
+
+    def quick(self, v: Var) -> bool:
+        """Whether an element of a build costs less than a call."""
+        return self.costs.get(v, CALL) < CALL
+
+    def one_element(self, around: Sequence[Loop], uses: Sequence[tuple[int, Use]]) -> bool:
+        """Whether loops around one another read one element in each iteration and each element once: the rows in the
+        other order, say, or what is right of the diagonal."""
+        first = uses[0][1].subscripts
+        indices = [loop.index for loop in around]
+        if any(u.subscripts != first for _, u in uses):
+            return False
+        if self.sums is None:
+            self.sums = sums_in(self.within)
+        for k, s in enumerate(first[: len(around)]):  # type: ignore[index]
+            place = affine_of(s, self.sums, set(self.sums), set())
+            if place is None or abs(place[1].get(indices[k], 0)) != 1 or any(i in place[1] for i in indices[k + 1 :]):
+                return False
+        return True
+
+    def crowded(self, consumer: Loop, vars: Sequence[Var]) -> bool:
+        """Whether a sum would come to stand in a sum, or beside another loop or a call: alone in the body of a build it
+        is taken four at a time (``Jam``), which compilers then do side by side."""
+        full = bool(consumer.accs) or any(type(b.op) is Loop for b in consumer.body.binds)
+        full = full or cost_of(consumer.body) >= CALL
+        return full and any(self.uses.get(v) and v not in self.costs for v in vars)
+
+    def cost(self, blocks: tuple[Block, ...], r: Atom, more: int, written: int) -> int | None:
+        """What a number costs that a result ``r`` of the last of ``blocks``, builds inside one another, has at ``more``
+        known subscripts, of which the last ``written`` are numbers; None where that takes a loop. What is read from
+        another build that is put in its place costs what that does."""
+        row = next((x for x in blocks[-1].binds if r in x.vars), None)
+        if more and row is not None:
+            op = row.op
+            if type(op) is Loop and not op.accs:
+                k = row.vars.index(r)  # type: ignore[arg-type]
+                return self.cost((*blocks, op.body), op.body.results[k], more - 1, written)
+            if more <= written and type(op) is Prim and op.name == "array":  # one element of it is what is computed
+                costs = [self.cost(blocks, a, more - 1, written) for a in dict.fromkeys(op.args)]
+                return None if None in costs else max(costs)  # type: ignore[type-var]
+        total, wanted = 0, (r,)
+        for block in reversed(blocks):
+            needed = slice_of(block, wanted)
+            for bind in needed.binds:
+                cost = self.cost_of_one(bind)
+                if cost is None:
+                    return None
+                total += cost
+            wanted = tuple(free_vars(needed))  # type: ignore[assignment]
+        return total
+
+    def cost_of_one(self, bind: Bind) -> int | None:
+        """What a binding costs in the body of a build; None where it is a loop or makes an array."""
+        op = bind.op
+        if type(op) is If and all(isinstance(v.type, Scalar) for v in bind.vars):
+            costs = [self.cost((x,), a, 0, 0) for x in blocks_of(op) for a in x.results]
+            return None if None in costs else 1 + sum(costs)  # type: ignore[arg-type]
+        if type(op) is not Prim or isinstance(bind.vars[0].type, Arr) and not is_view(op):
+            return None
+        if op.name in PRIMITIVES:
+            return PRIMITIVES[op.name].cost if bind.vars[0].type != BOOL else 0  # tests of indices: mostly decided
+        return self.costs.get(op.args[0]) if op.args[0] in self.inlined else 1  # type: ignore[arg-type]
+
+    def one_store(self, bind: Bind, op: Loop) -> Prim | None:
+        """The one store of a loop that does nothing but put a cheap value into zeros, each iteration in a row of its
+        own, if the array is read by element alone: a diagonal, say."""
+        uses = self.uses.get(bind.vars[0], ()) if bind.vars else ()
+        if len(op.accs) != 1 or len(bind.vars) != 1 or op.inits[0] not in self.zeros or not uses:
+            return None
+        acc, last = op.accs[0], op.body.binds[-1] if op.body.binds else None
+        store = last.op if last is not None and last.vars == op.body.results else None
+        rank = acc.type.rank if isinstance(acc.type, Arr) else 0
+        if type(store) is not Prim or store.name not in ("update", "add-at") or store.args[0] is not acc:
+            return None
+        if len(store.args) != rank + 2 or any(not u.subscripts or len(u.subscripts) != rank for u in uses):
+            return None
+        if any(acc in atoms_of(b.op) for b in op.body.binds[:-1]) or acc in store.args[1:]:
+            return None
+        own = [k for k, s in enumerate(store.args[1:-1]) if s is op.index]
+        others = [s for s in store.args[1:-1] if s is not op.index]
+        steady = not any(type(s) is Var and s in defined_in(op.body) for s in others)
+        fits = own and same(acc.type.dims[own[0]], op.count)  # type: ignore[union-attr]
+        return store if fits and steady and cheap(Block(op.body.binds[:-1], ())) else None
+
+    def pulled(self, loop: Loop, store: Prim, subscripts: Sequence[Atom], bind: Bind) -> Atom:
+        """``(get (ifold (fn [a i] (update a i i x)) zeros n) p q)``  =>  ``(select (= q p) x 0)``, x for i = p."""
+        b, at = self.b, store.args[1:-1]
+        self.here[loop.index] = next(s for s, own in zip(subscripts, at) if own is loop.index)
+        hit: Atom = TRUE
+        for s, own in zip(subscripts, self.atoms(at)):
+            hit = b.prim("and", hit, b.prim("=", s, own))
+        self.block(Block(loop.body.binds[:-1], ()))
+        b.span = bind.span
+        value = self.atom(store.args[-1])
+        return b.select(hit, value, b.zeros(type_of(value)))
+
+    def by_places(self, bind: Bind, op: Loop) -> Bind:
+        """A loop that stacks where it would store, and what, in place of zeros with one element stored in each row, or
+        each column, at a place that is found in the iteration, if these are read by element alone.
+
+        ``(ifold (fn [a i] (update a i (f i) x)) zeros n)``  =>  ``p = (build n f)``; for ``(get a i j)``,
+        ``(select (= j (get p i)) x 0)``: what is done with all elements of a row is done with one then (``OneHot``).
+        """
+        for k in reversed(range(len(op.accs))):
+            store = self.row_store(bind, op, k)
+            if store is None:
+                continue
+            own = store.args.index(op.index) - 1
+            wanted, found = (store.args[2 - own], store.args[3]), []
+            for a in wanted:
+                steady = type(a) is not Var or a not in defined_in(op.body)
+                found.append(a if steady else Var(bind.vars[k].name, Arr(a.type, (op.count,)), bind.span))  # type: ignore
+            self.places[bind.vars[k]] = (own, found[0], found[1])
+            new = [(v, a) for v, a in zip(found, wanted) if v is not a]
+            others = [j for j in range(len(bind.vars)) if j != k]
+            left = [j for j in range(len(op.accs)) if j != k]
+            binds = tuple(b for b in op.body.binds if op.body.results[k] not in b.vars)
+            results = (*(op.body.results[j] for j in others), *(a for _, a in new))
+            inits, accs = (tuple(atoms[j] for j in left) for atoms in (op.inits, op.accs))
+            op = Loop(op.count, op.index, inits, accs, Block(binds, results), op.snapshots)
+            bind = Bind((*(bind.vars[j] for j in others), *(v for v, _ in new)), op, bind.span, bind.soft)
+        return bind
+
+    def row_store(self, bind: Bind, op: Loop, k: int) -> Prim | None:
+        """The one store of a number in each row, or column, of zeros that are read by element alone."""
+        acc, uses = op.accs[k], self.uses.get(bind.vars[k], ())
+        if op.inits[k] not in self.zeros or not isinstance(acc.type, Arr) or acc.type.rank != 2 or not uses:
+            return None
+        if any(not u.subscripts or len(u.subscripts) != 2 for u in uses):
+            return None
+        result = op.body.results[k]
+        made = next((b.op for b in op.body.binds if result in b.vars), None)
+        if type(made) is not Prim or made.name not in ("update", "add-at") or len(made.args) != 4:
+            return None
+        _, *place, x = made.args
+        if made.args[0] is not acc or place.count(op.index) != 1 or x in (acc, op.index):
+            return None
+        own = place.index(op.index)
+        if not same(acc.type.dims[own], op.count) or place[1 - own] not in defined_in(op.body):
+            return None
+        if any(v in reads(b) for b in op.body.binds for v in (acc, result) if b.op is not made):
+            return None
+        return made if acc not in op.body.results and op.body.results.count(result) == 1 else None
+
+    def placed(self, own: int, places: Atom, values: Atom, *subscripts: Atom) -> Atom:
+        """An element of such rows."""
+        b, i = self.b, subscripts[own]
+        at, x = (b.get(self.atom(a), i) if isinstance(type_of(a), Arr) else self.atom(a) for a in (places, values))
+        return b.select(b.prim("=", subscripts[1 - own], at), x, b.zeros(type_of(x)))
+
+    @staticmethod
+    def in_body(consumer: Loop, vars: Sequence[Var]) -> bool:
+        """Whether the readings stand in the body itself, where they share one copy, not in its branches."""
+        wanted = set(vars)
+        here = sum(
+            1 for b in consumer.body.binds if type(b.op) is Prim and b.op.name == "get" and b.op.args[0] in wanted
+        )
+        return here > 0
+
+
+def depth_of(loop: Loop, k: int) -> int:
+    """How many builds stand inside one another to make result ``k`` of a loop."""
+    r = loop.body.results[k]
+    row = next((b for b in loop.body.binds if r in b.vars), None)
+    if row is None or type(row.op) is not Loop or row.op.accs or has_checks(row.op.body):
+        return 1
+    return 1 + depth_of(row.op, row.vars.index(r))  # type: ignore[arg-type]
+
+
+def permuted(loop: Loop, k: int, levels: int) -> bool:
+    """Whether builds inside one another read an array in another order than they make theirs, as a transpose does: what
+    is read again and again is made first then, so that it is read in its order."""
+    order: list[Atom] = []
+    for _ in range(levels):
+        order.append(loop.index)
+        r = loop.body.results[k]
+        for bind in loop.body.binds:
+            if type(bind.op) is Prim and bind.op.name == "get":
+                at = [order.index(s) for s in bind.op.args[1:] if s in order]
+                if at != sorted(at):
+                    return True
+        row = next((b for b in loop.body.binds if r in b.vars and type(b.op) is Loop), None)
+        if row is None:
+            break
+        loop, k = row.op, row.vars.index(r)  # type: ignore[assignment, arg-type]
+    return False
+
+
+def of_several(loop: Loop, k: int) -> bool:
+    """Whether each number of result ``k`` of a build is made of several that are read."""
+    needed = slice_of(loop.body, (loop.body.results[k],)).binds
+    return sum(type(x.op) is Prim and x.op.name == "get" and x.vars[0].type == REAL for x in needed) > 1
+
+
+def is_view(op: Prim) -> bool:
+    """Whether an array operation takes no work: a row, or an array whose elements are one."""
+    return op.name == "get" or op.name == "array" and all(a is op.args[0] for a in op.args)
+
+
+def cheap(block: Block) -> bool:
+    """Whether a block is scalar operations that are computed again rather than stored."""
+    cost = 0
+    for bind in block.binds:
+        if type(bind.op) is not Prim or isinstance(bind.vars[0].type, Arr):
+            return False
+        row = PRIMITIVES.get(bind.op.name)
+        cost += row.cost if row else 1
+    return cost <= CHEAP
+
+
+# ------------------------------------------------------------------------------------- sibling fusion
+
+
+def fuse_siblings(program: Program) -> Program:
+    """Makes one loop of two that run equally often and do not need one another.
+
+    ``(loop n f) (loop n g)``  =>  ``(loop n f+g)``. What stands between them and needs the first comes after, what
+    the second needs comes before.
+    """
+    return with_body(program, siblings(program.body))
+
+
+def siblings(block: Block, wanted: Wanted | None = None) -> Block:
+    """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be; and
+    before, of None in place of the two as one, whether it may be."""
+    if all(type(bind.op) in (Prim, Check) for bind in block.binds):
+        return block
+    binds, known, k = list(block.binds), {}, 0
+    while k < len(binds):
+        op = binds[k].op
+        mergeable = type(op) is Loop or type(op) is If and not any(map(has_checks, blocks_of(op)))
+        while mergeable and merge_into(binds, k, known, wanted, block.results):
+            pass
+        bind = binds[k]  # what its regions hold now, siblings of both, may join too
+        if type(bind.op) is If:
+            binds[k] = Bind(bind.vars, If(bind.op.cond, *(siblings(x, wanted) for x in blocks_of(bind.op))), bind.span)
+        elif type(bind.op) is Loop:
+            binds[k] = Bind(bind.vars, with_blocks(bind.op, [siblings(bind.op.body, wanted)]), bind.span)
+        k += 1
+    return Block(tuple(binds), block.results)
+
+
+def partners(one: Op, two: Op) -> bool:
+    """Whether two loops run equally often, or two branches ask the same."""
+    if type(one) is If:
+        return type(two) is If and one.cond is two.cond
+    return type(one) is Loop and type(two) is Loop and same(one.count, two.count)
+
+
+def both_loops(one: Op, two: Op) -> bool:
+    """Whether two loops run equally often."""
+    return type(one) is Loop and partners(one, two)
+
+
+def join(first: Bind, second: Bind) -> Bind | None:
+    """One loop, or branch, of two that run together; None where they do not."""
+    one, two = first.op, second.op
+    v1, v2 = first.vars, second.vars
+    if not partners(one, two) or any(map(has_checks, blocks_of(two))):
+        return None
+    if type(one) is If and type(two) is If:
+        regions = [Block(x.binds + y.binds, x.results + y.results) for x, y in zip(blocks_of(one), blocks_of(two))]
+        return Bind(v1 + v2, If(one.cond, *regions), first.span)
+    if type(one) is Loop and type(two) is Loop:
+        width, other = len(one.accs), len(two.accs)
+        body = substitute(two.body, {two.index: one.index})
+        r1, r2 = one.body.results, body.results
+        results = (*r1[:width], *r2[:other], *r1[width:], *r2[other:])
+        block = Block(one.body.binds + body.binds, results)
+        loop = Loop(one.count, one.index, one.inits + two.inits, one.accs + two.accs, block)
+        return Bind((*v1[:width], *v2[:other], *v1[width:], *v2[other:]), loop, first.span)
+    return None
+
+
+def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
+    """A later loop that reads, of what depends on the first one (``after``), nothing but what that stacks, and of this
+    what that has made in the same iteration: with the numbers and rows in place of what is read. None if it reads more.
+
+    ``a = (build n f) .. (build n (fn [i] (g (get a i))))``  =>  the second as ``(build n (fn [i] (g (f i))))``, where
+    ``(f i)`` is the first one's.
+    """
+    made = taken(first, second)
+    return made if after.isdisjoint(reads(made)) else None
+
+
+def stacked(bind: Bind) -> tuple[Var, ...]:
+    """The arrays that a loop stacks."""
+    assert type(bind.op) is Loop
+    return bind.vars[len(bind.op.accs) :]
+
+
+def taken(first: Bind, second: Bind) -> Bind:
+    """A loop with what another one makes in the same iteration in place of what it reads there of its arrays."""
+    one, two = first.op, second.op
+    assert type(one) is Loop and type(two) is Loop
+    width = len(one.accs)
+    rows = dict(zip(first.vars[width:], one.body.results[width:]))
+    table: dict[Var, Atom] = {}
+
+    def put(block: Block) -> Block:
+        binds = []
+        for x in block.binds:
+            if type(x.op) is Prim and x.op.name == "get" and x.op.args[0] in rows and x.op.args[1] is two.index:
+                row = rows[x.op.args[0]]  # type: ignore[index]
+                if len(x.op.args) == 2:
+                    table[x.vars[0]] = row
+                    continue
+                x = Bind(x.vars, Prim("get", (row, *x.op.args[2:])), x.span, x.soft)
+            inner = blocks_of(x.op)
+            binds.append(Bind(x.vars, with_blocks(x.op, list(map(put, inner))), x.span, x.soft) if inner else x)
+        return Block(tuple(binds), block.results)
+
+    body = put(two.body)
+    return Bind(second.vars, Loop(two.count, two.index, two.inits, two.accs, substitute(body, table)), second.span)
+
+
+def continued(first: Bind, second: Bind, after: set[Var]) -> Bind | None:
+    """One loop of two, of which the second one goes on with sums that the first one has begun, and reads nothing else
+    that depends on it (``after``) but what it stacks in the same iteration. None if they are others.
+
+    ``s = (ifold (fn [s i] (+ s (f i))) z n) .. (ifold (fn [s i] (+ s (g i))) s n)``  =>
+    ``(ifold (fn [s i] (+ s (f i) (g i))) z n)``.
+    Design decision: of sums of differentiation's own, whose terms have no order, and of sums for each row of an array:
+    their terms stay in their order.
+    """
+    if has_checks(second.op.body):  # type: ignore[union-attr]
+        return None
+    one, two = first.op, second.op
+    assert type(one) is Loop and type(two) is Loop
+    width, other = len(one.accs), len(two.accs)
+    goes_on = {k: first.vars.index(z) for k, z in enumerate(two.inits) if z in first.vars[:width]}
+    if not goes_on or len(set(goes_on.values())) < len(goes_on):
+        return None
+    rest = [z for k, z in enumerate(two.inits) if k not in goes_on]
+    if not after.difference(stacked(first)).isdisjoint({*rest, two.count, *free_vars(two.body)}):
+        return None
+    two = taken(first, second).op  # type: ignore[assignment]
+    if not after.isdisjoint({*rest, two.count, *free_vars(two.body)}):
+        return None
+    for k, j in goes_on.items():
+        here = own_sum(one.body, one.index, one.accs[j], one.body.results[j])
+        there = own_sum(two.body, two.index, two.accs[k], two.body.results[k])
+        if not (here and there and here & there):
+            return None
+    table: dict[Var, Atom] = {two.accs[k]: one.body.results[j] for k, j in goes_on.items()}
+    body = substitute(two.body, {two.index: one.index, **table})
+    r1, r2, v1 = list(one.body.results), body.results, list(first.vars)
+    for k, j in goes_on.items():
+        r1[j], v1[j] = r2[k], second.vars[k]
+    new = [k for k in range(other) if k not in goes_on]
+    results = (*r1[:width], *(r2[k] for k in new), *r1[width:], *r2[other:])
+    vars = (*v1[:width], *(second.vars[k] for k in new), *v1[width:], *second.vars[other:])
+    inits = (*one.inits, *(two.inits[k] for k in new))
+    accs = (*one.accs, *(two.accs[k] for k in new))
+    return Bind(vars, Loop(one.count, one.index, inits, accs, Block(one.body.binds + body.binds, results)), first.span)
+
+
+def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None:
+    """On which axes an iteration adds to one row of an accumulator only, that at ``index``, or -1 where the order of
+    what it adds is nobody's; None if it does anything else with it."""
+    if not sum_like(block, acc, result):
+        return None
+    chain: set[Atom] = {acc}
+    own, axes = True, set(range(acc.type.rank if isinstance(acc.type, Arr) else 0))
+    for bind in block.binds:
+        op = bind.op
+        if not chain.isdisjoint(reads(bind)):
+            if type(op) is Loop:  # it is one that only adds, all over the array
+                k = next(k for k, z in enumerate(op.inits) if z in chain)
+                own = own and own_sum(op.body, op.index, op.accs[k], op.body.results[k]) is not None
+                axes = set()
+                chain.add(bind.vars[k])
+                continue
+            if type(op) is not Prim:
+                return None
+            own = own and bind.soft
+            axes &= {k for k, a in enumerate(op.args[1:-1]) if a is index} if op.name == "add-at" else set()
+            chain.add(bind.vars[0])
+    return {-1} if own else axes or None
+
+
+def early_use(
+    first: Bind, made: Bind, binds: Sequence[Bind], second: Bind, results: Sequence[Atom], known: Reads
+) -> bool:
+    """Whether something else reads what ``first`` gives and ``made``, it and ``second`` in one, does not."""
+    gone = set(first.vars).difference(made.vars)
+    return any(r in gone for r in results) or any(
+        x is not first and x is not second and not gone.isdisjoint(known_reads(x, known)) for x in binds
+    )
+
+
+def known_reads(bind: Bind, known: Reads) -> dict[Var, None]:
+    """What a binding reads."""
+    found = known.get(bind)
+    if found is None:
+        found = known[bind] = reads(bind)
+    return found
+
+
+def merge_into(
+    binds: list[Bind],
+    k: int,
+    known: Reads,
+    wanted: Wanted | None = None,
+    results: Sequence[Atom] = (),
+) -> bool:
+    """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
+    behind, what the second needs comes before. ``results``: what their block gives."""
+    first = binds[k]
+    near = range(min(len(binds), k + NEAR) - 1, k, -1)
+    last = next((j for j in near if partners(first.op, binds[j].op)), None)
+    if last is None:
+        return False
+    after = set(first.vars)  # what depends on the first
+    rows = set(stacked(first)) if type(first.op) is Loop else set()
+    sums = after - rows
+    fallible = any(map(has_checks, blocks_of(first.op)))
+    checked = False  # whether a check is among what depends on the first
+    early: list[Bind] = []
+    late: list[Bind] = []
+    for j in range(k + 1, last + 1):
+        bind = binds[j]
+        if type(bind.op) is Check:
+            return False
+        reading, needs = None, after.intersection(known_reads(bind, known))
+        if wanted is not None and needs and not fallible and not checked and both_loops(first.op, bind.op):
+            if needs <= rows:
+                reading = at_once(first, bind, after)
+            going_on = None
+            if reading is None and not sums.isdisjoint(bind.op.inits):  # type: ignore[union-attr]
+                going_on = continued(first, bind, after)
+            if going_on is not None and not early_use(first, going_on, binds, bind, results, known):
+                if wanted(first, bind, going_on):
+                    binds[k : j + 1] = [*early, going_on, *late]
+                    return not early
+        if reading is None and needs:
+            checked = checked or any(map(has_checks, blocks_of(bind.op)))
+            after.update(bind.vars)
+            late.append(bind)
+            continue
+        may = partners(first.op, bind.op) and (wanted is None or wanted(first, bind, None))
+        made = join(first, reading or bind) if may else None
+        if made is not None and (fallible or checked):
+            made = made if in_range(bind, first if fallible else None) else None
+            if fallible and wanted is None and (not first.vars or in_range(bind)):
+                made = None  # what cannot fail is better in a loop that cannot
+        if made is not None and (wanted is None or wanted(first, bind, made)):
+            binds[k : j + 1] = [*early, made, *late]
+            return not early
+        if reading is not None:
+            after.update(bind.vars)
+            late.append(bind)
+            continue
+        if fallible and (any(map(has_checks, blocks_of(bind.op))) or not in_range(bind)):
+            return False  # the first one fails first; and what it has checked is in range behind it
+        early.append(bind)
+    return False

@@ -1,0 +1,859 @@
+"""Optimisation of typed programs: plain lists of passes ``Program -> Program``.
+
+The builder already folds, rewrites and shares as a program is built; the passes here do what needs a view of the
+whole: dead code, loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..core import (
+    INT,
+    ROW,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    While,
+    all_binds,
+    blocks_of,
+    defined_in,
+    each_function,
+    free_vars,
+    functions_of,
+    kinds_of,
+    reads,
+    size,
+    substitute,
+    type_of,
+    uses,
+    with_blocks,
+    with_body,
+)
+from ..program.builder import Builder
+from ..program.check import check_after
+from ..program.counts import inside, work
+from ..program.dead import dead_code, tidy
+from ..program.journal import OFF
+from ..program.loops import CALL, loops_of
+from ..program.rebuild import Rebuild, rebuild, rebuilt
+from ..program.sink import idle, sink
+from .abreast import abreast, calls_first
+from .align import align
+from .alongside import alongside, recomputed
+from .cancel import cancel
+from .carry import carry
+from .chains import chains
+from .checks import checks_first, made_two, once, one_size
+from .collect import Collect
+from .columns import Columns, candidates
+from .copies import Accumulate, Alias, Same, copied
+from .counted import counted
+from .edges import edges
+from .eights import Eights, Plan, all_of_them, in_part
+from .exponents import exponents
+from .factors import factors
+from .fills import fills
+from .fission import Expand, Fission
+from .functions import fuse_calls, hand_on, inline, tail_calls, unused
+from .fusion import Fuse, fuse_siblings, siblings
+from .history import history
+from .jam import Jam, Room
+from .lanes import Lanes, RowLanes
+from .monomials import monomials
+from .narrow import narrow
+from .nests import Interchange, JamRows, Register, RowFolds, Steps
+from .onehot import OneHot
+from .pairs import pairs
+from .powers import powers_of_two
+from .prefixes import prefixes
+from .products import Products
+from .reciprocals import divide, reciprocals
+from .renew import put_aside, renew
+from .rings import rings
+from .roundtrip import round_trips
+from .scalings import scalings
+from .searches import Searches, search_of
+from .settled import settled
+from .shifts import shifts
+from .shrinking import shrinking
+from .skips import skips
+from .splits import Split
+from .stores import assign, one_store, scatter
+from .strands import strands
+from .tables import Tabulate
+from .terms import like_terms, open_brackets
+from .triangles import triangles
+from .twins import movable, twins
+from .unchanged import filled, unchanged
+from .unfold import unfold
+from .unread import unread
+from .whiles import Singles, length, meet_whiles
+
+Pass = Callable[[Program], Program]
+
+#: A loop of known trip count is written out if it is that short and that makes at most so many bindings.
+UNROLL_COUNT, UNROLL = 32, 400
+#: One that makes up to so many is tried: it stays written out where that saves a third of its work.
+TRIED = 4000
+
+
+# -------------------------------------------------------------------------------------------- unrolling
+
+
+class Unroll(Rebuild):
+    """Writes out loops of small known trip count; their arrays become single values.
+
+    ``(build 3 (fn [i] (f (get x i))))``  =>  ``[(f (get x 0)) (f (get x 1)) (f (get x 2))]``.
+    Design decision: before differentiation, where a scalar's derivative is sparse for free.
+    """
+
+    def __init__(self, builder: Builder, longest: int = UNROLL_COUNT) -> None:
+        super().__init__(builder)
+        self.budget = 0 if "unroll" in builder.off else 4 * UNROLL
+        self.longest = longest
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Loop and op.snapshots is None and type(self.atom(op.count)) is Const:
+            count = self.atom(op.count).value  # type: ignore[union-attr]
+            cost = count * expanded_size(op.body, {op.index: (count - 1) / 2})
+            if self.longest and count <= 1 and self.once(op, bind, count):
+                return
+            if 0 < count <= self.longest and cost <= TRIED and self.by_element(op, count):
+                if cost <= min(UNROLL, self.budget):
+                    binds = self.b.scopes[-1].binds
+                    before = len(binds)
+                    self.write_out(op, bind, count)
+                    self.budget -= min(cost, len(binds) - before)
+                    return
+                if self.budget and self.tried(op, bind, count):
+                    return
+        self.copy(bind)
+
+    def once(self, op: Loop, bind: Bind, count: int) -> bool:
+        """A loop that runs once is its body, and one that never runs what it starts from, unless it stacks arrays."""
+        stacked = op.body.results[len(op.accs) :]
+        if "unroll" in self.b.off or any(count == 0 or type(type_of(r)) is not Scalar for r in stacked):
+            return False
+        if count:
+            self.write_out(op, bind, count)
+        else:
+            self.define(bind, self.atoms(op.inits))
+        return True
+
+    def tried(self, op: Loop, bind: Bind, count: int) -> bool:
+        """Write a loop out if that saves work: where most iterations do less than the loop must do in each, as along
+        unit vectors."""
+        b = self.b
+        with b.region() as scope:
+            self.write_out(op, bind, count)
+        outs = self.atoms(bind.vars)
+        made = tidy(b.close(scope, outs))
+        with b.region() as looped:
+            self.copy(bind)
+        loop = tidy(b.close(looped, self.atoms(bind.vars)))
+        kept = scope if size(made) <= self.budget and work(made) < work(loop) * 2 / 3 else looped
+        here = b.scopes[-1]
+        here.binds += kept.binds
+        here.vars |= kept.vars
+        here.shared.update(kept.shared)
+        if kept is scope:
+            self.budget -= size(made)
+            self.define(bind, outs)
+        return True
+
+    def by_element(self, op: Loop, count: int) -> bool:
+        """Whether writing a loop out makes single values of array elements: it stacks what it computes, or subscripts
+        an argument or an array of known elements by its index. A loop that only counts stays a loop (and so do the
+        loops of its derivative, which remember accumulators), so that the code does not grow with the count."""
+        if any(r not in op.accs for r in op.body.results[len(op.accs) :]):
+            return True
+        moving: set[Atom] = {op.index}
+        for bind in all_binds(op.body):
+            inner = bind.op
+            if type(inner) is Prim:
+                if inner.name in ("get", "update", "add-at") and any(a in moving for a in inner.args):
+                    base = self.atom(inner.args[0])
+                    if count <= ROW and any(a in moving for a in inner.args[2:]):
+                        return True
+                    made_here = any(base in scope.vars for scope in self.b.scopes)
+                    if not made_here or base in self.b.definitions:
+                        return True
+                if any(a in moving for a in inner.args):
+                    moving.update(bind.vars)
+        return False
+
+    def write_out(self, op: Loop, bind: Bind, count: int) -> None:
+        width = len(op.accs)
+        accs = list(self.atoms(op.inits))
+        stacked: list[list[Atom]] = [[] for _ in bind.vars[width:]]
+        scope = self.b.scopes[-1]
+        first = len(scope.binds)
+        for i in range(count):
+            self.here[op.index] = Const(i, op.index.type)
+            self.here.update(zip(op.accs, accs))
+            results = self.block(op.body)
+            accs = list(results[:width])
+            for column, r in zip(stacked, results[width:]):
+                column.append(r)
+        if count <= ROW and any(type(x.op) is Loop for x in scope.binds[first:]):  # sums of all columns, in one loop
+            scope.binds[first:] = siblings(Block(tuple(scope.binds[first:]), ())).binds
+        self.b.span = bind.span
+        outs = [self.b.array(column, v.name, v.given) for column, v in zip(stacked, bind.vars[width:])]
+        self.define(bind, [*accs, *outs])
+
+
+def expanded_size(block: Block, means: Mapping[Atom, float] | None = None) -> int:
+    """The bindings of a block with its inner loops of known trip count written out. ``means`` has the integers around
+    it that will be known then, an index say, as their mean over the iterations: a triangle counts as half a square."""
+    known, total = dict(means or {}), 1.0
+    for bind in block.binds:
+        op, inner = bind.op, 0.0
+        if type(op) is Loop:
+            count = op.count.value if type(op.count) is Const else known.get(op.count)
+            if count is not None:
+                known[op.index] = (count - 1) / 2
+            inner = max(1, count or 0) * expanded_size(op.body, known)
+        else:
+            inner = sum(expanded_size(b, known) for b in blocks_of(op))
+            if type(op) is Prim and op.name in ("+", "-") and bind.vars[0].type == INT:
+                terms = [a.value if type(a) is Const else known.get(a) for a in op.args]
+                if None not in terms:
+                    known[bind.vars[0]] = terms[0] + terms[1] if op.name == "+" else terms[0] - terms[1]
+        total += 1 + inner
+    return round(total)
+
+
+def unroll_block(b: Builder, block: Block) -> Block:
+    """``Unroll`` for a block under construction."""
+    if Loop not in kinds_of(block):
+        return block
+    with b.region() as scope:
+        results = Unroll(b).block(block)
+    return b.close(scope, results)
+
+
+def split_block(b: Builder, block: Block) -> Block:
+    """``Fission`` for a block under construction, its outermost loops included."""
+    with b.region() as scope:
+        results = Fission(b, depth=1).block(block)
+    return tidy(b.close(scope, results))
+
+
+def fission(program: Program) -> Program:
+    """Parts loops whose statements do not need one another, so that each can leave the loops that do not change it."""
+    return rebuild(program, Fission) if nested_loops(program) else program
+
+
+def expand(program: Program) -> Program:
+    """Computes what inner iterations need and an outer loop does not change before it, as a table."""
+    return rebuild(program, Expand) if nested_loops(program) else program
+
+
+def split(program: Program) -> Program:
+    """Takes a loop apart where the branch that its index decides becomes the other one."""
+    return (
+        rebuild(program, Split)
+        if any(type(b.op) is If for loop in loops_of(program) for b in loop.body.binds)
+        else program
+    )
+
+
+def unchecked(program: Program) -> Program:
+    """Runs a loop without the checks in its branches where it is known before that all of them hold.
+
+    ``(loop n (fn [i] (if c (do (check (< i m)) (get v i)) x)))``  =>  ``(if (<= n m) (loop n (fn [i] (if c (get v i)
+    x))) (loop ..))``, the second one as it was. What may fail no more is taken apart as other loops are.
+    """
+    made = made_two(program)
+    return split(dead_code(made)) if made is not program else program
+
+
+def tabulate(program: Program) -> Program:
+    """Computes a costly function of an integer once for each value that loops around it can give that."""
+    return rebuild(program, Tabulate) if nested_loops(program) else program
+
+
+def nested_loops(program: Program) -> bool:
+    return any(Loop in kinds_of(loop.body) for loop in loops_of(program))
+
+
+def unroll(program: Program) -> Program:
+    """``Unroll``; where the directions of a derivative are few and yet a loop, loops were found to do better."""
+    known = [loop for loop in loops_of(program) if type(loop.count) is Const]
+    kept = [loop.count.value for loop in known if loop.index.soft]
+    longest = min([UNROLL_COUNT, *(n - 1 for n in kept)])
+    return rebuild(program, lambda b: Unroll(b, longest)) if known else program
+
+
+def singles(program: Program) -> Program:
+    """Carries the elements of small arrays through loops as single values."""
+    made = with_body(program, singles_block(Builder(), program.body, program.dims))
+    return program if made.body is program.body else unroll(dead_code(made))
+
+
+def singles_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
+    """``Singles`` for a block under construction; itself where it has nothing to do. Design decision: also before a
+    block is differentiated, where the sum of each element is seen to be one."""
+    states = (a for x in all_binds(block) if type(x.op) in (Loop, While) for a in x.op.accs)  # type: ignore[union-attr]
+    if "singles" in b.off or not any(map(length, states)):
+        return block
+    b.sizes.update(sizes)
+    pass_ = Singles(b)
+    with b.region() as scope:
+        results = pass_.block(block)
+    return b.close(scope, results) if pass_.found else block
+
+
+def fuse(program: Program) -> Program:
+    """Computes the elements of an array where they are used: no array between a producer and its consumers."""
+    return rebuild(program, lambda b: Fuse(b, program.body)) if loops_of(program) else program
+
+
+class Share(Rebuild):
+    """Common subexpressions where regions have been joined, and accumulators of a loop that are always equal: they
+    start equal and, supposed that they are, go on equal. What is stacked twice is stacked once."""
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        width, inits = len(op.accs), self.atoms(op.inits)
+        leader = self.leaders([(type_of(z), self.value(z)) for z in inits])
+        leader = self.equal(op, leader) if len(set(leader)) < width else list(range(width))
+        table = {op.accs[k]: op.accs[leader[k]] for k in range(width) if leader[k] != k}
+        kept = [k for k in range(width) if leader[k] == k]
+        if len(kept) < width:
+            body = substitute(op.body, table)
+            results = (*(body.results[k] for k in kept), *body.results[width:])
+            accs, starts = (tuple(atoms[k] for k in kept) for atoms in (op.accs, op.inits))
+            op = Loop(op.count, op.index, starts, accs, Block(body.binds, results), op.snapshots)
+            bind = Bind((*(bind.vars[k] for k in kept), *bind.vars[width:]), op, bind.span)
+        made = self.once(op, bind)
+        return [*(made[kept.index(k)] for k in leader), *made[len(kept) :]]
+
+    def once(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        """A loop in which what is stacked twice, when all in it is shared, is stacked once."""
+        width = len(op.accs)
+        first: list[int] = []
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.here.update(zip(op.accs, accs))
+            results = self.block(op.body)
+            stacked = [(self.b.key(r) if type(r) is Var else k) for k, r in enumerate(results[width:])]
+            first.extend(self.leaders(stacked))
+            return results[:width], [results[width + k] for k in sorted(set(first))]
+
+        # the names are known before what is stacked is: they are given afterwards to what is kept, in order
+        out = self.loop_like(op, bind, body)
+        kept = sorted(set(first))
+        return [*out[:width], *(out[width + kept.index(k)] for k in first)]
+
+    @staticmethod
+    def leaders(keys: Sequence[object]) -> list[int]:
+        """For each key, where it stands first."""
+        return [keys.index(key) for key in keys]
+
+    def value(self, atom: Atom) -> object:
+        """What equal values have in common; arrays that are changed in place have memory of their own each, and are
+        equal where equal ones are changed alike."""
+        changes: list[object] = []
+        while type(atom) is Var and (op := self.b.definitions.get(atom)) is not None:
+            if op.name == "zeros":
+                return (*changes, type_of(atom))
+            if op.name not in ("update", "add-at"):
+                break
+            changes.append((op.name, *map(self.b.key, op.args[1:])))
+            atom = op.args[0]
+        return (*changes, self.b.key(atom)) if changes else self.b.key(atom)
+
+    def equal(self, op: Loop, leader: list[int]) -> list[int]:
+        """The accumulators' classes, split until each stays together over one iteration."""
+        while True:
+            with self.b.region() as scope:
+                accs = [Var(a.name, a.type, a.span) for a in op.accs]
+                scope.vars.update((op.index, *accs))
+                self.here[op.index] = op.index
+                self.here.update((a, accs[k]) for a, k in zip(op.accs, leader))
+                results = self.block(Block(op.body.binds, op.body.results[: len(accs)]))
+            split = self.leaders([(k, self.value(r)) for k, r in zip(leader, results)])
+            if split == leader:
+                return leader
+            leader = split
+
+
+def share(program: Program) -> Program:
+    """``Share`` for a program."""
+    return rebuild(program, Share) if any(type(bind.op) in (If, Loop) for bind in program.body.binds) else program
+
+
+class SizesFirst(Rebuild):
+    """Compares two sizes before the loops that do not change them, once.
+
+    ``(build n (fn [i] (do (require-equal m l) x)))``  =>  ``(require-equal m l)``, then ``(build n (fn [i] x))``.
+    Design decision: as with bounds, what only an empty loop would have needed is required as well. No pass moves or
+    fuses a loop in which something may fail.
+    """
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        todo, inside = [op], {op.index, *op.accs, *defined_in(op.body)}
+        while todo:
+            for x in todo.pop().body.binds:
+                if type(x.op) is Check and x.op.relation == "==" and inside.isdisjoint((x.op.a, x.op.b)):
+                    self.copy(x)  # from here on it is known
+                elif type(x.op) is Loop:
+                    todo.append(x.op)
+        return super().loop(op, bind)
+
+
+def sizes_first(program: Program) -> Program:
+    """Compares sizes before the loops that do not change them."""
+    found = (b.op for loop in loops_of(program) for b in all_binds(loop.body))
+    inside = any(type(op) is Check and op.relation == "==" for op in found)
+    return rebuild(program, SizesFirst) if inside else program
+
+
+def one_hot(program: Program) -> Program:
+    """A loop that does something at one index only is that one iteration."""
+    tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops_of(program) for b in all_binds(loop.body))
+    return rebuild(program, OneHot) if tested else program
+
+
+def alias(program: Program) -> Program:
+    """An array that a loop only copies is the array that it copies."""
+    while any(copied(loop) for loop in loops_of(program)):  # the rows of a copy of a matrix, then the matrix
+        before, program = loops_of(program), dead_code(rebuild(program, Alias))
+        if len(loops_of(program)) == len(before):
+            break
+    return program
+
+
+def same_loops(program: Program) -> Program:
+    """What a loop computes that an earlier one has computed is that."""
+    if len(loops_of(program)) < 2:
+        return program
+    pass_ = Same(program.body)
+    pass_.block(program.body, {})
+    return with_body(program, substitute(program.body, pass_.known)) if pass_.known else program
+
+
+def accumulate(program: Program) -> Program:
+    """What is added to two accumulators of adjoints is added to one."""
+    pass_ = Accumulate(Builder(), program.body)
+    return rebuild(program, lambda b: Accumulate(b, program.body)) if pass_.twice() else program
+
+
+def interchange(program: Program) -> Program:
+    """Puts the loops inside whose iterations read and write neighbouring elements."""
+    if not nested_loops(program):
+        return program
+    for _ in range(3):  # a loop may go in by more than one level
+        nests = Interchange(Builder(), Steps(program.body))
+        made = rebuilt(program, nests)
+        if not nests.swapped:
+            break
+        program = dead_code(made)
+    return program
+
+
+def row_folds(program: Program) -> Program:
+    """Takes one row of a state through all iterations of a fold before the next row."""
+    if not nested_loops(program):
+        return program
+    pass_ = RowFolds(Builder())
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
+
+
+def products(program: Program) -> Program:
+    """Makes one operation of the loops of a matrix product, for a BLAS."""
+    return rebuild(program, lambda b: Products(b, uses(program.body))) if nested_loops(program) else program
+
+
+def columns(program: Program) -> Program:
+    """Adds to a sum of tangents those columns only that may be other than zero."""
+    if not candidates(program.body):
+        return program
+    pass_ = Columns(Builder())
+    made = rebuilt(program, pass_)
+    return made if pass_.narrowed else program
+
+
+def register(program: Program) -> Program:
+    """Adds up what a loop adds to one element of an array before it does."""
+    return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops_of(program) else program
+
+
+def lanes(program: Program) -> Program:
+    """Takes the sums of eight iterations of an outer loop side by side, as vectors, each in its own order."""
+    return rebuild(program, lambda b: Lanes(b, Steps(program.body))) if nested_loops(program) else program
+
+
+def row_lanes(program: Program) -> Program:
+    """Adds to parts of the rows of eight iterations side by side, each row in its own order."""
+    return rebuild(program, lambda b: RowLanes(b, Steps(program.body))) if nested_loops(program) else program
+
+
+def eights(program: Program) -> Program:
+    """Runs eight iterations of a loop around recurrences at once, as vectors."""
+    return in_eights(program, all_of_them)
+
+
+def whole_eights(program: Program) -> Program:
+    """The same of those loops alone of which ``lanes`` would take but a part."""
+    return in_eights(program, in_part)
+
+
+def in_eights(program: Program, which: Callable[[Loop, Plan], bool]) -> Program:
+    """Eight at once of those loops; cheap states of theirs are computed again where they are read (``alongside``)."""
+    if not nested_loops(program):
+        return program
+    if "alongside" not in OFF.get():
+        pass_ = Eights(Builder(), Steps(program.body), Room(program), which)
+        taken = [x for x in all_binds(program.body) if type(x.op) is Loop and pass_.takes(x.op)]
+        program = recomputed(program, 1, taken) if taken else program
+    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), which))
+
+
+def jam(program: Program) -> Program:
+    """Takes the short sums of four iterations side by side, each in its own order."""
+    return rebuild(program, lambda b: Jam(b, Steps(program.body), Room(program))) if nested_loops(program) else program
+
+
+def searches(program: Program) -> Program:
+    """Looks for a largest or smallest value, and where it is, in eight lanes."""
+    return rebuild(program, Searches) if any(map(search_of, loops_of(program))) else program
+
+
+def jam_rows(program: Program) -> Program:
+    """Adds to the elements of a row four terms at a time, in their order."""
+    return (
+        rebuild(program, lambda b: JamRows(b, Steps(program.body), Room(program))) if nested_loops(program) else program
+    )
+
+
+def meet(program: Program) -> Program:
+    """Joins loops that run equally often where they compute much the same: a value and its gradient sum the same
+    rows."""
+    made = met(program)
+    return share(fuse_siblings(made)) if made is not program else program
+
+
+def follow(program: Program) -> Program:
+    """Joins loops of which one reads what the other has made in the same iteration, where they compute much the same: a
+    gradient whose cotangent is known goes through each row once, with its value."""
+    made = met(program, lambda one, two: not reads(two).keys().isdisjoint(one.vars), 8)
+    return share(made) if made is not program else program
+
+
+def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two: True, part: int = 4) -> Program:
+    """``meet``, of those loops alone that ``which`` says, before what they have in common is shared: ``part`` says how
+    much that has to be."""
+    if not nested_loops(program):
+        return program
+    cost = inside(program)
+    seen: dict[Bind, set[Var]] = {}
+
+    def read(bind: Bind) -> set[Var]:
+        """What the iterations of a loop read of what is around it, integers aside."""
+        if bind not in seen:
+            seen[bind] = {v for v in free_vars(bind.op.body) if v.type != INT}  # type: ignore[union-attr]
+        return seen[bind]
+
+    def alike(one: Bind, two: Bind, both: Bind | None) -> bool:
+        """Whether a part of what one of two nests does is done by the other anyway; of two innermost loops half of what
+        costs as much as a call: what is cheap is better summed apart, side by side."""
+        if type(one.op) is not Loop or not which(one, two):
+            return False
+        if read(one) and read(two) and read(one).isdisjoint(read(two)):
+            return False
+        nests = [Loop in kinds_of(bind.op.body) for bind in (one, two)]  # type: ignore[union-attr]
+        if any(nests) and not all(nests) or not any(nests) and cost(one.op.body).work < CALL:
+            return False
+        if both is None:
+            return True
+        b = Builder()
+        b.sizes.update(program.dims)
+        Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body, lambda *_: True)]), both.span))
+        apart = [cost(Block((bind,), ())).work for bind in (one, two)]
+        return sum(apart) - cost(Block(b.block(), ())).work > min(apart) / (part if any(nests) else 2)
+
+    made = siblings(program.body, alike)
+    return with_body(program, made) if size(made) < size(program.body) else program
+
+
+def collect(program: Program) -> Program:
+    """Makes the entries of a Hessian few products of factors, in the loop over its directions."""
+    return rebuild(program, Collect) if any(loop.index.soft for loop in loops_of(program)) else program
+
+
+def decide(program: Program) -> Program:
+    """An ``if`` inside a branch of an ``if`` with the same condition: what it gives there is known.
+
+    ``(if c a (+ b (if c x y)))``  =>  ``(if c a (+ b y))``.
+    """
+    seen: set[Atom] = set()
+
+    def again(block: Block) -> bool:
+        for bind in block.binds:
+            cond = bind.op.cond if type(bind.op) is If else None
+            if cond in seen:
+                return True
+            new = type(cond) is Var
+            if new:
+                seen.add(cond)
+            if any(map(again, blocks_of(bind.op))):
+                return True
+            if new:
+                seen.discard(cond)
+        return False
+
+    return rebuild(program, Rebuild) if again(program.body) else program
+
+
+#: So many numbers are kept in registers, if need be.
+REGISTERS = 20
+
+
+def rows_first(program: Program) -> Program:
+    """Makes each row of a result as soon as its numbers are there: fewer wait for it at once, in registers. Where all
+    of them have a register, the rows are made at the end, in their order: memory is written in one go.
+
+    ``(let [x .. y .. z .. r [x x] s [y z]] [r s])``  =>  ``(let [x .. r [x x] y .. z .. s [y z]] [r s])``.
+    Design decision: among operations and branches alone, where no array is changed in between.
+    """
+    block = program.body
+    arrays = {x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name == "array"}
+    wanted: dict[Bind, None] = {}
+    todo = list(block.results)
+    while todo:
+        x = arrays.get(todo.pop())
+        if x is not None:
+            wanted[x] = None
+            todo += x.op.args  # type: ignore[union-attr]
+    if len(wanted) < 2 or not all(map(movable, block.binds)):
+        return program
+    rows = [x for x in wanted if not any(a in arrays for a in x.op.args)]  # type: ignore[union-attr]
+    place = {v: k for k, x in enumerate(block.binds) for v in x.vars}
+    waiting = {a for x in rows for a in x.op.args if a in place}  # type: ignore[union-attr]
+    at: dict[Bind, float] = {x: k for k, x in enumerate(block.binds)}
+    if len(waiting) <= REGISTERS:
+        last = [*reversed(rows), *(x for x in reversed(wanted) if x not in rows)]
+        at.update({x: len(at) + k for k, x in enumerate(last)})
+    else:
+        at.update({x: max((place.get(a, -1) for a in x.op.args), default=-1) + 0.5 for x in rows})  # type: ignore[union-attr]
+    binds = tuple(sorted(block.binds, key=at.__getitem__))
+    return program if binds == block.binds else with_body(program, Block(binds, block.results))
+
+
+#: From a specialised program to what is printed.
+PIPELINE: list[Pass] = [
+    dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
+    tail_calls,  # recursion that is a loop is treated as one
+    inline,  # before all that looks at one function at a time
+    unused,
+    unfold,  # recursion whose course is known is straight-line code
+    round_trips,  # what is remembered for a way back that can begin at once
+    fuse_calls,  # a gradient by data is made in its final form
+    hand_on,  # what is left of backward recursion
+    tail_calls,  # and where that is a loop now
+    counted,  # before all that asks how often a loop runs
+    shrinking,  # and before all that knows arrays, but no data
+    sizes_first,  # no pass moves what may fail
+    checks_first,
+    one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
+    unroll,  # makes constants of subscripts, and single values of small arrays
+    dead_code,
+    singles,  # now that the elements of small arrays are known one by one
+    dead_code,
+    meet_whiles,
+    dead_code,
+    sizes_first,  # those of what has been unrolled
+    checks_first,
+    one_size,
+    once,  # nor what fails once more
+    dead_code,
+    same_loops,
+    dead_code,
+    sink,  # what one branch reads is computed there
+    decide,  # and so is what was chosen by the same condition
+    filled,  # before all that looks at what goes from one iteration to the next
+    unchanged,  # before the arrays that it does without are taken for copies
+    rings,  # before what is added once is stored
+    dead_code,
+    assign,  # what is added once is stored: adjoints become builds
+    alias,
+    cancel,  # while the loop that remembers its terms is the one that sums them
+    dead_code,
+    fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
+    dead_code,
+    factors,  # each sum has loops of its own, and matrices are made before they are read
+    dead_code,
+    accumulate,  # now that each adjoint has a loop of its own
+    dead_code,
+    follow,  # before what is made of a row goes where it is read
+    dead_code,
+    fuse,
+    dead_code,
+    prefixes,  # now that what is added up is made where it is added
+    chains,  # what fuse would have to compute twice
+    dead_code,
+    one_hot,  # loops that vanish
+    dead_code,
+    follow,  # and what is made of its elements has gone where they are made
+    dead_code,
+    row_folds,  # now that what an iteration does to a row is one loop; what reads the rows is fused with them below
+    expand,  # values of inner iterations that an outer loop does not change leave it as well
+    tabulate,  # and so do those of one integer
+    dead_code,
+    assign,
+    fuse,
+    dead_code,
+    one_hot,  # what fusion brought together
+    dead_code,
+    alias,
+    collect,  # rows of a Hessian, now that each entry is one expression
+    dead_code,
+    fuse,
+    dead_code,
+    meet,
+    pairs,  # what they give both members is one sum then
+    dead_code,
+    share,  # states that the tangents of several directions have in common
+    dead_code,
+    split,  # now that no array is made where it is read
+    dead_code,
+    unchecked,  # of what the branches that are loops now have not checked before these
+    dead_code,
+    whole_eights,  # before lanes takes a part of what an iteration does
+    dead_code,
+    lanes,  # what is left of an iteration's sums to one loop is for jam
+    dead_code,
+    interchange,  # now that it is known which loops there are
+    row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
+    dead_code,
+    register,  # a loop that came inside may add to one element alone
+    assign,
+    dead_code,
+    columns,  # before four rows are added at a time, each of which may have other columns
+    dead_code,
+    jam_rows,
+    eights,  # what is left of iterations when it is known what rows they add; the rest is for four at once
+    dead_code,
+    jam,  # before all siblings join: a loop of four at once has a trip count of its own
+    searches,
+    fuse_siblings,
+    reciprocals,
+    share,  # what siblings had in common
+    exponents,
+    dead_code,
+    like_terms,  # when each sum is one expression; the twos that it makes meet halves below
+    dead_code,
+    open_brackets,  # when that has put together what it can
+    dead_code,
+    powers_of_two,  # when no product is made any more
+    dead_code,
+    monomials,  # when twos and halves are out of the way
+    dead_code,
+    scalings,  # and each product is what it will be
+    dead_code,
+    scatter,  # what the rows of a matrix hold is known
+    dead_code,
+    idle,  # when sums are what they will be
+    dead_code,
+    skips,  # and what is added where
+    dead_code,
+    settled,  # when all else is done: what is remembered of a table
+    dead_code,
+    narrow,  # and of any other state
+    dead_code,
+    put_aside,  # when nothing looks for copies any more
+    renew,  # after all that looks at states: no pass before has to know of those that change as they are read
+    dead_code,
+    unread,  # what is not stored is what was there
+    edges,  # when each state lies where it is to lie
+    dead_code,
+    one_store,  # what were two branches are one piece of code now
+    shifts,  # in loops that have no branches any more
+    dead_code,
+    fills,  # and come to each element once
+    alongside,  # when it is known how many chains go side by side
+    dead_code,
+    align,  # now that it is known where each begins and ends
+    dead_code,
+    triangles,  # no pass before has to know of packed rows
+    dead_code,
+    history,  # when it is known what is remembered
+    dead_code,
+    carry,  # when each loop is what it will be, and no pass looks for stores any more
+    dead_code,
+    divide,  # when it is known what is divided in a loop, and what before it
+    dead_code,
+    strands,  # when each sum is what it will be, and no pass looks for sums any more
+    dead_code,
+    rows_first,
+    twins,  # last: to the passes before, straight-line code is straight-line code
+]
+
+
+#: The same where a BLAS is there.
+WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
+
+#: After all others, where functions have forms that compilers make vectors of.
+WITH_VECTORS: list[Pass] = [calls_first, abreast]
+
+#: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
+FOR_CACHES = frozenset(
+    "align alongside carry columns edges eights fills history interchange jam jam-rows kept-rows lanes row-folds"
+    " row-lanes rows-first searches shifts skips split strands triangles twins unchecked whole-eights".split()
+)
+
+#: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
+AFTER_PARTS: list[Pass] = [
+    jam_rows,
+    dead_code,
+    whole_eights,
+    eights,
+    dead_code,
+    jam,  # or four iterations would be what eights takes for one
+    dead_code,
+    triangles,
+    dead_code,
+    strands,
+    dead_code,
+]
+
+#: The passes that see all functions at once; the others run on each by itself.
+WHOLE = (tail_calls, inline, unused, unfold, round_trips, fuse_calls, hand_on)
+
+
+def named(p: Pass) -> str:
+    """What users call a pass."""
+    return p.__name__.replace("_", "-")
+
+
+def optimise(
+    program: Program, passes: Sequence[Pass] = PIPELINE, watch: Callable[[Pass, Program], None] | None = None
+) -> Program:
+    """The program after ``passes``, those aside that are switched off (``journal.OFF``); ``watch`` is told of each pass
+    that has changed the program, with what it has made."""
+    idle: set[Pass] = set()  # what has left this very program as it is: a pass is a pure function
+    calls = bool(functions_of(program.body))  # no pass makes a first one
+    off = OFF.get()
+    check_after("", program)
+    for p in passes:
+        if p in idle or p in WHOLE and not calls or off and named(p) in off:
+            continue
+        made = each_function(program, p) if calls and p not in WHOLE else p(program)
+        before, program = program, made if made is program else check_after(p.__name__, made)
+        idle = {*idle, p} if program is before else set()
+        if watch is not None and program is not before:
+            watch(p, program)
+    return program

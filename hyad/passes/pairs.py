@@ -1,0 +1,254 @@
+"""Sums over all pairs: what a pair gives its second member is what the turned pair gives its first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core import (
+    REAL,
+    ZERO,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    defined_in,
+    free_vars,
+    is_zero,
+)
+from ..program.builder import Builder
+from ..program.counts import work
+from ..program.dead import tidy
+from ..program.rebuild import Rebuild, rebuilt
+from .lanes import ahead
+
+Adding = tuple[Bind, tuple[Atom, ...], Atom]
+
+#: What the turned pair may take, over what it saves, where eight sums then go side by side: vectors have four numbers.
+IN_LANES = 2
+
+
+class Pairs(Rebuild):
+    """In two loops over the same range, what is added at the inner index is added at the outer one, the pair turned.
+
+    ``(ifold (fn [a i] (ifold (fn [a j] (add-at a j (f i j))) a n)) a n)``  =>  the same with ``(add-at a i (f j i))``,
+    which is a sum in a register: ``(add-at a i (ifold (fn [s j] (+ s (f j i))) 0.0 n))``.
+
+    Design decision: where ``f j i`` adds no work to ``f i j``, since most of it is there, as among bodies that attract
+    one another; up to as much again where there are sums alone then, which go in lanes (``hyad/passes/lanes.py``). An
+    ``add-at`` is an adjoint's, whose sum may be taken in any order.
+    """
+
+    found = False
+
+    def loop(self, op: Loop, bind: Bind, first: int = 0) -> Sequence[Atom]:
+        """A loop with what is added to its arrays from ``first`` on turned, where that takes little."""
+        for k in range(first, len(op.accs)):
+            inner = self.inner(op, k) if isinstance(op.accs[k].type, Arr) else None
+            if inner is None:
+                continue
+            adding = added(inner[0].op, inner[1], {*defined_in(op.body), op.index})  # type: ignore[arg-type]
+            needed = adding and self.needed(op, inner[0], [a for _, _, a in adding])
+            if not needed:
+                continue
+            with self.b.region() as scope:
+                turned = self.turned(op, bind, inner[0], inner[1], adding, needed)  # type: ignore[arg-type]
+            alone = tidy(self.b.close(scope, turned))
+            with self.b.region() as scope:
+                turned = self.block(alone)  # and what is added to the others
+            made = tidy(self.b.close(scope, turned))
+            with self.b.region() as plain:
+                kept = self.loop(op, bind, k + 1)
+            if work(made) <= (IN_LANES if goes_ahead(made) else 1) * work(tidy(self.b.close(plain, kept))):
+                self.found = True
+                kept = turned
+            else:
+                scope = plain
+            here = self.b.scopes[-1]
+            here.binds += scope.binds
+            here.vars |= scope.vars
+            here.shared.update(scope.shared)
+            return kept
+        return super().loop(op, bind)
+
+    def inner(self, op: Loop, k: int) -> tuple[Bind, int] | None:
+        """The loop over the same range through which an array goes that is only added to, and where it stands there."""
+        at: Atom = op.accs[k]
+        found = None
+        readers = readers_of(op.body)
+        while at is not op.body.results[k]:
+            if len(readers.get(at, ())) != 1 or at in op.body.results:
+                return None
+            (x,) = readers[at]
+            if type(x.op) is Prim and x.op.name == "add-at" and x.soft and x.op.args[0] is at:
+                at = x.vars[0]
+            elif type(x.op) is Loop and x.op.inits.count(at) == 1 and found is None and x.op.count is op.count:
+                if at in free_vars(x.op.body):
+                    return None
+                found = x, x.op.inits.index(at)
+                at = x.vars[found[1]]
+            else:
+                return None
+        return found if op.body.results.count(at) == 1 else None
+
+    def needed(self, op: Loop, inner: Bind, atoms: Sequence[Atom]) -> list[Bind] | None:
+        """What computes some numbers of a pair from its indices; None if that is more than single operations."""
+        binds = [*op.body.binds[: op.body.binds.index(inner)], *inner.op.body.binds]  # type: ignore[union-attr]
+        wanted, found = set(atoms), []
+        for x in reversed(binds):
+            if wanted.intersection(x.vars):
+                if type(x.op) is not Prim or isinstance(x.vars[0].type, Arr):
+                    return None
+                wanted.update(x.op.args)
+                found.append(x)
+        if wanted.intersection((*op.accs, *inner.op.accs)):  # type: ignore[union-attr]
+            return None
+        return found[::-1]
+
+    def turned(
+        self, op: Loop, bind: Bind, inner: Bind, k: int, adding: list[Adding], needed: list[Bind]
+    ) -> Sequence[Atom]:
+        b, loop = self.b, inner.op
+        assert type(loop) is Loop
+        places = list(dict.fromkeys(place for _, place, _ in adding))
+        dropped = {x for x, _, _ in adding}
+        later = self.later(op, inner, k)
+        last = later[-1].vars[0] if later else inner.vars[k]
+        width, count = len(op.accs), self.atom(op.count)
+
+        def pair(i: Atom, j: Atom, *accs: Atom):
+            sums = accs[len(loop.accs) - 1 :]
+            self.here[loop.index] = j
+            self.here.update(zip([a for n, a in enumerate(loop.accs) if n != k], accs))
+            for x in loop.body.binds:
+                if x not in dropped:
+                    self.line(x)
+            differences = {x.op.args: x.vars[0] for x in b.scopes[-1].binds if type(x.op) is Prim and x.op.name == "-"}
+            around = dict(self.here)
+            self.here.update({op.index: j, loop.index: i})
+            for x in needed:
+                self.b.span = x.span
+                known = differences.get(self.atoms(x.op.args)[::-1]) if x.op.name == "-" else None  # type: ignore
+                if known is None:
+                    self.line(x)
+                else:
+                    self.define(x, [b.prim("neg", known)])
+            terms = {place: [self.atom(a) for _, p, a in adding if p == place] for place in places}
+            self.here = around
+            results = self.atoms(loop.body.results)
+            after = [b.sum([s, *terms[place]]) for s, place in zip(sums, places)]
+            kept = [r for n, r in enumerate(results) if n != k]
+            return [*kept[: len(loop.accs) - 1], *after], kept[len(loop.accs) - 1 :]
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.here.update(zip(op.accs, accs))
+            left: dict[tuple[Atom, ...], Atom] = {}
+            array: Atom | None = None
+            for x in op.body.binds:
+                self.b.span = x.span
+                if x is inner:
+                    array = self.atom(loop.inits[k])
+                    inits = [self.atom(z) for n, z in enumerate(loop.inits) if n != k]
+                    names = [v.name for n, v in enumerate(x.vars) if n != k]
+                    out = b.loop(
+                        count,
+                        [*inits, *[ZERO] * len(places)],
+                        lambda j, *accs: pair(i, j, *accs),
+                        [*names[: len(inits)], *["s"] * len(places), *names[len(inits) :]],
+                        loop.index.name,
+                        [*(a.name for n, a in enumerate(loop.accs) if n != k), *["s"] * len(places)],
+                    )
+                    left = dict(zip(places, out[len(inits) :]))
+                    rest = iter((*out[: len(inits)], *out[len(inits) + len(places) :]))
+                    self.define(x, [array if n == k else next(rest) for n in range(len(x.vars))])
+                elif x in later and x.op.args[1:2] == (op.index,):  # type: ignore[union-attr]
+                    assert type(x.op) is Prim
+                    total = self.atom(x.op.args[-1])
+                    more = left.pop(x.op.args[2:-1], None)
+                    total = total if more is None else b.prim("+", total, more)
+                    made = b.add_at(self.atom(x.op.args[0]), self.atoms(x.op.args[1:-1]), total, x.vars[0].name, x.soft)
+                    self.define(x, [made])
+                else:
+                    self.line(x)
+            results = list(self.atoms(op.body.results))
+            at = op.body.results.index(last)
+            for place, total in left.items():
+                results[at] = b.add_at(results[at], (i, *self.atoms(place)), total, op.accs[at].name, True)
+            return results[:width], results[width:]
+
+        return b.loop(
+            count,
+            self.atoms(op.inits),
+            body,
+            [v.name for v in bind.vars],
+            op.index.name,
+            [a.name for a in op.accs],
+            bool(bind.vars) and bind.vars[0].given,
+        )
+
+    @staticmethod
+    def later(op: Loop, inner: Bind, k: int) -> list[Bind]:
+        """What adds to the array that the inner loop gives, in order."""
+        found: list[Bind] = []
+        stores = {x.op.args[0]: x for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"}
+        at: Atom = inner.vars[k]
+        while at in stores:
+            found.append(stores[at])
+            at = found[-1].vars[0]
+        return found
+
+
+def added(op: Loop, k: int, inside: set[Var]) -> list[Adding] | None:
+    """What a loop adds to an array at its own index, if it does nothing else with it: each binding, the subscripts
+    after that one, which nothing ``inside`` of the loops decides, and the number."""
+    found: list[Adding] = []
+    at: Atom = op.accs[k]
+    readers = readers_of(op.body)
+    while at is not op.body.results[k]:
+        if len(readers.get(at, ())) != 1 or at in op.body.results:
+            return None
+        (x,) = readers[at]
+        if type(x.op) is not Prim or x.op.name != "add-at" or not x.soft or x.op.args[0] is not at:
+            return None
+        if x.op.args[1] is not op.index:
+            return None
+        place, number = x.op.args[2:-1], x.op.args[-1]
+        if number.type != REAL or not inside.isdisjoint(place) or is_zero(number):
+            return None
+        found.append((x, place, number))
+        at = x.vars[0]
+    return found if found and op.body.results.count(at) == 1 else None
+
+
+def goes_ahead(block: Block) -> bool:
+    """Whether the sums of a loop in a block go side by side."""
+    return any(type(x.op) is Loop and ahead(x.op) is not None for x in block.binds)
+
+
+def readers_of(block: Block) -> dict[Atom, list[Bind]]:
+    """The bindings of a block that read each variable, in their regions too."""
+    found: dict[Atom, list[Bind]] = {}
+    for x in block.binds:
+        for a in {*atoms_of(x.op), *(v for r in blocks_of(x.op) for v in free_vars(r))}:
+            found.setdefault(a, []).append(x)
+    return found
+
+
+def pairs(program: Program) -> Program:
+    """What all pairs give their second members is added to the first ones, the pairs turned: a sum in a register."""
+    nested = any(
+        type(x.op) is Loop and any(type(y.op) is Loop and y.op.count is x.op.count for y in x.op.body.binds)
+        for x in all_binds(program.body)
+    )
+    if not nested:
+        return program
+    pass_ = Pairs(Builder())
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program

@@ -1,0 +1,251 @@
+"""States of loops that are made anew from themselves, changed where they lie; rows put aside for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core import (
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    If,
+    Loop,
+    Op,
+    Prim,
+    Program,
+    Var,
+    While,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    defined_in,
+    reads,
+    substitute,
+    type_of,
+    with_blocks,
+    with_body,
+)
+from ..errors import Span
+from ..program.affine import affine_add
+from ..program.rebuild import rebuild
+from .tables import affine_of
+
+
+def renew(program: Program) -> Program:
+    """A state of which each element is made of itself and of those after it is changed where it lies.
+
+    ``(ifold (fn [v t] (build n (fn [i] (f (get v i) (get v (+ i 1)))))) ..)``  =>  the same, each element written over
+    the old one, which no later iteration reads.
+
+    Design decision: the new array starts as the old one, and what is read of the old is read of the new: the same
+    values, since they are not written yet. That both have one memory is then what ``codegen/lower.py`` finds.
+    """
+    nested = (x.op for x in all_binds(program.body) if type(x.op) in (Loop, While))
+    if not any(type(x.op) is Loop for op in nested for x in op.body.binds):
+        return program
+    made = with_body(program, renewed(program.body))
+    return program if made is program else rebuild(made)
+
+
+def put_aside(program: Program) -> Program:
+    """A row that is read after it has been replaced is copied before, so that its array can be changed in place.
+
+    ``b = (update a i x); .. (get a i j)``  =>  ``r = row i of a; b = (update a i x); .. (get r j)``.
+    Design decision: where nothing else of the old array is read any more; else all of it would be copied.
+    """
+    rows = (x.op for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "update")
+    if not any(isinstance(type_of(op.args[-1]), Arr) for op in rows):
+        return program
+    return with_body(program, aside(program.body, set(program.params)))
+
+
+def aside(block: Block, params: set[Var]) -> Block:
+    """``put_aside`` for a block; itself where there is nothing to put aside."""
+    binds: list[Bind] = []
+    for x in block.binds:
+        regions = blocks_of(x.op)
+        made = [aside(r, params) for r in regions]
+        changed = any(r is not s for r, s in zip(made, regions))
+        binds.append(Bind(x.vars, with_blocks(x.op, made), x.span) if changed else x)
+    k = 0
+    while k < len(binds):
+        op = binds[k].op
+        row = type_of(op.args[-1]) if type(op) is Prim and op.name == "update" else None
+        if isinstance(row, Arr) and row.rank == 1 and op.args[0] not in params:  # type: ignore[union-attr]
+            old, at = op.args[0], op.args[1:-1]  # type: ignore[union-attr]
+            views = [j for j in range(k) if is_view(binds[j].op, old, at) and read_in(binds[k + 1 :], binds[j].vars[0])]
+            later = [j for j in range(k + 1, len(binds)) if old in reads(binds[j])]
+            steady = old not in block.results and all(of_row(Block((binds[j],), ()), old, at) for j in later)
+            if steady and not any(binds[j].vars[0] in block.results for j in views):
+                for j in views:
+                    binds[j] = row_of(old, at, binds[j].vars[0], binds[k].span)
+                if later:
+                    kept = Var("row", row)
+                    for j in later:
+                        (binds[j],) = of_kept(Block((binds[j],), ()), old, len(at), kept).binds
+                    binds.insert(k, row_of(old, at, kept, binds[k].span))
+                    k += 1
+        k += 1
+    return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)
+
+
+def is_view(op: Op, old: Atom, at: tuple[Atom, ...]) -> bool:
+    """Whether an operation looks at a row of an array."""
+    return type(op) is Prim and op.name == "get" and op.args == (old, *at)
+
+
+def read_in(binds: Sequence[Bind], v: Var) -> bool:
+    return any(v in reads(x) for x in binds)
+
+
+def row_of(old: Atom, at: tuple[Atom, ...], kept: Var, span: Span | None) -> Bind:
+    """A copy of a row."""
+    (size,) = kept.type.dims  # type: ignore[union-attr]
+    index, item = Var("i", INT), Var(kept.name, kept.type.item())  # type: ignore[union-attr]
+    read = Bind((item,), Prim("get", (old, *at, index)), span)
+    return Bind((kept,), Loop(size, index, (), (), Block((read,), (item,))), span)
+
+
+def of_row(block: Block, old: Atom, at: tuple[Atom, ...]) -> bool:
+    """Whether all that a block reads of an array are numbers of one row."""
+    for x in block.binds:
+        op = x.op
+        if type(op) is Prim and op.name == "get" and op.args[0] is old:
+            if op.args[1:-1] != at:
+                return False
+        elif old in atoms_of(op) or not all(of_row(r, old, at) for r in blocks_of(op)):
+            return False
+    return old not in block.results
+
+
+def of_kept(block: Block, old: Atom, depth: int, row: Var) -> Block:
+    """A block that reads a row in place of the array that it was in."""
+    binds = []
+    for x in block.binds:
+        op = x.op
+        if type(op) is Prim and op.name == "get" and op.args[0] is old:
+            x = Bind(x.vars, Prim("get", (row, *op.args[1 + depth :])), x.span)
+        elif regions := blocks_of(op):
+            x = Bind(x.vars, with_blocks(op, [of_kept(r, old, depth, row) for r in regions]), x.span)
+        binds.append(x)
+    return Block(tuple(binds), block.results)
+
+
+def renewed(block: Block) -> Block:
+    """A block with the states of the loops in it renewed; itself where there are none."""
+    binds = []
+    for x in block.binds:
+        regions = blocks_of(x.op)
+        made = [renewed(r) for r in regions]
+        op = x.op if all(r is s for r, s in zip(made, regions)) else with_blocks(x.op, made)
+        if type(op) in (Loop, While):
+            body = op.body  # type: ignore[union-attr]
+            for acc, r in zip(op.accs, op.body.results):  # type: ignore[union-attr]
+                if isinstance(acc.type, Arr) and acc.type.rank == 1 and type(r) is Var:
+                    body = over(body, acc, r)
+            if body is not op.body:  # type: ignore[union-attr]
+                op = with_blocks(op, [*blocks_of(op)[:-1], body])
+        binds.append(x if op is x.op else Bind(x.vars, op, x.span))
+    return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)
+
+
+def over(body: Block, old: Var, new: Var) -> Block:
+    """The body of a loop, in which its next state ``new`` is written over ``old``; itself where that cannot be."""
+    makers = {v: x for x in body.binds for v in x.vars}
+    chain: list[tuple[Bind, int]] = []  # the loops that write it, the first one last, and which state of theirs it is
+    at: Atom = new
+    while (made := makers.get(at)) is not None and type(made.op) is Loop:  # type: ignore[arg-type]
+        k = made.vars.index(at)
+        chain.append((made, k))
+        if k >= len(made.op.accs):
+            break
+        at = made.op.inits[k]
+    if not chain or made is None or type(made.op) not in (Loop, Prim):
+        return body
+    first, k = chain[-1]
+    fresh = k >= len(first.op.accs)  # type: ignore[union-attr]
+    if not fresh and not (type(made.op) is Prim and made.op.name == "undef") or old.type != new.type:
+        return body
+    here = body.binds.index(first)
+    for x in body.binds[here + 1 :]:
+        if old in reads(x):
+            return body
+    after = {a for x in body.binds[here + 1 :] for a in reads(x)}
+    links = {x.vars[j] for x, j in chain[1:]}  # each of them is the start of the next one and nothing else
+    if links & set(body.results) or any(sum(v in reads(x) for x in body.binds) > 1 for v in links):
+        return body
+    if fresh and (chain[1:] or not (ahead(first.op, old) or branches(first.op)) or new in after):
+        return body
+    op = written_over(first.op, old, k)  # type: ignore[arg-type]
+    if op is None:
+        return body
+    vars = first.vars
+    if fresh:
+        width = len(first.op.accs)  # type: ignore[union-attr]
+        vars = (*vars[:width], vars[k], *(v for j, v in enumerate(vars) if j >= width and j != k))
+    binds = list(body.binds)
+    binds[here] = Bind(vars, op, first.span)
+    return Block(tuple(binds), body.results)
+
+
+def ahead(op: Op, old: Var) -> bool:
+    """Whether a loop that stacks reads elements of ``old`` other than the one that it makes in the same iteration."""
+    binds = (x.op for x in all_binds(op.body) if type(x.op) is Prim)  # type: ignore[union-attr]
+    return any(o.name == "get" and o.args[0] is old and o.args[1:] != (op.index,) for o in binds)  # type: ignore
+
+
+def branches(op: Op) -> bool:
+    """Whether a loop has a branch, which may take it apart (``edges.py``)."""
+    return any(type(x.op) is If for x in op.body.binds)  # type: ignore[union-attr]
+
+
+def written_over(op: Loop, old: Var, k: int) -> Loop | None:
+    """A loop that makes a new array, its result number ``k``, made to change ``old``; None where an iteration may read
+    what an earlier one has written."""
+    width, body = len(op.accs), op.body
+    inside = {op.index, *op.accs, *defined_in(body)}
+    made = {v: x.op for x in body.binds for v in x.vars if type(x.op) is Prim}
+    integers = {v: x.op for x in all_binds(body) for v in x.vars if v.type == INT and type(x.op) is Prim}
+
+    def place(index: Atom):
+        return affine_of(index, integers, inside, {op.index})
+
+    if k < width:
+        acc, store = op.accs[k], made.get(body.results[k])  # type: ignore[arg-type]
+        if store is None or store.name != "update" or store.args[0] is not acc or len(store.args) != 3:
+            return None
+        if sum(acc in reads(x) for x in body.binds) > 1 or body.results.count(body.results[k]) > 1:
+            return None
+        index = store.args[1]
+    else:
+        acc, index = Var(old.name, old.type, old.span), op.index
+    at = place(index)
+    if at is None or at[1].get(op.index) != 1 or old in op.inits:
+        return None
+
+    def safe(block: Block) -> bool:
+        for x in block.binds:
+            if type(x.op) is Prim and x.op.name == "get" and x.op.args[0] is old:
+                gap = affine_add(where, at, -1) if (where := place(x.op.args[1])) is not None else (-1, {})
+                if any(gap[1].values()) or gap[0] < 0:
+                    return False
+            elif type(x.op) is If:
+                if not all(map(safe, blocks_of(x.op))):
+                    return False
+            elif old in reads(x):
+                return False
+        return old not in block.results
+
+    if not safe(body):
+        return None
+    body = substitute(body, {old: acc})
+    if k < width:
+        inits = (*op.inits[:k], old, *op.inits[k + 1 :])
+        return Loop(op.count, op.index, inits, op.accs, body, op.snapshots)
+    value = body.results[k]
+    changed = Var(old.name, old.type, old.span)
+    binds = (*body.binds, Bind((changed,), Prim("update", (acc, op.index, value)), old.span))
+    results = (*body.results[:width], changed, *(r for j, r in enumerate(body.results) if j >= width and j != k))
+    return Loop(op.count, op.index, (*op.inits, old), (*op.accs, acc), Block(binds, results), op.snapshots)

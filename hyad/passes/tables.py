@@ -1,0 +1,324 @@
+"""Tables of costly functions of one integer that several loops around make of their indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    all_binds,
+    blocks_of,
+    defined_in,
+    reads,
+    type_of,
+)
+from ..program.affine import Affine, affine_add, affine_key
+from ..program.builder import Builder
+from ..program.counts import ASSUMED
+from ..program.loops import CALL
+from ..program.primitives import PRIMITIVES
+from ..program.rebuild import Rebuild
+
+ORDER = ("<", "<=", ">", ">=")
+#: What may be computed of an integer that no iteration comes to.
+HARMLESS = ("+", "-", "*", "neg", "min", "max", "select")
+#: A value that takes more operations is not looked at.
+MOST = 64
+
+
+@dataclass(slots=True)
+class Value:
+    """A number that is computed from invariants and one integer, or from some that differ by constants: one of them,
+    as an atom and in loop indices (None: from invariants alone), what it costs, and the bindings that make it, the
+    loops around aside."""
+
+    at: Atom | None
+    affine: Affine | None
+    cost: int
+    binds: tuple[Bind, ...]
+
+
+class Tabulate(Rebuild):
+    """A costly function of one integer, an affine one of the indices of loops around it, is computed once for each
+    value that the integer can have.
+
+    ``(build n (fn [t] (build m (fn [i] (** u (real (- (* 2 i) t)))))))``  =>
+    ``p = (build (+ 2m n 1) (fn [q] (** u (real (- q n)))))`` first, then ``(get p (+ (- (* 2 i) t) n))``.
+
+    Design decision: where that halves the calls at least. The table has all integers that the loops' counts leave,
+    those of inner loops in terms of what is around them, and the conditions of the branches that all its values are
+    in: a number that is never read does no harm. So the tables of a triangle and of its derivative are as long, and
+    may be one. An array may be read if it has an element for each of them. What is computed where two integers are
+    equal is not computed often.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.tables: dict[Var, tuple[Atom, Atom, Atom]] = {}  # the table, the integer, the least one
+        self.inside: set[Var] = set()  # what the nest makes that is looked at
+        self.integers: dict[Var, Prim] = {}  # its integers
+
+    def bind(self, bind: Bind) -> None:
+        if type(bind.op) is Loop:
+            self.prepare(bind.op)
+            self.b.span = bind.span
+        elif bind.vars and bind.vars[0] in self.tables:
+            table, at, low = self.tables[bind.vars[0]]
+            index = self.b.prim("-", self.atom(at), low)
+            self.here[bind.vars[0]] = self.b.get(table, index, hint=bind.vars[0].name)
+            return
+        self.copy(bind)
+
+    def prepare(self, op: Loop) -> None:
+        """Build the tables of a nest of loops."""
+        inside = self.inside = {op.index, *op.accs, *defined_in(op.body)}
+        integers = self.integers = {
+            v: x.op for x in all_binds(op.body) for v in x.vars if v.type == INT and type(x.op) is Prim
+        }
+        found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
+        wanted: set[Atom] = set()
+        tests = {x.vars[0]: x.op for x in all_binds(op.body) if type(x.op) is Prim and x.op.name in ORDER}
+        equal = {x.vars[0] for x in all_binds(op.body) if type(x.op) is Prim and x.op.name == "="}
+        known: dict[Var, set[tuple[Atom, bool]]] = {}  # by value: the conditions of the branches around it
+        for bind, path, holds in nest(op.body, (op,)):
+            known.update((v, set(holds)) for v in bind.vars)
+            value = self.value(bind, found, integers, inside, {loop.index for loop in path})
+            if value is None:
+                wanted.update(reads(bind))
+            else:
+                found[bind.vars[0]] = value, path
+            for region in blocks_of(bind.op):
+                wanted.update(region.results)
+        wanted.update(op.body.results)
+        alike: dict[object, list[Var]] = {}
+        for v, (value, path) in found.items():
+            if v in wanted and v.type == REAL and value.affine is not None and value.cost >= CALL:
+                rare = any(holds and cond in equal for cond, holds in known[v])
+                if not rare and self.fewer(value, path, inside):
+                    alike.setdefault(terms_of(value.affine), []).append(v)
+        for vars in alike.values():
+            gaps = []
+            for cond, holds in set.intersection(*(known[v] for v in vars)):
+                if cond in tests:
+                    gaps += gap(tests[cond], holds, integers, inside, {loop.index for loop in found[vars[0]][1]})
+            self.tabulate(vars, found, gaps)
+
+    def value(self, bind: Bind, found: dict, integers: dict, inside: set[Var], indices: set[Var]) -> Value | None:
+        """What a binding computes from invariants and one integer, if it does."""
+        op = bind.op
+        if type(op) is not Prim or op.name not in PRIMITIVES and op.name not in ("select", "get"):
+            return None
+        var = bind.vars[0]
+        if op.name == "get" and (op.args[0] in inside or isinstance(var.type, Arr)):
+            return None
+        if var in self.tables or var.type not in (REAL, BOOL) and (var.type != INT or op.name not in HARMLESS):
+            return None
+        if var.type == INT and affine_of(var, integers, inside, indices) is not None:
+            return None
+        at, affine, binds = None, None, []
+        cost = PRIMITIVES[op.name].cost if op.name in PRIMITIVES else 1
+        for a in op.args:
+            if type(a) is Const or a not in inside:
+                continue
+            if a in found:
+                part = found[a][0]
+            elif a.type == INT:
+                part = Value(a, affine_of(a, integers, inside, indices), 0, ())
+            else:
+                return None
+            if part.affine is None and not part.binds:
+                return None
+            if affine is None:
+                at, affine = part.at, part.affine
+            elif part.affine is not None and terms_of(affine) != terms_of(part.affine):
+                return None
+            cost += part.cost
+            binds += [x for x in part.binds if x not in binds]
+        return None if len(binds) > MOST else Value(at, affine, cost, (*binds, bind))
+
+    def fewer(self, value: Value, path: tuple[Loop, ...], inside: set[Var]) -> bool:
+        """Whether the integer has half as many values as the loops have iterations, or fewer, known beforehand."""
+        calls, values = 1.0, 1.0
+        moved = 0
+        for loop in path:
+            calls *= float(loop.count.value) if type(loop.count) is Const else ASSUMED
+            step = value.affine[1].get(loop.index, 0)  # type: ignore[index]
+            if step:
+                moved += 1
+                if loop.count in inside and self.longest(loop, path) is None:
+                    return False
+                values += abs(step) * (loop.count.value if type(loop.count) is Const else ASSUMED)
+        return moved > 0 and 2 * values <= calls
+
+    def longest(self, loop: Loop, path: Sequence[Loop]) -> Affine | None:
+        """The most iterations of a loop, where its count is affine in the indices around, by what the nest keeps."""
+        around = {x.index: x for x in path}
+        made = affine_of(loop.count, self.integers, self.inside, set(around))
+        if made is None:
+            return None
+        constant, most = made[0], {v: k for v, k in made[1].items() if v not in around}
+        for v, k in made[1].items():
+            if v in around and k > 0:
+                last = self.longest(around[v], path)
+                if last is None:
+                    return None
+                constant, most = affine_add((constant - k, most), last, k)
+        return constant, most
+
+    def extreme(self, value: Affine, path: Sequence[Loop], gaps: Sequence[Affine], sign: int) -> Affine:
+        """What an affine integer of loop indices is never above (``sign`` 1) or below (-1) where none of ``gaps`` is
+        negative, in what is known before the nest: the indices at their ends, the innermost first. Adding as much of a
+        gap as takes an index out of it makes it no smaller."""
+        found = [value]
+        for g in gaps:
+            for v, k in value[1].items():
+                step = -sign * g[1].get(v, 0)
+                if step and k % step == 0 and k // step > 0:
+                    found.append(affine_add(value, g, sign * (k // step)))
+        b = self.b
+        best, *others = (self.outside(self.at_ends(x, path, sign)) for x in found)
+        for x in others:
+            if b.nonnegative(affine_add((0, {}), affine_add(best, x, -1), sign)):
+                best = x
+        return best
+
+    def at_ends(self, value: Affine, path: Sequence[Loop], sign: int) -> Affine:
+        """An affine integer with the loops' indices, where they make it largest (``sign`` 1) or smallest (-1)."""
+        for k in reversed(range(len(path))):
+            step, index = value[1].get(path[k].index, 0), path[k].index
+            value = affine_add(value, (0, {index: 1}), -step)
+            if step * sign > 0:
+                count = affine_of(path[k].count, self.integers, self.inside, {loop.index for loop in path[:k]})
+                value = affine_add(value, affine_add(count, (1, {}), -1), step)  # type: ignore[arg-type]
+        return value
+
+    def outside(self, a: Affine) -> Affine:
+        """An integer in what is known before the nest, as it is in the new program."""
+        total: Affine = (a[0], {})
+        for v, k in a[1].items():
+            total = affine_add(total, self.b.affine(self.atom(v)), k)
+        return total
+
+    def in_range(self, op: Prim, least: Affine, last: Affine, constant: int, path: Sequence[Loop]) -> bool:
+        """Whether an array has what is read of it for all integers from ``least`` to ``last``, of which a subscript is
+        as far as from one with ``constant``, also where no iteration runs."""
+        b, (array, *subscripts) = self.b, op.args
+        indices = {loop.index for loop in path}
+        for s, dim in zip(subscripts, type_of(self.atom(array)).dims):  # type: ignore[union-attr]
+            low = high = b.affine(self.atom(s)) if s not in self.inside else None
+            if low is None:
+                place = affine_of(s, self.integers, self.inside, indices)
+                if place is None:
+                    return False
+                low, high = (affine_add(x, (place[0] - constant, {})) for x in (least, last))
+            rest = affine_add(affine_add(b.affine(dim), high, -1), (1, {}), -1)  # type: ignore[arg-type]
+            if not b.nonnegative(low) or not b.nonnegative(rest):
+                return False
+        return True
+
+    def tabulate(
+        self, vars: list[Var], found: dict[Var, tuple[Value, tuple[Loop, ...]]], gaps: Sequence[Affine]
+    ) -> None:
+        """Build one table of several values of one integer; each of ``gaps`` is not negative where they are read."""
+        b, (value, path) = self.b, found[vars[0]]
+        assert value.affine is not None
+        least, last = (self.extreme(value.affine, path, gaps, sign) for sign in (-1, 1))
+        length = affine_add(affine_add(last, least, -1), (1, {}))
+        reads = [x.op for v in vars for x in found[v][0].binds if x.op.name == "get"]  # type: ignore[union-attr]
+        if not all(self.in_range(op, least, last, value.affine[0], path) for op in reads):  # type: ignore[arg-type]
+            return
+        low, size = b.affine_value(least), b.affine_value(length)
+        if not b.nonnegative(length):
+            size = b.prim("max", Const(0, INT), size)
+        indices = {loop.index for loop in path}
+
+        def body(q: Atom):
+            at = b.prim("+", low, q)
+            for x in (x for v in vars for x in found[v][0].binds):
+                for a in x.op.args:  # type: ignore[union-attr]
+                    if type(a) is Var and a.type == INT and a in self.inside:
+                        affine = affine_of(a, self.integers, self.inside, indices)
+                        if affine is not None:
+                            self.here[a] = b.prim("+", at, Const(affine[0] - value.affine[0], INT))  # type: ignore
+                self.copy(x)
+            return (), self.atoms(vars)
+
+        made = b.loop(size, (), body, [v.name for v in vars], "q", pruned=True)
+        for v, table in zip(vars, made):
+            own = found[v][0]
+            self.tables[v] = table, own.at, b.prim("+", low, Const(own.affine[0] - value.affine[0], INT))  # type: ignore
+
+
+Holds = tuple[tuple[Atom, bool], ...]
+
+
+def nest(block: Block, path: tuple[Loop, ...], holds: Holds = ()) -> Iterator[tuple[Bind, tuple[Loop, ...], Holds]]:
+    """Every binding in a loop's body, its branches and the loops inside, with the loops around it, and the conditions
+    of the branches that it is in, with what they are there."""
+    for bind in block.binds:
+        yield bind, path, holds
+        if type(bind.op) is Loop:
+            yield from nest(bind.op.body, (*path, bind.op), holds)
+        elif type(bind.op) is If:
+            yield from nest(bind.op.then, path, (*holds, (bind.op.cond, True)))
+            yield from nest(bind.op.orelse, path, (*holds, (bind.op.cond, False)))
+
+
+def gap(test: Prim, holds: bool, integers: dict[Var, Prim], inside: set[Var], indices: set[Var]) -> list[Affine]:
+    """What is not negative where a comparison of integers holds, or does not; nothing if that does not show."""
+    if any(a.type != INT for a in test.args):
+        return []
+    low, high = (affine_of(a, integers, inside, indices) for a in test.args)
+    if low is None or high is None:
+        return []
+    if test.name in (">", ">="):
+        low, high = high, low
+    strict = test.name in ("<", ">")
+    if not holds:
+        low, high, strict = high, low, not strict
+    return [affine_add(affine_add(high, low, -1), (1 if strict else 0, {}), -1)]
+
+
+def terms_of(a: Affine) -> object:
+    """An affine integer but for its constant, to be compared."""
+    return affine_key((0, a[1]))
+
+
+def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set[Var]) -> Affine | None:
+    """An integer in loop indices and in what the nest does not change."""
+    if type(a) is Const:
+        return a.value, {}
+    if a not in inside or a in indices:
+        return 0, {a: 1}
+    op = integers.get(a)  # type: ignore[arg-type]
+    if op is None or op.name not in ("+", "-", "*", "neg"):
+        return None
+    parts = [affine_of(x, integers, inside, indices) for x in op.args]
+    if None in parts:
+        return None
+    if op.name == "neg":
+        return affine_add((0, {}), parts[0], -1)  # type: ignore[arg-type]
+    if op.name != "*":
+        return affine_add(*parts, 1 if op.name == "+" else -1)  # type: ignore[arg-type]
+    for x, y in (parts, parts[::-1]):
+        if not x[1]:  # type: ignore[index]
+            return affine_add((0, {}), y, x[0])  # type: ignore[index, arg-type]
+    return None
+
+
+def sums_in(block: Block) -> dict[Var, Prim]:
+    """The integers of a block that are sums and differences."""
+    made = {x.vars[0]: x.op for x in all_binds(block) if type(x.op) is Prim and x.vars[0].type == INT}
+    return {v: op for v, op in made.items() if op.name in ("+", "-", "neg")}

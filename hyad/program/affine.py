@@ -1,0 +1,45 @@
+"""Integers in affine normal form: a constant, and a coefficient for each variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..core import Atom, Const, Prim, Var
+
+Affine = tuple[int, dict[Var, int]]  # constant, coefficients (none is 0)
+
+
+def affine_add(a: Affine, b: Affine, scale: int = 1) -> Affine:
+    terms = dict(a[1])
+    for v, k in b[1].items():
+        total = terms.get(v, 0) + scale * k
+        if total:
+            terms[v] = total
+        else:
+            terms.pop(v, None)
+    return a[0] + scale * b[0], terms
+
+
+def affine_in(a: Atom, integers: Mapping[Var, Prim]) -> Affine:
+    """An integer of a finished program in affine normal form, as its sums and differences, ``integers``, make it."""
+    if type(a) is Const:
+        return a.value, {}
+    op = integers.get(a)  # type: ignore[arg-type]
+    if op is not None and op.name in ("+", "-"):
+        x, y = (affine_in(arg, integers) for arg in op.args)
+        return affine_add(x, y, 1 if op.name == "+" else -1)
+    return 0, {a: 1}  # type: ignore[dict-item]
+
+
+def never_equal(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> bool:
+    """Whether two places of an array differ by a number in one of their subscripts; None for one that is not known."""
+    gaps = [affine_add(x, y, -1) for x, y in zip(one, two) if x is not None and y is not None]
+    return any(constant and not terms for constant, terms in gaps)
+
+
+def negated(a: Affine) -> Affine:
+    return -a[0], {v: -k for v, k in a[1].items()}
+
+
+def affine_key(a: Affine) -> tuple:
+    return ("affine", a[0], frozenset((id(v), k) for v, k in a[1].items()))

@@ -1,0 +1,320 @@
+"""What a builder knows of integers: which are sizes, which are equal, and what the branches and loops around say.
+
+Integers are compared in affine normal form. Every answer is a proof: a subscript is in range, or it is not known to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..core import FALSE, INT, TRUE, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Type, Var, blocks_of, type_of
+from .affine import Affine, affine_add, affine_key, negated
+from .alike import Alike
+
+
+class Scope:
+    """An open block: its bindings and the variables they bind, the values that it can share, the facts
+    ``affine >= 0`` that hold in it, the integers that differ little from a size; for the body of a loop, its index."""
+
+    __slots__ = ("binds", "vars", "shared", "facts", "near", "index")
+
+    def __init__(self, index: Var | None = None) -> None:
+        self.binds: list[Bind] = []
+        self.vars: set[Var] = set()
+        self.shared: dict[tuple | Alike, Any] = {}
+        self.facts: list[Affine] = []
+        self.near: set[Atom] = set()
+        self.index = index
+
+
+class Bounds:
+    """The scopes that are open, and what is known in them of the integers of a program."""
+
+    def __init__(self) -> None:
+        self.scopes = [Scope()]
+        self.definitions: dict[Var, Prim] = {}
+        self.affines: dict[Var, Affine] = {}
+        self.counts: dict[Var, Atom] = {}  # loop index -> trip count; what is as well from 0 on and below
+        self.sizes: set[Var] = set()  # integers known to be >= 0
+        self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
+        self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
+
+    def affine(self, atom: Atom) -> Affine:
+        """An integer in affine normal form."""
+        if type(atom) is Const:
+            return atom.value, {}
+        known = self.affines.get(atom)
+        return known if known is not None else (0, {atom: 1})
+
+    def affine_of(self, name: str, args: tuple[Atom, ...]) -> Affine | None:
+        """The affine form of ``(name args ...)``, if it has one."""
+        if name == "+":
+            return affine_add(self.affine(args[0]), self.affine(args[1]))
+        if name == "-":
+            return affine_add(self.affine(args[0]), self.affine(args[1]), -1)
+        if name == "neg":
+            return affine_add((0, {}), self.affine(args[0]), -1)
+        if name == "*":
+            a, b = self.affine(args[0]), self.affine(args[1])
+            if not a[1]:
+                a, b = b, a
+            if not b[1]:
+                return affine_add((0, {}), a, b[0]) if b[0] else (0, {})
+        return None
+
+    def fits(self, atom: Atom) -> bool:
+        """Whether what is computed for an integer is its affine form: where a sum or product may wrap, a comparison
+        says nothing about the integers in it. Sizes and loop indices are far from 64 bits."""
+        constant, terms = self.affine(atom)
+        if not terms or terms == {atom: 1}:
+            return True
+        bounded = all(v in self.sizes or v in self.counts or any(v in s.near for s in self.scopes) for v in terms)
+        return bounded and sum(map(abs, terms.values())) <= 256 and abs(constant) <= 2**60
+
+    def note_near(self, size: Affine) -> None:
+        """Note an integer of which a size is made, here: that size is exact, for a sum that wraps is found."""
+        constant, terms = size
+        if len(terms) == 1 and abs(constant) <= 2**60:
+            self.scopes[-1].near.update(v for v, k in terms.items() if abs(k) == 1)
+
+    def below(self, v: Var, n: Atom) -> None:
+        """Note that an integer is one of those below n, from 0 on."""
+        self.counts[v] = n
+        self.sizes.add(v)
+
+    def note_sizes(self, t: Type) -> None:
+        """The dims of an array that exists are >= 0."""
+        if isinstance(t, Arr):
+            self.sizes.update(d for d in t.dims if type(d) is Var)
+
+    # --------------------------------------------------------------------------------------- proofs
+
+    def nonnegative(self, affine: Affine, depth: int = 2) -> bool:
+        """Whether an affine integer is provably >= 0 here: loop indices run below their counts, sizes are >= 0,
+        and the conditions of the branches and loops around hold."""
+        if self.equal:
+            affine = self.normal(affine)
+        low = self.lower_bound(affine)
+        if low is not None and low >= 0:
+            return True
+        if depth:
+            for scope in self.scopes:
+                for fact in scope.facts:
+                    if any(v in affine[1] for v in fact[1]) and self.nonnegative(
+                        affine_add(affine, fact, -1), depth - 1
+                    ):
+                        return True
+        return depth > 1 and self.above_both(affine)
+
+    def above_both(self, affine: Affine) -> bool:
+        """Whether an affine integer that a larger one of two is taken from is >= 0 with either of the two."""
+        for v, k in affine[1].items():
+            op = self.definitions.get(v)
+            if k < 0 and op is not None and op.name == "max" and all(map(self.fits, op.args)):
+                rest = affine_add(affine, (0, {v: 1}), -k)
+                return all(self.nonnegative(affine_add(rest, self.affine(a), k), 1) for a in op.args)
+        return False
+
+    def normal(self, affine: Affine) -> Affine:
+        """The same value with each size replaced by the one that stands for all equal to it."""
+        for v, k in list(affine[1].items()):
+            other = self.representative(v)
+            if other is not v:
+                affine = affine_add(affine_add(affine, (0, {v: 1}), -k), self.affine(other), k)
+        return affine
+
+    def lower_bound(self, affine: Affine) -> int | None:
+        """What an affine integer is never below, with loop indices at their ends; None where sizes do not say."""
+        for _ in range(16):
+            indices = [v for v in reversed(affine[1]) if v in self.counts]
+            if not indices:
+                break
+            index = indices[0]
+            if len(indices) > 1:  # innermost first: its count may be the index of a loop around
+                around = {w for v in indices for w in self.affine(self.counts[v])[1]}
+                index = next((v for v in indices if v not in around), index)
+            k = affine[1][index]
+            affine = affine_add(affine, (0, {index: 1}), -k)
+            if k < 0:  # the index's largest value is its count - 1
+                affine = affine_add(affine, self.last_index(self.counts[index]), k)
+            if self.equal:
+                affine = self.normal(affine)
+        if all(k > 0 and v in self.sizes for v, k in affine[1].items()):
+            return affine[0]
+        return None
+
+    def same_int(self, a: Atom, b: Atom) -> bool:
+        """Whether two integers are provably equal."""
+        a, b = self.representative(a), self.representative(b)
+        if a is b or (type(a) is Const and a == b):
+            return True
+        constant, terms = self.normal(affine_add(self.affine(a), self.affine(b), -1))
+        return constant == 0 and not terms
+
+    def representative(self, a: Atom) -> Atom:
+        """The size that stands for all that were found equal to ``a``."""
+        while type(a) is Var and a in self.equal:
+            a = self.equal[a]
+        return a
+
+    def decided(self, name: str, args: tuple[Atom, ...]) -> Atom | None:
+        """A truth value that is known here: a comparison of integers that bounds decide, and/or of a constant."""
+        if name in ("and", "or"):
+            for a, b in (args, args[::-1]):
+                if type(a) is Const:
+                    return b if a.value == (name == "and") else a
+            return None
+        if len(args) != 2 or any(a.type != INT for a in args):
+            return None
+        difference = affine_add(self.affine(args[1]), self.affine(args[0]), -1)  # b - a
+        if name in ("=", "!="):
+            constant, terms = self.normal(difference) if self.equal else difference
+            if not terms:
+                return TRUE if (constant == 0) == (name == "=") else FALSE
+            assumed = self.assumed.get(affine_key(difference), self.assumed.get(affine_key(negated(difference))))
+            if assumed is None:
+                apart = any(self.nonnegative(affine_add(d, (1, {}), -1)) for d in (difference, negated(difference)))
+                return (FALSE if name == "=" else TRUE) if apart else None
+            return TRUE if assumed == (name == "=") else FALSE
+        if name in (">", ">="):
+            difference, name = negated(difference), {">": "<", ">=": "<="}[name]
+        if name not in ("<", "<="):
+            return None
+        strict = affine_add(difference, (1, {}), -1) if name == "<" else difference  # holds: >= 0
+        if self.nonnegative(strict):
+            return TRUE
+        if self.nonnegative(affine_add(negated(strict), (1, {}), -1)):
+            return FALSE
+        return None
+
+    def facts_of(self, cond: Atom, holds: bool) -> list[Affine]:
+        """What a condition between integers says about them."""
+        op = self.definitions.get(cond) if type(cond) is Var else None
+        if op is None:
+            return []
+        if op.name == "not":
+            return self.facts_of(op.args[0], not holds)
+        if op.name == "and" and holds or op.name == "or" and not holds:
+            return self.facts_of(op.args[0], holds) + self.facts_of(op.args[1], holds)
+        if len(op.args) != 2 or any(type_of(a) != INT for a in op.args) or not all(map(self.fits, op.args)):
+            return []
+        a, b = map(self.affine, op.args)
+        one: Affine = (1, {})
+        relation = op.name if holds else {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}.get(op.name)
+        if relation in (">", ">="):
+            a, b, relation = b, a, {">": "<", ">=": "<="}[relation]
+        if relation == "<":
+            return [affine_add(affine_add(b, a, -1), one, -1)]
+        if relation == "<=":
+            return [affine_add(b, a, -1)]
+        if relation == "=":
+            return [affine_add(b, a, -1), affine_add(a, b, -1)]
+        if relation == "!=":
+            for gap in (affine_add(b, a, -1), affine_add(a, b, -1)):
+                if self.nonnegative(gap):
+                    return [affine_add(gap, one, -1)]
+        return []
+
+    def entered(self, count: Atom) -> list[Affine]:
+        """What holds in the body of a loop: there is a last index, and a count that is no less than 0 is the other."""
+        other = self.running(count)
+        return [self.last_index(count), *([] if other is None else [affine_add(other, self.affine(count), -1)])]
+
+    def running(self, count: Atom) -> Affine | None:
+        """What a count is in its loop: of the larger of 0 and another integer the other, for with 0 nothing runs."""
+        op = self.definitions.get(count) if type(count) is Var else None
+        if op is not None and op.name == "max" and all(map(self.fits, op.args)):
+            for zero, other in (op.args, op.args[::-1]):
+                if type(zero) is Const and zero.value <= 0:
+                    return self.affine(other)
+        return None
+
+    def chosen(self, name: str, args: tuple[Atom, ...]) -> Atom | None:
+        """The larger or smaller of two integers, where it is known which."""
+        if not all(map(self.fits, args)):
+            return None
+        a, b = args
+        difference = affine_add(self.affine(a), self.affine(b), -1)
+        if name == "min":
+            difference = negated(difference)
+        return a if self.nonnegative(difference) else b if self.nonnegative(negated(difference)) else None
+
+    def between(self, v: Var, op: Prim) -> list[Affine]:
+        """What is known of ``v``, the larger or smaller of two integers, or the quotient of one of at least 0."""
+        if not all(map(self.fits, op.args)):
+            return []
+        one, other = map(self.affine, op.args)
+        itself: Affine = (0, {v: 1})
+        if op.name == "max":
+            if self.nonnegative(one) or self.nonnegative(other):
+                self.sizes.add(v)
+            return [affine_add(itself, x, -1) for x in (one, other)]
+        if op.name == "min":
+            if self.nonnegative(one) and self.nonnegative(other):
+                self.sizes.add(v)
+            return [affine_add(x, itself, -1) for x in (one, other)]
+        divisor, terms = other
+        if terms or divisor <= 0 or not self.nonnegative(one):
+            return []
+        self.sizes.add(v)
+        rest = affine_add(one, itself, -divisor)
+        return [rest, affine_add((divisor - 1, {}), rest, -1)]
+
+    def either(self, v: Var, x: Atom, y: Atom) -> list[Affine]:
+        """What is known of ``v``, one of two integers of which one is no less than the other."""
+        if not (self.fits(x) and self.fits(y)):
+            return []
+        itself: Affine = (0, {v: 1})
+        for low, high in ((self.affine(x), self.affine(y)), (self.affine(y), self.affine(x))):
+            if self.nonnegative(affine_add(high, low, -1)):
+                if self.nonnegative(low):
+                    self.sizes.add(v)
+                return [affine_add(itself, low, -1), affine_add(high, itself, -1)]
+        return []
+
+    # ---------------------------------------------------------------------------- subscripts in range
+
+    def in_range(self, array: Atom, indices: Sequence[Atom]) -> bool:
+        """Whether subscripts are provably in range here."""
+        for i, dim in zip(indices, type_of(array).dims):
+            at = self.affine(i)
+            above = affine_add(affine_add(self.affine(dim), at, -1), (1, {}), -1)
+            if not (self.nonnegative(at) and self.nonnegative(above)):
+                return False
+        return True
+
+    def all_in_range(self, block: Block, facts: Sequence[Affine]) -> bool:
+        """Whether all subscripts in a block are provably in range here and no size is negative, where ``facts`` hold in
+        it."""
+        scope = Scope()
+        scope.facts += facts
+        self.scopes.append(scope)
+        try:
+            for x in block.binds:
+                if not (self.bind_in_range(x.op) and self.sized(v.type for v in x.vars)):
+                    return False
+                if type(x.op) is Prim and x.op.name in ("max", "min") and x.vars[0].type == INT:
+                    scope.facts += self.between(x.vars[0], x.op)
+            return True
+        finally:
+            self.scopes.pop()
+
+    def bind_in_range(self, op: Any) -> bool:
+        """The same of one operation, those in its regions included."""
+        if type(op) is Prim and op.name in ("get", "update", "add-at"):
+            return self.in_range(op.args[0], op.args[1:] if op.name == "get" else op.args[1:-1])
+        if type(op) is If:
+            arms = ((op.then, True), (op.orelse, False))
+            return all(self.all_in_range(x, self.facts_of(op.cond, holds)) for x, holds in arms)
+        if type(op) is Loop:
+            return self.all_in_range(op.body, self.entered(op.count))
+        return all(self.all_in_range(x, ()) for x in blocks_of(op))
+
+    def sized(self, types: Iterable[Type]) -> bool:
+        """Whether no size of arrays of these types is negative, provably."""
+        return all(self.nonnegative(self.affine(d)) for t in types if isinstance(t, Arr) for d in t.dims)
+
+    def last_index(self, count: Atom) -> Affine:
+        """``count - 1``, the last index of a loop: in its body it is >= 0."""
+        return affine_add(self.affine(count), (1, {}), -1)

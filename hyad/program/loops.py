@@ -1,0 +1,81 @@
+"""What the passes over loops ask of them: where arrays are read, what a result needs, trip counts, costs.
+
+The passes themselves: ``fusion``, ``fission``, ``onehot``, ``copies``, ``stores``, ``jam``, ``nests``, ``lanes`` ..
+(dF~ section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core import Arr, Atom, Block, Loop, Prim, Program, Var, atoms_of, blocks_of, kinds_of
+from .dead import tidy
+from .primitives import PRIMITIVES, price_of
+
+CALL = 15  # in additions: what costs so much is a call of the C library
+CHEAP = 3  # in additions: a body that costs no more is computed again rather than stored
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One reading of an array: the subscripts if it is a ``get``, and the loops around it, outermost first."""
+
+    subscripts: tuple[Atom, ...] | None
+    loops: tuple[Loop, ...]
+
+
+def array_uses(block: Block) -> dict[Var, list[Use]]:
+    """Every reading of every array in a block and the regions inside it."""
+    found: dict[Var, list[Use]] = {}
+
+    def walk(b: Block, loops: tuple[Loop, ...]) -> None:
+        for bind in b.binds:
+            op = bind.op
+            if type(op) is Prim and op.name == "get":
+                found.setdefault(op.args[0], []).append(Use(op.args[1:], loops))  # type: ignore[arg-type]
+            else:
+                for a in atoms_of(op):
+                    if type(a) is Var and isinstance(a.type, Arr):
+                        found.setdefault(a, []).append(Use(None, loops))
+            inner = (*loops, op) if type(op) is Loop else loops
+            for region in blocks_of(op):
+                walk(region, inner)
+        for r in b.results:
+            if type(r) is Var and isinstance(r.type, Arr):
+                found.setdefault(r, []).append(Use(None, loops))
+
+    walk(block, ())
+    return found
+
+
+def slice_of(block: Block, results: Sequence[Atom]) -> Block:
+    """The bindings of a block that some of its results need."""
+    return tidy(Block(block.binds, tuple(results)))
+
+
+def cost_of(block: Block) -> int:
+    """What the scalar operations of a block cost, in additions."""
+    return sum(price_of(b.op) for b in block.binds if type(b.op) is Prim and b.op.name in PRIMITIVES)
+
+
+# ------------------------------------------------------------------------------------ sparse rows
+
+
+def loops_of(program: Program) -> list[Loop]:
+    """All loops of a program."""
+    return loops_in(program.body)
+
+
+def loops_in(block: Block) -> list[Loop]:
+    """All loops of a block and of the regions inside it, outer before inner."""
+    if Loop not in kinds_of(block):
+        return []
+    found = []
+    for bind in block.binds:
+        if type(bind.op) is not Prim:
+            if type(bind.op) is Loop:
+                found.append(bind.op)
+            for inner in blocks_of(bind.op):
+                found += loops_in(inner)
+    return found
