@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import (
-    INT,
     REAL,
     Atom,
     Bind,
@@ -30,6 +29,7 @@ from ..program.dead import dead_code, has_checks
 from ..program.loops import array_uses
 from ..program.rebuild import Rebuild
 from .lanes import closure
+from .unchanged import integers_of
 
 
 def prefixes(program: Program) -> Program:
@@ -65,7 +65,7 @@ class Prefixes(Rebuild):
         super().__init__(builder)
         self.found = False
         self.uses = array_uses(block)
-        self.integers = {x.vars[0]: x.op for x in all_binds(block) if type(x.op) is Prim and x.vars[0].type == INT}
+        self.integers = integers_of(block)
         self.last: dict[Bind, tuple[Sequence[Atom], int, Var]] = {}
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
