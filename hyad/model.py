@@ -335,14 +335,13 @@ class Model:
             PIPELINE,
             WITH_BLAS,
             WITH_VECTORS,
-            dead_code,
             named,
             optimise,
         )
 
         program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
-        later = {named(p) for p in AFTER_PARTS if p is not dead_code} if threads > 1 else ()
+        later = set(map(named, AFTER_PARTS)) if threads > 1 else ()
         off = FOR_CACHES if target == "cuda" else later
         with switched_off((*self.off, *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE, watch)

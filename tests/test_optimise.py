@@ -19,6 +19,7 @@ from hyad.passes.cancel import cancel
 from hyad.passes.optimise import PIPELINE, optimise
 from hyad.plain_python import python_callable
 from hyad.program.check import check
+from hyad.program.dead import dead_code
 from hyad.program.journal import without
 
 ROSENBROCK = """(fn [#^ (Vec n) x]
@@ -89,14 +90,24 @@ def test_every_pass_keeps_the_value(operator, text, wrt) -> None:
     sizes = [arguments(p, n) for n in (1, 2, 5, 9)]
     run = python_callable(p)
     before = [run(*args) for args in sizes]
-    for pass_ in PIPELINE:
-        unchanged, p = p, pass_(p)
-        if p is unchanged:
-            continue
-        run = python_callable(p)
+
+    def watch(pass_, made) -> None:
+        run = python_callable(made)
         for args, values in zip(sizes, before):
             for x, y in zip(flat(values), flat(run(*args))):
                 np.testing.assert_allclose(y, x, rtol=1e-11, atol=1e-13, err_msg=pass_.__name__)
+
+    assert optimise(p, watch=watch) is not p
+
+
+def test_dead_code_goes_after_each_pass() -> None:
+    """No pass sees what nothing reads: whatever one leaves unread is gone before the next."""
+    steps = []
+    p = program(hyad.hessian, ROSENBROCK)
+    optimise(p, watch=lambda pass_, made: steps.append((pass_.__name__, made)))
+    before_others = [made for (_, made), (name, _) in zip(steps, steps[1:]) if name != "dead_code"]
+    assert len(steps) > 10 and any(name == "dead_code" for name, _ in steps)
+    assert all(dead_code(made) is made for made in before_others)
 
 
 def test_the_hessian_of_a_chain_needs_no_loop_in_its_rows() -> None:

@@ -655,7 +655,7 @@ def rows_first(program: Program) -> Program:
 
 #: From a specialised program to what is printed.
 PIPELINE: list[Pass] = [
-    dead_code,  # first: a derivative stacks more than it needs, and fusion counts uses
+    dead_code,  # first, as after each pass: a derivative stacks more than it needs, and fusion counts uses
     tail_calls,  # recursion that is a loop is treated as one
     inline,  # before all that looks at one function at a time
     unused,
@@ -670,141 +670,90 @@ PIPELINE: list[Pass] = [
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
     unroll,  # makes constants of subscripts, and single values of small arrays
-    dead_code,
     singles,  # now that the elements of small arrays are known one by one
-    dead_code,
     meet_whiles,
-    dead_code,
     sizes_first,  # those of what has been unrolled
     checks_first,
     one_size,
     once,  # nor what fails once more
-    dead_code,
     same_loops,
-    dead_code,
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
     filled,  # before all that looks at what goes from one iteration to the next
     unchanged,  # before the arrays that it does without are taken for copies
     rings,  # before what is added once is stored
-    dead_code,
     assign,  # what is added once is stored: adjoints become builds
     alias,
     cancel,  # while the loop that remembers its terms is the one that sums them
-    dead_code,
     fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
-    dead_code,
     factors,  # each sum has loops of its own, and matrices are made before they are read
-    dead_code,
     accumulate,  # now that each adjoint has a loop of its own
-    dead_code,
     follow,  # before what is made of a row goes where it is read
-    dead_code,
     fuse,
-    dead_code,
     prefixes,  # now that what is added up is made where it is added
     chains,  # what fuse would have to compute twice
-    dead_code,
     one_hot,  # loops that vanish
-    dead_code,
     follow,  # and what is made of its elements has gone where they are made
-    dead_code,
     row_folds,  # now that what an iteration does to a row is one loop; what reads the rows is fused with them below
     expand,  # values of inner iterations that an outer loop does not change leave it as well
     tabulate,  # and so do those of one integer
-    dead_code,
     assign,
     fuse,
-    dead_code,
     one_hot,  # what fusion brought together
-    dead_code,
     alias,
     collect,  # rows of a Hessian, now that each entry is one expression
-    dead_code,
     fuse,
-    dead_code,
     meet,
     pairs,  # what they give both members is one sum then
-    dead_code,
     share,  # states that the tangents of several directions have in common
-    dead_code,
     split,  # now that no array is made where it is read
-    dead_code,
     unchecked,  # of what the branches that are loops now have not checked before these
-    dead_code,
     whole_eights,  # before lanes takes a part of what an iteration does
-    dead_code,
     lanes,  # what is left of an iteration's sums to one loop is for jam
-    dead_code,
     interchange,  # now that it is known which loops there are
     row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
-    dead_code,
     register,  # a loop that came inside may add to one element alone
     assign,
-    dead_code,
     columns,  # before four rows are added at a time, each of which may have other columns
-    dead_code,
     jam_rows,
     eights,  # what is left of iterations when it is known what rows they add; the rest is for four at once
-    dead_code,
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     searches,
     fuse_siblings,
     reciprocals,
     share,  # what siblings had in common
     exponents,
-    dead_code,
     like_terms,  # when each sum is one expression; the twos that it makes meet halves below
-    dead_code,
     open_brackets,  # when that has put together what it can
-    dead_code,
     powers_of_two,  # when no product is made any more
-    dead_code,
     monomials,  # when twos and halves are out of the way
-    dead_code,
     scalings,  # and each product is what it will be
-    dead_code,
     scatter,  # what the rows of a matrix hold is known
-    dead_code,
     idle,  # when sums are what they will be
-    dead_code,
     skips,  # and what is added where
-    dead_code,
     settled,  # when all else is done: what is remembered of a table
-    dead_code,
     narrow,  # and of any other state
-    dead_code,
     put_aside,  # when nothing looks for copies any more
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
-    dead_code,
     unread,  # what is not stored is what was there
     edges,  # when each state lies where it is to lie
-    dead_code,
     one_store,  # what were two branches are one piece of code now
     shifts,  # in loops that have no branches any more
-    dead_code,
     fills,  # and come to each element once
     alongside,  # when it is known how many chains go side by side
-    dead_code,
     align,  # now that it is known where each begins and ends
-    dead_code,
     triangles,  # no pass before has to know of packed rows
-    dead_code,
     history,  # when it is known what is remembered
-    dead_code,
     carry,  # when each loop is what it will be, and no pass looks for stores any more
-    dead_code,
     divide,  # when it is known what is divided in a loop, and what before it
-    dead_code,
     strands,  # when each sum is what it will be, and no pass looks for sums any more
-    dead_code,
     rows_first,
     twins,  # last: to the passes before, straight-line code is straight-line code
 ]
 
 
 #: The same where a BLAS is there.
-WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, dead_code, *PIPELINE[PIPELINE.index(sink) :]]
+WITH_BLAS: list[Pass] = [*PIPELINE[: PIPELINE.index(sink)], products, *PIPELINE[PIPELINE.index(sink) :]]
 
 #: After all others, where functions have forms that compilers make vectors of.
 WITH_VECTORS: list[Pass] = [calls_first, abreast]
@@ -818,16 +767,11 @@ FOR_CACHES = frozenset(
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
 AFTER_PARTS: list[Pass] = [
     jam_rows,
-    dead_code,
     whole_eights,
     eights,
-    dead_code,
     jam,  # or four iterations would be what eights takes for one
-    dead_code,
     triangles,
-    dead_code,
     strands,
-    dead_code,
 ]
 
 #: The passes that see all functions at once; the others run on each by itself.
@@ -842,18 +786,29 @@ def named(p: Pass) -> str:
 def optimise(
     program: Program, passes: Sequence[Pass] = PIPELINE, watch: Callable[[Pass, Program], None] | None = None
 ) -> Program:
-    """The program after ``passes``, those aside that are switched off (``journal.OFF``); ``watch`` is told of each pass
-    that has changed the program, with what it has made."""
+    """The program after ``passes``, without those that are switched off (``journal.OFF``). ``dead_code`` follows each
+    that has changed the program: a pass may count on it that all is read. ``watch`` is told of each change: by which
+    pass, and the program that it made."""
     idle: set[Pass] = set()  # what has left this very program as it is: a pass is a pure function
     calls = bool(functions_of(program.body))  # no pass makes a first one
     off = OFF.get()
     check_after("", program)
-    for p in passes:
+
+    def run(p: Pass) -> bool:
+        nonlocal program
         if p in idle or p in WHOLE and not calls or off and named(p) in off:
-            continue
+            return False
         made = each_function(program, p) if calls and p not in WHOLE else p(program)
-        before, program = program, made if made is program else check_after(p.__name__, made)
-        idle = {*idle, p} if program is before else set()
-        if watch is not None and program is not before:
+        if made is program:
+            idle.add(p)
+            return False
+        program = check_after(p.__name__, made)
+        idle.clear()
+        if watch is not None:
             watch(p, program)
+        return True
+
+    for p in passes:
+        if run(p) and p is not dead_code:
+            run(dead_code)
     return program
