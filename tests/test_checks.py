@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -567,3 +568,30 @@ def test_the_outermost_loop_that_is_checked_is_made_two() -> None:
 
 def loops_of(program):
     return [x.op for x in all_binds(program.body) if type(x.op) is Loop]
+
+
+#: One store, or one reading, beyond the end of an array that is written out.
+BEYOND = (
+    "(let [b (zeros 3)] (for [i (range 4)] (set-at! b i (sin (get v i)))) (sum b))",
+    "(let [b [x 2.0 (* x x)]] (ifold (fn [s i] (+ s (* (get v i) (get b i)))) 0.0 4))",
+    "(let [b [[x 2.0] [(* x x) x]]] (for [i (range 3)] (set-at! b 1 i (* x (get v i)))) (sum b))",
+)
+
+
+@pytest.mark.parametrize("text", BEYOND)
+@pytest.mark.parametrize("operator", [hyad.grad, hyad.jacobian, hyad.hessian, lambda f: f])
+def test_an_element_beyond_what_is_written_out_is_an_error_where_a_run_comes_to_it(text: str, operator: Any) -> None:
+    """It was an ``IndexError`` of hyad's own, in a branch that is not taken, too."""
+    v = np.array([0.1, 0.2, 0.3, 0.4])
+    with pytest.raises(BoundsError, match="index `i` is outside axis"):
+        operator(hyad.model(f"(fn [#^ (Vec 4) v x] {text})", namespace={}))(v, 1.5)
+    branch = operator(hyad.model(f"(fn [#^ (Vec 4) v x] (if (> x 1.0) {text} (* x (get v 0))))", namespace={}))
+    for x in (0.5, 1.5):
+        try:
+            wanted = hyad.run(branch, v, x)
+        except HyadError:
+            with pytest.raises(BoundsError, match="index `i` is outside axis"):
+                branch(v, x)
+        else:
+            assert x == 0.5
+            assert repr(branch(v, x)) == repr(wanted)

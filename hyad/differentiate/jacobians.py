@@ -150,8 +150,9 @@ def written_out(traced: Trace) -> int:
         op, read = bind.op, 0
         for v in reads(bind):
             read |= bits.get(v, 0)
-        if type(op) is Prim and op.name == "get" and op.args[0] in parts and type(op.args[1]) is Const:
-            read = parts[op.args[0]][op.args[1].value]
+        rows = parts.get(op.args[0]) if type(op) is Prim and op.name == "get" else None
+        if rows is not None and type(op.args[1]) is Const and 0 <= op.args[1].value < len(rows):
+            read = rows[op.args[1].value]
         elif type(op) is Prim and op.name == "array":
             parts[bind.vars[0]] = [bits.get(a, 0) if type(a) is Var else 0 for a in op.args]
         else:

@@ -562,8 +562,9 @@ class Builder(Bounds):
         if not self.plain:
             op = self.definitions.get(a) if type(a) is Var else None
             if op is not None:
-                if op.name == "array" and type(indices[0]) is Const:
-                    return self.get(op.args[indices[0].value], *indices[1:])
+                at = known_place(op, indices[0])
+                if at is not None:
+                    return self.get(op.args[at], *indices[1:])
                 if op.name == "array" and all(x is op.args[0] for x in op.args):
                     return self.get(op.args[0], *indices[1:])
                 few = op.name == "array" and len(op.args) <= FEW
@@ -609,7 +610,7 @@ class Builder(Bounds):
         so that an update of it can be done in place."""
         op = self.definitions.get(a) if type(a) is Var else None
         if op is not None:
-            if op.name == "array" and type(indices[0]) is Const or op.name == "zeros":
+            if known_place(op, indices[0]) is not None or op.name == "zeros":
                 return self.get(a, *indices)
             if op.name in ("update", "add-at"):
                 past = self.get_past(op, indices)
@@ -666,9 +667,9 @@ class Builder(Bounds):
             t = type_of(a)
             a = self.array([self.zeros(t.item())] * t.dims[0].value, a.name)
             op = self.definitions[a]
-        if op.name != "array":
+        at = known_place(op, indices[0])
+        if at is None:
             return None
-        at = indices[0].value
         item = op.args[at]
         new = change(item) if len(indices) == 1 else self.replaced(item, indices[1:], change)
         return None if new is None else self.array([*op.args[:at], new, *op.args[at + 1 :]], a.name, a.given)
@@ -1120,6 +1121,14 @@ class Builder(Bounds):
         """``(build count (fn [i] ...))`` with one scalar or array per index."""
         (out,) = self.loop(count, (), lambda i: ((), (body(i),)), (hint,) if hint else (), index_name, (), given)
         return out
+
+
+def known_place(op: Any, index: Atom) -> int | None:
+    """Which element of an ``array`` written out a known index means; None for one outside, which no run comes to: a
+    check before it fails, or a branch that is not taken holds it."""
+    if type(op) is Prim and op.name == "array" and type(index) is Const and 0 <= index.value < len(op.args):
+        return index.value
+    return None
 
 
 def wider(sizes: Sequence[Atom | None]) -> Atom:
