@@ -455,10 +455,15 @@ def note(message: str) -> None:
 
 
 class Scope:
-    """Resolves a model's global names in the module (and, through ``cells``, the function) that it stands in."""
+    """Resolves a model's global names in the module (and, through ``cells``, the function) that it stands in.
+
+    ``own`` is the model's own name, where nothing in the module need have it: a model of a text calls itself by the
+    name that the text gives it, whatever variable holds it.
+    """
 
     def __init__(self, namespace: dict[str, Any], cells: Callable[[], Any] | None = None) -> None:
         self.namespace, self.cells = namespace, cells
+        self.own: dict[str, Model] = {}
 
     def local(self, key: str) -> tuple[bool, Any]:
         """A variable of the function around the model, or of a ``let``, which Hy calls ``_hy_let_x_1``."""
@@ -481,8 +486,9 @@ class Scope:
         found, value = False, None
         if self.cells is not None:
             found, value = self.local(key)
-        if not found and key in self.namespace:
-            found, value = True, self.namespace[key]
+        for names in (self.own, self.namespace):
+            if not found and key in names:
+                found, value = True, names[key]
         for field in fields:
             if not found or not hasattr(value, mangled(field)):
                 return False, None
@@ -536,7 +542,11 @@ def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | No
             made = data_type(form, namespace.get("__name__", "__main__"))
             namespace.update((mangled(name), value) for name, value in made.items())
     f = only_model([form for form in forms if form.head() != "defdata"], src, source)
-    return Model(Closure(f, None, Scope(namespace)), f.name or "f", f.span, f.doc, src.strip())
+    scope = Scope(namespace)
+    made = Model(Closure(f, None, scope), f.name or "f", f.span, f.doc, src.strip())
+    if f.name is not None:
+        scope.own[mangled(f.name)] = made
+    return made
 
 
 def data_type(form: Form, module: str) -> dict[str, type]:

@@ -537,6 +537,23 @@ def test_a_redefined_model_is_compiled_anew() -> None:
     assert f(3.0) == 15.0
 
 
+@pytest.mark.parametrize("others", [{}, {"power": len}, {"power": 2.0}])
+def test_a_model_of_a_text_calls_itself_by_its_name(others: dict[str, Any]) -> None:
+    """Whatever variable holds it, and whatever the module calls by that name: an older model, say."""
+    text = "(defmodel power [n x] (if (= n 0) 1.0 (* x (power (- n 1) x))))"
+    f = hyad.model(text, namespace=others)
+    older = hyad.model("(defmodel power [n x] 7.0)", namespace={})
+    g = hyad.model(text, namespace={"power": older})
+    for model in (f, g):
+        assert model(3, 2.0) == hyad.run(model, 3, 2.0) == 8.0
+        assert hyad.grad(model, wrt="x")(3, 2.0) == hyad.run(hyad.grad(model, wrt="x"), 3, 2.0) == 12.0
+        assert hyad.compile(model, target="python", args=(3, 2.0))(3, 2.0) == 8.0
+    local = hyad.model("(defmodel down? [n x] (if (< x 0.1) n (down? (+ n 1) (/ x 2))))")
+    assert local(0, 1.0) == hyad.run(local, 0, 1.0) == 4
+    user = hyad.model("(fn [x] (+ (power 2 x) (power 3 x)))", namespace={"power": f})
+    assert user(2.0) == hyad.run(user, 2.0) == 12.0
+
+
 # ------------------------------------------------------------------------------------------------- names
 
 
