@@ -526,7 +526,8 @@ of the rows"
               p (max k (min p (- n 1)))]  ; it is that anyway, and now it is known to be: nothing is left to check
           #((ifold (fn [a i]
                 (let [r (+ k 1 i)
-                      f (/ (get a r k) (get a k k))]
+                      pivot (get a k k)
+                      f (/ (get a r k) (if (= pivot 0) 1 pivot))]  ; zeros below a pivot of zero stay
                   (ifold (fn [a j] (let [c (+ k 1 j)] (update a r c (- (get a r c) (* f (get a k c))))))
                     (update a r k f) (- n (+ k 1)))))
               (ifold (fn [a j] (let [x (get a k j)] (update (update a k j (get a p j)) p j x))) a n)

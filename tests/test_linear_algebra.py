@@ -156,3 +156,20 @@ def test_an_index_between_two_ends_is_in_range_where_there_is_one() -> None:
     beyond = hyad.compile(hyad.model(looped.replace("- (len v) 1", "- (len v) 0"), namespace={}))
     with pytest.raises(hyad.HyadError):
         beyond(v, 3)
+
+
+@pytest.mark.parametrize("rows", ["", "#^ (Mat 3 3)"])
+def test_a_singular_matrix_has_a_determinant_of_zero(rows: str) -> None:
+    """Zeros below a pivot of zero are no quotients 0/0; a NaN there stays one."""
+    functions = [hyad.model(f"(fn [{rows} a] ({f} a))", namespace={}) for f in ("det", "logdet", "slogdet", "inv")]
+    det, logdet, slogdet, inv = ((lambda a, f=f: (f(a), hyad.run(f, a))) for f in functions)
+    singular = (np.ones((3, 3)), np.zeros((3, 3)), np.diag([1.0, 0.0, 2.0]), np.outer([1.0, 2.0, -4.0], [0.5, 1.0, 2.0]))
+    for a in singular:
+        assert det(a) == (0.0, 0.0)
+        assert logdet(a) == (-np.inf, -np.inf)
+        assert slogdet(a) == ((0.0, -np.inf),) * 2
+        assert not any(np.isfinite(x).all() for x in inv(a))
+    rest = np.array([[0.0, 2.0, 3.0], [0.0, 4.0, 5.0], [np.nan, 1.0, 2.0]])
+    assert np.isnan(det(rest)).all() and np.isnan(logdet(rest)).all()
+    exchanged = np.array([[0.0, 2.0, 3.0], [0.0, 4.0, 5.0], [0.5, 1.0, 2.0]])
+    np.testing.assert_allclose(det(exchanged), np.linalg.det(exchanged), rtol=1e-14)
