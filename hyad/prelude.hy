@@ -43,7 +43,10 @@
     (fn [k]
       (ifold (fn [s i] (if (and (<= i k) (< (- k i) (len v))) (+ s (* (get u i) (get v (- k i)))) s)) 0.0 (len u)))))
 (defmodel correlate [u v] "the products with v, the shorter, at each place of u"
-  (build (+ 1 (- (len u) (len v))) (fn [k] (ifold (fn [s i] (+ s (* (get u (+ k i)) (get v i)))) 0.0 (len v)))))
+  (do
+    (get u (- (len u) (len v)))  ; it is the shorter
+    (build (+ 1 (- (len u) (len v)))
+      (fn [k] (ifold (fn [s i] (+ s (* (get u (+ k i)) (get v i)))) 0.0 (len v))))))
 (defmodel polyval [c x] "a polynomial of x, the coefficient of its highest power first"
   (fold (fn [s a] (+ (* s x) a)) (* 0 x) c))
 
@@ -222,8 +225,11 @@
   #((build [(len y) (len x)] (fn [i j] (get x j))) (build [(len y) (len x)] (fn [i j] (get y i)))))
 (defmodel vander [x n] "the powers n-1 to 0 of each element"
   (build [(len x) n] (fn [i j] (** (get x i) (- n (+ j 1))))))
-(defmodel repeat [v k] "each element k times" (build (* (len v) k) (fn [i] (get v (// i k)))))
-(defmodel tile [v k] "the elements k times over" (build (* (len v) k) (fn [i] (get v (% i (len v))))))
+(defmodel repeat [a k] "each element k times; of a matrix row by row"
+  (if (= (rank a) 1) (build (* (len a) k) (fn [i] (get a (// i k)))) (repeat (ravel a) k)))
+(defmodel repeat/3 [a k axis] "each element k times along an axis" (along (fn [v] (repeat v k)) a axis))
+(defmodel tile [a k] "the elements k times over; of a matrix each row"
+  (if (= (rank a) 1) (build (* (len a) k) (fn [i] (get a (% i (len a))))) (map (fn [v] (tile v k)) a)))
 (defmodel backwards [v] "the elements, or rows, in the other order"
   (build (len v) (fn [i] (get v (- (len v) (+ i 1))))))
 (defmodel flip [a] "the elements in the other order, along every axis"
@@ -388,14 +394,17 @@
 (defmodel quantile [a q] "what the part q of the elements in order is below, on the line between two of them"
   (let [v (sort (ravel a))
         at (* q (real (- (len v) 1)))
-        k (max 0 (min (- (len v) 2) (int (floor at))))]
-    (if (= (len v) 1) (get v 0) (+ (get v k) (* (- at (real k)) (- (get v (+ k 1)) (get v k)))))))
+        k (max 0 (min (- (len v) 2) (int (floor at))))
+        last (get v (- (len v) 1))]
+    (if (or (= (len v) 1) (!= last last))  ; NaN stands last
+      last
+      (+ (get v k) (* (- at (real k)) (- (get v (+ k 1)) (get v k)))))))
 (defmodel percentile [a q] "what q per cent of the elements in order are below" (quantile a (/ q 100.0)))
-(defmodel searchsorted [v x] "how many elements of an ordered vector are less than x"
+(defmodel searchsorted [v x] "how many elements of an ordered vector are less than x; NaN is more than any"
   (constant (fn [v x]
       (fst (ifold (fn [#(low high) step]
           (if (< low high)
-            (let [k (// (+ low high) 2)] (if (< (get v k) x) #((+ k 1) high) #(low k)))
+            (let [k (// (+ low high) 2)] (if (in-order x (get v k)) #(low k) #((+ k 1) high)))
             #(low high)))
         #(0 (len v)) (+ 1 (doublings (len v))))))
     v x))

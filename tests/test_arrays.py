@@ -199,6 +199,10 @@ ROWS = [
     Row("(take a [1 0 1] 1)", lambda a: a.take([1, 0, 1], 1), ("nm",), 1),
     vector("(repeat a 2)", lambda a: np.repeat(a, 2)),
     vector("(tile a 3)", lambda a: np.tile(a, 3)),
+    matrix("(repeat a 2)", lambda a: np.repeat(a, 2)),
+    matrix("(repeat a 2 :axis 1)", lambda a: np.repeat(a, 2, 1)),
+    matrix("(repeat a 3 0)", lambda a: np.repeat(a, 3, 0)),
+    matrix("(tile a 2)", lambda a: np.tile(a, 2)),
     Row("(kron a b)", np.kron, ("n", "m"), 1),
     Row("(kron a b)", np.kron, ("nm", "mn"), 1),
     Row("(outer a b)", np.outer, ("nm", "n")),
@@ -582,6 +586,11 @@ SATURATED = {
     "(sort [2.0 (log -1.0) 1.0 (log -1.0) 0.5])": [0.5, 1.0, 2.0, np.nan, np.nan],
     "(argsort [2.0 (log -1.0) 1.0 (log -1.0) 0.5])": [4, 2, 0, 1, 3],
     "(median [2.0 (log -1.0) 1.0])": np.nan,
+    "(quantile [2.0 (log -1.0) 1.0] 0.1)": np.nan,
+    "(percentile [2.0 1.0 (log -1.0)] 0)": np.nan,
+    "(searchsorted [1.0 2.0 2.0] (log -1.0))": 3,
+    "(searchsorted [1.0 2.0 (log -1.0) (log -1.0)] (log -1.0))": 2,
+    "(searchsorted [1.0 2.0 (log -1.0) (log -1.0)] 5.0)": 2,
     "(argmax [2.0 (log -1.0) 3.0 (log -1.0)])": 1,
     "(argmin [[2.0 1.0] [(log -1.0) 0.5]])": 2,
     "(argmax (map (fn [x] (> x 1.0)) [0.0 2.0 3.0]))": 1,
@@ -731,3 +740,12 @@ def test_a_product_by_the_names_of_axes_is_the_product_of_matrices() -> None:
         source = hyad.compile(hyad.grad(f, wrt=(0, 1)), args=args).source
         texts.append([line.partition("//")[0].rstrip() for line in source.partition("row-major")[2].splitlines()])
     assert texts[0] == texts[1] and sum("for (" in line for line in texts[0]) > 2
+
+
+def test_what_is_correlated_with_is_the_shorter() -> None:
+    """One element more than the other has, it gave nothing."""
+    f = hyad.model("(fn [u v] (correlate u v))", namespace={})
+    np.testing.assert_array_equal(f(np.ones(3), np.ones(3)), [3.0])
+    for call in (f, lambda *args: hyad.run(f, *args)):
+        with pytest.raises(BoundsError, match="in `correlate`|index -1"):
+            call(np.ones(2), np.ones(3))

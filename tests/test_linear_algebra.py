@@ -163,7 +163,12 @@ def test_a_singular_matrix_has_a_determinant_of_zero(rows: str) -> None:
     """Zeros below a pivot of zero are no quotients 0/0; a NaN there stays one."""
     functions = [hyad.model(f"(fn [{rows} a] ({f} a))", namespace={}) for f in ("det", "logdet", "slogdet", "inv")]
     det, logdet, slogdet, inv = ((lambda a, f=f: (f(a), hyad.run(f, a))) for f in functions)
-    singular = (np.ones((3, 3)), np.zeros((3, 3)), np.diag([1.0, 0.0, 2.0]), np.outer([1.0, 2.0, -4.0], [0.5, 1.0, 2.0]))
+    singular = (
+        np.ones((3, 3)),
+        np.zeros((3, 3)),
+        np.diag([1.0, 0.0, 2.0]),
+        np.outer([1.0, 2.0, -4.0], [0.5, 1.0, 2.0]),
+    )
     for a in singular:
         assert det(a) == (0.0, 0.0)
         assert logdet(a) == (-np.inf, -np.inf)
