@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -109,6 +111,77 @@ def test_a_row_that_is_read_once_more_is_put_aside() -> None:
     assert hyad.check_grad(BY_ROWS, (w, h, 3))
     matrices = [g.source.count("(size_t)(n*m)*sizeof(double)") for g in (made, whole)]
     assert matrices[0] < matrices[1] and "swap" not in made.source and "swap" in whole.source
+
+
+#: A filter and a smoother, tables of states and of their covariances, of two numbers or of as many as there are.
+SMOOTHER = """(fn [{F} q #^ (Vec n) ys]
+  (let [n (len ys)  d (len F)
+        #(xf Pf) (ifold (fn [#(xs Ps) t]
+                   (let [x (@ F (get xs t))
+                         P (+ (@ F (get Ps t) (transpose F)) (* q (eye d)))
+                         K (/ (get P 0) (+ (get P 0 0) 1.0))]
+                     #((update xs (+ t 1) (+ x (* K (- (get ys t) (get x 0)))))
+                       (update Ps (+ t 1) (- P (outer K (get P 0)))))))
+                 #((zeros [(+ n 1) d]) (update (zeros [(+ n 1) d d]) 0 (eye d))) n)]
+    (snd (ifold (fn [#(x total) k]
+                  (let [t (- n 1 k)  P (get Pf t)
+                        x (+ (get xf t) (@ P (- x (@ F (get xf t)))))]
+                    #(x (+ total (sq-norm x)))))
+                #((get xf n) 0.0) n))))"""
+
+
+@pytest.mark.parametrize("declared", ["#^ (Mat 2 2) F", "#^ (Mat d d) F"])
+@pytest.mark.parametrize("target", ["c", "python"])
+def test_a_matrix_that_is_read_once_more_is_put_aside(declared: str, target: str) -> None:
+    """The adjoint of a table of matrices is not copied for each of its rows."""
+    text = SMOOTHER.format(F=declared)
+    args = np.array([[0.9, 0.3], [-0.2, 0.8]]), 0.4, np.sin(np.arange(7.0))
+    f = hyad.grad(text, wrt=(0, 1))
+    made, whole = (hyad.compile(f, args=args, target=target, without=off) for off in ((), "put-aside"))
+    for n in (0, 1, 2, 7):
+        for got, wanted in zip(made(*args[:2], args[2][:n]), whole(*args[:2], args[2][:n])):
+            np.testing.assert_allclose(got, wanted, rtol=1e-13)
+    assert hyad.check_grad(text, args, wrt=(0, 1))
+    if target == "c":
+        tables = re.compile(r"memcpy.*\(size_t\)\((4\*n \+ 4|\(n \+ 1\)\*d\*d)\)")
+        assert not tables.search(made.source) and tables.search(whole.source)
+
+
+#: What is read of an array after an element has been doubled.
+READ_AFTER = {
+    "an element": "(get v i)",
+    "another element": "(get v (% (+ i 1) (len v)))",
+    "in a branch": "(if (> (get new 0) 1.5) (get v 0) 0.0)",
+    "where the change says": "(get v (max 0 (min (- (len v) 1) (int (get new i)))))",
+    "where a check says": "(get v (+ i k))",
+}
+
+
+@pytest.mark.parametrize("name", READ_AFTER)
+@pytest.mark.parametrize("target", ["c", "python"])
+def test_numbers_are_read_before_a_change(name: str, target: str) -> None:
+    text = f"""(fn [#^ (Vec n) v #^ Int k]
+      (ifold (fn [#(v s) i] (let [new (update v i (* 2.0 (get v i)))] #(new (+ s (* (sum new) {READ_AFTER[name]})))))
+             #(v 0.0) (len v)))"""
+    made, plain = (hyad.compile(text, target=target, without=off) for off in ((), "put-aside"))
+    for n in (0, 1, 4):
+        v = np.cos(np.arange(1.0 * n))
+        for got, wanted in zip(made(v, 0), plain(v, 0)):
+            np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(v, np.cos(np.arange(1.0 * n)))
+    if name == "where a check says":
+        with pytest.raises(hyad.HyadError):
+            made(v, 100)
+
+
+def test_a_number_that_is_read_later_leaves_no_copy() -> None:
+    text = """(fn [#^ (Vec n) v] (ifold (fn [#(v s) i]
+      (let [new (update v (% (* 7 i) (len v)) s)] #(new (+ (* 0.5 s) (get v i)))))  #(v 0.0) (len v)))"""
+    made, plain = (hyad.compile(text, without=off) for off in ((), "put-aside"))
+    v = np.cos(np.arange(9.0))
+    for got, wanted in zip(made(v), plain(v)):
+        np.testing.assert_array_equal(got, wanted)
+    assert "swap" not in made.source and "swap" in plain.source
 
 
 def test_an_array_of_which_other_rows_are_read_stays_as_it_was() -> None:

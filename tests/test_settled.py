@@ -87,3 +87,19 @@ def test_gradients_of_tables(name: str) -> None:
     assert ("settled" in hyad.explain(g, args=args).fired()) == (name in FILLED and name not in BY_ROWS)
     rooms = [re.search("room for (.*) reals", hyad.compile(g, args=args, **how).source) for how in ({}, OFF)]
     assert ["n*n" in room[1] for room in rooms if room] == [name not in FILLED, name not in BY_ROWS]
+
+
+def test_a_table_whose_rows_are_read_in_eight_lanes() -> None:
+    """What a row is read of shows before eight iterations are one: the memory does not grow with the square of them."""
+    text = """(fn [#^ (Mat d d) F #^ (Vec n) v #^ (Mat n d) c]
+      (let [d (len F)  w (zeros [(+ n 1) d])]
+        (for [t (range (- n 1) -1 -1)]
+          (set-at! w t (@ F (inv (+ (eye d) (* (get v t) F))) (- (get w (+ t 1)) (@ F (get c t))))))
+        (sum (square w))))"""
+    rng = np.random.default_rng(3)
+    args = (rng.uniform(0.0, 0.1, (5, 5)), rng.uniform(0.0, 1.0, 9), rng.standard_normal((9, 5)))
+    g = hyad.grad(text, wrt=("F", "v", "c"))
+    made = hyad.compile(g, args=args)
+    assert oracle.mismatch(made(*args), hyad.run(g, *args), 1e-9) is None
+    assert "n*n" in re.search("room for (.*) reals", hyad.compile(g, args=args, **OFF).source)[1]
+    assert "n*n" not in re.search("room for (.*) reals", made.source)[1]

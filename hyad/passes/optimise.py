@@ -708,6 +708,7 @@ PIPELINE: list[Pass] = [
     share,  # states that the tangents of several directions have in common
     split,  # now that no array is made where it is read
     unchecked,  # of what the branches that are loops now have not checked before these
+    settled,  # while what is read of a table shows: in eight lanes its rows are the elements of an array
     whole_eights,  # before lanes takes a part of what an iteration does
     lanes,  # what is left of an iteration's sums to one loop is for jam
     interchange,  # now that it is known which loops there are

@@ -15,6 +15,7 @@ from ..core import (
     Op,
     Prim,
     Program,
+    Scalar,
     Var,
     While,
     all_binds,
@@ -29,6 +30,7 @@ from ..core import (
 )
 from ..errors import Span
 from ..program.affine import affine_add
+from ..program.dead import has_checks
 from ..program.rebuild import rebuild
 from .tables import affine_of
 
@@ -50,15 +52,19 @@ def renew(program: Program) -> Program:
 
 
 def put_aside(program: Program) -> Program:
-    """A row that is read after it has been replaced is copied before, so that its array can be changed in place.
+    """What is read of an array after it has been changed is read before, so that it can be changed in place: numbers as
+    they are, a row that loops read as a copy.
 
-    ``b = (update a i x); .. (get a i j)``  =>  ``r = row i of a; b = (update a i x); .. (get r j)``.
+    ``b = (update a i x); y = (get a j k)``  =>  ``y = (get a j k); b = (update a i x)``; where a loop reads of the row
+    that is replaced, ``r = row i of a; b = (update a i x); .. (get r k)``.
     Design decision: where nothing else of the old array is read any more; else all of it would be copied.
     """
-    rows = (x.op for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "update")
-    if not any(isinstance(type_of(op.args[-1]), Arr) for op in rows):
-        return program
-    return with_body(program, aside(program.body, set(program.params)))
+    changed = any(type(x.op) is Prim and x.op.name in CHANGES for x in all_binds(program.body))
+    return with_body(program, aside(program.body, set(program.params))) if changed else program
+
+
+#: The operations that make an array from another one.
+CHANGES = ("update", "add-at")
 
 
 def aside(block: Block, params: set[Var]) -> Block:
@@ -68,30 +74,55 @@ def aside(block: Block, params: set[Var]) -> Block:
         regions = blocks_of(x.op)
         made = [aside(r, params) for r in regions]
         changed = any(r is not s for r, s in zip(made, regions))
-        binds.append(Bind(x.vars, with_blocks(x.op, made), x.span) if changed else x)
-    k = 0
-    while k < len(binds):
-        op = binds[k].op
-        row = type_of(op.args[-1]) if type(op) is Prim and op.name == "update" else None
-        if isinstance(row, Arr) and row.rank == 1 and op.args[0] not in params:  # type: ignore[union-attr]
-            old, at = op.args[0], op.args[1:-1]  # type: ignore[union-attr]
-            views = [j for j in range(k) if is_view(binds[j].op, old, at) and read_in(binds[k + 1 :], binds[j].vars[0])]
-            later = [j for j in range(k + 1, len(binds)) if old in reads(binds[j])]
-            steady = old not in block.results and all(of_row(Block((binds[j],), ()), old, at) for j in later)
-            if steady and not any(binds[j].vars[0] in block.results for j in views):
-                for j in views:
-                    binds[j] = row_of(old, at, binds[j].vars[0], binds[k].span)
-                if later:
-                    kept = Var("row", row)
-                    for j in later:
-                        (binds[j],) = of_kept(Block((binds[j],), ()), old, len(at), kept).binds
-                    binds.insert(k, row_of(old, at, kept, binds[k].span))
-                    k += 1
-        k += 1
+        binds.append(Bind(x.vars, with_blocks(x.op, made), x.span, x.soft) if changed else x)
+    for change in [x for x in binds if type(x.op) is Prim and x.op.name in CHANGES and x.op.args[0] not in params]:
+        binds = read_before(binds, change, block.results)
     return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)
 
 
-def is_view(op: Op, old: Atom, at: tuple[Atom, ...]) -> bool:
+def read_before(binds: list[Bind], change: Bind, results: Sequence[Atom]) -> list[Bind]:
+    """The bindings of a block in which what is read after ``change`` of the array before it is read first; themselves
+    where that cannot be."""
+    k = binds.index(change)
+    old, *at, new = change.op.args  # type: ignore[union-attr]
+    before, after = binds[:k], binds[k + 1 :]
+    views = [x for x in before if is_view(x.op, old, at) and read_in(after, x.vars[0])]
+    rows = {old, *(x.vars[0] for x in views)}
+    found = [x for x in after if not rows.isdisjoint(reads(x))]
+    if not found or not rows.isdisjoint(results):
+        return binds
+    first = first_of_all(after, rows, change)
+    again = [x for x in after if is_view(x.op, old, at)]
+    rest = [x for x in found if x not in first and x not in again]
+    if (rest or again) and (change.op.name == "add-at" or not isinstance(type_of(new), Arr)):  # type: ignore[union-attr]
+        return binds
+    if not all(of_row(Block((x,), ()), old, at) for x in rest):
+        return binds
+    copied = [x for x in views if read_in(rest, x.vars[0])]
+    made = [row_of(old, at, x.vars[0], change.span) if x in copied else x for x in before] + first
+    made += [row_of(old, at, x.vars[0], x.span) for x in again]
+    if read_in(rest, old):  # type: ignore[arg-type]
+        kept = Var("row", type_of(new))
+        made.append(row_of(old, at, kept, change.span))
+        after = [of_kept(Block((x,), ()), old, len(at), kept).binds[0] if x in rest else x for x in after]
+    return [*made, change, *(x for x in after if x not in first and x not in again)]
+
+
+def first_of_all(binds: Sequence[Bind], arrays: set[Atom], change: Bind) -> list[Bind]:
+    """The bindings that read a number of one of some arrays and need nothing of what comes before them, ``change``
+    included: neither a value nor a check."""
+    found, made = [], set(change.vars)
+    for x in binds:
+        if has_checks(Block((x,), ())):
+            break
+        number = type(x.op) is Prim and x.op.name == "get" and isinstance(x.vars[0].type, Scalar)
+        if number and x.op.args[0] in arrays and made.isdisjoint(reads(x)):  # type: ignore[union-attr]
+            found.append(x)
+        made.update(x.vars)
+    return found
+
+
+def is_view(op: Op, old: Atom, at: Sequence[Atom]) -> bool:
     """Whether an operation looks at a row of an array."""
     return type(op) is Prim and op.name == "get" and op.args == (old, *at)
 
@@ -100,20 +131,21 @@ def read_in(binds: Sequence[Bind], v: Var) -> bool:
     return any(v in reads(x) for x in binds)
 
 
-def row_of(old: Atom, at: tuple[Atom, ...], kept: Var, span: Span | None) -> Bind:
-    """A copy of a row."""
-    (size,) = kept.type.dims  # type: ignore[union-attr]
-    index, item = Var("i", INT), Var(kept.name, kept.type.item())  # type: ignore[union-attr]
-    read = Bind((item,), Prim("get", (old, *at, index)), span)
-    return Bind((kept,), Loop(size, index, (), (), Block((read,), (item,))), span)
+def row_of(old: Atom, at: Sequence[Atom], kept: Var, span: Span | None) -> Bind:
+    """A copy of a row, of any rank."""
+    size, index = kept.type.dims[0], Var("i", INT)  # type: ignore[union-attr]
+    item = Var(kept.name, kept.type.item())  # type: ignore[union-attr]
+    row = isinstance(item.type, Arr)
+    part = row_of(old, (*at, index), item, span) if row else Bind((item,), Prim("get", (old, *at, index)), span)
+    return Bind((kept,), Loop(size, index, (), (), Block((part,), (item,))), span)
 
 
-def of_row(block: Block, old: Atom, at: tuple[Atom, ...]) -> bool:
-    """Whether all that a block reads of an array are numbers of one row."""
+def of_row(block: Block, old: Atom, at: Sequence[Atom]) -> bool:
+    """Whether all that a block reads of an array are parts of one row."""
     for x in block.binds:
         op = x.op
         if type(op) is Prim and op.name == "get" and op.args[0] is old:
-            if op.args[1:-1] != at:
+            if len(op.args) < len(at) + 2 or op.args[1 : len(at) + 1] != tuple(at):
                 return False
         elif old in atoms_of(op) or not all(of_row(r, old, at) for r in blocks_of(op)):
             return False
