@@ -80,6 +80,7 @@ from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
 from .rings import rings
 from .roundtrip import round_trips
+from .running import running_sums
 from .scalings import scalings
 from .searches import Searches, search_of
 from .settled import settled
@@ -699,6 +700,8 @@ PIPELINE: list[Pass] = [
     tabulate,  # and so do those of one integer
     assign,
     fuse,
+    running_sums,  # now that what is added back is read of the tables
+    assign,
     one_hot,  # what fusion brought together
     alias,
     collect,  # rows of a Hessian, now that each entry is one expression
