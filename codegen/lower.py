@@ -421,6 +421,18 @@ class _Planner:
         root = self.plan.root(atom)
         return root.kind == "own" and not any(self.plan.root(v) is root for v in live)
 
+    def touched(self, array: Atom, indices: tuple[Atom, ...], live: Iterable[Var]) -> list[Var]:
+        """Those of live arrays that a change of an array at some place may change: rows beside that place stay."""
+        plan = self.plan
+        root, path, _ = plan.resolve(plan.of(array))
+        place = [affine_in(a, plan.integers) for a in (*path, *indices)]
+
+        def apart(v: Var) -> bool:
+            other, subs, _ = plan.resolve(plan.of(v))
+            return other is root and never_equal(place, [affine_in(a, plan.integers) for a in subs])
+
+        return [v for v in live if not apart(v)]
+
     def settle(self, atom: Atom, target: Place, since: int) -> bool:
         """Let an array that was made after ``since`` be built at ``target``, if that is safe; True if it was."""
         root, subs, _ = self.plan.resolve(self.plan.of(atom))
@@ -505,7 +517,7 @@ class _Planner:
             self.bind_to(var, Place(base.buffer, base.subs + args[1:]))
         elif op.name in ("update", "add-at"):
             root = plan.root(args[0])
-            if self.writable(args[0], plan.live.after[bind]):
+            if self.writable(args[0], self.touched(args[0], args[1:-1], plan.live.after[bind])):
                 plan.in_place.add(bind)
                 if op.name == "update" and is_array(args[-1]):
                     place = plan.of(args[0])
