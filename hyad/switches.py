@@ -18,6 +18,7 @@ BUILT = {
     "recursion": "recursion on known integers that is long, written out, is a function of the program",
     "rolling": "recursion whose course is known, and long, is written out as loops over tables",
     "remembering": "what is dearer to compute again than to remember is remembered for reverse mode",
+    "any-order": "a loop whose iterations each change a place of their own goes forwards in reverse mode, too",
     "few-inputs": "a gradient by one or two numbers, through a loop with a state, takes tangents along",
     "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
 }

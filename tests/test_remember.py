@@ -55,8 +55,8 @@ TWO = """(fn [#^ (Vec n) w #^ (Vec n) h #^ Int t]
 def test_a_state_that_is_changed_row_by_row_is_remembered_by_row(text, args, sizes, most) -> None:
     f = hyad.grad(text, wrt=(0, 1))
     assert workspace(f, args, **sizes) <= most(**sizes)
-    assert workspace(f, args, without="narrow", **sizes) > 10 * most(**sizes)
-    assert "narrow" in [step.name for step in hyad.explain(f, args=args).steps]
+    assert workspace(f, args, without=("narrow", "any-order"), **sizes) > 10 * most(**sizes)
+    assert "narrow" in [step.name for step in hyad.explain(f, args=args, without="any-order").steps]
     plain = hyad.compile(f, args=args, without="narrow", target="python")(*args)
     for target in ("python", "c"):
         for got, wanted in zip(hyad.compile(f, args=args, target=target)(*args), plain):

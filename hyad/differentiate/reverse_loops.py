@@ -28,7 +28,7 @@ from ..core import (
     type_atoms,
     type_of,
 )
-from ..program.accumulators import picked, starts_with, sum_like
+from ..program.accumulators import any_order, picked, starts_with, sum_like
 from ..program.journal import KEPT, Kept
 from ..program.marks import has_snapshots
 from ..program.names import adjoint
@@ -54,6 +54,15 @@ def carries(rev: Reverse, op: Loop) -> bool:
         not rev.is_active(a) or sum_like(op.body, a, r) or picked(op.body, a, r)
         for a, r in zip(op.accs, op.body.results)
     )
+
+
+def waits(rev: Reverse, op: Loop, moving: Sequence[int]) -> bool:
+    """Whether the adjoints of an iteration have to wait for those of the next one, so that the loop goes backwards."""
+    changed = [op.accs[k] for k in moving if not sum_like(op.body, op.accs[k], op.body.results[k])]
+    if "any-order" in rev.b.off or not any_order(op, changed):
+        return True
+    rev.b.fired("any-order")
+    return False
 
 
 def heavy(rev: Reverse, op: Loop) -> bool:
@@ -142,13 +151,14 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
         before = kept_bars if scale is None else dict.fromkeys(outside)
         final = {k: bars[k] if bars[k] is not None else zero(b, inits[k]) for k in moving}
         going = moving if carried else []
+        backwards = carried and waits(rev, op, going)
         starts = [
             *(final[k] for k in going),
             *(before[v] if before[v] is not None else zero(b, rev.atom(v), adjoint(v.name)) for v in outside),
         ]
 
         def backward(k: Atom, *accs: Atom):
-            i = b.prim("-", b.prim("-", count, Const(1, INT)), k) if carried else k
+            i = b.prim("-", b.prim("-", count, Const(1, INT)), k) if backwards else k
             rev.here[op.index] = i
             for a in op.accs:
                 rev.here[a] = b.get(at_start[a], i, hint=a.name, given=True)
@@ -175,7 +185,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
             return [*following, *(rev.bar[v] for v in outside)], ()
 
         names = [adjoint(op.accs[j].name) for j in going] + [adjoint(v.name) for v in outside]
-        out = b.loop(count, starts, backward, names, "k" if carried else op.index.name, names)
+        out = b.loop(count, starts, backward, names, "k" if backwards else op.index.name, names)
         b.span = span
         for v in outside:
             rev.bar.pop(v, None)
@@ -294,9 +304,10 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
         final = {op.accs[k]: rev.or_zero(bars[k], pair_vars[k]) for k in moving}
         changed = [v for v in outside if v in pair.changed]
         starts = [*final.values(), *(rev.so_far(v) for v in changed)]
+        backwards = not counted or waits(rev, op, moving)  # type: ignore[arg-type]
 
         def backward(k: Atom, *accs: Atom):
-            i = b.prim("-", b.prim("-", count, Const(1, INT)), k)
+            i = b.prim("-", b.prim("-", count, Const(1, INT)), k) if backwards else k
             table: dict[Var, Atom] = dict(known)
             if counted:
                 table[args[0]] = i
@@ -336,7 +347,7 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
             return b.case(b.get(saved[-1], i), [(box, parts, scope, results)], known=types), ()
 
         names = [adjoint(v.name) for v in (*final, *changed)]
-        after = b.loop(count, starts, backward, names, "k", names)
+        after = b.loop(count, starts, backward, names, "k" if backwards else op.index.name, names)  # type: ignore
         b.span = span
         rev.bar.update(zip(changed, after[len(final) :]))
         for k, x in zip(moving, after):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import (
-    INT,
     Arr,
     Atom,
     Bind,
@@ -19,10 +18,7 @@ from ..core import (
     defined_in,
     free_vars,
 )
-
-
-class NotRows(Exception):
-    """An accumulator is not filled a row at a time."""
+from ..program.accumulators import NotRows, moving_with, places_of
 
 
 def by_row(op: Loop, k: int) -> tuple[Block, Var] | None:
@@ -160,50 +156,11 @@ def own_rows(op: Loop) -> dict[Atom, int] | None:
     return versions if kept and alone else None
 
 
-def moving_with(index: Var, body: Block, inside: set[Var]) -> set[Var]:
-    """The integers that are the index and something that the loop does not change: another one in each iteration."""
-    moving = {index}
-    for bind in body.binds:
-        op = bind.op
-        if type(op) is Prim and op.name in ("+", "-") and bind.vars[0].type == INT:
-            if sum(a in moving for a in op.args) == 1 and all(a in moving or a not in inside for a in op.args):
-                moving.update(bind.vars)
-    return moving
-
-
 def rows_of(block: Block, versions: dict[Atom, int], at: dict[int, Atom]) -> None:
     """Notes which row of each accumulator a block touches, and its new versions. Raises ``NotRows`` where there is
     another row, or the array is read as a whole."""
-    for bind in block.binds:
-        op = bind.op
-        hits = [a for a in atoms_of(op) if a in versions]
-        if type(op) is Prim and hits:
-            written = op.name in ("add-at", "update")
-            if hits != [op.args[0]] or not (op.name == "get" or written) or len(op.args) < 2 + written:
-                raise NotRows
-            k = versions[op.args[0]]
-            if at.setdefault(k, op.args[1]) is not op.args[1]:
-                raise NotRows
-            if written:
-                versions[bind.vars[0]] = k
-        elif type(op) is Loop:
-            inner = [(j, versions[z]) for j, z in enumerate(op.inits) if z in versions]
-            if len(inner) < len(hits) or len({k for _, k in inner}) < len(inner) or op.snapshots is not None and inner:
-                raise NotRows
-            versions.update((op.accs[j], k) for j, k in inner)
-            rows_of(op.body, versions, at)
-            if any(versions.get(op.body.results[j]) != k for j, k in inner):
-                raise NotRows
-            if any(r in versions for j, r in enumerate(op.body.results) if j not in dict(inner)):
-                raise NotRows
-            versions.update((bind.vars[j], k) for j, k in inner)
-        elif type(op) is If:
-            for arm in (op.then, op.orelse):
-                rows_of(arm, versions, at)
-            for v, a, b in zip(bind.vars, op.then.results, op.orelse.results):
-                if versions.get(a) != versions.get(b):
-                    raise NotRows
-                if a in versions:
-                    versions[v] = versions[a]
-        elif hits or any(r in versions for b in blocks_of(op) for r in (*free_vars(b), *b.results)):
-            raise NotRows
+    places: dict[int, tuple[Atom | None, ...]] = {}
+    places_of(block, versions, places)
+    if any(place[0] is None for place in places.values()):
+        raise NotRows
+    at.update((k, place[0]) for k, place in places.items())  # type: ignore[misc]

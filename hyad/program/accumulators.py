@@ -1,12 +1,36 @@
 """What an iteration of a loop does to an accumulator, for derivatives of loops: it adds, or leaves or replaces it, as a
-search for the largest does."""
+search for the largest does, or changes an array at a place of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..core import BOOL, REAL, Atom, Block, Const, If, Loop, Prim, Var, count_uses, free_vars, most_uses, type_of
+from ..core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    atoms_of,
+    blocks_of,
+    count_uses,
+    defined_in,
+    free_vars,
+    most_uses,
+    type_of,
+)
 from .rebuild import Rebuild
+
+
+class NotRows(Exception):
+    """An array is not taken a row, or an element, at a time."""
 
 
 def sum_like(block: Block, acc: Var, result: Atom) -> bool:
@@ -136,3 +160,74 @@ def reaches(definitions: dict, atom: Atom, acc: Var) -> bool:
         else:
             return False
     return atom is acc
+
+
+def any_order(op: Loop, accs: Sequence[Var]) -> bool:
+    """Whether each iteration of a loop reads and changes nothing of some accumulators, arrays, but what lies at a place
+    of its own, by any of the subscripts: then what an iteration does to them does not wait for another one.
+
+    ``(ifold (fn [a j] (update a i (+ 1 j) (f (get a i (+ 1 j))))) a m)``: at ``1 + j``.
+    """
+    if op.snapshots is not None or not all(isinstance(a.type, Arr) for a in accs):
+        return False
+    moving = moving_with(op.index, op.body, {op.index, *defined_in(op.body)})
+    versions: dict[Atom, int] = {a: op.accs.index(a) for a in accs}
+    places: dict[int, tuple[Atom | None, ...]] = {}
+    try:
+        places_of(op.body, versions, places)
+    except NotRows:
+        return False
+    width = len(op.accs)
+    kept = all(versions.get(op.body.results[op.accs.index(a)]) == op.accs.index(a) for a in accs)
+    others = [r for k, r in enumerate(op.body.results) if k >= width or op.accs[k] not in accs]
+    alone = versions.keys().isdisjoint(others)
+    return kept and alone and all(any(a in moving for a in place) for place in places.values())
+
+
+def moving_with(index: Var, body: Block, inside: set[Var]) -> set[Var]:
+    """The integers that are the index and something that the loop does not change: another one in each iteration."""
+    moving = {index}
+    for bind in body.binds:
+        op = bind.op
+        if type(op) is Prim and op.name in ("+", "-") and bind.vars[0].type == INT:
+            if sum(a in moving for a in op.args) == 1 and all(a in moving or a not in inside for a in op.args):
+                moving.update(bind.vars)
+    return moving
+
+
+def places_of(block: Block, versions: dict[Atom, int], places: dict[int, tuple[Atom | None, ...]]) -> None:
+    """Notes the subscripts that are the same wherever a block touches an accumulator, the others as None, and its new
+    versions. Raises ``NotRows`` where an array is read as a whole."""
+    for bind in block.binds:
+        op = bind.op
+        hits = [a for a in atoms_of(op) if a in versions]
+        if type(op) is Prim and hits:
+            written = op.name in ("add-at", "update")
+            if hits != [op.args[0]] or not (op.name == "get" or written) or len(op.args) < 2 + written:
+                raise NotRows
+            k = versions[op.args[0]]
+            subs = op.args[1:-1] if written else op.args[1:]
+            places[k] = tuple(a if a is b else None for a, b in zip(places.get(k, subs), subs))
+            if written:
+                versions[bind.vars[0]] = k
+        elif type(op) is Loop:
+            inner = [(j, versions[z]) for j, z in enumerate(op.inits) if z in versions]
+            if len(inner) < len(hits) or len({k for _, k in inner}) < len(inner) or op.snapshots is not None and inner:
+                raise NotRows
+            versions.update((op.accs[j], k) for j, k in inner)
+            places_of(op.body, versions, places)
+            if any(versions.get(op.body.results[j]) != k for j, k in inner):
+                raise NotRows
+            if any(r in versions for j, r in enumerate(op.body.results) if j not in dict(inner)):
+                raise NotRows
+            versions.update((bind.vars[j], k) for j, k in inner)
+        elif type(op) is If:
+            for arm in (op.then, op.orelse):
+                places_of(arm, versions, places)
+            for v, a, b in zip(bind.vars, op.then.results, op.orelse.results):
+                if versions.get(a) != versions.get(b):
+                    raise NotRows
+                if a in versions:
+                    versions[v] = versions[a]
+        elif hits or any(r in versions for b in blocks_of(op) for r in (*free_vars(b), *b.results)):
+            raise NotRows
