@@ -42,7 +42,7 @@ MOST = 12
 
 def strands(program: Program) -> Program:
     """The sums of a loop that derivatives made are taken in four strands, if all else that it does is to change arrays,
-    each element by itself.
+    each element by itself, or to add up in the user's order.
 
     ``(ifold (fn [s i] (+ s (* (get x i) (get y i)))) 0.0 n)``  =>  four sums, each of every fourth term, side by side;
     then their sum, and the terms that are left.
@@ -50,7 +50,8 @@ def strands(program: Program) -> Program:
     compiler may reorder no sum, and adds one term after the other, each waiting for the one before. Where what is read
     lies side by side, or is the same for all: what has to be gathered is no vector. Calls of the library are none
     either, nor are integers that become reals. What a loop does to arrays it does in the same order as before; no
-    iteration may need what another one does to them, or there is no vector.
+    iteration may need what another one does to them, or there is no vector. The terms of the user's own sums are made
+    side by side, too, and added one after the other.
     """
     if not any(a.type == REAL for loop in loops_of(program) for a in loop.accs):
         return program
@@ -83,7 +84,10 @@ class Strands(Rebuild):
         starts = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]
         blocks, left, done = in_fours(b, count)
         names = [*(a.name for a in op.accs), *(v.name for v in bind.vars[width:])]
-        sums = [k for k, a in enumerate(op.accs) if a.type == REAL]
+        users = {k: found for k in range(width) if (found := in_order(op, k))}
+        sums = [k for k, a in enumerate(op.accs) if a.type == REAL and k not in users]
+        terms = [v for chain in users.values() for _, v in chain]
+        aside = without(op, users)
 
         def block(q: Atom, *state: Atom):
             first = b.prim("*", four, q)
@@ -92,12 +96,21 @@ class Strands(Rebuild):
                 before = list(state)
                 for k in sums:
                     before[k] = b.get(state[k], lane)
-                after = self.iteration(op, b.prim("+", first, lane), before)
+                after = self.iteration(aside, b.prim("+", first, lane), before)
                 for k in sums:
                     after[k] = b.update(state[k], [lane], after[k])
-                return after, ()
+                return after, self.atoms(terms)
 
-            return b.loop(four, state, one, names, "lane", names), ()
+            hints = [*names, *("term" for _ in terms)]
+            after = list(b.loop(four, state, one, hints, "lane", names))
+            made = dict(zip(terms, after[len(state) :]))
+            for k, chain in users.items():
+                for lane in range(STRANDS):
+                    for x, v in chain:
+                        b.span = x.span
+                        term = b.get(made[v], integer(lane))
+                        after[k] = b.prim(x.op.name, after[k], term)  # type: ignore[union-attr]
+            return after[: len(state)], ()
 
         def alone(r: Atom, *state: Atom):
             return self.iteration(op, b.prim("+", done, r), state), ()
@@ -145,7 +158,12 @@ class Strands(Rebuild):
         inside = {op.index, *op.accs, *defined_in(op.body)}
         if not all(type(x.op) is Prim and self.in_a_vector(x, op.index, inside) for x in op.body.binds):
             return False
-        return all(own_sum(op.body, op.accs[k], op.body.results[k]) for k in own) and self.one_by_one(op, inside)
+        own = [k for k in own if not in_order(op, k)]
+        return (
+            bool(own)
+            and all(own_sum(op.body, op.accs[k], op.body.results[k]) for k in own)
+            and self.one_by_one(op, inside)
+        )
 
     def one_by_one(self, op: Loop, inside: set[Var]) -> bool:
         """Whether no iteration reads or changes an element of an array that another one changes: an array that changes
@@ -182,6 +200,30 @@ class Strands(Rebuild):
             return op.name in ("+", "-")
         row = PRIMITIVES.get(op.name)
         return op.name == "select" or row is not None and op.name != "real" and (row.cost < CALL or op.name == "sqrt")
+
+
+def in_order(op: Loop, k: int) -> list[tuple[Bind, Var]]:
+    """What a loop adds to a number of the user's, one after the other, and each term, if it does nothing else to it."""
+    made = {x.vars[0]: x for x in op.body.binds}
+    acc, result = op.accs[k], op.body.results[k]
+    chain: list[tuple[Bind, Var]] = []
+    while result is not acc:
+        x = made.get(result)  # type: ignore[call-overload]
+        if x is None or x.soft or x.op.name not in ("+", "-") or count_uses(op.body, result) != 1:  # type: ignore
+            return []
+        result, term = x.op.args  # type: ignore[union-attr]
+        if type(term) is not Var or term in op.accs:
+            return []
+        chain.insert(0, (x, term))
+    return chain if count_uses(op.body, acc) == 1 else []
+
+
+def without(op: Loop, users: dict[int, list[tuple[Bind, Var]]]) -> Loop:
+    """A loop that leaves some of its accumulators as they are."""
+    gone = {x for chain in users.values() for x, _ in chain}
+    binds = tuple(x for x in op.body.binds if x not in gone)
+    results = (op.accs[k] if k in users else r for k, r in enumerate(op.body.results))
+    return Loop(op.count, op.index, op.inits, op.accs, Block(binds, tuple(results)))
 
 
 def own_sum(block: Block, acc: Var, result: Atom) -> bool:
