@@ -51,10 +51,11 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
     it: more than one array of the workspace is there, or of those that have changed places (``swapped``), of which one
     is written; or several rows of one array.
 
-    Design decision: an array is written at one place, which moves with the loop, or in rows whose numbers differ by a
-    constant; and it is read there alone, or in such rows.
+    Design decision: an array is written at one place, which moves with the loop, at the same place of other rows, or
+    in rows whose numbers differ by a constant; and it is read there alone, or in such rows.
     """
-    inside = {v for b in op.body.binds for v in b.vars} | set(op.accs)
+    found = list(all_binds(op.body))
+    inside = {v for b in found for v in b.vars} | set(op.accs)
     moving: set[Atom] = {op.index}
     places: dict[Buffer, set[tuple[Atom, ...]]] = {}
     written: dict[Buffer, set[tuple[Atom, ...]]] = {}
@@ -66,8 +67,12 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
         if writes:
             written.setdefault(root, set()).add(key)
 
-    for inner in op.body.binds:
+    for inner in found:
         prim = inner.op
+        if isinstance(prim, If):
+            if not all(isinstance(v.type, Scalar) for v in inner.vars):
+                return False
+            continue
         if not isinstance(prim, Prim):
             return False
         if prim.name in ("update", "add-at"):
@@ -86,6 +91,12 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
         touch(var, (op.index,), writes=True)
     if plan.swaps[bind] or plan.moves[op.body] or plan.early[op.body]:
         return False
+
+    def beside(one: tuple[Atom, ...], two: tuple[Atom, ...]) -> bool:
+        """Whether both places move alike, in one of their subscripts: then only those of one iteration can be one."""
+        places = zip(one, two)
+        return any(a in moving and affine_in(a, plan.integers) == affine_in(b, plan.integers) for a, b in places)
+
     for root, changed in written.items():
         if any(not moving & set(key) or any(a in inside and a not in moving for a in key) for key in changed):
             return False
@@ -93,12 +104,12 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
             k: [affine_in(a, plan.integers) if a not in inside and a not in moving else None for a in k]
             for k in places[root]
         }
-        if any(not never_equal(rows[one], rows[two]) for one in changed for two in rows if one != two):
+        if not all(never_equal(rows[one], rows[two]) or beside(one, two) for one in changed for two in rows):
             return False
     swaps = {plan.resolve(Place(buffer))[0] for buffer in swapped}
     shared = [root for root in places if root in swaps or root.kind == "own" and root.slot is not None]
-    beside = any(len(places[root]) > 1 for root in written)
-    return beside or len(shared) > 1 and any(root in written for root in shared)
+    rows_of_one = any(len(places[root]) > 1 for root in written)
+    return rows_of_one or len(shared) > 1 and any(root in written for root in shared)
 
 
 def calls_abreast(op: Loop) -> bool:

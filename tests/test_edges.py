@@ -226,7 +226,9 @@ SUMS = {
     "seen in each iteration": ("(add-at (add-at a i u) (+ i 1) u)", "0.0", "c c", False),
     "of another array": ("(add-at (add-at z i u) (+ i 1) u)", "0.0", "c", False),
     "of another array, beside it": ("(add-at (add-at z i u) (+ i 1) u)", "(get a 3)", "c", False),
-    "beside a branch": ("(add-at (add-at a i u) (+ i 1) u)", "(if (> u 1.0) (sin u) 0.0)", "c", False),
+    "beside a branch": ("(add-at (add-at a i u) (+ i 1) u)", "(if (> u 1.0) (sin u) 0.0)", "c", True),
+    "of a branch": ("(let [w (if (> u 1.0) (sin u) u)] (add-at (add-at a i w) (+ i 1) u))", "0.0", "c", True),
+    "beside a loop": ("(add-at (add-at a i u) (+ i 1) u)", "(ifold (fn [s k] (* s u)) 1.0 n)", "c", False),
 }
 
 
@@ -248,6 +250,7 @@ def test_which_sums_are_taken_for_each_element(name: str) -> None:
         ("(add-at (add-at a i i u) i (+ i 1) 2.0)", False),  # the next iteration's are of another row
         ("(add-at (add-at a 0 i u) 1 (+ i 1) 2.0)", False),  # each of a row of its own
         ("(add-at (add-at (add-at a 1 i u) 0 i 3.0) 1 (+ i 1) 2.0)", True),
+        ("(add-at (add-at (add-at a (// n 9) i u) 1 i 0.3) (// n 9) (+ i 1) 2.0)", False),  # of rows that may be one
         ("(add-at (add-at a i (get q i)) (+ i 1) (get q i))", False),  # rows
     ],
 )

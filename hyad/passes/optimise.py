@@ -88,12 +88,13 @@ from .shifts import shifts
 from .shrinking import shrinking
 from .skips import skips
 from .splits import Split
-from .stores import assign, one_store, scatter
+from .stores import assign, one_store, overwritten, scatter
 from .strands import strands
 from .tables import Tabulate
 from .terms import like_terms, open_brackets
 from .triangles import triangles
 from .twins import movable, twins
+from .unbranched import unbranched
 from .unchanged import filled, unchanged
 from .unfold import unfold
 from .unread import unread
@@ -680,6 +681,8 @@ PIPELINE: list[Pass] = [
     same_loops,
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
+    overwritten,  # before all that asks what a loop changes
+    dead_code,
     filled,  # before all that looks at what goes from one iteration to the next
     unchanged,  # before the arrays that it does without are taken for copies
     rings,  # before what is added once is stored
@@ -742,6 +745,8 @@ PIPELINE: list[Pass] = [
     unread,  # what is not stored is what was there
     edges,  # when each state lies where it is to lie
     one_store,  # what were two branches are one piece of code now
+    unbranched,  # but for those that differ from element to element
+    dead_code,
     shifts,  # in loops that have no branches any more
     fills,  # and come to each element once
     alongside,  # when it is known how many chains go side by side
@@ -765,7 +770,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "align alongside carry columns edges eights fills history interchange jam jam-rows kept-rows lanes row-folds"
-    " row-lanes rows-first searches shifts skips split strands triangles twins unchecked whole-eights".split()
+    " row-lanes rows-first searches shifts skips split strands triangles twins unbranched unchecked"
+    " whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-from ..core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, defined_in, reads, type_of
-from ..program.affine import Affine, affine_add
+from ..core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    blocks_of,
+    defined_in,
+    free_vars,
+    reads,
+    type_of,
+)
+from ..program.accumulators import any_order
+from ..program.affine import Affine, affine_add, affine_key, never_equal
 from ..program.builder import Builder
 from ..program.dead import tidy
 from ..program.loops import loops_of
@@ -44,14 +63,31 @@ def adds_twice(loop: Loop) -> bool:
     return sum(type(x.op) is Prim and x.op.name == "add-at" for x in loop.body.binds) > 1
 
 
+def chooses(bind: Bind) -> bool:
+    """Whether a binding is a branch between numbers."""
+    inner = [x.op for block in blocks_of(bind.op) for x in block.binds]
+    return (
+        type(bind.op) is If
+        and all(type(x) is Prim for x in inner)
+        and all(isinstance(v.type, Scalar) for v in bind.vars)
+    )
+
+
+def carried_by(op: Loop, accs: Sequence[Var]) -> set[Atom]:
+    """Some accumulators of a loop and all that its body makes of them."""
+    carried: set[Atom] = set(accs)
+    for x in op.body.binds:
+        if any(a in carried for a in reads(x)):
+            carried.update(x.vars)
+    return carried
+
+
 @dataclass
 class Store:
-    """An addition of an innermost loop: its subscripts, and how far its row and its place in the row are from those of
-    the loop's first addition."""
+    """An addition of an innermost loop: to which row, and how far its place is from that of the first one there."""
 
     bind: Bind
-    place: tuple[Affine, ...]
-    row: tuple[int, ...]
+    row: tuple
     shift: int
 
 
@@ -62,7 +98,7 @@ class Shifts(Rebuild):
         super().__init__(builder)
         self.found = False
         self.sums = sums_in(program.body)
-        self.stored: dict[Atom, Atom] = {}  # what is added, by the iteration
+        self.stored: dict[Atom, Atom] = {}  # what is made of it is added, by the iteration
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -78,13 +114,11 @@ class Shifts(Rebuild):
         come to an element."""
         if op.index.soft or op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
             return {}
-        if any(type(x.op) is not Prim for x in op.body.binds):
+        if not all(type(x.op) is Prim or chooses(x) for x in op.body.binds):
             return {}
-        made = {x.vars[0]: x for x in op.body.binds}
-        carried = set(op.accs)
-        for x in op.body.binds:
-            if any(a in carried for a in reads(x)):
-                carried.update(x.vars)
+        made = {x.vars[0]: x for x in op.body.binds if type(x.op) is Prim}
+        own = {a for a in op.accs if isinstance(a.type, Arr) and any_order(op, [a])}
+        carried = carried_by(op, [a for a in op.accs if a not in own])
         found = {}
         for k, (acc, result) in enumerate(zip(op.accs, op.body.results)):
             adds: list[Bind] = []
@@ -97,27 +131,35 @@ class Shifts(Rebuild):
             if at is not acc or not alone or len(adds) < 2 or any(x.op.args[-1] in carried for x in adds):  # type: ignore
                 continue
             stores = self.stores(op, adds)
-            rows = [list(row) for _, row in groupby(sorted(stores, key=lambda s: s.row), key=lambda s: s.row)]
+            numbers = dict.fromkeys(s.row for s in stores)
+            rows = [[s for s in stores if s.row == row] for row in numbers]
             rows = [sorted(row, key=lambda s: -s.shift) for row in rows if len(row) > 1]
             if rows and all(self.worth(op, row) for row in rows):
                 found[k] = rows
         return found
 
     def stores(self, op: Loop, adds: Sequence[Bind]) -> list[Store]:
-        """The additions to an array; none where it is not known how their places differ."""
+        """The additions to an array; none where it is not known how their places differ. Of two rows that may be the
+        same an element gets what it gets in another order: that has to be differentiation's own."""
         stores: list[Store] = []
         inside = defined_in(op.body)
+        first: dict[tuple, tuple[Affine, ...]] = {}  # the first place of each row
         for x in adds:
             *_, value = x.op.args  # type: ignore[union-attr]
-            place = tuple(affine_of(a, self.sums, set(self.sums), set()) for a in x.op.args[1:-1])  # type: ignore
+            *rows, last = (affine_of(a, self.sums, set(self.sums), set()) for a in x.op.args[1:-1])  # type: ignore
+            place = (*rows, last)
             if isinstance(type_of(value), Arr) or any(p is None or not p[1].keys().isdisjoint(inside) for p in place):
                 return []
-            if [p[1].get(op.index, 0) for p in place] != [*(0 for _ in place[1:]), 1]:  # type: ignore[index]
+            if [p[1].get(op.index, 0) for p in place] != [*(0 for _ in rows), 1]:  # type: ignore[union-attr]
                 return []
-            gaps = [affine_add(p, q, -1) for p, q in zip(place, stores[0].place)] if stores else [(0, {})] * len(place)
-            if any(gap[1] for gap in gaps):
+            row = tuple(map(affine_key, rows))  # type: ignore[arg-type]
+            apart = all(never_equal(rows, other[:-1]) for key, other in first.items() if key != row)
+            if not apart and not all(y.soft for y in adds):
                 return []
-            stores.append(Store(x, place, tuple(gap[0] for gap in gaps[:-1]), gaps[-1][0]))  # type: ignore[arg-type]
+            constant, terms = affine_add(last, first.setdefault(row, place)[-1], -1)  # type: ignore[arg-type]
+            if terms:
+                return []
+            stores.append(Store(x, row, constant))
         return stores
 
     def worth(self, op: Loop, row: list[Store]) -> bool:
@@ -126,10 +168,34 @@ class Shifts(Rebuild):
         return few and len(set(shifts)) == len(shifts) and (shifts[0] - shifts[-1]) * len(shifts) <= WRITTEN_OUT
 
     def dear(self, op: Loop, rows: Sequence[Sequence[Store]]) -> list[Var]:
-        """What is added that costs more than to store it and to read it."""
+        """The fewest numbers of which it is cheap to make all that is added; what is made of what the loop changes is
+        not made again."""
+        made = {v: x for x in op.body.binds for v in x.vars}
+        carried = carried_by(op, op.accs)
+
+        def cheap(v: Atom, known: Container[Atom]) -> bool:
+            cost, todo, seen = 0.0, [v], set(known)
+            while todo:
+                v = todo.pop()
+                if v in seen or v not in made:
+                    continue
+                seen.add(v)
+                op = made[v].op
+                cost += work(op) if type(op) is Prim else CHEAP + 1
+                if v in carried or cost > CHEAP:
+                    return False
+                todo += op.args  # type: ignore[union-attr]
+            return True
+
         values = dict.fromkeys(s.bind.op.args[-1] for row in rows for s in row)  # type: ignore[union-attr]
-        made = {v: tidy(Block(op.body.binds, (v,))) for v in values if type(v) is Var}
-        return [v for v, block in made.items() if sum(work(x.op) for x in block.binds) > CHEAP]
+        wanted = [v for v in values if not cheap(v, ())]
+        numbers = [v for x in tidy(Block(op.body.binds, tuple(wanted))).binds for v in x.vars if v.type == REAL]
+        kept: list[Var] = []
+        while wanted:  # the last of those numbers that the most are made of
+            best = max(reversed(numbers), key=lambda v: sum(cheap(w, (*kept, v)) for w in wanted))
+            kept.append(best)
+            wanted = [w for w in wanted if not cheap(w, kept)]
+        return kept
 
     def gathered(self, op: Loop, bind: Bind, chains: dict[int, list[list[Store]]]) -> Sequence[Atom]:
         """The loop without the additions of ``chains``, if that does anything, and then these, row by row."""
@@ -143,7 +209,7 @@ class Shifts(Rebuild):
 
         binds = tuple(
             Bind(x.vars, Prim("add-at", (left(x.op.args[0]), *x.op.args[1:])), x.span, x.soft)  # type: ignore[union-attr]
-            if x.op.name == "add-at"  # type: ignore[union-attr]
+            if type(x.op) is Prim and x.op.name == "add-at"
             else x
             for x in binds
         )
@@ -202,12 +268,13 @@ class Shifts(Rebuild):
     def value(self, op: Loop, store: Store, index: Atom) -> tuple[tuple[Atom, ...], Atom]:
         """Where an addition comes to in an iteration, and what is added."""
         self.here[op.index] = index
-        *place, value = store.bind.op.args[1:]  # type: ignore[union-attr]
         self.b.span = store.bind.span
-        if value in self.stored:
-            at = self.block(tidy(Block(op.body.binds, tuple(place))))
-            return at, self.b.get(self.stored[value], index)
-        *at, x = self.block(tidy(Block(op.body.binds, (*place, value))))
+        made = tuple(x for x in op.body.binds if not any(v in self.stored for v in x.vars))
+        needed = tidy(Block(made, store.bind.op.args[1:]))  # type: ignore[union-attr]
+        for v in free_vars(needed):
+            if v in self.stored:
+                self.here[v] = self.b.get(self.stored[v], index, hint=v.name)
+        *at, x = self.block(needed)
         return tuple(at), x
 
     def add(self, op: Loop, store: Store, index: Atom, array: Atom) -> Atom:

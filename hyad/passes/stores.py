@@ -513,8 +513,7 @@ class OneStore(Rebuild):
         prims = [x for x in all_binds(program.body) if type(x.op) is Prim]
         self.integers = {x.vars[0]: x.op for x in prims if x.vars[0].type == INT}
         self.stores = {x.vars[0]: x for x in prims if x.op.name in ("add-at", "update")}  # type: ignore[union-attr]
-        self.uses = Counter(a for x in all_binds(program.body) for a in (*atoms_of(x.op), *ends_of(x.op)))
-        self.uses.update(program.body.results)
+        self.uses = uses_in(program)
         self.sums: dict[Bind, Bind] = {}  # an addition => the store that it is put together with
         self.waiting: dict[Bind, Atom | None] = {}  # such a store => what it stores
         self.found = False
@@ -558,6 +557,61 @@ class OneStore(Rebuild):
             self.waiting[bind], self.here[bind.vars[0]] = x, array
         else:
             self.here[bind.vars[0]] = self.b.update(array, place, x, bind.vars[0].name)
+
+
+def overwritten(program: Program) -> Program:
+    """What is stored in an element, or added to it, and overwritten before anything reads it is not stored.
+
+    ``(update (update a i x) i y)``  =>  ``(update a i y)``, where nothing else reads the array between; and ``a``, if
+    ``y`` is what stands there.
+    Design decision: early. What reverse mode clears, and puts back since the model only added to it, is an array that
+    the loop does not change.
+    """
+    if not any(type(x.op) is Prim and x.op.name == "update" for x in all_binds(program.body)):
+        return program
+    pass_ = Overwritten(Builder(), program)
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
+
+
+class Overwritten(Rebuild):
+    """``overwritten`` for a program."""
+
+    def __init__(self, builder: Builder, program: Program) -> None:
+        super().__init__(builder)
+        prims = [x for x in all_binds(program.body) if type(x.op) is Prim]
+        self.integers = {x.vars[0]: x.op for x in prims if x.vars[0].type == INT}
+        self.uses = uses_in(program)
+        self.made: dict[Atom, Prim] = {}  # stores of the block that is being rebuilt
+        self.found = False
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        around = self.made
+        self.made = {x.vars[0]: x.op for x in block.binds if type(x.op) is Prim and x.op.name in ("add-at", "update")}
+        results = super().block(block)
+        self.made = around
+        return results
+
+    def prim(self, op: Prim, var: Var) -> Atom:
+        array = op.args[0] if op.name == "update" else None
+        while array in self.made and self.uses[array] == 1 and self.covers(op, self.made[array]):
+            array = self.made[array].args[0]
+        if array is None or array is op.args[0]:
+            return super().prim(op, var)
+        self.found = True
+        return super().prim(Prim("update", (array, *op.args[1:])), var)
+
+    def covers(self, op: Prim, before: Prim) -> bool:
+        """Whether a store overwrites all of another one."""
+        (place, inner) = ([affine_in(i, self.integers) for i in x.args[1:-1]] for x in (op, before))
+        return place == inner[: len(place)]
+
+
+def uses_in(program: Program) -> Counter[Atom]:
+    """How often each variable is read, or handed on."""
+    found = Counter(a for x in all_binds(program.body) for a in (*atoms_of(x.op), *ends_of(x.op)))
+    found.update(program.body.results)
+    return found
 
 
 def ends_of(op: Op) -> Iterator[Atom]:
