@@ -682,7 +682,6 @@ PIPELINE: list[Pass] = [
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
     overwritten,  # before all that asks what a loop changes
-    dead_code,
     filled,  # before all that looks at what goes from one iteration to the next
     unchanged,  # before the arrays that it does without are taken for copies
     rings,  # before what is added once is stored
@@ -746,7 +745,6 @@ PIPELINE: list[Pass] = [
     edges,  # when each state lies where it is to lie
     one_store,  # what were two branches are one piece of code now
     unbranched,  # but for those that differ from element to element
-    dead_code,
     shifts,  # in loops that have no branches any more
     fills,  # and come to each element once
     alongside,  # when it is known how many chains go side by side
