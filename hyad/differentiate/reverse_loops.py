@@ -304,10 +304,9 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
         final = {op.accs[k]: rev.or_zero(bars[k], pair_vars[k]) for k in moving}
         changed = [v for v in outside if v in pair.changed]
         starts = [*final.values(), *(rev.so_far(v) for v in changed)]
-        backwards = not counted or waits(rev, op, moving)  # type: ignore[arg-type]
 
         def backward(k: Atom, *accs: Atom):
-            i = b.prim("-", b.prim("-", count, Const(1, INT)), k) if backwards else k
+            i = b.prim("-", b.prim("-", count, Const(1, INT)), k)  # also where any order would do: last in, first out
             table: dict[Var, Atom] = dict(known)
             if counted:
                 table[args[0]] = i
@@ -347,7 +346,7 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
             return b.case(b.get(saved[-1], i), [(box, parts, scope, results)], known=types), ()
 
         names = [adjoint(v.name) for v in (*final, *changed)]
-        after = b.loop(count, starts, backward, names, "k" if backwards else op.index.name, names)  # type: ignore
+        after = b.loop(count, starts, backward, names, "k", names)
         b.span = span
         rev.bar.update(zip(changed, after[len(final) :]))
         for k, x in zip(moving, after):
