@@ -119,6 +119,17 @@ def test_a_sum_of_its_own_in_each_lane() -> None:
     assert vectors() == 1 and vectors(without=OFF) == 0
 
 
+def test_two_changes_of_an_array_of_an_iteration() -> None:
+    """The adjoint of a table of three that is read at two places: each lane has one of its own, changed twice."""
+    text = """(fn [x #^ (Vec n) w] (ifold (fn [s1 i] (+ s1 (ifold (fn [s j]
+      (+ s (interp x [-1.0 0.1 2.0] [0.5 s 1.5]))) 0.0 n))) 0.0 n))"""
+    f = hyad.grad(hyad.model(text, namespace={}))
+    assert any(step.name in OFF for step in hyad.explain(f).steps)
+    for n in (0, 1, 7, 8, 19):
+        got, wanted = f(0.3, np.ones(n)), hyad.run(f, 0.3, np.ones(n))
+        np.testing.assert_allclose(flat(got), flat(wanted), rtol=1e-12, atol=1e-14)
+
+
 def test_powers_are_computed_again() -> None:
     """Eight cheap states side by side are as quickly computed again as read: none is remembered."""
     f = hyad.model("""(fn [#^ (Vec m) c #^ (Vec n) x]

@@ -259,18 +259,20 @@ def test_what_a_user_adds_in_a_branch_stays_there() -> None:
 
 
 def test_a_user_s_sum_beside_strands_keeps_its_order() -> None:
-    """A filter's value beside its gradient: the weights' adjoints are strands, what the model adds up is as it was."""
-    text = """(fn [#^ (Vec 2) w #^ (Vec m) x]
-      (ifold (fn [s j] (- (+ s (square (+ (* (get w 0) (get x j)) (* (get w 1) (get x (+ j 1)))))) (* 0.1 (get x j))))
-        0.0 (- m 1)))"""
-    both, w = hyad.value_and_grad(hyad.model(text, namespace={}), wrt=(0, 1)), np.array([0.7, -0.3])
+    """A filter's value beside its gradient: the weights' adjoints are strands, what the model adds up is as it was.
+    The products are exact, as a compiler may add one without rounding it, and the sums are not."""
+    text = """(fn [#^ (Vec 2) w #^ (Vec m) x] (ifold
+      (fn [s j] (- (+ s (square (+ (* (get w 0) (get x j)) (* (get w 1) (get x (+ j 1)))))) (* 0.125 (get x j))))
+        1e8 (- m 1)))"""
+    both, w = hyad.value_and_grad(hyad.model(text, namespace={}), wrt=(0, 1)), np.array([0.75, -0.25])
     for m in (40, 41, 43, 3, 1):
-        x = RNG.uniform(-1, 1, m)
-        total = 0.0
+        x = np.round(RNG.uniform(-1, 1, m) * 2**20) / 2**20
+        total = 1e8
         for j in range(m - 1):
-            total = total + (0.7 * x[j] + -0.3 * x[j + 1]) ** 2 - 0.1 * x[j]
+            error = 0.75 * x[j] - 0.25 * x[j + 1]
+            total = total + error * error - 0.125 * x[j]
         value, (by_w, _) = hyad.compile(both, args=(w, x))(w, x)
         assert value == total
-        y = 2 * (0.7 * x[:-1] - 0.3 * x[1:])
+        y = 2 * (0.75 * x[:-1] - 0.25 * x[1:])
         np.testing.assert_allclose(by_w, [y @ x[:-1], y @ x[1:]], rtol=1e-12, atol=1e-14)
     assert "term[lane] = " in hyad.compile(both, args=(w, np.ones(40))).source

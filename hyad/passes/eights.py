@@ -226,7 +226,7 @@ class Eight(Rebuild):
                 t = self.type(bind.vars[0].type)  # type: ignore[arg-type]
                 t = Arr(t.elem, (*t.dims, integer(LANES)))  # type: ignore[union-attr]
                 self.lanes[bind.vars[0]] = self.b.zeros(t) if op.name == "zeros" else self.b.undef(t)
-            elif changes(bind) and op.args[0] not in self.lanes:  # type: ignore[union-attr]
+            elif changes(bind) and op.args[0] in self.plan.shared:  # type: ignore[union-attr]
                 adding.append(bind)
             elif self.plan.varying.intersection(bind.vars):
                 waiting.append(bind)
