@@ -13,6 +13,7 @@ from ..core import (
     INT,
     ONE,
     ZERO,
+    Apply,
     Atom,
     Bind,
     Block,
@@ -25,6 +26,7 @@ from ..core import (
     all_binds,
     defined_in,
     integer,
+    kinds_of,
     type_atoms,
     type_of,
 )
@@ -57,7 +59,10 @@ def carries(rev: Reverse, op: Loop) -> bool:
 
 
 def waits(rev: Reverse, op: Loop, moving: Sequence[int]) -> bool:
-    """Whether the adjoints of an iteration have to wait for those of the next one, so that the loop goes backwards."""
+    """Whether the adjoints of an iteration have to wait for those of the next one, so that the loop goes backwards.
+    What a function has remembered does: what was made last is in the cache."""
+    if Apply in kinds_of(op.body):
+        return True
     changed = [op.accs[k] for k in moving if not sum_like(op.body, op.accs[k], op.body.results[k])]
     if "any-order" in rev.b.off or not any_order(op, changed):
         return True
@@ -304,9 +309,10 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
         final = {op.accs[k]: rev.or_zero(bars[k], pair_vars[k]) for k in moving}
         changed = [v for v in outside if v in pair.changed]
         starts = [*final.values(), *(rev.so_far(v) for v in changed)]
+        backwards = not counted or waits(rev, op, moving)  # type: ignore[arg-type]
 
         def backward(k: Atom, *accs: Atom):
-            i = b.prim("-", b.prim("-", count, Const(1, INT)), k)  # also where any order would do: last in, first out
+            i = b.prim("-", b.prim("-", count, Const(1, INT)), k) if backwards else k
             table: dict[Var, Atom] = dict(known)
             if counted:
                 table[args[0]] = i
@@ -346,7 +352,7 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
             return b.case(b.get(saved[-1], i), [(box, parts, scope, results)], known=types), ()
 
         names = [adjoint(v.name) for v in (*final, *changed)]
-        after = b.loop(count, starts, backward, names, "k", names)
+        after = b.loop(count, starts, backward, names, "k" if backwards else op.index.name, names)  # type: ignore
         b.span = span
         rev.bar.update(zip(changed, after[len(final) :]))
         for k, x in zip(moving, after):
