@@ -161,6 +161,15 @@ def test_what_goes_forwards(name: str, forwards: bool) -> None:
     assert any("any-order" in str(step) for step in steps) == forwards
 
 
+def test_what_calls_remember_goes_backwards() -> None:
+    """What was remembered last is in the cache."""
+    text = """(defmodel walk [#^ Int n #^ (Vec k) x]
+      (if (< n 1) 1.0 (ifold (fn [s j] (+ s (* (get x j) (walk (- n 1) (map sin x))))) 0.0 (len x))))"""
+    g = hyad.grad(hyad.model(text, namespace={}), wrt="x")
+    assert not any("any-order" in str(step) for step in hyad.explain(g, args=(2, np.ones(3))).steps)
+    assert re.search(r"record->\w+\[\w+ - k\]", hyad.compile(g, args=(2, np.ones(3))).source)
+
+
 def test_a_stack_of_states_is_not_copied_beside_the_state_before() -> None:
     """A row of it that is handed on is no part of the row that is made."""
     there = gradient(MATRICES["waves"], (5, 5), (5, 5)).split("2.0*t1[(4*n + i)*m + i1]")[0]
