@@ -27,12 +27,20 @@ SUMS = {
                       0.0 (- n i))))""", True,
     ),
     "rows": ("(* (get w i) (log (ifold (fn [s j] (+ s (exp (dot u (get m (+ i j)))))) 0.0 (- n i))))", True),
+    "by a comparison": (
+        """(* (get w i) (log (ifold (fn [s j] (if (>= j i) (+ s (exp (get v j))) s)) 0.0 n)))""", True,
+    ),
+    "below, by a comparison": (
+        """(sin (ifold (fn [s j] (if (< j i) (+ s (* (get w i) (get v j))) s)) 0.1 n))""", True,
+    ),
     "of both": ("(log (ifold (fn [s j] (+ s (exp (* (get v i) (get v (+ i j)))))) 0.0 (- n i)))", False),
     "far off": ("(sin (ifold (fn [s j] (+ s (* (get w i) (get v (% (+ i i j) n))))) 0.0 (- n i)))", False),
     "a branch of both": (
         """(sin (ifold (fn [s j] (let [x (get v (+ i j))] (+ s (if (> x (get v i)) (* (get w i) x) 0.0))))
                   0.0 (- n i)))""", False,
     ),
+    "around": ("(sin (ifold (fn [s j] (+ s (* (get w i) (get v (% (+ i j) n))))) 0.0 (- n i)))", True),
+    "too far around": ("(sin (ifold (fn [s j] (+ s (* (get w i) (get v (% (+ i j) n))))) 0.0 (- (+ n 2) i)))", False),
     "in a square": ("(sin (ifold (fn [s j] (+ s (square (- (get v i) (get v (+ i j)))))) 0.0 (- n i)))", False),
     "to half of it": ("(exp (* 0.1 (ifold (fn [s j] (+ s (* (get w i) (get v j)))) 0.0 (// i 2))))", False),
 }  # fmt: skip
@@ -84,11 +92,26 @@ def test_the_adjoint_of_a_sum_of_sums_takes_linear_time() -> None:
 def test_a_users_sum_is_not_taken_apart() -> None:
     """The same additions as a model writes them keep their order."""
     text = """(fn [#^ (Vec n) v #^ (Vec n) w]
-      (let [z (zeros n)]
-        (for [i (range n)  j (range i n)] (set-at! z j (+ (get z j) (* (get w i) (get v j)))))
-        z))"""
+      (ifold (fn [z i] (scatter-add z (arange i n) (* (get w i) (slice v i n)))) (zeros n) n))"""
     v, w, _, _ = arguments(9)
     for target in ("c", "python"):
         made, plain = (hyad.compile(text, target, args=(v, w), without=x) for x in ((), "running-sums"))
         np.testing.assert_array_equal(made(v, w), plain(v, w))
     assert not any(step.name == "running-sums" for step in hyad.explain(text, args=(v, w)).steps)
+
+
+def test_what_is_read_in_between() -> None:
+    """The adjoint of a table that is filled from its end: what an iteration adds the next one reads."""
+    text = """(fn [#^ (Vec n) v #^ (Vec n) w]
+      (let [z (zeros n)]
+        (for [i (range (- n 1) -1 -1)]
+          (let [s (ref (get v i))]
+            (for [j (range (+ i 1) n)] (set! s (+ (deref s) (* (get w i) (get z j)))))
+            (set-at! z i (sin (deref s)))))
+        (sum z)))"""
+    g = hyad.grad(text, wrt=("v", "w"))
+    for n in (0, 1, 2, 7):
+        v, w, _, _ = arguments(n)
+        wanted = hyad.run(g, v, w)
+        for target in ("c", "python"):
+            assert oracle.mismatch(hyad.compile(g, target, args=(v, w))(v, w), wanted, 1e-11) is None

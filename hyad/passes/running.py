@@ -30,8 +30,8 @@ from ..core import (
 )
 from ..program.affine import Affine, affine_add, affine_in
 from ..program.builder import Builder
-from ..program.dead import dead_code
-from ..program.loops import loops_of
+from ..program.dead import dead_code, has_checks
+from ..program.loops import loops_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, rebuilt
 from .lanes import closure
@@ -58,14 +58,33 @@ def running_sums(program: Program) -> Program:
 @dataclass
 class Triangle:
     """A loop whose iterations add to elements from its index on, all but the last ``short`` ones, or (``before``) to
-    those up to its index, or below where that is 1; ``inner`` is what adds, ``seeds`` are the numbers of the iteration
-    that it does so with."""
+    those up to its index, or below where that is 1; ``inner`` is what adds, to its accumulators ``chosen``, which are
+    ``places`` of the loop around; ``seeds`` are the numbers of the iteration that it does so with."""
 
     inner: Bind
     before: bool
     short: int
     seeds: list[Var]
-    places: list[int]  # the accumulators of the loop around that it changes
+    chosen: list[int]
+    places: list[int]
+
+    def adding(self) -> Loop:
+        """The loop that does nothing else."""
+        return self.part(self.chosen).op  # type: ignore[return-value]
+
+    def rest(self) -> Bind | None:
+        """The loop without that; None where there is nothing else."""
+        op: Loop = self.inner.op  # type: ignore[assignment]
+        others = [m for m in range(len(op.body.results)) if m not in self.chosen]
+        return self.part(others) if others else None
+
+    def part(self, kept: Sequence[int]) -> Bind:
+        op: Loop = self.inner.op  # type: ignore[assignment]
+        accs = [m for m in kept if m < len(op.accs)]
+        inits, states = tuple(op.inits[m] for m in accs), tuple(op.accs[m] for m in accs)
+        body = slice_of(op.body, [op.body.results[m] for m in kept])
+        x = self.inner
+        return Bind(tuple(x.vars[m] for m in kept), Loop(op.count, op.index, inits, states, body), x.span, x.soft)
 
 
 class Running(Rebuild):
@@ -83,13 +102,15 @@ class Running(Rebuild):
             return super().loop(op, bind)
         self.found = True
         self.b.fired("running-sums")
-        left = dict.fromkeys(t.inner for t in found)
-        passed = {v: z for x in left for v, z in zip(x.vars, x.op.inits)}  # type: ignore[union-attr]
         table: dict[Var, Atom] = {}
-        for v, z in passed.items():
-            table[v] = table.get(z, z)  # type: ignore[arg-type]
+        for t in found:
+            for m in t.chosen:
+                z = t.inner.op.inits[m]  # type: ignore[union-attr]
+                table[t.inner.vars[m]] = table.get(z, z)
+        left = {t.inner: t.rest() for t in found}
         seeds = list(dict.fromkeys(s for t in found for s in t.seeds))
-        body = Block(tuple(x for x in op.body.binds if x not in left), (*op.body.results, *seeds))
+        binds = [left.get(x, x) for x in op.body.binds]
+        body = Block(tuple(x for x in binds if x is not None), (*op.body.results, *seeds))
         again = Loop(op.count, op.index, op.inits, op.accs, substitute(body, table), op.snapshots)
         rows = [Var(s.name, Arr(REAL, (op.count,)), s.span) for s in seeds]
         out = list(super().loop(again, Bind((*bind.vars, *rows), again, bind.span)))
@@ -104,8 +125,7 @@ class Running(Rebuild):
 
     def once(self, op: Loop, t: Triangle, numbers: Sequence[Atom], arrays: Sequence[Atom]) -> Sequence[Atom]:
         """What a triangle adds to ``arrays``, each element once."""
-        b, inner = self.b, t.inner.op
-        assert type(inner) is Loop
+        b, inner = self.b, t.adding()
         last = b.prim("-", self.atom(op.count), integer(1))
         count = b.trips(b.prim("-", self.atom(op.count), integer(t.short)))
         names = [s.name for s in t.seeds]
@@ -129,7 +149,7 @@ class Running(Rebuild):
         self.here[op.index] = integer(0)
         self.block(Block(tuple(closure([x for x in op.body.binds if integral(x)], free_vars(inner.body))), ()))
         accs = [a.name for a in inner.accs]
-        return b.loop(count, arrays, body, [v.name for v in t.inner.vars], inner.index.name, accs)
+        return b.loop(count, arrays, body, [t.inner.vars[m].name for m in t.chosen], inner.index.name, accs)
 
     def triangles(self, op: Loop) -> list[Triangle]:
         """The loops in the body of another that do so."""
@@ -144,16 +164,18 @@ class Running(Rebuild):
         found = []
         for x in op.body.binds:
             inner = x.op
-            if type(inner) is not Loop or inner.snapshots is not None or inner.index.soft or not inner.accs:
-                continue
-            if any(z not in courses for z in inner.inits) or len(inner.body.results) > len(inner.accs):
+            if type(inner) is not Loop or inner.snapshots is not None or inner.index.soft or has_checks(inner.body):
                 continue
             shape = self.shape(op, inner)
-            if shape is None:
-                continue
-            linear = Linear(op, inner, self.integers, *shape)
-            if linear.adds() and linear.seeds:
-                found.append(Triangle(x, *shape, [*linear.seeds], [courses[z] for z in inner.inits]))
+            chosen: list[int] = []
+            seeds: dict[Var, None] = {}
+            for m, z in enumerate(inner.inits if shape is not None else ()):
+                linear = Linear(op, inner, self.integers, *shape)
+                if z in courses and linear.adds(m) and linear.seeds:
+                    chosen.append(m)
+                    seeds.update(linear.seeds)
+            if chosen:
+                found.append(Triangle(x, *shape, [*seeds], chosen, [courses[inner.inits[m]] for m in chosen]))
         return found
 
     def own(self, change: Prim) -> bool:
@@ -193,11 +215,12 @@ class Linear:
     seeds: dict[Var, None] = field(default_factory=dict)
     kinds: dict[Atom, str | Var] = field(default_factory=dict)  # of an array that is added to: which one it is
 
-    def adds(self) -> bool:
+    def adds(self, m: int) -> bool:
+        """Whether it is so for an accumulator, and what is done for that."""
         self.varying = {self.outer.index, *self.outer.accs, *defined_in(self.outer.body)}
         self.inside = {self.inner.index, *self.inner.accs, *defined_in(self.inner.body)}
-        self.kinds.update((a, a) for a in self.inner.accs)
-        return self.block(self.inner.body) == list(self.inner.accs)
+        self.kinds[self.inner.accs[m]] = self.inner.accs[m]
+        return self.block(slice_of(self.inner.body, [self.inner.body.results[m]])) == [self.inner.accs[m]]
 
     def block(self, block: Block) -> list[str | Var | None] | None:
         """What the results of a block are; None if something in it is of no kind."""
