@@ -250,3 +250,55 @@ def test_a_table_has_what_a_triangle_of_a_size_comes_to() -> None:
         plain = hyad.compile(model, args=(U, V), without="tabulate")
         for k in (0, 1, 2, n):
             np.testing.assert_allclose(made(U, V[:k]), plain(U, V[:k]), rtol=1e-15)
+
+
+#: Sums of a row that a triangle comes to, and whether they are in a table.
+ROWS = {
+    "of a triangle": ("(ifold (fn [s j] (+ s (exp (dot (get m (+ i j)) u)))) 0.0 (- n i))", True),
+    "by themselves": ("(ifold (fn [s j] (+ s (* (get v i) (dot (get m (+ i j)) u)))) 0.0 (- n i))", True),
+    "with a number of the row": (
+        """(ifold (fn [s j] (+ s (exp (ifold (fn [t k] (+ t (* (get m (+ i j) k) (get v (+ i j))))) 0.1 2))))
+             0.0 (- n i))""", True,
+    ),
+    "of the rows before": (
+        "(ifold (fn [s j] (+ s (if (>= i j) (exp (dot (get m (- i j)) u)) 0.0))) 0.0 n)", False,
+    ),
+    "of two rows": ("(ifold (fn [s j] (+ s (exp (dot (get m (+ i j)) (get m i))))) 0.0 (- n i))", False),
+    "as long as an index": (
+        "(ifold (fn [s j] (+ s (exp (ifold (fn [t k] (+ t (get m (+ i j) 0))) 0.0 i)))) 0.0 (- n i))", False,
+    ),
+    "of every other row": ("(ifold (fn [s j] (+ s (exp (dot (get m (% (+ i i j) n)) u)))) 0.0 (- n i))", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_sums_of_rows_have_tables(name: str) -> None:
+    """Cox's likelihood with the product of a row and the coefficients where it is wanted."""
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ (Mat n d) m #^ (Vec d) u] (build n (fn [i] {ROWS[name][0]})))", namespace={})
+    rng = np.random.default_rng(6)
+    made = [hyad.compile(f, t, args=(V, np.ones((12, 3)), np.ones(3))) for t in ("c", "python")]
+    plain = [hyad.compile(f, t, args=(V, np.ones((12, 3)), np.ones(3)), without="tabulate") for t in ("c", "python")]
+    for n in (0, 1, 2, 9):
+        for d in (2, 5):
+            args = rng.normal(size=n), rng.normal(size=(n, d)), rng.normal(size=d)
+            for g, h in zip(made, plain):
+                np.testing.assert_allclose(g(*args), h(*args), rtol=1e-13)
+            np.testing.assert_array_equal(made[1](*args), plain[1](*args))
+    names = [step.name for step in hyad.explain(f, args=(V, np.ones((12, 3)), np.ones(3))).steps]
+    assert ("tabulate" in names) == ROWS[name][1], names
+
+
+def test_a_row_that_is_read_further_than_it_is_long_has_no_table() -> None:
+    """What a check in the loop says is not known before it."""
+    text = """(fn [#^ (Vec n) v #^ (Mat n d) m #^ Int k] (let [n (len v)]
+      (build n (fn [i]
+        (ifold (fn [s j] (+ s (exp (ifold (fn [t c] (+ t (get m (+ i j) c))) 0.0 k)))) 0.0 (- n i))))))"""
+    f = hyad.model(text, namespace={})
+    v, m = np.ones(4), np.cos(np.arange(12.0)).reshape(4, 3)
+    for target in ("c", "python"):
+        made, plain = (hyad.compile(f, target, args=(v, m, 2), without=w) for w in ((), "tabulate"))
+        for k in (-1, 0, 2, 3):
+            np.testing.assert_allclose(made(v, m, k), plain(v, m, k), rtol=1e-14)
+        with pytest.raises(hyad.HyadError):
+            made(v, m, 4)
+        assert made(v[:0], m[:0], 3).shape == (0,)

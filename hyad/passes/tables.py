@@ -19,6 +19,7 @@ from ..core import (
     Prim,
     Var,
     all_binds,
+    binds_of,
     blocks_of,
     defined_in,
     reads,
@@ -46,7 +47,7 @@ class Value:
 
     at: Atom | None
     affine: Affine | None
-    cost: int
+    cost: float
     binds: tuple[Bind, ...]
 
 
@@ -71,14 +72,14 @@ class Tabulate(Rebuild):
         self.integers: dict[Var, Prim] = {}  # its integers
 
     def bind(self, bind: Bind) -> None:
-        if type(bind.op) is Loop:
-            self.prepare(bind.op)
-            self.b.span = bind.span
-        elif bind.vars and bind.vars[0] in self.tables:
+        if bind.vars and bind.vars[0] in self.tables:
             table, at, low = self.tables[bind.vars[0]]
             index = self.b.prim("-", self.atom(at), low)
             self.here[bind.vars[0]] = self.b.get(table, index, hint=bind.vars[0].name)
             return
+        if type(bind.op) is Loop:
+            self.prepare(bind.op)
+            self.b.span = bind.span
         self.copy(bind)
 
     def prepare(self, op: Loop) -> None:
@@ -118,6 +119,8 @@ class Tabulate(Rebuild):
     def value(self, bind: Bind, found: dict, integers: dict, inside: set[Var], indices: set[Var]) -> Value | None:
         """What a binding computes from invariants and one integer, if it does."""
         op = bind.op
+        if type(op) is Loop:
+            return self.sum(bind, op, found, integers, inside, indices)
         if type(op) is not Prim or op.name not in PRIMITIVES and op.name not in ("select", "get"):
             return None
         var = bind.vars[0]
@@ -127,9 +130,41 @@ class Tabulate(Rebuild):
             return None
         if var.type == INT and affine_of(var, integers, inside, indices) is not None:
             return None
-        at, affine, binds = None, None, []
         cost = PRIMITIVES[op.name].cost if op.name in PRIMITIVES else 1
-        for a in op.args:
+        return self.together(bind, op.args, cost, found, integers, inside, indices)
+
+    def sum(
+        self, bind: Bind, op: Loop, found: dict, integers: dict, inside: set[Var], indices: set[Var]
+    ) -> Value | None:
+        """The same of a fold of numbers, where the integer is made of several indices: what one index says left the
+        loops of the others before."""
+        count = float(op.count.value) if type(op.count) is Const else ASSUMED
+        whole = len(op.accs) == len(bind.vars) == 1 and bind.vars[0].type == REAL and op.snapshots is None
+        if not whole or op.count in inside or op.index.soft or bind.vars[0] in self.tables:
+            return None
+        cost = 0
+        for x in op.body.binds:
+            known = type(x.op) is Prim and (x.op.name in PRIMITIVES or x.op.name in ("select", "get"))
+            if not known or isinstance(x.vars[0].type, Arr) or x.op.name == "get" and x.op.args[0] in inside:  # type: ignore
+                return None
+            cost += PRIMITIVES[x.op.name].cost if x.op.name in PRIMITIVES else 1  # type: ignore[union-attr]
+        made = self.together(bind, tuple(reads(bind)), round(count * cost), found, integers, inside, indices)
+        several = made is not None and made.affine is not None and sum(v in indices for v in made.affine[1]) > 1
+        return made if several else None
+
+    def together(
+        self,
+        bind: Bind,
+        args: Sequence[Atom],
+        cost: float,
+        found: dict,
+        integers: dict,
+        inside: set[Var],
+        indices: set[Var],
+    ) -> Value | None:
+        """What a binding computes from these."""
+        at, affine, binds = None, None, []
+        for a in args:
             if type(a) is Const or a not in inside:
                 continue
             if a in found:
@@ -146,7 +181,7 @@ class Tabulate(Rebuild):
                 return None
             cost += part.cost
             binds += [x for x in part.binds if x not in binds]
-        return None if len(binds) > MOST else Value(at, affine, cost, (*binds, bind))
+        return None if sum(1 for x in binds for _ in binds_of(x)) > MOST else Value(at, affine, cost, (*binds, bind))
 
     def fewer(self, value: Value, path: tuple[Loop, ...], inside: set[Var]) -> bool:
         """Whether the integer has half as many values as the loops have iterations, or fewer, known beforehand."""
@@ -211,18 +246,26 @@ class Tabulate(Rebuild):
             total = affine_add(total, self.b.affine(self.atom(v)), k)
         return total
 
-    def in_range(self, op: Prim, least: Affine, last: Affine, constant: int, path: Sequence[Loop]) -> bool:
+    def in_range(
+        self, op: Prim, least: Affine, last: Affine, value: Affine, path: Sequence[Loop], around: Sequence[Loop]
+    ) -> bool:
         """Whether an array has what is read of it for all integers from ``least`` to ``last``, of which a subscript is
-        as far as from one with ``constant``, also where no iteration runs."""
+        as far as from ``value``, also where no iteration runs; ``around``: the folds that it is read in."""
         b, (array, *subscripts) = self.b, op.args
-        indices = {loop.index for loop in path}
+        indices = {loop.index for loop in (*path, *around)}
+        constant, terms = value[0], terms_of(value)
         for s, dim in zip(subscripts, type_of(self.atom(array)).dims):  # type: ignore[union-attr]
             low = high = b.affine(self.atom(s)) if s not in self.inside else None
             if low is None:
                 place = affine_of(s, self.integers, self.inside, indices)
                 if place is None:
                     return False
-                low, high = (affine_add(x, (place[0] - constant, {})) for x in (least, last))
+                if around and {loop.index for loop in around}.issuperset(v for v in place[1] if v in indices):
+                    low, high = (self.outside(self.at_ends(place, around, sign)) for sign in (-1, 1))
+                elif terms_of(place) != terms:
+                    return False
+                else:
+                    low, high = (affine_add(x, (place[0] - constant, {})) for x in (least, last))
             rest = affine_add(affine_add(b.affine(dim), high, -1), (1, {}), -1)  # type: ignore[arg-type]
             if not b.nonnegative(low) or not b.nonnegative(rest):
                 return False
@@ -236,9 +279,11 @@ class Tabulate(Rebuild):
         assert value.affine is not None
         least, last = (self.extreme(value.affine, path, gaps, sign) for sign in (-1, 1))
         length = affine_add(affine_add(last, least, -1), (1, {}))
-        reads = [x.op for v in vars for x in found[v][0].binds if x.op.name == "get"]  # type: ignore[union-attr]
-        if not all(self.in_range(op, least, last, value.affine[0], path) for op in reads):  # type: ignore[arg-type]
-            return
+        for x in (x for v in vars for x in found[v][0].binds):
+            around = (x.op,) if type(x.op) is Loop else ()
+            looks = (y.op for y in binds_of(x) if type(y.op) is Prim and y.op.name == "get")
+            if not all(self.in_range(op, least, last, value.affine, path, around) for op in looks):
+                return
         low, size = b.affine_value(least), b.affine_value(length)
         if not b.nonnegative(length):
             size = b.prim("max", Const(0, INT), size)
@@ -247,7 +292,7 @@ class Tabulate(Rebuild):
         def body(q: Atom):
             at = b.prim("+", low, q)
             for x in (x for v in vars for x in found[v][0].binds):
-                for a in x.op.args:  # type: ignore[union-attr]
+                for a in reads(x):
                     if type(a) is Var and a.type == INT and a in self.inside:
                         affine = affine_of(a, self.integers, self.inside, indices)
                         if affine is not None:
