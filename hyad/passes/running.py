@@ -30,7 +30,7 @@ from ..core import (
 )
 from ..program.affine import Affine, affine_add, affine_in
 from ..program.builder import Builder
-from ..program.dead import dead_code, has_checks
+from ..program.dead import has_checks
 from ..program.loops import loops_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, rebuilt
@@ -52,7 +52,7 @@ def running_sums(program: Program) -> Program:
         return program
     pass_ = Running(Builder(), program)
     made = rebuilt(program, pass_)
-    return dead_code(made) if pass_.found else program
+    return made if pass_.found else program
 
 
 @dataclass
