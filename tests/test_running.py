@@ -89,6 +89,44 @@ def test_the_adjoint_of_a_sum_of_sums_takes_linear_time() -> None:
     assert len(nested) == 1 and re.search(r"< n - \w+;", nested[0])
 
 
+def test_a_table_is_read_where_it_is() -> None:
+    """What a loop reads of a table, beside what it adds up, is not stacked for the way back: Cox's likelihood in two
+    loops has one exponential for each row, and no loop inside another but the model's own and those over a row."""
+    text = """(fn [#^ (Vec d) u #^ (Mat n d) m #^ (Vec n) w]
+      (let [total (ref 0.0)]
+        (for [i (range n)]
+          (let [risk (ref 0.0)]
+            (for [j (range i n)] (set! risk (+ (deref risk) (exp (dot (get m j) u)))))
+            (set! total (+ (deref total) (* (get w i) (log (deref risk)))))))
+        (deref total)))"""
+    g = hyad.grad(text, wrt="u")
+    _, w, m, u = arguments(7)
+    source = hyad.compile(g, args=(u, m, w), without=("jam", "strands", "jam-rows")).source
+    assert source.count("exp(") == 1 and not re.search(r"\n {12}for ", source)
+    for n in (0, 1, 2, 7):
+        _, w, m, u = arguments(n)
+        wanted = hyad.run(g, u, m, w)
+        for target in ("c", "python"):
+            assert oracle.mismatch(hyad.compile(g, target, args=(u, m, w))(u, m, w), wanted, 1e-11) is None
+
+
+def test_what_changes_is_stacked() -> None:
+    """Elements of an array that a later iteration changes."""
+    text = """(fn [#^ (Vec n) v] (let [z (copy v)]
+      (sum (build n (fn [i]
+        (let [s (ref 0.0)]
+          (for [j (range n)]
+            (set! s (+ (deref s) (* (deref s) (get z j)) (sin (get z j))))
+            (set-at! z j (* 0.5 (+ (get z j) (get v i)))))
+          (deref s)))))))"""
+    g = hyad.grad(text)
+    for n in (0, 1, 2, 5):
+        v = 0.1 * arguments(n)[0]
+        wanted = hyad.run(g, v)
+        for target in ("c", "python"):
+            assert oracle.mismatch(hyad.compile(g, target, args=(v,))(v), wanted, 1e-11) is None
+
+
 def test_a_users_sum_is_not_taken_apart() -> None:
     """The same additions as a model writes them keep their order."""
     text = """(fn [#^ (Vec n) v #^ (Vec n) w]

@@ -80,7 +80,7 @@ class Fuse(Rebuild):
             if store is not None:
                 self.sparse[bind.vars[0]] = (op, store)
                 return
-            bind = self.by_places(bind, op)
+            bind = self.without_looks(self.by_places(bind, op))
         if type(op) is Prim and op.name == "get":
             if op.args[0] in self.inlined:
                 loop, k, levels = self.inlined[op.args[0]]  # type: ignore[index]
@@ -96,6 +96,43 @@ class Fuse(Rebuild):
         self.depth += type(op) is Loop
         self.copy(bind)
         self.depth -= type(op) is Loop
+
+    def without_looks(self, bind: Bind) -> Bind:
+        """A loop that does not stack the elements that it reads, one after the other, of an array that stays as it is:
+        what reads the stack reads the array."""
+        op: Loop = bind.op  # type: ignore[assignment]
+        width, own = len(op.accs), {op.index, *op.accs, *defined_in(op.body)} if op.accs else set()
+        looks: list[int] = []
+        for k in range(width, len(op.body.results)) if width and op.snapshots is None else ():
+            v, r = bind.vars[k], op.body.results[k]
+            needed = slice_of(op.body, (r,))
+            if v.type.rank == 1 and r in own and self.look(op, needed, own) and self.by_element(v):  # type: ignore
+                self.inlined[v] = (Loop(op.count, op.index, (), (), needed), 0, 1)
+                looks.append(k)
+        if not looks:
+            return bind
+        results = tuple(r for k, r in enumerate(op.body.results) if k not in looks)
+        op = Loop(op.count, op.index, op.inits, op.accs, slice_of(op.body, results), op.snapshots)
+        return Bind(tuple(v for k, v in enumerate(bind.vars) if k not in looks), op, bind.span, bind.soft)
+
+    def look(self, op: Loop, needed: Block, own: set[Var]) -> bool:
+        """Whether ``needed`` reads a number of an array that stays as it is, the next one in each iteration."""
+        if not needed.binds or needed.results[0] not in needed.binds[-1].vars:
+            return False
+        *integers, last = (x.op for x in needed.binds)
+        if not all(type(x) is Prim and x.name in ("+", "-") for x in integers):
+            return False
+        if type(last) is not Prim or last.name != "get" or last.args[0] in own or last.args[0] in self.inlined:
+            return False
+        if self.sums is None:
+            self.sums = sums_in(self.within)
+        *rows, at = (affine_of(a, self.sums, set(self.sums), set()) for a in last.args[1:])
+        steady = all(row is not None and op.index not in row[1] for row in rows)
+        return steady and at is not None and at[1].get(op.index) == 1 and self.by_element(last.args[0])
+
+    def by_element(self, array: Atom) -> bool:
+        """Whether elements of an array are all that is read of it."""
+        return all(u.subscripts for u in self.uses.get(array, ()))  # type: ignore[call-overload]
 
     def element(self, loop: Loop, k: int, levels: int, subscripts: Sequence[Atom], bind: Bind) -> Atom:
         """The element of a build, and of the build that gives its rows, at known subscripts."""
