@@ -40,6 +40,40 @@ def test_stores_of_one_element(body: str, left: list[str]) -> None:
         np.testing.assert_array_equal(found(*point), other)
 
 
+def test_a_row_is_added_to_one_of_which_an_element_has_been_stored() -> None:
+    f = hyad.model("(fn [#^ (Mat n m) a #^ Int i #^ Real x] (add-at (update a i 0 x) i (get a 0)))", namespace={})
+    point = np.arange(6.0).reshape(2, 3), 1, 0.3
+    np.testing.assert_array_equal(hyad.compile(f, args=point)(*point), hyad.run(f, *point))
+
+
+# what backward code makes of `a[i][j] = g(a[i][j], a[k][j])`: cleared, and added to again
+CLEARED = """(loop (- n 1) (fn [i a]
+  (let [x (get a {at}) b (update a {at} (get (zeros-of n) i)) c (add-at b {other} (* 2.0 x))]
+    (add-at c {at} {value}))) a)"""
+
+
+@pytest.mark.parametrize(
+    "at, other, value, left",
+    [
+        ("(+ i 1)", "0", "x", ["add-at"]),  # i + 1 is above 0
+        ("(+ i 1)", "0", "(sin x)", ["add-at", "update"]),
+        ("(+ i 1)", "i", "x", ["add-at"]),
+        ("i", "0", "x", ["update", "add-at", "add-at"]),  # 0 may be i
+        ("i", "(- n 2)", "x", ["update", "add-at", "add-at"]),
+        ("i", "(- n 1)", "x", ["add-at"]),
+    ],
+)
+def test_what_is_cleared_and_added_to_again(at: str, other: str, value: str, left: list[str]) -> None:
+    text = CLEARED.format(at=at, other=other, value=value)
+    f = hyad.model(f"(fn [#^ (Vec n) a] {text})", namespace={})
+    found, plain = (hyad.compile(f, args=(np.ones(3),), without=w) for w in ((), ("one-store", "carry")))
+    assert [s for s in stores(found.program)][-len(left) :] == left
+    for n in (1, 2, 3, 7):
+        a = np.linspace(0.3, 1.9, n)
+        np.testing.assert_array_equal(found(a), plain(a))
+        np.testing.assert_array_equal(found(a), hyad.run(f, a))
+
+
 def test_a_hessian_with_a_band_stores_each_entry_once() -> None:
     """Neighbours are coupled: no branch is left in the loop over the rows, and nothing is added to what it stored."""
     text = "(fn [#^ (Vec n) x] (sum (build (- (len x) 1) (fn [i] (* (sin (get x i)) (exp (get x (+ i 1))))))))"

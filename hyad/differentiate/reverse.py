@@ -20,7 +20,11 @@ from contextlib import contextmanager
 
 from ..core import (
     INT,
+    REAL,
+    ROW,
+    ZERO,
     Apply,
+    Arr,
     Atom,
     Bind,
     Block,
@@ -297,10 +301,15 @@ class Reverse(Rebuild):
                 self.contribute(op.args[2], b.select(args[0], nothing, y_bar))
             elif op.name in ("update", "add-at"):
                 base, *_, x = op.args
+                places = elements_at(args[1:-1], type_of(args[-1]))
                 if self.is_active(x):
-                    self.contribute(x, b.get(y_bar, *args[1:-1]))
+                    items = [b.get(y_bar, *place) for place in places]
+                    self.contribute(x, b.array(items) if items else b.get(y_bar, *args[1:-1]))
                 if op.name == "update" and self.is_active(base):
-                    y_bar = b.update(y_bar, args[1:-1], zero(b, args[-1]))
+                    for place in places:
+                        y_bar = b.update(y_bar, place, ZERO)
+                    if not places:
+                        y_bar = b.update(y_bar, args[1:-1], zero(b, args[-1]))
                 self.contribute(base, y_bar)
 
         return back
@@ -388,4 +397,10 @@ class Reverse(Rebuild):
         return bar if bar is not None else zero(self.b, self.atom(v))
 
 
-# -------------------------------------------------------------------------------- recursive functions
+def elements_at(place: Sequence[Atom], t: Type) -> list[tuple[Atom, ...]]:
+    """Where the elements of a short row are that stands at ``place``; none where it is no such row. Design decision: a
+    row of two to four adjoints is as many numbers, which are taken out and cleared one by one; as a row it would be
+    copied."""
+    if isinstance(t, Arr) and t.rank == 1 and t.elem == REAL and type(t.dims[0]) is Const and t.dims[0].value <= ROW:
+        return [(*place, Const(k, INT)) for k in range(t.dims[0].value)]
+    return []

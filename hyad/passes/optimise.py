@@ -679,6 +679,7 @@ PIPELINE: list[Pass] = [
     one_size,
     once,  # nor what fails once more
     same_loops,
+    one_store,  # an adjoint that is cleared and added to as it was
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
     overwritten,  # before all that asks what a loop changes

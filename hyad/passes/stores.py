@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..core import (
@@ -497,6 +497,9 @@ def one_store(program: Program) -> Program:
 
     ``(add-at (update (update a i x) j z) i y)``  =>  ``(update (update a j z) i (+ x y))``, where ``j`` is another
     element than ``i`` and nothing reads the arrays between.
+    Design decision: twice. Backward code clears what the forward code has stored and adds to it what that was made of:
+    where it is one thing, the adjoint stays as it is, row or element, which is to be seen before loops are put
+    together. In the end again, for what were two branches.
     """
     if not {"add-at", "update"} <= {x.op.name for x in all_binds(program.body) if type(x.op) is Prim}:
         return program
@@ -516,10 +519,12 @@ class OneStore(Rebuild):
         self.uses = uses_in(program)
         self.sums: dict[Bind, Bind] = {}  # an addition => the store that it is put together with
         self.waiting: dict[Bind, Atom | None] = {}  # such a store => what it stores
+        self.own: set[Var] = set()  # what the block itself makes
         self.found = False
 
     def block(self, block: Block) -> tuple[Atom, ...]:
-        here = {v for x in block.binds for v in x.vars if v in self.stores}
+        self.own = {v for x in block.binds for v in x.vars}
+        here = {v for v in self.own if v in self.stores}
         for x in block.binds:
             if type(x.op) is Prim and x.op.name == "add-at":
                 store = self.store_before(x, here)
@@ -535,13 +540,23 @@ class OneStore(Rebuild):
             if array not in here or self.uses[array] > 1:
                 return None
             store = self.stores[array]  # type: ignore[index]
-            gaps = [affine_add(i, j, -1) for i, j in zip(self.place(store), place)]
+            at = self.place(store)
+            gaps = [affine_add(i, j, -1) for i, j in zip(at, place)]
             if all(gap == (0, {}) for gap in gaps):
-                return store if len(gaps) == len(place) and (store.op.name == "update" or store in self.sums) else None  # type: ignore
-            if not any(gap[0] and not gap[1] for gap in gaps):
+                return store if len(at) == len(place) and (store.op.name == "update" or store in self.sums) else None  # type: ignore
+            if not any(map(self.apart, gaps)):
                 return None
             array = store.op.args[0]  # type: ignore[union-attr]
         return None
+
+    def apart(self, gap: Affine) -> bool:
+        """Whether two subscripts differ, by a number or since one is always the larger."""
+        if not gap[1]:
+            return gap[0] != 0
+        return self.own.isdisjoint(gap[1]) and self.never_zero(self.moved(gap))  # else it may not be there yet
+
+    def never_zero(self, gap: Affine) -> bool:
+        return any(self.b.nonnegative(affine_add((-1, {}), gap, sign)) for sign in (1, -1))
 
     def place(self, store: Bind) -> list[Affine]:
         return [affine_in(i, self.integers) for i in store.op.args[1:-1]]  # type: ignore[union-attr]
@@ -555,8 +570,35 @@ class OneStore(Rebuild):
             x = self.b.add(self.waiting[self.sums[bind]], x)  # type: ignore[arg-type]
         if bind in self.waiting:
             self.waiting[bind], self.here[bind.vars[0]] = x, array
+        elif self.stands(array, place, x):
+            self.here[bind.vars[0]] = array
         else:
             self.here[bind.vars[0]] = self.b.update(array, place, x, bind.vars[0].name)
+
+    def stands(self, array: Atom, place: Sequence[Atom], x: Atom) -> bool:
+        """Whether a value has been read where it is to be stored, and what was stored since lies elsewhere."""
+        b = self.b
+        for _ in range(FAR):
+            if self.reads(x, array, place):
+                return True
+            store = b.definitions.get(array) if type(array) is Var else None
+            if store is None or store.name not in ("update", "add-at"):
+                return False
+            gaps = [affine_add(b.affine(i), b.affine(j), -1) for i, j in zip(store.args[1:-1], place)]
+            if not any(map(self.never_zero, gaps)):
+                return False
+            array = store.args[0]
+        return False
+
+    def reads(self, x: Atom, array: Atom, place: Sequence[Atom]) -> bool:
+        """Whether a value is an element that has been read of an array, or of a row of it."""
+        subscripts: tuple[Atom, ...] = ()
+        while x is not array:
+            read = self.b.definitions.get(x) if type(x) is Var else None
+            if read is None or read.name != "get":
+                return False
+            x, subscripts = read.args[0], (*read.args[1:], *subscripts)
+        return len(subscripts) == len(place) and all(map(self.b.same_int, subscripts, place))
 
 
 def overwritten(program: Program) -> Program:
