@@ -35,7 +35,7 @@ from ..core import (
     type_of,
 )
 from ..program.accumulators import sum_like
-from ..program.loops import cost_of, slice_of
+from ..program.loops import array_uses, cost_of, slice_of
 from ..program.primitives import PRIMITIVES, price_of
 
 MANY = 100  # what a size or a count is supposed to be that only a run knows
@@ -112,6 +112,7 @@ class Chain:
         self.vars: set[Var] = set()
         self.changed = False
         self.count = 0.0  # of elements that an iteration reads
+        self.lines: set[tuple[Var, Line]] = set()  # .. of these rows and columns
 
     def start(self, block: Block, r: Atom) -> Atom | None:
         """What ``r`` was before ``block`` changed elements of it; None where it is something else."""
@@ -139,7 +140,8 @@ class Chain:
         return r
 
     def reads_elements(self, op: Loop | While, here: set[Var]) -> bool:
-        """Whether nothing but elements are read of it in a loop's body, each where the array is the loop's own."""
+        """Whether nothing but elements are read of it in a loop's body, each where the array is the loop's own, or rows
+        and columns that loops inside go through."""
         every = self.vars | here
         goes_on = all(r not in every or k < len(op.accs) and op.accs[k] in every for k, r in enumerate(op.body.results))
         return goes_on and self.elements_in(op.body, every, here)
@@ -152,7 +154,7 @@ class Chain:
                 if places and (places != [0] or op.args[0] not in here):
                     return False
                 if places and op.name == "get":
-                    self.count += math.prod(map(extent, type_atoms(bind.vars[0].type)))
+                    self.counts(op.args[0], line_of(op.args[1:], op.args[0].type, ()))  # type: ignore[arg-type, union-attr]
                 elif places and bind.vars[0] not in every:
                     return False
             elif type(op) is If:
@@ -164,12 +166,50 @@ class Chain:
             elif type(op) in (Loop, While):
                 if any(z in every and a not in every for z, a in zip(op.inits, op.accs)):  # type: ignore[union-attr]
                     return False
-                if not self.reads_elements(op, every.intersection(op.accs)):  # type: ignore[union-attr, arg-type]
+                mine = every.intersection(op.accs)  # type: ignore[union-attr]
+                if mine or every.isdisjoint(free_vars(Block((bind,), ()))):
+                    if not self.reads_elements(op, mine):  # type: ignore[arg-type]
+                        return False
+                elif not self.reads_lines(bind, every, here):
                     return False
             elif every.intersection(free_vars(Block((bind,), ()))):
                 return False
             here.update(every.intersection(bind.vars))
         return True
+
+    def reads_lines(self, bind: Bind, every: set[Var], here: set[Var]) -> bool:
+        """Whether a loop that does not change the array reads rows or columns of it that are the same in all of its
+        iterations."""
+        block = Block((bind,), ())
+        own = defined_in(block)
+        for a, seen in array_uses(block).items():
+            if a in every:
+                lines = {line_of(use.subscripts or (), a.type, own) for use in seen}  # type: ignore[arg-type]
+                if a not in here or not all(map(any, lines)):
+                    return False
+                for line in lines:
+                    self.counts(a, line)
+        return True
+
+    def counts(self, a: Var, line: Line) -> None:
+        """Add what is read of an array: a row once, however often."""
+        if None not in line or (a, line) not in self.lines:
+            self.count += length_of(line, a.type)  # type: ignore[arg-type]
+        self.lines.add((a, line))
+
+
+#: A part of an array: its subscripts, None where it has all of them.
+Line = tuple[Atom | None, ...]
+
+
+def line_of(subscripts: Sequence[Atom], t: Arr, inside: Container[Atom]) -> Line:
+    """The part of an array in which an element is that is read, by what is not ``inside``; none where all of it is."""
+    return (*(None if s in inside else s for s in subscripts), *[None] * (t.rank - len(subscripts)))
+
+
+def length_of(line: Line, t: Arr) -> float:
+    """How many elements it has."""
+    return math.prod(extent(d) for d, s in zip(t.dims, line) if s is None)
 
 
 def cost_again(bind: Bind, rerun: bool) -> int:

@@ -45,6 +45,7 @@ from ..core import (
     free_vars,
     type_of,
 )
+from ..program.affine import affine_add
 from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.names import adjoint
@@ -58,6 +59,7 @@ from .records import calls
 from .reverse_branches import arm_there, branch_there, choice_there
 from .reverse_functions import apply_there
 from .reverse_loops import carries, checkpointed_there, few, heavy, iterations_there, loop_there
+from .rooms import rooms
 
 
 def vjp(
@@ -127,6 +129,7 @@ class Reverse(Rebuild):
         self.stacks: dict[Var, Atom] = {}  # what is remembered of a loop's results, as its code is emitted again
         self.records: set[Data] = set()
         self.tables: set[Var] = set()  # arrays of which the elements that are read are remembered
+        self.rooms: dict[Loop, Atom] = {}  # of loops that run as often as the iteration around them says
         self.known: dict[Var, Atom] = {}  # those that a branch within a branch has read
         self.reach = builder.memo.setdefault(("reach",), {})
 
@@ -326,6 +329,22 @@ class Reverse(Rebuild):
                     self.contribute(op.args[k], x)
 
         return back
+
+    @contextmanager
+    def with_rooms(self, op: Loop) -> Iterator[None]:
+        """While the forward code of a loop is emitted: how much room what loops inside of it remember needs."""
+        around, b = self.rooms, self.b
+        found = {} if self.closures else rooms(op) or {}
+        new = {}
+        for loop, most in found.items():
+            if loop not in around:
+                size = self.moved(most)
+                one_more = affine_add(size, (1, {}))
+                fits = size if b.nonnegative(size) or not b.nonnegative(one_more) else one_more
+                new[loop] = b.trips(b.affine_value(fits))
+        self.rooms = {**around, **new}
+        yield
+        self.rooms = around
 
     @contextmanager
     def region(self, op: If | Case, k: int) -> Iterator[tuple[Scope, tuple[Var, ...]]]:

@@ -14,6 +14,7 @@ from ..core import (
     ONE,
     ZERO,
     Apply,
+    Arr,
     Atom,
     Bind,
     Block,
@@ -23,8 +24,6 @@ from ..core import (
     Scalar,
     Var,
     While,
-    all_binds,
-    defined_in,
     integer,
     kinds_of,
     type_atoms,
@@ -39,6 +38,7 @@ from .adjoints import zero
 from .backpropagators import Back, call, forgotten, instantiate, there_and_cut
 from .checkpoint import Stack, begun, descended
 from .records import costly, cut, elements, laborious, record_of, stepwise, works
+from .rooms import read_by_rows, rooms
 
 if TYPE_CHECKING:
     from .reverse import Reverse
@@ -75,12 +75,18 @@ def heavy(rev: Reverse, op: Loop) -> bool:
     is better remembered than computed once more."""
     if not carries(rev, op) or not rev.remembers:
         return False
-    bound = {op.index, *op.accs, *defined_in(op.body)}
-    for bind in all_binds(op.body):  # a size that is this iteration's own
-        dims = [d for v in bind.vars for d in type_atoms(v.type)]
-        if any(d in bound for d in (*dims, *([bind.op.count] if type(bind.op) is Loop else []))):
-            return False
+    ragged = rooms(op)
+    if ragged is None or any(map(whole_matrices, ragged)):  # for each iteration of both: longer than they take
+        return False
     return bool(stepwise(op)) or any(type(bind.op) is Loop and works(bind) for bind in op.body.binds)
+
+
+def whole_matrices(op: Loop) -> bool:
+    """Whether a loop carries a matrix of which more than elements and rows would be remembered."""
+    matrices = {
+        a for a, r in zip(op.accs, op.body.results) if isinstance(a.type, Arr) and a.type.rank > 1 and r is not a
+    }
+    return not matrices <= stepwise(op)
 
 
 # s = (ifold f z n)  =>  the iterations again, last to first, each there and back
@@ -115,7 +121,8 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
     acc_names = [*(a.name for a in op.accs), *["at"] * len(picks)]
     first = {k: starts_with(rev, op, picks[k].value, inits[k], count) for k in picks}  # type: ignore[index]
     starts = [*inits, *(Const(0 if first[k] else -1, INT) for k in picks)]
-    out = b.loop(count, starts, forward, names, op.index.name, acc_names, bind.vars[0].given)
+    room = rev.rooms.get(op)
+    out = b.loop(count, starts, forward, names, op.index.name, acc_names, bind.vars[0].given, room=room)
     places = dict(zip(picks, out[width:]))
     out = [*out[:width], *out[width + len(picks) :]]
     rev.define(bind, out)
@@ -269,6 +276,8 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
         rev.here.update(zip(op.accs, accs))
         scope = b.scopes[-1]
         pair = there_and_cut(rev, op.body, touched, lambda v: v in outside)
+        if not rev.closures:
+            pair.block = read_by_rows(b, scope, pair.block)
         bound = set(scope.vars)
         known = {a: z for a, z, r in zip(accs, inits, pair.results) if r is a}  # what no iteration changes
         if counted:
@@ -290,7 +299,11 @@ def iterations_there(rev: Reverse, op: Loop | While, bind: Bind) -> Back:
     acc_names = [a.name for a in op.accs]
     if counted:
         names = [v.name for v in bind.vars]
-        out = b.loop(rev.atom(op.count), inits, forward, names, op.index.name, acc_names, bind.vars[0].given)  # type: ignore
+        room, given = rev.rooms.get(op), bind.vars[0].given  # type: ignore[call-overload]
+        if room is None and tables and len(op.body.results) == width:
+            room = b.trips(rev.atom(op.count))  # type: ignore[union-attr]
+        with rev.with_rooms(op):  # type: ignore[arg-type]
+            out = b.loop(rev.atom(op.count), inits, forward, names, op.index.name, acc_names, given, room=room)  # type: ignore
         count = rev.atom(op.count)  # type: ignore[union-attr]
     else:
         names = [v.name for k, v in enumerate(bind.vars) if k != width]

@@ -10,6 +10,7 @@ from ..core import (
     Block,
     Const,
     Loop,
+    Op,
     Prim,
     Var,
     all_binds,
@@ -28,17 +29,42 @@ NEAR = 8  # so many results that look the same at first sight are compared
 
 
 class Alias(Rebuild):
-    """A stacked copy of an array, or of a row, is that: ``(build n (fn [i] (get v i)))``  =>  ``v``."""
+    """A stacked copy of an array, or of a row, is that: ``(build n (fn [i] (get v i)))``  =>  ``v``.
+
+    Design decision: not where the array is changed while the copy is wanted: all of it would have to be copied."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.kept: set[Bind] = set()
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        copies = [(k, x) for k, x in enumerate(block.binds) if type(x.op) is Loop and not x.op.accs and copied(x.op)]
+        for k, x in copies:
+            sources = {source for source, *_ in copied(x.op).values()}
+            changed = [j for j, y in enumerate(block.binds[k:], k) if not sources.isdisjoint(changed_by(y.op))]
+            if changed:
+                later = {v for y in block.binds[changed[0] + 1 :] for v in reads(y)}.union(block.results)
+                if not later.isdisjoint(x.vars):
+                    self.kept.add(x)
+        return super().block(block)
 
     def bind(self, bind: Bind) -> None:
         self.copy(bind)
         op = bind.op
-        if type(op) is not Loop:
+        if type(op) is not Loop or bind in self.kept:
             return
         for k, (source, *at) in copied(op).items():
             row = self.b.get(*self.atoms((source, *at)))
             if self.b.same_int(type_of(row).dims[0], self.atom(op.count)):
                 self.here[bind.vars[k]] = row
+
+
+def changed_by(op: Op) -> list[Atom]:
+    """The arrays that an operation changes, to make others of them."""
+    if type(op) is Prim:
+        return [*op.args[:1]] if op.name in ("update", "add-at") else []
+    inside = (a for region in blocks_of(op) for x in region.binds for a in changed_by(x.op))
+    return [*getattr(op, "inits", ()), *inside]
 
 
 def copied(op: Loop) -> dict[int, tuple[Atom, ...]]:

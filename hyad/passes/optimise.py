@@ -680,6 +680,7 @@ PIPELINE: list[Pass] = [
     once,  # nor what fails once more
     same_loops,
     one_store,  # an adjoint that is cleared and added to as it was
+    settled,  # before copies are taken for what they are copies of
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
     overwritten,  # before all that asks what a loop changes
@@ -738,7 +739,7 @@ PIPELINE: list[Pass] = [
     scatter,  # what the rows of a matrix hold is known
     idle,  # when sums are what they will be
     skips,  # and what is added where
-    settled,  # when all else is done: what is remembered of a table
+    settled,  # when all else is done: what is left that is remembered of a table
     narrow,  # and of any other state
     put_aside,  # when nothing looks for copies any more
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read

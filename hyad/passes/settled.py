@@ -1,11 +1,12 @@
-"""What a loop stacks of a table that it fills in order: the table as it is in the end."""
+"""What a loop remembers of a table that it fills in order: the table as it is in the end."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..core import Arr, Atom, Bind, Const, Loop, Prim, Program, Var, all_binds
-from ..program.affine import Affine, affine_add, affine_in
+from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Scalar, Var, all_binds, blocks_of, count_uses
+from ..program.affine import Affine, affine_add, affine_in, with_factors
 from ..program.builder import Builder
 from ..program.loops import array_uses
 from ..program.rebuild import Rebuild, rebuilt
@@ -13,104 +14,234 @@ from .unchanged import Course, inner_of, integers_of
 
 
 def settled(program: Program) -> Program:
-    """What is remembered of a table before each iteration of a loop that fills it in order is the table itself, where
-    rows are read that the iteration and all later ones leave as they are.
+    """What is remembered of a table that a loop fills in order is the table itself, where elements are read that
+    nothing changes later: of the table as it is before each iteration, of an element that an iteration reads, or of a
+    value that it stores.
 
     ``(loop n (fn [i a] .. [(update a (+ c i) x) a]) z) .. (get s t j)``  =>  ``(get a' j)``, where s is what was
-    stacked of a, a' what a is after the loop, and j below c + t; so it is with (- c i), and j above c - t.
-    Design decision: before ``narrow``, which stacks one row in place of the table: what reads several, or one in a
-    branch, would remember the square of it.
+    stacked of a, a' what a is after the loop, and j below c + t; so it is with (- c i), and j above c - t. So it is
+    with the rows and pivots of an elimination, in loops inside one another: ``(get a' (+ t u) t)`` for what has been
+    stored there.
+    Design decision: early, that nothing is remembered, and before ``narrow``, which stacks one row in place of the
+    table: what reads several, or one in a branch, would remember the square of it.
     """
     integers = integers_of(program.body)
-    found = {s: t for x in all_binds(program.body) for s, t in tables(x, integers).items()}
+    found = {v: kept for x in all_binds(program.body) for v, kept in remembered(x)}
     uses = array_uses(program.body) if found else {}
-    found = {s: t for s, t in found.items() if s in uses and all(len(u.subscripts or ()) > 1 for u in uses[s])}
+    found = {v: kept for v, kept in found.items() if v in uses and all(u.subscripts for u in uses[v])}
     if not found:
         return program
-    look = Settled(Builder(), found, integers)
+    look = Settled(Builder(), found, integers, looking=True)
     rebuilt(program, look)
-    for s in look.others:
-        del found[s]
-    return rebuilt(program, Settled(Builder(), found, integers, look.others)) if found else program
+    found = {v: [kept[k] for k in sorted(look.holds[v])[:1]] for v, kept in found.items() if look.holds.get(v)}
+    return rebuilt(program, Settled(Builder(), found, integers)) if found else program
+
+
+Place = tuple[
+    tuple[Loop, ...], tuple[int, ...]
+]  # the loops around, and where in the body of each, and of the outer one
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table after the loop that fills it, and the rows that iterations change: each this far from a multiple of the
-    loop's index."""
+class Kept:
+    """What is remembered: for each iteration of the loops ``levels`` the element at ``place`` of a table, the part of
+    it if that has fewer subscripts, which is ``last`` in the end. ``look`` reads or stores it, None where it is the
+    table as the iteration finds it; where this is, and what changes the table, stands in ``where``."""
 
     last: Var
-    rows: tuple[tuple[Affine, int], ...]
+    levels: tuple[Loop, ...]
+    place: tuple[Atom, ...]
+    look: Prim | None
+    changes: tuple[Prim, ...]
+    where: dict[Prim, Place]
 
 
-def tables(bind: Bind, integers: dict[Var, Prim]) -> dict[Var, Table]:
-    """The stacks of a loop that hold, for each iteration, a table as it was before."""
+def remembered(bind: Bind) -> Iterator[tuple[Var, list[Kept]]]:
+    """What a loop remembers of its tables, by what the program reads it of; each may be found in several places."""
     op = bind.op
-    found: dict[Var, Table] = {}
     if type(op) is not Loop or op.snapshots is not None:
-        return found
-    width = len(op.accs)
+        return
+    courses: dict[int, Course] = {}
+    looks: dict[int, set[Prim]] = {}
     for k, a in enumerate(op.accs):
-        stacks = [n for n in range(width, len(op.body.results)) if op.body.results[n] is a]
-        if not stacks or not isinstance(a.type, Arr):
-            continue
-        course = Course({a})
-        goes = course.goes(op.body)
-        if goes is None or [n for n in goes if n < width] != [k] or not course.changes:
-            continue
-        rows = {row_of(op, change.args[1], integers) for change in course.changes}
-        if None not in rows:
-            places = tuple(((c, dict(terms)), step) for c, terms, step in rows)  # type: ignore[misc]
-            found.update((bind.vars[n], Table(bind.vars[k], places)) for n in stacks)
-    return found
+        if isinstance(a.type, Arr):
+            course = Course({a})
+            goes = course.goes(op.body)
+            if goes is not None and [n for n in goes if n < len(op.accs)] == [k] and course.changes:
+                looks[k] = set()
+                if in_turn(op.body, a, course.vars, looks[k]):
+                    courses[k] = course
+    if not courses:
+        return
+    where = dict(walk(op.body, (), ()))
+    for n, v in enumerate(bind.vars):
+        found = []
+        for k, course in courses.items():
+            if n >= len(op.accs) and op.body.results[n] is op.accs[k]:
+                found.append(Kept(bind.vars[k], (op,), (), None, tuple(course.changes), where))
+        leaf = leaf_of(bind, n) if n not in courses and isinstance(v.type, Arr) and not found else None
+        if leaf is not None:
+            levels, x, block = leaf
+            for k, course in courses.items():
+                for y in block.binds:
+                    look = y.op
+                    if type(look) is Prim and look in looks[k]:
+                        stores = look.name == "update"
+                        if x is (look.args[-1] if stores else y.vars[0]):
+                            place = look.args[1:-1] if stores else look.args[1:]
+                            found.append(Kept(bind.vars[k], levels, place, look, tuple(course.changes), where))
+        if found:
+            yield v, found
 
 
-def row_of(op: Loop, at: Atom, integers: dict[Var, Prim]) -> tuple[int, frozenset, int] | None:
-    """A subscript as a multiple of the loop's index and what it has beside, which no iteration changes."""
-    constant, terms = with_factors(affine_in(at, integers), integers)
-    step = terms.get(op.index, 0)
-    rest = {v: n for v, n in terms.items() if v is not op.index}
-    return (constant, frozenset(rest.items()), step) if step and inner_of(op).isdisjoint(rest) else None
+def in_turn(block: Block, now: Atom, versions: set[Var], looks: set[Prim]) -> bool:
+    """Whether all that changes a table changes what it is then, ``now`` at first; ``looks``: what reads and stores
+    elements of that."""
+    for x in block.binds:
+        op = x.op
+        if type(op) is Prim:
+            if op.args and op.args[0] is now:
+                looks.add(op)
+            elif op.name != "get" and x.vars[0] in versions:
+                return False
+        for region in blocks_of(op):
+            own = [(a, z) for a, z in zip(op.accs, op.inits) if a in versions] if type(op) is Loop else []
+            if any(z is not now for _, z in own):
+                return False
+            if not in_turn(region, own[0][0] if own else now, versions, looks):
+                return False
+        now = next((v for v in x.vars if v in versions), now)
+    return True
 
 
-def with_factors(affine: Affine, integers: dict[Var, Prim]) -> Affine:
-    """The same where multiples by a number have been looked into, too: indices that count down are made so."""
-    total: Affine = (affine[0], {})
-    for v, n in affine[1].items():
-        op = integers.get(v)
-        inner: Affine = (0, {v: 1})
-        if op is not None and op.name == "*" and type(op.args[0]) is Const:
-            n *= op.args[0].value
-            inner = with_factors(affine_in(op.args[1], integers), integers)
-        total = affine_add(total, inner, n)
-    return total
+def walk(block: Block, loops: tuple[Loop, ...], at: tuple[int, ...]) -> Iterator[tuple[Prim, Place]]:
+    """The primitives of a loop's body: in which loops inside of it each stands, and where."""
+    inside = len(at) > len(loops)  # in a branch
+    for k, x in enumerate(block.binds):
+        here = at if inside else (*at, k)
+        if type(x.op) is Prim:
+            yield x.op, (loops, here)
+        for region in blocks_of(x.op):
+            yield from walk(region, (*loops, x.op) if type(x.op) is Loop else loops, here)
+
+
+def leaf_of(bind: Bind, n: int) -> tuple[tuple[Loop, ...], Atom, Block] | None:
+    """The number that loops inside one another remember in each iteration as their result ``n``: the loops, it, and the
+    block that makes it. They stack it, or store it in memory that was there for nothing else."""
+    op: Loop = bind.op  # type: ignore[assignment]
+    x: Atom = op.body.results[n]
+    if n < len(op.accs):
+        acc = op.accs[n]
+        store = next((y.op for y in op.body.binds if x in y.vars), None)
+        if type(store) is not Prim or store.name != "update" or store.args[:-1] != (acc, op.index):
+            return None
+        if count_uses(op.body, acc) > 1 or count_uses(op.body, x) > 1:
+            return None
+        x = store.args[-1]
+    if type(x) is not Var:
+        return None
+    if isinstance(x.type, Scalar):
+        return (op,), x, op.body
+    inner = next((y for y in op.body.binds if x in y.vars), None)
+    found = leaf_of(inner, inner.vars.index(x)) if inner is not None and type(inner.op) is Loop else None
+    return None if found is None else ((op, *found[0]), *found[1:])
 
 
 class Settled(Rebuild):
-    """Reads of stacks as reads of the tables. Without ``others`` it only looks: those are the stacks of which something
-    else is read."""
+    """What is read of what is remembered, read of the tables. ``looking``: it only finds which of the places hold what
+    all reads ask for."""
 
     def __init__(
-        self, builder: Builder, found: dict[Var, Table], integers: dict[Var, Prim], others: set[Var] | None = None
+        self, builder: Builder, found: dict[Var, list[Kept]], integers: dict[Var, Prim], looking: bool = False
     ) -> None:
         super().__init__(builder)
-        self.found, self.integers = found, integers
-        self.looking = others is None
-        self.others: set[Var] = set() if others is None else others
+        self.found, self.integers, self.looking = found, integers, looking
+        self.holds: dict[Var, set[int]] = {}
 
     def prim(self, op: Prim, var: Var) -> Atom:
-        table = self.found.get(op.args[0]) if op.name == "get" else None  # type: ignore[arg-type]
-        if table is not None and self.looking:
-            if not all(self.apart(row, step, *op.args[1:3]) for row, step in table.rows):
-                self.others.add(op.args[0])  # type: ignore[arg-type]
-        elif table is not None:
+        several = self.found.get(op.args[0]) if op.name == "get" else None  # type: ignore[arg-type]
+        if several is not None and self.looking:
+            good = {k for k, kept in enumerate(several) if self.stays(kept, op.args[1:])}
+            self.holds[op.args[0]] = self.holds.get(op.args[0], good) & good  # type: ignore[index, arg-type]
+        elif several is not None:
             self.b.fired("settled")
-            return self.b.get(self.atom(table.last), *self.atoms(op.args[2:]), hint=var.name, given=var.given)
+            (kept,) = several
+            subscripts = [self.b.affine_value(self.moved(a)) for a in self.element(kept, op.args[1:])]
+            return self.b.get(self.atom(kept.last), *subscripts, hint=var.name, given=var.given)
         return super().prim(op, var)
 
-    def apart(self, row: Affine, step: int, t: Atom, j: Atom) -> bool:
-        """Whether the row that an iteration changes, and those of the iterations after it, lie beyond one."""
-        here = affine_add(row, affine_in(t, self.integers), step)
-        sign = 1 if step > 0 else -1
-        ahead = affine_add((-1, {}), affine_add(here, affine_in(j, self.integers), -1), sign)
-        return self.b.nonnegative(self.moved(ahead))
+    def affine(self, a: Atom) -> Affine:
+        return with_factors(affine_in(a, self.integers), self.integers)
+
+    def element(self, kept: Kept, subscripts: Sequence[Atom]) -> list[Affine]:
+        """Where in the table the element is that is read of what is remembered."""
+        at = [self.affine(s) for s in subscripts]
+        depth = len(kept.levels)
+        found = []
+        for a in map(self.affine, kept.place):
+            for loop, e in zip(kept.levels, at):
+                step = a[1].get(loop.index, 0)
+                a = affine_add(affine_add(a, (0, {loop.index: 1}), -step), e, step)
+            found.append(a)
+        return [*found, *at[depth:]]
+
+    def stays(self, kept: Kept, subscripts: Sequence[Atom]) -> bool:
+        """Whether nothing changes an element after it has been remembered."""
+        depth = len(kept.levels)
+        if len(subscripts) < depth or len(kept.place) + len(subscripts) - depth != kept.last.type.rank:  # type: ignore
+            return False
+        place, inside = self.element(kept, subscripts), inner_of(kept.levels[0])
+        if any(not inside.isdisjoint(a[1]) for a in place[: len(kept.place)]):
+            return False
+        times = [self.affine(s) for s in subscripts[:depth]]
+        return all(self.spares(kept, change, place, times, inside) for change in kept.changes)
+
+    def spares(
+        self, kept: Kept, change: Prim, place: Sequence[Affine], times: Sequence[Affine], inside: set[Var]
+    ) -> bool:
+        """Whether a change keeps away from an element that was remembered in the iterations ``times``, in all that
+        come later: later ones of the outer loop, those of the same that come later in a loop inside, and so on; and
+        the rest of that iteration."""
+        loops, here = kept.where[kept.look] if kept.look is not None else ((), (-1,))
+        around, there = kept.where[change]
+        common = next((k for k, (a, b) in enumerate(zip(loops, around)) if a is not b), min(len(loops), len(around)))
+        levels = (kept.levels[0], *around)
+        cases = [(d, True) for d in range(common + 1)]
+        if change is not kept.look and there[common] >= here[common]:
+            cases.append((common, False))
+        return all(
+            any(self.apart(change, p, a, levels, times, *case, inside) for p, a in enumerate(place)) for case in cases
+        )
+
+    def apart(
+        self,
+        change: Prim,
+        p: int,
+        at: Affine,
+        levels: Sequence[Loop],
+        times: Sequence[Affine],
+        depth: int,
+        later: bool,
+        inside: set[Var],
+    ) -> bool:
+        """Whether a change keeps to one side of a subscript, in the iterations ``times`` of the loops down to
+        ``depth``, or the ``later`` ones of the last of them, and in all of those inside."""
+        if p >= len(change.args) - 2:
+            return False
+        for side in (1, -1):
+            a = self.affine(change.args[1 + p])
+            for k in range(len(levels) - 1, -1, -1):
+                step = a[1].get(levels[k].index, 0)
+                end: Affine = (0, {})
+                if k > depth or k == depth and later:
+                    if side * step < 0:
+                        end = affine_add(self.affine(levels[k].count), (-1, {}))
+                    elif k == depth:
+                        end = affine_add(times[k], (1, {}))
+                else:
+                    end = times[k]
+                a = affine_add(affine_add(a, (0, {levels[k].index: 1}), -step), end, step)
+            ahead = affine_add((-1, {}), affine_add(a, at, -1), side)
+            if inside.isdisjoint(a[1]) and self.b.nonnegative(self.moved(ahead)):
+                return True
+        return False

@@ -31,6 +31,19 @@ def affine_in(a: Atom, integers: Mapping[Var, Prim]) -> Affine:
     return 0, {a: 1}  # type: ignore[dict-item]
 
 
+def with_factors(affine: Affine, integers: Mapping[Var, Prim]) -> Affine:
+    """The same where multiples by a number have been looked into, too: indices that count down are made so."""
+    total: Affine = (affine[0], {})
+    for v, n in affine[1].items():
+        op = integers.get(v)
+        inner: Affine = (0, {v: 1})
+        if op is not None and op.name == "*" and type(op.args[0]) is Const:
+            n *= op.args[0].value
+            inner = with_factors(affine_in(op.args[1], integers), integers)
+        total = affine_add(total, inner, n)
+    return total
+
+
 def never_equal(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> bool:
     """Whether two places of an array differ by a number in one of their subscripts; None for one that is not known."""
     gaps = [affine_add(x, y, -1) for x, y in zip(one, two) if x is not None and y is not None]

@@ -906,10 +906,12 @@ class Builder(Bounds):
         pruned: bool = False,
         soft: bool = False,
         snapshots: Atom | None = None,
+        room: Atom | None = None,
     ) -> tuple[Var, ...]:
         """A ``Loop``: ``body(i, *accs)`` builds one iteration and returns (next accumulators, what is stacked);
         ``pruned``: what these do not need is dropped at once; ``soft``: it runs over directions of a derivative;
-        ``snapshots``: how many states reverse mode keeps of it."""
+        ``snapshots``: how many states reverse mode keeps of it; ``room``: for how many iterations there is room in what
+        is stacked, where that is not the count: the rest is there for nobody."""
         index = Var(index_name, INT, self.span, True, soft)
         known = self.representative(count)
         count = known if type(known) is Const and not self.plain else count  # as a check before has found
@@ -923,6 +925,14 @@ class Builder(Bounds):
             scope.vars.update(accs)
             scope.facts += self.entered(count)
             following, stacked = body(index, *accs)
+            if room is not None:
+                hints = [*names[len(accs) :], *("t" for _ in stacked)]
+                logs = [Var(hint, self.rows_of(room, x), self.span) for hint, x in zip(hints, stacked)]
+                scope.vars.update(logs)
+                following = [*following, *(self.logged(scope, log, index, x) for log, x in zip(logs, stacked))]
+                accs, stacked = (*accs, *logs), ()
+        if room is not None:
+            inits = [*inits, *(self.undef(log.type) for log in logs)]
         block = self.close(scope, (*following, *stacked))
         if pruned:
             block = tidy(block)
@@ -943,6 +953,21 @@ class Builder(Bounds):
         for k in same:
             out.insert(k, inits[k])
         return tuple(out)
+
+    def logged(self, scope: Scope, log: Var, index: Var, x: Atom) -> Atom:
+        """A log in which the value of an iteration has been stored, as soon as it is there: before the array changes of
+        which it may be a row."""
+        place = next((k + 1 for k, bind in enumerate(scope.binds) if x in bind.vars), 0)
+        count = len(scope.binds)
+        after = self.update(log, [index], x)
+        scope.binds[place:] = [*scope.binds[count:], *scope.binds[place:count]]
+        return after
+
+    @staticmethod
+    def rows_of(count: Atom, item: Atom) -> Arr:
+        """The type of so many values like one."""
+        t = type_of(item)
+        return Arr(t.elem, (count, *t.dims)) if isinstance(t, Arr) else Arr(t, (count,))
 
     def stays(self, acc: Var, init: Atom, following: Atom) -> bool:
         """Whether an iteration leaves an accumulator as it is. Adding 0.0 to it does, unless it is -0.0: the constant
