@@ -30,6 +30,18 @@ VECTORS = {
                  (* 0.1 (- (pull (- (get x (+ i 1)) (get x i))) (pull (- (get x i) (get x (- i 1)))))))))
           (for [i (range 1 (- n 1))] (set-at! x i (+ (get x i) (* 0.1 (get v i))))))
         (sum (square x))))""",
+    "springs": """(fn [x v]
+      (let [n (len x)  x (copy x)  v (copy v)]
+        (for [t (range 3)]
+          (let [f (zeros n)]
+            (for [i (range (- n 1))]
+              (let [d (- (get x (+ i 1)) (get x i) 1.0)]
+                (set-at! f i (+ (get f i) d (* 0.3 d d d)))
+                (set-at! f (+ i 1) (- (get f (+ i 1)) d (* 0.3 d d d)))))
+            (for [i (range n)]
+              (set-at! v i (+ (get v i) (* 0.1 (get f i))))
+              (set-at! x i (+ (get x i) (* 0.1 (get v i)))))))
+        (+ (sum (square x)) (sum v))))""",
     "upwind": """(fn [u k]
       (let [n (len u)  u (copy u)  after (zeros n)]
         (for [t (range 3)]
@@ -52,6 +64,12 @@ VECTORS = {
         (for [t (range 3)]
           (for [i (range 1 (- n 1))]
             (set-at! u i (* 0.5 (+ (get u (- i 1)) (get u (+ i 1)) (* (get f i) (get u i)))))))
+        (sum (square u))))""",
+    "each to the next": """(fn [u f]
+      (let [n (len u)  u (copy u)]
+        (for [t (range 2)]
+          (for [i (range (- n 1))]
+            (set-at! u (+ i 1) (+ (get u (+ i 1)) (* (get f i) (get u i))))))
         (sum (square u))))""",
     "from the other end": """(fn [u f]
       (let [n (len u)  u (copy u)]
@@ -115,7 +133,7 @@ MATRICES = {
         (sum (square u))))""",
 }  # fmt: skip
 
-OFF = ("any-order", "overwritten", "unbranched", "shifts", "strands", "history")
+OFF = ("any-order", "forwards", "overwritten", "unbranched", "shifts", "strands", "history")
 
 
 def compared(text: str, *points: tuple) -> None:
@@ -151,7 +169,9 @@ def gradient(text: str, *shapes: tuple[int, ...]) -> str:
 @pytest.mark.parametrize(
     "name, forwards",
     [("yee", True), ("masses", True), ("upwind", True), ("some places", True)]
-    + [(name, False) for name in ("one after the other", "from the other end", "every place twice")],
+    + [
+        (name, False) for name in ("one after the other", "each to the next", "from the other end", "every place twice")
+    ],
 )
 def test_what_goes_forwards(name: str, forwards: bool) -> None:
     """The loop over the elements; that over time goes backwards in any case."""
@@ -168,6 +188,31 @@ def test_what_calls_remember_goes_backwards() -> None:
     g = hyad.grad(hyad.model(text, namespace={}), wrt="x")
     assert not any("any-order" in str(step) for step in hyad.explain(g, args=(2, np.ones(3))).steps)
     assert re.search(r"record->\w+\[\w+ - k\]", hyad.compile(g, args=(2, np.ones(3))).source)
+
+
+@pytest.mark.parametrize(
+    "name, wanted",
+    [("springs", True)]
+    + [
+        (name, False) for name in ("one after the other", "each to the next", "from the other end", "every place twice")
+    ],
+)
+def test_what_need_not_go_backwards(name: str, wanted: bool) -> None:
+    g = hyad.grad(hyad.model(VECTORS[name], namespace={}), wrt=(0, 1))
+    steps = hyad.explain(g, args=tuple(RNG.uniform(-1, 1, (2, 9)))).steps
+    assert ("forwards" in [step.name for step in steps]) == wanted
+
+
+def test_what_a_user_adds_from_the_end_is_added_from_the_end() -> None:
+    text = """(fn [#^ (Vec n) a #^ (Vec n) x] (ifold (fn [a k]
+      (add-at (add-at a (- n 1 k) (get x k)) (- n 2 k) (get x (- n 1 k)))) a (- n 1)))"""
+    f = hyad.model(text, namespace={})
+    a, x = np.exp(RNG.uniform(-9, 9, (2, 30)))
+    wanted = a.copy()
+    for k in range(29):
+        wanted[29 - k] += x[k]
+        wanted[28 - k] += x[29 - k]
+    np.testing.assert_array_equal(hyad.compile(f)(a, x), wanted)
 
 
 def test_a_stack_of_states_is_not_copied_beside_the_state_before() -> None:
@@ -280,6 +325,10 @@ def test_a_user_s_sum_beside_strands_keeps_its_order() -> None:
         for j in range(m - 1):
             error = 0.75 * x[j] - 0.25 * x[j + 1]
             total = total + error * error - 0.125 * x[j]
+
+
+            y = 0.7 * x[j] + -0.3 * x[j + 1]
+            total = total + y * y - 0.1 * x[j]
         value, (by_w, _) = hyad.compile(both, args=(w, x))(w, x)
         assert value == total
         y = 2 * (0.75 * x[:-1] - 0.25 * x[1:])

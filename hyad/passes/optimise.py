@@ -84,7 +84,7 @@ from .running import running_sums
 from .scalings import scalings
 from .searches import Searches, search_of
 from .settled import settled
-from .shifts import shifts
+from .shifts import forwards, shifts
 from .shrinking import shrinking
 from .skips import skips
 from .splits import Split
@@ -746,6 +746,7 @@ PIPELINE: list[Pass] = [
     unread,  # what is not stored is what was there
     edges,  # when each state lies where it is to lie
     one_store,  # what were two branches are one piece of code now
+    forwards,  # that from the end are for no pass
     unbranched,  # but for those that differ from element to element
     shifts,  # in loops that have no branches any more
     fills,  # and come to each element once
@@ -769,8 +770,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside carry columns edges eights fills history interchange jam jam-rows kept-rows lanes row-folds"
-    " row-lanes rows-first searches shifts skips split strands triangles twins unbranched unchecked"
+    "align alongside carry columns edges eights fills forwards history interchange jam jam-rows kept-rows lanes"
+    " row-folds row-lanes rows-first searches shifts skips split strands triangles twins unbranched unchecked"
     " whole-eights".split()
 )
 

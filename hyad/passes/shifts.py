@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ from ..program.loops import loops_of
 from ..program.rebuild import Rebuild, rebuilt
 from .edges import FEWEST
 from .spread import work
+from .strands import own_sum
 from .tables import affine_of, sums_in
 
 #: What is added is computed again for each element if it costs no more, in additions; else it is stored first.
@@ -57,6 +59,73 @@ def shifts(program: Program) -> Program:
     pass_ = Shifts(Builder(), program)
     made = rebuilt(program, pass_)
     return made if pass_.found else program
+
+
+def forwards(program: Program) -> Program:
+    """An innermost loop that goes backwards through the rows that it adds to, and need not, goes forwards.
+
+    ``(loop n (fn [k a] (add-at (add-at a (- n k) x) (- (- n 1) k) y)) a)``, ``x`` and ``y`` by ``(- (- n 1) k)``  =>
+    the same by ``k``.
+    Design decision: where all that it does is differentiation's own sums, and changes of a place of its own in each
+    iteration: their order is nothing to the result, and the terms of a sum have none of the user's.
+    """
+    if not any(adds_twice(loop) for loop in loops_of(program)):
+        return program
+    pass_ = Forwards(Builder(), program)
+    made = rebuilt(program, pass_)
+    return made if pass_.found else program
+
+
+class Forwards(Rebuild):
+    """``forwards`` for a program."""
+
+    def __init__(self, builder: Builder, program: Program) -> None:
+        super().__init__(builder)
+        self.found = False
+        self.sums = sums_in(program.body)
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        if not adds_twice(op) or not self.backwards(op) or not self.freely(op):
+            return super().loop(op, bind)
+        self.found = True
+        last = self.b.prim("-", self.atom(op.count), Const(1, INT))
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = self.b.prim("-", last, i)
+            self.here.update(zip(op.accs, accs))
+            return self.block(op.body), ()
+
+        return self.loop_like(op, bind, body)
+
+    def backwards(self, op: Loop) -> bool:
+        """Whether a loop goes through all rows that it adds to from their end."""
+        adds = [x.op for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"]
+        places = [affine_of(x.args[-2], self.sums, set(self.sums), set()) for x in adds]
+        return all(p is not None and p[1].get(op.index) == -1 for p in places)
+
+    def freely(self, op: Loop) -> bool:
+        """Whether the order of a loop's iterations is nothing to what it gives."""
+        if op.snapshots is not None or op.index.soft or len(op.body.results) > len(op.accs):
+            return False
+        if not all(type(x.op) is Prim or chooses(x) for x in op.body.binds):
+            return False
+        return all(
+            isinstance(acc.type, Arr) and any_order(op, [acc]) or self.own(op.body, acc, result)
+            for acc, result in zip(op.accs, op.body.results)
+        )
+
+    def own(self, block: Block, acc: Var, result: Atom) -> bool:
+        """Whether a block does nothing to an accumulator but to add to it, in sums of differentiation's own."""
+        if not isinstance(acc.type, Arr):
+            return own_sum(block, acc, result)
+        made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim}
+        readers = Counter(v for x in block.binds for v in reads(x))
+        while result is not acc:
+            x = made.get(result)  # type: ignore[call-overload]
+            if x is None or not x.soft or x.op.name != "add-at" or readers[result] + block.results.count(result) != 1:  # type: ignore
+                return False
+            result = x.op.args[0]  # type: ignore[union-attr]
+        return readers[acc] == 1
 
 
 def adds_twice(loop: Loop) -> bool:

@@ -228,7 +228,7 @@ def without(op: Loop, users: dict[int, list[tuple[Bind, Var]]]) -> Loop:
 
 def own_sum(block: Block, acc: Var, result: Atom) -> bool:
     """Whether a block adds to a number, by additions of differentiation's own, and reads it for nothing else."""
-    made = {x.vars[0]: x for x in block.binds}
+    made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim}
     while result is not acc:
         x = made.get(result)  # type: ignore[call-overload]
         if x is None or not x.soft or x.op.name not in ("+", "-") or count_uses(block, result) != 1:  # type: ignore
