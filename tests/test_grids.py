@@ -326,9 +326,6 @@ def test_a_user_s_sum_beside_strands_keeps_its_order() -> None:
             error = 0.75 * x[j] - 0.25 * x[j + 1]
             total = total + error * error - 0.125 * x[j]
 
-
-            y = 0.7 * x[j] + -0.3 * x[j + 1]
-            total = total + y * y - 0.1 * x[j]
         value, (by_w, _) = hyad.compile(both, args=(w, x))(w, x)
         assert value == total
         y = 2 * (0.75 * x[:-1] - 0.25 * x[1:])
