@@ -192,7 +192,7 @@ def test_what_calls_remember_goes_backwards() -> None:
 
 @pytest.mark.parametrize(
     "name, wanted",
-    [("springs", True)]
+    [("springs", True), ("yee", False)]  # the others' loops go forwards already
     + [
         (name, False) for name in ("one after the other", "each to the next", "from the other end", "every place twice")
     ],
