@@ -77,8 +77,9 @@ class GradCheck:
 def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int = 0) -> GradCheck:
     """Compare a model's derivatives at ``args`` (a tuple of arguments): reverse mode, forward mode, and differences.
 
-    ``wrt`` as for ``grad``; by default every argument that is not an integer (an index, a size). ``tol`` is the
-    relative error allowed between derivatives and finite differences (Ridders' extrapolation, whose own error
+    ``wrt`` as for ``grad``; by default every argument that is not an integer (an index, a size), or that is one by
+    which there is a derivative all the same. An integer without is a count, and stays what it is. ``tol`` is the relative
+    error allowed between derivatives and finite differences (Ridders' extrapolation, whose own error
     estimate is allowed besides). Gives a report that is true if all is well; raises only where the model itself
     cannot be called or differentiated.
     """
@@ -87,8 +88,11 @@ def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int 
         raise ModelTypeError("check_grad takes a model's arguments as one tuple", None, "check_grad(f, (x, y))")
     if not tol > 0:
         raise HyadError(f"tol is {tol!r}", None, "the relative error allowed is positive, such as 1e-6")
-    args, program, at = prepare(model, list(args) if isinstance(args, (tuple, list)) else [args], wrt)
+    given = list(args) if isinstance(args, (tuple, list)) else [args]
+    args, program, at = prepare(model, given, wrt)
     point = Point(program, args, at)
+    whole = np.concatenate([np.zeros(0, bool), *(integers(given[k]) for k in at)])
+    whole = whole if whole.size == point.x.size else np.zeros(point.x.size, bool)
     random = np.random.default_rng(seed)
     columns, rows = some(point.x.size, random), some(point.result(model(*args)).size, random)
     if not columns or not rows:
@@ -96,6 +100,10 @@ def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int 
     jvp, vjp = derived("jvp", model, tuple(at)), derived("vjp", model, tuple(at))
     forward = np.array([point.result(jvp(*args, *point.tangents(j)))[rows] for j in columns]).T
     reverse = np.array([point.gradient(vjp(*args, point.cotangent(i)))[columns] for i in rows])
+    moved = [c for c, j in enumerate(columns) if not whole[j] or forward[:, c].any() or reverse[:, c].any()]
+    columns, forward, reverse = [columns[c] for c in moved], forward[:, moved], reverse[:, moved]
+    if not columns:
+        raise DerivativeError(f"{model.name} has no derivative by these integers", model.span, "give reals")
     limits = [ridders(lambda t, j=j: point.result(model(*point.moved(j, t)))[rows], point.x[j]) for j in columns]
     difference, doubt = np.array([d for d, _ in limits]).T, np.array([e for _, e in limits]).T
     scale = np.maximum(np.abs(forward), np.abs(difference))
@@ -291,6 +299,17 @@ def as_reals(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(map(as_reals, value))
     return {k: as_reals(v) for k, v in value.items()} if type(value) is dict else value
+
+
+def integers(value: Any) -> np.ndarray:
+    """Which of the numbers of an argument are given as integers, in the order of ``numbers``."""
+    if isinstance(value, (Data, tuple)):
+        return np.concatenate([np.zeros(0, bool), *map(integers, tuple(value))])
+    if isinstance(value, dict):
+        return integers(tuple(value.values()))
+    if value is None or isinstance(value, bool):
+        return np.zeros(0, bool)
+    return np.full(np.size(value), type(value) is int)
 
 
 def some(count: int, random: np.random.Generator) -> list[int]:

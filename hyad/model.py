@@ -557,6 +557,11 @@ def data_type(form: Form, module: str) -> dict[str, type]:
         raise ReadError("a defdata starts with its name", form.span, hint)
     rows = []
     for c in items[1:]:
+        if c.kind == "sym":
+            raise ReadError("a constructor stands in brackets", c.span, f"`({c.value})` is one without fields")
+        annotated = next((f for f in c.value if f.kind == "#^"), None) if c.head() is not None else None
+        if annotated is not None:
+            raise ReadError("a field has no annotation", annotated.span, "its type is that of what is given")
         if c.head() is None or any(f.kind != "sym" for f in c.value):
             raise ReadError("a constructor is a name with the names of its fields", c.span, hint)
         rows.append([f.value for f in c.value])

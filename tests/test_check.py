@@ -118,6 +118,18 @@ def test_right_derivatives_agree(text: str, args: tuple, count: int) -> None:
     assert f"{count} derivative{' agrees' if count == 1 else 's agree'}" in str(report)
 
 
+def test_an_integer_without_a_derivative_is_not_moved() -> None:
+    """A count that ends a recursion: a tenth more than 3 never becomes 0."""
+    f = hyad.model("(defmodel chain [n x] (if (= n 0) x (chain (- n 1) (sin x))))", namespace={})
+    report = check_grad(f, (3, 0.4))
+    assert report and [e.argument for e in report.entries] == ["x"]
+    g = hyad.model("(defmodel chain [p x] (if (= (fst p) 0) x (chain #((- (fst p) 1) (snd p)) (* (snd p) x))))")
+    report = check_grad(g, ((2, 3), 0.5))
+    assert report and sorted(e.argument for e in report.entries) == ["p-1", "x"]
+    with pytest.raises(hyad.DerivativeError, match="no derivative by these integers"):
+        check_grad(hyad.model("(fn [n] (if (= n 0) 1.0 2.0))"), (3,))
+
+
 def test_arguments_that_are_no_tuple() -> None:
     f = hyad.model("(fn [x v w] (* x (dot v w)))")
     for rest in ([np.ones(2), np.ones(2)], [2.0, 3.0]):

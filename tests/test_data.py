@@ -115,3 +115,17 @@ def test_a_model_is_pickled_by_its_name():
         pickle.dumps(hyad.compile("(fn [x] x)"))
     with pytest.raises(hyad.ModelTypeError, match="cannot be pickled"):
         pickle.dumps(hyad.model("(fn [x] x)"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("(defdata T Nil (B l))", "a constructor stands in brackets", "`(Nil)` is one without fields"),
+        ("(defdata T (B #^ Int l))", "a field has no annotation", "its type is that of what is given"),
+        ("(defdata T (B [l]))", "a constructor is a name with the names of its fields", "Node label left right"),
+    ],
+)
+def test_what_is_no_constructor_is_said(text: str, message: str, hint: str) -> None:
+    with pytest.raises(hyad.ReadError, match=message) as found:
+        hyad.model(f"{text} (fn [t] t)", namespace={})
+    assert hint in str(found.value)
