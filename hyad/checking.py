@@ -78,9 +78,9 @@ def check_grad(f: Any, args: Any, wrt: Any = None, tol: float = 1e-6, seed: int 
     """Compare a model's derivatives at ``args`` (a tuple of arguments): reverse mode, forward mode, and differences.
 
     ``wrt`` as for ``grad``; by default every argument that is not an integer (an index, a size), or that is one by
-    which there is a derivative all the same. An integer without is a count, and stays what it is. ``tol`` is the relative
-    error allowed between derivatives and finite differences (Ridders' extrapolation, whose own error
-    estimate is allowed besides). Gives a report that is true if all is well; raises only where the model itself
+    which there is a derivative all the same. An integer without is a count, and stays what it is. ``tol`` is the
+    relative error allowed between derivatives and finite differences (Ridders' extrapolation, whose own error estimate
+    is allowed besides). Gives a report that is true if all is well; raises only where the model itself
     cannot be called or differentiated.
     """
     model = as_model(f, "check_grad")
