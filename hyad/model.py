@@ -457,8 +457,8 @@ def note(message: str) -> None:
 class Scope:
     """Resolves a model's global names in the module (and, through ``cells``, the function) that it stands in.
 
-    ``own`` is the model's own name, where nothing in the module need have it: a model of a text calls itself by the
-    name that the text gives it, whatever variable holds it.
+    ``own`` is the model of a text by its own name, by which it calls itself whatever variable holds it. A name of the
+    language that the module does not have is the language's: ``(defmodel sum [v] (sum v))``.
     """
 
     def __init__(self, namespace: dict[str, Any], cells: Callable[[], Any] | None = None) -> None:
@@ -486,9 +486,13 @@ class Scope:
         found, value = False, None
         if self.cells is not None:
             found, value = self.local(key)
-        for names in (self.own, self.namespace):
-            if not found and key in names:
-                found, value = True, names[key]
+        if not found and key in self.own:
+            from .frontend.resolve import of_the_language  # most models do without
+
+            if key in self.namespace or not of_the_language(owner):
+                found, value = True, self.own[key]
+        if not found and key in self.namespace:
+            found, value = True, self.namespace[key]
         for field in fields:
             if not found or not hasattr(value, mangled(field)):
                 return False, None

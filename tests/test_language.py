@@ -550,6 +550,11 @@ def test_a_model_of_a_text_calls_itself_by_its_name(others: dict[str, Any]) -> N
         assert hyad.compile(model, target="python", args=(3, 2.0))(3, 2.0) == 8.0
     local = hyad.model("(defmodel down? [n x] (if (< x 0.1) n (down? (+ n 1) (/ x 2))))")
     assert local(0, 1.0) == hyad.run(local, 0, 1.0) == 4
+    wrapped = hyad.model("(defmodel sum [v] (* 2 (sum v)))", namespace={})
+    assert wrapped(np.ones(3)) == hyad.run(wrapped, np.ones(3)) == 6.0
+    text = "(defmodel sum [l] (if (null? l) 0.5 (+ (car l) (sum (cdr l)))))"
+    listed = hyad.model(text, namespace={"sum": wrapped})
+    assert listed((1.0, (2.0, None))) == hyad.run(listed, (1.0, (2.0, None))) == 3.5
     user = hyad.model("(fn [x] (+ (power 2 x) (power 3 x)))", namespace={"power": f})
     assert user(2.0) == hyad.run(user, 2.0) == 12.0
 

@@ -58,6 +58,11 @@ def resolve(sp: Specialiser, name: Global) -> Value:
     raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
 
 
+def of_the_language(name: str) -> bool:
+    """Whether a name that no module binds means something."""
+    return name in PRIMITIVES or name in BUILTINS or name in OPERATORS or prelude(name) is not None
+
+
 def python_value(sp: Specialiser, value: Any, name: Global) -> Value | None:
     """A value of the user's module as the model sees it; None for what models cannot use."""
     if isinstance(value, type) and issubclass(value, PythonData):
