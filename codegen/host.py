@@ -38,6 +38,7 @@ from .thread import CUDA, HEAP, ROUNDS, STACK_LIMIT
 
 SIGNS = {"+": (" + ", ADD), "-": (" - ", ADD), "*": ("*", MUL), "//": ("/", MUL), "%": (" % ", MUL)}
 SIGNS |= {"and": (" && ", AND), "or": (" || ", OR)}
+LENGTH = 24  # characters from which on a size that is needed several times has a name
 ALIGNED = 256  # bytes at which every array of the workspace begins
 START = """\
 /* the kernel, started with the arguments that it takes */
@@ -55,6 +56,16 @@ static cudaError_t hyad_start(cudaStream_t stream, void (*kernel)(P...), long lo
 ARITHMETIC = {
     "hyad_least(": "static inline long long hyad_least(long long a, long long b) { return a < b ? a : b; }\n",
     "hyad_most(": "static inline long long hyad_most(long long a, long long b) { return a > b ? a : b; }\n",
+    "hyad_power(": """\
+/* the least power of two that is not below a, or b */
+static inline long long hyad_power(long long a, long long b)
+{
+    long long n = 1;
+    while (n < a && n < b)
+        n *= 2;
+    return n;
+}
+""",
     "hyad_floor(": """\
 /* a/b, rounded down */
 static inline long long hyad_floor(long long a, long long b)
@@ -91,6 +102,7 @@ class _Host:
         names.taken.update(m.name for m in program.memory)
         names.taken.update([*(p.name for p in program.params), *program.known, *program.kernels])
         self.indices = names.taken  # those of loops are the plan's
+        self.names, self.named = names, dict[Size, str]()
         self.work, self.stream, self.error, self.at, self.failed, self.cond, self.kept = (
             names.fresh(n) for n in ("work", "stream", "error", "at", "failed", "cond", "kept")
         )
@@ -166,8 +178,36 @@ class _Host:
         yield f"    return {error};"
 
     def steps(self, steps: Sequence[Step], depth: int) -> Iterator[str]:
+        outer = dict(self.named)
+        for size in self.shared(steps):
+            text = self.text(size)
+            if len(text) > LENGTH:
+                name = self.names.fresh("size")
+                yield from self.lines(f"const long long {name} = {text};", depth)
+                self.named[size] = name
         for step in steps:
             yield from self.step(step, depth)
+        self.named = outer
+
+    def shared(self, steps: Sequence[Step]) -> list[Size]:
+        """The sizes that launches side by side need several times, inner ones first."""
+        found: dict[Size, int] = {}
+
+        def visit(size: Size) -> None:
+            if isinstance(size, tuple) and size not in self.named:
+                if size not in found:
+                    found[size] = 0
+                    for part in size[1:]:
+                        visit(part)
+                    found[size] = found.pop(size)  # behind its parts
+                found[size] += 1
+
+        for step in steps:
+            if isinstance(step, Launch):
+                for a in (step.blocks, *step.args):
+                    if not isinstance(a, (At, Scalar)):
+                        visit(a)
+        return [size for size, times in found.items() if times > 1]
 
     def step(self, step: Step, depth: int) -> Iterator[str]:
         stream, error = self.stream, self.error
@@ -279,9 +319,13 @@ class _Host:
             return str(size) if size >= 0 else f"({size})"
         if isinstance(size, str):
             return f"(long long)({size})" if macro else size
+        if size in self.named and not macro:
+            return self.named[size]
         operator, a, b = size
         if operator == "max" and b == 0 and self.natural(a):
             return self.text(a, level, macro)
+        if operator == "power" and not macro:
+            return f"hyad_power({self.text(a)}, {b})"
         if operator == "power":
             return f"({' + '.join(['1', *(f'{n}*({n} < {self.text(a, ORDER + 1, macro)})' for n in powers(b))])})"
         if operator in ("min", "max") or operator in ("//", "%") and not (self.natural(a) and self.natural(b)):

@@ -89,7 +89,7 @@ class Piece:
     parameters). ``atomic``: array parameters that several threads add to. ``fallible``: whether a check stands before
     it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan. ``rows``: the
     indices of loops in the nest's body that a team of threads shares, without a ``grid`` one block; none where each
-    thread has a place of the grid to itself."""
+    thread has a place of the grid to itself. ``roomy``: places are so few that it may take all registers."""
 
     program: Program
     own: dict[int, int] = field(default_factory=dict)
@@ -102,6 +102,7 @@ class Piece:
     names: tuple[str, ...] = ()
     scan: Scanned | None = None
     rows: frozenset[Var] = frozenset()
+    roomy: bool = False
 
 
 def words_of(lines: Sequence[Line]) -> list[str]:
@@ -207,11 +208,12 @@ class KernelPrinter(CudaPrinter):
             else:
                 results[k] = self.names.fresh(piece.names[k])
                 head.append(f"{self.ctype(type_of(r))} *__restrict__ {results[k]}")
+        looked_up: dict[Line, str] = {}
         for p in program.params:  # scalars in memory are read once
             if p in piece.pointed and not any(p in vs for _, vs in piece.totals):
                 name = self.names.fresh(p.name)
                 first.append(Line(1, f"const {self.ctype(p.type)} {name} = {self.value[p].text};"))
-                self.value[p] = Expr(name)
+                self.value[p], looked_up[first[-1]] = Expr(name), name
         self.offsets, total = self.layout()
         one = piece.rows and not piece.grid  # a block does it all
         room: dict | None = None
@@ -268,6 +270,8 @@ class KernelPrinter(CudaPrinter):
             seen = [n for b, n in self.buffer_name.items() if (b.given or b.kind == "result") and b not in held]
             lines = by_the_first(lines, seen, self.local["lane"])
         body = self.shown(lines) + finals
+        words = words_of([*(line for line in first if line not in looked_up), *body])
+        first = [line for line in first if line not in looked_up or looked_up[line] in words]
         return self.assembled(head, first, body, results, room, needs)
 
     def assembled(
@@ -329,7 +333,8 @@ class KernelPrinter(CudaPrinter):
         words = set(re.findall(r"[A-Za-z_]\w*", "\n".join([*tables, *(line.text for line in lines)])))
         kept = tuple(declared.rpartition(" ")[2].lstrip("*") in words for declared in head)
         used = [declared for declared, keep in zip(head, kept) if keep]
-        bounds = f"__launch_bounds__({FOLDING}, {TOGETHER}) " if piece.rows and piece.grid else ""
+        most = FOLDING if piece.roomy else f"{FOLDING}, {TOGETHER}"
+        bounds = f"__launch_bounds__({most}) " if piece.rows and piece.grid else ""
         signature = f'extern "C" __global__ void {bounds}{self.name}({", ".join(used)})'
         whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
         staged = tuple(tile.array for tile in self.tiles)
@@ -1091,7 +1096,8 @@ class KernelPrinter(CudaPrinter):
             return
         self.unshared = True  # one thread of a team
         for a in op.args:
-            self.fixed(a)
+            if a in self.pending:
+                self.materialise(a)
         before = len(self.lines)
         super().array(op, place, buffer)
         for k in range(before, len(self.lines)):

@@ -273,6 +273,8 @@ def simple(operator: str, a: Size, b: Size) -> Size:
         return 0
     if operator in ("==", "<=") and a == b:
         return 1
+    if operator == "and" and 1 in (a, b):
+        return b if a == 1 else a
     return (operator, a, b)
 
 

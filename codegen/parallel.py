@@ -14,7 +14,7 @@ from dataclasses import replace
 from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds
 from hyad.grid.long_rows import by_passes
 from hyad.grid.scans import Scan, scan_of
-from hyad.grid.teams import in_pieces, makes_rows, team_loops, written_out
+from hyad.grid.teams import TwoFolds, across_rows, in_pieces, makes_rows, team_loops, written_out
 from hyad.passes.spread import Reduction, nest, reductions
 from hyad.program.journal import fires, on
 
@@ -30,6 +30,12 @@ WARP = 32
 LONG = 1024  # elements of a row from which on a block has it, not a warp
 FEW = 396  # rows that keep a device busy with a block for each: three for each of 132 multiprocessors
 PIECE = 8192  # elements of a row that are worth a block where several have one
+ROOM = 1 << 15  # places of a nest from which on a thread for each keeps a device busy
+THREADS = 1 << 17  # pieces of columns that do
+BLOCKED = 1 << 12  # places with long folds up to which each has a block, and columns are cut into pieces
+SHORT = 64  # elements that one thread had better fold by itself
+COLUMN = 256  # and those of a column, whose pieces are a launch more
+SLICE = 32  # elements that a piece of a column has at least
 
 
 class ParallelLoops(Pieces):
@@ -42,12 +48,93 @@ class ParallelLoops(Pieces):
     # ------------------------------------------------------------------------------------------------ loops
 
     def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
-        """A kernel for a parallel loop and its nest."""
+        """Kernels for a parallel loop and its nest."""
         op = written_out(op)
         bind = Bind(bind.vars, op, bind.span)
         levels = nest(bind)
         if self.deterministic and any(r.kind == "slice" and not slices(levels, *r.accs) for r in kinds):
             levels = [bind]  # each row by one thread: several would add to one element
+        few = self.few_places(levels, kinds)
+        if few is None:
+            self.nested(levels, later, kinds)
+            return
+        cond, places, found = few
+        outer, self.steps = self.steps, []
+        if cond != 1:
+            self.nested(levels, later, kinds)
+            for v in bind.vars:
+                self.wanted[v] = self.spot[v].at
+        whole, self.steps = self.steps, []
+        notes, kernels = len(self.notes), len(self.kernels)
+        parts = self.in_columns(levels, found) if across_rows(levels, found) else None
+        if parts is None:
+            self.few = places
+            self.nested(levels, later, kinds)
+            self.few = 0
+        else:
+            live = self.liveness(Block(tuple(part for part, _ in parts), ()), later)
+            for (part, pair), after in zip(parts, live):
+                if pair is None:
+                    self.nested(nest(part), after, reductions(part.op) or [])
+                else:
+                    self.in_slices(part, pair, places, self.row_length(found[0]), after)
+        del self.notes[notes:]
+        fires("few-places", bind.span)
+        what = "columns in pieces" if parts is not None else "a team of threads for each element"
+        self.note(bind, f"parallel: {what}{'' if cond == 1 else ', where there is room for more threads than that'}")
+        steps, self.steps = tuple(self.steps), outer
+        if cond != 1:
+            self.roomy.update(self.kernels[kernels:])
+        self.steps += steps if cond == 1 else [Choose(cond, steps, tuple(whole))]
+
+    def few_places(self, levels: Sequence[Bind], kinds: Sequence[Reduction]) -> tuple[Size, Size, list[Bind]] | None:
+        """When a device has room for more threads than a nest has places, each of which folds much; how many these are;
+        and the loops that fold. None where that is never so, or a team has each place anyway."""
+        counts = [self.size(b.op.count) for b in levels]
+        changes = any(r.kind in ("scatter", "slice") for r in kinds)
+        if not on("few-places") or self.lengths or self.few or changes or None in counts or self.rows(levels)[0]:
+            return None
+        places = total([simple("max", c, 0) for c in counts])
+        if self.private(*(b.op.body for b in levels)):
+            return None
+        found = [b for b in team_loops(levels, few=True) if self.size(b.op.count) is not None]
+        length: Size = 0
+        for n in (self.size(b.op.count) for b in found):
+            length = n if length == 0 else length if length == n else simple("max", length, n)
+        most, least = (BLOCKED, COLUMN) if across_rows(levels, found) else (ROOM, SHORT)
+        cond = simple("and", simple("<", places, most), simple("<", least, length))
+        return None if not found or cond == 0 else (cond, places, found)
+
+    def in_columns(self, levels: Sequence[Bind], found: Sequence[Bind]) -> list[tuple[Bind, TwoFolds | None]] | None:
+        """A nest that folds columns as several, of which each folds them once, in pieces, or not at all."""
+        whole = in_pieces(levels, found, apart=True)
+        if whole is not None:
+            parts = [(levels[0], whole)]
+        else:
+            split = by_passes(levels[0], found) if len(levels) == 1 else None
+            if split is None:
+                return None
+            loops = [[b for b in part.op.body.binds if type(b.op) is Loop] for part in split]
+            parts = [(p, in_pieces([p], inner, apart=True) if inner else None) for p, inner in zip(split, loops)]
+        several = len(levels) + 1
+        return parts if all(pair is None or len(nest(pair.first)) == several for _, pair in parts) else None
+
+    def in_slices(self, bind: Bind, pair: TwoFolds, places: Size, length: Size, later: frozenset[Var]) -> None:
+        """Kernels for a loop that folds columns in pieces, of which a device has room for so many at once."""
+        enough = simple("+", simple("//", THREADS, simple("max", places, 1)), 1)
+        many = simple("max", simple("min", enough, simple("//", length, SLICE)), 1)
+        self.host[pair.many] = many
+        self.host[pair.most], self.host[pair.left] = simple("//", length, many), simple("%", length, many)
+        self.lengths |= {pair.many: many}
+        for v in pair.first.vars:
+            name = self.names.fresh(v.name)
+            self.memory[name] = Memory(name, ELEM[v.type.elem], (THREADS + BLOCKED,))
+            self.wanted[v] = At(name)
+        self.two_kernels(bind, pair, later)
+
+    def nested(self, levels: Sequence[Bind], later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
+        """A kernel for a nest."""
+        bind, op = levels[0], levels[0].op
         counts = [self.size(b.op.count) for b in levels]
         known = None not in counts
         work: Size = total([simple("max", c, 0) for c in counts]) if known else WAVES * BLOCK
@@ -140,15 +227,16 @@ class ParallelLoops(Pieces):
         worth = simple("<", 2 * PIECE, length)
         if not any(isinstance(v.type, Arr) and v not in op.body.results for b in rows for v in b.vars):
             worth = simple("and", simple("<", count, FEW), worth)  # else a row does not fit into shared memory
+            worth = 0 if count == length else worth
         if worth == 0:
             return
-        found = [in_pieces(bind, rows)]
+        found = [in_pieces(levels, rows)]
         parts = [bind] if found[0] is not None else by_passes(bind, rows)
         if parts is None:
             return
         if found[0] is None:
             loops = [[b for b in part.op.body.binds if type(b.op) is Loop] for part in parts]
-            found = [in_pieces(part, inner) if inner else None for part, inner in zip(parts, loops)]
+            found = [in_pieces([part], inner) if inner else None for part, inner in zip(parts, loops)]
         notes = len(self.notes)
         del self.steps[len(self.steps) - len(whole) :]
         outer, self.steps = self.steps, []
@@ -166,22 +254,23 @@ class ParallelLoops(Pieces):
         steps, self.steps = tuple(self.steps), outer
         self.steps.append(Choose(worth, steps, tuple(whole)))
 
-    def two_folds(
-        self, bind: Bind, pair: tuple[Bind, Bind, Var, Var, Var], count: Size, length: Size, later: frozenset[Var]
-    ) -> None:
+    def two_folds(self, bind: Bind, pair: TwoFolds, count: Size, length: Size, later: frozenset[Var]) -> None:
         """Kernels for a loop that folds rows in pieces: of the pieces, and of what they give."""
-        first, second, many, most, each = pair
         enough = ("+", ("//", 4 * FEW, simple("max", count, 1)), 1)
-        self.host[many] = ("min", enough, ("//", length, PIECE))
-        self.host[most] = ("+", ("//", length, ("max", self.host[many], 1)), 1)
-        self.lengths |= {each: PIECE, many: PIECE}  # a block for each piece, and for each row's
-        self.parallel(first, first.op, later, [])
+        self.host[pair.many] = ("min", enough, ("//", length, PIECE))
+        self.host[pair.most] = ("+", ("//", length, ("max", self.host[pair.many], 1)), 1)
+        self.lengths |= {pair.each: PIECE, pair.many: PIECE}  # a block for each piece, and for each row's
+        self.two_kernels(bind, pair, later)
+
+    def two_kernels(self, bind: Bind, pair: TwoFolds, later: frozenset[Var]) -> None:
+        """The kernels of the pieces, and of what they give."""
+        self.parallel(pair.first, pair.first.op, later, [])
         self.large.add(self.kernels[-1])
-        for v, made in zip(second.vars, bind.vars):
+        for v, made in zip(pair.second.vars, bind.vars):
             if made not in self.spot:
                 self.room(made)
             self.wanted[v] = self.spot[made].at
-        self.parallel(second, second.op, later, [])
+        self.parallel(pair.second, pair.second.op, later, [])
         self.lengths.clear()
 
     def row_length(self, bind: Bind) -> Size | None:
@@ -192,7 +281,8 @@ class ParallelLoops(Pieces):
         """The loops of a nest's body that a team of threads shares and are of a count that the host knows; and how many
         threads that is: a power of two up to a warp that suits the row, a block where rows are long, or where so many
         as a block's warps have are more than fit into its shared memory."""
-        found = team_loops(levels) if not self.private(*(b.op.body for b in levels)) else []
+        few = self.few != 0
+        found = team_loops(levels, few=few) if not self.private(*(b.op.body for b in levels)) else []
         if any(self.row_length(b) is None for b in found):
             found = [b for b in found if self.row_length(b) is not None] if not any(map(makes_rows, found)) else []
         count: Size = 0
@@ -204,7 +294,10 @@ class ParallelLoops(Pieces):
         given = levels[-1].op.body.results
         held = sum(isinstance(v.type, Arr) and v not in given for b in found for v in b.vars)
         long = min(LONG, HELD // (FOLDING // WARP) // held) if held else LONG
-        return found, simple("+", simple("power", count, WARP), simple("*", simple("<", long, count), FOLDING - WARP))
+        block = simple("<", long, count)
+        if few:
+            block = simple("and", block, simple("<", self.few, BLOCKED))
+        return found, simple("+", simple("power", count, WARP), simple("*", block, FOLDING - WARP))
 
     def totals(
         self,

@@ -82,6 +82,7 @@ class Persistent(HostMemory):
         self.many: dict[str, Size] = {}  # how many parts a kernel folds
         self.wide: set[str] = set()  # kernels of which a team may be a block
         self.large: set[str] = set()  # kernels that are launched where they are no little work
+        self.roomy: set[str] = set()  # kernels that are for where a device has room for more threads than others have
         self.part_names: dict[str, str] = {}  # of kernels that are functions, too
         self.turns: set[str] = set()  # the indices of the host's loops
 
@@ -151,9 +152,12 @@ class Persistent(HostMemory):
         self.turns = {s.index for s in walk(steps) if isinstance(s, (Repeat, While))}
         made = self.together(steps)
         launched = {s.kernel for s in walk(made) if isinstance(s, Launch)}
-        for k, kernel in enumerate(self.kernels):  # those that are but parts of others
+        for k, kernel in enumerate(self.kernels):  # those that are but parts of others, or none's
             if kernel in self.part_names and kernel not in launched:
                 self.texts[k] = self.texts[k].partition('\nextern "C" __global__')[0]
+        unused = self.roomy - launched - set(self.part_names)
+        self.texts[:] = [t for t, kernel in zip(self.texts, self.kernels, strict=True) if kernel not in unused]
+        self.kernels = [kernel for kernel in self.kernels if kernel not in unused]
         self.kernels = [kernel for kernel in self.kernels if kernel in launched or kernel not in self.part_names]
         return made
 
@@ -221,7 +225,7 @@ class Persistent(HostMemory):
         if isinstance(step, (Clear, Copy)):
             return step.length
         if isinstance(step, Choose) and not isinstance(step.cond, At):
-            works = [self.load_of(s) for s in (*step.then, *step.orelse)]
+            works = [self.load_of(s) for s in self.plain([step], within=True)]
             return None if None in works else max(works, key=self.probed)
         return None
 
@@ -237,14 +241,42 @@ class Persistent(HostMemory):
 
     def one_run(self, steps: tuple[Step, ...]) -> tuple[Size, Launch]:
         """When launches side by side are one kernel, and that. Unfit where they never are."""
+        steps, given = tuple(self.plain(steps)), steps
         load, launches = self.all_work(steps)
         fits = simple("<=", load, simple("*", LAUNCH, simple("-", launches, 1)))
+        for s in given:
+            if self.for_room(s):
+                fits = simple("and", fits, simple("==", s.cond, 0))
         if fits == 0:
             raise Unfit
         return fits, self.printed(_Text(self, steps), "run")
 
+    def for_room(self, step: Step) -> bool:
+        """Whether a step chooses kernels of more threads, which one block does not have."""
+        if not isinstance(step, Choose):
+            return False
+        return all(s.kernel in self.roomy for s in walk(step.then) if isinstance(s, Launch))
+
+    def plain(self, steps: Sequence[Step], within: bool = False) -> list[Step]:
+        """Steps without the kernels that are for a device with room; ``within`` those of a branch, both its arms."""
+        out: list[Step] = []
+        for s in steps:
+            if self.for_room(s):
+                out += self.plain(s.orelse)
+            elif isinstance(s, Choose):
+                then, orelse = (self.plain(arm) for arm in (s.then, s.orelse))
+                out += [*then, *orelse] if within else [replace(s, then=tuple(then), orelse=tuple(orelse))]
+            elif isinstance(s, Repeat):
+                out.append(replace(s, steps=tuple(self.plain(s.steps))))
+            elif isinstance(s, While):
+                out.append(replace(s, before=tuple(self.plain(s.before)), steps=tuple(self.plain(s.steps))))
+            else:
+                out.append(s)
+        return out
+
     def one_block(self, step: Repeat | While) -> tuple[Size, Launch]:
         """When a loop of the host is one kernel, and that. Unfit where it never is."""
+        (step,) = self.plain([step])
         load, launches = self.all_work(step.steps if isinstance(step, Repeat) else (*step.before, *step.steps))
         if isinstance(step, Repeat):
             load, launches = (self.typical(x, step) for x in (load, launches))

@@ -55,6 +55,7 @@ class Pieces(Persistent):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
+        self.few: Size = 0  # the places of a nest that has a team for each since they are few, while it is printed
         self.makes: dict[str, set[str]] = {}  # the arrays that a kernel writes to, by its name
 
     def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
@@ -112,6 +113,7 @@ class Pieces(Persistent):
             names=tuple(at.array if at is not None else "" for at in places),
             scan=scan,
             rows=frozenset(b.op.index for b in rows),
+            roomy=self.few != 0,
         )
         name = self.kernel_names.fresh(
             f"{self.name}_{hint or getattr(results[0] if results else None, 'name', 'checks')}"

@@ -38,6 +38,7 @@ ON_A_GPU = {
     "from-nothing": "a fold that would start with what another one gives starts with nothing, and waits for none",
     "online": "sums of exponentials below the largest of some numbers are taken as that is looked for",
     "long-rows": "few long rows have several blocks each, a kernel or two for each pass over them",
+    "few-places": "where a device has room for more threads than there are places with long folds, each has a team",
     "staging": "short rows of neighbouring threads are moved together, through shared memory",
     "striding": "arrays of a thread in memory lie between those of its neighbours, element by element",
     "directions": "a warp takes the directions of a derivative that one thread would take step by step",

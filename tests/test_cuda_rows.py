@@ -17,6 +17,7 @@ from hyad import gpu
 from hyad.codegen import launches, nvrtc
 from hyad.codegen.cuda import CudaKernel, print_cuda
 from hyad.codegen.grid import print_grid
+from hyad.codegen.host import print_host
 from hyad.codegen.launches import Choose, CudaProgram
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
@@ -417,3 +418,129 @@ def test_what_only_the_pieces_of_rows_need_is_not_handed_to_their_sums() -> None
     a, x = np.random.default_rng(1).normal(size=(3, 20000)), np.array([1.0, -2.0, 0.5])
     (got,) = emulator.run(program, (a, x))
     np.testing.assert_allclose(got, x * (a * a).sum(1), rtol=1e-12)
+
+
+# -------------------------------------------------------------------------- fewer places than there is room for
+
+#: A model, the shapes of its arguments at few places p and folds of n, what it is differentiated by, and the kernels
+#: that are launched at 5 and 20,000, at 20,000 and 100, and at a million and 100.
+FEW: dict[str, tuple[str, Any, Any, tuple[int, int, int]]] = {
+    "prices": ("[#^ (Vec p) k #^ (Vec n) z v] (map (fn [k] (mean (map (fn [e] (max 0.0 (- (exp (* v e)) k))) z))) k)",
+               lambda p, n: ((p,), (n,), 0.3), None, (3, 2, 2)),
+    "prices'": ("[#^ (Vec p) k #^ (Vec n) z v] (sum (map (fn [k] (mean (map (fn [e] (max 0.0 (- (exp (* v e)) k))) z)))"
+                " k))", lambda p, n: ((p,), (n,), 0.3), ("k", "v"), (3, 3, 3)),
+    "integrals": ("[#^ (Vec p) a #^ Int n] (map (fn [b] (ifold (fn [s j] (+ s (exp (* b (real j))))) 0.0 n)) a)",
+                  lambda p, n: ((p,), n), None, (2, 1, 1)),
+    "sums": ("[#^ (Mat n p) a] (np.sum a :axis 0)", lambda p, n: ((n, p),), None, (2, 1, 1)),
+    "cubes": ("[#^ (Arr Real n p m) a] (np.sum a :axis 0)", lambda p, n: ((n, p, 3),), None, (2, 1, 1)),
+    "largest": ("[#^ (Mat n p) a] (np.max a :axis 0)", lambda p, n: ((n, p),), None, (2, 1, 1)),
+    "spread": ("[#^ (Mat n p) a] (np.var a :axis 0)", lambda p, n: ((n, p),), None, (4, 1, 1)),
+    "places": ("[#^ (Mat n p) a] (map argmax (transpose a))", lambda p, n: ((n, p),), None, (1, 1, 1)),
+    "checked": ("[#^ (Vec p) q #^ (Vec n) v #^ (Arr Int m) at] (map (fn [a] (ifold (fn [s j] (+ s (* a (get v (get at"
+                " (% j (len at))))))) 0.0 (len v))) q)", lambda p, n: ((p,), (n,), ("int", 3)), None, (2, 1, 1)),
+}  # fmt: skip
+
+
+def few_model(name: str) -> Model:
+    text, _, wrt, _ = FEW[name]
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    return hyad.grad(f, wrt=wrt) if wrt else f
+
+
+def few_arguments(name: str, p: int, n: int) -> list[Any]:
+    rng = np.random.default_rng(p + n)
+    args: list[Any] = []
+    for s in FEW[name][1](p, n):
+        if isinstance(s, tuple):
+            args.append(rng.integers(0, max(n, 1), s[1]) if s[0] == "int" else rng.normal(size=s))
+        else:
+            args.append(s)
+    if name == "integrals":
+        args[0] = args[0] / max(n, 1)
+    return args
+
+
+@cache
+def few_plans() -> tuple[dict[str, CudaProgram], Emulator]:
+    made = {}
+    for k, name in enumerate(FEW):
+        f = few_model(name)
+        spread = f.optimised(f.specs(None), "cuda", blas=True)
+        made[name] = print_grid(spread, name=f"f{k}", deterministic=True)
+    return made, Emulator(list(made.values()), gpu.cpu_compiler() or ())
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_places_have_more_threads_each(name: str) -> None:
+    """A team has each place, or a column has pieces, where there are few places, and none where there are many."""
+    program = few_plans()[0][name]
+    counts = []
+    for p, n in ((5, 20_000), (20_000, 100), (10**6, 100)):
+        steps = taken(program.steps, {"p": p, "n": n, "m": 3})
+        counts.append(len(steps))
+        threads = max(launches.value(s.blocks, {"p": p, "n": n, "m": 3}) * s.block for s in steps[:2])
+        assert threads >= min(p * 3, 5 * 256), (p, n)
+    assert tuple(counts) == FEW[name][3]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_places_compute_the_same(name: str) -> None:
+    """In both orders of the threads, to the last bit; on each side of where the host chooses, and of nothing."""
+    plans, emulator = few_plans()
+    f = few_model(name)
+    for p, n in ((1, 1), (0, 300), (4, 64), (4, 65), (3, 256), (3, 257), (33, 1000), (2, 17_001), (4100, 70)):
+        args = few_arguments(name, p, n)
+        program = f.program(f.specs(args))
+        flat: list[Any] = []
+        want: list[Any] = []
+        for tree, a in zip(program.ins, args):
+            take_apart(tree, a, flat)
+        take_apart(program.out, hyad.compile(f, args=args)(*args), want)
+        found = [emulator.run(plans[name], flat, descending=down) for down in (False, True)]
+        for got, again, y in zip(*found, want, strict=True):
+            np.testing.assert_allclose(got, y, rtol=1e-9, atol=1e-9 * np.max(np.abs(y), initial=1e-300))
+            assert np.array_equal(got, again)
+
+
+def test_an_index_that_is_none_is_told_by_a_team() -> None:
+    plans, emulator = few_plans()
+    args = [*few_arguments("checked", 3, 600)[:2], np.array([0, 600, 1])]
+    for descending in (False, True):
+        with pytest.raises(BoundsError):
+            emulator.run(plans["checked"], args, descending=descending)
+
+
+def test_what_is_known_to_be_few_has_no_other_kernels() -> None:
+    """Nor has what is known to be many, or short."""
+    text = "[#^ (Vec {}) q #^ (Vec {}) x] (map (fn [a] (sum (map (fn [b] (exp (- (square (- a b))))) x))) q)"
+    for p, n, few in ((7, 9000, True), (7, 50, False), (40_000, 9000, False)):
+        f = hyad.model(f"(defmodel f {text.format(p, n)})", namespace={})
+        program = print_grid(f.optimised(f.specs(None), "cuda", blas=True))
+        assert len(program.kernels) == 1 and ("hyad_team" in program.source) is few
+        assert not any(isinstance(s, Choose) for s in program.steps)
+
+
+def test_rows_that_are_as_many_as_long_are_never_few_and_long() -> None:
+    f = hyad.model("(defmodel f [#^ (Vec n) x] (map (fn [a] (sum (map (fn [b] (sin (* a b))) x))) x))", namespace={})
+    assert len(print_grid(f.optimised(f.specs(None), "cuda", blas=True)).kernels) == 2
+
+
+def test_neighbours_read_neighbours_in_the_pieces_of_columns() -> None:
+    """A piece has every so-many-th row: of few columns, too, a warp reads one stretch of memory."""
+    source = few_plans()[0]["sums"].source
+    body = source[source.index("t_pieces(") :]
+    assert "const long long i = k*many + piece;" in body and "a[i*p + j]" in body
+    assert "long long piece = hyad_quotient(thread, p)" in body
+
+
+def test_the_host_names_sizes_that_it_needs_several_times() -> None:
+    source, _ = print_host(few_plans()[0]["spread"])
+    call = source[source.index("cudaError_t f6_call") :]
+    assert call.count("hyad_least(131072") == 1 and "hyad_start(stream, f6_t_pieces, size1, 128, a, p, size," in call
+    assert call.index("if (p < 4096") < call.index("const long long size =")  # where it is needed
+
+
+@needs_ptx
+def test_teams_of_few_places_compile() -> None:
+    for program in few_plans()[0].values():
+        nvrtc.compile_device(program.source, "compute_80", program.name)

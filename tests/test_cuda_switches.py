@@ -45,6 +45,8 @@ CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
                      ((90,), (90,)), None),
     "online": ("[#^ (Vec n) x] (softmax x)", ((90,),), None),
     "long-rows": ("[#^ (Mat n m) a] (map softmax a)", ((3, 17000),), None),
+    "few-places": ("[#^ (Mat n m) a] (build (len (get a 0)) (fn [j] (ifold (fn [s i] (+ s (get a i j))) 0.0 (len a))))",
+                   ((600, 5),), None),
     "staging": ("[#^ (Mat n 5) a] (map (fn [p] [(* (get p 0) (get p 1)) (sin (get p 3)) (get p 4) (get p 2)]) a)",
                 ((90, 5),), None),
     "striding": ("[#^ (Mat n 3) x #^ Int m] (sum (map (fn [p] (ifold (fn [s k] (+ (* 0.9 (sin s)) (* (get p 1)"

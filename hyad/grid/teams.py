@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core import (
+    BOOL,
     INT,
     REAL,
     Arr,
@@ -33,6 +34,7 @@ from ..core import (
     If,
     Loop,
     Prim,
+    Type,
     Var,
     all_binds,
     atoms_of,
@@ -60,11 +62,12 @@ INNER = 8  # iterations of a loop for each element that leave it one
 # ------------------------------------------------------------------------------------- what a team shares
 
 
-def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
+def team_loops(levels: Sequence[Bind], near: Iterable[Var] = (), few: bool = False) -> list[Bind]:
     """The loops in the body of a nest that a team of threads shares: those that each fold a row of memory, so that
     neighbouring threads had better share a row than have one each; and beside them those that make rows, where what
     they make is used element by element. None where threads side by side read what lies side by side as it is, or
-    where the body makes other arrays."""
+    where the body makes other arrays. With ``few`` any that fold scalars, whatever they read: where there are so few
+    places that each may have several threads."""
     body, index = levels[-1].op.body, levels[-1].op.index
     if not on(NAME):
         return []
@@ -97,7 +100,7 @@ def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
                 found.append(bind)
             elif not (type(op.count) is Const and op.count.value < TEAM):
                 along, across = reading(op, places, index, made)
-                if along and not across:
+                if few or along and not across:
                     found.append(bind)
             folds += bind in found
     if not makers:
@@ -109,6 +112,14 @@ def team_loops(levels: Sequence[Bind], near: Iterable[Var] = ()) -> list[Bind]:
     if any(across for _, across in ways) or not any(along for along, _ in ways):
         return []
     return found if all(own_elements(body, v, found) for v in mine) and rows_alone(levels[-1].op, mine) else []
+
+
+def across_rows(levels: Sequence[Bind], shared: Sequence[Bind]) -> bool:
+    """Whether loops in the body of a nest read what threads side by side read side by side, as those that fold the
+    columns of a matrix do."""
+    made = {v: b.op for b in all_binds(levels[0].op.body) for v in b.vars}
+    places = {level.op.index for level in levels}
+    return any(reading(b.op, places, levels[-1].op.index, made)[1] for b in shared)
 
 
 def makes_rows(bind: Bind) -> bool:
@@ -188,15 +199,30 @@ IDENTITY = {"sum": 0.0, "product": 1.0, "max": -math.inf, "min": math.inf}
 WHOLE = {"sum": 0, "product": 1, "max": -(2**63), "min": 2**63 - 1, "and": True, "or": False}
 
 
-def in_pieces(bind: Bind, shared: Sequence[Bind]) -> tuple[Bind, Bind, Var, Var, Var] | None:
-    """A loop over rows, each folded by the one loop that a team shares, in two: what each piece of a row gives, by row
-    and piece; and that folded, with what is made of it. Then integers that the host is to know: how many pieces a row
-    has, and how long they are at most; and the variable of how long one is. None where a body does more::
+@dataclass(frozen=True, slots=True)
+class TwoFolds:
+    """A nest of loops each of which folds a row in two: ``first``, what each piece of a row gives, by row and piece,
+    and ``second``, that folded, with what is made of it. The other ones are integers: how many pieces a row has
+    (``many``) and how long they are (``most``, or one less; ``left``) are the host's to know, ``each`` is how long one
+    is."""
+
+    first: Bind
+    second: Bind
+    many: Var
+    most: Var
+    left: Var
+    each: Var
+
+
+def in_pieces(levels: Sequence[Bind], shared: Sequence[Bind], apart: bool = False) -> TwoFolds | None:
+    """A nest over rows, each folded by the one loop that a team shares, in pieces; with ``apart`` a piece has every
+    ``many``-th element, and the first ``left`` of them have one more than ``most``. None where a body does more::
 
         (build n (fn [i] (f (fold + 0.0 (get a i)))))
-        =>  p = (build [many n] (fn [k i] (fold + 0.0 (cut (get a i) (* k most) (* (+ k 1) most)))))
+        =>  p = (build [n many] (fn [i k] (fold + 0.0 (cut (get a i) (* k most) (* (+ k 1) most)))))
             (build n (fn [i] (f (fold + 0.0 (build many (fn [k] (get p i k)))))))
     """
+    bind = levels[-1]
     op, (fold, *more) = bind.op, shared
     body, kinds, n = op.body, reductions(fold.op) or [], len(fold.op.accs)
     others = [b for b in body.binds if b is not fold]
@@ -206,34 +232,65 @@ def in_pieces(bind: Bind, shared: Sequence[Bind]) -> tuple[Bind, Bind, Var, Var,
     if not all(type(c.op) in (Prim, If) and scalars(c) for b in others for c in binds_of(b)):
         return None
     before = body.binds[: body.binds.index(fold)]
-    many, most, piece, k, start, rest, each = (Var(name, INT) for name in "many most piece k start rest each".split())
+    many, most, left, piece, k, each = (Var(name, INT) for name in "many most left piece k each".split())
     kind = {r.accs[0]: r.kind for r in kinds}
     zeros = [
         Const(IDENTITY[kind[j]] if acc.type == REAL else WHOLE[kind[j]], acc.type) for j, acc in enumerate(fold.op.accs)
     ]
-    counting = [
-        Bind((start,), Prim("*", (piece, most))),
-        Bind((rest,), Prim("-", (fold.op.count, start))),
-        Bind((each,), Prim("min", (most, rest))),
-    ]
-    at = Bind((fold.op.index,), Prim("+", (start, k)))
-    inner = Loop(each, k, tuple(zeros), fold.op.accs, Block((at, *fold.op.body.binds), fold.op.body.results))
+    if apart:
+        longer, one, further = Var("longer", BOOL), Var("one", INT), Var("further", INT)
+        counting = [
+            Bind((longer,), Prim("<", (piece, left))),
+            Bind((one,), Prim("select", (longer, Const(1, INT), Const(0, INT)))),
+            Bind((each,), Prim("+", (most, one))),
+        ]
+        at = [Bind((further,), Prim("*", (k, many))), Bind((fold.op.index,), Prim("+", (further, piece)))]
+    else:
+        start, rest = Var("start", INT), Var("rest", INT)
+        counting = [
+            Bind((start,), Prim("*", (piece, most))),
+            Bind((rest,), Prim("-", (fold.op.count, start))),
+            Bind((each,), Prim("min", (most, rest))),
+        ]
+        at = [Bind((fold.op.index,), Prim("+", (start, k)))]
+    inner = Loop(each, k, tuple(zeros), fold.op.accs, Block((*at, *fold.op.body.binds), fold.op.body.results))
     made = tuple(Var(v.name, v.type, v.span) for v in fold.vars)
     rows = tuple(Var(v.name, Arr(v.type, (many,)), v.span) for v in fold.vars)
-    parts = tuple(Var(f"{v.name}_pieces", Arr(v.type, (op.count, many)), v.span) for v in fold.vars)
     pieces = Loop(many, piece, (), (), Block((*counting, Bind(made, inner, fold.span)), made))
-    block = Block((*before, Bind(rows, pieces, fold.span)), rows)
-    first = Bind(parts, replace(op, body=tidy(block)), bind.span)
+    first = Bind(rows, pieces, fold.span)
+    around = before
+    for level in reversed(levels):
+        parts = tuple(Var(f"{v.name}_pieces" if level is levels[0] else v.name, deeper(v.type, level), v.span)
+                      for v in first.vars)  # fmt: skip
+        block = Block((*around, first), first.vars)
+        first = Bind(parts, replace(level.op, body=tidy(block) if level is bind else block), level.span)
+        around = level_before(levels, level)
     again = tuple(Var(acc.name, acc.type) for acc in fold.op.accs)
     found = [Var(v.name, v.type) for v in fold.vars]
     sums = tuple(Var(v.name, v.type) for v in fold.vars)
-    reading = [Bind((x,), Prim("get", (p, op.index, piece))) for x, p in zip(found, parts)]
+    places = [level.op.index for level in levels]
+    reading = [Bind((x,), Prim("get", (p, *places, piece))) for x, p in zip(found, first.vars)]
     adding = [Bind((s,), Prim(PIECED[kind[j]], (again[j], found[j]))) for j, s in enumerate(sums)]
     total = Loop(many, piece, fold.op.inits, again, Block((*reading, *adding), sums))
     whole = [Bind(fold.vars, total, fold.span) if b is fold else b for b in body.binds]
-    last = tuple(Var(v.name, v.type, v.span, v.given) for v in bind.vars)
-    second = Bind(last, replace(op, body=tidy(Block(tuple(whole), body.results))), bind.span)
-    return first, second, many, most, each
+    second = replace(op, body=tidy(Block(tuple(whole), body.results)))
+    for level in reversed(levels[:-1]):
+        inside = levels[levels.index(level) + 1]
+        block = Block((*level.op.body.binds[:-1], Bind(inside.vars, second, inside.span)), level.op.body.results)
+        second = replace(level.op, body=block)
+    last = tuple(Var(v.name, v.type, v.span, v.given) for v in levels[0].vars)
+    return TwoFolds(first, Bind(last, second, levels[0].span), many, most, left, each)
+
+
+def deeper(t: Type, level: Bind) -> Arr:
+    """The type of what a level of a nest stacks."""
+    return Arr(t.elem, (level.op.count, *t.dims))
+
+
+def level_before(levels: Sequence[Bind], level: Bind) -> tuple[Bind, ...]:
+    """What stands before a level of a nest in the body of the one around it."""
+    k = levels.index(level)
+    return levels[k - 1].op.body.binds[:-1] if k else ()
 
 
 # ------------------------------------------------------------------------------------------------- passes
