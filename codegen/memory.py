@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Data, Prim, Program, Var, reads, uses
+from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Data, If, Prim, Program, Var, reads, uses
 from hyad.errors import CompileError, Span
 
 from .c import FUNCTION_RESERVED, RESERVED
@@ -88,6 +88,20 @@ class HostMemory:
                 size = self.computed(bind.op)
                 if size is not None:
                     self.host[bind.vars[0]] = size
+            elif isinstance(bind.op, If) and bind.vars and all(v.type in (INT, BOOL) for v in bind.vars):
+                self.branch_of_integers(bind, bind.op)
+
+    def branch_of_integers(self, bind: Bind, op: If) -> None:
+        """Integers that a branch makes, where the host knows by what it is chosen, and both sides."""
+        arms = (op.then, op.orelse)
+        for arm in arms:
+            self.integers(arm)
+        known = all(v in self.host for arm in arms for b in arm.binds for v in b.vars)
+        if known and all(b.vars for arm in arms for b in arm.binds):  # neither has a check
+            for k, v in enumerate(bind.vars):
+                sizes = [self.size(a) for a in (op.cond, *(arm.results[k] for arm in arms))]
+                if None not in sizes:
+                    self.host[v] = one_of(*sizes)
 
     def computed(self, op: Prim) -> Size | None:
         args = [self.size(a) for a in op.args]
@@ -99,6 +113,8 @@ class HostMemory:
             return simple("-", 0, args[0])
         if op.name == "not":
             return simple("==", args[0], 0)
+        if op.name == "select":
+            return one_of(*args)
         if len(args) != 2:
             return None
         a, b = args
@@ -184,10 +200,26 @@ class HostMemory:
 
     def room(self, var: Var, dims: Sequence[Size] | None = None) -> At:
         """Memory for a variable: where it is wanted, or its own."""
-        if isinstance(item_type(var), Data):
+        data = item_type(var)
+        if isinstance(data, Data):
+            span = var.span or self.program.span
+            if any(c.make == "array" for c in data.constructors):
+                raise CompileError(
+                    "the shape of this array changes, or may: it is data, which kernels do not hand on",
+                    span,
+                    "declare sizes that are equal by one name, as `#^ (Mat n n) u`, or make the first shape that of the"
+                    ' others; or use target="c"',
+                )
+            if any(c.make == "record" for c in data.constructors):
+                raise CompileError(
+                    "what a recursive function remembers for its gradient is data here that another kernel is to read",
+                    span,
+                    "write the recursion as loops, take the gradient inside a `map` or `build` (one thread each), run a"
+                    ' batch, or use target="c"',
+                )
             raise CompileError(
                 "one kernel makes data here that another one is to read",
-                var.span or self.program.span,
+                span,
                 'make and read them in one `map` or `build`, run a batch (one thread each), or use target="c"',
             )
         at = self.wanted.get(var)
@@ -276,6 +308,12 @@ def simple(operator: str, a: Size, b: Size) -> Size:
     if operator == "and" and 1 in (a, b):
         return b if a == 1 else a
     return (operator, a, b)
+
+
+def one_of(cond: Size, a: Size, b: Size) -> Size:
+    """``a`` where a size is not 0, else ``b``: both are computed."""
+    cond = cond if isinstance(cond, tuple) and cond[0] in COMPARED.values() else simple("!=", cond, 0)
+    return simple("+", simple("*", cond, a), simple("*", simple("==", cond, 0), b))
 
 
 def with_name(size: Size, name: str, what: Size) -> Size:

@@ -31,7 +31,7 @@ from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import Choose, Clear, Copy, CudaProgram, Gemm, Launch, Repeat, Size, Swap, While, walk
 from hyad.core import Program
 from hyad.emulate import Emulator, entries
-from hyad.errors import BoundsError, CompileError
+from hyad.errors import BoundsError, CompileError, HyadError
 from hyad.marshalling import take_apart
 from hyad.model import Model
 from hyad.passes.spread import Reduction, reductions
@@ -308,6 +308,32 @@ def test_additions_to_elements_run_in_parallel() -> None:
 @pytest.mark.parametrize("name", [f"{name}'" for name in DERIVED])
 def test_no_atomic_additions_where_results_are_to_be_the_same(name: str) -> None:
     assert "atomicAdd" not in plan(name, deterministic=True).source
+
+
+SIZED = {
+    "reshaped": ("[#^ (Mat n d) x #^ Int h] (sum (square (reshape x [n h (// d h)])))", ((4, 2), (4, 4), (8, 1))),
+    "chosen": ("[#^ (Mat n d) x #^ Int h] (build (if (< h 3) (+ h 1) (// d 2)) (fn [i] (* 2.0 (get x 0 i))))",
+               ((4, 2), (4, 7), (8, 3), (8, -1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_the_host_knows_sizes_that_a_branch_of_integers_chooses(name: str) -> None:
+    text, points = SIZED[name]
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    program = print_grid(f.optimised(f.specs(None), "cuda", blas=True))
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for d, h in points:
+        x = np.random.default_rng(d).normal(size=(3, d))
+        for descending in (False, True):
+            (got,) = emulator.run(program, (x, h), descending=descending)
+            np.testing.assert_allclose(got, hyad.compile(f, args=(x, h))(x, h), rtol=1e-12)
+    if name == "reshaped":
+        for h in (3, 0, -1, -8):  # does not divide; nothing divides by 0; is no size
+            with pytest.raises(HyadError) as caught:
+                hyad.compile(f, args=(x, h))(x, h)
+            with pytest.raises(type(caught.value)):
+                emulator.run(program, (x, h))
 
 
 def together(subjects: list[CudaProgram]) -> str:

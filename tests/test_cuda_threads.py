@@ -214,6 +214,12 @@ def test_blocks_that_memory_has_no_room_for_are_not_summed(monkeypatch: pytest.M
             "one kernel makes data here that another one is to read",
             "(f 1.0 ",
         ),
+        (
+            "(fn [#^ (Vec n) v] ((grad (fn [v] (letrec [f (fn [d x] (if (< d 1.0) x (* (sin x) (f (- d 1.0) (* x (sum"
+            " (map (fn [y] (* y x)) v)))))))] (f (floor (sum v)) (get v 0))))) v))",
+            "what a recursive function remembers for its gradient is data",
+            "(f (floor ",
+        ),
     ],
 )
 def test_what_cannot_run_on_a_gpu_says_why(text: str, message: str, form: str) -> None:
@@ -222,6 +228,21 @@ def test_what_cannot_run_on_a_gpu_says_why(text: str, message: str, form: str) -
     with pytest.raises(CompileError, match=message) as caught:
         print_grid(f.optimised(f.specs((given,)), "cuda"))
     assert caught.value.span is not None and form in caught.value.span.text
+
+
+def test_an_array_whose_shape_changes_says_what_to_declare() -> None:
+    text = (Path(__file__).parent / "bench" / "problems" / "naive" / "models.hy").read_text(encoding="utf-8")
+    text = "(defmodel jacobi" + text.partition("(defmodel jacobi")[2].partition("\n(defmodel")[0]
+    for declared, works in (("(Mat n m)", False), ("(Mat n n)", True)):
+        parameters = f"[#^ {declared} u #^ {declared} f]"
+        f = hyad.grad(hyad.model(text.replace("[u f]", parameters), namespace={}), wrt=("u", "f"))
+        spread = f.optimised(f.specs((np.eye(4), np.eye(4))), "cuda")
+        if works:
+            assert not any(note.startswith("one thread") for _, note in print_grid(spread).notes)
+            continue
+        with pytest.raises(CompileError, match="the shape of this array changes") as caught:
+            print_grid(spread)
+        assert "(Mat n n)" in (caught.value.hint or "")
 
 
 # ------------------------------------------------------------------------------------------------ as text
