@@ -350,6 +350,15 @@ def test_kernels_compile_to_ptx(collection: Collection) -> None:
     assert ".f64" not in nvrtc.compile_device(together(single), "compute_80", "single").decode()
 
 
+def test_kernels_look_up_no_scalar_that_they_do_not_need() -> None:
+    """One that an iteration of a loop of the host hands on, beside what a team makes of a row."""
+    models = hyad.load(Path(__file__).parent / "bench" / "problems" / "naive" / "models.hy")
+    source = print_grid(models.crf.optimised(models.crf.specs(None), "cuda", blas=True)).source
+    bodies = [part.partition("\n}\n")[0] for part in source.split("\n{\n")[1:]]
+    names = [(name, body) for body in bodies for name in re.findall(r"const double (\w+) = \*\w+;", body)]
+    assert names and all(len(re.findall(rf"\b{name}\b", body)) > 1 for name, body in names)
+
+
 # ------------------------------------------------------------------------------------------ accumulators
 
 LOOK = "(ifold (fn [p i] (let [m (fst p) at (snd p) t (get x i)] #({} (select {} at {})))) #(0.0 0) (len x))"

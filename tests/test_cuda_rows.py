@@ -483,6 +483,18 @@ def test_few_places_have_more_threads_each(name: str) -> None:
     assert tuple(counts) == FEW[name][3]
 
 
+def test_when_places_are_few() -> None:
+    """Columns up to 4,095 from 257 elements on, whose pieces are a launch more; others up to 32,767 from 65 on."""
+    for name, points in (
+        ("sums", {(4095, 257): 1, (4096, 257): 0, (5, 256): 0}),
+        ("integrals", {(32_767, 65): 1, (32_768, 65): 0, (5, 64): 0}),
+    ):
+        (choice,) = (s for s in few_plans()[0][name].steps if isinstance(s, Choose))
+        assert {(p, n): launches.value(choice.cond, {"p": p, "n": n}) for p, n in points} == points
+    teams = [taken(choice.then, {"p": p, "n": 2000})[0].args[-1] for p in (4095, 4096)]
+    assert [launches.value(team, {"p": p, "n": 2000}) for team, p in zip(teams, (4095, 4096))] == [256, 32]
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_few_places_compute_the_same(name: str) -> None:
     """In both orders of the threads, to the last bit; on each side of where the host chooses, and of nothing."""

@@ -185,6 +185,14 @@ def test_small_launches_side_by_side_are_one() -> None:
     assert len(launched(near, n=100_000, k=400, d=100, p=5050)) > 12  # too much for a block
 
 
+def test_long_folds_of_few_places_are_no_small_launches() -> None:
+    """A block's threads would wait for the few that have one: columns go in pieces before they go side by side."""
+    text = """[#^ (Mat n m) a #^ (Mat n l) b #^ (Mat n n) c] #((np.sum a :axis 0) (np.max b :axis 0) (sin c))"""
+    program = plan(text, "columns")
+    sizes = [{"n": n, "m": 3, "l": 3} for n in (5000, 200)]
+    assert [len(launched(program, **s)) for s in sizes] == [5, 2]
+
+
 @needs_cpu
 def test_small_launches_side_by_side_compute_the_same() -> None:
     near, apart = mixtures()
