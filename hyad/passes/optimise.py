@@ -704,8 +704,6 @@ PIPELINE: list[Pass] = [
     tabulate,  # and so do those of one integer
     assign,
     fuse,
-    running_sums,  # now that what is added back is read of the tables
-    assign,
     one_hot,  # what fusion brought together
     alias,
     collect,  # rows of a Hessian, now that each entry is one expression
@@ -714,6 +712,7 @@ PIPELINE: list[Pass] = [
     pairs,  # what they give both members is one sum then
     share,  # states that the tangents of several directions have in common
     split,  # now that no array is made where it is read
+    running_sums,  # of what is added from an index on, or up to it
     unchecked,  # of what the branches that are loops now have not checked before these
     settled,  # while what is read of a table shows: in eight lanes its rows are the elements of an array
     whole_eights,  # before lanes takes a part of what an iteration does
