@@ -595,3 +595,26 @@ def test_an_element_beyond_what_is_written_out_is_an_error_where_a_run_comes_to_
         else:
             assert x == 0.5
             assert repr(branch(v, x)) == repr(wanted)
+
+
+@pytest.mark.parametrize(
+    "loops, last",
+    [
+        ("(for [k (range n)] (for [i (range (+ k 1) n)] {}))", lambda n: 2 * n - 3),
+        ("(for [k (range n)] (for [i (range (+ k 1) n)] (for [j (range (+ i 1) n)] {})))", lambda n: 2 * n - 5),
+        ("(for [k (range n)] (for [j (range 2)] (for [i (range (+ k 2) n)] {})))", lambda n: 2 * n - 4),
+        ("(for [k (range n)] (for [i (range k n)] {}))", lambda n: 2 * n - 2),
+    ],
+)
+def test_the_last_iterations_of_a_triangle_that_are_none_need_nothing(loops: str, last) -> None:
+    """The largest index is asked for, and no more."""
+    store = "(set-at! a k i (get v (+ k i)))"
+    text = f"(fn [#^ (Mat n n) a #^ (Vec m) v] (let [a (copy a)] {loops.format(store)} (sum a)))"
+    f = hyad.model(text, namespace={})
+    for target in ("python", "c"):
+        g = hyad.compile(hyad.value_and_grad(f), target=target)
+        for n in (3, 4, 7):
+            a, v = np.ones((n, n)), np.arange(float(last(n) + 1))
+            assert g(a, v)[0] == hyad.run(f, a, v)
+            with pytest.raises(hyad.BoundsError):
+                g(a, v[:-1])

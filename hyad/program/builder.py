@@ -471,10 +471,11 @@ class Builder(Bounds):
         if not made:
             self.emit(Check(op.relation, a, c, op.message, op.kind), ())
 
-    def check_before_loop(self, above: Affine, message: str, kind: str) -> bool:
+    def check_before_loop(self, above: Affine, message: str, kind: str, runs: Sequence[Affine] = ()) -> bool:
         """Check once before the loop what its iterations need: ``above >= 0``, for the last index where it depends on
-        the index. A size that only an empty loop would have needed is required as well; a count that is the larger of 0
-        and another integer is taken for the other, which asks for less where that is below 0."""
+        the index; that is the last for which the loops inside run, whose last indices are ``runs``. A size that only an
+        empty loop would have needed is required as well; a count that is the larger of 0 and another integer is taken
+        for the other, which asks for less where that is below 0."""
         scope = self.scopes[-1]
         k = 0 if scope.index is None else above[1].get(scope.index, 0)
         if scope.index is None or k > 0:
@@ -482,14 +483,21 @@ class Builder(Bounds):
         count = self.counts[scope.index]
         if type(count) is Const and count.value <= 0:  # nothing is needed where nothing runs
             return True
+        last = affine_add(self.running(count) or self.affine(count), (1, {}), -1)
         if k:
-            last = affine_add(self.running(count) or self.affine(count), (1, {}), -1)
-            above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), last, k)
+            at = last
+            for inner in runs:
+                if inner[1].get(scope.index) == -1:
+                    end = affine_add(inner, (0, {scope.index: 1}))
+                    at = end if self.nonnegative(affine_add(at, end, -1)) else at
+            above = affine_add(affine_add(above, (0, {scope.index: 1}), -k), at, k)
         if any(v in scope.vars for v in above[1]):
             return False
+        first = [affine_add(r, (0, {scope.index: 1}), -min(0, r[1].get(scope.index, 0))) for r in runs]
+        runs = [r for r in (last, *first) if not any(v in scope.vars for v in r[1])]
         self.scopes.pop()
         try:
-            if not (self.nonnegative(above) or self.check_before_loop(above, message, kind)):
+            if not (self.nonnegative(above) or self.check_before_loop(above, message, kind, runs)):
                 used = self.affine_value((max(0, -above[0]), {v: -n for v, n in above[1].items() if n < 0}))
                 room = self.affine_value((max(0, above[0]), {v: n for v, n in above[1].items() if n > 0}))
                 self.emit(Check("<=", used, room, message, kind), ())
