@@ -33,7 +33,7 @@ def settled(program: Program) -> Program:
         return program
     look = Settled(Builder(), found, integers, looking=True)
     rebuilt(program, look)
-    found = {v: [kept[k] for k in sorted(look.holds[v])[:1]] for v, kept in found.items() if look.holds.get(v)}
+    found = {v: [kept[k] for k in sorted(look.held[v])[:1]] for v, kept in found.items() if look.held.get(v)}
     return rebuilt(program, Settled(Builder(), found, integers)) if found else program
 
 
@@ -156,13 +156,13 @@ class Settled(Rebuild):
     ) -> None:
         super().__init__(builder)
         self.found, self.integers, self.looking = found, integers, looking
-        self.holds: dict[Var, set[int]] = {}
+        self.held: dict[Var, set[int]] = {}
 
     def prim(self, op: Prim, var: Var) -> Atom:
         several = self.found.get(op.args[0]) if op.name == "get" else None  # type: ignore[arg-type]
         if several is not None and self.looking:
             good = {k for k, kept in enumerate(several) if self.stays(kept, op.args[1:])}
-            self.holds[op.args[0]] = self.holds.get(op.args[0], good) & good  # type: ignore[index, arg-type]
+            self.held[op.args[0]] = self.held.get(op.args[0], good) & good  # type: ignore[index, arg-type]
         elif several is not None:
             self.b.fired("settled")
             (kept,) = several

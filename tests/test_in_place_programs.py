@@ -1,0 +1,109 @@
+"""Random programs that change matrices and vectors in place, in loops inside one another: their derivatives, optimised,
+against those of the same programs as they are read.
+
+``HYAD_IN_PLACE_PROGRAMS=2000`` draws more, from ``HYAD_PROPERTY_SEED`` on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+
+import hyad
+import oracle
+
+COUNT = int(os.environ.get("HYAD_IN_PLACE_PROGRAMS", "60"))
+FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
+INDICES = ("k", "i", "j")
+
+
+class Draw(random.Random):
+    """A program over a matrix ``a`` and a vector ``v``, which it changes, and a vector ``w``."""
+
+    def program(self) -> str:
+        loops = " ".join(f"(for [k (range n)] {self.body(['k'], self.choice((1, 2, 2)))})" for _ in range(self.one(2)))
+        return f"(fn [a v w] (let [n (len v) a (copy a) v (copy v)] {loops} (+ (sum (sin a)) (dot v w))))"
+
+    def one(self, most: int) -> int:
+        return min(self.randint(1, most), self.randint(1, most))
+
+    def range(self, around: list[str]) -> str:
+        """All indices, those up to an index around it, or those from one on."""
+        low = self.choice(["0", *around, *(f"(+ {x} 1)" for x in around)])
+        high = self.choice(["n", "n", *around, *(f"(+ {x} 1)" for x in around)])
+        return f"(range {low if high == 'n' else 0} {high})"
+
+    def at(self, around: list[str]) -> str:
+        some = [*3 * around, *(f"(- n 1 {x})" for x in around), *(f"(max 0 (- {x} 1))" for x in around), "0"]
+        return self.choice([*some, f"(% (+ {around[0]} {around[-1]}) n)"] if len(around) > 1 else some)
+
+    def element(self, around: list[str]) -> str:
+        of_a, of_v = f"(get a {self.at(around)} {self.at(around)})", f"(get v {self.at(around)})"
+        return self.choice([of_a] * 4 + [of_v] * 2 + ["0.7", f"(get w {self.at(around)})"])
+
+    def number(self, around: list[str], depth: int = 2) -> str:
+        if depth == 0 or self.random() < 0.25:
+            return self.element(around)
+        x, y = self.number(around, depth - 1), self.element(around)
+        over, chosen = f"(/ {x} (+ 1.5 (square {y})))", f"(if (> {y} 0.1) {x} {self.element(around)})"
+        two = [f"({op} {x} {self.number(around, depth - 1)})" for op in "**+-"]
+        return self.choice([f"(sin {x})", f"(tanh {x})", over, chosen, *two])
+
+    def row(self, around: list[str]) -> str:
+        """A sum over a row."""
+        other = self.choice([self.element([*around, "l"]), "(get v l)"])
+        return f"(ifold (fn [s l] (+ s (* (get a {self.at(around)} l) {other}))) 0.0 {self.choice(['n', *around])})"
+
+    def statement(self, around: list[str], depth: int) -> str:
+        kind = self.random()
+        if depth and kind < 0.5:
+            x = INDICES[len(around)]
+            return f"(for [{x} {self.range(around)}] {self.body([*around, x], depth - 1)})"
+        if kind < 0.65:
+            return f"(set-at! a {self.at(around)} {self.at(around)} (tanh {self.number(around)}))"
+        if kind < 0.8:
+            i, j = self.at(around), self.at(around)
+            return f"(set-at! a {i} {j} (- (get a {i} {j}) (* 0.5 {self.element(around)} {self.element(around)})))"
+        value = self.number(around) if kind < 0.9 else self.row(around)
+        return f"(set-at! v {self.at(around)} (tanh {value}))"
+
+    def body(self, around: list[str], depth: int) -> str:
+        made = " ".join(self.statement(around, depth) for _ in range(self.one(3)))
+        if self.random() < 0.7:
+            return made
+        last = f"(set-at! v {self.at(around)} (* 0.5 (+ p (get v {self.at(around)}))))"
+        return f"(let [p {self.number(around)}] (do {made} {last}))"
+
+
+def arguments(seed: int, n: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    return rng.uniform(-1, 1, (n, n)), rng.uniform(-1, 1, n), rng.uniform(0.2, 1, n)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_gradients(seed: int) -> None:
+    text = Draw(seed).program()
+    f = hyad.value_and_grad(hyad.model(text, namespace={}), wrt=(0, 1, 2))
+    made = hyad.compile(f, target="python", args=arguments(seed, 5))
+    for n in (1, 2, 5):
+        args = arguments(seed, n)
+        assert oracle.mismatch(made(*args), hyad.run(f, *args), 1e-9) is None, (n, text)
+
+
+def test_an_element_that_a_branch_reads_before_it_is_changed() -> None:
+    """Its value then is remembered, also where other reads of the same table are as they are in the end."""
+    text = """(fn [a v w] (let [n (len v) a (copy a) v (copy v)]
+      (for [k (range n)]
+        (let [p (if (> (get v 0) 0.1) (* (get a 0 0) (get a k (- n 1 k))) (get w k))]
+          (for [i (range k n)]
+            (set-at! v k (tanh (ifold (fn [s l] (+ s (* (get a i l) (get v l)))) 0.0 k))))
+          (set-at! a k k 0.6)
+          (set-at! v k (* 0.5 (+ p (get v k))))))
+      (+ (sum (sin a)) (dot v w))))"""
+    f = hyad.grad(hyad.model(text, namespace={}), wrt=(0, 1, 2))
+    for n in (2, 5):
+        args = arguments(265, n)
+        assert oracle.mismatch(hyad.compile(f, target="python", args=args)(*args), hyad.run(f, *args), 1e-9) is None
