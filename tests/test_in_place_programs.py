@@ -18,6 +18,7 @@ import oracle
 COUNT = int(os.environ.get("HYAD_IN_PLACE_PROGRAMS", "60"))
 FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0"))
 INDICES = ("k", "i", "j")
+INNER = "q"  # an index that has neighbours
 
 
 class Draw(random.Random):
@@ -37,6 +38,8 @@ class Draw(random.Random):
         return f"(range {low if high == 'n' else 0} {high})"
 
     def at(self, around: list[str]) -> str:
+        if INNER in around and self.random() < 0.5:
+            return self.choice([f"(- {INNER} 1)", INNER, f"(+ {INNER} 1)"])
         some = [*3 * around, *(f"(- n 1 {x})" for x in around), *(f"(max 0 (- {x} 1))" for x in around), "0"]
         return self.choice([*some, f"(% (+ {around[0]} {around[-1]}) n)"] if len(around) > 1 else some)
 
@@ -59,15 +62,20 @@ class Draw(random.Random):
 
     def statement(self, around: list[str], depth: int) -> str:
         kind = self.random()
+        if depth and kind < 0.1 and INNER not in around:
+            return f"(for [{INNER} (range 1 (- n 1))] {self.body([*around, INNER], 0)})"
         if depth and kind < 0.5:
-            x = INDICES[len(around)]
+            x = INDICES[sum(x in INDICES for x in around)]
             return f"(for [{x} {self.range(around)}] {self.body([*around, x], depth - 1)})"
+        if kind > 0.93:
+            some, other = self.statement(around, 0), self.statement(around, 0)
+            return self.choice([f"(when (> {self.element(around)} 0.1) {some})"] * 2 + [f"(if (< k 2) {some} {other})"])
         if kind < 0.65:
             return f"(set-at! a {self.at(around)} {self.at(around)} (tanh {self.number(around)}))"
         if kind < 0.8:
             i, j = self.at(around), self.at(around)
             return f"(set-at! a {i} {j} (- (get a {i} {j}) (* 0.5 {self.element(around)} {self.element(around)})))"
-        value = self.number(around) if kind < 0.9 else self.row(around)
+        value = self.number(around) if kind < 0.88 else self.row(around)
         return f"(set-at! v {self.at(around)} (tanh {value}))"
 
     def body(self, around: list[str], depth: int) -> str:
