@@ -353,7 +353,8 @@
 (defmodel softmax [a] "the exponentials over their sum"
   (let [e (exp (- a (constant amax a)))  s (sum e)] (map (fn [x] (/ x s)) e)))
 (defmodel softmax/2 [a axis] "the exponentials over their sums along an axis" (along softmax a axis))
-(defmodel log-softmax [a] "the logarithms of the exponentials over their sum" (- a (logsumexp a)))
+(defmodel log-softmax [a] "the logarithms of the exponentials over their sum"
+  (let [d (- a (constant finite-max a))] (- d (log (sum (exp d))))))
 (defmodel log-softmax/2 [a axis] "the logarithms of the exponentials over their sums along an axis"
   (along log-softmax a axis))
 (defmodel cumsum [a] "the sums of the first elements, of the first two and so on; of a matrix row by row"
