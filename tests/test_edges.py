@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -299,3 +301,10 @@ def test_a_loop_that_fills_nothing_leaves_what_is_before_the_array(target: str) 
         for p in range(3):
             v = np.linspace(0.1, 0.9, n)
             np.testing.assert_allclose(made(v, p), [*np.cos(v[: max(0, n - p)]), *[0.0] * min(n, p)], rtol=1e-14)
+
+
+def test_what_is_added_once_between_the_ends_is_stored() -> None:
+    """The adjoint of what comes behind a first element: no zeros that it is added to."""
+    path = Path(__file__).parent / "bench" / "problems" / "naive" / "models.hy"
+    source = hyad.compile(hyad.grad(hyad.load(path).alignment, wrt=("alike", "gap"))).source
+    assert re.search(r"t_bar\[i\] = above_bar\[i \+ 1\];", source)

@@ -744,6 +744,7 @@ PIPELINE: list[Pass] = [
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     unread,  # what is not stored is what was there
     edges,  # when each state lies where it is to lie
+    assign,  # what the loop between the first and the last iterations adds once
     one_store,  # what were two branches are one piece of code now
     forwards,  # that from the end are for no pass
     unbranched,  # but for those that differ from element to element
