@@ -12,7 +12,6 @@ from ..core import (
     Block,
     Data,
     Loop,
-    Op,
     Prim,
     Var,
     blocks_of,
@@ -21,6 +20,7 @@ from ..core import (
     type_of,
     with_blocks,
 )
+from ..passes.copies import changed_by
 from ..passes.unchanged import integers_of
 from ..program.affine import Affine, affine_add, affine_in, with_factors
 from ..program.bounds import Scope
@@ -92,7 +92,7 @@ def read_by_rows(b: Builder, scope: Scope, back: Block) -> Block:
             continue
         if COSTLY * sum(length_of(line, t) for line in lines) > length_of((None,) * t.rank, t):
             continue
-        place = next((k for k, x in enumerate(scope.binds) if changes(x.op, a)), len(scope.binds))
+        place = next((k for k, x in enumerate(scope.binds) if a in changed_by(x.op)), len(scope.binds))
         late = {v for x in scope.binds[place:] for v in x.vars}
         if any(not late.isdisjoint(line) for line in lines):
             continue
@@ -103,13 +103,6 @@ def read_by_rows(b: Builder, scope: Scope, back: Block) -> Block:
             scope.binds[place:] = [*made, *scope.binds[place:count]]
             place += len(made)
     return of_lines(back, copies, inside) if copies else back
-
-
-def changes(op: Op, a: Atom) -> bool:
-    """Whether an operation makes an array of another by changing that."""
-    if type(op) is Prim:
-        return op.name in ("update", "add-at") and op.args[0] is a
-    return a in getattr(op, "inits", ()) or any(changes(x.op, a) for region in blocks_of(op) for x in region.binds)
 
 
 def copied(b: Builder, a: Atom, line: Line, at: tuple[Atom, ...]) -> Atom:

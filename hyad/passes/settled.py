@@ -37,9 +37,8 @@ def settled(program: Program) -> Program:
     return rebuilt(program, Settled(Builder(), found, integers)) if found else program
 
 
-Place = tuple[
-    tuple[Loop, ...], tuple[int, ...]
-]  # the loops around, and where in the body of each, and of the outer one
+#: The loops around, and where in the body of each, and of the outer one.
+Place = tuple[tuple[Loop, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
