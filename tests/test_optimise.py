@@ -880,3 +880,27 @@ def test_a_choice_in_a_choice_by_the_same_condition_is_none() -> None:
     )
     assert f.cfunction.source.count("?") == 1
     assert f(3.0, 1.0) == 3.0 and f(1.0, 3.0) == 3.0
+
+
+CLASSES = "(fn [x w b y] (let [z (+ (@ x w) b)] (- (sum (* y (log-softmax z 1))))))"
+PIECES = "(fn [x a] (sum (build (len x) (fn [i] (* (get x i) (if (> a 0) (exp a) (* 2.0 a)))))))"
+COSINES = "(fn [x] (let [r (/ x (expand-dims (sqrt (sum (square x) 1)) 1))] (sum (log-softmax (@ r (transpose r)) 1))))"
+
+
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize(
+    "text, shapes", [(CLASSES, [(9, 4), (4, 5), (5,), (9, 5)]), (PIECES, [(7,), ()]), (COSINES, [(6, 3)])]
+)
+def test_no_call_is_made_more_often_than_it_is_written(text: str, shapes: list[tuple[int, ...]], derived: bool) -> None:
+    """What a loop does not change leaves it, a branch as well, also where sizes are known by checks alone."""
+    args = [np.random.default_rng(k).uniform(0.2, 1.0, shape) for k, shape in enumerate(shapes)]
+    model = hyad.model(text)
+    told = hyad.explain(hyad.grad(model, tuple(range(len(args)))) if derived else model, args=args)
+    assert 0 < told.steps[-1].after.transcendental <= told.steps[0].before.transcendental
+
+
+def test_a_branch_that_no_iteration_changes_is_taken_once() -> None:
+    """Before the loop: it reads nothing of it, and nothing in it can fail."""
+    made = optimise(hyad.model(PIECES.replace("[x a]", "[#^ (Vec n) x a]")).program())
+    assert [type(b.op) for b in made.body.binds if type(b.op) in (If, Loop)] == [If, Loop]
+    assert all(type(b.op) is not If for b in all_binds(last_loop(made).body))

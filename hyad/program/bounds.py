@@ -101,6 +101,8 @@ class Bounds:
         if depth:
             for scope in self.scopes:
                 for fact in scope.facts:
+                    if not self.equal.keys().isdisjoint(fact[1]):
+                        fact = self.normal(fact)
                     if any(v in affine[1] for v in fact[1]) and self.nonnegative(
                         affine_add(affine, fact, -1), depth - 1
                     ):

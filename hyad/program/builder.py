@@ -40,6 +40,7 @@ from ..core import (
     Type,
     Var,
     While,
+    blocks_of,
     free_vars,
     integer,
     is_one,
@@ -853,14 +854,34 @@ class Builder(Bounds):
                 found = dict(zip(kept, self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given)))
                 return tuple(found[keys.index(key)] for key in keys)
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
-        made = self.emit_region(If(cond, self.close(*then), self.close(*orelse)), types, names, given)
-        if not self.plain:
-            for v, x, y in zip(made, then[1], orelse[1]):
-                if v.type == INT and x not in then[0].vars and y not in orelse[0].vars:
-                    self.scopes[-1].facts += self.either(v, x, y)
-                    if type(x) is Const or type(y) is Const:
-                        self.definitions[v] = Prim("select", (cond, x, y))
+        op = If(cond, self.close(*then), self.close(*orelse))
+        home = self.scopes[-1]
+        if not self.plain and home.index is not None and all(isinstance(t, Scalar) for t in types):
+            home = self.leaves(op, [cond, *free_vars(op.then), *free_vars(op.orelse)], ())
+        with self.inside(home):
+            made = self.emit_region(op, types, names, given)
+            if not self.plain:
+                for v, x, y in zip(made, then[1], orelse[1]):
+                    if v.type == INT and x not in then[0].vars and y not in orelse[0].vars:
+                        self.scopes[-1].facts += self.either(v, x, y)
+                        if type(x) is Const or type(y) is Const:
+                            self.definitions[v] = Prim("select", (cond, x, y))
         return made
+
+    def leaves(self, op: If | Loop, reads: Sequence[Atom], made: Sequence[Type]) -> Scope:
+        """Where a branch or a loop is computed that reads so much and makes arrays of such types: outside of the loops
+        around it that do not change it, if it has no checks and is known not to fail there."""
+        home = self.scopes[-1]
+        if any(map(has_checks, blocks_of(op))):
+            return home
+        outer = self.home(reads)
+        if outer is home:
+            return home
+        with self.inside(outer):  # what it reads is there, and sizes are known, where a loop has been entered
+            fits = self.bind_in_range(op) and self.sized(made)
+        if fits:
+            self.fired("hoisting")
+        return outer if fits else home
 
     def conjunction(
         self, cond: Atom, then: tuple[Scope, Sequence[Atom]], orelse: tuple[Scope, Sequence[Atom]]
@@ -996,21 +1017,15 @@ class Builder(Bounds):
             t = self.type_outside(type_of(r), scope)
             outs.append(Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,)))
         home = self.scopes[-1]
-        if not self.plain and home.index is not None and not has_checks(op.body):
+        if not self.plain and home.index is not None:
             fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in op.inits]
             reads = [op.count, *(z for z, new in zip(op.inits, fresh) if not new), *free_vars(op.body)]
             reads += [] if op.snapshots is None else [op.snapshots]
-            outer = self.home(reads)
-            if outer is not home:
-                made = [*outs, *(type_of(z) for z, new in zip(op.inits, fresh) if new)]
-                with self.inside(outer):  # what it reads is there, and sizes are known, where a loop has been entered
-                    if not (self.bind_in_range(op) and self.sized(made)):
-                        outer = home
+            outer = self.leaves(op, reads, [*outs, *(type_of(z) for z, new in zip(op.inits, fresh) if new)])
             if outer is not home:
                 with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros
                     inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(op.inits, fresh)]
                 home, op = outer, replace(op, inits=tuple(inits))
-                self.fired("hoisting")
         with self.inside(home):
             return self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
 
