@@ -904,3 +904,23 @@ def test_a_branch_that_no_iteration_changes_is_taken_once() -> None:
     made = optimise(hyad.model(PIECES.replace("[x a]", "[#^ (Vec n) x a]")).program())
     assert [type(b.op) for b in made.body.binds if type(b.op) in (If, Loop)] == [If, Loop]
     assert all(type(b.op) is not If for b in all_binds(last_loop(made).body))
+
+
+COLUMNS = """(fn [#^ (Mat n d) x #^ (Vec d) a #^ (Vec d) b]
+  (sum (square (+ (* a (/ (- x (mean x 0)) (sqrt (+ (var x 0) 1e-5)))) b))))"""
+
+
+def test_the_gradient_of_normalised_columns_goes_along_rows() -> None:
+    """Down a column nothing is read and nothing is kept: what both the mean's and the variance's parts add to an
+    element is computed where it is stored, once, at the end."""
+    model = hyad.model(COLUMNS)
+    made = optimise(hyad.grad(model, ("x", "a", "b")).program())
+    for bind in all_binds(made.body):
+        if isinstance(bind.op, Loop) and not any(isinstance(x.op, Loop) for x in bind.op.body.binds):
+            at = [x.op.args for x in bind.op.body.binds if isinstance(x.op, Prim) and x.op.name in ("get", "update")]
+            at = [args for args in at if args[0].type.rank == 2]
+            assert all(bind.op.index not in args[1:] or args[2] is bind.op.index for args in at)
+    assert "work: room for 6*d reals" in hyad.compile(hyad.grad(model, ("x", "a", "b"))).source
+    x, a, b = np.random.default_rng(1).normal(size=(9, 6)), np.ones(6), np.full(6, 0.5)
+    for n in (1, 2, 5, 9):
+        hyad.check_grad(model, [x[:n], a, b])

@@ -53,12 +53,14 @@ class Fuse(Rebuild):
 
     ``v = (build n f) ... (build n (fn [i] (g (get v i))))``  =>  ``(build n (fn [i] (g (f i))))``  (dF~ Fig. 8a).
     Design decision: only where that repeats no work that counts: the array is read by element alone, and either at
-    the index of one loop (all readings then share the one copy) or its elements are cheap.
+    the index of one loop (all readings then share the one copy) or its elements are cheap. With ``once`` it leaves
+    arrays of which an element takes a loop, or is read again and again, or that are made for their order.
     """
 
-    def __init__(self, builder: Builder, block: Block) -> None:
+    def __init__(self, builder: Builder, block: Block, once: bool = False) -> None:
         super().__init__(builder)
         self.uses = array_uses(block)
+        self.once = once
         self.inlined: dict[Var, tuple[Loop, int, int]] = {}  # the loop, which result, how many subscripts it takes
         self.costs: dict[Var, int] = {}  # what an element of these costs
         self.within = block
@@ -162,8 +164,14 @@ class Fuse(Rebuild):
             cost = self.cost((op.body,), op.body.results[k], known - 1, known - levels if written else 0)
             if cost is not None:
                 self.costs[v] = cost
-        if all(self.costs.get(v, CHEAP + 1) <= CHEAP for v in bind.vars if self.uses.get(v)):
-            again = any(len(u.loops) - self.depth > levels for _, u in uses)
+        again = any(len(u.loops) - self.depth > levels for _, u in uses)
+        down = self.column(op)
+        if self.once and (
+            again or down or any(permuted(op, k, levels) or bind.vars[k] not in self.costs for k, _ in uses)
+        ):
+            return 0
+        cheap = CALL - 1 if down and not again else CHEAP
+        if all(self.costs.get(v, cheap + 1) <= cheap for v in bind.vars if self.uses.get(v)):
             if not (again and any(self.kept(op, k, levels) for k, _ in uses)):
                 return levels
         first = uses[0][1]
@@ -195,6 +203,17 @@ class Fuse(Rebuild):
             return False
         self.b.fired("kept-rows")
         return True
+
+    def column(self, op: Loop) -> bool:
+        """Whether a build goes down a column of matrices, whose rows the loop around it goes along: computed again, it
+        leaves no array that keeps the two loops from changing places."""
+        along = self.b.scopes[-1].index
+        gets = [x.op.args for x in op.body.binds if type(x.op) is Prim and x.op.name == "get" and op.index in x.op.args]
+        return (
+            along is not None
+            and any(gets)
+            and all(args[-1] is not op.index and self.atom(args[-1]) is along for args in gets)
+        )
 
     def quick(self, v: Var) -> bool:
         """Whether an element of a build costs less than a call."""
@@ -620,14 +639,14 @@ def merge_into(
         if type(bind.op) is Check:
             return False
         reading, needs = None, after.intersection(known_reads(bind, known))
-        if wanted is not None and needs and not fallible and not checked and both_loops(first.op, bind.op):
-            if needs <= rows:
+        if needs and not fallible and not checked and both_loops(first.op, bind.op):
+            if wanted is not None and needs <= rows:
                 reading = at_once(first, bind, after)
             going_on = None
             if reading is None and not sums.isdisjoint(bind.op.inits):  # type: ignore[union-attr]
                 going_on = continued(first, bind, after)
             if going_on is not None and not early_use(first, going_on, binds, bind, results, known):
-                if wanted(first, bind, going_on):
+                if wanted is None or wanted(first, bind, going_on):
                     binds[k : j + 1] = [*early, going_on, *late]
                     return not early
         if reading is None and needs:

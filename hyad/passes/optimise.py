@@ -321,6 +321,12 @@ def fuse(program: Program) -> Program:
     return rebuild(program, lambda b: Fuse(b, program.body)) if loops_of(program) else program
 
 
+def fuse_numbers(program: Program) -> Program:
+    """``fuse`` for numbers that take no loop, and that no loop reads again: for loops that are in order now."""
+    wanted = "fuse" not in OFF.get() and loops_of(program)
+    return rebuild(program, lambda b: Fuse(b, program.body, once=True)) if wanted else program
+
+
 class Share(Rebuild):
     """Common subexpressions where regions have been joined, and accumulators of a loop that are always equal: they
     start equal and, supposed that they are, go on equal. What is stacked twice is stacked once."""
@@ -723,6 +729,8 @@ PIPELINE: list[Pass] = [
     assign,
     columns,  # before four rows are added at a time, each of which may have other columns
     jam_rows,
+    assign,  # what is left of loops whose sums are four rows at a time adds to all elements of what another has made
+    fuse_numbers,  # which it makes itself then, as all that loops make in this order now
     eights,  # what is left of iterations when it is known what rows they add; the rest is for four at once
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     searches,
