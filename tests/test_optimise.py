@@ -924,3 +924,26 @@ def test_the_gradient_of_normalised_columns_goes_along_rows() -> None:
     x, a, b = np.random.default_rng(1).normal(size=(9, 6)), np.ones(6), np.full(6, 0.5)
     for n in (1, 2, 5, 9):
         hyad.check_grad(model, [x[:n], a, b])
+
+
+LABELS = """(fn [#^ (Mat n m) x #^ (Mat m k) w #^ (Arr Int r) y]
+  (let [z (@ x w)] (sum (build r (fn [i] (- (logsumexp (get z i)) (get z i (get y i))))))))"""
+
+
+def test_rows_whose_labels_are_checked_are_gone_through_once() -> None:
+    """The value's loop over rows checks each label before it reads by it, and that there are so many rows is checked
+    before the loop: the gradient's joins it, and takes each exponential once."""
+    model, (n, m, k) = hyad.model(LABELS), (12, 3, 5)
+    rng = np.random.default_rng(2)
+    args = [rng.normal(size=(n, m)), rng.normal(size=(m, k)), rng.integers(0, k, n)]
+    told = hyad.explain(hyad.grad(model, ("x", "w")), args=args)
+    assert told.steps[-1].after.transcendental == n * k
+    gradient = hyad.grad(model, "w")
+    z = np.exp(args[0] @ args[1])
+    by_hand = args[0].T @ (z / z.sum(1, keepdims=True) - np.eye(k)[args[2]])
+    np.testing.assert_allclose(gradient(*args), by_hand, rtol=1e-12, atol=1e-14)
+    for wrong in (-1, k):
+        with pytest.raises(hyad.HyadError, match="out of range|index"):
+            gradient(args[0], args[1], np.append(args[2][:-1], wrong))
+    with pytest.raises(hyad.HyadError):
+        gradient(args[0][:-1], args[1], args[2])  # more labels than rows

@@ -143,11 +143,43 @@ class Once:
 
     def fits(self, i: Atom, n: Atom) -> bool:
         if type(i) is Const:
-            return type(n) is Const and 0 <= i.value < n.value
-        count = self.around.get(i)
-        if count is not None and (count is n or type(n) is Const and count == n):
-            return True
-        check = Check("in", i, n, "")
+            return i.value >= 0 and (i.value < n.value if type(n) is Const else self.more(n, i.value))
+        index, above = self.offset(i)
+        if above >= 0 and index in self.around:  # its largest value is its count - 1
+            count, more = self.offset(self.around[index])
+            size, room = self.offset(n)
+            if above + more <= room and (count == size or self.checked("<=", count, size) or self.equal(count, size)):
+                return True
+        return self.checked("in", i, n)
+
+    def offset(self, a: Atom) -> tuple[Atom, int]:
+        """An integer as another one, or 0, and a number."""
+        if type(a) is Const:
+            return Const(0, INT), int(a.value)
+        op, _ = self.sources.get(a, (None, 0))  # type: ignore[call-overload]
+        if type(op) is Prim and op.name in ("+", "-") and type(op.args[1]) is Const and a.type == INT:
+            base, more = self.offset(op.args[0])
+            return base, more + (op.args[1].value if op.name == "+" else -op.args[1].value)
+        return a, 0
+
+    def more(self, n: Atom, i: int) -> bool:
+        """Whether a check that has been made here says that a size is more than ``i``: of an index in it that it is
+        more than 0."""
+        here = [made for many in self.made.values() for made in many if not made.loops and not made.holds]
+        return any(
+            made.check.b is n
+            and (i == 0 if made.check.relation == "in" else type(made.check.a) is Const and made.check.a.value > i)
+            for made in here
+            if made.check.relation in ("in", "<=")
+        )
+
+    def equal(self, a: Atom, b: Atom) -> bool:
+        """Whether a check has found two sizes to be equal."""
+        return self.checked("==", a, b) or self.checked("==", b, a)
+
+    def checked(self, relation: str, a: Atom, b: Atom) -> bool:
+        """Whether a check has been made."""
+        check = Check(relation, a, b, "")
         return any(self.covers(made, check) for made in self.made.get(self.key(check), ()))
 
     def key(self, op: Check) -> tuple:
@@ -269,18 +301,22 @@ def sources(binds: Iterable[Bind]) -> Sources:
     return found
 
 
-def in_range(second: Bind, first: Bind | None = None) -> bool:
-    """Whether all subscripts in a loop or a branch are in range whatever was checked before; with ``first`` in a loop
-    that runs as often as that, once it has done the same iteration."""
-    if first is None:
-        return Once(Block((), ())).in_range(Block((second,), ()))
-    one, two = first.op, second.op
-    assert type(one) is Loop and type(two) is Loop
-    body = substitute(two.body, {two.index: one.index})
-    here = Once(Block((first, Bind(second.vars, Loop(two.count, one.index, two.inits, two.accs, body))), ()))
-    here.around[one.index] = one.count
-    here.block(one.body)
-    return here.in_range(body)
+def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = ()) -> bool:
+    """Whether all subscripts in a loop or a branch are in range by the checks that stand ``before`` it in its block,
+    whatever else was checked; with ``first`` in a loop that runs as often as that, once it has done the same
+    iteration."""
+    block = Block((second,), ())
+    if first is not None:
+        one, two = first.op, second.op
+        assert type(one) is Loop and type(two) is Loop
+        block = substitute(two.body, {two.index: one.index})
+        second = Bind(second.vars, Loop(two.count, one.index, two.inits, two.accs, block))
+    here = Once(Block((*before, second) if first is None else (*before, first, second), ()))
+    here.block(Block(tuple(before), ()))
+    if first is not None:
+        here.around[first.op.index] = first.op.count  # type: ignore[union-attr]
+        here.block(first.op.body)  # type: ignore[union-attr]
+    return here.in_range(block)
 
 
 def once(program: Program) -> Program:
@@ -298,7 +334,7 @@ class First:
 
     ``(loop n ..) (check (== m l)) ..``  =>  ``(check (== m l)) (loop n ..) ..``.
     Design decision: past nothing that may fail itself, or may not end; so the first error is the one that it was.
-    With a check go the scalar operations that make its operands.
+    With a check go the scalar operations and the elements that make its operands.
     """
 
     def __init__(self, program: Program) -> None:
@@ -347,13 +383,14 @@ class First:
 
     @staticmethod
     def needed(op: Check, binds: Sequence[Bind]) -> list[Bind] | None:
-        """The bindings among ``binds`` that make a check's operands, in order; None where they are no scalars'
-        operations."""
+        """The bindings among ``binds`` that make a check's operands, in order; None where they are no operations of
+        scalars and no elements."""
         wanted, found = {op.a, op.b}, []
         for x in reversed(binds):
             if wanted.isdisjoint(x.vars):
                 continue
-            if type(x.op) is not Prim or x.op.name not in PRIMITIVES:
+            element = type(x.op) is Prim and x.op.name == "get" and isinstance(x.vars[0].type, Scalar)
+            if type(x.op) is not Prim or x.op.name not in PRIMITIVES and not element:
                 return None
             found.append(x)
             wanted.update(x.op.args)

@@ -639,11 +639,11 @@ def merge_into(
         if type(bind.op) is Check:
             return False
         reading, needs = None, after.intersection(known_reads(bind, known))
-        if needs and not fallible and not checked and both_loops(first.op, bind.op):
+        if needs and not checked and both_loops(first.op, bind.op):
             if wanted is not None and needs <= rows:
                 reading = at_once(first, bind, after)
             going_on = None
-            if reading is None and not sums.isdisjoint(bind.op.inits):  # type: ignore[union-attr]
+            if reading is None and not fallible and not sums.isdisjoint(bind.op.inits):  # type: ignore[union-attr]
                 going_on = continued(first, bind, after)
             if going_on is not None and not early_use(first, going_on, binds, bind, results, known):
                 if wanted is None or wanted(first, bind, going_on):
@@ -657,8 +657,8 @@ def merge_into(
         may = partners(first.op, bind.op) and (wanted is None or wanted(first, bind, None))
         made = join(first, reading or bind) if may else None
         if made is not None and (fallible or checked):
-            made = made if in_range(bind, first if fallible else None) else None
-            if fallible and wanted is None and (not first.vars or in_range(bind)):
+            made = made if in_range(bind, first if fallible else None, binds[:k]) else None
+            if fallible and wanted is None and (not first.vars or in_range(bind, None, binds[:k])):
                 made = None  # what cannot fail is better in a loop that cannot
         if made is not None and (wanted is None or wanted(first, bind, made)):
             binds[k : j + 1] = [*early, made, *late]
@@ -667,7 +667,7 @@ def merge_into(
             after.update(bind.vars)
             late.append(bind)
             continue
-        if fallible and (any(map(has_checks, blocks_of(bind.op))) or not in_range(bind)):
+        if fallible and (any(map(has_checks, blocks_of(bind.op))) or not in_range(bind, None, binds[:k])):
             return False  # the first one fails first; and what it has checked is in range behind it
         early.append(bind)
     return False

@@ -590,8 +590,11 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
         b = Builder()
         b.sizes.update(program.dims)
         Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body, lambda *_: True)]), both.span))
-        apart = [cost(Block((bind,), ())).work for bind in (one, two)]
-        return sum(apart) - cost(Block(b.block(), ())).work > min(apart) / (part if any(nests) else 2)
+        apart, together = [cost(Block((bind,), ())) for bind in (one, two)], cost(Block(b.block(), ()))
+        if any(nests) and together.transcendental < sum(x.transcendental for x in apart):
+            return True
+        work = [x.work for x in apart]
+        return sum(work) - together.work > min(work) / (part if any(nests) else 2)
 
     made = siblings(program.body, alike)
     return with_body(program, made) if size(made) < size(program.body) else program
