@@ -582,11 +582,11 @@ def test_nothing_leaks():
 
     run(20)
     before, blocks, memory = [sys.getrefcount(o) for o in watched], sys.getallocatedblocks(), resident()
-    run(300)
+    run(1000)
     after = [sys.getrefcount(o) for o in watched]
     assert all(abs(b - a) < 20 for a, b in zip(after, before))
-    assert abs(sys.getallocatedblocks() - blocks) < 200
-    assert resident() - memory < 20e6  # one leaked result is 160 kB, 300 are 48 MB
+    assert abs(sys.getallocatedblocks() - blocks) < 800  # what leaks in each run is 1000 blocks; others come and go
+    assert resident() - memory < 20e6  # one leaked result is 160 kB, 1000 are 160 MB
 
 
 def test_junk_in_every_place():
