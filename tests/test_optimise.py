@@ -947,3 +947,16 @@ def test_rows_whose_labels_are_checked_are_gone_through_once() -> None:
             gradient(args[0], args[1], np.append(args[2][:-1], wrong))
     with pytest.raises(hyad.HyadError):
         gradient(args[0][:-1], args[1], args[2])  # more labels than rows
+
+
+def test_a_sum_for_each_row_is_taken_before_the_loop_around() -> None:
+    """The sum of a row does not depend on what it is compared with: n + m sums of d terms, not n m of them."""
+    text = "(fn [#^ (Vec n) x #^ (Mat m d) w] (sum (build [n m] (fn [i j] (tanh (* (get x i) (sum (get w j))))))))"
+    model, (n, m, d) = hyad.model(text), (20, 20, 100)
+    for f in (model, hyad.grad(model, ("x", "w"))):
+        told = hyad.explain(f, args=[np.ones(n), np.ones((m, d))])
+        assert told.steps[-1].after.operations < n * m * d / 2
+    hyad.check_grad(model, [np.linspace(0.1, 0.9, 5), np.linspace(-0.4, 0.5, 12).reshape(3, 4)])
+    for shape in ((0, 3, 2), (2, 0, 3), (2, 3, 0)):
+        n, m, d = shape
+        assert model(np.ones(n), np.ones((m, d))) == pytest.approx(n * m * np.tanh(d))

@@ -24,7 +24,7 @@ from ..frontend.families import Again
 from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block
-from ..passes.optimise import singles_block, unroll_block
+from ..passes.optimise import expand_block, singles_block, unroll_block
 from ..passes.prefixes import prefixes_block
 from ..passes.shrinking import shrinking_block
 from ..passes.unchanged import filled_block
@@ -189,7 +189,7 @@ def trace(
             block = unroll_block(b, block)
             block = singles_block(b, tidy(block))
             block = filled_block(b, block)
-            block = prefixes_block(b, tidy(block))
+            block = expand_block(b, prefixes_block(b, tidy(block)))
         block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)

@@ -205,21 +205,28 @@ def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
 
 
 class Expand(Rebuild):
-    """Costly values of an inner loop's iterations that the outer loop does not change are computed before it, into an
-    array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From branches only
-    calls of the C library: n of them, where an outer loop might make m n, or fewer.
+    """Costly values of an inner loop's iterations, sums too, that the outer loop does not change are computed before
+    it, into an array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From
+    branches only what costs a call of the C library: n of them, where an outer loop might make m n, or fewer.
 
     Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
     loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
-    those, so that no table is larger than an array that is there anyway.
+    those, so that no table is larger than an array that is there anyway. ``sums_only``: before a block is
+    differentiated, so that what is added to a row's elements for its sum is added once.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, sums_only: bool = False) -> None:
         super().__init__(builder)
+        self.sums_only = sums_only
         self.tables: dict[Var, tuple[Atom, tuple[Loop, ...]]] = {}
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
+        if bind.vars and all(v in self.tables for v in bind.vars):
+            for v in bind.vars:
+                table, path = self.tables[v]
+                self.here[v] = self.b.get(table, *self.atoms([loop.index for loop in path]), hint=v.name)
+            return
         if type(op) is Loop:
             inside = {op.index, *op.accs, *defined_in(op.body)}
             for loop in loops_in(op.body):
@@ -227,11 +234,6 @@ class Expand(Rebuild):
                 for inner in loops_in(loop.body):
                     self.prepare((loop, inner), inside)
             self.b.span = bind.span
-        elif bind.vars and bind.vars[0] in self.tables:
-            table, path = self.tables[bind.vars[0]]
-            at = self.atoms([loop.index for loop in path])
-            self.here[bind.vars[0]] = self.b.get(table, *at, hint=bind.vars[0].name)
-            return
         self.copy(bind)
 
     def prepare(self, path: tuple[Loop, ...], inside: set[Var]) -> None:
@@ -240,6 +242,9 @@ class Expand(Rebuild):
             return
         fixed, chosen = invariants(path, inside)
         chosen = [v for v in chosen if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
+        if self.sums_only:
+            sums = {v for x in fixed.binds if type(x.op) is Loop for v in x.vars}
+            chosen = [v for v in chosen if v in sums]
         if not chosen:
             return
 
@@ -297,6 +302,14 @@ def invariants(path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, list[Va
                     fixed.append(bind)
                     costly = cost[var] >= least and var.type == REAL
                     dear.extend([var] * (costly and (len(path) == 1 or len(needs[var]) == len(path))))
+                    continue
+            if type(op) is Loop and len(path) == 1 and all(isinstance(v.type, Scalar) for v in bind.vars):
+                args = [a for a in reads(bind) if a in inside]
+                if all(a in cost for a in args):
+                    cost.update((v, CALL + sum(cost[a] for a in args)) for v in bind.vars)
+                    needs.update((v, {loop.index for loop in path}) for v in bind.vars)
+                    fixed.append(bind)
+                    dear.extend(bind.vars if all(v.type == REAL for v in bind.vars) else ())
                     continue
             if type(op) is If:
                 wanted.add(op.cond)

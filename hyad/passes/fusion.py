@@ -26,6 +26,7 @@ from ..core import (
     blocks_of,
     defined_in,
     free_vars,
+    kinds_of,
     reads,
     same,
     substitute,
@@ -433,25 +434,28 @@ def fuse_siblings(program: Program) -> Program:
     ``(loop n f) (loop n g)``  =>  ``(loop n f+g)``. What stands between them and needs the first comes after, what
     the second needs comes before.
     """
-    return with_body(program, siblings(program.body))
+    return with_body(program, siblings(program.body, sums=True))
 
 
-def siblings(block: Block, wanted: Wanted | None = None) -> Block:
+def siblings(block: Block, wanted: Wanted | None = None, sums: bool = False) -> Block:
     """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be; and
-    before, of None in place of the two as one, whether it may be."""
+    before, of None in place of the two as one, whether it may be. ``sums``: also of loops of which the second one adds
+    to what the first one has added to."""
     if all(type(bind.op) in (Prim, Check) for bind in block.binds):
         return block
     binds, known, k = list(block.binds), {}, 0
     while k < len(binds):
         op = binds[k].op
         mergeable = type(op) is Loop or type(op) is If and not any(map(has_checks, blocks_of(op)))
-        while mergeable and merge_into(binds, k, known, wanted, block.results):
+        while mergeable and merge_into(binds, k, known, wanted, block.results, sums):
             pass
         bind = binds[k]  # what its regions hold now, siblings of both, may join too
         if type(bind.op) is If:
-            binds[k] = Bind(bind.vars, If(bind.op.cond, *(siblings(x, wanted) for x in blocks_of(bind.op))), bind.span)
+            binds[k] = Bind(
+                bind.vars, If(bind.op.cond, *(siblings(x, wanted, sums) for x in blocks_of(bind.op))), bind.span
+            )
         elif type(bind.op) is Loop:
-            binds[k] = Bind(bind.vars, with_blocks(bind.op, [siblings(bind.op.body, wanted)]), bind.span)
+            binds[k] = Bind(bind.vars, with_blocks(bind.op, [siblings(bind.op.body, wanted, sums)]), bind.span)
         k += 1
     return Block(tuple(binds), block.results)
 
@@ -466,6 +470,11 @@ def partners(one: Op, two: Op) -> bool:
 def both_loops(one: Op, two: Op) -> bool:
     """Whether two loops run equally often."""
     return type(one) is Loop and partners(one, two)
+
+
+def as_deep(one: Op, two: Op) -> bool:
+    """Whether two loops both have loops inside, or neither has."""
+    return (Loop in kinds_of(one.body)) == (Loop in kinds_of(two.body))  # type: ignore[union-attr]
 
 
 def join(first: Bind, second: Bind) -> Bind | None:
@@ -619,9 +628,10 @@ def merge_into(
     known: Reads,
     wanted: Wanted | None = None,
     results: Sequence[Atom] = (),
+    sums: bool = False,
 ) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
-    behind, what the second needs comes before. ``results``: what their block gives."""
+    behind, what the second needs comes before. ``results``: what their block gives; ``sums`` as in ``siblings``."""
     first = binds[k]
     near = range(min(len(binds), k + NEAR) - 1, k, -1)
     last = next((j for j in near if partners(first.op, binds[j].op)), None)
@@ -629,7 +639,7 @@ def merge_into(
         return False
     after = set(first.vars)  # what depends on the first
     rows = set(stacked(first)) if type(first.op) is Loop else set()
-    sums = after - rows
+    totals = after - rows
     fallible = any(map(has_checks, blocks_of(first.op)))
     checked = False  # whether a check is among what depends on the first
     early: list[Bind] = []
@@ -639,14 +649,14 @@ def merge_into(
         if type(bind.op) is Check:
             return False
         reading, needs = None, after.intersection(known_reads(bind, known))
-        if needs and not checked and both_loops(first.op, bind.op):
+        if needs and not checked and both_loops(first.op, bind.op) and (wanted is not None or sums):
             if wanted is not None and needs <= rows:
                 reading = at_once(first, bind, after)
             going_on = None
-            if reading is None and not fallible and not sums.isdisjoint(bind.op.inits):  # type: ignore[union-attr]
+            if reading is None and not fallible and not totals.isdisjoint(bind.op.inits):  # type: ignore[union-attr]
                 going_on = continued(first, bind, after)
             if going_on is not None and not early_use(first, going_on, binds, bind, results, known):
-                if wanted is None or wanted(first, bind, going_on):
+                if as_deep(first.op, bind.op) if wanted is None else wanted(first, bind, going_on):
                     binds[k : j + 1] = [*early, going_on, *late]
                     return not early
         if reading is None and needs:

@@ -251,6 +251,15 @@ def split_block(b: Builder, block: Block) -> Block:
     return tidy(b.close(scope, results))
 
 
+def expand_block(b: Builder, block: Block) -> Block:
+    """``Expand`` for a block under construction, of sums alone."""
+    if "expand" in b.off or not any(Loop in kinds_of(x.op.body) for x in all_binds(block) if type(x.op) is Loop):
+        return block
+    with b.region() as scope:
+        results = Expand(b, sums_only=True).block(block)
+    return tidy(b.close(scope, results))
+
+
 def fission(program: Program) -> Program:
     """Parts loops whose statements do not need one another, so that each can leave the loops that do not change it."""
     return rebuild(program, Fission) if nested_loops(program) else program
@@ -551,7 +560,7 @@ def meet(program: Program) -> Program:
     """Joins loops that run equally often where they compute much the same: a value and its gradient sum the same
     rows."""
     made = met(program)
-    return share(fuse_siblings(made)) if made is not program else program
+    return share(with_body(made, siblings(made.body))) if made is not program else program
 
 
 def follow(program: Program) -> Program:
