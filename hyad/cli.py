@@ -363,10 +363,10 @@ def constructors(f: Any) -> dict[str, Callable[..., Any]]:
     """What makes data in an argument: the language's own, and what the model's file defines."""
     from .program.data import Data, Inl, Inr, lisp
 
-    value = f.value
+    value = getattr(f, "value", None)
     while hasattr(value, "function") and not hasattr(value, "scope"):  # a derivative's own function
         value = value.function
-    names = getattr(getattr(value, "scope", None), "namespace", {})
+    names = getattr(getattr(value, "scope", None), "namespace", getattr(f, "__globals__", {}))
     own = {v.name: v for v in names.values() if isinstance(v, type) and issubclass(v, Data) and v.name}
     return {"list": lambda *items: lisp(items), "cons": lambda a, b: (a, b), "inl": Inl, "inr": Inr, **own}
 
@@ -392,7 +392,12 @@ def literal(text: str, elem: type = float, made_by: dict[str, Callable[..., Any]
         raise ReadError("an argument is one value", whole, "put quotes around it: '[1 2 3]'")
 
     def items(form: Form) -> Any:
-        return [items(x) for x in form.value] if form.kind == "[" else value(form)
+        if form.kind == "[":
+            return [items(x) for x in form.value]
+        item, (what, fits) = value(form), ELEMENTS[elem]
+        if not isinstance(item, (int, float)) or not fits(item):
+            raise ReadError(f"this is no {what}", form.span, f"each element of this array is a {what}")
+        return item
 
     def value(form: Form) -> Any:
         if form.kind == "num":
@@ -421,6 +426,12 @@ def literal(text: str, elem: type = float, made_by: dict[str, Callable[..., Any]
     return value(forms[0])
 
 
+#: What an element of an array on a command line has to be, by its type.
+ELEMENTS: dict[type, tuple[str, Callable[[Any], bool]]] = {
+    float: ("number", lambda x: True),
+    int: ("64-bit integer", lambda x: x == x // 1 and -(2**63) <= x < 2**63),
+    bool: ("truth value", lambda x: x in (0, 1)),
+}
 CONSTANTS = {
     "None": None,
     "nil": None,

@@ -35,6 +35,8 @@ MODELS = """\
 (defmodel below [x] (< x 0.0))
 (defmodel count-up [n] (build n (fn [i] (real i))))
 (setv steep (hyad.grad weigh :wrt "v"))
+(defmodel either [#^ (Arr Bool n) b] (fold (fn [k x] (if x (+ k 1) k)) 0 b))
+(defn twice [x] (* 2 x))
 (defn main [argv] (print "main" argv) (len argv))
 """
 BROKEN = "(require hyad.macros [defmodel])\n(defmodel f [x]\n  (let [y 1 z] (* x y)))\n"
@@ -70,6 +72,9 @@ def said(capsys: pytest.CaptureFixture, *argv: str, status: int = 0) -> str:
         ("models.hy below -Inf", "True"),
         ("models.hy below -inf", "True"),
         ("models.hy count-up 3", "[0.0 1.0 2.0]"),
+        ("models.hy either [false,1]", "1"),
+        ("models.hy twice 1.5", "3.0"),
+        ("models.hy twice|[1 2]", "[2.0 4.0]"),
     ],
 )
 def test_run_calls_a_model(capsys, argv: str, printed: str) -> None:
@@ -188,7 +193,12 @@ def test_check(capsys) -> None:
         ("run ring.hy area 1 [1", "this `[` is never closed\n<argument>:1:1"),
         ("run ring.hy area 1 x", "this is no value\n<argument>:1:1"),
         ("run ring.hy area 1 [[1]1]", "this is no array of numbers"),
-        ("show models.hy", "models.hy has 5 models\nhint: say which: weigh"),
+        ("run models.hy pick [1,0.5] 1", "this is no 64-bit integer\n<argument>:1:4\n  [1 0.5]\n     ^^^\n"),
+        ("run models.hy pick [1e30] 0", "this is no 64-bit integer\n<argument>:1:2"),
+        ("run models.hy pick [inf] 0", "this is no 64-bit integer\n<argument>:1:2"),
+        ("run models.hy either [true,2]", "this is no truth value\n<argument>:1:7"),
+        ("run models.hy weigh [1,null] #(2,[3,4])", "this is no number\n<argument>:1:4"),
+        ("show models.hy", "models.hy has 6 models\nhint: say which: weigh"),
         ("show ring.hy area --stage assembler", "there is no stage 'assembler'"),
         ("show ring.hy area --log", "the stage 'anf' has no log\nhint: SymPy makes simplified, sympy and latex"),
         ("show ring.hy area --wrt r", "--wrt says by what to differentiate"),
