@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .call_errors import misfit
-from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, functions_of, leaves
+from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, elem_of, functions_of, leaves
 from .differentiate.checkpoint import repeated
 from .differentiate.jacobians import direction, extent
 from .errors import HyadError, Span, border
@@ -293,7 +293,7 @@ def _directions(made: Stages, model: Model, typed: Program, tangents: bool) -> l
     wrt = made.wrt()
     active = range(len(typed.ins)) if wrt is None else wrt
     params = _leaves_of(typed)
-    inputs = extent([p for k in active for p in params[k] if _real(p)])
+    inputs = extent([p for k in active for p in params[k] if elem_of(p) in (REAL, INT)])
     outputs = extent(typed.body.results)
     said = [f"{'any number of' if n is None else n} {what}{'s' * (n != 1)}" for n, what in
             ((inputs, "input"), (outputs, "result"))]  # fmt: skip
@@ -348,10 +348,6 @@ def _sparse(base: Model, derivative: Derived, args: Sequence[Any]) -> list[str]:
     except HyadError as error:
         return [f"sparse: no ({error.message})"]
     return [f"sparse: {found.nnz} of {found.shape[0]} x {found.shape[1]} entries, {how}"]
-
-
-def _real(p: Var) -> bool:
-    return (p.type.elem if isinstance(p.type, Arr) else p.type) == REAL
 
 
 def _leaves_of(program: Program) -> list[list[Var]]:

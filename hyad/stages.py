@@ -27,8 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .core import BOOL, REAL, Arr, Lambda, Leaf, Program, Scalar, leaves
-from .errors import HyadError, border
+from .core import BOOL, INT, REAL, Arr, Lambda, Leaf, Program, Scalar, leaves
+from .errors import DerivativeError, HyadError, border
+from .frontend.annotations import has_reals, parameters
 from .layout import pformat
 from .marshalling import tree_spec
 from .model import Model, as_model, derived
@@ -78,6 +79,7 @@ class Stages(Mapping[str, Stage]):
         self._programs: dict[str, Program] = {}
         self._names: list[str] | None = None
         self._log: Log | None = None  # of the simplification
+        self._wrt: Any = ...  # not asked for yet
 
     @border
     def __getitem__(self, name: str) -> Stage:
@@ -103,10 +105,8 @@ class Stages(Mapping[str, Stage]):
         if name in HOMES:
             return find_spec(HOMES[name]) is not None
         if name in ("forward", "reverse"):
-            program = self.program("typed")
-            return any(_element(p.type) == REAL for p in program.params) and all(
-                _element(r.type) != BOOL for r in program.body.results
-            )
+            results = self.program("typed").body.results
+            return self.wrt() != () and all(_element(r.type) != BOOL for r in results)
         return True
 
     # ------------------------------------------------------------------------------- making stages
@@ -130,6 +130,8 @@ class Stages(Mapping[str, Stage]):
         return program
 
     def forward(self) -> Program:
+        if self.wrt() == ():
+            raise DerivativeError("`jvp`: there is no real parameter to differentiate by", self.model.span)
         return derived("jvp", self.model, self.wrt()).optimised([*self.specs, *self.specs])
 
     def reverse(self) -> Program:
@@ -140,12 +142,31 @@ class Stages(Mapping[str, Stage]):
         return derived("vjp", self.model, self.wrt()).optimised([*self.specs, _real(cotangent)])
 
     def wrt(self) -> tuple[int, ...] | None:
-        """The arguments that hold reals: what ``forward`` and ``reverse`` differentiate by."""
-        at = []
+        """What ``forward`` and ``reverse`` differentiate by: what operators do (None), for which an integer is a real;
+        the arguments that hold reals where the model needs the others as integers."""
+        if self._wrt is ...:
+            self._wrt = self._differentiable()
+        return self._wrt
+
+    def _differentiable(self) -> tuple[int, ...] | None:
+        at, numbers = [], []
         params = iter(self.program("typed").params)
         for k, tree in enumerate(self.program("typed").ins):
-            if any([_element(next(params).type) == REAL for _ in range(leaves(tree))]):
+            types = [_element(next(params).type) for _ in range(leaves(tree))]
+            if REAL in types:
                 at.append(k)
+            if REAL in types or INT in types:
+                numbers.append(k)
+        known = parameters(self.model.value)
+        if known is not None:
+            numbers = [k for k in numbers if has_reals(known[k][1])]
+        for k in numbers:
+            if k not in at:
+                try:
+                    derived("jvp", self.model, (k,)).program([*self.specs, *self.specs])
+                    at = sorted([*at, k])
+                except HyadError:  # an index, or a size
+                    pass
         return None if len(at) == len(self.specs) else tuple(at)
 
     def text(self, name: str) -> Stage:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import hyad
 import hyad.runtime
-from hyad.errors import HyadError
+from hyad.errors import DerivativeError, HyadError
 from hyad.layout import pformat
 from hyad.plain_python import python_callable
 from hyad.program.printer import alpha_equal, print_lambda, print_program
@@ -172,6 +172,27 @@ def test_integers_are_not_differentiated_by() -> None:
     f = hyad.model(MODELS["check"][0])
     assert hyad.show(f, "reverse", args=(V, 1))(V, 1)[0] == 4.0
     np.testing.assert_array_equal(hyad.show(f, "reverse", args=(V, 1))(V, 1)[1], [0.0, 4.0, 0.0])
+
+
+def test_an_integer_that_is_not_needed_as_one_is_differentiated_by() -> None:
+    """As ``grad`` does: a tangent along it was dropped, and the reverse stage refused."""
+    ring = hyad.model("(defmodel ring [r R] (* 3.0 (- (* R R) (* r r))))")
+    assert hyad.show(ring, "forward", args=(1, 2.0))(1, 2.0, 1, 0.0) == -6.0
+    assert hyad.show(ring, "forward", args=(1, 2))(1, 2, 0, 1) == 12.0
+    assert hyad.show(ring, "reverse", args=(1, 2))(1, 2) == (9.0, (-6.0, 12.0))
+    assert list(hyad.cost(ring, args=(1, 2)).columns) == ["value", "forward", "reverse"]
+    assert hyad.cost(hyad.grad(ring), args=(1, 2)).why == hyad.cost(hyad.grad(ring)).why
+    power = hyad.model("(fn [x n] (ifold (fn [r i] (* r x)) 1.0 n))")
+    assert hyad.show(power, "forward", args=(2, 3))(2, 3, 1, 0) == 12.0
+    assert hyad.show(power, "reverse", args=(2, 3))(2, 3) == (8.0, 12.0)
+
+
+def test_a_model_of_declared_integers_has_no_derivative() -> None:
+    double = hyad.model("(fn [#^ Int k] (* 2.0 k))")
+    assert not {"forward", "reverse"} & set(hyad.stages(double))
+    for stage in ("forward", "reverse"):
+        with pytest.raises(DerivativeError, match="there is no real parameter"):
+            hyad.show(double, stage)
 
 
 def test_functions_stay_the_packages_own_after_their_modules_are_imported() -> None:
