@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from .errors import CompileError, ModelTypeError, border
+from .errors import CompileError, DerivativeError, HyadError, ModelTypeError, at_border, border
+from .frontend.annotations import parameters
 from .model import Model, as_model
 from .program.signature import Spec
 
@@ -30,10 +31,11 @@ def compile(
     """A model compiled for one target, at once where its signature is known.
 
     The signature is that of ``args``, else of the annotations, else of the last call; a parameter without any is a
-    real. Rows of two to four numbers in ``args`` are of that size, where none is declared. What comes back is the C
-    entry itself, with ``source``, ``header``, ``cfunction``, ``program`` and
-    ``address`` beside it; called with arguments of another signature it compiles that too. It is pickled as its
-    model, with options and signature, and made again where it is loaded, its C from the cache. ``dtype`` "f32"
+    real, and where it cannot be one the first call says what it is. Rows of two to four numbers in ``args`` are of
+    that size, where none is declared. What comes back is the C entry itself, with ``source``, ``header``,
+    ``cfunction``, ``program`` and ``address`` beside it; called with arguments of another signature it compiles that
+    too. It is pickled as its model, with options and signature, and made again where it is loaded, its C from the
+    cache. ``dtype`` "f32"
     computes in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh
     and the like of several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing
     but exp, expm1, log, log1p, tanh, sin, cos and tan, and what is made of them: functions of hyad's own, which C
@@ -86,7 +88,36 @@ def compile(
         from .gpu import compile_cuda
 
         return compile_cuda(own, dtype, args, deterministic)
-    return compiled(base, options, own.specs(args, rows=True))
+    try:
+        return compiled(base, options, own.specs(args, rows=True))
+    except (ModelTypeError, DerivativeError) as error:
+        if args is not None or own._last is not None or all(p[1] is not None for p in parameters(base.value) or ()):
+            raise
+        return Later(base, own, options, error)
+
+
+class Later:
+    """A model whose signature is not known before its first call, which compiles it. What its code has beside it, it
+    has from then on."""
+
+    def __init__(self, base: Model, own: Model, options: dict[str, Any], reason: HyadError) -> None:
+        self.model, self.target, self.dtype = base, options["target"], options["dtype"]
+        self._own, self._options, self._reason = own, options, reason
+
+    @border
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._own(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("source", "header", "cfunction", "program", "address", "entry") and not self._own._compiled:
+            raise at_border(self._reason)
+        return getattr(self._own._call, name)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple]:
+        return partial(compile, **self._options), (self.model,)
+
+    def __repr__(self) -> str:
+        return f"<{self.model.name}, compiled at its first call>"
 
 
 def compiled(base: Model, options: dict[str, Any], specs: Sequence[Spec]) -> Callable[..., Any]:

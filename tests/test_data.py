@@ -117,6 +117,26 @@ def test_a_model_is_pickled_by_its_name():
         pickle.dumps(hyad.model("(fn [x] x)"))
 
 
+@pytest.mark.parametrize("target", ["c", "python"])
+def test_what_is_compiled_without_a_signature_takes_that_of_its_first_call(target: str) -> None:
+    """As a model does; it was refused. Until then there is no code, and asking for it says why."""
+    squares = "(fn [v] (map (fn [x] (* x x)) v))"
+    f, v = hyad.compile(squares, target), np.array([1.0, 2.0, 3.0])
+    with pytest.raises(hyad.ModelTypeError, match="what is not declared is taken as a number"):
+        f.program
+    with pytest.raises(hyad.ModelTypeError, match=r"takes 1 argument \[v\], not 2"):
+        f(v, v)
+    for _ in range(2):
+        assert f(v).tolist() == [1.0, 4.0, 9.0]
+    assert f(np.array([2])).tolist() == [4] and f.target == target and not hasattr(f, "no_such")
+    assert ("void f(" in f.source) if target == "c" else f.program.params[0].name == "v"
+    assert hyad.compile(hyad.jacobian(squares), target)(v[:2]).tolist() == [[2.0, 0.0], [0.0, 4.0]]
+    assert hyad.compile('(fn [p] (* 2 (get p "a")))', target)({"a": 1.5}) == 3.0
+    assert copy.copy(f)(v).tolist() == [1.0, 4.0, 9.0]
+    with pytest.raises(hyad.UnboundError):
+        hyad.compile("(fn [v] (nowhere v))", target)
+
+
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
