@@ -156,7 +156,7 @@ static inline double hyad_log(double x) { /* at most 1 unit in the last place of
         + z2*((0x1.7462b51cb66b1p-3 + z*0x1.39fe51a7c18f9p-3) + z2*0x1.2b5900de53b32p-3)));
     y = k*0x1.62e42fefa3800p-1 - ((half - (s*(half + p) + k*0x1.ef35793c76730p-45)) - f);
     memcpy(&rest, &y, sizeof rest);
-    rest = (rest & (beyond + zero) - 1) | (bits & -beyond) | (0xfff0000000000000 & -zero);
+    rest = (rest & (beyond + zero - 1)) | (bits & -beyond) | (0xfff0000000000000 & -zero);
     rest |= 0x7ff8000000000000 & -(below & ~zero);
     memcpy(&y, &rest, sizeof y);
     return y;
@@ -171,7 +171,7 @@ static inline double hyad_log1p(double x) { /* at most 2 units in the last place
     memcpy(&size, &u, sizeof size);
     memcpy(&rest, &lost, sizeof rest);
     size &= 0x7fffffffffffffff;
-    rest &= ((size - 1 | 0x7fefffffffffffff - size) >> 63) - 1; /* nothing of zero, infinities and NaN */
+    rest &= (((size - 1) | (0x7fefffffffffffff - size)) >> 63) - 1; /* nothing of zero, infinities and NaN */
     memcpy(&y, &rest, sizeof y);
     return copysign(hyad_log(u) + y, x);
 }

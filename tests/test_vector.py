@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -116,6 +118,16 @@ def test_single_precision(name: str) -> None:
     expected = exactly(name, x.astype(float)).astype(np.float32)
     np.testing.assert_allclose(f(x), expected, rtol=1e-7)
     np.testing.assert_array_equal(np.signbit(f(x)[:2]), np.signbit(expected[:2]))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_c_without_warnings(name: str, tmp_path: Path) -> None:
+    for dtype in ("f64", "f32"):
+        source = hyad.compile(hyad.model(MAP.format(name=name)), math="vector", dtype=dtype).source
+        (tmp_path / "kernel.c").write_text(source, encoding="utf-8")
+        strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2", "-c", "kernel.c"]
+        done = subprocess.run(["cc", *strict], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 @given(st.lists(st.floats(), min_size=1, max_size=40))
