@@ -977,7 +977,8 @@ def test_the_lowest_integer_has_no_negative_in_either_target(body: str) -> None:
 
 def test_what_is_not_declared_is_said_to_be_taken_as_a_number() -> None:
     f = hyad.model("(fn [x #^ Int k] (sum (map sin x)))")
-    for ask in (hyad.compile, hyad.cost, lambda f: hyad.show(f, "c"), lambda f: hyad.compile(hyad.grad(f))):
+    text = (lambda f: hyad.compile(f).source, lambda f: hyad.compile(hyad.grad(f)).source, lambda f: hyad.show(f, "c"))
+    for ask in (*text, hyad.cost, hyad.low_level_callable, lambda f: hyad.compile(f, "cuda")):
         with pytest.raises(ModelTypeError, match=r"taken as a number, `x` here: declare it, as"):
             ask(f)
     with pytest.raises(ModelTypeError) as error:

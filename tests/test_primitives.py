@@ -23,7 +23,7 @@ import sympy
 
 import hyad
 from hyad.core import BOOL, INT, REAL
-from hyad.errors import CompileError, DerivativeError, HyadError, ModelTypeError, ReadError
+from hyad.errors import CompileError, DerivativeError, HyadError, ModelTypeError, ReadError, UnboundError
 from hyad.program import primitives
 from hyad.program.own_primitives import check_partial, defprim
 from hyad.program.primitives import PRECEDENCE, PRIMITIVES, Primitive, c_form, parse_partial, sympy_form
@@ -642,7 +642,7 @@ def test_what_has_no_derivative_is_not_a_constant(operator: Callable, table: dic
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"jvp": "(fn [x] x)"}, "the jvp of `softsign` takes 1 arguments, not 2"),
+        ({"jvp": "(fn [x] x)"}, "the jvp of `softsign` takes 1 argument, not 2"),
         ({"vjp": "(fn [x ct] x)"}, "the vjp of `softsign` takes 2 arguments, not 3"),
     ],
 )
@@ -651,6 +651,30 @@ def test_a_rule_with_other_arguments(rule: dict, message: str, table: dict[str, 
     with pytest.raises(DerivativeError, match=message) as caught:
         hyad.grad("(fn [x] (softsign x))")(1.0)
     assert caught.value.span.text == "(softsign x)" and "it takes those of `softsign`" in caught.value.hint
+
+
+def test_a_rule_that_gives_something_else(table: dict[str, Primitive]) -> None:
+    defprim("softsign", ["x"], **{**SOFTSIGN, "partials": None, "jvp": "(fn [x dx] [dx dx])"})
+    with pytest.raises(DerivativeError, match="the jvp of `softsign` gives an array of shape .2., not a number"):
+        hyad.grad("(fn [x] (softsign x))")(1.0)
+    defprim("softsign", ["x"], **{**SOFTSIGN, "partials": None, "jvp": "(fn [x dx] (nowhere dx))"})
+    with pytest.raises(UnboundError, match="nothing binds `nowhere`") as caught:
+        hyad.grad("(fn [x] (softsign x))")(1.0)
+    assert "None" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [(lambda x: None, "None"), (lambda x: "a", "a str"), (lambda x: 1j * x, "a complex"), (lambda x: [x], "a list")],
+)
+def test_a_python_function_that_gives_no_number(python: Callable, message: str, table: dict[str, Primitive]) -> None:
+    """Run, it went on as it was."""
+    defprim("lookup", ["x"], partials=["1"], python=python, c="it reads a Python table")
+    f = hyad.model("(fn [x] (* 2 (lookup x)))")
+    for call in (hyad.compile(f, "python"), lambda x: hyad.run(f, x), lambda x: hyad.run(hyad.grad(f), x)):
+        with pytest.raises(ModelTypeError, match=f"the Python function of `lookup` gives {message}, not a number") as e:
+            call(1.0)
+        assert "(lookup x)" in e.value.span.text
 
 
 def test_defprim_own_rules(table: dict[str, Primitive]) -> None:
@@ -693,6 +717,12 @@ REFUSED = [
     ({"types": [((REAL, REAL), REAL)]}, ModelTypeError, "is not a list of .operand types, result type."),
     ({"types": 5}, ModelTypeError, "is not a list of .operand types, result type."),
     ({"domain": [(1.0, 0.0)]}, ModelTypeError, "is not one interval"),
+    ({"domain": 3}, ModelTypeError, "domain 3 is not one interval"),
+    ({"domain": [("a", 2.0)]}, ModelTypeError, "is not one interval"),
+    ({"partials": 3}, DerivativeError, "partials 3 is neither a list of partial derivatives nor a reason"),
+    ({"cost": "low"}, ModelTypeError, "cost is 'low'"),
+    ({"cost": 0}, ModelTypeError, "cost is 0"),
+    ({"support": 3}, ModelTypeError, "support and doc are texts"),
     ({"jvp": 3}, ModelTypeError, "jvp is 3, which is not a model"),
 ]
 

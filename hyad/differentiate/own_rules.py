@@ -18,6 +18,7 @@ from ..frontend.annotations import parameters
 from ..program.primitives import Primitive
 from ..program.values import (
     Closure,
+    describe,
     flatten,
     language,
 )
@@ -37,15 +38,17 @@ def apply_rule(b: Any, row: Primitive, kind: str, given: Sequence[Atom], wanted:
     if takes is not None and len(takes) != len(given):
         after = {"jvp": "then the tangent of each", "vjp": "then the result and its cotangent"}[kind]
         raise DerivativeError(
-            f"the {kind} of `{row.name}` takes {len(takes)} arguments, not {len(given)}",
+            f"the {kind} of `{row.name}` takes {len(takes)} argument{'s' * (len(takes) != 1)}, not {len(given)}",
             span,
             f"it takes those of `{row.name}`, {after}",
         )
     with b.as_written():
-        atoms, _ = flatten(sp.call(function, given, (None,) * len(given), None), span)
+        value = sp.call(function, given, (None,) * len(given), None)
+        atoms, _ = flatten(value, span)
     b.span = span
     if len(atoms) != wanted or any(type_of(a) not in (REAL, INT) for a in atoms):
-        raise DerivativeError(f"the {kind} of `{row.name}` gives {len(atoms)} values, not {wanted} numbers", span)
+        numbers = "a number" if wanted == 1 else f"{wanted} numbers"
+        raise DerivativeError(f"the {kind} of `{row.name}` gives {describe(value)}, not {numbers}", span)
     return [b.to_real(a) for a in atoms]
 
 

@@ -318,7 +318,7 @@ def inside(sp: Specialiser, closure: Closure, instance: Instance, number: int, s
             raise endless(f, span) from None
         raise
     except HyadError as error:
-        if sp.library is not None and library is None and f"`{sp.library}`" not in error.message:
+        if sp.library is not None and f.doc and library is None and f"`{sp.library}`" not in error.message:
             error.notes += ((f"this is inside `{sp.library}`, {f.doc}", None),)
         raise
     finally:

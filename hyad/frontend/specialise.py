@@ -502,7 +502,7 @@ class Specialiser(Flow):
             return self.block(f.body, env)
         except HyadError as error:
             inside = f"`{self.library}`"
-            if self.library is not None and library is None and inside not in error.message:
+            if self.library is not None and f.doc and library is None and inside not in error.message:
                 error.notes += ((f"this is inside {inside}, {f.doc}", None),)
             raise
         finally:

@@ -129,7 +129,7 @@ def locate(error: Exception, waiting: Sequence[Any]) -> Exception:
                     error.span = place
                     break
         break
-    if inside is not None and f"`{inside.name}`" not in error.message:
+    if inside is not None and inside.doc and f"`{inside.name}`" not in error.message:
         error.notes += ((f"this is inside `{inside.name}`, {inside.doc}", None),)
     return error
 

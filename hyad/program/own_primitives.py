@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
+import numpy as np
+
 from ..core import BOOL, INT, REAL
-from ..errors import DerivativeError, HyadError, ModelTypeError, ReadError
+from ..errors import DerivativeError, HyadError, ModelTypeError, ReadError, border
 from .primitives import _CALLS, ANY, BUILTIN, NO_SYMPY, PRIMITIVES, Expr, Primitive, Signature, define, parse_partial
 
 #: Names that mean something else in a model or in a partial, so that no primitive can have them.
@@ -20,6 +23,7 @@ RESERVED = frozenset(
 )
 
 
+@border
 def defprim(
     name: str,
     params: Sequence[str],
@@ -83,10 +87,11 @@ def defprim(
         why.append(sympy or NO_SYMPY)
     for which, text in (("c", c), ("cuda", cuda), ("sympy", sympy)):
         _check_template(name, which, text, params)
-    if domain is not None and (len(domain) != arity or any(len(d) != 2 or not d[0] < d[1] for d in domain)):
+    if not isinstance(support, str) or not isinstance(doc, str):
+        raise ModelTypeError(f"defprim {name}: support and doc are texts", hint="leave them out, or write C and a line")
+    if not isinstance(cost, (int, float)) or not cost > 0:
         raise ModelTypeError(
-            f"defprim {name}: domain {domain!r} is not one interval (low, high) for each of {arity} parameter(s)",
-            hint=f"write [{', '.join(['(-1.0, 1.0)'] * arity)}]",
+            f"defprim {name}: cost is {cost!r}", hint="how many additions take as long: a division is 4, exp some 15"
         )
     row = Primitive(
         name,
@@ -94,13 +99,13 @@ def defprim(
         signatures,
         doc or f"{name}, defined by the user.",
         _check_partials(name, params, partials, jvp is not None or vjp is not None),
-        python,
+        _checked(name, python),
         sympy if sympy is not None and "{" in sympy else None,
         _closed(c) if "{" in c else None,
         cuda=_closed(cuda) if cuda is not None else None,
         support=support,
         cost=cost,
-        domain=tuple((float(a), float(b)) for a, b in domain) if domain is not None else (ANY,) * arity,
+        domain=_check_domain(name, domain, arity),
         jvp=jvp,
         vjp=vjp,
         why="; ".join(why),
@@ -148,6 +153,36 @@ def _check_types(name: str, types: Sequence[Signature] | None, arity: int) -> tu
     return signatures
 
 
+def _check_domain(name: str, domain: Any, arity: int) -> tuple[tuple[float, float], ...]:
+    if domain is None:
+        return (ANY,) * arity
+    try:
+        intervals = tuple((float(low), float(high)) for low, high in domain)
+    except (TypeError, ValueError):
+        intervals = ()
+    if len(intervals) != arity or not all(low < high for low, high in intervals):
+        raise ModelTypeError(
+            f"defprim {name}: domain {domain!r} is not one interval (low, high) for each of {arity} parameter(s)",
+            hint=f"write [{', '.join(['(-1.0, 1.0)'] * arity)}]",
+        )
+    return intervals
+
+
+def _checked(name: str, python: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's function, of which something else than a number would go on as one, or fail further on."""
+
+    @wraps(python)
+    def call(*args: Any) -> Any:
+        value = python(*args)
+        if not isinstance(value, (int, float, np.ndarray, np.number, np.bool_)) or np.iscomplexobj(value):
+            what = "None" if value is None else f"a {type(value).__name__}"
+            hint = "it takes and gives floats, and arrays of them element by element"
+            raise ModelTypeError(f"the Python function of `{name}` gives {what}, not a number", None, hint)
+        return value
+
+    return call
+
+
 def _check_template(name: str, which: str, text: str | None, params: Sequence[str]) -> None:
     if text is None or ("{" not in text and which != "cuda"):
         return
@@ -165,7 +200,7 @@ def _check_partials(name: str, params: Sequence[str], partials: Any, own_rule: b
         return "its derivative is the user's own rule"
     if isinstance(partials, str) and " " in partials.strip() and not partials.lstrip().startswith("("):
         return partials
-    if partials is None or isinstance(partials, str):
+    if not isinstance(partials, (list, tuple)):
         raise DerivativeError(
             f"defprim {name}: partials {partials!r} is neither a list of partial derivatives nor a reason",
             hint=f"write partials=[{', '.join(f'<dy/d{p}>' for p in params)}], or a sentence: why there is none",
