@@ -7,7 +7,7 @@ sizes of the arguments given (an array's dimension that nothing says is 100), an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -27,6 +27,7 @@ from .passes.threads import spread
 from .plain_python import unfit
 from .program.counts import ASSUMED, Cost
 from .program.counts import cost as count
+from .program.counts import dims as sizes_of
 from .program.journal import Kept, keeping, recorded
 from .program.journal import without as switched_off
 from .program.reader import deep
@@ -249,7 +250,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
     """A cost card: what a model and its derivatives (or a derived model and its base) cost, counted from the programs
     that are compiled: operations, transcendental calls, loads and stores, loops, memory, bytes of C; and which mode
     the derivative takes, and why. Of a Jacobian or Hessian at ``args`` also how many entries can be other than zero,
-    and how ``sparse_jacobian`` or ``sparse_hessian`` computes them.
+    how ``sparse_jacobian`` or ``sparse_hessian`` computes them, why so, and what that costs.
 
     ``args`` and ``without`` as for ``explain``. Raises the errors of ``hyad.errors``.
     """
@@ -265,24 +266,32 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
         made = Stages(base, specs)
         typed = made.program("optimised")
         _require_fit(base, typed, given)
-        costs = {"value": _counted(typed, given)}
-        memory = {"value": _memory(typed)}
+        costs: dict[str, Cost] = {}
+        memory: dict[str, dict[str, Any]] = {}
+
+        def count_in(name: str, program: Program, given: Sequence[Any] | None) -> None:
+            known = _known(program, given)
+            own = costs.setdefault(name, Cost())
+            own.add(count(program, known))
+            memory[name] = _together(memory.get(name), _memory(program, known))
+
+        count_in("value", typed, given)
         names = [name for name in ("forward", "reverse") if made.has(name)]
         for name in names:
-            program = made.program(name)
-            costs[name] = _counted(program, None if given is None else given * (2 if name == "forward" else 1))
-            memory[name] = _memory(program)
+            count_in(name, made.program(name), None if given is None else given * (2 if name == "forward" else 1))
         tangents = False
         if base is not model:
             with recorded() as fired:
                 program = model.optimised(model.called_as(args))
             tangents = any(name == "few-inputs" for name, _ in fired)
-            costs[model.value.operator] = _counted(program, args)
-            memory[model.value.operator] = _memory(program)
+            count_in(model.value.operator, program, args)
         why = _directions(made, model, typed, tangents) if names else []
     why += _schedules(kept, typed, given)
     if args is not None and isinstance(model.value, Derived) and model.value.operator in ("jacobian", "hessian"):
-        why += _sparse(base, model.value, args)
+        told, programs = _sparse(base, model.value, args)
+        why += told
+        for program, values in programs:
+            count_in("sparse", program, values)
     return Card(model.name, _sizes(typed, given), costs, memory, why)
 
 
@@ -336,18 +345,22 @@ def _schedules(kept: Sequence[Kept], program: Program, args: Sequence[Any] | Non
     return list(lines)
 
 
-def _sparse(base: Model, derivative: Derived, args: Sequence[Any]) -> list[str]:
-    """How many entries of a Jacobian or Hessian can be other than zero, and how they are computed as a sparse one."""
+def _sparse(
+    base: Model, derivative: Derived, args: Sequence[Any]
+) -> tuple[list[str], list[tuple[Program, Sequence[Any]]]]:
+    """How many entries of a Jacobian or Hessian can be other than zero, how they are computed as a sparse one and why
+    so; and the programs that do, with their arguments."""
     if find_spec("scipy") is None:
-        return []
+        return [], []
     from .sparse import SparseDerivative
 
     sparse = SparseDerivative(base, derivative.wrt, derivative.operator == "hessian")
     try:
-        found, how = sparse.pattern(*args), sparse.how(*args)
+        found, plan = sparse.pattern(*args), sparse.plan(*args)
     except HyadError as error:
-        return [f"sparse: no ({error.message})"]
-    return [f"sparse: {found.nnz} of {found.shape[0]} x {found.shape[1]} entries, {how}"]
+        return [f"sparse: no ({error.message})"], []
+    told = f"sparse: {found.nnz} of {found.shape[0]} x {found.shape[1]} entries, {plan.how}; {plan.why}"
+    return [told], plan.programs(tuple(args))
 
 
 def _leaves_of(program: Program) -> list[list[Var]]:
@@ -399,14 +412,34 @@ def _sizes(program: Program, args: Sequence[Any] | None) -> str:
     return f" at {', '.join(parts)}" if parts else ""
 
 
-def _memory(program: Program) -> dict[str, Any]:
+def _memory(program: Program, sizes: Mapping[Var, float] | None = None) -> dict[str, Any]:
     """Bytes of a program's compiled form: local arrays, workspace, source; whether it takes an arena."""
     from hyad.codegen.c import print_c
 
+    known = sizes or {}
     printed = print_c(program)
     work = printed.workspace
-    bytes_of = 8 * int(work) if work and printed.work_static else f"8*({work})" if work else 0
-    return {"stack": printed.stack, "workspace": bytes_of, "arena": printed.arena, "source": len(printed.source)}
+    if work:
+        names = dict(zip(printed.dims, map(int, sizes_of(program, known).values())))
+        names.update((c.name, int(known[p])) for c, p in zip(printed.params, program.params) if p in known)
+        try:
+            work = 8 * int(eval(work.replace("/", "//"), {"__builtins__": {}}, names))
+        except (NameError, SyntaxError, ArithmeticError):  # it hangs on an integer that is not given
+            work = f"8*({work})"
+    return {"stack": printed.stack, "workspace": work or 0, "arena": printed.arena, "source": len(printed.source)}
+
+
+def _together(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
+    """The memory of two programs of which one runs after the other."""
+    if one is None:
+        return other
+    text = next((m["workspace"] for m in (one, other) if isinstance(m["workspace"], str)), None)
+    return {
+        "stack": max(one["stack"], other["stack"]),
+        "workspace": max(one["workspace"], other["workspace"]) if text is None else text,
+        "arena": one["arena"] or other["arena"],
+        "source": one["source"] + other["source"],
+    }
 
 
 # --------------------------------------------------------------------------------------------- their text

@@ -103,6 +103,11 @@ class SparseDerivative:
         return self._plan(args)[1].how
 
     @border
+    def plan(self, *args: Any) -> Plan:
+        """What ``how`` says in words."""
+        return self._plan(args)[1]
+
+    @border
     def source(self, *args: Any) -> str:
         """The C that computes the numbers."""
         return self._plan(args)[1].source(args)
@@ -326,10 +331,11 @@ def parts_of(value: Any) -> list[np.ndarray]:
 
 
 class Plan:
-    """How the matrix is computed for some shapes and integers; ``pattern`` is a csr_array."""
+    """How the matrix is computed for some shapes and integers, and why so; ``pattern`` is a csr_array."""
 
     pattern: Any
     how: str
+    why: str
 
     def matrix(self, args: tuple) -> Any:
         """The derivative at ``args``."""
@@ -345,6 +351,10 @@ class Plan:
         """The C of ``numbers``."""
         raise NotImplementedError
 
+    def programs(self, args: tuple) -> list[tuple[Program, Sequence[Any]]]:
+        """The programs that compute the numbers, with their arguments."""
+        raise NotImplementedError
+
 
 def short(pattern: Any) -> Any:
     """A pattern with indices of 32 bits, if they fit: what SciPy's solvers take, and half as much to copy."""
@@ -355,6 +365,8 @@ def short(pattern: Any) -> Any:
 
 class Blocks(Plan):
     """The dense block of each iteration of a row loop (``blocks``)."""
+
+    why = "each iteration of a loop over rows reads few numbers"
 
     def __init__(self, signature: Signature, args: tuple, values: Sequence[Any], shapes: Sequence[tuple]) -> None:
         from scipy.sparse import csr_array
@@ -404,6 +416,9 @@ class Blocks(Plan):
 
         return print_c(self.signature.entries.program).source
 
+    def programs(self, args: tuple) -> list[tuple[Program, Sequence[Any]]]:
+        return [(self.signature.entries.program, self.signature.real(args))]
+
 
 def starts(sizes: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes)])[:-1].astype(np.int64)
@@ -411,6 +426,8 @@ def starts(sizes: Sequence[int]) -> np.ndarray:
 
 class Passes(Plan):
     """Columns with no row in common in one forward pass, rows with no column in common in one reverse pass."""
+
+    why = "columns without a row in common share a forward pass, rows without a column in common a reverse one"
 
     def __init__(self, signature: Signature, pattern: Any, values: Sequence[Any], shapes: Sequence[tuple]) -> None:
         pattern.sort_indices()
@@ -442,6 +459,12 @@ class Passes(Plan):
         s, (up, back) = self.signature, self.counts
         self.numbers(args)  # so that the models know what they are called with
         return "\n".join(show(model, "c") for model in [s.forward()] * (up > 0) + [s.reverse()] * (back > 0))
+
+    def programs(self, args: tuple) -> list[tuple[Program, Sequence[Any]]]:
+        s, (up, back) = self.signature, self.counts
+        passes = [(s.forward(), self.up)] * (up > 0) + [(s.reverse(), self.back)] * (back > 0)
+        given = [(model, [*s.real(args), *seeds]) for model, seeds in passes]
+        return [(model.optimised(model.called_as(values)), values) for model, values in given]
 
 
 def seeds(colour: np.ndarray, count: int, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:

@@ -133,7 +133,24 @@ def test_a_sparse_derivative_is_counted_beside_the_dense_one():
     chain = hyad.model("(fn [x] (build (- (len x) 1) (fn [i] (* (get x i) (get x (+ i 1))))))")
     assert "sparse: 18 of 9 x 10 entries, blocks of 1 x 2" in str(hyad.cost(hyad.jacobian(chain), args=(x,)))
     energy = hyad.model("(fn [x] (ifold (fn [s i] (+ s (* (get x i) (get x (+ i 1))))) 0.0 (- (len x) 1)))")
-    assert "sparse: 18 of 10 x 10 entries, 2 forward passes" in str(hyad.cost(hyad.hessian(energy), args=(x,)))
+    card = hyad.cost(hyad.hessian(energy), args=(x,))
+    assert "sparse: 18 of 10 x 10 entries, 2 forward passes; columns without a row in common share" in str(card)
+    assert 0 < card.columns["sparse"].work and card.memory["sparse"]["source"] > 0
+    exponentials = hyad.model("(fn [x] (build (len x) (fn [i] (exp (* (get x i) (get x 0))))))")
+    card = hyad.cost(hyad.jacobian(exponentials), args=(np.ones(30),))
+    assert card.columns["sparse"].transcendental == 30 and card.columns["sparse"].stores < 200
+    assert card.columns["jacobian"].stores >= 900
+
+
+def test_sizes_that_follow_from_those_given():
+    """The cotangent of n - 1 results was counted as one of 100, and the workspace was said in names of the C."""
+    f = hyad.model("(fn [#^ (Vec n) x] (build (- (len x) 1) (fn [i] (exp (get x (+ i 1))))))")
+    card = hyad.cost(f, args=(np.ones(31),))
+    assert card.columns["reverse"].transcendental == 30 and card.memory["reverse"]["workspace"] in (0, 8 * 30)
+    assert hyad.cost(f).columns["reverse"].transcendental == 99
+    rows = hyad.model("(fn [m v] (softmax (@ m (map exp v))))")
+    for memory in hyad.cost(rows, args=(np.ones((4, 5)), np.ones(5))).memory.values():
+        assert isinstance(memory["workspace"], int) and memory["workspace"] <= 8 * 40
 
 
 # ------------------------------------------------------------------------------------------- explanations

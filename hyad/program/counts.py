@@ -75,7 +75,7 @@ class Cost:
 
 def cost(program: Program, sizes: Mapping[Var, float] | None = None) -> Cost:
     """What ``program`` costs where its dims (and ``Int`` parameters) are ``sizes``; one not given is ``ASSUMED``."""
-    counter = _Counter({**dict.fromkeys(program.dims, float(ASSUMED)), **(sizes or {})})
+    counter = _counter(program, sizes)
     total = counter.block(program.body)
     for f in functions_of(program.body):
         total.unknown.add(f"calls of {f.name}")
@@ -87,6 +87,19 @@ def inside(program: Program) -> Callable[[Block], Cost]:
     counter = _Counter(dict.fromkeys(program.dims, float(ASSUMED)))
     counter.block(program.body)  # the integers that follow from those
     return counter.block
+
+
+def dims(program: Program, sizes: Mapping[Var, float] | None = None) -> dict[Var, float]:
+    """The dims of a program, of which some are given: a check may say what another one is."""
+    counter = _counter(program, sizes)
+    counter.block(program.body)
+    return {d: counter.values[d] for d in program.dims}
+
+
+def _counter(program: Program, sizes: Mapping[Var, float] | None) -> _Counter:
+    given = sizes or {}
+    assumed = {d for d in program.dims if d not in given}
+    return _Counter({**dict.fromkeys(assumed, float(ASSUMED)), **given}, assumed)
 
 
 def work(block: Block) -> float:
@@ -113,10 +126,10 @@ def sets_counts(block: Block, known: set[Var]) -> bool:
 
 
 class _Counter:
-    """Walks a program once; ``values`` are the integers that are known."""
+    """Walks a program once; ``values`` are the integers that are known, or ``assumed`` until a check says more."""
 
-    def __init__(self, values: dict[Var, float]) -> None:
-        self.values = values
+    def __init__(self, values: dict[Var, float], assumed: set[Var] | None = None) -> None:
+        self.values, self.assumed = values, assumed or set()
         self.functions: dict[Function, Cost] = {}
         self.calling: set[Function] = set()
 
@@ -168,8 +181,10 @@ class _Counter:
             elif type(op) is Check:
                 if op.relation == "==":  # two sizes of which one is known
                     for a, b in ((op.a, op.b), (op.b, op.a)):
-                        if type(a) is Var and a not in self.values and self.number(b) is not None:
-                            self.values[a] = self.number(b)  # type: ignore[assignment]
+                        open_ = type(a) is Var and (a not in self.values or a in self.assumed)
+                        if open_ and b not in self.assumed and self.number(b) is not None:
+                            self.values[a] = self.number(b)  # type: ignore[assignment,index]
+                            self.assumed.discard(a)  # type: ignore[arg-type]
             elif type(op) is Apply:
                 total.add(self.call(op.function))
         return total
