@@ -157,6 +157,17 @@ class DeviceError(HyadError, RuntimeError):
     """A GPU, or its driver, failed while a model ran on it."""
 
 
+def mistake(error: BaseException | None) -> HyadError | None:
+    """The user's mistake behind an error: itself, or what Hy wrapped because a macro raised it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, HyadError):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
 BORDER = (HyadError, MemoryError, RecursionError)  # what ``at_border`` is for
 F = TypeVar("F", bound=Callable[..., Any])
 

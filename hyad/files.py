@@ -6,7 +6,7 @@ import os
 import types
 from typing import TYPE_CHECKING
 
-from .errors import ReadError, Source, Span, border
+from .errors import ReadError, Source, Span, border, mistake
 from .model import Scope, data_type, make
 from .program.forms import read_forms, unparse
 from .program.names import mangled
@@ -82,6 +82,7 @@ def import_hy(path: Path, text: str) -> types.ModuleType:
     import importlib.util
 
     import hy  # noqa: F401  (installs the importer of .hy files)
+    from hy.errors import HyLanguageError
 
     spec = importlib.util.spec_from_file_location(mangled(path.stem), path) if path.suffix == ".hy" else None
     if spec is None or spec.loader is None:
@@ -95,6 +96,8 @@ def import_hy(path: Path, text: str) -> types.ModuleType:
         if os.path.abspath(error.filename or "") != os.path.abspath(path):
             raise
         raise unread(error, text, path) from None
+    except HyLanguageError as error:
+        raise (mistake(error) or error) from None
     return module
 
 

@@ -19,8 +19,9 @@ from hy.compiler import HyASTCompiler, hy_compile
 from hy.errors import HyLanguageError
 from hy.reader import HyReader, read_many
 
+from .errors import mistake
 from .program.forms import Form
-from .repl import coloured, display, mistake, prelude, wants_colour
+from .repl import coloured, display, prelude, wants_colour
 
 
 class Session:

@@ -31,6 +31,7 @@ from .errors import (
     ReadError,
     Source,
     Span,
+    UnboundError,
     at_border,
     border,
 )
@@ -553,8 +554,8 @@ def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | No
     return made
 
 
-def data_type(form: Form, module: str) -> dict[str, type]:
-    """``(defdata Tree (Leaf word) (Node label left right))``: the type and its constructors by name."""
+def data_rows(form: Form) -> tuple[str, list[list[str]]]:
+    """The name of a ``(defdata Tree (Leaf word) (Node label left right))``, and its constructors with their fields."""
     hint = "`(defdata Tree (Leaf word) (Node label left right))`"
     items = form.value[1:]
     if not items or items[0].kind != "sym":
@@ -569,12 +570,18 @@ def data_type(form: Form, module: str) -> dict[str, type]:
         if c.head() is None or any(f.kind != "sym" for f in c.value):
             raise ReadError("a constructor is a name with the names of its fields", c.span, hint)
         rows.append([f.value for f in c.value])
+    return items[0].value, rows
+
+
+def data_type(form: Form, module: str) -> dict[str, type]:
+    """A ``defdata`` form: the type and its constructors by name."""
+    name, rows = data_rows(form)
     try:
-        made = defdata(items[0].value, *rows, module=module)
+        made = defdata(name, *rows, module=module)
     except ModelTypeError as error:
         error.span = error.span or form.span
         raise
-    return {items[0].value: made, **{c.name: c for c in made.constructors}}  # type: ignore[attr-defined]
+    return {name: made, **{c.name: c for c in made.constructors}}  # type: ignore[attr-defined]
 
 
 @border
@@ -590,20 +597,27 @@ _sites: dict[Any, tuple[tuple, list[Any], Model]] = {}  # by place in a program:
 
 @border
 def deriv_here(
-    text: str, variable: str, filename: str, line: int, column: int, names: Sequence[str], cells: Callable[[], Any]
+    text: str, filename: str, line: int, column: int, names: Sequence[str], cells: Callable[[], Any]
 ) -> tuple[Any, Any]:
-    """What the macro ``deriv`` expands to: the value of an expression and its derivative by a variable, which have
-    values where it stands. The other ``names`` in it that are numbers or arrays there become parameters as well, so
-    that one program serves all their values (dF~, Fig. 5)."""
+    """What the macro ``deriv`` expands to, ``text`` being its form: the value of an expression and its derivative by a
+    variable, which have values where it stands. The other ``names`` in it that are numbers or arrays there become
+    parameters as well, so that one program serves all their values (dF~, Fig. 5)."""
+    form = read_forms(text, Source(text, filename, line, column))[0]
+    _, e, x = form.value
     scope = Scope(cells.__globals__, cells)
-    params, values, others = [variable], [scope(variable)[1]], []
+    bound, value = scope(x.value)
+    if not bound:
+        raise UnboundError(
+            f"nothing binds `{x.value}`, to differentiate by", x.span, "it has a value where `deriv` stands"
+        )
+    params, values, others = [x.value], [value], []
     for name in names:
         found, value = scope(name)
         try:
             spec_of(value)
         except HyadError:
             found = False
-        if found and name != variable:
+        if found and name != x.value:
             params.append(name)
             values.append(value)
         else:
@@ -611,8 +625,10 @@ def deriv_here(
     key = (text, tuple(params), *map(id, others))
     site = (cells.__code__, filename, line, column)
     if site not in _sites or _sites[site][0] != key:
-        f = define(f"(model [{' '.join(params)}] {text})", filename, line, column, cells)
-        _sites[site] = key, others, derived("value-and-deriv", f, variable)
+        model = Form(
+            "(", [Form("sym", "model"), Form("[", [Form("sym", p, x.span) for p in params], x.span), e], e.span
+        )
+        _sites[site] = key, others, derived("value-and-deriv", make(model, scope, unparse(model)), x.value)
     return _sites[site][2](*values)
 
 

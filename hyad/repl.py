@@ -22,7 +22,7 @@ import hy
 from hy.completer import Completer
 from hy.models import Expression, Keyword, Object, Symbol
 
-from .errors import HyadError
+from .errors import mistake
 from .layout import BODY_AFTER, pformat
 from .program.forms import Form
 from .program.primitives import PRIMITIVES
@@ -77,17 +77,6 @@ def _is_ours(value: Any) -> bool:
     kind = type(value)
     ours = kind.__module__ == "hyad" or kind.__module__.startswith("hyad.")
     return ours and kind.__str__ is not object.__str__ and not isinstance(value, Mapping)
-
-
-def mistake(error: BaseException | None) -> HyadError | None:
-    """The user's mistake behind an error: itself, or what Hy wrapped because a macro raised it."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, HyadError):
-            return error
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def explained(error: BaseException) -> str:

@@ -61,6 +61,10 @@ def optimisations(by_rule: bool = False) -> dict[str, str]:
 
 def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
     """The names of optimisations as they were given, one or several; raises ``HyadError`` for one that is none."""
+    if not isinstance(names, Iterable):
+        raise HyadError(
+            f"without is {names!r}, not a name or several", None, 'without="fuse", or without=["fuse", "jam"]'
+        )
     asked = (names,) if isinstance(names, str) else tuple(names)
     known = optimisations(by_rule=True)
     for name in asked:

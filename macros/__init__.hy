@@ -15,9 +15,10 @@ column, so that every later error underlines the user's own form.
   hy.models [Expression Keyword List Symbol]
   hyad
   hyad.core [Global all-binds atoms-of blocks-of]
-  hyad.errors [HyadError ReadError]
+  hyad.errors [HyadError ReadError Source Span]
   hyad.program.forms [from-hy read-forms]
   hyad.layout [pformat]
+  hyad.model [data-rows]
   hyad.program.reader [form-to-lambda])
 
 ;; ---------------------------------------------------------------- quoting
@@ -43,6 +44,26 @@ column, so that every later error underlines the user's own form.
     (and (= (len read) 1) (= (pformat (get read 0) 10000) (pformat form 10000)))
     (except [ReadError]  ; the user's mistake, to be shown in the user's text
       (.startswith text (+ "(" (head-text form))))))
+
+(defn placed [compiler form]
+  "The text of `form`, and its file, line and column."
+  [(or (written compiler form) (pformat form 10000))
+   (or (getattr compiler "filename" None) "<hy>")
+   form.start-line
+   form.start-column])
+
+(defn refuse [compiler kind message hint]
+  "Raise what is wrong with the form that is expanded, and underline it."
+  (setv [text #* place] (placed compiler compiler.this))
+  (raise (kind message (Span (Source text #* place) 0 (len text)) hint)))
+
+(defn at-place [text filename line column f #* args #** options]
+  "What `f` gives; what is wrong with it underlines the form `text`."
+  (try
+    (f #* args #** options)
+    (except [error HyadError]
+      (setv error.span (or error.span (Span (Source text filename line column) 0 (len text))))
+      (raise error))))
 
 (defn head-text [form]
   "How the head of a form is written: `defmodel`, or `h.defmodel`."
@@ -102,19 +123,26 @@ column, so that every later error underlines the user's own form.
 (defn operator-call [compiler name f options]
   "`(hyad.grad f)`, with `:wrt` quoted."
   (setv wrt [])
+  (when (or (is f None) (and options (or (!= (len options) 2) (!= (get options 0) (Keyword "wrt")))))
+    (refuse compiler ReadError f"{name} takes a model and `:wrt`" f"`({name} f)` or `({name} f :wrt x)`"))
   (when options
-    (when (or (!= (len options) 2) (!= (get options 0) (Keyword "wrt")))
-      (raise (ReadError f"{name} takes a model and `:wrt`" None f"`({name} f)` or `({name} f :wrt x)`")))
     (setv wrt [(as-wrt (get options 1))]))
   `((. hy.I.hyad ~(Symbol name)) ~(as-model compiler f) ~@wrt))
 
-(defn product [operator f #* args]
+(defn product-call [compiler operator args]
   "`(jvp f x ... dx ...)` and its kin, which a model writes flat."
-  (when (and (!= operator "vjp") (% (len args) 2))
-    (raise (hyad.ModelTypeError f"{operator} takes the arguments, then a vector for each" None
-             f"`({operator} f x dx)`")))
   (when (not args)
-    (raise (hyad.ModelTypeError f"{operator} takes a point and a vector" None f"`({operator} f x dx)`")))
+    (refuse compiler ReadError f"{operator} takes a model, a point and a vector" (get PRODUCTS operator)))
+  `(hy.I.hyad/macros.at-place ~@(placed compiler compiler.this)
+     hy.I.hyad/macros.product ~operator ~(as-model compiler (get args 0)) ~@(cut args 1 None)))
+
+(setv PRODUCTS {"jvp" "`(jvp f x dx)`"  "vjp" "`(vjp f x ct)`"  "hvp" "`(hvp f x v)`"})
+
+(defn product [operator f #* args]
+  "What `(jvp f x ... dx ...)` and its kin expand to."
+  (when (or (not args) (and (!= operator "vjp") (% (len args) 2)))
+    (setv wrong (if args "the arguments, then a vector for each" "a point and a vector"))
+    (raise (hyad.ModelTypeError f"{operator} takes {wrong}" None (get PRODUCTS operator))))
   (setv at (if (= operator "vjp") (- (len args) 1) (// (len args) 2))
         [points vectors] [(cut args at) (cut args at None)])
   (if (= operator "vjp")
@@ -139,7 +167,7 @@ column, so that every later error underlines the user's own form.
   "A model without a name: `(model [x] (* x x))`."
   (model-call _hy_compiler "model" _hy_compiler.this))
 
-(defmacro defprim [_hy_compiler name params #* rest]
+(defmacro defprim [_hy_compiler [name None] [params None] #* rest]
   "Add a primitive to the language, and define it here.
 
       (defprim softsign [x] \"x/(1 + |x|)\"
@@ -151,9 +179,22 @@ column, so that every later error underlines the user's own form.
   `:partials` are forms in the parameters and `y`, the result, or a string:
   why there are none. `:jvp` and `:vjp` may be `(fn ..)` forms: models. Every
   other option is as `hyad.defprim` has it."
+  (when (or (not (isinstance name Symbol)) (not (isinstance params List)))
+    (refuse _hy_compiler ReadError "a defprim is a name and its parameters" "`(defprim softsign [x] ...)`"))
   (setv options (list rest)  doc [])
   (when (and options (isinstance (get options 0) hy.models.String))
     (setv doc [:doc (.pop options 0)]))
+  (setv known #("partials" "python" "c" "cuda" "sympy" "support" "doc" "types" "jvp" "vjp" "domain" "cost")
+        given (lfor o (cut options None None 2) (when (isinstance o Keyword) o.name)))
+  (setv unpacks (Symbol "unpack-mapping")
+        unpacked (any (gfor o options (and (isinstance o Expression) (bool o) (= (get o 0) unpacks)))))
+  (for [#(option o) (zip given (cut options None None 2))]
+    (when (not (or unpacked (in option known)))
+      (refuse _hy_compiler ReadError f"a defprim has no option {(pformat o)}"
+        f"its options are :{(.join " :" known)}")))
+  (when (not (or unpacked (and (% (+ 1 (len options)) 2) (in "python" given) (in "c" given))))
+    (refuse _hy_compiler ReadError "a defprim has a value for each option, and :python and :c"
+      "`:python (fn [x] ...)`, and `:c \"f({0})\"` or a sentence: why there is none"))
   (for [i (range 1 (len options) 2)]
     (setv option (. (get options (- i 1)) name)  value (get options i))
     (setv (get options i)
@@ -162,84 +203,85 @@ column, so that every later error underlines the user's own form.
           `[~@(lfor p value (if (isinstance p hy.models.String) p (pformat p 10000)))]
         (in option #("jvp" "vjp")) (as-model _hy_compiler value)
         True value)))
-  `(setv ~name (hy.I.hyad.defprim ~(str name) [~@(map str params)] ~@doc ~@options)))
+  `(setv ~name (hy.I.hyad/macros.at-place ~@(placed _hy_compiler _hy_compiler.this)
+                 hy.I.hyad.defprim ~(str name) [~@(map str params)] ~@doc ~@options)))
 
-(defmacro defdata [name #* constructors]
+(defmacro defdata [_hy_compiler [name None] #* constructors]
   "Define a data type by its constructors, and the names of their fields.
 
       (defdata Tree (Leaf word) (Node label left right))
       (match t (Leaf w) w (Node _ a b) (+ (f a) (f b)))   ; in a model"
+  (setv [text #* place] (placed _hy_compiler _hy_compiler.this))
+  (data-rows (get (read-forms text (Source text #* place)) 0))
   (setv heads (lfor c constructors (get c 0)))
-  `(setv ~name (hy.I.hyad.defdata ~(str name) ~@(lfor c constructors `[~@(map str c)]))
+  `(setv ~name (hy.I.hyad/macros.at-place ~text ~@place
+                 hy.I.hyad.defdata ~(str name) ~@(lfor c constructors `[~@(map str c)]) :module __name__)
          [~@heads] (. ~name constructors)))
 
 ;; -------------------------------------------------------------- operators
 
-(defmacro grad [_hy_compiler f #* options]
+(defmacro grad [_hy_compiler [f None] #* options]
   "The gradient of a model that gives a number: `((grad f) x y)`, `(grad f :wrt x)`."
   (operator-call _hy_compiler "grad" f options))
 
-(defmacro value-and-grad [_hy_compiler f #* options]
+(defmacro value-and-grad [_hy_compiler [f None] #* options]
   "The pair of value and gradient, computed together."
   (operator-call _hy_compiler "value-and-grad" f options))
 
-(defmacro jacobian [_hy_compiler f #* options]
+(defmacro jacobian [_hy_compiler [f None] #* options]
   "The derivative of every result by every argument."
   (operator-call _hy_compiler "jacobian" f options))
 
-(defmacro hessian [_hy_compiler f #* options]
+(defmacro hessian [_hy_compiler [f None] #* options]
   "The Jacobian of the gradient."
   (operator-call _hy_compiler "hessian" f options))
 
-(defmacro D [_hy_compiler f #* options]
+(defmacro D [_hy_compiler [f None] #* options]
   "The derivative by one number: `((D f) x)`."
   (operator-call _hy_compiler "D" f options))
 
-(defmacro diff [_hy_compiler f #* options]
+(defmacro diff [_hy_compiler [f None] #* options]
   "The derivative of a model of a number that gives a number: `((diff sin) x)`
   (dF~, Table 2, as the next four)."
   (operator-call _hy_compiler "diff" f options))
 
-(defmacro vdiff [_hy_compiler f #* options]
+(defmacro vdiff [_hy_compiler [f None] #* options]
   "The derivative of a model of a number that gives a vector."
   (operator-call _hy_compiler "vdiff" f options))
 
-(defmacro mdiff [_hy_compiler f #* options]
+(defmacro mdiff [_hy_compiler [f None] #* options]
   "The derivative of a model of a number that gives a matrix."
   (operator-call _hy_compiler "mdiff" f options))
 
-(defmacro jacob [_hy_compiler f #* options]
+(defmacro jacob [_hy_compiler [f None] #* options]
   "The Jacobian of a model of a vector that gives a vector."
   (operator-call _hy_compiler "jacob" f options))
 
-(defmacro mgrad [_hy_compiler f #* options]
+(defmacro mgrad [_hy_compiler [f None] #* options]
   "The gradient of a model of a matrix that gives a number."
   (operator-call _hy_compiler "mgrad" f options))
 
-(defmacro jvp [_hy_compiler f #* args]
+(defmacro jvp [_hy_compiler #* args]
   "The tangent at a point: `(jvp f x y dx dy)`."
-  `(hy.I.hyad/macros.product "jvp" ~(as-model _hy_compiler f) ~@args))
+  (product-call _hy_compiler "jvp" args))
 
-(defmacro vjp [_hy_compiler f #* args]
+(defmacro vjp [_hy_compiler #* args]
   "The adjoints at a point for a cotangent of the result: `(vjp f x y ct)`."
-  `(hy.I.hyad/macros.product "vjp" ~(as-model _hy_compiler f) ~@args))
+  (product-call _hy_compiler "vjp" args))
 
-(defmacro hvp [_hy_compiler f #* args]
+(defmacro hvp [_hy_compiler #* args]
   "The Hessian at a point times a vector: `(hvp f x y v-x v-y)`."
-  `(hy.I.hyad/macros.product "hvp" ~(as-model _hy_compiler f) ~@args))
+  (product-call _hy_compiler "hvp" args))
 
-(defmacro deriv [_hy_compiler e x]
+(defmacro deriv [_hy_compiler #* rest]
   "The value of an expression and its derivative by a variable, a number or an
   array, where that has a value: `(deriv (* x x) x)` is `#(9.0 6.0)` where x is
   3.0 (dF~, Fig. 5). The other variables in it have the values that they have."
-  (setv text (pformat e)
-        form _hy_compiler.this
-        names (free-names f"(model [{x}] {text})"))
+  (when (or (!= (len rest) 2) (not (isinstance (get rest 1) Symbol)))
+    (refuse _hy_compiler ReadError "deriv takes an expression and a variable in it" "`(deriv (* x x) x)`"))
+  (setv [e x] rest
+        names (free-names f"(model [{x}] {(pformat e)})"))
   `(hy.I.hyad/model.deriv-here
-     ~text
-     ~(str x)
-     ~(or (getattr _hy_compiler "filename" None) "<hy>")
-     ~form.start-line
-     ~form.start-column
+     ~@(placed _hy_compiler _hy_compiler.this)
      [~@(map str names)]
      (fn [] [~x ~@(map Symbol names)])))

@@ -1004,3 +1004,56 @@ def test_a_masked_array_in_plain_python() -> None:
     with pytest.raises(ModelTypeError, match="masked array") as found:
         f(np.ma.array([1.0, 2.0], mask=[False, True]))
     assert "v.filled" in str(found.value)
+
+
+MACROS = [
+    ("(grad)", ReadError, "grad takes a model and `:wrt`", "(grad)"),
+    ("(jacobian f :by x)", ReadError, "jacobian takes a model and `:wrt`", "(jacobian f :by x)"),
+    ("(jvp)", ReadError, "jvp takes a model, a point and a vector", "(jvp)"),
+    ("(jvp f 1.0)", ModelTypeError, "jvp takes the arguments, then a vector for each", "(jvp f 1.0)"),
+    ("(vjp f)", ModelTypeError, "vjp takes a point and a vector", "(vjp f)"),
+    ("(deriv (* y y))", ReadError, "deriv takes an expression and a variable in it", "(deriv (* y y))"),
+    ("(deriv (* y y) 3)", ReadError, "deriv takes an expression and a variable in it", "(deriv (* y y) 3)"),
+    ("(deriv (* y y) z)", UnboundError, "nothing binds `z`, to differentiate by", "z"),
+    ("(deriv (* y (sinn y)) y)", UnboundError, "nothing binds `sinn`", "sinn"),
+    ("(deriv (get y 0) y)", ModelTypeError, "get of a number", "y"),
+    ("(defdata T)", ModelTypeError, "the data type `T` has no constructor", "(defdata T)"),
+    ("(defdata)", ReadError, "a defdata starts with its name", "(defdata)"),
+    ("(defdata T A)", ReadError, "a constructor stands in brackets", "A"),
+    ("(defdata T (A 1))", ReadError, "a constructor is a name with the names of its fields", "(A 1)"),
+    ("(defdata T (A x x))", ModelTypeError, "two fields of `A` have one name", "(defdata T (A x x))"),
+    ("(defprim)", ReadError, "a defprim is a name and its parameters", "(defprim)"),
+    ("(defprim q [x])", ReadError, "a defprim has a value for each option, and :python and :c", "(defprim q [x])"),
+    ("(defprim q [x] :C 1)", ReadError, "a defprim has no option :C", "(defprim q [x] :C 1)"),
+    ('(defprim q [x] :python abs :c "{0}")', DerivativeError, "neither a list of partial", None),
+]
+
+
+@pytest.mark.parametrize(("form", "error", "message", "under"), MACROS, ids=[m[0] for m in MACROS])
+def test_a_mistake_in_a_macro_underlines_the_users_form(
+    form: str, error: type, message: str, under: str | None, tmp_path: Path
+) -> None:
+    """Those of Hy's own, about a function of hyad's, had no place; ``deriv`` by an unbound name gave None."""
+    path = tmp_path / "mistake.hy"
+    path.write_text(f"(require hyad.macros *)\n(defmodel f [x] (* x x))\n(setv y 3.0  v [1.0])\n  {form}\n", "utf-8")
+    with pytest.raises(error, match=message) as caught:
+        hyad.load(path)
+    line, column = caught.value.span.source.position(caught.value.span.start)
+    assert caught.value.span.text == (under or form) and line == 4
+    assert column == 3 + (form.index(under, 6) if under and under != form else 0) and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hyad.defdata("T", "Leaf"),
+        lambda: hyad.defdata("T", ["A", 1]),
+        lambda: hyad.defdata(3, ["A", "x"]),
+        lambda: hyad.lisp(3),
+        lambda: hyad.compile("(fn [x] x)", without=3),
+    ],
+)
+def test_what_is_given_in_python_instead_of_names_is_said(call) -> None:
+    with pytest.raises(HyadError) as caught:
+        call()
+    assert caught.value.hint

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import ModelTypeError
-from .names import mangled
+from .names import is_symbol, mangled
 
 
 class Data:
@@ -129,8 +129,14 @@ def defdata(name: str, *constructors: Sequence[str], module: str | None = None) 
     "left", "right"])`` makes ``Tree.Leaf`` and ``Tree.Node``: classes to make values with and to match on. Raises
     ``ModelTypeError`` for a name that stands twice.
     """
+    if not is_symbol(name):
+        raise ModelTypeError(f"{name!r} is no name for a data type", None, "a name is a symbol, such as Tree")
     if not constructors:
         raise ModelTypeError(f"the data type `{name}` has no constructor", None, f"`(defdata {name} (Leaf x) ...)`")
+    for c in constructors:
+        if not isinstance(c, (list, tuple)) or not c or not all(map(is_symbol, c)):
+            hint = 'as ["Node", "left", "right"], which `(Node left right)` makes'
+            raise ModelTypeError(f"a constructor is its name and those of its fields, not {c!r}", None, hint)
     module = module or sys._getframe(1).f_globals.get("__name__", "__main__")
     base = type(name, (Data,), {"__slots__": (), "__module__": module, "__qualname__": name, "constructors": ()})
     made: list[type] = []
@@ -153,6 +159,8 @@ def defdata(name: str, *constructors: Sequence[str], module: str | None = None) 
 
 def lisp(items: Iterable[Any], end: Any = None) -> Any:
     """A list of models, nested pairs that end in ``None``: ``lisp([1.0, 2.0])`` is ``(1.0, (2.0, None))``."""
+    if not isinstance(items, Iterable):
+        raise ModelTypeError(f"a list has items: {items!r} has none", None, "`lisp([1.0, 2.0])`")
     for item in reversed(list(items)):
         end = (item, end)
     return end

@@ -29,6 +29,13 @@ def part_name(whole: str, key: object) -> str:
     return f"{whole}-{symbol or 'part'}"
 
 
+def is_symbol(text: object) -> bool:
+    """Whether a text can be the name of something: a symbol without dots."""
+    return (
+        isinstance(text, str) and re.fullmatch(r"[^\s()\[\]{}\"'`~;,#:.0-9][^\s()\[\]{}\"'`~;,:.]*", text) is not None
+    )
+
+
 @lru_cache(maxsize=4096)
 def mangled(name: str) -> str:
     """``hy.mangle`` of a symbol: ``step-size`` is ``step_size``, ``even?`` ``hyx_evenXquestion_markX``.

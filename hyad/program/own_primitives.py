@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core import BOOL, INT, REAL
 from ..errors import DerivativeError, HyadError, ModelTypeError, ReadError, border
+from .names import is_symbol
 from .primitives import _CALLS, ANY, BUILTIN, NO_SYMPY, PRIMITIVES, Expr, Primitive, Signature, define, parse_partial
 
 #: Names that mean something else in a model or in a partial, so that no primitive can have them.
@@ -114,17 +115,14 @@ def defprim(
 
 
 def _check_names(name: str, params: Sequence[str]) -> int:
-    def symbol(text: Any) -> bool:
-        return isinstance(text, str) and bool(re.fullmatch(r"[^\s()\[\]{}\"'`~;,#:.0-9][^\s()\[\]{}\"'`~;,:.]*", text))
-
-    if not symbol(name):
+    if not is_symbol(name):
         raise ReadError(
             f"defprim: {name!r} can't be the name of a primitive", hint="a name is a symbol such as softsign"
         )
     if name in RESERVED or name in BUILTIN:
         kind = "a form of the language" if name in RESERVED else "a built-in primitive"
         raise ReadError(f"defprim: {name} is {kind} and can't be redefined", hint="choose another name")
-    if isinstance(params, str) or not params or not all(map(symbol, params)):
+    if not isinstance(params, (list, tuple)) or not params or not all(map(is_symbol, params)):
         raise ReadError(
             f"defprim {name}: params {params!r} is not a list of parameter names", hint='write params=["x"], ["a", "b"]'
         )
