@@ -608,7 +608,7 @@ def deriv_here(
     bound, value = scope(x.value)
     if not bound:
         raise UnboundError(
-            f"nothing binds `{x.value}`, to differentiate by", x.span, "it has a value where `deriv` stands"
+            f"nothing binds `{x.value}`, to differentiate by", x.span, f"give it a value first: `(setv {x.value} 2.0)`"
         )
     params, values, others = [x.value], [value], []
     for name in names:

@@ -30,7 +30,7 @@ from .program.primitives import PRIMITIVES
 BANNER = """\
 hyad {version} on Hy {hy}: symbolic differentiation. Tab completes, Ctrl-D leaves.
   (defmodel f [x] (* x (sin x)))  ((grad f) 2.0)        a model and its derivative
-  (stages (grad f))  (show f "c")  (symdiff (* x x) x)  its stages, C, school rules\
+  (stages (grad f))  (hy.macroexpand '(symdiff (* x x) x))  stages, school rules\
 """
 
 PRELUDE = """

@@ -15,7 +15,7 @@ import pytest
 
 from hyad.errors import DerivativeError, HyadError
 from hyad.program.forms import read_forms
-from hyad.repl import Names, display, mistake
+from hyad.repl import BANNER, Names, display, mistake
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-m", "hyad.repl"]
@@ -49,6 +49,12 @@ def test_a_piped_session_prints_results_and_nothing_else(tmp_path):
     assert session.stdout == "6.0\n'(let [y 1\n       z 2]\n   (+ y z))\n"
     assert session.stderr.strip() == ""
     assert session.returncode == 0
+
+
+def test_what_the_banner_says_works(tmp_path):
+    lines = [line[: line.rindex(")") + 1] for line in BANNER.splitlines()[1:]]
+    session = piped("\n".join(lines), tmp_path)
+    assert session.stderr.strip() == "" and "(+ (* 1 x) (* x 1))" in session.stdout
 
 
 def test_a_mistake_shows_its_message_without_a_traceback(tmp_path):
