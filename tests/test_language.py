@@ -574,3 +574,24 @@ def test_names_are_mangled_as_hy_does(name: str) -> None:
     except AssertionError:  # no symbol
         return
     assert mangled(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "x", "wanted"),
+    [
+        ("(** x 3 2)", 1.5, 1.5**9),
+        ("(** 2 x 2 2)", 1.5, 2 ** (1.5**4)),
+        ("(// x 3 2)", 100.0, 16.0),
+        ("(// (int x) 3 2 2)", 100.0, 8),
+        ("(let [p **] (p x 2 3))", 1.5, 1.5**8),
+        ("(** [x 2] 2 2)", 3.0, [81, 16]),
+    ],
+)
+def test_powers_and_quotients_of_several_are_hys(body: str, x: float, wanted: object) -> None:
+    f = hyad.model(f"(fn [x] {body})")
+    for call in (f, hyad.compile(f, "python", args=(x,)), lambda x: hyad.run(f, x)):
+        np.testing.assert_allclose(call(x), wanted, rtol=1e-14)
+    if "int" not in body:
+        assert hyad.check_grad(f, (x,))
+    with pytest.raises(ModelTypeError, match="takes 2 arguments, not 1"):
+        hyad.model("(fn [x] (** x))")(x)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..core import BOOL, REAL, Arr, Atom, Const, Var, elem_of, integer, is_one, type_of
 from ..errors import ModelTypeError
 from ..program.builder import wider
-from ..program.primitives import CHAINED, COMPARISONS, PRIMITIVES
+from ..program.primitives import CHAINED, COMPARISONS, FURTHER, PRIMITIVES
 from ..program.reader import prelude
 from ..program.values import Spans, Value, describe
 from .annotations import arity_text
@@ -37,7 +37,12 @@ def arithmetic(sp: Specialiser, name: str, args: list[Value], spans: Spans, var:
         for p in pairs[1:]:
             result = combine(sp, "and", [result, p], None, ())
         return result
-    if name in CHAINED and len(atoms) > 2:
+    if name == "**" and len(atoms) > 2:
+        for k in range(len(atoms) - 2, 0, -1):
+            last = k == len(atoms) - 2
+            atoms[k] = combine(sp, name, atoms[k : k + 2], None, (spans[k], spans[k + 1] if last else None))
+        atoms, spans = atoms[:2], (spans[0], None)
+    elif name in CHAINED | FURTHER and len(atoms) > 2:
         for k, x in enumerate(atoms[1:-1], 1):
             atoms[0] = combine(sp, name, [atoms[0], x], None, (spans[0] if k == 1 else None, spans[k]))
         atoms, spans = [atoms[0], atoms[-1]], (None, spans[-1])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -46,7 +47,7 @@ from ..frontend.annotations import read_annotation, spec_text
 from ..frontend.arguments import is_checkpointed, not_checkpointed
 from ..frontend.resolve import numpy_name, numpy_row, similar
 from ..program.data import Data
-from ..program.primitives import CHAINED, COMPARISONS, PRIMITIVES
+from ..program.primitives import CHAINED, COMPARISONS, FURTHER, PRIMITIVES
 from ..program.reader import SPECIAL, deep, prelude, read_model
 from ..program.values import OPERATORS, Builtin, Closure, Derived, Wrt
 from . import library
@@ -401,7 +402,7 @@ def builtin(name: str) -> Callable[..., Any]:
     if found is not None:
         return found
     if name in PRIMITIVES:
-        return variadic(name) if name in CHAINED or name in COMPARISONS else operation(name)
+        return variadic(name) if name in CHAINED | COMPARISONS | FURTHER else operation(name)
     raise UnboundError(f"`{name}` is not a function of running models")
 
 
@@ -436,8 +437,15 @@ def variadic(name: str) -> Callable[..., Any]:
             total = operation("and")(total, op(a, b))
         return total
 
-    made = chained if name in CHAINED else compared
+    def further(*args: Any) -> Any:
+        if len(args) < 2:
+            raise ModelTypeError(f"`{name}` takes 2 arguments, not {len(args)}")
+        return reduce(lambda y, x: op(x, y), reversed(args)) if name == "**" else reduce(op, args)
+
+    made = chained if name in CHAINED else compared if name in COMPARISONS else further
     made.__name__ = name
+    if name in FURTHER:
+        made.row = PRIMITIVES[name]  # type: ignore[attr-defined]
     return made
 
 
@@ -677,7 +685,7 @@ class _Compiler:
             return operation("neg")
         if count == len(PRIMITIVES[name].params):
             return operation(name)
-        if name in CHAINED or name in COMPARISONS and count > 2:
+        if name in CHAINED or name in COMPARISONS | FURTHER and count > 2:
             return variadic(name)
         wanted = len(PRIMITIVES[name].params)
         raise ModelTypeError(f"`{name}` takes {wanted} argument{'s' * (wanted != 1)}, not {count}", span)

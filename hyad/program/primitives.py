@@ -728,3 +728,5 @@ BUILTIN = frozenset(PRIMITIVES)
 #: What takes any number of operands, and what compares neighbours among them.
 CHAINED = frozenset({"+", "*", "-", "/", "min", "max"})
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "=", "!="})
+#: What takes two operands or more, as in Hy: ``(// a b c)`` is ``(// (// a b) c)``, ``(** a b c)`` ``(** a (** b c))``.
+FURTHER = frozenset({"//", "**"})
