@@ -66,6 +66,8 @@ def emit(
     model = as_model(f, "emit")
     from pathlib import Path
 
+    if not isinstance(path, (str, os.PathLike)):
+        raise CompileError(f"hyad.emit takes a path, not {type(path).__name__}", None, "a folder, or out/kernel.c")
     path = Path(path)
     named = path.suffix in (".c", ".h", ".cu") and not path.is_dir()
     if named and not re.fullmatch(r"[A-Za-z_]\w*", path.stem, re.ASCII):

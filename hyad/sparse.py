@@ -41,8 +41,9 @@ def sparse_jacobian(f: Any, wrt: Any = None) -> SparseDerivative:
 
     A row for each number of the result and a column for each number of the arguments ``wrt``, both in the order in
     which they lie in memory: several results, and several arguments, one after the other. ``wrt`` is a position, a
-    name or a tuple of them; by default all arguments that hold reals. Entries that are zero by chance are stored too:
-    for the same shapes and integer arguments, the matrix always has the same entries.
+    name or a tuple of them; by default all arguments that hold reals, or integers where none does. Entries that
+    are zero by chance are stored too: for the same shapes and integer arguments, the matrix always has the same
+    entries.
 
     The pattern is found from the program, at the first call and whenever shapes or integer arguments change. Beside
     the matrix, of the same arguments, ``.pattern(..)`` gives its pattern, ``.how(..)`` says how it is computed, and
@@ -135,10 +136,11 @@ class SparseDerivative:
     def _positions(self, specs: Sequence[Spec], known: Any) -> tuple[int, ...]:
         """Which arguments to differentiate by."""
         if self.wrt is None:
-            at = tuple(k for k, s in enumerate(specs) if reals_in(s) and (not known or has_reals(known[k][1])))
-            if not at:
+            at = [k for k in range(len(specs)) if not known or has_reals(known[k][1])]
+            reals = [k for k in at if reals_in(specs[k])] or [k for k in at if reals_in(as_reals(specs[k]))]
+            if not reals:
                 raise DerivativeError(f"{self.name}: no argument of this call holds reals", self.base.span)
-            return at
+            return tuple(reals)
         names = [p[0] for p in known] if known else []
         found = []
         for w in self.wrt if isinstance(self.wrt, tuple) else (self.wrt,):

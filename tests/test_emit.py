@@ -272,6 +272,8 @@ def test_unknown_targets_and_types(tmp_path: Path) -> None:
         hyad.emit(hyad.model(RING), tmp_path, target="fortran")
     with pytest.raises(ModelTypeError, match="no dtype 'f16'"):
         hyad.emit(hyad.model(RING), tmp_path, dtype="f16")
+    with pytest.raises(CompileError, match="takes a path, not NoneType"):
+        hyad.emit(hyad.model(RING), None)
     assert list(tmp_path.iterdir()) == []
 
 

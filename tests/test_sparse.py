@@ -410,7 +410,9 @@ def test_mistakes() -> None:
     with pytest.raises(hyad.DerivativeError, match="stands twice in wrt"):
         hyad.sparse_jacobian(f, ("x", 0))(x, np.array([0]))
     with pytest.raises(hyad.DerivativeError, match="no argument of this call holds reals"):
-        hyad.sparse_jacobian(f)(np.array([1]), np.array([0]))
+        hyad.sparse_jacobian("(fn [#^ Int k] (* k 2.0))")(1)
+    assert hyad.sparse_jacobian(f)(np.array([1]), np.array([0])).toarray().tolist() == [[1.0]]
+    assert hyad.sparse_hessian("(fn [x y] (* x y))")(2, 3).toarray().tolist() == [[0.0, 1.0], [1.0, 0.0]]
     with pytest.raises(hyad.DerivativeError, match="needs a function that gives a number"):
         hyad.sparse_hessian(f)(x, np.array([0]))
     with pytest.raises(hyad.DerivativeError, match="it has no derivative"):
