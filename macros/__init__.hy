@@ -158,8 +158,9 @@ column, so that every later error underlines the user's own form.
       (defmodel energy [#^ (Vec n) v] (fold + 0.0 (map square v)))
 
   Annotations are optional. A model sees other models and the numbers, arrays
-  and tuples of the module and function that it stands in. `(defmodel :fast-math
-  f [x] ..)` lets rules apply that may lose a NaN or an infinity, as 0*x => 0."
+  and tuples of the module and function that it stands in, as they were when it
+  was compiled. `(defmodel :fast-math f [x] ..)` lets rules apply that may lose
+  a NaN or an infinity, as 0*x => 0."
   (setv name (next (gfor r rest :if (isinstance r hy.models.Symbol) r) 'f))
   `(setv ~name ~(model-call _hy_compiler "defmodel" _hy_compiler.this)))
 
