@@ -18,7 +18,7 @@ from .call_errors import misfit
 from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, elem_of, functions_of, leaves
 from .differentiate.checkpoint import repeated
 from .differentiate.jacobians import direction, extent
-from .errors import HyadError, Span, border
+from .errors import HyadError, ModelTypeError, Span, border
 from .frontend.annotations import parameters
 from .marshalling import take_apart
 from .model import Model, as_model
@@ -129,6 +129,8 @@ def explain(
     """
     if target not in ("c", "cuda"):
         raise HyadError(f"there is no target {target!r} to explain", None, 'targets are "c" and "cuda"')
+    if type(threads) is not int or threads < 1:
+        raise ModelTypeError(f"threads is {threads!r}", None, "a number of threads: 1 or more")
     if target == "cuda" and threads > 1:
         raise HyadError("the target 'cuda' has no threads", None, 'target "c" has')
     model, off = as_model(f, "explain"), chosen(without)

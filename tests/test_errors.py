@@ -1057,3 +1057,16 @@ def test_what_is_given_in_python_instead_of_names_is_said(call) -> None:
     with pytest.raises(HyadError) as caught:
         call()
     assert caught.value.hint
+
+
+def test_a_record_without_fields_has_none() -> None:
+    for call in (hyad.model("(fn [p] (. p a))"), lambda p: hyad.run("(fn [p] (. p a))", p)):
+        with pytest.raises(ModelTypeError, match="a record without fields has no field `a`"):
+            call({})
+
+
+@pytest.mark.parametrize("threads", [0, "2", 1.5])
+def test_a_number_of_threads(threads: Any) -> None:
+    for ask in (hyad.compile, hyad.explain):
+        with pytest.raises(ModelTypeError, match=f"threads is {threads!r}"):
+            ask("(fn [x] x)", threads=threads)

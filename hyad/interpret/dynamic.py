@@ -269,7 +269,7 @@ def describe(value: Any) -> str:
         dims = dims_of(value)
         return "an array" if dims is None else f"an array of shape [{' '.join(map(str, dims))}]"
     if kind is Record:
-        return f"a record of {', '.join(value.keys)}"
+        return f"a record of {', '.join(value.keys)}" if value.keys else "a record without fields"
     if kind is Ref:
         return "a reference"
     if isinstance(value, Data):

@@ -406,7 +406,7 @@ def describe(value: Value) -> str:
         if matters(value.make):
             return f"`{value.make.name}`"
         if value.keys is not None:
-            return f"a record of {', '.join(value.keys)}"
+            return f"a record of {', '.join(value.keys)}" if value.keys else "a record without fields"
         if value.make is tuple:
             end = value
             while isinstance(end, TupleValue) and end.make is tuple:
