@@ -75,6 +75,29 @@ def test_a_result_of_a_size_that_only_the_call_finds() -> None:
         array(v, out=np.zeros(2))
 
 
+TRANSFORM = """(fn [v] (letrec [haar (fn [v]
+  (let [n (len v)]
+    (if (<= n 1) v
+      (let [even (haar (cut v 0 None 2))  odd (haar (cut v 1 None 2))] (concat (+ even odd) (- even (* even odd)))))))]
+  {}))"""
+
+
+@pytest.mark.parametrize("result", ["(haar v)", "(dot (sin (haar v)) v)", "(get (haar v) 0)", "#((haar v) (sum v))"])
+def test_jacobians_through_arrays_whose_size_a_recursion_changes(result: str) -> None:
+    """The sizes that meet in a recursion differ, and are no mistake in a Jacobian either."""
+    f = hyad.model(TRANSFORM.format(result), namespace={})
+    derivatives = [hyad.jacobian(f)]
+    if "dot" in result:
+        derivatives += [hyad.hessian(f), hyad.jacobian(hyad.grad(f))]
+    for derivative in derivatives:
+        for target in ("c", "python"):
+            made = hyad.compile(derivative, target=target, args=(np.ones(8),))
+            for n in (1, 4, 8):
+                v = np.linspace(0.2, 0.9, n)
+                wrong = oracle.mismatch(made(v), hyad.run(derivative, v), 1e-9)
+                assert wrong is None, f"{target}: {wrong}"
+
+
 RUN_ONLY = [  # what compiled code cannot give out; the form that is underlined
     ("(fn [x n] (fn [y] (* x y)))", "(fn [y] (* x y))"),
     ("(fn [x n] #(n (if (> x 0) sin cos)))", "#(n (if (> x 0) sin cos))"),

@@ -64,10 +64,8 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
     at = positions(sp, derived, len(args))
     size = extent([a for k in at if not isinstance(args[k], FUNCTIONS) for a in flatten(sp.now(args[k]), span)[0]])
     loops = symmetric and (size is None or size > DIRECTIONS)
-    rigid, sp.rigid = sp.rigid, True
     store = dict(sp.store)
-    traced = factored(sp, derived, args, at) if loops else trace(sp, derived, args, at)
-    sp.rigid = rigid
+    traced = factored(sp, derived, args, at) if loops else trace(sp, derived, args, at, arrays=True)
     short = symmetric and not loops and type(traced) is Trace
     if short and written_out(traced) > max(WRITTEN_OUT, DENSE * size * size):
         sp.store = store

@@ -107,10 +107,16 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
 
 
 def trace(
-    sp: Specialiser, derived: Derived, args: Sequence[Value], at: Sequence[int], whole: Sequence[Value] | None = None
+    sp: Specialiser,
+    derived: Derived,
+    args: Sequence[Value],
+    at: Sequence[int],
+    whole: Sequence[Value] | None = None,
+    arrays: bool = False,
 ) -> Trace | Value:
     """Specialise the function to fresh real variables in the argument positions ``at``; where it gives functions, what
-    the operator on them, applied to the ``whole`` of its arguments, gives instead."""
+    the operator on them, applied to the ``whole`` of its arguments, gives instead. ``arrays``: results that are arrays
+    of sizes that only a run knows are these arrays, and no data."""
     b, span, name = sp.b, sp.b.span, derived.said
     known = parameters(derived.function) or []
     args = [sp.now(a) for a in args]
@@ -159,6 +165,8 @@ def trace(
                     f" declare it: `#^ Int {integers[0]}`"
                 )
             raise
+        if arrays:
+            value = bare_arrays(sp, value)
         pointwise = isinstance(value, FUNCTIONS) or sp.gives_function(value)
         atoms, out = ([], NOTHING) if pointwise else flatten(value, span)
     if sp.facts.stale:
@@ -193,6 +201,13 @@ def trace(
         block = sink_block(tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
+
+
+def bare_arrays(sp: Specialiser, value: Value) -> Value:
+    """A structure whose arrays in data are these arrays."""
+    if isinstance(value, TupleValue):
+        return TupleValue(tuple(bare_arrays(sp, v) for v in value.items), value.keys, value.make)
+    return sp.with_arrays([value], lambda held: held[0], None)
 
 
 def by_parts(sp: Specialiser, derived: Derived, args: Sequence[Value], value: Value) -> Value:

@@ -170,7 +170,7 @@ def box_unsized(sp: Specialiser, site: Any, atoms: Sequence[list[Atom]], scopes:
             for dims in outer[1:]
             for d, e in zip(outer[0], dims)  # type: ignore[arg-type]
         )
-        if unknown or differ and (sp.making or k >= width) and not sp.rigid:
+        if unknown or differ and (sp.making or k >= width):
             family = sp.facts.family((sp.frame_number(sp.frame), site, "array", k), "list")
             wide = any(elem_of(a[k]) == REAL for a in atoms)
             for a, scope in zip(atoms, scopes):

@@ -50,7 +50,6 @@ class Flow:
         self.entered: dict[Lambda, int] = {}  # how many when a function was entered, not from itself
         self.began: dict[Lambda, Sequence[Value]] = {}  # and its arguments then
         self.spent: dict[Lambda, int] = {}  # how many all such calls of it took
-        self.rigid = False  # inside a Jacobian: arrays that meet have one size, or the call fails
         self.made: list[Instance] = []  # those with a function in this run, the latest last
         self.written: dict[tuple, tuple[Span | None, Span | None]] = {}  # a reference: where made, where last set
         self.shared: set[tuple] = set()  # arrays that other values hold a copy of, which should be the array itself

@@ -159,12 +159,7 @@ def instance_of(sp: Specialiser, closure: Closure, targets: list[Target]) -> Ins
     own = lambdas_in(f)
     if around and (len(around) >= INSTANCES or any(made_in(c, own) for c in codes)):
         return around[-1]
-    key = (
-        f,
-        tuple(sp.facts.renamed(t) for t in targets),
-        sp.b.span if closure.is_library else None,
-        sp.rigid,
-    )
+    key = (f, tuple(sp.facts.renamed(t) for t in targets), sp.b.span if closure.is_library else None)
     found = sp.facts.instances.get(key)
     if found is None:
         found = sp.facts.instances[key] = Instance(list(targets))
