@@ -618,3 +618,25 @@ def test_the_last_iterations_of_a_triangle_that_are_none_need_nothing(loops: str
             assert g(a, v)[0] == hyad.run(f, a, v)
             with pytest.raises(hyad.BoundsError):
                 g(a, v[:-1])
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [
+        "(for [j (range 2 (min 4 (- n 2)))] {})",
+        "(for [i (range (- n 2) 0 -2)] (for [j (range (max (- i 2) 3) (min (+ i 3) (- n 2)))] {}))",
+        "(for [i (range n)] (for [j (range (max 2 (- i 1)) (min (- n 2) (max 3 (min n (+ i 4)))))] {}))",
+    ],
+)
+def test_a_window_that_is_empty_needs_nothing(loops: str) -> None:
+    """Its end is the smaller of two integers, and may be below its start."""
+    store = "(set-at! v (+ j 1) (* 0.5 (get u (+ j 1))))"
+    f = hyad.model(f"(fn [u] (let [n (len u) v (copy u)] {loops.format(store)} (sum (square v))))", namespace={})
+    for target in ("python", "c"):
+        g = hyad.compile(hyad.value_and_grad(f), target=target, args=(np.ones(5),))
+        for n in (0, 1, 2, 3, 4, 9):
+            v = np.linspace(0.1, 1.0, n)
+            value, slope = hyad.run(hyad.value_and_grad(f), v)
+            made = g(v)
+            assert made[0] == pytest.approx(value)
+            np.testing.assert_allclose(made[1], slope)

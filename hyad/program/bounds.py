@@ -66,11 +66,29 @@ class Bounds:
     def fits(self, atom: Atom) -> bool:
         """Whether what is computed for an integer is its affine form: where a sum or product may wrap, a comparison
         says nothing about the integers in it. Sizes and loop indices are far from 64 bits."""
-        constant, terms = self.affine(atom)
-        if not terms or terms == {atom: 1}:
+        affine = self.affine(atom)
+        if not affine[1] or affine[1] == {atom: 1}:
             return True
-        bounded = all(v in self.sizes or v in self.counts or any(v in s.near for s in self.scopes) for v in terms)
-        return bounded and sum(map(abs, terms.values())) <= 256 and abs(constant) <= 2**60
+        found = self.magnitude(affine)
+        return found is not None and found[0] <= 256 and found[1] <= 2**60
+
+    def magnitude(self, affine: Affine, depth: int = 3) -> tuple[int, int] | None:
+        """How many sizes an integer is at most, and what on top of them; None where that is not known. The larger or
+        smaller of two integers is as large as they are."""
+        constant, terms = affine
+        most, rest = 0, abs(constant)
+        for v, k in terms.items():
+            if v in self.sizes or v in self.counts or any(v in s.near for s in self.scopes):
+                most += abs(k)
+                continue
+            op = self.definitions.get(v)
+            if op is None or op.name not in ("max", "min") or not depth:
+                return None
+            for part in [self.magnitude(self.affine(a), depth - 1) for a in op.args]:
+                if part is None:
+                    return None
+                most, rest = most + abs(k) * part[0], rest + abs(k) * part[1]
+        return most, rest
 
     def note_near(self, size: Affine) -> None:
         """Note an integer of which a size is made, here: that size is exact, for a sum that wraps is found."""
