@@ -469,3 +469,16 @@ def test_a_branch_that_is_cheap_or_not_idle_leaves_the_loop_as_it_is() -> None:
         f = hyad.model(f"(fn [#^ (Vec n) x #^ (Arr Int n) at] (sum (map (fn [k] (let [y (get x k)] {arm})) at)))")
         g = hyad.grad(f, wrt=0)
         assert "idle" not in [step.name for step in hyad.explain(g).steps]
+
+
+def test_two_reals_that_are_equal_are_no_reason_for_a_branch() -> None:
+    """Distances of pairs by ``norm``, whose gradient is 0 where a distance is: the loop adds on, and can be vectors."""
+    f = hyad.model(
+        "(fn [#^ (Mat n 3) x] (ifold (fn [s i] (ifold (fn [s j] (+ s (/ 1.0 (norm (- (get x i) (get x j)))))) s i))"
+        " 0.0 (len x)))"
+    )
+    g = hyad.grad(f)
+    assert "idle" not in [step.name for step in hyad.explain(g).steps]
+    assert additions_outside_of_branches(g) > 0
+    x = np.random.default_rng(8).normal(size=(7, 3))
+    assert hyad.check_grad(f, (x,))

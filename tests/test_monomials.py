@@ -38,6 +38,8 @@ PROGRAMS = {
     "a squared one": f"(let [s (/ 1.0 {DISTANCE})] (* s s s s))",
     "a reciprocal": "(/ 1.0 (+ 3.0 (* a b) c))",
     "cubes": "(* (sin a) (* b b b) (exp c))",
+    "an attraction and a repulsion": f"(let [q (** (/ 1.0 {DISTANCE}) 6)] (* 4.0 (- (* q q) q)))",
+    "high powers": "(* (** a 9) (** b 3) (** c 12))",
     "a quotient by a root of a product": "(/ c (sqrt (* (exp a) (+ 1.0 (* b b)))))",
 }
 
@@ -156,3 +158,10 @@ def test_in_pairs_and_in_lanes() -> None:
     expected = -2 * np.sum((m[:, None] * m / (0.01 + np.sum(d * d, 2)) ** 1.5)[..., None] * d, 1)
     np.testing.assert_allclose(made(x, m), expected, rtol=1e-12, atol=1e-11)
     assert count(made.program, "*") < count(plain.program, "*")
+
+
+def test_powers_that_the_model_writes_are_powers_of_its_products() -> None:
+    """The force between two atoms: -6 (8 q - 4) q r^-2, where q = r^-6 is there; no other power is made."""
+    gradient = hyad.grad(model(PROGRAMS["an attraction and a repulsion"]))
+    (power,) = [x for x in all_binds(both(gradient)[0].program.body) if type(x.op) is Prim and x.op.name == "**"]
+    assert power.op.args[1].value == 6

@@ -32,7 +32,7 @@ from .exponents import in_order
 from .powers import is_power
 
 LONG = 8  # a product of more factors is left as it is
-HIGH = 12  # so is one of a higher power, in halves
+HIGH = 24  # so is one of a higher power, in halves
 
 Power = tuple[float, Atom, int]  # a number as a coefficient, what it is a power of, and twice the exponent
 
@@ -119,9 +119,14 @@ class Known:
         if op.name == "sqrt":
             (y,) = op.args
             return (1.0, y, 1) if self.power(y)[1] is y and self.not_negative(y) else None
-        if op.name not in ("*", "/"):
+        if op.name not in ("*", "/", "**"):
             return None
         a, b = op.args
+        if op.name == "**":
+            if type(b) is not Const or not float(b.value).is_integer() or not 1 < b.value <= HIGH:
+                return None
+            c, z, j = self.power(a)
+            return (1.0, z, j * int(b.value)) if c == 1 else None
         d, y, k = self.power(b)
         if type(a) is Const:
             if type(b) is Const or op.name == "*" and y is b:

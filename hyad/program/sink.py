@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..core import (
     BOOL,
     INT,
+    REAL,
     Atom,
     Bind,
     Block,
@@ -26,6 +27,7 @@ from ..core import (
     reads,
     substitute,
     type_atoms,
+    type_of,
     with_blocks,
     with_body,
 )
@@ -114,7 +116,8 @@ class Idle(Rebuild):
     ``(let [f (if (< r c) (force r) 0)] (add-at a i (* f x)))``, the zero one of differentiation's  =>
     ``(if (< r c) (add-at a i (* (force r) x)) a)``: the gradient of a sum of few terms goes on with the next one, as
     the sum does. Design decision: beside a branch that stays one in machine code, and late, since no pass over loops
-    looks for sums in branches.
+    looks for sums in branches. Not where nothing is done if two reals are equal: that saves nothing, and loops without
+    a branch can be vectors.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -143,11 +146,17 @@ class Idle(Rebuild):
                 after = dependent(x, block.binds[k + 1 :])
                 moving = [j for j, r in enumerate(block.results) if r in after]
                 done = [j for j, arm in enumerate(blocks_of(x.op)) if self.leaves(arm, x, block, k, moving, idle)]
-                if moving and len(done) == 1:
+                if moving and len(done) == 1 and done[0] != self.seldom(x.op):
                     return self.parted(block, k, done[0], moving, idle)
             self.bind(x)
         b.soft = soft
         return list(self.atoms(block.results))
+
+    def seldom(self, op: If) -> int | None:
+        """The arm that is taken where two reals are equal: seldom, so that a branch saves nothing."""
+        cond = self.b.definitions.get(self.atom(op.cond))  # type: ignore[call-overload]
+        reals = cond is not None and cond.name in ("=", "!=") and type_of(cond.args[0]) == REAL
+        return int(cond.name == "!=") if reals else None  # type: ignore[union-attr]
 
     def leaves(
         self, arm: Block, x: Bind, block: Block, k: int, moving: Sequence[int], idle: Sequence[Atom | None]
