@@ -135,7 +135,7 @@ def states_before(sp: Specialiser, place: int, cells: Sequence[Cell]) -> tuple[l
     atoms: list[Atom] = []
     targets: list[Target] = []
     for k, c in enumerate(cells):
-        target = sp.target(sp.store[c], {})
+        target = sp.target(sp.now(sp.store[c]), {})
         joined = sp.facts.joins.get((place, c.key))
         if joined is not None and joined != target:
             target = sp.join((place, "loop", k), joined, target, loop=True)
@@ -150,7 +150,7 @@ def states_after(
     """What the references hold after an iteration; ``before``: what they held at first."""
     atoms: list[Atom] = []
     for k, (c, target) in enumerate(zip(cells, targets)):
-        after = sp.target(sp.store[c], {})
+        after = sp.target(sp.now(sp.store[c]), {})
         if kinds(after) == kinds(target) and sizes_vary(target):
             start, end = (coerce(sp, v, target) for v in (before[c], sp.store[c]))
             if resized(sp, start, end):
