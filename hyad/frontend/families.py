@@ -149,6 +149,8 @@ class Instance:
     params: list[Target]
     result: Target | None = None
     cells: dict[tuple, bool] = field(default_factory=dict)  # the references it reads; true for those that it sets
+    flows: set[int] = field(default_factory=set)  # the parameters whose arrays its results may hold
+    shared: set[tuple] = field(default_factory=set)  # arrays from outside of which its results or others hold copies
     function: Function | None = None  # in this run
     span: Any = None  # the first call
 

@@ -53,6 +53,7 @@ class Flow:
         self.made: list[Instance] = []  # those with a function in this run, the latest last
         self.written: dict[tuple, tuple[Span | None, Span | None]] = {}  # a reference: where made, where last set
         self.shared: set[tuple] = set()  # arrays that other values hold a copy of, which should be the array itself
+        self.copies: dict[tuple, set[Var]] = {}  # and these copies
         self.params_of: dict[Atom, tuple[Any, int]] = {}  # of recursive functions: arrays that ``set-at!`` may change
 
     # ---------------------------------------------------------------------------------------- places
@@ -136,9 +137,12 @@ class Flow:
         cannot be changed."""
         if isinstance(value, TupleValue):
             return TupleValue(tuple(map(self.copied, value.items)), value.keys, value.make)
+        held = self.held(value)
         if is_array(value):
-            self.shared.add(value.key if isinstance(value, Cell) else value.array.key)  # type: ignore[union-attr]
-        return self.held(value)
+            key = value.key if isinstance(value, Cell) else value.array.key  # type: ignore[union-attr]
+            self.shared.add(key)
+            self.copies.setdefault(key, set()).add(held)  # type: ignore[arg-type]
+        return held
 
     def join(self, place: Any, a: Target, b: Target, sizes: Sizes | None = None, loop: bool = False) -> Target:
         """What holds of both; ``loop``: they meet at the start of a loop's iterations."""

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core import Arr, Atom, Block, Call, Case, Function, If, Lambda, Rec, Var, all_binds, blocks_of
+from ..core import Arr, Atom, Bind, Block, Call, Case, Data, Function, If, Lambda, Rec, Var, all_binds, blocks_of
 from ..errors import HyadError, ModelTypeError, NotCompiled, Span
-from ..program.values import ArrayOfTuples, Cell, Closure, Env, Frame, Shape, TupleValue, Value, captures
+from ..program.values import ArrayOfTuples, Cell, Closure, Env, Frame, Shape, TupleValue, Value, captures, is_array
 from .boxing import coerce, gather, resized, sized, spread, variables
 from .families import (
     Again,
+    Apart,
+    ArrayOf,
     Bottom,
     Facts,
     Instance,
@@ -32,7 +34,7 @@ from .families import (
     target_of,
     unsized,
 )
-from .store_passing import new_cell, set_cell, touch
+from .store_passing import held_elsewhere, new_cell, origins, set_cell, touch
 
 if TYPE_CHECKING:
     from .specialise import Specialiser
@@ -103,9 +105,11 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
     """A call of a ``Function``, which is made at its first call."""
     facts, b = sp.facts, sp.b
     span = b.span
+    shared = set(sp.shared)
     closed = [closure.env[v] for v in captures(closure)] if closure.env is not None else []
     whole = facts.changes.get(closure.function, ())
-    values = [recursive_argument(sp, v, span, k in whole) for k, v in enumerate((*args, *closed))]
+    given = (*args, *closed)
+    values = [recursive_argument(sp, v, span, k in whole) for k, v in enumerate(given)]
     sizes: dict[Atom, str] = {}
     targets = [target_of(v, sizes, facts.find) for v in values]
     instance = instance_of(sp, closure, targets)
@@ -118,11 +122,23 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
     cells = [c for c in cells if c in sp.store]
     atoms: list[Atom] = []
     given_sizes: set[str] = set()
-    for v, t in zip(values, instance.params):
-        spread(sp, coerce(sp, v, t), t, atoms, given_sizes)
+
+    def hand(value: Value, t: Target, original: Value) -> None:
+        """A value, of which the results may hold a copy then."""
+        first = len(atoms)
+        spread(sp, coerce(sp, value, t), t, atoms, given_sizes)
+        if not instance.flows.isdisjoint(range(first, len(atoms))):
+            sp.copied(original)
+
+    for v, t, original in zip(values, instance.params, given):
+        no_stale(sp, instance, original, t)
+        hand(v, t, original)
     cell_targets = [facts.joins.get(("cell", id_of(instance, facts), c.key)) for c in cells]
     for c in cells:
         touch(sp, c)
+        if c.array and instance.cells[c.key] and c.key in shared:
+            raise held_elsewhere(sp.written[c.key][1])
+    sp.shared |= instance.shared
     for c, t in zip(cells, cell_targets):
         if t is None:
             raise Bottom if facts.changed else Again
@@ -132,7 +148,8 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
             if kinds(joined) != kinds(t):
                 facts.changed = True
             t = facts.joins["cell", id_of(instance, facts), c.key] = joined
-        spread(sp, coerce(sp, sp.store[c], t), t, atoms, given_sizes)
+        no_stale(sp, instance, sp.store[c], t)
+        hand(sp.store[c], t, sp.store[c])
     if instance.result is None:
         raise Bottom
     if len(atoms) != len(instance.function.params):
@@ -146,6 +163,18 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
         if instance.cells[c.key]:
             set_cell(sp, c, gather(t, out, known))  # type: ignore[arg-type]
     return result
+
+
+def no_stale(sp: Specialiser, instance: Instance, value: Value, target: Target) -> None:
+    """Raise the refusal of a call that hands in a copy of an array that the function changes."""
+    if is_array(value) and isinstance(target, (ArrayOf, Data)):
+        key = value.key if isinstance(value, Cell) else value.array.key  # type: ignore[union-attr]
+        if instance.cells.get(key):
+            raise held_elsewhere(sp.written[key][1])
+    elif isinstance(value, TupleValue):
+        parts = target.items if isinstance(target, Apart) else (target,) * len(value.items)
+        for x, t in zip(value.items, parts):
+            no_stale(sp, instance, x, t)
 
 
 def instance_of(sp: Specialiser, closure: Closure, targets: list[Target]) -> Instance:
@@ -234,6 +263,7 @@ def recursive_argument(sp: Specialiser, value: Value, span: Span | None, whole: 
 def make_function(sp: Specialiser, closure: Closure, instance: Instance, arity: int, span: Span | None) -> None:
     """Specialise the body of a recursive function."""
     sp.made.append(instance)
+    shared = set(sp.shared)
     instance.params = [sp.facts.renamed(t) for t in instance.params]
     f, facts, b = closure.function, sp.facts, sp.b
     number, given = id_of(instance, facts), len(instance.params)
@@ -267,6 +297,8 @@ def make_function(sp: Specialiser, closure: Closure, instance: Instance, arity: 
             if instance.cells[c.key]:
                 join_state(sp, number, c, t, before)
                 spread(sp, coerce(sp, sp.store[c], t), t, atoms, known)
+        if facts.mutates:
+            join_copies(sp, instance, region.binds, atoms, {key for key in sp.shared - shared if key in instance.cells})
         function.body = b.close(region, atoms)
 
 
@@ -371,6 +403,20 @@ def join_result(sp: Specialiser, instance: Instance, number: int, result: Value,
         sp.facts.changed = True
         raise Again
     return joined
+
+
+def join_copies(
+    sp: Specialiser, instance: Instance, binds: Sequence[Bind], results: Sequence[Atom], shared: set[tuple]
+) -> None:
+    """Which arrays a function's results may hold copies of; where there are more now the function is made again."""
+    assert instance.function is not None
+    reached = origins(sp, binds, results)
+    flows = {k for k, p in enumerate(instance.function.params) if p in reached}
+    if not (flows <= instance.flows and shared <= instance.shared):
+        instance.flows |= flows
+        instance.shared |= shared
+        sp.facts.changed = True
+        raise Again
 
 
 def join_state(sp: Specialiser, number: int, cell: Cell, target: Target, before: Value) -> None:

@@ -13,7 +13,7 @@ from ..program.values import NIL, Cell, Choice, Place, References, Spans, Value,
 from .arguments import arity
 from .branches import branches
 from .families import Again, Anew
-from .store_passing import new_cell, set_cell, touch
+from .store_passing import held_elsewhere, new_cell, set_cell, touch
 from .subscripts import get, update
 
 if TYPE_CHECKING:
@@ -96,11 +96,7 @@ def set_at(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) ->
             )
         raise ModelTypeError(f"`set-at!` of {describe(array)}", spans[0] if spans else sp.b.span)
     if array.key in sp.shared:
-        raise NotCompiled(
-            "set-at! of an array that another value holds, too",
-            spans[0] if spans else sp.b.span,
-            "let the other hold a copy of it: `(copy v)`",
-        )
+        raise held_elsewhere(spans[0] if spans else sp.b.span)
     rest = [*before, *(sp.look(a) for a in args[1:])]
     spans = [None, *(None for _ in before), *spans[1:]]
     set_cell(sp, array, update(sp, [sp.held(array), *rest], spans, None, "set-at!"))

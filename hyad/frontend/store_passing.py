@@ -6,11 +6,32 @@ sets, which is known from the run before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..core import BOOL, TRUE, Atom, Check, Const, Var, While, free_vars, integer, type_of
-from ..errors import ModelTypeError, Span
+from ..core import (
+    BOOL,
+    TRUE,
+    Apply,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Case,
+    Check,
+    Const,
+    Data,
+    If,
+    Loop,
+    Make,
+    Prim,
+    Var,
+    While,
+    free_vars,
+    integer,
+    type_of,
+)
+from ..errors import ModelTypeError, NotCompiled, Span
 from ..program.values import NIL, Cell, Env, Shape, TupleValue, Value, describe, flatten, nothing
 from .arguments import snapshots
 from .boxing import coerce, resized, sized
@@ -48,6 +69,63 @@ def set_cell(sp: Specialiser, cell: Cell, value: Value) -> None:
             sp.facts.modified[place][cell.key] = None
             sp.facts.changed = True
     sp.store[cell] = value
+
+
+# ------------------------------------------------------------------------------------- copies of arrays
+
+
+def held_elsewhere(span: Span | None) -> NotCompiled:
+    """The refusal to change an array of which another value holds a copy, and should hold the array itself."""
+    hint = "let the other hold a copy of it: `(copy v)`"
+    return NotCompiled("set-at! of an array that another value holds, too", span, hint)
+
+
+def origins(sp: Specialiser, binds: Sequence[Bind], results: Iterable[Atom]) -> set[Var]:
+    """The variables whose arrays may be what ``results`` are or hold: through branches, loops, calls, data and rows."""
+    flows = {i.function: i.flows for i in sp.facts.instances.values() if i.function is not None}
+    found: set[Var] = set()
+
+    def want(atoms: Iterable[Atom]) -> None:
+        found.update(x for x in atoms if type(x) is Var and isinstance(x.type, (Arr, Data)))
+
+    def inside(bind: Bind, block: Block) -> None:
+        """The block of a branch."""
+        want(x for v, x in zip(bind.vars, block.results) if v in found)
+        walk(block.binds)
+
+    def walk(binds: Sequence[Bind]) -> None:
+        for bind in reversed(binds):
+            op = bind.op
+            if found.isdisjoint(bind.vars):
+                continue
+            if isinstance(op, Make):
+                want(op.args)
+            elif isinstance(op, Apply):
+                want(x for k, x in enumerate(op.args) if k in flows.get(op.function, range(len(op.args))))
+            elif isinstance(op, Prim):
+                want(op.args if op.name == "array" else op.args[:1] if op.name == "get" else ())
+            elif isinstance(op, If):
+                inside(bind, op.then)
+                inside(bind, op.orelse)
+            elif isinstance(op, Case):
+                for arm in op.arms:
+                    inside(bind, arm.block)
+                    if not found.isdisjoint(arm.fields):
+                        want([op.value])
+            elif isinstance(op, (Loop, While)):
+                states = list(zip(op.accs, op.inits, op.body.results, bind.vars))
+                want(op.body.results[len(states) :])
+                size = -1
+                while size != len(found):
+                    size = len(found)
+                    for acc, init, following, last in states:
+                        if acc in found or last in found:
+                            want([init, following])
+                    walk(op.body.binds)
+
+    want(results)
+    walk(binds)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- loops
@@ -96,7 +174,7 @@ def loop_counted(
             news_of_loop(sp, place, known, before)
         finally:
             sp.open_loops.pop()
-        return [*following, *states_after(sp, place, cells, targets, before)], stacked
+        return [*following, *states_after(sp, place, cells, targets, before, [*following, *stacked])], stacked
 
     sp.branching += 1
     try:
@@ -145,10 +223,17 @@ def states_before(sp: Specialiser, place: int, cells: Sequence[Cell]) -> tuple[l
 
 
 def states_after(
-    sp: Specialiser, place: int, cells: Sequence[Cell], targets: Sequence[Target], before: dict[Cell, Value]
+    sp: Specialiser,
+    place: int,
+    cells: Sequence[Cell],
+    targets: Sequence[Target],
+    before: dict[Cell, Value],
+    others: Sequence[Atom] = (),
 ) -> list[Atom]:
-    """What the references hold after an iteration; ``before``: what they held at first."""
+    """What the references hold after an iteration; ``before``: what they held at first, ``others``: what else an
+    iteration gives."""
     atoms: list[Atom] = []
+    ends = [0]
     for k, (c, target) in enumerate(zip(cells, targets)):
         after = sp.target(sp.now(sp.store[c]), {})
         if kinds(after) == kinds(target) and sizes_vary(target):
@@ -172,6 +257,13 @@ def states_after(
                 sp.facts.changed = True
                 raise Again
         flat_state(sp, sp.store[c], target, atoms)
+        ends.append(len(atoms))
+    for c in before:
+        if c.key in sp.copies and c.key in sp.facts.modified.get(place, ()):
+            own = next((slice(*ends[k : k + 2]) for k, d in enumerate(cells) if d is c), slice(0))
+            rest = [x for k, x in enumerate(atoms) if k not in range(*own.indices(len(atoms)))]
+            if sp.copies[c.key] & origins(sp, sp.b.scopes[-1].binds, [*others, *rest]):
+                raise held_elsewhere(sp.written[c.key][1])  # the next iteration changes it
     return atoms
 
 
