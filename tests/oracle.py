@@ -508,7 +508,7 @@ def build(size: Any, f: Callable[..., Any]) -> Any:
 
     def nest(done: tuple[int, ...]) -> Any:
         if len(done) == len(sizes):
-            return f(*done)
+            return own(f(*done))
         return [nest((*done, i)) for i in range(sizes[len(done)])]
 
     return nest(())
@@ -573,6 +573,13 @@ def copy(a: Any) -> Any:
     return [copy(x) for x in a] if isinstance(a, list) else a
 
 
+def own(x: Any) -> Any:
+    """What an array that is made keeps: arrays are copied into it."""
+    if isinstance(x, list):
+        return copy(x)
+    return tuple(map(own, x)) if isinstance(x, tuple) else x
+
+
 def same_lengths(arrays: Sequence[Any]) -> None:
     if len({len(a) for a in arrays}) != 1:
         raise OracleError("lengths differ")
@@ -581,8 +588,9 @@ def same_lengths(arrays: Sequence[Any]) -> None:
 def map_(f: Callable[..., Any], *arrays: Any) -> Any:
     rows = [elements(a) for a in arrays]
     same_lengths(rows)
-    made = [f(*xs) for xs in zip(*rows)]
-    if any(isinstance(a, list) for a in arrays):
+    array = any(isinstance(a, list) for a in arrays)
+    made = [own(f(*xs)) if array else f(*xs) for xs in zip(*rows)]
+    if array:
         return made
     return lisp(*made) if is_list(arrays[0]) else tuple(made)
 
@@ -605,7 +613,7 @@ def scan(f: Callable[..., Any], acc: Any, xs: Any) -> Any:
     out = []
     for x in xs:
         acc = f(acc, x)
-        out.append(acc)
+        out.append(own(acc))
     return out
 
 

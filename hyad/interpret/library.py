@@ -257,6 +257,13 @@ def copy(value: Any) -> Any:
     return [copy(x) if isinstance(x, list) else x for x in value]
 
 
+def own(x: Any) -> Any:
+    """What an array that is made keeps of ``x``: arrays are copied into it."""
+    if x.__class__ is list:
+        return copy(x)
+    return tuple(map(own, x)) if x.__class__ is tuple else x
+
+
 def fitting(old: Any, x: Any, name: str) -> Any:
     """What ``update`` and ``set-at!`` may put where ``old`` stands: a number for a number, a row for a row."""
     one, other = dims_of(old), dims_of(x)
@@ -431,7 +438,7 @@ def build(sizes: Any, f: Any) -> Run:
             x = f(i)
             if x.__class__ is GENERATOR:
                 x = yield x
-            made.append(x)
+            made.append(own(x))
         return made
     for k in range(product(counts)):
         indices = []
@@ -441,7 +448,7 @@ def build(sizes: Any, f: Any) -> Run:
         x = f(*reversed(indices))
         if x.__class__ is GENERATOR:
             x = yield x
-        made.append(x)
+        made.append(own(x))
     return shaped(made, counts)
 
 
@@ -467,14 +474,15 @@ def map_(f: Any, *values: Any) -> Run:
         raise ModelTypeError("map takes a function and at least one array", None, "`(map f xs)`")
     function_of(f, "map", len(values))
     made = []
+    array = any(isinstance(v, list) for v in values)
     for xs in zip(*rows_of("map", values)):
         x = f(*xs)
         if x.__class__ is GENERATOR:
             x = yield x
-        made.append(x)
+        made.append(own(x) if array else x)
     if not made and all(isinstance(v, list) for v in values):
         return none_of((0,), row_of(f, *map(zero_row, values)))
-    if any(isinstance(v, list) for v in values):
+    if array:
         return made
     return lisp(made) if is_list(values[0]) else tuple(made)
 
@@ -507,7 +515,7 @@ def scan(f: Any, acc: Any, values: Any) -> Run:
         acc = f(acc, x)
         if acc.__class__ is GENERATOR:
             acc = yield acc
-        made.append(acc)
+        made.append(own(acc) if isinstance(values, list) else acc)
     if isinstance(values, list):
         return made or none_of((0,), acc)
     return lisp(made) if is_list(values) else tuple(made)
