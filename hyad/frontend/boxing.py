@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import INT, REAL, Arr, Atom, Const, Data, Var, elem_of, type_of
 from ..program.bounds import Scope
-from ..program.values import CLOSED, NIL, Cell, Shape, TupleValue, Value, flatten, nothing, taken_apart
+from ..program.values import (
+    CLOSED,
+    NIL,
+    Cell,
+    Choice,
+    Shape,
+    TupleValue,
+    Value,
+    flatten,
+    is_reference,
+    nothing,
+    taken_apart,
+)
 from .families import Again, Apart, ArrayOf, Family, Member, Target, concrete, sizes_of
 
 if TYPE_CHECKING:
@@ -49,6 +61,8 @@ def box(sp: Specialiser, value: Value, family: Family) -> Var:
         if sp.facts.find(value.type) is not family.data:
             sp.facts.merge(family.data, value.type)
         return value
+    if isinstance(value, Choice) and not is_reference(value):
+        return box_chosen(sp, value, family)
     value = sp.copied(value)
     member = sp.facts.member(family, sp.target(value))
     items = items_of(sp, value)
@@ -57,6 +71,16 @@ def box(sp: Specialiser, value: Value, family: Family) -> Var:
     for item, target in zip(items, member.items):
         spread(sp, coerce(sp, item, target), target, atoms, sizes)
     return sp.b.make(member.constructor, atoms)
+
+
+def box_chosen(sp: Specialiser, value: Choice, family: Family) -> Var:
+    """A function that a branch chooses as data of a family: the one that it is."""
+    b = sp.b
+    with b.branch_region(value.cond, True) as one:
+        then = box(sp, value.then, family)
+    with b.branch_region(value.cond, False) as other:
+        orelse = box(sp, value.orelse, sp.facts.of_data[sp.facts.find(family.data)])
+    return b.if_(value.cond, (one, [then]), (other, [orelse]))[0]
 
 
 def unbox(member: Member, fields: Sequence[Atom]) -> Value:

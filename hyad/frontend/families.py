@@ -111,6 +111,14 @@ def sort_of(target: Target) -> Any:
     return "list"
 
 
+def chosen(target: Target) -> tuple[Target, ...]:
+    """The two functions of which a branch chooses one."""
+    if isinstance(target, Apart) and isinstance(target.make, Shape) and target.make.kind == "choice":
+        _, one, other = target.items
+        return () if "reference" in (sort_of(one), sort_of(other)) else (one, other)
+    return ()
+
+
 # -------------------------------------------------------------------------------------------- families
 
 
@@ -203,6 +211,20 @@ class Facts:
             self.changed = True
         return self.of_data[self.find(found.data)]
 
+    def members(self, family: Family, target: Target) -> None:
+        """The constructors of what a structure may be: of a function that a branch chooses, those of both.
+
+        A function that gives, or a loop that hands on, one of two chosen again would be one inside the other.
+        """
+        either = chosen(target)
+        if not either:
+            self.member(family, target)
+        for x in either:
+            if isinstance(x, Data):
+                self.merge(family.data, x)
+            else:
+                self.members(self.of_data[self.find(family.data)], x)
+
     def member(self, family: Family, target: Target) -> Member:
         """The constructor of a structure in a family, made if it is new; its fields are joined with ``target``'s."""
         key, name, items = self.constructor_of(target)
@@ -274,7 +296,7 @@ class Facts:
             known = sort == "function" and target.make not in shapes  # it stays known until another is in its place
             if sort == family.sort and not known and not (sort == "list" and k == 0 and target.make is not tuple):
                 inside = self.inner(family, key, k, sort)
-                self.member(inside, target)
+                self.members(inside, target)
                 return inside.data
             inner = (*shapes, target.make) if sort == "function" else shapes
             items = tuple(self.field(family, (key, k), j, x, inner) for j, x in enumerate(target.items))
@@ -390,8 +412,8 @@ class Facts:
                     raise ModelTypeError(f"{describe_target(other)} where {describe_family(inside)} is expected")
                 if only_nil(inside):
                     inside.sort = sort_of(other)
-                self.member(inside, other)
-                return inside.data
+                self.members(inside, other)
+                return self.find(inside.data)
             if isinstance(x, Scalar) and isinstance(y, Scalar):
                 if x == y:
                     return x
@@ -410,9 +432,9 @@ class Facts:
             if not alike or sort == "reference" or not mixes(x, y, recursive):
                 raise ModelTypeError(f"{describe_target(x)} or {describe_target(y)}")
             inside = family((sort, at) if at else sort)
-            self.member(inside, x)
-            self.member(inside, y)
-            return inside.data
+            self.members(inside, x)
+            self.members(inside, y)
+            return self.find(inside.data)
 
         return walk(a, b, ())
 
