@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core import Arr, Atom, Bind, Block, Call, Case, Data, Function, If, Lambda, Rec, Var, all_binds, blocks_of
+from ..core import BOOL, Arr, Atom, Bind, Block, Call, Case, Data, Function, If, Lambda, Rec, Var, all_binds, blocks_of
 from ..errors import HyadError, ModelTypeError, NotCompiled, Span
 from ..program.values import ArrayOfTuples, Cell, Closure, Env, Frame, Shape, TupleValue, Value, captures, is_array
 from .boxing import coerce, gather, resized, sized, spread, variables
@@ -133,7 +133,8 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
     for v, t, original in zip(values, instance.params, given):
         no_stale(sp, instance, original, t)
         hand(v, t, original)
-    cell_targets = [facts.joins.get(("cell", id_of(instance, facts), c.key)) for c in cells]
+    number = id_of(instance, facts)
+    cell_targets = [facts.joins.get(state_key(sp, number, c)) for c in cells]
     for c in cells:
         touch(sp, c)
         if c.array and instance.cells[c.key] and c.key in shared:
@@ -142,12 +143,12 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
     for c, t in zip(cells, cell_targets):
         if t is None:
             raise Bottom if facts.changed else Again
-        now = sp.target(sp.store[c], {})
+        now = state_target(sp, number, c)
         if kinds(now) != kinds(t):
-            joined = named_apart(sp.join((id_of(instance, facts), c.key), t, now), c.key)
+            joined = named_apart(join_states(sp, number, c, t, now), c.key)
             if kinds(joined) != kinds(t):
                 facts.changed = True
-            t = facts.joins["cell", id_of(instance, facts), c.key] = joined
+            t = facts.joins[state_key(sp, number, c)] = joined
         no_stale(sp, instance, sp.store[c], t)
         hand(sp.store[c], t, sp.store[c])
     if instance.result is None:
@@ -269,9 +270,9 @@ def make_function(sp: Specialiser, closure: Closure, instance: Instance, arity: 
     number, given = id_of(instance, facts), len(instance.params)
     cells = [c for c in sp.store if c.key in instance.cells]
     for c in cells:
-        key = ("cell", number, c.key)
-        facts.joins[key] = named_apart(facts.joins.get(key) or sp.target(sp.store[c], {}), c.key)
-    targets = [*instance.params, *(facts.renamed(facts.joins["cell", number, c.key]) for c in cells)]
+        key = state_key(sp, number, c)
+        facts.joins[key] = named_apart(facts.joins.get(key) or state_target(sp, number, c), c.key)
+    targets = [*instance.params, *(facts.renamed(facts.joins[state_key(sp, number, c)]) for c in cells)]
     sizes: dict[str, Var] = {}
     function = instance.function = declared(sp, closure, instance, cells, targets, sizes)
     b.sizes.update(sizes.values())
@@ -296,7 +297,8 @@ def make_function(sp: Specialiser, closure: Closure, instance: Instance, arity: 
         for c, t, before in zip(cells, targets[given:], values[given:]):
             if instance.cells[c.key]:
                 join_state(sp, number, c, t, before)
-                spread(sp, coerce(sp, sp.store[c], t), t, atoms, known)
+                state = sp.copied(sp.store[c]) if ("apart", number, c.key) in facts.joins else sp.store[c]
+                spread(sp, coerce(sp, state, t), t, atoms, known)
         if facts.mutates:
             join_copies(sp, instance, region.binds, atoms, {key for key in sp.shared - shared if key in instance.cells})
         function.body = b.close(region, atoms)
@@ -419,16 +421,45 @@ def join_copies(
         raise Again
 
 
+def state_key(sp: Specialiser, number: int, cell: Cell) -> tuple:
+    """Where the kind of what a reference holds in a function is kept."""
+    return "cell", number, cell.key, ("apart", number, cell.key) in sp.facts.joins
+
+
+def state_target(sp: Specialiser, number: int, cell: Cell) -> Target:
+    """The kind of what a reference holds now: the arrays in it themselves, as long as they are the same ones."""
+    held = sp.store[cell]
+    return sp.target(sp.now(held) if ("apart", number, cell.key) in sp.facts.joins else held, {})
+
+
+def join_states(sp: Specialiser, number: int, cell: Cell, target: Target, now: Target) -> Target:
+    """The kind of what a reference holds, with one more; of arrays that are not the same ones it holds copies."""
+    if has_arrays(target) or has_arrays(now):
+        sp.facts.joins["apart", number, cell.key] = BOOL
+        sp.facts.changed = True
+        raise Again
+    return sp.join((number, cell.key), target, now)
+
+
+def has_arrays(target: Target) -> bool:
+    """Whether a structure holds arrays that are changed in place, themselves."""
+    if not isinstance(target, Apart):
+        return False
+    if isinstance(target.make, Shape) and target.make.kind == "reference":
+        return isinstance(target.make.of[0], Cell) and target.make.of[0].array
+    return not isinstance(target.make, Shape) and any(map(has_arrays, target.items))
+
+
 def join_state(sp: Specialiser, number: int, cell: Cell, target: Target, before: Value) -> None:
     """A reference that a function sets is of one type; where it is another one now the function is made again."""
-    after = sp.target(sp.store[cell], {})
+    after = state_target(sp, number, cell)
     if kinds(after) != kinds(target):
-        joined = sp.join((number, cell.key), target, after)
+        joined = join_states(sp, number, cell, target, after)
     elif resized(sp, coerce(sp, before, target), coerce(sp, sp.store[cell], target)):
         joined = sized(sp, unsized(target), set(), (number, cell.key))
     else:
         return
-    sp.facts.joins["cell", number, cell.key] = joined
+    sp.facts.joins[state_key(sp, number, cell)] = joined
     sp.facts.changed = True
     raise Again
 
