@@ -16,6 +16,7 @@ from ..program.values import (
     NIL,
     Cell,
     Choice,
+    Place,
     Shape,
     TupleValue,
     Value,
@@ -34,7 +35,8 @@ def coerce(sp: Specialiser, value: Value, target: Target) -> Value:
     """A value in the form that ``target`` says: structures that differ become data."""
     if isinstance(value, Cell) and isinstance(target, Apart):  # a reference is known by its place alone
         return value
-    value = sp.held(value)
+    if not (isinstance(value, Place) and isinstance(target, Apart)):  # a row by its array's place and its index
+        value = sp.held(value)
     if isinstance(target, Data):
         return box(sp, value, sp.facts.of_data[sp.facts.find(target)])
     if isinstance(target, Apart):
