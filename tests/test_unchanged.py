@@ -140,3 +140,34 @@ def test_a_row_that_may_be_the_one_that_is_filled() -> None:
     assert hyad.compile(f)(x, 0) == pytest.approx(np.sum((2 * x + 1) ** 2))
     assert hyad.compile(f)(x, 1) == pytest.approx(3.0**2 + (4 + 3) ** 2 + (8 + 3) ** 2)
     assert hyad.check_grad(f, (x, 1), wrt="x")
+
+
+JORDAN = """(fn [#^ (Mat n n) a]
+  (let [m (copy a)]
+    (for [k (range n)]
+      (let [p (get m k k)]
+        (for [j (range n)] (set-at! m k j (/ (get m k j) p)))
+        (for [i (range n)]
+          (when CONDITION
+            (let [f (get m i k)]
+              (for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j))))))))))
+    (sum (* m m a))))"""
+
+
+@pytest.mark.parametrize(
+    "condition, apart", [("(!= i k)", True), ("(and (> f0 -9.0) (not (= k i)))", True), ("(!= i 0)", False)]
+)
+def test_rows_that_a_condition_tells_apart(condition: str, apart: bool) -> None:
+    """Each element of a row is made of itself and of another row: it is built, where it lies, and its derivative
+    remembers rows and not matrices."""
+    text = JORDAN.replace("CONDITION", condition.replace("f0", "(get m k k)"))
+    f = hyad.model(text, namespace={})
+    g = hyad.grad(f)
+    assert ("n*n*n*n" not in hyad.compile(g).source) == apart
+    if apart:
+        assert "memcpy(m +" not in hyad.compile(f).source
+    for n in (1, 2, 3, 5):
+        a = np.random.default_rng(n).normal(size=(n, n)) + 4 * np.eye(n)
+        assert hyad.check_grad(f, [a])
+        np.testing.assert_allclose(g(a), hyad.run(g, a), rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(hyad.compile(g, without=["filled"])(a), g(a), rtol=1e-12, atol=1e-13)

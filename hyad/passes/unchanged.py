@@ -26,10 +26,11 @@ from ..core import (
     given,
     reads,
     same,
+    type_of,
     uses,
     with_body,
 )
-from ..program.affine import affine_add, affine_in
+from ..program.affine import affine_add, affine_in, negated
 from ..program.builder import Builder
 from ..program.dead import dead_code
 from ..program.loops import array_uses
@@ -37,11 +38,12 @@ from ..program.rebuild import Rebuild, rebuilt
 
 
 def filled(program: Program) -> Program:
-    """A loop that stores an element of a row in each iteration, from the first to the last, and reads none of that row,
-    builds the row.
+    """A loop that stores an element of a row in each iteration, from the first to the last, and reads no other one of
+    that row, builds the row.
 
-    ``(ifold (fn [a j] (update a t j (f (get a s j)))) z n)``  =>  ``(update z t (build n (fn [j] (f (get z s j)))))``
-    where s is not t, and without a t the array itself is built.
+    ``(ifold (fn [a j] (update a t j (f (get a t j) (get a s j)))) z n)``  =>
+    ``(update z t (build n (fn [j] (f (get z t j) (get z s j)))))`` where s is not t, as it is known to be or a branch
+    around says, and without a t the array itself is built.
     Design decision: before differentiation too. Each iteration of such a loop is one for itself, and so is that of its
     derivative; as a table that goes from one to the next it would be remembered.
     """
@@ -99,7 +101,7 @@ class Filled(Rebuild):
 
     def store(self, op: Loop, k: int) -> Bind | None:
         """Where the body stores the element of this iteration, where that is all that it does with the array but for
-        reading other rows."""
+        reading this element, and other rows."""
         acc, result = op.accs[k], op.body.results[k]
         x = next((x for x in op.body.binds if result in x.vars), None)
         if x is None or type(x.op) is not Prim or x.op.name != "update" or x.op.args[0] is not acc:
@@ -112,8 +114,38 @@ class Filled(Rebuild):
         others = [y for y in looks if y.subscripts is None]
         if op.snapshots is not None or op.index.soft or len(others) > 1 or count_uses(op.body, result) > 1:  # type: ignore
             return None
-        apart = (differ(y.subscripts, row, inside, self.integers) for y in looks if y.subscripts is not None)
+        own = (*row, at)
+        apart = (
+            y.subscripts == own
+            or differ(y.subscripts, row, inside, self.integers)
+            or self.unequal(y.subscripts, row, inside)
+            for y in looks
+            if y.subscripts is not None
+        )
         return x if all(apart) else None
+
+    def unequal(self, one: Sequence[Atom], other: Sequence[Atom], inside: set[Var]) -> bool:
+        """Whether two elements differ in a subscript, by the conditions of the branches around the loop."""
+        b = self.b
+        known: list[tuple[Atom, bool]] = list(self.holds.items())
+        pairs = []
+        while known:
+            cond, holds = known.pop()
+            op = b.definitions.get(cond)  # type: ignore[call-overload]
+            if op is None:
+                continue
+            if op.name == "not":
+                known.append((op.args[0], not holds))
+            elif op.name == ("and" if holds else "or"):
+                known += [(a, holds) for a in op.args]
+            elif op.name == ("!=" if holds else "=") and type_of(op.args[0]) == INT:
+                pairs.append(affine_add(b.affine(op.args[0]), b.affine(op.args[1]), -1))
+        for x, y in zip(one, other) if pairs else ():
+            if x not in inside and y not in inside:
+                gap = affine_add(b.affine(self.atom(x)), b.affine(self.atom(y)), -1)
+                if gap in pairs or negated(gap) in pairs:
+                    return True
+        return False
 
 
 def unchanged(program: Program) -> Program:
