@@ -136,3 +136,49 @@ def test_sums_of_two_arrays_are_turned_together() -> None:
         np.testing.assert_allclose(found[1], 2 * (m / r).sum(1), rtol=1e-12)
         for one, two in zip(found, plain(x, m)):
             np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-12)
+
+
+DENSITY = """(fn [#^ (Mat n 2) x h]
+  (sum (square (- (build (len x) (fn [i] (ifold (fn [s j]
+    (let [a (- (get x i 0) (get x j 0))  b (- (get x i 1) (get x j 1))  q (/ (+ (* a a) (* b b)) (* h h))]
+      (+ s (if (< q 1.0) (** (- 1.0 q) 3) 0.0)))) 0.0 (len x)))) 1.0))))"""
+
+
+@pytest.mark.parametrize("wrt", [0, 1, (0, 1)])
+def test_what_members_take_loops_for_is_there_before_the_pairs(wrt: int | tuple[int, ...]) -> None:
+    """Smoothed particles: what a pair gives hangs on the densities of both, and on whether it is within reach; the
+    sum over all pairs, by their reach, keeps no member waiting for another."""
+    model = hyad.model(DENSITY, namespace={})
+    f = hyad.grad(model, wrt=wrt)
+    names = {step.name for step in hyad.explain(f, args=(X, 0.9)).steps}
+    assert "choices" in names and ("pairs" in names) == (wrt != 1)
+    for n in (0, 1, 2, 7):
+        args = X[:n], 0.9
+        plain = hyad.compile(f, args=args, target="python", without=("pairs", "choices"))(*args)
+        for made in (hyad.compile(f, args=args), hyad.compile(f, args=args, target="python")):
+            for got, expected in zip(flat(made(*args)), flat(plain)):
+                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
+    assert hyad.check_grad(model, [X, 0.9], wrt=wrt)
+
+
+def flat(value: object) -> list:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def test_a_branch_by_reals_that_is_cheap_is_no_branch() -> None:
+    """Both sides are computed; a call stays a branch, and so does what an index decides."""
+    sums = "(fn [#^ (Vec n) x #^ (Vec n) y] (ifold (fn [s i] (+ s (if CONDITION ARM (get y i)))) 0.0 (len x)))"
+    for condition, arm, fires in (
+        ("(< (get x i) 0.5)", "(* 2.0 (get x i))", False),  # the elements are read in the branch
+        ("(< (get x i) (get y i))", "(exp (get y i))", False),
+        ("(< i 3)", "(* (get x i) (get x i))", False),
+    ):
+        f = hyad.model(sums.replace("CONDITION", condition).replace("ARM", arm), namespace={})
+        assert ("choices" in [step.name for step in hyad.explain(f, args=(M, M)).steps]) == fires
+    let = "(let [a (get x i) b (get y i)] (+ s (if (< a b) (* a (- b a)) (* b b))))"
+    f = hyad.model(f"(fn [#^ (Vec n) x #^ (Vec n) y] (ifold (fn [s i] {let}) 0.0 (len x)))", namespace={})
+    assert "choices" in [step.name for step in hyad.explain(f, args=(M, M)).steps]
+    x, y = np.array([0.1, np.nan, 2.0, np.inf]), np.array([0.3, 1.0, np.nan, np.inf])
+    for k in range(5):
+        got, plain = (hyad.compile(f, args=(x, y), without=w)(x[:k], y[:k]) for w in ((), "choices"))
+        np.testing.assert_equal(got, plain)

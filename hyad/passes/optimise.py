@@ -53,6 +53,7 @@ from .cancel import cancel
 from .carry import carry
 from .chains import chains
 from .checks import checks_first, made_two, once, one_size
+from .choices import choices
 from .collect import Collect
 from .columns import Columns, candidates
 from .copies import Accumulate, Alias, Same, copied
@@ -727,6 +728,7 @@ PIPELINE: list[Pass] = [
     collect,  # rows of a Hessian, now that each entry is one expression
     fuse,
     meet,
+    choices,  # before pairs are turned, which lanes are to take
     pairs,  # what they give both members is one sum then
     share,  # states that the tangents of several directions have in common
     split,  # now that no array is made where it is read
@@ -790,7 +792,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside carry columns edges eights fills forwards history interchange jam jam-rows kept-rows lanes"
+    "align alongside carry choices columns edges eights fills forwards history interchange jam jam-rows kept-rows lanes"
     " row-folds row-lanes rows-first searches shifts skips split strands triangles twins unbranched unchecked"
     " whole-eights".split()
 )

@@ -11,6 +11,7 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    If,
     Loop,
     Prim,
     Program,
@@ -21,12 +22,15 @@ from ..core import (
     defined_in,
     free_vars,
     is_zero,
+    reads,
 )
 from ..program.builder import Builder
 from ..program.counts import work
 from ..program.dead import tidy
+from ..program.loops import slice_of
 from ..program.rebuild import Rebuild, rebuilt
 from .lanes import ahead
+from .strands import own_sum
 
 Adding = tuple[Bind, tuple[Atom, ...], Atom]
 
@@ -42,7 +46,8 @@ class Pairs(Rebuild):
 
     Design decision: where ``f j i`` adds no work to ``f i j``, since most of it is there, as among bodies that attract
     one another; up to as much again where there are sums alone then, which go in lanes (``hyad/passes/lanes.py``). An
-    ``add-at`` is an adjoint's, whose sum may be taken in any order.
+    ``add-at`` is an adjoint's, whose sum may be taken in any order. What a member takes a loop for, a density say, is
+    made for all members first.
     """
 
     found = False
@@ -54,11 +59,11 @@ class Pairs(Rebuild):
             if inner is None:
                 continue
             adding = added(inner[0].op, inner[1], {*defined_in(op.body), op.index})  # type: ignore[arg-type]
-            needed = adding and self.needed(op, inner[0], [a for _, _, a in adding])
-            if not needed:
+            needed = self.needed(op, inner[0], [a for _, _, a in adding]) if adding else None
+            if not needed or not needed[0]:
                 continue
             with self.b.region() as scope:
-                turned = self.turned(op, bind, inner[0], inner[1], adding, needed)  # type: ignore[arg-type]
+                turned = self.turned(op, bind, inner[0], inner[1], adding, *needed)  # type: ignore[arg-type]
             alone = tidy(self.b.close(scope, turned))
             with self.b.region() as scope:
                 turned = self.block(alone)  # and what is added to the others
@@ -97,25 +102,49 @@ class Pairs(Rebuild):
                 return None
         return found if op.body.results.count(at) == 1 else None
 
-    def needed(self, op: Loop, inner: Bind, atoms: Sequence[Atom]) -> list[Bind] | None:
-        """What computes some numbers of a pair from its indices; None if that is more than single operations."""
-        binds = [*op.body.binds[: op.body.binds.index(inner)], *inner.op.body.binds]  # type: ignore[union-attr]
-        wanted, found = set(atoms), []
-        for x in reversed(binds):
-            if wanted.intersection(x.vars):
-                if type(x.op) is not Prim or isinstance(x.vars[0].type, Arr):
-                    return None
-                wanted.update(x.op.args)
+    def needed(self, op: Loop, inner: Bind, atoms: Sequence[Atom]) -> tuple[list[Bind], list[Var]] | None:
+        """What computes some numbers of a pair from its indices, and the numbers of its members that take loops; None
+        if it is more than single operations and choices between them, or hangs on what the loops change."""
+        before = op.body.binds[: op.body.binds.index(inner)]
+        changed: set[Atom] = {*op.accs, *inner.op.accs}  # type: ignore[union-attr]
+        looped: set[Var] = set()
+        for x in before:
+            if type(x.op) is Loop or not looped.isdisjoint(reads(x)):
+                looped.update(x.vars)
+            if not changed.isdisjoint(reads(x)):
+                changed.update(x.vars)
+        wanted, found, tables = set(atoms), [], []
+        for x in reversed((*before, *inner.op.body.binds)):  # type: ignore[union-attr]
+            if wanted.isdisjoint(x.vars):
+                continue
+            if not looped.isdisjoint(x.vars):
+                tables += [v for v in x.vars if v in wanted]
+            elif single(x):
+                wanted.update(reads(x))
                 found.append(x)
-        if wanted.intersection((*op.accs, *inner.op.accs)):  # type: ignore[union-attr]
+            else:
+                return None
+        if not wanted.isdisjoint(changed) or any(v.type != REAL for v in tables):
             return None
-        return found[::-1]
+        return found[::-1], tables
 
     def turned(
-        self, op: Loop, bind: Bind, inner: Bind, k: int, adding: list[Adding], needed: list[Bind]
+        self, op: Loop, bind: Bind, inner: Bind, k: int, adding: list[Adding], needed: list[Bind], tables: list[Var]
     ) -> Sequence[Atom]:
+        """The loops with what is added to the k-th array of the inner one turned. What a member of a pair takes loops
+        for is in ``tables`` then, made before."""
         b, loop = self.b, inner.op
         assert type(loop) is Loop
+        known = dict(zip(tables, self.of_members(op, tables)))
+        apart = {  # sums over all pairs: of each member's first, so that members wait for none
+            n
+            for n, (a, z) in enumerate(zip(loop.accs, loop.inits))
+            if a.type == REAL and z in op.accs and own_sum(loop.body, a, loop.body.results[n])
+        }
+
+        def own(out: Sequence[Atom]) -> list[tuple[int, Atom]]:
+            return list(zip([n for n in range(len(loop.accs)) if n != k], out))
+
         places = list(dict.fromkeys(place for _, place, _ in adding))
         dropped = {x for x, _, _ in adding}
         later = self.later(op, inner, k)
@@ -132,13 +161,15 @@ class Pairs(Rebuild):
             differences = {x.op.args: x.vars[0] for x in b.scopes[-1].binds if type(x.op) is Prim and x.op.name == "-"}
             around = dict(self.here)
             self.here.update({op.index: j, loop.index: i})
+            self.here.update((v, b.get(table, j)) for v, table in known.items())
             for x in needed:
                 self.b.span = x.span
-                known = differences.get(self.atoms(x.op.args)[::-1]) if x.op.name == "-" else None  # type: ignore
-                if known is None:
+                minus = type(x.op) is Prim and x.op.name == "-"
+                there = differences.get(self.atoms(x.op.args)[::-1]) if minus else None  # type: ignore
+                if there is None:
                     self.line(x)
                 else:
-                    self.define(x, [b.prim("neg", known)])
+                    self.define(x, [b.prim("neg", there)])
             terms = {place: [self.atom(a) for _, p, a in adding if p == place] for place in places}
             self.here = around
             results = self.atoms(loop.body.results)
@@ -155,7 +186,7 @@ class Pairs(Rebuild):
                 self.b.span = x.span
                 if x is inner:
                     array = self.atom(loop.inits[k])
-                    inits = [self.atom(z) for n, z in enumerate(loop.inits) if n != k]
+                    inits = [ZERO if n in apart else self.atom(z) for n, z in enumerate(loop.inits) if n != k]
                     names = [v.name for n, v in enumerate(x.vars) if n != k]
                     out = b.loop(
                         count,
@@ -165,6 +196,9 @@ class Pairs(Rebuild):
                         loop.index.name,
                         [*(a.name for n, a in enumerate(loop.accs) if n != k), *["s"] * len(places)],
                     )
+                    with b.differentiating():
+                        sums = [b.prim("+", self.atom(loop.inits[n]), s) if n in apart else s for n, s in own(out)]
+                    out = (*sums, *out[len(inits) :])
                     left = dict(zip(places, out[len(inits) :]))
                     rest = iter((*out[: len(inits)], *out[len(inits) + len(places) :]))
                     self.define(x, [array if n == k else next(rest) for n in range(len(x.vars))])
@@ -175,6 +209,8 @@ class Pairs(Rebuild):
                     total = total if more is None else b.prim("+", total, more)
                     made = b.add_at(self.atom(x.op.args[0]), self.atoms(x.op.args[1:-1]), total, x.vars[0].name, x.soft)
                     self.define(x, [made])
+                elif known and all(v in known for v in x.vars):
+                    self.define(x, [b.get(known[v], i) for v in x.vars])
                 else:
                     self.line(x)
             results = list(self.atoms(op.body.results))
@@ -193,6 +229,18 @@ class Pairs(Rebuild):
             bool(bind.vars) and bind.vars[0].given,
         )
 
+    def of_members(self, op: Loop, tables: list[Var]) -> Sequence[Atom]:
+        """Arrays of the numbers of all members."""
+        if not tables:
+            return ()
+        needed = slice_of(op.body, tables)
+
+        def body(i: Atom):
+            self.here[op.index] = i
+            return (), self.block(needed)
+
+        return self.b.loop(self.atom(op.count), (), body, [v.name for v in tables], op.index.name)
+
     @staticmethod
     def later(op: Loop, inner: Bind, k: int) -> list[Bind]:
         """What adds to the array that the inner loop gives, in order."""
@@ -203,6 +251,13 @@ class Pairs(Rebuild):
             found.append(stores[at])
             at = found[-1].vars[0]
         return found
+
+
+def single(x: Bind) -> bool:
+    """Whether a binding is an operation on single numbers, or a choice between such."""
+    if any(isinstance(v.type, Arr) for v in x.vars):
+        return False
+    return type(x.op) is Prim or type(x.op) is If and all(single(y) for r in blocks_of(x.op) for y in r.binds)
 
 
 def added(op: Loop, k: int, inside: set[Var]) -> list[Adding] | None:
