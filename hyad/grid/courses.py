@@ -1,4 +1,4 @@
-"""Loops that are taken in their order, for one call on a GPU: each element of a state on its own course.
+"""Loops over time moved inside the loop over elements, for one call on a GPU: each element on its own course.
 
 A loop over time whose iterations do the same with each element of its states, and nothing with two of them, would be a
 kernel for each iteration, which reads all states and writes them. The other way round it is one kernel, whose threads

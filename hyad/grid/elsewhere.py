@@ -1,4 +1,4 @@
-"""Rows that a loop reads of the array it changes, and changes nowhere: read before it, so that it runs in parallel.
+"""Rows of the array that a loop changes, which it reads and never changes: copied before it, so that it is parallel.
 
 Each iteration of an elimination takes a multiple of one row from a row of its own. Of the array that it changes it then
 reads a part that is not its own, and only its order would say what it finds there; but that row is none that the loop

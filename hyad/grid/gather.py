@@ -1,4 +1,4 @@
-"""Programs made ready for a device with thousands of threads: loops apart, sums at the place where they are needed.
+"""Programs made ready for a device with thousands of threads: loops split, sums gathered where they are needed.
 
 Three things are done to parallel loops, the outermost ones.
 

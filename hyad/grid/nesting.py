@@ -1,4 +1,4 @@
-"""Nests of parallel loops: taken apart, made anew."""
+"""Nests of parallel loops: split, and rebuilt."""
 
 from __future__ import annotations
 

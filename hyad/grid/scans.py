@@ -1,4 +1,4 @@
-"""Loops whose states a whole grid can compute: prefix sums and the like.
+"""Prefix scans: loops whose states a whole grid can compute, prefix sums and linear recurrences.
 
 A loop that is taken in its order may run in parallel even so, where what one iteration does to a state can be put
 together with what the next one does, before the state is known. So it is for ``s + e``, ``max(s, e)`` and the like, and

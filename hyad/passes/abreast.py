@@ -35,7 +35,7 @@ MOST = 12  # in an iteration
 
 
 def abreast(program: Program) -> Program:
-    """Calls a function on several numbers at once, in a loop of its own: the sines of a robot's angles.
+    """Calls a function on several numbers at once, in a loop that vectorises: the sines of a robot's angles.
 
     ``a = (sin x) .. b = (sin y) .. c = (sin z)``  =>  ``u = [x y z z]``, ``v = (build 4 (fn [i] (sin (get u i))))``,
     ``a = (get v 0)``, ``b = (get v 1)``, ``c = (get v 2)``.
@@ -121,7 +121,7 @@ def gathered(run: Sequence[Bind]) -> Sequence[Bind]:
 
 
 def calls_first(program: Program) -> Program:
-    """Takes calls out of loops that sum or change arrays, for some iterations at a time.
+    """Moves calls ahead of the sums and array changes of a loop, for some iterations at a time, so that they vectorise.
 
     ``(ifold (fn [v i] (add-at v i (* (get u i) (sin (get x i))))) v n)``  =>  for 32 ``i`` at a time first a loop for
     ``w``, whose elements are ``(sin (get x i))``, then one that does ``(add-at v i (* (get u i) (get w k)))``.

@@ -1,4 +1,4 @@
-"""Loops of which one reads what the other has just stored, as one loop: where need be, some iterations apart."""
+"""Fusion of loops of which one reads what the other has just stored, shifted by some iterations where need be."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Place = tuple[Affine, ...]
 
 
 def align(program: Program) -> Program:
-    """Takes two loops as one of which the second reads what the first has just stored, one or two iterations apart
-    where they differ in their edges.
+    """Fuses two loops of which the second reads what the first has just stored, an iteration or two apart where their
+    edges differ.
 
     ``(loop (- n 1) (fn [i a] (update a (+ i 1) (f i))) z)``, then ``(build n (fn [j] (g (get a j) j)))``  =>
     ``(g (get z 0) 0)``, then for ``i`` < n - 1 both ``(f i)`` and ``(g (f i) (+ i 1))``.

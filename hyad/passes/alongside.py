@@ -1,4 +1,4 @@
-"""States that are as quickly computed again as remembered: beside one another, in the loop that reads them."""
+"""Cheap states recomputed, several side by side, in the loop that reads them, instead of remembered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHEAP = 2
 
 
 def alongside(program: Program) -> Program:
-    """Computes states again in the loop that reads them, where four cheap ones go side by side, and remembers none.
+    """Recomputes cheap states, four at once, in the loop that reads them, instead of remembering them.
 
     ``(loop m (fn [j p q r s] .. stacks p q r s, next (* p a) (* q b) ..))``, then ``(loop m (fn [j] .. (get p j) ..))``
     =>  the second loop with ``p``, ``q``, ``r``, ``s`` of its own.

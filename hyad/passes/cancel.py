@@ -12,8 +12,8 @@ from .reciprocals import is_reciprocal
 
 
 def cancel(program: Program) -> Program:
-    """A sum of terms ``(* t (/ 1 s))``, where ``s`` is the sum of the same ``t``, is 1; and 1 - 1 is 0, for which no
-    search for the largest element, whose adjoint it was to be, is needed any more.
+    """Replaces a sum of ``(* t (/ 1 s))``, where ``s`` is the sum of the same ``t``, by 1, and 1 - 1 by 0; a search for
+    the largest element, whose adjoint that was to be, is then dropped.
 
     ``(fold (fn [a t] (- a (* t (/ 1 s)))) 1 ts)``  =>  ``0``, after ``s`` = ``(fold + 0 ts)``.
     Design decision: only with a reciprocal that differentiation introduced, and so in derivatives alone: there ``s`` is

@@ -43,7 +43,7 @@ class Carried:
 
 
 def carry(program: Program) -> Program:
-    """Carries an element that an iteration stores to the next one, which reads it, as a single value.
+    """Carries an element that an iteration stores, and the next one reads, from one to the other as a scalar.
 
     ``(loop n (fn [i a] (update a (+ i 1) (f (get a i)))) a)``  =>
     ``(loop n (fn [i a x] (let [y (f x)] #((update a (+ i 1) y) y))) a (get a 0))``: a recurrence waits for its

@@ -22,7 +22,7 @@ from .fusion import merge_into
 
 
 def chains(program: Program) -> Program:
-    """Makes one nest of those over the same range that hand arrays on, element by element.
+    """Fuses nests of loops over the same range that hand arrays on, element by element, into one nest.
 
     ``a = (build n (fn [i] (build m (f i)))) .. (build n (fn [i] (build m (fn [j] (g (get a i j))))))``  =>
     ``(build n (fn [i] (build m (fn [j] (g (f i j))))))``, whoever else reads ``a`` being in that nest as well.

@@ -320,7 +320,7 @@ def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (
 
 
 def once(program: Program) -> Program:
-    """Leaves out the checks that have been made before."""
+    """Drops checks that have been made before."""
     if sum(type(bind.op) is Check for bind in all_binds(program.body)) < 2:
         return program
     return with_body(program, Once(program.body).block(program.body))
@@ -398,7 +398,7 @@ class First:
 
 
 def checks_first(program: Program) -> Program:
-    """Makes checks before what cannot fail."""
+    """Moves checks ahead of everything that cannot fail."""
     if not any(type(bind.op) is Check for bind in all_binds(program.body)):
         return program
     return with_body(program, First(program).block(program.body))
@@ -458,7 +458,7 @@ def one_of(a: Atom, b: Atom, order: Mapping[Var, int]) -> tuple[Atom, Atom]:
 
 
 def one_size(program: Program) -> Program:
-    """Takes sizes for one that a check has found to be equal."""
+    """Replaces sizes that a check has found equal by one of them."""
     if not any(type(bind.op) is Check and bind.op.relation == "==" for bind in all_binds(program.body)):
         return program
     pass_ = OneSize(Builder(), program.dims)

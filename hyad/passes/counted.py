@@ -49,8 +49,7 @@ class Counter:
 
 
 def counted(program: Program) -> Program:
-    """A loop that goes on until an integer, to which each iteration adds one, comes to an end that no iteration changes
-    runs so many times.
+    """Turns a ``while`` that counts by one, up or down, to an end that no iteration changes into a counted loop.
 
     ``(while (< i n) .. (set! i (+ i 1)))``  =>  ``(ifold (fn [.. k] .. (+ i k) ..) .. (max 0 (- n i)))``.
     Design decision: before differentiation too. Of a loop whose count is known all is known that other passes ask for,

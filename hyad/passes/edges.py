@@ -1,4 +1,4 @@
-"""Innermost loops without branches: their first and last iterations apart, and one loop for each side of a branch.
+"""Innermost loops without branches: first and last iterations peeled off, one loop for each side of a branch.
 
 What a newcomer writes of a grid, ``(build n (fn [i] (if (or (= i 0) (= i (- n 1))) (border i) (inner i))))``, has a
 branch in every iteration, which keeps a compiler from taking several at once. So has the choice of a neighbour on a
@@ -221,8 +221,8 @@ class Sides(Rebuild):
 
 
 def edges(program: Program) -> Program:
-    """Takes the first and last iterations of a loop apart whose comparisons with the index are then known, and a loop
-    with a branch that it does not change."""
+    """Peels off the first and last iterations of a loop whose comparisons with the index are then known, and unswitches
+    a branch that the loop does not change."""
     if not any(decides(x) for loop in loops_of(program) for x in loop.body.binds):
         return program
     for make in (Edges, Sides):

@@ -1,4 +1,4 @@
-"""Exponentials in derivatives whose exponents differ by a logarithm: one call for all of them."""
+"""Exponentials in derivatives whose exponents differ by a logarithm: one call of ``exp`` for all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ FACTORS = 4  # nor a power beyond this written out
 
 
 def exponents(program: Program) -> Program:
-    """Takes one exponential where the exponents of a derivative's differ by a logarithm, and drops what cancels then.
+    """Computes one exponential where those of a derivative have exponents that differ by a logarithm, and drops what
+    cancels then.
 
     ``(* k (exp (- (log (/ s k)) a)))``, beside ``(exp (- a))``  =>  ``(* s (exp (- a)))``: the density at one place
     times a discount is a density at another one. Exponents are compared as sums of products, their coefficients to

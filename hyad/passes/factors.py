@@ -78,7 +78,7 @@ class Sum:
 
 
 def factors(program: Program) -> Program:
-    """Takes what a sum does not change out of it, where the rest is then the same for all of a loop.
+    """Takes loop-invariant factors out of sums, where the rest is then the same for all of a loop.
 
     ``m = (build n (fn [k] (build l (fn [j] (* (get u k) (get v j))))))``, ``(ifold (fn [s k] (+ s (* (get w i k) (get m
     k j)))) 0.0 n)``  =>  ``(* (get v j) (ifold (fn [s k] (+ s (* (get w i k) (get u k)))) 0.0 n))``: a sum for each

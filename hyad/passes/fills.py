@@ -1,4 +1,4 @@
-"""Arrays of which a loop makes all that there is, by adding to them: nothing is cleared or copied before."""
+"""Arrays that a loop fills completely by adding to them: stored, with no clearing or copying before."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MOST = 2
 
 
 def fills(program: Program) -> Program:
-    """What is added once to each element of zeros is stored, and what is added once to each element of an array that is
-    read later is stored as their sum; one or two elements at the ends may be left out.
+    """Stores what a loop adds once to each element of zeros, and stores the sum where it adds to an array that is read
+    later; one or two elements at the ends may be left out.
 
     ``(loop (- n 1) (fn [i a] (add-at a (+ i 1) x)) (zeros n))``  =>  0 at 0, and ``x`` at the others;
     ``(loop n (fn [i a] (add-at a i x)) b)``, then ``b``  =>  ``(build n (fn [i] (+ (get b i) x)))``.

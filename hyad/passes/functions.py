@@ -61,7 +61,7 @@ CHEAP = 8  # in additions: up to this cost the condition of a loop is computed a
 
 
 def tail_calls(program: Program) -> Program:
-    """Functions that call themselves last become loops: ``(f x)`` = ``(if c e (f x'))``  =>  ``(while (not c) ..)``.
+    """Turns tail recursion into loops: ``(f x)`` = ``(if c e (f x'))``  =>  ``(while (not c) ..)``.
 
     Design decision: before differentiation too (``adjoints.prepared``). The derivative of a loop needs no stack, and
     remembers in arrays.
@@ -252,7 +252,7 @@ def applies(f: Function) -> bool:
 
 
 def inline(program: Program) -> Program:
-    """Functions that are not recursive are written out where they are called, if that makes the program little longer.
+    """Inlines functions that are not recursive, if that makes the program little longer.
 
     ``(f-back (f-there x) 1)``  =>  the gradient in one block: what was a record is variables again. What is called
     like one that calls itself, and does not, as a derivative's function inside another derivative's, is one of them.
@@ -375,7 +375,8 @@ class Fused(Rebuild):
 
 
 def fuse_calls(program: Program) -> Program:
-    """``(outer x (inner .. x ..))``  =>  ``(both .. x ..)``, where ``inner`` is recursive and so is ``outer``.
+    """Fuses two recursive functions, one of which reads what the other makes: ``(outer x (inner .. x ..))``  =>
+    ``(both .. x ..)``.
 
     The adjoint of a tree and the tree of zeros that it fills are one: what a gradient gives back is made at once.
     """
@@ -463,8 +464,8 @@ def fused(outer: Function, inner: Function, k: int, p: int) -> Function | None:
 
 
 def hand_on(program: Program) -> Program:
-    """A recursive function that adds to what its calls of itself give is handed the sum so far:
-    ``(+ (f a) (f b))``  =>  ``(f b (f a s))``, whose last call is the last thing that it does.
+    """Gives a recursive function that adds to the results of its own calls an accumulator, so that its last call is a
+    tail call: ``(+ (f a) (f b))``  =>  ``(f b (f a s))``.
 
     Design decision: adjoints alone, which have no order of the user's; and after the round trips, for which calls of
     one function should not wait for one another.
@@ -598,7 +599,7 @@ class HandedOn:
 
 
 def unused(program: Program) -> Program:
-    """Drops what no call needs: results of functions, and parameters, those included that are only handed on.
+    """Drops results of functions that no call reads, and parameters that nothing reads or that are only passed on.
 
     A parameter that is the same constant in every call, but for those that hand it on, is that constant.
     """

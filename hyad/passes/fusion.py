@@ -429,7 +429,7 @@ def cheap(block: Block) -> bool:
 
 
 def fuse_siblings(program: Program) -> Program:
-    """Makes one loop of two that run equally often and do not need one another.
+    """Fuses independent loops of equal length.
 
     ``(loop n f) (loop n g)``  =>  ``(loop n f+g)``. What stands between them and needs the first comes after, what
     the second needs comes before.

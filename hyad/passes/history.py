@@ -22,7 +22,7 @@ from ..program.rebuild import Rebuild, rebuilt
 
 
 def history(program: Program) -> Program:
-    """Makes one array of a loop's state and of what it stacks of that: each iteration reads a row and makes the next.
+    """Keeps a loop's state in the array that remembers it: each iteration reads a row and makes the next.
 
     ``(loop n (fn [i u] [(f u) u]) z)``  =>  ``(loop n (fn [i us] (update us (+ i 1) (f (get us i)))) us)``, where us
     has n + 1 rows, of which the first is z to begin with, and the last in the end what u was after the loop.

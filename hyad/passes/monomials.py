@@ -38,7 +38,7 @@ Power = tuple[float, Atom, int]  # a number as a coefficient, what it is a power
 
 
 def monomials(program: Program) -> Program:
-    """Multiplies a derivative's equal factors with one another first, so that its products share their powers.
+    """Multiplies a derivative's equal factors first, as powers, which its products share.
 
     ``t = (/ 1 (sqrt y))``, ``(* t (* t (* t a)))``, ``(* t (* (* t (* t b)) (* t t)))``  =>  ``s = (/ 1 y)``,
     ``t = (sqrt s)``, ``c = (* s t)``, ``(* c a)``, ``(* (* s c) b)``.

@@ -1,4 +1,4 @@
-"""What a loop stacks of an array: no more than is read of it."""
+"""Loops that stack a whole array, of which only a row is read: they stack the row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..program.loops import array_uses
 
 
 def narrow(program: Program) -> Program:
-    """Stacks the row that is read of an array in place of the array.
+    """Stacks only the row that is read of an array, not the whole array.
 
     ``(loop n (fn [i a] .. [a' a]) z) .. (get s k k j)``  =>  ``(loop n (fn [i a] (let [r (get a i)] .. [a' r])) z) ..
     (get s k j)``, where s is what was stacked of a, and nothing else is read of it.

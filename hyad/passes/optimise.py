@@ -262,17 +262,17 @@ def expand_block(b: Builder, block: Block) -> Block:
 
 
 def fission(program: Program) -> Program:
-    """Parts loops whose statements do not need one another, so that each can leave the loops that do not change it."""
+    """Splits loops into independent parts, so that each can leave the loops that do not change it (loop fission)."""
     return rebuild(program, Fission) if nested_loops(program) else program
 
 
 def expand(program: Program) -> Program:
-    """Computes what inner iterations need and an outer loop does not change before it, as a table."""
+    """Computes what inner iterations need and an outer loop does not change before it, in a table (expansion)."""
     return rebuild(program, Expand) if nested_loops(program) else program
 
 
 def split(program: Program) -> Program:
-    """Takes a loop apart where the branch that its index decides becomes the other one."""
+    """Splits a loop at the index where a branch changes (index-set splitting)."""
     return (
         rebuild(program, Split)
         if any(type(b.op) is If for loop in loops_of(program) for b in loop.body.binds)
@@ -281,7 +281,8 @@ def split(program: Program) -> Program:
 
 
 def unchecked(program: Program) -> Program:
-    """Runs a loop without the checks in its branches where it is known before that all of them hold.
+    """Adds a version of a loop without the checks in its branches, for when all of them are known to hold before it
+    starts (loop versioning).
 
     ``(loop n (fn [i] (if c (do (check (< i m)) (get v i)) x)))``  =>  ``(if (<= n m) (loop n (fn [i] (if c (get v i)
     x))) (loop ..))``, the second one as it was. What may fail no more is taken apart as other loops are.
@@ -291,7 +292,7 @@ def unchecked(program: Program) -> Program:
 
 
 def tabulate(program: Program) -> Program:
-    """Computes a costly function of an integer once for each value that loops around it can give that."""
+    """Computes a costly function of an integer once for each value that loops around it can give, as a table."""
     return rebuild(program, Tabulate) if nested_loops(program) else program
 
 
@@ -300,7 +301,8 @@ def nested_loops(program: Program) -> bool:
 
 
 def unroll(program: Program) -> Program:
-    """``Unroll``; where the directions of a derivative are few and yet a loop, loops were found to do better."""
+    """Unrolls loops of small, known trip count, but none as long as a loop over a derivative's directions that was
+    kept."""
     known = [loop for loop in loops_of(program) if type(loop.count) is Const]
     kept = [loop.count.value for loop in known if loop.index.soft]
     longest = min([UNROLL_COUNT, *(n - 1 for n in kept)])
@@ -308,7 +310,7 @@ def unroll(program: Program) -> Program:
 
 
 def singles(program: Program) -> Program:
-    """Carries the elements of small arrays through loops as single values."""
+    """Carries the elements of small arrays through loops as scalars (scalar replacement)."""
     made = with_body(program, singles_block(Builder(), program.body, program.dims))
     return program if made.body is program.body else unroll(dead_code(made))
 
@@ -327,12 +329,13 @@ def singles_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
 
 
 def fuse(program: Program) -> Program:
-    """Computes the elements of an array where they are used: no array between a producer and its consumers."""
+    """Computes the elements of an array where they are used, so that no array is made between producer and consumers
+    (loop fusion)."""
     return rebuild(program, lambda b: Fuse(b, program.body)) if loops_of(program) else program
 
 
 def fuse_numbers(program: Program) -> Program:
-    """``fuse`` for numbers that take no loop, and that no loop reads again: for loops that are in order now."""
+    """Fuses numbers that take no loop, and that no loop reads again, once the order of loops is settled."""
     wanted = "fuse" not in OFF.get() and loops_of(program)
     return rebuild(program, lambda b: Fuse(b, program.body, once=True)) if wanted else program
 
@@ -408,7 +411,7 @@ class Share(Rebuild):
 
 
 def share(program: Program) -> Program:
-    """``Share`` for a program."""
+    """Shares common subexpressions where regions have been joined, and accumulators of loops that are always equal."""
     return rebuild(program, Share) if any(type(bind.op) in (If, Loop) for bind in program.body.binds) else program
 
 
@@ -439,13 +442,13 @@ def sizes_first(program: Program) -> Program:
 
 
 def one_hot(program: Program) -> Program:
-    """A loop that does something at one index only is that one iteration."""
+    """Replaces a loop that does something at one index only by that one iteration."""
     tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops_of(program) for b in all_binds(loop.body))
     return rebuild(program, OneHot) if tested else program
 
 
 def alias(program: Program) -> Program:
-    """An array that a loop only copies is the array that it copies."""
+    """Replaces an array that a loop only copies by the original."""
     while any(copied(loop) for loop in loops_of(program)):  # the rows of a copy of a matrix, then the matrix
         before, program = loops_of(program), dead_code(rebuild(program, Alias))
         if len(loops_of(program)) == len(before):
@@ -454,7 +457,7 @@ def alias(program: Program) -> Program:
 
 
 def same_loops(program: Program) -> Program:
-    """What a loop computes that an earlier one has computed is that."""
+    """Reuses what an earlier loop has computed where a later one computes the same."""
     if len(loops_of(program)) < 2:
         return program
     pass_ = Same(program.body)
@@ -463,13 +466,13 @@ def same_loops(program: Program) -> Program:
 
 
 def accumulate(program: Program) -> Program:
-    """What is added to two accumulators of adjoints is added to one."""
+    """Merges two accumulators of adjoints into one."""
     pass_ = Accumulate(Builder(), program.body)
     return rebuild(program, lambda b: Accumulate(b, program.body)) if pass_.twice() else program
 
 
 def interchange(program: Program) -> Program:
-    """Puts the loops inside whose iterations read and write neighbouring elements."""
+    """Interchanges loops so that the inner one reads and writes neighbouring elements."""
     if not nested_loops(program):
         return program
     for _ in range(3):  # a loop may go in by more than one level
@@ -482,7 +485,7 @@ def interchange(program: Program) -> Program:
 
 
 def row_folds(program: Program) -> Program:
-    """Takes one row of a state through all iterations of a fold before the next row."""
+    """Takes one row of a state through all iterations of a fold before the next row (loop interchange)."""
     if not nested_loops(program):
         return program
     pass_ = RowFolds(Builder())
@@ -496,7 +499,7 @@ def products(program: Program) -> Program:
 
 
 def columns(program: Program) -> Program:
-    """Adds to a sum of tangents those columns only that may be other than zero."""
+    """Adds to a sum of tangents only those columns that may be other than zero."""
     if not candidates(program.body):
         return program
     pass_ = Columns(Builder())
@@ -505,17 +508,17 @@ def columns(program: Program) -> Program:
 
 
 def register(program: Program) -> Program:
-    """Adds up what a loop adds to one element of an array before it does."""
+    """Sums in a register what a loop adds to one element of an array, and adds it to the array once."""
     return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops_of(program) else program
 
 
 def lanes(program: Program) -> Program:
-    """Takes the sums of eight iterations of an outer loop side by side, as vectors, each in its own order."""
+    """Takes the sums of eight iterations of an outer loop as vectors, each in its own order."""
     return rebuild(program, lambda b: Lanes(b, Steps(program.body))) if nested_loops(program) else program
 
 
 def row_lanes(program: Program) -> Program:
-    """Adds to parts of the rows of eight iterations side by side, each row in its own order."""
+    """Adds to parts of the rows of eight iterations as vectors, each row in its own order."""
     return rebuild(program, lambda b: RowLanes(b, Steps(program.body))) if nested_loops(program) else program
 
 
@@ -525,7 +528,7 @@ def eights(program: Program) -> Program:
 
 
 def whole_eights(program: Program) -> Program:
-    """The same of those loops alone of which ``lanes`` would take but a part."""
+    """Runs eight iterations at once, as ``eights`` does, of loops of which ``lanes`` would take but a part."""
     return in_eights(program, in_part)
 
 
@@ -541,31 +544,30 @@ def in_eights(program: Program, which: Callable[[Loop, Plan], bool]) -> Program:
 
 
 def jam(program: Program) -> Program:
-    """Takes the short sums of four iterations side by side, each in its own order."""
+    """Takes the short sums of four iterations side by side, each in its own order (unroll and jam)."""
     return rebuild(program, lambda b: Jam(b, Steps(program.body), Room(program))) if nested_loops(program) else program
 
 
 def searches(program: Program) -> Program:
-    """Looks for a largest or smallest value, and where it is, in eight lanes."""
+    """Searches for a largest or smallest value, and where it is, in eight vector lanes."""
     return rebuild(program, Searches) if any(map(search_of, loops_of(program))) else program
 
 
 def jam_rows(program: Program) -> Program:
-    """Adds to the elements of a row four terms at a time, in their order."""
+    """Adds four terms at a time to the elements of a row, in their order (unroll and jam)."""
     return (
         rebuild(program, lambda b: JamRows(b, Steps(program.body), Room(program))) if nested_loops(program) else program
     )
 
 
 def meet(program: Program) -> Program:
-    """Joins loops that run equally often where they compute much the same: a value and its gradient sum the same
-    rows."""
+    """Fuses loops of equal length that share much work: a value and its gradient sum the same rows."""
     made = met(program)
     return share(with_body(made, siblings(made.body))) if made is not program else program
 
 
 def follow(program: Program) -> Program:
-    """Joins loops of which one reads what the other has made in the same iteration, where they compute much the same: a
+    """Fuses loops of which one reads what the other has made in the same iteration, where they share much work: a
     gradient whose cotangent is known goes through each row once, with its value."""
     made = met(program, lambda one, two: not reads(two).keys().isdisjoint(one.vars), 8)
     return share(made) if made is not program else program
@@ -611,12 +613,12 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
 
 
 def collect(program: Program) -> Program:
-    """Makes the entries of a Hessian few products of factors, in the loop over its directions."""
+    """Writes the entries of a Hessian as few products of factors, in the loop over its directions."""
     return rebuild(program, Collect) if any(loop.index.soft for loop in loops_of(program)) else program
 
 
 def decide(program: Program) -> Program:
-    """An ``if`` inside a branch of an ``if`` with the same condition: what it gives there is known.
+    """Resolves an ``if`` inside a branch of an ``if`` with the same condition.
 
     ``(if c a (+ b (if c x y)))``  =>  ``(if c a (+ b y))``.
     """
@@ -644,8 +646,8 @@ REGISTERS = 20
 
 
 def rows_first(program: Program) -> Program:
-    """Makes each row of a result as soon as its numbers are there: fewer wait for it at once, in registers. Where all
-    of them have a register, the rows are made at the end, in their order: memory is written in one go.
+    """Makes each row of a result as soon as its numbers are known, which saves registers; where all of them have a
+    register, the rows are made at the end, in order, so that memory is written in one go.
 
     ``(let [x .. y .. z .. r [x x] s [y z]] [r s])``  =>  ``(let [x .. r [x x] y .. z .. s [y z]] [r s])``.
     Design decision: among operations and branches alone, where no array is changed in between.

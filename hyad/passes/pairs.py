@@ -1,4 +1,4 @@
-"""Sums over all pairs: what a pair gives its second member is what the turned pair gives its first."""
+"""Sums over all pairs: what a pair adds to its second member, the turned pair adds to its first."""
 
 from __future__ import annotations
 
@@ -297,7 +297,8 @@ def readers_of(block: Block) -> dict[Atom, list[Bind]]:
 
 
 def pairs(program: Program) -> Program:
-    """What all pairs give their second members is added to the first ones, the pairs turned: a sum in a register."""
+    """Turns additions to the second member of all pairs into additions to the first, with the pairs turned: a sum in a
+    register."""
     nested = any(
         type(x.op) is Loop and any(type(y.op) is Loop and y.op.count is x.op.count for y in x.op.body.binds)
         for x in all_binds(program.body)

@@ -28,7 +28,7 @@ MOST = 256.0
 
 
 def powers_of_two(program: Program) -> Program:
-    """Multiplies by the twos and halves of derivatives once, where they do not cancel: that is exact anywhere.
+    """Moves twos and halves of derivatives until they cancel, and multiplies by what is left once; that is exact.
 
     ``(* 2.0 (* x (* 0.5 y)))``  =>  ``(* x y)``; ``(- (neg x) x)``, where x has such a factor  =>  ``(* -2.0 x)``.
 

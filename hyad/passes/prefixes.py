@@ -1,4 +1,4 @@
-"""Loops that do again in each iteration of another loop what they did before, and one step more: done once."""
+"""Prefix computations, which an inner loop repeats one step further in each iteration of an outer one: done once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from .unchanged import integers_of
 
 
 def prefixes(program: Program) -> Program:
-    """Computes what the first elements give, for one more element in each iteration, in one loop before.
+    """Replaces inner loops that go through a prefix, one element longer in each iteration, by one loop before (prefix
+    sums and the like).
 
     ``(build n (fn [i] (f (ifold (fn [s j] (g s j)) z (+ i 1)))))``  =>  ``s``, a loop that stacks each ``(g s j)``;
     ``(build n (fn [i] (f (get s i))))``. An array that is built as far as the index is a part of one built once.

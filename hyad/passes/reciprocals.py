@@ -34,7 +34,7 @@ from ..program.rebuild import rebuild
 
 
 def reciprocals(program: Program) -> Program:
-    """Divides once where fractions of 1 are divided by the same: ``(/ 1 y) .. (/ 0.5 y)``  =>  ``(* 0.5 (/ 1 y))``.
+    """Divides by a common divisor once: ``(/ 1 y) .. (/ 0.5 y)``  =>  ``(* 0.5 (/ 1 y))``.
 
     Only what differentiation divides becomes a product: ``(/ 0.5 y)`` is finite where ``(/ 1 y)`` is just not any more.
     The reciprocal that it makes of a division by y is then the user's own where there is one. A quotient that is read
@@ -106,7 +106,7 @@ LONG = 100  # what a loop or a branch is taken to cost, in additions, where it i
 
 
 def divide(program: Program) -> Program:
-    """A product with a reciprocal that nothing else uses is a division: ``(* x (/ 1 y))``  =>  ``(/ x y)``.
+    """Turns a product with a reciprocal that nothing else uses into a division: ``(* x (/ 1 y))``  =>  ``(/ x y)``.
 
     Only the reciprocals that differentiation introduced (their 1 is soft), and not across a loop; nor where the
     reciprocal is there long before the other factor, which then need not wait for a division: outside of loops, or in a

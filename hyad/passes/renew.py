@@ -1,4 +1,4 @@
-"""States of loops that are made anew from themselves, changed where they lie; rows put aside for that."""
+"""States of loops that are made from themselves, updated in place; rows copied aside for that."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .tables import affine_of
 
 
 def renew(program: Program) -> Program:
-    """A state of which each element is made of itself and of those after it is changed where it lies.
+    """Updates a state in place if each element is made of itself and of those after it.
 
     ``(ifold (fn [v t] (build n (fn [i] (f (get v i) (get v (+ i 1)))))) ..)``  =>  the same, each element written over
     the old one, which no later iteration reads.
@@ -52,8 +52,8 @@ def renew(program: Program) -> Program:
 
 
 def put_aside(program: Program) -> Program:
-    """What is read of an array after it has been changed is read before, so that it can be changed in place: numbers as
-    they are, a row that loops read as a copy.
+    """Reads what is needed of an array before it is changed, numbers as they are and rows as copies, so that it can be
+    changed in place.
 
     ``b = (update a i x); y = (get a j k)``  =>  ``y = (get a j k); b = (update a i x)``; where a loop reads of the row
     that is replaced, ``r = row i of a; b = (update a i x); .. (get r k)``.

@@ -36,8 +36,7 @@ ROUNDS = 4
 
 
 def rings(program: Program) -> Program:
-    """In loops over all elements of an array, what is added at neighbours on a ring is taken from the neighbours on the
-    other side.
+    """Turns a loop's additions to neighbours on a ring into one sum for each element (a gather in place of a scatter).
 
     ``(ifold (fn [a i] (add-at (add-at a i (f i)) (% (+ i 1) n) (g i))) z n)``  =>
     ``(build n (fn [i] (+ (get z i) (f i) (g (% (- i 1) n)))))``.

@@ -1,4 +1,4 @@
-"""The way there and the way back in one: a record that need not be made.
+"""Forward and backward recursion fused into one function, so that no record is made between them.
 
 A gradient of a recursive function runs it twice: forwards, which gives the results and a record, and backwards on that
 record. Where the cotangents of the inner calls do not depend on what these calls give, as in sums, in products with
@@ -103,7 +103,7 @@ def copy(v: Var) -> Var:
 
 
 def round_trips(program: Program) -> Program:
-    """Joins the forward and the backward function of a recursion wherever cotangents are known before the values."""
+    """Fuses the forward and the backward function of a recursion wherever cotangents are known before the values."""
     functions = functions_of(program.body)
     trips = Trips()
     while True:

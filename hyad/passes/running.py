@@ -39,8 +39,8 @@ from .unchanged import Course, integers_of
 
 
 def running_sums(program: Program) -> Program:
-    """Adds to each element once what a derivative's loops add to it in many iterations, where that is the same for all
-    of them but for factors that are numbers of the iteration.
+    """Adds to each element once what many iterations of a derivative's loops add to it, as running sums: their terms
+    may differ from iteration to iteration by a factor.
 
     ``(ifold (fn [v i] (ifold (fn [v j] (add-at v (+ i j) (* (f i) (g (+ i j))))) v (- n i))) z n)``  =>
     ``s``, the running sums of ``(f i)``; ``(ifold (fn [v k] (add-at v k (* (get s k) (g k)))) z n)``; and the same

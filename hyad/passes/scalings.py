@@ -45,7 +45,7 @@ Terms = tuple[tuple[float, Item], ...]
 
 
 def scalings(program: Program) -> Program:
-    """Takes the constants of a derivative's products out of them, and adds up what has the same one.
+    """Factors constants out of a derivative's products, and adds up terms with the same one before multiplying.
 
     ``(+ x (+ (* 0.1 (* a b)) (* -0.2 (* c (* 1.5 (+ d e))))))``, ``(+ .. (* 0.1 (* f g)))``  =>
     ``(- (+ x (* 0.1 (+ (* a b) (* f g)))) (* 0.3 (* c (+ d e))))``.

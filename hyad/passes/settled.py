@@ -14,9 +14,8 @@ from .unchanged import Course, inner_of, integers_of
 
 
 def settled(program: Program) -> Program:
-    """What is remembered of a table that a loop fills in order is the table itself, where elements are read that
-    nothing changes later: of the table as it is before each iteration, of an element that an iteration reads, or of a
-    value that it stores.
+    """Reads from the finished table, and remembers no state of it, what reverse mode needs of a table that a loop fills
+    in order, where nothing changes those elements later.
 
     ``(loop n (fn [i a] .. [(update a (+ c i) x) a]) z) .. (get s t j)``  =>  ``(get a' j)``, where s is what was
     stacked of a, a' what a is after the loop, and j below c + t; so it is with (- c i), and j above c - t. So it is

@@ -46,7 +46,8 @@ WRITTEN_OUT = 24
 
 
 def shifts(program: Program) -> Program:
-    """A loop that adds to several elements of one row in an iteration takes the sum for each element of the row.
+    """Turns a loop's additions to several elements of a row into one sum for each element (a gather in place of a
+    scatter).
 
     ``(loop n (fn [i a] (add-at (add-at a (+ i 1) (x i)) i (y i))) a)``  =>  ``(add-at a 0 (y 0))``; for the elements
     ``i`` = 1 .. n-1 of ``a``, ``(+ (+ (get a i) (x (- i 1))) (y i))``; ``(add-at a n (x (- n 1)))``.
@@ -62,7 +63,7 @@ def shifts(program: Program) -> Program:
 
 
 def forwards(program: Program) -> Program:
-    """An innermost loop that goes backwards through the rows that it adds to, and need not, goes forwards.
+    """Turns round an innermost loop that goes backwards through the rows that it adds to, and need not.
 
     ``(loop n (fn [k a] (add-at (add-at a (- n k) x) (- (- n 1) k) y)) a)``, ``x`` and ``y`` by ``(- (- n 1) k)``  =>
     the same by ``k``.

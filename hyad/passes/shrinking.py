@@ -39,8 +39,8 @@ class Longer(Exception):  # noqa: N818
 
 
 def shrinking(program: Program) -> Program:
-    """A state of a loop that is an array of its own length in each iteration, but never longer than the one before, is
-    an array of the first one's length, of which a part is used.
+    """Keeps an array state that never gets longer in one array of its first length, of which each iteration uses a
+    part.
 
     ``(ifold (fn [v i] (- (cut v 1 None) (cut v None -1))) v n)``: a length, and ``len v`` numbers.
     Design decision: before differentiation too. Else such a state is data, one cell for each iteration, and so are its

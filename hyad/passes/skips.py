@@ -156,7 +156,7 @@ def additions(binds: Sequence[Bind], moving: set[Var]) -> bool:
 
 
 def skips(program: Program) -> Program:
-    """Skips what an iteration does with an adjoint that is zero."""
+    """Skips what an iteration computes from an adjoint that is zero."""
     if not any(type(x.op) is Prim and x.op.name == "add-at" for loop in loops_of(program) for x in loop.body.binds):
         return program
     pass_ = Skips(Builder())

@@ -1,4 +1,4 @@
-"""Loops whose index decides a branch, taken apart where the decision changes."""
+"""Index-set splitting: loops whose index decides a branch, split where the decision changes."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ from .rows import by_row
 
 
 def assign(program: Program) -> Program:
-    """An accumulation that adds to each element of fresh zeros exactly once is a store, and needs no zeros; what is
-    added to them first is one, too.
+    """Turns an accumulation that adds exactly once to each element of fresh zeros into stores, which need no zeros;
+    also what is added to them first.
 
     ``(ifold (fn [v i] (add-at v i x)) (zeros n) n)``  =>  ``(build n (fn [i] x))``, and the same for a matrix in two
     loops; so is a sum with each element of a matrix that is needed as it was, which would be copied first; where the
@@ -347,8 +347,8 @@ def raised(
 
 
 def scatter(program: Program) -> Program:
-    """Rows that are zero but for a few elements go into one matrix of zeros, and what is added to an element that is
-    still zero is a store.
+    """Writes rows that are zero but for a few elements into one matrix of zeros, and stores what is added to an element
+    that is still zero.
 
     ``(build n (fn [j] (add-at (zeros m) (+ j 1) x)))``  =>
     ``(ifold (fn [a j] (update a j (+ j 1) x)) (zeros n m) n)``.
@@ -493,7 +493,7 @@ FAR = 8
 
 
 def one_store(program: Program) -> Program:
-    """What straight-line code stores in an element and then adds to it is one store of the sum.
+    """Combines a store to an element and a later addition to it, in straight-line code, into one store of the sum.
 
     ``(add-at (update (update a i x) j z) i y)``  =>  ``(update (update a j z) i (+ x y))``, where ``j`` is another
     element than ``i`` and nothing reads the arrays between.
@@ -602,7 +602,7 @@ class OneStore(Rebuild):
 
 
 def overwritten(program: Program) -> Program:
-    """What is stored in an element, or added to it, and overwritten before anything reads it is not stored.
+    """Drops stores and additions to an element that is overwritten before anything reads it (dead stores).
 
     ``(update (update a i x) i y)``  =>  ``(update a i y)``, where nothing else reads the array between; and ``a``, if
     ``y`` is what stands there.

@@ -1,4 +1,4 @@
-"""Sums that differentiation made, of numbers that lie side by side: four partial sums, as a vector."""
+"""Sums that differentiation made, of neighbouring elements: four partial sums, as a vector."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ MOST = 12
 
 
 def strands(program: Program) -> Program:
-    """The sums of a loop that derivatives made are taken in four strands, if all else that it does is to change arrays,
-    each element by itself, or to add up in the user's order.
+    """Splits the sums that derivatives made in a loop into four partial sums, if the loop otherwise only changes
+    arrays, each element by itself, or adds up in the user's order.
 
     ``(ifold (fn [s i] (+ s (* (get x i) (get y i)))) 0.0 n)``  =>  four sums, each of every fourth term, side by side;
     then their sum, and the terms that are left.

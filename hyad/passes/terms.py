@@ -40,7 +40,7 @@ Product = tuple[Atom, ...]  # of numbers, in a fixed order; () is 1
 
 
 def like_terms(program: Program) -> Program:
-    """Puts together the like terms and the constants of a derivative's sums, where that is less work.
+    """Combines like terms and constants in a derivative's sums, where that is less work.
 
     ``d = (- (* x (* 400 x)) (* 200 (- y (* x x))))``, ``(+ (+ (+ 2 d) d) 200)``  =>
     ``(+ (- (* 1200 (* x x)) (* 400 y)) 202)``.
@@ -56,7 +56,7 @@ def like_terms(program: Program) -> Program:
 
 
 def open_brackets(program: Program) -> Program:
-    """Multiplies out the products in a derivative's sums where like terms meet then, and that is less work.
+    """Expands products in a derivative's sums where like terms then combine, if that is less work.
 
     ``(- (* r (- (* r (- (* r dx) (* x dr))) (* (* r x) dr))) (* (* r (* r x)) dr))``, a derivative of r r r x  =>
     ``(- (* (* r r r) dx) (* 3 (* (* r (* r x)) dr)))``.

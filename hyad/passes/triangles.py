@@ -16,7 +16,7 @@ FEWEST = 16
 
 
 def triangles(program: Program) -> Program:
-    """Keeps a matrix, or one for each index, of which only the lower triangle is used, without what is above it.
+    """Packs matrices of which only the lower triangle is used, without what is above it.
 
     ``q`` of size n x n, of which ``(get q r c)`` is read for c <= r alone  =>  n (n + 1) / 2 numbers, ``(get q (+ (//
     (* r (+ r 1)) 2) c))``. What is stored above the diagonal is not; what is read there of zeros is zero.

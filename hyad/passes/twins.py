@@ -40,7 +40,8 @@ TWO = Const(2, INT)
 
 
 def twins(program: Program) -> Program:
-    """Computes two results by the same operations side by side, as vectors: the rows of a Jacobian by reverse mode.
+    """Computes two results of the same operations as vectors, in a loop of two iterations: the rows of a Jacobian by
+    reverse mode.
 
     ``x = (* a b) .. y = (* c b) ..``  =>  ``u = [a c]``, ``v = (build 2 (fn [i] (* (get u i) b) ..))``, ``x = (get v
     0)``, ``y = (get v 1)``.

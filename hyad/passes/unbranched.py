@@ -39,8 +39,8 @@ PLACES = ("+", "-", "*", "min", "max", "select", "<", "<=", ">", ">=", "=", "!="
 
 
 def unbranched(program: Program) -> Program:
-    """What the branches of an innermost loop add to elements of arrays that are there in any case is added after them,
-    zero where the branch is not taken.
+    """Moves what the branches of an innermost loop add to array elements behind the branches, as zero where a branch is
+    not taken; not to elements that may be out of range.
 
     ``(if c (add-at a i x) (add-at a (+ i 2) y))``  =>  ``#(u v) = (if c #(x 0.0) #(0.0 y))``, then
     ``(add-at (add-at a i u) (+ i 2) v)``.

@@ -38,8 +38,8 @@ from ..program.rebuild import Rebuild, rebuilt
 
 
 def filled(program: Program) -> Program:
-    """A loop that stores an element of a row in each iteration, from the first to the last, and reads no other one of
-    that row, builds the row.
+    """Turns a loop that stores one element of a row in each iteration, first to last, and reads no other element of
+    that row, into a ``build`` of the row.
 
     ``(ifold (fn [a j] (update a t j (f (get a t j) (get a s j)))) z n)``  =>
     ``(update z t (build n (fn [j] (f (get z t j) (get z s j)))))`` where s is not t, as it is known to be or a branch
@@ -149,8 +149,8 @@ class Filled(Rebuild):
 
 
 def unchanged(program: Program) -> Program:
-    """Where a loop changes an array that nothing reads afterwards, and itself reads elements that it leaves as they
-    are, it reads them of what the array was before, and the changed array is not made.
+    """Reads elements that a loop leaves as they are from the array as it was before, so that a changed array that
+    nothing reads later is not made.
 
     ``(ifold (fn [a j] (update a (+ t 1) j (f (get a t j)))) z n)``  =>  the same with ``(get z t j)``, and no ``a``.
     Design decision: where the array vanishes with it alone, else it would have to be copied, to be there in both forms.

@@ -165,7 +165,7 @@ def unfold_block(b: Builder, block: Block) -> Block:
 
 
 def unfold(program: Program) -> Program:
-    """Recursion whose course is known from integers and sizes is written out, equal calls once."""
+    """Writes out recursion whose course is known from integers and sizes; equal calls are made once."""
     if not any(type(bind.op) is Apply for bind in all_binds(program.body)):
         return program
     pass_ = Unfold(Builder())

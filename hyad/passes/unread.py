@@ -1,4 +1,4 @@
-"""Stores into a state of a loop beyond all that is read of it afterwards: not made."""
+"""Dead stores into a loop's state, beyond all that is read of it afterwards: not made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .tables import affine_of, sums_in
 
 
 def unread(program: Program) -> Program:
-    """Elements of a state that a loop over time fills behind those that it goes on with are not filled.
+    """Drops stores to elements of a state that no later iteration of a loop over time reads.
 
     ``(ifold (fn [v t] (build n (fn [i] (if (< i (- n t 1)) (f (get v i) (get v (+ i 1))) 0.0)))) ..)``  =>  the same
     without the zeros, of which no later iteration reads one: each goes less far than the one before.

@@ -176,7 +176,8 @@ EAGER = 3  # a loop is run before it is known to be wanted if it takes so many t
 
 
 def meet_whiles(program: Program) -> Program:
-    """Runs one loop where another does all that it does: the loop of a gradient computes the value along the way.
+    """Merges a ``while`` into another that does all that it does: the loop of a gradient computes the value along the
+    way.
 
     ``y = (while c f) .. (if (< y z) (while c #(f df)) ..)``  =>  ``#(y dy) = (while c #(f df)) .. (if (< y z) dy ..)``.
     Design decision: also where the larger loop stands in a branch, as in a descent that asks for the gradient where the

@@ -211,7 +211,7 @@ def dependent(bind: Bind, later: Sequence[Bind]) -> set[Var]:
 
 
 def idle(program: Program) -> Program:
-    """Computes in a branch what comes after it, where the other branch leaves all as it is."""
+    """Moves what comes after a branch into it, where the other branch leaves all as it is."""
     loops = (x.op for x in all_binds(program.body) if type(x.op) is Loop)
     if not any(type(y.op) is If for loop in loops for y in loop.body.binds):
         return program
