@@ -6,6 +6,7 @@ sizes of the arguments given (an array's dimension that nothing says is 100), an
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -424,8 +425,9 @@ def _memory(program: Program, sizes: Mapping[Var, float] | None = None) -> dict[
     if work:
         names = dict(zip(printed.dims, map(int, sizes_of(program, known).values())))
         names.update((c.name, int(known[p])) for c, p in zip(printed.params, program.params) if p in known)
+        text = re.sub(r"\((\w+) > 0 \? \1 : 0\)", r"max(0, \1)", work.replace("/", "//"))
         try:
-            work = 8 * int(eval(work.replace("/", "//"), {"__builtins__": {}}, names))
+            work = 8 * int(eval(text, {"__builtins__": {"max": max}}, names))
         except (NameError, SyntaxError, ArithmeticError):  # it hangs on an integer that is not given
             work = f"8*({work})"
     return {"stack": printed.stack, "workspace": work or 0, "arena": printed.arena, "source": len(printed.source)}

@@ -47,6 +47,8 @@ TURNED: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "tangents": (PATHS, lambda f: hyad.D(f, wrt="v"), ((70,), (5, 70), 0.3)),
     "no steps": (PATHS, hyad.value_and_grad, ((70,), (0, 70), 0.3)),
     "no elements": (PATHS, hyad.value_and_grad, ((0,), (5, 0), 0.3)),
+    "sums before": ("[#^ (Vec n) u #^ (Mat n k) a #^ (Vec k) b #^ Int s] (ifold (fn [u t] (map (fn [x row] (tanh (+ x"
+                    " (dot row b)))) u a)) u s)", None, ((90,), (90, 70), (70,), 4)),
     "stacked": ("[#^ (Vec n) s #^ (Mat steps n) z] (scan (fn [s e] (map (fn [x e] (+ (sin x) e)) s e)) s z)", None,
                 ((70,), (5, 70))),
 }  # fmt: skip
@@ -57,8 +59,8 @@ STAYS = {
                    " 1))))))) u s)", ((90,), 4)),
     "all": ("[#^ (Vec n) u #^ Int s] (ifold (fn [u t] (let [m (sum u)] (map (fn [x] (- x (* 0.01 (sin m)))) u))) u s)",
             ((90,), 4)),
-    "sums": ("[#^ (Vec n) u #^ (Mat n k) a #^ (Vec k) b #^ Int s] (ifold (fn [u t] (map (fn [x row] (tanh (+ x (dot row"
-             " b)))) u a)) u s)", ((90,), (90, 70), (70,), 4)),
+    "sums": ("[#^ (Vec n) u #^ (Mat n k) a #^ Int s] (ifold (fn [u t] (map (fn [x row] (tanh (fold (fn [s e] (+ s (* e"
+             " x))) 0.0 row))) u a)) u s)", ((90,), (90, 70), 4)),
     "wide": ("[#^ (Mat n 200) u #^ Int s] (ifold (fn [u t] (map (fn [r] (map sin r)) u)) u s)", ((70, 200), 3)),
     "late": ("[#^ (Mat l n) h #^ (Vec n) x] (ifold (fn [h i] (let [r (map + (get h i) x) h2 (update h i r)"
              " q (map + (get h i) (get h2 0))] (update h2 0 q))) h (len h))", ((4, 80), (80,))),

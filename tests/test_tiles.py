@@ -348,8 +348,9 @@ MLP = """[#^ (Mat h m) w #^ (Vec h) b #^ (Mat c h) u #^ (Mat n m) x #^ (Arr Int 
 
 
 def test_layers_for_each_row_are_products() -> None:
-    """Sums that stand among other things, too; what is made of a product's rows is one kernel. A check is the first."""
-    assert launched(MLP) == [Gemm, Launch, Launch, Gemm, Launch]
+    """Sums that stand among other things, too; what is made of a product's rows is one kernel. Labels are checked
+    first."""
+    assert launched(MLP) == [Launch, Gemm, Launch, Gemm, Launch]
 
 
 @cache

@@ -207,7 +207,7 @@ def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
 class Expand(Rebuild):
     """Costly values of an inner loop's iterations, sums too, that the outer loop does not change are computed before
     it, into an array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From
-    branches only what costs a call of the C library: n of them, where an outer loop might make m n, or fewer.
+    branches only calls of the C library: n of them, where an outer loop might make m n, or fewer.
 
     Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
     loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
@@ -303,7 +303,8 @@ def invariants(path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, list[Va
                     costly = cost[var] >= least and var.type == REAL
                     dear.extend([var] * (costly and (len(path) == 1 or len(needs[var]) == len(path))))
                     continue
-            if type(op) is Loop and len(path) == 1 and all(isinstance(v.type, Scalar) for v in bind.vars):
+            sums = type(op) is Loop and all(isinstance(v.type, Scalar) for v in bind.vars)
+            if sums and len(path) == 1 and least <= EXPANDED:
                 args = [a for a in reads(bind) if a in inside]
                 if all(a in cost for a in args):
                     cost.update((v, CALL + sum(cost[a] for a in args)) for v in bind.vars)
