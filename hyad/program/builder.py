@@ -44,6 +44,7 @@ from ..core import (
     free_vars,
     integer,
     is_one,
+    kinds_of,
     rank_of,
     substitute,
     type_of,
@@ -857,7 +858,8 @@ class Builder(Bounds):
         op = If(cond, self.close(*then), self.close(*orelse))
         home = self.scopes[-1]
         if not self.plain and home.index is not None and all(isinstance(t, Scalar) for t in types):
-            home = self.leaves(op, [cond, *free_vars(op.then), *free_vars(op.orelse)], ())
+            if all(kinds_of(arm).isdisjoint((While, Apply)) for arm in blocks_of(op)):  # it ends
+                home = self.leaves(op, [cond, *free_vars(op.then), *free_vars(op.orelse)], ())
         with self.inside(home):
             made = self.emit_region(op, types, names, given)
             if not self.plain:
