@@ -127,3 +127,15 @@ def test_what_is_made_element_by_element_stays() -> None:
         f = hyad.model(text, namespace={})
         program = dead_code(hyad.stages(f, args=(np.ones(3),)).program("typed"))
         assert same_loops(program) is program
+
+
+def test_what_a_loop_gives_is_not_there_in_its_iterations() -> None:
+    """The sum over all elements of what each adds, and in each the sum of as many of the same number: a loop inside is
+    not the one around it."""
+    text = """(fn [d h] (sum (map (fn [x]
+      (let [q (sin x)  s (ifold (fn [s j] (+ s (if (< q x) (* 2.0 q) q))) 0.0 (len d))]
+        (/ (+ h s) (+ 2.0 (* x x))))) d)))"""
+    f = hyad.model(text, namespace={})
+    assert hyad.check_grad(f, [np.linspace(0.1, 0.9, 4), 0.7])
+    d, h = np.linspace(0.1, 0.9, 4), 0.7
+    np.testing.assert_allclose(hyad.grad(f, "h")(d, h), np.sum(1 / (2 + d * d)), rtol=1e-14)

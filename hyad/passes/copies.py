@@ -158,21 +158,22 @@ class Same:
         self.known: dict[Var, Var] = {}
 
     def block(self, block: Block, seen: dict[tuple, list[Var]]) -> None:
-        """Look through a block; ``seen`` has the results of the loops before it and around it."""
+        """Look through a block; ``seen`` has the results of the loops before it."""
         seen = {key: list(many) for key, many in seen.items()}
         for bind in block.binds:
             op = bind.op
+            looks = []
             if type(op) is Loop and op.accs:
                 looks = [self.outline(op, k, v) for k, v in enumerate(bind.vars)]
                 for v, look in zip(bind.vars, looks):
                     found = next((u for u in reversed(seen.get(look, [])[-NEAR:]) if self.match(u, v)), None)
                     if found is not None:
                         self.known[v] = found
-                for v, look in zip(bind.vars, looks):  # what one loop does twice is ``share``'s
-                    if v not in self.known:
-                        seen.setdefault(look, []).append(v)
-            for region in blocks_of(op):
+            for region in blocks_of(op):  # what a loop gives is not there in its iterations
                 self.block(region, seen)
+            for v, look in zip(bind.vars, looks):  # what one loop does twice is ``share``'s
+                if v not in self.known:
+                    seen.setdefault(look, []).append(v)
 
     def outline(self, op: Loop, k: int, v: Var) -> tuple:
         """What is seen of a result at first sight."""
