@@ -162,7 +162,7 @@ ALONE = {
     "lengths": """(fn [#^ (Vec n) x]
       (ifold (fn [s i] (+ s (ifold (fn [p j] (* p (- 1.5 (* p (get x i))))) 1.0 i))) 0.0 (len x)))""",
     "branches": """(fn [#^ (Vec n) x #^ Int m]
-      (sum (map (fn [x] (ifold (fn [x t] (if (> x 1.0) (fold (fn [s a] (+ s (* a x))) 0.0 [1.0 2.0]) (* 2.0 x))) x m))
+      (sum (map (fn [x] (ifold (fn [x t] (if (> x 1.0) (exp (- x)) (* 2.0 x))) x m))
              x)))""",
     "a chain": """(fn [#^ (Vec n) x #^ Int m]
       (fold (fn [s x] (ifold (fn [s t] (* 0.5 s (- 2.0 (* s x)))) s m)) 1.0 x))""",

@@ -135,7 +135,8 @@ def test_adding_what_is_negative(text: str, prec: int, expected: str) -> None:
     assert added("s", Expr(text, prec)) == expected
 
 
-THOMAS = "(fn [#^ (Vec n) c #^ (Vec n) b] (sum (ifold (fn [c k] (update c k (/ (get c k) (get b k)))) c (len b))))"
+THOMAS = """(fn [#^ (Vec n) c #^ (Vec n) b]
+  (sum (ifold (fn [c k] (update c k (/ (get c k) (get b k)))) c (- (len b) 1))))"""
 
 
 def test_an_element_is_changed_in_place() -> None:

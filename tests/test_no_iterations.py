@@ -36,3 +36,19 @@ def test_none_is_none(name: str) -> None:
             got, wanted = (x if isinstance(x, tuple) else (x,) for x in (made(*args), hyad.run(derived, *args)))
             for a, b in zip(got, wanted):
                 np.testing.assert_allclose(a, np.reshape(b, np.shape(a)), rtol=1e-11, atol=1e-12, err_msg=str(n))
+
+
+def test_what_stands_in_a_loop_over_no_elements_reads_none() -> None:
+    """The sum over the other loop is the same in each iteration, but its element, found by turns, is there only if the
+    loop around has been entered."""
+    text = """(fn [v w] (ifold (fn [p i]
+      (* p (cos (ifold (fn [s a]
+        (+ s (ifold (fn [t b] (if (= a b) t (+ t (get w (% 1 (len w)))))) 0.0 (len v)))) 0.0 (len v))))) 1.0 (len w)))"""
+    for f in (hyad.model(text, namespace={}), hyad.value_and_grad(text, wrt=("v", "w"))):
+        made = [hyad.compile(f, args=(np.ones(4), np.ones(2)), target=target) for target in ("c", "python")]
+        for n in (0, 1, 2, 3):
+            args = np.ones(4), np.arange(0.1, n)
+            value = np.cos(12 * args[1][1 % n]) ** n if n else 1.0
+            for g in made:
+                got = g(*args)
+                assert (got[0] if isinstance(got, tuple) else got) == pytest.approx(value, rel=1e-13)

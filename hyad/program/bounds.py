@@ -314,6 +314,9 @@ class Bounds:
             for x in block.binds:
                 if not (self.bind_in_range(x.op) and self.sized(v.type for v in x.vars)):
                     return False
+                below = [self.counts[v] for v in x.vars if v in self.counts]  # where there are such integers
+                if not all(self.nonnegative(affine_add(self.affine(n), (1, {}), -1)) for n in below):
+                    return False
                 if type(x.op) is Prim and x.op.name in ("max", "min") and x.vars[0].type == INT:
                     scope.facts += self.between(x.vars[0], x.op)
             return True
