@@ -174,7 +174,7 @@ def test_a_loop_is_run_again_from_its_start() -> None:
     "text",
     [
         "(fn [#^ (Vec n) x] (ifold (fn [s i] (+ (sin s) (get x i))) 0.3 (len x)))",  # waits for the iteration before
-        "(fn [#^ (Vec n) x] (ifold (fn [v i] (update v i (* 2 (sin (get v i))))) x (- (len x) 1)))",  # in place
+        "(fn [#^ (Vec n) x] (ifold (fn [v i] (update v i (* 2 (sin (get v i))))) x (- (len x) 1)))",
         "(fn [#^ (Vec n) x] (sin (get x 0)))",  # one call
     ],
 )
