@@ -43,7 +43,8 @@ def test_what_stands_in_a_loop_over_no_elements_reads_none() -> None:
     loop around has been entered."""
     text = """(fn [v w] (ifold (fn [p i]
       (* p (cos (ifold (fn [s a]
-        (+ s (ifold (fn [t b] (if (= a b) t (+ t (get w (% 1 (len w)))))) 0.0 (len v)))) 0.0 (len v))))) 1.0 (len w)))"""
+        (+ s (ifold (fn [t b] (if (= a b) t (+ t (get w (% 1 (len w)))))) 0.0 (len v)))) 0.0 (len v)))))
+        1.0 (len w)))"""
     for f in (hyad.model(text, namespace={}), hyad.value_and_grad(text, wrt=("v", "w"))):
         made = [hyad.compile(f, args=(np.ones(4), np.ones(2)), target=target) for target in ("c", "python")]
         for n in (0, 1, 2, 3):
