@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import INT, REAL, Arr, Check, Const, Loop, Prim, Var, all_binds
+from hyad.core import INT, REAL, Arr, Bind, Block, Check, Const, Loop, Prim, Var, all_binds
 from hyad.errors import BoundsError, HyadError
+from hyad.passes.checks import Once
 from hyad.passes.fusion import siblings
 from hyad.program.builder import Builder
 
@@ -640,3 +641,22 @@ def test_a_window_that_is_empty_needs_nothing(loops: str) -> None:
             made = g(v)
             assert made[0] == pytest.approx(value)
             np.testing.assert_allclose(made[1], slope)
+
+
+def test_which_elements_checks_and_counts_say_to_be_there() -> None:
+    """A loop of n - 1 iterations has elements i and i + 1 of n, and of m where a check before it says that n <= m; the
+    first of those that an index was found to be one of."""
+    n, m, k, count, i = (Var(name, INT) for name in ("n", "m", "k", "count", "i"))
+    before, after, beyond = (Var(name, INT) for name in ("before", "after", "beyond"))
+    binds = [
+        Bind((v,), Prim(op, (a, Const(by, INT))))
+        for v, op, a, by in ((count, "-", n, 1), (before, "-", i, 1), (after, "+", i, 1), (beyond, "+", i, 2))
+    ]
+    once = Once(Block(tuple(binds), ()))
+    once.around[i] = count
+    assert once.fits(i, n) and once.fits(after, n)
+    assert not once.fits(before, n) and not once.fits(beyond, n)
+    assert not once.fits(after, m) and not once.fits(Const(0, INT), k)
+    once.block(Block((Bind((), Check("<=", n, m, "")), Bind((), Check("in", m, k, ""))), ()))
+    assert once.fits(after, m) and not once.fits(before, m) and not once.fits(beyond, m)
+    assert once.fits(Const(0, INT), k) and not once.fits(Const(1, INT), k)
