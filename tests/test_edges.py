@@ -103,6 +103,49 @@ def test_a_grid(name: str) -> None:
     assert hyad.check_grad(f, points[6])
 
 
+#: Neighbours that are not there: those of the border itself, or nothing.
+OUTSIDE = {
+    "the border's own": "(get u (max 0 (min i (- n 1))) (min (max j 0) (- m 1)))",
+    "nothing": "(if (or (< i 0) (< j 0) (>= i n) (>= j m)) 0.0 (get u i j))",
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_grid_with_neighbours_outside(name: str) -> None:
+    """First and last rows are apart as well as first and last columns: no loop asks for its place any more."""
+    step = "(+ (at i j) (* 0.1 (at i j) (+ (at (- i 1) j) (at (+ i 1) j) (at i (- j 1)) (at i (+ j 1)))))"
+    f = model(GRID.replace("STEP", f"(let [at (fn [i j] {OUTSIDE[name]})] {step})"))
+    rng = np.random.default_rng(4)
+    points = [[rng.uniform(0.5, 1.5, s)] for s in [(1, 1), (1, 5), (2, 1), (2, 2), (3, 3), (4, 7), (5, 40), (40, 5)]]
+    for g in (f, hyad.grad(f)):
+        made = hyad.compile(g, args=points[-1])
+        plain, by_columns = (hyad.compile(g, args=points[-1], target="python", without=w) for w in (OFF, "shifts"))
+        for point in points:
+            for other in (plain, by_columns, lambda u: hyad.run(g, u)):
+                np.testing.assert_allclose(made(*point), other(*point), rtol=1e-12, atol=1e-13)
+        if g is f:
+            places = [x for loop in innermost(made.program) for x in loop.body.binds if asks(x.op)]
+            assert not places and not branches(made)
+    assert hyad.check_grad(f, points[5])
+
+
+def asks(op: Any) -> bool:
+    return type(op) is Prim and op.name in ("min", "max", "<", ">=", "select")
+
+
+def test_a_row_whose_border_stands_for_what_is_outside() -> None:
+    text = """(fn [#^ (Vec n) v] (let [n (len v)] (sum (square (ifold (fn [v t] (build n (fn [i]
+      (* (get v (max 0 (- i 1))) (get v (min (+ i 1) (- n 1))))))) v 3)))))"""
+    f = model(text)
+    made = hyad.compile(f, args=[np.ones(9)])
+    assert not any(asks(x.op) for loop in innermost(made.program) for x in loop.body.binds)
+    g = hyad.compile(hyad.grad(f), args=[np.ones(9)])
+    for n in SIZES:
+        v = np.linspace(0.7, 1.3, n)
+        np.testing.assert_allclose(made(v), hyad.run(f, v), rtol=1e-12)
+        np.testing.assert_allclose(g(v), hyad.run(hyad.grad(f), v), rtol=1e-12)
+
+
 def test_sums_go_on_from_iteration_to_iteration() -> None:
     """Accumulators come out of the first iteration, go through the others and into the last one."""
     text = """(fn [#^ (Vec n) v] (let [n (len v)]

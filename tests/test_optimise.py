@@ -960,3 +960,21 @@ def test_a_sum_for_each_row_is_taken_before_the_loop_around() -> None:
     for shape in ((0, 3, 2), (2, 0, 3), (2, 3, 0)):
         n, m, d = shape
         assert model(np.ones(n), np.ones((m, d))) == pytest.approx(n * m * np.tanh(d))
+
+
+def test_a_loop_that_remembers_rows_of_unknown_size_stays_a_loop() -> None:
+    """Twenty steps on a copy of a row, of which the gradient remembers a row each: the C does not grow with them."""
+    text = """(fn [#^ (Vec n) v a] (let [u (copy v)]
+      (for [t (range STEPS)] (let [old (copy u)]
+        (for [i (range 1 (- (len v) 1))]
+          (set-at! u i (+ (get old i) (* a (- (+ (get old (- i 1)) (get old (+ i 1))) (* 2 (get old i)))))))))
+      (sum (square u))))"""
+    lengths = []
+    for steps in (5, 20):
+        f = hyad.model(text.replace("STEPS", str(steps)), namespace={})
+        g = hyad.compile(hyad.grad(f, wrt=(0, 1)), args=[np.ones(9), 0.1])
+        lengths.append(g.source.count("\n"))
+        v = np.linspace(0.3, 1.2, 9) ** 2
+        for found, wanted in zip(g(v, 0.2), hyad.run(hyad.grad(f, wrt=(0, 1)), v, 0.2)):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    assert lengths[0] == lengths[1]

@@ -1,4 +1,5 @@
-"""Innermost loops without branches: first and last iterations peeled off, one loop for each side of a branch.
+"""Innermost loops without branches: first and last iterations peeled off, one loop for each side of a branch; and
+first and last rows of a grid.
 
 What a newcomer writes of a grid, ``(build n (fn [i] (if (or (= i 0) (= i (- n 1))) (border i) (inner i))))``, has a
 branch in every iteration, which keeps a compiler from taking several at once. So has the choice of a neighbour on a
@@ -21,7 +22,7 @@ from .tables import affine_of
 LONGEST = 60
 #: A loop that is known to run less often is left as it is.
 FEWEST = 8
-#: What comparisons ask of the difference.
+#: What comparisons ask of the difference, and whether the first of two is the smaller or larger one.
 COMPARE = {
     "=": lambda x: x == 0,
     "!=": lambda x: x != 0,
@@ -29,15 +30,19 @@ COMPARE = {
     "<=": lambda x: x <= 0,
     ">": lambda x: x > 0,
     ">=": lambda x: x >= 0,
+    "min": lambda x: x <= 0,
+    "max": lambda x: x >= 0,
 }
 
 
 class Edges(Rebuild):
     """The first and the last iteration of an innermost loop are apart where a comparison of the index with its first
-    or last value is known in all others.
+    or last value, or the larger or smaller of the two, is known in all others.
 
-    ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``. What
-    a branch checks is then checked in each iteration between, and so before them once.
+    ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``;
+    ``(build n (fn [i] (get v (min (+ i 1) (- n 1)))))``  =>  ``(get v (+ i 1))``, then the last element.
+    What a branch checks is then checked in each iteration between, and so before them once. So is the loop around an
+    innermost one that asks twice or more of its index: a grid's first and last rows.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -56,16 +61,20 @@ class Edges(Rebuild):
         self.define(bind, self.parts(op, bind, tests, *ends))  # type: ignore[arg-type]
 
     def prim(self, op: Prim, var: Var) -> Atom:
-        return Const(self.decided[var], BOOL) if var in self.decided else super().prim(op, var)
+        known = self.decided.get(var)
+        if known is None:
+            return super().prim(op, var)
+        return Const(known, BOOL) if var.type == BOOL else self.atom(op.args[not known])
 
     def tests(self, op: Loop) -> dict[Var, tuple[str, Affine]]:
-        """The comparisons of an innermost loop that its index decides: how they compare which difference with 0."""
+        """The comparisons of a loop that its index decides: how they compare which difference with 0."""
         if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
             return {}
         found = list(all_binds(op.body))
         if len(found) > LONGEST or not any(map(decides, found)):
             return {}
-        if any(type(x.op) not in (Prim, If, Check) for x in found):
+        inner = [x.op for x in op.body.binds if type(x.op) is Loop]
+        if any(type(x.op) not in (Prim, If, Check) for x in found if x.op not in inner):
             return {}
         inside = {op.index, *op.accs, *defined_in(op.body)}
         integers = {v: x.op for x in found for v in x.vars if type(x.op) is Prim and v.type == INT}
@@ -77,7 +86,8 @@ class Edges(Rebuild):
                     gap = affine_add(low, high, -1)
                     if gap[1].get(op.index) in (1, -1):
                         tests[x.vars[0]] = x.op.name, gap
-        return tests
+        asked = {a for loop in inner for x in all_binds(loop.body) for a in conditions(x)}
+        return tests if not inner or len(asked & tests.keys()) > 1 else {}
 
     def ends(self, op: Loop, tests: dict[Var, tuple[str, Affine]]) -> tuple[bool, bool] | None:
         """Whether the first and whether the last iteration are to be apart; None where neither is."""
@@ -99,13 +109,13 @@ class Edges(Rebuild):
         if step < 0:
             low, high = high, low
         if not low[1] and low[0] >= 0:
-            if name in (">=", "<"):
-                return name == ">="
+            if name in (">=", "<", "max", "min"):
+                return name in (">=", "max")
             if low[0] > 0:
                 return name in ("!=", ">")
         if not high[1] and high[0] <= 0:
-            if name in ("<=", ">"):
-                return name == "<="
+            if name in ("<=", ">", "min", "max"):
+                return name in ("<=", "min")
             if high[0] < 0:
                 return name in ("!=", "<")
         return None
@@ -232,7 +242,17 @@ def edges(program: Program) -> Program:
     return program
 
 
+def conditions(bind: Bind) -> tuple[Atom, ...]:
+    """What a branch or a choice asks, and the rows that are read."""
+    op = bind.op
+    if type(op) is If:
+        return (op.cond,)
+    if type(op) is not Prim:
+        return ()
+    return op.args[:1] if op.name == "select" else op.args[1:] if op.name == "get" else ()
+
+
 def decides(bind: Bind) -> bool:
     """Whether a binding is a branch, or chooses an integer, as the neighbour on a ring is chosen."""
     op = bind.op
-    return type(op) is If or type(op) is Prim and op.name == "select" and bind.vars[0].type == INT
+    return type(op) is If or type(op) is Prim and op.name in ("select", "min", "max") and bind.vars[0].type == INT

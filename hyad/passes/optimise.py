@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..core import (
     INT,
     ROW,
+    Arr,
     Atom,
     Bind,
     Block,
@@ -21,6 +22,7 @@ from ..core import (
     Prim,
     Program,
     Scalar,
+    Type,
     Var,
     While,
     all_binds,
@@ -175,10 +177,11 @@ class Unroll(Rebuild):
         return True
 
     def by_element(self, op: Loop, count: int) -> bool:
-        """Whether writing a loop out makes single values of array elements: it stacks what it computes, or subscripts
-        an argument or an array of known elements by its index. A loop that only counts stays a loop (and so do the
-        loops of its derivative, which remember accumulators), so that the code does not grow with the count."""
-        if any(r not in op.accs for r in op.body.results[len(op.accs) :]):
+        """Whether writing a loop out makes single values of array elements: it stacks numbers that it computes, or
+        small arrays, or subscripts an argument or an array of known elements by its index. A loop that only counts
+        stays a loop (and so do the loops of its derivative, which remember states and rows of unknown size), so that
+        the code does not grow with the count."""
+        if any(r not in op.accs and sized(type_of(r)) for r in op.body.results[len(op.accs) :]):
             return True
         moving: set[Atom] = {op.index}
         for bind in all_binds(op.body):
@@ -189,8 +192,10 @@ class Unroll(Rebuild):
                     if count <= ROW and any(a in moving for a in inner.args[2:]):
                         return True
                     made_here = any(base in scope.vars for scope in self.b.scopes)
-                    if not made_here or base in self.b.definitions:
-                        return True
+                    if not made_here or base in self.b.definitions and sized(type_of(base)):
+                        value = bind.vars[0] if inner.name == "get" else inner.args[-1]
+                        if inner.args[0] not in op.accs or sized(type_of(value)):
+                            return True
                 if any(a in moving for a in inner.args):
                     moving.update(bind.vars)
         return False
@@ -213,6 +218,11 @@ class Unroll(Rebuild):
         self.b.span = bind.span
         outs = [self.b.array(column, v.name, v.given) for column, v in zip(stacked, bind.vars[width:])]
         self.define(bind, [*accs, *outs])
+
+
+def sized(type: Type) -> bool:
+    """Whether it is known how many numbers there are."""
+    return not isinstance(type, Arr) or all(isinstance(n, Const) for n in type.dims)
 
 
 def expanded_size(block: Block, means: Mapping[Atom, float] | None = None) -> int:
