@@ -286,6 +286,10 @@
           (where-fits a r n)
           (where-fits b r n)
           (build n (fn [i] (where (where-part c r i) (where-part a r i) (where-part b r i)))))))))
+(defmodel put-there [x part] "what comes where a part of an array is: an array of its size, or a row or number for all"
+  (if (= (rank x) (rank part))
+    (if (= (rank x) 0) x (do (require-equal (len x) (len part)) x))
+    (map (fn [row] (put-there x row)) part)))
 (defmodel where-fits [a r n] "requires n rows of an array of rank r" (if (= (rank a) r) (require-equal (len a) n) nil))
 (defmodel where-part [a r i] "row i of an array of rank r; what has a lower rank is used whole"
   (if (= (rank a) r) (get a i) a))

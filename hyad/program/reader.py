@@ -303,6 +303,8 @@ class _Reader:
                     return self.member(form, name)
                 if head == "get" and any(f.kind == "#(" or self.is_range(f) for f in form.value[2:]):
                     return self.parts(form, name)
+                if head in ("set-at!", "update") and any(f.kind == "#(" or self.is_range(f) for f in form.value[2:-1]):
+                    return self.expression(self.put(form), name)
                 if head.rpartition(".")[2] == "einsum" and form.value[1:2] and form.value[1].kind == "str":
                     return self.einsum(form, name)
                 special = _FORMS.get(head)
@@ -848,6 +850,50 @@ class _Reader:
         function = self.emit(Lambda((row,), block, (None,), None, span), span)
         return self.emit(Call(Global("map"), (function, array), (span, place)), span, name)
 
+    def put(self, form: Form) -> Form:
+        """``(set-at! v (slice 1 3) x)``, NumPy's ``v[1:3] = x``, and ``(update v (slice 1 3) x)`` row by row: ``x`` is
+        what stands there then, or a row or number of it."""
+        head, array, *written, x = form.value
+        subscripts = [s for w in written for s in (w.value if w.kind == "#(" else [w])]
+        at = next((k for k, s in enumerate(subscripts) if self.is_range(s)), None)
+        if at is None:
+            return Form("(", [head, array, *subscripts, x], form.span)
+        taken = symbols_in(form)
+
+        def fresh(name: str) -> Form:
+            while name in taken or name in self.names:
+                name += "_"
+            taken.add(name)
+            return Form("sym", name, form.span)
+
+        def call(function: str, *args: Form) -> Form:
+            return Form("(", [Form("sym", function, form.span), *args], form.span)
+
+        def number(value: int) -> Form:
+            return Form("num", value, form.span)
+
+        bounds = subscripts[at].value[1:]
+        if not 1 <= len(bounds) <= 3:
+            raise ReadError("slice takes one to three bounds here", subscripts[at].span, "`(slice start stop)`")
+        start, _, *steps = [None, *bounds] if len(bounds) == 1 else bounds
+        step = steps[0] if steps and not not_given(steps[0]) else number(1)
+        part, first, by, rows, i = map(fresh, ("part", "first", "by", "rows", "i"))
+        count = call("len", array if at == 0 else call("get", array, *subscripts[:at]))
+        if not_given(start):
+            back = step.kind == "num" and step.value < 0
+            start = call("-", count, number(1)) if back else number(0)
+        elif start.kind == "num" and start.value < 0:  # type: ignore[union-attr]
+            start = call("+", count, start)  # type: ignore[arg-type]
+        lets = [part, call("get", array, *subscripts), first, start, by, step, rows, call("put-there", x, part)]
+        place = call("+", first, call("*", by, i))
+        old = fresh("old") if head.value == "update" else array
+        row = Form("(", [head, old, *subscripts[:at], place, *subscripts[at + 1 :], call("get", rows, i)], form.span)
+        if head.value == "update":
+            body = call("ifold", call("fn", Form("[", [old, i], form.span), row), array, call("len", part))
+        else:
+            body = call("for", Form("[", [i, call("range", call("len", part))], form.span), row)
+        return call("let", Form("[", lets, form.span), body)
+
     def field(self, form: Form, name: str | None) -> Atom:
         if len(form.value) < 3 or any(f.kind != "sym" for f in form.value[2:]):
             raise ReadError("a field is read by name", form.span, "`(. record name)`")
@@ -856,6 +902,11 @@ class _Reader:
             last = i == len(form.value) - 3
             value = self.emit(Call(Global("."), (value, Const(f.value))), form.span, name if last else None)
         return value
+
+
+def symbols_in(form: Form) -> set[Any]:
+    inner = form.value if isinstance(form.value, list) else []
+    return {form.value} if form.kind == "sym" else {s for f in inner for s in symbols_in(f)}
 
 
 def not_given(bound: Form | None) -> bool:
