@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import border
+from .errors import ModelTypeError, border
+from .frontend.annotations import parameters
 from .model import Model, as_model, derived
 
 
@@ -93,6 +94,14 @@ def product(operator: str, f: Any, first: Any, second: tuple, encoding: str = "r
     if (operator, encoding) not in cached:
         cached[operator, encoding] = derived(operator, base, None, encoding)
     points = first if isinstance(first, (tuple, list)) else (first,)
+    known = parameters(base.value)
+    if operator != "vjp" and len(second) != len(points) and (known is None or len(known) == len(points)):
+        what, one = ("tangent", "dx") if operator == "jvp" else ("vector", "vx")
+        raise ModelTypeError(
+            f"`{operator}` takes a {what} for each of {len(points)} arguments, not {len(second)}",
+            base.span,
+            f"`hyad.{operator}(f, (x, y), ({one}, {one[0]}y))`; 0 for what is declared `Int`",
+        )
     return cached[operator, encoding](*points, *second)
 
 

@@ -89,16 +89,26 @@ class Stages(Mapping[str, Stage]):
             self._made[name] = MAKERS[name](self, name)
         return self._made[name]
 
+    @border
     def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    @border
+    def __len__(self) -> int:
+        return len(self.names())
+
+    @border
+    def __contains__(self, name: object) -> bool:
+        return name in MAKERS and self.has(str(name))
+
+    @border
+    def __repr__(self) -> str:
+        return f"<stages of {self.model.name}: {' '.join(self.names())}>"
+
+    def names(self) -> list[str]:
         if self._names is None:
             self._names = [name for name in MAKERS if self.has(name)]
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __repr__(self) -> str:
-        return f"<stages of {self.model.name}: {' '.join(self)}>"
+        return self._names
 
     def has(self, name: str) -> bool:
         """Whether the model gets as far as a stage."""

@@ -470,6 +470,10 @@ def plain(text: str, *args: Any) -> Callable[..., Any]:
 
 
 XY = "(fn [x y] (* x y))"
+SUM = "(fn [v] (sum (* v v)))"
+AT = np.array([0, 2])
+PICKED = "(fn [v at] (sum (map (fn [i] (get v i)) at)))"
+PAIRED = "(fn [v p] (* (fst p) (get v (snd p))))"
 CALLS: list[tuple[str, type[HyadError], Callable[[], Any]]] = [
     ("a function as a result", NotCompiled, lambda: hyad.compile("(fn [x] #(x (fn [y] (* x y))))", args=(1.0,))),
     (
@@ -506,6 +510,14 @@ CALLS: list[tuple[str, type[HyadError], Callable[[], Any]]] = [
     ("grad with too few arguments", ModelTypeError, lambda: hyad.grad(XY)(1.0)),
     ("D of a vector from Python", DerivativeError, lambda: hyad.D(square())(V)),
     ("jacobian of a truth value", DerivativeError, lambda: hyad.jacobian("(fn [x] (< x 1))")(1.0)),
+    ("jvp by undeclared integers", ModelTypeError, lambda: hyad.jvp(PICKED, (V, AT), (V, AT))),
+    ("vjp by undeclared integers", ModelTypeError, lambda: hyad.vjp(PICKED, (V, AT), 1.0)),
+    ("grad by undeclared integers", ModelTypeError, lambda: hyad.grad(PICKED)(V, AT)),
+    ("hvp by a pair with an integer", ModelTypeError, lambda: hyad.hvp(PAIRED, (V, (1.0, 2)), (V, (1.0, 0)))),
+    ("hvp with too few vectors", ModelTypeError, lambda: hyad.hvp(XY, (1.0, 2.0), 1.0)),
+    ("stages of an array that is not declared", ModelTypeError, lambda: list(hyad.stages(SUM))),
+    ("how many stages an array that is not declared has", ModelTypeError, lambda: len(hyad.stages(SUM))),
+    ("stages shown of an array that is not declared", ModelTypeError, lambda: repr(hyad.stages(SUM))),
     ("jvp with too few tangents", ModelTypeError, lambda: hyad.jvp(XY, (1.0, 2.0), (1.0,))),
     ("a tangent of another length", ModelTypeError, lambda: hyad.jvp(square(), (V,), (W,))),
     ("a cotangent of another length", ModelTypeError, lambda: hyad.vjp(square(), (V,), W)),

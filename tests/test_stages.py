@@ -157,6 +157,12 @@ def test_stages_are_ordered_lazy_and_named() -> None:
     assert "typed" in error.value.hint and "latex" in error.value.hint
 
 
+def test_whether_there_is_a_stage() -> None:
+    stages = hyad.stages("(fn [x] (> x 1.0))")
+    assert "c" in stages and "reverse" not in stages and "assembler" not in stages
+    assert repr(stages).startswith("<stages of") and "optimised" in repr(stages)
+
+
 def test_the_source_of_a_derivative_is_the_operator_on_the_users_text() -> None:
     f = hyad.model('(defmodel ring [r R] "its area" (* 3.0 (- (* R R) (* r r))))')
     assert hyad.show(hyad.grad(f, wrt="r"), "source") == "(grad (fn [r R] (* 3.0 (- (* R R) (* r r)))) :wrt r)"

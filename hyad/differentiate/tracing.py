@@ -12,6 +12,7 @@ from ..core import (
     Atom,
     Block,
     Data,
+    Leaf,
     Node,
     Tree,
     Var,
@@ -106,6 +107,21 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
     return found
 
 
+def as_integers(name: str, a: Atom) -> str:
+    """The declaration of a parameter that is like an integer, or an array of them."""
+    t = type_of(a)
+    return f"`#^ (Arr Int {' '.join('nmklpq'[: t.rank])}) {name}`" if isinstance(t, Arr) else f"`#^ Int {name}`"
+
+
+def taken_as_reals(operator: str, integers: dict[str, str]) -> str:
+    """The hint where arguments that hold integers are needed as such, and differentiated by."""
+    them = "it" if len(integers) == 1 else "them"
+    declared = " and ".join(text or f"the integers in `{name}` as `Int`" for name, text in integers.items())
+    names = " and ".join(f"`{name}`" for name in integers)
+    others = "" if operator in ("jvp", "vjp", "hvp") else ", or name the others with `:wrt`"
+    return f"`{operator}` differentiates by {names} as well, and takes {them} as real: declare {declared}{others}"
+
+
 def trace(
     sp: Specialiser,
     derived: Derived,
@@ -125,7 +141,7 @@ def trace(
     actuals: list[list[Atom]] = []
     trees: list[Tree] = []
     fixed: list[list[Atom | None]] = []
-    integers: list[str] = []  # arguments that are, and are reals here
+    integers: dict[str, str] = {}  # arguments that hold some, which are reals here, and how such an argument is declared
     for k in at:
         if isinstance(args[k], FUNCTIONS):
             raise DerivativeError(
@@ -137,7 +153,8 @@ def trace(
                 f"`{name}` cannot differentiate by a function", span, "give `:wrt` the other parameters"
             )
         label = known[k][0] if k < len(known) else "x"
-        integers += [label] * any(type_of(a) == INT for a in atoms)
+        if any(elem_of(a) == INT for a in atoms):
+            integers[label] = as_integers(label, atoms[0]) if isinstance(tree, Leaf) else ""
         atoms = [sp.b.reals(a) for a in atoms]
         for a in atoms:
             if isinstance(type_of(a), Data):
@@ -159,11 +176,7 @@ def trace(
             value = sp.now(sp.call(derived.function, fresh, (None,) * len(fresh), None))
         except ModelTypeError as error:
             if integers and error.message.endswith("is a number, not an integer"):
-                names = ", ".join(f"`{n}`" for n in integers)
-                error.hint = (
-                    f"`{name}` differentiates by {names} as well, so it is a real: name the others with `:wrt`, or"
-                    f" declare it: `#^ Int {integers[0]}`"
-                )
+                error.hint = taken_as_reals(name, integers)
             raise
         if arrays:
             value = bare_arrays(sp, value)
