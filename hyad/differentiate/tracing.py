@@ -141,7 +141,7 @@ def trace(
     actuals: list[list[Atom]] = []
     trees: list[Tree] = []
     fixed: list[list[Atom | None]] = []
-    integers: dict[str, str] = {}  # arguments that hold some, which are reals here, and how such an argument is declared
+    integers: dict[str, str] = {}  # arguments that hold some, which are reals here, and their declarations
     for k in at:
         if isinstance(args[k], FUNCTIONS):
             raise DerivativeError(

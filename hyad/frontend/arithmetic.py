@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..core import BOOL, REAL, Arr, Atom, Const, Var, elem_of, integer, is_one, type_of
+from ..core import BOOL, REAL, TRUE, Arr, Atom, Const, Var, elem_of, integer, is_one, type_of
 from ..errors import ModelTypeError
 from ..program.builder import wider
-from ..program.primitives import CHAINED, COMPARISONS, FURTHER, PRIMITIVES
+from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
 from ..program.reader import prelude
 from ..program.values import Spans, Value, describe
 from .annotations import arity_text
@@ -31,6 +31,9 @@ def arithmetic(sp: Specialiser, name: str, args: list[Value], spans: Spans, var:
     if name == "/" and len(atoms) == 1:
         atoms.insert(0, integer(1))
     spans = spans if len(spans) == len(atoms) else (None,) * len(atoms)
+    if name in ORDERED and len(atoms) == 1:  # as in Hy: nothing is out of order
+        combine(sp, name, atoms * 2, None, spans * 2)  # which refuses what has no order
+        return TRUE
     if name in COMPARISONS and len(atoms) > 2:
         pairs = [combine(sp, name, atoms[k : k + 2], None, spans[k : k + 2]) for k in range(len(atoms) - 1)]
         result = pairs[0]
@@ -52,6 +55,8 @@ def arithmetic(sp: Specialiser, name: str, args: list[Value], spans: Spans, var:
         return atoms[0]
     elif name in ("+", "*") and not atoms:
         return integer(0 if name == "+" else 1)
+    if name in ORDERED and not atoms:
+        raise ModelTypeError(f"`{name}` takes at least 1 argument, not 0", sp.b.span)
     if len(atoms) != len(row.params):
         raise ModelTypeError(arity_text(name, len(row.params), len(atoms)), sp.b.span)
     return combine(sp, name, atoms, var, spans)

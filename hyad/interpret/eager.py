@@ -47,7 +47,7 @@ from ..frontend.annotations import read_annotation, spec_text
 from ..frontend.arguments import is_checkpointed, not_checkpointed
 from ..frontend.resolve import numpy_name, numpy_row, similar
 from ..program.data import Data
-from ..program.primitives import CHAINED, COMPARISONS, FURTHER, PRIMITIVES
+from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
 from ..program.reader import SPECIAL, deep, prelude, read_model
 from ..program.values import OPERATORS, Builtin, Closure, Derived, Wrt
 from . import library
@@ -430,8 +430,12 @@ def variadic(name: str) -> Callable[..., Any]:
         return total
 
     def compared(*args: Any) -> Any:
+        if len(args) == 1 and name in ORDERED:
+            op(args[0], args[0])  # which refuses what has no order
+            return True
         if len(args) < 2:
-            raise ModelTypeError(f"`{name}` takes at least 2 arguments, not {len(args)}")
+            wanted = "at least 1 argument" if name in ORDERED else "2 arguments"
+            raise ModelTypeError(f"`{name}` takes {wanted}, not {len(args)}")
         total = op(args[0], args[1])
         for a, b in zip(args[1:], args[2:]):
             total = operation("and")(total, op(a, b))
@@ -685,7 +689,7 @@ class _Compiler:
             return operation("neg")
         if count == len(PRIMITIVES[name].params):
             return operation(name)
-        if name in CHAINED or name in COMPARISONS | FURTHER and count > 2:
+        if name in CHAINED or name in COMPARISONS | FURTHER and count > 2 or name in ORDERED and count < 2:
             return variadic(name)
         wanted = len(PRIMITIVES[name].params)
         raise ModelTypeError(f"`{name}` takes {wanted} argument{'s' * (wanted != 1)}, not {count}", span)

@@ -728,5 +728,7 @@ BUILTIN = frozenset(PRIMITIVES)
 #: What takes any number of operands, and what compares neighbours among them.
 CHAINED = frozenset({"+", "*", "-", "/", "min", "max"})
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "=", "!="})
+#: Those that hold of one operand alone.
+ORDERED = COMPARISONS - {"!="}
 #: What takes two operands or more, as in Hy: ``(// a b c)`` is ``(// (// a b) c)``, ``(** a b c)`` ``(** a (** b c))``.
 FURTHER = frozenset({"//", "**"})
