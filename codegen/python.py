@@ -12,7 +12,8 @@ import builtins
 import keyword
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,8 @@ from hyad.core import (
     as_program,
     functions_of,
 )
-from hyad.errors import CompileError, HyadError, ModelTypeError
-from hyad.program.primitives import PRIMITIVES
+from hyad.errors import CompileError, HyadError, ModelTypeError, Span
+from hyad.program.primitives import BUILTIN, PRIMITIVES
 from hyad.program.reader import deep
 
 from .identifiers import Names
@@ -99,15 +100,29 @@ def load_python(program: Program) -> Callable[..., tuple]:
 
     def call(*args: Any) -> tuple:
         values = [convert(a) for convert, a in zip(given, args, strict=True)]
-        if recursive:
-            out = _recursive(function, values)
-        else:
-            with np.errstate(all="ignore"):
-                out = function(*values)
+        try:
+            if recursive:
+                out = _recursive(function, values)
+            else:
+                with np.errstate(all="ignore"):
+                    out = function(*values)
+        except HyadError as error:
+            if error.span is None:  # a user's primitive refuses
+                error.span = _place(error, text, printer.asked)
+            raise
         return tuple(convert(r) for convert, r in zip(made, out))
 
     call.__name__, call.__doc__ = printer.name, text
     return call
+
+
+def _place(error: HyadError, text: str, asked: Mapping[str, Span | None]) -> Span | None:
+    """The form whose line of a text has raised an error."""
+    lines, found = text.splitlines(), None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.startswith("<hyad ") and number <= len(lines):
+            found = asked.get(lines[number - 1].strip(), found)
+    return found
 
 
 def cells(items: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
@@ -174,6 +189,7 @@ class _Printer:
         self.tables: dict[int, tuple[str, Any]] = {}
         self.differences: set[Var] = set()  # integers that may be negative
         self.spans: list[Any] = []
+        self.asked: dict[str, Span | None] = {}  # lines that call a user's primitive, and the forms that they are of
         self.errors: set[str] = set()
         self.lines: list[str] = []
         self.depth = 1
@@ -465,6 +481,9 @@ class _Printer:
             self.wraps = True
             text = f"wrapped({text})"
         self.emit(f"{self.bind(var)} = {text}")
+        if op.name in self.functions and op.name not in BUILTIN:
+            line = self.lines[-1].strip()
+            self.asked[line] = bind.span if self.asked.get(line, bind.span) == bind.span else None
         if bind in self.overflows.checked:
             self.errors.add("BoundsError")
             self.emit(f"if not -(2**63) <= {self.value[var]} < 2**63:")

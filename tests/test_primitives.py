@@ -677,6 +677,25 @@ def test_a_python_function_that_gives_no_number(python: Callable, message: str, 
         assert "(lookup x)" in e.value.span.text
 
 
+def test_a_python_function_that_refuses_is_underlined(table: dict[str, Primitive]) -> None:
+    """For the Python target the whole model was."""
+
+    def positive(x: float) -> float:
+        if x < 0:
+            raise HyadError("the table begins at 0")
+        return x
+
+    defprim("lookup", ["x"], partials=["(lookup x)"], python=positive, c="it reads a Python table")
+    one = "(fn [x y] (+ (lookup x) (* 2 (lookup y))))"
+    deep = "(fn [x y] (letrec [f (fn [k] (if (< k 1) (lookup y) (+ (lookup x) (f (- k 1)))))] (f x)))"
+    turns = "(fn [x y] (+ (lookup x) (sum (map (fn [a] (lookup y)) [1.0 y 2.0]))))"
+    for text in (one, deep, turns):
+        for f in (hyad.model(text), hyad.grad(text)):
+            with pytest.raises(HyadError, match="the table begins at 0") as error:
+                hyad.compile(f, "python")(1.0, -1.0)
+            assert error.value.span.text == "(lookup y)"
+
+
 def test_defprim_own_rules(table: dict[str, Primitive]) -> None:
     rule = "(fn [x dx] (* dx (cos x)))"
     row = defprim("mysin", ["x"], jvp=rule, python=math.sin, c="sin({0})")
