@@ -35,20 +35,27 @@ def compile(
     that size, where none is declared. What comes back is the C entry itself, with ``source``, ``header``,
     ``cfunction``, ``program`` and ``address`` beside it; called with arguments of another signature it compiles that
     too. It is pickled as its model, with options and signature, and made again where it is loaded, its C from the
-    cache. ``dtype`` "f32"
-    computes in single precision. ``flags`` "fast" lets the C compiler reorder sums, and take exp, log, sin, cos, tanh
-    and the like of several numbers at once (4 units in the last place off at most). ``math`` "vector" changes nothing
-    but exp, expm1, log, log1p, tanh, sin, cos and tan, and what is made of them: functions of hyad's own, which C
-    compilers make vectors of without leave to reorder anything (exp, log, sin and cos are at most 1 unit in the last
-    place off, the others 3). They are called in innermost loops whose arguments do not wait for the iteration before,
-    and where several stand side by side; one at a time the C library's are quicker, and are called as before, also
-    for a sine, cosine or tangent beyond 2^23. ``without`` names optimisations to leave out
-    (``hyad.optimisations()``). C code runs independent loops on ``threads`` threads (OpenMP) where their sizes make
-    it worth while, sums in as many parts: results are the same to the last bit for the same number of threads. These
-    wait for 20 us before they sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY`` say. With ``blas`` large
-    products of matrices are a BLAS's, that of the wheel ``scipy-openblas32`` (``pip install hyad[blas]``) or the
-    system's. ``deterministic`` makes a GPU give the same bits in every call, where adding in any order would be
-    faster; code for a CPU always does.
+    cache.
+
+    * ``target``: ``"c"``, ``"cuda"`` or ``"python"``.
+    * ``dtype``: ``"f64"``, or ``"f32"`` for single precision.
+    * ``flags``: ``"exact"``, or ``"fast"``, which lets the C compiler reorder sums, and take exp, log, sin, cos, tan
+      and the like of several numbers at once (4 units in the last place off at most).
+    * ``math``: ``"libm"``, or ``"vector"``, which changes nothing but exp, expm1, log, log1p, tanh, sin, cos and tan,
+      and what is made of them: functions of hyad's own, which C compilers make vectors of without leave to reorder
+      anything (exp, log, sin and cos are at most 1 unit in the last place off, the others 3). They are called in
+      innermost loops whose arguments do not wait for the iteration before, and where several stand side by side; one
+      at a time the C library's are quicker, and are called as before, also for a sine, cosine or tangent beyond 2^23.
+    * ``without``: names of optimisations to leave out (``hyad.optimisations()``).
+    * ``threads``: C code runs independent loops on so many (OpenMP) where their sizes make it worth while, sums in as
+      many parts: results are the same to the last bit for the same number of threads. These wait for 20 us before they
+      sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY`` say.
+    * ``blas``: large products of matrices are a BLAS's, that of the wheel ``scipy-openblas32``
+      (``pip install hyad[blas]``) or the system's.
+    * ``deterministic``: a GPU gives the same bits in every call, where adding in any order would be faster; code for a
+      CPU always does.
+
+    ``flags``, ``math``, ``threads`` and ``blas`` are for the target "c".
 
     With the target "cuda" what comes back is a ``hyad.gpu.CudaModel``: it runs on a GPU through pycuda, over a batch
     where an argument has one dim more than its parameter, else one call in parallel.

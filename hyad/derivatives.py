@@ -21,6 +21,8 @@ def grad(f: Any, wrt: Any = None, encoding: str = "record") -> Model:
       Lantern 3.5). The fastest, with the least memory.
     * ``"closure"``: the forward code gives a backpropagator, a function of the cotangent, beside its result
       (Pearlmutter & Siskind 2008; Myia).
+    * ``"continuation"``: the forward code is handed the rest of the program as a function, runs it, and goes on
+      backwards when that returns; nothing is remembered, the stack is the tape (Lantern Figs. 10 to 12).
 
     Raises ``ModelTypeError`` for an encoding that there is not.
     """

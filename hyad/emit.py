@@ -43,8 +43,8 @@ def emit(
     cannot be measured before: it takes a ``hyad_arena``, which the header describes beside the types of the data.
     ``target`` is "c" or "cuda", ``dtype`` "f64" or "f32"; ``args`` are arguments whose signature is meant, where
     annotations do not say it. ``line_directives`` makes a debugger step through the model.
-    ``math`` "vector" brings exp, expm1, log, log1p, tanh, sin, cos and tan along, which compilers make vectors of (see
-    ``hyad.compile``).
+    ``math`` is "libm" or "vector", which brings exp, expm1, log, log1p, tanh, sin, cos and tan along, as functions that
+    compilers make vectors of (see ``hyad.compile``).
     C for several ``threads`` runs on them where it is compiled with OpenMP (``-fopenmp``), and on one where it is not.
     With ``blas`` large products of matrices call ``cblas_dgemm`` where the C is compiled with ``-DHYAD_BLAS`` (and
     linked with ``-lopenblas``, say), and are loops where it is not.
@@ -57,7 +57,8 @@ def emit(
     Integers have 64 bits. Where a checked subscript or size depends on one that may not fit, the C checks that too;
     all others are meant to wrap: give a model that computes with such integers to a compiler with ``-fwrapv``.
 
-    Both files are complete or neither is written. Raises ``CompileError``.
+    Both files are complete or neither is written. Raises ``CompileError``, and ``ModelTypeError`` for a value that
+    there is not.
     """
     if target not in SUFFIXES:
         raise ModelTypeError(f"there is no target {target!r} to emit", None, 'targets are "c" and "cuda"')

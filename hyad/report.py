@@ -123,8 +123,8 @@ def explain(
     The signature is that of ``args``, else of the last call, else of the annotations. Counts are of the program at the
     sizes of ``args``; a dimension that nothing gives is 100. ``without`` names optimisations to leave out, for
     measuring and for doubt (``hyad.optimisations()`` lists them; ``hyad.compile`` takes the same). With ``threads`` it
-    says of each loop how it runs on so many, or why on one. With the target "cuda" it goes on to what is done for one
-    call on a GPU, and says how each loop runs there. Raises the errors of ``hyad.errors``.
+    says of each loop how it runs on so many, or why on one. ``target`` is "c" or "cuda": the latter goes on to what is
+    done for one call on a GPU, and says how each loop runs there. Raises the errors of ``hyad.errors``.
 
     >>> print(hyad.explain(hyad.grad("(fn [x] (* x (sin x)))")))    # doctest: +SKIP
     """

@@ -252,7 +252,9 @@ def stages(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable
 
 @border
 def show(f: Any, stage: str = "anf", *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Stage:
-    """One stage of a model: ``print(hyad.show(f, "c"))``; a REPL shows it as it is. The rest as for ``stages``."""
+    """One stage of a model: ``print(hyad.show(f, "c"))``; a REPL shows it as it is. ``stage`` is "source", "anf",
+    "typed", "forward", "reverse", "optimised", "simplified", "sympy", "latex", "python", "c" or "cuda"; the rest as for
+    ``stages``."""
     return stages(f, args=args, without=without)[stage]
 
 

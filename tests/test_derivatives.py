@@ -17,8 +17,12 @@ import pytest
 import batch
 import hyad
 import oracle
+from hyad.compiling import TARGETS
 from hyad.core import Loop, all_binds
+from hyad.emit import SUFFIXES
 from hyad.plain_python import python_callable
+from hyad.program.values import ENCODINGS
+from hyad.stages import MAKERS
 
 VEC3 = np.array([0.3, -0.7, 1.2])
 VEC4 = np.array([0.9, 0.4, -0.6, 1.5])
@@ -875,3 +879,17 @@ def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
     p, t = np.linspace(0.5, 1.5, 12), np.array([0.1, 0.3, 0.6, 0.9, -0.4])
     steps = [hyad.jvp(f, (p, t), (unit, 0 * t)) for unit in np.eye(12)]
     np.testing.assert_allclose(hyad.jacobian(f, wrt=0)(p, t), np.stack(steps, axis=1), rtol=1e-12, atol=1e-14)
+
+
+def test_docstrings_list_every_value_that_is_taken() -> None:
+    """``grad`` left out an encoding."""
+    taken = {
+        hyad.grad: ENCODINGS,
+        hyad.compile: (*TARGETS, "f64", "f32", "exact", "fast", "libm", "vector"),
+        hyad.emit: (*SUFFIXES, "f64", "f32", "libm", "vector"),
+        hyad.explain: SUFFIXES,
+        hyad.show: MAKERS,
+    }
+    for function, values in taken.items():
+        missing = [v for v in values if f'"{v}"' not in (function.__doc__ or "")]
+        assert not missing, (function.__name__, missing)
