@@ -11,47 +11,47 @@ from .program.rewrite import rules
 
 #: The optimisations that are the builder's own, made as a program is built.
 BUILT = {
-    "rules": "the rules of rules.hy, all of them",
-    "sharing": "what is computed twice is computed once",
-    "hoisting": "what an iteration does not change is computed before the loop",
-    "kept-rows": "a row of numbers made of several each, which a loop inside another reads, is made before, once",
-    "recursion": "recursion on known integers that is long, written out, is a function of the program",
-    "rolling": "recursion whose course is known, and long, is written out as loops over tables",
-    "remembering": "what is dearer to compute again than to remember is remembered for reverse mode",
-    "any-order": "a loop whose iterations each change a place of their own goes forwards in reverse mode, too",
-    "few-inputs": "a gradient by one or two numbers, through a loop with a state, takes tangents along",
-    "checkpoint": "a loop with :checkpoint n keeps n of its states for reverse mode, and computes the others again",
+    "rules": "Applies the rewrite rules of rules.hy, all of them.",
+    "sharing": "Computes common subexpressions once.",
+    "hoisting": "Moves loop-invariant code in front of the loop.",
+    "kept-rows": "Stores a row that an inner loop reads again and again, where fusion would recompute its elements.",
+    "recursion": "Makes recursion on known integers a function, where inlining it would make the program too long.",
+    "rolling": "Turns long recursion of known course into loops over tables of its operands.",
+    "remembering": "Stores for reverse mode what is dearer to recompute than to load.",
+    "any-order": "Runs the backward loop in the forward order where each iteration changes elements of its own.",
+    "few-inputs": "Takes a gradient by one or two numbers through a loop with a state in forward mode.",
+    "checkpoint": "Stores n states of a loop with ``:checkpoint n`` for reverse mode, and recomputes the others.",
 }
 
 #: Those that are done for one call on a GPU alone, in their order.
 ON_A_GPU = {
-    "courses": "a loop over time that does the same with each element of its states is inside, in one kernel",
-    "elsewhere": "a row that a loop reads of the array it changes, and does not change, is copied before it",
-    "branch-inside": "a branch that has a loop is inside that loop, so that each element has a thread",
-    "teams": "a team of threads has each row of a matrix, in few passes over it",
-    "stencils": "what a loop adds to neighbouring elements is a sum that each element's thread takes",
-    "apart": "a loop with loops over arrays in it is several, each a nest with a thread for each place",
-    "gather": "what many threads would add to one element is a sum that one thread takes",
-    "rectangles": "a triangle of iterations is a rectangle, half of whose threads are idle",
-    "beside": "loops over vectors of one length stand side by side",
-    "vectors": "what is done with vectors of one length is few passes, one kernel where they are short",
-    "from-nothing": "a fold that would start with what another one gives starts with nothing, and waits for none",
-    "online": "sums of exponentials below the largest of some numbers are taken as that is looked for",
-    "long-rows": "few long rows have several blocks each, a kernel or two for each pass over them",
-    "few-places": "where a device has room for more threads than there are places with long folds, each has a team",
-    "staging": "short rows of neighbouring threads are moved together, through shared memory",
-    "striding": "arrays of a thread in memory lie between those of its neighbours, element by element",
-    "directions": "a warp takes the directions of a derivative that one thread would take step by step",
-    "thread-order": "neighbouring threads have neighbouring iterations of that loop of a nest by which they read least",
-    "ahead": "a thread reads what its next four places need before it computes the first",
-    "persistent": "loops of the host and launches side by side with little work are kernels of one block",
+    "courses": "Moves a loop over time that does the same with each element of its states into one kernel.",
+    "elsewhere": "Copies a row that a loop reads of the array that it changes, so that its iterations are independent.",
+    "branch-inside": "Moves a branch around a loop into the loop, so that each element has a thread.",
+    "teams": "Gives each row of a matrix to a team of threads, which makes few passes over it.",
+    "stencils": "Turns what a loop adds to neighbouring elements into a sum by each element's thread (a gather).",
+    "apart": "Splits a loop around loops over arrays into nests with a thread for each element (loop fission).",
+    "gather": "Turns atomic additions to known elements into sums, each taken by one thread.",
+    "rectangles": "Makes a triangle of iterations a rectangle, in which half of the threads are idle.",
+    "beside": "Moves loops over vectors of one length next to each other, so that they can share a kernel.",
+    "vectors": "Fuses loops over vectors of one length into few kernels: one block where the vectors are short.",
+    "from-nothing": "Starts a reduction that continues another one at its identity (0 for a sum), and combines both.",
+    "online": "Takes the largest element and the sum of exponentials relative to it in one pass (online softmax).",
+    "long-rows": "Shares each of few long rows among several blocks, with a kernel or two for each pass.",
+    "few-places": "Gives each long reduction to a team of threads where there are too few reductions to fill the GPU.",
+    "staging": "Moves the short rows of neighbouring threads together, through shared memory (coalescing).",
+    "striding": "Interleaves the local arrays of a warp's threads, element by element (coalescing).",
+    "directions": "Shares the directions of a derivative, which one thread would take in turn, among a warp.",
+    "thread-order": "Assigns neighbouring threads to the loop of a nest along which they read the least memory.",
+    "ahead": "Loads what a thread needs for its next four elements before it computes the first (prefetching).",
+    "persistent": "Runs host loops, and small launches side by side, as one kernel of one block.",
 }
 
 
 def optimisations(by_rule: bool = False) -> dict[str, str]:
     """The optimisations that can be switched off, with a line on what each does: what the builder does by itself, then
     the passes in the order of their first run; ``by_rule`` the rules of rules.hy one by one, too."""
-    found = {**BUILT, **{name: f"on a GPU, {about}" for name, about in ON_A_GPU.items()}}
+    found = {**BUILT, **{name: f"On a GPU: {about}" for name, about in ON_A_GPU.items()}}
     for p in (*PIPELINE, *WITH_VECTORS):
         found.setdefault(named(p), purpose(p))
     for rows in rules().values() if by_rule else ():
