@@ -103,7 +103,8 @@ class CFunction:
     ``work_static`` says that this expression is a number. ``checks[k-1]`` is what return value k means: kind
     ("bounds" or "shape"), message and span. ``source`` is a whole C file, ``header`` the one that declares it.
     ``types`` are the data types that its arguments and results hold, ``arena`` says that it takes one; with ``keeps``
-    what it gives lies in there. ``stack``: the bytes of the local arrays of all functions of the file.
+    what it gives lies in there, and with ``unsized`` arrays too. ``stack``: the bytes of the local arrays of all
+    functions of the file.
     """
 
     name: str
@@ -120,6 +121,7 @@ class CFunction:
     types: tuple[CData, ...] = ()
     arena: bool = False
     keeps: bool = False
+    unsized: bool = False
     stack: int = 0
 
     @property

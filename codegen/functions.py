@@ -627,6 +627,9 @@ class UnitPrinter(CPrinter):
     def extras(self) -> dict[str, Any]:
         public = tuple(t for t in self.unit.types.values() if t.public)
         extras: dict[str, Any] = {"types": public, "arena": self.arena, "keeps": self.keeps and self.arena}
+        plans = (self.plan, *(p.plan for p in self.printers))
+        found = any(not b.grown for p in plans for b, _ in p.unsized) or any(p.plan.pools for p in self.printers)
+        extras["unsized"] = found and self.arena
         return extras
 
     def top(self, frame: CFunction) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .call_errors import misfit
-from .core import INT, REAL, Arr, Loop, Program, Var, all_binds, elem_of, functions_of, leaves
+from .core import INT, REAL, Arr, Leaf, Loop, Program, Var, all_binds, elem_of, functions_of, leaves, type_of
 from .differentiate.checkpoint import repeated
 from .differentiate.jacobians import direction, extent
 from .errors import HyadError, ModelTypeError, Span, border
@@ -105,6 +105,9 @@ class Explanation:
             lines += [f"  {place}{_times(n)}: {how}" for (place, how), n in Counter(self.loops).items()]
         return lines
 
+
+#: How many inputs a model has at most whose sparse Jacobian a card looks at unasked.
+LOOKED_AT = 20_000
 
 COLUMNS = ("bindings", "loops", "arrays", "operations", "transcendental", "loads", "stores")
 
@@ -214,8 +217,9 @@ def _short(text: str) -> str:
 @dataclass
 class Card:
     """What a model and its derivatives cost. ``columns`` maps a program's name to its counts; ``memory`` has, for each,
-    bytes of local arrays (``stack``; of each function once), of the workspace, whether it takes an ``arena``, and of C
-    ``source``; ``why`` says which mode the derivative takes."""
+    bytes of local arrays (``stack``; of each function once), of the workspace, whether it takes an ``arena``, the bytes
+    that it takes of it (``taken``, for one of what) and whether arrays too (``unsized``), and bytes of C ``source``;
+    ``why`` says which mode the derivative takes."""
 
     name: str
     sizes: str
@@ -231,18 +235,32 @@ class Card:
                 rows.append((_LABELS.get(row, row), *map(_number, values)))
         for row in ("stack", "workspace", "arena", "source"):
             values = [m[row] for m in self.memory.values()]
+            if row == "arena":
+                values = [_from_arena(m)[0] for m in self.memory.values()] if any(values) else []
             if any(values):
-                label = {"source": "bytes of C", "arena": "arena"}.get(row, f"bytes of {row}")
-                rows.append((label, *("yes" if v is True else "no" if v is False else _number(v) for v in values)))
+                rows.append(("bytes of C" if row == "source" else f"bytes of {row}", *map(_number, values)))
         first = next(iter(self.columns.values()))
         if len(self.columns) > 1 and first.work:
             rows.append(("work / value's", *(f"{c.work / first.work:.2f}" for c in self.columns.values())))
         unknown = sorted(set().union(*(c.unknown for c in self.columns.values())))
         notes = [f"counted once each: {', '.join(unknown)}"] if unknown else []
+        for name, memory in self.memory.items():
+            more = _from_arena(memory)[1]
+            notes += [f"arena of {name}: {', '.join(more)}"] * bool(more)
         below = [*self.why, *notes]
         return "\n".join([f"{self.name}{self.sizes}", "", *_table(rows), *([""] if below else []), *below])
 
     __repr__ = __str__
+
+
+def _from_arena(memory: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The bytes that a program takes of its arena: how many are known, and what it takes for each round or call."""
+    if not memory["arena"]:
+        return "0", []
+    more = [f"{_number(n)} bytes {unit}" for unit, n in sorted(memory["taken"].items()) if unit]
+    more += ["arrays of computed size"] * memory["unsized"]
+    known = _number(memory["taken"].get("", 0))
+    return (f"{known} + below" if known != "0" else "below") if more else known if known != "0" else "takes one", more
 
 
 _LABELS = {"transcendental": "  transcendental", "work": "work, in additions"}
@@ -252,8 +270,13 @@ _LABELS = {"transcendental": "  transcendental", "work": "work, in additions"}
 def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[str] = ()) -> Card:
     """A cost card: what a model and its derivatives (or a derived model and its base) cost, counted from the programs
     that are compiled: operations, transcendental calls, loads and stores, loops, memory, bytes of C; and which mode
-    the derivative takes, and why. Of a Jacobian or Hessian at ``args`` also how many entries can be other than zero,
-    how ``sparse_jacobian`` or ``sparse_hessian`` computes them, why so, and what that costs.
+    the derivative takes, and why. Of a model that gives an array, and of a Jacobian or Hessian at ``args``, also how
+    many entries of the Jacobian or Hessian can be other than zero, how ``sparse_jacobian`` or ``sparse_hessian``
+    computes them, why so, and what that costs (column ``sparse``). Where a model's parameters are reals and arrays of
+    reals, it needs no ``args`` for that.
+
+    Bytes of an arena are counted for one round of a ``while`` and for one call of a recursive function: how many there
+    are depends on the data.
 
     ``args`` and ``without`` as for ``explain``. Raises the errors of ``hyad.errors``.
     """
@@ -277,6 +300,7 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             own = costs.setdefault(name, Cost())
             own.add(count(program, known))
             memory[name] = _together(memory.get(name), _memory(program, known))
+            memory[name]["taken"] = own.taken
 
         count_in("value", typed, given)
         names = [name for name in ("forward", "reverse") if made.has(name)]
@@ -290,8 +314,15 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             count_in(model.value.operator, program, args)
         why = _directions(made, model, typed, tangents) if names else []
     why += _schedules(kept, typed, given)
-    if args is not None and isinstance(model.value, Derived) and model.value.operator in ("jacobian", "hessian"):
-        told, programs = _sparse(base, model.value, args)
+    derivative = model.value if isinstance(model.value, Derived) else None
+    if derivative is None and names and _many(typed.params) and _many(typed.body.results):
+        derivative, args = Derived("jacobian", base.value), args if args is not None else _supposed(typed)
+        numbers = sum(np.size(a) for tree, arg in zip(typed.ins, args or ()) for a in _flat(tree, arg))
+        if numbers > LOOKED_AT:
+            derivative = None
+            why.append(f"sparse: not looked at for more than {_number(LOOKED_AT)} inputs; ask for that of the Jacobian")
+    if args is not None and derivative is not None and derivative.operator in ("jacobian", "hessian"):
+        told, programs = _sparse(base, derivative, args)
         why += told
         for program, values in programs:
             count_in("sparse", program, values)
@@ -318,7 +349,11 @@ def _directions(made: Stages, model: Model, typed: Program, tangents: bool) -> l
         return [f"{mode}: {said[0]}, {said[1]}; {reason}"]
     if operator in ("hessian", "hvp"):
         return [f"forward over reverse: {said[0]}"]
-    return [f"{said[0]}, {said[1]}: a gradient or an adjoint is one reverse pass, a tangent one forward pass"]
+    passes = [f"{said[0]}, {said[1]}: a gradient or an adjoint is one reverse pass, a tangent one forward pass"]
+    if _many(typed.body.results):
+        mode, reason = direction(inputs, outputs)
+        passes.append(f"a Jacobian is {mode}: {reason}")
+    return passes
 
 
 def _schedules(kept: Sequence[Kept], program: Program, args: Sequence[Any] | None) -> list[str]:
@@ -366,6 +401,25 @@ def _sparse(
     return [told], plan.programs(tuple(args))
 
 
+def _many(atoms: Sequence[Any]) -> bool:
+    """Whether there is an array of reals among some parameters or results."""
+    return any(isinstance(t := type_of(a), Arr) and t.elem == REAL for a in atoms)
+
+
+def _supposed(program: Program) -> list[Any] | None:
+    """Arguments of the sizes that are supposed, where they say all that a pattern depends on: arrays of reals, and
+    reals."""
+    if any(type(t) is not Leaf for t in program.ins) or any(elem_of(p) != REAL for p in program.params):
+        return None
+    sizes = sizes_of(program)
+    return [
+        np.ones([int(sizes.get(d, ASSUMED)) if type(d) is Var else d.value for d in p.type.dims])
+        if isinstance(p.type, Arr)
+        else 1.0
+        for p in program.params
+    ]
+
+
 def _leaves_of(program: Program) -> list[list[Var]]:
     """The parameters of a program by the argument that they are a part of."""
     params = iter(program.params)
@@ -378,9 +432,7 @@ def _leaves_of(program: Program) -> list[list[Var]]:
 def _known(program: Program, args: Sequence[Any] | None) -> dict[Var, float]:
     """The sizes and integers that arguments give to a program's parameters."""
     values: dict[Var, float] = {}
-    flat: list[Any] = []
-    for tree, a in zip(program.ins, args or ()):
-        take_apart(tree, a, flat)
+    flat = [x for tree, a in zip(program.ins, args or ()) for x in _flat(tree, a)]
     for p, value in zip(program.params, flat):
         if isinstance(p.type, Arr):
             for d, n in zip(p.type.dims, np.shape(value)):
@@ -389,6 +441,12 @@ def _known(program: Program, args: Sequence[Any] | None) -> dict[Var, float]:
         elif p.type == INT:
             values[p] = float(value)
     return values
+
+
+def _flat(tree: Any, value: Any) -> list[Any]:
+    """The numbers and arrays of an argument."""
+    take_apart(tree, value, flat := [])
+    return flat
 
 
 def _require_fit(model: Model, program: Program, args: Sequence[Any] | None) -> None:
@@ -430,7 +488,13 @@ def _memory(program: Program, sizes: Mapping[Var, float] | None = None) -> dict[
             work = 8 * int(eval(text, {"__builtins__": {"max": max}}, names))
         except (NameError, SyntaxError, ArithmeticError):  # it hangs on an integer that is not given
             work = f"8*({work})"
-    return {"stack": printed.stack, "workspace": work or 0, "arena": printed.arena, "source": len(printed.source)}
+    return {
+        "stack": printed.stack,
+        "workspace": work or 0,
+        "arena": printed.arena,
+        "unsized": printed.unsized,
+        "source": len(printed.source),
+    }
 
 
 def _together(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
@@ -442,6 +506,7 @@ def _together(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, An
         "stack": max(one["stack"], other["stack"]),
         "workspace": max(one["workspace"], other["workspace"]) if text is None else text,
         "arena": one["arena"] or other["arena"],
+        "unsized": one["unsized"] or other["unsized"],
         "source": one["source"] + other["source"],
     }
 

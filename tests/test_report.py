@@ -317,3 +317,34 @@ def test_the_card_says_the_memory_that_the_program_takes(path: str, tmp_path: Pa
         assert abs(taken - said["stack"]) <= padding and (taken > 0) == (said["stack"] > 0), name
         assert said["arena"] == ("hyad_arena" in printed.prototype), name
         assert said["arena"] or not called & {"malloc", "calloc", "realloc", "alloca", "free"}, name
+
+
+SPRINGS = "(fn [#^ (Vec n) x] (build (- (len x) 1) (fn [i] (- (exp (get x (+ i 1))) (* 2 (get x i))))))"
+
+
+def test_a_card_of_a_model_with_many_results_has_the_sparse_jacobian_beside_both_modes() -> None:
+    for card, n in ((hyad.cost(SPRINGS), 100), (hyad.cost(SPRINGS, args=[np.ones(30)]), 30)):
+        assert list(card.columns) == ["value", "forward", "reverse", "sparse"]
+        assert card.columns["sparse"].transcendental == n - 1
+        assert f"sparse: {2 * n - 2} of {n - 1} x {n} entries, blocks of 1 x 2" in str(card)
+        assert "a Jacobian is reverse: a loop over the results, each a reverse pass" in card.why
+    many = hyad.cost(SPRINGS, args=[np.ones(30_000)])
+    assert "sparse" not in many.columns and "not looked at for more than 20 000 inputs" in str(many)
+    for text in ("(fn [#^ (Vec n) x] (sum x))", "(fn [#^ (Vec n) x] (> x 0))", "(fn [x] (full 3 x))"):
+        assert "sparse" not in hyad.cost(text).columns
+    picked = "(fn [#^ (Vec n) x #^ (Arr Int m) at] (map (fn [i] (get x i)) at))"  # the pattern depends on ``at``
+    assert "sparse" not in hyad.cost(picked).columns
+    assert "sparse: 2 of 2 x 3 entries" in str(hyad.cost(picked, args=[np.ones(3), np.array([0, 2])]))
+
+
+def test_a_card_says_how_many_bytes_of_the_arena_a_round_and_a_call_take() -> None:
+    until = "(fn [#^ (Vec n) v] (let [x (ref v)] (while (> (get (deref x) 0) 0.1) (set! x BODY)) (sum (deref x))))"
+    squares = hyad.grad(until.replace("BODY", "(map (fn [a] (sin (* a a))) (deref x))"))
+    for args, n in ((None, 100), ([np.ones(7)], 7)):
+        card = hyad.cost(squares, args=args)
+        assert f"arena of grad: {8 * n} bytes a round" in str(card)
+        assert card.memory["value"]["taken"] == {} and card.memory["grad"]["taken"] == {"a round": 8 * n}
+    total = "(fn [l x] (letrec [f (fn [l] (if (null? l) x (* (sin (car l)) (f (cdr l)))))] (f l)))"
+    card = hyad.cost(hyad.grad(total, wrt="x"), args=[(1.0, (2.0, None)), 3.0])
+    rows = {line[:14]: line for line in str(card).splitlines()}
+    assert rows["bytes of arena"].split()[3:5] == ["takes", "one"]  # recursion that makes nothing

@@ -39,6 +39,9 @@ from .primitives import PRIMITIVES
 #: The size of a dimension that nobody gave.
 ASSUMED = 100
 
+#: Bytes of a number, and of a pointer.
+WORD = 8
+
 #: A primitive of at least this cost, in additions, is said to be transcendental.
 DEAR = 10
 
@@ -49,7 +52,9 @@ class Cost:
 
     ``operations`` on reals, of them ``transcendental``; ``work`` is the operations weighed by their rows' ``cost``;
     ``loads`` and ``stores`` of elements of arrays; ``bindings``, ``loops``, ``arrays`` (made) and ``cells`` (of data)
-    are of the text, each counted once wherever it stands. ``unknown`` names what could not be counted.
+    are of the text, each counted once wherever it stands. ``unknown`` names what could not be counted. ``taken``: bytes
+    of cells, and of what a ``while`` remembers, by what they are counted for: "" (the whole call), "a round" of a
+    ``while``, "a call of f".
     """
 
     operations: float = 0.0
@@ -62,15 +67,30 @@ class Cost:
     arrays: int = 0
     cells: int = 0
     unknown: set[str] = field(default_factory=set)
+    taken: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Cost, times: float = 1.0) -> None:
         """Add ``times`` the run-time counts of ``other``, and its counts of the text once."""
         for f in fields(self):
             if f.name == "unknown":
                 self.unknown |= other.unknown
+            elif f.name == "taken":
+                for unit, n in other.taken.items():
+                    self.take(n * times, unit)
             else:
                 scale = times if f.type == "float" else 1
                 setattr(self, f.name, getattr(self, f.name) + scale * getattr(other, f.name))
+
+    def take(self, n: float, unit: str = "") -> None:
+        """Count bytes."""
+        if n:
+            self.taken[unit] = self.taken.get(unit, 0.0) + n
+
+    def each(self, unit: str) -> Cost:
+        """The same, where what was taken is for one of many."""
+        if "" in self.taken:
+            self.take(self.taken.pop(""), unit)
+        return self
 
 
 def cost(program: Program, sizes: Mapping[Var, float] | None = None) -> Cost:
@@ -110,6 +130,12 @@ def work(block: Block) -> float:
 def stacked(op: Loop | While) -> int:
     """The numbers that an iteration stacks; a row that it stacks is built in its place."""
     return sum(not isinstance(r.type, Arr) for r in op.body.results[len(op.accs) :])  # type: ignore[union-attr]
+
+
+def cell(op: Make) -> int:
+    """The bytes of a cell of data: a word for each field, and one that tells constructors with fields apart."""
+    filled = [c for c in op.constructor.data.constructors if c.fields]
+    return WORD * (len(op.args) + (len(filled) > 1)) if op.args else 0
 
 
 def sets_counts(block: Block, known: set[Var]) -> bool:
@@ -172,12 +198,15 @@ class _Counter:
             elif type(op) is While:
                 total.unknown.add("iterations of a while")
                 total.add(self.block(op.cond))
-                total.add(self.block(op.body))
+                body = self.block(op.body)
+                body.take(sum(WORD * self.elements(r.type) for r in op.body.results[len(op.accs) :]))  # type: ignore
+                total.add(body.each("a round"))
                 total.loops += 1
                 total.arrays += stacked(op)
             elif type(op) is Make:
                 total.cells += 1
                 total.stores += len(op.args)
+                total.take(cell(op))
             elif type(op) is Check:
                 if op.relation == "==":  # two sizes of which one is known
                     for a, b in ((op.a, op.b), (op.b, op.a)):
@@ -218,7 +247,7 @@ class _Counter:
         found = self.functions.get(f)
         if found is None:
             self.calling.add(f)
-            found = self.functions[f] = self.block(f.body)
+            found = self.functions[f] = self.block(f.body).each(f"a call of {f.name}")
             self.calling.discard(f)
             return found
         again = Cost()
