@@ -10,11 +10,18 @@
 (defmodel vec-mul [u v] "the product, element by element" (map (fn [a b] (* a b)) u v))
 (defmodel vec-scale [s v] "a vector times a number" (map (fn [a] (* s a)) v))
 (defmodel vec-sum [v] "the sum of the elements" (fold + 0.0 v))
-(defmodel dot [u v] "the inner product; of matrices their product"
-  (if (or (= (rank u) 0) (= (rank v) 0))
-    (* u v)
-    (matmul u v)))
-(defmodel inner [u v] "the inner product" (dot u v))
+(defmodel dot [u v] "the inner product, of matrices their product: u's last axis with v's last but one"
+  (cond
+    (or (= (rank u) 0) (= (rank v) 0)) (* u v)
+    (< (rank v) 3) (matmul u v)
+    (= (rank u) 1) (map (fn [m] (dot u m)) v)
+    True (map (fn [row] (dot row v)) u)))
+(defmodel inner [u v] "the inner product; of matrices those of their rows"
+  (cond
+    (or (= (rank u) 0) (= (rank v) 0)) (* u v)
+    (> (rank u) 1) (map (fn [row] (inner row v)) u)
+    (> (rank v) 1) (map (fn [row] (inner u row)) v)
+    True (dot u v)))
 (defmodel vdot [u v] "the inner product of all elements" (dot (ravel u) (ravel v)))
 (defmodel sq-norm [a] "the sum of the squares"
   (if (= (rank a) 1)
@@ -24,20 +31,31 @@
   (let [s (sq-norm a)]
     (if (= s 0.0) 0.0 (sqrt s))))
 (defmodel frobenius [a] "the root of the sum of the squares" (norm a))
-(defmodel cross [u v] "the vector product in three dimensions"
-  [(- (* (get u 1) (get v 2)) (* (get u 2) (get v 1)))
-   (- (* (get u 2) (get v 0)) (* (get u 0) (get v 2)))
-   (- (* (get u 0) (get v 1)) (* (get u 1) (get v 0)))])
+(defmodel cross [u v] "the vector product in three dimensions; of matrices those of their rows"
+  (cond
+    (> (rank u) (rank v)) (map (fn [a] (cross a v)) u)
+    (< (rank u) (rank v)) (map (fn [b] (cross u b)) v)
+    (> (rank u) 1) (map cross u v)
+    True
+      (do
+        (require-equal (len u) 3)
+        (require-equal (len v) 3)
+        [(- (* (get u 1) (get v 2)) (* (get u 2) (get v 1)))
+         (- (* (get u 2) (get v 0)) (* (get u 0) (get v 2)))
+         (- (* (get u 0) (get v 1)) (* (get u 1) (get v 0)))])))
 (defmodel outer [u v] "the matrix of all products; of matrices, those of their elements row by row"
   (if (= (+ (rank u) (rank v)) 2)
     (build [(len u) (len v)] (fn [i j] (* (get u i) (get v j))))
     (outer (ravel u) (ravel v))))
 (defmodel kron [a b] "all products of an element and a whole array, in the places of the elements"
-  (if (= (rank a) 1)
-    (build (* (len a) (len b)) (fn [i] (* (get a (// i (len b))) (get b (% i (len b))))))
-    (let [n (len b)  m (shape b 1)]
-      (build [(* (len a) n) (* (shape a 1) m)]
-        (fn [i j] (* (get a (// i n) (// j m)) (get b (% i n) (% j m))))))))
+  (cond
+    (< (rank a) (rank b)) (kron [a] b)
+    (> (rank a) (rank b)) (kron a [b])
+    (= (rank a) 1) (build (* (len a) (len b)) (fn [i] (* (get a (// i (len b))) (get b (% i (len b))))))
+    True
+      (let [n (len b)  m (shape b 1)]
+        (build [(* (len a) n) (* (shape a 1) m)]
+          (fn [i j] (* (get a (// i n) (// j m)) (get b (% i n) (% j m))))))))
 (defmodel convolve [u v] "the products of all elements, added where their indices have the same sum"
   (build (- (+ (len u) (len v)) 1)
     (fn [k]
@@ -112,7 +130,8 @@
 (defmodel @ [a b] "the product of vectors, matrices, or stacks of matrices" (matmul a b))
 (defmodel @/3 [a b c] "the product of three, from left to right" (@ (@ a b) c))
 (defmodel @/4 [a b c d] "the product of four, from left to right" (@ (@ (@ a b) c) d))
-(defmodel matrix-power [m k] "a matrix times itself, k factors" (ifold (fn [p i] (mat-mul p m)) (eye (len m)) k))
+(defmodel matrix-power [m k] "a matrix times itself, k factors; where k is negative, its inverse"
+  (let [m (if (< k 0) (inv m) m)] (ifold (fn [p i] (mat-mul p m)) (eye (len m)) (abs k))))
 (defmodel trace [m] "the sum of the diagonal"
   (do
     (require-equal (len m) (shape m 1))
@@ -120,7 +139,7 @@
 (defmodel diag [a] "the diagonal of a matrix, or the matrix with a vector as its diagonal"
   (if (= (rank a) 1)
     (build [(len a) (len a)] (fn [i j] (if (= i j) (get a i) 0.0)))
-    (build (len a) (fn [i] (get a i i)))))
+    (build (min (len a) (shape a 1)) (fn [i] (get a i i)))))
 (defmodel diag/2 [a k] "the diagonal k above the middle one, or the matrix with a vector there"
   (if (= (rank a) 1)
     (build [(+ (len a) (abs k)) (+ (len a) (abs k))]
@@ -128,13 +147,17 @@
     (build (max 0 (min (+ (len a) (min k 0)) (- (shape a 1) (max k 0))))
       (fn [i] (get a (- i (min k 0)) (+ i (max k 0)))))))
 (defmodel tril/2 [m k] "a matrix with zeros above the diagonal k above its own"
-  (build (shape m) (fn [i j] (if (<= j (+ i k)) (get m i j) 0.0))))
+  (if (> (rank m) 2)
+    (map (fn [part] (tril part k)) m)
+    (build (shape m) (fn [i j] (if (<= j (+ i k)) (get m i j) 0.0)))))
 (defmodel triu/2 [m k] "a matrix with zeros below the diagonal k above its own"
-  (build (shape m) (fn [i j] (if (<= (+ i k) j) (get m i j) 0.0))))
+  (if (> (rank m) 2)
+    (map (fn [part] (triu part k)) m)
+    (build (shape m) (fn [i j] (if (<= (+ i k) j) (get m i j) 0.0)))))
 (defmodel tril [m] "a matrix with zeros above its diagonal"
-  (build (shape m) (fn [i j] (if (<= j i) (get m i j) 0.0))))
+  (if (> (rank m) 2) (map tril m) (build (shape m) (fn [i j] (if (<= j i) (get m i j) 0.0)))))
 (defmodel triu [m] "a matrix with zeros below its diagonal"
-  (build (shape m) (fn [i j] (if (<= i j) (get m i j) 0.0))))
+  (if (> (rank m) 2) (map triu m) (build (shape m) (fn [i j] (if (<= i j) (get m i j) 0.0)))))
 
 ; ---------------------------------------------------------------- making arrays: sizes are a number or [n m ...]
 
@@ -344,8 +367,13 @@
   (if (= (rank a) 1)
     (build (max 0 (- (len a) 1)) (fn [i] (- (get a (+ i 1)) (get a i))))
     (map differences a)))
-(defmodel trapezoid [y] "the area below points at distances of 1, by trapezia" (* 0.5 (sum (trapezia y))))
-(defmodel trapezoid/2 [y x] "the area below points at x, by trapezia" (* 0.5 (dot (differences x) (trapezia y))))
+(defmodel trapezoid [y] "the area below points at distances of 1, by trapezia; of a matrix row by row"
+  (if (= (rank y) 1) (* 0.5 (sum (trapezia y))) (map (fn [row] (trapezoid row)) y)))
+(defmodel trapezoid/2 [y x] "the area below points at x, by trapezia; of a matrix row by row"
+  (cond
+    (= (rank y) 1) (* 0.5 (dot (differences x) (trapezia y)))
+    (= (rank x) 1) (map (fn [row] (trapezoid row x)) y)
+    True (map (fn [row at] (trapezoid row at)) y x)))
 (defmodel trapezia [y] "each element and the one before it, added"
   (build (max 0 (- (len y) 1)) (fn [i] (+ (get y (+ i 1)) (get y i)))))
 (defmodel cov [m] "the covariances of the rows of a matrix"
@@ -404,16 +432,24 @@
     (if (or (= (len v) 1) (!= last last))  ; NaN stands last
       last
       (+ (get v k) (* (- at (real k)) (- (get v (+ k 1)) (get v k)))))))
+(defmodel quantile/3 [a q axis] "what the part q of the elements in order along an axis is below"
+  (along (fn [v] (quantile v q)) a axis))
 (defmodel percentile [a q] "what q per cent of the elements in order are below" (quantile a (/ q 100.0)))
-(defmodel searchsorted [v x] "how many elements of an ordered vector are less than x; NaN is more than any"
-  (constant (fn [v x]
-      (fst (ifold (fn [#(low high) step]
-          (if (< low high)
-            (let [k (// (+ low high) 2)] (if (in-order x (get v k)) #(low k) #((+ k 1) high)))
-            #(low high)))
-        #(0 (len v)) (+ 1 (doublings (len v))))))
-    v x))
-(defmodel interp [x xs ys] "the line through the points (xs, ys), xs rising, at x; level beyond the ends"
+(defmodel percentile/3 [a q axis] "what q per cent of the elements in order along an axis are below"
+  (quantile a (/ q 100.0) axis))
+(defmodel searchsorted [v x] "how many elements of an ordered vector are less than x, or each x; NaN is more than any"
+  (if (num? x)
+    (constant (fn [v x]
+        (fst (ifold (fn [#(low high) step]
+            (if (< low high)
+              (let [k (// (+ low high) 2)] (if (in-order x (get v k)) #(low k) #((+ k 1) high)))
+              #(low high)))
+          #(0 (len v)) (+ 1 (doublings (len v))))))
+      v x)
+    (map (fn [one] (searchsorted v one)) x)))
+(defmodel interp [x xs ys] "the line through the points (xs, ys), xs rising, at x, or at each x; level beyond the ends"
+  (if (num? x) (interp-at x xs ys) (map (fn [one] (interp one xs ys)) x)))
+(defmodel interp-at [x xs ys] "the same at a number"
   (let [i (max 0 (min (- (len xs) 2) (- (searchsorted xs x) 1)))
         a (get xs i)
         b (get xs (+ i 1))
@@ -431,6 +467,8 @@
     True
       (let [made (build (shape a 1) (fn [j] (along-from f (map (fn [row] (get row j)) a) 0 n)))]
         (if (= (rank made) (rank a)) (swap-first made) made))))
+(defmodel nansum/2 [a axis] "the sums of what is not NaN along an axis" (along nansum a axis))
+(defmodel ptp/2 [a axis] "the largest elements less the smallest along an axis" (along ptp a axis))
 (defmodel sum/2 [a axis] "the sums along an axis" (along sum a axis))
 (defmodel prod/2 [a axis] "the products along an axis" (along prod a axis))
 (defmodel mean/2 [a axis] "the means along an axis" (along mean a axis))

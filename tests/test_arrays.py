@@ -204,11 +204,24 @@ ROWS = [
     matrix("(repeat a 3 0)", lambda a: np.repeat(a, 3, 0)),
     matrix("(tile a 2)", lambda a: np.tile(a, 2)),
     Row("(kron a b)", np.kron, ("n", "m"), 1),
+    Row("(kron a b)", np.kron, ("n", "nm"), 1),
+    Row("(kron a b)", np.kron, ("nm", "n"), 1),
+    Row("(dot a b)", np.dot, ("nm", "nmm")),
+    Row("(dot a b)", np.dot, ("n", "mnm")),
+    Row("(inner a b)", np.inner, ("nm", "nm")),
+    Row("(inner a b)", np.inner, ("nm", "m")),
+    Row("(cross a b)", np.cross, ("n3", "n3")),
+    Row("(cross a b)", np.cross, ("3", "n3")),
+    Row("(diag a)", np.diag, ("nm",)),
+    Row("(diag (transpose a))", lambda a: np.diag(a.T), ("nm",)),
+    Row("(tril a)", np.tril, ("nnm",)),
+    Row("(triu a 1)", lambda a: np.triu(a, 1), ("nnm",)),
     Row("(kron a b)", np.kron, ("nm", "mn"), 1),
     Row("(outer a b)", np.outer, ("nm", "n")),
     Row("(dot a b)", np.dot, ("nm", "m")),
     Row("(convolve a b)", np.convolve, ("n", "m"), 1),
     Row("(polyval a b)", np.polyval, ("n", "")),
+    Row("(interp b [-2.0 -1.0 0.5 2.0] a)", lambda a, b: np.interp(b, [-2.0, -1, 0.5, 2], a), ("4", "n")),
     Row("(interp b [-2.0 -1.0 0.5 2.0] a)", lambda a, b: np.interp(b, [-2.0, -1, 0.5, 2], a), ("4", "")),
     vector("(diag a 1)", lambda a: np.diag(a, 1)),
     vector("(diag a -2)", lambda a: np.diag(a, -2)),
@@ -235,9 +248,16 @@ ROWS = [
     matrix("(differences a)", np.diff, 1),
     vector("(trapezoid a)", np.trapezoid),
     Row("(trapezoid a b)", np.trapezoid, ("n", "n"), 1),
+    matrix("(trapezoid a)", np.trapezoid),
+    Row("(trapezoid a b)", np.trapezoid, ("nm", "m")),
+    Row("(trapezoid a b)", np.trapezoid, ("nm", "nm")),
     matrix("(cov a)", np.cov, 2),
     matrix("(ptp a)", np.ptp, 1),
     vector("(quantile a 0.3)", lambda a: np.quantile(a, 0.3), 1),
+    matrix("(quantile a 0.3 :axis 0)", lambda a: np.quantile(a, 0.3, 0), 1),
+    matrix("(percentile a 75 1)", lambda a: np.percentile(a, 75, 1), 1),
+    matrix("(ptp a :axis 0)", lambda a: np.ptp(a, 0), 1),
+    matrix("(nansum a :axis 1 :keepdims True)", lambda a: np.nansum(a, 1, keepdims=True)),
     matrix("(percentile a 80)", lambda a: np.percentile(a, 80), 1),
     Row("(logaddexp a b)", np.logaddexp, ("nm", "nm")),
     Row("(logaddexp a b)", np.logaddexp, ("n", "")),
@@ -751,3 +771,37 @@ def test_what_is_correlated_with_is_the_shorter() -> None:
     for call in (f, lambda *args: hyad.run(f, *args)):
         with pytest.raises(BoundsError, match="in `correlate`|index -1"):
             call(np.ones(2), np.ones(3))
+
+
+@pytest.mark.parametrize("k", [-3, -1, 0, 2])
+def test_a_negative_power_of_a_matrix_is_one_of_its_inverse(k: int) -> None:
+    """It was the identity: a loop with a count below 1 gives its start."""
+    m = np.array([[2.0, 1.0], [0.5, 3.0]])
+    for text in (f"(fn [m k] (matrix-power m {k}))", "(fn [m #^ Int k] (matrix-power m k))"):
+        f = hyad.model(text, namespace={})
+        np.testing.assert_allclose(f(m, k), np.linalg.matrix_power(m, k), rtol=1e-14)
+        np.testing.assert_allclose(hyad.run(f, m, k), np.linalg.matrix_power(m, k), rtol=1e-14)
+        hyad.check_grad(f, (m, k))
+
+
+def test_a_vector_product_is_of_three_numbers() -> None:
+    """A fourth was not read."""
+    f = hyad.model("(fn [u v] (cross u v))", namespace={})
+    for call in (f, lambda *args: hyad.run(f, *args)):
+        with pytest.raises(HyadError):
+            call(np.ones(4), np.ones(4))
+
+
+def test_places_in_order_for_many_numbers() -> None:
+    f, v, x = hyad.model("(fn [v x] (searchsorted v x))", namespace={}), np.arange(4.0), np.array([-1, 0.5, 2, 9])
+    for call in (f, lambda *args: hyad.run(f, *args)):
+        np.testing.assert_array_equal(call(v, x), np.searchsorted(v, x))
+
+
+def test_what_scipy_means_by_a_name_is_not_what_numpy_does() -> None:
+    """`scipy.linalg.cholesky` gives the upper triangle, `scipy.signal.correlate` the places beyond the ends, too."""
+    import scipy.signal
+
+    for text in ("(fn [m] (scipy.linalg.cholesky m))", "(fn [m] (scipy.signal.correlate (get m 0) (get m 1)))"):
+        with pytest.raises(HyadError, match="is a Python function"):
+            hyad.compile(hyad.model(text, namespace={"scipy": scipy}), args=(np.eye(2),))

@@ -102,7 +102,7 @@ _NUMPY_NAMES = {
     "power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "maximum": "max", "minimum": "min", "rint": "round",
     "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
     "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
-    "max": "amax", "min": "amin", "dot": "matmul", "norm": "frobenius", "greater_equal": ">=", "less_equal": "<=",
+    "max": "amax", "min": "amin", "norm": "frobenius", "greater_equal": ">=", "less_equal": "<=",
     "not_equal": "!=", "logical_and": "and", "logical_or": "or", "logical_not": "not", "array": "copy",
     "asarray": "copy", "ndim": "rank", "diagonal": "diag", "deg2rad": "radians", "rad2deg": "degrees",
     "expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma", "diff": "differences",
@@ -112,7 +112,7 @@ _NUMPY_NAMES = {
 #: What NumPy and the prelude call by one name.
 _NUMPY_ARRAYS = frozenset(
     "all amax amin any arange argmax argmin argsort cholesky clip column-stack concatenate convolve copy correlate"
-    " count-nonzero cov cross cumprod cumsum degrees det diag differences expand-dims eye flip fliplr flipud"
+    " count-nonzero cov cross cumprod cumsum degrees det diag differences dot expand-dims eye flip fliplr flipud"
     " frobenius full full-like hstack identity inner interp inv isfinite isinf isnan kron linspace log-softmax"
     " logaddexp logsumexp matmul matrix-power mean median meshgrid moveaxis nansum ones ones-like outer pad"
     " percentile polyval prod ptp quantile radians rank ravel repeat reshape roll searchsorted shape size slogdet"
@@ -123,10 +123,12 @@ _NUMPY_ARRAYS = frozenset(
 
 def numpy_name(value: Any) -> str | None:
     """The primitive, or the function of the prelude, that a function of ``math``, NumPy or SciPy is."""
-    module = (getattr(value, "__module__", None) or "").split(".")[0]
-    if not callable(value) or not (module in ("math", "numpy", "scipy") or isinstance(value, np.ufunc)):
-        return None
+    path = (getattr(value, "__module__", None) or "").split(".")
     name = getattr(value, "__name__", "")
+    if path[0] == "scipy" and (path[1:2] not in (["special"], ["linalg"], ["integrate"]) or name == "cholesky"):
+        return None  # scipy.signal's `correlate` is another one, and SciPy's Cholesky factor an upper triangle
+    if not callable(value) or not (path[0] in ("math", "numpy", "scipy") or isinstance(value, np.ufunc)):
+        return None
     name = _NUMPY_NAMES.get(name, name.replace("_", "-"))
     name = name.replace("arc", "a") if name.startswith("arc") else name
     return name if name in PRIMITIVES or name in _NUMPY_ARRAYS else None
