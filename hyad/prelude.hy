@@ -233,15 +233,15 @@
 (defmodel pad-from [a widths k] "zeros along the axes up to k"
   (if (< k 0)
     a
-    (pad-from (along (fn [v] (padded v (pad-width widths k 0) (pad-width widths k 1))) a k) widths (- k 1))))
+    (pad-from (by-rows (fn [v] (padded v (pad-width widths k 0) (pad-width widths k 1))) a k) widths (- k 1))))
 (defmodel pad-width [widths k side] "how many zeros stand before (side 0) or after along axis k"
   (cond
     (num? widths) widths
     (num? (get widths 0)) (get widths side)
     True (get (get widths k) side)))
-(defmodel padded [v before after] "a vector with zeros before and after it"
+(defmodel padded [v before after] "the elements, or rows, with zeros before and after them"
   (build (+ before (len v) after)
-    (fn [i] (let [k (- i before)] (if (and (<= 0 k) (< k (len v))) (get v k) 0.0)))))
+    (fn [i] (let [k (- i before)] (if (and (<= 0 k) (< k (len v))) (get v k) (full-from (shape v) 0.0 1))))))
 (defmodel fliplr [m] "each row in the other order" (flip m 1))
 (defmodel flipud [m] "the rows in the other order" (backwards m))
 (defmodel meshgrid [x y] "two matrices: x in each row, y in each column"
@@ -249,21 +249,23 @@
 (defmodel vander [x n] "the powers n-1 to 0 of each element"
   (build [(len x) n] (fn [i j] (** (get x i) (- n (+ j 1))))))
 (defmodel repeat [a k] "each element k times; of a matrix row by row"
-  (if (= (rank a) 1) (build (* (len a) k) (fn [i] (get a (// i k)))) (repeat (ravel a) k)))
-(defmodel repeat/3 [a k axis] "each element k times along an axis" (along (fn [v] (repeat v k)) a axis))
+  (if (= (rank a) 1) (repeated a k) (repeated (ravel a) k)))
+(defmodel repeat/3 [a k axis] "each element k times along an axis"
+  (by-rows (fn [v] (repeated v k)) a (axis-of a axis 0)))
+(defmodel repeated [v k] "each element, or row, k times" (build (* (len v) k) (fn [i] (get v (// i k)))))
 (defmodel tile [a k] "the elements k times over; of a matrix each row"
   (if (= (rank a) 1) (build (* (len a) k) (fn [i] (get a (% i (len a))))) (map (fn [v] (tile v k)) a)))
 (defmodel backwards [v] "the elements, or rows, in the other order"
   (build (len v) (fn [i] (get v (- (len v) (+ i 1))))))
 (defmodel flip [a] "the elements in the other order, along every axis"
   (if (= (rank a) 1) (backwards a) (backwards (map flip a))))
-(defmodel flip/2 [a axis] "the elements in the other order along an axis" (along backwards a axis))
+(defmodel flip/2 [a axis] "the elements in the other order along an axis" (by-rows backwards a (axis-of a axis 0)))
 (defmodel roll [a k] "the elements moved k places on, round and round; of a matrix row by row"
-  (if (= (rank a) 1)
-    (build (len a) (fn [i] (get a (% (- i k) (len a)))))
-    (reshape (roll (ravel a) k) (shape a))))
+  (if (= (rank a) 1) (rolled a k) (reshape (rolled (ravel a) k) (shape a))))
 (defmodel roll/3 [a k axis] "the elements moved k places on along an axis, round and round"
-  (along (fn [v] (roll v k)) a axis))
+  (by-rows (fn [v] (rolled v k)) a (axis-of a axis 0)))
+(defmodel rolled [v k] "the elements, or rows, moved k places on, round and round"
+  (build (len v) (fn [i] (get v (% (- i k) (len v))))))
 (defmodel ravel [a] "the elements as a vector, row by row"
   (if (= (rank a) 1)
     a
@@ -460,6 +462,8 @@
 
 (defmodel along [f a axis] "a function of the vectors along an axis, that gives a number or a vector"
   (along-from f a (axis-of a axis 0) (shape a axis)))
+(defmodel by-rows [f a k] "a function of the elements, or rows, along axis k"
+  (if (= k 0) (f a) (map (fn [row] (by-rows f row (- k 1))) a)))
 (defmodel along-from [f a k n] "the same, of n elements each along the axis k"
   (cond
     (> k 0) (map (fn [row] (along-from f row (- k 1) n)) a)

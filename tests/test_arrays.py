@@ -805,3 +805,23 @@ def test_what_scipy_means_by_a_name_is_not_what_numpy_does() -> None:
     for text in ("(fn [m] (scipy.linalg.cholesky m))", "(fn [m] (scipy.signal.correlate (get m 0) (get m 1)))"):
         with pytest.raises(HyadError, match="is a Python function"):
             hyad.compile(hyad.model(text, namespace={"scipy": scipy}), args=(np.eye(2),))
+
+
+def test_rows_are_moved_as_rows() -> None:
+    """Along the first axis whole rows move: nothing is transposed, and so nothing is stored on the way."""
+    m = np.arange(12.0).reshape(3, 4)
+    f = hyad.model("(fn [a] (+ a (roll a 1 0) (roll a -1 0) (flip a 0)))", namespace={})
+    compiled = hyad.compile(f, args=[m])
+    np.testing.assert_array_equal(compiled(m), m + np.roll(m, 1, 0) + np.roll(m, -1, 0) + np.flip(m, 0))
+    assert "work" not in compiled.source
+    cube = np.arange(24.0).reshape(2, 3, 4)
+    for text, wanted in [
+        ("(pad a [1 2])", np.pad(cube, [1, 2])),
+        ("(repeat a 2 0)", np.repeat(cube, 2, 0)),
+        ("(roll a 2 -2)", np.roll(cube, 2, -2)),
+        ("(flip a 1)", np.flip(cube, 1)),
+    ]:
+        f = hyad.model(f"(fn [a] {text})", namespace={})
+        np.testing.assert_array_equal(hyad.run(f, cube), wanted)
+        np.testing.assert_array_equal(hyad.compile(f, args=[cube])(cube), wanted)
+        assert hyad.check_grad(hyad.model(f"(fn [a] (let [b {text}] (sum (* b (square b)))))", namespace={}), [cube])
