@@ -284,7 +284,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("an index whose arithmetic overflows", BoundsError, "(fn [v i] (get v (+ i 1)))", V, 2**63 - 1),
     ("a literal index beyond a run-time size", BoundsError, "(fn [v] (get v 5))", V),
     ("an element of an empty array", BoundsError, "(fn [v] (fold max (get v 0) v))", V[:0]),
-    ("cross of short vectors", BoundsError, "(fn [v] (cross v v))", W),
+    ("cross of short vectors", ModelTypeError, "(fn [v] (cross v v))", W),
     ("a negative run-time size", ModelTypeError, "(fn [n] (build n (fn [i] 1.0)))", -3),
     ("a size beyond the memory", OutOfMemory, "(fn [n] (build n (fn [i] 1.0)))", 2**62),
     # arguments
