@@ -81,7 +81,7 @@ column, so that every later error underlines the user's own form.
       (.extend atoms block.results)))
   (setv names (dfor a atoms :if (isinstance a Global) (get (.partition a.name ".") 0) True))
   (lfor name names
-    :if (and name (or (.isalpha (get name 0)) (= (get name 0) "_"))
+    :if (and name (or (.isalpha (get name 0)) (= (get name 0) "_")) (not-in " " name)  ; einsum's have one
              (.isidentifier (hy.mangle name)) (not (iskeyword (hy.mangle name))))
     name))
 

@@ -55,6 +55,11 @@
   (setv m (run (+ HEAD "(defmodel a [x] x) (defmodel b [x] (* 2 x))")))
   (assert (= [m.a.source m.b.source] ["(defmodel a [x] x)" "(defmodel b [x] (* 2 x))"])))
 
+(defn test-a-model-in-a-file-sums-products-by-the-names-of-their-axes []
+  (for [name ["einsum" "np.einsum"]]
+    (setv m (run (+ HEAD f"(import numpy :as np)\n(defmodel g [x y] ({name} \"ij,j->i\" x y))")))
+    (assert (= (list (m.g (np.array [[1.0 2.0] [3.0 4.0]]) (np.array [1.0 1.0]))) [3.0 7.0]))))
+
 (defn test-a-form-that-a-macro-made-has-the-text-it-prints-as []
   (setv m (run (+ HEAD "(defmacro twice [name e] `(defmodel ~name [x] (+ ~e ~e)))\n\n(twice g (* x 2.5))")))
   (assert (= m.g.source "(defmodel g [x] (+ (* x 2.5) (* x 2.5)))"))
