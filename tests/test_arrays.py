@@ -825,3 +825,24 @@ def test_rows_are_moved_as_rows() -> None:
         np.testing.assert_array_equal(hyad.run(f, cube), wanted)
         np.testing.assert_array_equal(hyad.compile(f, args=[cube])(cube), wanted)
         assert hyad.check_grad(hyad.model(f"(fn [a] (let [b {text}] (sum (* b (square b)))))", namespace={}), [cube])
+
+
+def test_rows_found_by_an_index_are_read_where_they_are_used() -> None:
+    """Scores of a matrix factorisation: no row is copied, all indices are checked first."""
+    f = hyad.model(
+        """(fn [U V #^ (Arr Int n) I #^ (Arr Int n) J r]
+          (sum (square (- (sum (* (gather U I) (gather V J)) 1) r))))""",
+        namespace={},
+    )
+    rng = np.random.default_rng(5)
+    U, V, r = rng.normal(size=(7, 3)), rng.normal(size=(5, 3)), rng.normal(size=21)
+    I, J = rng.integers(0, 7, 21), rng.integers(0, 5, 21)
+    compiled = hyad.compile(f, args=(U, V, I, J, r))
+    assert "work" not in compiled.source and "lane" not in compiled.source
+    np.testing.assert_allclose(compiled(U, V, I, J, r), np.sum((np.sum(U[I] * V[J], 1) - r) ** 2), rtol=1e-13)
+    assert hyad.check_grad(f, (U, V, I, J, r))
+    for at, bad in ((2, 7), (2, -1), (3, 5)):
+        args = [U, V, I.copy(), J.copy(), r]
+        args[at][20] = bad
+        with pytest.raises(hyad.HyadError, match="outside axis 0"):
+            compiled(*args)

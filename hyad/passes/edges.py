@@ -20,6 +20,8 @@ from .tables import affine_of
 
 #: A loop with more bindings in it is not written out for its edges.
 LONGEST = 60
+#: The same for a loop around an innermost one.
+LONGEST_ROW = 120
 #: A loop that is known to run less often is left as it is.
 FEWEST = 8
 #: What comparisons ask of the difference, and whether the first of two is the smaller or larger one.
@@ -48,17 +50,20 @@ class Edges(Rebuild):
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
         self.decided: dict[Var, bool] = {}  # comparisons in the part of a loop that is being made
+        self.borders: set[Atom] = set()  # what is asked in grids: whether this is the first or last row
+        self.border = False  # whether that is being made
         self.found = False
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        tests = self.tests(op) if type(op) is Loop else {}
+        tests = self.tests(op) if type(op) is Loop and not self.border else {}
         ends = self.ends(op, tests) if tests else None  # type: ignore[arg-type]
         if ends is None:
             self.copy(bind)
             return
         self.found = True
-        self.define(bind, self.parts(op, bind, tests, *ends))  # type: ignore[arg-type]
+        rows = any(type(x.op) is Loop for x in op.body.binds)  # type: ignore[union-attr]
+        self.define(bind, (self.rows if rows else self.parts)(op, bind, tests, *ends))  # type: ignore[arg-type]
 
     def prim(self, op: Prim, var: Var) -> Atom:
         known = self.decided.get(var)
@@ -71,9 +76,9 @@ class Edges(Rebuild):
         if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
             return {}
         found = list(all_binds(op.body))
-        if len(found) > LONGEST or not any(map(decides, found)):
-            return {}
         inner = [x.op for x in op.body.binds if type(x.op) is Loop]
+        if len(found) > (LONGEST_ROW if inner else LONGEST) or not any(map(decides, found)):
+            return {}
         if any(type(x.op) not in (Prim, If, Check) for x in found if x.op not in inner):
             return {}
         inside = {op.index, *op.accs, *defined_in(op.body)}
@@ -157,6 +162,32 @@ class Edges(Rebuild):
             state = self.once(op, bind, b.affine_value(end), decided, state, skipped)
         return state
 
+    def rows(
+        self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: bool, last: bool
+    ) -> Sequence[Atom]:
+        """A loop whose iterations are those that they were for the first and the last one, and shorter for others."""
+        b, width = self.b, len(op.accs)
+        decided = {v: self.known(op, t, int(first), int(last)) for v, t in tests.items()}
+        least, most = Const(0, INT), b.prim("-", self.atom(op.count), Const(1, INT))
+
+        def body(i: Atom, *state: Atom):
+            ends = [b.prim("=", i, end) for end, apart in ((least, first), (most, last)) if apart]
+            at_end = ends[0] if len(ends) == 1 else b.prim("or", *ends)
+            self.borders.add(at_end)
+            with b.branch_region(at_end, True) as scope:
+                self.border = True
+                one = self.part(op, i, state, {})
+                self.border = False
+            with b.branch_region(at_end, False) as other:
+                two = self.part(op, i, state, decided)
+            return b.if_(at_end, (scope, one), (other, two), [v.name for v in bind.vars]), ()
+
+        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
+        names = [v.name for v in bind.vars]
+        return b.loop(
+            self.atom(op.count), state, body, names, op.index.name, [*(a.name for a in op.accs), *names[width:]]
+        )
+
     def once(
         self, op: Loop, bind: Bind, index: Atom, decided: dict[Var, bool | None], state: list[Atom], fewer: int
     ) -> list[Atom]:
@@ -195,13 +226,27 @@ class Sides(Rebuild):
     ``(build n (fn [i] (if c (f i) (g i))))``  =>  ``(if c (build n f) (build n g))``.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, borders: set[Atom]) -> None:
         super().__init__(builder)
+        self.borders = borders
+        self.border = False
         self.found = False
+
+    def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
+        if op.cond not in self.borders:
+            return super().if_(op, bind)
+        cond = self.atom(op.cond)
+        with self.b.branch_region(cond, True) as scope:  # a row of the border stays as it is
+            self.border = True
+            one = self.block(op.then)
+            self.border = False
+        with self.b.branch_region(cond, False) as other:
+            two = self.block(op.orelse)
+        return self.b.if_(cond, (scope, one), (other, two), [v.name for v in bind.vars])
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        cond = self.condition(op) if type(op) is Loop else None
+        cond = self.condition(op) if type(op) is Loop and not self.border else None
         if cond is None:
             self.copy(bind)
             return
@@ -235,11 +280,12 @@ def edges(program: Program) -> Program:
     a branch that the loop does not change."""
     if not any(decides(x) for loop in loops_of(program) for x in loop.body.binds):
         return program
-    for make in (Edges, Sides):
-        pass_ = make(Builder())
-        made = rebuilt(program, pass_)
-        program = dead_code(made) if pass_.found else program
-    return program
+    ends = Edges(Builder())
+    made = rebuilt(program, ends)
+    program = dead_code(made) if ends.found else program
+    sides = Sides(Builder(), ends.borders)
+    made = rebuilt(program, sides)
+    return dead_code(made) if sides.found else program
 
 
 def conditions(bind: Bind) -> tuple[Atom, ...]:

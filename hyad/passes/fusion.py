@@ -73,6 +73,9 @@ class Fuse(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
+        if type(op) is Loop and not op.accs and not self.once and has_checks(op.body):
+            bind = self.checked_first(bind, op)
+            op = bind.op
         if type(op) is Loop and not has_checks(op.body):
             levels = 0 if op.accs else self.fusible(bind, op)
             if levels:
@@ -99,6 +102,23 @@ class Fuse(Rebuild):
         self.depth += type(op) is Loop
         self.copy(bind)
         self.depth -= type(op) is Loop
+
+    def checked_first(self, bind: Bind, op: Loop) -> Bind:
+        """A loop that stacks rows that it checks, as those found by an index, of which the checks are made in a loop of
+        their own, where the rows can be read where they are used; else as it is."""
+        binds = op.body.binds
+        rows = any(isinstance(type_of(r), Arr) for r in op.body.results)
+        if not rows or op.snapshots is not None or not all(type(x.op) in (Prim, Check) for x in binds):
+            return bind
+        rest = Loop(op.count, op.index, (), (), Block(tuple(x for x in binds if type(x.op) is Prim), op.body.results))
+        made = Bind(bind.vars, rest, bind.span, bind.soft)
+        if not self.fusible(made, rest):
+            return bind
+        asked = tuple(a for x in binds if type(x.op) is Check for a in (x.op.a, x.op.b))
+        needed = {id(x) for x in slice_of(Block(rest.body.binds, ()), asked).binds}
+        checks = tuple(x for x in binds if type(x.op) is Check or id(x) in needed)
+        self.copy(Bind((), Loop(op.count, op.index, (), (), Block(checks, ())), bind.span))
+        return made
 
     def without_looks(self, bind: Bind) -> Bind:
         """A loop that does not stack the elements that it reads, one after the other, of an array that stays as it is:

@@ -235,6 +235,7 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
     varying: set[Atom] = {op.index}
     early: dict[Atom, Bind] = {}
     slow: list[Bind] = []
+    found = {v for x in op.body.binds if element(x) for v in x.vars}
     for bind in op.body.binds:
         if late.intersection(reads(bind)):
             late.update(bind.vars)
@@ -244,7 +245,7 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
             early.update((v, bind) for v in bind.vars)
             if stacks and (nested(bind.op) or neighbours(bind.op, varying)):
                 continue  # the rows of a product, or sums that become one: these lie side by side as they are
-            if worth(bind.op, op.index) if rows is None else rows(bind.op):
+            if worth(bind.op, op.index, found) if rows is None else rows(bind.op):
                 slow.append(bind)
         else:
             late.update(bind.vars)
@@ -355,14 +356,21 @@ def dear(op: Loop) -> bool:
     return any(name in PRIMITIVES and PRIMITIVES[name].cost >= CALL for name in names)
 
 
-def worth(op: Loop, index: Var) -> bool:
+def element(bind: Bind) -> bool:
+    """Whether a binding reads an index from an array of integers."""
+    return type(bind.op) is Prim and bind.op.name == "get" and bind.vars[0].type == INT
+
+
+def worth(op: Loop, index: Var, found: set[Var]) -> bool:
     """Whether a loop's innermost loops are sums or read columns, which C compilers do not vectorise, and read what lies
-    side by side for several of their sums."""
+    side by side for several of their sums: no rows of the lanes' own, by their ``index`` or by those that they have
+    ``found`` in an array."""
     inner = [b.op for b in all_binds(op.body) if type(b.op) is Loop]
     if any(x.accs for x in inner):
         return not copied_once(op, index)
     binds = [b for b in all_binds(op.body) if type(b.op) is Prim]
-    at_index = any(b.op.name == "get" and index in b.op.args for b in binds)  # type: ignore[union-attr]
+    reads = [b.op.args for b in binds if b.op.name == "get"]  # type: ignore[union-attr]
+    at_index = any(index in args or not found.isdisjoint(args[1:-1]) for args in reads)
     if op.accs and not at_index:
         return True
     columns = any(b.op.name == "get" and op.index in b.op.args[1:-1] for b in binds)  # type: ignore[union-attr]
