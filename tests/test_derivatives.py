@@ -881,6 +881,50 @@ def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(hyad.jacobian(f, wrt=0)(p, t), np.stack(steps, axis=1), rtol=1e-12, atol=1e-14)
 
 
+ROOTS, SIGNS = np.array([0.0, 4.0, -1.0]), np.array([[0.0, 4.0, -1.0, 1.0], [-1.0, 9.0, 0.0, 2.0]])
+
+
+@pytest.mark.parametrize("a", [ROOTS, SIGNS, SIGNS[:, :2].copy()], ids=["vector", "matrix", "pairs"])
+@pytest.mark.parametrize(
+    "left",
+    ["(sqrt a)", "(/ 1 a)", "(* (sqrt a) (log a))", "(exp (/ 1000 a))"],
+)
+def test_what_where_leaves_out_has_no_derivative(left: str, a: np.ndarray) -> None:
+    """An adjoint 0 times the infinite slope of what was left out was NaN in reverse mode."""
+    for text in (f"(sum (where (> a 0) {left} 0.0))", f"(sum (exp (* 0.1 (where (<= a 0) a {left}))))"):
+        f = hyad.model(f"(fn [a] {text})")
+        with np.errstate(all="ignore"):
+            expected = hyad.run(hyad.grad(f), a)
+        for off in ((), tuple(hyad.optimisations())):
+            np.testing.assert_allclose(hyad.compile(hyad.grad(f), args=[a], without=off)(a), expected, rtol=1e-13)
+            np.testing.assert_allclose(
+                hyad.compile(hyad.value_and_grad(f), args=[a], without=off)(a)[1], expected, rtol=1e-13
+            )
+        masked = hyad.compile(hyad.value_and_grad(f), args=[a], without="masked-sums")(a)[0]
+        assert masked == hyad.value_and_grad(f)(a)[0]
+
+
+def test_an_array_that_two_conditions_read_is_made_once() -> None:
+    text = "(fn [#^ (Vec n) v] (let [a (exp v)] (+ (sum (where (> v 0) a 0.0)) (prod (where (> v 1) a 1.0)))))"
+    assert hyad.show(hyad.grad(text), "c").count("exp(") == 1
+
+
+def test_masked_sums_are_the_same_to_the_last_bit() -> None:
+    f = hyad.model("(fn [#^ (Vec n) v] (sum (map (fn [a] (if (> a 0) (sqrt a) 0.0)) v)))")
+    v = np.random.default_rng(0).normal(size=1000)
+    for flags in ("exact", "fast"):
+        found = [hyad.compile(f, flags=flags, args=[v], without=off) for off in ((), "masked-sums")]
+        assert ("-0.0" in found[0].source, "-0.0" in found[1].source) == (True, False)
+        if flags == "exact":
+            assert found[0](v) == found[1](v)
+    for nothing in (-v * v, np.array([-0.0]), np.zeros(0)):
+        assert math.copysign(1.0, found[0](nothing)) == 1.0
+    below = (
+        "(fn [#^ (Vec n) v] (fold (fn [s a] (+ s (if (> a 0) a 0.0))) -0.0 v))"  # here adding 0.0 makes a difference
+    )
+    assert math.copysign(1.0, hyad.model(below)(np.array([-1.0]))) == 1.0
+
+
 def test_docstrings_list_every_value_that_is_taken() -> None:
     """``grad`` left out an encoding."""
     taken = {

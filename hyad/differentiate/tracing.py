@@ -25,13 +25,13 @@ from ..frontend.families import Again
 from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block
+from ..passes.fusion import branched_block
 from ..passes.optimise import expand_block, singles_block, unroll_block
 from ..passes.prefixes import prefixes_block
 from ..passes.shrinking import shrinking_block
 from ..passes.unchanged import filled_block
 from ..passes.unfold import unfold_block
 from ..program.dead import tidy
-from ..program.sink import sink_block
 from ..program.values import (
     FUNCTIONS,
     NIL,
@@ -211,7 +211,7 @@ def trace(
             block = singles_block(b, tidy(block))
             block = filled_block(b, block)
             block = expand_block(b, prefixes_block(b, tidy(block)))
-        block = sink_block(tidy(block))
+        block = branched_block(b, tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
 

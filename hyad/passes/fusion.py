@@ -25,6 +25,7 @@ from ..core import (
     atoms_of,
     blocks_of,
     defined_in,
+    elem_of,
     free_vars,
     kinds_of,
     reads,
@@ -36,10 +37,11 @@ from ..core import (
 )
 from ..program.accumulators import sum_like
 from ..program.builder import Builder
-from ..program.dead import has_checks
+from ..program.dead import has_checks, tidy
 from ..program.loops import CALL, CHEAP, Use, array_uses, cost_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
+from ..program.sink import sink_block
 from .checks import in_range
 from .tables import affine_of, sums_in
 
@@ -393,6 +395,83 @@ class Fuse(Rebuild):
             1 for b in consumer.body.binds if type(b.op) is Prim and b.op.name == "get" and b.op.args[0] in wanted
         )
         return here > 0
+
+
+class Branched(Fuse):
+    """Puts the body of a ``build`` into the one branch that reads its elements, each at most once.
+
+    ``v = (build n f) ... (build n (fn [i] (if c (get v i) 0)))``  =>  ``(build n (fn [i] (if c (f i) 0)))``.
+    Design decision: ``sink`` for arrays, before differentiation and for its reason: the adjoints of elements that a
+    ``where`` leaves out are 0, and 0 times an infinite slope is NaN.
+    """
+
+    def __init__(self, builder: Builder, block: Block) -> None:
+        super().__init__(builder, block)
+        self.arms = arms_of(block)
+        self.found = False
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        if all(elem_of(v) == BOOL for v in bind.vars):  # conditions: what they read, the branches share
+            return super().fusible(bind, op)
+        read = [k for k, v in enumerate(bind.vars) if self.uses.get(v)]
+        if len(read) != 1:
+            return 0
+        (k,), uses, arms = read, self.uses[bind.vars[read[0]]], self.arms.get(bind.vars[read[0]], {})
+        around, known = uses[0].loops, min(len(u.subscripts or ()) for u in uses)
+        n = len(around) - self.depth
+        if not 0 < n <= min(depth_of(op, k), known) or any(u.loops != around for u in uses):
+            return 0
+        for subscripts, found in arms.items():
+            own = all(s is loop.index for s, loop in zip(subscripts, around[-n:]))
+            if len(found) != 1 or not own or any(type(s) is not Const for s in subscripts[n:]):
+                return 0
+        if any(arm is None or arm[1] != around for found in arms.values() for arm in found):
+            return 0
+        self.found = True
+        return n
+
+    def one_store(self, bind: Bind, op: Loop) -> Prim | None:
+        return None
+
+    def by_places(self, bind: Bind, op: Loop) -> Bind:
+        return bind
+
+    def without_looks(self, bind: Bind) -> Bind:
+        return bind
+
+
+def branched_block(b: Builder, block: Block) -> Block:
+    """``sink`` for a block under construction: arrays, too."""
+    block = sink_block(block)
+    while any(type(x.op) is Loop and If in kinds_of(x.op.body) for x in all_binds(block)):
+        pass_ = Branched(b, block)
+        with b.region() as scope:
+            results = pass_.block(block)
+        made = b.close(scope, results)
+        if not pass_.found:
+            break
+        block = sink_block(tidy(made))
+    return block
+
+
+Arm = tuple[int, tuple[Loop, ...]]
+
+
+def arms_of(block: Block) -> dict[Var, dict[tuple[Atom, ...], set[Arm | None]]]:
+    """The branches in which the elements of arrays are read, each with the loops around it; None outside of any."""
+    found: dict[Var, dict[tuple[Atom, ...], set[Arm | None]]] = {}
+
+    def walk(b: Block, arm: Arm | None, loops: tuple[Loop, ...]) -> None:
+        for bind in b.binds:
+            op = bind.op
+            if type(op) is Prim and op.name == "get":
+                found.setdefault(op.args[0], {}).setdefault(tuple(op.args[1:]), set()).add(arm)  # type: ignore[arg-type]
+            inner = (*loops, op) if type(op) is Loop else loops
+            for region in blocks_of(op):
+                walk(region, (id(region), loops) if type(op) is If else arm, inner)
+
+    walk(block, None, ())
+    return found
 
 
 def depth_of(loop: Loop, k: int) -> int:

@@ -55,7 +55,7 @@ from .cancel import cancel
 from .carry import carry
 from .chains import chains
 from .checks import checks_first, made_two, once, one_size
-from .choices import choices
+from .choices import choices, masked_sums
 from .collect import Collect
 from .columns import Columns, candidates
 from .copies import Accumulate, Alias, Same, copied
@@ -792,6 +792,7 @@ PIPELINE: list[Pass] = [
     divide,  # when it is known what is divided in a loop, and what before it
     strands,  # when each sum is what it will be, and no pass looks for sums any more
     rows_first,
+    masked_sums,  # when no pass looks for zeros any more
     twins,  # last: to the passes before, straight-line code is straight-line code
 ]
 
@@ -805,8 +806,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "align alongside carry choices columns edges eights fills forwards history interchange jam jam-rows kept-rows lanes"
-    " row-folds row-lanes rows-first searches shifts skips split strands triangles twins unbranched unchecked"
-    " whole-eights".split()
+    " masked-sums row-folds row-lanes rows-first searches shifts skips split strands triangles twins unbranched"
+    " unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
