@@ -41,9 +41,10 @@ def sparse_jacobian(f: Any, wrt: Any = None) -> SparseDerivative:
 
     A row for each number of the result and a column for each number of the arguments ``wrt``, both in the order in
     which they lie in memory: several results, and several arguments, one after the other. ``wrt`` is a position, a
-    name or a tuple of them; by default all arguments that hold reals, or integers where none does. Entries that
-    are zero by chance are stored too: for the same shapes and integer arguments, the matrix always has the same
-    entries.
+    name or a tuple of them; by default all arguments that hold reals, or integers where none does. So integers beside
+    reals are taken for indices, counts or data, and have no columns, where ``jacobian`` takes those that are not
+    declared ``Int`` as real: name them in ``wrt``, or give reals, for columns. Entries that are zero by chance are
+    stored too: for the same shapes and integer arguments, the matrix always has the same entries.
 
     The pattern is found from the program, at the first call and whenever shapes or integer arguments change. Beside
     the matrix, of the same arguments, ``.pattern(..)`` gives its pattern, ``.how(..)`` says how it is computed, and
@@ -191,7 +192,12 @@ class Signature:
                 raise ModelTypeError(
                     f"{owner.name}: `{name}` is no number, array or tuple of them", base.span, "give its parts"
                 )
-        self.program: Program = base.program(self.specs)
+        try:
+            self.program: Program = base.program(self.specs)
+        except ModelTypeError as error:
+            if owner.wrt is not None and error.message.endswith("is a number, not an integer"):
+                error.hint = "the parameters in wrt are taken as real: leave out what is an index or a size"
+            raise
         for r in self.program.body.results:
             elem = r.type.elem if isinstance(r.type, Arr) else r.type
             if elem not in (REAL, INT):

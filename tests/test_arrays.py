@@ -836,13 +836,13 @@ def test_rows_found_by_an_index_are_read_where_they_are_used() -> None:
     )
     rng = np.random.default_rng(5)
     U, V, r = rng.normal(size=(7, 3)), rng.normal(size=(5, 3)), rng.normal(size=21)
-    I, J = rng.integers(0, 7, 21), rng.integers(0, 5, 21)
-    compiled = hyad.compile(f, args=(U, V, I, J, r))
+    at, to = rng.integers(0, 7, 21), rng.integers(0, 5, 21)
+    compiled = hyad.compile(f, args=(U, V, at, to, r))
     assert "work" not in compiled.source and "lane" not in compiled.source
-    np.testing.assert_allclose(compiled(U, V, I, J, r), np.sum((np.sum(U[I] * V[J], 1) - r) ** 2), rtol=1e-13)
-    assert hyad.check_grad(f, (U, V, I, J, r))
-    for at, bad in ((2, 7), (2, -1), (3, 5)):
-        args = [U, V, I.copy(), J.copy(), r]
-        args[at][20] = bad
+    np.testing.assert_allclose(compiled(U, V, at, to, r), np.sum((np.sum(U[at] * V[to], 1) - r) ** 2), rtol=1e-13)
+    assert hyad.check_grad(f, (U, V, at, to, r))
+    for which, bad in ((2, 7), (2, -1), (3, 5)):
+        args = [U, V, at.copy(), to.copy(), r]
+        args[which][20] = bad
         with pytest.raises(hyad.HyadError, match="outside axis 0"):
             compiled(*args)

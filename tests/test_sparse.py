@@ -244,6 +244,16 @@ def test_several_results_and_arguments() -> None:
     assert found.nnz == 9 * (4 + 2) + 4
 
 
+def test_integers_beside_reals_have_columns_where_wrt_names_them() -> None:
+    f, v = hyad.model("(fn [v k] (* k v))"), np.array([1.0, 2.0])
+    assert hyad.sparse_jacobian(f)(v, 3).toarray().tolist() == [[3, 0], [0, 3]]
+    for jacobian, k in ((hyad.sparse_jacobian(f, wrt=("v", "k")), 3), (hyad.sparse_jacobian(f), 3.0)):
+        assert jacobian(v, k).toarray().tolist() == [[3, 0, 1], [0, 3, 2]]
+    picked = hyad.sparse_jacobian("(fn [v k] (map (fn [i] (get v i)) k))", wrt=(0, 1))
+    with pytest.raises(hyad.ModelTypeError, match="leave out what is an index or a size"):
+        picked(v, np.array([0, 1]))
+
+
 def test_the_pattern_follows_the_integers() -> None:
     """Other integers or shapes are another pattern, the same ones the one that was found."""
     sparse = hyad.sparse_jacobian(hyad.model(OBSERVED), ("cameras", "points"))

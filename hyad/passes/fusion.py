@@ -402,7 +402,8 @@ class Branched(Fuse):
 
     ``v = (build n f) ... (build n (fn [i] (if c (get v i) 0)))``  =>  ``(build n (fn [i] (if c (f i) 0)))``.
     Design decision: ``sink`` for arrays, before differentiation and for its reason: the adjoints of elements that a
-    ``where`` leaves out are 0, and 0 times an infinite slope is NaN.
+    ``where`` leaves out are 0, and 0 times an infinite slope is NaN. What has no such slope, as a matrix product, stays
+    where it is.
     """
 
     def __init__(self, builder: Builder, block: Block) -> None:
@@ -413,6 +414,8 @@ class Branched(Fuse):
     def fusible(self, bind: Bind, op: Loop) -> int:
         if all(elem_of(v) == BOOL for v in bind.vars):  # conditions: what they read, the branches share
             return super().fusible(bind, op)
+        if not any(type(x.op) is Prim and x.op.name in PRIMITIVES and steep(x.op) for x in all_binds(op.body)):
+            return 0
         read = [k for k, v in enumerate(bind.vars) if self.uses.get(v)]
         if len(read) != 1:
             return 0
@@ -438,6 +441,12 @@ class Branched(Fuse):
 
     def without_looks(self, bind: Bind) -> Bind:
         return bind
+
+
+def steep(op: Prim) -> bool:
+    """Whether the slope of an operation may be infinite: a quotient's, a root's, a logarithm's, that of an exponential
+    that overflows."""
+    return PRIMITIVES[op.name].cost > PRIMITIVES["*"].cost
 
 
 def branched_block(b: Builder, block: Block) -> Block:
