@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 BENCH = Path(__file__).parent / "bench"
 sys.path.insert(0, str(BENCH))
 
+import adrun  # noqa: E402
 import guarded  # noqa: E402
 import recursion  # noqa: E402
 import report  # noqa: E402
@@ -103,6 +105,41 @@ def test_results_keep_the_sections_that_were_not_run(tmp_path: Path) -> None:
     text = path.read_text()
     assert "old" not in text and text.index("kept") < text.index("new") and text.count("## ") == 2
     assert text.count(report.machine()) == 2  # each says where it was measured
+
+
+def test_results_keep_the_parts_that_were_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objectives and sizes of the AD suite, problems of the other: rows, tables and plots; each says when it ran."""
+    path, text = tmp_path / "RESULTS.md", (BENCH / "RESULTS.md").read_text()
+    monkeypatch.setattr(report, "machine", lambda: "another machine, 3 cores; cc 1, `-O3`; Python 3.0.0")
+    path.write_text(text)
+    kmeans = next(o for o in adrun.OBJECTIVES if o.name == "kmeans")
+    rows = [adrun.Row(name, *[0.125] * 6) for name in ("hand primal", "hand gradient", "hyad")]
+    made = adrun.lines([(kmeans, kmeans.sizes[0], "gradient", rows)], tmp_path)
+    report.write(path, made, adrun.parts())
+    old, new = text.splitlines(), path.read_text().splitlines()
+    changed = [line for line in set(new) - set(old) if line.startswith("| ")]
+    assert sorted(line.split("|")[1].strip() for line in changed) == ["hand gradient", "hand primal", "hyad", KMEANS]
+    assert [x for x in new if x.startswith(("#", "!"))] == [x for x in old if x.startswith(("#", "!"))]
+    (told,) = {line for line in new if line.endswith(f": {KMEANS}.")}
+    section = new[new.index("## The AD suite") :]
+    assert told.startswith(datetime.date.today().isoformat()) and section[2] in old and section[3] == told
+    report.write(path, made, adrun.parts())  # again
+    assert path.read_text().splitlines() == new
+
+    problem = next(p for p in PROBLEMS if p.name == "ba")
+    found = [report.Row("hand", 1.0), report.Row("hyad", 0.5, prepare=0.1)]
+    report.write(path, report.problem_lines({(problem, problem.sizes[0]): found}, 20.0), report.problem_parts())
+    newer = path.read_text().splitlines()
+    assert [x for x in newer if x.startswith(("#", "!"))] == [x for x in old if x.startswith(("#", "!"))]
+    assert [x for x in newer if x.startswith("| ba |")] == ["| ba | 1.00; 0.3 s | 0.50 | 0.10 | yes |  |  |  |  |"]
+    assert [x for x in newer if x.startswith("| helm ")] == [x for x in old if x.startswith("| helm ")]
+
+    report.write(path, [line.replace("| target |", "| aim |") for line in old], None)
+    with pytest.raises(SystemExit, match="other columns"):
+        report.write(path, made, adrun.parts())
+
+
+KMEANS = "kmeans k=10 n=10000 d=16, gradient"
 
 
 def test_targets_are_met_as_printed() -> None:

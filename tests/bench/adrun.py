@@ -233,6 +233,20 @@ def check(objective: Objective, point: Point, derivative: str, found: np.ndarray
         raise RuntimeError(f"{objective.name}: the hand-written {derivative} is wrong by {wrong:.1e}")
 
 
+def row_name(objective: Objective, size: Size, derivative: str) -> str:
+    return f"{objective.label(size)}, {derivative}"
+
+
+def heading(objective: Objective, size: Size, derivative: str) -> str:
+    return f"{objective.label(size)}: {objective.title}; {derivative}"
+
+
+def parts() -> dict[str, str]:
+    """What the section consists of: the rows of its first table, and the headings of the tables below."""
+    all_of = [(o, size, d) for o in OBJECTIVES for size in (*o.sizes, *o.large) for d in o.derivatives]
+    return {row_name(*part): heading(*part) for part in all_of}
+
+
 def lines(tables: list[Table], folder: Path) -> list[str]:
     """The section of RESULTS.md; the plots go to ``folder``."""
     from report import cell, table
@@ -279,7 +293,7 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         peer = f"{best.name} {ratio(best.cpu)}" if best else ""
         seconds = ["" if t is None else f"{t:.2f}" for t in (ours.prepare, ours.compile)]
         room = "" if ours.memory is None else f"{ours.memory:.2f}"
-        name = f"{objective.label(size)}, {derivative}"
+        name = row_name(objective, size, derivative)
         summary.append([name, *figures, f"{objective.target:g}", peer, room, *seconds])
     out += table(head, summary)
     for objective in dict.fromkeys(t[0] for t in tables):
@@ -298,7 +312,7 @@ def lines(tables: list[Table], folder: Path) -> list[str]:
         "memory, kB",
     ]
     for objective, size, derivative, rows in tables:
-        out += [f"### {objective.label(size)}: {objective.title}; {derivative}", ""]
+        out += [f"### {heading(objective, size, derivative)}", ""]
         body = []
         for r in rows:
             if r.note:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Any
 
 from measure import CC, FLAGS
 from recursion import Found, Walk
-from suite import Problem
+from suite import PROBLEMS, Problem
 
 VECTOR_MATH = ", vector math"  # in the name of a row: compiled with ``math="vector"``
 
@@ -46,8 +49,13 @@ def ratio(value: float | None) -> str:
     return cell(value, ".2f" if value is None or value < 100 else ".0f")
 
 
+def problem_parts() -> dict[str, str]:
+    """Problems and sizes: their rows in the summary, and the headings of their tables."""
+    return {p.label(n): f"{p.label(n)}: {p.title}" for p in PROBLEMS for n in p.sizes}
+
+
 def problem_table(problem: Problem, n: int, rows: list[Row]) -> list[str]:
-    title = f"### {problem.label(n)}: {problem.title}"
+    title = f"### {problem_parts()[problem.label(n)]}"
     head = ["contender", "x hand", "x hand, CPU", "ns", "derive + print, s", "compile, s", "C, kB", "machine code, kB"]
     lines = []
     for row in rows:
@@ -322,8 +330,9 @@ def machine() -> str:
 HEAD = """Ratios to the hand-written C of the same run, medians over turns taken alternately; nanoseconds are this
 machine's and mean nothing elsewhere. Every row was checked against the reference in its run. `(call)` is
 timed through the tool's own Python call, which is all it offers; its preparation includes compiling.
-A section that the last run left out is kept from the run before: each begins with its day and its machine. See
-README.md beside this file."""
+What the last run left out, sections, problems, objectives or sizes, is kept from the run before: each section begins
+with its day and its machine, and has a line of its own for what was measured at another time. See README.md beside
+this file."""
 ORDER = [
     "Summary",
     "Derivatives against hand-written C",
@@ -349,16 +358,89 @@ def sections_of(lines: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def write(path: Path, lines: list[str]) -> None:
-    """Put the sections that ``lines`` have in the place of those in the file."""
+def write(path: Path, lines: list[str], parts: dict[str, str] | None = None) -> None:
+    """Put the sections that ``lines`` have in the place of those in the file.
+
+    Where ``parts`` are given, a section consists of them, and those that ``lines`` lack are kept: ``parts`` has, for
+    the name of a row in the section's first table, the heading of the table below, in order.
+    """
     before = sections_of(path.read_text().splitlines()) if path.exists() else {}
-    stamp = ["", f"{datetime.date.today().isoformat()}; {machine()}."]
-    made = {
-        heading: [*stamp, "", *"\n".join(section).strip("\n").splitlines()]
-        for heading, section in sections_of(lines).items()
-    }
+    stamp = f"{datetime.date.today().isoformat()}; {machine()}"
+    made = {}
+    for heading, section in sections_of(lines).items():
+        stamps, body = [f"{stamp}."], "\n".join(section).strip("\n").splitlines()
+        if parts is not None and heading in before:
+            stamps, body = with_kept(before[heading], body, stamp, parts)
+        made[heading] = ["", *stamps, "", *body]
     sections = {**before, **made}
     text = ["# Benchmark results", "", HEAD]
     for heading in sorted(sections, key=lambda h: ORDER.index(h) if h in ORDER else len(ORDER)):
         text += ["", f"## {heading}", "", *"\n".join(sections[heading]).strip("\n").splitlines()]
     path.write_text("\n".join(text).rstrip() + "\n")
+
+
+def with_kept(old: list[str], new: list[str], stamp: str, parts: dict[str, str]) -> tuple[list[str], list[str]]:
+    """A section with the parts that ``new`` has, and from ``old`` the others that there still are: the days and
+    machines, and the text. The first of the former is that of all parts but those named with the others."""
+    head, tables = parts_of(new)
+    old_head, old_tables = parts_of(old)
+    names = {heading: name for name, heading in parts.items()}
+    rows, old_rows = rows_of(head), rows_of(old_head)
+    first, old_first = ([line for line in lines if line.startswith("|")][:1] for lines in (head, old_head))
+    if first and old_first and first != old_first:
+        sys.exit("the tables in the file have other columns: remove them, or write to another file (--out)")
+    measured = {*rows, *(names[h] for h in tables if h in names)}
+    kept = {n for n in parts if n not in measured and (n in old_rows or parts[n] in old_tables)}
+
+    before = [re.fullmatch(STAMP, line) for line in old]
+    found = [(m["stamp"], m["names"].split("; ") if m["names"] else None) for m in before if m]
+    others = next((text for text, named in found if named is None), stamp)
+    of = dict.fromkeys(measured, stamp)
+    of |= {name: next((text for text, named in found if named and name in named), others) for name in kept}
+    days: dict[str, list[str]] = {text: [] for text in (others, *(text for text, _ in found), stamp)}
+    for name in parts:
+        if name in of:
+            days[of[name]].append(name)
+    most = max(days, key=lambda text: len(days[text]))
+    stamps = [f"{most}.", *(f"{text}: {'; '.join(n)}." for text, n in days.items() if n and text != most)]
+
+    rows |= {name: old_rows[name] for name in kept if name in old_rows}
+    tables |= {parts[name]: old_tables[parts[name]] for name in kept if parts[name] in old_tables}
+    lines = [line for line in head if not line.startswith(("|", "!["))]
+    if rows:
+        rule = next(k for k, line in enumerate(head) if line.startswith("|---"))
+        lines = [*"\n".join(lines).rstrip("\n").splitlines(), ""]
+        lines += [*head[rule - 1 : rule + 1], *(rows[name] for name in sorted(rows, key=place_in(parts))), ""]
+    pictures = {line for line in (*head, *old_head) if line.startswith("![")}
+    for name in dict.fromkeys(name.partition(" ")[0].strip(",") for name in parts):
+        lines += [x for line in sorted(pictures) if line.startswith(f"![{name}]") for x in (line, "")]
+    for heading in sorted(tables, key=place_in(parts.values())):
+        lines += [f"### {heading}", "", *"\n".join(tables[heading]).strip("\n").splitlines(), ""]
+    return stamps, "\n".join(lines).strip("\n").splitlines()
+
+
+#: A line with the day and the machine, of all parts of a section or of some.
+STAMP = r"(?P<stamp>\d{4}-\d\d-\d\d; .*; Python [^:;]*?)(: (?P<names>.*))?\."
+
+
+def place_in(names: Iterable[str]) -> Callable[[str], int]:
+    """For sorting: where a name is among others, those that are not there at the end."""
+    order = list(names)
+    return lambda name: order.index(name) if name in order else len(order)
+
+
+def parts_of(section: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The lines before the first heading of a part, and those of each part."""
+    head: list[str] = []
+    found: dict[str, list[str]] = {}
+    for line in section:
+        if line.startswith("### "):
+            found[line[4:]] = []
+        else:
+            (found[next(reversed(found))] if found else head).append(line)
+    return head, found
+
+
+def rows_of(lines: list[str]) -> dict[str, str]:
+    """The rows of a table by their first cell, without its head."""
+    return {line.split("|")[1].strip(): line for line in [x for x in lines if x.startswith("|")][2:]}

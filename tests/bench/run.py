@@ -43,6 +43,7 @@ from report import (
     plot_linear,
     plot_swell,
     problem_lines,
+    problem_parts,
     recursion_lines,
     swell_tables,
     write,
@@ -275,7 +276,9 @@ def main() -> None:
             for n in problem.sizes[:1] if options.quick else problem.sizes:
                 with tempfile.TemporaryDirectory() as folder:
                     tables[problem, n] = race(problem, n, chosen, rounds, budget, limit, beaten, Path(folder))
-                write(options.out, problem_lines(tables, limit))  # a long run that is broken off leaves its tables
+                write(
+                    options.out, problem_lines(tables, limit), problem_parts()
+                )  # a long run that is broken off leaves its tables
     if hyad and "recursion" in sections:
         write(options.out, recursion_lines(*recursion_tables(chosen, options.trees, rounds, budget, limit)))
     if hyad and "encodings" in sections:
@@ -322,7 +325,7 @@ def main() -> None:
     if hyad and not set(adrun.NAMES).isdisjoint(sections):
         array_peers = [p for p in adpeers.PEERS if p in chosen]
         for tables in adrun.run(sections, array_peers, options.quick, limit, say):
-            write(options.out, adrun.lines(tables, options.out.parent))
+            write(options.out, adrun.lines(tables, options.out.parent), adrun.parts())
     say(f"wrote {options.out}")
 
 
