@@ -26,7 +26,7 @@ from .model import Model, as_model
 from .passes.optimise import named, optimise
 from .passes.threads import spread
 from .plain_python import unfit
-from .program.counts import ASSUMED, Cost
+from .program.counts import ASSUMED, Cost, Schedule
 from .program.counts import cost as count
 from .program.counts import dims as sizes_of
 from .program.journal import Kept, keeping, recorded
@@ -295,23 +295,25 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
         costs: dict[str, Cost] = {}
         memory: dict[str, dict[str, Any]] = {}
 
-        def count_in(name: str, program: Program, given: Sequence[Any] | None) -> None:
+        def count_in(name: str, program: Program, given: Sequence[Any] | None, before: int = 0) -> None:
             known = _known(program, given)
             own = costs.setdefault(name, Cost())
-            own.add(count(program, known))
+            own.add(count(program, known, _again(kept[before:] or kept, program, given)))
             memory[name] = _together(memory.get(name), _memory(program, known))
             memory[name]["taken"] = own.taken
 
         count_in("value", typed, given)
         names = [name for name in ("forward", "reverse") if made.has(name)]
         for name in names:
-            count_in(name, made.program(name), None if given is None else given * (2 if name == "forward" else 1))
-        tangents = False
+            before = len(kept)
+            program = made.program(name)
+            count_in(name, program, None if given is None else given * (2 if name == "forward" else 1), before)
+        tangents, before = False, len(kept)
         if base is not model:
             with recorded() as fired:
                 program = model.optimised(model.called_as(args))
             tangents = any(name == "few-inputs" for name, _ in fired)
-            count_in(model.value.operator, program, args)
+            count_in(model.value.operator, program, args, before)
         why = _directions(made, model, typed, tangents) if names else []
     why += _schedules(kept, typed, given)
     derivative = model.value if isinstance(model.value, Derived) else None
@@ -356,20 +358,41 @@ def _directions(made: Stages, model: Model, typed: Program, tangents: bool) -> l
     return passes
 
 
-def _schedules(kept: Sequence[Kept], program: Program, args: Sequence[Any] | None) -> list[str]:
-    """What the loops with ``:checkpoint`` keep, and how many steps they take."""
+def _numbers(kept: Sequence[Kept], program: Program, args: Sequence[Any] | None) -> list[tuple[int | None, int | None]]:
+    """Of the loops with ``:checkpoint``, how many steps they have and how many states they keep, where it is known."""
     known = {v.name: value for v, value in _known(program, args).items()}
     assumed = {**{d.name: float(ASSUMED) for d in program.dims}, **known}
-    lines: dict[str, None] = {}
 
     def number(affine: Any) -> int | None:
         if affine is None or any(v.name not in assumed for v in affine[1]):
             return None
         return int(affine[0] + sum(times * assumed[v.name] for v, times in affine[1].items()))
 
+    found = []
     for loop in kept:
         steps, states = number(loop.steps), number(loop.snapshots)
-        states = states if steps is None or states is None else min(states, steps)
+        found.append((steps, states if steps is None or states is None else min(states, steps)))
+    return found
+
+
+def _again(kept: Sequence[Kept], program: Program, args: Sequence[Any] | None) -> dict[Span, Schedule]:
+    """How the loops with ``:checkpoint`` run again, by their places: each state is kept once, in a round of its own.
+    The loop itself is a round and, at the end, a step; each iteration backwards is counted as a round."""
+    firsts: dict[tuple[Span, int, int], bool] = {}
+    for loop, (steps, states) in zip(kept, _numbers(kept, program, args)):
+        if loop.span is not None and steps is not None and states is not None and steps > 0:
+            firsts[loop.span, steps, states] = loop.first  # what was derived last stands in the program
+    totals: dict[Span, tuple[int, int, int]] = {}
+    for (span, steps, states), first in firsts.items():
+        rounds, counted, taken = totals.get(span, (0, 0, 0))
+        totals[span] = (rounds + steps - 1, counted + steps + first, taken + repeated(steps, states))
+    return {span: Schedule(r / n, taken / max(1, r)) for span, (r, n, taken) in totals.items()}
+
+
+def _schedules(kept: Sequence[Kept], program: Program, args: Sequence[Any] | None) -> list[str]:
+    """What the loops with ``:checkpoint`` keep, and how many steps they take."""
+    lines: dict[str, None] = {}
+    for loop, (steps, states) in zip(kept, _numbers(kept, program, args)):
         where = _place(loop.span) if loop.span is not None else "a loop"
         some = "few" if states is None else _number(states)
         if steps is None or states is None:

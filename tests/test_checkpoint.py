@@ -17,6 +17,7 @@ from hyad.codegen.c import print_c
 from hyad.differentiate.checkpoint import repeated
 from hyad.errors import BoundsError, HyadError, ModelTypeError, ReadError
 from hyad.passes.optimise import optimise
+from hyad.program.journal import without
 
 W, H = np.array([[0.3, 0.2], [-0.4, 0.7]]), np.array([0.5, 0.1])
 STEPS = 9
@@ -328,6 +329,47 @@ def test_what_a_card_says() -> None:
     assert "keeps" not in str(off) and off.memory["value-and-grad"]["workspace"] >= 8 * 1000  # a state for each step
     while_ = "(fn [x] (let [r (ref x)] (while (> (deref r) 1.0) :checkpoint 3 (set! r (sqrt (deref r)))) (deref r)))"
     assert "keeps 3 of its states" in str(hyad.cost(hyad.grad(while_), args=(9.0,)))
+
+
+COUNTED = {
+    "plain": ("(fn [x] (ifold (fn [s i] (sin (* 1.1 s))) x 57 :checkpoint 3))", 0.3, 1.0),
+    "count": ("(fn [x #^ Int k] (ifold (fn [s i] (sin (* 1.1 s))) x k :checkpoint 3))", 0.3, 1.0),
+    "all states": ("(fn [x #^ Int k] (ifold (fn [s i] (sin (* 1.1 s))) x k :checkpoint 90))", 0.3, 1.0),
+    "fold": ("(fn [x] (fold (fn [s a] (sin (* a s))) 0.3 x :checkpoint 3))", np.ones(70), 1.0),
+    "map": ("(fn [x #^ Int k] (sum (map (fn [a] (ifold (fn [s i] (sin s)) a k :checkpoint 3)) x)))", np.ones(7), 1.0),
+    "array": (
+        "(fn [x] (sum (ifold (fn [y i] (map (fn [a] (sin (+ a (* 0.1 (real i))))) y)) x 100 :checkpoint 4)))",
+        np.ones(5),
+        1.0,
+    ),
+    "nested": (
+        "(fn [x] (ifold (fn [t k] (* t (ifold (fn [s i] (sin (+ s t))) x 40 :checkpoint 3))) x 30 :checkpoint 5))",
+        0.3,
+        1.0,
+    ),
+    "two": ("(fn [x] (let [f (fn [n] (ifold (fn [s i] (sin s)) x n :checkpoint 3))] (+ (f 20) (f 200))))", 0.3, 1.0),
+    "gradient": ("(fn [x #^ Int k] ((grad (fn [y] (ifold (fn [s i] (sin s)) y k :checkpoint 3))) x))", 0.3, 0.9),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_card_counts_the_steps_that_are_taken_again(name: str) -> None:
+    """As many as a run takes; nearly, where the backward loop itself is differentiated."""
+    text, x, share = COUNTED[name]
+    args = (x, 40)[: 2 if "#^ Int k" in text else 1]
+    model = hyad.value_and_grad(text, wrt=0)
+    with without(["few-inputs"]):
+        card, program = hyad.cost(model, args=args), model.optimised(model.specs(args))
+    values = [a.tolist() if isinstance(a, np.ndarray) else a for a in args]
+    _, counts = typed.run(program, values, [len(x)] if program.dims else [])
+    found, taken = card.columns["value-and-grad"].transcendental, counts["sin"] + counts["cos"]
+    assert share * taken <= found * (1 + 1e-12) <= taken * (1 + 1e-9)
+    assert "counted once each" not in str(card)
+
+
+def test_a_card_counts_no_steps_of_unknown_number() -> None:
+    text = "(fn [x] (let [r (ref x)] (while (> (deref r) 1.0) :checkpoint 3 (set! r (sqrt (deref r)))) (deref r)))"
+    assert "iterations of a while" in str(hyad.cost(hyad.grad(text), args=(9.0,)))
 
 
 # --------------------------------------------------------------------------------------------- the form

@@ -3,14 +3,15 @@
 The counts are those of the program, not of a machine: an operation on reals counts once, and by its row's ``cost`` (in
 additions) as work; an integer's operation (subscripts, counters) does not count. Where a branch decides, the dearer arm
 counts. A trip count that only the data decide (``while``, a computed count) and the depth of a recursion cannot be
-counted: one iteration and one call are, and ``unknown`` says so.
+counted: one iteration and one call are, and ``unknown`` says so. The steps that ``:checkpoint`` takes again are counted
+where the loop's own are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core import (
     INT,
@@ -18,6 +19,7 @@ from ..core import (
     Apply,
     Arr,
     Atom,
+    Bind,
     Block,
     Case,
     Check,
@@ -34,6 +36,7 @@ from ..core import (
     blocks_of,
     functions_of,
 )
+from ..errors import Span
 from .primitives import PRIMITIVES
 
 #: The size of a dimension that nobody gave.
@@ -93,9 +96,21 @@ class Cost:
         return self
 
 
-def cost(program: Program, sizes: Mapping[Var, float] | None = None) -> Cost:
-    """What ``program`` costs where its dims (and ``Int`` parameters) are ``sizes``; one not given is ``ASSUMED``."""
+class Schedule(NamedTuple):
+    """How a loop with ``:checkpoint`` runs again in its derivative: for each ``while`` of it that the program has or
+    repeats, the mean number of its rounds, and the mean number of steps in a round."""
+
+    rounds: float
+    steps: float
+
+
+def cost(
+    program: Program, sizes: Mapping[Var, float] | None = None, schedules: Mapping[Span, Schedule] | None = None
+) -> Cost:
+    """What ``program`` costs where its dims (and ``Int`` parameters) are ``sizes``; one not given is ``ASSUMED``.
+    ``schedules`` has those of its loops by their places."""
     counter = _counter(program, sizes)
+    counter.schedules = schedules or {}
     total = counter.block(program.body)
     for f in functions_of(program.body):
         total.unknown.add(f"calls of {f.name}")
@@ -156,6 +171,8 @@ class _Counter:
 
     def __init__(self, values: dict[Var, float], assumed: set[Var] | None = None) -> None:
         self.values, self.assumed = values, assumed or set()
+        self.schedules: Mapping[Span, Schedule] = {}
+        self.schedule: Schedule | None = None  # of the ``while`` that is being counted
         self.functions: dict[Function, Cost] = {}
         self.calling: set[Function] = set()
 
@@ -187,6 +204,8 @@ class _Counter:
                 self.either(total, [self.block(arm.block) for arm in op.arms])
             elif type(op) is Loop:
                 count = self.number(op.count)
+                if count is None and bind.span in self.schedules:
+                    count = 1.0 if self.schedule is None else self.schedule.steps
                 if count is None:
                     total.unknown.add("iterations of a loop whose count is computed")
                     count = 1.0
@@ -196,11 +215,15 @@ class _Counter:
                 total.loops += 1
                 total.arrays += stacked(op)
             elif type(op) is While:
-                total.unknown.add("iterations of a while")
+                schedule = self.schedules.get(bind.span) if self.scheduled(bind) else None  # type: ignore[arg-type]
+                if schedule is None:
+                    total.unknown.add("iterations of a while")
                 total.add(self.block(op.cond))
+                around, self.schedule = self.schedule, schedule
                 body = self.block(op.body)
+                self.schedule = around
                 body.take(sum(WORD * self.elements(r.type) for r in op.body.results[len(op.accs) :]))  # type: ignore
-                total.add(body.each("a round"))
+                total.add(body.each("a round"), 1.0 if schedule is None else schedule.rounds)
                 total.loops += 1
                 total.arrays += stacked(op)
             elif type(op) is Make:
@@ -217,6 +240,15 @@ class _Counter:
             elif type(op) is Apply:
                 total.add(self.call(op.function))
         return total
+
+    def scheduled(self, bind: Bind) -> bool:
+        """Whether a ``while`` is a loop with ``:checkpoint`` on its way to a state, or its search for the next one that
+        it keeps."""
+        op = bind.op
+        if all(a.type == INT for a in op.accs):  # type: ignore[union-attr]
+            return self.schedule is not None
+        loops = [b for b in op.body.binds if b.span == bind.span and type(b.op) is Loop]  # type: ignore[union-attr]
+        return any(self.number(b.op.count) is None for b in loops)  # type: ignore[union-attr]
 
     def iteration(self, op: Loop, count: float) -> Cost:
         """The mean cost of an iteration. Where loops inside run as often as the index says, that of the two iterations
