@@ -169,15 +169,41 @@ class HostMemory:
         return tuple(out)
 
     def largest(self, size: Size) -> Size:
-        """A size at the iteration of the host's loops at which it is largest: the first or the last."""
-        for index, most in self.counted.items():
-            if index in names_of(size):
-                size = ("max", with_name(size, index, 0), with_name(size, index, most))
-        for index, count in self.indices.items():
-            if index in names_of(size):
-                last = simple("max", simple("-", count, 1), 0)
+        """What a size is at most in any iteration of the host's loops. Inner loops come first: how often they run may
+        depend on outer ones."""
+        loops = [*self.counted.items(), *((i, simple("max", simple("-", c, 1), 0)) for i, c in self.indices.items())]
+        for index, last in reversed(loops):
+            if index not in names_of(size):
+                continue
+            if convex(size, index):
                 size = ("max", with_name(size, index, 0), with_name(size, index, last))
+            else:
+                size = self.extremes(size, index, last)[1]
         return size
+
+    def extremes(self, size: Size, index: str, last: Size) -> tuple[Size, Size]:
+        """What a size is at least and at most where an index is from 0 to ``last``, each part by itself."""
+        if size == index:
+            return 0, last
+        if index not in names_of(size):
+            return size, size
+        operator, a, b = size
+        (low, high), (least, most) = (self.extremes(x, index, last) for x in (a, b))
+        if operator in ("==", "!="):
+            return 0, 1
+        if operator in ("-", "<", "<="):  # the larger b, the smaller the difference, the smaller a, the more it is less
+            return (simple("-", low, most), simple("-", high, least)) if operator == "-" else (0, 1)
+        if operator == "*" and not (self.natural(a) and self.natural(b)):
+            products = [simple("*", x, y) for x in dict.fromkeys((low, high)) for y in dict.fromkeys((least, most))]
+            return reduced("min", products), reduced("max", products)
+        if operator == "//" and not (isinstance(b, int) and b > 0):
+            if self.natural(a) and self.natural(b):
+                return 0, simple("//", high, simple("max", least, 1))
+            high = simple("max", high, simple("-", 0, low))  # no quotient is further from 0
+            return simple("-", 0, high), high
+        if operator == "%":
+            return simple("min", simple("+", least, 1), 0), simple("max", simple("-", most, 1), 0)
+        return simple(operator, low, least), simple(operator, high, most)
 
     def terms(self, terms: dict, bound: dict) -> Size:
         """A size of ``sizes.py`` as the host's."""
@@ -308,6 +334,32 @@ def simple(operator: str, a: Size, b: Size) -> Size:
     if operator == "and" and 1 in (a, b):
         return b if a == 1 else a
     return (operator, a, b)
+
+
+def reduced(operator: str, sizes: Sequence[Size]) -> Size:
+    """Several sizes put together."""
+    whole = sizes[0]
+    for size in sizes[1:]:
+        whole = simple(operator, whole, size)
+    return whole
+
+
+def convex(size: Size, name: str) -> bool:
+    """Whether a size is certainly largest where a name in it is least or largest: it is a largest of sums and multiples
+    of it."""
+    if isinstance(size, tuple) and size[0] in ("max", "+"):
+        return convex(size[1], name) and convex(size[2], name)
+    return affine(size, name)
+
+
+def affine(size: Size, name: str) -> bool:
+    """Whether a size is a multiple of a name and something to which that is added."""
+    if not isinstance(size, tuple) or name not in names_of(size):
+        return True
+    operator, a, b = size
+    if operator == "*" and name in names_of(a) and name in names_of(b):
+        return False
+    return operator in ("+", "-", "*") and affine(a, name) and affine(b, name)
 
 
 def one_of(cond: Size, a: Size, b: Size) -> Size:

@@ -206,8 +206,9 @@ class Pieces(Persistent):
             if self.dtype == "f32":  # what takes eight bytes comes next
                 room = simple("*", simple("//", simple("+", room, 1), 2), 2)
             room = simple("+", room, self.heap)
-        pieces = simple("//", threads, team)  # of a block: one for each team
-        per_block = simple("*", room, pieces)
+        pieces = self.largest(simple("//", threads, team))  # of a block: one for each team
+        most_room = self.largest(room)  # in any iteration of the host's loops: the memory is the same for all
+        per_block = simple("*", most_room, pieces)
         most = simple("max", simple("//", ROOM, simple("max", per_block, 1)), 1)
         beyond: Size = 1
         if rows:  # in shared memory, where it fits
@@ -215,7 +216,7 @@ class Pieces(Persistent):
             most = simple("max", most, simple("*", simple("==", beyond, 0), WAVES))
         blocks = simple("min", simple("min", blocks, WAVES), most) if blocks != 1 else 1
         work = self.names.fresh("work")
-        length = total((beyond, room, pieces, simple("max", blocks, 1)))
+        length = total((beyond, most_room, pieces, self.largest(simple("max", blocks, 1))))
         self.memory[work] = Memory(work, "real", (length,))
         return blocks, [At(work), room]
 

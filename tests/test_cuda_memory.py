@@ -14,7 +14,7 @@ import pytest
 import batch
 import hyad
 from hyad import gpu
-from hyad.codegen import nvrtc
+from hyad.codegen import launches, nvrtc
 from hyad.codegen.cuda import print_cuda
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
@@ -401,6 +401,36 @@ def test_directions_are_one_threads_where_that_is_asked() -> None:
     assert any("with a warp for its directions" in note for _, note in print_grid(program).notes)
     with without(("directions",)):
         assert not warps(print_grid(program))
+
+
+# ----------------------------------------------------------------------- memory in the loops of the host
+
+#: Arrays whose size an iteration of the host's loops decides on: in a thread's own memory, of an inner loop as long as
+#: the outer one has run, and two that are largest in the middle.
+SIZED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "workspace": ("[x #^ Int k] (let [n (len x) f (zeros [n k])] (for [t (range 1 n) j (range k)] (set-at! f t j"
+                  " (+ (get x t) (logsumexp (build t (fn [d] (sin (get f d j)))))))) (sum f))", (3,)),
+    "triangle": ("[x] (let [n (len x) s (zeros n)] (for [t (range n) u (range t)] (let [y (cumsum (build u (fn [k]"
+                 " (sin (+ k (get s 0) (get s t))))))] (set-at! s t (+ (get x t) (sum (* y y)))))) (sum s))", ()),
+    "middle": ("[x] (let [n (len x) s (zeros n)] (for [t (range n)] (let [y (cumsum (build (* t (- n t)) (fn [k] (sin"
+               " (+ k (get s 0) (get s t))))))] (set-at! s t (+ (get x t) (sum (* y y)))))) (sum s))", ()),
+    "window": ("[x #^ Int w] (let [n (len x) s (zeros n)] (for [t (range n)] (let [y (cumsum (cut s (max 0 (- t w))"
+               " (min n (+ t w))))] (set-at! s t (+ (get x t) (sum (* y y)))))) (sum s))", (2,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_memory_is_as_large_as_any_iteration_needs(name: str) -> None:
+    """The host makes it once, before its loops; the emulator sees what is written beyond an array."""
+    text, more = SIZED[name]
+    f = hyad.value_and_grad(hyad.model(f"(defmodel f {text})", namespace={}), wrt="x")
+    args = (np.random.default_rng(2).normal(size=6), *more)
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True))
+    assert all(set(launches.names_of(m.length)) <= set(program.known) for m in program.memory)
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for descending in (False, True):
+        for got, want in zip(emulator.run(program, args, descending=descending), f(*args), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
 @needs_ptx
