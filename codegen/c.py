@@ -50,7 +50,7 @@ from .cfunction import OUT_OF_MEMORY, CFunction, CParam
 from .comments import LONG, Comments, commented, folded, headline, listed, outline, shorten
 from .data import DataPrinter, structured
 from .expressions import PRIMARY, WIDTH, Expr, wrapped
-from .identifiers import Names
+from .identifiers import WORD, Names
 from .lower import is_array, type_of
 from .operands import Line
 from .parts import Parts, split
@@ -371,7 +371,7 @@ class CPrinter(DataPrinter):
             pieces, lines = self.parts(fn, split_up, comments)
             tables, before = [], [*before, *self.tables, *pieces]
         text = comments.text(lines)
-        words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(line.text for line in lines)))
+        words = set(WORD.findall("\n".join(line.text for line in lines)))
         unused = [p.name for p in fn.params if p.name not in words] + [d for d in fn.dims if d not in words]
         unused += [r.name for r in fn.results if not fn.returns_value and r.name not in words]
         silence = [f"    (void){name};" for name in unused]
@@ -487,7 +487,7 @@ class CPrinter(DataPrinter):
 
     def macro_arguments(self, fn: CFunction) -> list[str]:
         """The sizes that the workspace depends on, in the order of the C parameters."""
-        words = set(re.findall(r"[A-Za-z_]\w*", fn.workspace or ""))
+        words = set(WORD.findall(fn.workspace or ""))
         return [n for n in (*(p.name for p in fn.params), *fn.dims) if n in words]
 
     def described(self, p: CParam) -> str:

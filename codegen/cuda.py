@@ -35,7 +35,7 @@ from .cfunction import CFunction, CParam
 from .comments import commented, listed, shorten
 from .data import item_type, without_unused
 from .expressions import WIDTH, wrapped
-from .identifiers import Names
+from .identifiers import WORD, Names
 from .lower import LOCAL_REALS, Plan, plan
 from .operands import Line
 from .staging import Tile, blocks_for, by_warps, functions_of, mostly_read
@@ -221,7 +221,7 @@ class CudaPrinter(ThreadPrinter):
     def parameters(self, fn: CFunction) -> tuple[CudaParam, ...]:
         """The parameters with their flags: what a shape depends on is shared."""
         sizes = " ".join(str(d) for p in (*fn.params, *fn.results) for d in p.dims)
-        words = set(re.findall(r"[A-Za-z_]\w*", sizes))
+        words = set(WORD.findall(sizes))
         return tuple(
             CudaParam(p.name, p.elem, p.dims, batched=k not in self.shared and p.name not in words)
             for k, p in enumerate(fn.params)

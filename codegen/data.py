@@ -45,7 +45,7 @@ from hyad.core import (
 from .cfunction import CConstructor, CData, CField
 from .comments import commented
 from .expressions import AND, EQUAL, OR, PRIMARY, UNARY, Expr, as_reals, negated
-from .identifiers import Names
+from .identifiers import WORD, Names
 from .lower import Buffer, measured, type_of
 from .operands import Line
 from .statements import BodyPrinter
@@ -232,7 +232,7 @@ def without_unused(lines: list[Line], read: Iterable[str] = ()) -> list[Line]:
         count: Counter[str] = Counter(read)
         places: dict[str, list[int]] = {}
         for k, line in enumerate(lines):
-            count.update(re.findall(r"[A-Za-z_]\w*", line.text))
+            count.update(WORD.findall(line.text))
             match = _SET.fullmatch(line.text)
             if match is not None and not re.search(r"\w\(", match[2] or ""):
                 places.setdefault(match[1], []).append(k)

@@ -49,7 +49,7 @@ from .cfunction import CConstructor, CData, CFunction, CParam
 from .comments import Comments, commented, outline
 from .data import ctypes, declared, definitions, handed_down, reachable, without_unused
 from .expressions import PRIMARY, WIDTH, Expr, as_reals, wrapped
-from .identifiers import Names
+from .identifiers import WORD, Names
 from .lower import Buffer, Plan, measured, plan, type_of
 from .paired import paired
 
@@ -391,7 +391,7 @@ class FunctionPrinter(CPrinter):
         lines = Comments(self.program, self.line_directives).text(shown)
         head = wrapped(self.prototype_text(), WIDTH)
         form = commented(outline(f.span.text, 90), 90) if f.span is not None else ""
-        words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(line.text for line in shown)))
+        words = set(WORD.findall("\n".join(line.text for line in shown)))
         names = [*self.param_name.values(), *(["arena"] if info.arena else [])]
         names += [self.buffer_name[b] for k, b in enumerate(self.plan.results) if b is not None]
         silence = [f"    (void){name};" for name in dict.fromkeys(names) if name not in words]

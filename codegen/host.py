@@ -7,14 +7,13 @@ caller gives all memory; a macro of the header says how much. The same text runs
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from .c import RESERVED
 from .comments import commented, listed
 from .cuda import header_of
 from .expressions import ADD, AND, EQUAL, MUL, OR, ORDER, PRIMARY, WIDTH, wrapped
-from .identifiers import Names
+from .identifiers import WORD, Names
 from .launches import (
     At,
     Choose,
@@ -113,7 +112,7 @@ class _Host:
 
     def files(self) -> tuple[str, str]:
         body = list(self.body())
-        words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(line.partition("//")[0] for line in body)))
+        words = set(WORD.findall("\n".join(line.partition("//")[0] for line in body)))
         names = [declared.rpartition(" ")[2].lstrip("*") for declared in [*self.params(), self.stream]]
         body[1:1] = [f"    (void){name};" for name in names if name not in words]
         helpers = [START] + [READ] * self.reads + [STACK_LIMIT] * (self.program.stack is not None)

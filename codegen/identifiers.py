@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+
+WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")  # a name in C, but not that of a member
 
 _MARKS = {"\u0304": "_bar", "\u0305": "_bar", "\u0302": "_hat", "\u0303": "_tilde", "\u20d7": "_vec"}
 _DOTS = {"\u0307": "d", "\u0308": "dd", "\u20db": "ddd"}

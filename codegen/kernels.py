@@ -51,6 +51,7 @@ from .cuda import CudaPrinter
 from .data import without_unused
 from .directions import by_the_first, shared_by_a_warp
 from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
+from .identifiers import WORD
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Place, Plan, is_array, plan, type_of
 from .operands import Line
@@ -107,7 +108,7 @@ class Piece:
 
 def words_of(lines: Sequence[Line]) -> list[str]:
     """The names in some lines."""
-    return re.findall(r"[A-Za-z_]\w*", "\n".join(line.text for line in lines))
+    return WORD.findall("\n".join(line.text for line in lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +331,7 @@ class KernelPrinter(CudaPrinter):
         comments = self.shared_comments or Comments(self.program, False)
         text = comments.text(lines)
         tables = [f"    {t}" for t in self.tables]
-        words = set(re.findall(r"[A-Za-z_]\w*", "\n".join([*tables, *(line.text for line in lines)])))
+        words = set(WORD.findall("\n".join([*tables, *(line.text for line in lines)])))
         kept = tuple(declared.rpartition(" ")[2].lstrip("*") in words for declared in head)
         used = [declared for declared, keep in zip(head, kept) if keep]
         most = FOLDING if piece.roomy else f"{FOLDING}, {TOGETHER}"

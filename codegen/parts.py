@@ -15,12 +15,12 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from .identifiers import WORD
 from .operands import Line
 
 LONG = 16_000  # characters of code from which on a body is split
 PART = 3_000  # that a part has at least
 
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _KIND = r"(?:unsigned )?long long|hyad_strided<[a-z ]+>|(?!return\b|goto\b)[A-Za-z_]\w*"  # a number's, that of data
 _DECLARED = re.compile(rf"(const )?({_KIND}) (\*?)(\w+)(\[\d+\])?(?: =|\[|;)")
 _SEVERAL = re.compile(r"(double|float|long long|int) (\w+(?:, \w+)+);")
@@ -137,7 +137,7 @@ def _statements(lines: list[Line]) -> Iterator[_Statement]:
         depth += line.text.endswith("{") - line.text.startswith("}")
         if depth == 0 and line.text.endswith((";", "}")):
             taken = lines[start : k + 1]
-            words = set(_WORD.findall(line.text if k == start else "\n".join(t.text for t in taken)))
+            words = set(WORD.findall(line.text if k == start else "\n".join(t.text for t in taken)))
             yield _Statement(taken, words, _declared(taken))
             start = k + 1
     assert start == len(lines), lines[start:]
@@ -188,5 +188,5 @@ def _moved(s: _Statement, place: dict[str, str], known: set[str]) -> Iterator[Li
         yield from lines
         return
     for line in lines:
-        text = _WORD.sub(lambda m: place[m[0]] if m[0] in known else m[0], line.text)
+        text = WORD.sub(lambda m: place[m[0]] if m[0] in known else m[0], line.text)
         yield Line(line.depth, text, line.span)

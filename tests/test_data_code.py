@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hyad
 from hyad.codegen import build
 from hyad.codegen.c import print_c
 from hyad.codegen.cuda import print_cuda
@@ -672,6 +673,14 @@ def test_emitted_files_compile_alone_without_a_warning(make, args, tmp_path):
     (tmp_path / f"{fn.name}.c").write_text(fn.source)
     strict = ["-O2", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-c"]
     subprocess.run(["cc", *strict, f"{fn.name}.c", "-o", "f.o"], cwd=tmp_path, check=True)
+
+
+def test_an_unread_parameter_is_silenced_though_a_field_has_its_name():
+    chain = defdata("Chain", ["End"], ["Link", "x", "rest"])
+    text = "(defmodel first [l #^ Real x] (match l (End) 1.0 (Link a r) (* a a)))"
+    f = hyad.model(text, namespace={"End": chain.End, "Link": chain.Link})
+    found = hyad.show(f, "c", args=[chain.Link(2.0, chain.End()), 3.0])
+    assert "l->x*l->x" in found and "(void)x;" in found
 
 
 def test_cuda_refuses_by_name():

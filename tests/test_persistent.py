@@ -254,3 +254,16 @@ def test_what_a_block_changes_is_not_read_through_the_cache_of_constants() -> No
     (loop,) = (k for k in entries if k.endswith("_loop"))
     assert "ld.global.nc" not in entries[loop] and entries[loop].count("bar.sync") >= 3
     assert any("ld.global.nc" in text for k, text in entries.items() if k != loop)
+
+
+@needs_cpu
+def test_what_a_kernel_does_not_read_it_does_not_take() -> None:
+    """Not even what is called ``x``, as a member of ``threadIdx`` is: the emulator's compiler refuses it."""
+    text = """[x] (let [n (len x) f (zeros n)]
+      (for [t (range 1 n)] (set-at! f t (+ (get x t) (logsumexp (cut f 0 t))))) (sum f))"""
+    f = hyad.model(f"(defmodel unread {text})", namespace={})
+    x = RNG.normal(size=9)
+    program = print_grid(f.optimised(f.specs((x,)), "cuda"))
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for descending in (False, True):
+        np.testing.assert_allclose(emulator.run(program, (x,), descending=descending)[0], f(x), rtol=1e-12)
