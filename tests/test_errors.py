@@ -998,6 +998,19 @@ def test_what_is_not_declared_is_said_to_be_taken_as_a_number() -> None:
     assert "declare" not in str(error.value)
 
 
+def test_a_tangent_of_another_type_is_named_by_its_parameter() -> None:
+    """Not by the name that the derivative has for it, which nobody wrote."""
+    f = hyad.model("(fn [x #^ Int h] (* x h))")
+    for derive, role in ((hyad.jvp, "tangent"), (hyad.hvp, "vector")):
+        with pytest.raises(ModelTypeError) as error:
+            derive(f, (2.0, 3), (1.0, 0.5))
+        assert f"the {role} for `h` is Real, but `h` is declared Int" in str(error.value)
+        assert "0 for an integer" in str(error.value)
+    with pytest.raises(ModelTypeError, match="`h` is declared Int but the argument is Real"):
+        hyad.jvp(f, (2.0, 3.5), (1.0, 0))
+    assert hyad.jvp(f, (2.0, 3), (1.0, 0)) == 3.0
+
+
 def test_arrays_that_are_declared_integers_are_not_differentiated_by() -> None:
     f = hyad.model("(fn [#^ (Arr Int n) at v] (sum (map (fn [i] (* (get v i) (get v i))) at)))")
     at, v = np.array([0, 2, 2]), np.array([1.0, 2.0, 3.0])

@@ -72,14 +72,21 @@ def read_annotation(form: Form) -> Spec:
     )
 
 
-def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str) -> Spec:
-    """The annotation, with what it leaves open taken from the actual argument."""
+def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str, role: str = "") -> Spec:
+    """The annotation, with what it leaves open taken from the actual argument. ``role``: what of the parameter the
+    argument is, where it is not its value."""
     if annotation is None:
         return actual
     if actual is None:
         return annotation
 
     def fail() -> ModelTypeError:
+        if role:
+            return ModelTypeError(
+                f"the {role} for `{name}` is {spec_text(actual)}, but `{name}` is declared {spec_text(annotation)}",
+                span,
+                "it has the type of its argument: 0 for an integer" if annotation == INT else None,
+            )
         return ModelTypeError(
             f"`{name}` is declared {spec_text(annotation)} but the argument is {spec_text(actual)}",
             span,
@@ -95,7 +102,7 @@ def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str) ->
     if isinstance(annotation, Node):
         if not isinstance(actual, Node) or len(actual.items) != len(annotation.items):
             raise fail()
-        items = tuple(merge_specs(a, b, span, name) for a, b in zip(annotation.items, actual.items))
+        items = tuple(merge_specs(a, b, span, name, role) for a, b in zip(annotation.items, actual.items))
         return Node(items, actual.keys, actual.make)
     if isinstance(annotation, Arr):
         if not isinstance(actual, Arr) or actual.rank != annotation.rank:
@@ -166,6 +173,15 @@ def parameters(function: Function) -> list[tuple[str, Spec, Span | None]] | None
     if isinstance(function, Choice):
         return parameters(function.then)
     return parameters(function.function)
+
+
+def moved(function: Function, count: int, k: int) -> tuple[str, str]:
+    """The parameter that the ``k``-th argument of so many belongs to, and what of it that is: its name and nothing, or
+    the tangent or the vector for it."""
+    known = parameters(function) or []
+    if isinstance(function, Derived) and function.operator in ("jvp", "hvp") and k >= count // 2:
+        return known[k - count // 2][0], "tangent" if function.operator == "jvp" else "vector"
+    return known[k][0], ""
 
 
 def conform(sp: Specialiser, value: Value, spec: Spec, span: Span | None, name: str) -> Value:

@@ -78,7 +78,7 @@ from ..program.values import (
     language,
     nothing,
 )
-from .annotations import arity_text, conform, dim_names, merge_specs, parameters, read_annotation
+from .annotations import arity_text, conform, dim_names, merge_specs, moved, parameters, read_annotation
 from .arguments import Kept, is_checkpointed, not_checkpointed, number_in, snapshots
 from .branches import branches, case, cases
 from .builtins import builtin
@@ -191,7 +191,9 @@ class Specialiser(Flow):
         self.dims_named = {d for _, annotation, _ in known or () for d in dim_names(annotation)}
         for i, spec in enumerate(specs):
             label, annotation, place = known[i] if known else (f"x{i}", None, None)
-            merged = merge_specs(annotation, spec, place, label)
+            merged = spec
+            if annotation is not None:
+                merged = merge_specs(annotation, spec, place, *moved(function, len(specs), i))
             value = self.parameter(REAL if merged is None else merged, label, place)
             ins.append(flatten(value)[1])
             value = value if annotation is None else conform(self, value, annotation, place, label)
