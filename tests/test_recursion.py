@@ -6,8 +6,10 @@ specialiser or on a printer.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
+import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -1045,3 +1047,99 @@ def test_backward_recursion_is_handed_the_sum_so_far(name: str) -> None:
     backs = re.findall(r"^static [^;]*?\bf_back\([^;]*?\)\n\{.*?^\}", gradient.source, re.MULTILINE | re.DOTALL)
     code = [re.sub(r"//.*", "", back.partition("{")[2]) for back in backs]
     assert sum(text.count("f_back(") for text in code) == calls
+
+
+# ------------------------------------------------------------------------------- adjoints of what is handed on
+
+#: Recursion along the rows of ``x``: each call adds one row to the adjoint of ``x``. The parameters, and the body.
+ALONG = {
+    "rows": ("[x b]", "(letrec [f (fn [i] (if (= i (len x)) b (sin (+ (get x i) (f (+ i 1))))))] (sum (f 0)))"),
+    "declared": (
+        "[#^ (Mat n k) x #^ (Vec k) b]",
+        "(letrec [f (fn [i] (if (= i (len x)) b (sin (+ (get x i) (f (+ i 1))))))] (sum (f 0)))",
+    ),
+    "handed on": (
+        "[x b]",
+        "(letrec [f (fn [x i] (if (= i (len x)) b (sin (+ (get x i) (f x (+ i 1))))))] (sum (f x 0)))",
+    ),
+    "of products": (
+        "[x b]",
+        "(letrec [f (fn [i] (if (= i (len x)) b (sin (@ (outer b b) (+ (get x i) (f (+ i 1)))))))] (sum (f 0)))",
+    ),
+    "last": (
+        "[x b]",
+        "(letrec [f (fn [i s] (if (= i (len x)) s (f (+ i 1) (sin (+ (get x i) (@ (outer b b) s))))))] (sum (f 0 b)))",
+    ),
+    "of pairs": (
+        "[x b]",
+        """(letrec [f (fn [i] (if (= i (len x)) #(b b) (let [#(u v) (f (+ i 1))] #((sin (+ (get x i) v)) (* u v)))))]
+             (let [#(u v) (f 0)] (+ (sum u) (sum v))))""",
+    ),
+    "in a match": (
+        "[x b]",
+        """(letrec [f (fn [i l] (if (null? l) b (sin (+ (get x i) (* (car l) (f (+ i 1) (cdr l)))))))
+                    down (fn [n] (if (= n 0) None (cons 0.9 (down (- n 1)))))]
+             (sum (f 0 (down (len x)))))""",
+    ),
+}
+
+#: What a call allocates, and copies or clears.
+COUNTED = """
+static size_t moved;
+#define memcpy(to, from, size) (moved += (size), memcpy(to, from, size))
+#define memset(to, value, size) (moved += (size), memset(to, value, size))
+"""
+SPENT = """
+void spent(const double *x, const double *b, long long n, long long k, double *xb, double *bb, double *work,
+    long long *out)
+{
+    hyad_arena arena = {0};
+    arena.stack = 1 << 22;
+    moved = 0;
+    out[0] = CALL;
+    out[1] = hyad_held(&arena);
+    out[2] = moved;
+    hyad_free(&arena);
+}
+"""
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_the_adjoint_of_an_array_is_added_to_where_it_lies(name: str, tmp_path) -> None:
+    """A call's row is added to it: there was a copy of all rows in each call, and time and memory were quadratic."""
+    head, body = ALONG[name]
+    f, rng = hyad.model(f"(fn {head} {body})", namespace={}), np.random.default_rng(1)
+    x, b = rng.normal(size=(7, 5)), 0.3 * rng.normal(size=5)
+    gradient = hyad.compile(hyad.grad(f), args=(x, b))
+    dx, db = rng.normal(size=x.shape), rng.normal(size=b.shape)
+    gx, gb = gradient(x, b)
+    for other in (hyad.run(hyad.grad(f), x, b), hyad.grad(f, encoding="closure")(x, b)):
+        np.testing.assert_allclose(gx, other[0], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(gb, other[1], rtol=1e-12, atol=1e-14)
+    slope = np.sum(gx * dx) + np.sum(gb * db)
+    assert slope == pytest.approx(hyad.jvp(f, (x, b), (dx, db)), rel=1e-11)
+    h = 1e-6
+    assert slope == pytest.approx((f(x + h * dx, b + h * db) - f(x - h * dx, b - h * db)) / (2 * h), rel=1e-6)
+
+    made = gradient.cfunction
+    source = made.source.replace(f'#include "{made.name}.h"', made.header)
+    includes, _, rest = source.partition("typedef const struct")
+    given = ["x", "b", "n", *["k"] * (len(made.dims) - 1), "xb", "bb", *["work"] * (made.workspace != "0"), "&arena"]
+    spending = SPENT.replace("CALL", f"{made.name}({', '.join(given)})")
+    library = str(tmp_path / "spent.so")
+    text = tmp_path / "spent.c"
+    text.write_text(includes + COUNTED + "typedef const struct" + rest + spending)
+    subprocess.run(["gcc", "-std=c99", "-O1", "-fPIC", "-shared", "-o", library, str(text), "-lm"], check=True)
+    spent = ctypes.CDLL(library).spent
+
+    def counted(n: int) -> np.ndarray:
+        k = 5
+        x, b = rng.normal(size=(n, k)), rng.normal(size=k)
+        found, out = [np.zeros_like(x), np.zeros_like(b), np.zeros(40 * (n + 10) * k)], np.zeros(3, np.int64)
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (x, b, *found, out)]
+        spent(*pointers[:2], ctypes.c_longlong(n), ctypes.c_longlong(k), *pointers[2:])
+        assert out[0] == 0
+        return out[1:]
+
+    less, more = counted(400), counted(1600)
+    assert np.all(more < 6 * less)

@@ -134,7 +134,7 @@ def choice_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
     touched = rev.touched(op)
     data = Data(rev.kind)
     again = type(op) is Case and not rev.closures
-    opened, pairs, own = [], [], []
+    opened, pairs, own, inside = [], [], [], []
     codes: list[tuple[Constructor | None, list[Var]]] = []
     for k, block in enumerate(blocks):
         with rev.region(op, k) as (scope, fields):
@@ -144,6 +144,7 @@ def choice_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
             name = ("then", "else")[k] if type(op) is If else op.arms[k].constructor.name  # type: ignore
             constructor, args = record_of(data, name, record, rev.kind)
             codes.append((constructor, args) if args or not again else (None, []))
+            inside.append(bound)
         opened.append((fields, scope))
         pairs.append(pair)
         own.append(fields)
@@ -178,6 +179,12 @@ def choice_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
 
         depth = len(b.scopes)
 
+        def known(k: int, fields: Sequence[Atom]) -> dict[Var, Atom]:
+            """What the fields of a record stand for. A size that is known here too, of which the record has a copy for
+            the types of its arrays, stays the one that it is: an adjoint that is handed on is seen to be of one size.
+            """
+            return {v: x for v, x in zip(codes[k][1], fields) if v in inside[k]}
+
         def emit(k: int, table: dict[Var, Atom]) -> list[Atom]:
             pair = pairs[k]
             table.update((ct, rev.or_zero(bars[j], bind.vars[j])) for j, ct in pair.cotangents.items())
@@ -194,7 +201,7 @@ def choice_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
                     table: dict[Var, Atom] = dict(zip(own[k], fields))
                     if args:
                         results = record_opened(
-                            rev, out[-1], constructor, args, lambda t: emit(k, {**table, **t}), names
+                            rev, out[-1], constructor, lambda fields: emit(k, {**table, **known(k, fields)}), names
                         )  # type: ignore
                     else:
                         results = emit(k, table)
@@ -204,7 +211,7 @@ def choice_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
             arms = []
             for k, (constructor, args) in enumerate(codes):
                 with b.arm(constructor) as (scope, fields):  # type: ignore[arg-type]
-                    results = emit(k, dict(zip(args, fields)))
+                    results = emit(k, known(k, fields))
                 arms.append((constructor, fields, scope, results))
             after = b.case(out[-1], arms, names)
         b.span = span
@@ -217,14 +224,13 @@ def record_opened(
     rev: Reverse,
     record: Atom,
     constructor: Constructor,
-    args: Sequence[Var],
-    emit: Callable[[dict[Var, Atom]], list[Atom]],
+    emit: Callable[[Sequence[Atom]], list[Atom]],
     names: Sequence[str],
 ) -> Sequence[Atom]:
     """Code on the fields of a record whose constructor is certain."""
     b, arms = rev.b, []
     with b.arm(constructor) as (scope, fields):
-        results = emit(dict(zip(args, fields)))
+        results = emit(fields)
     for c in constructor.data.constructors:
         if c is constructor:
             arms.append((c, fields, scope, results))
