@@ -996,6 +996,30 @@ def test_unused_parts_of_functions_go() -> None:
     assert unused(made) is made
 
 
+@pytest.mark.parametrize("given", ["the same", "another one"])
+def test_parameters_that_are_the_same_in_every_call_are_one(given: str) -> None:
+    """Two that change places in the inner call, where the first call gives both the same; a third is a constant."""
+    b = Builder()
+
+    def body(f, x, y, z, n):
+        def go():
+            (inner,) = b.apply(f, (y, x, z, b.prim("-", n, integer(1))))
+            return [b.prim("*", inner, b.prim("+", b.prim("*", x, z), b.prim("sin", y)))]
+
+        return branch(b, b.prim("<=", n, integer(0)), lambda: [b.prim("+", x, b.prim("exp", z))], go)
+
+    params = [Var("x", REAL), Var("y", REAL), Var("z", REAL), Var("n", INT)]
+    f = define(b, "f", params, [Var("r", REAL)], body)
+    v, w = Var("v", REAL), Var("w", REAL)
+    p = program(b, [v, w], b.apply(f, (v, v if given == "the same" else w, w, integer(3))))
+    made = unused(p)
+    check(made)
+    (g,) = functions_of(made.body)
+    assert [q.name for q in g.params] == (["y", "z", "n"] if given == "the same" else ["x", "y", "z", "n"])
+    assert evaluate(made, [1.5, 0.25]) == evaluate(p, [1.5, 0.25])
+    assert unused(made) is made
+
+
 def test_a_gradient_by_data_is_made_at_once() -> None:
     """The adjoint's lazy zeros are filled where it is made: there is no function that does it, and no other tree."""
     p = tree_product()
@@ -1074,6 +1098,10 @@ ALONG = {
         "[x b]",
         """(letrec [f (fn [i] (if (= i (len x)) #(b b) (let [#(u v) (f (+ i 1))] #((sin (+ (get x i) v)) (* u v)))))]
              (let [#(u v) (f 0)] (+ (sum u) (sum v))))""",
+    ),
+    "given itself": (
+        "[x b]",
+        "(let [f (fn [f i] (if (= i (len x)) b (sin (+ (get x i) (f f (+ i 1))))))] (sum (f f 0)))",
     ),
     "in a match": (
         "[x b]",

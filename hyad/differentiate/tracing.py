@@ -24,7 +24,7 @@ from ..frontend.annotations import has_reals, not_real, parameters
 from ..frontend.families import Again
 from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
-from ..passes.functions import inline_block
+from ..passes.functions import inline_block, merged_block
 from ..passes.fusion import branched_block
 from ..passes.optimise import expand_block, singles_block, unroll_block
 from ..passes.prefixes import prefixes_block
@@ -205,7 +205,7 @@ def trace(
     if not b.plain:
         if sp.unrolled:
             if not sp.facts.changed:
-                block = counted_block(b, inline_block(b, recursion_counted(b, block)))
+                block = counted_block(b, inline_block(b, recursion_counted(b, merged_block(b, block))))
                 block = shrinking_block(b, unfold_block(b, block))
             block = unroll_block(b, block)
             block = singles_block(b, tidy(block))

@@ -601,17 +601,33 @@ class HandedOn:
 def unused(program: Program) -> Program:
     """Drops results of functions that no call reads, and parameters that nothing reads or that are only passed on.
 
-    A parameter that is the same constant in every call, but for those that hand it on, is that constant.
+    A parameter that is the same constant in every call, but for those that hand it on, is that constant; one that is
+    the same as another one in every call is that one.
     """
     functions = functions_of(program.body)
     if not functions:
         return program
+    merged = merge_params(program.body)
+    if merged is not program.body:
+        program = replace(program, body=merged)
+        functions = functions_of(program.body)
     live = needed(program, functions)
     results = {f: [k for k, r in enumerate(f.body.results) if (f, k) in live] for f in functions}  # type: ignore
     constants = same_constants(program, functions)
     params = {f: [k for k, p in enumerate(f.params) if p in live and p not in constants] for f in functions}
     if all(len(results[f]) == len(f.results) and len(params[f]) == len(f.params) for f in functions):
         return program
+    return dead_code(replace(program, body=with_parts(program.body, functions, params, results, constants)))
+
+
+def with_parts(
+    body: Block,
+    functions: Sequence[Function],
+    params: Mapping[Function, Sequence[int]],
+    results: Mapping[Function, Sequence[int]],
+    table: Mapping[Var, Atom],
+) -> Block:
+    """A block whose ``functions`` have these of their parameters and results; ``table``: what stands for others."""
     made = {
         f: Function(
             f.name, tuple(f.params[k] for k in params[f]), tuple(f.results[k] for k in results[f]), None, f.span
@@ -636,12 +652,70 @@ def unused(program: Program) -> Program:
         return Block(tuple(binds), b.results)
 
     for f, new in made.items():
-        table = {p: constants[p] for p in f.params if p in constants}
-        body = Block(f.body.binds, tuple(f.body.results[k] for k in results[f]))  # type: ignore[union-attr]
-        new.body = block(substitute(body, table) if table else body)
+        own = {p: table[p] for p in f.params if p in table}
+        inner = Block(f.body.binds, tuple(f.body.results[k] for k in results[f]))  # type: ignore[union-attr]
+        new.body = block(substitute(inner, own) if own else inner)
     for new in made.values():  # what only a dropped argument needed; when all calls are known
         new.body = tidy(new.body)  # type: ignore[arg-type]
-    return dead_code(replace(program, body=block(program.body)))
+    return block(body)
+
+
+def merged_block(b: Builder, block: Block) -> Block:
+    """``merge_params`` for a block under construction, before its derivative has an adjoint for each parameter."""
+    return block if "unused" in b.off else merge_params(block)
+
+
+def merge_params(block: Block) -> Block:
+    """A block in whose functions one parameter stands for several that are the same in every call.
+
+    ``(f x x 0)`` of ``(f a b i)`` = ``(.. (f a b (+ i 1)))``  =>  ``(f x 0)`` of ``(f b i)`` = ``(.. (f b (+ i 1)))``.
+    A function that is given itself is given the arrays that it reads twice, for itself and for the other one.
+    """
+    functions = functions_of(block)
+    if any(f.body is None for f in functions):  # it is still being made
+        return block
+    same = same_params(block, functions)
+    if not same:
+        return block
+    params = {f: [k for k, p in enumerate(f.params) if p not in same] for f in functions}
+    results = {f: range(len(f.results)) for f in functions}
+    return with_parts(block, functions, params, results, same)
+
+
+def same_params(block: Block, functions: Sequence[Function]) -> dict[Var, Var]:
+    """The parameters that are the same as another one of their function in every call, each with that one, which is
+    the last of those; but for sizes.
+
+    Supposed of all of one type, until a call says otherwise.
+    """
+    sizes = {d for f in functions for v in (*f.params, *f.results) for d in type_atoms(v.type)}
+    group: dict[Var, Any] = {p: p if p in sizes else p.type for f in functions for p in f.params}
+    calls = [
+        bind.op
+        for f in (None, *functions)
+        for bind in all_binds(block if f is None else f.body)  # type: ignore[arg-type]
+        if type(bind.op) is Apply
+    ]
+
+    def lasts() -> dict[Var, Var]:
+        found: dict[Var, Var] = {}
+        for f in functions:
+            last = {group[p]: p for p in f.params}
+            found.update((p, last[group[p]]) for p in f.params if last[group[p]] is not p)
+        return found
+
+    same = lasts()
+    while same:
+        for op in calls:
+            seen: dict[Any, int] = {}
+            for p, a in zip(op.function.params, op.args):
+                a = same.get(a, a) if type(a) is Var else (a.type, repr(a.value))  # type: ignore[union-attr]
+                group[p] = seen.setdefault((group[p], a), len(seen))
+        after = lasts()
+        if after == same:
+            break
+        same = after
+    return same
 
 
 def same_constants(program: Program, functions: Sequence[Function]) -> dict[Var, Const]:
