@@ -253,3 +253,46 @@ def test_tiles_start_lines_of_the_cache() -> None:
     assert len(starts[True]) > 2 and not any(start % 8 for start in starts[True])
     assert any(start % 8 for start in starts[False])
     assert "multiple of 64 bytes" in f.header
+
+
+STEPS = """
+(fn [#^ (Mat n d) x0 #^ Int steps]
+  (sum (square (ifold (fn [y k]
+    (let [a (build [(len y) (len (get y 0))]
+              (fn [i c] (sum (build (len y) (fn [j]
+                (/ (- (get y j c) (get y i c)) (+ 1.0 (sq-norm (- (get y j) (get y i))))))))))]
+      (+ y (* 0.01 a)))) x0 steps))))
+"""
+
+
+def test_of_a_history_one_step_is_laid_side_by_side() -> None:
+    """Each reverse step reads one state of those that are remembered: the copies of a tile have no loop over them."""
+    g = hyad.grad(hyad.model(STEPS), wrt=0)
+    source = hyad.compile(g, args=(np.ones((9, 3)), 4)).source
+    places = re.findall(r"\bside_by_side\[([^\]]*)\] = ", source)
+    assert places and all(re.fullmatch(r"8\*\w+ \+ lane", at) for at in places), places
+    for n, steps in ((1, 3), (7, 2), (9, 4), (17, 1), (9, 0)):
+        x = np.random.default_rng(n).normal(size=(n, 3))
+        np.testing.assert_allclose(
+            hyad.compile(g, args=(x, steps))(x, steps), hyad.compile(g, "python", args=(x, steps))(x, steps), rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    ("read", "places"),
+    [
+        ("(square (* (get x at i c) (get q j c)))", 1),
+        ("(square (* (- (get x at i c) (get x to i c)) (get q j c)))", 2),
+        ("(square (* (- (get x 0 i c) (get x 1 i c)) (get q j c)))", 1),
+    ],
+    ids=["one", "two", "first-ones"],
+)
+def test_of_what_stays_the_same_one_index_is_laid_side_by_side(read: str, places: int) -> None:
+    text = f"""(fn [#^ (Arr Real k n d) x #^ (Mat m d) q #^ Int at #^ Int to]
+      (sum (square (build n (fn [i] (sum (build (len q) (fn [j] (ifold (fn [s c] (+ s {read})) 0.0 d)))))))))"""
+    f = hyad.model(text)
+    rng = np.random.default_rng(0)
+    x, q = rng.normal(size=(3, 11, 4)), rng.normal(size=(5, 4))
+    made = hyad.compile(f, args=(x, q, 1, 2))
+    assert len(re.findall(r"\bside_by_side\d*\[[^]]*\] = ", made.source)) == places
+    np.testing.assert_allclose(made(x, q, 1, 2), hyad.compile(f, "python", args=(x, q, 1, 2))(x, q, 1, 2), rtol=1e-12)

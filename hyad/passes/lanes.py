@@ -27,6 +27,7 @@ from ..core import (
     reads,
     type_of,
 )
+from ..program.affine import affine_add
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.loops import CALL, CHEAP, cost_of
@@ -408,10 +409,13 @@ class Ahead(Views):
         self.op, self.plan, self.first, self.last = op, plan, first, last
         self.lanes: dict[Var, Atom] = {}
         self.stores: set[Atom] = set()  # arrays that hold one step of the lanes
-        self.tables: dict[tuple[Atom, int], Atom] = {}
+        self.inside = {op.index, *defined_in(op.body)}
+        self.fixed: dict[tuple[Atom, int], set[int]] = {}  # dimensions of which a tile reads one index at a time
+        self.tables: dict[tuple, Atom] = {}
 
     def run(self) -> dict[Var, Atom]:
         """The arrays of the results of the loops."""
+        found: dict[tuple[Atom, int], list[tuple[Atom, ...]]] = {}
         for bind in self.plan.binds:
             for inner in all_binds(Block((bind,), ())) if type(bind.op) is Loop else ():
                 look = inner.op
@@ -421,7 +425,12 @@ class Ahead(Views):
                     if self.side_by_side(self.atom(look.args[0]), look.args[1:]):
                         continue
                     if type(look.args[0]) is not Var or look.args[0] not in self.plan.varying:
-                        self.table(self.atom(look.args[0]), look.args[1:].index(self.op.index))
+                        key = self.atom(look.args[0]), look.args[1:].index(self.op.index)
+                        found.setdefault(key, []).append(look.args[1:])
+        for (array, place), reads_of_it in found.items():
+            self.fixed[array, place] = self.fixed_in(array, place, reads_of_it)
+            for indices in reads_of_it:
+                self.table(array, place, indices)
         self.lines(self.plan.binds, ())
         made = [v for bind in self.plan.binds if type(bind.op) is Loop for v in bind.vars]
         return {v: self.lanes[v] for v in made if v in self.lanes}
@@ -436,28 +445,57 @@ class Ahead(Views):
         real = type_of(array).elem == REAL  # type: ignore[union-attr]
         return at_start and real and indices[-1] is self.op.index and size == Const(LANES, INT)
 
-    def table(self, array: Atom, place: int) -> None:
-        """What the lanes read of an array at their ``i``, side by side."""
-        b, t = self.b, type_of(array)
-        assert isinstance(t, Arr)
-        if (array, place) in self.tables:
-            return
-        sizes = [*t.dims[:place], *t.dims[place + 1 :]]
+    def fixed_in(self, array: Atom, place: int, found: Sequence[tuple[Atom, ...]]) -> set[int]:
+        """The dimensions of which all that reads an array in a tile reads one index, as of a history the state of one
+        step; of constants, the same one everywhere: the columns of short rows are copied together."""
+        fixed = set()
+        for k in range(len(found[0])):
+            indices = {each[k] for each in found}
+            if k == place or not self.inside.isdisjoint(indices):
+                continue
+            if len(indices) > 1 and all(type(a) is Const for a in indices):
+                continue
+            if all(self.within(array, k, self.atom(a)) for a in indices):
+                fixed.add(k)
+        return fixed
 
-        def copy(lane: Atom, indices: tuple[Atom, ...], made: Atom) -> Atom:
-            if len(indices) < len(sizes):
+    def within(self, array: Atom, k: int, index: Atom) -> bool:
+        """Whether an array has an index, also where none of the loops that read it runs."""
+        b = self.b
+        at, size = b.affine(index), b.affine(type_of(array).dims[k])  # type: ignore[union-attr]
+        last = affine_add(affine_add(size, at, -1), (1, {}), -1)
+        return b.nonnegative(at) and b.nonnegative(last)
+
+    def table_key(self, array: Atom, place: int, indices: Sequence[Atom]) -> tuple:
+        fixed = sorted(self.fixed.get((array, place), ()))
+        return array, place, tuple(self.atom(indices[k]) for k in fixed)
+
+    def table(self, array: Atom, place: int, indices: Sequence[Atom]) -> None:
+        """What the lanes read of an array at their ``i``, side by side: of a dimension of which they read one index
+        only what is there."""
+        b, t, fixed = self.b, type_of(array), self.fixed[array, place]
+        assert isinstance(t, Arr)
+        key = self.table_key(array, place, indices)
+        if key in self.tables:
+            return
+        open_ = [k for k in range(t.rank) if k != place and k not in fixed]
+        sizes = [t.dims[k] for k in open_]
+        given = {k: self.atom(indices[k]) for k in fixed}
+
+        def copy(lane: Atom, others: tuple[Atom, ...], made: Atom) -> Atom:
+            if len(others) < len(sizes):
 
                 def element(c: Atom, x: Atom):
-                    return [copy(lane, (*indices, c), x)], ()
+                    return [copy(lane, (*others, c), x)], ()
 
-                return b.loop(sizes[len(indices)], [made], element, [hint], "c", [hint])[0]
-            x = b.get(array, *indices[:place], self.lane_index(lane), *indices[place:])
-            return b.update(made, [*indices, lane], x)
+                return b.loop(sizes[len(others)], [made], element, [hint], "c", [hint])[0]
+            at = {**given, place: self.lane_index(lane), **dict(zip(open_, others))}
+            return b.update(made, [*others, lane], b.get(array, *(at[k] for k in range(t.rank))))
 
         hint = "side_by_side"
         empty = b.undef(Arr(t.elem, (*sizes, Const(LANES, INT))))
         (made,) = b.loop(Const(LANES, INT), [empty], lambda lane, x: ([copy(lane, (), x)], ()), [hint], "lane", [hint])
-        self.tables[array, place] = made
+        self.tables[key] = made
 
     def lines(self, binds: Sequence[Bind], results: Sequence[Atom]) -> list[Bind]:
         """A block's bindings; scalar operations that differ between lanes wait until something needs them. Those that
@@ -541,9 +579,10 @@ class Ahead(Views):
                 self.here[v] = self.b.get(self.atom(array), *self.atoms(indices[:-1]), lane, hint=v.name)
                 return
             place = indices.index(self.op.index) if indices.count(self.op.index) == 1 else -1
-            table = self.tables.get((self.atom(array), place))
+            table = self.tables.get(self.table_key(self.atom(array), place, indices)) if place >= 0 else None
             if table is not None:
-                others = self.atoms([*indices[:place], *indices[place + 1 :]])
+                fixed = self.fixed[self.atom(array), place]
+                others = self.atoms([a for k, a in enumerate(indices) if k != place and k not in fixed])
                 self.here[v] = self.b.get(table, *others, lane, hint=v.name)
                 return
         self.line(bind)
