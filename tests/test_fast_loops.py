@@ -4,12 +4,14 @@ written out, searches differentiated at the place that they found, costly values
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 import hyad
 from hyad.core import Apply, If, Loop, Prim, all_binds, blocks_of
+from hyad.program.counts import cost
 from hyad.program.journal import without
 
 DET = """
@@ -482,3 +484,48 @@ def test_two_reals_that_are_equal_are_no_reason_for_a_branch() -> None:
     assert additions_outside_of_branches(g) > 0
     x = np.random.default_rng(8).normal(size=(7, 3))
     assert hyad.check_grad(f, (x,))
+
+
+# ------------------------------------------------------------------- sums that leave a loop before derivatives
+
+
+ATTRACTED = """(fn [#^ (Mat n d) y]
+  (sum (square (build [(len y) (len (get y 0))] (fn [i c] (sum (build (len y) (fn [j]
+    (/ (- (get y j c) (get y i c)) WEIGHT)))))))))"""
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        "(+ 1.0 (sq-norm (- (get y j) (get y i))))",
+        "(exp (sq-norm (- (get y j) (get y i))))",
+        "(+ 1.0 (sum (build d (fn [k] (abs (- (get y j k) (get y i k)))))))",
+        "(norm [1.0 (sum (map (fn [a b] (* a b)) (get y j) (get y i)))])",
+    ],
+    ids=["distance", "kernel", "written-out", "product"],
+)
+def test_what_is_added_to_a_distance_is_added_once(weight: str) -> None:
+    """The adjoint of a distance is summed over the columns before it is taken to the points: linear in the columns."""
+    gradient = hyad.grad(hyad.model(ATTRACTED.replace("WEIGHT", weight)))
+    program = gradient.optimised(gradient.specs())
+    n, d = program.dims
+    few, many = (cost(program, {n: 64.0, d: float(size)}).work for size in (64, 128))
+    assert many < 2.1 * few
+    y = np.random.default_rng(0).normal(size=(9, 5)) / 3
+    made = hyad.compile(gradient, args=(y,))
+    with without(["expand"]):
+        plain = hyad.compile(hyad.grad(hyad.model(ATTRACTED.replace("WEIGHT", weight))), args=(y,))
+        np.testing.assert_allclose(made(y), plain(y), rtol=1e-11, atol=1e-12)
+    for shape in ((1, 5), (9, 1), (3, 0), (2, 8)):
+        y = np.random.default_rng(1).normal(size=shape)
+        np.testing.assert_allclose(made(y), plain(y), rtol=1e-11, atol=1e-12)
+
+
+def test_a_distance_in_a_loop_over_time_is_not_remembered() -> None:
+    """The states are: a matrix of distances for each step would take more room than they do."""
+    text = """(fn [#^ (Mat n d) x #^ Int steps] (sum (square (ifold (fn [y k]
+      (+ y (* 0.1 (build [(len y) (len (get y 0))] (fn [i c] (sum (build (len y) (fn [j]
+        (/ (- (get y j c) (get y i c)) (+ 1 (sq-norm (- (get y j) (get y i))))))))))))) x steps))))"""
+    source = hyad.compile(hyad.grad(hyad.model(text), wrt=0), args=(np.ones((9, 5)), 3)).source
+    (room,) = re.findall(r"work: room for (.*) reals", source)
+    assert "n*n*(steps" not in room and "n*d*(steps" in room

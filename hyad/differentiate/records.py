@@ -315,9 +315,10 @@ def costly(block: Block, active: dict[Var, int], least: int = COSTLY) -> list[Va
     return found
 
 
-def laborious(op: Loop, active: dict[Var, int]) -> list[Var]:
+def laborious(op: Loop, active: dict[Var, int], again: Container[Var] = ()) -> list[Var]:
     """The sums in a loop's body, and the arrays of sums, of sizes that are known outside: each of their numbers takes
-    a loop to compute. Arrays of costly numbers, too, where they take no more room than what the loop stacks anyway."""
+    a loop to compute; but for those that are computed ``again``. Arrays of costly numbers, too, where they take no more
+    room than what the loop stacks anyway."""
     stacked = [type_atoms(type_of(r)) for r in op.body.results[len(op.accs) :]]
     bound = {op.index, *op.accs, *defined_in(op.body)}
     found = []
@@ -330,7 +331,7 @@ def laborious(op: Loop, active: dict[Var, int]) -> list[Var]:
                 dims = v.type.dims if isinstance(v.type, Arr) else ()
                 real = (v.type.elem if isinstance(v.type, Arr) else v.type) == REAL
                 worth = loops or not dims or dear and dims in stacked
-                if real and v in active and worth and not any(d in bound for d in dims):
+                if real and v in active and v not in again and worth and not any(d in bound for d in dims):
                     found.append(v)
     return found
 

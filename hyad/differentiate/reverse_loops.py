@@ -102,7 +102,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
     free = few(rev, op) or not rev.remembers
     dear = [] if free else costly(op.body, rev.active)
     if given and not free:  # else this loop vanishes, should nothing be remembered
-        dear += laborious(op, rev.active)
+        dear += laborious(op, rev.active, b.again)
     if carried and not free:
         dear += elements(op, rev.active)
     kept = [v for v in dear if v not in given]

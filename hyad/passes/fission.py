@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from math import inf
 
-from ..core import REAL, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, all_binds, defined_in, free_vars, reads
+from ..core import REAL, Arr, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, all_binds, defined_in, free_vars, reads
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.loops import CALL, cost_of, slice_of
@@ -212,7 +212,8 @@ class Expand(Rebuild):
     Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
     loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
     those, so that no table is larger than an array that is there anyway. ``sums_only``: before a block is
-    differentiated, so that what is added to a row's elements for its sum is added once.
+    differentiated, so that what is added to a row's elements for its sum is added once; sums and what is made of them,
+    as a distance or a weight by it.
     """
 
     def __init__(self, builder: Builder, sums_only: bool = False) -> None:
@@ -240,11 +241,10 @@ class Expand(Rebuild):
         """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
         if any(type(loop.count) is Var and loop.count in inside for loop in path) or has_checks(path[0].body):
             return
-        fixed, chosen = invariants(path, inside)
+        fixed, chosen = invariants(path, inside, self.sums_only)
         chosen = [v for v in chosen if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
         if self.sums_only:
-            sums = {v for x in fixed.binds if type(x.op) is Loop for v in x.vars}
-            chosen = [v for v in chosen if v in sums]
+            chosen = [v for v in chosen if any(map(summing, slice_of(fixed, [v]).binds))]
         if not chosen:
             return
 
@@ -268,6 +268,8 @@ class Expand(Rebuild):
             return
         for v, array in zip(chosen, arrays):
             self.tables[v] = (array, path)
+            if self.sums_only and type(array) is Var and not_remembered(slice_of(fixed, [v]), v):
+                self.b.again.add(array)
 
 
 class OutOfReach(Exception):
@@ -279,10 +281,11 @@ def loops_in(block: Block) -> list[Loop]:
     return [bind.op for bind in block.binds if type(bind.op) is Loop]
 
 
-def invariants(path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, list[Var]]:
+def invariants(path: tuple[Loop, ...], inside: set[Var], arrays: bool = False) -> tuple[Block, list[Var]]:
     """The scalars of an inner loop's body and of its branches that depend on its index, and on that of the loop around
     it where ``path`` has that, and on nothing else inside the outer loop, as a block; and which of them are costly, and
-    read by something else. Those in two loops that need the inner index alone have been found without the other."""
+    read by something else. Those in two loops that need the inner index alone have been found without the other.
+    ``arrays``: also the rows and arrays that sums may be made of, before fusion has made numbers of these."""
     cost: dict[Var, int] = {loop.index: 0 for loop in path}
     needs: dict[Var, set[Var]] = {loop.index: {loop.index} for loop in path}
     fixed: list[Bind] = []
@@ -303,8 +306,14 @@ def invariants(path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, list[Va
                     costly = cost[var] >= least and var.type == REAL
                     dear.extend([var] * (costly and (len(path) == 1 or len(needs[var]) == len(path))))
                     continue
-            sums = type(op) is Loop and all(isinstance(v.type, Scalar) for v in bind.vars)
-            if sums and len(path) == 1 and least <= EXPANDED:
+            if arrays and len(path) == 1 and least <= EXPANDED and made_whole(bind):
+                args = [a for a in reads(bind) if a in inside]
+                if all(a in cost for a in args):
+                    cost.update((v, 0) for v in bind.vars)
+                    needs.update((v, {loop.index for loop in path}) for v in bind.vars)
+                    fixed.append(bind)
+                    continue
+            if summing(bind) and len(path) == 1 and least <= EXPANDED:
                 args = [a for a in reads(bind) if a in inside]
                 if all(a in cost for a in args):
                     cost.update((v, CALL + sum(cost[a] for a in args)) for v in bind.vars)
@@ -323,6 +332,25 @@ def invariants(path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, list[Va
         walk(loop.body, inf)
     walk(path[-1].body, EXPANDED if len(path) == 1 else CALL)
     return Block(tuple(fixed), ()), [v for v in dear if v in wanted]
+
+
+def made_whole(bind: Bind) -> bool:
+    """Whether a binding is a row of an array, or arrays that a loop without accumulators makes."""
+    op = bind.op
+    if type(op) is Prim:
+        return op.name == "get" and isinstance(bind.vars[0].type, Arr)
+    return type(op) is Loop and not op.accs and op.snapshots is None
+
+
+def summing(bind: Bind) -> bool:
+    """Whether a binding is a loop that gives numbers, as a sum."""
+    return type(bind.op) is Loop and all(isinstance(v.type, Scalar) for v in bind.vars)
+
+
+def not_remembered(made: Block, v: Var) -> bool:
+    """Whether a table's value is more than a sum of numbers: a loop would not remember it where it stood, and a table
+    of them for each iteration around takes more room than the states do."""
+    return any(map(made_whole, made.binds)) or not any(v in x.vars for x in made.binds if summing(x))
 
 
 def of_elements(v: Var, fixed: Block, path: tuple[Loop, ...]) -> bool:

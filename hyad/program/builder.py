@@ -87,6 +87,7 @@ class Builder(Bounds):
         self.span: Span | None = None
         self.soft = False
         self.softly: set[Var] = set()  # the numbers of operations that are differentiation's own
+        self.again: set[Var] = set()  # tables of sums that are computed again rather than remembered
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
         self.rules: dict[str, Any] = {}  # by the operation that marks a value which has derivatives of its own
