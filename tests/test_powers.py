@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
 import pytest
 
@@ -62,3 +65,36 @@ def test_what_the_user_wrote_stays() -> None:
     for a, b in ((1e308, -1e308), (0.0, -0.0), (-0.0, 0.0), (1.5e308, 1.0)):
         np.testing.assert_array_equal(np.signbit(value(a, b)[0]), np.signbit(model(a, b)))
         np.testing.assert_array_equal(value(a, b)[0], model(a, b))
+
+
+@pytest.mark.parametrize(
+    ("text", "roots", "powers"),
+    [
+        ("(fn [#^ (Vec n) r] (sum (** r 1.5)))", 1, 0),
+        ("(fn [#^ (Vec n) r] (sum (map (fn [x] (** (+ 1.0 (* x x)) 1.5)) r)))", 1, 0),
+        ("(fn [#^ (Vec n) r] (sum (** r 2.5)))", 0, 1),
+    ],
+)
+def test_a_power_of_one_half_in_a_derivative_is_a_square_root(text: str, roots: int, powers: int) -> None:
+    f = hyad.model(text)
+    made = hyad.compile(hyad.grad(f), args=(np.ones(3),)).source
+    assert len(re.findall(r"(?<!double )\bsqrt\(", made)) == roots and len(re.findall(r"\bpow\(", made)) == powers
+    value = hyad.compile(f, args=(np.ones(3),)).source
+    assert "pow(" in value and "sqrt(" not in value  # what the user writes stays
+
+
+def test_the_square_root_of_a_derivative_at_its_edges() -> None:
+    """At zeros of either sign and inf what the power is, below 0 NaN as the value is; at -inf NaN, too."""
+    f = hyad.model("(fn [x] (** x 1.5))")
+    first, second = hyad.grad(f), hyad.grad(hyad.grad(f))
+    for x, one, two in [
+        (0.0, 0.0, math.inf),
+        (-0.0, 0.0, math.inf),
+        (math.inf, math.inf, 0.0),
+        (4.0, 3.0, 0.375),
+        (-4.0, math.nan, math.nan),
+        (-math.inf, math.nan, math.nan),
+        (math.nan, math.nan, math.nan),
+    ]:
+        np.testing.assert_equal((first(x), second(x)), (one, two))
+        assert math.copysign(1.0, first(x)) == 1.0 or math.isnan(one)
