@@ -409,12 +409,20 @@ class Branched(Fuse):
     def __init__(self, builder: Builder, block: Block) -> None:
         super().__init__(builder, block)
         self.arms = arms_of(block)
+        self.steep: set[Atom] = set()  # arrays whose elements, or those that they are made of, have infinite slopes
+        for bind in all_binds(block):
+            op = bind.op
+            if type(op) is Loop:
+                inside, made = {op.index, *defined_in(op.body)}, list(all_binds(op.body))
+                own = any(type(x.op) is Prim and steep(x.op) and x.op.args[-1] in inside for x in made)
+                if own or not self.steep.isdisjoint(a for x in made for a in reads(x)):
+                    self.steep.update(bind.vars)
         self.found = False
 
     def fusible(self, bind: Bind, op: Loop) -> int:
         if all(elem_of(v) == BOOL for v in bind.vars):  # conditions: what they read, the branches share
             return super().fusible(bind, op)
-        if not any(type(x.op) is Prim and x.op.name in PRIMITIVES and steep(x.op) for x in all_binds(op.body)):
+        if self.steep.isdisjoint(bind.vars):
             return 0
         read = [k for k, v in enumerate(bind.vars) if self.uses.get(v)]
         if len(read) != 1:
@@ -446,7 +454,7 @@ class Branched(Fuse):
 def steep(op: Prim) -> bool:
     """Whether the slope of an operation may be infinite: a quotient's, a root's, a logarithm's, that of an exponential
     that overflows."""
-    return PRIMITIVES[op.name].cost > PRIMITIVES["*"].cost
+    return op.name in PRIMITIVES and PRIMITIVES[op.name].cost > PRIMITIVES["*"].cost
 
 
 def branched_block(b: Builder, block: Block) -> Block:
