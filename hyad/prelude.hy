@@ -211,9 +211,9 @@
     (along-two (concatenate-along parts axis (- k 1)) (get parts k) axis)))
 (defmodel along-two [a b axis] "two arrays, one after the other along an axis"
   (if (= axis 0) (concat a b) (map (fn [u v] (along-two u v (- axis 1))) a b)))
-(defmodel stack [arrays] "arrays of one shape as one array" arrays)
+(defmodel stack [arrays] "arrays of one shape, of a tuple or an array, as one array" (array-of arrays))
 (defmodel stack/2 [arrays axis] "arrays of one shape as one array, along a new axis"
-  (first-to arrays (axis-of arrays axis 0)))
+  (let [made (array-of arrays)] (first-to made (axis-of made axis 0))))
 (defmodel hstack [parts] "the arrays of a tuple side by side: vectors one after another, matrices row by row"
   (if (= (rank (get parts 0)) 1) (concatenate parts) (concatenate parts 1)))
 (defmodel vstack [parts] "the arrays of a tuple one below the other, a vector as a row"
@@ -246,15 +246,24 @@
 (defmodel flipud [m] "the rows in the other order" (backwards m))
 (defmodel meshgrid [x y] "two matrices: x in each row, y in each column"
   #((build [(len y) (len x)] (fn [i j] (get x j))) (build [(len y) (len x)] (fn [i j] (get y i)))))
-(defmodel vander [x n] "the powers n-1 to 0 of each element"
+(defmodel vander [x] "the powers of each element, as many as there are elements, down to 0" (vander x (len x)))
+(defmodel vander/2 [x n] "the powers n-1 to 0 of each element"
   (build [(len x) n] (fn [i j] (** (get x i) (- n (+ j 1))))))
 (defmodel repeat [a k] "each element k times; of a matrix row by row"
   (if (= (rank a) 1) (repeated a k) (repeated (ravel a) k)))
 (defmodel repeat/3 [a k axis] "each element k times along an axis"
   (by-rows (fn [v] (repeated v k)) a (axis-of a axis 0)))
 (defmodel repeated [v k] "each element, or row, k times" (build (* (len v) k) (fn [i] (get v (// i k)))))
-(defmodel tile [a k] "the elements k times over; of a matrix each row"
-  (if (= (rank a) 1) (build (* (len a) k) (fn [i] (get a (% i (len a))))) (map (fn [v] (tile v k)) a)))
+(defmodel tile [a k] "the elements k times over; of a matrix each row; k may have a number for each axis"
+  (cond
+    (num? k) (by-rows (fn [v] (tiled v k)) a (- (rank a) 1))
+    (< (rank a) (len k)) (tile [a] k)
+    True (tile-from a k 0)))
+(defmodel tile-from [a k j] "the array over and over along the last axes, from that of k's element j on"
+  (if (= j (len k))
+    a
+    (tile-from (by-rows (fn [v] (tiled v (get k j))) a (+ (- (rank a) (len k)) j)) k (+ j 1))))
+(defmodel tiled [v k] "the elements, or rows, k times over" (build (* (len v) k) (fn [i] (get v (% i (len v))))))
 (defmodel backwards [v] "the elements, or rows, in the other order"
   (build (len v) (fn [i] (get v (- (len v) (+ i 1))))))
 (defmodel flip [a] "the elements in the other order, along every axis"
@@ -301,10 +310,11 @@
   (do
     (require-equal (len at) (len xs))
     (ifold (fn [w k] (let [i (get at k)] (update w i (+ (get w i) (get xs k))))) v (len at))))
-(defmodel where [c a b] "a where c holds, b where it does not: numbers, arrays, or rows for each of a matrix"
+(defmodel where [c a b] "a where c holds, or is a number other than 0, b where not: numbers, arrays, or rows for each of
+  a matrix"
   (let [r (max (rank c) (rank a) (rank b))]
     (if (= r 0)
-      (if c a b)
+      (if (if (num? c) (!= c 0) c) a b)
       (let [n (len (if (= (rank c) r) c (if (= (rank a) r) a b)))]
         (do
           (where-fits c r n)
@@ -321,12 +331,21 @@
 
 ; ---------------------------------------------------------------- reductions, of all elements or along an axis
 
-(defmodel sum [a] "the sum of all elements"
-  (if (= (rank a) 1) (fold + 0.0 a) (fold (fn [s row] (+ s (sum row))) 0.0 a)))
+(defmodel sum [a] "the sum of all elements, or how many of them are true"
+  (cond
+    (truths? a) (real (count-nonzero a))
+    (= (rank a) 1) (fold + 0.0 a)
+    True (fold (fn [s row] (+ s (sum row))) 0.0 a)))
 (defmodel prod [a] "the product of all elements"
   (if (= (rank a) 1) (fold * 1.0 a) (fold (fn [s row] (* s (prod row))) 1.0 a)))
 (defmodel mean [a] "the mean of all elements" (/ (sum a) (real (size a))))
 (defmodel var [a] "the mean square distance from the mean" (mean (square (- a (mean a)))))
+(defmodel var/3 [a axis less] "the squares of the distances from the mean, over their number less something"
+  (reduced (fn [part] (var-over part less)) a axis))
+(defmodel var-over [a less] "the same of all elements"
+  (/ (sum (square (- a (mean a)))) (max 0.0 (- (real (size a)) less))))
+(defmodel std/3 [a axis less] "the roots of these; their derivatives where all elements are equal are 0"
+  (reduced (fn [part] (let [s (var-over part less)] (if (= s 0.0) 0.0 (sqrt s)))) a axis))
 (defmodel std [a] "the standard deviation; its derivative where all elements are equal is 0"
   (let [s (var a)] (if (= s 0.0) 0.0 (sqrt s))))
 (defmodel amax [a] "the largest element; its derivative is the first one's"
@@ -369,6 +388,10 @@
   (if (= (rank a) 1)
     (build (max 0 (- (len a) 1)) (fn [i] (- (get a (+ i 1)) (get a i))))
     (map differences a)))
+(defmodel differences/2 [a axis] "each element less the one before it along an axis" (along differences a axis))
+(defmodel nth-differences [a] "each element less the one before it; of a matrix row by row" (differences a))
+(defmodel nth-differences/2 [a n] "the differences of the differences and so on, n times"
+  (if (= n 0) a (nth-differences (differences a) (- n 1))))
 (defmodel trapezoid [y] "the area below points at distances of 1, by trapezia; of a matrix row by row"
   (if (= (rank y) 1) (* 0.5 (sum (trapezia y))) (map (fn [row] (trapezoid row)) y)))
 (defmodel trapezoid/2 [y x] "the area below points at x, by trapezia; of a matrix row by row"
@@ -420,22 +443,25 @@
       #(order 0 0) n))))
 (defmodel sort [v] "the elements in rising order, NaN last; of a matrix row by row"
   (if (= (rank v) 1) (gather v (argsort v)) (map sort v)))
-(defmodel sort/2 [a axis] "the elements in rising order along an axis" (along sort a axis))
-(defmodel argsort/2 [a axis] "the indices of the elements in rising order along an axis" (along argsort a axis))
+(defmodel sort/2 [a axis] "the elements in rising order along an axis" (along sort (if (null? axis) (ravel a) a) axis))
+(defmodel argsort/2 [a axis] "the indices of the elements in rising order along an axis"
+  (along argsort (if (null? axis) (ravel a) a) axis))
 (defmodel median [a] "the middle one of the elements in order, or the mean of the middle two"
   (let [v (sort (ravel a))  n (len v)  last (get v (- n 1))]
     (if (= last last) (* 0.5 (+ (get v (// (- n 1) 2)) (get v (// n 2)))) last)))
-(defmodel median/2 [a axis] "the medians along an axis" (along median a axis))
+(defmodel median/2 [a axis] "the medians along an axis" (reduced median a axis))
 (defmodel quantile [a q] "what the part q of the elements in order is below, on the line between two of them"
   (let [v (sort (ravel a))
         at (* q (real (- (len v) 1)))
         k (max 0 (min (- (len v) 2) (int (floor at))))
+        q-from-0-to-1 (if (and (<= 0 q) (<= q 1)) k (len v))
+        below (get v q-from-0-to-1)
         last (get v (- (len v) 1))]
     (if (or (= (len v) 1) (!= last last))  ; NaN stands last
       last
-      (+ (get v k) (* (- at (real k)) (- (get v (+ k 1)) (get v k)))))))
+      (+ below (* (- at (real k)) (- (get v (+ k 1)) below))))))
 (defmodel quantile/3 [a q axis] "what the part q of the elements in order along an axis is below"
-  (along (fn [v] (quantile v q)) a axis))
+  (reduced (fn [v] (quantile v q)) a axis))
 (defmodel percentile [a q] "what q per cent of the elements in order are below" (quantile a (/ q 100.0)))
 (defmodel percentile/3 [a q axis] "what q per cent of the elements in order along an axis are below"
   (quantile a (/ q 100.0) axis))
@@ -460,8 +486,30 @@
 
 ; ---------------------------------------------------------------- along an axis
 
-(defmodel along [f a axis] "a function of the vectors along an axis, that gives a number or a vector"
-  (along-from f a (axis-of a axis 0) (shape a axis)))
+(defmodel along [f a axis] "a function of the vectors along an axis, that gives a number or a vector; of all of the array
+  if axis is None"
+  (if (null? axis) (f a) (along-from f a (axis-of a axis 0) (shape a axis))))
+(defmodel reduced [f a axis] "a function of all elements along an axis, or several; of all of the array if axis is None"
+  (if (or (null? axis) (num? axis))
+    (along f a axis)
+    (of-rows f (axes-last a axis 0) (- (rank a) (len axis)))))
+(defmodel of-rows [f a k] "a function of the parts that the axes from k on make"
+  (if (= k 0) (f a) (map (fn [row] (of-rows f row (- k 1))) a)))
+(defmodel axes-last [a axes k] "an array whose axes that axes names, from its element k on, stand last"
+  (if (= k (len axes))
+    a
+    (do
+      (shape a (get axes k))
+      (axes-last (moveaxis a (axis-left a axes k 0 (axis-of a (get axes k) 0)) -1) axes (+ k 1)))))
+(defmodel axis-left [a axes k e p] "where axis k of axes is, those that the elements e up to k name having gone to the end"
+  (if (= e k)
+    p
+    (let [one (axis-of a (get axes e) 0)  other (axis-of a (get axes k) 0)]
+      (axis-left a axes k (+ e 1)
+        (cond
+          (< one other) (- p 1)
+          (= one other) (shape a (rank a))
+          True p)))))
 (defmodel by-rows [f a k] "a function of the elements, or rows, along axis k"
   (if (= k 0) (f a) (map (fn [row] (by-rows f row (- k 1))) a)))
 (defmodel along-from [f a k n] "the same, of n elements each along the axis k"
@@ -471,24 +519,24 @@
     True
       (let [made (build (shape a 1) (fn [j] (along-from f (map (fn [row] (get row j)) a) 0 n)))]
         (if (= (rank made) (rank a)) (swap-first made) made))))
-(defmodel nansum/2 [a axis] "the sums of what is not NaN along an axis" (along nansum a axis))
-(defmodel ptp/2 [a axis] "the largest elements less the smallest along an axis" (along ptp a axis))
-(defmodel sum/2 [a axis] "the sums along an axis" (along sum a axis))
-(defmodel prod/2 [a axis] "the products along an axis" (along prod a axis))
-(defmodel mean/2 [a axis] "the means along an axis" (along mean a axis))
-(defmodel var/2 [a axis] "the mean square distances from the means along an axis" (along var a axis))
-(defmodel std/2 [a axis] "the standard deviations along an axis" (along std a axis))
-(defmodel norm/2 [a axis] "the Euclidean lengths along an axis" (along norm a axis))
-(defmodel amax/2 [a axis] "the largest elements along an axis" (along amax a axis))
-(defmodel amin/2 [a axis] "the smallest elements along an axis" (along amin a axis))
+(defmodel nansum/2 [a axis] "the sums of what is not NaN along an axis" (reduced nansum a axis))
+(defmodel ptp/2 [a axis] "the largest elements less the smallest along an axis" (reduced ptp a axis))
+(defmodel sum/2 [a axis] "the sums along an axis" (reduced sum a axis))
+(defmodel prod/2 [a axis] "the products along an axis" (reduced prod a axis))
+(defmodel mean/2 [a axis] "the means along an axis" (reduced mean a axis))
+(defmodel var/2 [a axis] "the mean square distances from the means along an axis" (reduced var a axis))
+(defmodel std/2 [a axis] "the standard deviations along an axis" (reduced std a axis))
+(defmodel norm/2 [a axis] "the Euclidean lengths along an axis" (reduced norm a axis))
+(defmodel amax/2 [a axis] "the largest elements along an axis" (reduced amax a axis))
+(defmodel amin/2 [a axis] "the smallest elements along an axis" (reduced amin a axis))
 (defmodel argmax/2 [a axis] "where the largest elements along an axis are" (along argmax a axis))
 (defmodel argmin/2 [a axis] "where the smallest elements along an axis are" (along argmin a axis))
 (defmodel cumsum/2 [a axis] "the sums of the first elements along an axis" (along cumsum a axis))
 (defmodel cumprod/2 [a axis] "the products of the first elements along an axis" (along cumprod a axis))
-(defmodel count-nonzero/2 [a axis] "how many elements along an axis are true, or not zero" (along count-nonzero a axis))
-(defmodel any/2 [c axis] "whether one along an axis is true" (along any c axis))
-(defmodel all/2 [c axis] "whether all along an axis are true" (along all c axis))
-(defmodel logsumexp/2 [a axis] "the logarithms of the sums of the exponentials along an axis" (along logsumexp a axis))
+(defmodel count-nonzero/2 [a axis] "how many elements along an axis are true, or not zero" (reduced count-nonzero a axis))
+(defmodel any/2 [c axis] "whether one along an axis is true" (reduced any c axis))
+(defmodel all/2 [c axis] "whether all along an axis are true" (reduced all c axis))
+(defmodel logsumexp/2 [a axis] "the logarithms of the sums of the exponentials along an axis" (reduced logsumexp a axis))
 
 ; ---------------------------------------------------------------- linear algebra: each with its derivatives by rule
 

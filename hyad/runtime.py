@@ -137,6 +137,11 @@ def is_num(value: Any) -> bool:
     return isinstance(value, (builtins.int, builtins.float, np.number)) and not isinstance(value, builtins.bool)
 
 
+def is_truths(value: Any) -> bool:
+    """``(truths? a)``: whether a is a truth value, or an array of them."""
+    return np.asarray(value).dtype == bool
+
+
 def constant(f: Callable[..., Any], *args: Any) -> Any:
     """``(constant f x ...)``: what f gives; to derivatives, a constant."""
     return f(*args)
@@ -150,6 +155,11 @@ def ruled(f: Callable[..., Any], jvp: Any, vjp: Any, *args: Any) -> Any:
 def copy(array: Any) -> np.ndarray:
     """``(copy v)``"""
     return np.array(array)
+
+
+def array_of(parts: Any) -> np.ndarray:
+    """``(array-of a)``: a copy of an array, or the array of what a tuple holds."""
+    return np.array(parts)
 
 
 def update(array: Any, *indices_and_value: Any) -> np.ndarray:
@@ -273,9 +283,9 @@ def _evaluated(name: str) -> Callable[..., Any]:
 globals().update(_primitives())
 
 __all__ = [
-    "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "build", "copy", "fold", "fst", "grad",
-    "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
-    "constant", "is_num", "rank", "require_equal", "require_index", "ruled", "scan", "select", "shape", "snd",
-    "update", "undef", "value_and_grad", "vjp", "zeros_of",
+    "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "array_of", "build", "copy", "fold", "fst",
+    "grad", "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
+    "constant", "is_num", "is_truths", "rank", "require_equal", "require_index", "ruled", "scan", "select", "shape",
+    "snd", "update", "undef", "value_and_grad", "vjp", "zeros_of",
 ]  # fmt: skip
 __all__ += [*_primitives(), *_prelude()]

@@ -281,6 +281,38 @@ ROWS = [
     Row('(einsum "ii" a)', np.trace, ("nn",)),
     Row('(einsum ",ij->ji" b a)', lambda a, b: b * a.T, ("nm", "")),
 ]  # fmt: skip
+ROWS += [
+    Row("(var a :axis #(0 1))", np.var, ("nm",), 1),
+    Row("(std a :axis #(2 0) :keepdims True)", lambda a: np.std(a, (2, 0), keepdims=True), ("nmm",), 2),
+    Row("(std a :keepdims True :ddof 1 :axis #(-1 -2))", lambda a: np.std(a, (1, 2), None, None, 1, True), ("nmm",), 2),
+    Row("(norm a :axis #(0 -1))", lambda a: np.linalg.norm(a, axis=(0, 2)), ("nmm",), 1),
+    Row("(median a :axis #(1 0))", lambda a: np.median(a, (1, 0)), ("nmm",), 1),
+    Row("(quantile a 0.3 :axis #(1 2))", lambda a: np.quantile(a, 0.3, (1, 2)), ("nmm",), 1),
+    Row("(sum a #(0 1))", np.sum, ("nm",)),
+    Row("(sum a [2 1])", lambda a: np.sum(a, (1, 2)), ("nmm",)),
+    Row("(np.amax a :axis None)", np.max, ("nm",), 1),
+    Row("(cumsum a :axis None)", np.cumsum, ("nm",)),
+    Row("(sort a :axis None)", lambda a: np.sort(a, None), ("nm",)),
+    Row("(np.linalg.norm a :axis 1)", lambda a: np.linalg.norm(a, axis=1), ("nm",), 1),
+    Row("(np.linalg.norm a :axis #(0 2) :keepdims True)",
+        lambda a: np.linalg.norm(a, axis=(0, 2), keepdims=True), ("nmm",), 1),
+    Row("(np.diff a :axis 0)", lambda a: np.diff(a, axis=0), ("nm",), 1),
+    Row("(differences a 0)", lambda a: np.diff(a, axis=0), ("nmm",), 1),
+    Row("(np.diff a 2)", lambda a: np.diff(a, 2), ("nm",), 2),
+    Row("(var a :ddof 1)", lambda a: np.var(a, ddof=1), ("n",), 2),
+    Row("(.std a :axis 0 :ddof 1)", lambda a: np.std(a, axis=0, ddof=1), ("nm",), 2),
+    Row("(vander a)", np.vander, ("n",)),
+    Row("(tile a [2 3])", lambda a: np.tile(a, (2, 3)), ("nm",)),
+    Row("(tile a [2 1 2])", lambda a: np.tile(a, (2, 1, 2)), ("n",)),
+    Row("(tile a [2])", lambda a: np.tile(a, 2), ("nm",)),
+    Row("(np.stack #(a b))", lambda a, b: np.stack((a, b)), ("n", "n")),
+    Row("(stack #(a b) :axis 1)", lambda a, b: np.stack((a, b), 1), ("nm", "nm")),
+    Row("(let [p #(a b)] (sum (stack p)))", lambda a, b: np.sum(a + b), ("nm", "nm")),
+    Row("(* a (sum (> a 0)))", lambda a: a * np.sum(a > 0), ("n",)),
+    Row("(* a (mean (> a 0) :axis 0))", lambda a: a * np.mean(a > 0, axis=0), ("nm",), 1),
+    Row("(where (tril (ones (shape a))) a b)", lambda a, b: np.where(np.tri(*a.shape), a, b), ("nm", "nm")),
+]  # fmt: skip
+
 IDS = [f"{k} {row.form} {' '.join(row.args)}" for k, row in enumerate(ROWS)]
 TWICE = [k for k, row in enumerate(ROWS) if row.args[0] in ("regular", "positive", "regulars")] + [
     k
@@ -846,3 +878,29 @@ def test_rows_found_by_an_index_are_read_where_they_are_used() -> None:
         args[which][20] = bad
         with pytest.raises(hyad.HyadError, match="outside axis 0"):
             compiled(*args)
+
+
+WRONG = {
+    "(quantile a 1.5)": "outside axis 0",
+    "(quantile a (get a 0))": "outside axis 0",
+    "(percentile a -1.0)": "outside axis 0",
+    "(var [a a] :axis #(0 0))": "no axis 2",
+    "(sum [a a] #(0 5))": "no axis 5",
+    "(var [a a] :axis #(1 -1))": "no axis 2",
+    "(norm a :ddof 1)": "unknown option `:ddof`",
+    "(sum (stack #(a 1.0)))": "mixes numbers and arrays",
+}
+
+
+@pytest.mark.parametrize("form", WRONG)
+def test_what_numpy_does_not_take_either(form: str) -> None:
+    for call in (lambda m, a: m(a), hyad.run):
+        with pytest.raises(HyadError, match=WRONG[form]):
+            call(hyad.model(f"(fn [a] {form})", namespace={}), np.array([-3.0, 1.0, 2.0]))
+
+
+def test_parts_of_few_rows_have_their_size() -> None:
+    """Also define by run, where no row is left."""
+    text = "(fn [m] #((get m (slice 1 None)) (get m (slice 3 3)) (map square (get m (slice 1 None)))))"
+    for found in (hyad.model(text, namespace={})(np.ones((1, 5))), hyad.run(text, np.ones((1, 5)))):
+        assert [np.shape(x) for x in found] == [(0, 5)] * 3

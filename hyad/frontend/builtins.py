@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 
 from ..core import Var
 from ..errors import DerivativeError
-from ..program.values import FUNCTIONS, OPERATORS, Derived, References, Spans, Value, Wrt, describe, is_array
+from ..program.values import (
+    FUNCTIONS,
+    OPERATORS,
+    Derived,
+    References,
+    Spans,
+    TupleValue,
+    Value,
+    Wrt,
+    describe,
+    is_array,
+)
 from . import arithmetic, combinators, references, ruled, structures, subscripts, typed_forms
 
 if TYPE_CHECKING:
@@ -36,12 +47,14 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "scan": combinators.scan,
     "update": subscripts.update,
     "copy": structures.copy,
+    "array-of": structures.copy,
     "set-at!": references.set_at,
     "cons": structures.cons,
     "car": lambda sp, *given: subscripts.half(sp, "car", 0, *given),
     "cdr": lambda sp, *given: subscripts.half(sp, "cdr", 1, *given),
     "null?": structures.is_nil,
     "num?": structures.is_number,
+    "truths?": structures.are_truths,
     "list": structures.list_,
     "inl": structures.inl,
     "inr": structures.inr,
@@ -62,7 +75,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
 }
 
 #: What takes structures as they are: all else looks into arrays of sizes that only a run knows.
-STRUCTURE = frozenset("tuple cons list ref set! deref null? num? inl inr".split())
+STRUCTURE = frozenset("tuple cons list ref set! deref null? num? truths? inl inr".split())
 #: The arguments in which an array that is changed in place is itself, and not what is in it now.
 EVERY = range(2**31)
 KEEPING = {**dict.fromkeys("tuple cons list ref set! inl inr".split(), EVERY), "fold": (1,), "ifold": (1,)}
@@ -76,6 +89,11 @@ def builtin(sp: Specialiser, name: str, args: list[Value], spans: Spans, var: Va
         found = references.row(sp, args, spans)
         if found is not None:
             return found
+    if name == "array-of":
+        parts = sp.look(args[0]) if len(args) == 1 else None
+        if isinstance(parts, TupleValue):
+            return builtin(sp, "array", list(parts.items), (None,) * len(parts.items), var)
+        name = "copy"
     if name == "array":
         args = list(map(sp.copied, args))
     if name != "set-at!":

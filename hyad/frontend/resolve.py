@@ -103,21 +103,21 @@ _NUMPY_NAMES = {
     "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
     "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
     "max": "amax", "min": "amin", "norm": "frobenius", "greater_equal": ">=", "less_equal": "<=",
-    "not_equal": "!=", "logical_and": "and", "logical_or": "or", "logical_not": "not", "array": "copy",
-    "asarray": "copy", "ndim": "rank", "diagonal": "diag", "deg2rad": "radians", "rad2deg": "degrees",
-    "expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma", "diff": "differences",
+    "not_equal": "!=", "logical_and": "and", "logical_or": "or", "logical_not": "not", "array": "array-of",
+    "asarray": "array-of", "ndim": "rank", "diagonal": "diag", "deg2rad": "radians", "rad2deg": "degrees",
+    "expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma", "diff": "nth-differences",
 }  # fmt: skip
 
 
 #: What NumPy and the prelude call by one name.
 _NUMPY_ARRAYS = frozenset(
-    "all amax amin any arange argmax argmin argsort cholesky clip column-stack concatenate convolve copy correlate"
-    " count-nonzero cov cross cumprod cumsum degrees det diag differences dot expand-dims eye flip fliplr flipud"
+    "all amax amin any arange argmax argmin argsort array-of cholesky clip column-stack concatenate convolve copy"
+    " correlate count-nonzero cov cross cumprod cumsum degrees det diag dot expand-dims eye flip fliplr flipud"
     " frobenius full full-like hstack identity inner interp inv isfinite isinf isnan kron linspace log-softmax"
-    " logaddexp logsumexp matmul matrix-power mean median meshgrid moveaxis nansum ones ones-like outer pad"
-    " percentile polyval prod ptp quantile radians rank ravel repeat reshape roll searchsorted shape size slogdet"
-    " softmax solve sort squeeze stack std sum swapaxes take tile trace transpose trapezoid tril triu vander var"
-    " vdot vstack where zeros zeros-like".split()
+    " logaddexp logsumexp matmul matrix-power mean median meshgrid moveaxis nansum nth-differences ones ones-like"
+    " outer pad percentile polyval prod ptp quantile radians rank ravel repeat reshape roll searchsorted shape size"
+    " slogdet softmax solve sort squeeze stack std sum swapaxes take tile trace transpose trapezoid tril triu vander"
+    " var vdot vstack where zeros zeros-like".split()
 )
 
 

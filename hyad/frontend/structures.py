@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..core import INT, REAL, Arr, Const, Var, elem_of, integer, type_of
+from ..core import BOOL, INT, REAL, Arr, Const, Var, elem_of, integer, type_of
 from ..errors import BoundsError, ModelTypeError, NotCompiled
 from ..program.data import Inl, Inr
 from ..program.reader import prelude
@@ -121,6 +121,12 @@ def is_number(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None)
         return isinstance(v, (Const, Var)) and v is not NIL and type_of(v) in (REAL, INT)
 
     return ask(sp, args[0], number)
+
+
+def are_truths(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(truths? a)``: whether a is a truth value, or an array of them."""
+    arity(sp, "truths?", args, 1)
+    return ask(sp, args[0], lambda v: isinstance(v, (Const, Var)) and v is not NIL and elem_of(v) == BOOL)
 
 
 def len_(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:

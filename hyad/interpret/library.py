@@ -88,6 +88,10 @@ def is_num(x: Any) -> bool:
     return x.__class__ in NUMBERS
 
 
+def are_truths(x: Any) -> bool:
+    return x.__class__ is bool or isinstance(x, list) and kind_of(x) is bool
+
+
 def inl(value: Any) -> Inl:
     return Inl(value)
 
@@ -179,7 +183,7 @@ def get(value: Any, *indices: Any, end: bool = False) -> Any:
             if axis and value.__class__ in NUMBERS:
                 raise ModelTypeError(f"{len(indices)} subscripts of an array of {axis} dims")
             raise blame(ModelTypeError(f"get of {describe(value)}", None, "get subscripts arrays and tuples"), value)
-        value = value[place(value, i, axis, end)] if value or not TRIALS else missing_row(value, i, axis, end)
+        value = row_in_trial(value, i, axis, end) if TRIALS else value[place(value, i, axis, end)]
         axis += 1
     return value
 
@@ -255,6 +259,10 @@ def copy(value: Any) -> Any:
     if not isinstance(value, list) or value.__class__ is Empty:
         return value
     return [copy(x) if isinstance(x, list) else x for x in value]
+
+
+def array_of(value: Any) -> Any:
+    return array(*map(own, value)) if value.__class__ is tuple else copy(value)
 
 
 def own(x: Any) -> Any:
@@ -351,11 +359,12 @@ def product(dims: Sequence[int]) -> int:
 # --------------------------------------------------------------------------------------------- loops
 
 
-def missing_row(value: Any, i: Any, axis: int, end: bool) -> Any:
-    """A row of an array that has none, for a trial."""
-    if not isinstance(value, list) or get_ident() not in TRIALS:
-        place(value, i, axis, end)  # raises
-    return zero_row(value)
+def row_in_trial(value: Any, i: Any, axis: int, end: bool) -> Any:
+    """A row of an array, or of one that has not so many another one, for a trial."""
+    inside = i.__class__ is int and -len(value) * end <= i < len(value)
+    if inside or not isinstance(value, list) or get_ident() not in TRIALS:
+        return value[place(value, i, axis, end)]
+    return value[0] if value else zero_row(value)
 
 
 def zero_row(value: Any) -> Any:
@@ -582,6 +591,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "cdr": cdr,
     "null?": is_null,
     "num?": is_num,
+    "truths?": are_truths,
     "inl": inl,
     "inr": inr,
     "ref": ref,
@@ -595,6 +605,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "shape": shape,
     "rank": rank,
     "copy": copy,
+    "array-of": array_of,
     "update": update,
     "set-at!": set_at,
     "add-at": add_at,

@@ -45,6 +45,10 @@ _HY_HINTS = (
     ("unless if-not when-not", "`(if c a b)` has a value both ways"),
     ("assert", "`(if c a b)` gives another value; sizes are checked where they are declared: `#^ (Vec n) v`"),
 )
+#: Options that stand at the end of a call.
+_LAST = frozenset("axis ddof keepdims".split())
+#: NumPy's functions whose second argument is not the axis, and what takes them along an axis.
+_OF_ANOTHER = {"norm": "reduced", "diff": "along"}
 #: Reductions along several axes that are those along one after another.
 _ONE_BY_ONE = frozenset("sum prod mean max min amax amin any all logsumexp".split())
 #: Methods of NumPy's arrays that are functions here, of the same arguments.
@@ -352,11 +356,17 @@ class _Reader:
         return Global(text, form.span)
 
     def call(self, form: Form, name: str | None) -> Atom:
+        form = without_ddof(form)
         axes = several_axes(form)
         if axes:
             return self.call(axes, name)
-        if [f.value for f in form.value[-4::2] if f.kind == "key"] == ["axis", "keepdims"]:
+        options, _ = options_of(form)
+        if {"axis", "keepdims"} <= options.keys():
             return self.kept(form, name)
+        how = _OF_ANOTHER.get(called(form) or "") if list(options) == ["axis"] and len(form.value) == 4 else None
+        if how is not None and "." in form.value[0].value:
+            function, array, _, axis = form.value
+            return self.call_of(how, [function, array, axis], form, name)
         fn = form.value[0]
         sized = fn.kind == "sym" and type(self.names.get(fn.value)) is Size
         fn = Global(fn.value, fn.span) if sized else self.expression(fn)
@@ -398,14 +408,20 @@ class _Reader:
 
     def kept(self, form: Form, name: str | None) -> Atom:
         """``(sum m :axis k :keepdims True)``: what is summed has an axis of size 1 where it had axis k."""
-        flag = form.value[-1]
+        options, plain = options_of(form)
+        flag = options["keepdims"]
         if flag.kind != "num" or type(flag.value) is not bool:
             raise ReadError("`:keepdims` is True or False", flag.span, "`(sum m :axis 1 :keepdims True)`")
-        inner = replace(form, value=form.value[:-2])
+        key = next(f for f in form.value if f.kind == "key" and f.value == "axis")
+        less = [x for f in form.value if f.kind == "key" and f.value == "ddof" for x in (f, options["ddof"])]
+        inner = replace(form, value=[*plain, key, options["axis"], *less])
         if not flag.value:
             return self.call(inner, name)
-        axis = self.expression(form.value[-3])
-        return self.emit(Call(Global("expand-dims"), (self.expression(inner), axis)), form.span, name)
+        axes = sorted_axes(options["axis"])
+        atom = self.expression(inner)
+        for axis in [options["axis"]] if axes is None else axes if axes[0].value >= 0 else reversed(axes):
+            atom = self.emit(Call(Global("expand-dims"), (atom, self.expression(axis))), form.span, name)
+        return atom
 
     def call_of(self, builtin: str, items: list[Form], form: Form, name: str | None) -> Atom:
         args = tuple(self.expression(x) for x in items)
@@ -951,16 +967,46 @@ def several_axes(form: Form) -> Form | None:
     if len(form.value) not in (4, 6) or form.value[2].kind != "key" or form.value[2].value != "axis":
         return None
     function, array, key, several, *kept = form.value
-    known = function.kind == "sym" and function.value.rpartition(".")[2] in _ONE_BY_ONE
-    if not known or several.kind not in ("#(", "[") or any(type(f.value) is not int for f in several.value):
+    axes = sorted_axes(several) if called(form) in _ONE_BY_ONE else None
+    if axes is None:
+        return None
+    for axis in axes if axes[0].value < 0 else reversed(axes):  # those that are left keep their numbers
+        array = Form("(", [function, array, key, axis, *kept], form.span)
+    return array
+
+
+def sorted_axes(several: Form) -> list[Form] | None:
+    """The axes of ``#(0 1)`` in order; None for what is not several different ones, counted from the same end."""
+    if several.kind not in ("#(", "[") or any(type(f.value) is not int for f in several.value):
         return None
     axes = sorted(several.value, key=lambda f: f.value)
     numbers = [f.value for f in axes]
-    if not numbers or len(set(numbers)) < len(numbers) or numbers[0] < 0 <= numbers[-1]:
-        return None
-    for axis in axes if numbers[0] < 0 else reversed(axes):  # those that are left keep their numbers
-        array = Form("(", [function, array, key, axis, *kept], form.span)
-    return array
+    mixed = not numbers or len(set(numbers)) < len(numbers) or numbers[0] < 0 <= numbers[-1]
+    return None if mixed else axes
+
+
+def called(form: Form) -> str | None:
+    """What a call calls, without the module: ``sum`` of ``(np.sum v)``."""
+    head = form.value[0]
+    return head.value.rpartition(".")[2] if head.kind == "sym" else None
+
+
+def options_of(form: Form) -> tuple[dict[str, Form], list[Form]]:
+    """``:axis``, ``:ddof`` and ``:keepdims`` at the end of a call, in any order, and what stands before."""
+    rest, found = list(form.value), {}
+    while len(rest) >= 4 and rest[-2].kind == "key" and rest[-2].value in _LAST and rest[-2].value not in found:
+        found[rest[-2].value] = rest[-1]
+        rest = rest[:-2]
+    return found, rest
+
+
+def without_ddof(form: Form) -> Form:
+    """``(var m :axis k :ddof 1)`` is ``(var m k 1)``, and without an axis ``(var m None 1)``."""
+    options, plain = options_of(form)
+    if "ddof" not in options or "keepdims" in options or called(form) not in ("var", "std"):
+        return form
+    axis = options.get("axis", Form("sym", "None", form.span))
+    return replace(form, value=[*plain, axis, options["ddof"]])
 
 
 def method_of(head: Form) -> str | None:
