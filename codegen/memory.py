@@ -11,7 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hyad.core import BOOL, INT, Arr, Atom, Bind, Block, Const, Data, If, Prim, Program, Var, reads, uses
+from hyad.core import (
+    BOOL,
+    INT,
+    Apply,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    Data,
+    If,
+    Make,
+    Prim,
+    Program,
+    Var,
+    all_binds,
+    functions_of,
+    reads,
+    uses,
+)
 from hyad.errors import CompileError, Span
 
 from .c import FUNCTION_RESERVED, RESERVED
@@ -230,11 +249,13 @@ class HostMemory:
         if isinstance(data, Data):
             span = var.span or self.program.span
             if any(c.make == "array" for c in data.constructors):
+                found = sizes_of(self.program, data)
+                sizes = f" (here {' and '.join(found)})" if len(found) > 1 else ""
                 raise CompileError(
                     "the shape of this array changes, or may: it is data, which kernels do not hand on",
                     span,
-                    "declare sizes that are equal by one name, as `#^ (Mat n n) u`, or make the first shape that of the"
-                    ' others; or use target="c"',
+                    f"declare sizes that are equal by one name, as `#^ (Mat n n) u`{sizes}, or make the first shape"
+                    ' that of the others; or use target="c"',
                 )
             if any(c.make == "record" for c in data.constructors):
                 raise CompileError(
@@ -360,6 +381,28 @@ def affine(size: Size, name: str) -> bool:
     if operator == "*" and name in names_of(a) and name in names_of(b):
         return False
     return operator in ("+", "-", "*") and affine(a, name) and affine(b, name)
+
+
+def sizes_of(program: Program, data: Data) -> list[str]:
+    """In words, the sizes of the program's parameters that arrays which are data are made with."""
+    blocks = [program.body, *(f.body for f in functions_of(program.body) if f.body is not None)]
+    binds = [b for block in blocks for b in all_binds(block)]
+    said: dict[Atom, str] = {}
+    for p in program.params:
+        for k, d in enumerate(p.type.dims if isinstance(p.type, Arr) else ()):
+            said.setdefault(d, f"the length of `{p.name}`" if k == 0 else f"the size of `{p.name}` along axis {k}")
+    given: dict[Atom, list[Atom]] = {}  # what each parameter of a function is called with
+    for op in (b.op for b in binds if type(b.op) is Apply):
+        for p, a in zip(op.function.params, op.args):
+            given.setdefault(p, []).append(a)
+    todo = [a for b in binds if type(b.op) is Make and b.op.constructor.data is data for a in b.op.args]
+    seen: dict[Atom, None] = {}
+    while todo:
+        a = todo.pop()
+        if type(a) is Var and a.type == INT and a not in seen:
+            seen[a] = None
+            todo += given.get(a, ())
+    return [text for d, text in said.items() if d in seen]
 
 
 def one_of(cond: Size, a: Size, b: Size) -> Size:

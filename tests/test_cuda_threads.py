@@ -242,7 +242,17 @@ def test_an_array_whose_shape_changes_says_what_to_declare() -> None:
             continue
         with pytest.raises(CompileError, match="the shape of this array changes") as caught:
             print_grid(spread)
-        assert "(Mat n n)" in (caught.value.hint or "")
+        assert "(Mat n n) u` (here the length of `u` and the size of `u` along axis 1)" in (caught.value.hint or "")
+
+
+def test_the_sizes_of_an_array_that_recursion_makes_are_named() -> None:
+    """They come through the parameters of functions; a call with one step alone does not need them equal."""
+    text = "(letrec [go (fn [t] (if (= t m) (ones (len p)) (@ a (* p (go (+ t 1))))))] (log (sum (* p (go 0)))))"
+    f = hyad.grad(hyad.model(f"(fn [p a #^ Int m] {text})", namespace={}), wrt=("p", "a"))
+    program = f.optimised(f.specs((np.ones(5), np.eye(5), 9)), "cuda")
+    with pytest.raises(CompileError, match="the shape of this array changes") as caught:
+        print_grid(program)
+    assert "(here the length of `p` and the length of `a`)" in (caught.value.hint or "")
 
 
 # ------------------------------------------------------------------------------------------------ as text
