@@ -482,7 +482,6 @@ class DataPrinter(BodyPrinter):
         if grown:
             capacity = self.names.fresh("room")
             self.beside(f"long long {capacity} = 0;")
-        swaps = self.plan.swaps[bind]
         old = self.captured()
         self.enter()
         self.statements(op.cond, {})
@@ -512,7 +511,7 @@ class DataPrinter(BodyPrinter):
             self.emit(f"while ({test.text}) {{", span)
         self.lines += body
         self.emit("}")
-        self.after(op, swaps, before)
+        self.after(bind, before)
 
     def beside(self, text: str) -> None:
         """A line that keeps books: it came from no form."""

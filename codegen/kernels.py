@@ -538,7 +538,7 @@ class KernelPrinter(CudaPrinter):
             inits, before = self.start(bind, op)
             self.indices.add(op.index)
             self.iteration(bind, op, inits, bind.vars, self.value[op.index].text)
-            self.after(op, self.plan.swaps[bind], before)
+            self.after(bind, before)
 
     def loop_head(self, index: str, count: str) -> str:
         if not self.by_lanes:
@@ -588,7 +588,7 @@ class KernelPrinter(CudaPrinter):
         self.emit("}")
         if any(f"goto {label};" in line.text for line in body):
             self.emit(f"{label}:;")
-        self.after(op, self.plan.swaps[bind], before)
+        self.after(bind, before)
         for r, v in folds:
             value, ctype = self.value[v].text, self.ctype(v.type)
             if r.kind == "place":
@@ -654,7 +654,7 @@ class KernelPrinter(CudaPrinter):
             self.emit(text)
         self.span = bind.span
         self.row_name.clear()
-        self.after(op, self.plan.swaps[bind], before)
+        self.after(bind, before)
 
     def fastest(self, nest: Sequence[Bind]) -> int:
         """Which loop of a nest neighbours go along; neighbours of a team go along its row."""

@@ -746,7 +746,7 @@ class BodyPrinter(OperandPrinter):
             self.emit("}")
             if far is not None:
                 self.again(far, starts, self.loop_head(index, count.at(SHIFT)), body, span)
-        self.after(op, self.plan.swaps[bind], before)
+        self.after(bind, before)
 
     def zero_fill(self, bind: Bind, op: Loop) -> bool:
         """A loop that does nothing but store zeros, or loops in one another that do: ``memset``."""
@@ -808,11 +808,13 @@ class BodyPrinter(OperandPrinter):
             lines.insert(0, own)
         return index, lines
 
-    def after(self, op: Loop | While, swaps: dict[int, Buffer], before: dict[Buffer, str]) -> None:
-        """After a loop: accumulators that changed places go where they are looked for."""
+    def after(self, bind: Bind, before: dict[Buffer, str]) -> None:
+        """After a loop: accumulators that changed places and are read again go where they are looked for."""
         last, self.swapped = self.swapped, before
-        for k in swaps:
-            place = self.plan.of(op.accs[k])
+        for k in self.plan.swaps[bind]:
+            if not self.uses.get(bind.vars[k]):
+                continue
+            place = self.plan.of(bind.op.accs[k])
             home, name = self.pointer_to(place), last[place.buffer]
             dims, elem = place.buffer.dims, place.buffer.elem
             self.copy_block("memcpy", home, name, dims, elem, f"if ({name} != {home}) ")

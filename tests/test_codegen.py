@@ -1531,6 +1531,25 @@ def test_large_tables(tmp_path):
     assert max(map(len, fn.source.splitlines())) <= 110
 
 
+def test_a_state_that_changes_places_is_copied_back_where_it_is_read_alone():
+    loop = """(ifold (fn [#(u s) i] (let [u (build (len u) (fn [j] (+ (get u j) (* 0.5 (get u (- (len u) j 1))))))]
+      #(u (+ s (sum (* u u)))))) #((* 2 x) 0.0) m)"""
+    back = re.compile(r"if \((\w+) != (\w+)\) memcpy\(\2, \1, ")
+    x = np.array([0.3, -0.2, 0.5])
+    u, total = 2 * x, 0.0
+    for _ in range(3):
+        u = u + 0.5 * u[::-1]
+        total += u @ u
+    for what, copies in (("(snd {})", 0), ("{}", 1), ("(let [p {} a (fst p)] (+ (snd p) (get a 0)))", 1)):
+        f = hyad.model(f"(fn [#^ (Vec n) x #^ Int m] {what.format(loop)})")
+        found = hyad.show(f, "c")
+        assert "= u;" in found and len(back.findall(found)) == copies
+        got = f(x, 3)
+        if isinstance(got, tuple):
+            np.testing.assert_allclose(got[0], u, rtol=1e-14)
+        assert (got[1] if isinstance(got, tuple) else got) == pytest.approx(total + (u[0] if "get a" in what else 0.0))
+
+
 def test_unused_code_goes_checks_stay():
     def f(b, x, v):
         b.loop(3, [x], lambda c, i, s: ([c("sin", s)], []))
