@@ -331,3 +331,41 @@ def test_states_are_remembered_in_one_order() -> None:
         kept.append(hyad.grad(hyad.model(SWING), wrt=(0, 1)))
         texts.add(print_c(kept[-1].optimised(kept[-1].specs())).source)
     assert len(texts) == 1
+
+
+#: Branches that end in a costly function: of a number, of elements, in loops that carry something, within each other.
+ENDS = {
+    "elu": ("(fn [#^ (Vec n) v] (sum (square (map (fn [z] (if (> z 0) (+ 1 z) (exp z))) v))))", "exp", 1),
+    "of a number": ("(fn [#^ Real z] (square (if (> z 0) (+ 1 z) (exp z))))", "exp", 1),
+    "features": (
+        """(fn [#^ (Mat n n) v] (let [k (map (fn [r] (map (fn [z] (if (> z 0) (+ 1 z) (exp z))) r)) (@ v v))]
+             (sum (square (@ k (transpose k))))))""",
+        "exp",
+        1,
+    ),
+    "two arms": ("(fn [#^ (Vec n) v] (sum (square (map (fn [z] (if (> z 0) (tanh z) (tanh (* 3 z)))) v))))", "tanh", 2),
+    "nested": (
+        "(fn [#^ (Vec n) v] (sum (square (map (fn [z] (if (> z 1) z (if (> z 0) (* z z) (exp z)))) v))))",
+        "exp",
+        1,
+    ),
+    "carried": ("(fn [#^ (Vec n) v] (fold (fn [s z] (if (> z s) (* s z) (tanh (- z s)))) 0.3 v))", "tanh", 2),
+    "also read": ("(fn [#^ (Vec n) v] (sum (map (fn [z] (let [e (if (> z 0) z (exp z))] (* e e z))) v)))", "exp", 1),
+    "log": ("(fn [#^ (Vec n) v] (sum (square (map (fn [z] (if (> z 0) (log z) z)) v))))", "log", 1),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_what_a_branch_ends_in_is_computed_once(name: str) -> None:
+    """The backward code of the branch reads what it has given."""
+    text, function, times = ENDS[name]
+    f = hyad.model(text)
+    g = hyad.grad(f)
+    calls = [x for x in all_binds(g.optimised(g.specs()).body) if getattr(x.op, "name", None) == function]
+    assert len(calls) <= times
+    v = np.random.default_rng(0).normal(size=(5, 5))
+    v = {"features": v, "of a number": float(v[0, 0])}.get(name, v[0])
+    for operator in (hyad.grad, hyad.hessian) if name != "features" else (hyad.grad,):
+        with switched_off(("remembering",)):
+            wanted = hyad.compile(operator(hyad.model(text)), args=(v,))(v)
+        np.testing.assert_allclose(hyad.compile(operator(f), args=(v,))(v), wanted, rtol=1e-12, atol=1e-14)

@@ -56,7 +56,7 @@ from .adjoints import add, add_at, pack, unpack, vanishes, zero
 from .backpropagators import Back
 from .partials import Partials
 from .records import calls
-from .reverse_branches import arm_there, branch_there, choice_there
+from .reverse_branches import arm_there, branch_there, choice_there, know
 from .reverse_functions import apply_there
 from .reverse_loops import carries, checkpointed_there, few, heavy, iterations_there, loop_there
 from .rooms import rooms
@@ -201,6 +201,9 @@ class Reverse(Rebuild):
                 self.bind(bind)  # what is remembered is not read of it, and then not computed
                 self.stacks = {}
                 self.here.update((v, record[v]) for v in bind.vars if v in record)
+            elif record and type(bind.op) is If:
+                know(self, bind.op, {i: record[v] for i, v in enumerate(bind.vars) if v in record})
+                self.bind(bind)
             elif record and bind.vars and bind.vars[0] in record:
                 self.here[bind.vars[0]] = record[bind.vars[0]]
                 self.b.remember(bind.op.name, self.atoms(bind.op.args), record[bind.vars[0]])  # type: ignore[union-attr]

@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core import ZERO, Arr, Atom, Bind, Block, Case, Constructor, Data, If, Make, Prim, Var, blocks_of, type_of
+from ..core import (
+    INT,
+    ZERO,
+    Apply,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Case,
+    Constructor,
+    Data,
+    If,
+    Make,
+    Prim,
+    Var,
+    While,
+    all_binds,
+    blocks_of,
+    type_of,
+)
 from ..program.names import adjoint
 from .adjoints import zero
 from .backpropagators import Back, call, fitted, forgotten, instantiate, is_threaded, receive, there_and_cut
@@ -24,10 +44,11 @@ def branch_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
     b, span, blocks = rev.b, bind.span, blocks_of(op)
     choice = rev.atom(op.cond if type(op) is If else op.value)  # type: ignore[union-attr]
     kept = [costly(block, rev.active, COSTLY_BRANCH) if rev.remembers else [] for block in blocks]
-    kept = [[*found, *elements(rev, block)] for found, block in zip(kept, blocks)]
+    kept = [[*found, *elements(rev, block), *choices(rev, block)] for found, block in zip(kept, blocks)]
     inner = [elements(rev, block, inside=True) for block in blocks]
-    every = [(j, v) for j in range(len(blocks)) for v in (*kept[j], *inner[j])]
-    known = {v: rev.known.pop(v) for _, v in every if v in rev.known}
+    own = {v: i for found, block in zip(kept, blocks) for v, i in own_results(block, found).items()}
+    every = [(j, v) for j in range(len(blocks)) for v in (*kept[j], *inner[j]) if v not in own]
+    known = {v: rev.known.pop(v) for v in (*own, *(v for _, v in every)) if v in rev.known}
     for block, found in zip(blocks, kept):
         rev.say(block.binds, found)
     regions = []
@@ -40,8 +61,9 @@ def branch_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
     names = [v.name for v in (*bind.vars, *(v for _, v in every))]
     out = rev.join(op, choice, regions, names, bind.vars[0].given, [rev.type(v.type) for v in bind.vars])
     rev.define(bind, out)
-    saved = {v: x for (_, v), x in zip(every, out[len(bind.vars) :])} | known
-    rev.here.update((v, saved[v]) for _, v in every)
+    saved = {v: x for (_, v), x in zip(every, out[len(bind.vars) :])}
+    saved |= {v: out[i] for v, i in own.items()} | known
+    rev.here.update(saved)
 
     def back() -> None:
         bars = [rev.take(v) for v in bind.vars]
@@ -82,6 +104,40 @@ def branch_there(rev: Reverse, op: If | Case, bind: Bind) -> Back:
             rev.bar[touched[j]] = x
 
     return back
+
+
+def own_results(block: Block, kept: Sequence[Var]) -> dict[Var, int]:
+    """Of what is kept of a region what it gives: where it has been taken, that is the value of the branch."""
+    return {v: block.results.index(v) for v in kept if v in block.results}
+
+
+def remembered(rev: Reverse, op: object, block: Block) -> list[int]:
+    """The results of a branch in a block that are, in a region, what it keeps: where they are stacked it need not run
+    again. A branch that integers decide is at a place, as a diagonal, and seldom costly."""
+    tests = [x.op.args for x in block.binds if type(op) is If and op.cond in x.vars and type(x.op) is Prim]
+    if any(type_of(a) == INT for args in tests for a in args):
+        return []
+    if type(op) is not If or rev.closures or not rev.remembers:
+        return []
+    if any(type(x.op) in (Apply, While) for block in blocks_of(op) for x in all_binds(block)):
+        return []
+    return sorted({i for r in map(partial(kept_results, rev), blocks_of(op)) for i in r.values()})
+
+
+def choices(rev: Reverse, block: Block) -> list[Var]:
+    """The results of a region that branches in it give, as ``remembered`` says."""
+    found = [x.vars[i] for x in block.binds for i in remembered(rev, x.op, block)]
+    return [v for v in found if v in block.results and v in rev.active]
+
+
+def kept_results(rev: Reverse, block: Block) -> dict[Var, int]:
+    return own_results(block, [*costly(block, rev.active), *choices(rev, block)])
+
+
+def know(rev: Reverse, op: If, results: dict[int, Atom]) -> None:
+    """Tells the regions of a branch what it has given before."""
+    for block in blocks_of(op):
+        rev.known.update((v, results[i]) for v, i in kept_results(rev, block).items() if i in results)
 
 
 def elements(rev: Reverse, block: Block, inside: bool = False) -> list[Var]:

@@ -38,6 +38,7 @@ from .adjoints import zero
 from .backpropagators import Back, call, forgotten, instantiate, there_and_cut
 from .checkpoint import Stack, begun, descended
 from .records import costly, cut, elements, laborious, record_of, stepwise, works
+from .reverse_branches import remembered
 from .rooms import read_by_rows, rooms
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
     dear = [] if free else costly(op.body, rev.active)
     if given and not free:  # else this loop vanishes, should nothing be remembered
         dear += laborious(op, rev.active, b.again)
+        dear += [v for v in ends(rev, op.body) if v in given and v not in dear]
     if carried and not free:
         dear += elements(op, rev.active)
     kept = [v for v in dear if v not in given]
@@ -222,6 +224,18 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
                 rev.contribute_scaled(op.inits[j], factor, x)
 
     return back
+
+
+def ends(rev: Reverse, block: Block) -> list[Var]:
+    """The numbers that branches of a block end in, as ``remembered`` says, and the arrays of such numbers."""
+    found = []
+    for x in block.binds:
+        if type(x.op) is Loop:
+            inner = ends(rev, x.op.body) if not x.op.accs else ()
+            found += [v for v, r in zip(x.vars, x.op.body.results) if r in inner]
+        else:
+            found += [x.vars[i] for i in remembered(rev, x.op, block)]
+    return [v for v in found if v in rev.active]
 
 
 def block_there(rev: Reverse, block: Block) -> tuple[Atom, ...]:
