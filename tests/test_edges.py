@@ -364,3 +364,51 @@ def test_what_is_added_once_between_the_ends_is_stored() -> None:
     path = Path(__file__).parent / "bench" / "problems" / "naive" / "models.hy"
     source = hyad.compile(hyad.grad(hyad.load(path).alignment, wrt=("alike", "gap"))).source
     assert re.search(r"t_bar\[i\] = above_bar\[i \+ 1\];", source)
+
+
+def test_what_comes_to_a_row_of_zeros_or_a_copy_is_stored() -> None:
+    """Sums for each element go where nothing has been cleared or copied before; a short row has no such sums."""
+    text = """(fn [#^ (Vec n) u0 #^ (Vec n) k] (let [n (len u0)
+      u (ifold (fn [u t] (let [f (build (+ n 1) (fn [i] (if (or (= i 0) (= i n)) 0.0
+                 (* (get k i) (- (get u i) (get u (- i 1)))))))]
+          (build n (fn [i] (+ (get u i) (* 0.1 (- (get f (+ i 1)) (get f i)))))))) u0 4)] (sum (* u u u))))"""
+    f = hyad.grad(model(text), wrt=(0, 1))
+    rng = np.random.default_rng(4)
+    points = [[rng.uniform(0.5, 1.5, n), rng.uniform(0.5, 1.5, n)] for n in (0, *SIZES)]
+    made, plain = (hyad.compile(f, args=points[0], target="python", without=w) for w in ((), "shifts"))
+    compiled = hyad.compile(f, args=points[0])
+    steps = [x.op for x in compiled.program.body.binds if type(x.op) is Loop and x.op.accs]
+    assert steps and not any(getattr(x.op, "name", "") == "zeros" for op in steps for x in op.body.binds)
+    assert not re.search(r"^        memcpy", compiled.source, re.M)
+    for point in points:
+        for x, y, z in zip(made(*point), plain(*point), compiled(*point)):
+            np.testing.assert_array_equal(x, y)
+            np.testing.assert_allclose(z, y, rtol=1e-12, atol=1e-13)
+
+
+#: What each step makes of coefficients alone, where a border has none.
+COEFFICIENTS = {
+    "harmonic means": ("(/ (* 2 (get k i) (get k (- i 1))) (+ (get k i) (get k (- i 1))))", "/"),
+    "exponentials": ("(exp (* 0.5 (+ (get k i) (get k (- i 1)))))", "exp"),
+    "from both sides": ("(if (< i 2) 1.5 (/ (get k i) (+ 1.0 (get k (- i 1)))))", "/"),
+}
+
+
+@pytest.mark.parametrize("name", COEFFICIENTS)
+def test_what_is_made_of_coefficients_is_made_once(name: str) -> None:
+    """Before the steps, and taken through its derivative once after them."""
+    made_of, operation = COEFFICIENTS[name]
+    text = f"""(fn [#^ (Vec n) u0 #^ (Vec n) k #^ Int steps] (let [n (len u0)
+      flux (fn [u] (build (+ n 1) (fn [i] (if (or (= i 0) (= i n)) 0.0 (* {made_of} (- (get u i) (get u (- i 1))))))))]
+      (sum (square (ifold (fn [u t] (let [f (flux u)]
+        (build n (fn [i] (+ (get u i) (* 0.1 (- (get f (+ i 1)) (get f i)))))))) u0 steps)))))"""
+    rng = np.random.default_rng(4)
+    points = [[rng.uniform(0.5, 1.5, n), rng.uniform(0.5, 1.5, n), s] for n in (0, *SIZES) for s in (0, 1, 3)]
+    for f in (model(text), hyad.grad(model(text), wrt=(0, 1))):
+        made, plain = (hyad.compile(f, args=points[-1], without=w) for w in ((), "expand"))
+        for point in points:
+            np.testing.assert_allclose(made(*point), plain(*point), rtol=1e-12, atol=1e-13)
+        steps = [x.op for x in made.program.body.binds if type(x.op) is Loop and x.op.accs]
+        steps = [op for op in steps if any(type(x.op) is Loop for x in op.body.binds)]
+        assert steps
+        assert not any(getattr(x.op, "name", "") == operation for op in steps for x in all_binds(op.body))

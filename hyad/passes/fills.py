@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, free_vars, reads, type_of
 from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
-from ..program.loops import loops_of
+from ..program.loops import loops_of, read_after_loops
 from ..program.rebuild import Rebuild, rebuilt
 from .tables import affine_of, sums_in
 
@@ -40,12 +40,7 @@ class Fills(Rebuild):
     def block(self, block: Block) -> tuple[Atom, ...]:
         around = self.made
         self.made = {v: x for x in block.binds for v in x.vars}
-        if any(type(x.op) is Loop for x in block.binds):
-            last = {v: k for k, x in enumerate(block.binds) for v in reads(x)}  # where each is read last
-            last.update({r: len(block.binds) for r in block.results if type(r) is Var})
-            for k, x in enumerate(block.binds):
-                if type(x.op) is Loop:
-                    self.later[x] = {z for z in x.op.inits if type(z) is Var and last[z] > k}
+        self.later.update(read_after_loops(block))
         results = super().block(block)
         self.made = around
         return results

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import inf
 
-from ..core import REAL, Arr, Atom, Bind, Block, If, Loop, Prim, Scalar, Var, all_binds, defined_in, free_vars, reads
+from ..core import (
+    REAL,
+    ZERO,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    If,
+    Loop,
+    Prim,
+    Scalar,
+    Var,
+    all_binds,
+    defined_in,
+    free_vars,
+    reads,
+)
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.loops import CALL, cost_of, slice_of
@@ -207,18 +223,19 @@ def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
 class Expand(Rebuild):
     """Costly values of an inner loop's iterations, sums too, that the outer loop does not change are computed before
     it, into an array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From
-    branches only calls of the C library: n of them, where an outer loop might make m n, or fewer.
+    branches that the index alone decides, as at a border, with the branch; from others only calls of the C library: n
+    of them, where an outer loop might make m n, or fewer.
 
     Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
     loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
-    those, so that no table is larger than an array that is there anyway. ``sums_only``: before a block is
-    differentiated, so that what is added to a row's elements for its sum is added once; sums and what is made of them,
-    as a distance or a weight by it.
+    those, so that no table is larger than an array that is there anyway. ``ahead``: before a block is differentiated,
+    so that what is added to a row's elements for its sum, or to what a coefficient is made of, is added once, after
+    all that is added to the table; also sums of rows and arrays.
     """
 
-    def __init__(self, builder: Builder, sums_only: bool = False) -> None:
+    def __init__(self, builder: Builder, ahead: bool = False) -> None:
         super().__init__(builder)
-        self.sums_only = sums_only
+        self.ahead = ahead
         self.tables: dict[Var, tuple[Atom, tuple[Loop, ...]]] = {}
 
     def bind(self, bind: Bind) -> None:
@@ -241,16 +258,15 @@ class Expand(Rebuild):
         """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
         if any(type(loop.count) is Var and loop.count in inside for loop in path) or has_checks(path[0].body):
             return
-        fixed, chosen = invariants(path, inside, self.sums_only)
-        chosen = [v for v in chosen if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
-        if self.sums_only:
-            chosen = [v for v in chosen if any(map(summing, slice_of(fixed, [v]).binds))]
+        fixed, guards = invariants(path, inside, self.ahead)
+        chosen = [v for v in guards if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
         if not chosen:
             return
+        made = guarded(fixed, chosen, guards)
 
         def table(k: int) -> Sequence[Atom]:
             if k == len(path):
-                return self.block(slice_of(fixed, chosen))
+                return self.block(made)
 
             def body(i: Atom):
                 self.here[path[k].index] = i
@@ -268,7 +284,7 @@ class Expand(Rebuild):
             return
         for v, array in zip(chosen, arrays):
             self.tables[v] = (array, path)
-            if self.sums_only and type(array) is Var and not_remembered(slice_of(fixed, [v]), v):
+            if self.ahead and type(array) is Var and not_remembered(slice_of(fixed, [v]), v):
                 self.b.again.add(array)
 
 
@@ -281,18 +297,23 @@ def loops_in(block: Block) -> list[Loop]:
     return [bind.op for bind in block.binds if type(bind.op) is Loop]
 
 
-def invariants(path: tuple[Loop, ...], inside: set[Var], arrays: bool = False) -> tuple[Block, list[Var]]:
+#: The conditions that stand around a value, the outermost first, and what each has to be.
+Guard = tuple[tuple[Var, bool], ...]
+
+
+def invariants(path: tuple[Loop, ...], inside: set[Var], arrays: bool = False) -> tuple[Block, dict[Var, Guard]]:
     """The scalars of an inner loop's body and of its branches that depend on its index, and on that of the loop around
     it where ``path`` has that, and on nothing else inside the outer loop, as a block; and which of them are costly, and
-    read by something else. Those in two loops that need the inner index alone have been found without the other.
-    ``arrays``: also the rows and arrays that sums may be made of, before fusion has made numbers of these."""
+    read by something else, with the conditions around each that depend on the same. Those in two loops that need the
+    inner index alone have been found without the other. ``arrays``: also the rows and arrays that sums may be made of,
+    before fusion has made numbers of these."""
     cost: dict[Var, int] = {loop.index: 0 for loop in path}
     needs: dict[Var, set[Var]] = {loop.index: {loop.index} for loop in path}
     fixed: list[Bind] = []
-    dear: list[Var] = []
+    dear: dict[Var, Guard] = {}
     wanted: set[Atom] = set()
 
-    def walk(block: Block, least: float) -> None:
+    def walk(block: Block, least: float, guard: Guard = ()) -> None:
         wanted.update(block.results)
         for bind in block.binds:
             op, var = bind.op, bind.vars[0] if bind.vars else None
@@ -304,34 +325,57 @@ def invariants(path: tuple[Loop, ...], inside: set[Var], arrays: bool = False) -
                     needs[var] = set().union(*(needs[a] for a in args))
                     fixed.append(bind)
                     costly = cost[var] >= least and var.type == REAL
-                    dear.extend([var] * (costly and (len(path) == 1 or len(needs[var]) == len(path))))
+                    if costly and (len(path) == 1 or len(needs[var]) == len(path)):
+                        dear[var] = guard
                     continue
-            if arrays and len(path) == 1 and least <= EXPANDED and made_whole(bind):
+            if arrays and len(path) == 1 and least <= EXPANDED and made_whole(bind) and not guard:
                 args = [a for a in reads(bind) if a in inside]
                 if all(a in cost for a in args):
                     cost.update((v, 0) for v in bind.vars)
                     needs.update((v, {loop.index for loop in path}) for v in bind.vars)
                     fixed.append(bind)
                     continue
-            if summing(bind) and len(path) == 1 and least <= EXPANDED:
+            if summing(bind) and len(path) == 1 and least <= EXPANDED and not guard:
                 args = [a for a in reads(bind) if a in inside]
                 if all(a in cost for a in args):
                     cost.update((v, CALL + sum(cost[a] for a in args)) for v in bind.vars)
                     needs.update((v, {loop.index for loop in path}) for v in bind.vars)
                     fixed.append(bind)
-                    dear.extend(bind.vars if all(v.type == REAL for v in bind.vars) else ())
+                    if all(v.type == REAL for v in bind.vars):
+                        dear.update((v, guard) for v in bind.vars)
                     continue
             if type(op) is If:
                 wanted.add(op.cond)
-                walk(op.then, max(least, CALL))
-                walk(op.orelse, max(least, CALL))
+                known = type(op.cond) is Var and op.cond in cost and len(path) == 1
+                for branch, taken in ((op.then, True), (op.orelse, False)):
+                    if known:
+                        walk(branch, least, (*guard, (op.cond, taken)))  # type: ignore[arg-type]
+                    else:
+                        walk(branch, max(least, CALL), guard)
             else:
                 wanted.update(reads(bind))
 
     for loop in path[:-1]:
         walk(loop.body, inf)
     walk(path[-1].body, EXPANDED if len(path) == 1 else CALL)
-    return Block(tuple(fixed), ()), [v for v in dear if v in wanted]
+    return Block(tuple(fixed), ()), {v: guard for v, guard in dear.items() if v in wanted}
+
+
+def guarded(fixed: Block, chosen: Sequence[Var], guards: Mapping[Var, Guard]) -> Block:
+    """The block that gives what is chosen; zero where the conditions around a value are not what they have to be."""
+    binds = list(slice_of(fixed, [v for v in chosen if not guards[v]]).binds)
+    results: dict[Var, Atom] = {v: v for v in chosen}
+    for guard in dict.fromkeys(filter(None, (guards[v] for v in chosen))):
+        mine = [v for v in chosen if guards[v] == guard]
+        block = slice_of(fixed, mine)
+        for cond, taken in reversed(guard):
+            given = tuple(Var(v.name, REAL) for v in mine)
+            nothing = Block((), (ZERO,) * len(mine))
+            choice = If(cond, block, nothing) if taken else If(cond, nothing, block)
+            block = Block((*slice_of(fixed, [cond]).binds, Bind(given, choice)), given)
+        binds += [x for x in block.binds if x not in binds]
+        results.update(zip(mine, block.results))
+    return Block(tuple(binds), tuple(results.values()))
 
 
 def made_whole(bind: Bind) -> bool:

@@ -263,11 +263,11 @@ def split_block(b: Builder, block: Block) -> Block:
 
 
 def expand_block(b: Builder, block: Block) -> Block:
-    """``Expand`` for a block under construction, of sums alone."""
+    """``Expand`` for a block under construction, before it is differentiated."""
     if "expand" in b.off or not any(Loop in kinds_of(x.op.body) for x in all_binds(block) if type(x.op) is Loop):
         return block
     with b.region() as scope:
-        results = Expand(b, sums_only=True).block(block)
+        results = Expand(b, ahead=True).block(block)
     return tidy(b.close(scope, results))
 
 

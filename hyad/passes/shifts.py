@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from ..core import (
@@ -30,7 +30,7 @@ from ..program.accumulators import any_order
 from ..program.affine import Affine, affine_add, affine_key, never_equal
 from ..program.builder import Builder
 from ..program.dead import tidy
-from ..program.loops import loops_of
+from ..program.loops import loops_of, read_after_loops
 from ..program.rebuild import Rebuild, rebuilt
 from .edges import FEWEST
 from .spread import work
@@ -169,6 +169,16 @@ class Shifts(Rebuild):
         self.found = False
         self.sums = sums_in(program.body)
         self.stored: dict[Atom, Atom] = {}  # what is made of it is added, by the iteration
+        self.made: dict[Var, Bind] = {}  # in the block that is being rebuilt
+        self.later: dict[Bind, set[Var]] = {}  # what is read after a loop, of what it starts from
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        around = self.made
+        self.made = {v: x for x in block.binds for v in x.vars}
+        self.later.update(read_after_loops(block))
+        results = super().block(block)
+        self.made = around
+        return results
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -291,48 +301,89 @@ class Shifts(Rebuild):
         out = list(super().loop(again.op, again))  # type: ignore[arg-type]
         self.stored = dict(zip(dear, out[len(bind.vars) :]))
         for k, rows in chains.items():
+            fresh = self.fresh(op, bind, k, rows)
             for row in rows:
-                out[k] = self.row(op, row, out[k])
+                out[k] = self.row(op, row, out[k], fresh)
         return out[: len(bind.vars)]
 
-    def row(self, op: Loop, row: list[Store], array: Atom) -> Atom:
+    def fresh(self, op: Loop, bind: Bind, k: int, rows: Sequence[Sequence[Store]]) -> str:
+        """Where the one row is all of an array, which was cleared for it or is read later, it is stored into memory of
+        its own: what was there, "zeros" or "numbers"; else nothing."""
+        acc, init = op.accs[k], op.inits[k]
+        if len(rows) > 1 or acc.type.rank != 1 or op.inits.count(init) > 1 or op.body.results[k] is acc:  # type: ignore
+            return ""
+        adds = sum(
+            type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] in carried_by(op, [acc])
+            for x in op.body.binds
+        )
+        start = self.made.get(init)  # type: ignore[call-overload]
+        cleared = start is not None and type(start.op) is Prim and start.op.name == "zeros"
+        if adds > len(rows[0]) or init in free_vars(op.body) or not cleared and init not in self.later.get(bind, ()):
+            return ""
+        row = rows[0]
+        low = affine_add(affine_of(row[-1].bind.op.args[1], self.sums, set(self.sums), set()), (0, {op.index: 1}), -1)  # type: ignore
+        size = affine_add(self.affine(acc.type.dims[0]), self.affine(op.count), -1)  # type: ignore[union-attr]
+        whole = low == (0, {}) and size == (row[0].shift - row[-1].shift, {})
+        return ("zeros" if cleared else "numbers") if whole else ""
+
+    def affine(self, a: Atom) -> Affine:
+        found = affine_of(a, self.sums, set(self.sums), set())
+        assert found is not None
+        return found
+
+    def row(self, op: Loop, row: list[Store], array: Atom, fresh: str = "") -> Atom:
         """The additions to the elements of one row, where there are as many iterations as elements that not all come
         to; else as they were."""
         b, count = self.b, self.atom(op.count)
         gap = row[0].shift - row[-1].shift
         many = affine_add(b.affine(count), (gap, {}), -1)
         if b.nonnegative(many):
-            return self.sums_of(op, row, array, gap)
+            return self.sums_of(op, row, array, gap, fresh)
         there = b.prim("<=", Const(gap, INT), count)
         with b.branch_region(there, True) as scope:
-            one = self.sums_of(op, row, array, gap)
+            one = self.sums_of(op, row, array, gap, fresh)
         with b.branch_region(there, False) as other:
-            (two,) = b.loop(count, [array], lambda i, a: ((self.added(op, row, i, a),), ()), [], op.index.name, ["a"])
-        return b.if_(there, (scope, [one]), (other, [two]))[0]
+            if fresh == "zeros":
+                array = b.zeros(type_of(array))
+            if gap > 1:  # else there is no iteration
+                (array,) = b.loop(
+                    count, [array], lambda i, a: ((self.added(op, row, i, a),), ()), [], op.index.name, ["a"]
+                )
+        return b.if_(there, (scope, [one]), (other, [array]))[0]
 
-    def sums_of(self, op: Loop, row: list[Store], array: Atom, gap: int) -> Atom:
+    def sums_of(self, op: Loop, row: list[Store], array: Atom, gap: int, fresh: str) -> Atom:
+        """``fresh``: into memory of its own."""
         b, count = self.b, self.atom(op.count)
-        low = row[-1].shift
+        low, old = row[-1].shift, array
+        array = b.undef(type_of(old)) if fresh else array
+
+        def total(a: Atom, stores: Sequence[Store], index: Callable[[Store], Atom]) -> Atom:
+            place, sum_ = None, None
+            for s in stores:
+                place, value = self.value(op, s, index(s))
+                if sum_ is None and fresh != "zeros":
+                    sum_ = b.get(old if fresh else a, *place)
+                sum_ = value if sum_ is None else b.prim("+", sum_, value)
+            return b.update(a, place, sum_)  # type: ignore[arg-type]
+
+        def end(a: Atom, stores: Sequence[Store], index: Callable[[Store], Atom]) -> Atom:
+            if fresh:
+                return total(a, stores, index)
+            for s in stores:
+                a = self.add(op, s, index(s), a)
+            return a
+
         for d in range(gap):  # the first elements
-            for s in row:
-                if s.shift <= low + d:
-                    array = self.add(op, s, Const(low + d - s.shift, INT), array)
+            array = end(array, [s for s in row if s.shift <= low + d], lambda s, d=d: Const(low + d - s.shift, INT))  # type: ignore
         length = b.prim("-", count, Const(gap, INT))
 
         def body(i: Atom, a: Atom):
-            place, total = None, None
-            for s in row:
-                j = b.prim("+", i, Const(row[0].shift - s.shift, INT))
-                place, value = self.value(op, s, j)
-                total = b.prim("+", b.get(a, *place) if total is None else total, value)
-            return (b.update(a, place, total),), ()
+            return (total(a, row, lambda s: b.prim("+", i, Const(row[0].shift - s.shift, INT))),), ()
 
         (array,) = b.loop(length, [array], body, [], op.index.name, ["a"])
         for d in range(gap):  # and the last ones
-            for s in row:
-                if s.shift > low + d:
-                    back = b.prim("-", count, Const(s.shift - low - d, INT))
-                    array = self.add(op, s, back, array)
+            later = [s for s in row if s.shift > low + d]
+            array = end(array, later, lambda s, d=d: b.prim("-", count, Const(s.shift - low - d, INT)))  # type: ignore
         return array
 
     def value(self, op: Loop, store: Store, index: Atom) -> tuple[tuple[Atom, ...], Atom]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core import Arr, Atom, Block, Loop, Prim, Program, Var, atoms_of, blocks_of, kinds_of
+from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Var, atoms_of, blocks_of, kinds_of, reads
 from .dead import tidy
 from .primitives import PRIMITIVES, price_of
 
@@ -60,6 +60,19 @@ def cost_of(block: Block) -> int:
 
 
 # ------------------------------------------------------------------------------------ sparse rows
+
+
+def read_after_loops(block: Block) -> dict[Bind, set[Var]]:
+    """For the loops of a block what is read after each, of what its accumulators start from."""
+    if not any(type(x.op) is Loop for x in block.binds):
+        return {}
+    last = {v: k for k, x in enumerate(block.binds) for v in reads(x)}  # where each is read last
+    last.update({r: len(block.binds) for r in block.results if type(r) is Var})
+    return {
+        x: {z for z in x.op.inits if type(z) is Var and last[z] > k}
+        for k, x in enumerate(block.binds)
+        if type(x.op) is Loop
+    }
 
 
 def loops_of(program: Program) -> list[Loop]:
