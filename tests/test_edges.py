@@ -412,3 +412,23 @@ def test_what_is_made_of_coefficients_is_made_once(name: str) -> None:
         steps = [op for op in steps if any(type(x.op) is Loop for x in op.body.binds)]
         assert steps
         assert not any(getattr(x.op, "name", "") == operation for op in steps for x in all_binds(op.body))
+
+
+def test_what_comes_to_a_row_of_zeros_that_is_added_to_another_is_added_there() -> None:
+    """The adjoint of a copy: to the last bit what it is where it is added up by itself."""
+    text = """(fn [u0 a] (let [u (copy u0) n (len u0)]
+      (for [t (range 5)]
+        (let [old (copy u)]
+          (for [i (range 1 (- n 1))]
+            (set-at! u i (+ (get old i) (* a (+ (get old (- i 1)) (get old (+ i 1)) (* -2 (get old i)))))))))
+      (sum (* u u u))))"""
+    f = hyad.grad(model(text), wrt=0)
+    rng = np.random.default_rng(4)
+    points = [[rng.uniform(0.5, 1.5, n), 0.3] for n in SIZES]
+    made, plain = (hyad.compile(f, args=points[0], target="python", without=w) for w in ((), "shifts"))
+    compiled = hyad.compile(f, args=points[0])
+    (step,) = [x.op for x in made.program.body.binds if type(x.op) is Loop and len(x.op.accs) == 1][-1:]
+    assert not any(getattr(x.op, "name", "") == "zeros" for x in step.body.binds)
+    for point in points:
+        np.testing.assert_array_equal(made(*point), plain(*point))
+        np.testing.assert_allclose(compiled(*point), plain(*point), rtol=1e-12)

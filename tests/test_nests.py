@@ -552,3 +552,27 @@ def test_a_sum_that_shares_most_of_its_work_stays_with_the_others() -> None:
     """Each element is divided by its column's deviation once, not once more for one of the sums to be in fours."""
     text = hyad.show(hyad.grad(hyad.model(NORMALISED, namespace={})), "c")
     assert len(re.findall(r" - made\w*\[\w+\]\)/\w+\[", text)) == 1
+
+
+#: Rows found by an index, whose adjoints come back to rows.
+GATHERED = {
+    "two factors": "(fn [u v #^ (Arr Int n) i #^ (Arr Int n) j] (sum (square (sum (* (gather u i) (gather v j)) 1))))",
+    "one array": "(fn [u v #^ (Arr Int n) i #^ (Arr Int n) j] (sum (square (sum (* (gather u i) (gather u j)) 1))))",
+}
+
+
+@pytest.mark.parametrize("name", GATHERED)
+def test_adjoints_of_rows_are_added_where_they_are_made(name: str) -> None:
+    """No array of a row for each index is stored; rows that come twice get both adjoints."""
+    text = GATHERED[name]
+    rng = np.random.default_rng(5)
+    args = (rng.normal(size=(7, 4)), rng.normal(size=(6, 4)), rng.integers(0, 6, 30), rng.integers(0, 6, 30))
+    f = hyad.grad(hyad.model(text), wrt=(0, 1))
+    made, plain = (hyad.compile(f, args=args, without=w) for w in ((), "add-rows"))
+    assert "add-rows" in [step.name for step in hyad.explain(f, args=args).steps]
+    width = made.program.params[0].type.dims[1:]
+    stacked = [r for op in loops_of(made.program) for r in op.body.results[len(op.accs) :] if type(r) is Var]
+    assert not any(r.type.dims == width for r in stacked if isinstance(r.type, Arr))
+    for i, j in ((args[2], args[3]), (args[2] * 0, args[3] * 0), (args[2], args[2]), (args[2][:0], args[3][:0])):
+        for x, y in zip(made(*args[:2], i, j), plain(*args[:2], i, j)):
+            np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)

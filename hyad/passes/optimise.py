@@ -6,6 +6,7 @@ whole: dead code, loops.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ..core import (
@@ -83,6 +84,7 @@ from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
 from .rings import rings
 from .roundtrip import round_trips
+from .rows import added_rows
 from .running import running_sums
 from .scalings import scalings
 from .searches import Searches, search_of
@@ -583,6 +585,39 @@ def follow(program: Program) -> Program:
     return share(made) if made is not program else program
 
 
+def add_rows(program: Program) -> Program:
+    """Adds the rows that a loop makes, and another one adds to rows of arrays, element by element where they are made:
+    the adjoints of rows that have been gathered are not stored first.
+
+    ``g = (build n (fn [k] (build m f))) .. (ifold (fn [a k] (add-at a (get i k) (get g k))) a n)``  =>
+    ``(ifold (fn [a k] (ifold (fn [a j] (add-at a (get i k) j (f j))) a m)) a n)``.
+    """
+    if not any(adds_row(x) for loop in loops_of(program) for x in loop.body.binds):
+        return program
+    readers = Counter(v for x in all_binds(program.body) if type(x.op) in (Prim, Check) for v in reads(x))
+
+    def wanted(one: Bind, two: Bind, both: Bind | None) -> bool:
+        if type(one.op) is not Loop or type(two.op) is not Loop:
+            return False
+        stacks = one.vars[len(one.op.accs) :]
+        gets = [x for x in two.op.body.binds if type(x.op) is Prim and x.op.name == "get" and x.op.args[0] in stacks]
+        rows = {x.vars[0] for x in gets if len(x.op.args) == 2}  # type: ignore[union-attr]
+        added = [x.op.args[-1] for x in two.op.body.binds if adds_row(x)]  # type: ignore[union-attr]
+        return (
+            bool(rows)
+            and rows.issubset(added)
+            and all(readers[x.op.args[0]] == 1 and readers[x.vars[0]] == 1 for x in gets)  # type: ignore[union-attr]
+        )
+
+    made = dead_code(with_body(program, siblings(program.body, wanted)))  # nor stacked any more
+    return with_body(made, added_rows(made.body))
+
+
+def adds_row(bind: Bind) -> bool:
+    """Whether a binding adds a row of numbers to a row."""
+    return type(bind.op) is Prim and bind.op.name == "add-at" and isinstance(type_of(bind.op.args[-1]), Arr)
+
+
 def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two: True, part: int = 4) -> Program:
     """``meet``, of those loops alone that ``which`` says, before what they have in common is shared: ``part`` says how
     much that has to be."""
@@ -761,6 +796,7 @@ PIPELINE: list[Pass] = [
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     searches,
     fuse_siblings,
+    add_rows,  # when all that reads them is one loop
     reciprocals,
     share,  # what siblings had in common
     exponents,
@@ -805,9 +841,9 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "align alongside carry choices columns edges eights fills forwards history interchange jam jam-rows kept-rows lanes"
-    " masked-sums row-folds row-lanes rows-first searches shifts skips split strands triangles twins unbranched"
-    " unchecked whole-eights".split()
+    "add-rows align alongside carry choices columns edges eights fills forwards history interchange jam jam-rows"
+    " kept-rows lanes masked-sums row-folds row-lanes rows-first searches shifts skips split strands triangles twins"
+    " unbranched unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

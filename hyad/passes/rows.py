@@ -1,10 +1,11 @@
-"""Adjoints of matrices, a row at a time; loops of which each iteration changes a row of its own."""
+"""Adjoints of matrices, a row at a time; loops whose iterations change rows of their own; rows that are added."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..core import (
+    REAL,
     Arr,
     Atom,
     Bind,
@@ -17,6 +18,8 @@ from ..core import (
     blocks_of,
     defined_in,
     free_vars,
+    reads,
+    with_blocks,
 )
 from ..program.accumulators import NotRows, moving_with, places_of
 
@@ -80,7 +83,7 @@ def rewritten(binds: Sequence[Bind], index: Var, rows: dict[Atom, Var]) -> list[
             rows.update((bind.vars[j], row_of(bind.vars[j])) for j in at)
             loop = Loop(op.count, op.index, inits, tuple(inside.get(a, a) for a in op.accs), body)  # type: ignore[arg-type]
             bind = Bind(tuple(rows.get(v, v) for v in bind.vars), loop, bind.span)
-        elif type(op) is If and any(r in rows or reads(b, rows) for b in blocks_of(op) for r in (*b.results, None)):
+        elif type(op) is If and any(r in rows or reads_any(b, rows) for b in blocks_of(op) for r in (*b.results, None)):
             at = sorted({j for b in (op.then, op.orelse) for j, r in enumerate(b.results) if is_version(b, r, rows)})
             arms = [inner_block(b, index, dict(rows), at)[0] for b in (op.then, op.orelse)]
             rows.update((bind.vars[j], row_of(bind.vars[j])) for j in at)
@@ -124,12 +127,12 @@ def is_version(block: Block, r: Atom, rows: dict[Atom, Var]) -> bool:
     return False
 
 
-def reads(block: Block, rows: dict[Atom, Var]) -> bool:
+def reads_any(block: Block, rows: dict[Atom, Var]) -> bool:
     return any(v in rows for v in free_vars(block))
 
 
 def untouched(block: Block, rows: dict[Atom, Var]) -> None:
-    if reads(block, rows):
+    if reads_any(block, rows):
         raise NotRows
 
 
@@ -164,3 +167,82 @@ def rows_of(block: Block, versions: dict[Atom, int], at: dict[int, Atom]) -> Non
     if any(place[0] is None for place in places.values()):
         raise NotRows
     at.update((k, place[0]) for k, place in places.items())  # type: ignore[misc]
+
+
+# ------------------------------------------------------------------------------------- rows that are added
+
+
+def added_rows(block: Block) -> Block:
+    """A block in which rows that are made and then added to rows of an array are added element by element, where they
+    are made.
+
+    ``r = (build m f) .. (add-at a i r)``  =>  ``(ifold (fn [a k] (add-at a i k (f k))) a m)``.
+    """
+    binds: list[Bind | None] = list(block.binds)
+    for k, x in enumerate(block.binds):
+        regions = blocks_of(x.op)
+        inner = [added_rows(region) for region in regions]
+        if any(one is not two for one, two in zip(regions, inner)):
+            binds[k] = Bind(x.vars, with_blocks(x.op, inner), x.span, x.soft)
+    for k in range(len(binds)):
+        adds = additions_of(binds, k, block.results)
+        if adds:
+            binds[adds[-1]] = adding(binds[k], [binds[j] for j in adds])  # type: ignore[arg-type, misc]
+            binds[k] = None
+            for j in adds[:-1]:
+                binds[j] = None
+    if all(one is two for one, two in zip(binds, block.binds)):
+        return block
+    return Block(tuple(x for x in binds if x is not None), block.results)
+
+
+def additions_of(binds: Sequence[Bind | None], k: int, results: Sequence[Atom]) -> list[int]:
+    """Where all rows of numbers that a loop makes are added to rows, and read by nothing else, so that they can be
+    added at the last of these places; else nothing."""
+    made = binds[k]
+    op = made.op if made is not None else None
+    if type(op) is not Loop or op.accs or op.snapshots is not None or not made.vars:  # type: ignore[union-attr]
+        return []
+    rows = set(made.vars)  # type: ignore[union-attr]
+    if not all(isinstance(v.type, Arr) and v.type.rank == 1 and v.type.elem == REAL for v in rows):
+        return []
+    readers = [j for j, x in enumerate(binds) if x is not None and not rows.isdisjoint(reads(x))]
+    adds = [binds[j] for j in readers]
+    if len(adds) != len(rows) or not rows.isdisjoint(results):  # type: ignore[arg-type]
+        return []
+    if not all(type(x.op) is Prim and x.op.name == "add-at" and x.op.args[-1] in rows for x in adds):  # type: ignore
+        return []
+    arrays = {a for x in adds for a in (x.op.args[0], *x.vars)}  # type: ignore[union-attr]
+    between = [x for j, x in enumerate(binds[: readers[-1]]) if x is not None and j >= k and j not in readers]
+    if any(not arrays.isdisjoint(reads(x)) for x in between):
+        return []
+    starts = [x.op.args[0] for x in adds]  # type: ignore[union-attr]
+    return readers if len(set(starts)) == len(starts) else []
+
+
+def adding(made: Bind, adds: Sequence[Bind]) -> Bind:
+    """The loop that adds the elements of rows as it makes them. What is added to what another one gives goes on with
+    that, element by element."""
+    op = made.op
+    assert type(op) is Loop
+    number = dict(zip(made.vars, op.body.results))
+    inits: list[Atom] = []
+    accs: list[Var] = []
+    last: dict[Atom, int] = {}  # which accumulator an array is, as far as it has been added to
+    given: list[Var] = []
+    now: list[Atom] = []
+    binds = list(op.body.binds)
+    for x in adds:
+        start, *at, row = x.op.args  # type: ignore[union-attr]
+        (after,) = x.vars
+        k = last.pop(start, len(accs))
+        if k == len(accs):
+            inits.append(start)
+            accs.append(Var(after.name, after.type, after.span))
+            now.append(accs[k])
+            given.append(after)
+        changed = Var(after.name, after.type, after.span)
+        binds.append(Bind((changed,), Prim("add-at", (now[k], *at, op.index, number[row])), x.span, x.soft))  # type: ignore
+        now[k], given[k], last[after] = changed, after, k
+    loop = Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(binds), tuple(now)))
+    return Bind(tuple(given), loop, made.span)

@@ -152,6 +152,26 @@ def carried_by(op: Loop, accs: Sequence[Var]) -> set[Atom]:
     return carried
 
 
+def added_to(block: Block) -> dict[Var, tuple[Bind, Atom]]:
+    """For the arrays of a block that are added to another one and not read elsewhere: by which loop, and to which."""
+    readers = Counter(v for x in block.binds for v in reads(x))
+    readers.update(r for r in block.results if type(r) is Var)
+    found = {}
+    for x in block.binds:
+        op = x.op
+        if type(op) is not Loop or op.accs or op.snapshots is not None or len(op.body.binds) != 3:
+            continue
+        one, two, total = (y.op for y in op.body.binds)
+        if not all(type(y) is Prim and y.name == "get" and y.args[1:] == (op.index,) for y in (one, two)):
+            continue
+        items = {y.vars[0] for y in op.body.binds[:2]}
+        if type(total) is Prim and total.name == "+" and {*total.args} == items:
+            arrays = [y.args[0] for y in (one, two)]  # type: ignore[union-attr]
+            if op.body.results == op.body.binds[2].vars and all(op.count == a.type.dims[0] for a in arrays):  # type: ignore
+                found.update({a: (x, b) for a, b in zip(arrays, reversed(arrays)) if readers[a] == 1 and a is not b})
+    return found  # type: ignore[return-value]
+
+
 @dataclass
 class Store:
     """An addition of an innermost loop: to which row, and how far its place is from that of the first one there."""
@@ -171,17 +191,23 @@ class Shifts(Rebuild):
         self.stored: dict[Atom, Atom] = {}  # what is made of it is added, by the iteration
         self.made: dict[Var, Bind] = {}  # in the block that is being rebuilt
         self.later: dict[Bind, set[Var]] = {}  # what is read after a loop, of what it starts from
+        self.others: dict[Var, tuple[Bind, Atom]] = {}  # to which array alone one is added, and where
+        self.summed: dict[Bind, Atom] = {}  # where that has been done before
 
     def block(self, block: Block) -> tuple[Atom, ...]:
         around = self.made
         self.made = {v: x for x in block.binds for v in x.vars}
         self.later.update(read_after_loops(block))
+        self.others.update(added_to(block))
         results = super().block(block)
         self.made = around
         return results
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
+        if bind in self.summed:
+            self.define(bind, [self.summed[bind]])
+            return
         chains = self.chains(op) if type(op) is Loop and adds_twice(op) else None
         if not chains:
             self.copy(bind)
@@ -301,15 +327,21 @@ class Shifts(Rebuild):
         out = list(super().loop(again.op, again))  # type: ignore[arg-type]
         self.stored = dict(zip(dear, out[len(bind.vars) :]))
         for k, rows in chains.items():
-            fresh = self.fresh(op, bind, k, rows)
+            fresh = self.fresh(op, bind, k, chains)
+            if fresh == "sum":
+                sum_, other = self.others[bind.vars[k]]
+                array = out[bind.vars.index(other)] if other in bind.vars else self.atom(other)
+                self.summed[sum_] = self.row(op, rows[0], array, fresh)
+                continue
             for row in rows:
                 out[k] = self.row(op, row, out[k], fresh)
         return out[: len(bind.vars)]
 
-    def fresh(self, op: Loop, bind: Bind, k: int, rows: Sequence[Sequence[Store]]) -> str:
+    def fresh(self, op: Loop, bind: Bind, k: int, chains: dict[int, list[list[Store]]]) -> str:
         """Where the one row is all of an array, which was cleared for it or is read later, it is stored into memory of
-        its own: what was there, "zeros" or "numbers"; else nothing."""
-        acc, init = op.accs[k], op.inits[k]
+        its own: what was there, "zeros" or "numbers". Where it was cleared, and is added to another array and no more,
+        it is added there, "sum". Else nothing."""
+        acc, init, rows = op.accs[k], op.inits[k], chains[k]
         if len(rows) > 1 or acc.type.rank != 1 or op.inits.count(init) > 1 or op.body.results[k] is acc:  # type: ignore
             return ""
         adds = sum(
@@ -320,6 +352,10 @@ class Shifts(Rebuild):
         cleared = start is not None and type(start.op) is Prim and start.op.name == "zeros"
         if adds > len(rows[0]) or init in free_vars(op.body) or not cleared and init not in self.later.get(bind, ()):
             return ""
+        other = self.others[bind.vars[k]][1] if bind.vars[k] in self.others else None
+        known = other in bind.vars and bind.vars.index(other) not in chains or type(other) is Var and other in self.here
+        if cleared and known:
+            return "sum"
         row = rows[0]
         low = affine_add(affine_of(row[-1].bind.op.args[1], self.sums, set(self.sums), set()), (0, {op.index: 1}), -1)  # type: ignore
         size = affine_add(self.affine(acc.type.dims[0]), self.affine(op.count), -1)  # type: ignore[union-attr]
@@ -352,18 +388,20 @@ class Shifts(Rebuild):
         return b.if_(there, (scope, [one]), (other, [array]))[0]
 
     def sums_of(self, op: Loop, row: list[Store], array: Atom, gap: int, fresh: str) -> Atom:
-        """``fresh``: into memory of its own."""
+        """``fresh``: as it says. A sum that is added to another array is taken first, as it would be of zeros."""
         b, count = self.b, self.atom(op.count)
         low, old = row[-1].shift, array
-        array = b.undef(type_of(old)) if fresh else array
+        array = b.undef(type_of(old)) if fresh in ("zeros", "numbers") else array
 
         def total(a: Atom, stores: Sequence[Store], index: Callable[[Store], Atom]) -> Atom:
             place, sum_ = None, None
             for s in stores:
                 place, value = self.value(op, s, index(s))
-                if sum_ is None and fresh != "zeros":
+                if sum_ is None and fresh in ("", "numbers"):
                     sum_ = b.get(old if fresh else a, *place)
                 sum_ = value if sum_ is None else b.prim("+", sum_, value)
+            if fresh == "sum":
+                sum_ = b.prim("+", b.get(a, *place), sum_)  # type: ignore[misc]
             return b.update(a, place, sum_)  # type: ignore[arg-type]
 
         def end(a: Atom, stores: Sequence[Store], index: Callable[[Store], Atom]) -> Atom:
