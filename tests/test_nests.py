@@ -49,7 +49,7 @@ def far(program: Program) -> int:
     def walk(block: Block, loops: tuple[Loop, ...]) -> None:
         if loops and not any(type(bind.op) is Loop for bind in block.binds):
             inside = {loops[-1].index, *loops[-1].accs, *defined_in(loops[-1].body)}
-            found_here = [steps.cost(subscripts, loops[-1].index, inside) for subscripts, _ in accesses(block)]
+            found_here = [steps.cost(subscripts, loops[-1].index, inside) for _, subscripts, _ in accesses(block)]
             nonlocal found
             found += found_here.count(FAR)
         for bind in block.binds:
@@ -576,3 +576,15 @@ def test_adjoints_of_rows_are_added_where_they_are_made(name: str) -> None:
     for i, j in ((args[2], args[3]), (args[2] * 0, args[3] * 0), (args[2], args[2]), (args[2][:0], args[3][:0])):
         for x, y in zip(made(*args[:2], i, j), plain(*args[:2], i, j)):
             np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_the_elements_of_a_short_row_come_with_its_first() -> None:
+    """Each bone of a skeleton has a small matrix: what comes to them from a point is added bone by bone."""
+    text = """(fn [t w v] (sum (square (build (len v) (fn [i]
+      (fold (fn [acc b] (+ acc (* (get w i b) (@ (get t b) (get v i))))) (zeros 3) (arange (len t))))))))"""
+    args = (array(8, 3, 3), array(20, 8), array(20, 3))
+    f = hyad.grad(hyad.model(text, namespace={}), wrt=(0, 1, 2))
+    made, plain = (hyad.compile(f, args=args, without=w) for w in ((), "interchange"))
+    assert re.search(r"t_bar\[9\*i1 \+ 2\] \+= ", made.source)  # .. in the loop over the bones
+    for x, y in zip(made(*args), plain(*args)):
+        np.testing.assert_allclose(x, y, rtol=1e-12)

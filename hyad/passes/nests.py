@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ from .jam import JAMMED, JAMMED_COST, Room, in_fours
 NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a row, from iteration to iteration
 CHAIN = 2  # what a sum costs whose additions wait for one another
 LONG = 8  # a loop of fewer iterations is not worth being innermost
+SHORT = 16  # a row of so many elements comes with one of them
 FEW = 8  # a row of so many parts is carried from iteration to iteration in parts
 
 
@@ -229,17 +231,23 @@ class Interchange(Rebuild):
         if not self.steps.few(op.count):
             return False
         for around, _, block in innermost((inner.index,), inner.accs, inner.body):
-            for subscripts, _ in accesses(block):
+            for _, subscripts, _ in accesses(block):
                 moved = [any(self.steps.step(s, i, inside) != 0 for s in subscripts) for i in around]
                 if moved[0] and sum(moved) > 2 and all(self.steps.step(s, op.index, inside) == 0 for s in subscripts):
                     return True
         return False
 
     def cost(self, block: Block, index: Var, inside: set[Var]) -> int:
-        """What the accesses of an innermost loop's body cost if its index is ``index``."""
+        """What the accesses of an innermost loop's body cost if its index is ``index``. Of the elements of a short row,
+        as a point or a small matrix, the first one brings the others."""
         total = 0
-        for subscripts, changed in accesses(block):
+        seen: set[tuple[Atom, ...]] = set()
+        for array, subscripts, changed in accesses(block):
             cost = self.steps.cost(subscripts, index, inside)
+            row = short_row(array, subscripts)
+            if row is not None and cost == FAR:
+                cost = NEXT if row in seen else FAR
+                seen.add(row)
             total += CHAIN if changed and not cost else cost * (1 + changed)
         return total
 
@@ -784,14 +792,27 @@ def innermost(
         yield from innermost((*around, op.index), op.accs, op.body)
 
 
-def accesses(block: Block) -> Iterator[tuple[tuple[Atom, ...], bool]]:
-    """The subscripts with which a block reads elements of arrays, and whether it changes them."""
+def accesses(block: Block) -> Iterator[tuple[Atom, tuple[Atom, ...], bool]]:
+    """The arrays of which a block reads elements, with which subscripts, and whether it changes them."""
+    was: dict[Atom, Atom] = {}  # what an array was before the block changed it
     for bind in all_binds(block):
         op = bind.op
         if type(op) is Prim and op.name == "get" and isinstance(bind.vars[0].type, Scalar):
-            yield op.args[1:], False
+            yield was.get(op.args[0], op.args[0]), op.args[1:], False
         elif type(op) is Prim and op.name in ("update", "add-at"):
-            yield op.args[1:-1], True
+            array = was[bind.vars[0]] = was.get(op.args[0], op.args[0])
+            yield array, op.args[1:-1], True
+
+
+def short_row(array: Atom, subscripts: Sequence[Atom]) -> tuple[Atom, ...] | None:
+    """An array and the subscripts of a row of it, or of a matrix in it, of known and small size, an element of which
+    these subscripts have."""
+    dims = type_of(array).dims  # type: ignore[union-attr]
+    k = len(subscripts)
+    while k > 0 and k == len(dims[:k]) and type(subscripts[k - 1]) is Const and type(dims[k - 1]) is Const:
+        k -= 1
+    size = math.prod(d.value for d in dims[k:] if type(d) is Const)
+    return (array, *subscripts[:k]) if 0 < k < len(dims) and len(subscripts) == len(dims) and size <= SHORT else None
 
 
 def twice(whole: Bind, *parts: Bind) -> int:
