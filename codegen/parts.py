@@ -1,9 +1,13 @@
 """A long body in parts: C compilers take time quadratic in the length of one straight piece of code.
 
 ``split`` cuts the lines of a body into parts, each to become a function of its own. What one part makes and another
-reads lies in a struct, to which all parts have a pointer: ``const double x1 = ..`` becomes ``v->x1 = ..``, and
-``x1`` is ``v->x1`` from there on. What is made after the last use of ``x1`` may have its memory: both are then in one
-union, ``v->u1.x1``. A body that is not long stays as it is.
+reads lies in a struct, to which all parts have a pointer: ``v->x1 = x1;`` follows ``const double x1 = ..``, and
+``const double x1 = v->x1;`` stands before the first use in another part. What is made after the last use of ``x1`` may
+have its memory: both are then in one union, ``v->u1.x1``. A body that is not long stays as it is.
+
+Design decision: variables of their own, and not the struct's members wherever they are read. A C compiler has to think
+that a number that a loop stores may change a member, and would read that again in each iteration. What several parts
+change stays in the struct.
 
 Design decision: on printed lines and not before, for it is the text's length that the compiler's time goes by, and
 the text of a short function is the same with and without this.
@@ -23,6 +27,8 @@ PART = 3_000  # that a part has at least
 
 _KIND = r"(?:unsigned )?long long|hyad_strided<[a-z ]+>|(?!return\b|goto\b)[A-Za-z_]\w*"  # a number's, that of data
 _DECLARED = re.compile(rf"(const )?({_KIND}) (\*?)(\w+)(\[\d+\])?(?: =|\[|;)")
+_CHANGED = re.compile(r"(?<![\w.>])(\w+)(?:\.\w+)*(?: (?:[-+*/%&|^]|<<|>>)?= |\+\+|--)|&(\w+)")
+_CHANGED_BY_ADDRESS = re.compile(r"&(\w+)")
 _SEVERAL = re.compile(r"(double|float|long long|int) (\w+(?:, \w+)+);")
 
 
@@ -84,18 +90,60 @@ def split(lines: list[Line], params: Collection[str] = ()) -> Parts | None:
         for name in slot:
             into.setdefault(types[name], []).append(name)
             union_of[name] = f"{union}." if union else ""
-    known: set[str] = set()
+    changed = _changed(pieces, handed)
+    own = {name for name in handed if all(k == home[name] for k, _ in changed.get(name, ()))}
+    order = {name: k for k, name in enumerate(types)}
+    known: set[str] = set()  # of those that are declared by now, variables of parts
+    members: set[str] = set()  # and members alone
     parts = []
     for k, piece in enumerate(pieces):
         member = values + ("->" if k < len(pieces) - 1 else ".")
         found = set().union(*(s.words for s in piece))
         place = {name: f"{member}{union_of[name]}{name}" for name in found & handed.keys()}
-        moved = [line for s in piece for line in _moved(s, place, known)]
+        shared = {name: at for name, at in place.items() if name not in own}
+        here: set[str] = set()  # variables of this part by now
+        moved: list[Line] = []
+        for j, s in enumerate(piece):
+            mine = s.declares.keys() & own
+            wanted = (s.words & own & known) - here
+            for name in sorted(wanted, key=order.__getitem__):
+                moved.append(Line(1, f"{_fixed(types[name])}{name} = {place[name]};"))
+            here |= wanted | mine
+            moved += _moved(s, shared, members)
+            known |= mine
+            made = [name for name in mine if name not in changed]
+            made += [name for name in s.words & own & changed.keys() if home[name] == k and changed[name][-1][1] == j]
+            moved += [Line(1, f"{place[name]} = {name};") for name in sorted(made, key=order.__getitem__)]
         if any(member in line.text for line in moved):
             found.add(values)
         if moved or k == len(pieces) - 1:
             parts.append(Part(moved, found, "return" in found))
     return Parts(values, fields, unions, parts)
+
+
+def _changed(pieces: list[list[_Statement]], handed: Collection[str]) -> dict[str, list[tuple[int, int]]]:
+    """Which of the names that are handed on change after their declaration, in which statements of which pieces."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    known: set[str] = set()  # before its declaration a name is an inner variable's
+    for k, piece in enumerate(pieces):
+        for j, s in enumerate(piece):
+            known |= s.declares.keys()
+            for name in _changes(s).intersection(handed, known):
+                found.setdefault(name, []).append((k, j))
+    return found
+
+
+def _changes(s: _Statement) -> set[str]:
+    """What a statement changes, but for what it declares, or may change by its address."""
+    first, *rest = s.lines
+    text = "\n".join(line.text for line in (rest if len(s.declares) == 1 else s.lines))
+    found = {name for match in _CHANGED.finditer(text) for name in match.groups() if name}
+    return found if len(s.declares) != 1 else found.union(_CHANGED_BY_ADDRESS.findall(first.text))
+
+
+def _fixed(kind: str) -> str:
+    """How a variable of a type begins that does not change."""
+    return kind if "*" in kind else f"const {kind} "
 
 
 def _numbered(letter: str, words: set[str]) -> bool:
@@ -105,9 +153,7 @@ def _numbered(letter: str, words: set[str]) -> bool:
 def _shared(statements: list[_Statement], handed: dict[str, str]) -> list[list[str]]:
     """The names that are handed on by the memory that they share: a name has that of one whose last use comes before
     its declaration.
-
-    Design decision: numbers of one type, or pointers. A C compiler has to think that a number written anywhere may
-    change a pointer that shares its memory with one, and would read the pointer again in each iteration of a loop.
+    Numbers of one type, or pointers.
     """
     last: dict[str, int] = {}
     for k, s in enumerate(statements):

@@ -432,3 +432,15 @@ def test_what_comes_to_a_row_of_zeros_that_is_added_to_another_is_added_there() 
     for point in points:
         np.testing.assert_array_equal(made(*point), plain(*point))
         np.testing.assert_allclose(compiled(*point), plain(*point), rtol=1e-12)
+
+
+def test_what_comes_to_a_row_as_long_as_a_difference_is_stored() -> None:
+    """Of a row of n numbers there are as many differences as are more than 0 of n - 1."""
+    f = hyad.grad(model("(fn [c] (sum (square (differences (differences c)))))"))
+    points = [[np.random.default_rng(n).normal(size=n)] for n in (*SIZES, 0)]
+    made, plain = (hyad.compile(f, args=points[0], target="python", without=w) for w in ((), "shifts"))
+    compiled = hyad.compile(f, args=points[0])
+    assert not re.search(r"^    memset", compiled.source, re.M)
+    for point in points:
+        np.testing.assert_array_equal(made(*point), plain(*point))
+        np.testing.assert_allclose(compiled(*point), plain(*point), rtol=1e-12)

@@ -20,6 +20,7 @@ from ..core import (
     Program,
     Scalar,
     Var,
+    all_binds,
     blocks_of,
     defined_in,
     free_vars,
@@ -188,6 +189,10 @@ class Shifts(Rebuild):
         super().__init__(builder)
         self.found = False
         self.sums = sums_in(program.body)
+        maxima = {x.vars[0]: x.op.args for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "max"}
+        #: Counts that are at least 0: what they are where they are more.
+        self.limits: dict[Atom, Atom] = {v: b for v, (a, b) in maxima.items() if v.type == INT and a == Const(0, INT)}
+        self.limits |= {v: a for v, (a, b) in maxima.items() if v.type == INT and b == Const(0, INT)}
         self.stored: dict[Atom, Atom] = {}  # what is made of it is added, by the iteration
         self.made: dict[Var, Bind] = {}  # in the block that is being rebuilt
         self.later: dict[Bind, set[Var]] = {}  # what is read after a loop, of what it starts from
@@ -358,7 +363,7 @@ class Shifts(Rebuild):
             return "sum"
         row = rows[0]
         low = affine_add(affine_of(row[-1].bind.op.args[1], self.sums, set(self.sums), set()), (0, {op.index: 1}), -1)  # type: ignore
-        size = affine_add(self.affine(acc.type.dims[0]), self.affine(op.count), -1)  # type: ignore[union-attr]
+        size = affine_add(self.affine(acc.type.dims[0]), self.affine(self.limits.get(op.count, op.count)), -1)  # type: ignore
         whole = low == (0, {}) and size == (row[0].shift - row[-1].shift, {})
         return ("zeros" if cleared else "numbers") if whole else ""
 
