@@ -95,6 +95,7 @@ from .skips import skips
 from .splits import Split
 from .stores import assign, one_store, overwritten, scatter
 from .strands import strands
+from .suffixes import suffix_sums
 from .tables import Tabulate
 from .terms import like_terms, open_brackets
 from .triangles import triangles
@@ -779,6 +780,7 @@ PIPELINE: list[Pass] = [
     pairs,  # what they give both members is one sum then
     share,  # states that the tangents of several directions have in common
     split,  # now that no array is made where it is read
+    suffix_sums,  # now that what they add up, and others read, is a table
     running_sums,  # of what is added from an index on, or up to it
     unchecked,  # of what the branches that are loops now have not checked before these
     settled,  # while what is read of a table shows: in eight lanes its rows are the elements of an array
