@@ -262,6 +262,70 @@ def test_four_terms_at_a_time(n: int) -> None:
     np.testing.assert_allclose(model(*args), args[0] @ args[1], rtol=1e-12)
 
 
+#: Programs of a vector and a square matrix that choose each element of a row; whether four terms are taken at once.
+CHOSEN = {
+    "the largest": ("(build n (fn [j] (max (build n (fn [i] (+ (get v i) (get a i j)))))))", True),
+    "the smallest": ("(build n (fn [j] (min (build n (fn [i] (* (get v i) (get a i j)))))))", True),
+    "the term first": ("(build n (fn [j] (ifold (fn [t i] (max (* (get v i) (get a i j)) t)) 0.0 n)))", True),
+    "few in a row": (
+        "(build 8 (fn [j] (max (build n (fn [i] (+ (get v i) (* (real j) (get a i 0))))))))", False,
+    ),
+    "a row that is read as it changes": (
+        """(let [u (copy v)]
+             (for [i (range n)  j (range n)] (set-at! u j (min (get u j) (+ (get u i) (get a i j)))))
+             u)""", False,
+    ),
+    "an element more than once": (
+        """(let [u (copy v)]
+             (for [i (range n)  j (range n)] (set-at! u (// j 2) (max (get u (// j 2)) (+ (get v i) (get a i j)))))
+             u)""", False,
+    ),
+    "an element that is read again": (
+        """(let [u (copy v)]
+             (for [i (range n)  j (range n)]
+               (set-at! u j (max (get u j) (* (get u j) (get v i) (get a i j)))))
+             u)""", False,
+    ),
+    "another element": (
+        """(let [u (copy v)]
+             (for [i (range n)  j (range 1 n)] (set-at! u j (max (get u (- j 1)) (+ (get v i) (get a i j)))))
+             u)""", False,
+    ),
+    "where the row is that of the iteration": (
+        """(let [u (copy a)]
+             (for [i (range n)  j (range n)] (set-at! u i j (max (get u i j) (* (get v i) (get v j)))))
+             (get u 0))""", False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_four_at_a_time_that_are_compared(name: str) -> None:
+    """To the last bit, of equal ones, zeros with a sign and what is no number, too."""
+    text, fours = CHOSEN[name]
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ (Mat n n) a] {text})", namespace={})
+    total = hyad.model(f"(fn [#^ (Vec n) v #^ (Mat n n) a] (sum (map sin {text})))", namespace={})
+    args = array(6), array(6, 6)
+    assert ("/4" in hyad.compile(f, args=args).source) == fours
+    for target in ("c", "python"):
+        made, plain = (hyad.compile(f, args=args, target=target, without=w) for w in ((), "jam-rows"))
+        gradients = [
+            hyad.compile(hyad.grad(total, wrt=("v", "a")), args=args, target=target, without=w)
+            for w in ((), "jam-rows")
+        ]
+        for n in (1, 2, 3, 4, 5, 8, 11):
+            v, a = array(n), np.round(array(n, n), 1)
+            np.testing.assert_array_equal(made(v, a), plain(v, a))
+            for one, other in zip(*(g(v, a) for g in gradients)):
+                np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+            v[0], a[n // 2] = 0.0, -0.0
+            for x in (made(v, a), plain(v, a)):
+                np.testing.assert_array_equal(np.signbit(x), np.signbit(plain(v, a)))
+            a[n // 2, n // 3] = np.nan
+            np.testing.assert_array_equal(made(v, a), plain(v, a))
+    assert hyad.check_grad(total, (array(5), array(5, 5)), wrt=("v", "a"))
+
+
 TURNED = (
     "(fn [#^ (Mat n k) q #^ (Vec k) mu #^ (Mat m k) x] (fold (fn [s xi]"
     " (let [v (map (fn [a b] (- a b)) xi mu)"

@@ -30,6 +30,7 @@ from ..core import (
     integer,
     kinds_of,
     reads,
+    same_atoms,
     substitute,
     type_of,
     with_blocks,
@@ -551,7 +552,8 @@ class JamRows(Rebuild):
     """Adds to the elements of a row four terms at a time: the row is read and written once for all four.
 
     ``(ifold (fn [row k] (ifold (fn [row j] (add-at row j (f k j))) row m)) row n)``  =>  in each of ``n // 4``
-    iterations one inner loop that adds ``(f 4q j)`` .. ``(f (+ 4q 3) j)``; the iterations that are left follow.
+    iterations one inner loop that adds ``(f 4q j)`` .. ``(f (+ 4q 3) j)``; the iterations that are left follow. The
+    same with the largest or the smallest for each element: ``(update row j (max (get row j) (f k j)))``.
     Design decision: in the order in which they were added before, to the last bit. Where loops inside come to an
     element several times it is not that order, and done with sums of differentiation's own alone (``Bind.soft``). Of
     a loop that does more, only where little is computed twice then: what is added needs to be read, too.
@@ -609,12 +611,13 @@ class JamRows(Rebuild):
         b = self.b
         now: dict[Atom, Atom] = dict(zip(accs, state))
         inner = next((x for x in block.binds if type(x.op) is Loop and x.op.accs), None)
-        stores, rows = [], {*accs}
+        stores, rows, chosen = [], {*accs}, choices_of(block)
         for x in block.binds:
-            if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] in rows:
+            if (x in chosen or type(x.op) is Prim and x.op.name == "add-at") and x.op.args[0] in rows:  # type: ignore
                 stores.append(x)
                 rows.update(x.vars)
-        rest = tuple(x for x in block.binds if x is not inner and x not in stores)
+        within = {y for x in stores if x in chosen for y in chosen[x].binds}
+        rest = tuple(x for x in block.binds if x is not inner and x not in stores and x not in within)
         for k, view in enumerate(views):
             self.here = view
             self.block(Block(rest, ()))
@@ -623,6 +626,12 @@ class JamRows(Rebuild):
             array, *place, x = store.op.args  # type: ignore[union-attr]
             self.here, b.span = views[0], store.span
             at = self.atoms(place)
+            if store in chosen:
+                total = b.get(now[array], *at)
+                for self.here in views:
+                    total = chosen[store].next(b, total, self.atom(chosen[store].term))
+                now[store.vars[0]] = b.update(now[array], at, total, store.vars[0].name)
+                continue
             if len(views) == 1:
                 now[store.vars[0]] = b.add_at(now[array], at, self.atom(x), store.vars[0].name, store.soft)
                 continue
@@ -661,23 +670,36 @@ class JamRows(Rebuild):
         loops = [x for x in block.binds if type(x.op) is Loop and x.op.accs]
         if len(loops) > 1 or cost_of(block) > JAMMED_COST:
             return False
+        chosen = choices_of(block)
+        within = {x for choice in chosen.values() for x in choice.binds}
         for bind in block.binds:
             inner = bind.op
+            if bind in within:  # seen where the row is changed
+                continue
             if type(inner) is Loop and not inner.accs:  # a table of its own
                 if not plain(inner.body) or not held.isdisjoint(reads(bind)):
                     return False
             elif type(inner) is Loop:
+                if short_row(inner):
+                    return False
                 fits = list(inner.inits) == now and len(inner.body.results) == len(inner.accs)
                 often = self.steps.step(inner.count, op.index, inside) == 0
                 if not fits or not often or not self.adds(inner.body, inner.accs, op, inside, (*around, inner)):
                     return False
                 now = list(bind.vars)
-            elif type(inner) is Prim and inner.name == "add-at" and inner.args[0] in now and not loops:
+            elif (
+                type(inner) is Prim
+                and (bind in chosen or inner.name == "add-at")
+                and inner.args[0] in now
+                and not loops
+            ):
                 array, *place, x = inner.args
+                x = chosen[bind].term if bind in chosen else x
                 moves = any(self.steps.step(s, op.index, inside) != 0 for s in place)
                 if moves or type_of(x) != REAL or any(a in held for a in (*place, x)):
                     return False
-                if not bind.soft and not self.once(place, [loop.index for loop in around], inside):
+                any_order = bind.soft and bind not in chosen
+                if not any_order and not self.once(place, [loop.index for loop in around], inside):
                     return False
                 k = now.index(array)
                 if not all(apart(place, p) for p in places[k]):  # or their terms would come in another order
@@ -698,6 +720,52 @@ class JamRows(Rebuild):
             if not any(own and not any(other != 0 for other in others) for own, *others in steps):
                 return False
         return True
+
+
+def short_row(op: Loop) -> bool:
+    """Whether a loop chooses for the elements of a row that is known to be short: as one vector it is in a register."""
+    return type(op.count) is Const and op.count.value <= FEW and bool(choices_of(op.body))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An element of a row that becomes the larger or the smaller of itself and ``term``: what reads it and compares."""
+
+    read: Bind
+    compared: Bind
+    term: Atom
+
+    @property
+    def binds(self) -> tuple[Bind, Bind]:
+        return self.read, self.compared
+
+    def next(self, b: Builder, before: Atom, term: Atom) -> Atom:
+        """The element after one term, which stands where it stood."""
+        op: Prim = self.compared.op  # type: ignore[assignment]
+        first = op.args[0] is self.read.vars[0]
+        return b.prim(op.name, *((before, term) if first else (term, before)))
+
+
+def choices_of(block: Block) -> dict[Bind, Choice]:
+    """The changes of a block's arrays of which each makes an element the larger or smaller one of itself and a number,
+    and nothing else reads what it was."""
+    made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim}
+    found = {}
+    for x in made.values():
+        if x.op.name != "update":  # type: ignore[union-attr]
+            continue
+        array, *place, value = x.op.args  # type: ignore[union-attr]
+        compared = made.get(value)  # type: ignore[call-overload]
+        if compared is None or compared.op.name not in ("max", "min") or compared.vars[0].type != REAL:  # type: ignore
+            continue
+        for k, a in enumerate(compared.op.args):  # type: ignore[union-attr]
+            read = made.get(a)  # type: ignore[call-overload]
+            if read is None or read.op.name != "get" or not same_atoms(read.op.args, (array, *place)):  # type: ignore
+                continue
+            if count_uses(block, a) == 1 and count_uses(block, compared.vars[0]) == 1:  # type: ignore[arg-type]
+                found[x] = Choice(read, compared, compared.op.args[1 - k])  # type: ignore[union-attr]
+                break
+    return found
 
 
 def apart(one: Sequence[Atom], other: Sequence[Atom]) -> bool:
