@@ -112,3 +112,68 @@ def test_what_the_first_loop_reads_the_second_may_not_change() -> None:
         for n in SIZES:
             v, w = np.random.default_rng(n).standard_normal((2, n))
             assert np.array_equal(flat(text(v, w)), flat(plain(v, w))), n
+
+
+#: What a fold makes of a row and a matrix's next one, by a scan; whether what the scan gives is stored where it goes.
+ROWS = {
+    "behind its start": (
+        """(let [first (- (get above 0) p)]
+             (concat [first]
+               (scan (fn [left j] (max (+ (get above j) (get row j)) (- (get above (+ j 1)) p) (- left p)))
+                 first (arange m))))""", True,
+    ),
+    "of products": (
+        """(let [first (* 0.5 (get above m))]
+             (concat [first]
+               (scan (fn [left j] (+ (* p left (get above (+ j 1))) (sin (get row j)))) first (arange m))))""", True,
+    ),
+    "before its end": (
+        """(concat (scan (fn [left j] (+ (* p left (get above (+ j 1))) (get row j))) 0.1 (arange m)) [p])""", True,
+    ),
+    "of which no state is remembered": (
+        """(concat (scan (fn [left j] (tanh (+ (* p left) (get above (+ j 1)) (get row j)))) 0.1 (arange m))
+             [p])""", False,
+    ),
+    "turned around": (
+        """(concat [p]
+             (flip (scan (fn [left j] (sin (+ (* p left) (get above j) (get row j)))) 0.1 (arange m))))""", False,
+    ),
+    "with what was there": (
+        """(let [s (scan (fn [left j] (sin (+ (* p left) (get above j) (get row j)))) 0.1 (arange m))]
+             (build (+ m 1) (fn [j] (if (= j 0) p (* (get above j) (get s (- j 1)))))))""", False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_scan_gives_is_stored_where_it_goes(name: str) -> None:
+    """The state of a gradient's loop lies where it is remembered, and the scan fills its next row."""
+    row, joined = ROWS[name]
+    f = model(f"""(fn [#^ Real p #^ (Mat n m) a]
+      (let [last (fold (fn [above row] {row}) (build (+ m 1) (fn [j] (* p (sin (real j))))) a)]
+        (+ (get last m) (* p (sin (get last 0))))))""")
+    g = hyad.value_and_grad(f, wrt=("p", "a"))
+    rng = np.random.default_rng(4)
+    args = 0.3, rng.standard_normal((9, 10))
+    made = [hyad.compile(g, t, args=args, without=w) for t in ("c", "python") for w in ((), "align", "renew")]
+    assert (made[0].source.count("for (") < made[1].source.count("for (")) == joined
+    for n, m in ((1, 1), (1, 5), (2, 2), (5, 1), (6, 9), (3, 20)):
+        args = 0.3, rng.standard_normal((n, m))
+        first, *others = (h(*args) for h in made)
+        for other in others:
+            np.testing.assert_allclose(flat(first[0]), flat(other[0]), rtol=1e-14)
+            for x, y in zip(first[1], other[1]):
+                np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
+        np.testing.assert_array_equal(first[1][1], made[1](*args)[1][1])
+    assert hyad.check_grad(f, (0.3, rng.standard_normal((4, 5))), wrt=("p", "a"))
+    assert hyad.compile(f, args=args)(*args) == hyad.compile(f, args=args, without=("align", "renew"))(*args)
+
+
+def test_a_state_that_is_remembered_is_not_copied() -> None:
+    f = model(f"""(fn [#^ Real p #^ (Mat n m) a]
+      (get (fold (fn [above row] {ROWS["behind its start"][0]}) (zeros (+ m 1)) a) m))""")
+    args = 0.3, np.ones((4, 5))
+    source = hyad.compile(hyad.grad(f, wrt="a"), args=args).source
+    forwards = source[source.index("restrict work)") : source.index("_bar[")]
+    assert "memcpy" not in forwards
+    assert forwards.count("for (") == 2

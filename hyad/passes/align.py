@@ -33,8 +33,9 @@ def align(program: Program) -> Program:
     ``(g (get z 0) 0)``, then for ``i`` < n - 1 both ``(f i)`` and ``(g (f i) (+ i 1))``.
 
     Design decision: late, when it is known where loops begin and end, and among innermost loops that a compiler takes
-    several iterations of at once; the one loop is one, too. What is stored is not read again, nor stored where nothing
-    else reads it.
+    several iterations of at once; the one loop is one, too. A loop that carries numbers from one iteration to the next
+    goes with one that only copies what it has made. What is stored is not read again, nor stored where nothing else
+    reads it.
     """
     if len(loops_of(program)) < 2:
         return program
@@ -124,11 +125,13 @@ class Align(Rebuild):
                         break
 
     def simple(self, op: Loop) -> bool:
-        """Whether a loop goes through arrays, element by element, and does nothing else: cheap operations on numbers,
-        and one store at most into each of its accumulators, which it reads nowhere else."""
+        """Whether a loop goes through arrays, element by element: one store at most into each array of its own, which
+        it reads nowhere else, and operations on numbers, cheap ones where it carries none to the next iteration."""
         if op.index.soft or op.snapshots is not None or len(op.body.binds) > LONGEST:
             return False
-        if type(op.count) is Const and op.count.value < FEWEST or not all(isinstance(a.type, Arr) for a in op.accs):
+        if type(op.count) is Const and op.count.value < FEWEST:
+            return False
+        if not all(isinstance(a.type, (Arr, Scalar)) for a in op.accs):
             return False
         if any(type(x.op) is not Prim for x in op.body.binds):
             return False
@@ -136,6 +139,8 @@ class Align(Rebuild):
             return False
         stores = {}
         for k, acc in enumerate(op.accs):
+            if isinstance(acc.type, Scalar):
+                continue
             place = self.stored(op, k)
             if place is None or not any(p[1].get(op.index) for p in place) or op.inits.count(op.inits[k]) > 1:
                 return False
@@ -151,7 +156,7 @@ class Align(Rebuild):
                 if stores.get(x.op.args[0], place) != place:  # type: ignore[call-overload]
                     return False
             elif x.op.name in PRIMITIVES:
-                if PRIMITIVES[x.op.name].cost >= CALL:
+                if PRIMITIVES[x.op.name].cost >= CALL and not carries(op):
                     return False
             elif x.op.name not in ("update", "add-at", "select"):
                 return False
@@ -169,6 +174,8 @@ class Align(Rebuild):
         if k >= len(op.accs):
             return ((0, {op.index: 1}),)
         acc, result = op.accs[k], op.body.results[k]
+        if not isinstance(acc.type, Arr):
+            return None
         store = next((x for x in op.body.binds if result in x.vars), None)
         if store is None or store.op.name not in ("update", "add-at") or store.op.args[0] is not acc:  # type: ignore
             return None
@@ -196,10 +203,12 @@ class Align(Rebuild):
         changed = {z for z in (*a.inits, *c.inits) if type(z) is Var}
         if not changed.isdisjoint(read) or not changed.isdisjoint(free_vars(a.body)):
             return None
-        if set(a.inits) & set(c.inits):
+        if set(a.inits) & set(c.inits) or carries(c):
             return None
         ends = self.ends(one, a, c)
         if ends is None:
+            return None
+        if carries(a) and (ends != Ends(0, 0) or not only_copies(c)):
             return None
         arrays = {v for v in (*read, *free_vars(a.body), *one.vars, *two.vars) if isinstance(v.type, Arr)}
         if len(arrays) > STREAMS:
@@ -344,6 +353,20 @@ class Align(Rebuild):
         self.here.update(zip(op.accs, state))
         results = self.block(op.body)
         return list(results[: len(op.accs)]), list(results[len(op.accs) :])
+
+
+def carries(op: Loop) -> bool:
+    """Whether a loop has numbers that go from one iteration to the next."""
+    return any(isinstance(a.type, Scalar) for a in op.accs)
+
+
+def only_copies(op: Loop) -> bool:
+    """Whether a loop only puts into arrays what it reads of others: it takes no part in what goes from one iteration of
+    another loop to the next."""
+    return all(
+        x.op.name in ("get", "update") or x.vars[0].type == INT  # type: ignore[union-attr]
+        for x in op.body.binds
+    ) and len(op.body.results) == len(op.accs)
 
 
 def without(place: Affine, index: Var) -> Affine:

@@ -32,6 +32,7 @@ from ..errors import Span
 from ..program.affine import affine_add
 from ..program.dead import has_checks
 from ..program.rebuild import rebuild
+from .history import remembered
 from .tables import affine_of
 
 
@@ -42,7 +43,8 @@ def renew(program: Program) -> Program:
     the old one, which no later iteration reads.
 
     Design decision: the new array starts as the old one, and what is read of the old is read of the new: the same
-    values, since they are not written yet. That both have one memory is then what ``codegen/lower.py`` finds.
+    values, since they are not written yet. That both have one memory is then what ``codegen/lower.py`` finds. Not of a
+    state that is remembered as it was: it is made anew where that is (``history``), and no row is copied.
     """
     nested = (x.op for x in all_binds(program.body) if type(x.op) in (Loop, While))
     if not any(type(x.op) is Loop for op in nested for x in op.body.binds):
@@ -174,8 +176,9 @@ def renewed(block: Block) -> Block:
         op = x.op if all(r is s for r, s in zip(made, regions)) else with_blocks(x.op, made)
         if type(op) in (Loop, While):
             body = op.body  # type: ignore[union-attr]
-            for acc, r in zip(op.accs, op.body.results):  # type: ignore[union-attr]
-                if isinstance(acc.type, Arr) and acc.type.rank == 1 and type(r) is Var:
+            kept = remembered(op) if type(op) is Loop else {}
+            for k, (acc, r) in enumerate(zip(op.accs, op.body.results)):  # type: ignore[union-attr]
+                if isinstance(acc.type, Arr) and acc.type.rank == 1 and type(r) is Var and k not in kept:
                     body = over(body, acc, r)
             if body is not op.body:  # type: ignore[union-attr]
                 op = with_blocks(op, [*blocks_of(op)[:-1], body])
