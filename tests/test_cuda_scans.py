@@ -52,6 +52,7 @@ MODELS = {
     "tanh'": f"[#^ (Vec n) x c] {LOSS.format('(scan (fn [s a] (tanh (+ (* c s) a))) 0.0 x)')}",
     "fibonacci'": "[#^ (Vec n) x c] (fst (fold (fn [p a] #((snd p) (+ (fst p) (* c (sin a) (snd p))))) #(0.0 1.0) x))",
     "three'": f"[#^ (Vec n) x c] {THREE}",
+    "suffixes'": "[#^ (Vec n) x] (sum (build n (fn [i] (log (sum (exp (slice x i n)))))))",
     "whole": "[#^ (Arr Int n) x] (scan + 3 x)",
     "truth": "[#^ (Vec n) x] (scan (fn [s a] (or s (> a 0.99))) False x)",
     "last": "[#^ (Vec n) x c] (fold (fn [s a] (+ (* s c) a)) 2.0 x)",
