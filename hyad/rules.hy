@@ -23,6 +23,9 @@
 (add-zero-square      (+ 0 (* x x))             => (* x x))
 (sub-zero             (- x 0)                   => x)
 (sub-from-zero        (- (soft 0) x)            => (neg x))
+(pass-on-zero         (pass-on (soft 0) x)      => (soft 0))
+(pass-on-one          (pass-on x 1)             => x)
+(pass-on-nothing      (pass-on x (soft 0))      => (soft 0))
 
 ;; signs
 (neg-neg              (neg (neg x))             => x)

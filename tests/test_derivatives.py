@@ -904,6 +904,90 @@ def test_what_where_leaves_out_has_no_derivative(left: str, a: np.ndarray) -> No
         assert masked == hyad.value_and_grad(f)(a)[0]
 
 
+#: Arrays and numbers that several conditions read, and others beside them: no branch can hold what made them.
+LEFT_OUT = {
+    "two conditions": "(let [s (sqrt v)] (sum (+ (where (> v 0) s 0.0) (where (> v 0.5) s 1.0))))",
+    "the same twice": "(let [s (sqrt v) c (> v 0)] (sum (+ (where c s 0.0) (where c (* 2 s) 1.0))))",
+    "a shared where": "(let [s (log v) w (where (> v 0) s 0.0)] (+ (sum w) (dot w w) (sum (where (> v 1) s 0.0))))",
+    "nested": "(let [s (sqrt v)] (sum (where (> v 0) (where (> v 2) s (* 2 s)) 0.0)))",
+    "its own condition": "(let [s (sqrt v)] (sum (where (> s 0) s 0.0)))",
+    "broadcast": "(let [s (sqrt v)] (sum (where (> (outer v v) 0) s 0.0)))",
+    "of numpy": "(let [l (np.log v)] (+ (np.sum (np.where (> v 0) (* v l) 0.0)) (np.sum (np.where (> v 0) l 0.0))))",
+    "quotients": "(let [r (/ 1 v)] (+ (sum (where (> v 0) r 0.0)) (sum (where (> v 0) (* r r) 0.0))))",
+    "powers": "(let [r (** v 0.5)] (+ (sum (where (> v 0) r 0.0)) (sum (where (> v 1) (* r r) 0.0))))",
+    "an exponent": "(let [r (** v v)] (+ (sum (where (> v 0) r 0.0)) (sum (where (> v 1) (* r r) 0.0))))",
+    "norm": "(let [n (norm (- v v))] (sum (where (> n 0) (/ v n) v)))",
+    "norm and zero": "(let [n (norm (* v 0.0))] (sum (where (> n 0) (/ v n) 0.0)))",
+    "acos": "(let [a (acos (/ v 4))] (+ (sum (where (< v 4) a 0.0)) (sum (where (< v 3) (* v a) 0.0))))",
+    "numbers": "(let [x (get v 0) s (sqrt x)] (+ (if (> x 0) s 0.0) (if (> x 1) (* 3 s) 1.0)))",
+    "a number's own": "(let [s (sqrt (get v 0))] (if (> s 0) s 0.0))",
+    "max": "(let [s (sqrt v)] (+ (sum (max 0.5 s)) (sum (max 1.5 s))))",
+    "amax": "(let [s (sqrt v)] (+ (max s) (sum (where (> v 1) s 0.0))))",
+    "rows": "(let [r (map (fn [x] (sqrt (sum x))) (outer v v))] (+ (sum (where (> v 0) r 0.0)) (sum (max r 2.0))))",
+    "overflow": "(let [e (exp (* 400 v))] (+ (sum (where (< v 1) e 0.0)) (sum (where (< v 0.5) (* e e) 0.0))))",
+    "missing": "(let [w (/ v v)] (sum (where (isnan w) v (* w w))))",
+    "running sums": "(let [s (cumsum (sqrt v))] (sum (where (> v 10) s v)))",
+    "a loop": "(let [s (sqrt v)] (ifold (fn [a i] (if (> (get v i) 0) (+ a (get s i) (* a (get s i))) a)) 0.0 4))",
+    "a while": """(let [s (sqrt v) r (ref 0.0) i (ref 0)]
+                    (while (< (deref i) 4)
+                      (when (> (get v (deref i)) 0) (set! r (+ (deref r) (sin (get s (deref i))))))
+                      (set! i (+ 1 (deref i))))
+                    (+ (deref r) (sum (where (> v 1) s 0.0))))""",
+}
+ZERO_FIRST = np.array([0.0, 4.0, 1.0, 9.0])
+
+
+@pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_what_several_conditions_leave_out_has_no_derivative(body: str) -> None:
+    f, v = hyad.model(f"(fn [v] {body})"), ZERO_FIRST
+    with np.errstate(all="ignore"):
+        expected = hyad.run(hyad.grad(f), v)
+        forward = [hyad.model(f"(fn [v t] (jvp (fn [v] {body}) v t))")(v, t) for t in np.eye(4)]
+        assert np.isfinite(expected).all()
+        np.testing.assert_allclose(forward, expected, rtol=1e-13)
+        for off in ((), tuple(hyad.optimisations())):
+            np.testing.assert_allclose(hyad.compile(hyad.grad(f), args=[v], without=off)(v), expected, rtol=1e-13)
+        python = hyad.compile(hyad.grad(f), args=[v], target="python")
+        np.testing.assert_allclose(python(v), expected, rtol=1e-13)
+        hessian, inside = hyad.hessian(f)(v), hyad.hessian(f)(v + 0.01)
+        assert np.isfinite(hessian).all()
+        forwards = hyad.model(f"(fn [v t] (jvp (fn [v] (jvp (fn [v] {body}) v t)) v t))")
+        np.testing.assert_allclose([forwards(v + 0.01, t) for t in np.eye(4)], np.diag(inside), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_functions_leave_out_has_no_derivative(encoding: str) -> None:
+    """In a recursive function, in every encoding of reverse mode."""
+    f = hyad.model(
+        """(defmodel walk [x #^ Int n]
+             (if (= n 0)
+               x
+               (let [s (sqrt (abs x)) y (walk (* 0.5 x) (- n 1))] (+ y (if (> x 0) s 0.0) (if (> x 1) (* s y) 0.0)))))"""
+    )
+    found = [hyad.grad(f, wrt="x", encoding=encoding)(x, 30) for x in (0.0, 1.7)]
+    np.testing.assert_allclose(found, [hyad.run(hyad.grad(f, wrt="x"), x, 30) for x in (0.0, 1.7)], rtol=1e-13)
+
+
+def test_second_derivatives_at_an_adjoint_that_is_zero() -> None:
+    """It is 0 there because the function is flat, not because nothing took it: it has a derivative itself."""
+    f = hyad.model("(fn [x] (let [s (/ (sin x) (+ 1 x))] (+ (if (< x 5) (* s s) 0.0) (if (< x 6) (* s s) 0.0))))")
+    g = hyad.model("(fn [v] (let [s (log v)] (+ (sum (where (> v 0) (* s s) 0.0)) (sum (max (* s s) 0.0)))))")
+    np.testing.assert_allclose(hyad.D(hyad.grad(f))(0.0), 4.0, rtol=1e-14)
+    np.testing.assert_allclose(hyad.hessian(g)(np.ones(2)), 4 * np.eye(2), rtol=1e-14, atol=0)
+    summed = hyad.model("(fn [v] (sum ((grad (fn [v] (let [s (log v)] (sum (where (> v 0) (* s s) (* 2 s)))))) v)))")
+    np.testing.assert_allclose(hyad.grad(summed)(np.ones(2)), 2.0)
+
+
+def test_adjoints_that_all_is_asked_of_need_no_care() -> None:
+    for text in (
+        "(fn [v] (sum (/ (sqrt v) (+ 1 (log v)))))",
+        "(fn [v] (sum (where (> v 0) (sqrt v) 0.0)))",
+        "(fn [v] (let [s (/ (sum v) (len v))] (sum (where (> v s) (* v s) 0.0))))",
+        "(fn [v] (let [s (tanh v)] (sum (+ (where (> v 0) (* v s) 0.0) (where (> v 1) (sin s) 0.0)))))",
+    ):
+        assert "pass_on" not in hyad.show(hyad.grad(text), "c", args=[ZERO_FIRST]), text
+
+
 def test_an_array_that_two_conditions_read_is_made_once() -> None:
     text = "(fn [#^ (Vec n) v] (let [a (exp v)] (+ (sum (where (> v 0) a 0.0)) (prod (where (> v 1) a 1.0)))))"
     assert hyad.show(hyad.grad(text), "c").count("exp(") == 1

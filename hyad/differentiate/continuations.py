@@ -53,6 +53,7 @@ from ..program.rebuild import Rebuild
 from .activity import activity, differentiable, reach_of
 from .adjoints import copied, fill_body, is_linear, like, prepared, zero
 from .backpropagators import fitted
+from .left_out import LeftOut
 from .records import record_of
 from .reverse import Reverse
 
@@ -73,6 +74,7 @@ def vjp(
     pass_ = Continued(b, made, factor)
     pass_.here.update(here)
     pass_.active = activity(block, {v: 1 for v in wrt}, pass_.reach)
+    pass_.left_out = LeftOut(block, pass_.active)
 
     def last(results: Sequence[Atom]) -> Ups:
         emitted = pass_.atoms(results)
@@ -470,6 +472,7 @@ class Continued(Reverse):
         block = f.body if f in self.loops else prepared(b, f, loops=False)
         inner.here.update(zip(f.params, own))
         inner.active = activity(block, {f.params[j]: 1 for j in params}, inner.reach)  # type: ignore[arg-type]
+        inner.left_out = LeftOut(block, inner.active)
 
         def last(emitted: Sequence[Atom]) -> Ups:
             out = b.apply(apply, [k, *(own[j] for j in needs), *inner.atoms(emitted)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,13 +18,16 @@ class Partials:
     """The partials of one application ``y = (name args ...)``, each built at its first use.
 
     Where all of them are fractions over one denominator, as a quotient's are, the division is done once for all:
-    ``product`` gives ``ȳ ∂y/∂x_k``, ``combine`` the sum of ``∂y/∂x_k ẋ_k``.
+    ``product`` gives ``ȳ ∂y/∂x_k``, ``combine`` the sum of ``∂y/∂x_k ẋ_k``. The slopes by the parameters ``steep`` may
+    be infinite where ȳ is 0 because nothing took y (``left_out``); the product is 0 there.
     """
 
-    __slots__ = ("builder", "row", "names", "made", "denominator", "quotient")
+    __slots__ = ("builder", "row", "names", "made", "denominator", "quotient", "steep")
 
-    def __init__(self, builder: Builder, row: Primitive, args: tuple[Atom, ...], y: Atom) -> None:
-        self.builder, self.row = builder, row
+    def __init__(
+        self, builder: Builder, row: Primitive, args: tuple[Atom, ...], y: Atom, steep: Collection[int] = ()
+    ) -> None:
+        self.builder, self.row, self.steep = builder, row, steep
         self.names = dict(zip(row.params, args), y=y)
         self.made: dict[int, Atom] = {}
         self.denominator = common_denominator(row) if len(args) > 1 else None
@@ -40,11 +43,16 @@ class Partials:
         return self.made[k]
 
     def product(self, y_bar: Atom, k: int, hint: str | None = None) -> Atom:
+        b = self.builder
+        if self.row.name == "pass-on":
+            return b.prim("pass-on", *((y_bar, self[k]) if k == 0 else (self[k], y_bar)), hint=hint)
         if self.denominator is not None:
             if self.quotient is None:
                 self.quotient = self.over(y_bar)
             y_bar = self.quotient
-        b, partial = self.builder, self[k]
+        partial = self[k]
+        if k in self.steep:
+            return b.prim("pass-on", y_bar, partial, hint=hint)
         op = b.definitions.get(partial) if type(partial) is Var and not partial.given else None
         if (
             op is not None and op.name == "*" and type(op.args[0]) is Const
@@ -58,7 +66,10 @@ class Partials:
         b, total = self.builder, ZERO
         whole = self.denominator is None
         for k, dot in moving:
-            term = b.prim("*", self[k], dot, hint=hint if whole and total is ZERO else None, given=given and whole)
+            name, factors = "*", (self[k], dot)
+            if self.row.name == "pass-on":
+                name, factors = "pass-on", (dot, self[k]) if k == 0 else (self[k], dot)
+            term = b.prim(name, *factors, hint=hint if whole and total is ZERO else None, given=given and whole)
             if total is ZERO:
                 total = term
                 continue
@@ -72,6 +83,8 @@ class Partials:
         ``divide`` makes a division again of what stays alone."""
         b = self.builder
         reciprocal = b.prim("/", ONE, build_partial(b, self.denominator, self.names))
+        if self.steep:
+            return b.prim("pass-on", x, reciprocal, hint=hint)
         return b.prim("*", x, reciprocal, hint=hint, given=given)
 
 

@@ -54,12 +54,15 @@ from ..program.rebuild import Rebuild
 from .activity import activity, differentiable
 from .adjoints import add, add_at, pack, unpack, vanishes, zero
 from .backpropagators import Back
+from .left_out import LeftOut
 from .partials import Partials
 from .records import calls
 from .reverse_branches import arm_there, branch_there, choice_there, know
 from .reverse_functions import apply_there
 from .reverse_loops import carries, checkpointed_there, few, heavy, iterations_there, loop_there
 from .rooms import rooms
+
+NOTHING_LEFT_OUT = LeftOut(Block((), ()), ())
 
 
 def vjp(
@@ -86,6 +89,7 @@ def vjp(
     pass_ = Reverse(b, factor and encoding == "record", encoding)
     pass_.here.update(here)
     pass_.active = activity(block, {v: 1 for v in wrt}, pass_.reach)
+    pass_.left_out = LeftOut(block, pass_.active)
     results, back = pass_.there(block)
     cts = cotangents(results)
     with b.differentiating():
@@ -123,6 +127,7 @@ class Reverse(Rebuild):
         self.top = len(builder.scopes)
         self.active: dict[Var, int] = {}
         self.bar: dict[Var, Atom] = {}
+        self.left_out = NOTHING_LEFT_OUT
         self.backs: list[Back] = []
         self.apart = False  # whether the backward code of what is being emitted comes in another place
         self.again = False  # whether what is being emitted has run before
@@ -287,7 +292,10 @@ class Reverse(Rebuild):
                     for a, x in zip(op.args, custom_adjoints(b, row, args, y, y_bar)):
                         self.contribute(a, x)
                     return
-                partials = Partials(b, row, args, y)
+                steep = ()
+                if var in self.left_out.vars:
+                    steep = [k for k in range(len(args)) if self.left_out.slope(row, k, bind)]
+                partials = Partials(b, row, args, y, steep)
                 for k, a in enumerate(op.args):
                     if self.is_active(a):
                         self.contribute(a, partials.product(y_bar, k, adjoint(a.name)))

@@ -13,6 +13,7 @@ from ..program.rebuild import Rebuild
 from .activity import activity, differentiable, reach_of
 from .adjoints import copied, fill_body, is_linear, like, prepared, zero
 from .backpropagators import Back, fitted, forgotten, instantiate, is_threaded, there_and_cut
+from .left_out import LeftOut
 from .records import cut, record_of
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def make_pair(rev: Reverse, key: tuple, session: Session) -> Functions:
     pass_ = rev.anew()
     pass_.here.update(zip(f.params, there_params))
     pass_.active = activity(block, {f.params[k]: 1 for k in params}, pass_.reach)
+    pass_.left_out = LeftOut(block, pass_.active)
     with b.function_scope(0) as scope:
         scope.vars.update(there_params)
         for p in there_params:

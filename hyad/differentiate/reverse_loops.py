@@ -144,7 +144,8 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
         inner_back()
 
     def back() -> None:
-        scale = None if carried else common_factor(rev, bind, width)
+        apart = carried or not rev.left_out.vars.isdisjoint(bind.vars)  # whose own gradient may be infinite
+        scale = None if apart else common_factor(rev, bind, width)
         bars = [rev.take(v) for v in bind.vars]
         if all(x is None for x in bars):
             return

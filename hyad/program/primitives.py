@@ -330,6 +330,10 @@ def _min(a: Any, b: Any) -> Any:
     return a if a <= b or a != a else b
 
 
+def _pass_on(a: Any, p: Any) -> Any:
+    return np.where(np.not_equal(a, 0), np.multiply(a, p), 0.0)[()]
+
+
 def _sign(x: Any) -> Any:
     return type(x)((x > 0) - (x < 0)) if x == x else x
 
@@ -493,6 +497,9 @@ static inline double hyad_softplus(double x) { return (x > 0 ? x : 0) + log1p(ex
 RELU = """\
 static inline double hyad_relu(double x) { return x < 0 ? 0 : x; }
 """
+PASS_ON = """\
+static inline double hyad_pass_on(double a, double p) { const double x = a * p; return a != 0 ? x : 0; }
+"""
 TO_INT = """\
 static inline long long hyad_to_int(double x) { /* truncates; what does not fit is the smallest long long */
     return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (long long)x : -9223372036854775807LL - 1;
@@ -585,6 +592,10 @@ _row("-", "a b", N2, "The difference.", ("1", "-1"), _binary(operator.sub, np.su
      sympy="{0} - {1}", c="{0} - {1}", prec="add")
 _row("*", "a b", N2, "The product.", ("b", "a"), _binary(operator.mul, np.multiply),
      sympy="{0}*{1}", c="{0}*{1}", prec="mul")
+_row("pass-on", "a p", R2, "a times p, but 0 where a is 0, even if p is infinite or NaN: how an adjoint goes through an"
+     " infinite slope. So are its own derivatives where what moves is 0.",
+     ("p", "a"), _binary(lambda a, p: a * p if a != 0 else 0.0, _pass_on),
+     sympy="{0}*{1}", c="hyad_pass_on({0}, {1})", support=PASS_ON, cost=2)
 _row("/", "a b", R2, "The quotient, a Real for Int operands too.", ("(/ 1 b)", "(- (/ y b))"),
      _binary(operator.truediv, np.true_divide),
      sympy="{0}/{1}", c="{0}/{1}", prec="mul", cost=4, domain=(ANY, POS))

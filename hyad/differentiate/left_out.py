@@ -1,0 +1,205 @@
+"""Which adjoints may be 0 because nothing took the value: what a branch or a ``max`` left out.
+
+Its own derivative is then 0, however steep what it was made by is there: but 0 times an infinite slope is NaN. An
+adjoint that may have been left out therefore goes through such a slope by ``pass-on``, which gives 0 for 0. Before
+differentiation most of what branches leave out has been moved into them (``sink``, ``Branched``), and then needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from ..core import (
+    INT,
+    Apply,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Case,
+    Const,
+    If,
+    Loop,
+    Make,
+    Prim,
+    Var,
+    While,
+    all_binds,
+    blocks_of,
+)
+from ..program.primitives import PRIMITIVES, Primitive, parse_partial
+
+#: What may give an infinite number, or NaN, for finite ones.
+UNBOUNDED = frozenset(
+    "/ ** sqrt exp exp2 expm1 log log2 log10 log1p tan asin acos atan2 sinh cosh acosh atanh gamma lgamma digamma"
+    " polygamma".split()
+)
+#: What has finite slopes at finite numbers, though these are quotients or exponentials.
+GENTLE = frozenset("hypot erf erfc atan asinh".split())
+
+
+class LeftOut:
+    """For a block and what is active in it: the active variables whose adjoints may be left out, and the variables that
+    may be infinite or NaN though the inputs are finite. Both are empty where no slope can be infinite.
+
+    An adjoint is certain where a result of the block, or of the branch in which the variable is made, depends on it by
+    operations that hand on all of it. Inputs are finite, unless the program asks whether they are NaN.
+    """
+
+    def __init__(self, block: Block, active: Collection[Var]) -> None:
+        self.block, self.active = block, active
+        self.unbounded: set[Var] = set()
+        self.sizes: set[Var] = set()  # reals that are made of integers, none of them of an array: no slope through them
+        self.vars: set[Var] = set()
+        binds = list(all_binds(block))
+        self.read = {x.vars[0] for x in binds if type(x.op) is Prim and x.op.name == "get" and x.vars[0].type == INT}
+        if not any(type(x.op) is Prim and x.op.name in UNBOUNDED for x in binds) and not any(map(asks, binds)):
+            return
+        self.spread(binds)
+        if not any(type(x.op) is Prim and x.vars[0] in active and self.steep(x) for x in binds):
+            return
+        self.certain: set[Var] = set()
+        self.home: dict[Var, int] = {}
+        self.settle(block, 0)
+        self.ask(block.results, 0)
+        self.walk(block, 0)
+        self.vars = {v for v in active if v in self.home and v not in self.certain}
+
+    # --------------------------------------------------------------------------------------- what is finite
+
+    def spread(self, binds: Sequence[Bind]) -> None:
+        """Find what may be infinite."""
+        for x in binds:
+            if type(x.op) is Prim and x.op.name in PRIMITIVES and all(map(self.of_sizes, x.op.args)):
+                self.sizes.update(x.vars)
+        for x in binds:
+            if asks(x):
+                self.unbounded.update(a for a in x.op.args if type(a) is Var)  # type: ignore[union-attr]
+        for x in binds:  # and the array that such a number was read from
+            if type(x.op) is Prim and x.op.name == "get" and x.vars[0] in self.unbounded:
+                self.unbounded.add(x.op.args[0])  # type: ignore[arg-type]
+        while True:
+            before = len(self.unbounded)
+            for x in binds:
+                op = x.op
+                if type(op) is Prim:
+                    handed = any(a in self.unbounded for a in op.args) and op.name != "pass-on"
+                    if handed or self.unbounds(op) and x.vars[0] not in self.sizes:
+                        self.unbounded.update(x.vars)
+                elif type(op) is Loop or type(op) is While:
+                    self.hand_on(op.inits, op.accs)
+                    self.hand_on(op.body.results, op.accs)
+                    self.hand_on(op.body.results, x.vars)
+                else:
+                    for block in blocks_of(op):
+                        self.hand_on(block.results, x.vars)
+            if len(self.unbounded) == before:
+                return
+
+    def of_sizes(self, a: Atom) -> bool:
+        """Whether a number is a constant, an integer that was read from no array, or made of such."""
+        return type(a) is Const or a in self.sizes or type(a) is Var and a.type == INT and a not in self.read
+
+    def unbounds(self, op: Prim) -> bool:
+        """Whether an operation may give an infinite number for finite ones."""
+        if op.name == "/" and self.of_sizes(op.args[1]):
+            return type(op.args[1]) is Const and op.args[1].value == 0
+        return op.name in UNBOUNDED and not (op.name == "**" and whole_exponent(op.args[1]))
+
+    def hand_on(self, given: Sequence[Atom], taken: Sequence[Var]) -> None:
+        self.unbounded.update(v for a, v in zip(given, taken) if a in self.unbounded)
+
+    def steep(self, bind: Bind) -> bool:
+        """Whether a slope of an operation may be infinite, or NaN."""
+        row = PRIMITIVES.get(bind.op.name)  # type: ignore[union-attr]
+        return row is not None and any(self.slope(row, k, bind) for k in range(len(row.params)))
+
+    def slope(self, row: Primitive, k: int, bind: Bind) -> bool:
+        """Whether the partial by parameter ``k`` may be infinite, or NaN."""
+        if isinstance(row.partials, str) or row.partials[k] is None or row.jvp is not None or row.vjp is not None:
+            return False
+        names = dict(zip(row.params, bind.op.args), y=bind.vars[0])  # type: ignore[union-attr]
+        return self.infinite(parse_partial(row.partials[k]), names, row.name in GENTLE)
+
+    def infinite(self, form: Any, names: dict[str, Atom], gentle: bool) -> bool:
+        if isinstance(form, str):
+            return names[form] in self.unbounded
+        if not isinstance(form, tuple):
+            return False
+        head, *args = form
+        if head == "select":
+            args = args[1:]
+        if head == "/" and isinstance(args[1], str) and self.of_sizes(names[args[1]]):
+            args = args[:1]
+        elif head in UNBOUNDED and not gentle:
+            return not (head == "**" and whole_exponent(names.get("b")))
+        return any(self.infinite(a, names, gentle) for a in args)
+
+    # -------------------------------------------------------------------------------------- what is certain
+
+    def settle(self, block: Block, home: int) -> None:
+        """Note in which branch each variable is made."""
+        for x in block.binds:
+            self.home.update(dict.fromkeys(x.vars, home))
+            op = x.op
+            if type(op) is Loop or type(op) is While:
+                self.home.update(dict.fromkeys(op.accs, home))
+            for k, inner in enumerate(blocks_of(op)):
+                branch = type(op) is If or type(op) is Case
+                if type(op) is Case:
+                    self.home.update(dict.fromkeys(op.arms[k].fields, id(inner)))
+                self.settle(inner, id(inner) if branch else home)
+
+    def ask(self, atoms: Iterable[Atom], home: int) -> None:
+        """These are needed in the branch ``home``: what was made outside of it is not needed for that alone."""
+        self.certain.update(a for a in atoms if type(a) is Var and self.home.get(a) == home)
+
+    def walk(self, block: Block, home: int) -> None:
+        """Ask for what is needed for what has been asked for."""
+        for x in reversed(block.binds):
+            op, wanted = x.op, [v in self.certain for v in x.vars]
+            if type(op) is Apply or type(op) is Make:
+                self.ask(op.args, home)
+            if not any(wanted):
+                if type(op) is If or type(op) is Case:
+                    continue
+            if type(op) is Prim and wanted[0]:
+                self.ask(self.handed_on(op), home)
+            elif type(op) is If or type(op) is Case:
+                if type(op) is Case:
+                    self.ask((op.value,), home)
+                for inner in blocks_of(op):
+                    self.ask((r for r, v in zip(inner.results, wanted) if v), id(inner))
+                    self.walk(inner, id(inner))
+            elif type(op) is Loop or type(op) is While:
+                width = len(op.accs)
+                if type(op) is While:  # its variables tell the number of iterations, too
+                    wanted = [*wanted[:width], *wanted[width + 1 :]]
+                body, going = op.body, [False] * width
+                while any(wanted):
+                    self.ask((r for r, v in zip(body.results, wanted) if v), home)
+                    self.walk(body, home)
+                    going = [a in self.certain for a in op.accs]
+                    if all(v for v, more in zip(wanted, going) if more):
+                        break
+                    wanted[:width] = [v or more for v, more in zip(wanted, going)]
+                self.ask((z for z, v in zip(op.inits, going) if v), home)
+
+    def handed_on(self, op: Prim) -> Sequence[Atom]:
+        """The operands of an operation that get all of its adjoint."""
+        if op.name in ("select", "min", "max", "relu"):
+            return ()
+        return op.args[1:] if op.name == "pass-on" else op.args
+
+
+def asks(bind: Bind) -> bool:
+    """Whether an operation is of a number and itself, as one that asks whether it is NaN or infinite."""
+    op = bind.op
+    same_ = type(op) is Prim and op.name in ("=", "!=", "-") and op.args[0] is op.args[1]
+    return same_ and type(op.args[0]) is Var and not isinstance(op.args[0].type, Arr)  # type: ignore[union-attr]
+
+
+def whole_exponent(b: Atom | None) -> bool:
+    """Whether it is an exponent for which a power of finite numbers is finite: an integer from 0 on."""
+    return type(b) is Const and b.value >= 0 and float(b.value).is_integer()
