@@ -962,7 +962,8 @@ def test_what_functions_leave_out_has_no_derivative(encoding: str) -> None:
         """(defmodel walk [x #^ Int n]
              (if (= n 0)
                x
-               (let [s (sqrt (abs x)) y (walk (* 0.5 x) (- n 1))] (+ y (if (> x 0) s 0.0) (if (> x 1) (* s y) 0.0)))))"""
+               (let [s (sqrt (abs x))  y (walk (* 0.5 x) (- n 1))]
+                 (+ y (if (> x 0) s 0.0) (if (> x 1) (* s y) 0.0)))))"""
     )
     found = [hyad.grad(f, wrt="x", encoding=encoding)(x, 30) for x in (0.0, 1.7)]
     np.testing.assert_allclose(found, [hyad.run(hyad.grad(f, wrt="x"), x, 30) for x in (0.0, 1.7)], rtol=1e-13)
