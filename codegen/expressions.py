@@ -274,8 +274,13 @@ def negated(cond: Expr) -> Expr:
 
 
 def as_reals(text: str) -> str:
-    """The product of integers as one of real numbers: where it would overflow it is known how large it is."""
-    return re.sub(r"\b([A-Za-z_]\w*(?:(?:->|\.)\w+)*)", r"(double)\1", text)
+    """The product of integers as one of real numbers: where it would overflow it is known how large it is. Subscripts
+    stay integers."""
+    out, depth = "", 0
+    for part in re.split(r"([\[\]])", text):
+        depth += (part == "[") - (part == "]")
+        out += part if depth else re.sub(r"\b([A-Za-z_]\w*(?:(?:->|\.)\w+)*)", r"(double)\1", part)
+    return out
 
 
 def wrapped(text: str, width: int) -> list[str]:

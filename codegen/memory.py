@@ -59,6 +59,14 @@ class Spot:
         return self.at.array
 
 
+def unknown_size(span: Span | None) -> CompileError:
+    return CompileError(
+        "the size of this array is not known before the call",
+        span,
+        'make it a number, a dim of an argument, or an Int argument, or use target="c"',
+    )
+
+
 class HostMemory:
     """The state of going through one program: ``steps`` are those of the block that is open."""
 
@@ -179,11 +187,7 @@ class HostMemory:
         for d in dims:
             size = self.size(d)
             if size is None:
-                raise CompileError(
-                    "the size of this array is not known before the call",
-                    span,
-                    'make it a number, a dim of an argument, or an Int argument, or use target="c"',
-                )
+                raise unknown_size(span)
             out.append(size)
         return tuple(out)
 
@@ -235,8 +239,10 @@ class HostMemory:
                 elif isinstance(s, Extreme):
                     x = (s.name, self.terms(dict(s.a), bound), self.terms(dict(s.b), bound))
                 else:
-                    x = self.host[bound.get(s, s)]
-                    x = ("max", x, 0)
+                    known = bound.get(s, s)
+                    if known not in self.host:
+                        raise unknown_size(getattr(known, "span", None))
+                    x = ("max", self.host[known], 0)
                 factor = simple("*", factor, x)
             out = simple("+", out, factor)
         return out

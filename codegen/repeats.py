@@ -9,7 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from hyad.core import Arr, Atom, Bind, Block, If, Loop, Var, While, free_vars
+from hyad.core import (
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    If,
+    Loop,
+    Prim,
+    Var,
+    While,
+    all_binds,
+    blocks_of,
+    free_vars,
+    type_atoms,
+)
 from hyad.errors import Span
 from hyad.passes.spread import sequential
 
@@ -22,6 +37,30 @@ from .parallel import ParallelLoops
 from .pieces import remembers
 
 ROUNDS_USED_UP = "a `while` that is remembered takes more rounds than there is room for"
+
+
+def makes_sizes(block: Block, count: Var) -> bool:
+    """Whether the size of an array depends on an integer."""
+    binds = list(all_binds(block))
+    found: set[Atom] = {count}
+    while True:
+        before = len(found)
+        for x in binds:
+            op = x.op
+            if type(op) is Loop and op.count in found:
+                found.add(op.index)
+            handed = [op.inits, op.body.results] if type(op) is Loop or type(op) is While else []
+            for given in handed:
+                found.update(a for z, a in zip(given, op.accs) if z in found)  # type: ignore[union-attr]
+            results = [b.results for b in blocks_of(op)] if not isinstance(op, While) else [op.body.results]
+            for given in results:
+                found.update(v for z, v in zip(given, x.vars) if z in found)
+            if type(op) is Prim and x.vars[0].type == INT and not found.isdisjoint(op.args):
+                found.update(x.vars)
+        if len(found) == before:
+            break
+    made = (v for x in binds for v in (*x.vars, *getattr(x.op, "accs", ())))
+    return any(not found.isdisjoint(type_atoms(v.type)) for v in made)
 
 
 class HostLoops(ParallelLoops):
@@ -87,7 +126,8 @@ class HostLoops(ParallelLoops):
         return found
 
     def while_(self, bind: Bind, op: While, later: frozenset[Var]) -> None:
-        """A ``while`` of the host. What it stacks has room for so many rounds as the call says."""
+        """A ``while`` of the host. What it stacks has room for so many rounds as the call says, and so has an array of
+        that size."""
         n = len(op.accs)
         index = ""
         if remembers(bind) or self.uses.get(bind.vars[n]):
@@ -104,7 +144,8 @@ class HostLoops(ParallelLoops):
             stacks.append(At(at.array, simple("+", at.offset, simple("*", index, total(dims)))))
         most: Size = 1
         number = 0
-        if stacks:
+        if stacks or index and makes_sizes(self.program.body, bind.vars[n]):
+            self.rounds = self.rounds or self.names.fresh("rounds")
             self.checks.append(("rounds", ROUNDS_USED_UP, bind.span))
             most, number = self.rounds, len(self.checks)
         outer, self.steps = self.steps, []

@@ -19,7 +19,7 @@ from hyad import gpu
 from hyad.codegen import nvrtc, pieces
 from hyad.codegen.cuda import print_cuda
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import CudaProgram
+from hyad.codegen.launches import CudaProgram, While
 from hyad.core import Program
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError, CompileError, HyadError, OutOfMemory
@@ -228,6 +228,52 @@ def test_what_cannot_run_on_a_gpu_says_why(text: str, message: str, form: str) -
     with pytest.raises(CompileError, match=message) as caught:
         print_grid(f.optimised(f.specs((given,)), "cuda"))
     assert caught.value.span is not None and form in caught.value.span.text
+
+
+HALVED = "(iterate (fn [v] (> (sum v) 1.0)) (fn [v] (map (fn [a] (* 0.5 a)) v)) x)"
+P7 = "(+ (* (get p 0) (get p 5)) (sin (* (get p 1) (real j))) (* (get p 2) (get p 3)) (sin (* (get p 4) (get p 6))))"
+#: Arrays whose size depends on how often a ``while`` of the host has run, or on an integer that it has remembered.
+ROUNDS_AS_SIZES = {
+    "array": f"""(fn [#^ (Vec n) x] (let [r {HALVED}]
+        (sum (map (fn [a] (* a (get r 0 0))) (cumsum (build (get r 1) (fn [j] (sin (real j)))))))))""",
+    "in a loop": f"""(fn [#^ (Vec n) x] (let [r {HALVED}]
+        (ifold (fn [v k] (let [w (cumsum (map (fn [j] (sin (* (get v 0) (real j)))) (arange k)))]
+                           (+ (map (fn [a] (+ a (* 0.1 (sum (map sin w))))) v) (sum w))))
+               (get r 0) (get r 1))))""",
+    "remembered": f"""(fn [x] ((grad (fn [p] (let [v (ref (full 70 900.0)) i (ref 0) s (ref 0.0)]
+        (while (> (sum (deref v)) 1.0)
+          (set! v (map (fn [a] (* 0.5 a)) (deref v)))
+          (set! s (+ (deref s) (sum (map (fn [a]
+             (ifold (fn [q j] (sin (+ (* a q) {P7}))) 1.0 (* 3 (+ 1 (deref i))))) p))))
+          (set! i (+ (deref i) 1)))
+        (+ (deref s) (sum (deref v))))))
+      x))
+    """,
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS_AS_SIZES)
+def test_arrays_as_long_as_a_while_of_the_host_has_run(name: str) -> None:
+    """They had room for one element."""
+    f, x = hyad.model(ROUNDS_AS_SIZES[name], namespace={}), np.linspace(0.1, 900.0, 70)
+    program = print_grid(f.optimised(f.specs((x,)), "cuda"))
+    assert any(isinstance(step, While) for step in program.steps)
+    emulator = Emulator([program], gpu.cpu_compiler() or (), "-O0")
+    for how in ({}, {"rounds": 1, "heap": 2}, {"descending": True}):
+        (got,) = emulator.run(program, (x,), **how)
+        np.testing.assert_allclose(got, hyad.compile(f, args=(x,))(x), rtol=1e-10)
+
+
+def test_a_thread_cannot_have_an_array_of_a_size_that_the_device_finds() -> None:
+    text = """(fn [#^ (Vec n) x p] (let [v (ref x) i (ref 0) s (ref 0.0)]
+        (while (> (sum (deref v)) 1.0)
+          (set! v (map (fn [a] (* 0.5 a)) (deref v)))
+          (set! s (+ (deref s) (get (scan (fn [q j] (sin (* q (+ p j)))) 1.0 (build (+ 1 (deref i)) real)) (deref i))))
+          (set! i (+ (deref i) 1)))
+        (+ (deref s) (sum (deref v)))))"""
+    f = hyad.model(text, namespace={})
+    with pytest.raises(CompileError, match="the size of this array is not known before the call"):
+        print_grid(f.optimised(f.specs((np.ones(3), 0.3)), "cuda"))
 
 
 def test_an_array_whose_shape_changes_says_what_to_declare() -> None:
