@@ -244,7 +244,7 @@ ROUNDS_AS_SIZES = {
         (while (> (sum (deref v)) 1.0)
           (set! v (map (fn [a] (* 0.5 a)) (deref v)))
           (set! s (+ (deref s) (sum (map (fn [a]
-             (ifold (fn [q j] (sin (+ (* a q) {P7}))) 1.0 (* 3 (+ 1 (deref i))))) p))))
+             (ifold (fn [q j] (sin (+ (* 0.001 a q) {P7}))) 1.0 (* 3 (+ 1 (deref i))))) p))))
           (set! i (+ (deref i) 1)))
         (+ (deref s) (sum (deref v))))))
       x))
