@@ -348,3 +348,15 @@ def test_a_card_says_how_many_bytes_of_the_arena_a_round_and_a_call_take() -> No
     card = hyad.cost(hyad.grad(total, wrt="x"), args=[(1.0, (2.0, None)), 3.0])
     rows = {line[:14]: line for line in str(card).splitlines()}
     assert rows["bytes of arena"].split()[3:5] == ["takes", "one"]  # recursion that makes nothing
+
+
+def test_a_size_without_a_name_is_not_called_as_a_parameter() -> None:
+    """A card took the one for the other."""
+    f = hyad.model("(fn [v #^ Int n] (ifold (fn [s i] (sin (+ s (get v (% i 2))))) 0.0 n :checkpoint 3))")
+    card = str(hyad.cost(hyad.grad(f, wrt="v"), args=(np.ones(7), 50)))
+    assert card.startswith("f-grad at m = 7, n = 50\n") and "keeps 3 of its 50 states" in card
+    for args in ((np.ones(7), 50), (np.ones(50), 7)):
+        steps = f"of its {args[1]} states"
+        assert steps in str(hyad.cost(hyad.grad(f, wrt="v"), args=args))
+    many = hyad.model("(fn [n m k l p q n0 n1] (+ (sum n) (sum m) (sum k) (sum l) (sum p) (sum q) (sum n0) (sum n1)))")
+    assert many(*[np.ones(k) for k in range(1, 9)]) == 36.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any
 
 from ..core import (
@@ -108,7 +109,7 @@ class Specialiser(Flow):
         super().start()
         self.b = Builder(self.plain)
         self.dims: dict[str, Var] = {}
-        self.dims_named: set[str] = set()  # by annotations: not to be given to sizes without a name
+        self.dims_named: set[str] = set()  # by annotations, and integers: not for sizes without a name
         self.params: list[Var] = []
         self.scope: Callable[[str], tuple[bool, Any]] = language  # of the function that is being inlined
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
@@ -189,6 +190,7 @@ class Specialiser(Flow):
         args: list[Value] = []
         ins = []
         self.dims_named = {d for _, annotation, _ in known or () for d in dim_names(annotation)}
+        self.dims_named.update(k[0] for k, spec in zip(known or (), specs) if INT in (k[1], spec))  # integers beside
         for i, spec in enumerate(specs):
             label, annotation, place = known[i] if known else (f"x{i}", None, None)
             merged = spec
@@ -294,7 +296,7 @@ class Specialiser(Flow):
             return integer(d)
         if d is None:
             taken = self.dims.keys() | self.dims_named
-            d = next((x for x in DIM_NAMES if x not in taken), f"n{len(taken)}")
+            d = next(x for x in chain(DIM_NAMES, (f"n{k}" for k in count())) if x not in taken)
         if d not in self.dims:
             self.dims[d] = Var(d, INT, None, True)
             self.b.sizes.add(self.dims[d])
