@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from .core import INT, Arr, Var, integer
+from .differentiate.tracing import as_integers, taken_as_reals
 from .errors import CompileError, DerivativeError, HyadError, ModelTypeError, at_border, border
-from .frontend.annotations import parameters
+from .frontend.annotations import has_reals, parameters
 from .model import Model, as_model
 from .program.signature import Spec
+from .program.values import Derived
 
 TARGETS = ("c", "cuda", "python")
 
@@ -172,4 +177,26 @@ def run(f: Any, *args: Any) -> Any:
     >>> hyad.run("(fn [x] (letrec [f (fn [n] (if (= n 0) 1 (* x (f (- n 1)))))] (f 10)))", 2.0)
     1024.0
     """
-    return as_model(f, "run").running()(*args)
+    model = as_model(f, "run")
+    try:
+        return model.running()(*args)
+    except ModelTypeError as error:
+        derived = model.value
+        if (
+            isinstance(derived, Derived)
+            and derived.wrt is None
+            and error.message.endswith("is a number, not an integer")
+        ):
+            given = [(k[0], a) for k, a in zip(parameters(derived.function) or (), args) if has_reals(k[1])]
+            integers = {name: as_integers(name, t) for name, a in given if (t := integers_of(a)) is not None}
+            if integers:
+                error.hint = taken_as_reals(derived.said, integers)
+        raise
+
+
+def integers_of(value: Any) -> Any:
+    """The type of an integer, or of an array of them; None of anything else."""
+    a = np.asarray(value) if isinstance(value, (int, list, np.ndarray, np.integer)) else None
+    if a is None or isinstance(value, bool) or a.dtype.kind != "i":
+        return None
+    return Var("", Arr(INT, tuple(map(integer, a.shape))) if a.ndim else INT)

@@ -105,6 +105,9 @@
 (defmodel expand-dims [a axis] "an array with one more axis, of size 1"
   (let [k (axis-of a axis 1)]
     (if (= k 0) [a] (map (fn [row] (expand-dims row (- k 1))) a))))
+(defmodel in-brackets [x a] "a number as an array of the rank of another, of size 1 along each axis"
+  (bracketed x (rank a)))
+(defmodel bracketed [x k] "the same, of rank k" (if (= k 0) x (bracketed [x] (- k 1))))
 (defmodel squeeze [a axis] "an array without an axis of size 1"
   (let [k (axis-of a axis 0)]
     (if (= k 0) (do (require-equal (len a) 1) (get a 0)) (map (fn [row] (squeeze row (- k 1))) a))))

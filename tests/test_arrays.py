@@ -267,6 +267,9 @@ ROWS = [
     vector("(where (isfinite a) (* a a) (where (isnan a) a 0.0))", lambda a: a * a),
     # several axes, and methods
     matrix("(mean a :axis #(0 1) :keepdims True)", lambda a: a.mean(keepdims=True), 1),
+    matrix("(sum (sin a) :keepdims True)", lambda a: np.sin(a).sum(keepdims=True)),
+    matrix("(amax a :axis None :keepdims True)", lambda a: a.max(keepdims=True), 1),
+    matrix("(- a (var a :keepdims True :ddof 1))", lambda a: a - a.var(keepdims=True, ddof=1), 2),
     Row("(sum a :axis [0 2])", lambda a: a.sum((0, 2)), ("nmn",)),
     Row("(logsumexp a :axis #(-1 -3))", lambda a: scipy.special.logsumexp(a, (-1, -3)), ("nmn",), 1),
     matrix("(.reshape a -1 1)", lambda a: a.reshape(-1, 1)),

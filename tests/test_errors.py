@@ -1095,3 +1095,28 @@ def test_a_number_of_threads(threads: Any) -> None:
     for ask in (hyad.compile, hyad.explain):
         with pytest.raises(ModelTypeError, match=f"threads is {threads!r}"):
             ask("(fn [x] x)", threads=threads)
+
+
+def test_the_numbers_of_arguments_that_a_function_of_the_language_takes() -> None:
+    for text, message in (
+        ("(@ m)", "`@` takes 2, 3 or 4 arguments, not 1"),
+        ("(squeeze m)", "takes 2 arguments, not 1"),
+    ):
+        f = hyad.model(f"(fn [m] {text})")
+        for call in (f, lambda m: hyad.run(f, m)):  # noqa: B023
+            with pytest.raises(ModelTypeError, match=message) as caught:
+                call(np.eye(2))
+            assert caught.value.hint in ("`(@ a b)`", "`(squeeze a axis)`")
+    five = hyad.model("(fn [m] (@ m m m m m))")
+    assert (five(2 * np.eye(2)) == 32 * np.eye(2)).all() and (hyad.run(five, 2 * np.eye(2)) == 32 * np.eye(2)).all()
+
+
+@pytest.mark.parametrize("text", ["(fn [v k] (get v k))", "(fn [v k] (sum (map (fn [i] (get v i)) k)))"])
+def test_define_by_run_says_what_to_declare_of_indices(text: str) -> None:
+    g = hyad.grad(hyad.model(text))
+    k = 2 if "map" not in text else np.array([0, 2])
+    with pytest.raises(ModelTypeError) as compiled:
+        g(np.ones(3), k)
+    with pytest.raises(ModelTypeError) as run:
+        hyad.run(g, np.ones(3), k)
+    assert compiled.value.hint == run.value.hint and "declare `#^" in (run.value.hint or "")

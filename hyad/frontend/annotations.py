@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..core import BOOL, INT, REAL, Arr, Node, Var, integer, type_of
 from ..errors import DerivativeError, ModelTypeError, Span
-from ..program.forms import Form
+from ..program.forms import Form, prelude_texts
 from ..program.primitives import CHAINED, PRIMITIVES
 from ..program.signature import DataSpec, Spec
 from ..program.values import (
@@ -231,7 +231,16 @@ def conform(sp: Specialiser, value: Value, spec: Spec, span: Span | None, name: 
     return value
 
 
-def arity_text(name: str | None, wanted: int, got: int) -> str:
-    """What an error says of a call with the wrong number of arguments."""
+def arity_text(name: str | None, wanted: int, got: int, library: bool = False) -> str:
+    """What an error says of a call with the wrong number of arguments; a function of the ``library`` may take several
+    numbers of them."""
     who = f"`{name}`" if name else "this function"
-    return f"{who} takes {wanted} argument{'s' * (wanted != 1)}, not {got}"
+    head, _, number = (name or "").rpartition("/")
+    plain = head if head and number.isdigit() else name
+    counts = {wanted}
+    if library:
+        who = f"`{plain}`"
+        counts.update(k for k in range(1, 10) if f"{plain}/{k}" in prelude_texts())
+    *most, last = map(str, sorted(counts))
+    said = f"{', '.join(most)} or {last}" if most else last
+    return f"{who} takes {said} argument{'s' * (said != '1')}, not {got}"

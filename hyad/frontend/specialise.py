@@ -458,7 +458,7 @@ class Specialiser(Flow):
         if len(args) != len(f.params):
             notes = [("it is defined here", f.span)] if f.span and not library else []
             hint = f"`({f.name} {' '.join(p.name for p in f.params)})`" if library else None
-            raise ModelTypeError(arity_text(f.name, len(f.params), len(args)), self.b.span, hint, notes)
+            raise ModelTypeError(arity_text(f.name, len(f.params), len(args), library), self.b.span, hint, notes)
         return [
             conform(self, a, read_annotation(note), note.span, p.name) if note is not None else a
             for p, a, note in zip(f.params, args, f.annotations or (None,) * len(f.params))

@@ -133,7 +133,9 @@ def wrong_count(f: Any, count: int) -> ModelTypeError:
         return ModelTypeError(text)
     own = function is not None and function.span is not None and function.span.source.filename != "prelude.hy"
     notes = [("it is defined here", function.span)] if own else []
-    return ModelTypeError(arity_text(named(f), len(known or ()), count), None, None, notes)
+    library = function is not None and not own
+    hint = f"`({function.name} {' '.join(p.name for p in function.params)})`" if library else None
+    return ModelTypeError(arity_text(named(f), len(known or ()), count, library), None, hint, notes)
 
 
 # ------------------------------------------------------------------------------------------- arguments

@@ -51,6 +51,8 @@ _LAST = frozenset("axis ddof keepdims".split())
 _OF_ANOTHER = {"norm": "reduced", "diff": "along"}
 #: Reductions along several axes that are those along one after another.
 _ONE_BY_ONE = frozenset("sum prod mean max min amax amin any all logsumexp".split())
+#: What an array is called that is read once more, for its rank.
+KEPT = "(kept)"
 #: Methods of NumPy's arrays that are functions here, of the same arguments.
 _METHODS = frozenset(
     "all any argmax argmin argsort clip copy cumprod cumsum dot max mean min prod ravel repeat reshape round squeeze"
@@ -357,11 +359,13 @@ class _Reader:
 
     def call(self, form: Form, name: str | None) -> Atom:
         form = without_ddof(form)
+        if called(form) == "@" and len(form.value) > 5:  # more than four factors
+            form = replace(form, value=[form.value[0], replace(form, value=form.value[:-1]), form.value[-1]])
         axes = several_axes(form)
         if axes:
             return self.call(axes, name)
         options, _ = options_of(form)
-        if {"axis", "keepdims"} <= options.keys():
+        if "keepdims" in options:
             return self.kept(form, name)
         how = _OF_ANOTHER.get(called(form) or "") if list(options) == ["axis"] and len(form.value) == 4 else None
         if how is not None and "." in form.value[0].value:
@@ -412,16 +416,33 @@ class _Reader:
         flag = options["keepdims"]
         if flag.kind != "num" or type(flag.value) is not bool:
             raise ReadError("`:keepdims` is True or False", flag.span, "`(sum m :axis 1 :keepdims True)`")
+        all_of_it = Form("sym", "None", form.span)
+        if "axis" not in options:
+            options, form = (
+                {**options, "axis": all_of_it},
+                replace(form, value=[*form.value, Form("key", "axis", flag.span)]),
+            )
         key = next(f for f in form.value if f.kind == "key" and f.value == "axis")
         less = [x for f in form.value if f.kind == "key" and f.value == "ddof" for x in (f, options["ddof"])]
         inner = replace(form, value=[*plain, key, options["axis"], *less])
         if not flag.value:
             return self.call(inner, name)
+        if options["axis"].value in ("None", "nil") and len(plain) > 1:
+            return self.all_kept(inner, name)
         axes = sorted_axes(options["axis"])
         atom = self.expression(inner)
         for axis in [options["axis"]] if axes is None else axes if axes[0].value >= 0 else reversed(axes):
             atom = self.emit(Call(Global("expand-dims"), (atom, self.expression(axis))), form.span, name)
         return atom
+
+    def all_kept(self, form: Form, name: str | None) -> Atom:
+        """``(sum m :axis None :keepdims True)``: an array of the rank of ``m``, of size 1 along each axis."""
+        array = self.expression(form.value[1])
+        self.names[KEPT] = array
+        head, _, *rest = form.value
+        atom = self.expression(replace(form, value=[head, Form("sym", KEPT, form.value[1].span), *rest]))
+        del self.names[KEPT]
+        return self.emit(Call(Global("in-brackets"), (atom, array), (form.span, form.value[1].span)), form.span, name)
 
     def call_of(self, builtin: str, items: list[Form], form: Form, name: str | None) -> Atom:
         args = tuple(self.expression(x) for x in items)
