@@ -39,7 +39,7 @@ from hyad.core import (
     reads,
 )
 from hyad.errors import Span
-from hyad.grid.again import made_again
+from hyad.grid.again import kept_together, made_again
 from hyad.grid.gather import long, spread, stack_of_products
 from hyad.grid.scans import row_scan, scan_of
 from hyad.grid.teams import from_the_least
@@ -216,11 +216,15 @@ class Cutter(HostLoops):
             binds, given = beside(binds, made), binds
             if binds != given:
                 fires("beside", block.binds[0].span)
+        whiles = ((b, b.op) for b in binds if isinstance(b.op, While))
+        counts = {b.vars[len(op.accs)] for b, op in whiles if not worth(op.cond, op.body)}
+        binds, together = kept_together(binds, counts)
+        self.in_one |= together
         live = self.liveness(Block(tuple(binds), block.results), after)
         k = 0
         while k < len(binds):
             run = run_of(binds[k:], made) if on("vectors") else []
-            if run and self.size(run[0].op.count) is not None:
+            if run and together.isdisjoint(run) and self.size(run[0].op.count) is not None:
                 k += len(run)
                 self.vectors(run, live[k - 1])
             else:
@@ -283,7 +287,7 @@ class Cutter(HostLoops):
         op = bind.op
         if all(v in self.host for v in bind.vars) and bind.vars:
             return
-        if self.group and self.stuck(bind):
+        if bind in self.in_one or self.group and self.stuck(bind):
             self.bound.add(bind)
             self.one_thread(bind, later)
         elif isinstance(op, Check):

@@ -88,6 +88,7 @@ class HostMemory:
         self.wanted: dict[Var, At] = {}  # where a value is to be made
         self.steps: list[Step] = []
         self.group: list[Bind] = []  # what one thread is to do, not printed yet
+        self.in_one: set[Bind] = set()  # what one thread does, since it reads what functions remember
         self.group_live: frozenset[Var] = frozenset()
         self.bound: set[Bind] = set()  # what reads data, or arrays of unknown size, in the thread that makes them
         self.checks = self.unit.checks

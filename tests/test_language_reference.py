@@ -26,7 +26,8 @@ INTERNAL = set(
     " place-left swap-first to-first first-to axis-of moved swapped joined concatenate-from concatenate-along"
     " along-two backwards size-of product-of-sizes steps finite-max merge-sorted doublings in-order merged"
     " place-of solve-one det-of-one logdet-of-one cholesky-of-one vstack-from"
-    " column-stack-from pad-from pad-width padded trapezia interp-at in-brackets bracketed reduced of-rows axes-last axis-left tile-from"
+    " column-stack-from pad-from pad-width padded trapezia interp-at reduced of-rows axes-last axis-left tile-from"
+    " in-brackets bracketed"
     " tiled nth-differences var-over".split()
 )
 

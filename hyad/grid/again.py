@@ -13,7 +13,7 @@ Design decision: a forward part that is done twice takes less time than records 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ..core import (
@@ -21,6 +21,7 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    Check,
     Data,
     Loop,
     Prim,
@@ -31,6 +32,8 @@ from ..core import (
     binders_of,
     elem_of,
     free_vars,
+    reads,
+    type_atoms,
 )
 from ..program.dead import dead_code, tidy
 from ..program.rebuild import Rebuild, rebuild
@@ -45,6 +48,43 @@ def made_again(program: Program) -> Program:
 
 def holds_data(v: Var) -> bool:
     return isinstance(v.type, Arr) and isinstance(v.type.elem, Data)
+
+
+def kept_together(binds: Sequence[Bind], counts: Collection[Var] = ()) -> tuple[list[Bind], set[Bind]]:
+    """Bindings of a block, what a recursive function remembers being read right behind where it is made, and those of
+    them that one thread does: from the first call to the last that reads what it has remembered, all that the one needs
+    of the other. What depends on none of it comes before, what is not needed for it after. The same of arrays as long
+    as a ``while`` of that thread has run, ``counts``."""
+    made = [v for b in binds for v in b.vars]
+    records = {v for v in made if isinstance(v.type, Data) and remembered(v.type)}
+    records.update(v for v in made if any(d in counts for d in type_atoms(v.type)))
+    readers = [k for k, b in enumerate(binds) if not records.isdisjoint(reads(b))]
+    if not readers:
+        return list(binds), set()
+    first, last = next(k for k, b in enumerate(binds) if not records.isdisjoint(b.vars)), readers[-1]
+    span = binds[first : last + 1]
+    depends: set[Var] = set()
+    behind = []
+    for b in span:
+        if not (records.isdisjoint(b.vars) and depends.isdisjoint(reads(b))):
+            depends.update(b.vars)
+            behind.append(b)
+    needed: set[Atom] = set()
+    for k in range(len(behind) - 1, -1, -1):
+        own = type(behind[k].op) is Check or not records.isdisjoint(reads(behind[k]))
+        if own or not needed.isdisjoint(behind[k].vars):
+            needed.update(reads(behind[k]))
+            needed.update(behind[k].vars)
+    together = {b for b in behind if type(b.op) is Check or not needed.isdisjoint(b.vars)}
+    before = [b for b in span if b not in behind]
+    after = [b for b in behind if b not in together]
+    order = [*binds[:first], *before, *(b for b in behind if b in together), *after, *binds[last + 1 :]]
+    return order, together
+
+
+def remembered(data: Data) -> bool:
+    """Whether a type is one of records, of what a function remembers for its gradient."""
+    return any(c.make == "record" for c in data.constructors)
 
 
 class Again(Rebuild):
