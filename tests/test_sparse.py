@@ -507,3 +507,53 @@ def test_random_programs(seed: int) -> None:
         found = hyad.sparse_hessian(f, "x")(*args).toarray()
         wanted = hyad.run(hyad.hessian(f, "x"), *args)
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9 * (1 + abs(wanted).max()), err_msg=text)
+
+
+#: A recursive function of x and k, how many entries its Jacobian can have at 12 inputs, k = 3.
+RECURSIVE = {
+    "chain": ("""(letrec [go (fn [i] (if (= i 0) (get x 0) (+ (get x i) (* 0.5 (go (- i 1))))))]
+                    (build (len x) go))""", 78),
+    "halves": ("""(letrec [go (fn [i j] (if (= (- j i) 1) (get x i)
+                                   (let [h (// (+ i j) 2)] (* (go i h) (sin (go h j))))))]
+                    (build 3 (fn [k] (go (* 4 k) (+ (* 4 k) 4)))))""", 12),
+    "as deep as data say": """(letrec [go (fn [a i] (if (< a 0.5) a (sin (* (get x i) (go (* 0.5 a) (% (+ i 1) 12))))))]
+                    (build (len x) (fn [i] (go (get x i) i))))""",
+    "a branch on reals inside": ("""(letrec [go (fn [i] (if (= i 0) 1.0
+                                   (let [y (go (- i 1))] (if (> y 0.3) (* y (get x i)) y))))]
+                    (build 3 (fn [k] (go (* 3 k)))))""", 9),
+    "mutual": ("""(letrec [even (fn [i] (if (< i 1) 1.0 (* (get x i) (odd (- i 1)))))
+                             odd (fn [i] (if (< i 1) 2.0 (+ 1 (even (- i 1)))))] (build (len x) even))""", 36),
+    "rows": ("""(letrec [go (fn [i v] (if (= i 0) v
+                                 (go (- i 1) (build (len v) (fn [j] (* (get v j) (get v (max 0 (- j 1)))))))))]
+                  (go k x))""", 42),
+    "different depths": ("""(letrec [go (fn [i d] (if (= d 0) (get x i)
+                                 (+ (sin (go (- i 1) (- d 1))) (* 2 (get x i)))))]
+                  (build (len x) (fn [i] (go i (min i k)))))""", 42),
+    "twice": ("""(letrec [go (fn [t] (if (< t 2) (get x t) (+ (sin (go (- t 1))) (* 0.5 (go (- t 2))))))]
+                   (build 9 go))""", 16),
+    "in a sum": ("""(letrec [go (fn [i] (if (< i 2) (square (get x i)) (* (get x i) (go (- i 2)))))]
+                  (build 6 (fn [j] (ifold (fn [s i] (+ s (go (+ (% j 2) (* 2 i))))) 0.0 k))))""", 18),
+    "while": ("""(build 6 (fn [j] (let [s (ref 1.0) i (ref j)]
+                  (while (< (deref i) 9) (set! s (* (deref s) (sin (get x (deref i))))) (set! i (+ (deref i) k)))
+                  (deref s))))""", 15),
+    "a while by reals": """(build 6 (fn [j] (let [s (ref 1.0) i (ref j)]
+                  (while (> (deref s) 0.1) (set! s (* (deref s) 0.5 (get x (deref i)))) (set! i (% (+ (deref i) k) 12)))
+                  (deref s))))""",
+    "too many calls": """(letrec [go (fn [t] (if (< t 2) (get x t) (+ (sin (go (- t 1))) (* 0.5 (go (- t 2))))))]
+                  (build 2 (fn [j] (go (+ 20 j)))))""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_patterns_of_recursion(name: str) -> None:
+    """They were full. No entry may be missing; none is too many where integers decide."""
+    text, *entries = (RECURSIVE[name],) if isinstance(RECURSIVE[name], str) else RECURSIVE[name]
+    f = hyad.model(f"(fn [x #^ Int k] {text})", namespace={})
+    x = np.random.default_rng(1).uniform(0.2, 1.5, 12)
+    dense = hyad.jacobian(f, wrt="x")(x, 3)
+    sparse = hyad.sparse_jacobian(f, "x")
+    found = sparse.pattern(x, 3)
+    assert not np.any(dense[~found.toarray().astype(bool)])
+    np.testing.assert_allclose(sparse(x, 3).toarray(), dense, rtol=1e-12, atol=1e-300)
+    if entries:
+        assert [found.nnz] == entries

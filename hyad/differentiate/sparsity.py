@@ -10,7 +10,8 @@ all enclosing loops together. A number is an array over the lanes of its frame (
 dependency, and no matrix is touched before an array is subscripted or a loop left. An array is a view into a ``Store``.
 
 Accumulators that a loop only adds to (sums, products, adjoints) are ``Mark``s while its body runs; a loop that reads
-one runs iteration by iteration instead. What cannot be followed (recursion, ``while``, data) is taken to depend on all
+one runs iteration by iteration instead. Recursion that integers end is followed call by call, for all lanes at once,
+and such a ``while`` iteration by iteration. What cannot be followed (what reals end, data) is taken to depend on all
 that goes into it: a pattern may be too large, never too small.
 """
 
@@ -27,6 +28,7 @@ from ..core import (
     BOOL,
     INT,
     REAL,
+    Apply,
     Arr,
     Atom,
     Bind,
@@ -34,12 +36,14 @@ from ..core import (
     Check,
     Const,
     Data,
+    Function,
     If,
     Loop,
     Prim,
     Program,
     Type,
     Var,
+    While,
     reads,
 )
 from ..passes.functions import inline, tail_calls, unused
@@ -50,6 +54,8 @@ from ..program.reader import deep
 
 #: A loop that reads its accumulators is followed for so many iterations; beyond, all is taken to depend on all.
 ITERATIONS = 2000
+#: A recursion is followed for so many calls; beyond, what it gives depends on all of its arguments.
+CALLS = 2000
 #: So many matrices make a set of inputs before they are added up.
 MATRICES = 16
 
@@ -60,6 +66,10 @@ PREPARE = [dead_code, tail_calls, inline, unused, dead_code]
 
 class Unfollowed(Exception):
     """A size depends on reals, or on a loop or function that is not followed."""
+
+
+class Endless(Exception):
+    """A recursion whose end depends on reals, or that takes too many calls."""
 
 
 class Sequential(Exception):
@@ -132,6 +142,7 @@ class Cells:
 
 
 Value = Any  # Real | np.ndarray | None | Cells
+Column = list[tuple[np.ndarray, int, Frame, Value]]  # what iterations stack: in which lanes, the iteration, what
 
 
 def pattern(program: Program, values: Sequence[Any], wrt: Sequence[int]) -> csr_array:
@@ -171,6 +182,8 @@ class Tracer:
         self.root = Frame(1)
         self.env: dict[Var, tuple[Frame, Value]] = {}
         self.doubt = 0  # inside so many branches that may not be taken
+        self.calling: dict[Function, int] = {}  # the functions whose calls are being followed, and the doubt there
+        self.calls = 0  # since the outermost of these
         shapes = [np.shape(v) for v in values]
         first = {k: 0 for k in wrt}
         self.inputs = 0
@@ -329,6 +342,10 @@ class Tracer:
                 self.define(bind, frame, self.branch(op, frame))
             elif type(op) is Loop:
                 self.define(bind, frame, self.loop(op, bind, frame))
+            elif type(op) is While:
+                self.define(bind, frame, self.while_(op, bind, frame))
+            elif type(op) is Apply:
+                self.define(bind, frame, self.call(op, bind, frame))
             elif type(op) is not Check:
                 self.define(bind, frame, self.opaque(bind, frame))
         return [self.read(r, frame) for r in block.results]
@@ -336,6 +353,35 @@ class Tracer:
     def define(self, bind: Bind, frame: Frame, values: Sequence[Value]) -> None:
         for v, x in zip(bind.vars, values):
             self.env[v] = (frame, x)
+
+    def call(self, op: Apply, bind: Bind, frame: Frame) -> list[Value]:
+        """What a function gives: its body is followed. A recursive call in a branch that may not be taken might never
+        end, and so might one of no lanes."""
+        f, around = op.function, self.calling
+        if f.body is None or not frame.lanes:
+            return self.opaque(bind, frame)
+        if not around:
+            self.calls = 0
+        self.calls += 1
+        if self.calls > CALLS or f in around and self.doubt > around[f]:
+            raise Endless
+        outer, doubt = self.env, self.doubt
+        args = [self.read(a, frame) for a in op.args]
+        self.env = {d: outer[d] for d in self.program.dims if d in outer}
+        for p, x in zip(f.params, args):
+            self.env[p] = (frame, x)
+            if isinstance(x, Cells):
+                self.env.update((d, (frame, n)) for d, n in zip(p.type.dims, x.dims) if type(d) is Var)  # type: ignore
+        self.calling = {f: doubt, **around}
+        try:
+            results = self.block(f.body, frame)
+        except Endless:
+            if around:
+                raise
+            results = None
+        finally:
+            self.env, self.calling, self.doubt = outer, around, doubt
+        return self.opaque(bind, frame) if results is None else results
 
     def opaque(self, bind: Bind, frame: Frame) -> list[Value]:
         """What depends on all that an operation reads."""
@@ -676,32 +722,69 @@ class Tracer:
         return made
 
     def one_by_one(self, op: Loop, bind: Bind, frame: Frame, counts: np.ndarray, inits: list[Value]) -> list[Value]:
-        width = len(op.accs)
+        columns: list[Column] = [[] for _ in op.body.results[len(op.accs) :]]
         accs = list(inits)
-        columns: list[list[tuple[np.ndarray, int, Frame, Value]]] = [[] for _ in op.body.results[width:]]
         for t in range(int(counts.max()) if counts.size else 0):
-            active = np.flatnonzero(counts > t)
-            full = len(active) == frame.lanes
-            inner = frame if full else Frame(len(active), frame, active)
-            self.env[op.index] = (inner, np.asarray(t))
+            accs = self.iteration(op, frame, counts > t, t, accs, columns)
+        return [*accs, *self.all_stacked(bind.vars[len(op.accs) :], columns, counts, frame)]
+
+    def while_(self, op: While, bind: Bind, frame: Frame) -> list[Value]:
+        """A ``while`` that integers end, iteration by iteration."""
+        accs = [self.read(z, frame) for z in op.inits]
+        if any(isinstance(z, frozenset) and any(type(r) is Mark for r in z) for z in accs):
+            raise Sequential
+        width = len(op.accs)
+        columns: list[Column] = [[] for _ in op.body.results[width:]]
+        counts, going = np.zeros(frame.lanes, np.int64), np.ones(frame.lanes, bool)
+        for t in range(ITERATIONS):
             for a, x in zip(op.accs, accs):
                 self.env[a] = (frame, x)
-            results = self.block(op.body, inner)
-            if full:
-                accs = [self.compact(r, frame) for r in results[:width]]
-            else:
-                left = np.flatnonzero(counts <= t)
-                rest = Frame(len(left), frame, left)
-                for a, x in zip(op.accs, accs):
-                    self.env[a] = (frame, x)
-                old = [self.read(a, rest) for a in op.accs]
-                accs = [self.merged(frame, [(inner, r), (rest, o)]) for r, o in zip(results, old)]
-            for column, r in zip(columns, results[width:]):
-                column.append((active, t, inner, self.compact(r, inner)))
-        out = list(accs)
-        for v, column in zip(bind.vars[width:], columns):
-            out.append(self.stacked(v.type, column, counts, frame))  # type: ignore[arg-type]
-        return out
+            (holds,) = self.block(op.cond, frame)
+            if holds is None:
+                break
+            going = going & holds
+            if not going.any():
+                stacked = self.all_stacked(bind.vars[width + 1 :], columns, counts, frame)
+                return [*accs, counts, *stacked]
+            counts = counts + going
+            accs = self.iteration(op, frame, going, t, accs, columns)
+        return self.opaque(bind, frame)
+
+    def iteration(
+        self, op: Loop | While, frame: Frame, going: np.ndarray, t: int, accs: list[Value], columns: Sequence[Column]
+    ) -> list[Value]:
+        """The accumulators after iteration ``t``, which some lanes have; what it stacks goes to ``columns``."""
+        width, active = len(op.accs), np.flatnonzero(going)
+        full = len(active) == frame.lanes
+        inner = frame if full else Frame(len(active), frame, active)
+        if type(op) is Loop:
+            self.env[op.index] = (inner, np.asarray(t))
+        for a, x in zip(op.accs, accs):
+            self.env[a] = (frame, x)
+        results = self.block(op.body, inner)
+        if full:
+            accs = [self.compact(r, frame) for r in results[:width]]
+        else:
+            left = np.flatnonzero(~going)
+            rest = Frame(len(left), frame, left)
+            for a, x in zip(op.accs, accs):
+                self.env[a] = (frame, x)
+            old = [self.read(a, rest) for a in op.accs]
+            accs = [self.merged(frame, [(inner, r), (rest, o)]) for r, o in zip(results, old)]
+        for column, r in zip(columns, results[width:]):
+            column.append((active, t, inner, self.compact(r, inner)))
+        return accs
+
+    def all_stacked(
+        self, vars: Sequence[Var], columns: Sequence[Column], counts: np.ndarray, frame: Frame
+    ) -> list[Value]:
+        made: list[Value] = []
+        for v, column in zip(vars, columns):
+            for d, n in zip(v.type.dims[:1], (counts,)):  # type: ignore[union-attr]
+                if type(d) is Var:
+                    self.env[d] = (frame, n)
+            made.append(self.stacked(v.type, column, counts, frame))  # type: ignore[arg-type]
+        return made
 
     def compact(self, value: Value, frame: Frame) -> Value:
         if isinstance(value, Cells):
@@ -709,9 +792,7 @@ class Tracer:
             return value
         return self.few(value, frame.lanes) if isinstance(value, frozenset) else value
 
-    def stacked(
-        self, t: Arr, column: list[tuple[np.ndarray, int, Frame, Value]], counts: np.ndarray, frame: Frame
-    ) -> Cells:
+    def stacked(self, t: Arr, column: Column, counts: np.ndarray, frame: Frame) -> Cells:
         """What iterations gave one by one, as an array."""
         dims = (counts, *(self.size(d, frame) for d in t.dims[1:]))
         start = starts_of(self.count(dims, frame))
