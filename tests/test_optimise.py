@@ -16,6 +16,7 @@ import hyad
 from hyad.core import INT, LEAF, ONE, REAL, Arr, Bind, Block, Const, If, Loop, Node, Prim, Program, Var, all_binds
 from hyad.model import redefined
 from hyad.passes.cancel import cancel
+from hyad.passes.fusion import Fuse
 from hyad.passes.optimise import PIPELINE, optimise
 from hyad.plain_python import python_callable
 from hyad.program.check import check
@@ -978,3 +979,38 @@ def test_a_loop_that_remembers_rows_of_unknown_size_stays_a_loop() -> None:
         for found, wanted in zip(g(v, 0.2), hyad.run(hyad.grad(f, wrt=(0, 1)), v, 0.2)):
             np.testing.assert_allclose(found, wanted, rtol=1e-12)
     assert lengths[0] == lengths[1]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1, 2), (2, 1)])
+@pytest.mark.parametrize("name", ["neighbours", "layers"])
+def test_an_element_that_is_read_again_is_made_once(name: str, shape: tuple[int, int], monkeypatch) -> None:
+    """Arrays with rows of few numbers, which are written out, each of which reads several elements of the one before:
+    the work of fusion does not double with every array."""
+    texts = {
+        "neighbours": """(fn [x w]
+          (let [step (fn [x _]
+                  (let [left (- x (roll x 1 :axis 1))  right (- (roll x -1 :axis 1) x)  up (- x (roll x 1 :axis 0))]
+                    (- x (* 0.1 (sqrt (+ 1 (square (maximum left 0.0)) (square (minimum right 0.0)) (square up)))))))]
+            (sum (sin (ifold step (@ x w) 3)))))""",
+        "layers": """(fn [x w]
+          (let [norm (fn [x]
+                  (/ (- x (mean x :axis 1 :keepdims True)) (sqrt (+ 0.1 (var x :axis 1 :keepdims True)))))
+                z (norm x)  x (+ x (@ (softmax (@ (@ z w) (transpose (@ z w))) 1) (@ z w)))]
+            (sum (square (+ x (@ (tanh (@ (norm x) w)) w))))))""",
+    }
+    bind, calls = Fuse.bind, []
+
+    def counted(self: Fuse, x: Bind) -> None:
+        calls.append(x)
+        assert len(calls) < 20000
+        bind(self, x)
+
+    monkeypatch.setattr(Fuse, "bind", counted)
+    f = hyad.value_and_grad(hyad.model(texts[name], namespace={}), wrt=(0, 1))
+    rng = np.random.default_rng(4)
+    args = rng.normal(size=shape), rng.normal(size=(shape[1], shape[1]))
+    value, gradient = f(*args)
+    expected, wanted = hyad.run(f, *args)
+    assert calls and value == pytest.approx(expected, rel=1e-12)
+    for found, x in zip(gradient, wanted):
+        np.testing.assert_allclose(found, x, rtol=1e-9, atol=1e-12)

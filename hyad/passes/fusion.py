@@ -70,6 +70,7 @@ class Fuse(Rebuild):
         self.sums: dict[Var, Prim] | None = None  # the integer sums in it, when they are asked for
         self.sparse: dict[Var, tuple[Loop, Prim]] = {}
         self.places: dict[Var, tuple[int, Atom, Atom]] = {}  # rows of one element: the axis, where, what
+        self.outside: dict[int, tuple[Loop, tuple[Var, ...] | None]] = {}
         self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
         self.depth = 0
 
@@ -160,7 +161,38 @@ class Fuse(Rebuild):
         return all(u.subscripts for u in self.uses.get(array, ()))  # type: ignore[call-overload]
 
     def element(self, loop: Loop, k: int, levels: int, subscripts: Sequence[Atom], bind: Bind) -> Atom:
-        """The element of a build, and of the build that gives its rows, at known subscripts."""
+        """The element of a build, and of the build that gives its rows, at known subscripts. Where the same element is
+        already at hand it is that one: made again for each reading, the elements of a chain of arrays that each read
+        two elements of the one before would take twice the time for every array."""
+        around = self.around(loop)
+        if around is None:
+            return self.made(loop, k, levels, subscripts, bind)
+        key = ("element", id(loop), k, levels, tuple(map(self.b.key, (*subscripts, *self.atoms(around)))))
+        found = self.b.shared(key)
+        if found is None:
+            found = self.made(loop, k, levels, subscripts, bind)
+            self.b.scopes[-1].shared[key] = found
+        return found
+
+    def around(self, loop: Loop) -> tuple[Var, ...] | None:
+        """What the elements of a build are made of that stands outside of it, builds that are put in its place seen
+        through; None where it reads an array that is put in its place in another way."""
+        if id(loop) not in self.outside:
+            self.outside[id(loop)] = (loop, self.free(loop))
+        return self.outside[id(loop)][1]
+
+    def free(self, loop: Loop) -> tuple[Var, ...] | None:
+        read: dict[Var, None] = {}
+        for v in free_vars(loop.body):
+            if v is loop.index:
+                continue
+            more = self.around(self.inlined[v][0]) if v in self.inlined else (v,)
+            if more is None or v in self.sparse or v in self.places:
+                return None
+            read.update(dict.fromkeys(more))
+        return tuple(read)
+
+    def made(self, loop: Loop, k: int, levels: int, subscripts: Sequence[Atom], bind: Bind) -> Atom:
         r = loop.body.results[k]
         self.here[loop.index] = subscripts[0]
         row = next((x for x in loop.body.binds if r in x.vars and type(x.op) is Loop), None) if levels > 1 else None
