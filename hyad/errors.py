@@ -95,9 +95,12 @@ class HyadError(Exception):
         return "\n".join(parts)
 
 
-def hint_for(place: str, what: str) -> str | None:
+BESIDE_SLICE = "take the rows first, then the slice of each: `(map (fn [row] (slice row 0 2)) (get m i))`"
+
+
+def hint_for(place: str, what: str, kind: type | None = None) -> str | None:
     """What to do about a value that does not go where it is; ``what`` describes it. ``place`` is "condition", "index",
-    "size", "field" or "operand"."""
+    "size", "field" or "operand"; ``kind`` is what the elements of an array are, which is an index."""
     array = what.startswith("an array")
     if what == "a reference":
         return "`(deref r)` is what it holds"
@@ -108,7 +111,12 @@ def hint_for(place: str, what: str) -> str | None:
         )
         return both if array else "a condition compares: `(< x 0)`"
     if place == "index" and array:
-        return "`(gather v indices)` gives the elements at many indices"
+        by_kind = {
+            bool: "`(where c a 0)` chooses by truth values, element by element, and keeps the shape",
+            float: "`(int a)` makes indices of reals",
+        }
+        many = "`(scatter v i x)` and `(scatter-add v i x)` put elements at many indices; `(get v i)` alone takes them"
+        return by_kind.get(kind, many)
     if place == "index" and what.startswith(("a tuple", "a pair")):
         return "`(get m i j)` takes one subscript for each axis"
     if place == "field" and array:

@@ -302,6 +302,13 @@
     (let [n (size-of v dims k)] (build n (fn [i] (reshape-from v dims (+ k 1) (+ (* at n) i)))))))
 (defmodel gather [v at] "the elements at some indices"
   (if (num? at) (get v at) (map (fn [i] (gather v i)) at)))
+(defmodel gather/3 [a i j] "the elements at pairs of indices, which are broadcast" (along-pairs a (+ i (* 0 j)) (+ j (* 0 i))))
+(defmodel gather/4 [a i j k] "the elements at triples of indices, which are broadcast"
+  (along-triples a (+ i (* 0 (+ j k))) (+ j (* 0 (+ i k))) (+ k (* 0 (+ i j)))))
+(defmodel along-pairs [a i j] "the elements at pairs of indices"
+  (if (num? i) (get a i j) (map (fn [i j] (along-pairs a i j)) i j)))
+(defmodel along-triples [a i j k] "the elements at triples of indices"
+  (if (num? i) (get a i j k) (map (fn [i j k] (along-triples a i j k)) i j k)))
 (defmodel take [a at] "the elements at some indices; of a matrix counted row by row" (gather (ravel a) at))
 (defmodel take/3 [a at axis] "the parts of an array at some indices along an axis"
   (let [k (axis-of a axis 0)] (if (= k 0) (gather a at) (map (fn [row] (take row at (- k 1))) a))))

@@ -115,3 +115,27 @@ def test_an_element_that_a_branch_reads_before_it_is_changed() -> None:
     for n in (2, 5):
         args = arguments(265, n)
         assert oracle.mismatch(hyad.compile(f, target="python", args=args)(*args), hyad.run(f, *args), 1e-9) is None
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "slope"),
+    [
+        ("(get w i j)", 18.0, 25.0),
+        ("(get w #((slice None) j))", 34.0, 33.0),
+        ("(let [k (copy i)] (set-at! k 0 0) (get w k j))", 16.0, 24.0),
+        ("(let [z (get w i)] (set-at! w 2 1 9.0) z)", 44.0, 38.0),
+        ("(let [z (get w i)] (set-at! z 1 1 5.0) (concatenate #(z w)))", 122.0, 77.0),
+    ],
+)
+def test_elements_at_many_indices_are_copies(form: str, value: float, slope: float) -> None:
+    f = hyad.model(
+        f"""(fn [p #^ (Arr Int n) i #^ (Arr Int n) j]
+          (let [w (zeros [4 3])]
+            (set-at! w 1 [1.0 2.0 3.0]) (set-at! w 2 1 p)
+            (* p (sum (square {form})))))""",
+        namespace={},
+    )
+    args = 2.0, np.array([1, 2, 2]), np.array([0, 1, 1])
+    g = hyad.grad(f)
+    assert (f(*args), hyad.run(f, *args)) == (value, value)
+    assert (g(*args), hyad.run(g, *args)) == (slope, slope)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core import INT, REAL, UNIT, Atom, Call, Check, Const, Data, Var, integer, type_of
+from ..core import BOOL, INT, REAL, UNIT, Atom, Call, Check, Const, Data, Var, elem_of, integer, type_of
 from ..errors import ModelTypeError, Span, hint_for
 from ..program.values import FUNCTIONS, NIL, Closure, Function, Spans, TupleValue, Value, describe
 from .annotations import arity_text, parameters
@@ -79,7 +79,10 @@ def integer_arg(sp: Specialiser, value: Value, what: str, span: Span | None) -> 
             return value
         if type(value) is Const and type_of(value) == REAL and float(value.value).is_integer() and value.soft:
             return integer(int(value.value))
-    hint = hint_for("index" if what == "this index" else "size", describe(value))
+    kind = (
+        {BOOL: bool, REAL: float}.get(elem_of(value)) if isinstance(value, (Const, Var)) and value is not NIL else None
+    )
+    hint = hint_for("index" if what == "this index" else "size", describe(value), kind)
     raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or sp.b.span, hint)
 
 

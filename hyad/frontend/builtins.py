@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 BUILTINS: dict[str, Callable[..., Value]] = {
     "tuple": structures.tuple_,
     "array": structures.array,
-    "get": subscripts.get,
+    "get": subscripts.elements,
+    "one-index": subscripts.one_index,
     "fst": lambda sp, *given: subscripts.half(sp, "fst", 0, *given),
     "snd": lambda sp, *given: subscripts.half(sp, "snd", 1, *given),
     "len": structures.len_,
@@ -86,7 +87,8 @@ def builtin(sp: Specialiser, name: str, args: list[Value], spans: Spans, var: Va
     if name in OPERATORS:
         return operator(sp, name, args, spans, var)
     if name == "get" and args and (is_array(args[0]) or isinstance(args[0], References)):
-        found = references.row(sp, args, spans)
+        many = any(subscripts.is_indices(sp.look(a)) for a in args[1:])
+        found = None if many else references.row(sp, args, spans)
         if found is not None:
             return found
     if name == "array-of":

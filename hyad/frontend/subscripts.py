@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import INT, REAL, Arr, Atom, Const, Var, elem_of, integer, type_of
-from ..errors import BoundsError, ModelTypeError, hint_for
+from ..errors import BESIDE_SLICE, BoundsError, ModelTypeError, hint_for
 from ..program.data import Data as PythonData
 from ..program.names import mangled
 from ..program.reader import prelude
@@ -35,8 +35,47 @@ if TYPE_CHECKING:
     from .specialise import Specialiser
 
 
+def elements(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(get v i ...)``, of which indices may be arrays, as in NumPy's ``v[i, j]``: arrays side by side, broadcast."""
+    value, indices = args[0] if args else NIL, args[1:]
+    first = next((k for k, i in enumerate(indices) if is_indices(i)), len(indices))
+    rank = value.rank if isinstance(value, ArrayOfTuples) else rank_of(value)
+    if first == len(indices) or len(indices) > rank or len(indices) - first > 3:
+        return get(sp, args, spans, var)
+    places = [*spans, *(None for _ in args[len(spans) :])]
+    if first:
+        value = get(sp, [value, *indices[:first]], places[: 1 + first], None)
+    rest = [from_end(sp, value, axis, i) for axis, i in enumerate(indices[first:])]
+    return sp.call(prelude("gather"), [value, *rest], [places[0], *places[1 + first :]], var)  # type: ignore[arg-type]
+
+
+def is_indices(value: Value) -> bool:
+    t = type_of(value) if isinstance(value, (Const, Var)) and value is not NIL else None
+    return isinstance(t, Arr) and t.elem == INT
+
+
+def rank_of(value: Value) -> int:
+    t = type_of(value) if isinstance(value, (Const, Var)) and value is not NIL else None
+    return t.rank if isinstance(t, Arr) else 0
+
+
+def from_end(sp: Specialiser, value: Value, axis: int, index: Value) -> Value:
+    """A negative literal counted from the end of an axis."""
+    if type(index) is not Const or type_of(index) != INT or index.value >= 0:
+        return index
+    return sp.b.prim("+", shape_of(sp, value, "shape")[axis], index)
+
+
+def one_index(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(one-index i)``: i, which is no array, beside a slice."""
+    if is_indices(args[0]):
+        place = (spans[0] if spans else None) or sp.b.span
+        raise ModelTypeError(f"this index is {describe(args[0])}, beside a slice", place, BESIDE_SLICE)
+    return integer_arg(sp, args[0], "this index", (spans[0] if spans else None) or sp.b.span)
+
+
 def get(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
-    """``(get v i ...)``."""
+    """``(get v i ...)``, one element or row."""
     if len(args) < 2:
         raise ModelTypeError("get takes an array or tuple and an index", sp.b.span, "`(get v i)`")
     value, *indices = args

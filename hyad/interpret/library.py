@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BoundsError, HyadError, ModelTypeError, hint_for
+from ..errors import BESIDE_SLICE, BoundsError, HyadError, ModelTypeError, hint_for
 from ..program.data import Data, Inl, Inr, lisp
 from ..program.values import halved
 from .active import operation
@@ -160,7 +160,9 @@ def place(value: Any, i: Any, axis: int, end: bool) -> int:
     """An index, which must be in range; a negative literal counts from the end."""
     if i.__class__ is not int:
         what = describe(i)
-        raise blame(ModelTypeError(f"this index is {what}, not an integer", None, hint_for("index", what)), i)
+        raise blame(
+            ModelTypeError(f"this index is {what}, not an integer", None, hint_for("index", what, kind_of(i))), i
+        )
     n = len(value)
     if 0 <= i < n:
         return i
@@ -177,6 +179,8 @@ def get(value: Any, *indices: Any, end: bool = False) -> Any:
         raise ModelTypeError("get takes an array or tuple and an index", None, "`(get v i)`")
     axis = 0
     for i in indices:
+        if isinstance(i, list) and isinstance(value, list) and kind_of(i) is int and len(indices) - axis <= 3:
+            return picked(value, indices[axis:], end)
         if value.__class__ is Record:
             value = value.values
         elif not isinstance(value, list) and value.__class__ is not tuple:
@@ -186,6 +190,34 @@ def get(value: Any, *indices: Any, end: bool = False) -> Any:
         value = row_in_trial(value, i, axis, end) if TRIALS else value[place(value, i, axis, end)]
         axis += 1
     return value
+
+
+def picked(value: list, indices: Sequence[Any], end: bool) -> Any:
+    """The elements at indices some of which are arrays, which are broadcast: NumPy's ``a[i, j]``."""
+    axes = max(map(rank, indices))
+    if not axes:
+        return get(value, *indices, end=end)
+    shapes = [shape(i) if isinstance(i, list) else () for i in indices]
+    sizes = [broadcast([s[k - axes] for s in shapes if len(s) >= axes - k], indices) for k in range(axes)]
+    if not sizes[0]:
+        return none_of((*sizes, *shape(value)[len(indices) :]), None)
+    rows = ([i[k if len(i) > 1 else 0] if rank(i) == axes else i for i in indices] for k in range(sizes[0]))
+    return [own(picked(value, row, end)) for row in rows]
+
+
+def broadcast(sizes: Sequence[int], arrays: Sequence[Any]) -> int:
+    """The size of an axis that has these sizes in some arrays."""
+    found = set(sizes) - {1} or {1}
+    if len(found) > 1:
+        raise ModelTypeError(f"the shapes of the indices do not fit: {' and '.join(map(describe, arrays))}")
+    return found.pop()
+
+
+def one_index(i: Any) -> Any:
+    """An index that is no array, beside a slice."""
+    if isinstance(i, list) and kind_of(i) is int:
+        raise blame(ModelTypeError(f"this index is {describe(i)}, beside a slice", None, BESIDE_SLICE), i)
+    return i
 
 
 def get_from_end(value: Any, *indices: Any) -> Any:
@@ -599,6 +631,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "set!": set_,
     "array": array,
     "get": get,
+    "one-index": one_index,
     "fst": fst,
     "snd": snd,
     "len": len_,

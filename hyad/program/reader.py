@@ -872,6 +872,11 @@ class _Reader:
         if at:
             atoms, places = zip(*known[:at])
             last = None if at < len(known) else name
+            if at < len(known):  # beside a slice
+                atoms = tuple(
+                    a if type(a) is Const else self.emit(Call(Global("one-index"), (a,), (p,)), p)
+                    for a, p in known[:at]
+                )
             array = self.emit(Call(Global("get"), (array, *atoms), (place, *places)), span, last)
         if at == len(known):
             return array
