@@ -245,7 +245,7 @@ class Interchange(Rebuild):
         seen: set[tuple[Atom, ...]] = set()
         for array, subscripts, changed in accesses(block):
             cost = self.steps.cost(subscripts, index, inside)
-            row = short_row(array, subscripts)
+            row = row_of_few(array, subscripts)
             if row is not None and cost == FAR:
                 cost = NEXT if row in seen else FAR
                 seen.add(row)
@@ -872,7 +872,7 @@ def accesses(block: Block) -> Iterator[tuple[Atom, tuple[Atom, ...], bool]]:
             yield array, op.args[1:-1], True
 
 
-def short_row(array: Atom, subscripts: Sequence[Atom]) -> tuple[Atom, ...] | None:
+def row_of_few(array: Atom, subscripts: Sequence[Atom]) -> tuple[Atom, ...] | None:
     """An array and the subscripts of a row of it, or of a matrix in it, of known and small size, an element of which
     these subscripts have."""
     dims = type_of(array).dims  # type: ignore[union-attr]
