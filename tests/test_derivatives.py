@@ -911,7 +911,7 @@ LEFT_OUT = {
     "a shared where": "(let [s (log v) w (where (> v 0) s 0.0)] (+ (sum w) (dot w w) (sum (where (> v 1) s 0.0))))",
     "nested": "(let [s (sqrt v)] (sum (where (> v 0) (where (> v 2) s (* 2 s)) 0.0)))",
     "its own condition": "(let [s (sqrt v)] (sum (where (> s 0) s 0.0)))",
-    "broadcast": "(let [s (sqrt v)] (sum (where (> (outer v v) 0) s 0.0)))",
+    "broadcast": "(let [s (sqrt v)] (sum (where (> (min (expand-dims v 1) v) 0) s 0.0)))",
     "of numpy": "(let [l (np.log v)] (+ (np.sum (np.where (> v 0) (* v l) 0.0)) (np.sum (np.where (> v 0) l 0.0))))",
     "quotients": "(let [r (/ 1 v)] (+ (sum (where (> v 0) r 0.0)) (sum (where (> v 0) (* r r) 0.0))))",
     "powers": "(let [r (** v 0.5)] (+ (sum (where (> v 0) r 0.0)) (sum (where (> v 1) (* r r) 0.0))))",
@@ -985,6 +985,8 @@ def test_adjoints_that_all_is_asked_of_need_no_care() -> None:
         "(fn [v] (sum (where (> v 0) (sqrt v) 0.0)))",
         "(fn [v] (let [s (/ (sum v) (len v))] (sum (where (> v s) (* v s) 0.0))))",
         "(fn [v] (let [s (tanh v)] (sum (+ (where (> v 0) (* v s) 0.0) (where (> v 1) (sin s) 0.0)))))",
+        "(fn [v] (let [q (/ (get v 0) (get v 1))] (if (> q 1) (* q q) q)))",  # nor does who does not ask
+        "(fn [v] (let [u (exp (get v 0)) d (/ 1 u) s (* (get v 1) d)] (+ (max 0.0 (- s 1)) (if (> s 2) (* s d) s))))",
     ):
         assert "pass_on" not in hyad.show(hyad.grad(text), "c", args=[ZERO_FIRST]), text
 

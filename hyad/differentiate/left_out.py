@@ -35,6 +35,11 @@ UNBOUNDED = frozenset(
     "/ ** sqrt exp exp2 expm1 log log2 log10 log1p tan asin acos atan2 sinh cosh acosh atanh gamma lgamma digamma"
     " polygamma".split()
 )
+COMPARISONS = frozenset("< <= > >= = != min max relu".split())
+#: Of these what has infinite slopes where it is finite itself.
+STEEP_WHERE_FINITE = frozenset("** sqrt asin acos atan2 acosh".split())
+#: What a condition tells of a number it tells of what that is made of by these.
+LINEAR = frozenset("get + - neg abs".split())
 #: What has finite slopes at finite numbers, though these are quotients or exponentials.
 GENTLE = frozenset("hypot erf erfc atan asinh".split())
 
@@ -45,6 +50,11 @@ class LeftOut:
 
     An adjoint is certain where a result of the block, or of the branch in which the variable is made, depends on it by
     operations that hand on all of it. Inputs are finite, unless the program asks whether they are NaN.
+
+    Design decision: what a program does not ask about it does not leave out for being infinite. A slope counts as
+    infinite only where what it is made of, as ``v`` of ``(sqrt v)``, is compared, or the number itself where that is
+    finite: ``(let [r (sqrt q)] (if (< r 1) ..))``. Else each payoff ``(if (> s k) ..)`` would have its quotients by a
+    volatility guarded.
     """
 
     def __init__(self, block: Block, active: Collection[Var]) -> None:
@@ -56,6 +66,10 @@ class LeftOut:
         self.read = {x.vars[0] for x in binds if type(x.op) is Prim and x.op.name == "get" and x.vars[0].type == INT}
         if not any(type(x.op) is Prim and x.op.name in UNBOUNDED for x in binds) and not any(map(asks, binds)):
             return
+        self.compared: set[Atom] = set()  # by a condition, and what that is made of
+        self.doubted: set[Atom] = set()  # of which it asks whether it is a number
+        self.told: set[Atom] = set()  # what is made of what is compared
+        self.compare(binds)
         self.spread(binds)
         if not any(type(x.op) is Prim and x.vars[0] in active and self.steep(x) for x in binds):
             return
@@ -67,6 +81,52 @@ class LeftOut:
         self.vars = {v for v in active if v in self.home and v not in self.certain}
 
     # --------------------------------------------------------------------------------------- what is finite
+
+    def compare(self, binds: Sequence[Bind]) -> None:
+        """Find what conditions tell something of."""
+        made: dict[Atom, list[Atom]] = {}  # what each is made of, linearly
+        for x in binds:
+            op = x.op
+            if type(op) is Prim:
+                if op.name in COMPARISONS:
+                    self.compared.update(op.args)
+                if asks(x) or op.name in ("=", "!="):  # (!= w w) may read w twice
+                    self.doubted.update(op.args)
+                if op.name in LINEAR or op.name in ("*", "/") and any(type(a) is Const for a in op.args):
+                    made[x.vars[0]] = [*op.args[:1]] if op.name == "get" else [*op.args]
+            else:
+                for given, taken in handed(x):
+                    for a, v in zip(given, taken):
+                        made.setdefault(v, []).append(a)
+        for found in (self.compared, self.doubted):
+            todo = [a for a in found if type(a) is Var]
+            while todo:
+                for a in made.get(todo.pop(), ()):
+                    if type(a) is Var and a not in found:
+                        found.add(a)
+                        todo.append(a)
+        readers: dict[Atom, list[Var]] = {}
+        for x in binds:
+            if type(x.op) is Prim and x.op.name in ("*", "array", "update"):
+                made[x.vars[0]] = [*x.op.args]
+        for v, sources in made.items():
+            for a in sources:
+                readers.setdefault(a, []).append(v)  # type: ignore[arg-type]
+        self.told = {a for a in self.compared if type(a) is Var and a.type != INT}
+        todo = list(self.told)
+        while todo:
+            for v in readers.get(todo.pop(), ()):
+                if v not in self.told:
+                    self.told.add(v)
+                    todo.append(v)
+
+    def asked_of(self, bind: Bind) -> bool:
+        """Whether a condition tells something of where an operation has an infinite slope, or is infinite."""
+        op = bind.op
+        assert type(op) is Prim
+        if bind.vars[0] in self.doubted or op.name in STEEP_WHERE_FINITE and bind.vars[0] in self.compared:
+            return True
+        return any(a in self.told for a in (op.args[1:] if op.name == "/" else op.args))
 
     def spread(self, binds: Sequence[Bind]) -> None:
         """Find what may be infinite."""
@@ -84,16 +144,12 @@ class LeftOut:
             for x in binds:
                 op = x.op
                 if type(op) is Prim:
-                    handed = any(a in self.unbounded for a in op.args) and op.name != "pass-on"
-                    if handed or self.unbounds(op) and x.vars[0] not in self.sizes:
+                    inherited = any(a in self.unbounded for a in op.args) and op.name != "pass-on"
+                    if inherited or self.unbounds(op) and x.vars[0] not in self.sizes and self.asked_of(x):
                         self.unbounded.update(x.vars)
-                elif type(op) is Loop or type(op) is While:
-                    self.hand_on(op.inits, op.accs)
-                    self.hand_on(op.body.results, op.accs)
-                    self.hand_on(op.body.results, x.vars)
                 else:
-                    for block in blocks_of(op):
-                        self.hand_on(block.results, x.vars)
+                    for given, taken in handed(x):
+                        self.hand_on(given, taken)
             if len(self.unbounded) == before:
                 return
 
@@ -120,7 +176,8 @@ class LeftOut:
         if isinstance(row.partials, str) or row.partials[k] is None or row.jvp is not None or row.vjp is not None:
             return False
         names = dict(zip(row.params, bind.op.args), y=bind.vars[0])  # type: ignore[union-attr]
-        return self.infinite(parse_partial(row.partials[k]), names, row.name in GENTLE)
+        asked = row.name not in GENTLE and self.asked_of(bind)
+        return self.infinite(parse_partial(row.partials[k]), names, not asked)
 
     def infinite(self, form: Any, names: dict[str, Atom], gentle: bool) -> bool:
         if isinstance(form, str):
@@ -191,6 +248,14 @@ class LeftOut:
         if op.name in ("select", "min", "max", "relu"):
             return ()
         return op.args[1:] if op.name == "pass-on" else op.args
+
+
+def handed(bind: Bind) -> list[tuple[Sequence[Atom], Sequence[Var]]]:
+    """What a loop or a branch hands on, and as what."""
+    op = bind.op
+    if type(op) is Loop or type(op) is While:
+        return [(op.inits, op.accs), (op.body.results, op.accs), (op.body.results, bind.vars)]
+    return [(block.results, bind.vars) for block in blocks_of(op)]
 
 
 def asks(bind: Bind) -> bool:
