@@ -1014,3 +1014,62 @@ def test_an_element_that_is_read_again_is_made_once(name: str, shape: tuple[int,
     assert calls and value == pytest.approx(expected, rel=1e-12)
     for found, x in zip(gradient, wanted):
         np.testing.assert_allclose(found, x, rtol=1e-9, atol=1e-12)
+
+
+NEAREST = {
+    "squared": ("(square d)", "{}"),
+    "distances": ("(square d)", "(sqrt {})"),
+    "smoothed": ("(square d)", "(sqrt (+ 0.001 {}))"),
+    "absolute": ("(abs d)", "{}"),
+}
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_distances_that_are_only_compared_are_numbers_of_a_row(name: str) -> None:
+    """The nearest of some points, as arrays: no array of all distances is made, and the gradient goes through the
+    nearest ones alone, as those of the loops that one would write. Several sizes, ties, none of a kind."""
+    each, of = NEAREST[name]
+    total = of.format(f"(sum {each} :axis 2)")
+    text = f"(fn [x c] (let [d (- (expand-dims x 1) (expand-dims c 0))] (sum (amin {total} 1))))"
+    f = hyad.model(text, namespace={})
+    g = hyad.value_and_grad(f, wrt=(0, 1))
+    rng = np.random.default_rng(3)
+    like = rng.normal(size=(20, 7)), rng.normal(size=(5, 7))
+    compiled = hyad.compile(f, args=like), hyad.compile(g, args=like)
+    for c in compiled:
+        assert "n*k" not in c.source and "n*m*k" not in c.source
+    for n, k, m in ((20, 5, 7), (1, 1, 1), (9, 1, 3), (8, 17, 1), (17, 4, 2), (0, 3, 5), (3, 2, 0)):
+        if m == 0 and name == "distances":
+            continue  # the slope is infinite at a distance of 0
+        x, c = rng.normal(size=(n, m)), rng.normal(size=(k, m))
+        if k > 1 and m:
+            c[-1] = c[0]  # a tie
+        value, gradient = compiled[1](x, c)
+        expected, wanted = hyad.run(g, x, c)
+        assert value == pytest.approx(expected, rel=1e-12) and compiled[0](x, c) == pytest.approx(expected, rel=1e-12)
+        for found, one in zip(gradient, wanted):
+            np.testing.assert_allclose(found, one, rtol=1e-10, atol=1e-12)
+    with pytest.raises(hyad.HyadError):
+        compiled[0](np.ones((3, 2)), np.ones((0, 2)))
+
+
+def test_rows_that_are_also_read_otherwise_are_made_first() -> None:
+    """Where a distance is compared and summed, or is a sum of products as those of matrices, its nest stays."""
+    for result in (
+        "(- (sum t) (sum (amin t 1)))",
+        "(sum (* (amin t 1) (get t 0 0)))",
+        "(+ (sum (amin t 0)) (sum (amax t 1)))",
+        "(sum (take t (argmin t 1) 1))",
+        "(sum (amin (@ x (transpose c)) 1))",
+    ):
+        text = f"""(fn [x c]
+          (let [t (sum (square (- (expand-dims x 1) (expand-dims c 0))) :axis 2)]
+            {result}))"""
+        g = hyad.value_and_grad(hyad.model(text, namespace={}), wrt=(0, 1))
+        rng = np.random.default_rng(5)
+        for n, k, m in ((6, 5, 7), (9, 1, 5), (1, 8, 6)):
+            args = rng.normal(size=(n, m)), rng.normal(size=(k, m))
+            (value, gradient), (expected, wanted) = g(*args), hyad.run(g, *args)
+            assert value == pytest.approx(expected, rel=1e-12)
+            for found, one in zip(gradient, wanted):
+                np.testing.assert_allclose(found, one, rtol=1e-10, atol=1e-12)

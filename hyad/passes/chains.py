@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core import (
     Bind,
     Block,
@@ -18,7 +20,7 @@ from ..core import (
     with_blocks,
     with_body,
 )
-from .fusion import merge_into
+from .fusion import merge_into, one_hot
 
 
 def chains(program: Program) -> Program:
@@ -27,8 +29,9 @@ def chains(program: Program) -> Program:
     ``a = (build n (fn [i] (build m (f i)))) .. (build n (fn [i] (build m (fn [j] (g (get a i j))))))``  =>
     ``(build n (fn [i] (build m (fn [j] (g (f i j))))))``, whoever else reads ``a`` being in that nest as well.
     Design decision: where all that reads an array comes into the nest that makes it, so that the array is a number; of
-    nests of two loops, the inner of which have no loops inside. What reads an array of one loop's is ``fuse``'s, which
-    asks what it costs to compute an element twice: here nothing is computed twice.
+    nests of two loops, the inner of which have no loops inside, and of deeper ones whose sums are only compared, as
+    distances are (``searched``): products of matrices want a nest of their own. What reads an array of one loop's is
+    ``fuse``'s, which asks what it costs to compute an element twice: here nothing is computed twice.
     """
     made = joined(program.body, False)
     return program if made is program.body else with_body(program, made)
@@ -82,6 +85,7 @@ def merged(block: Block, handed: set[Var]) -> Block:
 def handed_on(block: Block, rows: bool) -> set[Var]:
     """The arrays that loops of a block stack and other ones read, each iteration what the same one has made."""
     loops = [x for x in block.binds if type(x.op) is Loop and (plain if rows else nest)(x.op)]
+    loops += [] if rows else searched(block, loops)
     found = {v: x.op.count for x in loops for v in x.vars[len(x.op.accs) :]}  # type: ignore[union-attr]
     sums = {v for x in loops for v in x.vars[: len(x.op.accs)]}  # type: ignore[union-attr]
     loops += [x for x in block.binds if type(x.op) is Loop and not sums.isdisjoint(x.op.inits)]  # they go on with these
@@ -97,6 +101,74 @@ def handed_on(block: Block, rows: bool) -> set[Var]:
                 else:
                     read.add(v)
     return found.keys() & read
+
+
+def searched(block: Block, others: Sequence[Bind]) -> list[Bind]:
+    """The deeper nests that join as well: where rows of sums are only searched for the least or the greatest, those
+    that make the rows and those that search, and those that make or read what is made element by element."""
+    deep = [x for x in block.binds if type(x.op) is Loop and x not in others and not plain(x.op)]
+    deep = [x for x in deep if not multiplies(x.op)]  # type: ignore[arg-type]
+    rows = {v for x in deep for v in x.vars[len(x.op.accs) :] if v.type.rank == 2}  # type: ignore[union-attr]
+    compared = {v for v in rows if is_compared(block, v)}
+    if not compared:
+        return []
+    made = compared.union(*(x.vars for x in deep if builds(x.op)))  # type: ignore[arg-type]
+    return [x for x in deep if not made.isdisjoint((*x.vars, *reads(x)))]
+
+
+def is_compared(block: Block, array: Var) -> bool:
+    """Whether elements of an array, or of others that are made of these, are only compared, and read at one index."""
+    compared = False
+    for x in block.binds:
+        if array not in reads(x):
+            continue
+        if type(x.op) is not Loop:
+            return False
+        made_of = builds(x.op) and not at_one_index(x)
+        if only_compared(x.op.body, array) or made_of and all(is_compared(block, v) for v in x.vars):
+            compared = True
+        elif not at_one_index(x):
+            return False
+    return compared and array not in block.results
+
+
+def multiplies(nest: Loop) -> bool:
+    """Whether a nest multiplies elements of two arrays, as the sum of a matrix product does."""
+    prims = [x for x in all_binds(nest.body) if type(x.op) is Prim]
+    read = {x.vars[0] for x in prims if x.op.name == "get"}  # type: ignore[union-attr]
+    products = (x.op.args for x in prims if x.op.name == "*")  # type: ignore[union-attr]
+    return any(len(set(args)) > 1 and read.issuperset(args) for args in products)
+
+
+def only_compared(block: Block, array: Var) -> bool:
+    """Whether what a block reads of an array are elements, which or functions of which only go into comparisons."""
+    binds = list(all_binds(block))
+    found = {array}  # and what is made of it, in the order of the program
+    for x in binds:
+        op = x.op
+        read = found.intersection(atoms_of(op))
+        if not read:
+            continue
+        if type(op) is Loop:
+            if not read <= set(op.inits):
+                return False
+        elif type(op) is not Prim or array in read and (op.name != "get" or len(op.args) < 3):
+            return False
+        elif op.name not in ("min", "max", "<", "<=", "="):
+            found.update(x.vars)
+    blocks = [block, *(b for x in binds for b in blocks_of(x.op))]
+    return all(found.isdisjoint(b.results) for b in blocks)
+
+
+def at_one_index(bind: Bind) -> bool:
+    """Whether a loop makes arrays that are zero but for the rows at one index each."""
+    op = bind.op
+    return not op.accs and all(one_hot(op, k, v.type.rank) for k, v in enumerate(bind.vars))  # type: ignore[union-attr]
+
+
+def builds(loop: Loop) -> bool:
+    """Whether builds inside one another are all that a loop is."""
+    return not loop.accs and all(not x.op.accs for x in all_binds(loop.body) if type(x.op) is Loop)
 
 
 def plain(loop: Loop) -> bool:

@@ -27,6 +27,7 @@ from ..core import (
     defined_in,
     elem_of,
     free_vars,
+    is_zero,
     kinds_of,
     reads,
     same,
@@ -229,6 +230,9 @@ class Fuse(Rebuild):
         if all(self.costs.get(v, cheap + 1) <= cheap for v in bind.vars if self.uses.get(v)):
             if not (again and any(self.kept(op, k, levels) for k, _ in uses)):
                 return levels
+        if not (again or self.once) and all(bind.vars[k] in self.costs for k, _ in uses):
+            if all(one_hot(op, k, levels) for k, _ in uses):
+                return levels  # loops over it will do one iteration
         first = uses[0][1]
         if len(first.loops) == self.depth:  # one element alone is read, where all would be made
             one = all(u.subscripts[0] is first.subscripts[0] and len(u.loops) == self.depth for _, u in uses)  # type: ignore
@@ -549,6 +553,32 @@ def permuted(loop: Loop, k: int, levels: int) -> bool:
             break
         loop, k = row.op, row.vars.index(r)  # type: ignore[assignment, arg-type]
     return False
+
+
+def one_hot(loop: Loop, k: int, levels: int) -> bool:
+    """Whether builds inside one another give rows of zeros except where an index, not the last, has a certain value."""
+    indices: set[Var] = set()
+    made: dict[Atom, Prim] = {}
+    for level in range(levels):
+        if level < levels - 1:
+            indices.add(loop.index)
+        made.update((x.vars[0], x.op) for x in loop.body.binds if type(x.op) is Prim)
+        r = loop.body.results[k]
+        row = next((b for b in loop.body.binds if r in b.vars and type(b.op) is Loop), None)
+        if row is None or level == levels - 1:
+            break
+        loop, k = row.op, row.vars.index(r)  # type: ignore[assignment, arg-type]
+
+    def vanishes(a: Atom) -> bool:
+        op = made.get(a)
+        if op is None:
+            return False
+        if op.name == "select":
+            test = made.get(op.args[0])
+            return is_zero(op.args[2]) and test is not None and test.name == "=" and not indices.isdisjoint(test.args)
+        return op.name in ("*", "/", "neg") and any(map(vanishes, op.args[:1] if op.name == "/" else op.args))
+
+    return vanishes(r)
 
 
 def of_several(loop: Loop, k: int) -> bool:

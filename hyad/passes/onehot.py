@@ -25,6 +25,15 @@ class OneHot(Rebuild):
             return
         self.copy(bind)
 
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        """A build of zeros is zeros: what a loop does at other indices, say, seen through an array."""
+        made = super().loop(op, bind)
+        last = self.b.scopes[-1].binds[-1] if made and self.b.scopes[-1].binds else None
+        own = last is not None and last.vars == tuple(made) and type(last.op) is Loop and not last.op.accs
+        if own and all(map(is_zero, last.op.body.results)):  # type: ignore[union-attr]
+            return [self.b.zeros(type_of(a)) for a in made]  # type: ignore[arg-type]
+        return made
+
     def normalise(self, op: Loop, bind: Bind) -> bool:
         b = self.b
         count, inits = self.atom(op.count), self.atoms(op.inits)
