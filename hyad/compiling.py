@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from .core import INT, Arr, Var, integer
-from .differentiate.tracing import as_integers, taken_as_reals
 from .errors import CompileError, DerivativeError, HyadError, ModelTypeError, at_border, border
 from .frontend.annotations import has_reals, parameters
 from .model import Model, as_model
@@ -187,6 +186,8 @@ def run(f: Any, *args: Any) -> Any:
             and derived.wrt is None
             and error.message.endswith("is a number, not an integer")
         ):
+            from .differentiate.tracing import as_integers, taken_as_reals  # a warm start needs neither
+
             given = [(k[0], a) for k, a in zip(parameters(derived.function) or (), args) if has_reals(k[1])]
             integers = {name: as_integers(name, t) for name, a in given if (t := integers_of(a)) is not None}
             if integers:

@@ -24,7 +24,6 @@
 (sub-zero             (- x 0)                   => x)
 (sub-from-zero        (- (soft 0) x)            => (neg x))
 (pass-on-zero         (pass-on (soft 0) x)      => (soft 0))
-(pass-on-one          (pass-on x 1)             => x)
 (pass-on-nothing      (pass-on x (soft 0))      => (soft 0))
 
 ;; signs

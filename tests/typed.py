@@ -48,6 +48,7 @@ def _pow(a: Any, b: Any) -> Any:
 
 
 SCALAR = {
+    "pass-on": lambda a, p: a * p if a != 0 else mpmath.mpf(0),
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
