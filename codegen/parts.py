@@ -1,13 +1,13 @@
 """A long body in parts: C compilers take time quadratic in the length of one straight piece of code.
 
 ``split`` cuts the lines of a body into parts, each to become a function of its own. What one part makes and another
-reads lies in a struct, to which all parts have a pointer: ``v->x1 = x1;`` follows ``const double x1 = ..``, and
-``const double x1 = v->x1;`` stands before the first use in another part. What is made after the last use of ``x1`` may
-have its memory: both are then in one union, ``v->u1.x1``. A body that is not long stays as it is.
+reads lies in a struct, to which all parts have a pointer: ``const double x1 = ..`` becomes ``v->x1 = ..``, and
+``x1`` is ``v->x1`` from there on. What is made after the last use of ``x1`` may have its memory: both are then in one
+union, ``v->u1.x1``. A body that is not long stays as it is.
 
-Design decision: variables of their own, and not the struct's members wherever they are read. A C compiler has to think
-that a number that a loop stores may change a member, and would read that again in each iteration. What several parts
-change stays in the struct.
+Design decision: what a part reads in loops is a variable of that part, ``const double x1 = v->x1;``, or ``v->x1 = x1;``
+where it is made. A C compiler has to think that a number that a loop stores may change a member, and would read that
+again in each iteration. What several parts change stays in the struct.
 
 Design decision: on printed lines and not before, for it is the text's length that the compiler's time goes by, and
 the text of a short function is the same with and without this.
@@ -93,26 +93,28 @@ def split(lines: list[Line], params: Collection[str] = ()) -> Parts | None:
     changed = _changed(pieces, handed)
     own = {name for name in handed if all(k == home[name] for k, _ in changed.get(name, ()))}
     order = {name: k for k, name in enumerate(types)}
-    known: set[str] = set()  # of those that are declared by now, variables of parts
-    members: set[str] = set()  # and members alone
+    known: set[str] = set()  # that have been declared by now
     parts = []
     for k, piece in enumerate(pieces):
         member = values + ("->" if k < len(pieces) - 1 else ".")
         found = set().union(*(s.words for s in piece))
         place = {name: f"{member}{union_of[name]}{name}" for name in found & handed.keys()}
-        shared = {name: at for name, at in place.items() if name not in own}
+        inside = set().union(*(s.words for s in piece if any("for (" in line.text for line in s.lines))) & own
+        elsewhere = {name: at for name, at in place.items() if name not in inside}
         here: set[str] = set()  # variables of this part by now
         moved: list[Line] = []
         for j, s in enumerate(piece):
-            mine = s.declares.keys() & own
-            wanted = (s.words & own & known) - here
+            wanted = (s.words & inside & known) - here
             for name in sorted(wanted, key=order.__getitem__):
                 moved.append(Line(1, f"{_fixed(types[name])}{name} = {place[name]};"))
+            mine = s.declares.keys() & inside
             here |= wanted | mine
-            moved += _moved(s, shared, members)
+            moved += _moved(s, elsewhere, known)
             known |= mine
             made = [name for name in mine if name not in changed]
-            made += [name for name in s.words & own & changed.keys() if home[name] == k and changed[name][-1][1] == j]
+            made += [
+                name for name in s.words & inside & changed.keys() if home[name] == k and changed[name][-1][1] == j
+            ]
             moved += [Line(1, f"{place[name]} = {name};") for name in sorted(made, key=order.__getitem__)]
         if any(member in line.text for line in moved):
             found.add(values)
@@ -234,5 +236,5 @@ def _moved(s: _Statement, place: dict[str, str], known: set[str]) -> Iterator[Li
         yield from lines
         return
     for line in lines:
-        text = WORD.sub(lambda m: place[m[0]] if m[0] in known else m[0], line.text)
+        text = WORD.sub(lambda m: place[m[0]] if m[0] in known and m[0] in place else m[0], line.text)
         yield Line(line.depth, text, line.span)

@@ -991,12 +991,28 @@ def test_parts_hand_on_records(cut_small) -> None:
     lines += [f"x = sin(x*{k}.0);" for k in range(40)]
     found = parts.split([Line(1, line) for line in [*lines, "all[1] = one;", "return x;"]])
     assert found is not None and found.fields["f_record *"] == ["all"] and found.fields["f_record"] == ["one"]
-    assert [line.text for line in found.parts[-1].lines][-1] == f"return {found.values}.x;"  # several parts change it
+    assert [line.text for line in found.parts[-1].lines][-1] == f"return {found.values}.x;"
+    texts = [line.text for part in found.parts for line in part.lines]
+    assert {f"{m}all[1] = {m}one;" for m in (f"{found.values}->", f"{found.values}.")}.intersection(texts)
+
+
+def test_parts_read_in_loops_what_is_their_own(monkeypatch) -> None:
+    """No member of a struct that a compiler has to think what the loop stores may change."""
+    monkeypatch.setattr(parts, "LONG", 200)
+    monkeypatch.setattr(parts, "PART", 100)
+    lines = ["double *y = work;", "const double a = y[0];", "double b = 0.0;"]
+    lines += ["for (long long i = 0; i < 3; i++) {", "    b += a*y[i];", "}", "double x = a;"]
+    lines += [f"x = sin(x*{k}.0);" for k in range(40)]
+    lines += ["for (long long i = 0; i < 3; i++) {", "    y[i] = a*b;", "}", "return x;"]
+    found = parts.split([Line(1, line) for line in lines])
+    assert found is not None
     texts = [[line.text for line in part.lines] for part in found.parts]
-    (last,) = [part for part in texts if "all[1] = one;" in part]
-    assert [line for line in last if line.startswith(("f_record", "const"))] in (
-        [f"f_record *all = {m}all;", f"const f_record one = {m}one;"] for m in (f"{found.values}->", f"{found.values}.")
-    )
+    v = found.values
+    first, last = texts[0], next(part for part in texts[1:] if "    y[i] = a*b;" in part)
+    assert {f"{v}->y = y;", f"{v}->a = a;", f"{v}->b = b;", "    b += a*y[i];"} <= set(first)
+    assert first.index("}") < first.index(f"{v}->b = b;")
+    m = next(m for m in (f"{v}->", f"{v}.") if f"const double a = {m}a;" in last)
+    assert {f"double *y = {m}y;", f"const double a = {m}a;", f"const double b = {m}b;"} <= set(last)
 
 
 @needs_cc
