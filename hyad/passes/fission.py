@@ -229,8 +229,8 @@ class Expand(Rebuild):
     Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
     loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
     those, so that no table is larger than an array that is there anyway. ``ahead``: before a block is differentiated,
-    so that what is added to a row's elements for its sum, or to what a coefficient is made of, is added once, after
-    all that is added to the table; also sums of rows and arrays.
+    so that what is added to a row's elements for its sum, or to what a coefficient between two cells is made of, is
+    added once, after all that is added to the table: sums, of rows and arrays too, and values in branches.
     """
 
     def __init__(self, builder: Builder, ahead: bool = False) -> None:
@@ -260,6 +260,8 @@ class Expand(Rebuild):
             return
         fixed, guards = invariants(path, inside, self.ahead)
         chosen = [v for v in guards if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
+        if self.ahead:
+            chosen = [v for v in chosen if guards[v] or any(map(summing, slice_of(fixed, [v]).binds))]
         if not chosen:
             return
         made = guarded(fixed, chosen, guards)

@@ -576,9 +576,13 @@ def one_hot(loop: Loop, k: int, levels: int) -> bool:
         if op.name == "select":
             test = made.get(op.args[0])
             return is_zero(op.args[2]) and test is not None and test.name == "=" and not indices.isdisjoint(test.args)
-        return op.name in ("*", "/", "neg") and any(map(vanishes, op.args[:1] if op.name == "/" else op.args))
+        if op.name in ("/", "pass-on", "neg"):
+            return vanishes(op.args[0])
+        return op.name == "*" and any(map(vanishes, op.args))
 
-    return vanishes(r)
+    last = made.get(r)
+    constant = last is not None and last.name == "select" and type(last.args[1]) is Const  # a unit matrix
+    return not constant and vanishes(r)
 
 
 def of_several(loop: Loop, k: int) -> bool:

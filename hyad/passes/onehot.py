@@ -26,8 +26,10 @@ class OneHot(Rebuild):
         self.copy(bind)
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        """A build of zeros is zeros: what a loop does at other indices, say, seen through an array."""
+        """A build of what has become zeros is zeros: what a loop does at other indices, say, seen through an array."""
         made = super().loop(op, bind)
+        if all(map(is_zero, op.body.results)):
+            return made
         last = self.b.scopes[-1].binds[-1] if made and self.b.scopes[-1].binds else None
         own = last is not None and last.vars == tuple(made) and type(last.op) is Loop and not last.op.accs
         if own and all(map(is_zero, last.op.body.results)):  # type: ignore[union-attr]
