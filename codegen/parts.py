@@ -5,12 +5,9 @@ reads lies in a struct, to which all parts have a pointer: ``const double x1 = .
 ``x1`` is ``v->x1`` from there on. What is made after the last use of ``x1`` may have its memory: both are then in one
 union, ``v->u1.x1``. A body that is not long stays as it is.
 
-Design decision: what a part reads in loops is a variable of that part, ``const double x1 = v->x1;``, or ``v->x1 = x1;``
-where it is made. A C compiler has to think that a number that a loop stores may change a member, and would read that
-again in each iteration. What several parts change stays in the struct.
-
-Design decision: on printed lines and not before, for it is the text's length that the compiler's time goes by, and
-the text of a short function is the same with and without this.
+Design decision: what a part reads in ``for`` loops is a variable of that part, ``const double x1 = v->x1;``, or
+``v->x1 = x1;`` where it is made. A C compiler has to think that a number that a loop stores may change a member, and
+would read that again in each iteration. What several parts change stays in the struct.
 """
 
 from __future__ import annotations

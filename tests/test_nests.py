@@ -20,16 +20,19 @@ from hyad.core import (
     Check,
     Const,
     Loop,
+    Prim,
     Program,
     Var,
     all_binds,
     blocks_of,
     defined_in,
+    type_of,
 )
 from hyad.errors import ModelTypeError
 from hyad.passes import jam
 from hyad.passes.nests import FAR, Steps, accesses
 from hyad.passes.optimise import jam_rows, loops_of
+from hyad.passes.rows import added_rows
 from hyad.plain_python import python_callable
 from hyad.program.builder import Builder
 from hyad.program.journal import without
@@ -637,9 +640,27 @@ def test_adjoints_of_rows_are_added_where_they_are_made(name: str) -> None:
     width = made.program.params[0].type.dims[1:]
     stacked = [r for op in loops_of(made.program) for r in op.body.results[len(op.accs) :] if type(r) is Var]
     assert not any(r.type.dims == width for r in stacked if isinstance(r.type, Arr))
+    adds = [x.op for x in all_binds(made.program.body) if type(x.op) is Prim and x.op.name == "add-at"]
+    assert adds and not any(isinstance(type_of(op.args[-1]), Arr) for op in adds)
     for i, j in ((args[2], args[3]), (args[2] * 0, args[3] * 0), (args[2], args[2]), (args[2][:0], args[3][:0])):
         for x, y in zip(made(*args[:2], i, j), plain(*args[:2], i, j)):
             np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_two_rows_are_added_to_one_array_in_turn() -> None:
+    """Each element gets one and then the other, also where both rows are the same one."""
+    b, n, m, i, j = Builder(), *(Var(name, INT) for name in "nmij")
+    a, v = Var("a", Arr(REAL, (n, m))), Var("v", Arr(REAL, (m,)))
+    with b.function_scope(0) as scope:
+        scope.vars.update((a, v, i, j, n, m))
+        r, s = b.loop(m, (), lambda k: ((), [b.prim(f, b.get(v, k)) for f in ("sin", "cos")]), ["r", "s"])
+        out = b.add_at(b.add_at(a, [i], r), [j], s)
+    block = b.close(scope, [out])
+    (loop,) = added_rows(block).binds
+    assert loop.vars == added_rows(block).results == (out,) and loop.op.inits == (a,)
+    first, second = (x for x in loop.op.body.binds if x.op.name == "add-at")
+    assert first.op.args[:2] == (loop.op.accs[0], i) and second.op.args[:2] == (first.vars[0], j)
+    assert loop.op.body.results == second.vars
 
 
 def test_the_elements_of_a_short_row_come_with_its_first() -> None:

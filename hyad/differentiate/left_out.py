@@ -28,15 +28,16 @@ from ..core import (
     all_binds,
     blocks_of,
 )
-from ..program.primitives import PRIMITIVES, Primitive, parse_partial
+from ..program.primitives import COMPARISONS, PRIMITIVES, Primitive, parse_partial
 
 #: What may give an infinite number, or NaN, for finite ones.
 UNBOUNDED = frozenset(
     "/ ** sqrt exp exp2 expm1 log log2 log10 log1p tan asin acos atan2 sinh cosh acosh atanh gamma lgamma digamma"
     " polygamma".split()
 )
-COMPARISONS = frozenset("< <= > >= = != min max relu".split())
-#: Of these what has infinite slopes where it is finite itself.
+#: What tells something of its operands: they have been compared.
+ASKING = COMPARISONS | {"min", "max", "relu"}
+#: Of what is unbounded or steep what has infinite slopes where it is finite itself.
 STEEP_WHERE_FINITE = frozenset("** sqrt asin acos atan2 acosh".split())
 #: What a condition tells of a number it tells of what that is made of by these.
 LINEAR = frozenset("get + - neg abs".split())
@@ -58,7 +59,6 @@ class LeftOut:
     """
 
     def __init__(self, block: Block, active: Collection[Var]) -> None:
-        self.block, self.active = block, active
         self.unbounded: set[Var] = set()
         self.sizes: set[Var] = set()  # reals that are made of integers, none of them of an array: no slope through them
         self.vars: set[Var] = set()
@@ -88,7 +88,7 @@ class LeftOut:
         for x in binds:
             op = x.op
             if type(op) is Prim:
-                if op.name in COMPARISONS:
+                if op.name in ASKING:
                     self.compared.update(op.args)
                 if asks(x) or op.name in ("=", "!="):  # (!= w w) may read w twice
                     self.doubted.update(op.args)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, free_vars, reads, type_of
-from ..program.affine import Affine, affine_add
+from ..program.affine import affine_add
 from ..program.builder import Builder
 from ..program.loops import loops_of, read_after_loops
 from ..program.rebuild import Rebuild, rebuilt
-from .tables import affine_of, sums_in
+from .tables import affine_in, sums_in
 
 #: So many elements of an array at its ends may be left out by a loop.
 MOST = 2
@@ -74,9 +74,9 @@ class Fills(Rebuild):
             return None
         if [*op.body.results].count(result) > 1 or acc in op.body.results or op.snapshots is not None:
             return None
-        before = affine_add(self.affine(store.op.args[1]), (0, {op.index: 1}), -1)
-        size = self.moved(self.affine(acc.type.dims[0]))
-        left = affine_add(size, self.moved(self.affine(op.count)), -1)
+        before = affine_add(affine_in(self.sums, store.op.args[1]), (0, {op.index: 1}), -1)
+        size = self.moved(affine_in(self.sums, acc.type.dims[0]))
+        left = affine_add(size, self.moved(affine_in(self.sums, op.count)), -1)
         if before == (0, {}) and left[1] and self.b.nonnegative(left):  # none where there is none
             few = self.b.nonnegative(affine_add((MOST, {}), left, -1))
             return (0, self.rest(self.atom(acc.type.dims[0]), self.atom(op.count))) if few else None
@@ -124,8 +124,3 @@ class Fills(Rebuild):
         self.here[fresh] = array
         inits = tuple(fresh if j == k else z for j, z in enumerate(op.inits))
         return Loop(op.count, op.index, inits, op.accs, Block(tuple(binds), op.body.results), op.snapshots)
-
-    def affine(self, a: Atom) -> Affine:
-        found = affine_of(a, self.sums, set(self.sums), set())
-        assert found is not None
-        return found

@@ -36,7 +36,7 @@ from ..program.rebuild import Rebuild, rebuilt
 from .edges import FEWEST
 from .spread import work
 from .strands import own_sum
-from .tables import affine_of, sums_in
+from .tables import affine_in, affine_of, sums_in
 
 #: What is added is computed again for each element if it costs no more, in additions; else it is stored first.
 CHEAP = 8.0
@@ -362,15 +362,12 @@ class Shifts(Rebuild):
         if cleared and known:
             return "sum"
         row = rows[0]
-        low = affine_add(affine_of(row[-1].bind.op.args[1], self.sums, set(self.sums), set()), (0, {op.index: 1}), -1)  # type: ignore
-        size = affine_add(self.affine(acc.type.dims[0]), self.affine(self.limits.get(op.count, op.count)), -1)  # type: ignore
+        low = affine_add(affine_in(self.sums, row[-1].bind.op.args[1]), (0, {op.index: 1}), -1)  # type: ignore
+        size = affine_add(
+            affine_in(self.sums, acc.type.dims[0]), affine_in(self.sums, self.limits.get(op.count, op.count)), -1
+        )  # type: ignore
         whole = low == (0, {}) and size == (row[0].shift - row[-1].shift, {})
         return ("zeros" if cleared else "numbers") if whole else ""
-
-    def affine(self, a: Atom) -> Affine:
-        found = affine_of(a, self.sums, set(self.sums), set())
-        assert found is not None
-        return found
 
     def row(self, op: Loop, row: list[Store], array: Atom, fresh: str = "") -> Atom:
         """The additions to the elements of one row, where there are as many iterations as elements that not all come

@@ -363,6 +363,13 @@ def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set
     return None
 
 
+def affine_in(sums: dict[Var, Prim], a: Atom) -> Affine:
+    """An integer in what the ``sums`` that it is made of start from."""
+    found = affine_of(a, sums, set(sums), set())
+    assert found is not None
+    return found
+
+
 def sums_in(block: Block) -> dict[Var, Prim]:
     """The integers of a block that are sums and differences."""
     made = {x.vars[0]: x.op for x in all_binds(block) if type(x.op) is Prim and x.vars[0].type == INT}
