@@ -633,7 +633,7 @@ def test_adjoints_of_rows_are_added_where_they_are_made(name: str) -> None:
     """No array of a row for each index is stored; rows that come twice get both adjoints."""
     text = GATHERED[name]
     rng = np.random.default_rng(5)
-    args = (rng.normal(size=(7, 4)), rng.normal(size=(6, 4)), rng.integers(0, 6, 30), rng.integers(0, 6, 30))
+    args = (rng.normal(size=(7, 40)), rng.normal(size=(6, 40)), rng.integers(0, 6, 30), rng.integers(0, 6, 30))
     f = hyad.grad(hyad.model(text), wrt=(0, 1))
     made, plain = (hyad.compile(f, args=args, without=w) for w in ((), "add-rows"))
     assert "add-rows" in [step.name for step in hyad.explain(f, args=args).steps]
