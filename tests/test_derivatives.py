@@ -991,6 +991,69 @@ def test_adjoints_that_all_is_asked_of_need_no_care() -> None:
         assert "pass_on" not in hyad.show(hyad.grad(text), "c", args=[ZERO_FIRST]), text
 
 
+#: Programs of a number and a vector in which a tangent may be 0 at an infinite slope, and where.
+RESTING = {
+    "max": ("(sqrt (max x 0.0))", -1.0),
+    "a product": ("(let [q (max x 0.0)] (+ (sqrt (* 2.0 q)) (* q q)))", -1.0),
+    "a branch": ("(sqrt (if (> x 0) x 0.0))", -1.0),
+    "both sides": ("(+ x (acos (max -1.0 (min 1.0 x))))", 1.5),
+    "asin of a branch": ("(asin (if (< x 1) (* 0.5 x) 1.0))", 1.5),
+    "a power": ("(** (max x 0.0) 0.3)", -1.0),
+    "a power of an array": ("(sum (** (np.maximum (* x v) 0.0) 0.3))", 1.0),
+    "a state": ("(fold (fn [s e] (+ s (* x 0.1) (* e (sqrt (* 0.1 (max s 0.0)))))) -1.0 v)", 1.0),
+    "a state that is not moved yet": ("(fold (fn [s e] (+ (* s s) (* x x) (sqrt s))) 0.0 v)", 1.3),
+    "a while": ("""(let [s (ref -1.0)]
+                     (while (< (deref s) 1.0) (set! s (+ (deref s) (* 0.3 x) (sqrt (* 0.7 (max 0.0 (deref s)))))))
+                     (deref s))""", 1.0),
+    "recursion": ("""(letrec [f (fn [s n] (if (= n 0) s (f (+ s (* 0.3 x) (sqrt (max 0.0 s))) (- n 1))))]
+                       (f -1.0 6))""", 1.0),
+    "an element": ("(let [u (update (* 0.0 v) 0 x)] (sum (map (fn [e] (if (> e 0) (sqrt e) 0.0)) u)))", 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, x", RESTING.values(), ids=RESTING)
+def test_what_nothing_moves_has_no_tangent(text: str, x: float) -> None:
+    """A tangent 0 times the infinite slope of what a branch or a loop holds at a constant was NaN in forward mode."""
+    f = hyad.model(f"(fn [x #^ (Vec n) v] {text})")
+    v = np.array([0.5, -0.4, 2.0])
+    h = 1e-6
+    slope = (f(x + h, v) - f(x - h, v)) / (2 * h)
+    assert np.isfinite(slope)
+    forward = hyad.model(f"(fn [x v] ((D (fn [x] {text})) x))")
+    for off in ((), "few-inputs", tuple(hyad.optimisations())):
+        for g in (hyad.grad(f, wrt="x"), hyad.jacobian(f, wrt="x"), forward):
+            found = hyad.compile(g, args=(x, v), without=off)(x, v)
+            np.testing.assert_allclose(found, slope, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(hyad.run(hyad.grad(f, wrt="x"), x, v), slope, rtol=1e-6, atol=1e-9)
+    second = (hyad.grad(f, wrt="x")(x + h, v) - hyad.grad(f, wrt="x")(x - h, v)) / (2 * h)
+    np.testing.assert_allclose(hyad.hessian(f, wrt="x")(x, v), second, rtol=1e-6, atol=1e-6)
+
+
+def test_many_tangents_of_which_some_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In loops over the directions, too."""
+    f = hyad.model("(fn [v w] (ifold (fn [s i] (+ (* 0.5 s) (* (get w i) (sqrt (max 0.0 (get v i)))))) 0.0 (len v)))")
+    v, w = np.array([-1.0, 4.0, -2.0, 9.0, 1.0]), np.arange(1.0, 6.0)
+    expected = hyad.grad(f, wrt="v")(v, w)
+    np.testing.assert_allclose(expected, [0.0, 2 / 4 / 8, 0.0, 4 / 6 / 2, 5 / 2], rtol=1e-14)
+    np.testing.assert_allclose([hyad.jvp(f, (v, w), (t, 0 * w)) for t in np.eye(5)], expected, rtol=1e-14)
+    g = hyad.model("(fn [v w] (map (fn [a] (ifold (fn [s i] (+ (* a s) (sqrt (max 0.0 (get v i))))) 0.0 (len v))) w))")
+    backwards = [hyad.vjp(g, (v, w), t)[0] for t in np.eye(5)]
+    monkeypatch.setattr("hyad.differentiate.jacobians.WRITTEN_OUT", 0)
+    np.testing.assert_allclose(hyad.jacobian(g, wrt="v")(v, w), backwards, rtol=1e-13)
+
+
+def test_tangents_that_move_need_no_care() -> None:
+    for text in (
+        "(fn [x] (+ (sqrt x) (sqrt (* x (exp x)))))",
+        "(fn [x] (log (if (> x 0) x 1.0)))",
+        "(fn [x] (sqrt (max x 1e-8)))",
+        "(fn [x] (acos (max x 0.5)))",
+        "(fn [x] (ifold (fn [s i] (sqrt (+ s (* x i)))) x 9))",
+        "(fn [x] (ifold (fn [s i] (sqrt (+ s (* x i)))) 2.0 9))",
+    ):
+        assert "pass_on" not in hyad.show(hyad.jacobian(text), "c", args=[1.5]), text
+
+
 def test_an_array_that_two_conditions_read_is_made_once() -> None:
     text = "(fn [#^ (Vec n) v] (let [a (exp v)] (+ (sum (where (> v 0) a 0.0)) (prod (where (> v 1) a 1.0)))))"
     assert hyad.show(hyad.grad(text), "c").count("exp(") == 1

@@ -1,4 +1,4 @@
-"""A gradient by one or two numbers through a loop with a state takes tangents along, and remembers nothing."""
+"""A gradient by few numbers through recursion or a loop with a state takes tangents along, and remembers nothing."""
 
 from __future__ import annotations
 
@@ -53,11 +53,42 @@ def test_it_remembers_nothing() -> None:
     assert len(loops) == 1 and not any(isinstance(v.type, Arr) for v in loops[0].vars)
 
 
-def test_three_numbers_go_back() -> None:
-    text = "(fn [#^ Real a #^ Real b #^ Real c #^ (Vec n) ys] (fold (fn [s y] (+ (* a (sin s)) (* b c y))) 0.5 ys))"
-    f = hyad.grad(hyad.model(text, namespace={}), wrt=("a", "b", "c"))
-    here, back = (hyad.compile(f, args=(1.0, 1.0, 1.0, YS), target="python", without=w) for w in ((), "few-inputs"))
-    assert str(here.program) == str(back.program)
+#: Programs of five numbers, a vector and an integer; by how many of the numbers at most the gradient goes forward.
+MANY = {
+    "a state": ("(fold (fn [s y] (+ (* a (sin s)) (* b c y) (* d e))) 0.5 ys)", 4),
+    "a short array": ("(get (fold (fn [s y] [(* a e (get s 1)) (sin (* b c d y (get s 0)))]) [0.5 a] ys) 0)", 4),
+    "a while": ("(let [x (ref a)] (while (< (deref x) 9.0) (set! x (+ (* (deref x) b c) d e))) (* a (deref x)))", 4),
+    "jumps": ("(letrec [f (fn [s n] (if (= n 0) (* a s) (f (+ (* b (sin s)) c d e) (- n 1))))] (f 0.3 k))", 4),
+    "a stack": ("(letrec [f (fn [n] (if (= n 0) a (+ b (* c (sin (+ d (* e (f (- n 1)))))))))] (f k))", 4),
+    "rows": ("(sum (map (fn [z] (exp (- (fold (fn [s y] (* a (sin (+ s (* b c d e y z))))) z ys)))) ys))", 4),
+    "a tree": ("(letrec [f (fn [n] (if (< n 2) a (+ (* b c (f (- n 1))) (* d e (f (- n 2))))))] (f k))", 2),
+    "an array": ("(sum (ifold (fn [v t] (build 9 (fn [i] (* a b c (sin (+ d e (get v i))))))) ys 40))", 2),
+    "work beside it": ("(* (fold (fn [s y] (* a (sin s))) b ys) (sum (map (fn [y] (exp (* c d e y))) ys)))", 2),
+    "arrays of calls": ("""(letrec [f (fn [v n] (if (= n 0) (sum v) (f (map (fn [y] (* a (sin (* b c d e y)))) v)
+                                                                        (- n 1))))]
+                             (f ys k))""", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_how_many_numbers(name: str) -> None:
+    text, most = MANY[name]
+    model = hyad.model(
+        f"(fn [#^ Real a #^ Real b #^ Real c #^ Real d #^ Real e #^ (Vec n) ys #^ Int k] {text})", namespace={}
+    )
+    args = (1.2, 1.1, 0.9, 0.8, 0.7, YS, 7)
+    for wrt in ("ab", "abcd", "abcde"):
+        f = hyad.grad(model, wrt=tuple(wrt))
+        here, back = (hyad.compile(f, args=args, target="python", without=w) for w in ((), "few-inputs"))
+        assert (str(here.program) != str(back.program)) == (len(wrt) <= most)
+        np.testing.assert_allclose(f(*args), back(*args), rtol=1e-11, atol=1e-13)
+
+
+def test_recursion_by_few_numbers_has_no_records() -> None:
+    f = hyad.grad("(fn [x #^ Int n] (letrec [p (fn [n] (if (= n 0) 1.0 (* x (sin (p (- n 1))))))] (p n)))", wrt="x")
+    assert "record" not in str(hyad.show(f, "c", args=(0.9, 3)))
+    assert "record" in hyad.compile(f, args=(0.9, 3), without="few-inputs").cfunction.source
+    np.testing.assert_allclose(f(0.9, 6), hyad.run(f, 0.9, 6), rtol=1e-12)
 
 
 def test_a_vector_of_two_and_products_with_a_cotangent() -> None:

@@ -16,10 +16,13 @@ from ..core import (
     ONE,
     REAL,
     ZERO,
+    Apply,
     Arr,
     Atom,
+    Block,
     Const,
     Data,
+    Function,
     Loop,
     Prim,
     Var,
@@ -72,6 +75,9 @@ if TYPE_CHECKING:
 
 #: A gradient by so few numbers through a recurrence takes tangents along, and remembers nothing.
 FEW = 2
+#: The same, where the state is a few numbers and not an array.
+FEW_OF_NUMBERS = 4
+SUMS = frozenset({"+", "-", "neg", "get", "array", "update", "add-at"})  # what a loop that only sums is made of
 
 
 def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: Sequence[Any]) -> Value:
@@ -239,16 +245,53 @@ def adjoints(sp: Specialiser, traced: Trace, seeds: Any) -> tuple[Sequence[Atom]
 
 
 def goes_forward(traced: Trace) -> bool:
-    """Whether a number is to be differentiated by few numbers, through a loop that changes its state in other ways than
-    by adding to it."""
+    """Whether a number is to be differentiated by few numbers, through recursion or a loop that changes its state in
+    other ways than by adding to it.
+
+    Design decision: tangents of a state of few numbers cost next to nothing, since each step waits for the one before.
+    Those of arrays, of trees of calls and of what is computed beside the state cost as much as there are of them.
+    """
     block, size = traced.block, extent(traced.wrt)
     number = len(block.results) == 1 and type_of(block.results[0]) == REAL
-    if not number or size is None or not 0 < size <= FEW or any(isinstance(elem_of(p), Data) for p in traced.wrt):
+    if not number or not size or size > FEW_OF_NUMBERS or any(isinstance(elem_of(p), Data) for p in traced.wrt):
         return False
-    if functions_of(block) or any(has_snapshots(x.op) for x in all_binds(block)):
+    loops = [x for x in all_binds(block) if type(x.op) in (Loop, While)]
+    if any(has_snapshots(x.op) for x in loops):
         return False
     active = activity(block, {p: 1 for p in traced.wrt})
-    return any(recurrent(x.op, active) for x in all_binds(block) if type(x.op) in (Loop, While))
+    states = {x.vars: x.op for x in loops if recurrent(x.op, active)}
+    functions = functions_of(block)
+    if not states and not functions:
+        return False
+    trees = any(sum(type(x.op) is Apply for x in all_binds(f.body)) > 1 for f in functions)  # type: ignore[arg-type]
+    carried = [a for op in states.values() for a in op.accs if a in active] + moving_parameters(block, active)
+    beside = [x.op.body for x in loops if not any(y.vars in states for y in [x, *all_binds(x.op.body)])]
+    work = any(
+        type(y.op) is Prim and y.op.name not in SUMS and y.vars[0] in active for x in beside for y in all_binds(x)
+    )
+    return size <= (FEW if trees or work or not all(map(few_numbers, carried)) else FEW_OF_NUMBERS)
+
+
+def moving_parameters(block: Block, active: Mapping[Var, int]) -> list[Var]:
+    """Which parameters of functions have tangents in some call."""
+    found: dict[Function, set[Var]] = {}
+    todo = [(block, active)]
+    while todo:
+        block, active = todo.pop()
+        for x in all_binds(block):
+            if type(x.op) is Apply:
+                f, known = x.op.function, found.setdefault(x.op.function, set())
+                moving = {p for p, a in zip(f.params, x.op.args) if a in active}
+                if not moving <= known:
+                    known |= moving
+                    todo.append((f.body, activity(f.body, dict.fromkeys(known, 1))))  # type: ignore[arg-type]
+    return [p for known in found.values() for p in known]
+
+
+def few_numbers(v: Var) -> bool:
+    """Whether a tangent of a variable is few numbers."""
+    size = extent([v])
+    return elem_of(v) == REAL and size is not None and size <= FEW_OF_NUMBERS
 
 
 def recurrent(op: Loop | While, active: Mapping[Var, int]) -> bool:

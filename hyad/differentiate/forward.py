@@ -49,6 +49,9 @@ from ..program.rebuild import Rebuild
 from .activity import activity, differentiable, reach_of, union
 from .adjoints import copied, fill_body, like, pack, prepared, unpack, vanishes, zero
 from .partials import Partials
+from .resting import Resting
+
+NOTHING_RESTS = Resting(Block((), ()), {})
 
 
 class Search(NamedTuple):
@@ -76,6 +79,7 @@ def jvp(
     pass_.known = known or {}
     pass_.here.update(here)
     activity(block, pass_.active, pass_.reach)
+    pass_.resting = Resting(block, pass_.active)
     results = pass_.block(block)
     return results, [pass_.dots(r) for r in block.results]
 
@@ -89,6 +93,7 @@ class Forward(Rebuild):
         self.known: dict[Var, Atom] = {}
         self.active = {v: sum(1 << d for d in ts) for v, ts in tangents.items()}
         self.reach = builder.memo.setdefault(("reach",), {})
+        self.resting = NOTHING_RESTS
 
     def dots(self, a: Atom) -> dict[int, Atom]:
         return self.dot.get(a, {}) if type(a) is Var else {}
@@ -142,7 +147,7 @@ class Forward(Rebuild):
         var = bind.vars[0]
         if self.active.get(var):
             with self.b.differentiating():
-                dots = self.prim_tangents(bind.op, var)  # type: ignore[arg-type]
+                dots = self.prim_tangents(bind)
             if dots:
                 self.dot[var] = dots
 
@@ -160,7 +165,9 @@ class Forward(Rebuild):
             self.copy(bind)
 
     # dy = sum_k (dy/dx_k) dx_k
-    def prim_tangents(self, op: Prim, var: Var) -> dict[int, Atom]:
+    def prim_tangents(self, bind: Bind) -> dict[int, Atom]:
+        op, var = bind.op, bind.vars[0]
+        assert type(op) is Prim
         b, name = self.b, op.name
         args = self.atoms(op.args)
         row = PRIMITIVES.get(name)
@@ -174,6 +181,7 @@ class Forward(Rebuild):
             moving = [(k, self.dots(a)) for k, a in enumerate(op.args) if self.dots(a)]
             out: dict[int, Atom] = {}
             for d in sorted({d for _, dots in moving for d in dots}):
+                partials.steep = self.resting.steep(bind, d)
                 total = partials.combine([(k, dots[d]) for k, dots in moving if d in dots], hint, given)
                 if not is_zero(total):
                     out[d] = total
@@ -439,11 +447,13 @@ class Wide(Forward):
         made = Arr(REAL, (*(t.dims if isinstance(t, Arr) else ()), self.width))
         return self.b.undef(made) if self.never_read(self.atom(a)) else self.b.zeros(made)
 
-    def prim_tangents(self, op: Prim, var: Var) -> dict[int, Atom]:
+    def prim_tangents(self, bind: Bind) -> dict[int, Atom]:
+        op, var = bind.op, bind.vars[0]
+        assert type(op) is Prim
         b, row = self.b, PRIMITIVES.get(op.name)
         if row is None:
-            return super().prim_tangents(op, var)
-        partials = Partials(b, row, self.atoms(op.args), self.here[var])
+            return super().prim_tangents(bind)
+        partials = Partials(b, row, self.atoms(op.args), self.here[var], self.resting.steep(bind, 0))
         moving = [(k, self.dots(a)[0]) for k, a in enumerate(op.args) if self.dots(a)]
         if not moving:
             return {}
@@ -488,6 +498,7 @@ def wide_jvp(
     pass_ = Wide(b, tangents, width)
     pass_.here.update(here)
     activity(block, pass_.active, pass_.reach)
+    pass_.resting = Resting(block, pass_.active)
     results = pass_.block(block)
     return results, [pass_.tangent_or_zero(r, 0) for r in block.results]
 
@@ -526,6 +537,7 @@ def derivative(b: Builder, f: Function, bits: tuple[int, ...]) -> tuple[Function
         pass_ = Forward(b, tangents)
         pass_.here.update(zip(f.params, params))
         activity(block, pass_.active, pass_.reach)
+        pass_.resting = Resting(block, pass_.active, f.params)
         values = pass_.block(block)
         return [*values, *(pass_.tangent_or_zero(block.results[k], d) for k, d in wanted)]
 

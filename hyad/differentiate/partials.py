@@ -19,7 +19,8 @@ class Partials:
 
     Where all of them are fractions over one denominator, as a quotient's are, the division is done once for all:
     ``product`` gives ``ȳ ∂y/∂x_k``, ``combine`` the sum of ``∂y/∂x_k ẋ_k``. The slopes by the parameters ``steep`` may
-    be infinite where ȳ is 0 because nothing took y (``left_out``); the product is 0 there.
+    be infinite where ȳ is 0 because nothing took y (``left_out``), or ẋ_k because nothing moves x_k (``resting``); the
+    product is 0 there.
     """
 
     __slots__ = ("builder", "row", "names", "made", "denominator", "quotient", "steep")
@@ -53,6 +54,9 @@ class Partials:
         partial = self[k]
         if k in self.steep:
             return b.prim("pass-on", y_bar, partial, hint=hint)
+        chosen = self.chosen(y_bar, partial)
+        if chosen is not None:
+            return chosen
         op = b.definitions.get(partial) if type(partial) is Var and not partial.given else None
         if (
             op is not None and op.name == "*" and type(op.args[0]) is Const
@@ -69,7 +73,11 @@ class Partials:
             name, factors = "*", (self[k], dot)
             if self.row.name == "pass-on":
                 name, factors = "pass-on", (dot, self[k]) if k == 0 else (self[k], dot)
-            term = b.prim(name, *factors, hint=hint if whole and total is ZERO else None, given=given and whole)
+            elif whole and k in self.steep:
+                name, factors = "pass-on", (dot, self[k])
+            term = self.chosen(dot, self[k]) if name == "*" else None
+            if term is None:
+                term = b.prim(name, *factors, hint=hint if whole and total is ZERO else None, given=given and whole)
             if total is ZERO:
                 total = term
                 continue
@@ -77,6 +85,17 @@ class Partials:
             total = b.prim("+", total, term, hint=hint if whole else None, given=given and whole)
             total = up_to_sign(b, total, last)
         return total if whole else self.over(total, hint, given)
+
+    def chosen(self, x: Atom, partial: Atom) -> Atom | None:
+        """``x`` times a partial that is 1 or 0 by a condition: ``x`` or 0, even if ``x`` is infinite."""
+        b = self.builder
+        op = b.definitions.get(partial) if type(partial) is Var else None
+        if op is None or op.name != "select" or any(type(a) is not Const for a in op.args[1:]):
+            return None
+        cond, *factors = op.args
+        if sorted(a.value for a in factors) != [0, 1]:  # type: ignore[union-attr]
+            return None
+        return b.select(cond, *(x if a.value else ZERO for a in factors))  # type: ignore[union-attr]
 
     def over(self, x: Atom, hint: str | None = None, given: bool = False) -> Atom:
         """``x`` divided by the denominator: times its reciprocal, which can be shared and leave a loop. The pass
