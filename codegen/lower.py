@@ -481,6 +481,7 @@ class _Planner:
     # ---------------------------------------------------------------------------- walk
 
     def block(self, block: Block, early: frozenset[int] = frozenset()) -> None:
+        checked = self.checked
         for bind in block.binds:
             t = self.tick()
             op = bind.op
@@ -502,6 +503,7 @@ class _Planner:
                     self.use(a, t + 2)
                 self.captured += [a for a in op.args if is_array(a)]
             self.ends[bind] = self.time + 3
+        self.checked = checked  # what a block inside has checked says nothing of the rows of this one
         t = self.tick()
         for k, r in enumerate(block.results):
             if k not in early:

@@ -51,6 +51,9 @@ GRIDS = {
     "edges that nothing flows through": """(let [l (if (> j 0) (get u i (- j 1)) (get u i j))
       r (if (< j (- m 1)) (get u i (+ j 1)) (get u i j))] (+ (get u i j) (* 0.2 (- (+ l r) (* 2.0 (get u i j))))))""",
     "upwind": "(if (= j 0) (get u i 0) (- (get u i j) (* 0.3 (get u i j) (- (get u i j) (get u i (- j 1))))))",
+    "flows through four sides": """(if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- m 1))) (get u i j)
+      (let [flow (fn [r s] (* (+ 0.5 (square (get u i j)) (exp (get u r s))) (- (get u r s) (get u i j))))]
+        (+ (get u i j) (* 0.1 (+ (flow (- i 1) j) (flow (+ i 1) j) (flow i (- j 1)) (flow i (+ j 1)))))))""",
 }
 
 

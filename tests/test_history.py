@@ -70,6 +70,22 @@ def test_a_state_is_made_where_it_is_remembered() -> None:
     assert there.count("HYAD_APART\n") == 2
 
 
+def test_a_state_that_one_of_two_loops_makes_is_made_where_it_is_remembered() -> None:
+    """A loop that checks in each iteration, and one that need not, for when all is known before."""
+    text = """(fn [u k] (let [n (len u) m (len (get u 0))]
+      (sum (square (ifold (fn [u t] (build [n m] (fn [i j]
+        (if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- m 1))) (get u i j)
+            (+ (get u i j) (* 0.1 (get k i j) (+ (get u (- i 1) j) (get u (+ i 1) j) (get u i (- j 1)))))))))
+        u 5)))))"""
+    f = hyad.model(text, namespace={})
+    g, (u, k) = hyad.grad(f, wrt=("u", "k")), RNG.normal(size=(2, 6, 7))
+    there, _ = hyad.compile(g, args=(u, k)).cfunction.source.split("2.0*", 1)
+    assert there[there.index("restrict work)") :].count("memcpy(") == 1 and "return 2;" in there
+    assert hyad.check_grad(f, (u, k), wrt=("u", "k"))
+    with pytest.raises(hyad.HyadError, match="outside axis 0"):
+        g(u, k[:3])
+
+
 def test_states_that_are_read_whole_stay() -> None:
     """A stack that is itself a result has as many rows as there are iterations."""
     text = """(fn [#^ Real p #^ (Vec n) u #^ Int count]

@@ -19,9 +19,9 @@ from ..program.rebuild import Rebuild, rebuilt
 from .tables import affine_of
 
 #: A loop with more bindings in it is not written out for its edges.
-LONGEST = 60
+LONGEST = 80
 #: The same for a loop around an innermost one.
-LONGEST_ROW = 120
+LONGEST_ROW = 180
 #: A loop that is known to run less often is left as it is.
 FEWEST = 8
 #: What comparisons ask of the difference, and whether the first of two is the smaller or larger one.
