@@ -19,6 +19,7 @@ BUILT = {
     "rolling": "Turns long recursion of known course into loops over tables of its operands.",
     "remembering": "Stores for reverse mode what is dearer to recompute than to load.",
     "any-order": "Runs the backward loop in the forward order where each iteration changes elements of its own.",
+    "spared": "Copies a row that a loop reads and, by a condition, does not change: reverse mode remembers it once.",
     "few-inputs": "Takes a gradient by few numbers through recursion or a loop with a state in forward mode.",
     "checkpoint": "Stores n states of a loop with ``:checkpoint n`` for reverse mode, and recomputes the others.",
 }

@@ -171,3 +171,51 @@ def test_rows_that_a_condition_tells_apart(condition: str, apart: bool) -> None:
         assert hyad.check_grad(f, [a])
         np.testing.assert_allclose(g(a), hyad.run(g, a), rtol=1e-11, atol=1e-12)
         np.testing.assert_allclose(hyad.compile(g, without=["filled"])(a), g(a), rtol=1e-12, atol=1e-13)
+
+
+#: Elimination in place, nothing declared: which rows are changed, what is done to a row, and whether the row that is
+#: read is one that the condition spares.
+SPARED = {
+    "elements": ("(!= i k)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
+    "some of them": ("(not (= k i))", "(for [j (range k n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
+    "whole rows": ("(!= i k)", "(set-at! m i (- (get m i) (* f (get m k))))", True),
+    "another row": ("(!= i 0)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", False),
+    "a row outside": (
+        "(!= i (+ k 1))",
+        "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (if (< k (- n 1)) (get m (+ k 1) j) 0.0)))))",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPARED)
+def test_a_row_that_a_condition_spares_is_remembered_once(name: str) -> None:
+    """Not in each iteration, nor the matrix; where the condition spares another row, it is as it was."""
+    condition, step, spared = SPARED[name]
+    text = f"""(fn [a b] (let [n (len b)  m (copy a)  y (copy b)]
+      (for [k (range n)]
+        (let [p (get m k k)]
+          (for [j (range n)] (set-at! m k j (/ (get m k j) p)))
+          (set-at! y k (/ (get y k) p))
+          (for [i (range n)]
+            (when {condition}
+              (let [f (* 0.1 (get m i k))]
+                {step}
+                (set-at! y i (- (get y i) (* f (get y k)))))))))
+      (+ (sum (* y y)) (sum (* m a)))))"""
+    f = hyad.model(text, namespace={})
+    g = hyad.grad(f, wrt=("a", "b"))
+    for n in (1, 2, 3, 6):
+        rng = np.random.default_rng(n)
+        args = rng.normal(size=(n, n)) + 4 * np.eye(n), rng.normal(size=n)
+        made, plain = (hyad.compile(g, args=args, without=w) for w in ((), "spared"))
+        assert (made.cfunction.source != plain.cfunction.source) == spared
+        assert hyad.check_grad(f, args, wrt=("a", "b"))
+        for one, other, run in zip(made(*args), plain(*args), hyad.run(g, *args)):
+            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+            np.testing.assert_allclose(one, run, rtol=1e-11, atol=1e-12)
+    if spared:
+        room = next(line for line in made.cfunction.source.splitlines() if "room for" in line)
+        sizes = room.split("room for")[1].split("reals")[0]
+        numbers = dict.fromkeys("nmkl", 1000)
+        assert eval(sizes, {v: numbers.get(v[0], 1000) for v in ("n", "m", "k", "l", "k1", "m1")}) < 10 * 1000**2

@@ -29,6 +29,7 @@ from ..passes.fusion import branched_block
 from ..passes.optimise import expand_block, singles_block, unroll_block
 from ..passes.prefixes import prefixes_block
 from ..passes.shrinking import shrinking_block
+from ..passes.spared import spared_block
 from ..passes.unchanged import filled_block
 from ..passes.unfold import unfold_block
 from ..program.dead import tidy
@@ -209,7 +210,7 @@ def trace(
                 block = shrinking_block(b, unfold_block(b, block))
             block = unroll_block(b, block)
             block = singles_block(b, tidy(block))
-            block = filled_block(b, block)
+            block = filled_block(b, spared_block(b, block))
             block = expand_block(b, prefixes_block(b, tidy(block)))
         block = branched_block(b, tidy(block))
     b.span = span
