@@ -50,6 +50,7 @@ from ..program.loops import CALL, loops_of
 from ..program.rebuild import Rebuild, rebuild, rebuilt
 from ..program.sink import idle, sink
 from .abreast import abreast, calls_first
+from .afterwards import afterwards
 from .align import align
 from .alongside import alongside, recomputed
 from .cancel import cancel
@@ -819,6 +820,7 @@ PIPELINE: list[Pass] = [
     assign,  # what the loop between the first and the last iterations adds once
     one_store,  # what were two branches are one piece of code now
     forwards,  # that from the end are for no pass
+    afterwards,  # what is added there may come together in a gather
     unbranched,  # but for those that differ from element to element
     shifts,  # in loops that have no branches any more
     fills,  # and come to each element once
@@ -843,9 +845,9 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows align alongside carry choices columns edges eights fills forwards history interchange jam jam-rows"
-    " kept-rows lanes masked-sums row-folds row-lanes rows-first searches shifts skips split strands triangles twins"
-    " unbranched unchecked whole-eights".split()
+    "add-rows afterwards align alongside carry choices columns edges eights fills forwards history interchange jam"
+    " jam-rows kept-rows lanes masked-sums row-folds row-lanes rows-first searches shifts skips split strands triangles"
+    " twins unbranched unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

@@ -87,7 +87,7 @@ class Forwards(Rebuild):
         self.sums = sums_in(program.body)
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        if not adds_twice(op) or not self.backwards(op) or not self.freely(op):
+        if not adds_twice(op) or not self.backwards(op) or not freely(op):
             return super().loop(op, bind)
         self.found = True
         last = self.b.prim("-", self.atom(op.count), Const(1, INT))
@@ -105,29 +105,31 @@ class Forwards(Rebuild):
         places = [affine_of(x.args[-2], self.sums, set(self.sums), set()) for x in adds]
         return all(p is not None and p[1].get(op.index) == -1 for p in places)
 
-    def freely(self, op: Loop) -> bool:
-        """Whether the order of a loop's iterations is nothing to what it gives."""
-        if op.snapshots is not None or op.index.soft or len(op.body.results) > len(op.accs):
-            return False
-        if not all(type(x.op) is Prim or chooses(x) for x in op.body.binds):
-            return False
-        return all(
-            isinstance(acc.type, Arr) and any_order(op, [acc]) or self.own(op.body, acc, result)
-            for acc, result in zip(op.accs, op.body.results)
-        )
 
-    def own(self, block: Block, acc: Var, result: Atom) -> bool:
-        """Whether a block does nothing to an accumulator but to add to it, in sums of differentiation's own."""
-        if not isinstance(acc.type, Arr):
-            return own_sum(block, acc, result)
-        made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim}
-        readers = Counter(v for x in block.binds for v in reads(x))
-        while result is not acc:
-            x = made.get(result)  # type: ignore[call-overload]
-            if x is None or not x.soft or x.op.name != "add-at" or readers[result] + block.results.count(result) != 1:  # type: ignore
-                return False
-            result = x.op.args[0]  # type: ignore[union-attr]
-        return readers[acc] == 1
+def freely(op: Loop) -> bool:
+    """Whether the order of a loop's iterations is nothing to what it gives."""
+    if op.snapshots is not None or op.index.soft or len(op.body.results) > len(op.accs):
+        return False
+    if not all(type(x.op) is Prim or chooses(x) for x in op.body.binds):
+        return False
+    return all(
+        isinstance(acc.type, Arr) and any_order(op, [acc]) or only_sums(op.body, acc, result)
+        for acc, result in zip(op.accs, op.body.results)
+    )
+
+
+def only_sums(block: Block, acc: Var, result: Atom) -> bool:
+    """Whether a block does nothing to an accumulator but to add to it, in sums of differentiation's own."""
+    if not isinstance(acc.type, Arr):
+        return own_sum(block, acc, result)
+    made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim}
+    readers = Counter(v for x in block.binds for v in reads(x))
+    while result is not acc:
+        x = made.get(result)  # type: ignore[call-overload]
+        if x is None or not x.soft or x.op.name != "add-at" or readers[result] + block.results.count(result) != 1:  # type: ignore
+            return False
+        result = x.op.args[0]  # type: ignore[union-attr]
+    return readers[acc] == 1
 
 
 def adds_twice(loop: Loop) -> bool:
