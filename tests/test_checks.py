@@ -660,3 +660,25 @@ def test_which_elements_checks_and_counts_say_to_be_there() -> None:
     once.block(Block((Bind((), Check("<=", n, m, "")), Bind((), Check("in", m, k, ""))), ()))
     assert once.fits(after, m) and not once.fits(before, m) and not once.fits(beyond, m)
     assert once.fits(Const(0, INT), k) and not once.fits(Const(1, INT), k)
+
+
+def test_the_size_of_a_slice_that_a_check_finds() -> None:
+    """What is left between the ends of a slice, or none: a check of the sizes says that something is left. Then the
+    loops end where the row does, and the zeros around it are apart."""
+    f = hyad.model(
+        """(fn [u] (sum (square (ifold (fn [u t]
+             (+ u (* 0.1 (pad (- (+ (cut u 0 -2) (cut u 2 None)) (* 2.0 (cut u 1 -1))) 1)))) u 3))))""",
+        namespace={},
+    )
+    g = hyad.grad(f)
+    made, plain = (hyad.compile(g, args=(np.ones(9),), without=w) for w in ((), "one-size"))
+    for h, alone in ((made, True), (plain, False)):
+        clipped = [x for x in h.cfunction.source.splitlines() if "imax(0, " in x]
+        assert alone == all("return" in x for x in clipped)  # nothing but the check asks whether something is left
+    for n in (2, 3, 4, 5, 9, 40):
+        u = np.random.default_rng(n).normal(size=n)
+        np.testing.assert_allclose(made(u), plain(u), rtol=1e-12, atol=1e-13)
+        assert hyad.check_grad(f, (u,))
+    for h in (made, plain):
+        with pytest.raises(hyad.HyadError):
+            h(np.ones(1))

@@ -407,7 +407,8 @@ def checks_first(program: Program) -> Program:
 class OneSize(Rebuild):
     """Uses one size for those that a check has found to be equal.
 
-    ``(check (== m l)) (loop l ..)``  =>  ``(check (== m l)) (loop m ..)``.
+    ``(check (== m l)) (loop l ..)``  =>  ``(check (== m l)) (loop m ..)``. The size of a slice is what is left between
+    its ends, or none: a check that says that it is what is left makes it that.
     Design decision: a constant is taken first, else what the caller knows, the first argument's first; so the printer
     can do the same to the sizes of arguments (``leading``). The check stays, and is the only one.
     """
@@ -440,11 +441,26 @@ class OneSize(Rebuild):
             self.copy(bind)
             return
         a, c = self.atom(op.a), self.atom(op.b)
+        larger = self.larger(affine_add(self.b.affine(a), self.b.affine(c), -1))
         self.b.check(op, a, c)
+        if larger is not None:
+            self.equal.update([larger])
+            self.found = True
         if a is not c and not (type(a) is Const and type(c) is Const):
             kept, other = one_of(a, c, self.order)
             self.equal[other] = kept
             self.found = True
+
+    def larger(self, gap: Affine) -> tuple[Var, Atom] | None:
+        """Of an integer that is the larger one of two: which of them it is, if that is what it takes to make a
+        difference nothing. So it is with the size of a slice, none or what is left between its ends."""
+        for v, k in gap[1].items():
+            op = self.b.definitions.get(v)
+            if k in (1, -1) and op is not None and op.name == "max":
+                for x in op.args:
+                    if affine_add(affine_add(gap, (0, {v: 1}), -k), self.b.affine(x), k) == (0, {}):
+                        return v, x
+        return None
 
 
 def one_of(a: Atom, b: Atom, order: Mapping[Var, int]) -> tuple[Atom, Atom]:

@@ -111,6 +111,7 @@ class Edges(Rebuild):
         low = affine_add(self.rest(gap, op.index), (step * skipped, {}))
         end = affine_add(self.b.affine(self.atom(op.count)), (1 + left, {}), -1)
         high = affine_add(self.rest(gap, op.index), end, step)
+        low, high = self.b.normal(low), self.b.normal(high)
         if step < 0:
             low, high = high, low
         if not low[1] and low[0] >= 0:
@@ -205,7 +206,7 @@ class Edges(Rebuild):
     def at(self, op: Loop, test: tuple[str, Affine], index: Affine) -> bool | None:
         """What a comparison gives in one iteration, where that is known."""
         name, gap = test
-        value = affine_add(self.rest(gap, op.index), index, gap[1][op.index])
+        value = self.b.normal(affine_add(self.rest(gap, op.index), index, gap[1][op.index]))
         return None if value[1] else COMPARE[name](value[0])
 
     def part(self, op: Loop, index: Atom, state: Sequence[Atom], decided: dict[Var, bool | None]) -> list[Atom]:

@@ -246,7 +246,7 @@ class Shifts(Rebuild):
             stores = self.stores(op, adds)
             numbers = dict.fromkeys(s.row for s in stores)
             rows = [[s for s in stores if s.row == row] for row in numbers]
-            rows = [sorted(row, key=lambda s: -s.shift) for row in rows if len(row) > 1]
+            rows = [sorted(row, key=lambda s: -s.shift) for row in rows if len({s.shift for s in row}) > 1]
             if rows and all(self.worth(op, row) for row in rows):
                 found[k] = rows
         return found
@@ -278,7 +278,7 @@ class Shifts(Rebuild):
     def worth(self, op: Loop, row: list[Store]) -> bool:
         shifts = [s.shift for s in row]
         few = len(self.dear(op, [row])) <= STORED
-        return few and len(set(shifts)) == len(shifts) and (shifts[0] - shifts[-1]) * len(shifts) <= WRITTEN_OUT
+        return few and (shifts[0] - shifts[-1]) * len(shifts) <= WRITTEN_OUT
 
     def dear(self, op: Loop, rows: Sequence[Sequence[Store]]) -> list[Var]:
         """The fewest numbers of which it is cheap to make all that is added; what is made of what the loop changes is
