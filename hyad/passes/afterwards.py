@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..core import INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, defined_in, reads
+from ..core import INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, reads
 from ..program.affine import affine_add, affine_in, never_equal, with_factors
 from ..program.builder import Builder
 from ..program.dead import tidy
@@ -13,7 +13,7 @@ from ..program.loops import loops_of
 from ..program.rebuild import Rebuild, rebuilt
 from .edges import FEWEST
 from .shifts import chooses, freely
-from .unchanged import integers_of
+from .unchanged import inner_of, integers_of
 
 
 def afterwards(program: Program) -> Program:
@@ -59,7 +59,7 @@ class Afterwards(Rebuild):
     def late(self, op: Loop, k: int) -> list[Bind]:
         """The additions to an accumulator that can wait until the loop is over."""
         acc, at = op.accs[k], op.body.results[k]
-        if not isinstance(acc.type, Arr) or acc.type.elem != REAL or op.body.results.count(at) != 1:
+        if not isinstance(acc.type, Arr) or acc.type.elem != REAL:
             return []
         made = {v: x for x in op.body.binds for v in x.vars}
         steps: list[Bind] = []
@@ -72,6 +72,8 @@ class Afterwards(Rebuild):
         versions: set[Atom] = {acc, *(x.vars[0] for x in steps)}
         looks = [x for x in op.body.binds if x not in steps and any(a in versions for a in reads(x))]
         if not all(type(x.op) is Prim and x.op.name == "get" for x in looks):
+            return []
+        if any(r in versions for n, r in enumerate(op.body.results) if n != k):
             return []
         if any(a in versions for x in steps for a in x.op.args[1:]):  # type: ignore[union-attr]
             return []
@@ -96,7 +98,7 @@ class Afterwards(Rebuild):
         """The subscripts of an element; none of a row, nor where one hangs on more than the index."""
         args = x.op.args[1:] if x.op.name == "get" else x.op.args[1:-1]  # type: ignore[union-attr]
         found = [with_factors(affine_in(a, self.integers), self.integers) for a in args]
-        inside = {*op.accs, *defined_in(op.body)}
+        inside = inner_of(op) - {op.index}
         if len(args) != x.op.args[0].type.rank or any(inside & a[1].keys() for a in found):  # type: ignore
             return None
         return found
@@ -127,7 +129,7 @@ class Afterwards(Rebuild):
             if x.vars[0] not in moved
         )
         values = list(dict.fromkeys(x.op.args[-1] for xs in late.values() for x in xs))  # type: ignore[union-attr]
-        kept = [v for v in values if type(v) is Var and v in defined_in(op.body)]
+        kept = [v for v in values if v in inner_of(op)]
         width, results = len(op.accs), tuple(map(left, op.body.results))
         turned = self.turned(op, late) and freely(replace(op, body=tidy(Block(binds, results[:width]))))
         turned = turned and len(results) == width

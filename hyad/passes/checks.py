@@ -446,6 +446,7 @@ class OneSize(Rebuild):
         if larger is not None:
             self.equal.update([larger])
             self.found = True
+            a, c = self.atom(op.a), self.atom(op.b)
         if a is not c and not (type(a) is Const and type(c) is Const):
             kept, other = one_of(a, c, self.order)
             self.equal[other] = kept
