@@ -29,6 +29,7 @@ ON_A_GPU = {
     "courses": "Moves a loop over time that does the same with each element of its states into one kernel.",
     "elsewhere": "Copies a row that a loop reads of the array that it changes, so that its iterations are independent.",
     "branch-inside": "Moves a branch around a loop into the loop, so that each element has a thread.",
+    "elements": "Adds a row where data says by a thread for each element, so that neighbours add neighbours.",
     "teams": "Gives each row of a matrix to a team of threads, which makes few passes over it.",
     "stencils": "Turns what a loop adds to neighbouring elements into a sum by each element's thread (a gather).",
     "apart": "Splits a loop around loops over arrays into nests with a thread for each element (loop fission).",

@@ -62,6 +62,7 @@ from ..program.dead import dead_code, tidy
 from ..program.journal import on
 from ..program.rebuild import rebuild
 from .courses import courses_block, rows_block, stepped
+from .elements import by_elements
 from .elsewhere import elsewhere_block
 from .nesting import PLACES, adding, folding, nested, operation, parts_of, share_of, stacking, statements, without
 from .rectangles import branch_inside, rectangle
@@ -102,6 +103,7 @@ def spread(
     by(checks_block)
     by(product_block)
     by(branch_block, "branch-inside")
+    by(lambda block: each(block, by_elements), "elements")
     by(joined_block, "teams")
     by(lambda block: indexed_block(block, stencil), "stencils")
     by(lambda block: indexed_block(block, parted), "gather")
