@@ -33,6 +33,7 @@ ON_A_GPU = {
     "teams": "Gives each row of a matrix to a team of threads, which makes few passes over it.",
     "stencils": "Turns what a loop adds to neighbouring elements into a sum by each element's thread (a gather).",
     "apart": "Splits a loop around loops over arrays into nests with a thread for each element (loop fission).",
+    "turned": "Adds to the elements of a matrix row by row where a loop does so column by column.",
     "gather": "Turns atomic additions to known elements into sums, each taken by one thread.",
     "rectangles": "Makes a triangle of iterations a rectangle, in which half of the threads are idle.",
     "beside": "Moves loops over vectors of one length next to each other, so that they can share a kernel.",

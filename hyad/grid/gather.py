@@ -54,7 +54,7 @@ from ..core import (
     type_of,
     with_blocks,
 )
-from ..passes.optimise import products
+from ..passes.optimise import fuse, products
 from ..passes.spread import Reduction, changed, nest, next_level, reductions, work
 from ..passes.stores import assign
 from ..program.affine import affine_add, affine_in
@@ -70,6 +70,7 @@ from .scans import scan_of
 from .scattered import parted, scattered
 from .stencils import stencil
 from .teams import joined, passes, renamed, whole
+from .turned import turned
 
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
 DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
@@ -108,6 +109,10 @@ def spread(
     by(lambda block: indexed_block(block, stencil), "stencils")
     by(lambda block: indexed_block(block, parted), "gather")
     by(apart_block, "apart")
+    before = program
+    by(lambda block: each(block, lambda bind: [turned(bind)]), "turned")
+    if program is not before and on("fuse"):
+        program = dead_code(fuse(dead_code(assign(program))))
     by(lambda block: indexed_block(block, stencil), "stencils")  # those that are nests of their own only now
     by(joined_block, "teams")
     by(lambda block: indexed_block(block, scattered), "gather")
