@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from hyad.core import (
     INT,
+    REAL,
     Arr,
     Atom,
     Bind,
@@ -44,7 +45,7 @@ from hyad.grid.gather import long, spread, stack_of_products
 from hyad.grid.scans import row_scan, scan_of
 from hyad.grid.teams import from_the_least
 from hyad.grid.vectors import arranged, beside, from_nothing, online, run_of, scalar
-from hyad.passes.spread import changed, reductions, work
+from hyad.passes.spread import Reduction, changed, reductions, work
 from hyad.program.dead import dead_code
 from hyad.program.journal import fires, on
 
@@ -363,7 +364,7 @@ class Cutter(HostLoops):
         elif rows is not None and long(rows[-1]) and all(self.size(b.op.count) is not None for b in rows):
             self.flush()
             self.row_scans(bind, rows)
-        elif kinds is not None and not (self.deterministic and any(r.kind == "scatter" for r in kinds)):
+        elif kinds is not None and not (self.deterministic and any_order(op, kinds)):
             self.flush()
             self.parallel(bind, op, later, kinds)
         elif worth(op.body):
@@ -444,6 +445,11 @@ class Cutter(HostLoops):
         self.steps.append(step)
         what = "a matrix product" if many == 1 else "a stack of matrix products"
         self.note(bind, f"{what}: the library's, or tiles in shared memory")
+
+
+def any_order(op: Loop, kinds: Sequence[Reduction]) -> bool:
+    """Whether a loop adds to reals at places that only data know: the order of the additions decides the last bits."""
+    return any(r.kind == "scatter" and op.accs[r.accs[0]].type.elem == REAL for r in kinds)
 
 
 def worth(*blocks: Block) -> bool:

@@ -12,6 +12,7 @@ which is a nest with a thread for each element, and stacks no rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ..core import (
     INT,
@@ -45,13 +46,14 @@ def by_elements(bind: Bind) -> list[Bind]:
     return [bind if body is bind.op.body else Bind(bind.vars, with_blocks(bind.op, [body]), bind.span)]
 
 
-def written(block: Block) -> Block:
-    """A block with the additions of long rows written as loops; the same one where there are none."""
+def written(block: Block, least: int = SHORT) -> Block:
+    """A block with the additions of rows of more than so many elements written as loops; the same one where there are
+    none."""
     made = {b.vars[0]: b.op for b in block.binds if len(b.vars) == 1}
     out: list[Bind] = []
     for b in block.binds:
         op, inner = b.op, blocks_of(b.op)
-        if type(op) is Prim and op.name == "add-at" and long_row(op.args[-1]):
+        if type(op) is Prim and op.name == "add-at" and longer(op.args[-1], least):
             row, dims = op.args[-1], type_of(op.args[-1]).dims
             indices = [Var("j", INT) for _ in dims]
             element = element_of(row, indices, made) if most_uses(block, row) == 1 else None
@@ -60,7 +62,7 @@ def written(block: Block) -> Block:
                 element = Block((Bind((x,), Prim("get", (row, *indices)), b.span),), (x,))
             out.append(adding(b.vars[0], op.args[0], indices, dims, (*op.args[1:-1], *indices), element, b.span))
         elif inner:
-            changed = [written(r) for r in inner]
+            changed = [written(r, least) for r in inner]
             same = all(x is y for x, y in zip(inner, changed))
             out.append(b if same else Bind(b.vars, with_blocks(op, changed), b.span))
         else:
@@ -68,13 +70,12 @@ def written(block: Block) -> Block:
     return block if all(x is y for x, y in zip(out, block.binds)) else Block(tuple(out), block.results)
 
 
-def long_row(x: Atom) -> bool:
-    """Whether a value is an array of many elements, or of how many nobody knows yet."""
-    dims = type_of(x).dims if isinstance(type_of(x), Arr) else ()
-    count = 1
-    for d in dims:
-        count = count * d.value if type(d) is Const else SHORT + 1
-    return bool(dims) and count > SHORT
+def longer(x: Atom, least: int) -> bool:
+    """Whether a value is an array of more than so many elements, or of how many nobody knows yet."""
+    t = type_of(x)
+    if not isinstance(t, Arr):
+        return False
+    return prod(d.value if type(d) is Const else least + 1 for d in t.dims) > least
 
 
 def element_of(row: Atom, indices: Sequence[Var], made: dict) -> Block | None:

@@ -16,8 +16,8 @@ Where there are few elements to add to, each sum is taken in parts, one thread f
 of a triangle, as long as one of the outer indices says; what the loops around it compute is stacked first then, unless
 it is cheap.
 
-*In parts*, for results that are the same from call to call: additions to places that only data know are made by so many
-threads as there are copies of the array; then the copies are added in their order.
+*In fixed point* (``fixed.py``), for results that are the same from call to call: additions to places that only data
+know.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from ..core import (
     with_blocks,
 )
 from ..passes.optimise import fuse, products
-from ..passes.spread import Reduction, changed, nest, next_level, reductions, work
+from ..passes.spread import changed, nest, next_level, reductions, work
 from ..passes.stores import assign
 from ..program.affine import affine_add, affine_in
 from ..program.dead import dead_code, tidy
@@ -64,6 +64,7 @@ from ..program.rebuild import rebuild
 from .courses import courses_block, rows_block, stepped
 from .elements import by_elements
 from .elsewhere import elsewhere_block
+from .fixed import in_fixed_point
 from .nesting import PLACES, adding, folding, nested, operation, parts_of, share_of, stacking, statements, without
 from .rectangles import branch_inside, rectangle
 from .scans import scan_of
@@ -75,8 +76,6 @@ from .turned import turned
 CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
 DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
 LONG = 64  # iterations that are worth a loop of their own
-COPIES = 1024  # of an array, at most, that is added to in parts
-ROOM = 1 << 26  # elements of all copies together
 
 
 def spread(
@@ -121,7 +120,7 @@ def spread(
     program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
     by(lambda block: product_block(block, stacked=True))
     if deterministic:
-        by(parts_block)
+        by(lambda block: each(block, in_fixed_point))
     return program
 
 
@@ -286,10 +285,6 @@ def indexed_block(block: Block, change: Callable[[Bind, dict[Var, Prim]], list[B
     """``each``, by what is told of the block's integers, too."""
     integers = {b.vars[0]: b.op for b in all_binds(block) if type(b.op) is Prim}
     return each(block, lambda bind: change(bind, integers))
-
-
-def parts_block(block: Block) -> Block:
-    return each(block, in_parts)
 
 
 # --------------------------------------------------------------------------------------------------- apart
@@ -963,51 +958,3 @@ def sums_of_rows(
         places = [*free, *left]
     subs = [table.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
     return [*out, adding(bind.vars[k], op.inits[k], mine, sizes, subs, block, bind.span)]
-
-
-# --------------------------------------------------------------------------------------------- in parts
-
-
-def in_parts(bind: Bind) -> list[Bind]:
-    """A loop that adds to places that only data know, in parts: each adds to a copy of its own."""
-    op = bind.op
-    scattered: list[Reduction] = [r for r in reductions(op) or () if r.kind == "scatter"]
-    inside = {v for b in all_binds(op.body) for v in b.vars} | {op.index}
-    if not scattered or any(d in inside for r in scattered for d in op.accs[r.accs[0]].type.dims):
-        return [bind]
-    numbers = {r.accs[0] for r in scattered}
-    out: list[Bind] = []
-    n = len(op.accs)
-    left = [k for k in range(n) if k not in numbers]
-    if left or len(op.body.results) > n:
-        results = tuple(op.body.results[k] for k in (*left, *range(n, len(op.body.results))))
-        rest = Loop(
-            op.count,
-            op.index,
-            tuple(op.inits[k] for k in left),
-            tuple(op.accs[k] for k in left),
-            tidy(Block(op.body.binds, results)),
-        )
-        out.append(Bind(tuple(bind.vars[k] for k in (*left, *range(n, len(bind.vars)))), rest, bind.span))
-    for k in sorted(numbers):
-        t = op.accs[k].type
-        parts, before = parts_of(op.count, t.dims, ROOM)
-        parts, b = operation("min", parts, integer(COPIES))
-        out += [*before, b]
-        part, inner, place = Var("part", INT), Var(op.index.name, INT), Var(op.index.name, INT)
-        length, head, shift = share_of(part, parts, op.count, inner, place)
-        block = tidy(Block(op.body.binds, (op.body.results[k],)))
-        acc, zeros, made = (Var(bind.vars[k].name, t) for _ in range(3))
-        body = substitute(block, {op.index: place, op.accs[k]: acc})
-        body = Block((*shift, *body.binds), body.results)
-        share = Bind((made,), Loop(length, inner, (zeros,), (acc,), body), bind.span)
-        copies = Var(bind.vars[k].name, Arr(t.elem, (parts, *t.dims)))
-        each_part = Block((*head, Bind((zeros,), Prim("zeros", t.dims)), share), (made,))
-        out.append(Bind((copies,), Loop(parts, part, (), (), each_part), bind.span))
-        indices = [Var("i", INT) for _ in t.dims]
-        p, term = Var("part", INT), Var("t", t.elem)
-        read = Bind((term,), Prim("get", (copies, p, *indices)))
-        total = folding(parts, p, Block((read,), (term,)), t.elem, bind.span)
-        block = Block((total,), total.vars)
-        out.append(adding(bind.vars[k], op.inits[k], indices, list(t.dims), indices, block, bind.span))
-    return out

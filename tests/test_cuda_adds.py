@@ -1,0 +1,185 @@
+"""Additions to arrays on a GPU: rows at places that only data know, element by element; what is added column by column,
+row by row; and sums in fixed point where results are to be the same in every call. Run on the CPU, against NumPy."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batch
+import hyad
+from hyad import gpu
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import Clear, CudaProgram, Launch, walk
+from hyad.emulate import Emulator
+from hyad.program.journal import without
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
+
+SHAPES = ({}, {"blocks": 2, "block": 32, "descending": True}, {"blocks": 3, "block": 64})
+TABLE = "[#^ (Mat v d) e #^ (Arr Int n) at #^ (Mat n d) w] (sum (* w (tanh (gather e at))))"
+NORMED = """[#^ (Mat n m) a #^ (Mat n m) w] (let [mu (mean a 0) v (var a 0)]
+  (sum (* w (map (fn [r] (map (fn [x m v] (/ (- x m) (sqrt (+ v 0.1)))) r mu v)) a))))"""
+
+
+def printed(text: str, *, derive: Any = None, off: tuple[str, ...] = (), **how: Any) -> CudaProgram:
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    f = derive(f) if derive else f
+    with without(off):
+        return print_grid(f.optimised(f.specs(None), "cuda", blas=True), **how)
+
+
+@cache
+def emulator_of(*programs: CudaProgram) -> Emulator:
+    return Emulator(programs, gpu.cpu_compiler() or ())
+
+
+def kernel(program: CudaProgram, name: str) -> str:
+    """The text of the one kernel of that name."""
+    return program.source.partition(f" {name}(")[2].partition("\n}\n")[0]
+
+
+def table_gradient(f: Any) -> Any:
+    return hyad.grad(f, wrt="e")
+
+
+def table_arguments(n: int = 60) -> tuple[Any, ...]:
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(7, 70)), rng.integers(0, 7, n), rng.normal(size=(n, 70))
+
+
+def test_rows_are_added_element_by_element() -> None:
+    """Neighbouring threads read and add neighbours, and no row is stacked."""
+    program = printed(TABLE, derive=table_gradient)
+    whole = printed(TABLE, derive=table_gradient, off=("elements",))
+    launches = [s for s in walk(program.steps) if isinstance(s, Launch)]
+    more = [s for s in walk(whole.steps) if isinstance(s, Launch)]
+    text = kernel(program, "f_grad_e_bar")
+    assert "j = at1 - i*d" in text and "+ j], " in text and "hyad_add" in text
+    assert len(launches) < len(more)  # without it the rows are stacked, and a thread adds all of one
+    e, at, w = table_arguments()
+    want = np.zeros_like(e)
+    np.add.at(want, at, w * (1 - np.tanh(e[at]) ** 2))
+    for p in (program, whole):
+        for shape in SHAPES:
+            (got,) = Emulator([p], gpu.cpu_compiler() or ()).run(p, (e, at, w), **shape)
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_added_to_columns_is_added_row_by_row() -> None:
+    """The gradient through means and variances of columns is one kernel that makes each element, in the order of
+    memory; nothing is cleared and added to."""
+    program = printed(NORMED, derive=lambda f: hyad.grad(f, wrt="a"))
+    assert not any(isinstance(s, Clear) for s in walk(program.steps))
+    assert "a_bar[i*m + j] = " in program.source and "a_bar[i*m + j] +=" not in program.source
+    whole = printed(NORMED, derive=lambda f: hyad.grad(f, wrt="a"), off=("turned",))
+    assert "a_bar[i*m + j] +=" in whole.source
+    rng = np.random.default_rng(2)
+    a, w = rng.normal(size=(40, 5)), rng.normal(size=(40, 5))
+    s = np.sqrt(a.var(0) + 0.1)
+    z = (a - a.mean(0)) / s
+    want = (w - w.mean(0) - z * (w * z).mean(0)) / s
+    emulator = emulator_of(program)
+    for shape in SHAPES:
+        (got,) = emulator.run(program, (a, w), **shape)
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_read_along_columns_stays() -> None:
+    """A nest whose own order reads more side by side than the other one would."""
+    text = """[#^ (Mat n m) b #^ (Mat n m) c #^ (Mat n m) a] (let [t (zeros [(len (get a 0)) (len a)])]
+      (for [i (range (len a)) j (range (len (get a 0)))] (set-at! t j i (* (get a i j) (get b i j) (get c i j)))) t)"""
+    program = printed(text)
+    a, b, c = np.random.default_rng(3).normal(size=(3, 7, 11))
+    emulator = emulator_of(program)
+    (got,) = emulator.run(program, (b, c, a))
+    np.testing.assert_allclose(got, (a * b * c).T)
+
+
+SCATTERED = "[#^ (Arr Int n) at #^ (Vec n) x #^ (Vec m) w] (scatter-add w at x)"
+GUARDED = """[#^ (Arr Int n) at #^ (Mat n k) x #^ (Vec m) w]
+  (let [t (copy w)] (for [i (range (len at)) j (range (len (get x 0)))]
+    (when (> (get x i j) 0.0) (set-at! t (get at i) (+ (get t (get at i)) (get x i j))))) t)"""
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("size", [1e-290, 1e-30, 1.0, 1e30, 1e300])
+def test_sums_in_fixed_point_are_those_of_reals(size: float, dtype: str) -> None:
+    """Of terms of one size, and of very different ones, in any order of threads the same bits, nearer to the sum than
+    adding in order comes."""
+    if dtype == "f32" and not 1e-31 < size < 1e31:
+        pytest.skip("no number in single precision")
+    program = printed(SCATTERED, dtype=dtype, deterministic=True)
+    assert "hyad_add(double" not in program.source and "hyad_add(float" not in program.source
+    rng = np.random.default_rng(4)
+    at, w = rng.integers(0, 9, 500), np.zeros(9)
+    x = (rng.normal(size=500) * size * 10.0 ** rng.integers(-7, 1, 500)).astype(dtype.replace("f", "float"))
+    x[at == 3] *= 1e-6 if dtype == "f32" else 1e-13  # a place that has none of the large ones
+    want = np.array([float(np.sum(x[at == k].astype(np.longdouble))) for k in range(9)])
+    scale = np.array([float(np.sum(np.abs(x[at == k]).astype(np.longdouble))) for k in range(9)])
+    emulator = emulator_of(program)
+    found = [emulator.run(program, (at, x, w), **shape)[0] for shape in SHAPES]
+    for got in found:
+        assert np.array_equal(got, found[0])
+        assert (np.abs(got - want) <= scale * (1e-15 if dtype == "f64" else 3e-7)).all()
+
+
+def test_whole_numbers_are_summed_exactly_in_fixed_point() -> None:
+    program = printed(SCATTERED, deterministic=True)
+    rng = np.random.default_rng(5)
+    at, x, w = rng.integers(0, 5, 400), rng.integers(-1000, 1000, 400).astype(float), np.arange(5.0)
+    want = w.copy()
+    np.add.at(want, at, x)
+    (got,) = emulator_of(program).run(program, (at, x, w))
+    assert np.array_equal(got, want)
+
+
+def test_what_is_no_number_stays_so_in_fixed_point() -> None:
+    program = printed(SCATTERED, deterministic=True)
+    at = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5])
+    x = np.array([np.inf, 1.0, -np.inf, 1.0, np.inf, -np.inf, np.nan, 2.0, 3.0, 4.0, 0.0])
+    for shape in SHAPES:
+        (got,) = emulator_of(program).run(program, (at, x, np.ones(7)), **shape)
+        np.testing.assert_array_equal(got, [np.inf, -np.inf, np.nan, np.nan, 8.0, 1.0, 1.0])
+    (got,) = emulator_of(program).run(program, (at[:0], x[:0], np.ones(3)))
+    assert got.tolist() == [1.0, 1.0, 1.0]
+    (got,) = emulator_of(program).run(program, (at[:2], np.zeros(2), np.ones(3)))
+    assert got.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_additions_behind_a_branch_in_two_loops(deterministic: bool) -> None:
+    program = printed(GUARDED, deterministic=deterministic)
+    rng = np.random.default_rng(6)
+    at, x, w = rng.integers(0, 6, 50), rng.normal(size=(50, 3)), np.ones(6)
+    want = w.copy()
+    for i, row in zip(at, x):
+        want[i] += row[row > 0].sum()
+    assert not any(about.startswith("one thread:") for _, about in program.notes)
+    for shape in SHAPES:
+        (got,) = emulator_of(program).run(program, (at, x, w), **shape)
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_rows_added_of_a_table(deterministic: bool) -> None:
+    """Of known and of unknown length: the same results as C, and with ``deterministic`` the same bits."""
+    for text in (TABLE, TABLE.replace("v d", "v 3").replace("n d", "n 3")):
+        program = printed(text, derive=table_gradient, deterministic=deterministic)
+        e, at, w = (a[:, :3] if a.ndim == 2 and " 3)" in text else a for a in table_arguments())
+        want = np.zeros_like(e)
+        np.add.at(want, at, w * (1 - np.tanh(e[at]) ** 2))
+        found = [emulator_of(program).run(program, (e, at, w), **shape)[0] for shape in SHAPES]
+        for got in found:
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+            assert not deterministic or np.array_equal(got, found[0])
+
+
+def test_whole_numbers_are_added_atomically_in_any_case() -> None:
+    """Their sums do not depend on the order."""
+    text = "[#^ (Arr Int n) at #^ (Arr Int m) w] (scatter-add w at (map (fn [i] (* i i)) at))"
+    plain, fixed = (printed(text, deterministic=d) for d in (False, True))
+    assert plain.source == fixed.source and "hyad_add(" in fixed.source
