@@ -87,7 +87,8 @@ class Piece:
     grid runs, outermost first; () where one thread does it all. ``pointed``: the scalar parameters that lie in device
     memory. ``folds``: what the nest folds, by the variables of its final accumulators; their parts are ``parts``.
     ``totals``: parameters that are the folds of their ``parts``, before anything else is computed: (reduction,
-    parameters). ``atomic``: array parameters that several threads add to. ``fallible``: whether a check stands before
+    parameters). ``atomic``: array parameters that several threads add to; ``copied``: those that a block adds up in its
+    shared memory first, where they fit. ``fallible``: whether a check stands before
     it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan. ``rows``: the
     indices of loops in the nest's body that a team of threads shares, without a ``grid`` one block; none where each
     thread has a place of the grid to itself. ``roomy``: places are so few that it may take all registers."""
@@ -99,6 +100,7 @@ class Piece:
     folds: list[tuple[Reduction, tuple[Var, ...]]] = field(default_factory=list)
     totals: list[tuple[Reduction, tuple[Var, ...]]] = field(default_factory=list)
     atomic: frozenset[Var] = frozenset()
+    copied: tuple[Var, ...] = ()
     fallible: bool = False
     names: tuple[str, ...] = ()
     scan: Scanned | None = None
@@ -145,7 +147,7 @@ class KernelPrinter(CudaPrinter):
 
     def __init__(self, piece: Piece, name: str, dtype: str, unit: ThreadUnit, comments: Comments | None = None) -> None:
         self.piece = piece
-        self.barrier = bool(piece.folds or piece.totals)
+        self.barrier = bool(piece.folds or piece.totals or piece.copied)
         self.unshared = True  # what is printed is not shared by the threads of a team
         self.behind = ""  # the label behind the loop that a team shares
         self.labels = 0
@@ -245,6 +247,7 @@ class KernelPrinter(CudaPrinter):
             head.append(f"unsigned long long *{self.local['status']}")
             needs.append("status")
         self.start_totals(first)
+        added = self.start_copies(first)
         finals: list[Line] = []
         self.prepare_folds(first)
         self.unshared = not one
@@ -273,7 +276,7 @@ class KernelPrinter(CudaPrinter):
         body = self.shown(lines) + finals
         words = words_of([*(line for line in first if line not in looked_up), *body])
         first = [line for line in first if line not in looked_up or looked_up[line] in words]
-        return self.assembled(head, first, body, results, room, needs)
+        return self.assembled(head, first, body, results, added, room, needs)
 
     def assembled(
         self,
@@ -281,6 +284,7 @@ class KernelPrinter(CudaPrinter):
         first: list[Line],
         body: list[Line],
         results: dict[int, str],
+        added: list[Line],
         room: dict | None,
         needs: list[str],
     ) -> KernelText:
@@ -325,7 +329,7 @@ class KernelPrinter(CudaPrinter):
             if guarded:
                 lines.append(Line(1, "if (threadIdx.x) return;"))
             lines += body
-        lines += self.end_folds(results)
+        lines += [*added, *self.end_folds(results)]
         if not (piece.fallible and self.barrier):
             lines = self.joined(lines)
         comments = self.shared_comments or Comments(self.program, False)
@@ -392,6 +396,31 @@ class KernelPrinter(CudaPrinter):
         if elem != REAL:
             place = f"({self.ctype(elem)} *)({place})"
         return f"{self.ctype(elem)} *{name} = {place};"
+
+    # ------------------------------------------------------------------------------------ additions
+
+    def start_copies(self, first: list[Line]) -> list[Line]:
+        """Zeros in shared memory for the arrays that a block adds to there; and how it adds them to the arrays, when
+        all of its threads are done."""
+        if not self.piece.copied:
+            return []
+        here, k = self.names.fresh("here"), self.names.fresh("k")
+        first.append(Line(1, f"__shared__ long long {here}[{HELD}]; // what this block adds"))
+        after = [Line(1, "__syncthreads();")]
+        behind: list[str] = [here]
+        for p in self.piece.copied:
+            buffer = self.plan.place[p].buffer
+            name, ctype = self.buffer_name[buffer], self.ctype(buffer.elem)
+            copy, length = self.names.fresh(f"{name}_here"), self.places_of(p.type.dims)
+            head = f"for (long long {k} = threadIdx.x; {k} < {length}; {k} += blockDim.x)"
+            first.append(Line(1, f"{ctype} *const {copy} = ({ctype} *)({' + '.join(behind)});"))
+            first.append(Line(1, f"{head} {copy}[{k}] = 0;"))
+            after += [Line(1, head), Line(2, f"if ({copy}[{k}] != 0) hyad_add(&{name}[{k}], {copy}[{k}]);")]
+            self.support[ADD_AT[ctype]] = None
+            self.buffer_name[buffer] = copy
+            behind.append(length)
+        first.append(Line(1, "__syncthreads();"))
+        return after
 
     # ------------------------------------------------------------------------------------ the folds
 
@@ -516,7 +545,7 @@ class KernelPrinter(CudaPrinter):
 
     def failed(self, number: int | str) -> str:
         self.support[FAIL] = None
-        end = f"goto {self.local['done']};" if self.piece.folds else "return;"
+        end = f"goto {self.local['done']};" if self.piece.folds or self.piece.copied else "return;"
         if self.behind:  # the others of the team wait behind its loop
             end = f"goto {self.behind};"
         return f"{{ hyad_fail({self.local['status']}, {number}); {end} }}"
@@ -666,7 +695,7 @@ class KernelPrinter(CudaPrinter):
 
     def stage(self, nest: Sequence[Bind]) -> None:
         """Declare tiles for the arrays of which each place of the grid has a row, one after the other."""
-        if self.piece.rows:
+        if self.piece.rows or self.piece.copied:
             return
         levels, grid, n = len(nest), self.piece.grid, len(nest[0].op.accs)
         counts = [b.op.count for b in nest]

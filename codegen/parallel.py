@@ -35,6 +35,9 @@ THREADS = 1 << 17  # pieces of columns that do
 BLOCKED = 1 << 12  # places with long folds up to which each has a block, and columns are cut into pieces
 SHORT = 64  # elements that one thread had better fold by itself
 COLUMN = 256  # and those of a column, whose pieces are a launch more
+OFTEN = 1 << 11  # additions to each element from which on blocks add up their own first
+COPIES = 4 * 132  # such blocks, at most
+EACH = 16  # additions to each element that are worth the one that a block makes in the end
 SLICE = 32  # elements that a piece of a column has at least
 
 
@@ -189,6 +192,8 @@ class ParallelLoops(Pieces):
         self.note(bind, f"parallel: {what}" + (f", {len(levels)} loops as one" if len(levels) > 1 else ""))
         hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name if bind.vars else "checks")
         here = len(self.steps)
+        added = [own[v] for v in bind.vars if own.get(v) in atomic]
+        few = self.few_targets(added, work) if known and len(added) == len(own) == len(kinds) and not rows else 0
         launch = self.emit(
             [fresh],
             out_vars,
@@ -205,10 +210,61 @@ class ParallelLoops(Pieces):
             rows=rows,
             team=team,
         )
+        if few != 0:
+            self.copies(few, [fresh], levels, own, added, work, hint)
         if folds:
             self.totals(bind, op, folds, first, launch.blocks, hint)
         if rows and not own and not self.lengths:
             self.pieces(bind, op, levels, rows, later, self.steps[here:])
+
+    def few_targets(self, added: Sequence[Var], work: Size) -> Size:
+        """When so few elements are added to so often that blocks had better add up what they have in shared memory."""
+        if not added or not on("copies"):
+            return 0
+        length = self.length_of(added)
+        return simple("and", simple("<=", length, HELD), simple("<=", simple("*", length, OFTEN), work))
+
+    def length_of(self, arrays: Sequence[Var]) -> Size:
+        """How many elements some arrays have together."""
+        length: Size = 0
+        for v in arrays:
+            length = simple("+", length, total(self.sizes(v.type.dims, v.span)))
+        return length
+
+    def copies(
+        self,
+        few: Size,
+        binds: Sequence[Bind],
+        levels: Sequence[Bind],
+        own: dict[Var, Var],
+        added: Sequence[Var],
+        work: Size,
+        hint: str,
+    ) -> None:
+        """The kernel of blocks that add up what they have in shared memory, in place of the last launch, where the host
+        finds that it is worth it."""
+        whole = self.steps.pop()
+        fires("copies", levels[0].span)
+        self.note(levels[0], "each block adds up its own in shared memory, where few elements are added to often")
+        each = simple("max", simple("*", self.length_of(added), EACH), FOLDING * 16)  # places of a block
+        many = simple("min", simple("+", simple("//", work, each), 1), COPIES)
+        out = tuple(own)
+        self.emit(
+            binds,
+            out,
+            [None for _ in out],
+            own,
+            levels,
+            (),
+            added,
+            hint=hint,
+            blocks=many,
+            threads=FOLDING,
+            free=True,
+            span=levels[0].span,
+            copied=added,
+        )
+        self.steps.append(Choose(few, (self.steps.pop(),), (whole,)))
 
     def pieces(
         self,

@@ -83,6 +83,7 @@ class Pieces(Persistent):
         span: Span | None = None,
         rows: Sequence[Bind] = (),
         team: Size = 1,
+        copied: Sequence[Var] = (),
     ) -> Launch:
         """Print a kernel that does ``binds`` and launch it: ``results`` are made at their ``places``; one without is
         what ``own`` says, an array changed in place."""
@@ -110,6 +111,7 @@ class Pieces(Persistent):
             folds=list(folds),
             totals=list(totals),
             atomic=frozenset(atomic),
+            copied=tuple(copied),
             names=tuple(at.array if at is not None else "" for at in places),
             scan=scan,
             rows=frozenset(b.op.index for b in rows),

@@ -42,6 +42,7 @@ ON_A_GPU = {
     "online": "Takes the largest element and the sum of exponentials relative to it in one pass (online softmax).",
     "long-rows": "Shares each of few long rows among several blocks, with a kernel or two for each pass.",
     "few-places": "Gives each long reduction to a team of threads where there are too few reductions to fill the GPU.",
+    "copies": "Adds up in a block's shared memory what it adds to few elements, and adds the sums to these at its end.",
     "staging": "Moves the short rows of neighbouring threads together, through shared memory (coalescing).",
     "striding": "Interleaves the local arrays of a warp's threads, element by element (coalescing).",
     "directions": "Shares the directions of a derivative, which one thread would take in turn, among a warp.",

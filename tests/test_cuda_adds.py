@@ -3,6 +3,7 @@ row by row; and sums in fixed point where results are to be the same in every ca
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from hyad import gpu
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import Clear, CudaProgram, Launch, walk
 from hyad.emulate import Emulator
+from hyad.errors import BoundsError
 from hyad.program.journal import without
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
@@ -183,3 +185,82 @@ def test_whole_numbers_are_added_atomically_in_any_case() -> None:
     text = "[#^ (Arr Int n) at #^ (Arr Int m) w] (scatter-add w at (map (fn [i] (* i i)) at))"
     plain, fixed = (printed(text, deterministic=d) for d in (False, True))
     assert plain.source == fixed.source and "hyad_add(" in fixed.source
+
+
+# ------------------------------------------------------------------------- few elements that are added to often
+
+HISTOGRAM = "[#^ (Arr Int n) at #^ (Vec n) x #^ (Vec m) w] (scatter-add w at x)"
+PICKED = "[#^ (Mat v 5) e #^ (Arr Int n) at] (sum (map (fn [i] (prod (get e i))) at))"
+
+
+def broken(source: str, number: int) -> str:
+    """Without one of the barriers of the kernel that adds in shared memory."""
+    before, kernel_, after = source.partition("what this block adds")
+    parts = after.split("__syncthreads();")
+    return before + kernel_ + "__syncthreads();".join(parts[:number]) + ";" + "__syncthreads();".join(parts[number:])
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_few_elements_are_added_to_in_shared_memory(deterministic: bool, dtype: str) -> None:
+    """Where there are many additions for each; else as they come. Both give the same, on any grid."""
+    program = printed(HISTOGRAM, deterministic=deterministic, dtype=dtype)
+    off = printed(HISTOGRAM, deterministic=deterministic, dtype=dtype, off=("copies",))
+    assert "_here[i], " in program.source and "_here" not in off.source
+    rng = np.random.default_rng(8)
+    for n, m in ((12000, 5), (90, 5), (7000, 100), (0, 3), (3000, 0)):
+        at, w = rng.integers(0, max(m, 1), n if m else 0), rng.normal(size=m)
+        x = rng.normal(size=len(at)).astype(dtype.replace("f", "float"))
+        want = w.copy()
+        np.add.at(want, at, x.astype(float))
+        found = [emulator_of(program).run(program, (at, x, w), **shape)[0] for shape in SHAPES]
+        for got in found:
+            np.testing.assert_allclose(got, want, rtol=1e-11 if dtype == "f64" else 1e-3, atol=1e-3 * (dtype == "f32"))
+            assert not deterministic or np.array_equal(got, found[0])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_missing_barrier_around_additions_in_shared_memory_is_noticed(number: int) -> None:
+    whole = printed(HISTOGRAM)
+    changed = dataclasses.replace(whole, source=broken(whole.source, number))
+    rng = np.random.default_rng(9)
+    at, x, w = rng.integers(0, 6, 13000), rng.uniform(1, 2, 13000), np.zeros(6)
+    want = np.bincount(at, x, 6)
+    found = [emulator_of(changed).run(changed, (at, x, w), descending=d, blocks=1)[0] for d in (False, True)]
+    assert any(not np.allclose(got, want) for got in found)
+
+
+def test_a_wrong_index_beside_additions_in_shared_memory() -> None:
+    program = printed(HISTOGRAM)
+    at, x, w = np.arange(9000) % 4, np.ones(9000), np.zeros(4)
+    for bad in (0, 31, 5000, 8999):
+        wrong = at.copy()
+        wrong[bad] = 4
+        for shape in SHAPES:
+            with pytest.raises(BoundsError):
+                emulator_of(program).run(program, (wrong, x, w), **shape)
+
+
+def test_the_gradient_of_a_short_table_is_added_up_by_blocks() -> None:
+    program = printed(TABLE, derive=table_gradient)
+    assert "e_bar_here[" in program.source
+    e, at, w = table_arguments(2500)
+    e, w = e[:, :8], w[:, :8]
+    want = np.zeros_like(e)
+    np.add.at(want, at, w * (1 - np.tanh(e[at]) ** 2))
+    for shape in SHAPES:
+        (got,) = emulator_of(program).run(program, (e, at, w), **shape)
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-12)
+
+
+def test_rows_of_a_short_table_are_added_up_by_blocks() -> None:
+    """Instead of going through tiles, as those of a long one do."""
+    program = printed(PICKED, derive=lambda f: hyad.grad(f, wrt="e"))
+    assert "hyad_add_rows<5>(" in program.source and "e_bar_here[" in program.source
+    rng = np.random.default_rng(10)
+    for n, v in ((11000, 1), (500, 9)):
+        e, at = rng.uniform(0.5, 2.0, (v, 5)), rng.integers(0, v, n)
+        want = np.bincount(at, minlength=v)[:, None] * e.prod(1, keepdims=True) / e
+        for shape in SHAPES:
+            (got,) = emulator_of(program).run(program, (e, at), **shape)
+            np.testing.assert_allclose(got, want, rtol=1e-10)
