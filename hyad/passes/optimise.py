@@ -78,6 +78,7 @@ from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .onehot import OneHot
 from .pairs import pairs
+from .places import places
 from .powers import powers_of_two
 from .prefixes import prefixes
 from .products import Products
@@ -763,6 +764,7 @@ PIPELINE: list[Pass] = [
     accumulate,  # now that each adjoint has a loop of its own
     follow,  # before what is made of a row goes where it is read
     fuse,
+    places,  # now that what stacks a matrix as a vector is made where it is read
     prefixes,  # now that what is added up is made where it is added
     chains,  # what fuse would have to compute twice
     one_hot,  # loops that vanish

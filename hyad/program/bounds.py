@@ -239,7 +239,11 @@ class Bounds:
     def entered(self, count: Atom) -> list[Affine]:
         """What holds in the body of a loop: there is a last index, and a count that is no less than 0 is the other."""
         other = self.running(count)
-        return [self.last_index(count), *([] if other is None else [affine_add(other, self.affine(count), -1)])]
+        found = [self.last_index(count), *([] if other is None else [affine_add(other, self.affine(count), -1)])]
+        op = self.definitions.get(count) if type(count) is Var else None
+        if op is not None and op.name == "*" and all(self.nonnegative(self.affine(a)) for a in op.args):
+            found += map(self.last_index, op.args)  # none of two sizes is 0 where their product is not
+        return found
 
     def running(self, count: Atom) -> Affine | None:
         """What a count is in its loop: of the larger of 0 and another integer the other, for with 0 nothing runs."""
@@ -275,11 +279,23 @@ class Bounds:
                 self.sizes.add(v)
             return [affine_add(x, itself, -1) for x in (one, other)]
         divisor, terms = other
+        rows = self.factor(op.args[0], op.args[1])
+        if rows is not None and self.nonnegative(affine_add(other, (1, {}), -1)):
+            self.below(v, rows)  # of a place in a matrix the row
+            return []
         if terms or divisor <= 0 or not self.nonnegative(one):
             return []
         self.sizes.add(v)
         rest = affine_add(one, itself, -divisor)
         return [rest, affine_add((divisor - 1, {}), rest, -1)]
+
+    def factor(self, index: Atom, size: Atom) -> Atom | None:
+        """How many rows of a size there are where an index counts the elements of all."""
+        count = self.counts.get(index) if type(index) is Var else None
+        op = self.definitions.get(count) if type(count) is Var else None
+        if op is None or op.name != "*" or not all(self.nonnegative(self.affine(a)) for a in op.args):
+            return None
+        return next((other for a, other in (op.args, op.args[::-1]) if self.same_int(a, size)), None)
 
     def either(self, v: Var, x: Atom, y: Atom) -> list[Affine]:
         """What is known of ``v``, one of two integers of which one is no less than the other."""
