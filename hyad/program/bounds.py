@@ -240,10 +240,15 @@ class Bounds:
         """What holds in the body of a loop: there is a last index, and a count that is no less than 0 is the other."""
         other = self.running(count)
         found = [self.last_index(count), *([] if other is None else [affine_add(other, self.affine(count), -1)])]
-        op = self.definitions.get(count) if type(count) is Var else None
-        if op is not None and op.name == "*" and all(self.nonnegative(self.affine(a)) for a in op.args):
-            found += map(self.last_index, op.args)  # none of two sizes is 0 where their product is not
+        found += [self.last_index(a) for a in self.factors(count)]  # none of two sizes is 0 where their product is not
         return found
+
+    def factors(self, count: Atom) -> list[Atom]:
+        """The sizes that a count is the product of, and those that these are."""
+        op = self.definitions.get(count) if type(count) is Var else None
+        if op is None or op.name != "*" or not all(self.nonnegative(self.affine(a)) for a in op.args):
+            return []
+        return [f for a in op.args for f in (a, *self.factors(a))]
 
     def running(self, count: Atom) -> Affine | None:
         """What a count is in its loop: of the larger of 0 and another integer the other, for with 0 nothing runs."""

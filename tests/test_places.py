@@ -1,0 +1,82 @@
+"""Loops over the places of a matrix by one index, as reshaping makes them: two loops without divisions, without checks,
+with the same values in the same order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import batch
+import hyad
+from hyad.program.printer import print_program
+
+needs_compiler = pytest.mark.skipif(batch.CC is None, reason="no C compiler")
+#: A model and the shape of its argument.
+MODELS = {
+    "sum": ("[#^ (Mat n m) a] (sum (square (ravel a)))", (4, 3)),
+    "cube": ("[#^ (Arr Real n m k) a] (sum (map (fn [x] (* x x x)) (ravel a)))", (2, 3, 4)),
+    "four": ("[#^ (Arr Real n m k l) a] (sum (map (fn [x] (+ x (* x x))) (ravel a)))", (2, 2, 3, 2)),
+    "weighed": ("[#^ (Mat n m) a] (let [v (ravel a)] (dot v (map real (arange (len v)))))", (3, 4)),
+    "shifted": ("[#^ (Mat n m) a] (sum (map square (ravel (build [(- (len a) 1) (- (len (get a 0)) 2)]"
+                " (fn [i j] (- (get a (+ i 1) j) (get a i (+ j 2))))))))", (4, 5)),
+    "own": ("[#^ (Mat n m) a] (let [m (len (get a 0))] (ifold (fn [s k] (+ (* 0.5 s) (get a (// k m) (% k m)))) 0.0"
+            " (* (len a) m)))", (3, 4)),
+}  # fmt: skip
+
+
+def model_of(name: str) -> hyad.model.Model:
+    return hyad.model(f"(defmodel f {MODELS[name][0]})", namespace={})
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", MODELS)
+def test_two_loops_without_divisions(name: str) -> None:
+    f = model_of(name)
+    shape = MODELS[name][1]
+    for g in (f, hyad.grad(f)):
+        text = hyad.show(g, "c", args=[np.zeros(shape)])
+        off = g.without(("places",))
+        assert "hyad_ifloordiv" not in text and "hyad_imod" not in text
+        assert "hyad_imod" in hyad.show(off, "c", args=[np.zeros(shape)])
+        for n in (0, 1):  # rows and columns that are not there, too
+            for k in range(len(shape)):
+                sizes = [*shape[:k], shape[k] if n else 0, *shape[k + 1 :]]
+                a = np.random.default_rng(1).normal(size=sizes)
+                if name == "shifted" and min(sizes) == 0:
+                    continue
+                got, want = hyad.compile(g)(a), hyad.compile(off)(a)
+                assert np.array_equal(got, want) or np.allclose(got, want, rtol=1e-14)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", MODELS)
+def test_the_derivatives_are_those_of_differences(name: str) -> None:
+    f = model_of(name)
+    a = np.random.default_rng(2).normal(size=MODELS[name][1])
+    g = hyad.grad(f)(a)
+    for at in np.ndindex(*a.shape):
+        e = np.zeros_like(a)
+        e[at] = 1e-6
+        assert abs((f(a + e) - f(a - e)) / 2e-6 - g[at]) < 1e-7
+    direction = np.random.default_rng(3).normal(size=a.shape)
+    along = hyad.model(f"(defmodel g [a d] (jvp (fn {MODELS[name][0]}) a d))", namespace={})
+    assert abs(along(a, direction) - np.vdot(g, direction)) < 1e-9
+
+
+def test_what_is_left_alone() -> None:
+    """A divisor that is no factor of the count, a size that might be negative, and what stacks a vector."""
+    for text in (
+        "[#^ (Mat n m) a #^ Int k] (ifold (fn [s i] (+ s (get a (% i k) 0))) 0.0 (* (len a) (len (get a 0))))",
+        "[#^ Int n #^ Int m] (ifold (fn [s i] (+ s (real (// i m)))) 0.0 (* n m))",
+        "[#^ (Mat n m) a] (ravel a)",
+    ):
+        f = hyad.model(f"(defmodel f {text})", namespace={})
+        specs = f.specs(None)
+        on, off = (print_program(g.optimised(specs)) for g in (f, f.without(("places",))))
+        assert on == off
+
+
+def test_a_negative_size_still_counts() -> None:
+    """Two negative numbers have a positive product."""
+    f = hyad.model("(defmodel f [#^ Int n #^ Int m] (ifold (fn [s i] (+ s (// i m))) 0 (* n m)))", namespace={})
+    assert f(-2, -3) == sum(i // -3 for i in range(6))
