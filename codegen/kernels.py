@@ -57,6 +57,7 @@ from .lower import LOCAL_REALS, Buffer, Place, Plan, is_array, plan, type_of
 from .operands import Line
 from .staging import Tile, blocks_for, by_warps, functions_of, indices_of, mostly_read, only_rows, row_width, terms_of
 from .thread import WARP, ThreadUnit, at
+from .transposed import TILES, TURN, heads_of_tiles, turned_reads
 
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
 
@@ -158,6 +159,8 @@ class KernelPrinter(CudaPrinter):
         self.tiles: list[Tile] = []
         self.located: dict[Var, str] = {}  # indices that are known before the body: of rows that are gathered
         self.gathered: dict[Buffer, list[tuple[Var, str]]] = {}  # where a row lies, by its index
+        self.turned: dict[Buffer, str] = {}  # arrays that are read by tiles, the other way round: the tile's name
+        self.turned_at: tuple[list[str], Expr] = [], Expr("")  # at which subscripts, and where in a tile
         self.terms: dict[tuple[Buffer, Var], tuple[str, int, set[int]]] = {}  # rows to add: how wide, what is there
         several = piece.grid or piece.rows or piece.scan or piece.folds or piece.totals or piece.atomic
         alone = not (several or self.arena or any(self.plan.swaps.values()))
@@ -302,11 +305,11 @@ class KernelPrinter(CudaPrinter):
             lines.append(Line(1, f"const unsigned {teams} = blockDim.x/(unsigned){team};"))
             each = f"(long long)blockIdx.x*{teams} + threadIdx.x/(unsigned){team}"
             every = f"(long long)gridDim.x*{teams}"
-        if piece.grid or "work" in needs:
+        if piece.grid and not self.turned or "work" in needs:
             if piece.scan is not None:
                 each, every = "blockIdx.x", "gridDim.x"
             lines.append(Line(1, f"const long long {thread} = {each};"))
-        if piece.grid:
+        if piece.grid and not self.turned:
             lines.append(Line(1, f"const long long {step} = {every};"))
         guarded = piece.totals and not piece.grid
         declared = [line for line in first if line.view is None]
@@ -322,7 +325,7 @@ class KernelPrinter(CudaPrinter):
         else:
             if piece.fallible:
                 failed = f"*{self.local['status']}"
-                if piece.rows:  # all threads of a block, or none, while other blocks may fail
+                if piece.rows or self.turned:  # all threads of a block, or none, while other blocks may fail
                     failed = f"__syncthreads_or({failed} != 0)"
                 lines.append(Line(1, f"if ({failed}) return;"))
             lines += declared
@@ -643,8 +646,9 @@ class KernelPrinter(CudaPrinter):
         inits, before = self.start(bind, op)
         self.stage(nest)
         self.names.enter()
-        places = None if self.tiles else self.read_ahead(nest)
-        deeper = 1 if self.tiles else 2 if places else 0
+        tiles = [] if self.tiles else self.by_tiles(nest)
+        places = None if self.tiles or tiles else self.read_ahead(nest)
+        deeper = 1 if self.tiles else 2 if places or tiles else 0
         old = self.captured()
         for _ in range(1 + deeper):
             self.enter()
@@ -657,6 +661,9 @@ class KernelPrinter(CudaPrinter):
             names.append(places.place if alone else self.names.fresh(b.op.index.name))
             self.value[b.op.index] = Expr(names[-1])
             self.indices.add(b.op.index)
+        *outer, i, j = names if tiles else ["", ""]
+        row, lane = (self.names.fresh(n) for n in ("row", "lane")) if tiles else ("", "")
+        self.turned_at = [*outer, j, i], Expr(f"{lane}*33 + {row}")
         located = self.locate(nest)
         self.unshared = not self.piece.rows
         self.iteration(bind, op, inits, bind.vars, names[0])
@@ -666,6 +673,8 @@ class KernelPrinter(CudaPrinter):
             self.behind = ""
         elif places:
             head, tail = self.places_ahead(nest, names, places)
+        elif tiles:
+            head, tail = self.places_in_tiles(nest, names, tiles, row, lane)
         else:
             fastest = self.fastest(nest)
             for each in (names, counts):
@@ -683,7 +692,38 @@ class KernelPrinter(CudaPrinter):
             self.emit(text)
         self.span = bind.span
         self.row_name.clear()
+        self.turned_at = [], Expr("")
         self.after(bind, before)
+
+    def by_tiles(self, nest: Sequence[Bind]) -> list[tuple[Var, str]]:
+        """Choose the matrices that a nest reads the other way round, to be read by tiles, with the tiles' names."""
+        piece = self.piece
+        if piece.rows or piece.copied or piece.atomic or piece.folds or not on("tiles"):
+            return []
+        found = []
+        for p in turned_reads(self.program, nest)[:TILES]:
+            buffer = self.plan.root(p)
+            if buffer.kind == "param" and p not in piece.pointed:
+                found.append((p, self.names.fresh(f"{self.buffer_name[buffer]}_tile")))
+                self.turned[buffer] = found[-1][1]
+        if found:
+            self.support |= {UNROLL: None, TURN: None, QUOTIENT: None}
+            self.block = FOLDING
+        return found
+
+    def places_in_tiles(
+        self, nest: Sequence[Bind], names: list[str], tiles: list[tuple[Var, str]], row: str, lane: str
+    ) -> tuple[list[str], list[str]]:
+        """The head of the loop over an index space of which a block takes a tile at a time, and what stands behind its
+        body."""
+        counts = [self.places_of([b.op.count, Const(1, INT)]).rpartition("*")[0] for b in nest]
+        own = [self.names.fresh(n) for n in ("tile", "tiles", "first", "start", "k")]
+        loads = []
+        for p, name in tiles:
+            *outer, height, width = (self.fixed(d).at(MUL) for d in p.type.dims)
+            before = self.flat([Expr(n) for n in names[:-2]], p.type.dims[:-1]) if names[2:] else None
+            loads.append((name, self.ctype(p.type.elem), self.buffer_name[self.plan.root(p)], before, height, width))
+        return heads_of_tiles(counts, names, own, row, lane, loads)
 
     def fastest(self, nest: Sequence[Bind]) -> int:
         """Which loop of a nest neighbours go along; neighbours of a team go along its row."""
@@ -830,6 +870,8 @@ class KernelPrinter(CudaPrinter):
         for index, name in self.gathered.get(buffer, ()):
             if subs and subs[0].text == self.located[index]:
                 return name, 1, None
+        if buffer in self.turned and [x.text for x in subs] == self.turned_at[0]:
+            return self.turned[buffer], len(subs), self.turned_at[1]
         return super().row_elsewhere(buffer, subs)
 
     def prim(self, bind: Bind, op: Prim) -> None:

@@ -41,7 +41,23 @@ from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
 from .kernels import KernelPrinter, KernelText, Piece, Scanned
-from .launches import WAVES, At, Choose, Clear, Copy, Gemm, Launch, Memory, Size, Step, Swap, total, walk
+from .launches import (
+    FOLDING,
+    WAVES,
+    At,
+    Choose,
+    Clear,
+    Copy,
+    Gemm,
+    Launch,
+    Memory,
+    Size,
+    Step,
+    Swap,
+    ceiling,
+    total,
+    walk,
+)
 from .lower import plan, type_of
 from .memory import simple
 from .persistent import Persistent
@@ -144,6 +160,11 @@ class Pieces(Persistent):
             form, note = self.notes[-1]
             self.notes[-1] = form, f"{note}, with a warp for its directions"
         threads = WARP if printer.directions else min(threads, text.block)
+        if printer.turned:
+            fires("tiles", program.span)
+            *outer, n, m = (simple("max", self.size(b.op.count) or 0, 0) for b in grid)
+            tiles = total([*outer, ceiling(n, WARP), ceiling(m, WARP)])
+            blocks, threads = simple("min", tiles, blocks), FOLDING
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:

@@ -44,6 +44,7 @@ ON_A_GPU = {
     "few-places": "Gives each long reduction to a team of threads where there are too few reductions to fill the GPU.",
     "copies": "Adds up in a block's shared memory what it adds to few elements, and adds the sums to these at its end.",
     "staging": "Moves the short rows of neighbouring threads together, through shared memory (coalescing).",
+    "tiles": "Reads matrices with their subscripts the other way round by tiles, through shared memory (coalescing).",
     "striding": "Interleaves the local arrays of a warp's threads, element by element (coalescing).",
     "directions": "Shares the directions of a derivative, which one thread would take in turn, among a warp.",
     "thread-order": "Assigns neighbouring threads to the loop of a nest along which they read the least memory.",

@@ -35,6 +35,9 @@ CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
     "stencils": ("[#^ (Vec n) x] (sum (map square (build (len x) (fn [i] (if (= i 0) (get x 0) (* (get x i)"
                  " (get x (- i 1))))))))", ((90,),), "x"),
     "apart": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
+    "elements": ("[#^ (Mat v d) e #^ (Arr Int n) at] (sum (map (fn [r] (sum (map sin r))) (gather e at)))",
+                 ((9, 30), ("int", 40)), "e"),
+    "turned": ("[#^ (Mat n m) a] (sum (map sqrt (sum (* a a) 0)))", ((20, 6),), "a"),
     "gather": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
     "rectangles": ("[#^ (Mat n n) a #^ (Vec n) v] (ifold (fn [a i] (ifold (fn [a j] (update a i j (- (get a i j)"
                    " (* (get v i) (get v j))))) a (+ i 1))) a (len v))", ((9, 9), (9,)), None),
@@ -47,6 +50,9 @@ CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
     "long-rows": ("[#^ (Mat n m) a] (map softmax a)", ((3, 17000),), None),
     "few-places": ("[#^ (Mat n m) a] (build (len (get a 0)) (fn [j] (ifold (fn [s i] (+ s (get a i j))) 0.0 (len a))))",
                    ((600, 5),), None),
+    "copies": ("[#^ (Arr Int n) at #^ (Vec n) x #^ (Vec m) w] (scatter-add w at x)", (("int", 5000), (5000,), (2,)),
+               None),
+    "tiles": ("[#^ (Mat n m) a] (transpose a)", ((40, 37),), None),
     "staging": ("[#^ (Mat n 5) a] (map (fn [p] [(* (get p 0) (get p 1)) (sin (get p 3)) (get p 4) (get p 2)]) a)",
                 ((90, 5),), None),
     "striding": ("[#^ (Mat n 3) x #^ Int m] (sum (map (fn [p] (ifold (fn [s k] (+ (* 0.9 (sin s)) (* (get p 1)"
@@ -72,7 +78,11 @@ def model_of(name: str) -> Model:
 
 def arguments(name: str) -> tuple[Any, ...]:
     rng = np.random.default_rng(3)
-    return tuple(rng.uniform(0.5, 2.0, s) if isinstance(s, tuple) else s for s in CASES[name][1])
+    return tuple(
+        rng.integers(0, 2, s[1]) if isinstance(s, tuple) and s[0] == "int"
+        else rng.uniform(0.5, 2.0, s) if isinstance(s, tuple) else s
+        for s in CASES[name][1]
+    )  # fmt: skip
 
 
 def printed(name: str, off: tuple[str, ...], as_: str) -> CudaProgram:

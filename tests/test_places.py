@@ -19,7 +19,7 @@ MODELS = {
     "weighed": ("[#^ (Mat n m) a] (let [v (ravel a)] (dot v (map real (arange (len v)))))", (3, 4)),
     "shifted": ("[#^ (Mat n m) a] (sum (map square (ravel (build [(- (len a) 1) (- (len (get a 0)) 2)]"
                 " (fn [i j] (- (get a (+ i 1) j) (get a i (+ j 2))))))))", (4, 5)),
-    "own": ("[#^ (Mat n m) a] (let [m (len (get a 0))] (ifold (fn [s k] (+ (* 0.5 s) (get a (// k m) (% k m)))) 0.0"
+    "own": ("[#^ (Mat n m) a] (let [m (shape a 1)] (ifold (fn [s k] (+ (* 0.5 s) (get a (// k m) (% k m)))) 0.0"
             " (* (len a) m)))", (3, 4)),
 }  # fmt: skip
 
