@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds
-from hyad.grid.long_rows import by_passes
+from hyad.grid.long_rows import by_passes, largest_in_pieces
 from hyad.grid.scans import Scan, scan_of
 from hyad.grid.teams import TwoFolds, across_rows, in_pieces, makes_rows, team_loops, written_out
 from hyad.passes.spread import Reduction, nest, reductions
@@ -292,7 +292,10 @@ class ParallelLoops(Pieces):
             return
         if found[0] is None:
             loops = [[b for b in part.op.body.binds if type(b.op) is Loop] for part in parts]
-            found = [in_pieces([part], inner) if inner else None for part, inner in zip(parts, loops)]
+            found = [
+                largest_in_pieces(part) if len(inner) > 1 else in_pieces([part], inner) if inner else None
+                for part, inner in zip(parts, loops)
+            ]
         notes = len(self.notes)
         del self.steps[len(self.steps) - len(whole) :]
         outer, self.steps = self.steps, []
@@ -313,7 +316,7 @@ class ParallelLoops(Pieces):
     def two_folds(self, bind: Bind, pair: TwoFolds, count: Size, length: Size, later: frozenset[Var]) -> None:
         """Kernels for a loop that folds rows in pieces: of the pieces, and of what they give."""
         enough = ("+", ("//", 4 * FEW, simple("max", count, 1)), 1)
-        self.host[pair.many] = ("min", enough, ("//", length, PIECE))
+        self.host[pair.many] = ("//", length, PIECE) if pair.twice else ("min", enough, ("//", length, PIECE))
         self.host[pair.most] = ("+", ("//", length, ("max", self.host[pair.many], 1)), 1)
         self.lengths |= {pair.each: PIECE, pair.many: PIECE}  # a block for each piece, and for each row's
         self.two_kernels(bind, pair, later)

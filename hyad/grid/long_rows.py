@@ -10,6 +10,9 @@ makes elements has a thread for each; what is folded is folded in pieces (``in_p
         (build [n m] (fn [i j] (/ (exp (- (get a i j) (get m i))) (get s i))))
 
 What an element is computed from is read again in each pass, and the element computed again, rather than stored.
+
+Exponentials below the largest element of a row are summed where that is looked for (``largest_in_pieces``): each piece
+below its own largest element, while its elements are still in the cache, and the sums of the pieces are rescaled.
 """
 
 from __future__ import annotations
@@ -17,11 +20,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..core import INT, Arr, Bind, Block, Loop, Var, binds_of, reads, same, substitute
+from ..core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    binds_of,
+    reads,
+    same,
+    substitute,
+)
 from ..passes.spread import nest, reductions
 from ..program.dead import tidy
+from ..program.journal import on
 from .gather import divided
-from .teams import elementwise, merged, renamed, scalars
+from .teams import TwoFolds, cut_in_pieces, deeper, elementwise, merged, renamed, scalars
+from .vectors import with_largest
 
 AGAIN = 96.0  # the work of an element, in additions, that many threads had better do again in a later pass
 
@@ -52,15 +73,26 @@ def by_passes(bind: Bind, rows: Sequence[Bind]) -> list[Bind] | None:
             groups[-1].append(b)
     if len(groups) > 1 and not any(type(b.op) is Loop for b in groups[0]):
         groups[:2] = [[*groups[0], *groups[1]]]
+    for k in range(len(groups) - 1, 0, -1):
+        if below_the_largest([*groups[k - 1], *groups[k]]) is not None:
+            groups[k - 1 : k + 1] = [[*groups[k - 1], *groups[k]]]
     made = [v for b in body.binds for v in b.vars if isinstance(v.type, Arr) and type(b.op) is Loop]
     if any(v not in wanted for v in made):
         return None
-    parts = divided(replace(bind, op=replace(op, body=body)), groups, folded=True)
-    if parts is None or len(parts) < 2:
+    whole = replace(bind, op=replace(op, body=body))
+    pair = below_the_largest(body.binds) is not None
+    parts = [whole] if pair and len(groups) == 1 else divided(whole, groups, folded=True)
+    if parts is None or len(parts) < 2 and not pair:
         return None
     for part in parts:
         inner = [b for b in part.op.body.binds if type(b.op) is Loop]
-        if len(inner) > 1 or any(isinstance(v.type, Arr) for b in inner for v in b.vars) and len(nest(part)) != 2:
+        pair = below_the_largest(part.op.body.binds) is not None
+        if (
+            len(inner) > 1
+            and not pair
+            or any(isinstance(v.type, Arr) for b in inner for v in b.vars)
+            and len(nest(part)) != 2
+        ):
             return None
     return parts
 
@@ -75,3 +107,97 @@ def halves(bind: Bind) -> list[Bind]:
     index = Var(op.index.name, INT, op.index.span)
     block = renamed(substitute(tidy(Block(op.body.binds, op.body.results[n:])), {op.index: index}))
     return [Bind(bind.vars[:n], folds, bind.span), Bind(bind.vars[n:], Loop(op.count, index, (), (), block), bind.span)]
+
+
+# ------------------------------------------------------------------------------------------ sums of exponentials
+
+
+def below_the_largest(binds: Sequence[Bind]) -> tuple[Bind, Bind, Var, bool] | None:
+    """Of some bindings the one loop that looks for the largest element alone and the other one, that sums exponentials
+    below it; what it sums them below; and whether that is 0 where the largest element is infinite."""
+    loops = [b for b in binds if type(b.op) is Loop]
+    if len(loops) != 2 or len(loops[0].vars) != 1 or not on("online"):
+        return None
+    one, other = loops
+    between = binds[binds.index(one) + 1 : binds.index(other)]
+    found = with_largest(one, between, other)
+    if found is None:
+        return None
+    below = {v for b in (one, *between) for v in b.vars}.intersection(reads(other))
+    return one, other, below.pop(), any(r.finite for r in found[1])
+
+
+def largest_in_pieces(bind: Bind) -> TwoFolds | None:
+    """A loop over rows, of each of which it looks for the largest element and sums exponentials below it, in pieces.
+    None where it does more."""
+    op, body = bind.op, bind.op.body
+    found = below_the_largest(body.binds)
+    if found is None:
+        return None
+    largest, sums, below, finite = found
+    loops = largest, sums
+    others = [b for b in body.binds if b not in loops]
+    zeros = all(type(z) is Const and z.value == 0 for z in sums.op.inits)
+    if op.accs or not zeros or any(isinstance(v.type, Arr) for b in loops for v in b.vars):
+        return None
+    if not all(type(c.op) in (Prim, If) and scalars(c) for b in others for c in binds_of(b)):
+        return None
+    names = "many most left piece each".split()
+    many, most, left, piece, each = (Var(name, INT) for name in names)
+    counting, start = cut_in_pieces(largest.op.count, piece, most, each)
+    made = [tuple(Var(v.name, v.type, v.span) for v in b.vars) for b in loops]
+    parts: list[Bind] = []
+    for b, out in zip(loops, made):
+        k = Var("k", INT)
+        at = Bind((b.op.index,), Prim("+", (start, k)))
+        least = (Const(float("-inf"), REAL),) if b is largest else b.op.inits
+        block = Block((at, *b.op.body.binds), b.op.body.results)
+        block = block if b is largest else substitute(block, {below: made[0][0]})
+        parts.append(Bind(out, Loop(each, k, least, b.op.accs, block), b.span))
+    flat = (*made[0], *made[1])
+    rows = tuple(Var(v.name, Arr(v.type, (many,)), v.span) for v in flat)
+    pieces = Bind(rows, Loop(many, piece, (), (), Block((*counting, *parts), flat)), sums.span)
+    before = body.binds[: body.binds.index(largest)]
+    stacks = tuple(Var(f"{v.name}_pieces", deeper(v.type, bind), v.span) for v in rows)
+    first = Bind(stacks, replace(op, body=tidy(Block((*before, pieces), rows))), bind.span)
+    whole: list[Bind] = []
+    for b in body.binds:
+        if b not in loops:
+            whole.append(b)
+            continue
+        index = Var("piece", INT)
+        total: list[Bind] = []
+
+        def step(name: str, *args: object, t: object = REAL, total: list[Bind] = total) -> Var:
+            total.append(Bind((Var("t", t),), Prim(name, args)))  # type: ignore[arg-type]
+            return total[-1].vars[0]
+
+        accs = tuple(Var(a.name, a.type) for a in b.op.accs)
+        top = step("get", stacks[0], op.index, index)
+        if b is largest:
+            results = (step("max", accs[0], top),)
+        else:
+            equal = step("=", top, largest.vars[0], t=BOOL)  # both may be infinite
+            none = step("=", top, Const(float("-inf"), REAL), t=BOOL)
+            gap = step("select", equal, Const(0.0, REAL), step("-", top, largest.vars[0]))
+            factor = step("exp", gap)
+            results = ()
+            for acc, stack in zip(accs, stacks[1:]):
+                part = step("*", step("get", stack, op.index, index), factor)
+                part = step("select", equal, part, step("select", none, Const(0.0, REAL), part))
+                results = (*results, step("+", acc, part))
+        loop = Loop(many, index, b.op.inits, accs, Block(tuple(total), results))
+        if b is largest or not finite:
+            whole.append(Bind(b.vars, loop, b.span))
+            continue
+        there = tuple(Var(v.name, v.type) for v in b.vars)
+        total = []
+        known = step(
+            "=", step("-", largest.vars[0], largest.vars[0], total=total), Const(0.0, REAL), t=BOOL, total=total
+        )
+        beyond = step("exp", largest.vars[0], total=total)
+        chosen = (Bind((v,), Prim("select", (known, s, beyond))) for v, s in zip(b.vars, there))
+        whole += [Bind(there, loop, b.span), *total, *chosen]
+    last = tuple(Var(v.name, v.type, v.span, v.given) for v in bind.vars)
+    second = Bind(last, replace(op, body=tidy(Block(tuple(whole), body.results))), bind.span)
+    return TwoFolds(first, renamed(Block((second,), ())).binds[0], many, most, left, each, True)

@@ -204,7 +204,7 @@ class TwoFolds:
     """A nest of loops each of which folds a row in two: ``first``, what each piece of a row gives, by row and piece,
     and ``second``, that folded, with what is made of it. The other ones are integers: how many pieces a row has
     (``many``) and how long they are (``most``, or one less; ``left``) are the host's to know, ``each`` is how long one
-    is."""
+    is. ``twice``: a piece is read twice, and had better be small enough for a cache."""
 
     first: Bind
     second: Bind
@@ -212,6 +212,17 @@ class TwoFolds:
     most: Var
     left: Var
     each: Var
+    twice: bool = False
+
+
+def cut_in_pieces(count: Atom, piece: Var, most: Var, each: Var) -> tuple[list[Bind], Var]:
+    """Bindings that compute how many elements of so many a piece has; and where the piece begins."""
+    start, rest = Var("start", INT), Var("rest", INT)
+    return [
+        Bind((start,), Prim("*", (piece, most))),
+        Bind((rest,), Prim("-", (count, start))),
+        Bind((each,), Prim("min", (most, rest))),
+    ], start
 
 
 def in_pieces(levels: Sequence[Bind], shared: Sequence[Bind], apart: bool = False) -> TwoFolds | None:
@@ -246,12 +257,7 @@ def in_pieces(levels: Sequence[Bind], shared: Sequence[Bind], apart: bool = Fals
         ]
         at = [Bind((further,), Prim("*", (k, many))), Bind((fold.op.index,), Prim("+", (further, piece)))]
     else:
-        start, rest = Var("start", INT), Var("rest", INT)
-        counting = [
-            Bind((start,), Prim("*", (piece, most))),
-            Bind((rest,), Prim("-", (fold.op.count, start))),
-            Bind((each,), Prim("min", (most, rest))),
-        ]
+        counting, start = cut_in_pieces(fold.op.count, piece, most, each)
         at = [Bind((fold.op.index,), Prim("+", (start, k)))]
     inner = Loop(each, k, tuple(zeros), fold.op.accs, Block((*at, *fold.op.body.binds), fold.op.body.results))
     made = tuple(Var(v.name, v.type, v.span) for v in fold.vars)
