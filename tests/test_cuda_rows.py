@@ -344,7 +344,6 @@ def test_exponentials_below_the_largest_element_of_a_long_row(form: str) -> None
         off = print_grid(f.optimised(f.specs(None), "cuda", blas=True), name="off")
     known = {"n": 3, "m": 10**6}
     assert len(taken(program.steps, known)) == len(taken(off.steps, known)) - 2
-    assert max(launches.value(m.length, known) for m in program.memory if m.kind == "own") < 10**6
     emulator = Emulator([program, off], gpu.cpu_compiler() or ())
     rows = [np.random.default_rng(k).normal(size=17003) * 30 for k in range(9)]
     rows[1][:] = -np.inf

@@ -78,12 +78,12 @@ from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .onehot import OneHot
 from .pairs import pairs
-from .places import places
 from .powers import powers_of_two
 from .prefixes import prefixes
 from .products import Products
 from .reciprocals import divide, reciprocals
 from .renew import put_aside, renew
+from .reshaped import reshaped
 from .rings import rings
 from .roundtrip import round_trips
 from .rows import added_rows
@@ -764,7 +764,7 @@ PIPELINE: list[Pass] = [
     accumulate,  # now that each adjoint has a loop of its own
     follow,  # before what is made of a row goes where it is read
     fuse,
-    places,  # now that what stacks a matrix as a vector is made where it is read
+    reshaped,  # now that what stacks a matrix as a vector is made where it is read
     prefixes,  # now that what is added up is made where it is added
     chains,  # what fuse would have to compute twice
     one_hot,  # loops that vanish

@@ -35,7 +35,7 @@ def test_two_loops_without_divisions(name: str) -> None:
     shape = MODELS[name][1]
     for g in (f, hyad.grad(f)) if name != "own" else (f,):  # whose gradient runs backwards
         text = hyad.show(g, "c", args=[np.zeros(shape)])
-        off = g.without(("places",))
+        off = g.without(("reshaped",))
         assert "hyad_ifloordiv" not in text and "hyad_imod" not in text
         assert "hyad_imod" in hyad.show(off, "c", args=[np.zeros(shape)])
         for n in (0, 1):  # rows and columns that are not there, too
@@ -72,7 +72,7 @@ def test_what_is_left_alone() -> None:
     ):
         f = hyad.model(f"(defmodel f {text})", namespace={})
         specs = f.specs(None)
-        on, off = (str(print_program(g.optimised(specs))) for g in (f, f.without(("places",))))
+        on, off = (str(print_program(g.optimised(specs))) for g in (f, f.without(("reshaped",))))
         assert on == off
 
 

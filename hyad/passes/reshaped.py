@@ -21,7 +21,7 @@ from ..program.builder import Builder
 from ..program.rebuild import Rebuild, rebuilt
 
 
-def places(program: Program) -> Program:
+def reshaped(program: Program) -> Program:
     """Takes a loop over the places of a matrix that finds the row and column of each by division as two loops, over
     the rows and over the columns.
 
@@ -31,13 +31,13 @@ def places(program: Program) -> Program:
     """
     if not any(type(x.op) is Prim and x.op.name in ("//", "%") for x in all_binds(program.body)):
         return program
-    pass_ = Places(Builder(), program)
+    pass_ = Reshaped(Builder(), program)
     made = rebuilt(program, pass_)
     return made if pass_.found else program
 
 
-class Places(Rebuild):
-    """``places`` for a program."""
+class Reshaped(Rebuild):
+    """``reshaped`` for a program."""
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
