@@ -35,7 +35,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_checks(driver: standin.Driver, capsys: pytest.CaptureFixture) -> None:
     checks = importlib.import_module("checks")
     names = ["single_precision", "streams_of_pycuda", "contexts", "failed_checks", "out_of_memory", "with_compute"]
-    names += ["rows_by_an_index", "memory_of_threads"]
+    names += ["rows_by_an_index", "memory_of_threads", "additions", "transposed"]
     assert checks.main(names) == 0, capsys.readouterr()
     shown = capsys.readouterr().out
     assert shown.count(" ok (") + shown.count("left out") == len(names) and shown.endswith("0 failed\n")

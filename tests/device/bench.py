@@ -176,6 +176,20 @@ def paths() -> Any:
     return hyad.model(text, namespace={})
 
 
+def written(text: str) -> Callable[[], Any]:
+    return lambda: hyad.model(f"(defmodel {text})", namespace={})
+
+
+TABLE = "table [#^ (Mat v d) e #^ (Arr Int n) at #^ (Mat n d) w] (sum (* w (tanh (gather e at))))"
+SUMS = "sums [#^ (Vec k) w #^ (Arr Int n) at #^ (Vec n) x] (scatter-add w at x)"
+CENTRED = "centred [#^ (Mat n m) a #^ (Mat n m) w] (sum (* w (tanh (- a (mean a 0)))))"
+
+
+def table_args(n: int) -> list[Any]:
+    r = rng()
+    return [r.normal(size=(50_000, 64)), r.integers(0, 50_000, n), r.normal(size=(n, 64))]
+
+
 def cases() -> list[Case]:
     from peers_gpu import PEERS
 
@@ -210,6 +224,17 @@ def cases() -> list[Case]:
         Case("system of 1024 equations", None, system, equations, 1024, "f64", lambda a: a),
         Case("Heston's sensitivities, 8 paths of 100 steps", None, lambda: heston().sensitivities, heston_args, 1 << 18,
              "f64", lambda a: [*a[:4], 5, *a[5:7], 4], small=3),
+        Case("transposed matrix", None, written("turned [#^ (Mat n m) a] (transpose a)"),
+             lambda n: [rng().normal(size=(n, n))], 8192, "bytes", lambda a: [a[0][:40, :37].copy()]),
+        Case("softmax of rows of 100,000", None, written("rows [#^ (Mat n m) a] (map softmax a)"),
+             lambda n: [rng().normal(size=(n, 100_000))], 512, "bytes", lambda a: [a[0][:2].copy()], small=3),
+        Case("gradient of a table's rows, looked up", written(TABLE), lambda: hyad.grad(written(TABLE)(), wrt="e"),
+             table_args, 1 << 19, "bytes", lambda a: [a[0], *(x[:50] for x in a[1:])]),
+        Case("sums at 256 places", None, written(SUMS),
+             lambda n: [np.zeros(256), rng().integers(0, 256, n), rng().normal(size=n)], 1 << 26, "bytes",
+             lambda a: [a[0], *(x[:1000] for x in a[1:])]),
+        Case("gradient through the means of columns", written(CENTRED), lambda: hyad.grad(written(CENTRED)(), wrt="a"),
+             lambda n: list(rng().normal(size=(2, n, 512))), 1 << 16, "bytes", lambda a: [x[:50] for x in a]),
     ]  # fmt: skip
     for case in found:
         case.peers = PEERS.get(case.name, {})

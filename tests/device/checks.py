@@ -265,6 +265,36 @@ def check_deterministic() -> None:
         assert [np.asarray(x).tobytes() for x in f(*args)] == first
 
 
+def check_additions() -> None:
+    """At places that the data know: few that are added to often, many, and rows; atomic and in fixed point."""
+    sums = model("(defmodel f [#^ (Vec m) w #^ (Arr Int n) at #^ (Vec n) x] (scatter-add w at x))")
+    text = "(defmodel g [#^ (Mat v d) e #^ (Arr Int n) at #^ (Mat n d) w] (sum (* w (tanh (gather e at)))))"
+    rows = hyad.grad(model(text), wrt="e")
+    for deterministic in (False, True):
+        for m, n in ((7, size(3_000_000, 20_000)), (100_000, size(1_000_000, 3000))):
+            args = [np.zeros(m), RNG.integers(0, m, n), RNG.normal(size=n)]
+            got = hyad.compile(sums, "cuda", args=args, deterministic=deterministic)(*args)
+            same(got, np.bincount(args[1], args[2], m), 1e-9)
+        for v, d in ((300, 200), (5, 40)):
+            n = size(50_000, 500)
+            e, at, w = RNG.normal(size=(v, d)), RNG.integers(0, v, n), RNG.normal(size=(n, d))
+            want = np.zeros_like(e)
+            np.add.at(want, at, w * (1 - np.tanh(e[at]) ** 2))
+            same(hyad.compile(rows, "cuda", args=[e, at, w], deterministic=deterministic)(e, at, w), want, 1e-9)
+
+
+def check_transposed_and_long_rows() -> None:
+    """What is read the other way round, by tiles; rows of several blocks each; sums over the first axis."""
+    a = RNG.normal(size=(size(3001, 70), size(2003, 45)))
+    same(hyad.compile(model("(defmodel f [#^ (Mat n m) a] (transpose a))"), "cuda")(a), a.T, 0.0)
+    rows = RNG.normal(size=(3, size(1_000_003, 17_003)))
+    e = np.exp(rows - rows.max(axis=1, keepdims=True))
+    soft = hyad.compile(model("(defmodel f [#^ (Mat n m) a] (map softmax a))"), "cuda")
+    same(soft(rows), e / e.sum(axis=1, keepdims=True), 1e-9)
+    loss = hyad.grad(model("(defmodel f [#^ (Mat n m) a] (sum (square (mean a 0))))"))
+    same(hyad.compile(loss, "cuda")(a), np.broadcast_to(2 * a.mean(0) / len(a), a.shape), 1e-9)
+
+
 # --------------------------------------------------------------------------- arrays, streams, contexts
 
 
