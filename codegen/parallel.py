@@ -264,6 +264,7 @@ class ParallelLoops(Pieces):
             span=levels[0].span,
             copied=added,
         )
+        self.roomy.add(self.kernels[-1])
         self.steps.append(Choose(few, (self.steps.pop(),), (whole,)))
 
     def pieces(

@@ -80,7 +80,7 @@ class Persistent(HostMemory):
         super().__init__(*args)
         self.loads: dict[str, Size | None] = {}  # the work of a kernel, in additions
         self.many: dict[str, Size] = {}  # how many parts a kernel folds
-        self.wide: set[str] = set()  # kernels of which a team may be a block
+        self.wide: set[str] = set()  # kernels of which a team may be a block, or that have a tile
         self.large: set[str] = set()  # kernels that are launched where they are no little work
         self.roomy: set[str] = set()  # kernels that are for where a device has room for more threads than others have
         self.part_names: dict[str, str] = {}  # of kernels that are functions, too

@@ -162,6 +162,7 @@ class Pieces(Persistent):
         threads = WARP if printer.directions else min(threads, text.block)
         if printer.turned:
             fires("tiles", program.span)
+            self.wide.add(name)
             *outer, n, m = (simple("max", self.size(b.op.count) or 0, 0) for b in grid)
             tiles = total([*outer, ceiling(n, WARP), ceiling(m, WARP)])
             blocks, threads = simple("min", tiles, blocks), FOLDING

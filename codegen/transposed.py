@@ -89,7 +89,7 @@ def heads_of_tiles(
     *outer, n, m = counts
     *above, i, j = names
     across, down = f"(({m} + 31)/32)", f"(({n} + 31)/32)"
-    head = [f"__shared__ {ctype} {name}[32*33];" for name, ctype, *_ in loads]
+    head = [f"__shared__ {ctype} {name}[{32 * 33}];" for name, ctype, *_ in loads]
     head.append(f"const int {lane} = threadIdx.x & 31;")
     head.append(f"const long long {tiles} = {'*'.join([*outer, down, across])};")
     head.append(f"for (long long {tile} = blockIdx.x; {tile} < {tiles}; {tile} += gridDim.x) {{")

@@ -279,14 +279,14 @@
 (defmodel rolled [v k] "the elements, or rows, moved k places on, round and round"
   (build (len v) (fn [i] (get v (% (- i k) (len v))))))
 (defmodel ravel [a] "the elements as a vector, row by row"
-  (if (= (rank a) 1) a (build (* (len a) (row-size a)) (fn [k] (element a k)))))
+  (if (= (rank a) 1) a (build (* (len a) (row-size a)) (fn [k] (element-at a k)))))
 (defmodel row-size [a] "the number of elements of a row, which may have axes of its own" (size-from a 1))
 (defmodel size-from [a axis] "the number of elements of a part from an axis on"
   (if (= (+ axis 1) (rank a))
     (shape a axis)
     (let [n (* (shape a axis) (size-from a (+ axis 1)))] (do (require-at-most 0 n) n))))
-(defmodel element [a k] "element k, counted row by row"
-  (if (= (rank a) 1) (get a k) (let [m (row-size a)] (element (get a (// k m)) (% k m)))))
+(defmodel element-at [a k] "element k, counted row by row"
+  (if (= (rank a) 1) (get a k) (let [m (row-size a)] (element-at (get a (// k m)) (% k m)))))
 (defmodel reshape [a dims] "the elements in an array of other sizes, of which one may be -1: what the others leave"
   (let [v (ravel a)]
     (if (num? dims)

@@ -264,3 +264,23 @@ def test_rows_of_a_short_table_are_added_up_by_blocks() -> None:
         for shape in SHAPES:
             (got,) = emulator_of(program).run(program, (e, at), **shape)
             np.testing.assert_allclose(got, want, rtol=1e-10)
+
+
+def test_a_loop_of_one_block_adds_as_it_comes() -> None:
+    """The block has no room for copies, and little to do."""
+    text = """[#^ (Vec m) w #^ (Arr Int n) at #^ Int s]
+      (ifold (fn [u k] (scatter-add (* 0.5 u) at (map (fn [i] (* 0.001 (sin (get u i)))) at))) w s)"""
+    program = printed(text)
+    loop = program.source.partition("by one block")[2]
+    assert " f_loop(" in loop and "_here" in program.source and "_here" not in loop
+    rng = np.random.default_rng(11)
+    for n, m in ((30, 5), (9000, 3)):
+        w, at = rng.normal(size=m), rng.integers(0, m, n)
+        want = w
+        for _ in range(3):
+            step = 0.5 * want
+            np.add.at(step, at, 0.001 * np.sin(want[at]))
+            want = step
+        for shape in SHAPES:
+            (got,) = emulator_of(program).run(program, (w, at, 3), **shape)
+            np.testing.assert_allclose(got, want, rtol=1e-9)

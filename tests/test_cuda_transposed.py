@@ -113,3 +113,17 @@ def test_the_text_compiles_for_a_device() -> None:
     found, _ = programs()
     for key in (("deep", "f64", False), ("both", "f32", False)):
         assert b".entry" in nvrtc.compile_device(found[key].source)
+
+
+def test_a_loop_of_one_block_has_tiles_too() -> None:
+    """Of as many threads as a tile is for."""
+    text = "[#^ (Mat n n) x #^ Int s] (ifold (fn [u k] (* 0.5 (+ u (transpose u)))) x s)"
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    program = print_grid(f.optimised(f.specs(None), "cuda", blas=True))
+    assert "__launch_bounds__(256) f_loop(" in program.source and tiled(program.source) == {"u"}
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for n in (37, 300):  # in one block, and in launches
+        x = np.random.default_rng(n).normal(size=(n, n))
+        for descending in (False, True):
+            (got,) = emulator.run(program, [x, 3], descending=descending)
+            np.testing.assert_allclose(got, 0.5 * (x + x.T), rtol=1e-12)
