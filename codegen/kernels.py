@@ -707,7 +707,7 @@ class KernelPrinter(CudaPrinter):
                 found.append((p, self.names.fresh(f"{self.buffer_name[buffer]}_tile")))
                 self.turned[buffer] = found[-1][1]
         if found:
-            self.support |= {UNROLL: None, TURN: None, QUOTIENT: None}
+            self.support |= {UNROLL: None, TURN: None}
             self.block = FOLDING
         return found
 

@@ -388,7 +388,7 @@ class _Text:
         return {"real": real, "int": "long long", "bool": "int", "word": "unsigned long long"}[elem]
 
     def params(self) -> list[str]:
-        out = [f"{self.ctype(self.elem(a))} *{a}" for a in self.arrays]
+        out = [f"{'const ' if self.given(a) else ''}{self.ctype(self.elem(a))} *{a}" for a in self.arrays]
         out += [f"{self.ctype(s.elem)} {s.name}" for s in self.scalars.values()]
         return [*out, *(f"long long {n}" for n in self.read if n not in self.inner)]
 
@@ -397,6 +397,10 @@ class _Text:
 
     def elem(self, array: str) -> str:
         return "word" if array == self.cut.status else self.cut.memory[array].elem
+
+    def given(self, array: str) -> bool:
+        """Whether an array is the caller's, which nothing writes to."""
+        return array != self.cut.status and self.cut.memory[array].kind == "param"
 
     def size(self, size: Size) -> str:
         self.read.update(dict.fromkeys(names_of(size)))

@@ -357,6 +357,21 @@ def test_exponentials_below_the_largest_element_of_a_long_row(form: str) -> None
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-300)
 
 
+def test_the_cross_entropy_of_long_rows() -> None:
+    """What is folded over the rows comes behind the passes over them."""
+    text = "[#^ (Mat n m) a #^ (Arr Int n) t] (sum (map (fn [r k] (- (logsumexp r) (get r k))) a t))"
+    f = hyad.value_and_grad(hyad.model(f"(defmodel f {text})", namespace={}), wrt="a")
+    program = print_grid(f.optimised(f.specs(None), "cuda", blas=True))
+    a, t = np.random.default_rng(4).normal(size=(3, 17003)) * 30, np.array([5, 0, 17002])
+    want = soft(a)
+    want[range(3), t] -= 1
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for descending in (False, True):
+        value, slope = emulator.run(program, [a, t], descending=descending)
+        np.testing.assert_allclose(value, (np.logaddexp.reduce(a, axis=1) - a[range(3), t]).sum(), rtol=1e-12)
+        np.testing.assert_allclose(slope, want, atol=1e-12)
+
+
 # -------------------------------------------------------------------------------------------- batches
 
 CAMERA = """(defmodel seen [#^ (Vec 7) p #^ (Vec 3) x #^ (Vec 2) f]

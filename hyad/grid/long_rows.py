@@ -73,28 +73,30 @@ def by_passes(bind: Bind, rows: Sequence[Bind]) -> list[Bind] | None:
             groups[-1].append(b)
     if len(groups) > 1 and not any(type(b.op) is Loop for b in groups[0]):
         groups[:2] = [[*groups[0], *groups[1]]]
-    for k in range(len(groups) - 1, 0, -1):
-        if below_the_largest([*groups[k - 1], *groups[k]]) is not None:
-            groups[k - 1 : k + 1] = [[*groups[k - 1], *groups[k]]]
     made = [v for b in body.binds for v in b.vars if isinstance(v.type, Arr) and type(b.op) is Loop]
     if any(v not in wanted for v in made):
         return None
     whole = replace(bind, op=replace(op, body=body))
-    pair = below_the_largest(body.binds) is not None
-    parts = [whole] if pair and len(groups) == 1 else divided(whole, groups, folded=True)
-    if parts is None or len(parts) < 2 and not pair:
-        return None
-    for part in parts:
+    joined = list(groups)
+    for k in range(len(groups) - 1, 0, -1):
+        if below_the_largest([*joined[k - 1], *joined[k]]) is not None:
+            joined[k - 1 : k + 1] = [[*joined[k - 1], *joined[k]]]
+    found = parted(whole, joined) if len(joined) < len(groups) else None
+    return found or parted(whole, groups)
+
+
+def parted(bind: Bind, groups: Sequence[Sequence[Bind]]) -> list[Bind] | None:
+    """A loop over rows as one for each group of bindings, and one for the others; None where a pass of one of them is
+    not for several blocks, or there is one pass alone."""
+    parts = divided(bind, groups, folded=True)
+    if parts is None and len(groups) == 1 and largest_in_pieces(bind) is not None:
+        return [bind]
+    for part in parts or ():
         inner = [b for b in part.op.body.binds if type(b.op) is Loop]
-        pair = below_the_largest(part.op.body.binds) is not None
-        if (
-            len(inner) > 1
-            and not pair
-            or any(isinstance(v.type, Arr) for b in inner for v in b.vars)
-            and len(nest(part)) != 2
-        ):
+        rows = any(isinstance(v.type, Arr) for b in inner for v in b.vars)
+        if rows and len(nest(part)) != 2 or len(inner) > 1 and largest_in_pieces(part) is None:
             return None
-    return parts
+    return parts if parts is not None and len(parts) > 1 else None
 
 
 def halves(bind: Bind) -> list[Bind]:
