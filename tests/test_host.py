@@ -247,3 +247,16 @@ def test_nvcc_compiles_and_links_the_pair(tmp_path: Path) -> None:
     command = [nvrtc.nvcc(), *flags, "walk.cu", "main.c", "-o", "main"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and (tmp_path / "main").exists(), done.stderr
+
+
+@needs_cpu
+def test_one_block_for_small_launches_reads_the_callers_arrays(tmp_path: Path) -> None:
+    """Which are constant in the header."""
+    text = "(defmodel f [#^ (Arr Int n) at #^ (Vec n) x #^ (Vec m) w] (scatter-add w at x))"
+    f = hyad.model(text, namespace={})
+    hyad.emit(f, tmp_path / "sums.cu", target="cuda", grid=True, deterministic=True)
+    program = print_grid(f.optimised(f.specs(), "cuda", blas=True), name="sums", deterministic=True)
+    assert "sums_run(const long long *at, const double *x," in program.source
+    at, x, w = np.array([1, 0, 1, 2]), np.array([0.5, 1.5, 2.5, -1.0]), np.ones(3)
+    (got,), failed = called(tmp_path, program, {"n": 4, "m": 3}, at, x, w)
+    assert failed == 0 and got.tolist() == [2.5, 4.0, 0.0]
