@@ -95,7 +95,7 @@ class HyadError(Exception):
         return "\n".join(parts)
 
 
-BESIDE_SLICE = "take the rows first, then the slice of each: `(map (fn [row] (slice row 0 2)) (get m i))`"
+BESIDE_SLICE = "take one after the other: `(get (get a i) (slice None) j)`"
 
 
 def hint_for(place: str, what: str, kind: type | None = None) -> str | None:

@@ -108,6 +108,7 @@
 (defmodel in-brackets [x a] "a number as an array of the rank of another, of size 1 along each axis"
   (bracketed x (rank a)))
 (defmodel bracketed [x k] "the same, of rank k" (if (= k 0) x (bracketed [x] (- k 1))))
+(defmodel squeeze/1 [a] "an array without its axes of size 1" (without-ones a))
 (defmodel squeeze [a axis] "an array without an axis of size 1"
   (let [k (axis-of a axis 0)]
     (if (= k 0) (do (require-equal (len a) 1) (get a 0)) (map (fn [row] (squeeze row (- k 1))) a))))
@@ -304,6 +305,7 @@
   (if (= k (len dims))
     (get v at)
     (let [n (size-of v dims k)] (build n (fn [i] (reshape-from v dims (+ k 1) (+ (* at n) i)))))))
+(defmodel range-step [k] "the step of a range, which is not 0" (do (require-below 0 (* k k)) k))
 (defmodel gather [v at] "the elements at some indices"
   (if (num? at) (get v at) (map (fn [i] (gather v i)) at)))
 (defmodel gather/3 [a i j] "the elements at pairs of indices, which are broadcast" (along-pairs a (+ i (* 0 j)) (+ j (* 0 i))))
@@ -313,6 +315,8 @@
   (if (num? i) (get a i j) (map (fn [i j] (along-pairs a i j)) i j)))
 (defmodel along-triples [a i j k] "the elements at triples of indices"
   (if (num? i) (get a i j k) (map (fn [i j k] (along-triples a i j k)) i j k)))
+(defmodel of-parts [f part a at] "f of a part of a at indices; of each part where indices are arrays"
+  (if (= (+ (rank part) at) (rank a)) (f part) (map (fn [p] (of-parts f p a at)) part)))
 (defmodel take [a at] "the elements at some indices; of a matrix counted row by row" (gather (ravel a) at))
 (defmodel take/3 [a at axis] "the parts of an array at some indices along an axis"
   (let [k (axis-of a axis 0)] (if (= k 0) (gather a at) (map (fn [row] (take row at (- k 1))) a))))

@@ -542,7 +542,9 @@ NUMPYS = ["(np.sum a)", "(np.sum a 0)", "(np.max a 1)", "(np.mean a)", "(np.lina
           "(np.not-equal b 1.0)", "(np.logical-and (> a 0) (< a 3))", "(np.logical-or (> a 0) (> b 0.5))",
           "(np.logical-not (> a 0))", "(np.diagonal a)", "(@ a a.T)", "(get a.shape 0)", "(* a.ndim a.size)",
           "(. (@ a a) T)", "(.sum a)", "(.sum a :axis 0)", "(.max a 1)", "(.mean a)", "(.dot a b)",
-          "(.reshape a #(4 1))", "(.transpose a)", "(cond (> (get b 0) 2) 1.0 :else 2.0)"]  # fmt: skip
+          "(.reshape a #(4 1))", "(.transpose a)", "(a.sum :axis 0)", "(a.T.max 1)", "(a.reshape 4 1)", "(.flatten a)",
+          "(* np.pi b)", "(np.maximum b (- np.inf))", "(np.squeeze (get a (slice 1 2)))", "(- (get b None) np.e)",
+          "(get b np.newaxis (slice None))", "(cond (> (get b 0) 2) 1.0 :else 2.0)"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", NUMPYS)
@@ -714,6 +716,18 @@ PARTS = {
     "#((slice None) (slice None))": np.s_[:, :],
     "#(1 2)": np.s_[1, 2],
     "(slice (- (len m) 2) (len m)) (slice None) 1": np.s_[-2:, :, 1],
+    "None": np.s_[None],
+    "#((slice None) None)": np.s_[:, None],
+    "#(None 1 (slice None) None)": np.s_[None, 1, :, None],
+    "(slice 1 3) None (slice None None -1) None 1": np.s_[1:3, None, ::-1, None, 1],
+    "#([2 0] (slice 1 3))": np.s_[[2, 0], 1:3],
+    "[0 0 2] (slice None None -1) (slice 1 None)": np.s_[[0, 0, 2], ::-1, 1:],
+    "#([[0 1] [2 0]] (slice 1 2) 1)": np.s_[[[0, 1], [2, 0]], 1:2, 1],
+    "#([1 2] [3 0] (slice 0 1))": np.s_[[1, 2], [3, 0], 0:1],
+    "#(1 [3 0] (slice 0 1))": np.s_[1, [3, 0], 0:1],
+    "#((slice 0 2) [3 0 0] (slice 1 2))": np.s_[0:2, [3, 0, 0], 1:2],
+    "#([1 2] None (slice 1 3))": np.s_[[1, 2], None, 1:3],
+    "#((slice None) None [1 2])": np.s_[:, None, [1, 2]],
 }
 
 
@@ -727,7 +741,7 @@ def test_parts_of_several_axes_are_numpys(subscripts: str) -> None:
     np.testing.assert_array_equal(np.reshape(hyad.run(model, m), wanted.shape), wanted)
     squares = hyad.model(f"(fn [#^ (Arr Real n k l) m] (sum (square (get m {subscripts}))))", namespace={})
     slopes = np.zeros_like(m)
-    slopes[PARTS[subscripts]] = 2 * wanted
+    np.add.at(slopes, PARTS[subscripts], 2 * wanted)
     for gradient in (hyad.compile(hyad.grad(squares))(m), hyad.run(hyad.grad(squares), m)):
         np.testing.assert_array_equal(gradient, slopes)
 
@@ -740,6 +754,10 @@ def test_parts_that_are_none() -> None:
         hyad.model("(fn [m] (get m #()))", namespace={})
     with pytest.raises(BoundsError):
         hyad.model("(fn [#^ (Mat n k) m] (get m (slice None) 2))", namespace={})(np.ones((3, 2)))
+    for text in ("(get m [0 1] (slice 0 1) [0 1])", "(get m 0 (slice None) [0 1])"):  # NumPy would move the axes
+        for call in (hyad.model(f"(fn [m] {text})"), lambda m, text=text: hyad.run(hyad.model(f"(fn [m] {text})"), m)):
+            with pytest.raises(HyadError, match=r"with an index and a slice before it(?s:.)*\(get \(get a i\)"):
+                call(np.ones((2, 2, 2)))
     own = hyad.model("(fn [v] (let [slice (fn [a b] (- b a))] (get v (slice 1 2))))", namespace={})
     assert own(np.array([3.0, 4.0])) == 4.0
 
@@ -918,3 +936,23 @@ def test_parts_of_few_rows_have_their_size() -> None:
     text = "(fn [m] #((get m (slice 1 None)) (get m (slice 3 3)) (map square (get m (slice 1 None)))))"
     for found in (hyad.model(text, namespace={})(np.ones((1, 5))), hyad.run(text, np.ones((1, 5)))):
         assert [np.shape(x) for x in found] == [(0, 5)] * 3
+
+
+def test_axes_of_size_one_are_left_out_where_the_program_says_which_they_are() -> None:
+    m = np.arange(6.0).reshape(2, 3)
+    for text, wanted in {
+        "(squeeze m)": m,
+        "(squeeze (get m (slice i (+ i 1))))": m[1],
+        "(squeeze (sum m :axis 1 :keepdims True))": m.sum(1),
+        "(.squeeze (get m #((slice 1 2) (slice 0 1))))": m[1, 0],
+        "(squeeze (expand-dims (zeros [0 3]) 1))": np.zeros((0, 3)),
+        "(squeeze i)": 1,
+    }.items():
+        f = hyad.model(f"(fn [m #^ Int i] {text})", namespace={})
+        for got in (f(m, 1), hyad.run(f, m, 1)):
+            assert np.array_equal(got, wanted) and np.shape(got) == np.shape(wanted), text
+    f = hyad.model("(fn [m] (squeeze m))", namespace={})
+    for one in (m[:1], np.ones((3, 1))):
+        with pytest.raises(HyadError, match=r"`squeeze` names no axis(?s:.)*in this call `m` has shape"):
+            f(one)
+        assert np.array_equal(hyad.run(f, one), np.squeeze(one))

@@ -98,8 +98,9 @@ def test_gradients() -> None:
         ("(for [i] x)", "for takes names and what they go through"),
         ("(for [i (range 3)])", "for takes names and what they go through"),
         ("(for [i (range 3) :if x] x)", "no such clause"),
-        ("(for [i (range 0 3 x)] x)", "the step of a range is written out"),
-        ("(for [i (range 0 3 0)] x)", "the step of a range is written out"),
+        ("(for [i (range 0 3 x)] x)", "number, not an integer"),
+        ("(for [i (range 0 3 0)] x)", "the step of a range is an integer, not 0"),
+        ("(for [#(i #(a b)) (enumerate (zip [x]))] x)", "2 names for 1 arrays"),
         ("(for [#(a b c) (zip [x] [x])] x)", "3 names for 2 arrays"),
         ("(for [a (enumerate [x])] x)", r"nothing binds `enumerate`(?s:.)*\(for \[#\(i x\) \(enumerate v\)\]"),
     ],
@@ -107,6 +108,30 @@ def test_gradients() -> None:
 def test_what_is_no_for(text: str, message: str) -> None:
     with pytest.raises(hyad.HyadError, match=message):
         hyad.model(f"(fn [x] {text})")(1.0)
+
+
+@pytest.mark.parametrize("bounds", [(0, 7, 3), (6, -1, -2), (2, 7, 2), (0, 7, 9), (3, 3, 1), (0, 7, -1), (4, 0, -4)])
+def test_a_range_with_a_step_that_a_call_gives(bounds: tuple[int, int, int]) -> None:
+    text = """(fn [v #^ Int a #^ Int b #^ Int k] (let [s (ref 1.0)]
+      (for [i (range a b k)] (set! s (+ (get v i) (* 2 (deref s))))) (deref s)))"""
+    v, wanted, slopes = np.arange(7.0), 1.0, np.zeros(7)
+    for i in range(*bounds):
+        wanted, slopes = v[i] + 2 * wanted, 2 * slopes
+        slopes[i] += 1
+    assert both(text, v, *bounds) == wanted
+    np.testing.assert_array_equal(hyad.grad(hyad.model(text), wrt="v")(v, *bounds), slopes)
+    for call in (hyad.model(text), lambda *args: hyad.run(hyad.model(text), *args)):
+        with pytest.raises(hyad.HyadError, match="range-step"):
+            call(v, 0, 3, 0)
+
+
+def test_several_arrays_with_their_indices() -> None:
+    text = """(fn [a b] (let [s (ref 0.0)]
+      (for [#(i #(x y)) (enumerate (zip a b) 2)] (set! s (+ (deref s) (* i x y)))) (deref s)))"""
+    assert both(text, V, V[::-1].copy()) == sum(i * x * y for i, (x, y) in enumerate(zip(V, V[::-1]), 2))
+    for call in (hyad.model(text), lambda *args: hyad.run(hyad.model(text), *args)):
+        with pytest.raises(hyad.HyadError, match="sizes"):
+            call(V, np.ones(len(V) + 1))
 
 
 def test_a_size_has_its_name_in_the_body() -> None:

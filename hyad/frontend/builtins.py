@@ -39,6 +39,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "len": structures.len_,
     "shape": structures.shape,
     "rank": structures.rank,
+    "without-ones": structures.without_ones,
     "constant": ruled.constant_of,
     "ruled": ruled.ruled,
     "build": combinators.build,

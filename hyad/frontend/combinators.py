@@ -354,7 +354,8 @@ def same_accumulator(sp: Specialiser, a: Atom, x: Atom, span: Span | None) -> No
     ta, tx = type_of(a), type_of(x)
     if isinstance(ta, Arr) and isinstance(tx, Arr) and ta.rank == tx.rank and ta.elem == tx.elem:
         if all(
-            sp.b.require_equal(d, e, "the accumulator of this loop changes its shape") for d, e in zip(ta.dims, tx.dims)
+            sp.b.require_equal(d, e, "the accumulator of this loop changes its shape: write it with `loop` and `recur`")
+            for d, e in zip(ta.dims, tx.dims)
         ):
             return
     elif ta == tx:
@@ -365,9 +366,11 @@ def same_accumulator(sp: Specialiser, a: Atom, x: Atom, span: Span | None) -> No
 def unlike_steps(init: Value, value: Value, span: Span | None) -> ModelTypeError:
     """A loop whose steps do not give what it starts with; ``facts`` are for the places of both."""
     start, step = describe(init), describe(value)
-    error = ModelTypeError(
-        f"the loop starts with {start} and goes on with {step}", span, "each step gives what it was given"
-    )
+    hint = "each step gives what it was given"
+    types = [type_of(x) if isinstance(x, (Const, Var)) and x is not NIL else None for x in (init, value)]
+    if all(isinstance(t, Arr) for t in types) and types[0].rank == types[1].rank:  # type: ignore[union-attr]
+        hint += "; arrays that change their size go through `(loop [a z  i 0] ... (recur b (+ i 1)))`"
+    error = ModelTypeError(f"the loop starts with {start} and goes on with {step}", span, hint)
     error.facts = f"it starts with {start}", f"a step gives {step}"  # type: ignore[attr-defined]
     return error
 

@@ -53,6 +53,9 @@ def resolve(sp: Specialiser, name: Global) -> Value:
     row = numpy_row(name.name)
     if row is not None:
         return prelude(row) or Builtin(row)
+    number = numpy_number(name.name)
+    if number is not None:
+        return constant(number, name.span)
     if name.name in SPECIAL:
         raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
     raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
@@ -149,6 +152,12 @@ def numpy_row(name: str) -> str | None:
     return numpy_name(value)
 
 
+def numpy_number(name: str) -> float | None:
+    """`np.pi`, `np.e`, `np.inf` and `np.nan` where nothing binds `np`."""
+    head, _, bare = name.partition(".")
+    return getattr(np, bare) if head in ("np", "numpy") and bare in _CONSTANTS and hasattr(np, bare) else None
+
+
 #: How a model writes what other languages and libraries have another name for.
 ELSEWHERE = {
     "==": "(= a b)", "not=": "(!= a b)", "/=": "(!= a b)", "mod": "(% a b)", "fmod": "(% a b)", "ln": "(log x)",
@@ -171,6 +180,7 @@ ELSEWHERE = {
     "zero?": "(= x 0)", "pos?": "(> x 0)", "neg?": "(< x 0)", "even?": "(= (% n 2) 0)", "odd?": "(= (% n 2) 1)",
     "quot": "(// a b)", "rem": "(% a b)", "mapv": "(map f v)", "count": "(len v)", "assoc": "(update v i x)",
     "vector": "[a b]", "partial": "(fn [x] (f a x))", "comp": "(fn [x] (f (g x)))", "apply": "(fold f z xs)",
+    "...": "(get m (slice None) 0)", ">>": "(// n 2)", "<<": "(* 2 n)",
     "&": "(logical-and c d)", "|": "(logical-or c d)", "logical-xor": "(!= c d)",
 }  # fmt: skip
 #: What a model has nothing for, and what is done instead.
@@ -188,9 +198,10 @@ def written(name: str) -> str | None:
     """What a model writes for what another language or library calls ``name``."""
     bare = re.split(r"[./](?=.)", name)[-1].replace("_", "-")
     known = _NUMPY_NAMES.get(bare.replace("-", "_"))
-    if bare in ELSEWHERE or known is not None:
+    other = ELSEWHERE.get(bare) or ELSEWHERE.get(name)
+    if other is not None or known is not None:
         params = PRIMITIVES[known].params if known in PRIMITIVES else ("a",)
-        form = ELSEWHERE.get(bare) or f"({' '.join([known, *params])})"  # type: ignore[list-item]
+        form = other or f"({' '.join([known, *params])})"  # type: ignore[list-item]
         return f"`{form}` is how a model writes it"
     return next((hint for names, hint in _INSTEAD.items() if bare in names.split()), None)
 
@@ -209,6 +220,8 @@ def similar(name: Global) -> str:
         return f"Hy writes it `{'-Inf' if text == '-inf' else 'Inf' if text == 'inf' else 'NaN'}`"
     if name.span is not None and re.search(rf"(?<![^\s\[(]){re.escape(text)}\s+\(fn\b", name.span.source.text):
         return f"`(letrec [{text} (fn ...)] ...)` names a function that calls itself"
+    if text[0] == "-" and bare in _CONSTANTS:
+        return f"write `(- {text[1:]})`"
     if bare in _CONSTANTS:
         return f"import it at the top of the module: `(import math [{bare}])`"
     if re.fullmatch(r"[\d.][\d.e+-]*j", text):

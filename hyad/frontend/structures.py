@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..core import BOOL, INT, REAL, Arr, Const, Var, elem_of, integer, type_of
+from ..core import BOOL, INT, REAL, Arr, Check, Const, Var, elem_of, integer, type_of
 from ..errors import BoundsError, ModelTypeError, NotCompiled
 from ..program.data import Inl, Inr
 from ..program.reader import prelude
@@ -160,6 +160,28 @@ def rank(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
         return integer(args[0].rank)
     t = type_of(operand(sp, "rank", args[0], spans[0] if spans else None))
     return integer(t.rank if isinstance(t, Arr) else 0)
+
+
+def without_ones(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(without-ones a)``: the array without its axes of size 1. Which these are is known when a model is compiled;
+    an axis whose size only a call knows must have another size then."""
+    arity(sp, "squeeze", args, 1)
+    b, value = sp.b, args[0]
+    if not (isinstance(value, ArrayOfTuples) or isinstance(type_of(operand(sp, "squeeze", value, None)), Arr)):
+        return value
+    sizes = shape_of(sp, value, "squeeze")
+    counts = [b.affine(b.representative(n)) for n in sizes]
+    for n, (_, unknown) in zip(sizes, counts):
+        if unknown:
+            more = b.prim("-", n, integer(1))
+            text = (
+                "`squeeze` names no axis, and one has size 1 in this call, but not in the program: `(squeeze a axis)`"
+            )
+            squared = b.prim("*", more, more)  # which is 0 at size 1 only
+            b.check(Check("<", integer(0), squared, text, "shape"), integer(0), squared)
+    for k in reversed([k for k, count in enumerate(counts) if count == (1, {})]):
+        value = sp.call(prelude("squeeze"), [value, integer(k)], (None, None), None)
+    return value
 
 
 def copy(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:

@@ -67,10 +67,12 @@ def from_end(sp: Specialiser, value: Value, axis: int, index: Value) -> Value:
 
 
 def one_index(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
-    """``(one-index i)``: i, which is no array, beside a slice."""
+    """``(one-index i)``: i, which is no array, behind an index and a slice: NumPy would move its axes."""
     if is_indices(args[0]):
         place = (spans[0] if spans else None) or sp.b.span
-        raise ModelTypeError(f"this index is {describe(args[0])}, beside a slice", place, BESIDE_SLICE)
+        raise ModelTypeError(
+            f"this index is {describe(args[0])}, with an index and a slice before it", place, BESIDE_SLICE
+        )
     return integer_arg(sp, args[0], "this index", (spans[0] if spans else None) or sp.b.span)
 
 

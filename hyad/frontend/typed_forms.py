@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..core import REAL, Arr, Atom, Check, Var
 from ..errors import ModelTypeError
 from ..program.values import NIL, Constructing, Spans, TupleValue, Value, describe
-from .arguments import arity, blamed, function_arg, integer_arg, operand, param_names, sizes
+from .arguments import arity, function_arg, integer_arg, operand, param_names, sizes
 from .boxing import coerce
 from .families import Again, Apart, kinds, numbers_alone, sort_of
 from .store_passing import counted_loop, truth
@@ -126,9 +126,9 @@ def select(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) ->
 def require(sp: Specialiser, relation: str, args: list[Value], spans: Spans) -> Value:
     """``(require-equal n m)`` and its kin: a check of sizes, when the program runs or now."""
     a, b = (integer_arg(sp, x, "this size", s) for x, s in zip(args, spans))
-    name = blamed(sp, "require-equal")
+    where = f" in `{sp.library}`" if sp.library is not None else ""
     if relation != "==":
-        sp.b.check(Check(relation, a, b, "a requirement of the program"), a, b)
-    elif not sp.b.require_equal(a, b, f"the sizes of the arrays in `{name}` do not fit"):
-        raise ModelTypeError(f"`{name}`: the sizes {a} and {b} must be equal", sp.b.span)
+        sp.b.check(Check(relation, a, b, f"a requirement{where or ' of the program'} does not hold"), a, b)
+    elif not sp.b.require_equal(a, b, f"the sizes of the arrays{where} do not fit"):
+        raise ModelTypeError(f"the sizes {a} and {b}{where} must be equal", sp.b.span)
     return NIL

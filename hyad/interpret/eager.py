@@ -45,7 +45,7 @@ from ..core import (
 from ..errors import BORDER, BoundsError, DerivativeError, HyadError, ModelTypeError, Span, UnboundError, at_border
 from ..frontend.annotations import read_annotation, spec_text
 from ..frontend.arguments import is_checkpointed, not_checkpointed
-from ..frontend.resolve import numpy_name, numpy_row, similar
+from ..frontend.resolve import numpy_name, numpy_number, numpy_row, similar
 from ..program.data import Data
 from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
 from ..program.reader import SPECIAL, deep, prelude, read_model
@@ -361,6 +361,9 @@ class Runtime:
         if row is not None:
             function = prelude(row)
             return ("function", function) if function is not None else ("builtin", row)
+        number = numpy_number(name.name)
+        if number is not None:
+            return "value", number
         if name.name in SPECIAL:
             raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
         raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))

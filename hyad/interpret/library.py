@@ -214,10 +214,22 @@ def broadcast(sizes: Sequence[int], arrays: Sequence[Any]) -> int:
 
 
 def one_index(i: Any) -> Any:
-    """An index that is no array, beside a slice."""
+    """An index that is no array, behind an index and a slice."""
     if isinstance(i, list) and kind_of(i) is int:
-        raise blame(ModelTypeError(f"this index is {describe(i)}, beside a slice", None, BESIDE_SLICE), i)
+        raise blame(
+            ModelTypeError(f"this index is {describe(i)}, with an index and a slice before it", None, BESIDE_SLICE), i
+        )
     return i
+
+
+def without_ones(value: Any) -> Any:
+    """An array without its axes of size 1."""
+    if not isinstance(value, list):
+        return value
+    dims = shape(value)
+    if 0 in dims:
+        return shaped([], [n for n in dims if n != 1], kind_of(value))
+    return without_ones(value[0]) if len(value) == 1 else [own(without_ones(x)) for x in value]
 
 
 def get_from_end(value: Any, *indices: Any) -> Any:
@@ -637,6 +649,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "len": len_,
     "shape": shape,
     "rank": rank,
+    "without-ones": without_ones,
     "copy": copy,
     "array-of": array_of,
     "update": update,

@@ -53,10 +53,11 @@ _OF_ANOTHER = {"norm": "reduced", "diff": "along"}
 _ONE_BY_ONE = frozenset("sum prod mean max min amax amin any all logsumexp".split())
 #: What an array is called that is read once more, for its rank.
 KEPT = "(kept)"
+NEW = "(new)"  # a new axis among subscripts
 #: Methods of NumPy's arrays that are functions here, of the same arguments.
 _METHODS = frozenset(
-    "all any argmax argmin argsort clip copy cumprod cumsum dot max mean min prod ravel repeat reshape round squeeze"
-    " std sum swapaxes take trace transpose var".split()
+    "all any argmax argmin argsort clip copy cumprod cumsum dot flatten max mean min prod ravel repeat reshape round"
+    " squeeze std sum swapaxes take trace transpose var".split()
 )
 _TAKES = {
     "fn": "[x] ...",
@@ -303,11 +304,15 @@ class _Reader:
             if head is not None and head not in self.names:
                 if head[0] == "." and len(head) > 1:
                     return self.method(head[1:], form, name)
+                owner, _, method = head.rpartition(".")
+                if method in _METHODS and owner.partition(".")[0] in self.names:  # (v.sum :axis 0) is (.sum v :axis 0)
+                    owned = [form.value[0], Form("sym", owner, form.value[0].span), *form.value[1:]]
+                    return self.method(method, replace(form, value=owned), name)
                 if head == "loop" and form.value[1:2] and form.value[1].kind == "[":
                     return self.loop(form, name)
                 if head == "get" and any(f.kind == "str" for f in form.value[2:]):
                     return self.member(form, name)
-                if head == "get" and any(f.kind == "#(" or self.is_range(f) for f in form.value[2:]):
+                if head == "get" and any(f.kind == "#(" or self.is_range(f) or is_newaxis(f) for f in form.value[2:]):
                     return self.parts(form, name)
                 if head in ("set-at!", "update") and any(f.kind == "#(" or self.is_range(f) for f in form.value[2:-1]):
                     return self.expression(self.put(form), name)
@@ -535,7 +540,7 @@ class _Reader:
 
     def method(self, method: str, form: Form, name: str | None) -> Atom:
         """``(.sum v)``, a method of NumPy's arrays, is a call of the function."""
-        head = Form("sym", {"max": "amax", "min": "amin"}.get(method, method), form.value[0].span)
+        head = Form("sym", {"max": "amax", "min": "amin", "flatten": "ravel"}.get(method, method), form.value[0].span)
         if method not in _METHODS:
             hint = f"functions take arrays: `(sum v)`, `(transpose m)`; a field is read by `(. record {method})`"
             raise ReadError(f"a model has no method `.{method}`", form.value[0].span or form.span, hint)
@@ -632,9 +637,7 @@ class _Reader:
             return Const(None)
         sources, targets = [source], [target]
         if head == "zip" and target.is_list and len(source.value) > 1:
-            sources, targets = source.value[1:], target.value
-            if len(targets) != len(sources):
-                raise ReadError(f"{len(targets)} names for {len(sources)} arrays", target.span, "one for each")
+            sources, targets = source.value[1:], self.one_for_each(target, source)
         if head == "enumerate" and target.is_list and len(target.value) == 2 and 2 <= len(source.value) <= 3:
             self.enumerate(target.value, source, body, form.span)
             return Const(None)
@@ -646,23 +649,31 @@ class _Reader:
         return Const(None)
 
     def count(self, target: Form, source: Form, body: list[Form], span: Span | None) -> None:
-        """``(for [i (range start stop step)] ...)``, the last of which is written out."""
+        """``(for [i (range start stop step)] ...)``."""
         *start, stop = (self.expression(a) for a in source.value[1:3])
-        by = source.value[3] if len(source.value) == 4 else None
-        if by is not None and (type(by.value) is not int or by.value == 0):
-            hint = "`(while (< (deref i) n) ...)` takes steps that are found when the model runs"
-            raise ReadError("the step of a range is written out", by.span, hint)
-        width, k = (1 if by is None else by.value), Var("i", None, target.span)
+        k = Var("i", None, target.span)
 
         def call(f: str, *args: Any) -> Atom:
             return self.emit(Call(Global(f), args, (source.span,) * len(args)), source.span)
 
+        by: Atom = Const(1)
+        if len(source.value) == 4:
+            written = source.value[3]
+            by = self.expression(written)
+            if type(by) is Const and (type(by.value) is not int or by.value == 0):
+                raise ReadError("the step of a range is an integer, not 0", written.span, "`(range 0 n 2)`")
+            if type(by) is not Const:
+                by = self.emit(Call(Global("range-step"), (by,), (written.span,)), written.span)
+        width = by.value if type(by) is Const else None
+
         def index() -> Atom:
-            at: Atom = k if width == 1 else call("*", Const(width), k)
+            at: Atom = k if width == 1 else call("*", by, k)
             return call("+", *start, at) if start else at
 
         n = stop
-        if start:
+        if start and width is None:
+            n = call("max", Const(0), call("-", call("//", call("-", *start, stop), by)))
+        elif start:
             n = call("-", stop, *start) if width > 0 else call("-", *start, stop)
             if abs(width) > 1:
                 n = call("//", call("+", n, Const(abs(width) - 1)), Const(abs(width)))
@@ -672,18 +683,32 @@ class _Reader:
 
     def enumerate(self, targets: list[Form], source: Form, body: list[Form], span: Span | None) -> None:
         """``(for [#(i x) (enumerate v start)] ...)``."""
-        array, *start = (self.expression(a) for a in source.value[1:])
-        place, k = source.value[1].span, Var("i", None, targets[0].span)
+        array, *start = source.value[1:]
+        names, arrays = [targets[1]], [array]
+        if array.head() == "zip" and "zip" not in self.names and targets[1].is_list:
+            names, arrays = self.one_for_each(targets[1], array), array.value[1:]
+        known = [(self.expression(a), a.span) for a in arrays]
+        first, k = [self.expression(a) for a in start], Var("i", None, targets[0].span)
 
         def index() -> Atom:
-            return self.emit(Call(Global("+"), (*start, k), (source.span,) * 2), source.span) if start else k
+            return self.emit(Call(Global("+"), (*first, k), (source.span,) * 2), source.span) if first else k
 
-        def element() -> Atom:
-            return self.emit(Call(Global("get"), (array, k), (place, source.span)), source.span)
+        def element(atom: Atom, place: Span | None) -> Callable[[], Atom]:
+            return lambda: self.emit(Call(Global("get"), (atom, k), (place, source.span)), source.span)
 
-        step = self.step_of([(targets[0], index), (targets[1], element)], [k], body, span)
-        n = self.emit(Call(Global("len"), (array,), (place,)), source.span)
-        self.emit(Call(Global("ifold"), (step, Const(None), n), (span, span, place)), span)
+        elements = [(name, element(*a)) for name, a in zip(names, known)]
+        step = self.step_of([(targets[0], index), *elements], [k], body, span)
+        counts = [self.emit(Call(Global("len"), (atom,), (place,)), source.span) for atom, place in known]
+        for n in counts[1:]:
+            self.emit(Call(Global("require-equal"), (counts[0], n), (source.span,) * 2), source.span)
+        self.emit(Call(Global("ifold"), (step, Const(None), counts[0]), (span, span, array.span)), span)
+
+    def one_for_each(self, target: Form, source: Form) -> list[Form]:
+        """The names for the arrays of a ``zip``."""
+        if len(target.value) != len(source.value) - 1:
+            what = f"{len(target.value)} names for {len(source.value) - 1} arrays"
+            raise ReadError(what, target.span, "one for each")
+        return target.value
 
     def step_of(self, targets: list[tuple[Form, Any]], given: list[Var], body: list[Form], span: Span | None) -> Atom:
         """The function of a ``for`` over what is ``given``, which the targets name or of which they name a function."""
@@ -847,14 +872,18 @@ class _Reader:
         return form.head() == "slice" and "slice" not in self.names
 
     def parts(self, form: Form, name: str | None) -> Atom:
-        """``(get m #((slice 0 2) j))``, or ``(get m (slice 0 2) j)``: NumPy's ``m[0:2, j]``, axis by axis."""
+        """``(get m #((slice 0 2) j))``, or ``(get m (slice 0 2) j)``: NumPy's ``m[0:2, j]``, axis by axis. ``None`` is
+        a new axis."""
         value, *written = form.value[1:]
         subscripts = [x for s in written for x in (s.value if s.kind == "#(" else [s])]
         if not subscripts:
             raise ReadError("get takes an array and subscripts", form.span, "`(get m i j)`")
         array = self.expression(value)
-        known: list[Any] = []  # a number's atom and its place, or a range's bounds
+        known: list[Any] = []  # a number's atom and its place, a range's bounds, or NEW
         for s in subscripts:
+            if is_newaxis(s):
+                known.append(NEW)
+                continue
             if not self.is_range(s):
                 known.append((self.expression(s), s.span))
                 continue
@@ -868,29 +897,43 @@ class _Reader:
 
     def along(self, array: Atom, place: Span | None, known: list[Any], span: Span | None, name: str | None) -> Atom:
         """What ``parts`` takes of an array: its rows first, then what it takes of each."""
-        at = next((k for k, s in enumerate(known) if type(s) is list), len(known))
+        at = next((k for k, s in enumerate(known) if type(s) is not tuple), len(known))
         if at:
             atoms, places = zip(*known[:at])
             last = None if at < len(known) else name
-            if at < len(known):  # beside a slice
-                atoms = tuple(
-                    a if type(a) is Const else self.emit(Call(Global("one-index"), (a,), (p,)), p)
-                    for a, p in known[:at]
-                )
-            array = self.emit(Call(Global("get"), (array, *atoms), (place, *places)), span, last)
-        if at == len(known):
+            part = self.emit(Call(Global("get"), (array, *atoms), (place, *places)), span, last)
+            if at == len(known):
+                return part
+            rest = [(self.one_index(*s), s[1]) if type(s) is tuple else s for s in known[at:]]
+            if all(type(a) is Const for a in atoms):
+                return self.along(part, place, rest, span, name)
+            function = self.of_each(rest, span)  # of one part, or of each where indices are arrays
+            return self.emit(
+                Call(Global("of-parts"), (function, part, array, Const(at)), (span, span, place)), span, name
+            )
+        if not known:
             return array
-        bounds, rest = known[at], known[at + 1 :]
-        if not all(map(not_given, bounds)):
-            array = self.part(array, place, bounds, span, None if rest else name)
+        first, rest = known[0], known[1:]
+        if first is NEW:
+            part = self.along(array, place, rest, span, None)
+            return self.emit(Call(Global("array"), (part,), (span,)), span, name)
+        if not all(map(not_given, first)):
+            array = self.part(array, place, first, span, None if rest else name)
         if not rest:
             return array
+        return self.emit(Call(Global("map"), (self.of_each(rest, span), array), (span, place)), span, name)
+
+    def of_each(self, known: list[Any], span: Span | None) -> Atom:
+        """The function that takes this of a row."""
         row = Var("row", None, span)
         outer, self.binds = self.binds, []
-        inner = self.along(row, span, rest, span, None)
+        inner = self.along(row, span, known, span, None)
         block, self.binds = Block(tuple(self.binds), (inner,)), outer
-        function = self.emit(Lambda((row,), block, (None,), None, span), span)
-        return self.emit(Call(Global("map"), (function, array), (span, place)), span, name)
+        return self.emit(Lambda((row,), block, (None,), None, span), span)
+
+    def one_index(self, atom: Atom, place: Span | None) -> Atom:
+        """An index behind a slice that has an index before it."""
+        return atom if type(atom) is Const else self.emit(Call(Global("one-index"), (atom,), (place,)), place)
 
     def put(self, form: Form) -> Form:
         """``(set-at! v (slice 1 3) x)``, NumPy's ``v[1:3] = x``, and ``(update v (slice 1 3) x)`` row by row: ``x`` is
@@ -1009,6 +1052,11 @@ def sorted_axes(several: Form) -> list[Form] | None:
     numbers = [f.value for f in axes]
     mixed = not numbers or len(set(numbers)) < len(numbers) or numbers[0] < 0 <= numbers[-1]
     return None if mixed else axes
+
+
+def is_newaxis(form: Form) -> bool:
+    """Whether a subscript is `None`, NumPy's new axis."""
+    return form.kind == "sym" and form.value in ("None", "np.newaxis", "numpy.newaxis")
 
 
 def called(form: Form) -> str | None:
