@@ -332,7 +332,7 @@
   a matrix"
   (let [r (max (rank c) (rank a) (rank b))]
     (if (= r 0)
-      (if (if (num? c) (!= c 0) c) a b)
+      (if (true-or-not-zero c) a b)
       (let [n (len (if (= (rank c) r) c (if (= (rank a) r) a b)))]
         (do
           (where-fits c r n)
@@ -383,17 +383,19 @@
                  #((if (beyond x (snd best)) #(i x) best) (min nan (if (= x x) n i)))))
         #(best nan) (ifold step #(#(0 (number 0)) n) n)]
     (if (< nan n) nan (fst best))))
-(defmodel any [c] "whether one of them is true"
-  (if (= (rank c) 1) (fold (fn [s x] (or s x)) False c) (any (map any c))))
-(defmodel all [c] "whether all are true"
-  (if (= (rank c) 1) (fold (fn [s x] (and s x)) True c) (all (map all c))))
+(defmodel true-or-not-zero [x] "whether a truth value is true, or a number not zero" (if (num? x) (!= x 0) x))
+(defmodel any [c] "whether one of them is true, or not zero"
+  (if (= (rank c) 1) (fold (fn [s x] (or s (true-or-not-zero x))) False c) (any (map any c))))
+(defmodel all [c] "whether all are true, or not zero"
+  (if (= (rank c) 1) (fold (fn [s x] (and s (true-or-not-zero x))) True c) (all (map all c))))
 (defmodel count-nonzero [a] "how many elements are true, or not zero"
   (if (= (rank a) 1)
-    (fold (fn [n x] (if (if (num? x) (!= x 0) x) (+ n 1) n)) 0 a)
+    (fold (fn [n x] (if (true-or-not-zero x) (+ n 1) n)) 0 a)
     (fold (fn [n row] (+ n (count-nonzero row))) 0 a)))
 (defmodel radians [x] "an angle in degrees, in radians" (* x 0.017453292519943295))
 (defmodel degrees [x] "an angle in radians, in degrees" (* x 57.29577951308232))
-(defmodel clip [a low high] "the elements, none below low and none above high" (min (max a low) high))
+(defmodel clip [a low high] "the elements, none below low and none above high; no bound is None"
+  (let [a (if (null? low) a (max a low))] (if (null? high) a (min a high))))
 (defmodel isnan [a] "whether a number is none, for each element" (!= a a))
 (defmodel isfinite [a] "whether a number is neither infinite nor NaN, for each element" (= (- a a) 0.0))
 (defmodel isinf [a] "whether a number is infinite, for each element" (> (abs a) 1.7976931348623157e308))

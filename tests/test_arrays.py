@@ -544,7 +544,9 @@ NUMPYS = ["(np.sum a)", "(np.sum a 0)", "(np.max a 1)", "(np.mean a)", "(np.lina
           "(. (@ a a) T)", "(.sum a)", "(.sum a :axis 0)", "(.max a 1)", "(.mean a)", "(.dot a b)",
           "(.reshape a #(4 1))", "(.transpose a)", "(a.sum :axis 0)", "(a.T.max 1)", "(a.reshape 4 1)", "(.flatten a)",
           "(* np.pi b)", "(np.maximum b (- np.inf))", "(np.squeeze (get a (slice 1 2)))", "(- (get b None) np.e)",
-          "(get b np.newaxis (slice None))", "(cond (> (get b 0) 2) 1.0 :else 2.0)"]  # fmt: skip
+          "(get b np.newaxis (slice None))",
+          "(np.any (- a 3) 0)", "(np.all b)", "(np.clip a 0 None)", "(np.clip b None 0.5)",
+          "(cond (> (get b 0) 2) 1.0 :else 2.0)"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", NUMPYS)

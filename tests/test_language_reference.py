@@ -28,7 +28,7 @@ INTERNAL = set(
     " along-two backwards size-of product-of-sizes steps finite-max merge-sorted doublings in-order merged"
     " place-of solve-one det-of-one logdet-of-one cholesky-of-one vstack-from"
     " column-stack-from pad-from pad-width padded trapezia interp-at reduced of-rows axes-last axis-left tile-from"
-    " in-brackets bracketed of-parts range-step"
+    " in-brackets bracketed of-parts range-step true-or-not-zero"
     " tiled nth-differences var-over".split()
 )
 

@@ -146,10 +146,15 @@ def numpy_row(name: str) -> str | None:
     head, dot, rest = name.partition(".")
     if name not in _BARE and not (dot and head in ("np", "numpy")):
         return None
+    return numpy_name(of_numpy(rest if dot else name))
+
+
+def of_numpy(path: str) -> Any:
+    """What NumPy has by a name; None if nothing."""
     value: Any = np
-    for part in (rest if dot else name).replace("-", "_").split("."):
+    for part in path.replace("-", "_").split("."):
         value = getattr(value, part, None)
-    return numpy_name(value)
+    return value
 
 
 def numpy_number(name: str) -> float | None:
@@ -226,6 +231,9 @@ def similar(name: Global) -> str:
         return f"import it at the top of the module: `(import math [{bare}])`"
     if re.fullmatch(r"[\d.][\d.e+-]*j", text):
         return "models have real numbers: compute with both parts of a complex one"
+    head, _, path = text.partition(".")
+    if head in ("np", "numpy") and of_numpy(path) is not None:
+        return "LANGUAGE.md lists the functions of NumPy that there are; call others outside, and pass what they give"
     names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts()]
     infix = re.fullmatch(r"(\w+)([*/+^]+)(\w+)", text)
     if infix is not None and bare not in names:

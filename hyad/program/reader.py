@@ -160,7 +160,23 @@ def form_to_lambda(form: Form) -> Lambda:
         raise ReadError(
             "this is not a model", form.span, "write `(fn [x] ...)`, `(model [x] ...)` or `(defmodel f [x] ...)`"
         )
+    not_as_in_python(form)
     return deep(lambda: _Reader().function(form))
+
+
+def not_as_in_python(form: Form) -> None:
+    """Raise the mistake of ``v[0]``, which Hy reads as two forms, `v` and an array of 0."""
+    todo = [form]
+    while todo:
+        x = todo.pop()
+        if not x.is_list:
+            continue
+        todo += x.value
+        for k, (a, b) in enumerate(zip(x.value, x.value[1:])):
+            head = x.kind == "(" and k == 0  # as in (fn[x] x)
+            if a.kind == "sym" and b.kind == "[" and not head and a.span and b.span and a.span.end == b.span.start:
+                both = Span(a.span.source, a.span.start, b.span.end)
+                raise ReadError(f"`{a.value}` and an array without a space between", both, f"`(get {a.value} i)`")
 
 
 class _Reader:
@@ -227,7 +243,8 @@ class _Reader:
     def binder(self, form: Form) -> str:
         """The name that a form binds."""
         if form.kind != "sym":
-            raise ReadError("a name is expected here", form.span, "names are symbols, such as `x` or `step-size`")
+            hint = "names are symbols, such as `x` or `step-size`; parameters have no default values"
+            raise ReadError("a name is expected here", form.span, hint)
         if form.value in SPECIAL:
             raise ReadError(
                 f"`{form.value}` is reserved", form.span, "it is a form of the language: choose another name"
@@ -393,7 +410,10 @@ class _Reader:
                     i += 1
                     continue
                 if a.value not in _OPTIONS:
-                    raise ReadError(f"unknown option `:{a.value}`", a.span, f"there are {_OPTIONS_HINT}")
+                    hint = f"other arguments are given by position; there are {_OPTIONS_HINT}"
+                    if a.value == "dtype":
+                        hint = "types are inferred; `(real a)` and `(int a)` are of another one"
+                    raise ReadError(f"unknown option `:{a.value}`", a.span, hint)
                 if i + 1 >= len(rest):
                     raise ReadError(f"`:{a.value}` lacks its value", a.span, _OPTIONS[a.value])
                 value = rest[i + 1]
