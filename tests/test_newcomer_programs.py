@@ -230,6 +230,26 @@ def galaxy(x: Any, v: Any, m: Any, soft: float, steps: int) -> float:
     return float((x * x).sum() + (v * v).sum())
 
 
+def paths(w: Any, c: float) -> float:
+    d = w + 0.0
+    for k in range(len(d)):
+        d = np.minimum(d, d[:, k, None] + d[None, k])
+    return float(np.sin(c * d).sum())
+
+
+def chosen(m: Any, at: Any, width: float) -> float:
+    rows = m[at, 1:] - m[at, :-1]
+    return float(np.exp(-width * (rows[:, None] - rows[None, :]) ** 2).sum())
+
+
+def sifted(v: Any, c: float) -> float:
+    kept = np.ones(len(v), bool)
+    for i in range(2, len(v)):
+        if kept[i]:
+            kept[i * i :: i] = False
+    return float((c * v[kept] ** 2).sum())
+
+
 EXAMPLES = {
     "viterbi": Example(
         """(fn [pi a b]
@@ -548,6 +568,26 @@ EXAMPLES = {
             (set-at! x i (+ (get x i) (* 0.05 (get v i))))))
         (+ (sum (square x)) (sum (square v)))))""",
         galaxy, ("n3", "n3", "n", "", "#s"), ({"n": 4, "s": 2}, {"n": 1, "s": 1}, {"n": 0, "s": 2}, {"n": 5, "s": 0}),
+    ),
+    "shortest paths": Example(
+        """(fn [w c] (sum (sin (* c
+      (ifold (fn [d k] (np.minimum d (+ (get d #((slice None) k None)) (get d #(None k))))) w (len w))))))""",
+        paths, ("nn", ""), ({"n": 4}, {"n": 1}, {"n": 0}, {"n": 7}),
+    ),
+    "chosen rows beside each other": Example(
+        """(fn [m #^ (Arr Int k) at width]
+      (let [rows (- (get m at (slice 1 None)) (get m #(at (slice None -1))))]
+        (np.sum (np.exp (* (- width) (** (- (get rows #((slice None) None)) (get rows None)) 2))))))""",
+        chosen, ("nd", "k<n", ""), ({"n": 4, "d": 3, "k": 5}, {"n": 1, "d": 1, "k": 2}, {"n": 2, "d": 4, "k": 0}),
+    ),
+    "a sieve": Example(
+        """(fn [v c]
+      (let [n (len v)  kept (np.full n True)]
+        (for [i (range 2 n)]
+          (when (get kept i)
+            (for [j (range (* i i) n i)] (set-at! kept j False))))
+        (np.sum (np.where kept (* c (** v 2)) 0.0))))""",
+        sifted, ("n", ""), ({"n": 12}, {"n": 1}, {"n": 0}, {"n": 30}),
     ),
 }  # fmt: skip
 
