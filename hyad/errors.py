@@ -100,7 +100,7 @@ BESIDE_SLICE = "take one after the other: `(get (get a i) (slice None) j)`"
 
 def hint_for(place: str, what: str, kind: type | None = None) -> str | None:
     """What to do about a value that does not go where it is; ``what`` describes it. ``place`` is "condition", "index",
-    "size", "field" or "operand"; ``kind`` is what the elements of an array are, which is an index."""
+    "size", "field", "call" or "operand"; ``kind`` is what the elements of an array are, which is an index."""
     array = what.startswith("an array")
     if what == "a reference":
         return "`(deref r)` is what it holds"
@@ -119,6 +119,8 @@ def hint_for(place: str, what: str, kind: type | None = None) -> str | None:
         return by_kind.get(kind, many)
     if place == "index" and what.startswith(("a tuple", "a pair")):
         return "`(get m i j)` takes one subscript for each axis"
+    if place == "call":
+        return "the head of a call is a function" + ("; `(get v i)` is an element" if array else "")
     if place == "field" and array:
         return "functions take arrays: `(transpose m)`, `(shape m)`, `(sum m)`"
     return "`(int x)` makes one of a real" if place in ("index", "size") and what == "a number" else None

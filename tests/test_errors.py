@@ -167,6 +167,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("a real size", ModelTypeError, "(fn [x] (build x (fn [i] 1.0)))", 2.0),
     ("a real size for a function of the language", ModelTypeError, "(fn [x] (zeros x))", 2.0),
     ("a call of a number", ModelTypeError, "(fn [x] (x 1))", 1.0),
+    ("a call of an array", ModelTypeError, "(fn [v] (v 1))", V),
     ("a map over a number", ModelTypeError, "(fn [x] (map sin x))", 1.0),
     ("a sum of a number", ModelTypeError, "(fn [x] (sum x))", 1.0),
     ("a map of a number", ModelTypeError, "(fn [v] (map 1 v))", V),

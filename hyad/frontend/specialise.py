@@ -361,9 +361,7 @@ class Specialiser(Flow):
         if not isinstance(fn, FUNCTIONS) and self.family_of(fn) is not None:
             return self.call_data(fn, args, op.spans, var)
         if not isinstance(fn, FUNCTIONS):
-            raise ModelTypeError(
-                f"{describe(fn)} is called as a function", self.b.span, "the head of a call is a function"
-            )
+            raise ModelTypeError(f"{describe(fn)} is called as a function", self.b.span, hint_for("call", describe(fn)))
         takes_wrt = isinstance(fn, Builtin) and fn.name in OPERATORS
         for k, (a, span) in enumerate(zip(args, op.spans)):
             if isinstance(a, Wrt) and not (takes_wrt and k == len(args) - 1 and k > 0):

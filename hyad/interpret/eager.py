@@ -42,7 +42,17 @@ from ..core import (
     While,
     all_binds,
 )
-from ..errors import BORDER, BoundsError, DerivativeError, HyadError, ModelTypeError, Span, UnboundError, at_border
+from ..errors import (
+    BORDER,
+    BoundsError,
+    DerivativeError,
+    HyadError,
+    ModelTypeError,
+    Span,
+    UnboundError,
+    at_border,
+    hint_for,
+)
 from ..frontend.annotations import read_annotation, spec_text
 from ..frontend.arguments import is_checkpointed, not_checkpointed
 from ..frontend.resolve import numpy_name, numpy_number, numpy_row, similar
@@ -142,7 +152,7 @@ def uncallable(unit: Unit, frame: Any, line: int) -> HyadError | None:
         return None
     f = unit.value(op.fn, frame)
     if not callable(f):
-        return ModelTypeError(f"{describe(f)} is called as a function", None, "the head of a call is a function")
+        return ModelTypeError(f"{describe(f)} is called as a function", None, hint_for("call", describe(f)))
     return None if accepts(f, len(op.args)) else wrong_count(f, len(op.args))
 
 
