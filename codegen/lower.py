@@ -456,7 +456,7 @@ class _Planner:
     def settle_row(self, op: Prim, target: Place, block: Block) -> None:
         """Let the array that an ``update`` in place puts into another one be built there, if that is safe: it was made
         in this block, where its row was known, and since then nothing has been checked, or done to that row. The loop
-        that makes it may read what lies at its own index, before it stores there."""
+        that stacks it may read what lies at its own index, before it stores there."""
         plan = self.plan
         root = plan.root(op.args[-1])
         outer, path, _ = plan.resolve(target)
@@ -467,6 +467,8 @@ class _Planner:
         row = [affine_in(a, plan.integers) for a in path]
         made = root.bind.op  # type: ignore[union-attr]
         along = made.index if isinstance(made, Loop) and len(root.dims) == 1 else None
+        if along is not None and any(plan.root(a) is root for a in made.accs if is_array(a)):
+            along = None  # a state is there before the loop, and changes anywhere
         for time, subs in self.touches.get(outer, ()):
             beside = along is not None and len(subs) == len(path) + 1 and subs[-1] is along
             if time > root.born and not (beside or never_equal(row, [affine_in(a, plan.integers) for a in subs])):

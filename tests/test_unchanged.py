@@ -219,3 +219,19 @@ def test_a_row_that_a_condition_spares_is_remembered_once(name: str) -> None:
         sizes = room.split("room for")[1].split("reals")[0]
         numbers = dict.fromkeys("nmkl", 1000)
         assert eval(sizes, {v: numbers.get(v[0], 1000) for v in ("n", "m", "k", "l", "k1", "m1")}) < 10 * 1000**2
+
+
+def test_a_row_scattered_from_itself() -> None:
+    """A row that is made by changing zeros anywhere is not built where the row lies that it is made of."""
+    f = hyad.model(
+        """(fn [#^ (Mat n n) a #^ (Arr Int n) order]
+             (ifold (fn [x i]
+                 (update x i
+                   (ifold (fn [y k] (update y (max 0 (min (get order k) (- n 1))) (get x i k))) (zeros n) n)))
+               a n))""",
+        namespace={},
+    )
+    for n in (1, 2, 5):
+        rng = np.random.default_rng(n)
+        a, order = rng.normal(size=(n, n)), rng.permutation(n)
+        np.testing.assert_array_equal(f(a, order)[:, order], a)
