@@ -115,11 +115,14 @@
 (defmodel mat-add [a b] "the sum of two matrices" (map vec-add a b))
 (defmodel mat-sub [a b] "the difference of two matrices" (map vec-sub a b))
 (defmodel mat-scale [s m] "a matrix times a number" (map (fn [row] (vec-scale s row)) m))
-(defmodel mat-vec [m v] "a matrix times a column vector" (map (fn [row] (dot row v)) m))
-(defmodel vec-mat [v m] "a row vector times a matrix"
-  (do
-    (require-equal (len v) (len m))
-    (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v))))))
+(defmodel mat-vec [m v] "a matrix times a column vector; an inverse is not made for that"
+  (if (null? (noted-result inv m)) (map (fn [row] (dot row v)) m) (solve (noted-result inv m) v)))
+(defmodel vec-mat [v m] "a row vector times a matrix; an inverse is not made for that"
+  (if (null? (noted-result inv m))
+    (do
+      (require-equal (len v) (len m))
+      (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v)))))
+    (solve-from-left (noted-result inv m) v)))
 (defmodel mat-mul [a b] "the product of two matrices"
   (do
     (require-equal (shape a 1) (len b))
@@ -130,7 +133,10 @@
     (> (rank a) 2) (if (= (rank a) (rank b)) (map matmul a b) (map (fn [m] (matmul m b)) a))
     (> (rank b) 2) (map (fn [m] (matmul a m)) b)
     (= (rank a) 2) (if (= (rank b) 2) (mat-mul a b) (mat-vec a b))
-    True (if (= (rank b) 2) (vec-mat a b) (fold (fn [s x y] (+ s (* x y))) 0.0 a b))))
+    (= (rank b) 2) (vec-mat a b)
+    (not (null? (noted-result solve-symmetric b a))) (quadratic-form a (noted-result solve-symmetric b a))
+    (not (null? (noted-result solve-symmetric a b))) (quadratic-form b (noted-result solve-symmetric a b))
+    True (fold (fn [s x y] (+ s (* x y))) 0.0 a b)))
 (defmodel @ [a b] "the product of vectors, matrices, or stacks of matrices" (matmul a b))
 (defmodel @/3 [a b c] "the product of three, from left to right" (@ (@ a b) c))
 (defmodel @/4 [a b c d] "the product of four, from left to right" (@ (@ (@ a b) c) d))
@@ -642,6 +648,8 @@
 
 (defmodel lu [a] "the LU factors of a matrix with its rows exchanged, one below the diagonal and one above, and the order
 of the rows"
+  (lu/2 a (len a)))
+(defmodel lu/2 [a steps] "the same after so many steps"
   (let [n (len a)]
     (ifold (fn [state k]
         (let [#(a order) state
@@ -657,25 +665,26 @@ of the rows"
               (ifold (fn [a j] (let [x (get a k j)] (update (update a k j (get a p j)) p j x))) a n)
               (- n (+ k 1)))
             (let [x (get order k)] (update (update order k (get order p)) p x)))))
-      #(a (arange n)) n)))
+      #(a (arange n)) steps)))
 (defmodel lu-solve [f order b] "the solution of a x = b from a's LU factors; of a vector by rows of their transpose"
-  (let [b (map (fn [k] (get b (index-below k (len b)))) order)]
+  (let [b (in-order order b)]
     (if (= (rank b) 1)
       (let [t (transpose f)] (substitute-up-transposed t (substitute-down-transposed t b True) False))
       (substitute-up f (substitute-down f b True)))))
 (defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
   (in-order-of order (substitute-up-transposed f (substitute-down-transposed f b False) True)))
+(defmodel in-order [order b] "the rows in an order" (map (fn [k] (get b (index-below k (len b)))) order))
 (defmodel in-order-of [order x] "row k of x at the place that order has at k, for each k"
   (ifold (fn [y k] (update y (index-below (get order k) (len x)) (get x k))) (zeros (shape x)) (len order)))
 (defmodel index-below [k n] "an index below n, which it is anyway: nothing is left to check, and loops may move"
   (max 0 (min k (- n 1))))
 (defmodel lu-inverse [f order] "the inverse from the LU factors: of the lower one first, row by row"
-  (let [n (len f)
-        l (ifold (fn [l i]
-              (let [row (build i (fn [j] (ifold (fn [s k] (+ s (* (get f i k) (get l k j)))) 0.0 i)))]
-                (ifold (fn [l j] (update l i j (- (get row j)))) l i)))
-            (eye n) n)]
-    (transpose (in-order-of order (transpose (substitute-up f l))))))
+  (transpose (in-order-of order (transpose (substitute-up f (unit-lower-inverse f))))))
+(defmodel unit-lower-inverse [f] "the inverse of the lower one of the LU factors, which has ones on the diagonal"
+  (ifold (fn [l i]
+      (let [row (build i (fn [j] (ifold (fn [s k] (+ s (* (get f i k) (get l k j)))) 0.0 i)))]
+        (ifold (fn [l j] (update l i j (- (get row j)))) l i)))
+    (eye (len f)) (len f)))
 
 (defmodel solve [a b] "the solution x of a x = b; b is a vector or a matrix; of a stack of each, each one's"
   (if (> (rank a) 2) (map solve a b) (solve-one a b)))
@@ -683,7 +692,16 @@ of the rows"
   (do
     (require-equal (len a) (shape a 1))
     (require-equal (len a) (len b))
-    (let [#(f order) (constant lu a)] (solve-factored f order a b))))
+    (if (symmetric? a)
+      (let [a (by-lower-triangle a)  factors (constant factored-symmetric a)]
+        (note-result solve-symmetric (solve-symmetric factors a b) b #(factors a)))
+      (let [#(f order) (constant lu a)] (solve-factored f order a b)))))
+(defmodel solve-from-left [a b] "the solution x of x a = b, for a vector b"
+  (if (symmetric? a)
+    (solve a b)
+    (do
+      (require-equal (len a) (len b))
+      (let [#(f order) (constant lu a)] (solve-transposed f order a b)))))
 (defmodel solve-factored [f order a b] "the solution of a x = b, its derivatives too, from a's LU factors"
   (ruled (fn [a b f order] (lu-solve f order b))
     (fn [a b f order x da db] (solve-factored f order a (- db (matmul da x))))
@@ -699,7 +717,11 @@ of the rows"
 (defmodel inv-one [a] "the inverse of a matrix"
   (do
     (require-equal (len a) (shape a 1))
-    (let [#(f order) (constant lu a)] (inv-factored f order a))))
+    (note-result inv
+      (if (symmetric? a)
+        (let [a (by-lower-triangle a)] (inv-symmetric (constant factored-symmetric a) a))
+        (let [#(f order) (constant lu a)] (inv-factored f order a)))
+      a)))
 (defmodel inv-factored [f order a] "the inverse, its derivatives too, from a's LU factors"
   (ruled (fn [a f order] (lu-inverse f order))
     (fn [a f order x da] (- (mat-mul x (mat-mul da x))))
@@ -726,11 +748,114 @@ of the rows"
 (defmodel logdet-of-one [a] "the logarithm of the determinant's magnitude"
   (do
     (require-equal (len a) (shape a 1))
-    (let [#(f order) (constant lu a)]
-      (ruled (fn [a f order] (ifold (fn [s i] (+ s (log (abs (get f i i))))) 0.0 (len f)))
-        (fn [a f order d da] (trace (solve-factored f order a da)))
-        (fn [a f order d ct] (* ct (transpose (inv-factored f order a))))
-        a f order))))
+    (if (symmetric? a)
+      (let [a (by-lower-triangle a)] (logdet-symmetric (constant factored-symmetric a) a))
+      (let [#(f order) (constant lu a)]
+        (ruled (fn [a f order] (lu-logdet f))
+          (fn [a f order d da] (trace (solve-factored f order a da)))
+          (fn [a f order d ct] (* ct (transpose (inv-factored f order a))))
+          a f order)))))
+(defmodel lu-logdet [f] "the logarithm of the determinant's magnitude from the LU factors"
+  (ifold (fn [s i] (+ s (log (abs (get f i i))))) 0.0 (len f)))
+
+; Of a symmetric matrix one triangle is read, and has the derivatives. Its factors have ones on the diagonal: one below
+; it, one above, and a diagonal between them. Where it is positive definite, which shows while it is factored, its rows
+; stay in their order, one factor is the transpose of the other, and half of the work is left out.
+(defmodel by-lower-triangle [a] "a symmetric matrix, its derivatives all by the lower triangle"
+  (ruled (fn [a] a) (fn [a s da] da) (fn [a s ct] (folded-down ct)) a))
+(defmodel folded-down [g] "the lower triangle with what is above the diagonal added"
+  (build (shape g) (fn [i j] (if (< j i) (+ (get g i j) (get g j i)) (if (= i j) (get g i i) 0.0)))))
+(defmodel mirrored [a m rows] "m with so many rows and columns of a symmetric matrix, of which the lower triangle is read"
+  (ifold (fn [m i] (ifold (fn [m j] (let [x (get a i j)] (update (update m i j x) j i x))) m (+ i 1))) m rows))
+(defmodel factored-symmetric [a]
+  "the factors of a symmetric matrix, the order of the rows, and whether it is positive definite"
+  (let [n (len a)
+        #(f definite) (eliminate-symmetric (mirrored a (zeros-of n n) n))
+        again (if definite 0 n)
+        #(f order) (lu (mirrored a f again) again)
+        f (ifold (fn [f i]
+              (let [p (get f i i)]
+                (ifold (fn [f j] (let [c (+ i 1 j)] (update f i c (/ (get f i c) p)))) f (- n (+ i 1)))))
+            f n)]
+    #(f order definite)))
+(defmodel eliminate-symmetric [a] "the LU factors where no rows need to be exchanged, and whether all pivots are positive"
+  (let [n (len a)]
+    (ifold (fn [state i]
+        (let [#(f definite) state]
+          (if definite
+            (let [row (build (- n i)
+                    (fn [j] (- (get f i (+ i j)) (ifold (fn [s k] (+ s (* (get f i k) (get f k (+ i j))))) 0.0 i))))
+                  p (get row 0)
+                  over (/ 1.0 p)]
+              #((ifold (fn [f j] (let [c (+ i 1 j)  x (get row (+ j 1))] (update (update f i c x) c i (* over x))))
+                  (update f i i p) (- n (+ i 1)))
+                (> p 2.3e-308)))
+            state)))
+      #(a True) n)))
+(defmodel forward-symmetric [f b] "forward substitution with the lower factor, which lies above the diagonal as well"
+  (ifold (fn [x i]
+      (let [y (get x i)]
+        (ifold (fn [x k] (let [j (+ i 1 k)] (update x j (- (get x j) (* y (get f i j)))))) x (- (len f) (+ i 1)))))
+    b (len f)))
+(defmodel backward-symmetric [f b] "backward substitution with its transpose"
+  (ifold (fn [x t]
+      (let [i (- (len f) (+ t 1))  y (get x i)]
+        (ifold (fn [x j] (update x j (- (get x j) (* y (get f i j))))) x i)))
+    b (len f)))
+(defmodel over-diagonal [b f] "each row over the element of the diagonal" (map (fn [row p] (/ row p)) b (diag f)))
+(defmodel substitute-symmetric [f order b] "the solution of a x = b from a's factors"
+  (let [t (transpose f)  y (substitute-down-transposed t (in-order order b) True)]
+    (substitute-up-transposed t (over-diagonal y f) True)))
+(defmodel solve-symmetric [factors a b] "the solution of a x = b, its derivatives too, for a symmetric matrix"
+  (let [#(f order definite) factors]
+    (ruled (fn [a b f order definite]
+        (if (= (rank b) 1)
+          (if definite
+            (backward-symmetric f (over-diagonal (forward-symmetric f b) f))
+            (substitute-symmetric f order b))
+          (substitute-symmetric f order b)))
+      (fn [a b f order definite x da db] (solve-symmetric #(f order definite) a (- db (matmul da x))))
+      (fn [a b f order definite x ct]
+        (let [u (solve-symmetric #(f order definite) a ct)] #((- (times-row u x)) u)))
+      a b f order definite)))
+(defmodel quadratic-form [b made] "b times the solution of a x = b, for a symmetric matrix a"
+  (let [#(factors a) made  #(f order definite) factors]
+    (ruled (fn [a b f order definite]
+        (if definite
+          (let [y (forward-symmetric f b)] (ifold (fn [s i] (+ s (/ (square (get y i)) (get f i i)))) 0.0 (len y)))
+          (fold (fn [s x y] (+ s (* x y))) 0.0 b (substitute-symmetric f order b))))
+      (fn [a b f order definite q da db]
+        (let [x (solve-symmetric #(f order definite) a b)] (- (* 2 (dot x db)) (dot x (mat-vec da x)))))
+      (fn [a b f order definite q ct]
+        (let [x (solve-symmetric #(f order definite) a b)] #((* (- ct) (outer x x)) (* (* 2 ct) x))))
+      a b f order definite)))
+(defmodel inv-symmetric [factors a] "the inverse, its derivatives too, of a symmetric matrix"
+  (let [#(f order definite) factors]
+    (ruled (fn [a f order definite] (let [x (inverse-below f order definite)]
+          (build (shape x) (fn [i j] (if (<= j i) (get x i j) (get x j i))))))
+      (fn [a f order definite x da] (- (mat-mul x (mat-mul da x))))
+      (fn [a f order definite x ct] (- (mat-mul (mat-mul x ct) x)))
+      a f order definite)))
+(defmodel inverse-below [f order definite]
+  "the inverse of a symmetric matrix from its factors; its lower triangle where it is positive definite"
+  (let [n (len f)
+        more (if definite 0 n)
+        x (ifold (fn [x t]
+              (let [i (- n (+ t 1))
+                    row (build (min n (+ i 1 more))
+                        (fn [j] (ifold (fn [s k] (+ s (* (get f i (+ i 1 k)) (get x (+ i 1 k) j)))) 0.0 t)))
+                    p (get f i i)]
+                (ifold (fn [x j] (update x i j (- (/ (get x i j) p) (get row j)))) x (len row))))
+            (unit-lower-inverse f) n)]
+    (ifold (fn [x i] (update x i (in-order-of order (get x i)))) x more)))
+(defmodel logdet-symmetric [factors a] "the logarithm of the determinant's magnitude, of a symmetric matrix"
+  (let [#(f order definite) factors]
+    (ruled (fn [a f order definite] (lu-logdet f))
+      (fn [a f order definite d da] (trace (solve-symmetric #(f order definite) a da)))
+      (fn [a f order definite d ct]
+        (let [x (inv-symmetric #(f order definite) a)]
+          (build (shape a) (fn [i j] (if (< j i) (* (* 2 ct) (get x i j)) (if (= i j) (* ct (get x i i)) 0.0))))))
+      a f order definite)))
 
 (defmodel cholesky [a] "the lower triangular matrix whose product with its transpose is a; reads a's lower triangle"
   (if (> (rank a) 2) (map cholesky a) (cholesky-of-one a)))

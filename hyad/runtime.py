@@ -142,6 +142,21 @@ def is_truths(value: Any) -> bool:
     return np.asarray(value).dtype == bool
 
 
+def is_symmetric(matrix: Any) -> bool:
+    """``(symmetric? a)``: whether a matrix is symmetric by the program that made it, which a value does not say."""
+    return False
+
+
+def note_result(f: Any, x: Any, *others: Any) -> Any:
+    """``(note-result f x ... how)``: x; only a compiler keeps notes."""
+    return x
+
+
+def noted_result(f: Any, *values: Any) -> Any:
+    """``(noted-result f x ...)``: nil."""
+    return nil
+
+
 def constant(f: Callable[..., Any], *args: Any) -> Any:
     """``(constant f x ...)``: what f gives; to derivatives, a constant."""
     return f(*args)
@@ -285,7 +300,8 @@ globals().update(_primitives())
 __all__ = [
     "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "array_of", "build", "copy", "fold", "fst",
     "grad", "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
-    "constant", "is_num", "is_truths", "rank", "require_equal", "require_index", "ruled", "scan", "select", "shape",
+    "constant", "is_num", "is_symmetric", "is_truths", "note_result", "noted_result", "rank", "require_equal",
+    "require_index", "ruled", "scan", "select", "shape",
     "snd", "update", "undef", "value_and_grad", "vjp", "zeros_of",
 ]  # fmt: skip
 __all__ += [*_primitives(), *_prelude()]

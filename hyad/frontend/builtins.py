@@ -23,7 +23,7 @@ from ..program.values import (
     describe,
     is_array,
 )
-from . import arithmetic, combinators, references, ruled, structures, subscripts, typed_forms
+from . import arithmetic, combinators, references, ruled, structures, subscripts, symmetry, typed_forms
 
 if TYPE_CHECKING:
     from .specialise import Specialiser
@@ -57,6 +57,9 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "null?": structures.is_nil,
     "num?": structures.is_number,
     "truths?": structures.are_truths,
+    "symmetric?": symmetry.is_symmetric,
+    "note-result": symmetry.note_result,
+    "noted-result": symmetry.noted_result,
     "list": structures.list_,
     "inl": structures.inl,
     "inr": structures.inr,

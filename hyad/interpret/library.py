@@ -92,6 +92,20 @@ def are_truths(x: Any) -> bool:
     return x.__class__ is bool or isinstance(x, list) and kind_of(x) is bool
 
 
+def is_symmetric(a: Any) -> bool:
+    """A matrix is known to be symmetric by the program that made it, not by its elements."""
+    return False
+
+
+def note_result(f: Any, x: Any, *others: Any) -> Any:
+    """Only the compiler keeps notes."""
+    return x
+
+
+def noted_result(f: Any, *values: Any) -> Any:
+    return None
+
+
 def inl(value: Any) -> Inl:
     return Inl(value)
 
@@ -636,6 +650,9 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "null?": is_null,
     "num?": is_num,
     "truths?": are_truths,
+    "symmetric?": is_symmetric,
+    "note-result": note_result,
+    "noted-result": noted_result,
     "inl": inl,
     "inr": inr,
     "ref": ref,

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..core import Arr, Atom, Bind, Block, If, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of, integer, same
+from ..core import (
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    all_binds,
+    atoms_of,
+    blocks_of,
+    integer,
+    kinds_of,
+    same,
+    with_blocks,
+    with_body,
+)
 from ..program.affine import affine_add
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.rebuild import Rebuild, rebuilt
+from .nests import part_of
 from .tables import affine_of, sums_in
 
 #: A matrix that is known to have fewer rows is left as it is.
@@ -27,14 +46,36 @@ def triangles(program: Program) -> Program:
     """
     if not any(candidate(v) for x in all_binds(program.body) for v in x.vars):
         return program
-    families = Families(program)
+    apart = with_body(program, alone(program.body))
+    families = Families(apart)
     if not families.alive():
         return program
-    rebuilt(program, Triangles(Builder(), families))  # which subscripts are in the triangle
+    rebuilt(apart, Triangles(Builder(), families))  # which subscripts are in the triangle
     families.settle()
     if not families.alive():
         return program
-    return rebuilt(program, Triangles(Builder(), families))
+    return rebuilt(apart, Triangles(Builder(), families))
+
+
+def alone(block: Block) -> Block:
+    """A block with loops of their own for matrices that loops stack beside something else, where no work is shared."""
+    if Loop not in kinds_of(block):
+        return block
+    binds: list[Bind] = []
+    for x in block.binds:
+        op = x.op
+        if type(op) is Loop and not op.accs and len(x.vars) > 1 and op.snapshots is None and not has_checks(op.body):
+            own = [k for k, v in enumerate(x.vars) if candidate(v)]
+            rest = [k for k in range(len(x.vars)) if k not in own]
+            parts = [part_of(x, ks) for ks in (*([k] for k in own), rest) if ks]
+            inside = [{id(y) for y in part.op.body.binds} for part in parts]  # type: ignore[union-attr]
+            work = [y for y in op.body.binds if type(y.op) is not Prim or y.op.name != "get"]
+            if own and all(sum(id(y) in part for part in inside) < 2 for y in work):
+                binds += parts
+                continue
+        inner = blocks_of(op)
+        binds.append(Bind(x.vars, with_blocks(op, list(map(alone, inner))), x.span, x.soft) if inner else x)
+    return Block(tuple(binds), block.results)
 
 
 def candidate(v: Var) -> bool:

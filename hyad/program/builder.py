@@ -549,7 +549,8 @@ class Builder(Bounds):
             return found
         op = Prim(name, args)
         home = self.scopes[-1]
-        if name == "select" or name == "get" and self.home(args) is not home:
+        marks = name == "stop" or name in self.rules  # what is the same in every iteration has one derivative for all
+        if name == "select" or marks or name == "get" and self.home(args) is not home:
             home = self.home(args)
             if name == "get" and not self.readable(home, args):
                 home = self.scopes[-1]
