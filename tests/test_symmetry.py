@@ -180,7 +180,12 @@ def test_what_rows_share_is_differentiated_once() -> None:
     )
     source = hyad.compile(hyad.grad(f, wrt="a")).source
     rows = next(part for part in source.split("\n    for (")[1:] if "< n;" in part[:60])
-    assert "bar" in rows and "log(" not in rows and "swap" not in rows and max(map(len, re.findall(r"\n( +)for \(", rows))) <= 16
+    assert (
+        "bar" in rows
+        and "log(" not in rows
+        and "swap" not in rows
+        and max(map(len, re.findall(r"\n( +)for \(", rows))) <= 16
+    )
     rng = np.random.default_rng(3)
     a, x = rng.normal(size=(4, 4)), rng.normal(size=(6, 4))
     assert hyad.check_grad(f, (a, x))
