@@ -153,7 +153,7 @@ def test_what_else_has_the_name_of_a_size() -> None:
 SWEEPS = """(defmodel sweeps [u f]
   (let [n (len u)
         u (ref u)]
-    (for [_ (range 3)]
+    (for [_ (range (- n 3))]
       (let [old (deref u)]
         (set! u (build [n n]
                   (fn [i j]
@@ -208,3 +208,43 @@ def test_what_an_array_that_grows_holds_is_read_where_it_is_bound() -> None:
         again = hyad.grad(hyad.grad(f, wrt="x"), wrt="x")(0.3, n)
         curve = (hyad.grad(f, wrt="x")(0.3 + h, n) - hyad.grad(f, wrt="x")(0.3 - h, n)) / (2 * h)
         assert again == pytest.approx(curve, rel=1e-7, abs=1e-8)
+
+
+JACOBI = """(fn [u f] (let [n (len u)  u (ref u)]
+  (for [s (range 4)]
+    (let [old (deref u)]
+      (set! u
+        (build [n n]
+          (fn [i j]
+            (if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- n 1)))
+              (get old i j)
+              (* 0.25 (+ (get old (- i 1) j) (get old i (- j 1)) (get old i (+ j 1)) (get f i j) (real s)))))))))
+  (sum (square (deref u)))))"""
+
+
+def test_a_state_that_is_of_another_size_after_the_first_iteration() -> None:
+    """Nothing says that the matrix is square: its first state is not, and all others are. That takes no data."""
+    f = hyad.model(JACOBI, namespace={})
+    g = hyad.grad(f, wrt=(0, 1))
+    rng = np.random.default_rng(2)
+    for n, m in ((1, 1), (2, 2), (5, 5), (4, 6)):
+        u, right = rng.normal(size=(n, m)), rng.normal(size=(n, n))
+        assert f(u, right) == pytest.approx(hyad.run(f, u, right), rel=1e-13)
+        for one, other in zip(g(u, right), hyad.run(g, u, right)):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+    made = hyad.compile(g, args=(u, right)).cfunction
+    assert not made.arena and "hyad_room" not in made.source
+    with pytest.raises(hyad.BoundsError):
+        f(rng.normal(size=(4, 3)), right)
+
+
+def test_a_state_that_is_of_another_size_after_each_iteration() -> None:
+    f = hyad.model(
+        """(fn [u] (let [u (ref u)]
+             (for [s (range 3)] (set! u (slice (* 2.0 (deref u)) 1 (len (deref u)))))
+             (sum (square (deref u)))))""",
+        namespace={},
+    )
+    u = np.arange(1.0, 8.0)
+    assert f(u) == pytest.approx(64 * np.sum(u[3:] ** 2))
+    assert hyad.check_grad(f, (u,))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core import (
     BOOL,
+    INT,
     TRUE,
     Apply,
     Arr,
@@ -158,7 +159,18 @@ def loop_counted(
     given: bool,
     snapshots: Atom | None = None,
 ) -> tuple[Atom, ...]:
-    """One attempt at ``counted_loop``, with what is known so far of the references that it sets."""
+    """One attempt at ``counted_loop``, with what is known so far of the references that it sets. Where one of them
+    holds an array of another size after the first iteration than before it, that iteration is made before the loop."""
+    start, ahead = 0, (place, "ahead")
+    if sp.facts.joins.get(ahead) is BOOL:
+        start = 1
+        inits, stacked = body(integer(0), *inits)
+        if stacked:
+            sp.facts.joins[ahead] = INT
+            sp.facts.changed = True
+            raise Again
+        count = integer(count.value - 1)  # type: ignore[union-attr]
+    once = type(count) is Const and count.value > 1 and ahead not in sp.facts.joins
     known = tuple(sp.facts.modified.get(place, ()))
     cells = [c for c in sp.store if c.key in known]
     starts, targets = states_before(sp, place, cells)
@@ -170,11 +182,11 @@ def loop_counted(
         take(sp, cells, targets, accs[width:])
         sp.open_loops.append((place, frozenset(before)))
         try:
-            following, stacked = body(i, *accs[:width])
+            following, stacked = body(sp.b.prim("+", i, integer(start)), *accs[:width])
             news_of_loop(sp, place, known, before)
         finally:
             sp.open_loops.pop()
-        return [*following, *states_after(sp, place, cells, targets, before, [*following, *stacked])], stacked
+        return [*following, *states_after(sp, place, cells, targets, before, [*following, *stacked], once)], stacked
 
     sp.branching += 1
     try:
@@ -229,9 +241,10 @@ def states_after(
     targets: Sequence[Target],
     before: dict[Cell, Value],
     others: Sequence[Atom] = (),
+    once: bool = False,
 ) -> list[Atom]:
     """What the references hold after an iteration; ``before``: what they held at first, ``others``: what else an
-    iteration gives."""
+    iteration gives; ``once``: the first iteration may be made before the loop."""
     atoms: list[Atom] = []
     ends = [0]
     for k, (c, target) in enumerate(zip(cells, targets)):
@@ -239,7 +252,11 @@ def states_after(
         if kinds(after) == kinds(target) and sizes_vary(target):
             start, end = (coerce(sp, v, target) for v in (before[c], sp.store[c]))
             if resized(sp, start, end):
-                sp.facts.joins[place, c.key] = sized(sp, unsized(target), set(), (place, c.key))
+                if once:
+                    sp.facts.joins[place, "ahead"] = BOOL
+                else:
+                    sp.facts.joins[place, "ahead"] = INT  # its size changes again
+                    sp.facts.joins[place, c.key] = sized(sp, unsized(target), set(), (place, c.key))
                 sp.facts.changed = True
                 raise Again
         if kinds(after) != kinds(target):
