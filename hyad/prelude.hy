@@ -667,13 +667,13 @@ of the rows"
             (let [x (get order k)] (update (update order k (get order p)) p x)))))
       #(a (arange n)) steps)))
 (defmodel lu-solve [f order b] "the solution of a x = b from a's LU factors; of a vector by rows of their transpose"
-  (let [b (in-order order b)]
+  (let [b (rows-in-order order b)]
     (if (= (rank b) 1)
       (let [t (transpose f)] (substitute-up-transposed t (substitute-down-transposed t b True) False))
       (substitute-up f (substitute-down f b True)))))
 (defmodel lu-solve-transposed [f order b] "the solution of a' x = b, a' the transpose, from a's LU factors"
   (in-order-of order (substitute-up-transposed f (substitute-down-transposed f b False) True)))
-(defmodel in-order [order b] "the rows in an order" (map (fn [k] (get b (index-below k (len b)))) order))
+(defmodel rows-in-order [order b] "the rows in an order" (map (fn [k] (get b (index-below k (len b)))) order))
 (defmodel in-order-of [order x] "row k of x at the place that order has at k, for each k"
   (ifold (fn [y k] (update y (index-below (get order k) (len x)) (get x k))) (zeros (shape x)) (len order)))
 (defmodel index-below [k n] "an index below n, which it is anyway: nothing is left to check, and loops may move"
@@ -804,7 +804,7 @@ of the rows"
     b (len f)))
 (defmodel over-diagonal [b f] "each row over the element of the diagonal" (map (fn [row p] (/ row p)) b (diag f)))
 (defmodel substitute-symmetric [f order b] "the solution of a x = b from a's factors"
-  (let [t (transpose f)  y (substitute-down-transposed t (in-order order b) True)]
+  (let [t (transpose f)  y (substitute-down-transposed t (rows-in-order order b) True)]
     (substitute-up-transposed t (over-diagonal y f) True)))
 (defmodel solve-symmetric [factors a b] "the solution of a x = b, its derivatives too, for a symmetric matrix"
   (let [#(f order definite) factors]
