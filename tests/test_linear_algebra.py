@@ -77,8 +77,8 @@ def test_second_derivatives(name: str) -> None:
 
 def test_the_inverse_is_made_once() -> None:
     """By `inv`, by its rule and by that of `logdet`."""
-    f = model("(dot y (@ (inv a) y))")
-    g = hyad.grad(model("(+ (dot y (@ (inv a) y)) (logdet a))"), wrt="a")
+    f = model("(dot y (sum (inv a) 0))")
+    g = hyad.grad(model("(+ (dot y (sum (inv a) 0)) (logdet a))"), wrt="a")
     one, both = (list(all_binds(m.optimised(m.specs(point(3))).body)) for m in (f, g))
     for name in ("abs", "/"):  # of the search for pivots; of the columns by their pivots, and of the rows
         counts = [sum(type(b.op) is Prim and b.op.name == name for b in binds) for binds in (one, both)]
