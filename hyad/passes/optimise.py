@@ -78,6 +78,7 @@ from .narrow import narrow
 from .nests import Interchange, JamRows, Register, RowFolds, Steps
 from .onehot import OneHot
 from .pairs import pairs
+from .places import one_place
 from .powers import powers_of_two
 from .prefixes import prefixes
 from .products import Products
@@ -821,6 +822,7 @@ PIPELINE: list[Pass] = [
     edges,  # when each state lies where it is to lie
     assign,  # what the loop between the first and the last iterations adds once
     one_store,  # what were two branches are one piece of code now
+    one_place,  # when what comes first of an adjoint row, and what comes last, is done outside of the loop over it
     forwards,  # that from the end are for no pass
     afterwards,  # what is added there may come together in a gather
     unbranched,  # but for those that differ from element to element
@@ -848,8 +850,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "add-rows afterwards align alongside carry choices columns edges eights fills forwards history interchange jam"
-    " jam-rows kept-rows lanes masked-sums row-folds row-lanes rows-first searches shifts skips split strands triangles"
-    " twins unbranched unchecked whole-eights".split()
+    " jam-rows kept-rows lanes masked-sums one-place row-folds row-lanes rows-first searches shifts skips split strands"
+    " triangles twins unbranched unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
