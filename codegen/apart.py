@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hyad.core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Scalar, Var, all_binds, blocks_of, reads
+from hyad.core import INT, REAL, Arr, Atom, Bind, Const, If, Loop, Prim, Scalar, Var, all_binds, blocks_of, reads
 from hyad.passes.lanes import LANES as NUMBER_OF_LANES
 from hyad.passes.strands import STRANDS
 from hyad.program.affine import affine_in, never_equal
@@ -110,6 +110,17 @@ def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> b
     shared = [root for root in places if root in swaps or root.kind == "own" and root.slot is not None]
     rows_of_one = any(len(places[root]) > 1 for root in written)
     return rows_of_one or len(shared) > 1 and any(root in written for root in shared)
+
+
+def serial(op: Loop) -> bool:
+    """Whether an iteration takes the larger or smaller of numbers that wait for the iteration before."""
+    late: set[Atom] = {a for a in op.accs if a.type == REAL}
+    for inner in op.body.binds if late else ():
+        if not late.isdisjoint(reads(inner)):
+            if isinstance(inner.op, Prim) and inner.op.name in ("max", "min"):
+                return True
+            late.update(inner.vars)
+    return False
 
 
 def calls_abreast(op: Loop) -> bool:

@@ -66,6 +66,7 @@ class OperandPrinter:
     thread = ""  # in a loop on several threads: the number of this one
     math = "libm"  # whose functions are called: the C library's, or "vector", those of vector.py
     abreast = False  # in a loop that calls functions on several numbers at once: with vector math
+    serial = False  # in a loop whose iterations wait for each other's larger or smaller numbers
     far: str | None = None  # in a loop that can be run again: what notes arguments that those are not for
 
     def __init__(self, program: Program, *, dtype: str, reserved: Iterable[str]):
@@ -150,7 +151,7 @@ class OperandPrinter:
             return "{0}*{0}", ()
         if power is not None:
             return power_form(power, f32=self.dtype == "f32")
-        form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32")
+        form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32", serial=self.serial)
         vector = self.math == "vector" and (self.abreast or support)
         return vectorised(form, support, self.far) if vector else (form, support)
 

@@ -38,7 +38,7 @@ from hyad.core import (
 from hyad.errors import Span
 from hyad.passes.threads import GRAIN, LINE, Polynomial, uneven
 
-from .apart import APART, LANES, apart, calls_abreast, calls_waves, in_lanes, repeatable
+from .apart import APART, LANES, apart, calls_abreast, calls_waves, in_lanes, repeatable, serial
 from .blas import product
 from .expressions import (
     ADD,
@@ -723,13 +723,14 @@ class BodyPrinter(OperandPrinter):
         if count.reads or len(count.text) > 20 or re.search(r"[/%] ?[^\d ]", count.text):
             count = self.define(Var("count", INT), count)
         inits, before = self.start(bind, op)
-        outer, self.abreast = (self.forms, self.abreast, self.far), self.math == "vector" and calls_abreast(op)
+        outer = self.forms, self.abreast, self.far, self.serial
+        self.abreast, self.serial = self.math == "vector" and calls_abreast(op), serial(op)
         far = None
         if self.abreast and calls_waves(op) and repeatable(self.plan, bind, op):
             far = self.names.fresh("far")
-        self.forms, self.far = {} if (self.abreast, far) != outer[1:] else self.forms, far
+        self.forms, self.far = {} if (self.abreast, far, self.serial) != outer[1:] else self.forms, far
         index, body = self.body(bind, op, inits)
-        self.forms, self.abreast, self.far = outer
+        self.forms, self.abreast, self.far, self.serial = outer
         if body:
             starts = self.watch(far, op, inits) if far is not None else {}
             if bind in self.plan.parallel:

@@ -1845,3 +1845,15 @@ def test_quotients_of_what_is_not_negative_are_plain() -> None:
         assert f(v, k) == wanted == hyad.compile(text, target="python")(v, k)
     assert "(n + 2)/3" in f.source and "i/3" in f.source and "(i + 2) % 5" in f.source
     assert f.source.count("hyad_ifloordiv(") == 2 and "hyad_imod" not in f.source  # one is its definition
+
+
+def test_a_larger_number_that_the_next_iteration_waits_for() -> None:
+    """It has a form of its own, NaN included; where nothing waits, the one of which vectors are made."""
+    waits = hyad.model("(fn [#^ (Vec n) x] (scan (fn [s a] (max (min (- s 0.1) 2.0) a)) 0.0 x))", namespace={})
+    source = hyad.compile(waits).source
+    assert "hyad_max_serial(hyad_min_serial(" in source and "hyad_max(" not in source
+    for x in ([1.0, 0.5, 3.0, -1.0], [1.0, np.nan, 3.0], [np.nan], [-np.inf, np.inf, 0.0], []):
+        expected = hyad.compile(waits, target="python")(np.array(x))
+        np.testing.assert_array_equal(hyad.compile(waits)(np.array(x)), expected)
+    side = "(fn [#^ (Vec n) x #^ (Vec n) y] (build (len x) (fn [i] (max (get x i) (get y i)))))"
+    assert "_serial" not in hyad.compile(hyad.model(side, namespace={})).source

@@ -125,7 +125,8 @@ def test_row_is_complete(row: Primitive) -> None:
     assert "y" not in row.params
     assert row.cost >= 1 and row.prec in PRECEDENCE
     assert row.c is not None and all(f"{{{i}}}" in row.c for i in range(arity))
-    assert row.c_int is None or all(f"{{{i}}}" in row.c_int for i in range(arity))
+    for text in filter(None, (row.c_int, row.c_serial)):
+        assert all(f"{{{i}}}" in text for i in range(arity))
     assert row.sympy is not None or row.why, "a missing field states why"
     if isinstance(row.partials, str):
         assert " " in row.partials and all(result == BOOL for _, result in row.types)
@@ -140,7 +141,7 @@ def test_row_is_complete(row: Primitive) -> None:
 @names(ROWS)
 def test_precedence_is_that_of_the_text(row: Primitive) -> None:
     operators = {"+": "add", "-": "add", "*": "mul", "/": "mul", "&&": "logic", "||": "logic"}
-    for text in filter(None, (row.c, row.c_int)):
+    for text in filter(None, (row.c, row.c_int, row.c_serial)):
         words = text.replace("*", " * ").replace("/", " / ").split()
         if len(words) == 3 and words[0] == "{0}" and words[2] == "{1}":
             assert row.prec == operators.get(words[1], "cmp")
@@ -365,15 +366,15 @@ def table_in_c(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("primitives")
     functions, support = [], []
     for k, (row, wanted, result) in enumerate(OVERLOADS):
-        for small in (False, True):
+        for small, serial in itertools.product((False, True), (False, True) if row.c_serial else (False,)):
             types = {REAL: "float" if small else "double", INT: "long long", BOOL: "int"}
-            text, needed = c_form(row, wanted, f32=small)
+            text, needed = c_form(row, wanted, f32=small, serial=serial)
             support += [s for s in needed if s not in support]
             params = ", ".join(f"const {types[t]} *x{i}" for i, t in enumerate(wanted))
             body = text.format(*(f"x{i}[i]" for i in range(len(wanted))))
             functions.append(
-                f"void f{k}{'f' * small}(long long n, {params}, {types[result]} *out);\n"
-                f"void f{k}{'f' * small}(long long n, {params}, {types[result]} *out) {{\n"
+                f"void f{k}{'f' * small}{'s' * serial}(long long n, {params}, {types[result]} *out);\n"
+                f"void f{k}{'f' * small}{'s' * serial}(long long n, {params}, {types[result]} *out) {{\n"
                 f"  for (long long i = 0; i < n; i++) out[i] = {body};\n}}\n"
             )
     source = folder / "table.c"
@@ -395,12 +396,17 @@ def test_c_is_python(row: Primitive, wanted: tuple, result: Any, small: bool, ta
     arrays = columns(row, wanted, small)
     out = np.empty(len(arrays[0]), dtype=np.float32 if small and result == REAL else NUMPY[result])
     k = next(k for k, (r, w, _) in enumerate(OVERLOADS) if r is row and w == wanted)
-    f = table_in_c[f"f{k}{'f' * small}"]
-    f(
-        ctypes.c_longlong(len(out)),
-        *(a.ctypes.data_as(ctypes.c_void_p) for a in arrays),
-        out.ctypes.data_as(ctypes.c_void_p),
-    )
+
+    def run(name: str, out: np.ndarray) -> np.ndarray:
+        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*arrays, out)]
+        table_in_c[name](ctypes.c_longlong(len(out)), *pointers)
+        return out
+
+    run(f"f{k}{'f' * small}", out)
+    if row.c_serial is not None:
+        again = run(f"f{k}{'f' * small}s", np.empty_like(out))
+        np.testing.assert_array_equal(again, out)
+        np.testing.assert_array_equal(np.signbit(again), np.signbit(out))
     for point, got in zip(zip(*arrays), out):
         expected = row.python(*(as_python(x, t) for x, t in zip(point, wanted)))
         if result != REAL:

@@ -36,9 +36,10 @@ class Primitive:
     ``polygamma``). ``python`` computes on floats and, elementwise, on NumPy arrays, with IEEE results (``inf``, not
     an exception). ``c`` is an expression with ``{0}``, ``{1}`` for the operands; ``c_int`` is what stands for it
     where the last operand is ``Int``, ``cuda`` and ``c_f32`` where the text differs there (``c_form`` derives the
-    float text: ``sin`` becomes ``sinf``). ``prec`` says how ``c`` binds. ``support`` is C text of the functions that
-    ``c`` calls and libm lacks. ``sympy`` is a Python expression over SymPy's names. ``cost`` is in additions.
-    ``domain`` has, per parameter, an interval that tests and checks sample. A row is callable, as ``python`` is.
+    float text: ``sin`` becomes ``sinf``), ``c_serial`` in a loop whose iterations wait for each other. ``prec`` says
+    how ``c`` binds. ``support`` is C text of the functions that ``c`` calls and libm lacks. ``sympy`` is a Python
+    expression over SymPy's names. ``cost`` is in additions. ``domain`` has, per parameter, an interval that tests and
+    checks sample. A row is callable, as ``python`` is.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Primitive:
     jvp: Any = None  # a user's own rule (defprim :jvp), a model of (args, tangents)
     vjp: Any = None  # a user's own rule (defprim :vjp), a model of (args, y, cotangent)
     c_int: str | None = None  # None: ``c`` serves Int too
+    c_serial: str | None = None  # None: ``c`` serves there too
     prec: str = "call"  # one of PRECEDENCE
     why: str = ""  # why ``c`` or ``sympy`` is None
 
@@ -160,13 +162,14 @@ _CALLS = re.compile(r"[A-Za-z_]\w*\((?:\{\d\}(?:, ?(?=\{))?)+\)")
 
 @cache
 def c_form(
-    row: Primitive, types: tuple[Scalar, ...] = (), f32: bool = False, cuda: bool = False
+    row: Primitive, types: tuple[Scalar, ...] = (), f32: bool = False, cuda: bool = False, serial: bool = False
 ) -> tuple[str, tuple[str, ...]]:
     """The C expression of a row, with ``{0}`` for operands, and the functions of its ``support`` which that calls.
 
-    ``types`` are the operands', as ``result`` wants them; left out, they are Real. ``f32``: reals are ``float``. Each
-    support function is one string, callees first, so that a printer can leave out one that it has printed. A CUDA
-    printer puts ``__device__`` after their ``static``. Raises NoCForm where the row has none.
+    ``types`` are the operands', as ``result`` wants them; left out, they are Real. ``f32``: reals are ``float``;
+    ``serial``: in a loop whose iterations wait for each other. Each support function is one string, callees first, so
+    that a printer can leave out one that it has printed. A CUDA printer puts ``__device__`` after their ``static``.
+    Raises NoCForm where the row has none.
     """
     if row.c is None:
         why = row.why.removesuffix(f"; {NO_SYMPY}")
@@ -176,6 +179,8 @@ def c_form(
         text = row.c_int
     elif cuda and row.cuda is not None:
         text = row.cuda
+    elif serial and row.c_serial is not None:
+        text = row.c_serial
     if f32 and text is row.c and row.c_f32 is not None:
         text = row.c_f32
     elif f32:
@@ -473,11 +478,16 @@ SIGN = """\
 static inline double hyad_sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x; }
 static inline long long hyad_isign(long long x) { return (x > 0) - (x < 0); }
 """
-# What maxsd gives, NaN apart: no branch, since which one is larger is not foreseen, and loops become vectors.
+# What maxsd gives, NaN apart: no branch, since which one is larger is not foreseen, and loops become vectors. Where an
+# iteration waits for the one before, there are none, and it waits less behind a branch that is foreseen: NaN is seldom.
 MAX = """\
 static inline double hyad_max(double a, double b) {
     const double most = b > a ? b : a;
     return b == b ? most : b;
+}
+static inline double hyad_max_serial(double a, double b) {
+    if (b != b) return b;
+    return b > a ? b : a;
 }
 static inline long long hyad_imax(long long a, long long b) { return a >= b ? a : b; }
 """
@@ -485,6 +495,10 @@ MIN = """\
 static inline double hyad_min(double a, double b) {
     const double least = b < a ? b : a;
     return b == b ? least : b;
+}
+static inline double hyad_min_serial(double a, double b) {
+    if (b != b) return b;
+    return b < a ? b : a;
 }
 static inline long long hyad_imin(long long a, long long b) { return a <= b ? a : b; }
 """
@@ -669,10 +683,12 @@ _row("sign", "x", N1, "-1, 0 or 1. A step function: its derivative is 0, at 0 to
      c="hyad_sign({0})", c_int="hyad_isign({0})", support=SIGN, cost=2, kinks=(0.0,))
 _row("min", "a b", N2, "The smaller one. At a tie the derivative is the first operand's.",
      ("(select (<= a b) 1 0)", "(select (<= a b) 0 1)"), _binary(_min, np.minimum),
-     sympy="Min({0}, {1})", c="hyad_min({0}, {1})", c_int="hyad_imin({0}, {1})", support=MIN)
+     sympy="Min({0}, {1})", c="hyad_min({0}, {1})", c_int="hyad_imin({0}, {1})",
+     c_serial="hyad_min_serial({0}, {1})", support=MIN)
 _row("max", "a b", N2, "The larger one. At a tie the derivative is the first operand's.",
      ("(select (>= a b) 1 0)", "(select (>= a b) 0 1)"), _binary(_max, np.maximum),
-     sympy="Max({0}, {1})", c="hyad_max({0}, {1})", c_int="hyad_imax({0}, {1})", support=MAX)
+     sympy="Max({0}, {1})", c="hyad_max({0}, {1})", c_int="hyad_imax({0}, {1})",
+     c_serial="hyad_max_serial({0}, {1})", support=MAX)
 _row("relu", "x", R1, "max(x, 0). Its derivative at 0 is 0.", ("(select (> x 0) 1 0)",),
      _unary(lambda x: 0.0 if x < 0 else float(x), lambda x: np.where(np.less(x, 0), 0.0, x)[()]),
      sympy="Max({0}, 0)", c="hyad_relu({0})", support=RELU, kinks=(0.0,))
