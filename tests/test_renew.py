@@ -215,3 +215,22 @@ def test_an_array_of_which_other_rows_are_read_stays_as_it_was() -> None:
             wanted = wanted + old
         for target in ("c", "python"):
             np.testing.assert_allclose(hyad.compile(text.format(shift), target=target)(h), wanted, rtol=1e-14)
+
+
+def test_a_state_that_is_made_of_another_array_changes_places_with_it() -> None:
+    """What is made behind a first element reads nothing of the old state, but the loop before does: each number is
+    stored where it is to be, and none is copied over the old ones."""
+    text = """(fn [#^ (Mat n m) a]
+      (fold
+        (fn [above row]
+          (concat [(- (get above 0) 0.5)]
+            (scan (fn [left j] (max (+ (get above j) (get row j)) (- (get above (+ j 1)) 0.5) (- left 0.5)))
+              (- (get above 0) 0.5) (arange (len row)))))
+        (build (+ (len (get a 0)) 1) (fn [j] (* -0.5 j))) a))"""
+    f = hyad.model(text, namespace={})
+    made, plain = hyad.compile(f), hyad.compile(f, without="renew")
+    for shape in ((4, 3), (3, 3), (1, 1), (5, 1)):
+        a = np.random.default_rng(2).normal(size=shape)
+        np.testing.assert_array_equal(made(a), plain(a))
+        np.testing.assert_allclose(made(a), hyad.run(f, a), rtol=1e-14)
+    assert "double *swap" in made.source

@@ -44,7 +44,8 @@ def renew(program: Program) -> Program:
 
     Design decision: the new array starts as the old one, and what is read of the old is read of the new: the same
     values, since they are not written yet. That both have one memory is then what ``codegen/lower.py`` finds. Not of a
-    state that is remembered as it was: it is made anew where that is (``history``), and no row is copied.
+    state that is remembered as it was: it is made anew where that is (``history``), and no row is copied. Nor of one
+    that is made of other arrays alone: the two change places, and what has made these can be stored there at once.
     """
     nested = (x.op for x in all_binds(program.body) if type(x.op) in (Loop, While))
     if not any(type(x.op) is Loop for op in nested for x in op.body.binds):
@@ -211,7 +212,9 @@ def over(body: Block, old: Var, new: Var) -> Block:
     links = {x.vars[j] for x, j in chain[1:]}  # each of them is the start of the next one and nothing else
     if links & set(body.results) or any(sum(v in reads(x) for x in body.binds) > 1 for v in links):
         return body
-    if fresh and (chain[1:] or not (ahead(first.op, old) or branches(first.op)) or new in after):
+    if fresh and (chain[1:] or new in after or old not in reads(first)):
+        return body
+    if fresh and not (ahead(first.op, old) or branches(first.op)):
         return body
     op = written_over(first.op, old, k)  # type: ignore[arg-type]
     if op is None:
