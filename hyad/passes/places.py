@@ -49,16 +49,27 @@ def one_place(program: Program) -> Program:
     best path are followed back, and no others. What an iteration does for an element that is zero has to be nothing, as
     in ``skips``.
     """
-    if not any(starts(x) for x in all_binds(program.body)) or not loops_of(program):
+    if not begins(program):
         return program
     pass_ = Places(Builder())
     made = rebuilt(program, pass_)
     return made if pass_.found else program
 
 
-def starts(x: Bind) -> bool:
-    """Whether a binding puts one number into a row: into zeros, that is, where it matters."""
-    return type(x.op) is Prim and x.op.name in ("update", "add-at") and is_row(x.vars[0]) and len(x.op.args) == 3
+def begins(program: Program) -> bool:
+    """Whether a loop starts from a row with one element."""
+    inits = {z for loop in loops_of(program) for z in loop.inits if is_row(z)}
+    made = {x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim} if inits else {}
+    return any(element(made, z) is not None for z in inits)
+
+
+def element(made: Mapping[Var, Prim], a: Atom) -> tuple[Atom, Atom] | None:
+    """Place and value of the one number that has been put into zeros to make a row."""
+    op = made.get(a)  # type: ignore[call-overload]
+    if op is None or op.name not in ("update", "add-at") or len(op.args) != 3:
+        return None
+    before = made.get(op.args[0])  # type: ignore[call-overload]
+    return (op.args[1], op.args[2]) if before is not None and before.name == "zeros" else None
 
 
 def is_row(a: Atom) -> bool:
@@ -283,19 +294,11 @@ class Places(Rebuild):
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         for k, acc in enumerate(op.accs):
             if is_row(acc) and op.snapshots is None and len(op.accs) == len(op.body.results):
-                start = self.start(self.atom(op.inits[k]))
+                start = element(self.b.definitions, self.atom(op.inits[k]))
                 row = self.row(op, k) if start is not None else None
                 if row is not None:
                     return self.placed(op, bind, k, row, *start)  # type: ignore[misc]
         return super().loop(op, bind)
-
-    def start(self, a: Atom) -> tuple[Atom, Atom] | None:
-        """Place and value of the one number that has been put into zeros."""
-        op = self.b.definitions.get(a) if type(a) is Var else None
-        if op is None or op.name not in ("update", "add-at") or len(op.args) != 3:
-            return None
-        before = self.b.definitions.get(op.args[0])  # type: ignore[call-overload]
-        return (op.args[1], op.args[2]) if before is not None and before.name == "zeros" else None
 
     def row(self, op: Loop, k: int) -> Row | None:
         """How an iteration makes a row with one element of another one; None where it is not known to."""
