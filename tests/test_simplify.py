@@ -562,6 +562,14 @@ def test_sympy_equations_compute_the_model() -> None:
     np.testing.assert_allclose(found, load_python(p)(1.5, 0.3, -0.7, 2.0), rtol=1e-12)
 
 
+def test_conditions_that_loops_carry_as_equations() -> None:
+    """An element of an array of truth values is a number to SymPy."""
+    text = """(fn [#^ (Vec n) x] (fst (ifold
+        (fn [#(s c) i] #((if c (+ s (get x i)) (* s (exp s))) (or c (> (get x i) s)))) #(0.0 True) (len x))))"""
+    shown = str(hyad.show(hyad.model(text, namespace={}), "sympy", args=(np.ones(3),)))
+    assert "Piecewise((t[i] + x[i], Ne(" in shown and "x[i] > t[i]" in shown
+
+
 def test_recursion_data_and_while_as_equations() -> None:
     tree = "(defdata Tree (Leaf word) (Node left right)) (fn [t w] (letrec [go (fn [t] (match t (Leaf x) (* x w)"
     made = hyad.model(f"{tree} (Node a b) (tanh (+ (go a) (go b)))))] (go t)))", namespace={})

@@ -530,16 +530,24 @@ class _SymPy:
             index = self.index(e.index, e.count)
             return sympy.Sum(self.write(e.term), (index, 0, self.write(plus(e.count, -1))))
         args = [self.write(a) for a in e.args]
+        if e.name in ("and", "or", "not"):
+            args = list(map(self.truth, args))
         if e.name == "cases":
-            return sympy.Piecewise((args[1], args[0]), (args[2], True))
+            return sympy.Piecewise((args[1], self.truth(args[0])), (args[2], True))
         if e.name == "match":
-            return sympy.Piecewise(*zip(args[1::2], args[::2]))
+            return sympy.Piecewise(*zip(args[1::2], map(self.truth, args[::2])))
         if e.name in ("tuple", "array"):
             return sympy.Tuple(*args)
         row = PRIMITIVES.get(e.name)
         if row is not None and row.sympy is not None:
             return sympy_form(row, *args)
         return sympy.Function(e.name.replace("-", "_"))(*args)
+
+    def truth(self, value: Any) -> Any:
+        """A condition: an element of an array is a number to SymPy, which is not 0 where it holds."""
+        import sympy
+
+        return sympy.Ne(value, 0) if isinstance(value, sympy.Indexed) else value
 
     def index(self, var: Var, count: Any) -> Any:
         import sympy
