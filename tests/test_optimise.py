@@ -154,6 +154,22 @@ def innermost(loop: Loop) -> Loop:
     return innermost(inner[-1]) if inner else loop
 
 
+def test_sums_of_sums_have_no_backward_pass_each() -> None:
+    """Beyond a few: their gradients' code would grow with the square of their number, and that of a row does not."""
+
+    def chain(n: int) -> int:
+        text = "s"
+        for _ in range(n):
+            text = f"(let [s (sum (map (fn [x] (sin (* x s))) v))] {text})"
+        f = hyad.hessian(hyad.model(f"(fn [#^ (Vec n) v] (let [s 1.0] {text}))", namespace={}))
+        v = np.array([0.3, 1.1])
+        np.testing.assert_allclose(f(v), hyad.run(f, v), rtol=1e-12, atol=1e-14)
+        return len(list(all_binds(f.program(f.specs((v,))).body)))
+
+    more, most = chain(30), chain(60)
+    assert more < most < 2.2 * more
+
+
 def test_an_entry_of_a_hessian_is_a_sum_of_few_products() -> None:
     """The Hessian of a mixture's energy is a diagonal, a multiple of A + A^T, and b u^T + u b^T: three products."""
     rows = last_loop(optimise(program(hyad.hessian, MIXTURE, "x")))

@@ -48,6 +48,8 @@ DIRECTIONS = 32
 #: A Hessian by few inputs is a loop all the same if its gradient has loops and the tangents written out take more
 #: operations than both of these, in all and for each entry: most entries are then full, and short loops do better.
 WRITTEN_OUT, DENSE = 1000, 16
+#: The gradients of the numbers on the way are taken apart up to so many times the operations of what they are taken of.
+PASSES_APART = 4
 #: A Jacobian by a vector of so many inputs has all its columns in one tangent, the directions its innermost loops, if
 #: written out they would take so many times ``WRITTEN_OUT`` operations.
 WIDE = 8
@@ -311,19 +313,19 @@ def scalar_gradients(b: Any, traced: Trace, p: Var) -> dict[Var, Atom]:
     """For each number that a loop of the block computes from the array ``p``, its gradient by ``p``.
 
     Its tangent along the unit vector of an element is that element of the gradient: so one backward pass over the
-    loop serves all rows of a Hessian, where each row would run through the loop again.
+    loop serves all rows of a Hessian, where each row would run through the loop again. Not where such numbers are made
+    of each other, step by step: their passes would then be much more code than the gradient's.
     """
     if not isinstance(p.type, Arr):
         return {}
-    found: dict[Var, Atom] = {}
+    needed: dict[Var, Block] = {}
     active = activity(traced.block, {p: 1})
     for k, bind in enumerate(traced.block.binds):
-        if type(bind.op) is not Loop or not bind.vars or any(v.type != REAL or v not in active for v in bind.vars):
-            continue
-        for v in bind.vars:
-            needed = tidy(Block(traced.block.binds[: k + 1], (v,)))
-            found[v] = vjp(b, needed, traced.here, lambda results: [ONE], [p])[1][0]
-    return found
+        if type(bind.op) is Loop and bind.vars and all(v.type == REAL and v in active for v in bind.vars):
+            needed.update((v, tidy(Block(traced.block.binds[: k + 1], (v,)))) for v in bind.vars)
+    if sum(map(expanded_size, needed.values())) > PASSES_APART * expanded_size(traced.block):
+        return {}
+    return {v: vjp(b, block, traced.here, lambda results: [ONE], [p])[1][0] for v, block in needed.items()}
 
 
 def reverse_loops(sp: Specialiser, traced: Trace) -> tuple[Sequence[Atom], list[Atom]]:
