@@ -193,7 +193,8 @@ class ParallelLoops(Pieces):
         hint = next((v.name for v in bind.vars if v.given), bind.vars[0].name if bind.vars else "checks")
         here = len(self.steps)
         added = [own[v] for v in bind.vars if own.get(v) in atomic]
-        few = self.few_targets(added, work) if known and len(added) == len(own) == len(kinds) and not rows else 0
+        alone = len(added) == len(own) == len(kinds) == len(bind.vars)  # nothing but these additions is made
+        few = self.few_targets(added, work) if known and alone and not rows else 0
         launch = self.emit(
             [fresh],
             out_vars,

@@ -137,6 +137,11 @@ def is_num(value: Any) -> bool:
     return isinstance(value, (builtins.int, builtins.float, np.number)) and not isinstance(value, builtins.bool)
 
 
+def is_null(value: Any) -> bool:
+    """``(null? l)``: whether l is the empty list."""
+    return value is nil
+
+
 def is_truths(value: Any) -> bool:
     """``(truths? a)``: whether a is a truth value, or an array of them."""
     return np.asarray(value).dtype == bool
@@ -296,12 +301,13 @@ def _evaluated(name: str) -> Callable[..., Any]:
 
 
 globals().update(_primitives())
+_QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in (is_num, is_null, is_symmetric, is_truths)}
+globals().update(_QUESTIONS)
 
 __all__ = [
     "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "array_of", "build", "copy", "fold", "fst",
     "grad", "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
-    "constant", "is_num", "is_symmetric", "is_truths", "note_result", "noted_result", "rank", "require_equal",
-    "require_index", "ruled", "scan", "select", "shape",
-    "snd", "update", "undef", "value_and_grad", "vjp", "zeros_of",
+    "constant", "note_result", "noted_result", "rank", "require_equal", "require_index", "ruled", "scan", "select",
+    "shape", "snd", "update", "undef", "value_and_grad", "vjp", "zeros_of",
 ]  # fmt: skip
-__all__ += [*_primitives(), *_prelude()]
+__all__ += [*_QUESTIONS, *_primitives(), *_prelude()]
