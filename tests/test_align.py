@@ -130,7 +130,7 @@ ROWS = {
     "before its end": (
         """(concat (scan (fn [left j] (+ (* p left (get above (+ j 1))) (get row j))) 0.1 (arange m)) [p])""", True,
     ),
-    "before its end": (
+    "before its end, by a function": (
         """(concat (scan (fn [left j] (tanh (+ (* p left) (get above (+ j 1)) (get row j)))) 0.1 (arange m))
              [p])""", True,
     ),
