@@ -99,7 +99,7 @@ def test_definite_or_not(name: str) -> None:
             np.testing.assert_allclose(by_y, by_y2, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("name", ["solve", "inverse", "logdet", "a quadratic form"])
 def test_second_derivatives_and_tangents(name: str) -> None:
     body = f"(let [b (outer y [1.0 2.0])] {MEASURES[name][0]})"
     f = hyad.model(f"(fn [#^ (Mat n n) a #^ (Vec n) y] (let [K (+ (@ a (transpose a)) (eye n))] {body}))", namespace={})
