@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Loop, Prim, all_binds
+from hyad.core import INT, LEAF, ONE, REAL, Arr, Block, Const, Loop, Node, Prim, Program, Var, all_binds, integer
+from hyad.passes.afterwards import afterwards
+from hyad.plain_python import python_callable
+from hyad.program.builder import Builder
+from hyad.program.check import check
 
 #: Loops over ``w`` in place, its length n; whether they read elements that come later, and so their derivatives add to
 #: such as are done with.
@@ -81,3 +85,37 @@ def test_rows_of_a_matrix() -> None:
         u = rng.uniform(0.1, 0.5, shape)
         np.testing.assert_allclose(made(u), plain(u), rtol=1e-12, atol=1e-13)
         assert hyad.check_grad(f, (u,))
+
+
+def by_hand(both: bool) -> Program:
+    """A loop that stores element m - i, and adds to the next one a number that it carries; ``both``: and hands on, in
+    another state, the array as it is before it adds."""
+    b = Builder()
+    n = Var("n", INT)
+    v = Var("v", Arr(REAL, (n,)))
+    b.sizes.add(n)
+    count = b.prim("-", n, integer(1))
+    last = b.prim("-", n, integer(2))
+
+    def body(i, a, s, *others):
+        at = b.prim("-", last, i)
+        t = b.get(a, at)
+        stored = b.update(a, [at], b.prim("*", Const(0.5, REAL), t))
+        after = b.add_at(stored, [b.prim("+", at, integer(1))], s)
+        return [after, b.prim("sin", b.prim("+", s, t)), *([stored] if both else [])], ()
+
+    out = b.loop(count, [v, ONE, *([v] if both else [])], body, ["a", "s", "c"][: 2 + both])
+    made = Program("f", (v,), (n,), Block(b.block(), tuple(out)), (LEAF,), Node((LEAF,) * len(out)))
+    check(made)
+    return made
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_what_is_carried_and_what_is_handed_on(both: bool) -> None:
+    program = by_hand(both)
+    made = afterwards(program)
+    assert (made is program) == both  # another state has the array before the addition: it cannot wait
+    for n in (1, 2, 12):
+        v = np.linspace(0.3, 1.4, n)
+        for one, two in zip(python_callable(program)(v.copy()), python_callable(made)(v.copy())):
+            np.testing.assert_allclose(one, two, rtol=1e-14)

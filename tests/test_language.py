@@ -597,3 +597,18 @@ def test_powers_and_quotients_of_several_are_hys(body: str, x: float, wanted: ob
         assert hyad.check_grad(f, (x,))
     with pytest.raises(ModelTypeError, match="takes 2 arguments, not 1"):
         hyad.model("(fn [x] (** x))")(x)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(defmodel f[x] (* x x))",
+        "(defmodel :fast-math f[x] (* x x))",
+        "(fn[x] (let[y[x 3.0]] (* (get y 0) x)))",
+        "(fn[x] (letrec [g(fn[z] (* z x))] (g x)))",
+        "(fn[x] (for [i[1]] i) (* x x))",
+    ],
+)
+def test_what_binds_names_needs_no_space_before_its_bracket(text: str) -> None:
+    """Unlike ``v[0]``, which would be two forms where an element is meant."""
+    assert hyad.model(text, namespace={})(3.0) == 9.0

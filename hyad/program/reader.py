@@ -54,6 +54,7 @@ _ONE_BY_ONE = frozenset("sum prod mean max min amax amin any all logsumexp".spli
 #: What an array is called that is read once more, for its rank.
 KEPT = "(kept)"
 NEW = "(new)"  # a new axis among subscripts
+_BINDING = frozenset({"let", "letrec", "loop", "for"})  # with names and values by turns in their brackets
 #: Methods of NumPy's arrays that are functions here, of the same arguments.
 _METHODS = frozenset(
     "all any argmax argmin argsort clip copy cumprod cumsum dot flatten max mean min prod ravel repeat reshape round"
@@ -165,16 +166,19 @@ def form_to_lambda(form: Form) -> Lambda:
 
 
 def not_as_in_python(form: Form) -> None:
-    """Raise the mistake of ``v[0]``, which Hy reads as two forms, `v` and an array of 0."""
-    todo = [form]
+    """Raise the mistake of ``v[0]``, which Hy reads as two forms, `v` and an array of 0. What binds names may have no
+    space before its bracket: ``(defmodel f[x] ...)``, ``(let [y[1 2]] ...)``."""
+    todo = [(form, False)]
     while todo:
-        x = todo.pop()
+        x, bindings = todo.pop()
         if not x.is_list:
             continue
-        todo += x.value
+        head = x.head() if x.kind == "(" else None
+        todo += [(part, head in _BINDING and k == 1) for k, part in enumerate(x.value)]
+        first = next((k for k, part in enumerate(x.value) if part.kind == "["), 0) - 1 if head == "defmodel" else 0
         for k, (a, b) in enumerate(zip(x.value, x.value[1:])):
-            head = x.kind == "(" and k == 0  # as in (fn[x] x)
-            if a.kind == "sym" and b.kind == "[" and not head and a.span and b.span and a.span.end == b.span.start:
+            binds = k % 2 == 0 if bindings else x.kind == "(" and k == first
+            if a.kind == "sym" and b.kind == "[" and not binds and a.span and b.span and a.span.end == b.span.start:
                 both = Span(a.span.source, a.span.start, b.span.end)
                 raise ReadError(f"`{a.value}` and an array without a space between", both, f"`(get {a.value} i)`")
 
