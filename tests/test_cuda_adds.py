@@ -90,15 +90,18 @@ def test_what_is_added_to_columns_is_added_row_by_row() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
 
 
-def test_what_is_read_along_columns_stays() -> None:
+@pytest.mark.parametrize(("term", "stays"), [
+    ("(* (get a i j) (get b i j) (get c i j))", True), ("(* (get a i j) (get b j i) (get c j i))", False),
+], ids=["along columns", "along rows"])  # fmt: skip
+def test_what_is_read_along_columns_stays(term: str, stays: bool) -> None:
     """A nest whose own order reads more side by side than the other one would."""
-    text = """[#^ (Mat n m) b #^ (Mat n m) c #^ (Mat n m) a] (let [t (zeros [(len (get a 0)) (len a)])]
-      (for [i (range (len a)) j (range (len (get a 0)))] (set-at! t j i (* (get a i j) (get b i j) (get c i j)))) t)"""
-    program = printed(text)
-    a, b, c = np.random.default_rng(3).normal(size=(3, 7, 11))
-    emulator = emulator_of(program)
-    (got,) = emulator.run(program, (b, c, a))
-    np.testing.assert_allclose(got, (a * b * c).T)
+    text = f"""[#^ (Mat n m) a #^ (Mat n m) b #^ (Mat n m) c] (let [t (zeros [(len (get a 0)) (len a)])]
+      (for [i (range (len a)) j (range (len (get a 0)))] (set-at! t j i (+ (get t j i) {term}))) t)"""
+    program, plain = printed(text), printed(text, off=("turned",))
+    assert (program.source == plain.source) == stays
+    a, b, c = np.random.default_rng(3).normal(size=(3, 7, 7))  # square, for either order
+    (got,) = emulator_of(program).run(program, (a, b, c))
+    np.testing.assert_allclose(got, (a * b * c).T if stays else a.T * b * c)
 
 
 SCATTERED = "[#^ (Arr Int n) at #^ (Vec n) x #^ (Vec m) w] (scatter-add w at x)"

@@ -1005,8 +1005,12 @@ RESTING = {
     "a while": ("""(let [s (ref -1.0)]
                      (while (< (deref s) 1.0) (set! s (+ (deref s) (* 0.3 x) (sqrt (* 0.7 (max 0.0 (deref s)))))))
                      (deref s))""", 1.0),
+    "a state that is given": ("(fold (fn [s e] (+ (* s s) (* x x) (sqrt s))) (max 0.0 (get v 1)) v)", 1.3),
     "recursion": ("""(letrec [f (fn [s n] (if (= n 0) s (f (+ s (* 0.3 x) (sqrt (max 0.0 s))) (- n 1))))]
                        (f -1.0 6))""", 1.0),
+    "calls": ("(letrec [f (fn [s n] (if (= n 0) s (f (+ (* x x) (sqrt s)) (- n 1))))] (f 0.0 (int (dot v v))))", 1.3),
+    "calls of calls": ("""(letrec [f (fn [s n] (if (= n 0) s (sin (* x (f (+ (* x x) (sqrt s)) (- n 1))))))]
+                            (f 0.0 (int (dot v v))))""", 0.9),
     "an element": ("(let [u (update (* 0.0 v) 0 x)] (sum (map (fn [e] (if (> e 0) (sqrt e) 0.0)) u)))", 1.0),
 }  # fmt: skip
 
@@ -1036,9 +1040,12 @@ def test_many_tangents_of_which_some_rest(monkeypatch: pytest.MonkeyPatch) -> No
     expected = hyad.grad(f, wrt="v")(v, w)
     np.testing.assert_allclose(expected, [0.0, 2 / 4 / 8, 0.0, 4 / 6 / 2, 5 / 2], rtol=1e-14)
     np.testing.assert_allclose([hyad.jvp(f, (v, w), (t, 0 * w)) for t in np.eye(5)], expected, rtol=1e-14)
-    g = hyad.model("(fn [v w] (map (fn [a] (ifold (fn [s i] (+ (* a s) (sqrt (max 0.0 (get v i))))) 0.0 (len v))) w))")
-    backwards = [hyad.vjp(g, (v, w), t)[0] for t in np.eye(5)]
+    body = "(map (fn [a] (ifold (fn [s i] (+ (* a s) (sqrt (max 0.0 (get v i))))) 0.0 (len v))) w)"
+    g = hyad.model(f"(fn [#^ (Vec 9) v w] {body})")
+    v, w = np.array([-1.0, 4.0, -2.0, 9.0, 1.0, -3.0, 0.25, 16.0, -0.5]), np.linspace(0.1, 0.9, 9)
+    backwards = [hyad.vjp(g, (v, w), t)[0] for t in np.eye(9)]
     monkeypatch.setattr("hyad.differentiate.jacobians.WRITTEN_OUT", 0)
+    monkeypatch.delattr("hyad.differentiate.jacobians.forward_unrolled")
     np.testing.assert_allclose(hyad.jacobian(g, wrt="v")(v, w), backwards, rtol=1e-13)
 
 

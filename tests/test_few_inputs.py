@@ -64,9 +64,8 @@ MANY = {
     "a tree": ("(letrec [f (fn [n] (if (< n 2) a (+ (* b c (f (- n 1))) (* d e (f (- n 2))))))] (f k))", 2),
     "an array": ("(sum (ifold (fn [v t] (build 9 (fn [i] (* a b c (sin (+ d e (get v i))))))) ys 40))", 2),
     "work beside it": ("(* (fold (fn [s y] (* a (sin s))) b ys) (sum (map (fn [y] (exp (* c d e y))) ys)))", 2),
-    "arrays of calls": ("""(letrec [f (fn [v n] (if (= n 0) (sum v) (f (map (fn [y] (* a (sin (* b c d e y)))) v)
-                                                                        (- n 1))))]
-                             (f ys k))""", 2),
+    "a stack of arrays": ("""(letrec [f (fn [v n]
+        (if (= n 0) (sum v) (sin (* e (f (map (fn [y] (* a b c d y y)) v) (- n 1))))))] (f ys k))""", 2),
 }  # fmt: skip
 
 
