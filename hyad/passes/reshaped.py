@@ -12,12 +12,11 @@ from ..core import (
     Program,
     Var,
     all_binds,
-    blocks_of,
     free_vars,
     substitute,
-    with_blocks,
 )
 from ..program.builder import Builder
+from ..program.dead import tidy
 from ..program.rebuild import Rebuild, rebuilt
 
 
@@ -74,7 +73,7 @@ def by_rows(bind: Bind, rows: Atom, columns: Atom) -> Bind:
     i, j = (Var(name, INT, op.index.span, soft=op.index.soft) for name in "ij")
     first = Var("first", INT)
     found = {x.vars[0]: x.op.name for x in all_binds(op.body) if divided(x, op.index) and x.op.args[1] == columns}
-    body = substitute(left(op.body, found), {v: i if name == "//" else j for v, name in found.items()})
+    body = tidy(substitute(op.body, {v: i if name == "//" else j for v, name in found.items()}))
     before: tuple[Bind, ...] = ()
     if op.index in free_vars(body):
         before = (Bind((first,), Prim("*", (i, columns))),)
@@ -83,14 +82,3 @@ def by_rows(bind: Bind, rows: Atom, columns: Atom) -> Bind:
     out = tuple(Var(v.name, v.type, v.span, v.given) for v in bind.vars)
     inner = Bind(out, Loop(columns, j, accs, op.accs, body), bind.span)
     return Bind(bind.vars, Loop(rows, i, op.inits, accs, Block((*before, inner), out)), bind.span, bind.soft)
-
-
-def left(block: Block, found: dict[Var, str]) -> Block:
-    """A block without some bindings, in its regions too."""
-    out = []
-    for b in block.binds:
-        if b.vars[:1] and b.vars[0] in found:
-            continue
-        inner = [left(r, found) for r in blocks_of(b.op)]
-        out.append(Bind(b.vars, with_blocks(b.op, inner), b.span, b.soft) if inner else b)
-    return Block(tuple(out), block.results)
