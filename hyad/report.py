@@ -344,7 +344,8 @@ def _directions(made: Stages, model: Model, typed: Program, tangents: bool) -> l
             ((inputs, "input"), (outputs, "result"))]  # fmt: skip
     if operator in ("grad", "value-and-grad", "vjp"):
         if tangents:
-            return [f"forward, beside the value: {said[0]}, {said[1]}; backwards, the states of loops and calls are remembered"]
+            costs = "backwards, the states of loops and calls are remembered"
+            return [f"forward, beside the value: {said[0]}, {said[1]}; {costs}"]
         return [f"reverse, at once: {said[0]}, {said[1]}"]
     if operator == "jacobian":
         mode, reason = direction(inputs, outputs)
