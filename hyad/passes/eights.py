@@ -59,14 +59,17 @@ class Eights(Rebuild):
         self.steps, self.room, self.jam = steps, room, Jam(builder, steps, room)
 
     def bind(self, bind: Bind) -> None:
-        plan = self.takes(bind.op) if type(bind.op) is Loop else None
+        plan = self.plan(bind.op) if type(bind.op) is Loop else None
         if plan is None or not self.room.for_two(bind.op):  # type: ignore[arg-type]
             self.copy(bind)
             return
         self.b.fired("eights")
         self.split(bind, bind.op, plan)  # type: ignore[arg-type]
 
-    def takes(self, op: Loop) -> Plan | None:
+    def takes(self, bind: Bind) -> bool:
+        return self.plan(bind.op) is not None  # type: ignore[arg-type]
+
+    def plan(self, op: Loop) -> Plan | None:
         plan = plan_of(op, self.steps, self.jam.side_by_side(op))
         return plan if plan is not None and self.which(op, plan) else None
 

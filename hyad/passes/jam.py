@@ -73,6 +73,9 @@ class Jam(Rebuild):
         super().__init__(builder)
         self.steps, self.room = steps, room
 
+    def takes(self, bind: Bind) -> bool:
+        return self.side_by_side(bind.op)  # type: ignore[arg-type]
+
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is not Loop or not self.side_by_side(op) or not self.room.for_two(op, JAMMED * ragged(op)):

@@ -77,6 +77,9 @@ class Lanes(Views):
         """A loop, and what of its iterations goes ahead."""
         return op, None if self.steps.few(op.count) else ahead(op)
 
+    def takes(self, bind: Bind) -> bool:
+        return self.plan(bind.op)[1] is not None  # type: ignore[arg-type]
+
     def bind(self, bind: Bind) -> None:
         loop, plan = self.plan(bind.op) if type(bind.op) is Loop else (None, None)
         if plan is None:
@@ -160,6 +163,10 @@ class RowLanes(Lanes):
     def __init__(self, builder: Builder, steps: Steps) -> None:
         super().__init__(builder, steps)
         self.around: dict[Atom, Atom] = {}  # the indices of the loops around, and how often these run
+
+    def takes(self, bind: Bind) -> bool:
+        definition = self.steps.definitions.get(bind.op.count)  # type: ignore[union-attr]
+        return type(definition) is Prim and definition.name == "min"  # what is around it is not known yet
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         self.around[op.index] = op.count

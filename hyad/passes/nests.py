@@ -563,24 +563,30 @@ class JamRows(Rebuild):
         super().__init__(builder)
         self.steps, self.room = steps, room
 
-    def bind(self, bind: Bind) -> None:
+    def takes(self, bind: Bind) -> bool:
+        return next(self.found(bind), None) is not None
+
+    def found(self, bind: Bind) -> Iterator[tuple[Bind, Bind | None]]:
+        """What of a loop takes four at a time, each part for itself, and the rest of the loop."""
         op = bind.op
-        if type(op) is Loop and len(bind.vars) > 1 and not has_checks(op.body):  # each part for itself
-            for group in independent(op)[0]:
-                if group[-1] < len(op.accs):
-                    alone = part_of(bind, group)
-                    rest = [k for k in range(len(bind.vars)) if k not in group]
-                    if rest and twice(bind, alone, part_of(bind, rest)) > CHEAP:
-                        continue
-                    if self.same_rows(alone.op) and self.room.for_two(alone.op):  # type: ignore[arg-type]
-                        self.fours(alone, alone.op)  # type: ignore[arg-type]
-                        if rest:
-                            self.bind(part_of(bind, rest))
-                        return
-        if type(op) is Loop and self.same_rows(op) and self.room.for_two(op):
-            self.fours(bind, op)
-        else:
-            self.copy(bind)
+        if len(bind.vars) > 1 and not has_checks(op.body):  # type: ignore[union-attr]
+            for group in independent(op)[0]:  # type: ignore[arg-type]
+                if group[-1] < len(op.accs):  # type: ignore[union-attr]
+                    left = [k for k in range(len(bind.vars)) if k not in group]
+                    alone, rest = part_of(bind, group), part_of(bind, left) if left else None
+                    if (rest is None or twice(bind, alone, rest) <= CHEAP) and self.same_rows(alone.op):  # type: ignore
+                        yield alone, rest
+        if self.same_rows(op):  # type: ignore[arg-type]
+            yield bind, None
+
+    def bind(self, bind: Bind) -> None:
+        for alone, rest in self.found(bind) if type(bind.op) is Loop else ():
+            if self.room.for_two(alone.op):  # type: ignore[arg-type]
+                self.fours(alone, alone.op)  # type: ignore[arg-type]
+                if rest is not None:
+                    self.bind(rest)
+                return
+        self.copy(bind)
 
     def fours(self, bind: Bind, op: Loop) -> None:
         b, names = self.b, [v.name for v in bind.vars]
@@ -915,9 +921,16 @@ class Register(Rebuild):
         super().__init__(builder)
         self.steps = steps
 
+    def takes(self, bind: Bind) -> bool:
+        return bool(self.chosen(bind.op))  # type: ignore[arg-type]
+
+    def chosen(self, op: Loop) -> dict[Bind, int]:
+        """What adds to one element, and the accumulator that it adds to."""
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        return {x: k for k in range(len(op.accs)) for x in self.stores(op, k, inside)}
+
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        inside, width = {op.index, *op.accs, *defined_in(op.body)}, len(op.accs)
-        chosen = {x: k for k in range(width) for x in self.stores(op, k, inside)}
+        chosen, width = self.chosen(op), len(op.accs)
         if not chosen:
             return super().loop(op, bind)
         sums: dict[tuple, tuple[Bind, Var, Atom]] = {}  # of each element: what adds first, the accumulator, it by now

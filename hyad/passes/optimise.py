@@ -525,17 +525,23 @@ def columns(program: Program) -> Program:
 
 def register(program: Program) -> Program:
     """Sums in a register what a loop adds to one element of an array, and adds it to the array once."""
-    return rebuild(program, lambda b: Register(b, Steps(program.body))) if loops_of(program) else program
+    return taken(program, Register(Builder(), Steps(program.body)))
+
+
+def taken(program: Program, pass_: Register | Lanes | Jam | JamRows) -> Program:
+    """The program as a pass rebuilds it, or itself where that would take none of its loops."""
+    found = any(type(x.op) is Loop and pass_.takes(x) for x in all_binds(program.body))
+    return rebuilt(program, pass_) if found else program
 
 
 def lanes(program: Program) -> Program:
     """Takes the sums of eight iterations of an outer loop as vectors, each in its own order."""
-    return rebuild(program, lambda b: Lanes(b, Steps(program.body))) if nested_loops(program) else program
+    return taken(program, Lanes(Builder(), Steps(program.body))) if nested_loops(program) else program
 
 
 def row_lanes(program: Program) -> Program:
     """Adds to parts of the rows of eight iterations as vectors, each row in its own order."""
-    return rebuild(program, lambda b: RowLanes(b, Steps(program.body))) if nested_loops(program) else program
+    return taken(program, RowLanes(Builder(), Steps(program.body))) if nested_loops(program) else program
 
 
 def eights(program: Program) -> Program:
@@ -552,16 +558,16 @@ def in_eights(program: Program, which: Callable[[Loop, Plan], bool]) -> Program:
     """Eight at once of those loops; cheap states of theirs are computed again where they are read (``alongside``)."""
     if not nested_loops(program):
         return program
-    if "alongside" not in OFF.get():
-        pass_ = Eights(Builder(), Steps(program.body), Room(program), which)
-        taken = [x for x in all_binds(program.body) if type(x.op) is Loop and pass_.takes(x.op)]
-        program = recomputed(program, 1, taken) if taken else program
-    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), which))
+    pass_ = Eights(Builder(), Steps(program.body), Room(program), which)
+    found = [x for x in all_binds(program.body) if type(x.op) is Loop and pass_.takes(x)]
+    if found and "alongside" not in OFF.get():
+        program = recomputed(program, 1, found)
+    return rebuild(program, lambda b: Eights(b, Steps(program.body), Room(program), which)) if found else program
 
 
 def jam(program: Program) -> Program:
     """Takes the short sums of four iterations side by side, each in its own order (unroll and jam)."""
-    return rebuild(program, lambda b: Jam(b, Steps(program.body), Room(program))) if nested_loops(program) else program
+    return taken(program, Jam(Builder(), Steps(program.body), Room(program))) if nested_loops(program) else program
 
 
 def searches(program: Program) -> Program:
@@ -571,9 +577,7 @@ def searches(program: Program) -> Program:
 
 def jam_rows(program: Program) -> Program:
     """Adds four terms at a time to the elements of a row, in their order (unroll and jam)."""
-    return (
-        rebuild(program, lambda b: JamRows(b, Steps(program.body), Room(program))) if nested_loops(program) else program
-    )
+    return taken(program, JamRows(Builder(), Steps(program.body), Room(program))) if nested_loops(program) else program
 
 
 def meet(program: Program) -> Program:
