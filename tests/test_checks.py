@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hyad
+import memoised
 from hyad.core import INT, REAL, Arr, Bind, Block, Check, Const, Loop, Prim, Var, all_binds
 from hyad.errors import BoundsError, HyadError
 from hyad.passes.checks import Once
@@ -329,7 +330,7 @@ def test_errors_stay_what_they_are(change: dict[str, int]) -> None:
     model, args, found = hyad.value_and_grad(hyad.model(RELATED), wrt=("w", "b", "x")), related(**change), []
     for target, without in (("python", ("checks-first", "one-size", "once")), ("python", ()), ("c", ())):
         with pytest.raises(hyad.HyadError) as error:
-            hyad.compile(model, target=target, without=without, args=related())(*args)
+            memoised.compile(model, target=target, without=without, args=related())(*args)
         found.append((type(error.value), error.value.span, str(error.value)))
     assert found[0] == found[1] == found[2]
 
@@ -354,7 +355,7 @@ def test_no_check_passes_what_may_fail_before() -> None:
     model = hyad.grad(text, wrt=(0, 2))
     x, u = np.ones(3), np.ones(2)
     for target in ("c", "python"):
-        f = hyad.compile(model, target=target, args=(x, np.array([0, 2]), u, u))
+        f = memoised.compile(model, target=target, args=(x, np.array([0, 2]), u, u))
         with pytest.raises(BoundsError):
             f(x, np.array([0, 3]), u, x)
         with pytest.raises(hyad.HyadError) as error:
@@ -391,7 +392,7 @@ def test_a_loop_that_does_not_run_requires_no_element(text: str, target: str) ->
     f = hyad.model(text)
     for n in (0, 1, 2, 5):
         args = (np.arange(1.0, n + 1), np.arange(2.0, n + 2))
-        np.testing.assert_array_equal(hyad.compile(f, target, args=args)(*args), hyad.run(f, *args))
+        np.testing.assert_array_equal(memoised.compile(f, target, args=args)(*args), hyad.run(f, *args))
     with pytest.raises(HyadError):
         hyad.compile(f, target, args=(np.ones(4), np.ones(3)))(np.ones(4), np.ones(3))
 

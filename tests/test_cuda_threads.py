@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import hyad
+import memoised
 from hyad import gpu
 from hyad.codegen import nvrtc, pieces
 from hyad.codegen.cuda import print_cuda
@@ -256,7 +257,7 @@ def test_arrays_as_long_as_a_while_of_the_host_has_run(name: str) -> None:
     emulator = Emulator([program], gpu.cpu_compiler() or (), "-O0")
     for how in ({}, {"rounds": 1, "heap": 2}, {"descending": True}):
         (got,) = emulator.run(program, (x,), **how)
-        np.testing.assert_allclose(got, hyad.compile(f, args=(x,))(x), rtol=1e-10)
+        np.testing.assert_allclose(got, memoised.compile(f, args=(x,))(x), rtol=1e-10)
 
 
 def test_a_thread_cannot_have_an_array_of_a_size_that_the_device_finds() -> None:
@@ -321,7 +322,7 @@ def test_a_gradient_of_recursion_on_a_gpu(name: str) -> None:
     emulator = Emulator(programs, gpu.cpu_compiler() or ())
     for g, program in zip(made, programs):
         for m, descending in itertools.product((2, 6), (False, True)):
-            want = hyad.compile(g, args=(x, m))(x, m)
+            want = memoised.compile(g, args=(x, m))(x, m)
             for a, b in zip(emulator.run(program, (x, m), descending=descending, heap=2), leaves(want)):
                 np.testing.assert_allclose(a, b, rtol=1e-11)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hyad
+import memoised
 from hyad.core import Loop, Var, all_binds
 from hyad.passes.lanes import LANES
 from hyad.passes.nests import Steps
@@ -274,7 +275,9 @@ def test_of_a_history_one_step_is_laid_side_by_side() -> None:
     for n, steps in ((1, 3), (7, 2), (9, 4), (17, 1), (9, 0)):
         x = np.random.default_rng(n).normal(size=(n, 3))
         np.testing.assert_allclose(
-            hyad.compile(g, args=(x, steps))(x, steps), hyad.compile(g, "python", args=(x, steps))(x, steps), rtol=1e-12
+            memoised.compile(g, args=(x, steps))(x, steps),
+            memoised.compile(g, "python", args=(x, steps))(x, steps),
+            rtol=1e-12,
         )
 
 

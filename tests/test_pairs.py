@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hyad
+import memoised
 from hyad.core import Loop, Prim, all_binds
 
 X, M = np.random.default_rng(1).uniform(-1, 1, (7, 2)), np.linspace(0.5, 1.5, 7)
@@ -154,8 +155,8 @@ def test_what_members_take_loops_for_is_there_before_the_pairs(wrt: int | tuple[
     assert "choices" in names and ("pairs" in names) == (wrt != 1)
     for n in (0, 1, 2, 7):
         args = X[:n], 0.9
-        plain = hyad.compile(f, args=args, target="python", without=("pairs", "choices"))(*args)
-        for made in (hyad.compile(f, args=args), hyad.compile(f, args=args, target="python")):
+        plain = memoised.compile(f, args=args, target="python", without=("pairs", "choices"))(*args)
+        for made in (memoised.compile(f, args=args), memoised.compile(f, args=args, target="python")):
             for got, expected in zip(flat(made(*args)), flat(plain)):
                 np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
     assert hyad.check_grad(model, [X, 0.9], wrt=wrt)
@@ -180,5 +181,5 @@ def test_a_branch_by_reals_that_is_cheap_is_no_branch() -> None:
     assert "choices" in [step.name for step in hyad.explain(f, args=(M, M)).steps]
     x, y = np.array([0.1, np.nan, 2.0, np.inf]), np.array([0.3, 1.0, np.nan, np.inf])
     for k in range(5):
-        got, plain = (hyad.compile(f, args=(x, y), without=w)(x[:k], y[:k]) for w in ((), "choices"))
+        got, plain = (memoised.compile(f, args=(x, y), without=w)(x[:k], y[:k]) for w in ((), "choices"))
         np.testing.assert_equal(got, plain)

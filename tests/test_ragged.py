@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import hyad
+import memoised
 
 V = np.random.default_rng(5).normal(size=23)
 #: One of the sums below would be done once for all.
@@ -32,7 +33,7 @@ def test_values_are_the_same_to_the_last_bit(text: str) -> None:
     f = model(f"(build n (fn [i] (exp {text})))")
     assert "n/4" in hyad.compile(f, args=(V,), without=OFF[0]).source
     for target in ("c", "python"):
-        made, plain = (hyad.compile(f, args=(V,), target=target, without=w) for w in OFF)
+        made, plain = (memoised.compile(f, args=(V,), target=target, without=w) for w in OFF)
         for n in SIZES:
             np.testing.assert_array_equal(made(V[:n]), plain(V[:n]))
 
@@ -64,7 +65,7 @@ def test_what_an_iteration_adds_at_its_index_does_not_keep_its_sum_alone() -> No
         e = np.exp(V[:n])
         risk = np.cumsum(e[::-1])[::-1]
         for off in ((), "suffix-sums"):
-            made = hyad.compile(g, args=(V,), without=off)
+            made = memoised.compile(g, args=(V,), without=off)
             np.testing.assert_allclose(made(V[:n]), 1 - e * np.cumsum(1 / risk), rtol=1e-12, atol=1e-13)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hyad
+import memoised
 import oracle
 from hyad.codegen.build import SPINS
 from hyad.core import Arr, Loop, Prim, all_binds
@@ -271,9 +272,9 @@ def test_iterations_that_have_rows_of_their_own(name):
     rng = np.random.default_rng(3)
     for n in (1, 2, 7, 40_000):
         args = rng.normal(size=(n, 2)), rng.normal(size=n)
-        many = hyad.compile(f, args=args, threads=3)
+        many = memoised.compile(f, args=args, threads=3)
         assert ("#pragma omp" in many.source) is own
-        assert oracle.mismatch(many(*args), hyad.compile(f, args=args)(*args), 0.0, 0.0) is None
+        assert oracle.mismatch(many(*args), memoised.compile(f, args=args)(*args), 0.0, 0.0) is None
 
 
 def test_a_triangle_on_threads():
@@ -385,7 +386,7 @@ def test_parts_of_a_triangle_are_of_equal_work(shape):
     for n in (0, 1, 2, 3, 7, 400):
         v = np.linspace(-1.0, 1.0, n)
         for derived in (f, hyad.grad(f)):
-            one, many = hyad.compile(derived), hyad.compile(derived, threads=3)
+            one, many = memoised.compile(derived), memoised.compile(derived, threads=3)
             assert oracle.mismatch(many(v), one(v), 1e-12) is None
     if found:
         starts = next(b.vars[0] for b in program.body.binds if b.op is found[0])
@@ -408,4 +409,4 @@ def test_a_gradient_of_a_triangle_takes_no_arena():
     assert "#pragma omp" in many.source and "arena" not in many.source
     for n in (1, 2, 5, 90):
         a = np.random.default_rng(n).normal(size=(n, 3)) / 3
-        assert oracle.mismatch(many(a), hyad.compile(g)(a), 1e-12) is None
+        assert oracle.mismatch(many(a), memoised.compile(g)(a), 1e-12) is None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hyad
+import memoised
 from hyad.core import Arr, If, Loop, Prim, While, all_binds
 
 FALL = """
@@ -31,8 +32,8 @@ def test_a_state_of_few_numbers_is_carried_in_numbers(operator) -> None:
     for loop in whiles(f, 0.5):
         assert not any(isinstance(a.type, Arr) for a in loop.accs)
     for a in (0.5, -2.0, 7.0):
-        expected = hyad.compile(f, args=(a,), without=("singles", "meet-whiles", "reciprocals"))(a)
-        np.testing.assert_allclose(hyad.compile(f, args=(a,))(a), expected, rtol=1e-13)
+        expected = memoised.compile(f, args=(a,), without=("singles", "meet-whiles", "reciprocals"))(a)
+        np.testing.assert_allclose(memoised.compile(f, args=(a,))(a), expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_sum_of_short_vectors_is_carried_in_numbers() -> None:
         args = rng.normal(size=(n, 3)), rng.normal(size=3)
         d = args[0] - args[1]
         pull = (d / (0.1 + (d * d).sum(1))[:, None]).sum(0)
-        np.testing.assert_allclose(hyad.compile(value, args=args)(*args), pull, rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(memoised.compile(value, args=args)(*args), pull, rtol=1e-13, atol=1e-14)
         if n:
             assert hyad.check_grad(size, args)
     for f in (value, hyad.grad(size, wrt=1)):
@@ -138,7 +139,7 @@ def test_one_loop_of_two(text: str, count: int) -> None:
     f = hyad.model(f"(fn [#^ Real a #^ Real b #^ (Vec n) v #^ Int k] {text})", namespace={})
     for args in ((20.0, 0.1, np.ones(3), 1), (20.0, 100.0, np.ones(3), 2), (0.5, 0.1, np.ones(3), 0)):
         assert len(whiles(f, *args)) == count
-        assert hyad.compile(f, args=args)(*args) == hyad.compile(f, args=args, without="meet-whiles")(*args)
+        assert memoised.compile(f, args=args)(*args) == memoised.compile(f, args=args, without="meet-whiles")(*args)
 
 
 def test_what_a_branch_has_checked_is_not_read_before() -> None:
@@ -159,7 +160,7 @@ def test_divisions_by_the_same() -> None:
         with np.errstate(all="ignore"):
             expected = np.array([0.5, 0.0, 0.25, 3.0]) / y
             expected[1] = 3.0 * (np.float64(1.0) / y)
-        assert np.array_equal(hyad.compile(f, args=(1.0, 1.0))(3.0, y), expected, equal_nan=True)
+        assert np.array_equal(memoised.compile(f, args=(1.0, 1.0))(3.0, y), expected, equal_nan=True)
     g = hyad.grad(hyad.model("(fn [#^ Real x] (/ 1.0 (sqrt x)))", namespace={}))
     assert sum(type(b.op) is Prim and b.op.name == "/" for b in binds(g, 1.0)) == 1
     assert hyad.compile(g)(4.0) == -1 / 16
@@ -216,7 +217,7 @@ def test_a_loop_that_never_ends_is_an_error_where_it_is_entered(text: str, ends:
     f = hyad.model(f"(fn [x] {text})", namespace={})
     for g in (f, hyad.grad(f)):
         for target in ("c", "python"):
-            found = hyad.compile(g, target=target, args=(1.0,))
+            found = memoised.compile(g, target=target, args=(1.0,))
             assert found(1.5) == hyad.run(g, 1.5)
             if ends:
                 assert found(4.0) == hyad.run(g, 4.0)

@@ -922,15 +922,12 @@ class Register(Rebuild):
         self.steps = steps
 
     def takes(self, bind: Bind) -> bool:
-        return bool(self.chosen(bind.op))  # type: ignore[arg-type]
-
-    def chosen(self, op: Loop) -> dict[Bind, int]:
-        """What adds to one element, and the accumulator that it adds to."""
-        inside = {op.index, *op.accs, *defined_in(op.body)}
-        return {x: k for k in range(len(op.accs)) for x in self.stores(op, k, inside)}
+        adds = (type(x.op) is Prim and x.op.name == "add-at" for x in bind.op.body.binds)  # type: ignore[union-attr]
+        return any(adds)  # whether an element is there hangs on what is around the loop, too
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        chosen, width = self.chosen(op), len(op.accs)
+        inside, width = {op.index, *op.accs, *defined_in(op.body)}, len(op.accs)
+        chosen = {x: k for k in range(width) for x in self.stores(op, k, inside)}
         if not chosen:
             return super().loop(op, bind)
         sums: dict[tuple, tuple[Bind, Var, Atom]] = {}  # of each element: what adds first, the accumulator, it by now
