@@ -104,10 +104,10 @@ def test_second_derivatives_and_tangents(name: str) -> None:
     body = f"(let [b (outer y [1.0 2.0])] {MEASURES[name][0]})"
     f = hyad.model(f"(fn [#^ (Mat n n) a #^ (Vec n) y] (let [K (+ (@ a (transpose a)) (eye n))] {body}))", namespace={})
     a, *_, y = arguments(3)
-    assert oracle.mismatch(hyad.grad(f)(a, y), hyad.run(hyad.grad(f), a, y), 1e-10) is None
     rng = np.random.default_rng(1)
     da, dy = rng.normal(size=a.shape), rng.normal(size=y.shape)
     g = hyad.grad(f, wrt=(0, 1))
+    assert oracle.mismatch(g(a, y), hyad.run(g, a, y), 1e-10) is None
     both = hyad.model(
         "(fn [#^ (Mat n n) a #^ (Vec n) y #^ (Mat n n) da #^ (Vec n) dy]"
         " (jvp (grad (fn [a y] (f a y)) :wrt #(0 1)) a y da dy))",

@@ -22,7 +22,7 @@ class OneHot(Rebuild):
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.looking = False  # for the tests of a body, which the loops inside it stay as they are for
+        self.looking = False  # in a trial, in which the loops inside stay loops: each would be tried at every level
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
