@@ -330,7 +330,7 @@ def test_errors_stay_what_they_are(change: dict[str, int]) -> None:
     model, args, found = hyad.value_and_grad(hyad.model(RELATED), wrt=("w", "b", "x")), related(**change), []
     for target, without in (("python", ("checks-first", "one-size", "once")), ("python", ()), ("c", ())):
         with pytest.raises(hyad.HyadError) as error:
-            memoised.compile(model, target=target, without=without, args=related())(*args)
+            hyad.compile(model, target=target, without=without, args=related())(*args)
         found.append((type(error.value), error.value.span, str(error.value)))
     assert found[0] == found[1] == found[2]
 
@@ -355,7 +355,7 @@ def test_no_check_passes_what_may_fail_before() -> None:
     model = hyad.grad(text, wrt=(0, 2))
     x, u = np.ones(3), np.ones(2)
     for target in ("c", "python"):
-        f = memoised.compile(model, target=target, args=(x, np.array([0, 2]), u, u))
+        f = hyad.compile(model, target=target, args=(x, np.array([0, 2]), u, u))
         with pytest.raises(BoundsError):
             f(x, np.array([0, 3]), u, x)
         with pytest.raises(hyad.HyadError) as error:

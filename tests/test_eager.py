@@ -453,7 +453,7 @@ def test_a_loop_of_a_negative_count_does_nothing(text: str, step: str) -> None:
         assert hyad.run(f, -2, x) == 0.7
     for g in (f, hyad.grad(f, wrt=1)):
         for target in ("python", "c"):
-            made = memoised.compile(g, target=target, args=(3, x))
+            made = hyad.compile(g, target=target, args=(3, x))
             for k in (-9, -2, -1, 0, 2):
                 np.testing.assert_allclose(made(k, x), hyad.run(g, k, x), rtol=1e-13)
 

@@ -312,7 +312,7 @@ def test_four_at_a_time_that_are_compared(name: str) -> None:
     args = array(6), array(6, 6)
     assert ("/4" in hyad.compile(f, args=args).source) == fours
     for target in ("c", "python"):
-        made, plain = (memoised.compile(f, args=args, target=target, without=w) for w in ((), "jam-rows"))
+        made, plain = (hyad.compile(f, args=args, target=target, without=w) for w in ((), "jam-rows"))
         gradients = [
             hyad.compile(hyad.grad(total, wrt=("v", "a")), args=args, target=target, without=w)
             for w in ((), "jam-rows")

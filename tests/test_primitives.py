@@ -22,7 +22,6 @@ import pytest
 import sympy
 
 import hyad
-import memoised
 from hyad.core import BOOL, INT, REAL
 from hyad.errors import CompileError, DerivativeError, HyadError, ModelTypeError, ReadError, UnboundError
 from hyad.program import primitives
@@ -699,7 +698,7 @@ def test_a_python_function_that_refuses_is_underlined(table: dict[str, Primitive
     for text in (one, deep, turns):
         for f in (hyad.model(text), hyad.grad(text)):
             with pytest.raises(HyadError, match="the table begins at 0") as error:
-                memoised.compile(f, "python")(1.0, -1.0)
+                hyad.compile(f, "python")(1.0, -1.0)
             assert error.value.span.text == "(lookup y)"
 
 

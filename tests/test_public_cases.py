@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import hyad
-import memoised
 import neutral
 import oracle
 from hyad.program.forms import Form, read_forms, unparse
@@ -71,7 +70,7 @@ def test_a_mean_program(c: dict[str, Any]) -> None:
         model, args = given(c, k)
         found = {"run": wrong(hyad.run(model, *args), c, k)}
         for target in ("c", "python")[: 1 if k else 2]:
-            found[target] = wrong(memoised.compile(model, target=target, args=args)(*args), c, k)
+            found[target] = wrong(hyad.compile(model, target=target, args=args)(*args), c, k)
         assert not any(found.values()), (k, found)
 
 

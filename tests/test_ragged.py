@@ -33,7 +33,7 @@ def test_values_are_the_same_to_the_last_bit(text: str) -> None:
     f = model(f"(build n (fn [i] (exp {text})))")
     assert "n/4" in hyad.compile(f, args=(V,), without=OFF[0]).source
     for target in ("c", "python"):
-        made, plain = (memoised.compile(f, args=(V,), target=target, without=w) for w in OFF)
+        made, plain = (hyad.compile(f, args=(V,), target=target, without=w) for w in OFF)
         for n in SIZES:
             np.testing.assert_array_equal(made(V[:n]), plain(V[:n]))
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import hyad
-import memoised
 from hyad.codegen.c import print_c
 from hyad.core import Loop, all_binds
 from hyad.differentiate.records import stepwise
@@ -63,7 +62,7 @@ def test_a_state_that_is_changed_row_by_row_is_remembered_by_row(text, args, siz
     assert "narrow" in [step.name for step in hyad.explain(f, args=args, without=("remembering", "any-order")).steps]
     plain = hyad.compile(f, args=args, **whole, target="python")(*args)
     for target in ("python", "c"):
-        for got, wanted in zip(memoised.compile(f, args=args, target=target)(*args), plain):
+        for got, wanted in zip(hyad.compile(f, args=args, target=target)(*args), plain):
             np.testing.assert_allclose(got, wanted, rtol=0 if target == "python" else 1e-13)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import hyad
-import memoised
 
 N = 40  # a loop of so many is not written out
 V = np.linspace(0.5, 1.0, N)
@@ -93,7 +92,7 @@ def test_two_states_that_read_each_other() -> None:
             np.where(i + t < 39, 0.3 * (b + np.append(a[1:], 0.0)), 0.0),
         )
     for target in ("c", "python"):
-        made = memoised.compile(model, args=(V, V), target=target)
+        made = hyad.compile(model, args=(V, V), target=target)
         np.testing.assert_allclose(made(V, V[::-1].copy()), a.sum() + 2.0 * b.sum(), rtol=1e-13)
 
 

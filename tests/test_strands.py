@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import hyad
-import memoised
 
 RNG = np.random.default_rng(7)
 X, Y, A = RNG.normal(size=23), RNG.normal(size=23), RNG.normal(size=(23, 5))
@@ -47,7 +46,7 @@ def test_the_sum_of_an_adjoint(name: str) -> None:
     args = (0.7, X, Y, A)
     assert strands(g, *args) == wanted
     for target in ("c", "python"):
-        made = memoised.compile(g, args=args, target=target)
+        made = hyad.compile(g, args=args, target=target)
         for n in (23, 24, 3, 0):
             if name != "of ten" or n > 9:
                 part = (0.7, X[:n], Y[:n], A[:n])

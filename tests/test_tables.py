@@ -297,7 +297,7 @@ def test_a_row_that_is_read_further_than_it_is_long_has_no_table() -> None:
     f = hyad.model(text, namespace={})
     v, m = np.ones(4), np.cos(np.arange(12.0)).reshape(4, 3)
     for target in ("c", "python"):
-        made, plain = (memoised.compile(f, target, args=(v, m, 2), without=w) for w in ((), "tabulate"))
+        made, plain = (hyad.compile(f, target, args=(v, m, 2), without=w) for w in ((), "tabulate"))
         for k in (-1, 0, 2, 3):
             np.testing.assert_allclose(made(v, m, k), plain(v, m, k), rtol=1e-14)
         with pytest.raises(hyad.HyadError):

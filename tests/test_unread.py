@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import hyad
-import memoised
 from hyad.core import Loop, all_binds
 
 TREE = """(fn [#^ (Vec n) v #^ Real p] (let [n (len v)]
@@ -56,7 +55,7 @@ def test_what_is_left_of_a_tree(name: str) -> None:
     fired = "unread" in {step.name for step in hyad.explain(f, args=args).steps}
     assert fired == TREES[name][-1]
     for target in ("python", "c"):
-        made, plain = (memoised.compile(f, args=args, target=target, without=w) for w in ((), "unread"))
+        made, plain = (hyad.compile(f, args=args, target=target, without=w) for w in ((), "unread"))
         assert (loops(made) < loops(plain)) == fired
         for n in (4, 5, 9, 20):
             v = np.random.default_rng(n).uniform(0.2, 1.4, n)
@@ -151,6 +150,4 @@ def test_a_loop_that_fills(name: str) -> None:
     point = np.linspace(0.2, 0.9, 9), np.linspace(1.2, 0.6, 9), np.array([0, 3, 1, 0, 2, 5, 4, 3, 2]), 4
     assert ("unread" in {s.name for s in hyad.explain(f, args=point).steps}) == nothing
     for target in ("python", "c"):
-        np.testing.assert_allclose(
-            memoised.compile(f, args=point, target=target)(*point), hyad.run(f, *point), rtol=1e-13
-        )
+        np.testing.assert_allclose(hyad.compile(f, args=point, target=target)(*point), hyad.run(f, *point), rtol=1e-13)

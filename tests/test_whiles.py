@@ -217,7 +217,7 @@ def test_a_loop_that_never_ends_is_an_error_where_it_is_entered(text: str, ends:
     f = hyad.model(f"(fn [x] {text})", namespace={})
     for g in (f, hyad.grad(f)):
         for target in ("c", "python"):
-            found = memoised.compile(g, target=target, args=(1.0,))
+            found = hyad.compile(g, target=target, args=(1.0,))
             assert found(1.5) == hyad.run(g, 1.5)
             if ends:
                 assert found(4.0) == hyad.run(g, 4.0)

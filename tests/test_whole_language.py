@@ -92,7 +92,7 @@ def test_jacobians_through_arrays_whose_size_a_recursion_changes(result: str) ->
         derivatives += [hyad.hessian(f), hyad.jacobian(hyad.grad(f))]
     for derivative in derivatives:
         for target in ("c", "python"):
-            made = memoised.compile(derivative, target=target, args=(np.ones(8),))
+            made = hyad.compile(derivative, target=target, args=(np.ones(8),))
             for n in (1, 4, 8):
                 v = np.linspace(0.2, 0.9, n)
                 wrong = oracle.mismatch(made(v), hyad.run(derivative, v), 1e-9)

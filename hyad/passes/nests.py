@@ -567,7 +567,7 @@ class JamRows(Rebuild):
         return next(self.found(bind), None) is not None
 
     def found(self, bind: Bind) -> Iterator[tuple[Bind, Bind | None]]:
-        """What of a loop takes four at a time, each part for itself, and the rest of the loop."""
+        """The parts of a loop that can be taken four at a time, each with the rest of it; then the whole loop."""
         op = bind.op
         if len(bind.vars) > 1 and not has_checks(op.body):  # type: ignore[union-attr]
             for group in independent(op)[0]:  # type: ignore[arg-type]

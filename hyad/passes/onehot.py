@@ -22,12 +22,12 @@ class OneHot(Rebuild):
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.looking = False  # in a trial, in which the loops inside stay loops: each would be tried at every level
+        self.trying = False  # in a trial the loops inside stay loops: each would be tried again at every level
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        one = type(op) is Loop and bind.vars and not self.looking  # one without results is there for its checks
-        if one and self.normalise(op, bind):  # type: ignore[arg-type]
+        wanted = type(op) is Loop and bind.vars and not self.trying  # one without results is there for its checks
+        if wanted and self.normalise(op, bind):  # type: ignore[arg-type]
             return
         self.copy(bind)
 
@@ -66,7 +66,7 @@ class OneHot(Rebuild):
     ) -> tuple[list[Bind], tuple[Atom, ...], tuple[Var, ...]]:
         """Build the body where nobody keeps it."""
         b = self.b
-        outer, self.looking = self.looking, True
+        outer, self.trying = self.trying, True
         b.counts[index] = count
         accs = tuple(Var(a.name, type_of(z), a.span) for a, z in zip(op.accs, inits))
         saved, b.assumed = b.assumed, {**b.assumed, **assumed}
@@ -79,7 +79,7 @@ class OneHot(Rebuild):
                 self.here.update(zip(op.accs, accs))
                 results = self.block(op.body)
         finally:
-            b.assumed, self.looking = saved, outer
+            b.assumed, self.trying = saved, outer
         return scope.binds, results, accs
 
     def solutions(self, op: Loop, index: Var, count: Atom, inits: Sequence[Atom]) -> list[tuple[Affine, Affine]]:
