@@ -36,15 +36,17 @@ from .comments import commented, listed, shorten
 from .data import item_type, without_unused
 from .expressions import WIDTH, wrapped
 from .identifiers import WORD, Names
+from .launches import WAVES
 from .lower import LOCAL_REALS, Plan, plan
 from .operands import Line
 from .staging import Tile, blocks_for, by_warps, functions_of, mostly_read
 from .thread import CONSTANTS, CUDA, HEAD, HEAP, SPARE, STACK_LIMIT, WARP, ThreadPrinter, ThreadUnit
 
 BLOCK = 128  # threads of a block, as NAME_launch starts them
+GRID = 2**31 - 1  # blocks at most
 # names around the device function, unless a parameter has them: first the kernel's, then the launcher's own
 OUTER = (*"batch room status k step thread own failed threads stream block grid args stack memory error".split(),)
-TILED = ("first", "lane", "rows")
+TILED = ("first", "lane", "rows", "arrived", "turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class CudaKernel:
     as a pointer to the device's memory), the named ``dims``, a pointer for each of the ``results`` (their dims are one
     element's), then ``work`` and ``room`` where there is a ``workspace``, then ``status`` where the model is
     ``fallible``. Sizes are ``long long``. It may be launched with any grid and block of one dimension; where
-    ``warps``, with blocks of whole warps, and of up to ``block`` threads.
+    ``warps``, with blocks of whole warps, and of up to ``block`` threads. More than ``most`` blocks gain nothing.
 
     ``workspace`` is None, or a C expression over the dims and the Int params, growing with them: what ``room``, the
     reals for each thread in flight, must be at least; ``work`` points to ``room`` of them for each thread. With
@@ -88,6 +90,7 @@ class CudaKernel:
     deep: bool = False
     warps: bool = False
     block: int = BLOCK
+    most: int = GRID
 
     @property
     def entry(self) -> str:
@@ -203,7 +206,7 @@ class CudaPrinter(ThreadPrinter):
         slices = self.slice(fn) if self.has_slices(fn) else None
         params, name, dtype = self.parameters(fn), fn.name, fn.dtype
         checks, source, header = fn.checks, fn.source, fn.header
-        own = self.heap, self.deep, bool(self.tiles) or self.strided, self.block
+        own = self.heap, self.deep, bool(self.tiles) or self.strided, self.block, self.most()
         return CudaKernel(name, params, fn.results, fn.dims, fn.fallible, slices, checks, source, header, dtype, *own)
 
     def extras(self) -> dict[str, Any]:
@@ -318,11 +321,11 @@ class CudaPrinter(ThreadPrinter):
         else:
             body.append(f"{call};")
         if tiles:
-            first, lane, rows = (self.outer[n] for n in TILED)
+            first, lane, *_ = own_names = tuple(self.outer[n] for n in TILED)
             lines[:0] = [tile.declared(self.block) for tile in tiles.values()]
             if any(re.search(rf"\b{k}\b", line) for line in body):
                 body.insert(0, f"const long long {k} = {first} + {lane};")
-            head, tail = by_warps([*tiles.values()], (thread, step, batch), (first, lane, rows))
+            head, tail = by_warps([*tiles.values()], self.block, (thread, step, batch), own_names)
             lines += [*head, *("        " + line for line in body), *tail]
         else:
             lines.append(f"for (long long {k} = {thread}; {k} < {batch}; {k} += {step}) {{")
@@ -346,7 +349,7 @@ class CudaPrinter(ThreadPrinter):
         least = 1
         if self.strided:
             least, width = WARP, f"{threads} < {self.block} ? {threads}/{WARP}*{WARP} : {self.block}"
-        most = f"{threads}/{block}" if self.has_slices(fn) else "2147483647"
+        most = f"{threads}/{block}" if self.has_slices(fn) else str(self.most())
         given = [part.split()[-1].lstrip("*") for part in self.signature(fn, " ")]
         stack, error = self.outer["stack"], self.outer["error"]
         limit = [
@@ -390,6 +393,10 @@ class CudaPrinter(ThreadPrinter):
         ]
         self.block, found = blocks_for(tiles, BLOCK)
         return {tile.array: tile for tile in found}
+
+    def most(self) -> int:
+        """How many blocks there are at most: where rows are fetched ahead, so few that each has some to go on with."""
+        return WAVES if any(tile.bulk and not tile.given for tile in self.tiles.values()) else GRID
 
     # ------------------------------------------------------------------------------- the header
 

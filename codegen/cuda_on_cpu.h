@@ -60,7 +60,7 @@ extern "C" char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")))
 
 namespace cuda_on_cpu {
 constexpr size_t STACK = 1 << 18;
-enum state { RUNS, IN_WARP, IN_BLOCK };
+enum state { RUNS, POLLS, IN_WARP, IN_BLOCK };
 struct fiber {
     jmp_buf here; /* where it waits: to change to it takes no system call, as swapcontext would */
     char *stack;
@@ -137,18 +137,55 @@ inline bool together(unsigned first, unsigned n, unsigned mask)
     return true;
 }
 
+/* The copy engine: a copy is made at once or, where threads go in descending order, as late as it may be: rows into
+ * shared memory when someone asks for them, rows out of it when someone waits for that, and else never. */
+struct copy {
+    void *to;
+    const void *from;
+    unsigned bytes;
+    const void *of; /* what counts it, or the thread that waits for it */
+};
+inline thread_local copy fetched[1024], sent[1024];
+inline thread_local unsigned fetching = 0, sending = 0;
+
+inline void start(copy *all, unsigned &many, copy c)
+{
+    if (((size_t)c.to | (size_t)c.from | c.bytes) & 15 || many == 1024)
+        stuck("a copy that the engine does not take", c.bytes, many);
+    if (descending)
+        all[many++] = c;
+    else
+        memcpy(c.to, c.from, c.bytes);
+}
+
+inline void finish(copy *all, unsigned &many, const void *of)
+{
+    unsigned left = 0;
+    for (unsigned k = 0; k < many; k++) {
+        if (all[k].of == of)
+            memcpy(all[k].to, all[k].from, all[k].bytes);
+        else
+            all[left++] = all[k];
+    }
+    many = left;
+}
+
 /* The threads of a warp, until each is done or at a barrier of the block. */
 inline void run_warp(unsigned first, unsigned n)
 {
-    for (;;) {
-        unsigned shuffling = 0, released = 0;
+    for (unsigned waits = 0;;) {
+        unsigned shuffling = 0, released = 0, polling = 0;
         for (unsigned k = 0; k < n; k++) {
             fiber &f = fibers[first + (descending ? n - 1 - k : k)];
-            if (!f.done && f.at == RUNS)
+            const bool polled = f.at == POLLS;
+            if (!f.done && (polled || f.at == RUNS)) {
                 resume((unsigned)(&f - fibers));
+                released += polled && f.at != POLLS; /* it goes on */
+            }
             shuffling += !f.done && f.at == IN_WARP;
+            polling += !f.done && f.at == POLLS;
         }
-        if (!shuffling)
+        if (!shuffling && !polling)
             return;
         for (unsigned k = 0; k < n; k++) {
             const fiber &f = fibers[first + k];
@@ -162,8 +199,9 @@ inline void run_warp(unsigned first, unsigned n)
                 }
             }
         }
-        if (!released)
-            stuck("a shuffle", shuffling, n);
+        waits = released ? 0 : waits + 1;
+        if (waits > (polling ? 2 : 0)) /* those that poll may have been asked before the others */
+            stuck(polling ? "the arrival of rows" : "a shuffle", shuffling, n);
     }
 }
 
@@ -182,6 +220,7 @@ inline void run_block(void (*body)(void *), void *args)
     given = args;
     if (__start_cuda_shared)
         memset(__start_cuda_shared, 0xff, (size_t)(__stop_cuda_shared - __start_cuda_shared));
+    fetching = sending = 0;
     for (unsigned i = 0; i < n; i++) {
         fibers[i].done = false;
         fibers[i].at = RUNS;
@@ -233,6 +272,41 @@ template <class... A> struct launch {
         call(l->kernel, l->args, std::index_sequence_for<A...>());
     }
 };
+}
+
+#define HYAD_BULK
+/* In the barrier: how many announcements end a phase, how many this one still wants, and how many have ended. */
+inline void hyad_bulk_begin(unsigned long long *arrived, unsigned many)
+{
+    *arrived = many | (unsigned long long)many << 16;
+}
+inline void hyad_bulk_announce(unsigned long long *arrived, unsigned)
+{
+    *arrived -= 1ull << 16;
+    if (!(*arrived >> 16 & 0xffff))
+        *arrived += (*arrived & 0xffff) << 16 | 1ull << 32;
+}
+inline void hyad_bulk_fetch(void *to, const void *from, unsigned bytes, unsigned long long *arrived)
+{
+    cuda_on_cpu::start(cuda_on_cpu::fetched, cuda_on_cpu::fetching, {to, from, bytes, arrived});
+}
+inline bool hyad_bulk_arrived(unsigned long long *arrived, unsigned parity)
+{
+    if ((*arrived >> 32 & 1) == parity) { /* the phase goes on */
+        cuda_on_cpu::wait(cuda_on_cpu::POLLS);
+        return false;
+    }
+    cuda_on_cpu::finish(cuda_on_cpu::fetched, cuda_on_cpu::fetching, arrived);
+    return true;
+}
+inline void hyad_bulk_made() {}
+inline void hyad_bulk_send(void *to, const void *from, unsigned bytes)
+{
+    cuda_on_cpu::start(cuda_on_cpu::sent, cuda_on_cpu::sending, {to, from, bytes, &cuda_on_cpu::fibers[cuda_on_cpu::current]});
+}
+inline void hyad_bulk_sent()
+{
+    cuda_on_cpu::finish(cuda_on_cpu::sent, cuda_on_cpu::sending, &cuda_on_cpu::fibers[cuda_on_cpu::current]);
 }
 
 inline void __threadfence() {}

@@ -890,14 +890,14 @@ class KernelPrinter(CudaPrinter):
         self, nest: Sequence[Bind], names: list[str], located: dict[str, str]
     ) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space in which warps move their rows, and what stands behind its body."""
-        first, lane, rows = (self.names.fresh(n) for n in ("first", "lane", "rows"))
+        first, lane, *_ = own = tuple(self.names.fresh(n) for n in ("first", "lane", "rows", "arrived", "turn"))
         head, total = self.total_of(nest)
         place = f"{first} + {lane}"
         indices = self.indices_at(nest, names, place, words_of(self.lines))
         found = self.indices_at(nest, names, place, words_of([Line(0, text) for text in located.values()]))
         found += [f"{name} = {text};" for name, text in located.items()]
         counts = self.local["thread"], self.local["step"], total
-        before, tail = by_warps(self.tiles, counts, (first, lane, rows), [*located], found)
+        before, tail = by_warps(self.tiles, self.block, counts, own, [*located], found)
         if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
             tail.insert(1, f"    {self.behind}:;")
         nothing = [

@@ -6,16 +6,27 @@ goes to places that lie 240 bytes apart: 32 transactions for what fits into eigh
 each has made they write out together. A row that a thread reads or writes is its row of the tile, and no other text
 changes::
 
+    hyad_begin(arrived, 1);
+    hyad_fetch<15>(p_tile, p + (thread - lane)*15, hyad_rows(n - (thread - lane)), arrived);
     for (long long first = thread - lane; first < n; first += step) {
         const unsigned rows = hyad_rows(n - first);
-        hyad_take<15>(p_tile, p + first*15, rows);
+        hyad_arrived(arrived, turn++ & 1);
         __syncwarp();
         if (lane < rows) {
             ...
         }
+        hyad_made();
         __syncwarp();
-        hyad_give<30>(out_tile, out + first*30, rows);
+        hyad_send<30>(out_tile, out + first*30, rows);
+        hyad_fetch<15>(p_tile, p + (first + step)*15, hyad_rows(n - (first + step)), arrived);
     }
+    hyad_sent();
+
+From compute capability 9.0 on the copy engine moves the rows (``cp.async.bulk``): a warp's next rows are on their way
+while it writes out the last ones, and no thread waits for a load. It wants rows without gaps, at addresses and of
+lengths that 16 divides; a warp that has others, and older GPUs, move them element by element, at the same places of the
+text. Rows of so many elements that the threads of a warp would find theirs in a few banks lie an odd number of elements
+apart, and are always moved so (``hyad_take``, ``hyad_give``).
 
 Rows that a thread finds by an index, those of a camera or of a corner, lie anywhere, but each is one piece: the threads
 of a warp read them one after the other, a row by as many neighbours as it has elements. So the indices come first, and
@@ -31,8 +42,7 @@ So are what they add to such rows, in the gradient: each thread has a row of the
 them behind the barrier, ``hyad_add_rows<11>(cameras_bar_tile, cameras_bar, camera_at, c)``. 32 atomic additions are to
 a few rows then, not to one element of each of 32.
 
-Rows lie an odd number of elements apart, so that the threads of a warp read theirs from different banks. The second
-barrier is before the rows are written out, the first one before they are made again.
+The second barrier is before the rows are written out, the first one before they are made again.
 
 Design decision: by warps, since a barrier of the block would hold up four warps for one; and of a fixed size, since
 a tile that the launch sized would be one more thing that each host has to give. A block has tiles of ``ROOM`` bytes at
@@ -52,6 +62,7 @@ from hyad.program.journal import on
 
 NAME = "staging"  # of the optimisation, to switch it off
 LEAST = 3  # elements of a row from which on it is staged
+BANKS = 4  # threads of a warp that may find elements of rows without gaps in one bank
 ROOM = 47 << 10  # bytes of shared memory of a block for its tiles: about what it may have without asking
 FOLD = 768  # bytes of it that a fold needs at most
 
@@ -141,6 +152,136 @@ static __device__ inline void hyad_add_rows(const T *__restrict__ tile, T *__res
   }
 }
 """
+BULK = """\
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define HYAD_BULK /* there is a copy engine; what it does in shared memory is fenced off from what threads do there */
+static __device__ inline unsigned hyad_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+/* what counts the copies into tiles: a phase ends when so many were announced, and all their bytes are there */
+static __device__ inline void hyad_bulk_begin(unsigned long long *arrived, unsigned many) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(hyad_shared(arrived)), "r"(many) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+static __device__ inline void hyad_bulk_announce(unsigned long long *arrived, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    :: "r"(hyad_shared(arrived)), "r"(bytes) : "memory");
+}
+static __device__ inline void hyad_bulk_fetch(void *to, const void *from, unsigned bytes, unsigned long long *arrived) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+    :: "r"(hyad_shared(to)), "l"(from), "r"(bytes), "r"(hyad_shared(arrived)) : "memory");
+}
+static __device__ inline bool hyad_bulk_arrived(unsigned long long *arrived, unsigned parity) {
+  unsigned there;
+  asm volatile("{\\n.reg .pred p;\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n"
+    "selp.u32 %0, 1, 0, p;\\n}" : "=r"(there) : "r"(hyad_shared(arrived)), "r"(parity) : "memory");
+  return there;
+}
+static __device__ inline void hyad_bulk_made(void) {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+static __device__ inline void hyad_bulk_send(void *to, const void *from, unsigned bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+    :: "l"(to), "r"(hyad_shared(from)), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+static __device__ inline void hyad_bulk_sent(void) {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+#endif
+
+/* each thread is done with its rows: the copy engine may read and write them */
+static __device__ inline void hyad_made(void) {
+  #ifdef HYAD_BULK
+  hyad_bulk_made();
+  #endif
+}
+
+/* whether the copy engine takes them */
+static __device__ inline bool hyad_whole(const void *p, unsigned bytes) {
+  return (((unsigned long long)p | bytes) & 15) == 0;
+}
+
+/* elements side by side, moved by the threads of a warp, so many on the way at once */
+template <unsigned many, class T>
+static __device__ inline void hyad_move(T *__restrict__ to, const T *__restrict__ from, unsigned count) {
+  #ifdef __CUDACC__
+  #pragma unroll 1
+  #endif
+  for (unsigned start = threadIdx.x & 31u; start < count; start += 32*many) {
+    T held[many];
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < many; k++)
+      if (start + 32*k < count) held[k] = from[start + 32*k];
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < many; k++)
+      if (start + 32*k < count) to[start + 32*k] = held[k];
+  }
+}
+"""
+FETCH = """\
+/* before the first rows of a warp are fetched, into so many tiles */
+static __device__ inline void hyad_begin(unsigned long long *arrived, unsigned tiles) {
+  #ifdef HYAD_BULK
+  if ((threadIdx.x & 31u) == 0) hyad_bulk_begin(arrived, tiles);
+  __syncwarp(0xffffffffu);
+  #else
+  (void)arrived, (void)tiles;
+  #endif
+}
+
+/* a warp's rows on their way into its tile */
+template <unsigned W, class T>
+static __device__ inline void hyad_fetch(T *tile, const T *from, unsigned rows, unsigned long long *arrived) {
+  tile += (threadIdx.x & ~31u)*W;
+  #ifdef HYAD_BULK
+  const unsigned bytes = rows*W*(unsigned)sizeof(T);
+  const bool whole = hyad_whole(from, bytes);
+  if (!whole) hyad_move<(W < 8 ? W : 8)>(tile, from, rows*W);
+  if ((threadIdx.x & 31u) == 0) {
+    hyad_bulk_announce(arrived, whole ? bytes : 0);
+    if (whole && bytes) hyad_bulk_fetch(tile, from, bytes, arrived);
+  }
+  #else
+  (void)arrived;
+  hyad_move<(W < 8 ? W : 8)>(tile, from, rows*W);
+  #endif
+}
+
+/* waits for the rows that were fetched for the turn-th time, which is counted modulo 2 */
+static __device__ inline void hyad_arrived(unsigned long long *arrived, unsigned turn) {
+  #ifdef HYAD_BULK
+  while (!hyad_bulk_arrived(arrived, turn)) {}
+  #else
+  (void)arrived, (void)turn;
+  #endif
+}
+"""
+SEND = """\
+/* a warp's rows on their way out of its tile */
+template <unsigned W, class T>
+static __device__ inline void hyad_send(const T *tile, T *to, unsigned rows) {
+  tile += (threadIdx.x & ~31u)*W;
+  #ifdef HYAD_BULK
+  const unsigned bytes = rows*W*(unsigned)sizeof(T);
+  if (hyad_whole(to, bytes)) {
+    if ((threadIdx.x & 31u) == 0 && bytes) hyad_bulk_send(to, tile, bytes);
+    return;
+  }
+  #endif
+  hyad_move<(W < 2 ? W : 2)>(to, tile, rows*W); /* more would take registers from what is computed */
+}
+
+/* waits until the copy engine has read what was sent */
+static __device__ inline void hyad_sent(void) {
+  #ifdef HYAD_BULK
+  if ((threadIdx.x & 31u) == 0) hyad_bulk_sent();
+  #endif
+}
+"""
 IN_TILE = "tile[W % 2 ? at : at + at/W]"
 TAKE = MOVE.format(
     what="a warp's rows into its tile",
@@ -175,9 +316,15 @@ class Tile:
     at: str = ""
 
     @property
+    def bulk(self) -> bool:
+        """Whether the copy engine may move its rows, which lie without gaps then: few threads of a warp find theirs in
+        the same bank."""
+        return not self.at and math.gcd(self.width, 32) <= BANKS
+
+    @property
     def apart(self) -> int:
         """Elements from row to row in the tile."""
-        return self.width | 1
+        return self.width if self.bulk else self.width | 1
 
     @property
     def bytes(self) -> int:
@@ -185,27 +332,34 @@ class Tile:
         return self.apart * SIZES[self.ctype]
 
     def declared(self, threads: int) -> str:
-        return f"__shared__ {self.ctype} {self.name}[{threads * self.apart}];"
+        aligned = "alignas(16) " if self.bulk else ""
+        return f"{aligned}__shared__ {self.ctype} {self.name}[{threads * self.apart}];"
 
     def own(self) -> str:
         """Where the thread's own row begins."""
         return f"{self.name} + threadIdx.x*{self.apart}"
 
-    def moved(self, first: str, rows: str) -> str:
-        """The statement that all threads of a warp do together, of which so many have a row, from the ``first`` on."""
+    def moved(self, first: str, rows: str, arrived: str = "") -> str:
+        """The statement that all threads of a warp do together, of which so many have a row, from the ``first`` on;
+        ``arrived`` is told of what is fetched."""
         if self.at:
             name = "hyad_add_rows" if self.given else "hyad_gather"
             return f"{name}<{self.width}>({self.name}, {self.array}, {self.at}, {self.rows});"
         many = f"hyad_rows({self.rows} - {first})" if self.rows else rows
-        name = "hyad_give" if self.given else "hyad_take"
-        return f"{name}<{self.width}>({self.name}, {self.array} + {first}*{self.width}, {many});"
+        name = (
+            ("hyad_send" if self.given else "hyad_fetch") if self.bulk else "hyad_give" if self.given else "hyad_take"
+        )
+        told = f", {arrived}" if self.bulk and not self.given else ""
+        return f"{name}<{self.width}>({self.name}, {self.array} + {first}*{self.width}, {many}{told});"
 
 
 def functions_of(tiles: Iterable[Tile]) -> list[str]:
     """The functions that a kernel with some tiles calls."""
-    kinds = {(t.given, bool(t.at)) for t in tiles}
+    kinds = {(t.given, bool(t.at), t.bulk) for t in tiles}
+    bulk = [text for text, given in ((FETCH, False), (SEND, True)) if (given, False, True) in kinds]
     texts = ((TAKE, (False, False)), (GATHER, (False, True)), (GIVE, (True, False)), (ADD, (True, True)))
-    return [*([ROWS] if kinds else []), *(text for text, kind in texts if kind in kinds)]
+    single = [text for text, kind in texts if (*kind, False) in kinds]
+    return [*([ROWS] if kinds else []), *([BULK] if bulk else []), *bulk, *single]
 
 
 def fitting(tiles: Sequence[Tile], threads: int, folds: int = 0) -> list[Tile]:
@@ -231,32 +385,53 @@ def blocks_for(tiles: Sequence[Tile], threads: int, folds: int = 0) -> tuple[int
 
 def by_warps(
     tiles: Sequence[Tile],
+    threads: int,
     counts: tuple[str, str, str],
-    names: tuple[str, str, str],
+    names: tuple[str, str, str, str, str],
     indices: Sequence[str] = (),
     found: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """What stands before and behind what a thread does with its row. ``counts``: the number of the thread, how many
-    there are, and how many rows; ``names``: the first row of its warp, its place there, and how many rows that has.
-    ``indices`` are variables of the rows that are gathered, and ``found`` sets them where a thread has an iteration."""
-    (thread, step, count), (first, lane, rows) = counts, names
-    taken = ["    " + tile.moved(first, rows) for tile in tiles if not (tile.given or tile.at)]
+    """What stands before and behind what a thread does with its row, in blocks of so many threads. ``counts``: the
+    number of the thread, how many there are, and how many rows; ``names``: the first row of its warp, its place there,
+    how many rows that has, what knows of its rows that they have arrived, and how often they have. ``indices`` are
+    variables of the rows that are gathered, and ``found`` sets them where a thread has an iteration."""
+    (thread, step, count), (first, lane, rows, arrived, turn) = counts, names
+    fetched = [tile for tile in tiles if tile.bulk and not tile.given]
+    sent = any(tile.bulk and tile.given for tile in tiles)
+    begun, start, after = f"&{arrived}[threadIdx.x/32]", f"({thread} - {lane})", f"({first} + {step})"
+    taken = ["    " + tile.moved(first, rows) for tile in tiles if not (tile.given or tile.at or tile.bulk)]
+    if fetched:
+        taken.insert(0, f"    hyad_arrived({begun}, {turn}++ & 1);")
     gathered = ["    " + tile.moved(first, rows) for tile in tiles if tile.at and not tile.given]
     if indices:
         before = ["    __syncwarp();"] if taken else []  # the indices may be in a tile
         before.append(f"    long long {', '.join(f'{at} = -1' for at in indices)};")
         before += [f"    if ({lane} < {rows}) {{", *("        " + text for text in found), "    }"]
         gathered[:0] = before
-    head = [
-        f"const unsigned {lane} = threadIdx.x & 31u;",
+    head = [f"const unsigned {lane} = threadIdx.x & 31u;"]
+    if fetched:
+        head.append(f"__shared__ unsigned long long {arrived}[{threads // 32}];")
+        head.append(f"hyad_begin({begun}, {len(fetched)});")
+        head += [tile.moved(start, f"hyad_rows({count} - {start})", begun) for tile in fetched]
+        head.append(f"unsigned {turn} = 0;")
+    head += [
         f"for (long long {first} = {thread} - {lane}; {first} < {count}; {first} += {step}) {{",
         f"    const unsigned {rows} = hyad_rows({count} - {first});",
         *taken,
         *gathered,
+        *(["    hyad_sent();"] if sent else []),
         "    __syncwarp();",
         f"    if ({lane} < {rows}) {{",
     ]
-    tail = ["    }", "    __syncwarp();", *("    " + tile.moved(first, rows) for tile in tiles if tile.given), "}"]
+    tail = [
+        "    }",
+        *(["    hyad_made();"] if sent or fetched else []),
+        "    __syncwarp();",
+        *("    " + tile.moved(first, rows) for tile in tiles if tile.given),
+        *("    " + tile.moved(after, f"hyad_rows({count} - {after})", begun) for tile in fetched),
+        "}",
+        *(["hyad_sent();"] if sent else []),
+    ]
     return head, tail
 
 

@@ -134,6 +134,9 @@ def test_rows_are_the_same(key: tuple[str, str, bool]) -> None:
             np.testing.assert_allclose(got, want, rtol=1e-12 if dtype == "f64" else 1e-5)
 
 
+WITHOUT_ENGINE = "#undef HYAD_BULK\n"  # as on GPUs that have no copy engine
+
+
 def broken(source: str, number: int) -> str:
     """Without one of the barriers."""
     parts = source.split("__syncwarp();")
@@ -154,7 +157,30 @@ def test_a_missing_barrier_of_a_warp_is_noticed(name: str, number: int) -> None:
     else:
         (want,) = wanted("both")
     assert whole.source.count("__syncwarp();") == 2
-    changed = dataclasses.replace(whole, source=broken(whole.source, number))
+    changed = dataclasses.replace(whole, source=WITHOUT_ENGINE + broken(whole.source, number))
+    emulator = Emulator([changed], gpu.cpu_compiler() or ())
+    found = [emulator.run(changed, args, blocks=1, block=32, descending=d)[0] for d in (False, True)]
+    assert any(not np.allclose(x, want) for x in found)
+
+
+def test_without_a_copy_engine_rows_are_the_same() -> None:
+    """On GPUs that have none the threads of a warp move the same rows."""
+    names = ("both", "longer", "picked")
+    plain = [dataclasses.replace(p, source=WITHOUT_ENGINE + p.source) for p in map(printed, names)]
+    for name, program in zip(names, plain):
+        assert "hyad_fetch<" in program.source
+        emulator = Emulator([program], gpu.cpu_compiler() or ())
+        for got, want in zip(emulator.run(program, arguments(name), blocks=2, block=64), wanted(name), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("wait", ["hyad_arrived(&arrived[threadIdx.x/32], turn++ & 1);", "hyad_sent();"])
+def test_the_copy_engine_is_waited_for(wait: str) -> None:
+    """Before what it has fetched is read, and before rows are made where it still reads those sent before."""
+    program, args, (want,) = printed("both"), arguments("both"), wanted("both")
+    parts = program.source.partition("__global__")
+    assert parts[2].count(wait) == (1 if "arrived" in wait else 2)
+    changed = dataclasses.replace(program, source=parts[0] + parts[1] + parts[2].replace(wait, "(void)turn;", 1))
     emulator = Emulator([changed], gpu.cpu_compiler() or ())
     found = [emulator.run(changed, args, blocks=1, block=32, descending=d)[0] for d in (False, True)]
     assert any(not np.allclose(x, want) for x in found)
@@ -170,6 +196,16 @@ def test_a_failed_check_waits_for_nobody() -> None:
         for descending in (False, True):
             with pytest.raises(BoundsError):
                 emulator.run(found["picked", "f64", False], [bad, v], descending=descending)
+
+
+@needs_ptx
+def test_the_copy_engine_is_used_where_there_is_one() -> None:
+    """And its instructions are ones that the assembler takes."""
+    source = printed("both").source
+    new, old = (nvrtc.compile_device(source, arch, "both").decode() for arch in ("compute_90", "compute_80"))
+    for part in ("cp.async.bulk.shared", "cp.async.bulk.global", "mbarrier.try_wait", "fence.proxy.async"):
+        assert part in new and part not in old
+    assert nvrtc.compile_device(source, "sm_90", "both")[:4] == b"\x7fELF"
 
 
 def test_words_say_which_rows() -> None:

@@ -23,7 +23,7 @@ from ..core import (
 from ..errors import Span
 from ..program.dead import tidy
 
-PLACES = 1 << 16  # sums that keep a device busy
+PLACES = 1 << 18  # sums that keep a device busy: as many threads as it has room for
 SHARE = 64  # iterations that each part of a sum has at least
 
 

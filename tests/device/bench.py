@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ class Row:
     bytes: float = 0.0
     work: float = 0.0
     ratio: float | None = None
+    wall: float = 0.0
+    host: float = 0.0
     bound: str = ""
     peers: dict[str, float] = field(default_factory=dict)
     note: str = ""
@@ -251,14 +254,17 @@ def events() -> Any:
 
 
 def timed(call: Callable[[], Any], limit: float = 0.5, rounds: int = 20) -> float:
-    """Seconds of one call on the GPU: the least of some rounds, after two that are not counted."""
-    driver = events()
+    """Seconds of one call on the GPU: the least of some rounds, after two that are not counted. Before each the GPU is
+    kept busy for as long as the host needs to start the call, by clearing memory larger than its cache: what a call
+    reads is not there yet, and what Python does meanwhile is not counted (``host_time`` counts it)."""
+    driver, wide = events(), cleared()
     for _ in range(2):
         call()
     driver.Context.synchronize()
     best, started = float("inf"), time.perf_counter()
     for _ in range(rounds):
         begin, end = driver.Event(), driver.Event()
+        driver.memset_d8_async(int(wide[0]), 0, wide[1], None)
         begin.record()
         call()
         end.record()
@@ -266,6 +272,25 @@ def timed(call: Callable[[], Any], limit: float = 0.5, rounds: int = 20) -> floa
         best = min(best, end.time_since(begin) * 1e-3)
         if time.perf_counter() - started > limit:
             break
+    return best
+
+
+@cache
+def cleared() -> tuple[Any, int]:
+    """Memory to be cleared between calls, several times the cache, and its bytes: a stand-in has little."""
+    driver = events()
+    nbytes = min(1 << 30, driver.mem_get_info()[0] // 64)
+    return driver.mem_alloc(nbytes), nbytes
+
+
+def host_time(call: Callable[[], Any], rounds: int = 20) -> float:
+    """Seconds that the host needs for one call of which the GPU's part is short."""
+    driver, best = events(), float("inf")
+    for _ in range(rounds):
+        began = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - began)
+        driver.Context.synchronize()
     return best
 
 
@@ -354,6 +379,10 @@ def measured(case: Case, size: int) -> Row:
     row.work = operations(compiled.program, one) * (size if case.batched else 1)
     del results
     row.seconds = timed(lambda: compiled(*there))
+    row.wall = wall(lambda: (compiled(*there), events().Context.synchronize()))
+    few = [moved(a) for a in case.part(case.args(case.small))]
+    compiled(*few)
+    row.host = host_time(lambda: compiled(*few))
     if case.primal is not None:
         primal = hyad.compile(case.primal(), "cuda", args=one, dtype=case.dtype)
         row.ratio = row.seconds / timed(lambda: primal(*there))
@@ -404,7 +433,8 @@ def table(rows: Sequence[Row], ceilings: dict[str, float], card: str) -> str:
         f" fused multiply-adds {ceilings['f64'] / 1e9:.0f} GFLOP/s in f64, {ceilings['f32'] / 1e9:.0f} in f32."
     )
     names = sorted({name for row in rows for name in row.peers})
-    head = ["case", "size", "ms", "GB/s", "of the copy", "Gop/s", "of the FMA rate", "to its primal", *names]
+    head = ["case", "size", "ms", "GB/s", "of the copy", "Gop/s", "of the FMA rate", "to its primal"]
+    head += ["host, us", *names]
     out += [
         "",
         "| " + " | ".join(head) + " |",
@@ -419,9 +449,14 @@ def table(rows: Sequence[Row], ceilings: dict[str, float], card: str) -> str:
         cells = [row.name, f"{row.size}", f"{1e3 * row.seconds:.3f}", f"{rate / 1e9:.0f}"]
         cells += [mark(rate / ceilings["bytes"], row.bound == "bytes"), f"{work / 1e9:.0f}"]
         cells += [mark(work / ceilings[real], row.bound != "bytes"), f"{row.ratio:.2f}" if row.ratio else ""]
-        cells += [f"{row.peers[n] / row.seconds:.1f}x" if n in row.peers else "" for n in names]
+        cells.append(f"{1e6 * row.host:.0f}")
+        cells += [f"{row.peers[n] / row.wall:.2f}x" if n in row.peers else "" for n in names]
         out.append("| " + " | ".join(cells) + " |")
-    out += ["", "A peer's column has its time over hyad's. What holds a case up stands in bold."]
+    out += [
+        "",
+        "A peer's column has its time over hyad's, by the clock of the host, from the call until its result is there.",
+    ]
+    out += ["`host` is what a call on little data takes the host. What holds a case up stands in bold."]
     notes = [f"{row.name}:{row.note}" for row in rows if row.note and row.seconds]
     return "\n".join([*out, *([""] if notes else []), *notes, ""])
 

@@ -121,6 +121,24 @@ def check_batches() -> None:
                     same(a[k], b)
 
 
+def check_rows_at_any_address() -> None:
+    """Rows that the copy engine moves, and those that it does not take: at odd places, and of a length that 16 does not
+    divide."""
+    f = hyad.jacobian(problem("ba"), wrt="p")
+    triple = model("(defmodel triple [#^ (Mat n 3) a] (map (fn [x] (* 2.0 x)) a))")
+    for dtype, real in (("f64", np.float64), ("f32", np.float32)):
+        compiled, rows = hyad.compile(f, "cuda", dtype=dtype), hyad.compile(triple, "cuda", dtype=dtype)
+        for n in (1, 31, 33, size(400_001, 1001)):
+            p, feature = (RNG.uniform(0.5, 2.0, s).astype(real) for s in ((n, 15), (n, 2)))
+            wanted, three = compiled(p, feature), p[:, :3].copy()
+            at_one = [to_gpu(np.concatenate([np.zeros(1, real), a.ravel()]))[1:].reshape(a.shape) for a in (p, feature)]
+            assert np.array_equal(near(compiled(*at_one)), wanted, equal_nan=True)
+            for k in {0, n // 2, n - 1} if dtype == "f64" else ():
+                same(wanted[k], f(p[k], feature[k]))
+            odd = to_gpu(np.concatenate([np.zeros(1, real), three.ravel()]))[1:].reshape(three.shape)
+            assert np.array_equal(near(rows(odd)), 2 * three) and np.array_equal(rows(three), 2 * three)
+
+
 def check_single_precision() -> None:
     """f32 is near f64: some elements divide by little."""
     f = hyad.jacobian(problem("ba"), wrt="p")
