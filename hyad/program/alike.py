@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..core import (
     Apply,
     Arr,
     Atom,
+    Bind,
     Block,
     Case,
     Check,
@@ -17,6 +18,7 @@ from ..core import (
     Loop,
     Make,
     Prim,
+    Type,
     Var,
     atoms_of,
     binders_of,
@@ -98,3 +100,84 @@ class _Structure:
                 keys.append((t.elem, *map(self.atom, t.dims)) if isinstance(t, Arr) else t)
             self.bind_all(bind.vars)
         return (tuple(keys), tuple(map(self.atom, b.results)))
+
+
+def same_code(one: Block, other: Block) -> bool:
+    """Whether two blocks differ in the identity of their inner variables alone: names, places and marks are equal, too.
+    Most that differ do so early, and no key is made of either."""
+    return _Lockstep().block(one, other)
+
+
+class _Lockstep:
+    """Two blocks, walked side by side; ``twin`` has the variable of the other for each inner one of the first."""
+
+    __slots__ = ("twin",)
+
+    def __init__(self) -> None:
+        self.twin: dict[Var, Var] = {}
+
+    def atoms(self, one: Sequence[Atom], other: Sequence[Atom]) -> bool:
+        if len(one) != len(other):
+            return False
+        twin = self.twin
+        for a, b in zip(one, other):
+            if type(a) is Var:
+                if twin.get(a, a) is not b:
+                    return False
+            elif a is not b:
+                if type(b) is not Const or a.type is not b.type or a.soft != b.soft:  # type: ignore[union-attr]
+                    return False
+                if repr(a.value) != repr(b.value):  # type: ignore[union-attr]
+                    return False
+        return True
+
+    def type(self, one: Type | None, other: Type | None) -> bool:
+        if one is other:
+            return type(one) is not Arr or self.atoms(one.dims, one.dims)
+        return type(one) is Arr and type(other) is Arr and one.elem is other.elem and self.atoms(one.dims, other.dims)
+
+    def bound(self, one: Sequence[Var], other: Sequence[Var]) -> bool:
+        """Whether variables are bound alike; from here on each is the other's twin. A size may be one beside it."""
+        if len(one) != len(other):
+            return False
+        self.twin.update(zip(one, other))
+        for v, w in zip(one, other):
+            if v is not w and (v.name != w.name or v.given != w.given or v.soft != w.soft):
+                return False
+            if not self.type(v.type, w.type):
+                return False
+        return True
+
+    def block(self, one: Block, other: Block) -> bool:
+        if len(one.binds) != len(other.binds) or len(one.results) != len(other.results):
+            return False
+        return self.all_alike(zip(one.binds, other.binds)) and self.atoms(one.results, other.results)
+
+    def all_alike(self, pairs: Iterable[tuple[Bind, Bind]]) -> bool:
+        for x, y in pairs:
+            op, new = x.op, y.op
+            if type(op) is not type(new) or x.soft != y.soft or x.span is not y.span:
+                return False
+            if not self.atoms(atoms_of(op), atoms_of(new)):
+                return False
+            if type(op) is Prim:
+                if op.name != new.name:  # type: ignore[union-attr]
+                    return False
+            elif not self.region(op, new):
+                return False
+            if not self.bound(x.vars, y.vars):
+                return False
+        return True
+
+    def region(self, op: Any, new: Any) -> bool:
+        """What is neither an atom nor the name of a primitive."""
+        if type(op) is Check:
+            return (op.relation, op.message, op.kind) == (new.relation, new.message, new.kind)
+        if type(op) is Make:
+            return op.constructor is new.constructor
+        if type(op) is Apply:
+            return op.function is new.function
+        if not self.bound(binders_of(op), binders_of(new)):
+            return False
+        blocks, others = blocks_of(op), blocks_of(new)
+        return len(blocks) == len(others) and all(map(self.block, blocks, others))
