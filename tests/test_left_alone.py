@@ -1,0 +1,83 @@
+"""Passes that find nothing leave a program alone, the same object; what they look at before is neither too much nor too
+little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import hyad
+from hyad.core import Program
+from hyad.passes import optimise as passes
+from hyad.passes.nests import Register
+from hyad.passes.onehot import OneHot
+from hyad.program.alike import same_code
+from hyad.program.dead import dead_code
+from hyad.program.rebuild import rebuild
+
+SINES = "(fn [#^ (Mat n m) a] (map (fn [row] (map sin row)) a))"
+#: An inner loop adds to one element of an array, and so does the loop around it.
+ONE_PLACE = """(fn [#^ (Mat n m) a #^ (Vec n) v #^ Int k]
+  (ifold (fn [z i] (ifold (fn [z j] (add-at z k (* (get a i j) (get v i)))) z m)) (zeros n) n))"""
+
+
+@pytest.mark.parametrize(
+    "pass_",
+    [
+        *(passes.jam, passes.jam_rows, passes.lanes, passes.row_lanes, passes.eights, passes.whole_eights),
+        passes.register,
+    ],
+    ids=passes.named,
+)
+def test_a_loop_pass_that_takes_no_loop(pass_: Callable[[Program], Program]) -> None:
+    program = passes.optimise(hyad.model(SINES, namespace={}).program())
+    assert passes.nested_loops(program)
+    assert pass_(program) is program
+
+
+def test_a_program_rebuilt_as_it_was_is_the_one_before() -> None:
+    program = passes.optimise(hyad.model(SINES, namespace={}).program())
+    again = rebuild(program)
+    assert again is not program and same_code(program.body, again.body)
+    assert passes.changed(rebuild, program) is program
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fn [#^ (Mat n m) a] (map (fn [row] (map cos row)) a))",
+        "(fn [#^ (Mat n m) a] (map (fn [line] (map sin line)) a))",
+        "(fn [#^ (Mat n m) a] (map (fn [row] (map (fn [e] (sin (sin e))) row)) a))",
+        "(fn [#^ (Mat n m) a] (map (fn [row] (map (fn [e] (+ (sin e) 0.0)) row)) a))",
+    ],
+)
+def test_other_code_is_not_the_same(text: str) -> None:
+    one, other = (hyad.model(t, namespace={}).program().body for t in (SINES, text))
+    assert not same_code(one, other) and not same_code(other, one)
+    assert same_code(one, one)
+
+
+def test_a_register_is_looked_for_wherever_there_may_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code is the same with every loop tried, and another one with none."""
+    texts = []
+    for takes in (Register.takes, lambda self, bind: True, lambda self, bind: False):
+        monkeypatch.setattr(Register, "takes", takes)
+        texts.append(hyad.compile(hyad.model(ONE_PLACE, namespace={})).source)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_the_trials_of_one_hot_loops_grow_with_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each level and one more, not two for each loop around a loop."""
+    trials = []
+    trial = OneHot.trial
+    monkeypatch.setattr(OneHot, "trial", lambda self, *args: trials.append(1) or trial(self, *args))
+    for depth in range(2, 6):
+        product = " ".join(f"(get x i{k})" for k in range(depth))
+        text = f"(if (= i{depth - 1} j) (* {product}) 0.0)"
+        for k in reversed(range(depth)):
+            text = f"(sum (build n (fn [i{k}] {text})))"
+        program = dead_code(hyad.model(f"(fn [#^ (Vec n) x #^ Int j] {text})", namespace={}).program())
+        trials.clear()
+        passes.one_hot(program)
+        assert len(trials) == depth + 1
