@@ -156,36 +156,8 @@ BULK = """\
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define HYAD_BULK /* there is a copy engine; what it does in shared memory is fenced off from what threads do there */
 static __device__ inline unsigned hyad_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-/* what counts the copies into tiles: a phase ends when so many were announced, and all their bytes are there */
-static __device__ inline void hyad_bulk_begin(unsigned long long *arrived, unsigned many) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(hyad_shared(arrived)), "r"(many) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-static __device__ inline void hyad_bulk_announce(unsigned long long *arrived, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-    :: "r"(hyad_shared(arrived)), "r"(bytes) : "memory");
-}
-static __device__ inline void hyad_bulk_fetch(void *to, const void *from, unsigned bytes, unsigned long long *arrived) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-    :: "r"(hyad_shared(to)), "l"(from), "r"(bytes), "r"(hyad_shared(arrived)) : "memory");
-}
-static __device__ inline bool hyad_bulk_arrived(unsigned long long *arrived, unsigned parity) {
-  unsigned there;
-  asm volatile("{\\n.reg .pred p;\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n"
-    "selp.u32 %0, 1, 0, p;\\n}" : "=r"(there) : "r"(hyad_shared(arrived)), "r"(parity) : "memory");
-  return there;
-}
 static __device__ inline void hyad_bulk_made(void) {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-static __device__ inline void hyad_bulk_send(void *to, const void *from, unsigned bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-    :: "l"(to), "r"(hyad_shared(from)), "r"(bytes) : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-static __device__ inline void hyad_bulk_sent(void) {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 #endif
 
@@ -196,10 +168,12 @@ static __device__ inline void hyad_made(void) {
   #endif
 }
 
+#ifdef HYAD_BULK
 /* whether the copy engine takes them */
 static __device__ inline bool hyad_whole(const void *p, unsigned bytes) {
   return (((unsigned long long)p | bytes) & 15) == 0;
 }
+#endif
 
 /* elements side by side, moved by the threads of a warp, so many on the way at once */
 template <unsigned many, class T>
@@ -223,6 +197,29 @@ static __device__ inline void hyad_move(T *__restrict__ to, const T *__restrict_
 }
 """
 FETCH = """\
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+/* what counts the copies into tiles: a phase ends when so many were announced, and all their bytes are there */
+static __device__ inline void hyad_bulk_begin(unsigned long long *arrived, unsigned many) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(hyad_shared(arrived)), "r"(many) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+static __device__ inline void hyad_bulk_announce(unsigned long long *arrived, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    :: "r"(hyad_shared(arrived)), "r"(bytes) : "memory");
+}
+static __device__ inline void hyad_bulk_fetch(void *to, const void *from, unsigned bytes, unsigned long long *arrived) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+    :: "r"(hyad_shared(to)), "l"(from), "r"(bytes), "r"(hyad_shared(arrived)) : "memory");
+}
+static __device__ inline bool hyad_bulk_arrived(unsigned long long *arrived, unsigned parity) {
+  unsigned there;
+  asm volatile("{\\n.reg .pred p;\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n"
+    "selp.u32 %0, 1, 0, p;\\n}" : "=r"(there) : "r"(hyad_shared(arrived)), "r"(parity) : "memory");
+  return there;
+}
+#endif
+
 /* before the first rows of a warp are fetched, into so many tiles */
 static __device__ inline void hyad_begin(unsigned long long *arrived, unsigned tiles) {
   #ifdef HYAD_BULK
@@ -261,6 +258,17 @@ static __device__ inline void hyad_arrived(unsigned long long *arrived, unsigned
 }
 """
 SEND = """\
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+static __device__ inline void hyad_bulk_send(void *to, const void *from, unsigned bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+    :: "l"(to), "r"(hyad_shared(from)), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+static __device__ inline void hyad_bulk_sent(void) {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+#endif
+
 /* a warp's rows on their way out of its tile */
 template <unsigned W, class T>
 static __device__ inline void hyad_send(const T *tile, T *to, unsigned rows) {

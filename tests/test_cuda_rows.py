@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -206,6 +208,18 @@ def test_the_copy_engine_is_used_where_there_is_one() -> None:
     for part in ("cp.async.bulk.shared", "cp.async.bulk.global", "mbarrier.try_wait", "fence.proxy.async"):
         assert part in new and part not in old
     assert nvrtc.compile_device(source, "sm_90", "both")[:4] == b"\x7fELF"
+
+
+@pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
+@pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
+@pytest.mark.parametrize("rows", ["(sum a)", "[a0 (* 2.0 a0) (sin a0)]", "(map sin a)"])
+def test_nvcc_has_nothing_to_say_of_rows(rows: str, arch: str, tmp_path: Path) -> None:
+    """Of rows that are fetched, sent, and both, with a copy engine and without one."""
+    f = hyad.model(f"(defmodel rows [#^ (Vec 5) a #^ Real a0] {rows})", namespace={})
+    path, _ = hyad.emit(f, tmp_path / "rows.cu", target="cuda")
+    flags = [f"-arch={arch}", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", "-o", str(tmp_path / "rows.o")]
+    done = subprocess.run([nvrtc.nvcc(), *flags, "-c", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_words_say_which_rows() -> None:
