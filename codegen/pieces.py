@@ -36,7 +36,7 @@ from hyad.errors import Span
 from hyad.passes.spread import Reduction, changed, reductions, sequential
 from hyad.program.journal import fires
 
-from .ahead import READ
+from .ahead import AHEAD
 from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
@@ -145,11 +145,12 @@ class Pieces(Persistent):
         self.known(name, text, binds, bool(rows))
         if parts is not None:
             self.many[name] = parts[1]
+        ahead = "hyad_ahead(" in text.text
         fired = {
             "staging": text.staged,
             "striding": printer.strided and "work" in text.needs,
             "directions": printer.directions,
-            "ahead": READ in text.support,
+            "ahead": ahead,
         }
         for what in filter(fired.get, fired):
             fires(what, program.span)
@@ -166,6 +167,9 @@ class Pieces(Persistent):
             *outer, n, m = (simple("max", self.size(b.op.count) or 0, 0) for b in grid)
             tiles = total([*outer, ceiling(n, WARP), ceiling(m, WARP)])
             blocks, threads = simple("min", tiles, blocks), FOLDING
+        if ahead and free and not copied:  # one round for each thread, rather than a last one that few have
+            many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
+            blocks = simple("max", blocks, ceiling(many, AHEAD * threads))
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:

@@ -436,9 +436,15 @@ def test_a_map_is_one_kernel() -> None:
     p = plan("saxpy")
     (step,) = p.steps
     assert isinstance(step, Launch) and step.free
-    assert (
-        launches.value(step.blocks, {"n": 1000}) == 8 and launches.value(step.blocks, {"n": 10**9}) == parallel.BLOCKS
-    )
+    for n, blocks in (
+        (1000, 8),
+        (10**6, -(-(10**6) // 128)),
+        (4 * 10**6, parallel.BLOCKS),
+        (10**9, -(-(10**9) // 512)),
+    ):
+        assert launches.value(step.blocks, {"n": n}) == blocks
+    (step,) = plan("saxpy", off=("ahead",)).steps
+    assert isinstance(step, Launch) and launches.value(step.blocks, {"n": 10**9}) == parallel.BLOCKS
 
 
 def test_nests_are_one_index_space() -> None:

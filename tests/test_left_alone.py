@@ -14,6 +14,7 @@ from hyad.passes.nests import Register
 from hyad.passes.onehot import OneHot
 from hyad.program.alike import same_code
 from hyad.program.dead import dead_code
+from hyad.program.journal import fires, recorded
 from hyad.program.rebuild import rebuild
 
 SINES = "(fn [#^ (Mat n m) a] (map (fn [row] (map sin row)) a))"
@@ -81,3 +82,29 @@ def test_the_trials_of_one_hot_loops_grow_with_the_depth(monkeypatch: pytest.Mon
         trials.clear()
         passes.one_hot(program)
         assert len(trials) == depth + 1
+
+
+def test_what_a_pass_does_in_vain_is_not_on_record() -> None:
+    """What it says of a form that it leaves as it is stays, and is told as the pass's own."""
+    program = passes.optimise(hyad.model(SINES, namespace={}).program())
+
+    def again(program: Program) -> Program:
+        fires("sharing")
+        return rebuild(program)
+
+    def leaves(program: Program) -> Program:
+        fires("sharing")
+        fires("too-long")
+        return program
+
+    told = []
+    with recorded() as fired:
+        fires("hoisting")
+        after = passes.optimise(program, [again, leaves], watch=lambda p, made: told.append((p, made)))
+    assert after is program and [name for name, _ in fired] == ["hoisting", "too-long"]
+    assert told == [(leaves, program)]
+
+
+def test_each_step_told_of_does_something() -> None:
+    steps = hyad.explain(hyad.grad("(fn [#^ (Mat n n) a #^ (Vec n) b] (sum (solve a b)))")).steps
+    assert {s.name for s in steps} >= {"assign", "fuse", "share"} and len(steps) < 12

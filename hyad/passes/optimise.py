@@ -47,7 +47,7 @@ from ..program.builder import Builder
 from ..program.check import check_after
 from ..program.counts import inside, work
 from ..program.dead import dead_code, tidy
-from ..program.journal import OFF
+from ..program.journal import FIRED, LEFT, OFF
 from ..program.loops import CALL, loops_of
 from ..program.rebuild import Rebuild, rebuild, rebuilt
 from ..program.sink import idle, sink
@@ -880,22 +880,27 @@ def named(p: Pass) -> str:
 
 
 def changed(p: Pass, program: Program) -> Program:
-    """The program after a pass; itself where the pass has rebuilt it as it was. Design decision: found by comparing
-    the two, which ends where they first differ, and saves what would be done with a new one."""
+    """The program after a pass; itself where the pass has rebuilt it as it was, and then nothing stays on record of
+    what was done for it. Design decision: found by comparing the two, which ends where they first differ, and saves
+    what would be done with a new one."""
+    fired = FIRED.get()
+    before = len(fired or ())
     made = p(program)
-    if made is program:
-        return program
-    around = [(x.params, x.dims, x.ins, x.out, x.names) for x in (program, made)]
-    same = all(a is b for a, b in zip(*around)) and same_code(program.body, made.body)
-    return program if same else made
+    if made is not program:
+        around = [(x.params, x.dims, x.ins, x.out, x.names) for x in (program, made)]
+        if not all(a is b for a, b in zip(*around)) or not same_code(program.body, made.body):
+            return made
+    if fired:
+        fired[before:] = [f for f in fired[before:] if f[0] in LEFT]
+    return program
 
 
 def optimise(
     program: Program, passes: Sequence[Pass] = PIPELINE, watch: Callable[[Pass, Program], None] | None = None
 ) -> Program:
     """The program after ``passes``, without those that are switched off (``journal.OFF``). ``dead_code`` follows each
-    that has changed the program: a pass may count on it that all is read. ``watch`` is told of each change: by which
-    pass, and the program that it made."""
+    that has changed the program: a pass may count on it that all is read. ``watch`` is told of each pass that changes
+    something or puts something on record: which it is, and the program after it."""
     idle: set[Pass] = set()  # what has left this very program as it is: a pass is a pure function
     calls = bool(functions_of(program.body))  # no pass makes a first one
     off = OFF.get()
@@ -905,15 +910,18 @@ def optimise(
         nonlocal program
         if p in idle or p in WHOLE and not calls or off and named(p) in off:
             return False
+        fired = FIRED.get()
+        before = len(fired or ())
         made = each_function(program, partial(changed, p)) if calls and p not in WHOLE else changed(p, program)
-        if made is program:
+        new = made is not program
+        if new:
+            program = check_after(p.__name__, made)
+            idle.clear()
+        else:
             idle.add(p)
-            return False
-        program = check_after(p.__name__, made)
-        idle.clear()
-        if watch is not None:
+        if watch is not None and (new or len(fired or ()) > before):
             watch(p, program)
-        return True
+        return new
 
     for p in passes:
         if run(p) and p is not dead_code:

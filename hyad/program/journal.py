@@ -23,6 +23,10 @@ OFF: ContextVar[frozenset[str]] = ContextVar("OFF", default=frozenset())
 FIRED: ContextVar[list[tuple[str, Span | None]] | None] = ContextVar("FIRED", default=None)
 
 
+#: What is said of a form that is left as it is; the rest of what a pass does is forgotten where nothing comes of it.
+LEFT = frozenset({"too-long"})
+
+
 class Kept(NamedTuple):
     """A loop that keeps few of its states for reverse mode: its place, how many steps and states there are (affine, see
     ``builder``; steps None: the loop itself finds out), and whether the first run of it keeps states already."""
