@@ -32,6 +32,22 @@ LANES = """\
 #endif
 """
 
+#: Stands first in a file of which such a loop chooses between numbers.
+CHOOSING = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-trapping-math") /* or gcc branches where a vector would choose */
+#endif
+"""
+
+#: Stands before a loop over such loops, whose sums begin at zero.
+UNKNOWN = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#define HYAD_UNKNOWN __asm__("" ::: "memory") /* or gcc reads the first sums ahead, and branches again */
+#else
+#define HYAD_UNKNOWN (void)0
+#endif
+"""
+
 
 def in_lanes(op: Loop, math: str = "libm") -> bool:
     """Whether a loop takes iterations of another side by side (``hyad/passes/lanes.py``), strands of a sum
@@ -44,6 +60,11 @@ def in_lanes(op: Loop, math: str = "libm") -> bool:
     return plain and (
         count in (STRANDS, NUMBER_OF_LANES) and not across or calls and any(b.op.name in KERNELS for b in op.body.binds)
     )
+
+
+def chooses(op: Loop) -> bool:
+    """Whether a loop in lanes chooses between numbers."""
+    return in_lanes(op) and any(b.op.name == "select" for b in op.body.binds)  # type: ignore[union-attr]
 
 
 def apart(plan: Plan, bind: Bind, op: Loop, swapped: Iterable[Buffer] = ()) -> bool:

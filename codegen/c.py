@@ -46,6 +46,7 @@ from hyad.errors import CompileError, Span
 from hyad.passes.threads import LINE, grows
 from hyad.program.reader import deep
 
+from .apart import CHOOSING
 from .cfunction import OUT_OF_MEMORY, CFunction, CParam
 from .comments import LONG, Comments, commented, folded, headline, listed, outline, shorten
 from .data import DataPrinter, structured
@@ -375,7 +376,7 @@ class CPrinter(DataPrinter):
         unused = [p.name for p in fn.params if p.name not in words] + [d for d in fn.dims if d not in words]
         unused += [r.name for r in fn.results if not fn.returns_value and r.name not in words]
         silence = [f"    (void){name};" for name in unused]
-        support = "\n".join(self.support)
+        support = "\n".join(sorted(self.support, key=lambda text: text is not CHOOSING))
         above = re.sub(r"/\*.*?\*/|//[^\n]*", "", "\n".join([support, *before]))
         heads = self.includes("\n".join([above, *(line.text for line in lines), *tables]))
         parts = ["\n".join(heads) + "\n"] if heads else []

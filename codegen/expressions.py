@@ -275,7 +275,9 @@ def negated(cond: Expr) -> Expr:
 
 def as_reals(text: str) -> str:
     """The product of integers as one of real numbers: where it would overflow it is known how large it is. Subscripts
-    stay integers."""
+    stay integers, and so does what is left of a division."""
+    if "%" in text:
+        return f"(double)({text})"
     out, depth = "", 0
     for part in re.split(r"([\[\]])", text):
         depth += (part == "[") - (part == "]")

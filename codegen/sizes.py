@@ -112,10 +112,12 @@ class Sizes:
                 value = {(): op.args[1].value - 1} if op.args[1].value > 1 else {}
             elif op.name == "max" and table is self.bound:
                 value = self._add(args[0], args[1])
-            elif op.name == "//" and isinstance(op.args[1], Const) and op.args[1].value > 0:
-                terms = args[0]
+            elif op.name in ("//", "%") and isinstance(op.args[1], Const) and op.args[1].value > 0:
+                terms, by = args[0], op.args[1].value
                 if all(c > 0 and all(s in self.dims for s in k) for k, c in terms.items()):
-                    value = self._symbol(Quotient(self._ordered(terms), op.args[1].value))
+                    value = self._symbol(Quotient(self._ordered(terms), by))
+                    if op.name == "%":  # what is left
+                        value = self._add(terms, self._multiply(value, {(): by}), -1)
             elif op.name in ("min", "max"):
                 value = self._symbol(Extreme(op.name, *map(self._ordered, args)))
             if value is not None and len(value) <= MAX_TERMS and all(len(k) <= MAX_DEGREE for k in value):

@@ -38,7 +38,19 @@ from hyad.core import (
 from hyad.errors import Span
 from hyad.passes.threads import GRAIN, LINE, Polynomial, uneven
 
-from .apart import APART, LANES, apart, calls_abreast, calls_waves, in_lanes, repeatable, serial
+from .apart import (
+    APART,
+    CHOOSING,
+    LANES,
+    UNKNOWN,
+    apart,
+    calls_abreast,
+    calls_waves,
+    chooses,
+    in_lanes,
+    repeatable,
+    serial,
+)
 from .blas import product
 from .expressions import (
     ADD,
@@ -739,8 +751,17 @@ class BodyPrinter(OperandPrinter):
             elif self.marks_apart and apart(self.plan, bind, op, self.swapped):
                 self.support[APART] = None
                 self.emit("HYAD_APART", span)
+            if (
+                self.marks_apart
+                and any(type(b.op) is Loop and chooses(b.op) for b in op.body.binds)
+                and bind not in self.plan.parallel
+            ):
+                self.support[UNKNOWN] = None
+                self.emit("HYAD_UNKNOWN;", span)
             if self.marks_apart and in_lanes(op, self.math) and bind not in self.plan.parallel:
                 self.support[LANES] = None
+                if chooses(op):
+                    self.support[CHOOSING] = None
                 self.emit("HYAD_LANES", span)
             self.emit(self.loop_head(index, count.at(SHIFT)), span)
             self.lines += body

@@ -6,7 +6,8 @@
 ;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
 ;;
 ;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, subnormal numbers aside,
-;; up to the sign of a zero where the pattern holds a soft zero. What does not (x*0 => 0, x/x => 1) fires on soft operands alone.
+;; up to the sign of a zero where the pattern holds a soft operand. What does not (x*0 => 0, x/x => 1) fires on soft
+;; operands alone.
 
 ;; ones and zeros
 (mul-one-left         (* 1 x)                   => x)
@@ -25,6 +26,8 @@
 (sub-from-zero        (- (soft 0) x)            => (neg x))
 (pass-on-zero         (pass-on (soft 0) x)      => (soft 0))
 (pass-on-nothing      (pass-on x (soft 0))      => (soft 0))
+(pass-on-one          (pass-on x (soft 1))      => x)
+(pass-on-minus-one    (pass-on x (soft -1))     => (neg x))
 
 ;; signs
 (neg-neg              (neg (neg x))             => x)

@@ -109,6 +109,71 @@ def test_a_row_that_is_written_out_is_added_element_by_element() -> None:
     np.testing.assert_allclose(hyad.grad(f)(x), y / np.linalg.norm(y, axis=1, keepdims=True), rtol=1e-13)
 
 
+# ------------------------------------------------------------------------------------ two sets of points
+
+#: Each has a loop over one set inside a loop over the other, and is differentiated by both.
+BETWEEN = {
+    "cutoff": """(fn [#^ (Mat t 2) p #^ (Mat o 3) obs]
+  (sum (map (fn [q] (sum (map (fn [ob] (let [d (- (get ob 2) (sq-norm (- q (get ob (slice 0 2)))))]
+                                          (if (> d 0) (* d d) 0.0))) obs))) p)))""",
+    "obstacles": """(fn [#^ (Mat t 2) p #^ (Mat o 3) obs]
+  (sum (map (fn [q] (sum (map (fn [ob] (let [d (- (get ob 2) (np.linalg.norm (- q (get ob (slice 0 2)))))]
+                                          (if (> d 0) (* d d) 0.0))) obs))) p)))""",
+    "springs": """(fn [#^ (Mat t 2) p #^ (Mat o 3) obs]
+  (sum (map (fn [q] (sum (map (fn [ob] (square (- (get ob 2) (sqrt (sq-norm (- q (get ob (slice 0 2))))))))
+                              obs))) p)))""",
+    "bumps": """(fn [#^ (Mat t 2) p #^ (Mat o 3) obs]
+  (sum (map (fn [q] (square (sum (map (fn [ob] (/ (get ob 2) (+ 1 (sq-norm (- q (get ob (slice 0 2)))))))
+                                      obs)))) p)))""",
+}
+
+
+def between(name: str, p: np.ndarray, obs: np.ndarray) -> float:
+    d2 = ((p[:, None] - obs[None, :, :2]) ** 2).sum(2)
+    if name == "bumps":
+        return float(((obs[None, :, 2] / (1 + d2)).sum(1) ** 2).sum())
+    d = obs[None, :, 2] - (d2 if name == "cutoff" else np.sqrt(d2))
+    return float(((d if name == "springs" else np.maximum(d, 0)) ** 2).sum())
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_the_gradient_by_two_sets_of_points_is_in_lanes(name: str) -> None:
+    """One nest, whose eight iterations add to the other set's derivatives together, or two nests that each sum; a guard
+    against a root of zero is no branch, and rows are written from lanes."""
+    f = hyad.model(BETWEEN[name], namespace={})
+    gradient = hyad.compile(hyad.value_and_grad(f, wrt=(0, 1)))
+    lanes = re.findall(
+        r"HYAD_LANES\n +for \(long long lane = 0; lane < 8; lane\+\+\) {(.*?)\n +}", gradient.source, re.S
+    )
+    assert sum(bool(re.search(r"_bar\d*\[lane\] [-+]=", body)) for body in lanes) == (2 if name == "cutoff" else 1)
+    assert not any("if (" in body for body in lanes)
+    for n, m in ((0, 0), (3, 0), (0, 3), (1, 1), (2, 3), (7, 9), (8, 8), (9, 16), (17, 5), (24, 25)):
+        p, obs = RNG.normal(size=(n, 2)), np.column_stack([RNG.normal(size=(m, 2)), RNG.uniform(0.2, 1.5, m)])
+        value, parts = gradient(p, obs)
+        assert value == pytest.approx(between(name, p, obs), rel=1e-12)
+        for k, part in enumerate(parts):
+            wanted = differences(lambda p, obs: between(name, p, obs), [p, obs], k)
+            np.testing.assert_allclose(part, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_points_that_meet_have_no_derivative_through_their_distance() -> None:
+    """Where the root is of zero the guard holds, in each lane by itself."""
+    f = hyad.model(BETWEEN["obstacles"], namespace={})
+    p = RNG.normal(size=(19, 2))
+    obs = np.column_stack([p[[3, 12, 18]], [1.0, 2.0, 3.0]])
+    for got, alone in zip(
+        hyad.grad(f, wrt=(0, 1))(p, obs), hyad.compile(hyad.grad(f, wrt=(0, 1)), without=["choices"])(p, obs)
+    ):
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose(got, alone, rtol=1e-12, atol=1e-13)
+
+
+def test_what_is_left_of_eight_iterations_needs_no_workspace() -> None:
+    f = hyad.model(BETWEEN["bumps"], namespace={})
+    made = hyad.compile(hyad.value_and_grad(f, wrt=(0, 1))).cfunction
+    assert not made.arena and "% 8" in made.source and "n % 8" not in (made.workspace or "")
+
+
 # ------------------------------------------------------------------------- sizes of rows that nobody declared
 
 SPREAD = "(fn [x c] (sum (map (fn [p] (sq-norm (- p c))) x)))"

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hyad.codegen.apart import CHOOSING
 from hyad.codegen.arena import ARENA_ARRAY, ARENA_BASE, ARENA_COPY, ARENA_FAIL, ARENA_GROW, ARENA_HEADER, ARENA_NAMES
 from hyad.codegen.c import FUNCTION_RESERVED, print_c
 from hyad.codegen.cfunction import CConstructor, CData, CFunction
@@ -45,7 +46,7 @@ OUTSIDE = (
 )
 SHARED = [
     part.strip("\n")
-    for part in (ARENA_HEADER, ARENA_FAIL, ARENA_BASE, ARENA_ARRAY, ARENA_COPY, ARENA_GROW, WHOLE_LOOPS)
+    for part in (ARENA_HEADER, ARENA_FAIL, ARENA_BASE, ARENA_ARRAY, ARENA_COPY, ARENA_GROW, CHOOSING, WHOLE_LOOPS)
 ]
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _INCLUDE = re.compile(r"^#include (<.*>|\".*\")\n", re.M)

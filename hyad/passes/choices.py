@@ -15,6 +15,7 @@ from ..core import (
     Const,
     If,
     Loop,
+    Op,
     Prim,
     Program,
     atoms_of,
@@ -24,10 +25,10 @@ from ..core import (
     with_blocks,
     with_body,
 )
-from ..program.loops import loops_of
+from ..program.loops import CALL, loops_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, rebuild
-from ..program.sink import dear
+from ..program.sink import DEAR
 
 
 def choices(program: Program) -> Program:
@@ -143,24 +144,31 @@ class Choices(Rebuild):
 def cheap(op: Loop) -> bool:
     """Whether an iteration has branches by reals, all of them of few operations on reals, and else nothing but
     operations."""
-    branches = [x.op for x in op.body.binds if type(x.op) is If]
-    others = {x.vars[0]: x.op for x in op.body.binds if type(x.op) is Prim}
-    if not branches or len(others) + len(branches) < len(op.body.binds):
-        return False
+    return any(type(x.op) is If for x in op.body.binds) and simple(op.body, {}, None)
+
+
+def simple(block: Block, made: dict[Atom, Op], most: int | None) -> bool:
+    """Whether a block is few operations on reals, each of less than ``most`` additions, and choices by reals between
+    such. A square root is one: where nobody branches, vectors have it. What is done where two numbers are not equal is
+    done all the same, so that it may cost more. ``made`` knows what is around. Of a loop's body, for which ``most`` is
+    None, any operation is taken."""
+    made = {**made, **{v: x.op for x in block.binds for v in x.vars}}
 
     def by_reals(cond: Atom) -> bool:
-        made = others.get(cond)  # type: ignore[call-overload]
-        if made is None:
+        op = made.get(cond)
+        if type(op) is not Prim:
             return False
-        return all(map(by_reals, made.args)) if type_of(made.args[0]) == BOOL else type_of(made.args[0]) == REAL
+        return all(map(by_reals, op.args)) if type_of(op.args[0]) == BOOL else type_of(op.args[0]) == REAL
 
-    return all(by_reals(b.cond) and all(map(simple, blocks_of(b))) for b in branches)
+    def taken(x: Bind) -> bool:
+        if type(x.op) is If:
+            equal = made.get(x.op.cond)
+            unequal = {"=": x.op.orelse, "!=": x.op.then}.get(equal.name) if type(equal) is Prim else None
+            arms = [(arm, CALL if arm is unequal else most or DEAR) for arm in blocks_of(x.op)]
+            return by_reals(x.op.cond) and all(simple(arm, made, limit) for arm, limit in arms)
+        if type(x.op) is not Prim or most is None:
+            return type(x.op) is Prim
+        row = PRIMITIVES.get(x.op.name)
+        return row is not None and (row.cost < most or x.op.name == "sqrt") and x.vars[0].type in (REAL, BOOL)
 
-
-def simple(block: Block) -> bool:
-    """Whether a block is few operations on reals."""
-    return (
-        not dear(block)
-        and all(type_of(r) == REAL for r in block.results)
-        and all(type(x.op) is Prim and x.op.name in PRIMITIVES and x.vars[0].type == REAL for x in block.binds)
-    )
+    return all(map(taken, block.binds)) and (most is None or all(type_of(r) == REAL for r in block.results))

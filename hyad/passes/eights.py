@@ -128,7 +128,8 @@ def halves(b: Builder, terms: Sequence[Atom]) -> Atom:
 class Plan:
     """What is done with a loop's iterations: ``early`` all at once, ``late`` for each in turn; ``sums``, the numbers of
     the accumulators that each lane has its own of; ``varying``, what differs between lanes; ``soft``, the terms that
-    may be added in any order; ``shared``, the versions of arrays that all iterations add to."""
+    may be added in any order; ``shared``, the versions of arrays that all iterations add to; ``rows``, those that are
+    stacked as they are written down, number by number."""
 
     early: list[Bind]
     late: list[Bind]
@@ -136,6 +137,11 @@ class Plan:
     varying: set[Atom]
     soft: set[Atom]
     shared: set[Atom]
+    rows: dict[Atom, Prim]
+
+    def numbers(self) -> list[Atom]:
+        """What the rows consist of."""
+        return [a for row in self.rows.values() for a in row.args]
 
 
 class Eight(Rebuild):
@@ -153,7 +159,7 @@ class Eight(Rebuild):
         for k, (a, x) in enumerate(zip(op.accs, state)):
             (self.lanes if k in plan.sums else self.here)[a] = x
         results, stacked = op.body.results[:width], op.body.results[width:]
-        self.level(plan.early, {*stacked, *(a for x in plan.late for a in reads(x)), *results})
+        self.level(plan.early, {*stacked, *plan.numbers(), *(a for x in plan.late for a in reads(x)), *results})
         arrays = self.stacks(stacked, state[width:])
         carried = [k for k, a in enumerate(op.accs) if k not in plan.sums and isinstance(a.type, Scalar)]
         sums = dict(zip(carried, self.in_turn([op.accs[k] for k in carried], [results[k] for k in carried])))
@@ -188,7 +194,7 @@ class Eight(Rebuild):
             return ()
 
         def one(lane: Atom, *now: Atom):
-            self.at(lane, stacked)
+            self.at(lane, [*stacked, *self.plan.numbers()])
             i = self.here[self.op.index]
             return [self.b.update(a, [i], self.row(r, lane)) for a, r in zip(now, stacked)], ()
 
@@ -199,6 +205,8 @@ class Eight(Rebuild):
 
     def row(self, r: Atom, lane: Atom, indices: tuple[Atom, ...] = ()) -> Atom:
         """The scalar or array of a lane."""
+        if r in self.plan.rows:
+            return self.b.array(self.atoms(self.plan.rows[r].args), r.name)  # type: ignore[union-attr]
         lanes = self.lanes.get(r)
         if lanes is None or isinstance(type_of(r), Scalar):
             return self.atom(r)
@@ -418,7 +426,8 @@ class Known:
             return False
         if self.varying.intersection(op.args):
             self.varying.add(v)
-            if bind.soft:
+            chosen = op.name == "select" and all(a in self.soft or type(a) is Const for a in op.args[1:])
+            if bind.soft or chosen:
                 self.soft.add(v)
         return op.name not in PRIMITIVES or PRIMITIVES[op.name].cost < CALL or v not in self.varying
 
@@ -515,10 +524,24 @@ class Known:
         steps_of = [(carried.get(r, 0), a, r) for a, r in zip(op.accs, op.body.results)]
         recurs = any(cost > 1 or cost and not simple_step(op, a, r) for cost, a, r in steps_of)
         steps = (2 if self.jammed or loops else LANES) * CHAIN * chain
+        recurs |= across > 0 and any(cost for cost, *_ in steps_of) and not self.in_a_row(op)
         plain = max(steps, (LANES if recurs else LANES / WIDTH) * work)
         self.cost.recurs |= recurs
         self.cost.plain += weight * (plain + LANES / WIDTH * across)
         self.cost.lanes += weight * max(CHAIN * chain, LANES / WIDTH * work + APART * apart + ACROSS * across)
+
+    def in_a_row(self, op: Loop) -> bool:
+        """Whether what a loop reads and changes of arrays lies side by side in its iterations, or is the same for all:
+        a compiler may make vectors of these."""
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        for x in op.body.binds:
+            if type(x.op) is Prim and (x.op.name == "get" or changes(x)):
+                *outer, last = x.op.args[1:] if x.op.name == "get" else x.op.args[1:-1]
+                if any(self.steps.step(a, op.index, inside) != 0 for a in outer):
+                    return False
+                if self.steps.step(last, op.index, inside) not in (0, 1):
+                    return False
+        return True
 
     def beside(self, subscripts: Sequence[Atom]) -> bool:
         """Whether the lanes' elements lie side by side."""
@@ -548,7 +571,8 @@ def plan_of(op: Loop, steps: Steps, jammed: bool) -> Plan | None:
             known.version(a, a)
     waiting = tuple(op.accs[k] for k in scalars if k not in sums)
     late = carried_in(Loop(op.count, op.index, waiting, waiting, op.body))
-    early = [x for x in op.body.binds if x not in late]
+    rows = {v: x.op for x in op.body.binds if x not in late for v in x.vars if written_down(x, op)}
+    early = [x for x in op.body.binds if x not in late and x.vars[0] not in rows]
     after = {v for x in late for v in x.vars}.union(waiting)
     if not after.isdisjoint(a for x in early for a in reads(x)) or not known.block(early):
         return None
@@ -556,13 +580,22 @@ def plan_of(op: Loop, steps: Steps, jammed: bool) -> Plan | None:
         return None
     if any(known.last[a] is not r for a, r in zip(op.accs, results) if isinstance(a.type, Arr)):
         return None
-    if any(r in after or isinstance(type_of(r), Arr) and r not in known.local for r in results[width:]):
+    if any(r in after or isinstance(type_of(r), Arr) and r not in {*known.local, *rows} for r in results[width:]):
         return None
-    rows = sum(isinstance(type_of(r), Arr) for r in results[width:])
-    known.cost.lanes += USUAL * APART * rows
+    made = sum(isinstance(type_of(r), Arr) and r not in rows for r in results[width:])
+    known.cost.lanes += APART * (USUAL * made + sum(len(row.args) for row in rows.values()))
     if not known.cost.recurs or known.cost.lanes >= WORTH * known.cost.plain:
         return None
-    return Plan(early, late, sums, known.varying, known.soft, known.shared)
+    return Plan(early, late, sums, known.varying, known.soft, known.shared, rows)  # type: ignore[arg-type]
+
+
+def written_down(bind: Bind, op: Loop) -> bool:
+    """Whether a binding of a loop's body is a row of numbers that is stacked, and nothing else is done with it."""
+    made = bind.op
+    if type(made) is not Prim or made.name != "array" or any(type_of(a) != REAL for a in made.args):
+        return False
+    (v,) = bind.vars
+    return v in op.body.results[len(op.accs) :] and not any(v in reads(x) for x in op.body.binds)
 
 
 def recurrent(bind: Bind) -> bool:

@@ -150,7 +150,7 @@ class Interchange(Rebuild):
 
     def swap(self, op: Loop) -> Swap | None:
         """The first inner loop that ought to be the outer one."""
-        if type(op.count) is Const and op.count.value < LONG or not any(type(b.op) is Loop for b in op.body.binds):
+        if self.steps.few(op.count, LONG - 1) or not any(type(b.op) is Loop for b in op.body.binds):
             return None
         if not plain(op.body):
             return None

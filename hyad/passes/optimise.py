@@ -799,6 +799,7 @@ PIPELINE: list[Pass] = [
     interchange,  # now that it is known which loops there are
     row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
     register,  # a loop that came inside may add to one element alone
+    lanes,  # and each of two nests that were one has sums now
     assign,
     columns,  # before four rows are added at a time, each of which may have other columns
     jam_rows,

@@ -91,6 +91,14 @@ PROGRAMS = (
         lambda n: 0, ((-3, 3),),
     ),
     Program(
+        "obstacles", "how deep points are in n discs, by points and discs", 150, (rows("points", 2), rows("discs", 3)),
+        "{n}", lambda n: 0, ((-1, 1), (0, 0.5)),
+    ),
+    Program(
+        "bumps", "squares of sums of n bumps at n points, by both", 150, (rows("points", 2), rows("bumps", 3)),
+        "{n}, {work}", lambda n: n, ((-1, 1), (-1, 1)),
+    ),
+    Program(
         "heat", "ten steps of the heat equation, n x n, by its start", 64, (square("u"),),
         "{n}, {n}, {work}", lambda n: 2 * n * n, ((0, 1),),
     ),

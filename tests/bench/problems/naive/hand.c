@@ -160,6 +160,83 @@ void n_body_grad_hand(const double *restrict x, const double *restrict m, long l
     }
 }
 
+double obstacles_hand(const double *restrict p, const double *restrict discs, long long n)
+{
+    double total = 0;
+    for (long long i = 0; i < n; i++) {
+        double s = 0;
+        for (long long j = 0; j < n; j++) {
+            const double u = p[2*i] - discs[3*j], v = p[2*i + 1] - discs[3*j + 1];
+            const double depth = discs[3*j + 2] - sqrt(u*u + v*v);
+            if (depth > 0) s += depth*depth;
+        }
+        total += s;
+    }
+    return total;
+}
+void obstacles_grad_hand(const double *restrict p, const double *restrict discs, long long n, double *restrict out)
+{
+    double *restrict by_discs = out + 2*n;
+    memset(by_discs, 0, (size_t)(3*n)*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        double a = 0, b = 0;
+        for (long long j = 0; j < n; j++) {
+            const double u = p[2*i] - discs[3*j], v = p[2*i + 1] - discs[3*j + 1];
+            const double r = sqrt(u*u + v*v), depth = discs[3*j + 2] - r;
+            if (depth > 0) {
+                const double f = r == 0 ? 0 : 2*depth/r;
+                a -= f*u;
+                b -= f*v;
+                by_discs[3*j] += f*u;
+                by_discs[3*j + 1] += f*v;
+                by_discs[3*j + 2] += 2*depth;
+            }
+        }
+        out[2*i] = a;
+        out[2*i + 1] = b;
+    }
+}
+
+double bumps_hand(const double *restrict p, const double *restrict bumps, long long n, double *restrict work)
+{
+    (void)work;
+    double total = 0;
+    for (long long i = 0; i < n; i++) {
+        double s = 0;
+        for (long long j = 0; j < n; j++) {
+            const double u = p[2*i] - bumps[3*j], v = p[2*i + 1] - bumps[3*j + 1];
+            s += bumps[3*j + 2]/(1 + (u*u + v*v));
+        }
+        total += s*s;
+    }
+    return total;
+}
+void bumps_grad_hand(const double *restrict p, const double *restrict bumps, long long n, double *restrict out,
+    double *restrict work)
+{
+    double *restrict by_bumps = out + 2*n;
+    memset(by_bumps, 0, (size_t)(3*n)*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        double s = 0, a = 0, b = 0;
+        for (long long j = 0; j < n; j++) {
+            const double u = p[2*i] - bumps[3*j], v = p[2*i + 1] - bumps[3*j + 1];
+            work[j] = 1/(1 + (u*u + v*v));
+            s += bumps[3*j + 2]*work[j];
+        }
+        for (long long j = 0; j < n; j++) {
+            const double u = p[2*i] - bumps[3*j], v = p[2*i + 1] - bumps[3*j + 1];
+            const double f = 4*s*bumps[3*j + 2]*work[j]*work[j];
+            a -= f*u;
+            b -= f*v;
+            by_bumps[3*j] += f*u;
+            by_bumps[3*j + 1] += f*v;
+            by_bumps[3*j + 2] += 2*s*work[j];
+        }
+        out[2*i] = a;
+        out[2*i + 1] = b;
+    }
+}
+
 double lennard_jones_hand(const double *restrict x, long long n)
 {
     double total = 0;

@@ -35,6 +35,21 @@
           0.0 (len m))))
     0.0 (len m)))
 
+(defmodel obstacles [#^ (Mat n 2) points  #^ (Mat m 3) discs]
+  "how deep points are in discs, each a centre and a radius"
+  (sum (map (fn [p]
+              (sum (map (fn [disc]
+                          (let [depth (- (get disc 2) (norm (- p (get disc (slice 0 2)))))]
+                            (if (> depth 0.0) (* depth depth) 0.0)))
+                        discs)))
+            points)))
+
+(defmodel bumps [#^ (Mat n 2) points  #^ (Mat m 3) bumps]
+  "the squares of what bumps add up to at points, each bump a centre and a height"
+  (sum (map (fn [p]
+              (** (sum (map (fn [bump] (/ (get bump 2) (+ 1.0 (sq-norm (- p (get bump (slice 0 2))))))) bumps)) 2))
+            points)))
+
 (defmodel lennard-jones [#^ (Mat n 3) x]
   "the energy of n atoms, each pair once"
   (sum
