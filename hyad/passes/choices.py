@@ -149,9 +149,8 @@ def cheap(op: Loop) -> bool:
 
 def simple(block: Block, made: dict[Atom, Op], most: int | None) -> bool:
     """Whether a block is few operations on reals, each of less than ``most`` additions, and choices by reals between
-    such. A square root is one: where nobody branches, vectors have it. What is done where two numbers are not equal is
-    done all the same, so that it may cost more. ``made`` knows what is around. Of a loop's body, for which ``most`` is
-    None, any operation is taken."""
+    such. What is done where two numbers are not equal is done all the same, so that it may cost more. ``made`` knows
+    what is around. Of a loop's body, for which ``most`` is None, any operation is taken."""
     made = {**made, **{v: x.op for x in block.binds for v in x.vars}}
 
     def by_reals(cond: Atom) -> bool:
@@ -169,6 +168,6 @@ def simple(block: Block, made: dict[Atom, Op], most: int | None) -> bool:
         if type(x.op) is not Prim or most is None:
             return type(x.op) is Prim
         row = PRIMITIVES.get(x.op.name)
-        return row is not None and (row.cost < most or x.op.name == "sqrt") and x.vars[0].type in (REAL, BOOL)
+        return row is not None and row.cost < most and x.vars[0].type in (REAL, BOOL)
 
     return all(map(taken, block.binds)) and (most is None or all(type_of(r) == REAL for r in block.results))
