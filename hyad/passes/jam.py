@@ -36,7 +36,7 @@ JAMMED = 4  # iterations that run side by side
 
 JAMMED_COST = 8  # in additions: what a step of their sums costs at most
 
-LOOPS = 160  # that a program has at most for that: C compilers make four loops of each to have it in vectors
+LOOPS = 240  # that a program has at most for that: C compilers make four loops of each to have it in vectors
 
 
 class Room:
