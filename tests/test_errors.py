@@ -135,6 +135,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("too few arguments to a primitive", ModelTypeError, "(fn [x] (atan2 x))", 1.0),
     ("too many arguments to len", ModelTypeError, "(fn [v] (len v v))", V),
     ("too few arguments to a function of the language", ModelTypeError, "(fn [u] (dot u))", V),
+    ("sizes that are no array", ModelTypeError, "(fn [v] (zeros 3 4))", V),
     ("a mapped function of two parameters", ModelTypeError, "(fn [u] (map (fn [a b] a) u))", V),
     ("a folded function of one parameter", ModelTypeError, "(fn [u] (fold (fn [a] a) 0.0 u))", V),
     ("too few arguments from Python", ModelTypeError, "(fn [x y] (* x y))", 1.0),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core import BOOL, INT, REAL, Arr, Node, Var, integer, type_of
+from ..core import BOOL, INT, REAL, Arr, Lambda, Node, Var, integer, type_of
 from ..errors import DerivativeError, ModelTypeError, Span
 from ..program.forms import Form, prelude_texts
 from ..program.primitives import CHAINED, PRIMITIVES
@@ -229,6 +229,12 @@ def conform(sp: Specialiser, value: Value, spec: Spec, span: Span | None, name: 
     if t != spec:
         raise fail()
     return value
+
+
+def usage(function: Lambda) -> str:
+    """How a function of the library is called: a hint."""
+    given = ("[n m ..]" if p.name == "dims" else p.name for p in function.params)
+    return f"`({function.name} {' '.join(given)})`"
 
 
 def arity_text(name: str | None, wanted: int, got: int, library: bool = False) -> str:

@@ -79,7 +79,7 @@ from ..program.values import (
     language,
     nothing,
 )
-from .annotations import arity_text, conform, dim_names, merge_specs, moved, parameters, read_annotation
+from .annotations import arity_text, conform, dim_names, merge_specs, moved, parameters, read_annotation, usage
 from .arguments import Kept, is_checkpointed, not_checkpointed, number_in, snapshots
 from .branches import branches, case, cases
 from .builtins import builtin
@@ -456,7 +456,7 @@ class Specialiser(Flow):
         f, library = closure.function, closure.is_library
         if len(args) != len(f.params):
             notes = [("it is defined here", f.span)] if f.span and not library else []
-            hint = f"`({f.name} {' '.join(p.name for p in f.params)})`" if library else None
+            hint = usage(f) if library else None
             raise ModelTypeError(arity_text(f.name, len(f.params), len(args), library), self.b.span, hint, notes)
         return [
             conform(self, a, read_annotation(note), note.span, p.name) if note is not None else a

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import DerivativeError, ModelTypeError
-from ..frontend.annotations import arity_text, has_reals, not_real, read_annotation
+from ..frontend.annotations import arity_text, has_reals, not_real, read_annotation, usage
 from ..program.primitives import CHAINED, Primitive
 from ..program.values import AT_POINTS, RANKS, TABLE_2, Wrt, many_valued, miscounted, misplaced, unlike
 from .active import backward
@@ -134,7 +134,7 @@ def wrong_count(f: Any, count: int) -> ModelTypeError:
     own = function is not None and function.span is not None and function.span.source.filename != "prelude.hy"
     notes = [("it is defined here", function.span)] if own else []
     library = function is not None and not own
-    hint = f"`({function.name} {' '.join(p.name for p in function.params)})`" if library else None
+    hint = usage(function) if library else None  # type: ignore[arg-type]
     return ModelTypeError(arity_text(named(f), len(known or ()), count, library), None, hint, notes)
 
 
