@@ -23,6 +23,7 @@ from hyad.codegen import parts
 from hyad.codegen.c import print_c
 from hyad.codegen.comments import outline
 from hyad.codegen.cuda import print_cuda
+from hyad.codegen.expressions import as_reals
 from hyad.codegen.grid import print_grid
 from hyad.codegen.identifiers import Names, identifier
 from hyad.codegen.lower import plan
@@ -1531,6 +1532,18 @@ def test_result_sizes():
 
 
 @needs_cc
+@needs_cc
+def test_what_a_division_leaves_as_size() -> None:
+    """It is known before the call; where such a size is not, room for it is computed as an integer."""
+    f = hyad.model("(fn [#^ (Vec n) v] (map exp (slice v 0 (% n 8))))", namespace={})
+    made = hyad.compile(f)
+    assert not made.cfunction.arena and "out[n - 8*(n/8)]" in made.source
+    for n in (0, 1, 7, 8, 9, 17):
+        v = np.linspace(-1, 1, n)
+        np.testing.assert_array_equal(made(v), np.exp(v[: n % 8]))
+    assert as_reals("n % 8*m") == "(double)(n % 8*m)" and as_reals("n*m") == "(double)n*(double)m"
+
+
 def test_int_parameter_as_size(tmp_path):
     def f(b, k):
         w = b.build(k, lambda c, i: c("real", i))
