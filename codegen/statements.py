@@ -751,14 +751,11 @@ class BodyPrinter(OperandPrinter):
             elif self.marks_apart and apart(self.plan, bind, op, self.swapped):
                 self.support[APART] = None
                 self.emit("HYAD_APART", span)
-            if (
-                self.marks_apart
-                and any(type(b.op) is Loop and chooses(b.op) for b in op.body.binds)
-                and bind not in self.plan.parallel
-            ):
+            alone = self.marks_apart and bind not in self.plan.parallel
+            if alone and any(type(b.op) is Loop and chooses(b.op) for b in op.body.binds):
                 self.support[UNKNOWN] = None
                 self.emit("HYAD_UNKNOWN;", span)
-            if self.marks_apart and in_lanes(op, self.math) and bind not in self.plan.parallel:
+            if alone and in_lanes(op, self.math):
                 self.support[LANES] = None
                 if chooses(op):
                     self.support[CHOOSING] = None

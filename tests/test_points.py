@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,9 @@ import numpy as np
 import pytest
 
 import hyad
+
+#: Not clang, which goes by that name on some machines.
+GCC = None if sys.platform == "darwin" else shutil.which("gcc")
 
 RNG = np.random.default_rng(5)
 
@@ -154,6 +160,20 @@ def test_the_gradient_by_two_sets_of_points_is_in_lanes(name: str) -> None:
         for k, part in enumerate(parts):
             wanted = differences(lambda p, obs: between(name, p, obs), [p, obs], k)
             np.testing.assert_allclose(part, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(GCC is None, reason="asks gcc which loops are vectors")
+def test_lanes_that_choose_are_vectors_under_strict_flags(tmp_path: Path) -> None:
+    """gcc branches there if it thinks of traps, or knows what the sums start at."""
+    hyad.emit(hyad.value_and_grad(hyad.model(BETWEEN["cutoff"], namespace={}), wrt=(0, 1)), tmp_path / "cutoff.c")
+    lines = (tmp_path / "cutoff.c").read_text().splitlines()
+    pragma = next(k for k, line in enumerate(lines) if "no-trapping-math" in line)
+    assert pragma < next(k for k, line in enumerate(lines) if "static inline" in line)  # or they are not inlined
+    heads = {k + 1 for k, line in enumerate(lines) if "lane++" in line and "? " in "".join(lines[k : k + 10])}
+    command = [GCC, "-O3", "-fopt-info-vec-optimized", "-c", "cutoff.c"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    found = {int(k) for k in re.findall(r"cutoff\.c:(\d+):\d+: optimized: *loop vectorized", said)}
+    assert len(heads) == 2 and heads <= found
 
 
 def test_points_that_meet_have_no_derivative_through_their_distance() -> None:

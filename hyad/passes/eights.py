@@ -32,7 +32,7 @@ from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from .jam import Jam, Room, carried_in
 from .lanes import LANES, ahead, closure
-from .nests import Steps
+from .nests import FAR, Steps, accesses
 
 CHAIN = 8  # in additions of throughput: what an operation costs that waits for the one before
 WIDTH = 4  # numbers that one instruction takes
@@ -524,24 +524,17 @@ class Known:
         steps_of = [(carried.get(r, 0), a, r) for a, r in zip(op.accs, op.body.results)]
         recurs = any(cost > 1 or cost and not simple_step(op, a, r) for cost, a, r in steps_of)
         steps = (2 if self.jammed or loops else LANES) * CHAIN * chain
-        recurs |= across > 0 and any(cost for cost, *_ in steps_of) and not self.in_a_row(op)
+        recurs |= across > 0 and any(cost for cost, *_ in steps_of) and not self.contiguous(op)
         plain = max(steps, (LANES if recurs else LANES / WIDTH) * work)
         self.cost.recurs |= recurs
         self.cost.plain += weight * (plain + LANES / WIDTH * across)
         self.cost.lanes += weight * max(CHAIN * chain, LANES / WIDTH * work + APART * apart + ACROSS * across)
 
-    def in_a_row(self, op: Loop) -> bool:
+    def contiguous(self, op: Loop) -> bool:
         """Whether what a loop reads and changes of arrays lies side by side in its iterations, or is the same for all:
         a compiler may make vectors of these."""
         inside = {op.index, *op.accs, *defined_in(op.body)}
-        for x in op.body.binds:
-            if type(x.op) is Prim and (x.op.name == "get" or changes(x)):
-                *outer, last = x.op.args[1:] if x.op.name == "get" else x.op.args[1:-1]
-                if any(self.steps.step(a, op.index, inside) != 0 for a in outer):
-                    return False
-                if self.steps.step(last, op.index, inside) not in (0, 1):
-                    return False
-        return True
+        return all(self.steps.cost(at, op.index, inside) < FAR for _, at, _ in accesses(op.body))
 
     def beside(self, subscripts: Sequence[Atom]) -> bool:
         """Whether the lanes' elements lie side by side."""
@@ -571,7 +564,7 @@ def plan_of(op: Loop, steps: Steps, jammed: bool) -> Plan | None:
             known.version(a, a)
     waiting = tuple(op.accs[k] for k in scalars if k not in sums)
     late = carried_in(Loop(op.count, op.index, waiting, waiting, op.body))
-    rows = {v: x.op for x in op.body.binds if x not in late for v in x.vars if written_down(x, op)}
+    rows = {v: x.op for x in op.body.binds if x not in late for v in x.vars if literal_row(x, op)}
     early = [x for x in op.body.binds if x not in late and x.vars[0] not in rows]
     after = {v for x in late for v in x.vars}.union(waiting)
     if not after.isdisjoint(a for x in early for a in reads(x)) or not known.block(early):
@@ -589,7 +582,7 @@ def plan_of(op: Loop, steps: Steps, jammed: bool) -> Plan | None:
     return Plan(early, late, sums, known.varying, known.soft, known.shared, rows)  # type: ignore[arg-type]
 
 
-def written_down(bind: Bind, op: Loop) -> bool:
+def literal_row(bind: Bind, op: Loop) -> bool:
     """Whether a binding of a loop's body is a row of numbers that is stacked, and nothing else is done with it."""
     made = bind.op
     if type(made) is not Prim or made.name != "array" or any(type_of(a) != REAL for a in made.args):
