@@ -436,11 +436,15 @@ def used(path: str) -> None:
         pass
 
 
+_room: dict[tuple[str, float], float] = {}  # by folder and limit: how many bytes it takes before it is looked at again
+
+
 def _evict(folder: str, kept: str) -> None:
     """Bring the cache under its limit: the files that were used longest ago go, and what killed processes left.
 
     Several processes may do this at once, and while others read: a file that is gone is built again, and one that is
-    loaded stays in memory.
+    loaded stays in memory. The folder is looked at when this process first adds to it, and again when it has added a
+    sixteenth of the limit, or filled what was left: others add to it as well.
     """
     import shutil
 
@@ -451,6 +455,11 @@ def _evict(folder: str, kept: str) -> None:
         raise CompileError(f"$HYAD_CACHE_MB is a number of megabytes, not {text!r}") from None
     found: list[tuple[float, int, str]] = []
     try:
+        own = os.stat(kept).st_size
+        room = _room.get((folder, limit), 0.0) - own
+        if room >= 0:
+            _room[folder, limit] = room
+            return
         with os.scandir(folder) as files:
             for f in files:
                 status = f.stat(follow_symlinks=False)
@@ -469,6 +478,7 @@ def _evict(folder: str, kept: str) -> None:
         except OSError:
             pass
         total -= size
+    _room[folder, limit] = min(limit - total - own, limit / 16)
 
 
 def _workplace() -> str:

@@ -586,7 +586,8 @@ def greedy(pattern: Any, wanted: np.ndarray | None = None) -> np.ndarray:
     todo = np.flatnonzero(filled)
     if not len(todo):
         return colour
-    if len(todo) > 1000 and 2 * np.diff(pattern.indptr).max() > len(todo):  # nearly each needs its own
+    fullest = int(np.diff(pattern.indptr).max())
+    if fullest >= len(todo) or len(todo) > 1000 and 2 * fullest > len(todo):  # each needs its own, or nearly each
         colour[todo] = np.arange(len(todo))
         return colour
     near = (pattern.T @ pattern).tocsr()

@@ -20,7 +20,7 @@ import hyad
 from hyad.codegen.c import print_c
 from hyad.codegen.cfunction import CFunction
 from hyad.core import Program
-from hyad.marshalling import put_together, take_apart
+from hyad.marshalling import put_together, signature_key, take_apart
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 FLAGS = ["-O1", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-ffp-contract=off"]
@@ -32,11 +32,17 @@ class Failed(Exception):
     """A check of the compiled function failed; its kind and message."""
 
 
-def program_of(text: str, args: Sequence[Any], name: str = "f") -> Program:
-    """The optimised program of a model's text for the signature of ``args``."""
+_programs: dict[tuple, Program] = {}
+
+
+def program_of(text: str, args: Sequence[Any]) -> Program:
+    """The optimised program of a model's text for the signature of ``args``; made once for each."""
     model = hyad.model(text, namespace={})
-    program = model.optimised(model.specs(args))
-    return program
+    specs = model.specs(args)
+    key = text, *map(signature_key, specs)
+    if key not in _programs:
+        _programs[key] = model.optimised(specs)
+    return _programs[key]
 
 
 def wrapper(fn: CFunction) -> str:

@@ -6,6 +6,7 @@ for new counterexamples instead of replaying the same examples.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -39,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ["HYAD_CACHE"], ignore_errors=True)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What has been collected stays to the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -466,8 +466,7 @@ def test_second_derivatives(k: int, compiled: Any) -> None:
 def test_python_target_and_run(k: int) -> None:
     row = ROWS[k]
     args, moves, ct = given(row, max(row.least, 2))
-    model = hyad.model(text_of(row), namespace={})
-    program = model.optimised(model.specs((*args, *moves, ct)))
+    program, model = batch.program_of(text_of(row), (*args, *moves, ct)), hyad.model(text_of(row), namespace={})
     expect(row, 2, python_callable(program)(*args, *moves, ct), args, moves, ct)
     expect(row, 2, hyad.run(model, *args, *moves, ct), args, moves, ct)
 

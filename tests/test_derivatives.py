@@ -512,7 +512,7 @@ def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
     for key, text in texts.items():
         truth = expectation(expected, key, text, args)
         try:
-            got = hyad.compile(hyad.model(text, namespace={}), target="python", args=args)(*args)
+            got = python_callable(batch.program_of(text, args))(*args)
         except Exception as error:  # every program is tried, so that one failure does not hide another
             wrong.append(f"{key}: {type(error).__name__}: {error}")
             continue
@@ -538,9 +538,8 @@ def test_compiled_code_gives_what_plain_python_gives(dtype: str, rtol: float, at
         for point in c.points[:2]:
             args, texts = everything(c, point)
             for key in [k for k in IN_C[dtype] if k in texts]:
-                model = hyad.model(texts[key], namespace={})
                 try:
-                    program = model.optimised(model.specs(args))
+                    program = batch.program_of(texts[key], args)
                     truth = python_callable(program)(*args)
                     runs.append((c, key, args, truth, together.add(program)))
                 except Exception as error:  # every program is tried, so that one failure does not hide another

@@ -5,7 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core import INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Program, Scalar, Var, free_vars, reads, type_of
+from ..core import (
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    all_binds,
+    blocks_of,
+    free_vars,
+    reads,
+    type_of,
+)
 from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
 from ..program.loops import CALL, array_uses, loops_of
@@ -41,10 +59,9 @@ def align(program: Program) -> Program:
         return program
     for _ in range(ROUNDS):
         pass_ = Align(Builder(), program)
-        made = rebuilt(program, pass_)
-        if not pass_.found:
+        if not pass_.pairs:
             break
-        program = made
+        program = rebuilt(program, pass_)
     return program
 
 
@@ -70,18 +87,15 @@ class Align(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         self.sums = sums_in(program.body)
         self.uses = array_uses(program.body)
-        self.pairs: dict[Bind, Pair] = {}
+        self.pairs: dict[Bind, Pair] = {}  # of all blocks
         self.done: set[Bind] = set()
         self.elements: dict[Var, Atom] = {}  # of arrays that are being stacked: that of this iteration
         self.starts: dict[Var, Atom] = {}  # of arrays that have been made: what they started from
-
-    def block(self, block: Block) -> tuple[Atom, ...]:
-        if sum(type(x.op) is Loop for x in block.binds) > 1:
-            self.plan(block)
-        return super().block(block)
+        for block in (program.body, *(inner for x in all_binds(program.body) for inner in blocks_of(x.op))):
+            if sum(type(x.op) is Loop for x in block.binds) > 1:
+                self.plan(block)
 
     def bind(self, bind: Bind) -> None:
         if bind in self.done:
@@ -267,7 +281,6 @@ class Align(Rebuild):
         c: Loop = two.op  # type: ignore[assignment]
         assert type(a) is Loop
         count = b.affine(self.atom(c.count))
-        self.found = True
         for x in pair.before:
             b.span, b.soft = x.span, x.soft
             self.bind(x)

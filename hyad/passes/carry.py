@@ -27,7 +27,7 @@ from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
 from ..program.dead import has_checks, tidy
 from ..program.loops import loops_of
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, taken
 from .tables import affine_of, sums_in
 
 Place = tuple[Affine, ...]
@@ -54,9 +54,7 @@ def carry(program: Program) -> Program:
     """
     if not any(changes(loop) for loop in loops_of(program)):
         return program
-    pass_ = Carry(Builder(), program)
-    made = rebuilt(program, pass_)
-    return made if pass_.found else program
+    return taken(program, Carry(Builder(), program))
 
 
 def changes(loop: Loop) -> bool:
@@ -68,16 +66,17 @@ class Carry(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         multiples = (x for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "*")
         self.sums = {x.vars[0]: x.op for x in multiples if x.vars[0].type is INT and type(x.op.args[0]) is Const}  # type: ignore
         self.sums |= sums_in(program.body)
+
+    def takes(self, bind: Bind) -> bool:
+        return changes(bind.op) and bool(self.carried(bind.op))  # type: ignore[arg-type]
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         found = self.carried(op) if changes(op) else []
         if not found:
             return super().loop(op, bind)
-        self.found = True
         width, more = len(op.accs), len(found)
         accs, starts, lasts = [], [], []
         for c in found:

@@ -15,7 +15,7 @@ from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
 from ..program.dead import dead_code
 from ..program.loops import loops_of
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, taken
 from .tables import affine_of
 
 #: A loop with more bindings in it is not written out for its edges.
@@ -53,6 +53,9 @@ class Edges(Rebuild):
         self.borders: set[Atom] = set()  # what is asked in grids: whether this is the first or last row
         self.border = False  # whether that is being made
         self.found = False
+
+    def takes(self, bind: Bind) -> bool:
+        return bool(self.tests(bind.op))  # type: ignore[arg-type]
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -233,6 +236,9 @@ class Sides(Rebuild):
         self.border = False
         self.found = False
 
+    def takes(self, bind: Bind) -> bool:
+        return self.condition(bind.op) is not None  # type: ignore[arg-type]
+
     def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
         if op.cond not in self.borders:
             return super().if_(op, bind)
@@ -282,10 +288,10 @@ def edges(program: Program) -> Program:
     if not any(decides(x) for loop in loops_of(program) for x in loop.body.binds):
         return program
     ends = Edges(Builder())
-    made = rebuilt(program, ends)
+    made = taken(program, ends)
     program = dead_code(made) if ends.found else program
     sides = Sides(Builder(), ends.borders)
-    made = rebuilt(program, sides)
+    made = taken(program, sides)
     return dead_code(made) if sides.found else program
 
 

@@ -49,7 +49,7 @@ from ..program.counts import inside, work
 from ..program.dead import dead_code, tidy
 from ..program.journal import FIRED, LEFT, OFF
 from ..program.loops import CALL, loops_of
-from ..program.rebuild import Rebuild, rebuild, rebuilt
+from ..program.rebuild import Rebuild, rebuild, rebuilt, taken
 from ..program.sink import idle, sink
 from .abreast import abreast, calls_first
 from .afterwards import afterwards
@@ -528,12 +528,6 @@ def columns(program: Program) -> Program:
 def register(program: Program) -> Program:
     """Sums in a register what a loop adds to one element of an array, and adds it to the array once."""
     return taken(program, Register(Builder(), Steps(program.body)))
-
-
-def taken(program: Program, pass_: Register | Lanes | Jam | JamRows) -> Program:
-    """The program as a pass rebuilds it, or itself where that would take none of its loops."""
-    found = any(type(x.op) is Loop and pass_.takes(x) for x in all_binds(program.body))
-    return rebuilt(program, pass_) if found else program
 
 
 def lanes(program: Program) -> Program:

@@ -53,9 +53,11 @@ def prefixes_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block
         return block
     b.sizes.update(sizes)
     pass_ = Prefixes(b, block)
+    if not any(type(x.op) is Loop and pass_.growing(x.op) for x in all_binds(block)):
+        return block
     with b.region() as scope:
         results = pass_.block(block)
-    return b.close(scope, results) if pass_.found else block
+    return b.close(scope, results)
 
 
 class Prefixes(Rebuild):
@@ -64,14 +66,12 @@ class Prefixes(Rebuild):
 
     def __init__(self, builder: Builder, block: Block) -> None:
         super().__init__(builder)
-        self.found = False
         self.uses = array_uses(block)
         self.integers = integers_of(block)
         self.last: dict[Bind, tuple[Sequence[Atom], int, Var]] = {}
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         for x, more, before in self.growing(op):
-            self.found = True
             self.first(before, op)
             self.once(x, x.op, more, op)  # type: ignore[arg-type]
         return super().loop(op, bind)

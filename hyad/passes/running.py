@@ -33,7 +33,7 @@ from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.loops import loops_of, slice_of
 from ..program.primitives import PRIMITIVES
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, taken
 from .lanes import closure
 from .unchanged import Course, integers_of
 
@@ -50,9 +50,7 @@ def running_sums(program: Program) -> Program:
     """
     if not any(Loop in kinds_of(loop.body) for loop in loops_of(program)):
         return program
-    pass_ = Running(Builder(), program)
-    made = rebuilt(program, pass_)
-    return made if pass_.found else program
+    return taken(program, Running(Builder(), program))
 
 
 @dataclass
@@ -92,15 +90,16 @@ class Running(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         self.integers = integers_of(program.body)
         self.soft = {x.op: x.soft for x in all_binds(program.body) if type(x.op) is Prim}
+
+    def takes(self, bind: Bind) -> bool:
+        return bool(self.triangles(bind.op))  # type: ignore[arg-type]
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         found = self.triangles(op)
         if not found:
             return super().loop(op, bind)
-        self.found = True
         self.b.fired("running-sums")
         table: dict[Var, Atom] = {}
         for t in found:

@@ -501,11 +501,17 @@ def one_store(program: Program) -> Program:
     where it is one thing, the adjoint stays as it is, row or element, which is to be seen before loops are put
     together. In the end again, for what were two branches.
     """
-    if not {"add-at", "update"} <= {x.op.name for x in all_binds(program.body) if type(x.op) is Prim}:
+    if not any(map(stored_before, (program.body, *(b for x in all_binds(program.body) for b in blocks_of(x.op))))):
         return program
     pass_ = OneStore(Builder(), program)
     made = rebuilt(program, pass_)
     return made if pass_.found else program
+
+
+def stored_before(block: Block) -> bool:
+    """Whether a block adds to an array in which it has stored something."""
+    changed = {x.vars[0]: x.op for x in block.binds if type(x.op) is Prim and x.op.name in ("update", "add-at")}
+    return any(op.name == "add-at" and op.args[0] in changed for op in changed.values())
 
 
 class OneStore(Rebuild):

@@ -27,7 +27,7 @@ from ..program.affine import Affine, affine_in, never_equal
 from ..program.builder import Builder
 from ..program.loops import CALL, loops_of
 from ..program.primitives import PRIMITIVES
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, taken
 from .jam import in_fours
 
 #: How many partial sums there are: a vector has room for so many.
@@ -55,9 +55,7 @@ def strands(program: Program) -> Program:
     """
     if not any(a.type == REAL for loop in loops_of(program) for a in loop.accs):
         return program
-    pass_ = Strands(Builder(), program)
-    made = rebuilt(program, pass_)
-    return made if pass_.found else program
+    return taken(program, Strands(Builder(), program))
 
 
 class Strands(Rebuild):
@@ -65,14 +63,15 @@ class Strands(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         self.integers = {
             x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim and x.vars[0].type == INT
         }
 
+    def takes(self, bind: Bind) -> bool:
+        return self.sums(bind.op)  # type: ignore[arg-type]
+
     def bind(self, bind: Bind) -> None:
         if type(bind.op) is Loop and self.sums(bind.op):
-            self.found = True
             self.b.fired("strands")
             self.side_by_side(bind, bind.op)
         else:

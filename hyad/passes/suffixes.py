@@ -30,7 +30,7 @@ from ..program.affine import affine_add, affine_in
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.loops import loops_of
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, taken
 from .lanes import closure
 from .running import ELEMENT, Linear, integral
 from .unchanged import integers_of
@@ -48,9 +48,7 @@ def suffix_sums(program: Program) -> Program:
     """
     if not any(Loop in kinds_of(loop.body) for loop in loops_of(program)):
         return program
-    pass_ = Suffixes(Builder(), program)
-    made = rebuilt(program, pass_)
-    return made if pass_.found else program
+    return taken(program, Suffixes(Builder(), program))
 
 
 class Suffixes(Rebuild):
@@ -59,15 +57,16 @@ class Suffixes(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         self.program = program
         self.integers = integers_of(program.body)
         self.asked: set[Var] | None = None
         self.last: dict[Bind, tuple[Sequence[Atom], Atom, int, Var]] = {}
 
+    def takes(self, bind: Bind) -> bool:
+        return bool(self.shrinking(bind.op))  # type: ignore[arg-type]
+
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         for x, short in self.shrinking(op):
-            self.found = True
             self.once(x, x.op, short, op)  # type: ignore[arg-type]
         return super().loop(op, bind)
 

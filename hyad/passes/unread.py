@@ -23,7 +23,7 @@ from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
 from ..program.dead import dead_code
 from ..program.loops import loops_of
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, taken
 from .align import without
 from .tables import affine_of, sums_in
 
@@ -38,9 +38,8 @@ def unread(program: Program) -> Program:
     """
     if not any(type(x.op) is Loop and x.op.accs for loop in loops_of(program) for x in loop.body.binds):
         return program
-    pass_ = Unread(Builder(), program)
-    made = rebuilt(program, pass_)
-    return dead_code(made) if pass_.found else program
+    made = taken(program, Unread(Builder(), program))
+    return dead_code(made) if made is not program else program
 
 
 class Unread(Rebuild):
@@ -48,7 +47,6 @@ class Unread(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         self.sums = sums_in(program.body)
         self.uses = uses(program.body)
         self.looks: dict[Atom, list[Prim]] = {}  # the elements of an array that are read one by one
@@ -59,14 +57,19 @@ class Unread(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         if type(bind.op) is Loop:
-            for k, acc in enumerate(bind.op.accs):
-                filling = self.filling(bind, k) if isinstance(acc.type, Arr) and acc.type.rank == 1 else None
-                if filling is not None:
-                    self.skipped.setdefault(filling[0], set()).add(filling[1])
-                    self.found = True
+            for last, k in self.fillings(bind):
+                self.skipped.setdefault(last, set()).add(k)
         self.copy(bind)
         for k in self.skipped.get(bind, ()):
             self.here[bind.vars[k]] = self.atom(bind.op.inits[k])  # type: ignore[union-attr]
+
+    def takes(self, bind: Bind) -> bool:
+        return bool(self.fillings(bind))
+
+    def fillings(self, bind: Bind) -> list[tuple[Bind, int]]:
+        """What a loop need not fill, for each of its states."""
+        vectors = (k for k, a in enumerate(bind.op.accs) if isinstance(a.type, Arr) and a.type.rank == 1)  # type: ignore
+        return [found for k in vectors if (found := self.filling(bind, k)) is not None]
 
     def filling(self, bind: Bind, k: int) -> tuple[Bind, int] | None:
         """The last of the loops that change a state, and which of its arrays that is, where it stores what no later

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ..core import (
     Apply,
@@ -21,6 +22,7 @@ from ..core import (
     Type,
     Var,
     While,
+    all_binds,
     given,
     type_of,
     with_body,
@@ -220,6 +222,18 @@ def rebuilt(program: Program, pass_: Rebuild) -> Program:
     b.sizes.update(program.dims)
     results = pass_.block(program.body)
     return with_body(program, Block(b.block(), tuple(results)))
+
+
+class TakesLoops(Protocol):
+    """A pass that says of a loop, before anything is rebuilt, whether it would treat it."""
+
+    def takes(self, bind: Bind) -> bool: ...
+
+
+def taken(program: Program, pass_: TakesLoops) -> Program:
+    """The program as a pass rebuilds it, or itself where that would take none of its loops."""
+    found = any(type(x.op) is Loop and pass_.takes(x) for x in all_binds(program.body))
+    return rebuilt(program, pass_) if found else program  # type: ignore[arg-type]
 
 
 def rebuild(program: Program, make: Callable[[Builder], Rebuild] = Rebuild) -> Program:
