@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from hyad.core import Tree
@@ -30,7 +30,7 @@ from hyad.errors import CompileError, ModelTypeError
 
 from . import blas
 from .cfunction import CFunction
-from .stub import LOW_LEVEL, constants, low_level, needs_arrays, stub
+from .stub import LOW_LEVEL, common, constants, low_level, needs_arrays, stub
 from .stub_text import MODULE
 
 
@@ -67,6 +67,7 @@ VECTOR = "-D__FAST_MATH__"
 NATIVE = "-march=native"
 # A function that is called but not declared would be taken to return an int, a wrong value: it is an error instead.
 SHARED = ("-std=gnu99", "-fPIC", "-shared", "-fvisibility=hidden", "-Werror=implicit-function-declaration")
+COMMON = ("-O1", "-c", *(flag for flag in SHARED if flag != "-shared"))
 LINK = ("-lm", *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()))
 
 
@@ -95,7 +96,8 @@ def load(
         raise NoCompiler("compiled C cannot be loaded on Windows", hint='use hyad.compile(f, target="python") or WSL')
     code = _tiered(fn, ins, out, optimise) if os.environ.get("HYAD_TIERED", "0") not in ("", "0") else None
     if code is None:
-        code = _code(fn, _text(fn, ins, out), _jobs(fn, optimise))
+        parts = partial(_parts, fn, ins, out)
+        code = _code(fn, _text(fn, ins, out), _jobs(fn, optimise), parts)
     last = code.build
     return _bind(code, fn, (fallback, _Record(fn, code), *constants(ins, out, fn, code.module)))
 
@@ -164,8 +166,16 @@ def _record(function: Callable[..., Any]) -> _Record:
 
 
 def _text(fn: CFunction, ins: tuple[Tree, ...], out: Tree, tier: bool = False) -> str:
-    source = fn.source.replace(f'#include "{fn.name}.h"', fn.header)
-    return f"{source}\n{stub(fn, ins, out, tier)}"
+    return f"{_source(fn)}\n{stub(fn, ins, out, tier)}"
+
+
+def _parts(fn: CFunction, ins: tuple[Tree, ...], out: Tree) -> tuple[str, str]:
+    """The same in two files: what is the function's own, and what all stubs of its kind have in common."""
+    return f"{_source(fn)}\n{stub(fn, ins, out, apart=True)}", common(fn)
+
+
+def _source(fn: CFunction) -> str:
+    return fn.source.replace(f'#include "{fn.name}.h"', fn.header)
 
 
 def _bind(code: _Code, fn: CFunction, state: tuple) -> Callable[..., Any]:
@@ -304,9 +314,9 @@ class _Job:
     cc: tuple[str, ...]
     flags: tuple[str, ...]
 
-    def command(self, source: str, target: str) -> tuple[str, ...]:
+    def command(self, source: str, target: str, *objects: str) -> tuple[str, ...]:
         vector = ("-lmvec",) if VECTOR in self.flags else ()
-        return (*self.cc, *self.flags, "-o", target, source, *vector, *self.linked(), *LINK)
+        return (*self.cc, *self.flags, "-o", target, source, *objects, *vector, *self.linked(), *LINK)
 
     def linked(self) -> tuple[str, ...]:
         """What links a BLAS."""
@@ -465,7 +475,7 @@ def _evict(folder: str, kept: str) -> None:
                 status = f.stat(follow_symlinks=False)
                 if f.name.startswith("build-") and status.st_mtime < time.time() - 86400:
                     shutil.rmtree(f.path, ignore_errors=True)
-                elif f.name.endswith((".so", ".model", ".c", ".cubin")) and f.path != kept:
+                elif f.name.endswith((".so", ".o", ".model", ".c", ".cubin")) and f.path != kept:
                     found.append((status.st_mtime, status.st_size, f.path))
     except OSError:
         return
@@ -528,12 +538,13 @@ def _disk_full(folder: str) -> CompileError:
 # ------------------------------------------------------------------------------------------ compiling
 
 
-def _code(fn: CFunction, text: str, jobs: list[_Job]) -> _Code:
-    """The code that the first of ``jobs`` makes of ``text``: from memory, from the disk, or compiled now."""
+def _code(fn: CFunction, text: str, jobs: list[_Job], parts: Callable[[], tuple[str, str]] | None = None) -> _Code:
+    """The code that the first of ``jobs`` makes of ``text``: from memory, from the disk, or compiled now, in two
+    ``parts`` where it has them: the second has mostly been compiled for another function."""
     code = _find(text, jobs)
-    if code is None:
-        code = _compile(fn, text, jobs)
-    return code
+    if code is None and parts is not None:
+        code = _compile(fn, text, jobs, *parts())
+    return code or _compile(fn, text, jobs)
 
 
 def _find(text: str, jobs: list[_Job]) -> _Code | None:
@@ -559,17 +570,45 @@ def _enter(key: str, module: Any, build: Build) -> _Code:
         return _codes.setdefault(key, _Code(module, build))
 
 
-def _compile(fn: CFunction, text: str, jobs: list[_Job]) -> _Code:
+def _common(text: str, cc: tuple[str, ...], workplace: str) -> str | None:
+    """An object file of ``text``, in a folder where something is built of it; None where that cannot be compiled."""
+    job = _Job(cc, COMMON)
+    name, path = job.key(text) + ".o", os.path.join(workplace, "common.o")
+    data = kept(name)
+    if data is not None:
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+    source = os.path.join(workplace, "common.c")
+    with open(source, "w", encoding="utf-8") as f:
+        f.write(text)
+    status, _ = _run((*cc, *COMMON, "-o", path, source), workplace)
+    if status != 0 or not os.path.exists(path):
+        return None
+    with open(path, "rb") as f:
+        data = f.read()
+    waiting = os.path.join(workplace, name)
+    with open(waiting, "wb") as f:
+        f.write(data + _sum(data))
+    os.replace(waiting, os.path.join(os.path.dirname(workplace), name))
+    return path
+
+
+def _compile(fn: CFunction, text: str, jobs: list[_Job], own: str | None = None, common: str = "") -> _Code | None:
+    """Compiles ``text``, or its two parts; None where these cannot be: ``text`` then says why."""
     import shutil
 
     workplace = None
     try:
         workplace = _workplace()
         source, target = os.path.join(workplace, fn.name + ".c"), os.path.join(workplace, "code.so")
+        objects = [] if own is None else [_common(common, jobs[0].cc, workplace)]
+        if None in objects:
+            return None
         with open(source, "w", encoding="utf-8", errors="backslashreplace") as f:
-            f.write(text)
+            f.write(text if own is None else own)
         for job in jobs:
-            command = job.command(source, target)
+            command = job.command(source, target, *objects)
             started = time.perf_counter()
             status, message = _run(command, workplace)
             seconds = time.perf_counter() - started
@@ -578,6 +617,8 @@ def _compile(fn: CFunction, text: str, jobs: list[_Job]) -> _Code:
             if NATIVE in job.flags and job is not jobs[-1] and ("march" in message or "native" in message):
                 _refused_native.add(job.cc)
                 continue
+            if objects:
+                return None
             raise _failure(command, status, message, source, os.path.dirname(workplace), job.key(text))
         with open(target, "r+b") as f:
             f.write(_sum(f.read()))

@@ -27,6 +27,7 @@ from . import stub_data
 from .cfunction import CFunction, CParam
 from .stub_text import (
     ARRAYS,
+    BIND,
     BIND_ARRAYS,
     BIND_SCALARS,
     COLD,
@@ -39,6 +40,8 @@ from .stub_text import (
     TREES,
     WARM,
     WORKSPACE,
+    declared,
+    defined,
 )
 
 LOW_LEVEL = (
@@ -91,12 +94,25 @@ def needs_arrays(fn: CFunction) -> bool:
     return any(p.dims for p in (*fn.params, *fn.results)) or stub_data.has_arrays(fn.types)
 
 
-def stub(fn: CFunction, ins: tuple[Tree, ...], out: Tree, tier: bool = False) -> str:
+def stub(fn: CFunction, ins: tuple[Tree, ...], out: Tree, tier: bool = False, apart: bool = False) -> str:
     """The C text that follows ``fn.source``. ``tier`` adds ``redirect(address)``, which sends all calls elsewhere.
+    ``apart``: without ``common(fn)``, which is linked to it.
 
     ValueError where the trees or the dims do not fit the function: the caller's mistake, not a user's.
     """
-    return _Stub(fn, ins, out, tier).text()
+    return _Stub(fn, ins, out, tier).text(apart)
+
+
+def common(fn: CFunction) -> str:
+    """A C file of what the stubs of all functions have in common that take arrays, of reals like those of ``fn``, or
+    that take none."""
+    return defined(_common(fn))
+
+
+def _common(fn: CFunction) -> str:
+    arrays = needs_arrays(fn)
+    parts = [_fill(PRELUDE, fn), _fill(ARRAYS, fn) if arrays else "", TREES]
+    return "".join([*parts, BIND % {"bind": BIND_ARRAYS if arrays else BIND_SCALARS}])
 
 
 class _Stub:
@@ -363,7 +379,7 @@ class _Stub:
 
     # -- the whole
 
-    def text(self) -> str:
+    def text(self, apart: bool) -> str:
         fn = self.fn
         self.known: dict[str, str] = {}  # named dim -> C variable
         inputs = [i for i, p in enumerate(fn.params) if p.dims]
@@ -384,9 +400,7 @@ class _Stub:
         return "".join(
             [
                 COLD,
-                _fill(PRELUDE, fn),
-                _fill(ARRAYS, fn) if self.arrays else "",
-                TREES if any(isinstance(t, Node) for t in (*self.ins, self.out)) else "",
+                declared(_common(fn)) if apart else _common(fn),
                 _fill(WORKSPACE, fn) if fn.workspace is not None else "",
                 self.data.prelude() if self.data else stub_data.ARENA if fn.arena else "",
                 _fill(stub_data.PROBE, fn) if self.data else "",
@@ -480,7 +494,6 @@ class _Stub:
         names = names or [f"argument{k + 1}" for k in range(len(self.ins))]
         signature = ", ".join([*names, *["/"] * bool(names), *["*, out=None"] * self.takes_out])
         return MODULE_TEXT % {
-            "bind": BIND_ARRAYS if self.arrays else BIND_SCALARS,
             "name": fn.name,
             "doc": _quote(f"{fn.name}({signature})\n--\n\n"),
             "extra": extra,

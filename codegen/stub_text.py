@@ -1,6 +1,12 @@
-"""The C text that every CPython stub is made of: the stable ABI, arguments, results, the module."""
+"""The C text that every CPython stub is made of: the stable ABI, arguments, results, the module.
+
+``PRELUDE``, ``ARRAYS``, ``TREES`` and ``BIND`` are the same for all functions of a kind: ``defined`` makes a C file of
+its own of them, to be compiled once, and ``declared`` what another file has to know of it.
+"""
 
 from __future__ import annotations
+
+import re
 
 MODULE = "hyad_code"
 
@@ -339,7 +345,7 @@ BIND_SCALARS = r"""
   PyObject *floating, *integer, *npbool;
   if (!PyArg_ParseTuple(args, "OOOO", state, &floating, &integer, &npbool)) return -1;
 """
-MODULE_TEXT = r"""
+BIND = r"""
 static int hyad_bind_types(PyObject *args, PyObject **state)
 {%(bind)s
   if (hyad_floating) return 0;
@@ -347,7 +353,8 @@ static int hyad_bind_types(PyObject *args, PyObject **state)
   hyad_floating = floating, hyad_integer = integer, hyad_npbool = npbool;
   return 0;
 }
-
+"""
+MODULE_TEXT = r"""
 static PyMethodDef hyad_def = {"%(name)s", (void *)hyad_call, 0x0082 /* METH_FASTCALL | METH_KEYWORDS */, %(doc)s};
 
 static PyObject *hyad_bind(PyObject *self, PyObject *args)
@@ -380,3 +387,16 @@ static PyObject *hyad_redirect(PyObject *self, PyObject *address)
   return &_Py_NoneStruct;
 }
 """
+
+_FUNCTION = re.compile(r"^static ([^\n]*)\n\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
+_VARIABLE = re.compile(r"^static (?!const)(?=[^\n]*;)", re.MULTILINE)
+
+
+def defined(text: str) -> str:
+    """Common text whose functions and variables other files can use."""
+    return re.sub(r"^static (?!const int)", "", text, flags=re.MULTILINE)
+
+
+def declared(text: str) -> str:
+    """What a file has to know of the functions and variables of common text."""
+    return _VARIABLE.sub("extern ", _FUNCTION.sub(r"extern \1;\n", text))

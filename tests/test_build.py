@@ -11,6 +11,7 @@ import inspect
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -80,7 +81,7 @@ def fresh(tmp_path, monkeypatch):
 
 def left_over(folder: Path) -> list[str]:
     """What a cache holds besides finished objects and kept sources."""
-    return [p.name for p in folder.iterdir() if p.suffix != ".so" and not p.name.startswith("failed-")]
+    return [p.name for p in folder.iterdir() if p.suffix not in (".so", ".o") and not p.name.startswith("failed-")]
 
 
 # ---------------------------------------------------------------------------------------------- scalars
@@ -925,8 +926,8 @@ def test_the_cache_is_bounded(fresh, monkeypatch):
     for folder in (stale, working):
         folder.mkdir()
     os.utime(stale, (time.time() - 90000,) * 2)
-    size = ages[0].stat().st_size
-    monkeypatch.setenv("HYAD_CACHE_MB", str(2.5 * size / 1e6))
+    size, common = ages[0].stat().st_size, sum(p.stat().st_size for p in fresh.glob("*.o"))
+    monkeypatch.setenv("HYAD_CACHE_MB", str((2.5 * size + common) / 1e6))
     load(numbered(4))
     last = Path(build.last.path)
     assert {p for p in fresh.iterdir() if p.suffix == ".so"} == {ages[1], ages[2], last}
@@ -940,6 +941,57 @@ def test_the_cache_is_bounded(fresh, monkeypatch):
     monkeypatch.setenv("HYAD_CACHE_MB", "plenty")
     with pytest.raises(CompileError, match="HYAD_CACHE_MB is a number of megabytes, not 'plenty'"):
         load(numbered(6))
+
+
+def test_the_cache_is_not_looked_at_each_time(fresh, monkeypatch):
+    """Only when this process has added a sixteenth of what it may hold, or filled it."""
+    looks, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: looks.append(path) or scandir(path))
+    for k in range(4):
+        load(numbered(k))
+    assert looks.count(str(fresh)) == 1
+    monkeypatch.setenv("HYAD_CACHE_MB", str(40 * Path(build.last.path).stat().st_size / 1e6))
+    for k in range(4, 10):  # two and a half of them are a sixteenth of that
+        load(numbered(k))
+    assert looks.count(str(fresh)) == 3
+
+
+def commands(monkeypatch) -> list[tuple[str, ...]]:
+    """The compilers that run from now on."""
+    ran, run = [], build._run
+    monkeypatch.setattr(build, "_run", lambda command, folder: ran.append(command) or run(command, folder))
+    return ran
+
+
+def test_what_stubs_have_in_common_is_compiled_once(fresh, monkeypatch):
+    ran, square = commands(monkeypatch), scalar("x*x", REAL)
+    assert load(DOT)(np.ones(3), np.ones(3)) == 3.0 and len(ran) == 2 and "-c" in ran[0]
+    assert load(ADD)(np.ones(3), np.ones(3)).tolist() == [2.0] * 3 and len(ran) == 3, "arrays of the same reals"
+    assert load(square)(3.0) == 9.0 and len(ran) == 5, "no arrays"
+    assert load(scalar("-x", REAL))(3.0) == -3.0 and len(ran) == 6
+    common = sorted(p for p in fresh.iterdir() if p.suffix == ".o")
+    assert len(common) == 2
+    for path in common:  # a damaged one is made again
+        path.write_bytes(path.read_bytes()[:100])
+    assert load(numbered(1))(np.ones(3)) == 1.0 and len(ran) == 8
+
+
+def test_what_stubs_have_in_common_is_only_declared_beside_them():
+    own, common = build._parts(ADD, (LEAF, LEAF), LEAF)
+    names = re.findall(r"^(?!static|extern)\w[^\n]*?(hyad_\w+)\([^\n]*\)\n\{", common, re.MULTILINE)
+    assert {"hyad_real", "hyad_view", "hyad_new", "hyad_tuple", "hyad_bind_types"} <= set(names)
+    for name in names:
+        assert re.search(rf"^extern [^\n]*\b{name}\([^\n]*\);$", own, re.MULTILINE), name
+        assert not re.search(rf"\b{name}\([^\n]*\)\n\{{", own), name
+
+
+def test_a_compiler_that_makes_no_object_files(fresh, tmp_path, monkeypatch):
+    """One that cannot compile in parts compiles the whole, and its failure is that of the whole."""
+    cc = shutil.which("cc")
+    monkeypatch.setenv("HYAD_CC", script(tmp_path, f'case " $* " in *" -c "*) exit 1;; esac; exec {cc} "$@"'))
+    ran = commands(monkeypatch)
+    assert load(DOT)(np.ones(3), np.ones(3)) == 3.0 and ["-c" in command for command in ran] == [True, False]
+    assert not any(word.endswith(".o") for word in build.last.command)
 
 
 def test_an_unwritable_cache(fresh, tmp_path, monkeypatch):
