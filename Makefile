@@ -5,7 +5,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Without bytecode on disk Hy would compile every .hy file again at every start.

@@ -42,6 +42,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ["HYAD_CACHE"], ignore_errors=True)
 
 
+#: The files that take longest. pytest-xdist gives whole files to its workers, those with most tests first: with these
+#: before all others none is left to one worker in the end.
+LONGEST = ("derivatives", "arrays", "cuda_grid", "notebooks", "recursion", "symmetry", "whole_language", "sanitizers")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    first = [f"test_{name}.py" for name in LONGEST]
+    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What has been collected stays to the end: the garbage collector need not look at it again and again."""
     gc.collect()
