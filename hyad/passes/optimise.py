@@ -349,13 +349,24 @@ def singles_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
 def fuse(program: Program) -> Program:
     """Computes the elements of an array where they are used, so that no array is made between producer and consumers
     (loop fusion)."""
-    return rebuild(program, lambda b: Fuse(b, program.body)) if loops_of(program) else program
+    return rebuild(program, lambda b: Fuse(b, program.body)) if elements_read(program) else program
 
 
 def fuse_numbers(program: Program) -> Program:
     """Fuses numbers that take no loop, and that no loop reads again, once the order of loops is settled."""
-    wanted = "fuse" not in OFF.get() and loops_of(program)
+    wanted = "fuse" not in OFF.get() and elements_read(program)
     return rebuild(program, lambda b: Fuse(b, program.body, once=True)) if wanted else program
+
+
+def elements_read(program: Program) -> bool:
+    """Whether an element or a row is read of an array that a loop has made."""
+    made: set[Atom] = set()
+    for x in all_binds(program.body):
+        if type(x.op) is Loop:
+            made.update(x.vars)
+        elif type(x.op) is Prim and x.op.name == "get" and x.op.args[0] in made:
+            return True
+    return False
 
 
 class Share(Rebuild):

@@ -57,6 +57,9 @@ def filled_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
         return block
     b.sizes.update(sizes)
     pass_ = Filled(b, block)
+    loops = (x.op for x in all_binds(block) if type(x.op) is Loop)
+    if not any(pass_.written(op, k) for op in loops for k, a in enumerate(op.accs) if isinstance(a.type, Arr)):
+        return block
     with b.region() as scope:
         results = pass_.block(block)
     return b.close(scope, results) if pass_.found else block
@@ -102,6 +105,22 @@ class Filled(Rebuild):
     def store(self, op: Loop, k: int) -> Bind | None:
         """Where the body stores the element of this iteration, where that is all that it does with the array but for
         reading this element, and other rows."""
+        x = self.written(op, k)
+        if x is None:
+            return None
+        acc, own, inside = op.accs[k], x.op.args[1:-1], inner_of(op)  # type: ignore[union-attr]
+        apart = (
+            y.subscripts == own
+            or differ(y.subscripts, own[:-1], inside, self.integers)
+            or self.unequal(y.subscripts, own[:-1], inside)
+            for y in array_uses(op.body)[acc]
+            if y.subscripts is not None
+        )
+        return x if all(apart) else None
+
+    @staticmethod
+    def written(op: Loop, k: int) -> Bind | None:
+        """Where the body stores the element of this iteration, whatever else of the array it reads."""
         acc, result = op.accs[k], op.body.results[k]
         x = next((x for x in op.body.binds if result in x.vars), None)
         if x is None or type(x.op) is not Prim or x.op.name != "update" or x.op.args[0] is not acc:
@@ -110,19 +129,10 @@ class Filled(Rebuild):
         inside = inner_of(op)
         if at is not op.index or not inside.isdisjoint(row) or not same(acc.type.dims[len(row)], op.count):  # type: ignore
             return None
-        looks = array_uses(op.body)[acc]
-        others = [y for y in looks if y.subscripts is None]
+        others = [y for y in array_uses(op.body)[acc] if y.subscripts is None]
         if op.snapshots is not None or op.index.soft or len(others) > 1 or count_uses(op.body, result) > 1:  # type: ignore
             return None
-        own = (*row, at)
-        apart = (
-            y.subscripts == own
-            or differ(y.subscripts, row, inside, self.integers)
-            or self.unequal(y.subscripts, row, inside)
-            for y in looks
-            if y.subscripts is not None
-        )
-        return x if all(apart) else None
+        return x
 
     def unequal(self, one: Sequence[Atom], other: Sequence[Atom], inside: set[Var]) -> bool:
         """Whether two elements differ in a subscript, by the conditions of the branches around the loop."""
