@@ -2,8 +2,8 @@
 
 ``load`` appends the stub to the C text, looks the pair up in the disk cache, compiles it where it is not there, imports
 the shared object and binds the callable: CPython's own builtin function, with no Python code around it. What the stubs
-of many functions have in common is an object file in the cache, which is linked to each: a quarter of what gcc does for
-a small model is done once.
+of many functions have in common is an object file in the cache, which is linked to each, once a process has compiled
+two of them: a quarter of what gcc does for a small model is done once.
 
 The compiler is ``$HYAD_CC``, else ``$CC``, else ``cc``, ``gcc`` or ``clang`` on the path, else the ``ziglang`` wheel;
 ``$HYAD_CC_TIMEOUT`` is its time limit in seconds. The cache is ``$HYAD_CACHE``, else ``$XDG_CACHE_HOME/hyad``, else
@@ -542,7 +542,7 @@ def _disk_full(folder: str) -> CompileError:
 
 def _code(fn: CFunction, text: str, jobs: list[_Job], parts: Callable[[], tuple[str, str]] | None = None) -> _Code:
     """The code that the first of ``jobs`` makes of ``text``: from memory, from the disk, or compiled now, in two
-    ``parts`` where it has them: the second has mostly been compiled for another function."""
+    ``parts`` where it has them, and the second has been compiled for another function."""
     code = _find(text, jobs)
     if code is None and parts is not None:
         code = _compile(fn, text, jobs, *parts())
@@ -572,8 +572,12 @@ def _enter(key: str, module: Any, build: Build) -> _Code:
         return _codes.setdefault(key, _Code(module, build))
 
 
+_wanted: set[str] = set()  # the object files that something has been compiled without
+
+
 def _common(text: str, cc: tuple[str, ...], workplace: str) -> str | None:
-    """An object file of ``text``, in a folder where something is built of it; None where that cannot be compiled."""
+    """An object file of ``text``, in a folder where something is built of it; None where that cannot be compiled, or
+    has not been wanted before by this process: what is compiled only once takes less time in one piece."""
     job = _Job(cc, COMMON)
     name, path = job.key(text) + ".o", os.path.join(workplace, "common.o")
     data = kept(name)
@@ -581,6 +585,9 @@ def _common(text: str, cc: tuple[str, ...], workplace: str) -> str | None:
         with open(path, "wb") as f:
             f.write(data)
         return path
+    if name not in _wanted:
+        _wanted.add(name)
+        return None
     source = os.path.join(workplace, "common.c")
     with open(source, "w", encoding="utf-8") as f:
         f.write(text)

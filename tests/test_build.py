@@ -75,6 +75,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("HYAD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "_codes", {})
     monkeypatch.setattr(build, "_private", None)
+    monkeypatch.setattr(build, "_wanted", set())
     monkeypatch.delenv("HYAD_TIERED", raising=False)
     return tmp_path / "cache"
 
@@ -965,15 +966,17 @@ def commands(monkeypatch) -> list[tuple[str, ...]]:
 
 def test_what_stubs_have_in_common_is_compiled_once(fresh, monkeypatch):
     ran, square = commands(monkeypatch), scalar("x*x", REAL)
-    assert load(DOT)(np.ones(3), np.ones(3)) == 3.0 and len(ran) == 2 and "-c" in ran[0]
-    assert load(ADD)(np.ones(3), np.ones(3)).tolist() == [2.0] * 3 and len(ran) == 3, "arrays of the same reals"
+    assert load(DOT)(np.ones(3), np.ones(3)) == 3.0 and len(ran) == 1, "the first is in one piece"
+    assert load(ADD)(np.ones(3), np.ones(3)).tolist() == [2.0] * 3 and len(ran) == 3 and "-c" in ran[1]
+    assert load(numbered(0))(np.ones(3)) == 0.0 and len(ran) == 4, "arrays of the same reals"
     assert load(square)(3.0) == 9.0 and len(ran) == 5, "no arrays"
-    assert load(scalar("-x", REAL))(3.0) == -3.0 and len(ran) == 6
+    assert load(scalar("-x", REAL))(3.0) == -3.0 and len(ran) == 7
+    assert load(scalar("2*x", REAL))(3.0) == 6.0 and len(ran) == 8
     common = sorted(p for p in fresh.iterdir() if p.suffix == ".o")
     assert len(common) == 2
     for path in common:  # a damaged one is made again
         path.write_bytes(path.read_bytes()[:100])
-    assert load(numbered(1))(np.ones(3)) == 1.0 and len(ran) == 8
+    assert load(numbered(1))(np.ones(3)) == 1.0 and len(ran) == 10
 
 
 def test_what_stubs_have_in_common_is_only_declared_beside_them():
@@ -990,7 +993,8 @@ def test_a_compiler_that_makes_no_object_files(fresh, tmp_path, monkeypatch):
     cc = shutil.which("cc")
     monkeypatch.setenv("HYAD_CC", script(tmp_path, f'case " $* " in *" -c "*) exit 1;; esac; exec {cc} "$@"'))
     ran = commands(monkeypatch)
-    assert load(DOT)(np.ones(3), np.ones(3)) == 3.0 and ["-c" in command for command in ran] == [True, False]
+    assert load(ADD)(np.ones(3), np.ones(3)).tolist() == [2.0] * 3
+    assert load(DOT)(np.ones(3), np.ones(3)) == 3.0 and ["-c" in command for command in ran] == [False, True, False]
     assert not any(word.endswith(".o") for word in build.last.command)
 
 
