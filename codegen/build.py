@@ -603,7 +603,7 @@ def _common(text: str, cc: tuple[str, ...], workplace: str) -> str | None:
     return path
 
 
-def _compile(fn: CFunction, text: str, jobs: list[_Job], own: str | None = None, common: str = "") -> _Code | None:
+def _compile(fn: CFunction, text: str, jobs: list[_Job], own: str | None = None, shared: str = "") -> _Code | None:
     """Compiles ``text``, or its two parts; None where these cannot be: ``text`` then says why."""
     import shutil
 
@@ -611,7 +611,7 @@ def _compile(fn: CFunction, text: str, jobs: list[_Job], own: str | None = None,
     try:
         workplace = _workplace()
         source, target = os.path.join(workplace, fn.name + ".c"), os.path.join(workplace, "code.so")
-        objects = [] if own is None else [_common(common, jobs[0].cc, workplace)]
+        objects = [] if own is None else [_common(shared, jobs[0].cc, workplace)]
         if None in objects:
             return None
         with open(source, "w", encoding="utf-8", errors="backslashreplace") as f:

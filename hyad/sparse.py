@@ -586,7 +586,8 @@ def greedy(pattern: Any, wanted: np.ndarray | None = None) -> np.ndarray:
     todo = np.flatnonzero(filled)
     if not len(todo):
         return colour
-    fullest = int(np.diff(pattern.indptr).max())
+    i, j = coordinates(pattern)
+    fullest = int(np.bincount(i[filled[j]]).max())
     if fullest >= len(todo) or len(todo) > 1000 and 2 * fullest > len(todo):  # each needs its own, or nearly each
         colour[todo] = np.arange(len(todo))
         return colour

@@ -217,6 +217,14 @@ def test_a_band_takes_as_many_colours_as_it_is_wide() -> None:
     assert greedy(band).max() == 4
 
 
+def test_columns_of_a_full_row_have_a_colour_each() -> None:
+    """What the row has in columns that are not asked for does not count."""
+    full = scipy.sparse.csr_array(np.array([[0, 1, 1, 1], [0, 0, 0, 1]], bool))
+    assert greedy(full).tolist() == [-1, 0, 1, 2]
+    crossed = scipy.sparse.csr_array(np.array([[1, 1, 1, 0], [1, 1, 0, 1]], bool))
+    assert greedy(crossed, np.array([False, False, True, True])).tolist() == [-1, -1, 0, 0]
+
+
 OBSERVED = """
 (fn [#^ (Mat n 3) cameras #^ (Vec m) points #^ (Arr Int k) camera #^ (Arr Int k) point scale]
   #((build (len camera) (fn [i] (let [[a b c] (get cameras (get camera i))  p (get points (get point i))]
