@@ -418,6 +418,15 @@ def kept(name: str) -> bytes | None:
     return None
 
 
+def _put(workplace: str, name: str, data: bytes) -> str:
+    """Puts a file into the cache that a workplace is in, and gives its path."""
+    waiting, path = os.path.join(workplace, name), os.path.join(os.path.dirname(workplace), name)
+    with open(waiting, "wb") as f:
+        f.write(data + _sum(data))
+    os.replace(waiting, path)
+    return path
+
+
 def keep(name: str, data: bytes) -> None:
     """Put a file into the cache, whole or not at all: what cannot be kept is made again next time."""
     import shutil
@@ -426,11 +435,7 @@ def keep(name: str, data: bytes) -> None:
     workplace = None
     try:
         workplace = _workplace()
-        waiting = os.path.join(workplace, name)
-        with open(waiting, "wb") as f:
-            f.write(data + _sum(data))
-        path = os.path.join(os.path.dirname(workplace), name)
-        os.replace(waiting, path)
+        path = _put(workplace, name, data)
         _evict(os.path.dirname(path), path)
     except OSError as e:
         warnings.warn(f"compiled code is not kept: {e.strerror or e}", HyadWarning, stacklevel=2)
@@ -595,11 +600,7 @@ def _common(text: str, cc: tuple[str, ...], workplace: str) -> str | None:
     if status != 0 or not os.path.exists(path):
         return None
     with open(path, "rb") as f:
-        data = f.read()
-    waiting = os.path.join(workplace, name)
-    with open(waiting, "wb") as f:
-        f.write(data + _sum(data))
-    os.replace(waiting, os.path.join(os.path.dirname(workplace), name))
+        _put(workplace, name, f.read())
     return path
 
 

@@ -10,6 +10,9 @@ The module's functions: ``bind(state, numpy)`` makes the callable, ``state`` bei
 out))``, which is the callable's ``__self__``; ``entry()`` gives the addresses of the C function and of the callable's
 code; ``low(k)`` a capsule of the C function under signature ``LOW_LEVEL[k]``.
 
+``common(fn)`` prints what all stubs of functions of a kind have in common as a C file of its own, for those that are
+printed without it.
+
 An argument that does not fit never raises here: the stub gives all it holds back and returns
 ``fallback(reason, args, kwargs)``; the reason is a sentence, or the number of the check that failed.
 """

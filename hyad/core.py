@@ -615,6 +615,13 @@ def all_binds(block: Block) -> Iterator[Bind]:
             stack.pop()
 
 
+def all_blocks(block: Block) -> Iterator[Block]:
+    """A block and every region inside it, outer before inner."""
+    yield block
+    for bind in all_binds(block):
+        yield from blocks_of(bind.op)
+
+
 def binds_of(bind: Bind) -> Iterator[Bind]:
     """A binding and every one of the regions inside it."""
     return all_binds(Block((bind,), ()))

@@ -15,7 +15,7 @@ from hyad.passes.onehot import OneHot
 from hyad.program.alike import same_code
 from hyad.program.dead import dead_code
 from hyad.program.journal import fires, recorded
-from hyad.program.rebuild import rebuild
+from hyad.program.rebuild import Rebuild, rebuild
 
 SINES = "(fn [#^ (Mat n m) a] (map (fn [row] (map sin row)) a))"
 #: An inner loop adds to one element of an array, and so does the loop around it.
@@ -34,6 +34,28 @@ ONE_PLACE = """(fn [#^ (Mat n m) a #^ (Vec n) v #^ Int k]
 def test_a_loop_pass_that_takes_no_loop(pass_: Callable[[Program], Program]) -> None:
     program = passes.optimise(hyad.model(SINES, namespace={}).program())
     assert passes.nested_loops(program)
+    assert pass_(program) is program
+
+
+#: Loops in loops, states that are numbers and arrays, a branch, elements that are stored and added to.
+NOTHING_TO_DO = """(fn [#^ (Mat n m) a #^ (Vec n) v #^ Int k]
+  (let [w (ifold (fn [z i] (update z (// i 2) (if (> (get v i) 0) (sin (get v i)) 1.0))) (zeros n) n)
+        s (ifold (fn [z i] (ifold (fn [z j] (add-at z k (* (get a i j) (get v i)))) z m)) (zeros n) n)]
+    #(w s (sum (map (fn [x] (sum (map sin x))) a)))))"""
+
+
+@pytest.mark.parametrize(
+    "pass_",
+    [
+        *(passes.carry, passes.strands, passes.running_sums, passes.suffix_sums, passes.prefixes, passes.unread),
+        *(passes.align, passes.edges, passes.one_store, passes.filled, passes.fuse, passes.fuse_numbers),
+    ],
+    ids=passes.named,
+)
+def test_a_pass_that_knows_before(pass_: Callable[[Program], Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it would treat nothing is seen before the program is rebuilt."""
+    program = passes.optimise(hyad.model(NOTHING_TO_DO, namespace={}).program(), [passes.fuse])
+    monkeypatch.setattr(Rebuild, "block", lambda self, block: pytest.fail("rebuilt"))
     assert pass_(program) is program
 
 

@@ -18,8 +18,7 @@ from ..core import (
     Program,
     Scalar,
     Var,
-    all_binds,
-    blocks_of,
+    all_blocks,
     free_vars,
     reads,
     type_of,
@@ -93,7 +92,7 @@ class Align(Rebuild):
         self.done: set[Bind] = set()
         self.elements: dict[Var, Atom] = {}  # of arrays that are being stacked: that of this iteration
         self.starts: dict[Var, Atom] = {}  # of arrays that have been made: what they started from
-        for block in (program.body, *(inner for x in all_binds(program.body) for inner in blocks_of(x.op))):
+        for block in all_blocks(program.body):
             if sum(type(x.op) is Loop for x in block.binds) > 1:
                 self.plan(block)
 

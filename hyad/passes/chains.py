@@ -12,6 +12,7 @@ from ..core import (
     Program,
     Var,
     all_binds,
+    all_blocks,
     atoms_of,
     blocks_of,
     kinds_of,
@@ -189,8 +190,7 @@ def by_row(block: Block, array: Var, index: Var) -> bool:
             type(x.op) is Prim and x.op.name == "get" and x.op.args[1] is index and x.op.args.count(array) == 1
         ):
             return False
-    blocks = [block, *(b for x in all_binds(block) for b in blocks_of(x.op))]
-    return all(array not in b.results for b in blocks)
+    return all(array not in b.results for b in all_blocks(block))
 
 
 def without(bind: Bind, unread: set[Var]) -> Bind:

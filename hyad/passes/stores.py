@@ -28,6 +28,7 @@ from ..core import (
     Program,
     Var,
     all_binds,
+    all_blocks,
     atoms_of,
     binds_of,
     blocks_of,
@@ -501,7 +502,7 @@ def one_store(program: Program) -> Program:
     where it is one thing, the adjoint stays as it is, row or element, which is to be seen before loops are put
     together. In the end again, for what were two branches.
     """
-    if not any(map(stored_before, (program.body, *(b for x in all_binds(program.body) for b in blocks_of(x.op))))):
+    if not any(map(stored_before, all_blocks(program.body))):
         return program
     pass_ = OneStore(Builder(), program)
     made = rebuilt(program, pass_)
