@@ -120,6 +120,12 @@ inline void resume(unsigned i)
     setcontext(&first);
 }
 
+/* The shared memory that a launch sizes; what lies behind that must stay as it is. */
+static constexpr unsigned MOST = 48 << 10;
+}
+static __attribute__((section("cuda_shared"), aligned(16))) char cuda_on_cpu_sized[cuda_on_cpu::MOST];
+namespace cuda_on_cpu {
+
 inline void stuck(const char *what, unsigned come, unsigned all)
 {
     fprintf(stderr, "%s was reached by %u of %u threads\n", what, come, all);
@@ -353,16 +359,20 @@ extern "C" inline __attribute__((used)) void cuda_on_cpu_shape(unsigned grid, un
 }
 
 template <class... A>
-cudaError_t cudaLaunchKernel(void (*kernel)(A...), dim3 grid, dim3 block, void **args, size_t, cudaStream_t)
+cudaError_t cudaLaunchKernel(void (*kernel)(A...), dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t)
 {
     gridDim = cuda_on_cpu::grid ? dim3(cuda_on_cpu::grid) : grid;
     blockDim = cuda_on_cpu::block ? dim3(cuda_on_cpu::block) : block;
-    if (gridDim.x < 1 || gridDim.x > 2147483647u || blockDim.x < 1 || blockDim.x > 1024)
+    if (gridDim.x < 1 || gridDim.x > 2147483647u || blockDim.x < 1 || blockDim.x > 1024 || shared > cuda_on_cpu::MOST)
         return cudaErrorInvalidConfiguration;
     cuda_on_cpu::launch<A...> all = {kernel, args};
     for (unsigned b = 0; b < gridDim.x; b++) {
         blockIdx = dim3(cuda_on_cpu::descending ? gridDim.x - 1 - b : b);
         cuda_on_cpu::run_block(&cuda_on_cpu::launch<A...>::run, &all);
+        const char *const end = cuda_on_cpu_sized + shared;
+        const size_t left = cuda_on_cpu::MOST - shared;
+        if (!cuda_on_cpu::alone && left && (*end != -1 || memcmp(end, end + 1, left - 1)))
+            cuda_on_cpu::stuck("shared memory beyond what the launch gives", (unsigned)shared, cuda_on_cpu::MOST);
     }
     return cudaSuccess;
 }

@@ -51,6 +51,18 @@ static cudaError_t hyad_start(cudaStream_t stream, void (*kernel)(P...), long lo
     return cudaLaunchKernel(kernel, grid, dim3(block), given, 0, stream);
 }
 """
+#: Of a kernel that is given shared memory.
+SIZED = """\
+/* the same, with so many bytes of shared memory for each block */
+template <class... P>
+static cudaError_t hyad_start_sized(cudaStream_t stream, void (*kernel)(P...), long long blocks,
+    unsigned block, long long shared, typename hyad_as<P>::type... args)
+{
+    void *given[] = {(void *)&args...};
+    const dim3 grid(blocks < 1 ? 1 : (unsigned)blocks);
+    return cudaLaunchKernel(kernel, grid, dim3(block), given, (size_t)shared, stream);
+}
+"""
 #: Of sizes, by names of their own: models have functions of reals and of integers.
 ARITHMETIC = {
     "hyad_least(": "static inline long long hyad_least(long long a, long long b) { return a < b ? a : b; }\n",
@@ -116,6 +128,7 @@ class _Host:
         names = [declared.rpartition(" ")[2].lstrip("*") for declared in [*self.params(), self.stream]]
         body[1:1] = [f"    (void){name};" for name in names if name not in words]
         helpers = [START] + [READ] * self.reads + [STACK_LIMIT] * (self.program.stack is not None)
+        helpers += [SIZED] if any("hyad_start_sized(" in line for line in body) else []
         helpers += [helper for name, helper in ARITHMETIC.items() if any(name in line for line in body)]
         program = self.program
         declared = wrapped(f'extern "C" {self.head()}', WIDTH)
@@ -203,7 +216,7 @@ class _Host:
 
         for step in steps:
             if isinstance(step, Launch):
-                for a in (step.blocks, *step.args):
+                for a in (step.blocks, step.shared, *step.args):
                     if not isinstance(a, (At, Scalar)):
                         visit(a)
         return [size for size, times in found.items() if times > 1]
@@ -213,7 +226,10 @@ class _Host:
         if isinstance(step, Launch):
             args = "".join(f", {self.argument(a)}" for a in step.args)
             form = f"  // {commented(step.form, 60)}" if step.form else ""
-            call = f"hyad_start({stream}, {step.kernel}, {self.text(step.blocks)}, {step.block}{args})"
+            name, block = "hyad_start", str(step.block)
+            if step.shared != 0:
+                name, block = "hyad_start_sized", f"{step.block}, {self.text(step.shared)}"
+            call = f"{name}({stream}, {step.kernel}, {self.text(step.blocks)}, {block}{args})"
             yield from self.guarded(call, depth, form)
         elif isinstance(step, Clear):
             yield from self.guarded(

@@ -55,7 +55,27 @@ from .identifiers import WORD
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Place, Plan, is_array, plan, type_of
 from .operands import Line
-from .staging import Tile, blocks_for, by_warps, functions_of, indices_of, mostly_read, only_rows, row_width, terms_of
+from .staging import NAME as STAGING
+from .staging import (
+    ROWS,
+    ROWS_IN,
+    ROWS_OUT,
+    SIZED,
+    SizedTile,
+    Tile,
+    blocks_for,
+    by_warps,
+    by_warps_sized,
+    functions_of,
+    indices_of,
+    mostly_read,
+    only_rows,
+    read_again,
+    room_of_rows,
+    row_subscripts,
+    row_width,
+    terms_of,
+)
 from .thread import WARP, ThreadUnit, at
 from .transposed import TILES, TURN, heads_of_tiles, turned_reads
 
@@ -107,6 +127,7 @@ class Piece:
     scan: Scanned | None = None
     rows: frozenset[Var] = frozenset()
     roomy: bool = False
+    sized: bool = False
 
 
 def words_of(lines: Sequence[Line]) -> list[str]:
@@ -131,7 +152,8 @@ class KernelText:
     """A printed kernel: its text, the functions that it calls, how many reals of workspace each thread needs (None: no
     workspace; else the terms of a size), the kinds of its parameters behind those of the piece, and which of all its
     parameters it has: those that it needs. ``heap``: whether a thread takes memory besides, as it needs it.
-    ``staged``: the arrays whose rows go through shared memory, in blocks of up to ``block`` threads."""
+    ``staged``: the arrays whose rows go through shared memory, in blocks of up to ``block`` threads; ``sized``: the
+    dims of those rows of which only the host knows the width."""
 
     text: str
     support: tuple[str, ...]
@@ -141,6 +163,7 @@ class KernelText:
     heap: bool = False
     staged: tuple[str, ...] = ()
     block: int = FOLDING
+    sized: tuple[tuple[Atom, ...], ...] = ()
 
 
 class KernelPrinter(CudaPrinter):
@@ -157,6 +180,7 @@ class KernelPrinter(CudaPrinter):
         self.atomic: set[Buffer] = {self.plan.place[p].buffer for p in piece.atomic}
         self.places: dict[str, str] = {}
         self.tiles: list[Tile] = []
+        self.sized: dict[SizedTile, tuple[Var, tuple[Var, ...]]] = {}  # with the array and its rows' subscripts
         self.located: dict[Var, str] = {}  # indices that are known before the body: of rows that are gathered
         self.gathered: dict[Buffer, list[tuple[Var, str]]] = {}  # where a row lies, by its index
         self.turned: dict[Buffer, str] = {}  # arrays that are read by tiles, the other way round: the tile's name
@@ -345,10 +369,9 @@ class KernelPrinter(CudaPrinter):
         bounds = f"__launch_bounds__({most}) " if piece.rows and piece.grid else ""
         signature = f'extern "C" __global__ void {bounds}{self.name}({", ".join(used)})'
         whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
-        staged = tuple(tile.array for tile in self.tiles)
-        return KernelText(
-            whole, tuple(self.support), room, tuple(needs), kept, self.heap, staged, self.block if staged else FOLDING
-        )
+        staged = tuple(tile.array for tile in (*self.tiles, *self.sized))
+        block, sized = self.block if staged else FOLDING, tuple(tile.dims for tile in self.sized)
+        return KernelText(whole, tuple(self.support), room, tuple(needs), kept, self.heap, staged, block, sized)
 
     def joined(self, lines: list[Line]) -> list[Line]:
         """Lines in which what a thread folds is declared with its first value."""
@@ -646,13 +669,13 @@ class KernelPrinter(CudaPrinter):
         inits, before = self.start(bind, op)
         self.stage(nest)
         self.names.enter()
-        tiles = [] if self.tiles else self.by_tiles(nest)
-        places = None if self.tiles or tiles else self.read_ahead(nest)
-        deeper = 1 if self.tiles else 2 if places or tiles else 0
+        tiles = [] if self.tiles or self.sized else self.by_tiles(nest)
+        places = None if self.tiles or self.sized or tiles else self.read_ahead(nest)
+        deeper = 1 if self.tiles or self.sized else 2 if places or tiles else 0
         old = self.captured()
         for _ in range(1 + deeper):
             self.enter()
-        if self.tiles:
+        if self.tiles or self.sized:
             self.labels += 1
             self.behind = f"behind{self.labels}"
         names = []
@@ -670,6 +693,9 @@ class KernelPrinter(CudaPrinter):
         self.unshared = True
         if self.tiles:
             head, tail = self.places_of_warps(nest, names, located)
+            self.behind = ""
+        elif self.sized:
+            head, tail = self.places_of_rows(nest, names)
             self.behind = ""
         elif places:
             head, tail = self.places_ahead(nest, names, places)
@@ -773,6 +799,38 @@ class KernelPrinter(CudaPrinter):
             else:
                 self.row_name[tiles[tile]] = name, levels, None
         self.support.update(dict.fromkeys(functions_of(self.tiles)))
+        alone = not self.piece.atomic and self.piece.scan is None
+        if not self.tiles and self.piece.sized and alone and on(STAGING):
+            self.stage_sized(nest)
+
+    def stage_sized(self, nest: Sequence[Bind]) -> None:
+        """Choose the arrays of reals of which each place of the grid has a row whose width only the host knows, apart
+        from those of its neighbours: what is written first."""
+        grid, n = self.piece.grid, len(nest[0].op.accs)
+        counts = {b.op.index: b.op.count for b in nest}
+        beside = nest[self.fastest(nest)].op.index
+        rows = [(v, grid) for v in nest[0].vars[n:] if self.plan.root(v).kind == "result"]
+        for p in (p for p in self.program.params if is_array(p) and self.plan.root(p).kind == "param"):
+            at = row_subscripts(self.program, p, grid)
+            if beside in at and only_rows(self.program, p, at) and read_again(nest[-1].op.body, {p}):
+                rows.append((p, at))
+        for v, at in rows:
+            dims = v.type.dims[len(at) :]
+            known = all(type(d) is Const or d in self.program.dims for d in dims)
+            side = same_atoms(v.type.dims[: len(at)], [counts[i] for i in at])
+            if v.type.elem != REAL or row_width(v, len(at)) or not dims or not known or not side:
+                continue
+            buffer = self.plan.root(v)
+            name = self.buffer_name[buffer]
+            own = [self.names.fresh(f"{name}_{what}") for what in ("tile", "at", "apart", "row")]
+            given = buffer.kind == "result"
+            self.sized[SizedTile(name, own[0], self.ctype(REAL), dims, self.places_of(dims), given, *own[1:])] = v, at
+            self.row_name[buffer] = own[3], len(at), None
+        if self.sized:
+            self.block = FOLDING if self.piece.folds else BLOCK
+            moves = {tile.given for tile in self.sized}
+            texts = (ROWS, SIZED, *([ROWS_IN] if False in moves else []), *([ROWS_OUT] if True in moves else []))
+            self.support.update(dict.fromkeys(texts))
 
     def gathers(self, nest: Sequence[Bind], staged: set[Buffer]) -> dict[Tile, tuple[Var, Buffer]]:
         """Tiles for rows of arrays that each place of the grid finds by an index it has read, with this and where the
@@ -904,6 +962,24 @@ class KernelPrinter(CudaPrinter):
             f"{row}[{k}] = 0;" for row, wide, there in self.terms.values() for k in range(wide) if k not in there
         ]
         return [*head, *before, *("        " + text for text in (*nothing, *indices))], tail
+
+    def places_of_rows(self, nest: Sequence[Bind], names: list[str]) -> tuple[list[str], list[str]]:
+        """The head of the loop over an index space in which warps move rows of which only the host knows the width, and
+        what stands behind its body."""
+        first, lane, rows = own = tuple(self.names.fresh(n) for n in ("first", "lane", "rows"))
+        head, total = self.total_of(nest)
+        fastest = self.fastest(nest)
+        order = [*range(fastest), *range(fastest + 1, len(nest)), fastest]
+        subs = [[self.value[i] for i in at] for _, at in self.sized.values()]
+        places = [self.flat(at, v.type.dims).text for at, (v, _) in zip(subs, self.sized.values())]
+        needed = words_of([*self.lines, *(Line(0, text) for text in places)])
+        indices = self.indices_at([nest[k] for k in order], [names[k] for k in order], f"{first} + {lane}", needed)
+        counts = self.local["thread"], self.local["step"], total
+        room = room_of_rows(self.ctype(REAL), self.block, len(self.piece.folds))
+        before, tail = by_warps_sized([*self.sized], room, counts, own, indices, places)
+        if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
+            tail.insert(1, f"    {self.behind}:;")
+        return [*head, *before], tail
 
     def total_of(self, nest: Sequence[Bind]) -> tuple[list[str], str]:
         """How many places a nest has, as a variable where it is several loops, with what declares it."""

@@ -192,7 +192,7 @@ class Launch:
     """Start a kernel with ``blocks`` blocks of ``block`` threads, one dim each. ``blocks`` is at least 1 where it is
     run. ``args`` are in the order of the kernel's parameters. ``free``: any number of blocks will do, so a runtime may
     choose another one that suits the device; else results or memory depend on it. ``form`` is the model's form that it
-    computes."""
+    computes. ``shared``: the bytes of shared memory that a block is given, besides what the kernel declares."""
 
     kernel: str
     blocks: Size
@@ -200,6 +200,7 @@ class Launch:
     args: tuple[Argument, ...]
     free: bool = False
     form: str = ""
+    shared: Size = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ from .launches import (
 from .lower import plan, type_of
 from .memory import simple
 from .persistent import Persistent
+from .staging import SIZES, room_of_rows
 from .thread import WARP
 
 ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
@@ -132,6 +133,7 @@ class Pieces(Persistent):
             scan=scan,
             rows=frozenset(b.op.index for b in rows),
             roomy=self.few != 0,
+            sized=not self.indices,
         )
         name = self.kernel_names.fresh(
             f"{self.name}_{hint or getattr(results[0] if results else None, 'name', 'checks')}"
@@ -199,11 +201,24 @@ class Pieces(Persistent):
         self.texts.append((f"/* {where} */\n" if where else "") + text.text)
         self.kernels.append(name)
         self.makes[name] = {at.array for at in places if at is not None} | {self.spot[v].array for v in own.values()}
-        launch = Launch(name, blocks, threads, tuple(args), free, program.span.text if program.span else "")
+        shared = self.shared(text, threads, len(folds))
+        launch = Launch(name, blocks, threads, tuple(args), free, program.span.text if program.span else "", shared)
         self.steps.append(launch)
         if device:
             self.checked = True
         return launch
+
+    def shared(self, text: KernelText, threads: int, folds: int) -> Size:
+        """The bytes of shared memory for the rows of a block: the first ones that there is room for."""
+        ctype = "double" if self.dtype == "f64" else "float"
+        left: Size = room_of_rows(ctype, threads, folds)
+        taken: Size = 0
+        for dims in text.sized:
+            width = total(self.sizes(dims, None))
+            apart = simple("-", simple("+", width, 1), simple("%", width, 2))
+            here = simple("*", apart, simple("<=", apart, left))
+            left, taken = simple("-", left, here), simple("+", taken, here)
+        return simple("*", taken, threads * SIZES[ctype])
 
     def needed(self, body: Block, folded_in: set[Var]) -> tuple[list[Bind], dict[Var, None]]:
         """The bindings that were put off and are done in the kernel of ``body``, and all variables that it reads."""

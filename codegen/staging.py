@@ -44,10 +44,31 @@ a few rows then, not to one element of each of 32.
 
 The second barrier is before the rows are written out, the first one before they are made again.
 
-Design decision: by warps, since a barrier of the block would hold up four warps for one; and of a fixed size, since
-a tile that the launch sized would be one more thing that each host has to give. A block has tiles of ``ROOM`` bytes at
-most: four such blocks, 16 warps, are at once on a multiprocessor, as many as kernels of such length have registers for;
-or 8 warps, in smaller blocks, for results that are too wide for that.
+Where only the host knows how wide rows are, it gives a block as much shared memory as they need (``Launch.shared``). A
+row that is too wide is read or written where it lies; a thread has a pointer to its row, wherever that is::
+
+    const long long y_apart = hyad_apart(d, 47);
+    double *const y_tile = (double *)hyad_shared_rows;
+    for (long long first = thread - lane; first < total; first += step) {
+        const unsigned rows = hyad_rows(total - first);
+        const long long i = first + lane;
+        const long long y_at = i*d;
+        double *const y_row = y_apart ? y_tile + threadIdx.x*y_apart : y + y_at;
+        __syncwarp();
+        if (lane < rows) {
+            ...
+        }
+        __syncwarp();
+        hyad_rows_out(y_tile, y, y_at, d, y_apart, rows);
+    }
+
+Such rows may lie anywhere, one for each place of a nest: those of the points of a mixture for one of its components are
+as far apart as the point has components. What is read but once is left to the cache, which has a row's neighbours when
+they are read: to move it costs more instructions than to read it. There is no such cache for what is written.
+
+Design decision: by warps, since a barrier of the block would hold up four warps for one. A block has tiles of ``ROOM``
+bytes at most: four such blocks, 16 warps, are at once on a multiprocessor, as many as kernels of such length have
+registers for; or 8 warps, in smaller blocks, for results that are too wide for that.
 Rows of one or two elements gain nothing: their neighbours share what is moved.
 """
 
@@ -290,6 +311,68 @@ static __device__ inline void hyad_sent(void) {
   #endif
 }
 """
+SIZED = """\
+#ifdef CUDA_ON_CPU
+static char *const hyad_shared_rows = cuda_on_cpu_sized;
+#else
+extern __shared__ double2 hyad_shared_rows[]; /* as much as the launch gives */
+#endif
+
+/* how far apart rows of so many elements lie in shared memory: an odd number; 0 where it has no room for them */
+static __device__ inline long long hyad_apart(long long width, long long room) {
+  return width > 0 && (width | 1) <= room ? width | 1 : 0;
+}
+"""
+MOVE_SIZED = """\
+/* a warp's rows {what} its tile, each from where its thread says: neighbours move neighbours */
+template <class T>
+static __device__ inline void {name}({head}, long long at, long long width,
+    long long apart, unsigned rows) {{
+  if (!apart) return;
+  const unsigned lane = threadIdx.x & 31u, wide = (unsigned)width;
+  const unsigned down = 32u/wide, right = 32u - down*wide; /* from one place to that of the next round */
+  unsigned row = lane/wide, column = lane - row*wide;
+  tile += (threadIdx.x - lane)*apart;
+  #ifdef __CUDACC__
+  #pragma unroll 1
+  #endif
+  for (unsigned start = 0; start < rows*wide; start += {most}*32) {{ /* so many on the way at once */
+    T held[{most}];
+    T *to[{most}];
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < {most}; k++) {{
+      const long long place = __shfl_sync(0xffffffffu, at, row & 31u);
+      to[k] = row < rows ? {to} : 0;
+      if (to[k]) held[k] = {source};
+      row += down, column += right;
+      if (column >= wide) column -= wide, row++;
+    }}
+    #ifdef __CUDACC__
+    #pragma unroll
+    #endif
+    for (unsigned k = 0; k < {most}; k++)
+      if (to[k]) *to[k] = held[k];
+  }}
+}}
+"""
+ROWS_IN = MOVE_SIZED.format(
+    what="into",
+    name="hyad_rows_in",
+    head="T *__restrict__ tile, const T *__restrict__ from",
+    most=4,
+    to="tile + row*apart + column",
+    source="from[place + column]",
+)
+ROWS_OUT = MOVE_SIZED.format(
+    what="out of",
+    name="hyad_rows_out",
+    head="const T *__restrict__ tile, T *__restrict__ array",
+    most=4,
+    to="array + place + column",
+    source="tile[row*apart + column]",
+)
 IN_TILE = "tile[W % 2 ? at : at + at/W]"
 TAKE = MOVE.format(
     what="a warp's rows into its tile",
@@ -359,6 +442,70 @@ class Tile:
         )
         told = f", {arrived}" if self.bulk and not self.given else ""
         return f"{name}<{self.width}>({self.name}, {self.array} + {first}*{self.width}, {many}{told});"
+
+
+@dataclass(frozen=True, slots=True)
+class SizedTile:
+    """Rows of an array of which only the host knows the width: ``width``, C text, is the product of ``dims``. ``at`` is
+    where a thread's row begins in the array, ``apart`` how far apart rows lie in the tile (0: there is no room), and
+    ``row`` points to the thread's row, all three the names of variables."""
+
+    array: str
+    name: str
+    ctype: str
+    dims: tuple[Atom, ...]
+    width: str
+    given: bool
+    at: str
+    apart: str
+    row: str
+
+    def moved(self, rows: str) -> str:
+        """The statement that all threads of a warp do together, of which so many have a row."""
+        name = "hyad_rows_out" if self.given else "hyad_rows_in"
+        return f"{name}({self.name}, {self.array}, {self.at}, {self.width}, {self.apart}, {rows});"
+
+
+def room_of_rows(ctype: str, threads: int, folds: int = 0) -> int:
+    """How many elements there is room for in shared memory, for each of so many threads of a block."""
+    return (ROOM - FOLD * folds) // threads // SIZES[ctype]
+
+
+def by_warps_sized(
+    tiles: Sequence[SizedTile],
+    room: int,
+    counts: tuple[str, str, str],
+    names: tuple[str, str, str],
+    indices: Sequence[str],
+    places: Sequence[str],
+) -> tuple[list[str], list[str]]:
+    """What stands before and behind what a thread does with its rows, of which there is room for so many elements.
+    ``counts``: the number of the thread, how many there are, and how many rows; ``names``: the first row of its warp,
+    its place there, and how many rows that has. ``indices`` declare the nest's, and ``places`` are where the rows of
+    each tile begin."""
+    (thread, step, count), (first, lane, rows) = counts, names
+    head = [f"const unsigned {lane} = threadIdx.x & 31u;"]
+    taken: list[str] = []
+    for tile in tiles:
+        left = " - ".join([str(room), *taken])
+        head.append(f"const long long {tile.apart} = hyad_apart({tile.width}, {left});")
+        behind = f" + blockDim.x*{taken[0] if len(taken) == 1 else '(' + ' + '.join(taken) + ')'}" if taken else ""
+        head.append(f"{tile.ctype} *const {tile.name} = ({tile.ctype} *)hyad_shared_rows{behind};")
+        taken.append(tile.apart)
+    head += [
+        f"for (long long {first} = {thread} - {lane}; {first} < {count}; {first} += {step}) {{",
+        f"    const unsigned {rows} = hyad_rows({count} - {first});",
+        *("    " + text for text in indices),
+        *(f"    const long long {tile.at} = {place};" for tile, place in zip(tiles, places)),
+        *("    " + tile.moved(rows) for tile in tiles if not tile.given),
+    ]
+    for tile in tiles:
+        const = "" if tile.given else "const "
+        where = f"{tile.apart} ? {tile.name} + threadIdx.x*{tile.apart} : {tile.array} + {tile.at}"
+        head.append(f"    {const}{tile.ctype} *const {tile.row} = {where};")
+    head += ["    __syncwarp();", f"    if ({lane} < {rows}) {{"]
+    tail = ["    }", "    __syncwarp();", *("    " + tile.moved(rows) for tile in tiles if tile.given), "}"]
+    return head, tail
 
 
 def functions_of(tiles: Iterable[Tile]) -> list[str]:
@@ -494,6 +641,32 @@ def mostly_read(program: Program, var: Var, at: Sequence[Atom]) -> bool:
         return any(r in subs for r in block.results if type(r) is Var)
 
     return whole(program.body) or 2 * len(found) >= row_width(var, len(at))
+
+
+def row_subscripts(program: Program, var: Var, indices: Sequence[Var]) -> tuple[Var, ...]:
+    """The first subscripts of an array, where they are some of these indices, one by one: those of the row that all
+    that reads it is in, if ``only_rows`` says so."""
+    for bind in all_binds(program.body):
+        if type(bind.op) is Prim and bind.op.name == "get" and bind.op.args[0] is var:
+            subs = bind.op.args[1:]
+            many = next((k for k, a in enumerate(subs) if a not in indices or a in subs[:k]), len(subs))
+            return tuple(subs[:many])
+    return ()
+
+
+def read_again(block: Block, arrays: set[Atom], depth: int = 0) -> bool:
+    """Whether loops inside loops of a block read elements of some arrays, or of their rows: each several times."""
+    arrays = set(arrays)
+    for bind in block.binds:
+        op = bind.op
+        if type(op) is Prim and op.name == "get" and op.args[0] in arrays:
+            if isinstance(bind.vars[0].type, Arr):
+                arrays.add(bind.vars[0])
+            elif depth > 1:
+                return True
+        elif type(op) is Loop and read_again(op.body, arrays, depth + 1):
+            return True
+    return False
 
 
 def terms_of(block: Block, states: Sequence[Var]) -> dict[Var, list[tuple[int, ...]]]:

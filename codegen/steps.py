@@ -41,8 +41,9 @@ SIGNS = {"and": " and ", "or": " or "}
 class Machine(Protocol):
     """What the steps need of a device. Memory is addresses and bytes."""
 
-    def launch(self, step: Launch, blocks: int, args: Sequence[Any]) -> None:
-        """Start a kernel; ``args`` are numbers: an address for each ``At``, the value of each ``Scalar`` and size."""
+    def launch(self, step: Launch, blocks: int, args: Sequence[Any], shared: int = 0) -> None:
+        """Start a kernel; ``args`` are numbers: an address for each ``At``, the value of each ``Scalar`` and size;
+        ``shared`` is how many bytes of shared memory it is given."""
 
     def clear(self, to: int, nbytes: int) -> None: ...
 
@@ -151,6 +152,7 @@ class _Writer:
         """The sizes that a step needs before it, those of inner steps too; of a branch none, which may not be taken."""
         if isinstance(step, Launch):
             yield step.blocks
+            yield step.shared
             yield from (a.offset if isinstance(a, At) else a for a in step.args if not isinstance(a, Scalar))
         elif isinstance(step, Repeat):
             yield step.count
@@ -185,7 +187,8 @@ class _Writer:
                     args.append(self.place(a, depth))
                 else:
                     args.append(f"x_{a.name}" if isinstance(a, Scalar) else self.size(a, depth))
-            self.emit(f"launch({self.name(step)}, {blocks}, ({''.join(f'{a}, ' for a in args)}))", depth)
+            shared = f", {self.size(step.shared, depth)}" if step.shared != 0 else ""
+            self.emit(f"launch({self.name(step)}, {blocks}, ({''.join(f'{a}, ' for a in args)}){shared})", depth)
         elif isinstance(step, Clear):
             length, place = self.bytes(step.to, step.length, depth), self.place(step.to, depth)
             self.emit(f"if ({length}) > 0: clear({place}, {length})", depth)

@@ -37,9 +37,9 @@ def entries(program: CudaProgram) -> str:
         body = program.source.partition(f" {kernel}(")[2].partition("\n}\n")[0]
         barriers = re.search(r"\b(__sync|__shfl|hyad_block_|hyad_team_|\w+_part\()", body) is not None
         out.append(
-            f'extern "C" int {kernel}_start(void **args, unsigned blocks, unsigned block)\n'
+            f'extern "C" int {kernel}_start(void **args, unsigned blocks, unsigned block, unsigned shared)\n'
             f"{{\n    cuda_on_cpu::alone = {str(not barriers).lower()};\n"
-            f"    return (int)cudaLaunchKernel({kernel}, dim3(blocks), dim3(block), args, 0, 0);\n}}\n"
+            f"    return (int)cudaLaunchKernel({kernel}, dim3(blocks), dim3(block), args, shared, 0);\n}}\n"
         )
     return "".join(out)
 
@@ -164,7 +164,7 @@ class _Cpu:
 
     # ---------------------------------------------------------------------------- what the steps ask for
 
-    def launch(self, step: Launch, blocks: int, args: Sequence[Any]) -> None:
+    def launch(self, step: Launch, blocks: int, args: Sequence[Any], shared: int = 0) -> None:
         held: list[Any] = []
         real = ctypes.c_double if self.program.dtype == "f64" else ctypes.c_float
         for kind, a in zip(step.args, args):
@@ -178,9 +178,9 @@ class _Cpu:
         block = step.block
         if step.free:
             blocks = self.blocks or min(blocks, GRID)
-            if block == launches.BLOCK:  # a kernel that stands on its block's size has another one
+            if block == launches.BLOCK and not shared:  # a kernel that stands on its block's size has another one
                 block = self.block or block
-        if getattr(self.library, f"{step.kernel}_start")(pointers, blocks, block):
+        if getattr(self.library, f"{step.kernel}_start")(pointers, blocks, block, shared):
             raise HyadError(f"{step.kernel}: no launch with {blocks} blocks of {block} threads")
 
     def clear(self, to: int, nbytes: int) -> None:

@@ -614,12 +614,12 @@ class Gpu:
         order = {r.name: k for k, r in enumerate(m for m in program.memory if m.kind == "result")}
         return found, [results[order[r.name]] for r in program.results]
 
-    def launch(self, step: launches.Launch, blocks: int, args: Sequence[Any]) -> None:
+    def launch(self, step: launches.Launch, blocks: int, args: Sequence[Any], shared: int = 0) -> None:
         """Start a kernel."""
         ready = self.ready.get(step.kernel)
         if ready is None:
             ready = self.ready[step.kernel] = (self.function(step), (step.block, 1, 1))
-        self.call.launch(ready[0], (blocks, 1), ready[1], args)
+        self.call.launch(ready[0], (blocks, 1), ready[1], args, shared)
 
     def function(self, step: launches.Launch) -> Any:
         """A kernel, with a letter for each of its arguments."""

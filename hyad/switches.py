@@ -33,6 +33,7 @@ ON_A_GPU = {
     "teams": "Gives each row of a matrix to a team of threads, which makes few passes over it.",
     "stencils": "Turns what a loop adds to neighbouring elements into a sum by each element's thread (a gather).",
     "apart": "Splits a loop around loops over arrays into nests with a thread for each element (loop fission).",
+    "sums-first": "Adds up what is multiplied by the same numbers in all iterations, and multiplies the sums.",
     "turned": "Adds to the elements of a matrix row by row where a loop does so column by column.",
     "gather": "Turns atomic additions to known elements into sums, each taken by one thread.",
     "rectangles": "Makes a triangle of iterations a rectangle, in which half of the threads are idle.",

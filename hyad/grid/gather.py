@@ -70,6 +70,7 @@ from .rectangles import branch_inside, rectangle
 from .scans import scan_of
 from .scattered import parted, scattered
 from .stencils import stencil
+from .sums_first import sums_first
 from .teams import joined, passes, renamed, whole
 from .turned import turned
 
@@ -108,6 +109,7 @@ def spread(
     by(lambda block: indexed_block(block, stencil), "stencils")
     by(lambda block: indexed_block(block, parted), "gather")
     by(apart_block, "apart")
+    by(sums_first, "sums-first")
     before = program
     by(lambda block: each(block, lambda bind: [turned(bind)]), "turned")
     if program is not before and on("fuse"):
