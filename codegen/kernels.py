@@ -166,6 +166,7 @@ class KernelPrinter(CudaPrinter):
         alone = not (several or self.arena or any(self.plan.swaps.values()))
         self.directions = shared_by_a_warp(self.program) if alone else None
         self.by_lanes = False  # in a loop over directions
+        self.carries = False  # a thread that reads ahead carries indices from place to place
 
     def planned(self, program: Program) -> Plan:
         room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
@@ -980,12 +981,39 @@ class KernelPrinter(CudaPrinter):
             end = f"({many} < {total} ? {many} : {total})" if many else total
             reading.append(f"    {ctype} {name}[{AHEAD}];")
             reading.append(f"    hyad_ahead({name}, {array}, {places.first}, {step}, {end});")
-        indices = self.indices_at(nest, names, places.place, words_of(self.lines))
-        return [*head, loop, *reading, *inner, *("            " + text for text in indices)], [
-            "        }",
-            "    }",
-            "}",
-        ]
+        start, indices, grown = self.indices_ahead(nest, names, places.place, words_of(self.lines))
+        inner += ["            " + text for text in indices]
+        self.carries = bool(start)
+        return [*head, *start, loop, *reading, *inner], ["        }", *("        " + g for g in grown), "    }", "}"]
+
+    def indices_ahead(
+        self, nest: Sequence[Bind], names: list[str], place: str, needed: list[str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """The indices that are among some names: what stands before the loop, at a place, and behind it. There is one
+        division for each dim but the first, before the loop: from place to place quotients are carried."""
+        rest, rest_step = self.local["thread"], self.local["step"]
+        start, carried, indices, grown = [], [], [], []
+        for k in range(len(nest) - 1, 0, -1):
+            if not any(name in needed for name in names[: k + 1]):
+                break
+            n = self.fixed(nest[k].op.count).at(MUL)
+            above = names[0] if k == 1 else self.names.fresh("at")
+            above_step = self.names.fresh(f"{above}_step")
+            start.append(f"long long {above} = {self.quotient(rest, n)};")
+            start.append(f"const long long {above_step} = {self.quotient(rest_step, n)};")
+            carried.append(f"if ({place} - {above}*{n} >= {n}) {above}++;")
+            if names[k] in needed:
+                indices.append(f"const long long {names[k]} = {place} - {above}*{n};")
+            grown.append(f"{above} += {above_step};")
+            place, rest, rest_step = above, above, above_step
+        return start, [*carried, *indices], grown
+
+    def quotient(self, a: str, b: str) -> str:
+        """a/b, where b may be 0."""
+        if b.isdigit() and int(b) > 0:
+            return f"{a}/{b}"
+        self.support[QUOTIENT] = None
+        return f"hyad_quotient({a}, {b})"
 
     def counting(self, names: list[str], counts: list[str]) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space, and what stands after its body. There is one division for each
@@ -1001,13 +1029,9 @@ class KernelPrinter(CudaPrinter):
             above = self.names.fresh("at") if k > 1 else names[0]
             above_step = self.names.fresh(f"{above}_step")
             steps[i] = self.names.fresh(f"{i}_step")
-            known = n.isdigit() and int(n) > 0
-            if not known:
-                self.support[QUOTIENT] = None
-            quotient = "{0}/{1}" if known else "hyad_quotient({0}, {1})"
             kind = "long long" if k == 1 else "const long long"
-            head.append(f"{kind} {above} = {quotient.format(rest, n)};")
-            head.append(f"const long long {above_step} = {quotient.format(rest_step, n)};")
+            head.append(f"{kind} {above} = {self.quotient(rest, n)};")
+            head.append(f"const long long {above_step} = {self.quotient(rest_step, n)};")
             head.append(f"long long {i} = {rest} - {above}*{n};")
             head.append(f"const long long {steps[i]} = {rest_step} - {above_step}*{n};")
             rest, rest_step = above, above_step

@@ -36,7 +36,7 @@ from hyad.errors import Span
 from hyad.passes.spread import Reduction, changed, reductions, sequential
 from hyad.program.journal import fires
 
-from .ahead import AHEAD
+from .ahead import AHEAD, ROUNDS
 from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
@@ -169,7 +169,8 @@ class Pieces(Persistent):
             blocks, threads = simple("min", tiles, blocks), FOLDING
         if ahead and free and not copied:  # one round for each thread, rather than a last one that few have
             many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
-            blocks = simple("max", blocks, ceiling(many, AHEAD * threads))
+            each = AHEAD * (ROUNDS if printer.carries else 1)
+            blocks = simple("max", blocks, ceiling(many, each * threads))
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:
