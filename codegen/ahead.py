@@ -34,6 +34,7 @@ NAME = "ahead"  # of the optimisation, to switch it off
 AHEAD = 4  # places of a thread at a time
 ROUNDS = 4  # of that many places for a thread that divides before its first, to carry indices from place to place
 ARRAYS = 4  # of which so many arrays are read ahead: 32 registers
+OF_ROWS = 2  # and of those that a team shares so many: a thread of a team has 80 registers
 LIGHT = 100.0  # the work of a body, in additions, up to which it waits for memory
 
 UNROLL = """\
