@@ -17,7 +17,20 @@ time, a step of the grid apart as before, and reads what it needs of all of them
         }
     }
 
-The order of a thread's places is what it was, and so is every sum. Not for bodies that are long (``LIGHT``), or have
+The order of a thread's places is what it was, and so is every sum. Where a place has several indices, no place divides:
+a thread divides before its first one, and the quotients are carried, ``step`` places further at a time::
+
+    long long i = thread/m;
+    const long long i_step = step/m;
+    ..          if (at < total) {
+                    if (at - i*m >= m) i++;
+                    const long long j = at - i*m;
+                    ..
+                }
+                i += i_step;
+
+Such threads have ``ROUNDS`` times as many places, to divide less often. A team of threads that shares the pieces of a
+long row reads these ahead in the same way, ``team`` elements apart. Not for bodies that are long (``LIGHT``), or have
 loops: they have work enough to hide what they wait for, and would be four times as long. Nor for those that read more
 of neighbours than of the element itself: these need the indices of each place, and take the registers of many threads.
 """
