@@ -20,7 +20,23 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hyad.core import INT, REAL, Arr, Atom, Bind, Check, Const, Loop, Prim, Program, Scalar, Var, same, same_atoms
+from hyad.core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Check,
+    Const,
+    Loop,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    binds_of,
+    same,
+    same_atoms,
+)
 from hyad.passes.spread import Reduction, beside, offset_from, reductions
 from hyad.program.journal import fires, on
 
@@ -664,7 +680,7 @@ class KernelPrinter(CudaPrinter):
         inside = {op.index, *op.accs, *made}
         found: list[tuple[Var, Var, list[Atom]]] = []
         for b in op.body.binds:
-            if type(b.op) is Check:
+            if any(type(c.op) is Check for c in binds_of(b)):
                 break
             if type(b.op) is not Prim or b.op.name != "get" or isinstance(b.vars[0].type, Arr):
                 continue
