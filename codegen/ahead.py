@@ -17,7 +17,20 @@ time, a step of the grid apart as before, and reads what it needs of all of them
         }
     }
 
-The order of a thread's places is what it was, and so is every sum. Not for bodies that are long (``LIGHT``), or have
+The order of a thread's places is what it was, and so is every sum. Where a place has several indices, no place divides:
+a thread divides before its first one, and the quotients are carried, ``step`` places further at a time::
+
+    long long i = thread/m;
+    const long long i_step = step/m;
+    ..          if (at < total) {
+                    if (at - i*m >= m) i++;
+                    const long long j = at - i*m;
+                    ..
+                }
+                i += i_step;
+
+Such threads have ``ROUNDS`` times as many places, to divide less often. A team of threads that shares the pieces of a
+long row reads these ahead in the same way, ``team`` elements apart. Not for bodies that are long (``LIGHT``), or have
 loops: they have work enough to hide what they wait for, and would be four times as long. Nor for those that read more
 of neighbours than of the element itself: these need the indices of each place, and take the registers of many threads.
 """
@@ -32,7 +45,9 @@ from hyad.program.journal import on
 
 NAME = "ahead"  # of the optimisation, to switch it off
 AHEAD = 4  # places of a thread at a time
+ROUNDS = 4  # of that many places for a thread that divides before its first, to carry indices from place to place
 ARRAYS = 4  # of which so many arrays are read ahead: 32 registers
+OF_ROWS = 2  # and of those that a team shares so many: a thread of a team has 80 registers
 LIGHT = 100.0  # the work of a body, in additions, up to which it waits for memory
 
 UNROLL = """\

@@ -20,11 +20,27 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hyad.core import INT, REAL, Arr, Atom, Bind, Const, Loop, Prim, Program, Scalar, Var, same, same_atoms
-from hyad.passes.spread import Reduction, beside, reductions
+from hyad.core import (
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Check,
+    Const,
+    Loop,
+    Prim,
+    Program,
+    Scalar,
+    Var,
+    binds_of,
+    same,
+    same_atoms,
+)
+from hyad.passes.spread import Reduction, beside, offset_from, reductions
 from hyad.program.journal import fires, on
 
-from .ahead import AHEAD, ARRAYS, READ, UNROLL, elsewhere, heads, light
+from .ahead import AHEAD, ARRAYS, OF_ROWS, READ, UNROLL, elsewhere, heads, light
 from .collectives import (
     ADD_AT,
     COMBINED,
@@ -50,7 +66,7 @@ from .comments import Comments
 from .cuda import CudaPrinter
 from .data import without_unused
 from .directions import by_the_first, shared_by_a_warp
-from .expressions import MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
+from .expressions import ADD, MUL, PRIMARY, SHIFT, WIDTH, Expr, plus, wrapped
 from .identifiers import WORD
 from .launches import BLOCK, FOLDING
 from .lower import LOCAL_REALS, Buffer, Place, Plan, is_array, plan, type_of
@@ -79,6 +95,7 @@ from .staging import (
 from .thread import WARP, ThreadUnit, at
 from .transposed import TILES, TURN, heads_of_tiles, turned_reads
 
+CONSTANT = re.compile(r"const long long (\w+) = ")
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
 
 
@@ -126,6 +143,7 @@ class Piece:
     names: tuple[str, ...] = ()
     scan: Scanned | None = None
     rows: frozenset[Var] = frozenset()
+    long: frozenset[Var] = frozenset()
     roomy: bool = False
     sized: bool = False
 
@@ -183,6 +201,7 @@ class KernelPrinter(CudaPrinter):
         self.sized: dict[SizedTile, tuple[Var, tuple[Var, ...]]] = {}  # with the array and its rows' subscripts
         self.located: dict[Var, str] = {}  # indices that are known before the body: of rows that are gathered
         self.gathered: dict[Buffer, list[tuple[Var, str]]] = {}  # where a row lies, by its index
+        self.early: dict[Var, Expr] = {}  # elements that a team has read ahead
         self.turned: dict[Buffer, str] = {}  # arrays that are read by tiles, the other way round: the tile's name
         self.turned_at: tuple[list[str], Expr] = [], Expr("")  # at which subscripts, and where in a tile
         self.terms: dict[tuple[Buffer, Var], tuple[str, int, set[int]]] = {}  # rows to add: how wide, what is there
@@ -190,6 +209,7 @@ class KernelPrinter(CudaPrinter):
         alone = not (several or self.arena or any(self.plan.swaps.values()))
         self.directions = shared_by_a_warp(self.program) if alone else None
         self.by_lanes = False  # in a loop over directions
+        self.carries = False  # a thread that reads ahead carries indices from place to place
 
     def planned(self, program: Program) -> Plan:
         room = -1 if self.piece.rows else 0  # a team's arrays are not each thread's
@@ -633,13 +653,31 @@ class KernelPrinter(CudaPrinter):
             start = op.inits[r.accs[0]]
             if r.kind in ("sum", "product") and not (isinstance(start, Const) and start.value == (r.kind == "product")):
                 self.emit(f"if ({lane}) {self.value[v].text} = {self.identity(r, v)};")
+        read = self.row_ahead(op)
+        reading: list[str] = []
+        for _ in read[:1] * 2:
+            self.enter()
+        first, j = (self.names.fresh(n) for n in ("first", "j")) if read else ("", "")
+        for v, array, start, ctype in read:
+            name = self.names.fresh(f"{array}_ahead")
+            reading.append(f"    {ctype} {name}[{AHEAD}];")
+            reading.append(f"    hyad_ahead({name}, {start}, {first}, {team}, {count});")
+            self.early[v] = Expr(f"{name}[{j}]")
         self.unshared = True
         self.labels += 1
         label = self.behind = f"behind{self.labels}"
         index, body = self.body(bind, op, inits)
         self.unshared, self.behind = False, ""
-        self.emit(f"for (long long {index} = {lane}; {index} < {count}; {index} += {team}) {{", bind.span)
-        self.lines += body
+        for _ in read[:1] * 2:
+            self.leave()
+        loop, inner = f"for (long long {index} = {lane}; {index} < {count}; {index} += {team}) {{", []
+        if read:
+            loop, inner = heads(lane, team, count, (first, j, index))
+            words = words_of(body)
+            body = [b for b in body if not (m := CONSTANT.match(b.text)) or words.count(m[1]) > 1]  # unused subscripts
+            body += [Line(self.depth, text) for text in ("        }", "    }")]
+        self.emit(loop, bind.span)
+        self.lines += [*(Line(self.depth, text) for text in (*reading, *inner)), *body]
         self.emit("}")
         if any(f"goto {label};" in line.text for line in body):
             self.emit(f"{label}:;")
@@ -654,6 +692,37 @@ class KernelPrinter(CudaPrinter):
                 call = f"{name}({value}, {team})"
             self.support[text] = None
             self.emit(f"{value} = {call};", bind.span)
+
+    def row_ahead(self, op: Loop) -> list[tuple[Var, str, str, str]]:
+        """What a loop that a team shares reads for some iterations at once, where rows are known to be long: elements
+        side by side that are read in any case, as the variable, the array's name, where the row begins, and the
+        elements' type."""
+        if op.index not in self.piece.long or not light(op.body):
+            return []
+        made = {v: b.op for b in op.body.binds for v in b.vars}
+        inside = {op.index, *op.accs, *made}
+        found: list[tuple[Var, Var, list[Atom]]] = []
+        for b in op.body.binds:
+            if any(type(c.op) is Check for c in binds_of(b)):
+                break
+            if type(b.op) is not Prim or b.op.name != "get" or isinstance(b.vars[0].type, Arr):
+                continue
+            array, *above, sub = b.op.args
+            buffer = self.plan.root(array)
+            if buffer.kind != "param" or buffer.given or buffer in self.atomic or inside.intersection([array, *above]):
+                continue
+            if sub is op.index:
+                found.append((b.vars[0], array, [*above, Const(0, INT)]))
+            elif (offset_from(sub, op.index, made, inside) or "-")[0] == "+":
+                found.append((b.vars[0], array, [*above, next(a for a in made[sub].args if a is not op.index)]))
+        if elsewhere(op.body, [array for _, array, _ in found]) > 2 * len(found):
+            return []
+        places = []
+        for v, array, subs in found[:OF_ROWS]:
+            base, offset, buffer, _ = self.address(array, [self.fixed(a) for a in subs])
+            places.append((v, base, f"{base} + {offset.at(ADD)}" if offset else base, self.ctype(buffer.elem)))
+        self.support |= {UNROLL: None, READ: None} if places else {}
+        return places
 
     def assignment(self, target: str, expr: Expr) -> str:
         text = super().assignment(target, expr)
@@ -933,7 +1002,11 @@ class KernelPrinter(CudaPrinter):
         return super().row_elsewhere(buffer, subs)
 
     def prim(self, bind: Bind, op: Prim) -> None:
-        if bind.vars[0] not in self.located:
+        var = bind.vars[0]
+        if var in self.early:
+            self.elements.add(var)
+            self.settle(var, self.early[var])
+        elif var not in self.located:
             super().prim(bind, op)
 
     def places_of(self, counts: Sequence[Atom]) -> str:
@@ -1056,12 +1129,39 @@ class KernelPrinter(CudaPrinter):
             end = f"({many} < {total} ? {many} : {total})" if many else total
             reading.append(f"    {ctype} {name}[{AHEAD}];")
             reading.append(f"    hyad_ahead({name}, {array}, {places.first}, {step}, {end});")
-        indices = self.indices_at(nest, names, places.place, words_of(self.lines))
-        return [*head, loop, *reading, *inner, *("            " + text for text in indices)], [
-            "        }",
-            "    }",
-            "}",
-        ]
+        start, indices, grown = self.indices_ahead(nest, names, places.place, words_of(self.lines))
+        inner += ["            " + text for text in indices]
+        self.carries = bool(start)
+        return [*head, *start, loop, *reading, *inner], ["        }", *("        " + g for g in grown), "    }", "}"]
+
+    def indices_ahead(
+        self, nest: Sequence[Bind], names: list[str], place: str, needed: list[str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """The indices that are among some names: what stands before the loop, at a place, and behind it. There is one
+        division for each dim but the first, before the loop: from place to place quotients are carried."""
+        rest, rest_step = self.local["thread"], self.local["step"]
+        start, carried, indices, grown = [], [], [], []
+        for k in range(len(nest) - 1, 0, -1):
+            if not any(name in needed for name in names[: k + 1]):
+                break
+            n = self.fixed(nest[k].op.count).at(MUL)
+            above = names[0] if k == 1 else self.names.fresh("at")
+            above_step = self.names.fresh(f"{above}_step")
+            start.append(f"long long {above} = {self.quotient(rest, n)};")
+            start.append(f"const long long {above_step} = {self.quotient(rest_step, n)};")
+            carried.append(f"if ({place} - {above}*{n} >= {n}) {above}++;")
+            if names[k] in needed:
+                indices.append(f"const long long {names[k]} = {place} - {above}*{n};")
+            grown.append(f"{above} += {above_step};")
+            place, rest, rest_step = above, above, above_step
+        return start, [*carried, *indices], grown
+
+    def quotient(self, a: str, b: str) -> str:
+        """a/b, where b may be 0."""
+        if b.isdigit() and int(b) > 0:
+            return f"{a}/{b}"
+        self.support[QUOTIENT] = None
+        return f"hyad_quotient({a}, {b})"
 
     def counting(self, names: list[str], counts: list[str]) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space, and what stands after its body. There is one division for each
@@ -1077,13 +1177,9 @@ class KernelPrinter(CudaPrinter):
             above = self.names.fresh("at") if k > 1 else names[0]
             above_step = self.names.fresh(f"{above}_step")
             steps[i] = self.names.fresh(f"{i}_step")
-            known = n.isdigit() and int(n) > 0
-            if not known:
-                self.support[QUOTIENT] = None
-            quotient = "{0}/{1}" if known else "hyad_quotient({0}, {1})"
             kind = "long long" if k == 1 else "const long long"
-            head.append(f"{kind} {above} = {quotient.format(rest, n)};")
-            head.append(f"const long long {above_step} = {quotient.format(rest_step, n)};")
+            head.append(f"{kind} {above} = {self.quotient(rest, n)};")
+            head.append(f"const long long {above_step} = {self.quotient(rest_step, n)};")
             head.append(f"long long {i} = {rest} - {above}*{n};")
             head.append(f"const long long {steps[i]} = {rest_step} - {above_step}*{n};")
             rest, rest_step = above, above_step

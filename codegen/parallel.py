@@ -321,6 +321,7 @@ class ParallelLoops(Pieces):
         self.host[pair.many] = ("//", length, PIECE) if pair.twice else ("min", enough, ("//", length, PIECE))
         self.host[pair.most] = ("+", ("//", length, ("max", self.host[pair.many], 1)), 1)
         self.lengths |= {pair.each: PIECE, pair.many: PIECE}  # a block for each piece, and for each row's
+        self.long.add(pair.each)
         self.two_kernels(bind, pair, later)
 
     def two_kernels(self, bind: Bind, pair: TwoFolds, later: frozenset[Var]) -> None:

@@ -36,7 +36,7 @@ from hyad.errors import Span
 from hyad.passes.spread import Reduction, changed, reductions, sequential
 from hyad.program.journal import fires
 
-from .ahead import AHEAD
+from .ahead import AHEAD, ROUNDS
 from .collectives import ELEM, HELD
 from .comments import commented
 from .data import item_type
@@ -73,6 +73,7 @@ class Pieces(Persistent):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.few: Size = 0  # the places of a nest that has a team for each since they are few, while it is printed
+        self.long: set[Atom] = set()  # how long rows are that are known to be long
         self.makes: dict[str, set[str]] = {}  # the arrays that a kernel writes to, by its name
 
     def parallel(self, bind: Bind, op: Loop, later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
@@ -132,6 +133,7 @@ class Pieces(Persistent):
             names=tuple(at.array if at is not None else "" for at in places),
             scan=scan,
             rows=frozenset(b.op.index for b in rows),
+            long=frozenset(b.op.index for b in rows if b.op.count in self.long),
             roomy=self.few != 0,
             sized=not self.indices,
         )
@@ -169,9 +171,10 @@ class Pieces(Persistent):
             *outer, n, m = (simple("max", self.size(b.op.count) or 0, 0) for b in grid)
             tiles = total([*outer, ceiling(n, WARP), ceiling(m, WARP)])
             blocks, threads = simple("min", tiles, blocks), FOLDING
-        if ahead and free and not copied:  # one round for each thread, rather than a last one that few have
+        if ahead and free and not (rows or copied):  # one round for each thread, rather than a last one that few have
             many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
-            blocks = simple("max", blocks, ceiling(many, AHEAD * threads))
+            each = AHEAD * (ROUNDS if printer.carries else 1)
+            blocks = simple("max", blocks, ceiling(many, each * threads))
         args: list = []
         for v in params:
             if parts is not None and v is parts[0]:

@@ -4,6 +4,7 @@ threads, on several grids, with and without it; what a missing barrier does; wha
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import subprocess
 from functools import cache
@@ -17,7 +18,7 @@ import batch
 import hyad
 import memoised
 from hyad import gpu
-from hyad.codegen import launches, nvrtc
+from hyad.codegen import launches, nvrtc, parallel
 from hyad.codegen.cuda import CudaKernel, print_cuda
 from hyad.codegen.grid import print_grid
 from hyad.codegen.host import print_host
@@ -69,6 +70,12 @@ AHEAD: dict[str, tuple[str, tuple[Any, ...], set[str]]] = {
                ((13, 29), (13, 29)), {"a", "b"}),
     "indexed": ("[#^ (Arr Real n m k) a] (build [(len a) (len (get a 0)) (len (get a 0 0))] (fn [i j l]"
                 " (+ (get a i j l) (real (+ (* 100 i) (+ (* 10 j) l))))))", ((7, 5, 11),), {"a"}),
+    "first": ("[#^ (Arr Real n m k) a #^ (Vec n) s] (build [(len a) (len (get a 0)) (len (get a 0 0))] (fn [i j l]"
+              " (* (get s i) (get a i j l))))", ((7, 5, 11), (7,)), {"a"}),
+    "second": ("[#^ (Arr Real n m k) a #^ (Mat m k) s] (build [(len a) (len (get a 0)) (len (get a 0 0))] (fn [i j l]"
+               " (* (get s j 0) (get a i j l))))", ((7, 5, 11), (5, 11)), {"a"}),
+    "third": ("[#^ (Arr Real n 50 60) a #^ (Vec 60) s] (build [(len a) 50 60] (fn [i j l]"
+              " (* (get a i j l) (get s l))))", ((3, 50, 60), (60,)), {"a"}),
     "lengths": ("[#^ (Vec n) x #^ (Vec m) y] (build (len x) (fn [i] (* (get x i) (get y i))))", ((300,), (310,)),
                 {"x", "y"}),
     "counted": ("[#^ (Vec n) x #^ (Arr Int n) at #^ (Vec m) w] (scatter-add w at x)", ((300,), ("int", 300), (40,)),
@@ -249,6 +256,58 @@ def test_what_is_read_ahead(name: str) -> None:
             assert np.array_equal(x, y)
 
 
+CARRIED = {
+    "table2": [],
+    "indexed": [("at - at1*k >= k", "at1"), ("at1 - i*m >= m", "i")],
+    "first": [("at - at1*k >= k", "at1"), ("at1 - i*m >= m", "i")],
+    "third": [("at - at1*60 >= 60", "at1")],
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_indices_are_carried_from_place_to_place(name: str) -> None:
+    """No place divides: a thread does before its first one, where an index is needed at all, and its step."""
+    before, _, loop = ahead()[0][name, False].source.partition("__global__")[2].partition("for (")
+    assert re.findall(r"if \((.*)\) (\w+)\+\+;", loop) == CARRIED[name]
+    assert re.findall(r"(\w+)_step = (?:hyad_quotient|.*/60;)", before) == [above for _, above in CARRIED[name]]
+    assert "quotient" not in loop and "/60" not in loop
+
+
+EDGES = [(5, 2, 0), (1, 1, 1), (1, 3, 1), (5, 17, 3), (2, 64, 2), (257, 1, 1), (1, 1, 257), (1, 129, 4)]
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_indices_that_are_carried_are_right_at_the_edges(dtype: str) -> None:
+    """With blocks of 32 threads in one, two and three of them: of none, one and several rounds of four places."""
+    programs = {name: printed(name, dtype) for name in ("table2", "indexed", "first", "second")}
+    emulator = Emulator([*programs.values()], gpu.cpu_compiler() or ())
+    rng = np.random.default_rng(3)
+    for n, m, k in EDGES:
+        a = rng.normal(size=(n, m, k))
+        s, q = rng.normal(size=n), rng.normal(size=(m, k))
+        i, j, l = np.indices(a.shape)  # noqa: E741
+        cases = {
+            "table2": ([a.reshape(n, m * k), a.reshape(n, m * k) + 1], (3 * a + 2).reshape(n, m * k)),
+            "indexed": ([a], a + 100 * i + 10 * j + l),
+            "first": ([a, s], s[:, None, None] * a),
+            "second": ([a, q], q[:, :1] * a if m * k else a),
+        }
+        for name, (args, want) in cases.items():
+            for blocks, descending in ((1, False), (2, True), (3, False)):
+                (got,) = emulator.run(programs[name], args, blocks=blocks, block=32, descending=descending)
+                rtol = 1e-12 if dtype == "f64" else 1e-5
+                np.testing.assert_allclose(got.reshape(want.shape), want, rtol=rtol, atol=rtol)
+
+
+def test_threads_that_divide_before_their_first_place_have_several_rounds() -> None:
+    found = ahead()[0]
+    (plain,), (carried,) = ([s for s in found[name, False].steps if isinstance(s, launches.Launch)]
+                            for name in ("table2", "indexed"))  # fmt: skip
+    known = {"n": 1000, "m": 1000, "k": 100}
+    assert launches.value(plain.blocks, {"n": 1000, "m": 100_000}) == 10**8 // (4 * plain.block) + 1
+    assert launches.value(carried.blocks, known) == 10**8 // (16 * carried.block) + 1
+
+
 @needs_ptx
 def test_loads_come_before_what_is_computed() -> None:
     """Four of them, and no array of a thread's in memory."""
@@ -304,6 +363,55 @@ def test_few_long_rows_have_several_blocks_each() -> None:
             for descending in (False, True):
                 for got, want in zip(emulator.run(programs[name], args, descending=descending), out, strict=True):
                     np.testing.assert_allclose(got, want, rtol=1e-10)
+
+
+#: A model, and what a team reads ahead of the pieces of its rows.
+PIECES = {
+    "softmax": ("[#^ (Mat n m) a] (map softmax a)", ["a", "a"]),
+    "moments": (LONG["moments"][0], ["a"]),
+    "weighted": ("[#^ (Mat n m) a #^ (Mat n m) b #^ (Vec m) w] (map (fn [p q] (sum (map (fn [x y z] (* x (exp y) z))"
+                 " p q w))) a b)", ["a", "b"]),  # one more would take registers that there are not
+    "shifted": ("[#^ (Mat n m) a] (build (len a) (fn [i] (sum (build (- (len (get a 0)) 1) (fn [j]"
+                " (* (get a i j) (get a i (+ j 1))))))))", ["a"]),
+    "picked": ("[#^ (Arr Int n m) t #^ (Vec m) v] (map (fn [r] (sum (map (fn [j] (get v j)) r))) t)", ["t"]),
+    "placed": ("[#^ (Mat n m) a] (build (len a) (fn [i] (ifold (fn [s j] (+ s (* (real (* i j)) (get a i j)))) 0.5"
+               " (len (get a 0)))))", ["a"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_pieces_of_long_rows_are_read_ahead(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of no element, of some, of four for each thread of a block, and of one less and one more. Each thread has
+    its elements in their order, so that sums are the same to the last bit as without it."""
+    models = {name: hyad.model(f"(defmodel f {text})", namespace={}) for name, (text, _) in PIECES.items()}
+    programs: dict[tuple[str, int, bool], CudaProgram] = {}
+    for name, piece, off in itertools.product(models, (1, 1000), (False, True)):
+        monkeypatch.setattr(parallel, "PIECE", piece)
+        with without(("ahead",) * off):
+            whole = models[name].optimised(models[name].specs(None), "cuda", blas=True)
+            program = programs[name, piece, off] = print_grid(whole, dtype=dtype, name=f"f{len(programs)}")
+        body = program.source[program.source.index("_pieces(") :].partition("\n}\n")[0]
+        assert re.findall(r"(\w+)_ahead\[4\];", body) == ([] if off else PIECES[name][1])
+    emulator = Emulator([*programs.values()], gpu.cpu_compiler() or ())
+    real = np.float64 if dtype == "f64" else np.float32
+    sizes = [(1, m) for m in (4, 7)] + [(1000, m) for m in (2044, 2045, 2046, 2047, 2048, 2049, 3200)]
+    for name, (piece, m) in itertools.product(models, sizes):
+        rng = np.random.default_rng(m)
+        a, b, w = (rng.normal(size=shape).astype(real) for shape in ((3, m), (3, m), m))
+        t = rng.integers(0, m, (3, m))
+        args = {"moments": [a, w[:3]], "weighted": [a, b, w], "picked": [t, w]}.get(name, [a])
+        exact = [x.astype(float) if x.dtype == real else x for x in args]
+        want = np.asarray(memoised.compile(models[name], args=exact)(*exact))
+        for descending in (False, True):
+            got, plain = (emulator.run(programs[name, piece, off], args, descending=descending)[0]
+                          for off in (False, True))  # fmt: skip
+            assert np.array_equal(got, plain)
+            np.testing.assert_allclose(got, want, rtol=0, atol=m * np.finfo(real).eps * np.max(np.abs(want)))
+        if name == "picked":
+            t[1, m // 2] = m
+            for descending in (False, True):
+                with pytest.raises(BoundsError):
+                    emulator.run(programs[name, piece, False], args, descending=descending)
 
 
 def soft(a: np.ndarray) -> np.ndarray:
