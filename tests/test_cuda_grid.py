@@ -1092,7 +1092,7 @@ def test_writing_beyond_an_array_is_noticed() -> None:
 def test_a_barrier_that_some_threads_miss_ends_the_program(body: str, said: str, tmp_path: Path) -> None:
     source = f'extern "C" __global__ void f(int *x) {{ {body} *x = 1; }}\n'
     program = CudaProgram("f", (), (), (), (), (), ("f",), source)
-    main = "int main() { int x, *p = &x; void *args[] = {&p}; return f_start(args, 1, 32); }\n"
+    main = "int main() { int x, *p = &x; void *args[] = {&p}; return f_start(args, 1, 32, 0); }\n"
     (tmp_path / "f.cu").write_text(source + entries(program) + main)
     header = Path(nvrtc.__file__).with_name("cuda_on_cpu.h")
     command = [*(gpu.cpu_compiler() or ()), "-std=c++17", "-include", str(header), "-x", "c++", "f.cu", "-o", "f"]

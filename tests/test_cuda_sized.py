@@ -29,7 +29,8 @@ from hyad.program.journal import without
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
 
 LENGTHS = """(map (fn [p]
-  (let [y (build (len p) (fn [r] (ifold (fn [s c] (+ s (* (get q r c) (get p c)))) 0.0 (+ r 1))))] (fold (fn [s x] (+ s (* x x))) 0.0 y))) a)"""
+  (let [y (build (len p) (fn [r] (ifold (fn [s c] (+ s (* (get q r c) (get p c)))) 0.0 (+ r 1))))]
+    (fold (fn [s x] (+ s (* x x))) 0.0 y))) a)"""
 SMALLER = "(map (fn [p] (ifold (fn [x k] (/ x (+ 1.0 (norm x)))) p m)) a)"
 #: A model, and the arrays whose rows go through shared memory, in the order in which there is room for them.
 MODELS: dict[str, tuple[str, list[str]]] = {
@@ -149,7 +150,7 @@ Emulator([short], gpu.cpu_compiler()).run(short, t.arguments("smaller", 70, 5))
 def test_a_missing_barrier_of_a_warp_is_noticed(name: str) -> None:
     """The one before rows are read, or made again where they are still written out."""
     whole = programs()[0][name, "f64"]
-    args = arguments(name, 300, 5)
+    args = arguments(name, 300, 4)
     (want,) = wanted(name, args)
     parts = whole.source.split("__syncwarp();")
     assert len(parts) == 3
