@@ -851,7 +851,7 @@ def test_a_short_loop_that_is_parallel_stays_a_nest() -> None:
       (exp (* (real k) (get a i j)))))] (build (shape a 1) (fn [j] (get w (- (shape a 1) 1 j)))))))))"""
     f = hyad.model(f"(defmodel f {text})", namespace={})
     (note,) = (note for _, note in print_grid(f.optimised(f.specs(), "cuda", blas=True)).notes)
-    assert note == "parallel: one thread for each element, 2 loops as one"
+    assert note == "parallel: one thread for each element, 2 loops as one; rows of out through shared memory"
 
 
 def test_rows_that_begin_as_one_array_have_a_thread_for_each_element() -> None:
