@@ -122,6 +122,7 @@ inline void resume(unsigned i)
 
 /* The shared memory that a launch sizes; what lies behind that must stay as it is. */
 static constexpr unsigned MOST = 48 << 10;
+inline thread_local unsigned sized = 0;
 }
 static __attribute__((section("cuda_shared"), aligned(16))) char cuda_on_cpu_sized[cuda_on_cpu::MOST];
 namespace cuda_on_cpu {
@@ -366,6 +367,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(A...), dim3 grid, dim3 block, void *
     if (gridDim.x < 1 || gridDim.x > 2147483647u || blockDim.x < 1 || blockDim.x > 1024 || shared > cuda_on_cpu::MOST)
         return cudaErrorInvalidConfiguration;
     cuda_on_cpu::launch<A...> all = {kernel, args};
+    cuda_on_cpu::sized = (unsigned)shared;
     for (unsigned b = 0; b < gridDim.x; b++) {
         blockIdx = dim3(cuda_on_cpu::descending ? gridDim.x - 1 - b : b);
         cuda_on_cpu::run_block(&cuda_on_cpu::launch<A...>::run, &all);

@@ -87,7 +87,6 @@ from .staging import (
     mostly_read,
     only_rows,
     read_again,
-    room_of_rows,
     row_subscripts,
     row_width,
     terms_of,
@@ -874,7 +873,8 @@ class KernelPrinter(CudaPrinter):
 
     def stage_sized(self, nest: Sequence[Bind]) -> None:
         """Choose the arrays of reals of which each place of the grid has a row whose width only the host knows, apart
-        from those of its neighbours: what is written first."""
+        from those of its neighbours: what is written first. Rows that are as wide as there are many, or several times
+        as wide as something else, are hardly short where they are many."""
         grid, n = self.piece.grid, len(nest[0].op.accs)
         counts = {b.op.index: b.op.count for b in nest}
         beside = nest[self.fastest(nest)].op.index
@@ -885,9 +885,10 @@ class KernelPrinter(CudaPrinter):
                 rows.append((p, at))
         for v, at in rows:
             dims = v.type.dims[len(at) :]
-            known = all(type(d) is Const or d in self.program.dims for d in dims)
+            wide = [d for d in dims if type(d) is not Const]
+            short = len(wide) == 1 and wide[0] in self.program.dims and wide[0] not in counts.values()
             side = same_atoms(v.type.dims[: len(at)], [counts[i] for i in at])
-            if v.type.elem != REAL or row_width(v, len(at)) or not dims or not known or not side:
+            if v.type.elem != REAL or not short or not side:
                 continue
             buffer = self.plan.root(v)
             name = self.buffer_name[buffer]
@@ -1039,7 +1040,7 @@ class KernelPrinter(CudaPrinter):
     def places_of_rows(self, nest: Sequence[Bind], names: list[str]) -> tuple[list[str], list[str]]:
         """The head of the loop over an index space in which warps move rows of which only the host knows the width, and
         what stands behind its body."""
-        first, lane, rows = own = tuple(self.names.fresh(n) for n in ("first", "lane", "rows"))
+        first, lane, *_ = own = tuple(self.names.fresh(n) for n in ("first", "lane", "rows", "room"))
         head, total = self.total_of(nest)
         fastest = self.fastest(nest)
         order = [*range(fastest), *range(fastest + 1, len(nest)), fastest]
@@ -1048,8 +1049,7 @@ class KernelPrinter(CudaPrinter):
         needed = words_of([*self.lines, *(Line(0, text) for text in places)])
         indices = self.indices_at([nest[k] for k in order], [names[k] for k in order], f"{first} + {lane}", needed)
         counts = self.local["thread"], self.local["step"], total
-        room = room_of_rows(self.ctype(REAL), self.block, len(self.piece.folds))
-        before, tail = by_warps_sized([*self.sized], room, counts, own, indices, places)
+        before, tail = by_warps_sized([*self.sized], counts, own, indices, places)
         if f"goto {self.behind};" in "\n".join(line.text for line in self.lines):
             tail.insert(1, f"    {self.behind}:;")
         return [*head, *before], tail

@@ -91,7 +91,8 @@ class Persistent(HostMemory):
     def known(self, name: str, printed: KernelText, binds: Sequence[Bind], rows: bool) -> None:
         """Note what a kernel does; nothing where it cannot be one of several in a block: its memory is counted by the
         threads of its own launch."""
-        if printed.heap or printed.staged or "stack" in printed.needs or "work" in printed.needs and not rows:
+        own = printed.heap or printed.staged and not printed.sized  # rows of a width that the host knows need none
+        if own or "stack" in printed.needs or "work" in printed.needs and not rows:
             return
         self.loads[name] = self.load(Block(tuple(binds), ()), {})
         if rows:

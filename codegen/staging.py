@@ -45,9 +45,11 @@ a few rows then, not to one element of each of 32.
 The second barrier is before the rows are written out, the first one before they are made again.
 
 Where only the host knows how wide rows are, it gives a block as much shared memory as they need (``Launch.shared``). A
-row that is too wide is read or written where it lies; a thread has a pointer to its row, wherever that is::
+row that is too wide, or for which a block has no such memory, is read or written where it lies; a thread has a pointer
+to its row, wherever that is::
 
-    const long long y_apart = hyad_apart(d, 47);
+    const long long room = hyad_room<double>();
+    const long long y_apart = hyad_apart(d, room);
     double *const y_tile = (double *)hyad_shared_rows;
     for (long long first = thread - lane; first < total; first += step) {
         const unsigned rows = hyad_rows(total - first);
@@ -312,11 +314,21 @@ static __device__ inline void hyad_sent(void) {
 }
 """
 SIZED = """\
+/* shared memory that the launch gives a block, and how many elements of it each thread has */
 #ifdef CUDA_ON_CPU
 static char *const hyad_shared_rows = cuda_on_cpu_sized;
+static inline unsigned hyad_shared_bytes(void) { return cuda_on_cpu::sized; }
 #else
-extern __shared__ double2 hyad_shared_rows[]; /* as much as the launch gives */
+extern __shared__ double2 hyad_shared_rows[];
+static __device__ inline unsigned hyad_shared_bytes(void) {
+  unsigned bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
 #endif
+template <class T> static __device__ inline long long hyad_room(void) {
+  return hyad_shared_bytes()/(blockDim.x*(unsigned)sizeof(T));
+}
 
 /* how far apart rows of so many elements lie in shared memory: an odd number; 0 where it has no room for them */
 static __device__ inline long long hyad_apart(long long width, long long room) {
@@ -473,21 +485,21 @@ def room_of_rows(ctype: str, threads: int, folds: int = 0) -> int:
 
 def by_warps_sized(
     tiles: Sequence[SizedTile],
-    room: int,
     counts: tuple[str, str, str],
-    names: tuple[str, str, str],
+    names: tuple[str, str, str, str],
     indices: Sequence[str],
     places: Sequence[str],
 ) -> tuple[list[str], list[str]]:
-    """What stands before and behind what a thread does with its rows, of which there is room for so many elements.
-    ``counts``: the number of the thread, how many there are, and how many rows; ``names``: the first row of its warp,
-    its place there, and how many rows that has. ``indices`` declare the nest's, and ``places`` are where the rows of
-    each tile begin."""
-    (thread, step, count), (first, lane, rows) = counts, names
+    """What stands before and behind what a thread does with its rows. ``counts``: the number of the thread, how many
+    there are, and how many rows; ``names``: the first row of its warp, its place there, how many rows that has, and how
+    many elements each thread has room for. ``indices`` declare the nest's, and ``places`` are where the rows of each
+    tile begin."""
+    (thread, step, count), (first, lane, rows, room) = counts, names
     head = [f"const unsigned {lane} = threadIdx.x & 31u;"]
+    head.append(f"const long long {room} = hyad_room<{tiles[0].ctype}>();")
     taken: list[str] = []
     for tile in tiles:
-        left = " - ".join([str(room), *taken])
+        left = " - ".join([room, *taken])
         head.append(f"const long long {tile.apart} = hyad_apart({tile.width}, {left});")
         behind = f" + blockDim.x*{taken[0] if len(taken) == 1 else '(' + ' + '.join(taken) + ')'}" if taken else ""
         head.append(f"{tile.ctype} *const {tile.name} = ({tile.ctype} *)hyad_shared_rows{behind};")
