@@ -37,6 +37,7 @@ from ..core import (
     all_binds,
     free_vars,
     integer,
+    same,
     substitute,
     type_of,
 )
@@ -47,6 +48,7 @@ from .nesting import PLACES, parts_of, share_of, statements, without
 from .stencils import Addition, additions, totals
 from .teams import renamed
 
+FOLDED = 16  # sums that a thread takes at once and has room for; those of more have registers for fewer threads
 DEAR = 512.0  # the work of what is added, from which on it is not computed again: what atomic additions cost
 
 
@@ -220,7 +222,7 @@ def together(
     block = renamed(block)
     if more and side_by_side(block, [more[-1].index], [o.index for o in ops]):
         return by_rows(block, free, places, states, finals, ops, bind)
-    parts, before = parts_of(first.count, sizes, PLACES)
+    parts, before = parts_of(first.count, sizes, PLACES * FOLDED // max(FOLDED, len(places)))
     split = not (type(parts) is Const and parts.value == 1)
     inside, count, head, shift, part = table[first.index], first.count, [], [], Var("part", INT)
     if split:
@@ -231,13 +233,23 @@ def together(
         block = folds(o.count, table[o.index], block)
     block = folds(count, inside, Block((*shift, *block.binds), block.results))
     if split:
-        made = stacks([part, *mine], [parts, *sizes], Block((*head, *block.binds), block.results))
+        block = Block((*head, *block.binds), block.results)
+        # as many parts as a device has room for, or SHARE at most, where there are as many elements as terms
+        several = len({k for k, _ in places}) < len(places) and not any(same(first.count, n) for n in sizes)
+        made = stacks([part, *mine], [parts, *sizes], as_row(block) if several else block)
+        before.append(made)
+        if several:
+            made = summed(made.vars[0], parts, sizes)
+            before.append(made)
         table.update({i: Var(i.name, INT) for i in free})
         mine, part = [table[i] for i in free], Var("part", INT)
-        terms = [Var("t", REAL) for _ in made.vars]
-        reads = (Bind((t,), Prim("get", (v, part, *mine))) for t, v in zip(terms, made.vars))
-        block = folds(parts, part, Block(tuple(reads), tuple(terms)))
-        before.append(made)
+        terms = [Var("t", REAL) for _ in places]
+        if several:
+            reads = [Bind((t,), Prim("get", (made.vars[0], *mine, integer(k)))) for k, t in enumerate(terms)]
+            block = Block(tuple(reads), tuple(terms))
+        else:
+            reads = [Bind((t,), Prim("get", (v, part, *mine))) for t, v in zip(terms, made.vars)]
+            block = folds(parts, part, Block(tuple(reads), tuple(terms)))
     subs = [tuple(table.get(s, s) for s in at) for _, at in places]
     return [*before, stores(block, [k for k, _ in places], subs, mine, sizes, states, finals, bind)]
 
@@ -292,10 +304,25 @@ def folds(count: Atom, index: Atom, block: Block) -> Block:
     return Block((Bind(outs, Loop(count, index, zeros, tuple(accs), Block(tuple(binds), tuple(totals_)))),), outs)
 
 
+def as_row(block: Block) -> Block:
+    """A block with its results in one row."""
+    row = Var("s", Arr(REAL, (integer(len(block.results)),)))
+    return Block((*block.binds, Bind((row,), Prim("array", block.results))), (row,))
+
+
+def summed(rows: Var, parts: Atom, sizes: Sequence[Atom]) -> Bind:
+    """The sums of rows over their first index, the parts: one for each element."""
+    counts = [*sizes, rows.type.dims[-1]]
+    indices, part, term = [Var("k", INT) for _ in counts], Var("part", INT), Var("t", REAL)
+    read = Bind((term,), Prim("get", (rows, part, *indices)))
+    return stacks(indices, counts, folds(parts, part, Block((read,), (term,))))
+
+
 def stacks(indices: Sequence[Atom], counts: Sequence[Atom], block: Block) -> Bind:
     """A block's results, stacked over some indices."""
     for k in range(len(indices) - 1, -1, -1):
-        outs = tuple(Var("s", Arr(REAL, tuple(counts[k:]))) for _ in block.results)
+        inner = (getattr(type_of(r), "dims", ()) for r in block.results)
+        outs = tuple(Var("s", Arr(REAL, (counts[k], *dims))) for dims in inner)
         bind = Bind(outs, Loop(counts[k], indices[k], (), (), block))
         block = Block((bind,), outs)
     return bind
