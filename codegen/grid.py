@@ -454,8 +454,7 @@ def any_order(op: Loop, kinds: Sequence[Reduction]) -> bool:
 
 
 def slow(op: Loop, kinds: Sequence[Reduction] | None) -> bool:
-    """Whether the iterations of a loop, each of which makes arrays' elements of its own, are more than one thread had
-    better do."""
+    """Whether a loop's iterations, which make elements of their own, are more than one thread had better do."""
     if kinds is None or any(r.kind != "slice" for r in kinds):
         return False
     return isinstance(op.count, Const) and (op.count.value - 1) * load(op.body) > SERIAL
@@ -466,10 +465,9 @@ def load(block: Block) -> float:
     total_ = 0.0
     for b in block.binds:
         op = b.op
+        if isinstance(op, Prim):
+            total_ += len(op.args) if op.name == "array" else work(op)
         times = op.count.value if isinstance(op, Loop) and isinstance(op.count, Const) else 1
-        total_ += (
-            len(op.args) if isinstance(op, Prim) and op.name == "array" else work(op) if isinstance(op, Prim) else 0
-        )
         total_ += times * sum(map(load, blocks_of(op)))
     return total_
 

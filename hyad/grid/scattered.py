@@ -8,9 +8,12 @@ that goes to elements of the same loops' indices is one nest, with a sum for eac
     =>  s = (build n (fn [i] (ifold (fn [s j] (+ s (if (= i j) 0.0 e))) 0.0 n))), added to x at i 0
         t = (build n (fn [j] (ifold (fn [t i] (+ t (if (= i j) 0.0 g))) 0.0 n))), added to x at j 0
 
-What is added is computed again for each place that it goes to. Before, a loop that adds to arrays and has sums of its
-own is taken apart: the sums stay with the iteration. Where that loop goes over each pair once, ``j < i`` or ``i < j``,
-what it adds is a loop over all, in which a branch leaves out the others::
+What is added is computed again for each place that it goes to. Where there are many parts, and several sums for each
+index, the parts of these are rows, to be added up by a nest of their own, one that a team may have.
+
+Before, a loop that adds to arrays and has sums of its own is taken apart: the sums stay with the iteration. Where that
+loop goes over each pair once, ``j < i`` or ``i < j``, what it adds is a loop over all, in which a branch leaves out the
+others::
 
     (ifold (fn [x j] (add-at x j e)) x i)
     =>  (ifold (fn [x j] (if (< j i) (add-at x j e) x)) x n)
@@ -44,11 +47,11 @@ from ..core import (
 from ..passes.spread import nest, reductions, work
 from ..program.affine import affine_add, affine_in
 from ..program.dead import tidy
-from .nesting import PLACES, parts_of, share_of, statements, without
+from .nesting import PLACES, SHARE, parts_of, share_of, statements, without
 from .stencils import Addition, additions, totals
 from .teams import renamed
 
-FOLDED = 16  # sums that a thread takes at once and has room for; those of more have registers for fewer threads
+AT_ONCE = 16  # sums that a thread takes at once; of threads that take more, a device has room for fewer
 DEAR = 512.0  # the work of what is added, from which on it is not computed again: what atomic additions cost
 
 
@@ -222,7 +225,7 @@ def together(
     block = renamed(block)
     if more and side_by_side(block, [more[-1].index], [o.index for o in ops]):
         return by_rows(block, free, places, states, finals, ops, bind)
-    parts, before = parts_of(first.count, sizes, PLACES * FOLDED // max(FOLDED, len(places)))
+    parts, before = parts_of(first.count, sizes, PLACES * AT_ONCE // max(AT_ONCE, len(places)))
     split = not (type(parts) is Const and parts.value == 1)
     inside, count, head, shift, part = table[first.index], first.count, [], [], Var("part", INT)
     if split:
@@ -234,8 +237,9 @@ def together(
     block = folds(count, inside, Block((*shift, *block.binds), block.results))
     if split:
         block = Block((*head, *block.binds), block.results)
-        # as many parts as a device has room for, or SHARE at most, where there are as many elements as terms
-        several = len({k for k, _ in places}) < len(places) and not any(same(first.count, n) for n in sizes)
+        several = len({k for k, _ in places}) < len(places) and not (
+            type(parts) is Const and parts.value <= SHARE or any(same(first.count, n) for n in sizes)  # few parts, too
+        )
         made = stacks([part, *mine], [parts, *sizes], as_row(block) if several else block)
         before.append(made)
         if several:
