@@ -76,6 +76,7 @@ from .repeats import HostLoops
 
 HEAVY = 60.0  # the work, in additions, from which on a scalar is computed once, by a thread of its own
 FEW = 64  # iterations that are not worth a launch
+SERIAL = 4096.0  # the work of a few, in additions, from which on they are: a thread takes longer than a launch
 
 
 def print_grid(
@@ -350,7 +351,7 @@ class Cutter(HostLoops):
 
     def loop(self, bind: Bind, op: Loop, later: frozenset[Var]) -> None:
         kinds = reductions(op)
-        small = isinstance(op.count, Const) and op.count.value <= FEW and not worth(op.body)
+        small = isinstance(op.count, Const) and op.count.value <= FEW and not worth(op.body) and not slow(op, kinds)
         private = self.private(op.body)
         scan = scan_of(op) if kinds is None and not (private or worth(op.body)) else None
         rows = row_scan(bind) if kinds is not None and not private else None
@@ -450,6 +451,25 @@ class Cutter(HostLoops):
 def any_order(op: Loop, kinds: Sequence[Reduction]) -> bool:
     """Whether a loop adds to reals at places that only data know: the order of the additions decides the last bits."""
     return any(r.kind == "scatter" and op.accs[r.accs[0]].type.elem == REAL for r in kinds)
+
+
+def slow(op: Loop, kinds: Sequence[Reduction] | None) -> bool:
+    """Whether a loop's iterations, which make elements of their own, are more than one thread had better do."""
+    if kinds is None or any(r.kind != "slice" for r in kinds):
+        return False
+    return isinstance(op.count, Const) and (op.count.value - 1) * load(op.body) > SERIAL
+
+
+def load(block: Block) -> float:
+    """The work of a block, of both arms of a branch; of a loop that runs nobody knows how often that of one round."""
+    total_ = 0.0
+    for b in block.binds:
+        op = b.op
+        if isinstance(op, Prim):
+            total_ += len(op.args) if op.name == "array" else work(op)
+        times = op.count.value if isinstance(op, Loop) and isinstance(op.count, Const) else 1
+        total_ += times * sum(map(load, blocks_of(op)))
+    return total_
 
 
 def worth(*blocks: Block) -> bool:

@@ -4,7 +4,9 @@ row by row; and sums in fixed point where results are to be the same in every ca
 from __future__ import annotations
 
 import dataclasses
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -287,3 +289,94 @@ def test_a_loop_of_one_block_adds_as_it_comes() -> None:
         for shape in SHAPES:
             (got,) = emulator_of(program).run(program, (w, at, 3), **shape)
             np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+# ------------------------------------------------------------------ elements that all iterations of a loop add to
+
+MIXTURE = Path(__file__).parent / "bench" / "problems" / "gmm.hy"
+
+
+def mixture_gradient(folder: Path, k: int | str, d: int | str) -> Any:
+    """The gradient of the mixture of ``k`` components in ``d`` dimensions: numbers, as a user declares them, or not."""
+    p = d * (d + 1) // 2 if isinstance(d, int) else "p"
+    sizes = f"#^ (Vec {k}) alphas #^ (Mat {k} {d}) means #^ (Mat {k} {p}) icf #^ (Mat n {d}) x"
+    text = re.sub(r"#\^ \(Vec k\) alphas .* x(?= #)", sizes, MIXTURE.read_text(encoding="utf-8"))
+    assert sizes in text
+    path = folder / "mixture.hy"
+    path.write_text(text, encoding="utf-8")
+    return hyad.grad(hyad.load(path).gmm, wrt=("alphas", "means", "icf"))
+
+
+def grid_of(f: Any, **how: Any) -> CudaProgram:
+    return print_grid(f.optimised(f.specs(None), "cuda", blas=True), **how)
+
+
+@pytest.mark.parametrize(("k", "d"), [(25, 10), (50, 5), (10, 20), (8, 4), (4, 3), (25, 2), ("k", 10)])
+def test_a_mixture_of_declared_sizes_has_no_atomic_additions(tmp_path: Path, k: int | str, d: int) -> None:
+    """All points add to the same elements of all gradients; the components add each to its own row of ``icf``."""
+    f = mixture_gradient(tmp_path, k, d)
+    for deterministic in (False, True) if d < 10 else (False,):
+        source = grid_of(f, deterministic=deterministic).source
+        added = set(re.findall(r"(?:hyad_add|atomicAdd)\(&(\w+?)\d*\[", source))
+        assert added <= ({"icf_bar", "icf_bar_here"} if d == 20 else set())
+        assert ("hyad_add" in source) == bool(added)
+
+
+@pytest.mark.parametrize(("k", "d", "dtype", "deterministic"), [
+    (10, 3, "f64", False), (10, 3, "f64", True), (10, 3, "f32", False), (5, 10, "f64", False), ("k", 20, "f64", False),
+    (6, "d", "f64", False),
+])  # fmt: skip
+def test_the_gradient_of_a_mixture_of_declared_sizes(
+    tmp_path: Path, k: int | str, d: int | str, dtype: str, deterministic: bool
+) -> None:
+    f = mixture_gradient(tmp_path, k, d)
+    program, compiled = grid_of(f, dtype=dtype, deterministic=deterministic), hyad.compile(f, target="c")
+    rng = np.random.default_rng(12)
+    k, d = k if isinstance(k, int) else 3, d if isinstance(d, int) else 4
+    sizes = (0, 1, 70, 300) if d > 3 else (300, 17000)  # the last one: more parts than a thread had better add up
+    for n in sizes:
+        alphas, means, x = rng.normal(size=k), rng.normal(size=(k, d)), rng.normal(size=(n, d))
+        args = (alphas, means, 0.3 * rng.normal(size=(k, d * (d + 1) // 2)), x, 1.0, 0.0)
+        want = compiled(*args)
+        found = [emulator_of(program).run(program, args, **shape) for shape in SHAPES]
+        for got in found:
+            for a, b, first in zip(got, want, found[0]):
+                scale = max(1.0, float(np.abs(b).max()))
+                np.testing.assert_allclose(a, b, rtol=0, atol=scale * (1e-12 if dtype == "f64" else 1e-4))
+                assert not deterministic or np.array_equal(a, first)
+
+
+SHARED = {
+    "rows": ("""[#^ (Mat 30 8) w #^ (Mat n 8) x]
+      (sum (map (fn [xi] (square (sum (map (fn [wi] (tanh (dot wi xi))) w)))) x))""", (30, 8)),
+    "elements": ("[#^ (Vec 40) w #^ (Mat n 40) x] (sum (map (fn [xi] (square (- (dot w xi) 1.0))) x))", (40,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_all_iterations_add_to_in_a_short_loop_is_summed(name: str) -> None:
+    """In parts, which a team adds up where there are many."""
+    text, shape_ = SHARED[name]
+    f = hyad.grad(hyad.model(f"(defmodel f {text})", namespace={}), wrt="w")
+    program, whole = grid_of(f), printed(text, derive=lambda f: hyad.grad(f, wrt="w"), off=("apart",))
+    assert "hyad_add(" not in program.source and "hyad_add(" in whole.source
+    rng, compiled = np.random.default_rng(13), hyad.compile(f, target="c")
+    for n in (0, 1, 50, 700):
+        w, x = 0.3 * rng.normal(size=shape_), rng.normal(size=(n, shape_[-1]))
+        want = compiled(w, x)
+        for shape in SHAPES:
+            (got,) = emulator_of(program).run(program, (w, x), **shape)
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10 * max(1.0, float(np.abs(want).max())))
+
+
+OWN = """[#^ (Mat n 6) w #^ (Mat n 6) x] (sum (map (fn [wi xi] (let [s (sum (map * wi xi))]
+  (sum (map (fn [a] (sin (* s a))) wi)))) w x))"""
+PLACED = """[#^ (Mat 30 8) w #^ (Mat n 8) x #^ (Arr Int 30) at] (sum (map (fn [xi]
+  (square (sum (map (fn [i] (tanh (dot (get w i) xi))) at)))) x))"""
+
+
+def test_short_loops_stay_in_a_thread_where_their_sums_are_not_gathered() -> None:
+    """Each iteration adds to its own row, or to rows that data know: small arrays are in registers."""
+    for text in (OWN, PLACED):
+        source = printed(text, derive=lambda f: hyad.grad(f, wrt="w")).source
+        assert source == printed(text, derive=lambda f: hyad.grad(f, wrt="w"), off=("apart",)).source

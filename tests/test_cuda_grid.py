@@ -854,6 +854,20 @@ def test_a_short_loop_that_is_parallel_stays_a_nest() -> None:
     assert note == "parallel: one thread for each element, 2 loops as one; rows of out through shared memory"
 
 
+@pytest.mark.parametrize(("work", "parallel"), [("(sin (exp (tanh (* u x))))", True), ("(* 2.0 u x)", False)])
+def test_few_iterations_with_much_to_do_have_a_thread_each(work: str, parallel: bool) -> None:
+    text = f"""[#^ (Mat 30 7) a] (map (fn [r] (let [u (get r 3)] (ifold (fn [s k] (let [x (get r k)]
+      (+ (* s x) {work}))) 0.0 7))) a)"""
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    a = np.random.default_rng(3).uniform(0.1, 0.9, (30, 7))
+    program = print_grid(program_of(f, (a,)), name="few_with_much" if parallel else "few")
+    assert any(about.startswith("one thread: few iterations") for _, about in program.notes) != parallel
+    want = hyad.compile(f, target="c")(a)
+    for descending in (False, True):
+        (got,) = Emulator([program], gpu.cpu_compiler()).run(program, (a,), block=32, descending=descending)
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
 def test_rows_that_begin_as_one_array_have_a_thread_for_each_element() -> None:
     """They are copied, and added to, by as many threads as they have elements; one thread had a row."""
     text = """[#^ (Mat n m) a #^ (Vec m) v] (let [w (map sin v)] (map (fn [r]

@@ -5,6 +5,8 @@ Three things are done to parallel loops, the outermost ones.
 *Apart.* A loop whose body has loops over arrays in it becomes several, each with one of them, so that each is a nest
 with as many places as the product of its counts. What one makes and another reads is stacked; cheap scalars are
 computed again instead. A row that each iteration makes of zeros, by adding to it, is added to where it is stacked.
+Loops of a few iterations stay in a thread, which has their arrays in registers, unless all threads would add to the
+same elements in them.
 
 *Gathered.* ``a[j] += e(i, j)`` over a nest, whose subscripts are loop indices, is a sum for each ``j`` alone: no two
 threads add to one element, and the order of a sum is known::
@@ -22,7 +24,7 @@ know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..core import (
@@ -65,7 +67,19 @@ from .courses import courses_block, rows_block, stepped
 from .elements import by_elements
 from .elsewhere import elsewhere_block
 from .fixed import in_fixed_point
-from .nesting import PLACES, adding, folding, nested, operation, parts_of, share_of, stacking, statements, without
+from .nesting import (
+    PLACES,
+    SHARE,
+    adding,
+    folding,
+    nested,
+    operation,
+    parts_of,
+    share_of,
+    stacking,
+    statements,
+    without,
+)
 from .rectangles import branch_inside, rectangle
 from .scans import scan_of
 from .scattered import parted, scattered
@@ -268,7 +282,7 @@ def joined_block(block: Block) -> Block:
 
 
 def apart_block(block: Block) -> Block:
-    return each(block, apart)
+    return each(block, lambda bind: apart(bind, {}))
 
 
 def gather_block(block: Block) -> Block:
@@ -291,14 +305,25 @@ def indexed_block(block: Block, change: Callable[[Bind, dict[Var, Prim]], list[B
 
 # --------------------------------------------------------------------------------------------------- apart
 
+#: The array accumulators of a loop, and the indices of the long loops that hand them on from iteration to iteration.
+Added = Mapping[Var, tuple[Var, ...]]
 
-def apart(bind: Bind) -> list[Bind]:
-    """A parallel loop as several, one for each loop over arrays in its body."""
+
+def apart(bind: Bind, added: Added) -> list[Bind]:
+    """A parallel loop as several, one for each loop over arrays in its body; ``added`` is known of its accumulators
+    where it is in another loop. A short loop is one of them where it adds to what all iterations of a long one add to:
+    it becomes part of a nest, whose sums are gathered."""
     op = bind.op
+    added = {**added, **{acc: () for acc in op.accs if isinstance(acc.type, Arr) and acc not in added}}
+    if long(bind):
+        added = {acc: (*indices, op.index) for acc, indices in added.items()}
+    shared = sharing(op, added)
     binds: list[Bind] = []
     for b in op.body.binds:
         for part in product_first(b, op.index):
-            binds += apart(part) if long(part) and reductions(part.op) is not None else [part]
+            inner = handed_on(op, part, added) if type(part.op) is Loop else {}
+            gone_into = (long(part) or b in shared) and reductions(part.op) is not None
+            binds += apart(part, inner) if gone_into else [part]
     bind = Bind(bind.vars, replace(op, body=Block(tuple(binds), op.body.results)), bind.span)
     arranged = passes(bind)
     if arranged is not None:
@@ -306,12 +331,61 @@ def apart(bind: Bind) -> list[Bind]:
         if whole(by_rows, groups):
             return [by_rows]
         before, lifted = lift(by_rows)
-        parted = divided(lifted, groups)
+        parted = divided(lifted, groups, added=added)
         if parted is not None:
             return [*before, *lifted_parts(parted)]
     before, lifted = lift(bind)
-    parted = divided(lifted)
+    parted = divided(lifted, added=added)
     return [*before, *lifted_parts(parted)] if parted is not None else [bind] if not before else [*before, lifted]
+
+
+def handed_on(op: Loop, inner: Bind, added: Added) -> Added:
+    """``added`` of a loop in a loop's body."""
+    made = {v: (b, k) for b in op.body.binds for k, v in enumerate(b.vars)}
+    found: dict[Var, tuple[Var, ...]] = {}
+    for acc, start in zip(inner.op.accs, inner.op.inits):
+        while start in made:
+            start = changed(*made[start])
+        if start in added and start in op.accs:
+            found[acc] = added[start]
+    return found
+
+
+def sharing(op: Loop, added: Added) -> set[Bind]:
+    """The loops in a loop's body, short ones too, that add to elements of an array to which all iterations of a long
+    loop add: threads would wait for each other."""
+    inside = {v for b in all_binds(op.body) for v in (*b.vars, *(b.op.accs if type(b.op) is Loop else ()))}
+    found: set[Bind] = set()
+    for b in op.body.binds:
+        if type(b.op) is Loop and reductions(b.op) is not None:
+            for acc, indices in handed_on(op, b, added).items():
+                places = places_added(b.op, b.op.accs.index(acc), inside)
+                if places is not None and any(i not in places for i in indices):
+                    found.add(b)
+    return found
+
+
+def places_added(op: Loop, k: int, inside: set[Var]) -> set[Var] | None:
+    """The variables that are subscripts where a loop adds to an array; None where one of them is computed (``inside``)
+    or the loop does anything else to the array."""
+    found: set[Var] = set()
+    made = {v: (b, j) for b in op.body.binds for j, v in enumerate(b.vars)}
+    v = op.body.results[k]
+    while v is not op.accs[k]:
+        b, j = made.get(v, (None, 0))
+        if b is None or most_uses(op.body, v) != 1:
+            return None
+        if type(b.op) is Loop and j < len(b.op.accs):
+            within = places_added(b.op, j, inside)
+        elif type(b.op) is Prim and b.op.name == "add-at":
+            within = {a for a in b.op.args[1:-1] if type(a) is Var}
+        else:
+            return None
+        if within is None or within & inside:
+            return None
+        found |= within
+        v = changed(b, j)
+    return found
 
 
 def lifted_parts(parts: Sequence[Bind]) -> list[Bind]:
@@ -360,13 +434,16 @@ def over_arrays(bind: Bind) -> bool:
     return long(bind) and any(isinstance(v.type, Arr) for v in bind.vars) and reductions(bind.op) is not None
 
 
-def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = (), folded: bool = False) -> list[Bind] | None:
+def divided(
+    bind: Bind, groups: Sequence[Sequence[Bind]] = (), folded: bool = False, added: Added | None = None
+) -> list[Bind] | None:
     """The loops that a loop is taken apart into, the bindings of each of ``groups`` together; None where it stays
     whole: where its body has no loops over arrays, unless those that fold are worth it, too."""
     op = bind.op
     body, n = op.body, len(op.accs)
     kinds = reductions(op)
-    if kinds is None or not (folded or any(map(over_arrays, body.binds))):
+    alone = {b for b in body.binds if over_arrays(b)} | sharing(op, added or {})
+    if kinds is None or not (folded or alone):
         return None
     inside = {v for b in body.binds for v in b.vars} | {op.index}
     if any(d in inside for b in body.binds for v in b.vars for d in type_atoms(v.type)):
@@ -379,7 +456,7 @@ def divided(bind: Bind, groups: Sequence[Sequence[Bind]] = (), folded: bool = Fa
     moved = set().union(*carried)
     for b in (b for group in groups for b in group if any(r in b.vars for r in body.results)):
         cheap.pop(b.vars[0], None)  # a result of a row's is made where the row is
-    segments = cut(body, cheap, groups)
+    segments = cut(body, cheap, alone, groups)
     home = {v: k for k, segment in enumerate(segments) for b in segment for v in b.vars}
     stacked = body.results[n:]
     loose = [j for j, r in enumerate(stacked) if r not in home]  # made of cheap scalars alone
@@ -513,8 +590,10 @@ def recomputed(body: Block, moved: set[Var]) -> dict[Var, Bind]:
     return cheap
 
 
-def cut(body: Block, cheap: dict[Var, Bind], groups: Sequence[Sequence[Bind]] = ()) -> list[list[Bind]]:
-    """The bindings of a body in segments: each of ``groups`` one, each other loop over arrays alone, what stands
+def cut(
+    body: Block, cheap: dict[Var, Bind], alone: set[Bind], groups: Sequence[Sequence[Bind]] = ()
+) -> list[list[Bind]]:
+    """The bindings of a body in segments: each of ``groups`` one, each other loop that is to be ``alone``, what stands
     between them together."""
     segments: list[list[Bind]] = []
     between: list[Bind] = []
@@ -530,7 +609,7 @@ def cut(body: Block, cheap: dict[Var, Bind], groups: Sequence[Sequence[Bind]] = 
                 segments.append([])
                 between, last = [], group
             segments[-1].append(b)
-        elif over_arrays(b):
+        elif b in alone:
             last = None
             segments += [between] if between else []
             segments.append([b])
@@ -873,6 +952,12 @@ def sums(
         total = folding(parts, p, Block((read,), (term,)), elem, bind.span)
         block = Block((total,), total.vars)
         mine = [again[i] for i in free]
+        if mine and all(type(n) is Const for n in sizes) and not (type(parts) is Const and parts.value <= SHARE):
+            made = nested(mine, sizes, block, elem, bind.vars[k].name)  # alone, a nest of which a team has each place
+            before.append(made)
+            again = {i: Var(i.name, INT) for i in free}
+            mine, term = [*again.values()], Var("t", elem)
+            block = Block((Bind((term,), Prim("get", (made.vars[0], *mine))),), (term,))
         subs = [again.get(a, a) if type(a) is Var else a for a in store.args[1:-1]]
     final = bind.vars[k]
     if not mine:

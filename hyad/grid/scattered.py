@@ -8,9 +8,12 @@ that goes to elements of the same loops' indices is one nest, with a sum for eac
     =>  s = (build n (fn [i] (ifold (fn [s j] (+ s (if (= i j) 0.0 e))) 0.0 n))), added to x at i 0
         t = (build n (fn [j] (ifold (fn [t i] (+ t (if (= i j) 0.0 g))) 0.0 n))), added to x at j 0
 
-What is added is computed again for each place that it goes to. Before, a loop that adds to arrays and has sums of its
-own is taken apart: the sums stay with the iteration. Where that loop goes over each pair once, ``j < i`` or ``i < j``,
-what it adds is a loop over all, in which a branch leaves out the others::
+What is added is computed again for each place that it goes to. Where there are many parts, and several sums for each
+index, the parts of these are rows, to be added up by a nest of their own, one that a team may have.
+
+Before, a loop that adds to arrays and has sums of its own is taken apart: the sums stay with the iteration. Where that
+loop goes over each pair once, ``j < i`` or ``i < j``, what it adds is a loop over all, in which a branch leaves out the
+others::
 
     (ifold (fn [x j] (add-at x j e)) x i)
     =>  (ifold (fn [x j] (if (< j i) (add-at x j e) x)) x n)
@@ -37,16 +40,18 @@ from ..core import (
     all_binds,
     free_vars,
     integer,
+    same,
     substitute,
     type_of,
 )
 from ..passes.spread import nest, reductions, work
 from ..program.affine import affine_add, affine_in
 from ..program.dead import tidy
-from .nesting import PLACES, parts_of, share_of, statements, without
+from .nesting import PLACES, SHARE, parts_of, share_of, statements, without
 from .stencils import Addition, additions, totals
 from .teams import renamed
 
+AT_ONCE = 16  # sums that a thread takes at once; of threads that take more, a device has room for fewer
 DEAR = 512.0  # the work of what is added, from which on it is not computed again: what atomic additions cost
 
 
@@ -220,7 +225,7 @@ def together(
     block = renamed(block)
     if more and side_by_side(block, [more[-1].index], [o.index for o in ops]):
         return by_rows(block, free, places, states, finals, ops, bind)
-    parts, before = parts_of(first.count, sizes, PLACES)
+    parts, before = parts_of(first.count, sizes, PLACES * AT_ONCE // max(AT_ONCE, len(places)))
     split = not (type(parts) is Const and parts.value == 1)
     inside, count, head, shift, part = table[first.index], first.count, [], [], Var("part", INT)
     if split:
@@ -231,13 +236,24 @@ def together(
         block = folds(o.count, table[o.index], block)
     block = folds(count, inside, Block((*shift, *block.binds), block.results))
     if split:
-        made = stacks([part, *mine], [parts, *sizes], Block((*head, *block.binds), block.results))
+        block = Block((*head, *block.binds), block.results)
+        several = len({k for k, _ in places}) < len(places) and not (
+            type(parts) is Const and parts.value <= SHARE or any(same(first.count, n) for n in sizes)  # few parts, too
+        )
+        made = stacks([part, *mine], [parts, *sizes], as_row(block) if several else block)
+        before.append(made)
+        if several:
+            made = summed(made.vars[0], parts, sizes)
+            before.append(made)
         table.update({i: Var(i.name, INT) for i in free})
         mine, part = [table[i] for i in free], Var("part", INT)
-        terms = [Var("t", REAL) for _ in made.vars]
-        reads = (Bind((t,), Prim("get", (v, part, *mine))) for t, v in zip(terms, made.vars))
-        block = folds(parts, part, Block(tuple(reads), tuple(terms)))
-        before.append(made)
+        terms = [Var("t", REAL) for _ in places]
+        if several:
+            reads = [Bind((t,), Prim("get", (made.vars[0], *mine, integer(k)))) for k, t in enumerate(terms)]
+            block = Block(tuple(reads), tuple(terms))
+        else:
+            reads = [Bind((t,), Prim("get", (v, part, *mine))) for t, v in zip(terms, made.vars)]
+            block = folds(parts, part, Block(tuple(reads), tuple(terms)))
     subs = [tuple(table.get(s, s) for s in at) for _, at in places]
     return [*before, stores(block, [k for k, _ in places], subs, mine, sizes, states, finals, bind)]
 
@@ -292,10 +308,25 @@ def folds(count: Atom, index: Atom, block: Block) -> Block:
     return Block((Bind(outs, Loop(count, index, zeros, tuple(accs), Block(tuple(binds), tuple(totals_)))),), outs)
 
 
+def as_row(block: Block) -> Block:
+    """A block with its results in one row."""
+    row = Var("s", Arr(REAL, (integer(len(block.results)),)))
+    return Block((*block.binds, Bind((row,), Prim("array", block.results))), (row,))
+
+
+def summed(rows: Var, parts: Atom, sizes: Sequence[Atom]) -> Bind:
+    """The sums of rows over their first index, the parts: one for each element."""
+    counts = [*sizes, rows.type.dims[-1]]
+    indices, part, term = [Var("k", INT) for _ in counts], Var("part", INT), Var("t", REAL)
+    read = Bind((term,), Prim("get", (rows, part, *indices)))
+    return stacks(indices, counts, folds(parts, part, Block((read,), (term,))))
+
+
 def stacks(indices: Sequence[Atom], counts: Sequence[Atom], block: Block) -> Bind:
     """A block's results, stacked over some indices."""
     for k in range(len(indices) - 1, -1, -1):
-        outs = tuple(Var("s", Arr(REAL, tuple(counts[k:]))) for _ in block.results)
+        inner = (getattr(type_of(r), "dims", ()) for r in block.results)
+        outs = tuple(Var("s", Arr(REAL, (counts[k], *dims))) for dims in inner)
         bind = Bind(outs, Loop(counts[k], indices[k], (), (), block))
         block = Block((bind,), outs)
     return bind
