@@ -189,10 +189,33 @@ def check_recursion_and_memory() -> None:
 
 
 def check_gmm() -> None:
-    """The gradient of a Gaussian mixture's likelihood."""
-    k, d, n = 5, 4, 2000
-    args = [RNG.normal(size=k), RNG.normal(size=(k, d)), RNG.normal(size=(k, d * (d + 1) // 2)) / 4]
-    alike(hyad.value_and_grad(problem("gmm"), wrt=(0, 1, 2)), [*args, RNG.normal(size=(n, d)), 1.0, 0.0], 1e-9)
+    """The gradient of a Gaussian mixture's likelihood, of sizes that are given, and of rows that go through shared
+    memory: both, one and none of two. And of declared sizes."""
+    f, n = problem("gmm"), size(2000, 100)
+
+    def given(k: int, d: int) -> list[Any]:
+        parts = [RNG.normal(size=k), RNG.normal(size=(k, d)), RNG.normal(size=(k, d * (d + 1) // 2)) / (d + 4)]
+        return [*parts, RNG.normal(size=(n, d)), 1.0, 0.0]
+
+    for d in (1, 4, 23, 24, 47, 50):
+        alike(hyad.value_and_grad(f, wrt=(0, 1, 2)), given(5, d), 1e-9)
+    text = (PROBLEMS / "gmm.hy").read_text()
+    for declared, size_ in (
+        ("(Vec k) alphas", "(Vec 5) alphas"),
+        ("(Mat k d)", "(Mat 5 4)"),
+        ("(Mat k p)", "(Mat 5 10)"),
+    ):
+        assert declared in text
+        text = text.replace(declared, size_)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "declared.hy").write_text(text.replace("(Mat n d) x", "(Mat n 4) x"))
+        g = hyad.value_and_grad(hyad.load(Path(folder, "declared.hy")).gmm, wrt=(0, 1, 2))
+        args = given(5, 4)
+        compiled = alike(g, args, 1e-9)
+        exact = hyad.compile(g, "cuda", args=args, deterministic=True)
+        first, again = (flat(exact.program.out, exact(*args)) for _ in range(2))
+        assert all(np.array_equal(x, y) for x, y in zip(first, again))
+        assert "hyad_add(&" not in compiled.source
 
 
 def check_rows_by_an_index() -> None:
