@@ -26,6 +26,7 @@ from hyad.core import (
     Arr,
     Atom,
     Bind,
+    Block,
     Check,
     Const,
     Loop,
@@ -33,6 +34,7 @@ from hyad.core import (
     Program,
     Scalar,
     Var,
+    all_binds,
     binds_of,
     same,
     same_atoms,
@@ -95,6 +97,9 @@ from .thread import WARP, ThreadUnit, at
 from .transposed import TILES, TURN, heads_of_tiles, turned_reads
 
 CONSTANT = re.compile(r"const long long (\w+) = ")
+REGISTERS = 1 << 16  # of a multiprocessor
+HELD_OVER = 48  # registers of numbers that wait for an inner loop, from which on they had better wait in memory
+FREE = 128  # registers that a thread of such a kernel has; its inner loop needs no more
 TOGETHER = 3  # blocks of teams at once on a multiprocessor: their registers are enough for loads of four elements ahead
 
 
@@ -386,11 +391,31 @@ class KernelPrinter(CudaPrinter):
         used = [declared for declared, keep in zip(head, kept) if keep]
         most = FOLDING if piece.roomy else f"{FOLDING}, {TOGETHER}"
         bounds = f"__launch_bounds__({most}) " if piece.rows and piece.grid else ""
+        if piece.grid and not piece.rows and self.held_over(self.program.body):
+            block = self.block if self.tiles or self.sized else FOLDING if piece.folds else BLOCK
+            bounds = f"__launch_bounds__({block}, {REGISTERS // (FREE * block)}) "
         signature = f'extern "C" __global__ void {bounds}{self.name}({", ".join(used)})'
         whole = "\n".join([*wrapped(signature, WIDTH), "{", *tables, *text, "}", ""])
         staged = tuple(tile.array for tile in (*self.tiles, *self.sized))
         block, sized = self.block if staged else FOLDING, tuple(tile.dims for tile in self.sized)
         return KernelText(whole, tuple(self.support), room, tuple(needs), kept, self.heap, staged, block, sized)
+
+    def held_over(self, block: Block) -> bool:
+        """Whether a loop in which another one takes long has so many accumulators that their registers, which that
+        other loop does not use, are half of all. With fewer registers the compiler puts them into memory around it, and
+        twice as many warps hide what each of them waits for."""
+        wide = 2 if self.dtype == "f64" else 1
+
+        def states(op: Loop) -> int:
+            return wide * sum(a.type == REAL for a in op.accs)
+
+        for bind in all_binds(block):
+            op = bind.op
+            if type(op) is Loop and op.index not in self.piece.grid and states(op) >= HELD_OVER:
+                inner = [b.op for b in all_binds(op.body) if type(b.op) is Loop]
+                if any(type(x.count) is not Const or x.count.value > HELD_OVER for x in inner):
+                    return all(states(x) < HELD_OVER for x in inner)
+        return False
 
     def joined(self, lines: list[Line]) -> list[Line]:
         """Lines in which what a thread folds is declared with its first value."""

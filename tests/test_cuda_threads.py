@@ -7,6 +7,7 @@ compiles it. No GPU has run it.
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -355,3 +356,26 @@ def test_emitted_pairs_compile_alone(tmp_path: Path) -> None:
 def test_compiles_to_ptx() -> None:
     source = print_cuda(program_of("lists", False), dtype="f32").source
     assert b".entry" in nvrtc.compile_device(source, "compute_80", "kernel", fast=True)
+
+
+@pytest.mark.parametrize(
+    ("many", "steps", "dtype", "bounds"),
+    [(3, "steps", "f64", "128, 4"), (8, "steps", "f64", "64, 8"), (8, "steps", "f32", "128, 4"),
+     (2, "steps", "f64", ""), (4, "20", "f64", ""), (4, "steps", "f32", "")],
+)  # fmt: skip
+def test_sums_that_wait_for_a_long_loop_leave_registers_to_it(many: int, steps: str, dtype: str, bounds: str) -> None:
+    """Where they would take half of all: 24 doubles, 48 floats."""
+    step = " ".join(f"(* (get theta {j}) (cos (* {j + 1}.0 s)))" for j in range(many))
+    head = f"[#^ (Vec {many}) theta #^ (Vec 8) strikes #^ Int n #^ Int m #^ Int steps]"
+    text = f"""(defmodel waits {head} (build n (fn [c]
+      ((jacobian (fn [theta] (ifold (fn [total k]
+        (map + total (let [x (ifold (fn [s i] (sin (+ s (real (* c k)) {step}))) 0.5 {steps})]
+          (map (fn [y] (max 0.0 (- (exp x) y))) strikes)))) (build 8 (fn [j] 0.0)) m))) theta))))"""
+    f = hyad.model(text, namespace={})
+    args = [np.linspace(0.1, 0.5, many), np.linspace(0.5, 1.5, 8), 70, 3, 5]
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True), dtype=dtype)
+    assert re.findall(r"__launch_bounds__\(([^)]*)\)", program.source) == [bounds] * bool(bounds)
+    (got,) = Emulator([program], gpu.cpu_compiler() or (), "-O0").run(program, args)
+    close = 1e-11 if dtype == "f64" else 1e-3
+    want = hyad.compile(f, args=args)(*args)
+    np.testing.assert_allclose(got, want, rtol=close, atol=close * np.max(np.abs(want)))
