@@ -37,6 +37,9 @@ CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
     "apart": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
     "elements": ("[#^ (Mat v d) e #^ (Arr Int n) at] (sum (map (fn [r] (sum (map sin r))) (gather e at)))",
                  ((9, 30), ("int", 40)), "e"),
+    "sums-first": ("""[#^ (Mat n d) a #^ (Vec d) m #^ (Mat k d) q] (sum (map (fn [p] (sum (map sin (build (len q)
+                   (fn [r] (ifold (fn [s c] (+ s (* (get q r c) (- (get p c) (get m c))))) 0.0 (len p))))))) a))""",
+                   ((40, 5), (5,), (3, 5)), "m"),
     "turned": ("[#^ (Mat n m) a] (sum (map sqrt (sum (* a a) 0)))", ((20, 6),), "a"),
     "gather": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
     "rectangles": ("[#^ (Mat n n) a #^ (Vec n) v] (ifold (fn [a i] (ifold (fn [a j] (update a i j (- (get a i j)"

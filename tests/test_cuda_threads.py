@@ -372,7 +372,7 @@ def test_sums_that_wait_for_a_long_loop_leave_registers_to_it(many: int, steps: 
         (map + total (let [x (ifold (fn [s i] (sin (+ s (real (* c k)) {step}))) 0.5 {steps})]
           (map (fn [y] (max 0.0 (- (exp x) y))) strikes)))) (build 8 (fn [j] 0.0)) m))) theta))))"""
     f = hyad.model(text, namespace={})
-    args = [np.linspace(0.1, 0.5, many), np.linspace(0.5, 1.5, 8), 70, 3, 5]
+    args = [np.linspace(0.01, 0.05, many), np.linspace(0.5, 1.5, 8), 70, 3, 5]
     program = print_grid(f.optimised(f.specs(args), "cuda", blas=True), dtype=dtype)
     assert re.findall(r"__launch_bounds__\(([^)]*)\)", program.source) == [bounds] * bool(bounds)
     (got,) = Emulator([program], gpu.cpu_compiler() or (), "-O0").run(program, args)

@@ -100,7 +100,7 @@ class Counter:
     def __init__(self) -> None:
         self.started: list[str] = []
 
-    def launch(self, step: Launch, blocks: int, args: Sequence[Any]) -> None:
+    def launch(self, step: Launch, blocks: int, args: Sequence[Any], shared: int = 0) -> None:
         self.started.append(step.kernel)
 
     def clear(self, to: int, nbytes: int) -> None: ...
