@@ -59,15 +59,15 @@ CHEAP = 8.0  # the work of a factor, in additions, that is computed again rather
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class Term:
     """What a nest adds to an array: accumulator ``number`` of its outermost loop, to which each iteration of the
-    innermost one adds ``term`` at ``subs``, indices of the nest."""
+    innermost one adds ``value`` at ``subs``, indices of the nest."""
 
     levels: tuple[Bind, ...]
     number: int
     store: Prim
     subs: tuple[Var, ...]
-    term: Atom
+    value: Atom
 
     @property
     def indices(self) -> list[Var]:
@@ -162,7 +162,7 @@ def added_up(bind: Bind) -> tuple[Var, list[Var], list[int], int] | None:
     return rows, subs, [subs.index(i) for i in place], sign
 
 
-def added(bind: Bind, k: int) -> Added | None:
+def added(bind: Bind, k: int) -> Term | None:
     """What a nest adds to an array, one term for each iteration; None where it changes the array otherwise."""
     op = bind.op
     if type(op) is not Loop or k >= len(op.accs) or not isinstance(op.accs[k].type, Arr) or reductions(op) is None:
@@ -182,11 +182,11 @@ def added(bind: Bind, k: int) -> Added | None:
     plain = len(set(subs)) == len(subs) == op.accs[k].type.rank and all(i in indices for i in subs)
     if not plain or op.accs[k].type.elem != REAL or most_uses(last.body, last.accs[j]) != 1:
         return None
-    return Added(tuple(levels), k, store, tuple(subs), store.args[-1])
+    return Term(tuple(levels), k, store, tuple(subs), store.args[-1])
 
 
 def instead(
-    bind: Bind, made: Added, summed: set[Var], place: Sequence[Var], sign: int, final: Var, init: Atom
+    bind: Bind, made: Term, summed: set[Var], place: Sequence[Var], sign: int, final: Var, init: Atom
 ) -> tuple[list[Bind], list[Bind]] | None:
     """What stands for a nest, and what is added to ``init`` at ``place``, to be ``final``, where the sums over some of
     the nest's indices come first; None where nothing is won."""
@@ -194,7 +194,7 @@ def instead(
     binds = statements(made.levels, [made.store])
     needs = dependence(binds, indices)
     prims = {b.vars[0]: b.op for b in binds if len(b.vars) == 1}
-    factors, turned = factors_of(made.term, prims, lambda a: summed & needs[a] and len(needs[a]) < len(indices))
+    factors, turned = factors_of(made.value, prims, lambda a: summed & needs[a] and len(needs[a]) < len(indices))
     varying = [a for a in factors if needs.get(a, frozenset()) & summed]
     fixed = [a for a in factors if a not in varying]
     along = frozenset(summed).union(*(needs[a] for a in varying))
@@ -231,7 +231,7 @@ def instead(
 
 
 def products_added(
-    added: Added, summed: set[Var], read: Sequence[Atom], fixed: Sequence[Atom], often: Sequence[Atom],
+    added: Term, summed: set[Var], read: Sequence[Atom], fixed: Sequence[Atom], often: Sequence[Atom],
     place: Sequence[Var], sign: int, init: Atom, final: Var,
 ) -> Block:  # fmt: skip
     """The nest without the loops over what is summed, which adds the products of the sums and of what is fixed; a sum

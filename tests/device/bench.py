@@ -16,6 +16,7 @@ import argparse
 import datetime
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -133,6 +134,16 @@ def gmm_args(n: int) -> list[Any]:
     return [*parts, r.normal(size=(n, d)), 1.0, 0.0]
 
 
+def declared_gmm() -> Any:
+    """The mixture with the sizes of its components declared."""
+    text = (BENCH / "problems" / "gmm.hy").read_text()
+    for was, now in (("(Vec k) a", "(Vec 25) a"), ("(Mat k d)", "(Mat 25 10)"), ("(Mat k p)", "(Mat 25 55)")):
+        text = text.replace(was, now)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "declared.hy").write_text(text.replace("(Mat n d) x", "(Mat n 10) x"))
+        return hyad.load(Path(folder, "declared.hy")).gmm
+
+
 def heston_args(chunks: int) -> list[Any]:
     theta = np.array([100.0, 0.04, 2.0, 0.04, 0.3, -0.7, 1.0])
     return [theta, np.linspace(80.0, 120.0, 8), 0.03, 1.0, 100, 0, 8, chunks]
@@ -220,6 +231,9 @@ def cases() -> list[Case]:
              lambda: hyad.grad(paths(), wrt="x").without(("striding",)), path_args, 1 << 18, "f64", first(1000)),
         Case("Gaussian mixture's gradient", lambda: problem("gmm"),
              lambda: hyad.grad(problem("gmm"), wrt=(0, 1, 2)), gmm_args, 100_000, "f64",
+             lambda a: [*a[:3], a[3][:50], *a[4:]]),
+        Case("Gaussian mixture's gradient, declared sizes", declared_gmm,
+             lambda: hyad.grad(declared_gmm(), wrt=(0, 1, 2)), gmm_args, 100_000, "f64",
              lambda a: [*a[:3], a[3][:50], *a[4:]]),
         Case("product of matrices", None, product, lambda n: [rng().normal(size=(n, n)) for _ in range(2)], 4096, "f64",
              lambda a: [x[:40, :40].copy() for x in a]),
