@@ -90,10 +90,10 @@ def compile(
         options["blas"] = True
     if math != "libm":
         options["math"] = own_math(math, target)
-    if without:
+    if without or base.off:
         from .switches import chosen
 
-        options["without"] = chosen(without)
+        options["without"] = (*base.off, *chosen(without))
     own = base.with_options(options)
     if target == "cuda":
         from .gpu import compile_cuda

@@ -81,7 +81,7 @@ def emit(
         what = "line_directives" if target == "cuda" else f"the target {target!r}"
         raise ModelTypeError(f"grid does not go with {what}", None, 'it is for the target "cuda", without them')
     own_math(math, target)
-    program = model.optimised(model.specs(args), target, blas or grid, threads, math)
+    program = model.optimised(model.specs(args), target, blas or grid, threads, math, dtype=dtype)
     name = path.stem if named else None
     if target == "c":
         from hyad.codegen.c import print_c

@@ -119,9 +119,11 @@ class Model:
         """The optimisations that it is made without."""
         return tuple(self._options.get("without", ()))
 
-    def without(self, names: Sequence[str]) -> Model:
-        """This model, made without some optimisations."""
-        return self.with_options({**self._options, "without": tuple(names)})
+    def without(self, names: str | Sequence[str]) -> Model:
+        """This model, made without some optimisations, one or several; raises ``HyadError`` for a name that is none."""
+        from .switches import chosen
+
+        return self.with_options({**self._options, "without": chosen(names)})
 
     def with_options(self, options: dict[str, Any]) -> Model:
         """This model, compiled with options of its own."""
@@ -326,10 +328,11 @@ class Model:
         threads: int = 1,
         math: str = "libm",
         watch: Callable[[Any, Program], None] | None = None,
+        dtype: str = "f64",
     ) -> Program:
         """The program that is printed as code for a target; ``blas``: matrix products are left to a BLAS; long sums
         are taken in parts for ``threads`` threads; ``math`` "vector": calls of one function are loops where they can
-        be; ``watch`` is told of each pass (``optimise``)."""
+        be; ``watch`` is told of each pass (``optimise``); ``dtype`` "f32": for the range that floats have."""
         from .passes.optimise import (  # a call that an earlier process compiled does without
             AFTER_PARTS,
             FOR_CACHES,
@@ -343,7 +346,7 @@ class Model:
         program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
         later = set(map(named, AFTER_PARTS)) if threads > 1 else ()
-        off = FOR_CACHES if target == "cuda" else later
+        off = FOR_CACHES if target == "cuda" else {*later, *(["denormals"] if dtype == "f32" else [])}
         with switched_off((*self.off, *off)):
             made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE, watch)
         if threads > 1:
@@ -374,7 +377,7 @@ class Model:
 
         Raises the errors of ``hyad.errors``.
         """
-        return self.compile_program(self.optimised(specs), target, dtype, flags, rows)
+        return self.compile_program(self.optimised(specs, dtype=dtype), target, dtype, flags, rows)
 
     def compile_program(
         self, program: Program, target: str = "c", dtype: str = "f64", flags: str = "exact", rows: str = "own"

@@ -244,9 +244,7 @@ def stages(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable
     """
     model = as_model(f, "stages")
     if without:
-        from .switches import chosen
-
-        model = model.without(chosen(without))
+        model = model.without(without)
     return Stages(model, model.called_as(args))
 
 

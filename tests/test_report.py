@@ -244,6 +244,17 @@ def test_every_optimisation_says_what_it_does():
     assert all(hyad.optimisations(by_rule=True).values())
 
 
+def test_a_model_without_keeps_that():
+    """One made without an optimisation is compiled without it, and without more."""
+    f = hyad.model("(fn [#^ (Vec n) v] (fold + 0.0 (map sin (map (fn [x] (* 2.0 x)) v))))", namespace={})
+    for less in (f.without("fuse"), f.without(["fuse", "jam"])):
+        program = hyad.compile(less, args=(X,), without="share").program
+        assert sum(type(b.op) is Loop for b in program.body.binds) > 1
+    assert sum(type(b.op) is Loop for b in hyad.compile(f, args=(X,)).program.body.binds) == 1
+    with pytest.raises(HyadError, match="no optimisation 'fuze'"):
+        f.without("fuze")
+
+
 def test_a_stage_without():
     f = hyad.model("(fn [v] (fold + 0.0 (map sin v)))")
     assert "build" in hyad.show(f, "optimised", args=(X,), without="fuse")

@@ -64,6 +64,7 @@ from .collect import Collect
 from .columns import Columns, candidates
 from .copies import Accumulate, Alias, Same, copied
 from .counted import counted
+from .denormals import denormals
 from .edges import edges
 from .eights import Eights, Plan, all_of_them, in_part
 from .exponents import exponents
@@ -791,6 +792,7 @@ PIPELINE: list[Pass] = [
     collect,  # rows of a Hessian, now that each entry is one expression
     fuse,
     meet,
+    denormals,  # now that products are where they are added up, and before they are in lanes
     choices,  # before pairs are turned, which lanes are to take
     pairs,  # what they give both members is one sum then
     share,  # states that the tangents of several directions have in common
@@ -861,9 +863,9 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows afterwards align alongside carry choices columns edges eights fills forwards history interchange jam"
-    " jam-rows kept-rows lanes masked-sums one-place row-folds row-lanes rows-first searches shifts skips split strands"
-    " triangles twins unbranched unchecked whole-eights".split()
+    "add-rows afterwards align alongside carry choices columns denormals edges eights fills forwards history"
+    " interchange jam jam-rows kept-rows lanes masked-sums one-place row-folds row-lanes rows-first searches"
+    " shifts skips split strands triangles twins unbranched unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
