@@ -44,7 +44,7 @@ def denormals(program: Program) -> Program:
     multiply one: the gradient of a large mixture takes six times as long for them. A power of two rounds nothing, so
     each sum is what it was, to the bit unless a product was denormal, and then nearer to the truth; a term may be up to
     2^960 before it is infinite. Exponentials of squares, which are almost nothing soon; where all that comes of them is
-    added up or stacked, by products, in loops inside; in double precision, for a float has no such room.
+    added up, by products, in loops inside; in double precision, for a float has no such room.
     """
     if not any(any(map(exponential, loop.body.binds)) for loop in loops_of(program)):
         return program
@@ -90,17 +90,17 @@ def in_loop(x: Bind, zeros: set[Var]) -> list[Bind] | None:
 
 
 def weights(block: Block, follow: dict[Atom, list[Var]]) -> Iterator[Var]:
-    """The numbers that are exponentials of squares, times others or beside them, and that loops inside read."""
+    """The numbers that are exponentials of squares, times others, or sums of such, and that loops inside read."""
     known: set[Atom] = set()  # and the arrays of such
 
     def visit(block: Block) -> Iterator[Var]:
         for k, x in enumerate(block.binds):
             op = x.op
             if type(op) is Prim and op.args:
-                either = op.name in ("neg", "*", "+", "-") and any(a in known for a in op.args)
-                first = op.name in ("get", "/", "add-at") and op.args[0] in known
-                first = first or op.name in ("add-at", "update") and op.args[-1] in known
-                if either or first or op.name == "exp" and op.args[0] in curved:
+                either = op.name in ("neg", "*") and any(a in known for a in op.args)
+                both = op.name in ("+", "-") and all(a in known for a in op.args)
+                first = op.name in ("get", "/") and op.args[0] in known
+                if either or both or first or op.name == "exp" and op.args[0] in curved:
                     known.add(x.vars[0])
                     if x.vars[0].type == REAL and any(inside(x.vars[0], y) for y in block.binds[k + 1 :]):
                         yield x.vars[0]
@@ -108,7 +108,8 @@ def weights(block: Block, follow: dict[Atom, list[Var]]) -> Iterator[Var]:
                 for r in blocks_of(op):
                     yield from visit(r)
                 if type(op) is Loop:
-                    known.update(v for v, r in zip(x.vars, op.body.results) if r in known)
+                    n = len(op.accs)
+                    known.update(v for v, r in zip(x.vars[n:], op.body.results[n:]) if r in known)
 
     curved = dependent(follow, [x.vars[0] for x in all_binds(block) if square(x)])
     return visit(block)
@@ -163,18 +164,18 @@ class Flow:
         self.kind: dict[Atom, int] = {weight: -1}
 
     def sums(self) -> set[int] | None:
-        """The accumulators that the number is added to, which start at zero, and what is stacked of its multiples, by
-        their numbers, if it goes nowhere else."""
+        """The accumulators that the number is added to, if it goes nowhere else; they start at zero, and are not as
+        large as there are iterations, or to divide them would be as much again."""
         op, n = self.op, len(self.op.accs)
         found = {k for k, r in enumerate(op.body.results) if r in self.depends}
-        if any(k < n and not (self.zero(op.inits[k]) and item(op.accs[k]) == REAL) for k in found):
+        if any(k >= n or not self.zero(op.inits[k]) or not sums(op.accs[k], op.count) for k in found):
             return None
-        self.kind.update((op.accs[k], k) for k in found if k < n)
+        self.kind.update((op.accs[k], k) for k in found)
         if any(a in self.depends for k, a in enumerate(op.accs) if k not in found):
             return None
         if not self.block(op.body):
             return None
-        return found if all(self.kind.get(op.body.results[k]) == (k if k < n else -1) for k in found) else None
+        return found if all(self.kind.get(op.body.results[k]) == k for k in found) else None
 
     def zero(self, a: Atom) -> bool:
         return a in self.zeros or type(a) is Const and a.value == 0
@@ -247,8 +248,9 @@ class Flow:
         return True
 
 
-def item(v: Var) -> object:
-    return v.type.elem if isinstance(v.type, Arr) else v.type
+def sums(v: Var, count: Atom) -> bool:
+    """Whether a state is a real, or an array of reals with no element for each of so many iterations."""
+    return v.type == REAL or isinstance(v.type, Arr) and v.type.elem == REAL and count not in v.type.dims
 
 
 def followers(block: Block) -> dict[Atom, list[Var]]:
