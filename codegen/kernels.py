@@ -133,7 +133,9 @@ class Piece:
     shared memory first, where they fit. ``fallible``: whether a check stands before
     it, or in it. ``names`` are what the results are to be called. ``scan``: the loop that blocks scan. ``rows``: the
     indices of loops in the nest's body that a team of threads shares, without a ``grid`` one block; none where each
-    thread has a place of the grid to itself. ``roomy``: places are so few that it may take all registers."""
+    thread has a place of the grid to itself; ``long``: those of rows that are known to be long. ``roomy``: places are
+    so few that it may take all registers. ``sized``: its launch may give it shared memory, for rows of which only the
+    host knows the width."""
 
     program: Program
     own: dict[int, int] = field(default_factory=dict)

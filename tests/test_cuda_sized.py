@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -177,17 +178,43 @@ def test_nvcc_has_nothing_to_say(name: str, tmp_path: Path) -> None:
 
 
 def test_small_launches_are_still_one_kernel() -> None:
-    """Of which no part has such memory; nor in a loop of the host."""
-    small = hyad.model(f"(defmodel small [#^ (Mat n d) a #^ (Mat d d) q] (map exp {LENGTHS}))", namespace={})
-    text = f"""(defmodel steps [#^ (Mat n d) a #^ (Mat d d) q #^ Int m]
-      (ifold (fn [a k] (let [w {LENGTHS}] (map (fn [p x] (map (fn [y] (* y (tanh x))) p)) a w))) a m))"""
-    steps = hyad.model(text, namespace={})
-    for f, args in ((small, []), (steps, [3])):
-        args = [np.ones((30, 4)), np.ones((4, 4)), *args]
-        program = print_grid(f.optimised(f.specs(args), "cuda", blas=True), name=f.__name__)
-        want = hyad.compile(f, args=args)(*args)
-        (got,) = Emulator([program], gpu.cpu_compiler() or ()).run(program, args)
-        np.testing.assert_allclose(got, want, rtol=1e-11)
-        if f is steps:
-            assert any(isinstance(s, launches.Repeat) for s in launches.walk(program.steps))
-            assert not any(s.shared for s in launches.walk(program.steps) if isinstance(s, Launch))
+    """Beside a kernel with such rows as beside others."""
+    f = hyad.load(Path(__file__).parent / "bench" / "problems" / "gmm.hy").gmm
+    kernels = []
+    for off in ((), ("staging",)):
+        with without(off):
+            program = print_grid(f.optimised(f.specs(), "cuda", blas=True))
+        assert ("hyad_room<" in program.source) == (not off) and "by one block" in program.source
+        kernels.append(program.kernels)
+    assert kernels[0] == kernels[1]
+
+
+def test_rows_in_loops_of_the_host_stay_where_they_are() -> None:
+    """Such loops become kernels of one block, which have no more shared memory than their own."""
+    text = """(defmodel steps [#^ (Mat n d) a #^ (Mat d d) q #^ Int m] (ifold (fn [z k] (amax (map (fn [p]
+      (let [y (build (len p) (fn [r] (ifold (fn [s c] (+ s (* (get q r c) (get p c)))) 0.0 (+ r 1))))]
+        (fold (fn [s x] (+ s (* x (tanh (* z x))))) 0.0 y))) a))) 1.0 m))"""
+    f = hyad.model(text, namespace={})
+    args = [np.ones((30, 4)), np.ones((4, 4)), 3]
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True))
+    assert any(isinstance(s, launches.Repeat) for s in launches.walk(program.steps))
+    assert not any(s.shared for s in launches.walk(program.steps) if isinstance(s, Launch))
+    (got,) = Emulator([program], gpu.cpu_compiler() or ()).run(program, args)
+    np.testing.assert_allclose(got, hyad.compile(f, args=args)(*args), rtol=1e-11)
+
+
+def test_shared_memory_beyond_what_a_launch_gives_is_noticed() -> None:
+    """Where a kernel runs on the CPU: the other tests rely on it."""
+    text = """
+import dataclasses, test_cuda_sized as t
+from hyad import gpu
+from hyad.emulate import Emulator
+whole = t.printed("smaller")
+source = whole.source.replace("return hyad_shared_bytes()/", "return (hyad_shared_bytes() + 9000)/")
+assert source != whole.source
+wrong = dataclasses.replace(whole, source=source, steps=tuple(
+    dataclasses.replace(s, shared=64) if s is t.launch_of(whole) else s for s in whole.steps))
+Emulator([wrong], gpu.cpu_compiler()).run(wrong, t.arguments("smaller", 70, 5))
+"""
+    done = subprocess.run([sys.executable, "-c", text], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode != 0 and "shared memory beyond what the launch gives" in done.stderr, done.stderr

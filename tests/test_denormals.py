@@ -31,6 +31,8 @@ def over_points(each: str) -> str:
 DENSITY, BUMPS = over_points(f"(logsumexp {NEAR})"), over_points(f"(sum (map exp {NEAR}))")
 CLUSTERS = over_points(f"(let [y {NEAR}] (dot (softmax y) y))")
 SIMILAR = over_points("(logsumexp (build (len m) (fn [k] (dot (get x i) (get m k)))))")
+FIT = "(square (- 1.0 (sum (map (fn [a b] (* b (exp (- (square a))))) (get x i) (get m 0)))))"
+AGAIN = NEAR.replace("(get x i)", "(get x (% (* i i) (len x)))").join(["(logsumexp ", ")"])
 #: A model, and whether its sums are multiples.
 MODELS: dict[str, tuple[str, bool]] = {
     "density": (f"{POINTS} ((grad (fn [m] {DENSITY})) m)", True),
@@ -38,6 +40,8 @@ MODELS: dict[str, tuple[str, bool]] = {
     "clusters": (f"{POINTS} ((grad (fn [m] {CLUSTERS})) m)", True),
     "both": (f"{POINTS} ((grad (fn [m x] {DENSITY}) :wrt #(0 1)) m x)", False),  # a sum for each point: n of them
     "residual": (f"{POINTS} ((grad (fn [m] {over_points(f'(square (sum (map exp {NEAR})))')})) m)", True),
+    "fitted": (f"{POINTS} ((grad (fn [m] {over_points(FIT)})) m)", False),  # what is left of a sum is not small
+    "again": (f"{POINTS} ((grad (fn [x] {over_points(AGAIN)})) x)", False),  # as many sums as points
     "rest": (f"{POINTS} ((grad (fn [m] {over_points(f'(square (- 1.0 (exp (get {NEAR} 0))))')})) m)", True),
     "value-too": (f"{POINTS} #({DENSITY} ((grad (fn [m] {DENSITY})) m))", True),
     "mixture": ("", True),

@@ -68,6 +68,8 @@ from .elements import by_elements
 from .elsewhere import elsewhere_block
 from .fixed import in_fixed_point
 from .nesting import (
+    CHEAP,
+    DEAR,
     PLACES,
     SHARE,
     adding,
@@ -78,6 +80,7 @@ from .nesting import (
     share_of,
     stacking,
     statements,
+    weighed,
     without,
 )
 from .rectangles import branch_inside, rectangle
@@ -88,8 +91,6 @@ from .sums_first import sums_first
 from .teams import joined, passes, renamed, whole
 from .turned import turned
 
-CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
-DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
 LONG = 64  # iterations that are worth a loop of their own
 
 
@@ -869,13 +870,6 @@ def around(levels: Sequence[Bind], binds: tuple[Bind, ...]) -> tuple[list[Bind],
             again = Bind((v,), Prim("get", (stack, *(b.op.index for b in nest_))), v.span)
             binds = tuple(again if v in b.vars else b for b in binds)
     return out, binds
-
-
-def weighed(b: Bind) -> float:
-    """The work of a binding; of a loop more than of anything else."""
-    if type(b.op) is Prim:
-        return work(b.op)
-    return sum(weighed(x) for block in blocks_of(b.op) for x in block.binds) + (DEAR if type(b.op) is Loop else 0.0)
 
 
 def product(x: Atom, binds: Sequence[Bind]) -> bool:

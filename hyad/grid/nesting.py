@@ -17,13 +17,17 @@ from ..core import (
     Prim,
     Var,
     all_binds,
+    blocks_of,
     integer,
     substitute,
 )
 from ..errors import Span
+from ..passes.spread import work
 from ..program.dead import tidy
 
 PLACES = 1 << 18  # sums that keep a device busy: as many threads as it has room for
+CHEAP = 8.0  # the work of a scalar, in additions, that is done again rather than read from memory
+DEAR = 24.0  # the work of what is added from which on it is stacked, before it is gathered
 SHARE = 64  # iterations that each part of a sum has at least
 
 
@@ -167,3 +171,10 @@ def share_of(part: Atom, parts: Atom, count: Atom, index: Atom, place: Var) -> t
     step: list[Bind] = []
     ahead = made(step, "*", index, parts)
     return length, head, [*step, Bind((place,), Prim("+", (ahead, part)))]
+
+
+def weighed(b: Bind) -> float:
+    """The work of a binding; of a loop more than of anything else."""
+    if type(b.op) is Prim:
+        return work(b.op)
+    return sum(weighed(x) for block in blocks_of(b.op) for x in block.binds) + (DEAR if type(b.op) is Loop else 0.0)

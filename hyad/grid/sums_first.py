@@ -48,14 +48,13 @@ from ..core import (
     substitute,
     with_blocks,
 )
-from ..passes.spread import nest, next_level, reductions, work
+from ..passes.spread import nest, next_level, reductions
 from ..program.dead import tidy
-from .nesting import adding, stacking, statements, without
+from .nesting import CHEAP, adding, stacking, statements, weighed, without
 from .teams import renamed
 
 LONG = 64  # iterations from which on a sum is worth a kernel of its own
 WIDE = 4  # products from which on their sums are worth one product
-CHEAP = 8.0  # the work of a factor, in additions, that is computed again rather than read from memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +210,7 @@ def instead(
     changed = without(list(made.levels), {made.number})
     factor, block = product(varying, binds)
     levels = [b for b in made.levels if b.op.index in along]
-    if len(varying) == 1 and sum(weight(b.op) for b in block.binds) > CHEAP:
+    if len(varying) == 1 and sum(map(weighed, block.binds)) > CHEAP:
         stack = Var(factor.name, Arr(REAL, tuple(b.op.count for b in levels)), factor.span)
         out.append(stacking(levels, binds, {factor: stack}))
         found = Prim("get", (stack, *(b.op.index for b in levels)))
@@ -303,11 +302,6 @@ def product(factors: Sequence[Atom], binds: Sequence[Bind]) -> tuple[Atom, Block
         out.append(Bind((Var("t", REAL),), Prim("*", (x, y))))
         (x,) = out[-1].vars
     return x, tidy(Block((*binds, *out), (x,)))
-
-
-def weight(op: Op) -> float:
-    """The work of an operation; of all that is none a lot."""
-    return work(op) if type(op) is Prim else 10 * CHEAP
 
 
 def with_op(bind: Bind, v: Var, op: Op) -> Bind:

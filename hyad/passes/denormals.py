@@ -80,7 +80,7 @@ def in_loop(x: Bind, zeros: set[Var]) -> list[Bind] | None:
         return None
     follow = followers(op.body)
     for weight in weights(op.body, follow):
-        sums = Flow(op, dependent(follow, [weight]), weight, zeros).sums()
+        sums = Flow(op, reached(follow, [weight]), weight, zeros).sums()
         if sums:
             raw = {k: Var(x.vars[k].name, x.vars[k].type, x.vars[k].span) for k in sums}
             vars_ = tuple(raw.get(k, v) for k, v in enumerate(x.vars))
@@ -111,7 +111,7 @@ def weights(block: Block, follow: dict[Atom, list[Var]]) -> Iterator[Var]:
                     n = len(op.accs)
                     known.update(v for v, r in zip(x.vars[n:], op.body.results[n:]) if r in known)
 
-    curved = dependent(follow, [x.vars[0] for x in all_binds(block) if square(x)])
+    curved = reached(follow, [x.vars[0] for x in all_binds(block) if square(x)])
     return visit(block)
 
 
@@ -168,7 +168,7 @@ class Flow:
         large as there are iterations, or to divide them would be as much again."""
         op, n = self.op, len(self.op.accs)
         found = {k for k, r in enumerate(op.body.results) if r in self.depends}
-        if any(k >= n or not self.zero(op.inits[k]) or not sums(op.accs[k], op.count) for k in found):
+        if any(k >= n or not self.zero(op.inits[k]) or not small(op.accs[k], op.count) for k in found):
             return None
         self.kind.update((op.accs[k], k) for k in found)
         if any(a in self.depends for k, a in enumerate(op.accs) if k not in found):
@@ -248,7 +248,7 @@ class Flow:
         return True
 
 
-def sums(v: Var, count: Atom) -> bool:
+def small(v: Var, count: Atom) -> bool:
     """Whether a state is a real, or an array of reals with no element for each of so many iterations."""
     return v.type == REAL or isinstance(v.type, Arr) and v.type.elem == REAL and count not in v.type.dims
 
@@ -257,12 +257,12 @@ def followers(block: Block) -> dict[Atom, list[Var]]:
     """What is made of each value in a block at once, states of loops too."""
     found: dict[Atom, list[Var]] = {}
     for x in all_binds(block):
-        for a, v in pairs(x):
+        for a, v in made_of(x):
             found.setdefault(a, []).append(v)
     return found
 
 
-def pairs(x: Bind) -> Iterator[tuple[Atom, Var]]:
+def made_of(x: Bind) -> Iterator[tuple[Atom, Var]]:
     """What a binding reads, and what it makes of that."""
     op: Op = x.op
     if type(op) is Loop:
@@ -279,7 +279,7 @@ def pairs(x: Bind) -> Iterator[tuple[Atom, Var]]:
         yield from ((a, v) for a in read for v in x.vars)
 
 
-def dependent(follow: dict[Atom, list[Var]], on: Sequence[Var]) -> set[Atom]:
+def reached(follow: dict[Atom, list[Var]], on: Sequence[Var]) -> set[Atom]:
     """What depends on some numbers."""
     found: set[Atom] = {*on}
     todo: list[Atom] = [*on]
