@@ -29,12 +29,12 @@ lint: $(VENV)/.test
 
 $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(BIN)/python pyproject.toml
 	@echo "setting up $(VENV) for make $* (once)"
-	@$(PIP) install -e '.[$*]'
+	@$(PIP) install --no-compile -e '.[$*]'
 	@touch $@
 
 $(VENV)/.bench: $(BIN)/python pyproject.toml tests/bench/requirements.txt
 	@echo "setting up $(VENV) for make bench (once)"
-	@$(PIP) install -e '.[demo]' -r tests/bench/requirements.txt
+	@$(PIP) install --no-compile -e '.[demo]' -r tests/bench/requirements.txt
 	@touch $@
 
 $(BIN)/python:

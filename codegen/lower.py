@@ -65,6 +65,7 @@ from hyad.core import (
     atoms_of,
     binders_of,
     blocks_of,
+    count_uses,
     free_vars,
     same_atoms,
     type_atoms,
@@ -219,11 +220,12 @@ class Plan:
     ``copies``: the accumulators (their numbers) of a loop that start as a copy. ``moves``: the copies at the end of a
     block; ``moved``: for each block, which of its results need one. ``early``: the copies at the start of a loop's
     body, by the stacked result that each is. ``swaps``: the accumulators of a loop whose next value is made in a buffer
-    of its own, the two changing places after each iteration. ``declare``: the buffers to declare before a binding.
-    ``results``: the memory of each array result. ``pools``: for each size of workspace piece (the element type and the
-    size; a third part, True, where each thread has its own), how many there are. ``parallel``: the loops that run on
-    several threads, and how many iterations are worth one, or what one costs. ``unsized``: the buffers that only an
-    arena can hold, and their forms. ``zero_rows``: zeros that lie nowhere, since what they are stored in is cleared.
+    of its own, or is what another one was: the two buffers change places after each iteration, in this order.
+    ``declare``: the buffers to declare before a binding. ``results``: the memory of each array result. ``pools``: for
+    each size of workspace piece (the element type and the size; a third part, True, where each thread has its own), how
+    many there are. ``parallel``: the loops that run on several threads, and how many iterations are worth one, or what
+    one costs. ``unsized``: the buffers that only an arena can hold, and their forms. ``zero_rows``: zeros that lie
+    nowhere, since what they are stored in is cleared.
     ``rows``: the subscripts of the row in which a binding begins to make an array.
     """
 
@@ -762,7 +764,7 @@ class _Planner:
                 if not self.settle(result, target, start):
                     moves.append(Move(plan.of(result), target))
                     moved.add(k)
-        later = self.exchanges(later, bind, start, end)
+        later = self.exchanges(later, bind, block, start, end)
         moved.update(k for k, _ in later)
         moves += self.in_parallel(later, bind, op, block, t)
         for k in range(n):
@@ -772,28 +774,48 @@ class _Planner:
                 self.touch(plan.of(op.accs[k]))
                 self.bind_to(bind.vars[k], plan.of(op.accs[k]))
 
-    def exchanges(self, later: list[tuple[int, Move]], bind: Bind, start: int, end: int) -> list[tuple[int, Move]]:
-        """Take out the moves that become an exchange of two pointers: a state made anew from the old one, as in
-        ``(ifold (fn [u k] (build n ...)) u steps)``. Both buffers then last for the whole loop."""
+    def exchanges(
+        self, later: list[tuple[int, Move]], bind: Bind, block: Block, start: int, end: int
+    ) -> list[tuple[int, Move]]:
+        """Take out the moves that become exchanges of pointers: a state made anew from the old one, as in
+        ``(ifold (fn [u k] (build n ...)) u steps)``, and the old one that stays as the state before, as in ``(ifold (fn
+        [#(u v) k] #((build n ...) u)) #(u v) steps)``. All these buffers then last for the whole loop."""
         plan = self.plan
-        plan.swaps[bind] = {}
+        chains: list[list[tuple[int, Buffer]]] = []
         rest = []
         for k, move in later:
             made, subs, _ = plan.resolve(move.source)
-            fresh = (
-                made.kind == "own"
-                and not (subs or made.grown)
-                and made.born > start
-                and made not in plan.swaps[bind].values()
-            )
+            fresh = made.kind == "own" and not (subs or made.grown) and made.born > start
+            again = any(made is buffer for ((_, buffer),) in chains)
             known = plan.sizes.product(made.dims, plan.sizes.bound) is not None
-            if fresh and known and not move.target.subs and any(isinstance(d, Var) for d in made.dims):
-                plan.swaps[bind][k] = made
+            if fresh and known and not (again or move.target.subs) and any(isinstance(d, Var) for d in made.dims):
+                chains.append([(k, made)])
                 made.bind = bind
                 made.last = max(made.last, end)
             else:
                 rest.append((k, move))
+        for chain in chains:
+            while link := self.before(chain, rest, bind, block):
+                chain.append(link)
+                rest = [(k, move) for k, move in rest if k != link[0]]
+        plan.swaps[bind] = {k: made for chain in chains for k, made in reversed(chain)}
         return rest
+
+    def before(
+        self, chain: list[tuple[int, Buffer]], moves: list[tuple[int, Move]], bind: Bind, block: Block
+    ) -> tuple[int, Buffer] | None:
+        """The accumulator whose next value is what the last one of a chain was, and that one's buffer. Of two, both may
+        be looked for after the loop where they began, of more a single one."""
+        last = bind.op.accs[chain[-1][0]]  # type: ignore[union-attr]
+        for k, move in moves:
+            source, subs, _ = self.plan.resolve(move.source)
+            target = self.plan.root(bind.op.accs[k])  # type: ignore[union-attr]
+            alike = (source.elem, source.dims, source.kind) == (target.elem, target.dims, target.kind)
+            if source is self.plan.root(last) and alike and not (subs or move.target.subs):
+                found = [bind.vars[j] for j in (k, *(j for j, _ in chain))]
+                if len(found) == 2 or sum(count_uses(block, v) > 0 for v in found) < 2:
+                    return k, self.plan.of(last).buffer
+        return None
 
     def mark_aligned(self, bind: Bind, op: Loop, t: int, stacked: dict[int, Buffer]) -> None:
         """Note the loops, and nests of two, whose elements are written at (i), or (i, j), at the iteration's end."""
@@ -897,7 +919,8 @@ class _Planner:
         """Let arrays that are done with before a result begins lie in that result's memory: in ``y = (map exp x)``,
         ``s = (sum y)``, ``(map (fn [a] (/ a s)) y)`` the last loop divides in place."""
         plan = self.plan
-        swapped = {buffer for pairs in plan.swaps.values() for buffer in pairs.values()}
+        own = {plan.of(x.op.accs[k]).buffer for x, pairs in plan.swaps.items() for k in pairs}
+        swapped = {buffer for pairs in plan.swaps.values() for buffer in pairs.values()} - own
         begins: dict[Buffer, int] = {}  # when the memory of each result is first written to
         for buffer in self.owned:
             root = plan.resolve(Place(buffer))[0]

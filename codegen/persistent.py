@@ -364,7 +364,7 @@ class _Text:
         self.cut = cut
         self.lines: list[str] = []
         self.launches: list[Launch] = []
-        self.swaps: dict[str, str] = {}
+        self.swaps: list[list[str]] = []  # arrays that change places with one another
         self.shared = 0
         self.inner: set[str] = set()  # the indices of loops
         self.read: dict[str, None] = {}  # the names of sizes, and of scalars
@@ -375,8 +375,8 @@ class _Text:
         if self.shared > ROOM or not self.launches:
             raise Unfit
         self.threads = FOLDING if any(s.kernel in cut.wide for s in self.launches) else THREADS
-        for a, b in self.swaps.items():
-            self.exchanged(a, b)
+        for arrays in self.swaps:
+            self.put_back(arrays)
 
     def emit(self, line: str, depth: int) -> None:
         first, *more = wrapped("    " * depth + line, WIDTH)
@@ -446,8 +446,9 @@ class _Text:
                 self.steps(s.orelse, depth + 1)
             self.emit("}", depth)
         elif isinstance(s, Swap):
-            if self.swaps.setdefault(s.a, s.b) != s.b or s.b in self.swaps or [*self.swaps.values()].count(s.b) > 1:
-                raise Unfit
+            joined = [arrays for arrays in self.swaps if s.a in arrays or s.b in arrays]
+            others = [arrays for arrays in self.swaps if arrays not in joined]
+            self.swaps = [*others, [*dict.fromkeys([*(a for arrays in joined for a in arrays), s.a, s.b])]]
             a, b = (self.place(At(name)) for name in (s.a, s.b))
             self.emit(f"{{ {self.ctype(self.elem(a))} *const {self.counter} = {a}; {a} = {b}; {b} = {self.counter}; }}",
                       depth)  # fmt: skip
@@ -483,13 +484,18 @@ class _Text:
         self.emit(f"{'if (threadIdx.x == 0) ' if s.block == 1 else ''}{part}({', '.join(args)});", depth)
         self.emit("__syncthreads();", depth)
 
-    def exchanged(self, a: str, b: str) -> None:
-        """What two arrays hold changes places in memory, where their names have."""
-        given, t = self.cut.names.fresh(f"{a}_given"), self.ctype(self.elem(a))
-        self.lines.insert(0, f"    {t} *const {given} = {a};")
-        length = self.cut.memory[a].length
-        self.emit(f"if ({a} != {given}) {{", 1)
-        x = self.cut.names.fresh("x")
-        swapped = f"{{ const {t} {x} = {a}[{self.counter}]; {a}[{self.counter}] = {b}[{self.counter}];"
-        self.each(length, f"{swapped} {b}[{self.counter}] = {x}; }}", 2)
+    def put_back(self, arrays: Sequence[str]) -> None:
+        """What some arrays hold changes places in memory, where their names have."""
+        t, length = self.ctype(self.elem(arrays[0])), self.cut.memory[arrays[0]].length
+        given = {a: self.cut.names.fresh(f"{a}_given") for a in arrays}
+        held = {a: self.cut.names.fresh("x") for a in arrays}
+        self.lines[:0] = [f"    {t} *const {given[a]} = {a};" for a in arrays]
+        self.emit(f"if ({' || '.join(f'{a} != {given[a]}' for a in arrays[1:])}) {{", 1)
+        at, held_here = self.counter, ", ".join(f"{held[a]} = {a}[{self.counter}]" for a in arrays)
+        self.emit(f"for (long long {at} = threadIdx.x; {at} < {self.size(length)}; {at} += blockDim.x) {{", 2)
+        self.emit(f"const {t} {held_here};", 3)
+        for a in arrays:
+            self.emit(f"{given[a]}[{at}] = {held[a]};", 3)
+        self.emit("}", 2)
+        self.emit("__syncthreads();", 2)
         self.emit("}", 1)

@@ -244,24 +244,16 @@ class HostLoops(ParallelLoops):
                     self.steps.append(Copy(self.wanted[r], self.spot[r].at, self.length(r, span)))
                 continue
             moves.append((k, r))
-        mine = {self.spot[a].array for a in accs}
-        aside: list[tuple[At, At, Size]] = []
-        swaps = []
-        taken: set[str] = set()
         stacked = {body.results[k] for k in late}
+        chains = self.exchanges([m for m in moves if m[1] not in stacked], body, accs)
+        exchanged = {k for chain in chains for k, _ in chain}
+        aside: list[tuple[At, At, Size]] = []
         for k, r in moves:
             home = self.spot[accs[k]]
+            if k in exchanged:
+                continue
             if isinstance(r, Var) and r in self.spot:
                 here = self.spot[r]
-                same = self.memory[here.array].dims == self.memory[home.array].dims
-                own = self.memory[here.array].kind == self.memory[home.array].kind == "own"
-                inside = any(r in b.vars for b in body.binds)
-                alone = sum(1 for v in results if v in self.spot and self.spot[v].array == here.array) == 1
-                if own and same and inside and here.whole and home.whole and alone and r not in stacked:
-                    if here.array not in mine and here.array not in taken:
-                        taken.add(here.array)
-                        swaps.append(Swap(home.array, here.array))
-                        continue
                 aside.append((home.at, here.at, self.length(r, span)))
             elif is_array(r):
                 name = self.names.fresh(f"next_{accs[k].name}")
@@ -290,7 +282,34 @@ class HostLoops(ParallelLoops):
                 continue
             todo.remove(move)
             self.steps.append(Copy(*move))
-        self.steps += swaps
+        self.steps += (Swap(self.spot[accs[k]].array, array) for chain in chains for k, array in reversed(chain))
+
+    def exchanges(
+        self, moves: Sequence[tuple[int, Atom]], body: Block, accs: Sequence[Var]
+    ) -> list[list[tuple[int, str]]]:
+        """The accumulators whose memory is exchanged instead of copied, in chains, each with the array that it gets:
+        one whose next value is made in memory of its own, then those whose next value is what the one before was."""
+        mine = {self.spot[a].array for a in accs}
+        made = [self.spot[r].array for r in {*body.results} if isinstance(r, Var) and r in self.spot]
+        arrays = [(k, r) for k, r in moves if isinstance(r, Var) and r in self.spot and self.alike(accs[k], r)]
+        chains: list[list[tuple[int, str]]] = []
+        for k, r in arrays:
+            here = self.spot[r].array
+            again = any(here == array for ((_, array),) in chains)
+            if any(r in b.vars for b in body.binds) and not (again or here in mine) and made.count(here) == 1:
+                chains.append([(k, here)])
+        for chain in chains:
+            taken = {k for chain in chains for k, _ in chain}
+            while link := next(((k, r) for k, r in arrays if r is accs[chain[-1][0]] and k not in taken), None):
+                chain.append((link[0], self.spot[link[1]].array))
+                taken.add(link[0])
+        return chains
+
+    def alike(self, acc: Var, made: Var) -> bool:
+        """Whether two arrays are each all of an array of the program's own, of equal size."""
+        home, here = self.spot[acc], self.spot[made]
+        a, b = self.memory[home.array], self.memory[here.array]
+        return a.kind == b.kind == "own" and a.dims == b.dims and home.whole and here.whole
 
     # --------------------------------------------------------------------------------------------- branches
 

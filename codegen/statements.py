@@ -830,13 +830,19 @@ class BodyPrinter(OperandPrinter):
     def after(self, bind: Bind, before: dict[Buffer, str]) -> None:
         """After a loop: accumulators that changed places and are read again go where they are looked for."""
         last, self.swapped = self.swapped, before
-        for k in self.plan.swaps[bind]:
-            if not self.uses.get(bind.vars[k]):
-                continue
-            place = self.plan.of(bind.op.accs[k])
-            home, name = self.pointer_to(place), last[place.buffer]
-            dims, elem = place.buffer.dims, place.buffer.elem
-            self.copy_block("memcpy", home, name, dims, elem, f"if ({name} != {home}) ")
+        accs, swaps = bind.op.accs, self.plan.swaps[bind]
+        places = {k: self.plan.of(accs[k]) for k in swaps if self.uses.get(bind.vars[k])}
+        for k, place in places.items():
+            for j, other in places.items():
+                if other.buffer is swaps[k]:  # it may lie where this one is looked for
+                    here = f"if ({last[other.buffer]} == {self.pointer_to(place)}) "
+                    self.go_home(other, last[other.buffer], here)
+                    self.emit(f"{here}{last[other.buffer]} = {self.pointer_to(other)};")
+            self.go_home(place, last[place.buffer], f"if ({last[place.buffer]} != {self.pointer_to(place)}) ")
+
+    def go_home(self, place: Place, name: str, guard: str) -> None:
+        """Copy what a pointer points to where it is looked for."""
+        self.copy_block("memcpy", self.pointer_to(place), name, place.buffer.dims, place.buffer.elem, guard)
 
     def start(self, bind: Bind, op: Loop | While) -> tuple[dict[int, Expr], dict[Buffer, str]]:
         """Before a loop: its accumulators, the scalar ones with their starts, and what was swapped around it."""
@@ -904,12 +910,17 @@ class BodyPrinter(OperandPrinter):
         self.move(op.body)
         self.assign(todo)
         self.span = span
+        buffers = {self.plan.of(op.accs[k]).buffer for k in swaps}
+        aside = ""
         for k, made in swaps.items():
-            old, new = self.swapped[self.plan.of(op.accs[k]).buffer], self.buffer_name[made]
-            aside = self.names.fresh("swap")
-            self.emit(f"{self.pointer_type(made)}{aside} = {old};")
+            old, new = self.swapped[self.plan.of(op.accs[k]).buffer], self.swapped.get(made) or self.buffer_name[made]
+            if not aside:
+                aside = self.names.fresh("swap")
+                self.emit(f"{self.pointer_type(made)}{aside} = {old};")
             self.emit(f"{old} = {new};")
-            self.emit(f"{new} = {aside};")
+            if made not in buffers:
+                self.emit(f"{new} = {aside};")
+                aside = ""
 
 
 def stored_in(block: Block) -> list[Var]:

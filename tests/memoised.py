@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 import hyad
-from hyad.marshalling import signature_key
+from hyad.marshalling import signature_key, take_apart
 
 
 def compile(
@@ -18,3 +20,10 @@ def compile(
     if key not in made:
         made[key] = hyad.compile(f, target, dtype, args=args, **how)
     return made[key]
+
+
+def results(f: hyad.Model, args: Sequence[Any], **how: Any) -> list[np.ndarray]:
+    """The numbers and arrays that compiled code gives, whatever structure they are in, one after the other."""
+    call, out = compile(f, args=args, **how), []
+    take_apart(call.program.out, call(*args), out)
+    return [np.asarray(a) for a in out]

@@ -13,6 +13,7 @@ import pytest
 
 import batch
 import hyad
+import memoised
 from hyad import gpu
 from hyad.codegen import launches, nvrtc
 from hyad.codegen.cuda import print_cuda
@@ -20,7 +21,6 @@ from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
-from hyad.marshalling import take_apart
 from hyad.program.journal import without
 
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None or batch.CC is None, reason="no C++ compiler")
@@ -204,8 +204,7 @@ def test_rows_that_are_found(name: str, dtype: str) -> None:
     found, emulator = gathered_programs()
     program, args = found[name, dtype], gathered_arguments(name)
     assert gathered(program.source) == GATHERED[name][2]
-    f, want = hyad.model(f"(defmodel {name} {GATHERED[name][0]})", namespace={}), []
-    take_apart(f.optimised(f.specs(args)).out, hyad.compile(f, args=args)(*args), want)
+    want = memoised.results(hyad.model(f"(defmodel {name} {GATHERED[name][0]})", namespace={}), args)
     given = [a.astype(DTYPES[dtype]) if a.dtype == float else a for a in args]
     for shape in ({}, {"blocks": 2, "block": 32, "descending": True}, {"blocks": 3, "block": 64}):
         for got, expected in zip(emulator.run(program, given, **shape), want, strict=True):
@@ -283,9 +282,8 @@ def test_rows_that_are_added_to(name: str) -> None:
     text, shapes, wrt, rows = ADDED[name]
     rng = np.random.default_rng(len(name))
     args = [rng.integers(0, 40, s[1:]) if s[0] == "int" else rng.uniform(0.5, 2.0, s) for s in shapes]
-    f, want = hyad.grad(hyad.model(f"(defmodel {name} {text})", namespace={}), wrt=wrt), []
-    typed = f.optimised(f.specs(args), "cuda", blas=True)
-    take_apart(typed.out, hyad.compile(f, args=args)(*args), want)
+    f = hyad.grad(hyad.model(f"(defmodel {name} {text})", namespace={}), wrt=wrt)
+    typed, want = f.optimised(f.specs(args), "cuda", blas=True), memoised.results(f, args)
     programs = [print_grid(typed, dtype=dtype, name=f"added_{dtype}") for dtype in DTYPES]
     emulator = Emulator(programs, gpu.cpu_compiler() or ())
     for program, dtype in zip(programs, DTYPES, strict=True):

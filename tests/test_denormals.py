@@ -12,7 +12,7 @@ import pytest
 
 import batch
 import hyad
-from hyad.marshalling import take_apart
+import memoised
 from hyad.model import Model
 from hyad.passes.denormals import SCALE, denormals
 from hyad.passes.optimise import PIPELINE, optimise
@@ -69,12 +69,6 @@ def arguments(name: str, n: int, k: int, d: int, apart: float) -> list[Any]:
     return [apart * rng.normal(size=(k, d)), x]
 
 
-def results(f: Model, args: list[Any]) -> list[np.ndarray]:
-    out: list[Any] = []
-    take_apart(f.optimised(f.specs(args)).out, hyad.compile(f, args=args)(*args), out)
-    return [np.asarray(a) for a in out]
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_which_sums_are_multiples(name: str) -> None:
     f = model(name)
@@ -88,7 +82,7 @@ def test_sums_are_the_same_to_the_bit(name: str) -> None:
     f = model(name)
     for n, k, d in ((0, 3, 2), (1, 1, 1), (50, 4, 3)):
         args = arguments(name, n, k, d, 1.0)
-        for a, b in zip(results(f, args), results(f.without("denormals"), args), strict=True):
+        for a, b in zip(memoised.results(f, args), memoised.results(f, args, without="denormals"), strict=True):
             assert np.array_equal(a, b, equal_nan=True)
 
 
@@ -110,7 +104,7 @@ def test_sums_of_denormal_products_are_nearer_to_the_truth() -> None:
     f, want = model("bumps"), exact(m, x)[0, 1:]
     off, was = (
         np.max(np.abs(g[0, 1:] - want)) / np.finfo(float).smallest_subnormal
-        for (g,) in (results(f, [m, x]), results(f.without("denormals"), [m, x]))
+        for (g,) in (memoised.results(f, [m, x]), memoised.results(f, [m, x], without="denormals"))
     )
     assert off <= 0.51 < 2 < was
 
@@ -120,7 +114,7 @@ def test_large_gradients_have_room() -> None:
     text = "(sum (map (fn [a b] (* 1e200 (square (- a b)))) (get x i) (get m k)))"
     each = over_points(f"(sum (map exp (build (len m) (fn [k] (* -1e-200 {text})))))")
     f = hyad.model(f"(defmodel large {POINTS} ((grad (fn [m] {each})) m))", namespace={})
-    (got,), (want,) = results(f, [m, x]), results(f.without("denormals"), [m, x])
+    (got,), (want,) = memoised.results(f, [m, x]), memoised.results(f, [m, x], without="denormals")
     assert np.array_equal(got, want) and np.isfinite(got).all()
 
 
@@ -135,7 +129,7 @@ def test_floats_have_no_such_room() -> None:
     assert multiples(wide) and not multiples(single)
     floats = [a.astype(np.float32) for a in args]
     got = hyad.compile(f, args=floats, dtype="f32")(*floats)
-    np.testing.assert_allclose(got, results(f, args)[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(got, memoised.results(f, args)[0], rtol=1e-3, atol=1e-4)
 
 
 def test_a_gpu_multiplies_denormal_numbers_as_fast_as_others(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 import batch
 import hyad
+import memoised
 from hyad import gpu
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
 from hyad.emulate import Emulator
 from hyad.grid.gather import spread
-from hyad.marshalling import take_apart
 from hyad.model import Model
 from hyad.program.journal import without
 from hyad.program.printer import print_program
@@ -82,19 +82,13 @@ def test_which_sums_come_first(name: str) -> None:
     assert (before != after) == MODELS[name][1]
 
 
-def wanted(f: Model, args: list[Any]) -> list[np.ndarray]:
-    out: list[Any] = []
-    take_apart(f.optimised(f.specs(args)).out, hyad.compile(f, args=args)(*args), out)
-    return [np.asarray(x) for x in out]
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("dtype", "off"), [("f64", False), ("f64", True), ("f32", False)])
 def test_the_sums_are_the_same(name: str, dtype: str, off: bool) -> None:
     found, emulator = programs()
     for n, d, k in POINTS if MODELS[name][1] else [POINT]:
         args = arguments(name, n, d, k)
-        want = wanted(model(name), args)
+        want = memoised.results(model(name), args)
         for descending in (False, True):
             for x, y in zip(emulator.run(found[name, dtype, off], args, descending=descending), want, strict=True):
                 close = 1e-11 if dtype == "f64" else 3e-4
@@ -110,5 +104,5 @@ def test_a_sum_of_nothing_is_nothing() -> None:
         for rows in (a[:0], a):
             for descending in (False, True):
                 (got,) = emulator.run(found["minus", "f64", False], [rows, m, q], descending=descending)
-                (want,) = wanted(model("minus"), [rows, m, q])
+                (want,) = memoised.results(model("minus"), [rows, m, q])
                 assert np.array_equal(np.isnan(got), np.isnan(want)) and np.isnan(got).any() == bool(len(rows))

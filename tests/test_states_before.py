@@ -1,0 +1,120 @@
+"""States that are kept for one step more, as schemes of two time levels have them: arrays that change places."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batch
+import hyad
+import memoised
+from hyad import gpu
+from hyad.codegen import launches, persistent
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import Copy, Repeat
+from hyad.emulate import Emulator
+from hyad.program.journal import without
+
+pytestmark = pytest.mark.skipif(batch.CC is None, reason="no C compiler")
+
+STEP = "(build n (fn [i] (- (* 1.9 (get u i)) (get v i) (* 0.1 (get u (% (+ i 1) n))))))"
+TWO = f"(ifold (fn [#(u v) t] #({STEP} u)) #(a b) k)"
+THREE = """(ifold (fn [#(u v w) t]
+  #((build n (fn [i] (- (* 0.5 (+ (get v i) (get u i))) (* 0.3 (get w (% (+ i 1) n)))))) u v)) #(a b (* 2.0 a)) k)"""
+#: A program of two vectors, their length n, and how often; and how many copies an iteration makes.
+PROGRAMS: dict[str, tuple[str, int]] = {
+    "two levels": (f"(let [#(u v) {TWO}] (sum (* u u)))", 0),
+    "the result": (f"(let [#(u v) {TWO}] u)", 0),
+    "the one before": (f"(let [#(u v) {TWO}] v)", 0),
+    "both": (f"(let [#(u v) {TWO}] #(u v))", 0),
+    "the difference": (f"(let [#(u v) {TWO}] (sum (square (- u v))))", 0),
+    "three levels": (f"(let [#(u v w) {THREE}] u)", 0),
+    "the oldest": (f"(let [#(u v w) {THREE}] (sum (* w w)))", 0),
+    "the first and the oldest": (f"(let [#(u v w) {THREE}] (sum (* u w)))", 1),
+    "two that follow one": (
+        """(get (ifold (fn [#(u v w) t] #((build n (fn [i] (- (get u i) (* 0.5 (get v i)) (* 0.1 (get w (- n i 1))))))
+                                         u u)) #(a b a) k) 0)""", 1,
+    ),
+    "rows of a matrix": (
+        """(get (ifold (fn [#(u v) t] #((build [n 3] (fn [i j] (- (get u (- n i 1) j) (* 0.5 (get v i j))))) u))
+                       #((build [n 3] (fn [i j] (get a i))) (build [n 3] (fn [i j] (get b i)))) k) 0)""", 0,
+    ),
+    "while": (
+        f"""(get (loop [u a v b t 0] (if (or (>= t k) (> (get u 0) 1e6)) #(u v)
+                                       (recur {STEP} u (+ t 1)))) 0)""", 3,
+    ),
+    "in a loop": (
+        f"(get (ifold (fn [#(u v) s] {TWO.replace(' k)', ' 3)').replace('#(a b)', '#(u v)')}) #(a b) k) 0)", 3,
+    ),
+}  # fmt: skip
+
+
+def model(name: str) -> hyad.Model:
+    return hyad.model(f"(fn [#^ (Vec n) a #^ (Vec n) b #^ Int k] {PROGRAMS[name][0]})", namespace={})
+
+
+def arguments(n: int, k: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(n)
+    return rng.uniform(0.5, 2.0, n), rng.uniform(0.5, 2.0, n), k
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_changes_places(name: str) -> None:
+    source = hyad.compile(model(name), args=arguments(5, 3)).source
+    loop = re.search(
+        r"\n    for \(long long \w+ = 0; \w+ < k;.*?\n    }|\n    (?:while|for \(;;).*?\n    }", source, re.S
+    )
+    assert loop is not None
+    assert [loop[0].count(" *swap"), loop[0].count("memcpy(")] == [1, PROGRAMS[name][1]]
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values(name: str, dtype: str) -> None:
+    """For each number of steps: wherever the pointers are after the last one."""
+    f = model(name)
+    for n in (1, 2, 7):
+        for k in range(8):
+            args = arguments(n, k)
+            given = tuple(a.astype(np.float32) if dtype == "f32" and isinstance(a, np.ndarray) else a for a in args)
+            want = hyad.run(f, *args)
+            got = memoised.compile(f, dtype=dtype, args=given)(*given)
+            close = 1e-12 if dtype == "f64" else 1e-4
+            for x, y in zip(*((r if isinstance(r, tuple) else (r,)) for r in (got, want)), strict=True):
+                np.testing.assert_allclose(x, y, rtol=close, atol=10 * close)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (text, *_) in PROGRAMS.items() if text.startswith("(let") and "sum" in text]
+)
+def test_gradients(name: str) -> None:
+    f = model(name)
+    for k in range(4):
+        assert hyad.check_grad(f, arguments(3, k), wrt=("a", "b"))
+
+
+#: What launches copy in each iteration, of a grid of blocks or of one.
+ON_A_GPU = {"two levels": 0, "both": 0, "three levels": 0, "the first and the oldest": 0, "two that follow one": 1}
+
+
+@pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("off", [(), (persistent.NAME,)])
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu(name: str, off: tuple[str, ...]) -> None:
+    """By launches, and in a kernel of one block, which leaves each array where its name says."""
+    f = model(name)
+    with without(off):
+        program = print_grid(f.optimised(f.specs(arguments(5, 3)), "cuda", blas=True), name=f"f{len(off)}")
+    assert ("_loop" in program.source) == (not off)
+    (loop,) = (s for s in launches.walk(program.steps) if isinstance(s, Repeat))
+    assert sum(isinstance(s, Copy) for s in loop.steps) == ON_A_GPU[name]
+    emulator = Emulator([program], gpu.cpu_compiler() or (), "-O0")
+    for k in range(5):
+        args = arguments(7, k)
+        for descending in (False, True):
+            got = emulator.run(program, list(args), descending=descending)
+            for x, y in zip(got, memoised.results(f, args), strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13)
