@@ -103,6 +103,10 @@ PROGRAMS = (
         "{n}, {n}, {work}", lambda n: 2 * n * n, ((0, 1),),
     ),
     Program(
+        "wave", "ten steps of the wave equation, n x n, by its start", 64,
+        (square("u"), Input("c", lambda n: (), False)), "{n}, {n}, {work}", lambda n: 2 * n * n, ((0, 1), (0.1, 0.2)),
+    ),
+    Program(
         "binomial", "n American puts on a tree of 64 steps, by spot and volatility", 8,
         (number("spot"), number("sigma"), vector("strikes", False)), "{n}", lambda n: 0,
         ((90, 110), (0.1, 0.4), (80, 120)),

@@ -339,6 +339,67 @@ void heat_grad_hand(const double *u, long long n, long long m, double *restrict 
     heat_back(v, n, m, out);
 }
 
+/* the next state, in place of the one before; also its transpose, for adjoints that are nothing on the border */
+static void wave_step(const double *restrict u, double c, long long n, long long m, double *restrict v)
+{
+    memset(v, 0, m*sizeof(double));
+    for (long long i = 1; i < n - 1; i++) {
+        v[i*m] = v[i*m + m - 1] = 0;
+        for (long long j = 1; j < m - 1; j++) {
+            const long long k = i*m + j;
+            v[k] = 2*u[k] - v[k] + c*(u[k - m] + u[k + m] + u[k - 1] + u[k + 1] - 4*u[k]);
+        }
+    }
+    memset(v + (n - 1)*m, 0, m*sizeof(double));
+}
+
+static double *waves(const double *u, double c, long long n, long long m, double *v, double *w)
+{
+    memcpy(v, u, n*m*sizeof(double));
+    memcpy(w, u, n*m*sizeof(double));
+    for (int t = 0; t < 10; t++) {
+        wave_step(v, c, n, m, w);
+        double *aside = v;
+        v = w;
+        w = aside;
+    }
+    return v;
+}
+
+double wave_hand(const double *u, double c, long long n, long long m, double *work)
+{
+    const double *v = waves(u, c, n, m, work, work + n*m);
+    double total = 0;
+    for (long long k = 0; k < n*m; k++) total += v[k]*v[k];
+    return total;
+}
+
+void wave_grad_hand(const double *u, double c, long long n, long long m, double *restrict out, double *work)
+{
+    double *v = waves(u, c, n, m, work, work + n*m), *w = v == work ? work + n*m : work;
+    for (long long k = 0; k < n*m; k++) v[k] *= 2;
+    memset(w, 0, n*m*sizeof(double));
+    for (int t = 0; t < 9; t++) {
+        wave_step(v, c, n, m, w);
+        double *aside = v;
+        v = w;
+        w = aside;
+    }
+    memset(out, 0, n*m*sizeof(double));
+    for (long long j = 1; j < m - 1; j++) {
+        out[j] = c*v[m + j];
+        out[(n - 1)*m + j] = c*v[(n - 2)*m + j];
+    }
+    for (long long i = 1; i < n - 1; i++) {
+        out[i*m] = c*v[i*m + 1];
+        out[i*m + m - 1] = c*v[i*m + m - 2];
+        for (long long j = 1; j < m - 1; j++) {
+            const long long k = i*m + j;
+            out[k] = v[k] - w[k] + c*(v[k - m] + v[k + m] + v[k - 1] + v[k + 1] - 4*v[k]);
+        }
+    }
+}
+
 enum { STEPS = 64 };
 
 /* the prices of a spot of 1: up^(2 i - k) is at[STEPS - k + 2 i] */

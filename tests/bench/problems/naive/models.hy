@@ -78,6 +78,26 @@
                         (* 4.0 (get u i j)))))))))
           u 10)))))
 
+(defmodel wave [#^ (Mat n m) u #^ Real c]
+  "the sum of the squares after ten steps of the wave equation, from rest; the border does not move after the start"
+  (let [n (len u)  m (len (get u 0))]
+    (sum
+      (square
+        (get
+          (ifold
+            (fn [#(u before) t]
+              #((build [n m]
+                  (fn [i j]
+                    (if (or (= i 0) (= j 0) (= i (- n 1)) (= j (- m 1)))
+                      0.0
+                      (+ (- (* 2.0 (get u i j)) (get before i j))
+                        (* c
+                          (- (+ (get u (- i 1) j) (get u (+ i 1) j) (get u i (- j 1)) (get u i (+ j 1)))
+                            (* 4.0 (get u i j))))))))
+                u))
+            #(u u) 10)
+          0)))))
+
 (defmodel binomial [#^ Real spot  #^ Real sigma  #^ (Vec n) strikes]
   "American puts at several strikes, on a tree of 64 steps over a year at 5 %"
   (let [steps 64
