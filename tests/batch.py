@@ -83,13 +83,18 @@ class Batch:
     def __init__(self, dtype: str = "f64", flags: Sequence[str] = FLAGS) -> None:
         self.dtype, self.flags = dtype, list(flags)
         self.functions: list[CFunction] = []
+        self.printed: dict[int, CFunction] = {}  # by the identity of a program
+        self.programs: list[Program] = []  # which therefore stay
         self.libraries: dict[str, ctypes.CDLL] = {}
 
     def add(self, program: Program) -> Callable[..., Any]:
         """Take a program in; what is returned takes the model's arguments and ``like=``, a value with the result's
         structure and shapes, and returns the result."""
-        fn = print_c(program, dtype=self.dtype, name=f"f{len(self.functions)}")
-        self.functions.append(fn)
+        fn = self.printed.get(id(program))
+        if fn is None:
+            fn = self.printed[id(program)] = print_c(program, dtype=self.dtype, name=f"f{len(self.functions)}")
+            self.functions.append(fn)
+            self.programs.append(program)
 
         def call(*args: Any, like: Any) -> Any:
             return self.call(fn, program, args, like)

@@ -52,6 +52,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
+#: What these files compile is numbers, recursion and data, or what a GPU's text is compared with: that is the same at
+#: "-O1", for two thirds of a C compiler's time. Loops over arrays are compiled as they are for users.
+BRIEFLY = (
+    "checks", "compiled_more", "cuda", "data_code", "derivatives", "encodings", "gpu", "language", "long_recursion",
+    "persistent", "public_cases", "recursion", "sums_first", "textbook", "tiles", "whole_language",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def briefly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.path.stem.removeprefix("test_").startswith(BRIEFLY):
+        from hyad.codegen import build  # the environment is set
+
+        monkeypatch.setattr(build, "LONG", 0)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What has been collected stays to the end: the garbage collector need not look at it again and again."""
     gc.collect()

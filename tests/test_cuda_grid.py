@@ -491,7 +491,7 @@ def test_states_that_are_remembered_lie_on_their_stack() -> None:
         loop = next(s for s in p.steps if isinstance(s, Repeat))
         assert sum(isinstance(s, Copy) for s in loop.steps) == copies
         made.append((f, p))
-    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or ())
     for (f, p), n, times in itertools.product(made, (1, 70), (0, 1, 2, 5)):
         args = (np.random.default_rng(n).uniform(0.5, 1.0, n), times)
         (got,) = emulator.run(p, args, blocks=2, block=64)
@@ -555,7 +555,7 @@ def test_adjoints_of_stencils_are_each_elements() -> None:
         text = f"(defmodel f [#^ (Vec n) x] (sum (map square (build {count} (fn [i] {form})))))"
         f = hyad.grad(hyad.model(text, namespace={}))
         made.append((f, print_grid(program_of(f, (np.ones(9),)), name=f"s{k}")))
-    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or ())
     for (f, p), (*_, gathered) in zip(made, STENCILS):
         assert ("atomicAdd" not in p.source) is gathered
         assert not gathered or not any(isinstance(s, Clear) for s in walk(p.steps))
@@ -576,7 +576,7 @@ def test_adjoints_of_what_is_far_away_are_each_elements() -> None:
     for k, (f, gathered) in enumerate(made):
         made[k] = f, print_grid(program_of(f, (np.ones(9), 2)), name=f"s{k}")
         assert ("hyad_add(&" not in made[k][1].source) is gathered
-    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or ())
     for (f, p), n, far in itertools.product(made, (2, 3, 80), (0, 1, 2, 3, 79, 90, -1)):
         x = np.random.default_rng(n).uniform(0.5, 1.5, n)
         try:
@@ -599,7 +599,7 @@ def test_adjoints_of_stencils_in_a_plane_are_each_elements() -> None:
         f = hyad.grad(hyad.model(f"(defmodel f [#^ (Mat n m) x] {text})", namespace={}))
         made.append((f, print_grid(program_of(f, (np.ones((4, 4)),)), name=f"s{k}")))
         assert "atomicAdd" not in made[-1][1].source and not any(isinstance(s, Clear) for s in walk(made[-1][1].steps))
-    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([p for _, p in made], gpu.cpu_compiler() or ())
     for f, p in made:
         for (n, m), descending in itertools.product(((1, 1), (1, 3), (2, 2), (3, 2), (3, 4), (20, 17)), (False, True)):
             x = np.random.default_rng(n).uniform(0.5, 1.5, (n, m))
@@ -718,7 +718,7 @@ def test_adjoints_of_windows_are_each_elements(models: list[Any]) -> None:
         f = hyad.grad(f, wrt=tuple(p.name for p in f.program(f.specs()).params))
         made.append((f, print_grid(program_of(f, tuple(map(np.ones, shapes[-1]))), name=f"s{k}"), shapes))
         assert ("hyad_add(&" not in made[-1][1].source) is gathered
-    emulator = Emulator([p for _, p, _ in made], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([p for _, p, _ in made], gpu.cpu_compiler() or ())
     for f, p, shapes in made:
         for sizes, descending in itertools.product(shapes, (False, True)):
             args = tuple(np.random.default_rng(n).uniform(0.5, 1.5, s) for n, s in enumerate(sizes))
@@ -803,7 +803,7 @@ def test_sums_of_triangles_are_gathered() -> None:
         f = hyad.grad(hyad.model(f"(defmodel f {LOWER.format(rows=rows, count=count, term=term)})", namespace={}))
         program = f.optimised(f.specs(points[0]), "cuda", blas=True)
         made.append((f, *(print_grid(program, name=f"t{k}{d:d}", deterministic=d) for d in (False, True))))
-    emulator = Emulator([p for _, *both in made for p in both], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([p for _, *both in made for p in both], gpu.cpu_compiler() or ())
     for (f, *both), (*_, gathered) in zip(made, TRIANGLES):
         assert ("atomicAdd" not in both[0].source) is gathered and "hyad_add(double" not in both[1].source
         for args in points:
@@ -827,7 +827,7 @@ def test_a_row_beside_a_triangle_that_is_shorter_is_not_touched() -> None:
         f = hyad.model(f"(defmodel f {source})", namespace={})
         p = print_grid(f.optimised(f.specs((x, start)), "cuda", blas=True))
         assert ("atomicAdd" in p.source) is atomic
-        emulator = Emulator([p], gpu.cpu_compiler() or (), "-O0")
+        emulator = Emulator([p], gpu.cpu_compiler() or ())
         for descending in (False, True):
             (got,) = emulator.run(p, (x, start), descending=descending)
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-11)
@@ -839,7 +839,7 @@ def test_adjoints_of_stencils_in_a_short_loop_are_each_elements() -> None:
     f = hyad.grad(hyad.model(f"(defmodel f [#^ (Vec n) u0 a] (sum (map square {step})))", namespace={}), wrt="u0")
     p = print_grid(program_of(f, (np.ones(9), 0.2)))
     assert "hyad_add(&" not in p.source
-    emulator = Emulator([p], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([p], gpu.cpu_compiler() or ())
     for n, descending in itertools.product((2, 3, 300), (False, True)):
         x = np.random.default_rng(n).uniform(0.5, 1.5, n)
         (got,) = emulator.run(p, (x, 0.2), descending=descending, blocks=2, block=64)
@@ -880,7 +880,7 @@ def test_rows_that_begin_as_one_array_have_a_thread_for_each_element() -> None:
         sizes = {"n": 50, "m": 1024}
         assert all(launches.value(s.blocks, sizes) * launches.BLOCK > 50 * 1000 for s in (copy, first, second))
         assert "hyad_add(&" not in p.source
-        emulator = Emulator([p], gpu.cpu_compiler() or (), "-O0")
+        emulator = Emulator([p], gpu.cpu_compiler() or ())
         for n, m, descending in itertools.product((1, 7), (1, 2, 90), (False, True)):
             a, v = np.random.default_rng(m).normal(size=(n, m)), np.linspace(0.0, 1.0, m)
             (got,) = emulator.run(p, (a, v), descending=descending, blocks=2, block=64)
@@ -895,7 +895,7 @@ def test_two_kinds_of_rows_may_begin_as_one_array() -> None:
     f = hyad.model(f"(defmodel f {text})", namespace={})
     p = print_grid(f.optimised(f.specs(), "cuda", blas=True))
     a, v = np.random.default_rng(1).normal(size=(7, 90)), np.linspace(0.0, 1.0, 90)
-    found = Emulator([p], gpu.cpu_compiler() or (), "-O0").run(p, (a, v))
+    found = Emulator([p], gpu.cpu_compiler() or ()).run(p, (a, v))
     for got, more in zip(found, (np.exp(a), np.cos(a)), strict=True):
         np.testing.assert_allclose(got, np.sin(v) + more, rtol=1e-12)
 
@@ -916,7 +916,7 @@ def test_a_branch_with_a_loop_goes_inside(d: str, inside: bool) -> None:
     np.add.at(want, near, 2 * (c[near] - x))
     program = f.optimised(f.specs((c, x)), "cuda", blas=True)
     made = [print_grid(program, name=f"f{d:d}", deterministic=d) for d in (False, True)]
-    emulator = Emulator(made, gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator(made, gpu.cpu_compiler() or ())
     for p, deterministic in zip(made, (False, True)):
         *_, last = (s for s in walk(p.steps) if isinstance(s, Launch))
         blocks = launches.value(last.blocks, {"n": 10_000, "k": 6, "m": m})

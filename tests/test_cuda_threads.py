@@ -98,7 +98,7 @@ def program_of(name: str, for_grid: bool = True) -> Program:
 def programs() -> tuple[dict[str, CudaProgram], Emulator]:
     """All of them, compiled at once."""
     made = {name: print_grid(program_of(name), name=f"p{k}") for k, name in enumerate(MODELS)}
-    return made, Emulator(list(made.values()), gpu.cpu_compiler() or ())
+    return made, Emulator(list(made.values()), gpu.cpu_compiler() or (), "-O1")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -147,7 +147,7 @@ def test_a_recursion_too_deep_for_the_stack_is_an_error() -> None:
     v = np.linspace(0.1, 1.0, 9)
     program = f.optimised(f.specs((v, 3)), "cuda")
     cuda, kernel = print_grid(program), print_cuda(program)
-    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    emulator = Emulator([cuda], gpu.cpu_compiler() or (), "-O1")
     np.testing.assert_allclose(emulator.run(cuda, (v, 40))[0], f(v, 40), rtol=1e-12)
     for call in (
         lambda: emulator.run(cuda, (v, 100_000)),
@@ -169,7 +169,7 @@ def test_a_check_in_a_recursive_function_is_told() -> None:
     )
     v, at = np.linspace(1.0, 2.0, 40), np.arange(30)
     cuda = print_grid(f.optimised(f.specs((v, at)), "cuda"))
-    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    emulator = Emulator([cuda], gpu.cpu_compiler() or (), "-O1")
     np.testing.assert_allclose(emulator.run(cuda, (v, at))[0], f(v, at), rtol=1e-12)
     for descending in (False, True):
         with pytest.raises(BoundsError) as caught:
@@ -182,7 +182,7 @@ def test_a_thread_that_wants_too_much_memory_is_an_error(monkeypatch: pytest.Mon
     f = hyad.grad(hyad.model(LONG, namespace={}), wrt="v")
     v = np.linspace(0.1, 1.0, 9)
     cuda = print_grid(f.optimised(f.specs((v, 3)), "cuda"))
-    emulator = Emulator([cuda], gpu.cpu_compiler() or ())
+    emulator = Emulator([cuda], gpu.cpu_compiler() or (), "-O1")
     np.testing.assert_allclose(emulator.run(cuda, (v, 100))[0], f(v, 100), rtol=1e-11)
     with pytest.raises(OutOfMemory, match="the memory of a thread is used up"):
         emulator.run(cuda, (v, 100_000))
@@ -195,7 +195,7 @@ def test_blocks_that_memory_has_no_room_for_are_not_summed(monkeypatch: pytest.M
     value = hyad.value_and_grad(hyad.model(LONG, namespace={}), wrt="v")
     v = np.linspace(0.1, 1.0, 5000)
     cuda = print_grid(value.optimised(value.specs((v, 3)), "cuda"))
-    found = Emulator([cuda], gpu.cpu_compiler() or ()).run(cuda, (v, 20), heap=256)
+    found = Emulator([cuda], gpu.cpu_compiler() or (), "-O1").run(cuda, (v, 20), heap=256)
     np.testing.assert_allclose(found[1], f(v, 20), rtol=1e-11)
     np.testing.assert_allclose(found[0], value(v, 20)[0], rtol=1e-11)
 
@@ -255,7 +255,7 @@ def test_arrays_as_long_as_a_while_of_the_host_has_run(name: str) -> None:
     f, x = hyad.model(ROUNDS_AS_SIZES[name], namespace={}), np.linspace(0.1, 900.0, 70)
     program = print_grid(f.optimised(f.specs((x,)), "cuda"))
     assert any(isinstance(step, While) for step in program.steps)
-    emulator = Emulator([program], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
     for how in ({}, {"rounds": 1, "heap": 2}, {"descending": True}):
         (got,) = emulator.run(program, (x,), **how)
         np.testing.assert_allclose(got, memoised.compile(f, args=(x,))(x), rtol=1e-10)
@@ -320,7 +320,7 @@ def test_a_gradient_of_recursion_on_a_gpu(name: str) -> None:
     x = np.random.default_rng(0).uniform(0.3, 0.9, 20)
     made = [hyad.grad(f, wrt="x"), hyad.value_and_grad(f, wrt="x"), f]
     programs = [print_grid(g.optimised(g.specs((x, 5)), "cuda"), name=f"g{k}") for k, g in enumerate(made)]
-    emulator = Emulator(programs, gpu.cpu_compiler() or ())
+    emulator = Emulator(programs, gpu.cpu_compiler() or (), "-O1")
     for g, program in zip(made, programs):
         for m, descending in itertools.product((2, 6), (False, True)):
             want = memoised.compile(g, args=(x, m))(x, m)
@@ -375,7 +375,7 @@ def test_sums_that_wait_for_a_long_loop_leave_registers_to_it(many: int, steps: 
     args = [np.linspace(0.01, 0.05, many), np.linspace(0.5, 1.5, 8), 70, 3, 5]
     program = print_grid(f.optimised(f.specs(args), "cuda", blas=True), dtype=dtype)
     assert re.findall(r"__launch_bounds__\(([^)]*)\)", program.source) == [bounds] * bool(bounds)
-    (got,) = Emulator([program], gpu.cpu_compiler() or (), "-O0").run(program, args)
+    (got,) = Emulator([program], gpu.cpu_compiler() or ()).run(program, args)
     close = 1e-11 if dtype == "f64" else 1e-3
     want = hyad.compile(f, args=args)(*args)
     np.testing.assert_allclose(got, want, rtol=close, atol=close * np.max(np.abs(want)))

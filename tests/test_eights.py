@@ -3,10 +3,13 @@ lanes, and which are left alone."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 import hyad
+import memoised
 from hyad.core import INT, Arr, Const, Loop, all_binds
 from hyad.passes.lanes import LANES
 
@@ -55,9 +58,19 @@ def given(name: str, n: int, m: int) -> tuple:
     }[name]
 
 
-@pytest.fixture(scope="module")
-def compiled() -> dict:
-    return {}
+@cache
+def model(name: str) -> hyad.Model:
+    return hyad.model(MODELS[name])
+
+
+@cache
+def gradient(name: str) -> hyad.Model:
+    return hyad.grad(model(name), wrt=WRT[name])
+
+
+@cache
+def fired(f: hyad.Model) -> set[str]:
+    return {*hyad.explain(f).fired()}
 
 
 def flat(result: object) -> np.ndarray:
@@ -67,13 +80,11 @@ def flat(result: object) -> np.ndarray:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 24, 29])
-def test_gradients(name: str, n: int, compiled: dict) -> None:
+def test_gradients(name: str, n: int) -> None:
     """Against differences, and the same without; in C."""
-    f = compiled.setdefault((name, "f"), hyad.model(MODELS[name]))
-    g = compiled.setdefault((name, "g"), hyad.grad(f, wrt=WRT[name]))
-    assert "eights" in compiled.setdefault((name, "fired"), hyad.explain(g).fired())
-    here = compiled.setdefault((name, "here"), hyad.compile(g))
-    plain = compiled.setdefault((name, "plain"), hyad.compile(g, without=OFF))
+    f, g = model(name), gradient(name)
+    assert "eights" in fired(g)
+    here, plain = memoised.compile(g), memoised.compile(g, without=OFF)
     for m in (1, 5):
         args = given(name, n, m)
         got = flat(here(*args))
@@ -88,17 +99,16 @@ def test_gradients(name: str, n: int, compiled: dict) -> None:
 
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 29])
-def test_values_keep_their_order(name: str, n: int, compiled: dict) -> None:
+def test_values_keep_their_order(name: str, n: int) -> None:
     """To the last bit, in Python, where nothing contracts a product and a sum."""
-    f = hyad.model(MODELS[name])
-    assert "eights" in compiled.setdefault((name, "value"), hyad.explain(f).fired())
-    here = compiled.setdefault((name, "python"), hyad.compile(f, "python"))
-    plain = compiled.setdefault((name, "plain python"), hyad.compile(f, "python", without=OFF))
+    f = model(name)
+    assert "eights" in fired(f)
+    here, plain = memoised.compile(f, "python"), memoised.compile(f, "python", without=OFF)
     args = given(name, n, 6)
     assert here(*args) == plain(*args)
 
 
-def test_not_a_number_stays_in_its_lane(compiled: dict) -> None:
+def test_not_a_number_stays_in_its_lane() -> None:
     g = hyad.compile(hyad.grad(hyad.model(MODELS["smoothing"]), wrt=1))
     rows = given("smoothing", 19, 5)[1]
     rows[3, 1] = np.nan

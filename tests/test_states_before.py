@@ -111,7 +111,7 @@ def test_on_a_gpu(name: str, off: tuple[str, ...]) -> None:
     assert ("_loop" in program.source) == (not off)
     (loop,) = (s for s in launches.walk(program.steps) if isinstance(s, Repeat))
     assert sum(isinstance(s, Copy) for s in loop.steps) == ON_A_GPU[name]
-    emulator = Emulator([program], gpu.cpu_compiler() or (), "-O0")
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
     for k in range(5):
         args = arguments(7, k)
         for descending in (False, True):

@@ -71,7 +71,7 @@ def programs() -> tuple[dict[tuple[str, str, bool], CudaProgram], Emulator]:
         for dtype, off in (("f64", False), ("f64", True), ("f32", False)):
             with without(("sums-first",) * off):
                 found[name, dtype, off] = print_grid(program, dtype=dtype, name=f"{name.replace('-', '_')}{len(found)}")
-    return found, Emulator([*found.values()], gpu.cpu_compiler() or (), "-O0")
+    return found, Emulator([*found.values()], gpu.cpu_compiler() or ())
 
 
 @pytest.mark.parametrize("name", MODELS)
