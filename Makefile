@@ -6,6 +6,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# What is imported is compiled to bytecode then, not all that is installed now.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Without bytecode on disk Hy would compile every .hy file again at every start.
