@@ -729,6 +729,8 @@ class _Planner:
             if isinstance(acc.type, Arr):
                 self.use(init, t)
                 self.take(bind, k, acc, init, op.inits, live, shared, block, t)
+        for k in sorted(self.plan.copies[bind])[1:]:
+            self.use(op.inits[k], t + 2)  # the copies before are written by then
 
     def carry(
         self,

@@ -118,3 +118,26 @@ def test_on_a_gpu(name: str, off: tuple[str, ...]) -> None:
             got = emulator.run(program, list(args), descending=descending)
             for x, y in zip(got, memoised.results(f, args), strict=True):
                 np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13)
+
+
+#: States that start as one array, which is made before the loop: how it begins must not write over it.
+STARTS = {
+    "results": ("(* 2.0 a) (* 2.0 a)", "#(u v w)"),
+    "numbers": ("(* 2.0 a) (* 2.0 a)", "#((sum u) (sum (* v v)) (sum (* u w)))"),
+    "turned": ("(+ a b) (* 2.0 (+ a b))", "#(w v u)"),
+    "one of its own": ("(* 2.0 a) (- 1.0 (* 2.0 a))", "#(u v w)"),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_states_that_start_as_one(name: str) -> None:
+    starts, out = STARTS[name]
+    text = f"""(fn [#^ (Vec n) a #^ (Vec n) b #^ Int k]
+      (let [#(u v w) (ifold (fn [#(u v w) t] #(v (build n (fn [i] (- (* 0.6 (get v i)) (* 0.5 (get u i)))))
+                                                (build n (fn [i] (- (get w (- n i 1)) (* 0.1 (get u i)))))))
+                            #(b {starts}) k)] {out}))"""
+    f = hyad.model(text, namespace={})
+    for n, k in ((1, 0), (5, 0), (5, 1), (5, 4)):
+        args = arguments(n, k)
+        for x, y in zip(memoised.compile(f, args=args)(*args), hyad.run(f, *args), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-12)
