@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 from typing import Any
 
@@ -141,3 +143,44 @@ def test_states_that_start_as_one(name: str) -> None:
         args = arguments(n, k)
         for x, y in zip(memoised.compile(f, args=args)(*args), hyad.run(f, *args), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+def random_states(seed: int) -> str:
+    """A loop over states that are made anew, kept, changed at one place, chosen, or made by a loop of their own."""
+    r = random.Random(seed)
+    states = "uvwx"[: r.randint(2, 4)]
+
+    def anew(*others: str) -> str:
+        one, other = (r.choice([*states, *others]) for _ in "ab")
+        at = r.choice(["i", "(- n i 1)", "(% (+ i 1) n)"])
+        return f"(build n (fn [i] (- (* 0.6 (get {one} i)) (* 0.5 (get {other} {at})) (* 0.01 (real t)))))"
+
+    def following(depth: int = 0) -> str:
+        x = r.choice(states)
+        two = f"(ifold (fn [#(y z) s] #({anew('y', 'z')} y)) #({x} {r.choice(states)}) k)"
+        kinds = [anew(), x, x, f"(add-at {x} 0 0.5)", f"(ifold (fn [y s] {anew('y')}) {x} 2)", f"(get {two} 1)"]
+        if depth < 2 and r.random() < 0.2:
+            return f"(if (> (get {x} 0) 0.0) {following(depth + 1)} {following(depth + 1)})"
+        return r.choice(kinds)
+
+    steps = " ".join(following() for _ in states)
+    starts = " ".join(r.choice(["a", "b", "(* 2.0 a)", "(+ a b)"]) for _ in states)
+    read = r.sample(states, r.randint(1, len(states)))
+    out = f"(sum (+ 0.0 {' '.join(f'(* {k + 1}.0 {x})' for k, x in enumerate(read))}))" if seed % 2 else " ".join(read)
+    names = f"#({' '.join(states)})"
+    out = out if seed % 2 or len(read) == 1 else f"#({out})"
+    return f"""(fn [#^ (Vec n) a #^ (Vec n) b #^ Int k]
+      (let [{names} (ifold (fn [{names} t] #({steps})) #({starts}) k)] {out}))"""
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("HYAD_STATES", "16"))))
+def test_random_states(seed: int) -> None:
+    """Values, and every other time gradients, are those of a run define by run (``HYAD_STATES``: so many programs)."""
+    f = hyad.model(random_states(seed), namespace={})
+    for h in (f, hyad.grad(f, wrt=("a", "b"))) if seed % 2 else (f,):
+        for n, k in ((1, 1), (5, 0), (5, 1), (5, 2), (5, 3), (5, 4)):
+            args = arguments(n, k)
+            args = args[0], -args[1], k
+            want = hyad.run(h, *args)
+            for x, y in zip(memoised.results(h, args), want if isinstance(want, tuple) else (want,), strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-11)
