@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core import REAL, Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, count_uses, reads
+from ..core import REAL, Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, blocks_of, count_uses, reads
 from ..program.builder import Builder
 from ..program.dead import dead_code, has_checks
 from ..program.loops import loops_of
@@ -92,6 +92,8 @@ def factors(program: Program) -> Program:
         if not any(type(x.op) is Loop for loop in loops_of(program) for x in loop.body.binds):
             break
         pass_ = Factors(Builder(), dyads_in(program))
+        if not pass_.wanted(program.body):
+            break
         made = rebuilt(program, pass_)
         if not pass_.found:
             break
@@ -169,26 +171,46 @@ class Factors(Rebuild):
         self.found = False
 
     def bind(self, bind: Bind) -> None:
-        op = bind.op
-        if type(op) is Loop and not has_checks(op.body):
-            groups = independent(op)[0] if len(bind.vars) > 1 and op.accs else [[0]]
-            for k in range(len(op.accs)):
-                if [k] not in groups:
-                    continue
-                others = [j for j in range(len(bind.vars)) if j != k]
-                alone = part_of(bind, [k]) if others else bind
-                found = self.sum_of(alone.op) if len(alone.op.accs) == 1 else None  # type: ignore[union-attr, arg-type]
-                if found is None:
-                    continue
-                self.found = True
-                with self.b.differentiating():
-                    self.here[bind.vars[k]] = self.taken_out(found)
-                if others:
-                    self.bind(part_of(bind, others))
-                return
+        chosen = self.chosen(bind)
+        if chosen is not None:
+            k, found, others = chosen
+            self.found = True
+            with self.b.differentiating():
+                self.here[bind.vars[k]] = self.taken_out(found)
+            if others:
+                self.bind(part_of(bind, others))
+            return
         self.copy(bind)
         if bind.vars and bind.vars[0] in self.dyads:
             self.parts[bind.vars[0]] = self.column_and_row(self.dyads[bind.vars[0]])
+
+    def chosen(self, bind: Bind) -> tuple[int, Sum, list[int]] | None:
+        """Which result of a loop is a sum that a factor can leave, and the others."""
+        op = bind.op
+        if type(op) is not Loop or not op.accs or has_checks(op.body):
+            return None
+        groups = independent(op)[0] if len(bind.vars) > 1 else [[0]]
+        for k in range(len(op.accs)):
+            if [k] in groups:
+                others = [j for j in range(len(bind.vars)) if j != k]
+                alone = part_of(bind, [k]) if others else bind
+                found = self.sum_of(alone.op) if len(alone.op.accs) == 1 else None  # type: ignore[union-attr, arg-type]
+                if found is not None:
+                    return k, found, others
+        return None
+
+    def wanted(self, block: Block) -> bool:
+        """Whether there is such a sum in a block."""
+        for x in block.binds:
+            if self.chosen(x) is not None:
+                return True
+            indices = [x.op.index] if type(x.op) is Loop else []
+            self.around += indices
+            found = any(map(self.wanted, blocks_of(x.op)))
+            del self.around[len(self.around) - len(indices) :]
+            if found:
+                return True
+        return False
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         self.around.append(op.index)
@@ -238,7 +260,7 @@ class Factors(Rebuild):
     def seen_through(self, nest: Nest, leaf: Atom) -> list[Atom | Part]:
         """A factor, or the two of which it is one element of their product."""
         made = next((x.op for x in nest.binds if leaf in x.vars), None)
-        if made is None or made.name != "get" or made.args[0] not in self.parts or len(made.args) != 3:  # type: ignore
+        if made is None or made.name != "get" or made.args[0] not in self.dyads or len(made.args) != 3:  # type: ignore
             return [leaf]
         return [Part(made.args[0], k, made.args[1 + k]) for k in range(2)]  # type: ignore[union-attr, arg-type]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, free_vars, reads, type_of
+from collections.abc import Iterator
+
+from ..core import INT, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, blocks_of, free_vars, reads, type_of
 from ..program.affine import affine_add
 from ..program.builder import Builder
 from ..program.loops import loops_of, read_after_loops
@@ -20,11 +22,27 @@ def fills(program: Program) -> Program:
     ``(loop (- n 1) (fn [i a] (add-at a (+ i 1) x)) (zeros n))``  =>  0 at 0, and ``x`` at the others;
     ``(loop n (fn [i a] (add-at a i x)) b)``, then ``b``  =>  ``(build n (fn [i] (+ (get b i) x)))``.
     """
-    if not any(type(x.op) is Prim and x.op.name == "add-at" for loop in loops_of(program) for x in loop.body.binds):
+    if not any(adds_alone(loop, k) for loop in loops_of(program) for k in range(len(loop.accs))):
         return program
     pass_ = Fills(Builder(), program)
+    if not pass_.wanted(program.body):
+        return program
     made = rebuilt(program, pass_)
     return made if pass_.found else program
+
+
+def adds_alone(op: Loop, k: int) -> Prim | None:
+    """The addition to one element that is all that a loop does with a vector, if it is: its k-th accumulator."""
+    acc, result = op.accs[k], op.body.results[k]
+    if not isinstance(acc.type, Arr) or acc.type.rank != 1 or any(type(x.op) is not Prim for x in op.body.binds):
+        return None
+    store = next((x.op for x in op.body.binds if result in x.vars), None)
+    if type(store) is not Prim or store.name != "add-at" or store.args[0] is not acc:
+        return None
+    if sum(acc in reads(x) for x in op.body.binds) > 1 or any(result in reads(x) for x in op.body.binds):
+        return None
+    alone = [*op.body.results].count(result) == 1 and acc not in op.body.results and op.snapshots is None
+    return store if alone else None
 
 
 class Fills(Rebuild):
@@ -37,44 +55,53 @@ class Fills(Rebuild):
         self.made: dict[Var, Bind] = {}  # in the block that is being rebuilt
         self.later: dict[Bind, set[Var]] = {}  # what is read after a loop, of what it starts from
 
-    def block(self, block: Block) -> tuple[Atom, ...]:
-        around = self.made
-        self.made = {v: x for x in block.binds for v in x.vars}
+    def wanted(self, block: Block) -> bool:
+        """Whether a block has a loop that may be one of these."""
+        around = self.look(block)
+        found = any(next(self.starts(x), None) or any(map(self.wanted, blocks_of(x.op))) for x in block.binds)
+        self.made = around
+        return found
+
+    def look(self, block: Block) -> dict[Var, Bind]:
+        """Take note of what a block makes and reads; gives what was known of the one around it."""
+        around, self.made = self.made, {v: x for x in block.binds for v in x.vars}
         self.later.update(read_after_loops(block))
+        return around
+
+    def block(self, block: Block) -> tuple[Atom, ...]:
+        around = self.look(block)
         results = super().block(block)
         self.made = around
         return results
 
+    def starts(self, bind: Bind) -> Iterator[tuple[int, Atom, bool]]:
+        """The accumulators of a loop that it only adds to, where they start, and whether that is zeros."""
+        op = bind.op
+        if type(op) is not Loop or bind not in self.later:
+            return
+        for k, init in enumerate(op.inits):
+            start = self.made.get(init) if adds_alone(op, k) else None  # type: ignore[call-overload]
+            if start is None or op.inits.count(init) > 1 or init in free_vars(op.body):
+                continue
+            cleared = type(start.op) is Prim and start.op.name == "zeros"
+            if cleared or init in self.later[bind]:  # else its memory is at hand
+                yield k, init, cleared
+
     def bind(self, bind: Bind) -> None:
         op = bind.op
-        if type(op) is Loop and bind in self.later and all(type(x.op) is Prim for x in op.body.binds):
-            for k, init in enumerate(op.inits):
-                start = self.made.get(init)  # type: ignore[call-overload]
-                if start is None or op.inits.count(init) > 1 or init in free_vars(op.body):
-                    continue
-                cleared = type(start.op) is Prim and start.op.name == "zeros"
-                if not cleared and init not in self.later[bind]:
-                    continue  # its memory is at hand
-                place = self.place(op, k)
-                if place is not None and (place != (0, 0) or not cleared):
-                    op = self.stored(op, k, place, init, cleared)
-                    self.found = True
-            bind = Bind(bind.vars, op, bind.span)
-        self.copy(bind)
+        for k, init, cleared in self.starts(bind):
+            place = self.place(op, k)  # type: ignore[arg-type]
+            if place is not None and (place != (0, 0) or not cleared):
+                op = self.stored(op, k, place, init, cleared)  # type: ignore[arg-type]
+                self.found = True
+        self.copy(bind if op is bind.op else Bind(bind.vars, op, bind.span))
 
     def place(self, op: Loop, k: int) -> tuple[int, int | Atom] | None:
         """How many elements a loop leaves out before and after those to which it adds once; None where it does not."""
-        acc, result = op.accs[k], op.body.results[k]
-        store = next((x for x in op.body.binds if result in x.vars), None)
-        if store is None or not isinstance(acc.type, Arr) or acc.type.rank != 1:
+        acc, store = op.accs[k], adds_alone(op, k)
+        if store is None:
             return None
-        if type(store.op) is not Prim or store.op.name != "add-at" or store.op.args[0] is not acc:
-            return None
-        if sum(acc in reads(x) for x in op.body.binds) > 1 or any(result in reads(x) for x in op.body.binds):
-            return None
-        if [*op.body.results].count(result) > 1 or acc in op.body.results or op.snapshots is not None:
-            return None
-        before = affine_add(affine_in(self.sums, store.op.args[1]), (0, {op.index: 1}), -1)
+        before = affine_add(affine_in(self.sums, store.args[1]), (0, {op.index: 1}), -1)
         size = self.moved(affine_in(self.sums, acc.type.dims[0]))
         left = affine_add(size, self.moved(affine_in(self.sums, op.count)), -1)
         if before == (0, {}) and left[1] and self.b.nonnegative(left):  # none where there is none

@@ -379,6 +379,35 @@ class Interchange(Rebuild):
         self.here.update(zip([bind.vars[k] for k in kept], made))
 
 
+def row_makers(op: Loop) -> list[Bind]:
+    """For each accumulator the loop that makes its rows, each from the same row alone; none where that is not so
+    or does not pay."""
+    plainly = op.accs and len(op.body.results) == len(op.accs) and op.snapshots is None and not op.index.soft
+    if not plainly or not plain(op.body):
+        return []
+    inside = {op.index, *op.accs, *defined_in(op.body)}
+    by_var = {v: x for x in op.body.binds for v in x.vars}
+    makers = [by_var.get(r) for r in op.body.results]  # type: ignore[arg-type]
+    for maker in makers:
+        loop = maker.op if maker else None
+        if type(loop) is not Loop or loop.accs or loop.index.soft or loop.count in inside:
+            return []
+    rows = dict.fromkeys(x for x in makers if x is not None)
+    made = {v for x in rows for v in x.vars}
+    loops = any(type(x.op) is Loop for maker in rows for x in maker.op.body.binds)  # type: ignore[union-attr]
+    if not loops and not all(added(op, acc, x) for acc, x in zip(op.accs, makers)):  # type: ignore[arg-type]
+        return []
+    reads = sum(count_uses(op.body, v) for v in made)
+    if reads != len(makers) or len(set(op.body.results)) < reads:
+        return []
+    for acc in op.accs:
+        if count_uses(op.body, acc) != sum(own_row(maker.op, acc) for maker in rows):  # type: ignore[arg-type]
+            return []
+    rest = beside(op, rows)
+    apart = not loops and all(v.type == REAL for v in wanted(rest, rows))
+    return makers if apart or quick(rest) else []  # type: ignore[return-value]
+
+
 class RowFolds(Rebuild):
     """Takes one row of a state through all iterations of a fold before the next row.
 
@@ -413,34 +442,10 @@ class RowFolds(Rebuild):
             self.copy(bind)
 
     def makers(self, op: Loop) -> list[Bind]:
-        """For each accumulator the loop that makes its rows, each from the same row alone; none where that is not so
-        or does not pay."""
-        plainly = op.accs and len(op.body.results) == len(op.accs) and op.snapshots is None and not op.index.soft
-        if not plainly or not plain(op.body):
-            return []
-        inside = {op.index, *op.accs, *defined_in(op.body)}
-        by_var = {v: x for x in op.body.binds for v in x.vars}
-        makers = [by_var.get(r) for r in op.body.results]  # type: ignore[arg-type]
-        for acc, maker in zip(op.accs, makers):
-            loop = maker.op if maker else None
-            if type(loop) is not Loop or loop.accs or loop.index.soft or loop.count in inside:
-                return []
-            if not self.b.same_int(self.atom(loop.count), self.atom(acc.type.dims[0])):  # type: ignore[union-attr]
-                return []
-        rows = dict.fromkeys(x for x in makers if x is not None)
-        made = {v for x in rows for v in x.vars}
-        loops = any(type(x.op) is Loop for maker in rows for x in maker.op.body.binds)  # type: ignore[union-attr]
-        if not loops and not all(added(op, acc, x) for acc, x in zip(op.accs, makers)):  # type: ignore[arg-type]
-            return []
-        reads = sum(count_uses(op.body, v) for v in made)
-        if reads != len(makers) or len(set(op.body.results)) < reads:
-            return []
-        for acc in op.accs:
-            if count_uses(op.body, acc) != sum(own_row(maker.op, acc) for maker in rows):  # type: ignore[arg-type]
-                return []
-        rest = beside(op, rows)
-        apart = not loops and all(v.type == REAL for v in wanted(rest, rows))
-        return makers if apart or quick(rest) else []  # type: ignore[return-value]
+        """``row_makers``, where each makes all rows of its accumulator."""
+        makers, b = row_makers(op), self.b
+        sizes = [(x.op.count, acc.type.dims[0]) for x, acc in zip(makers, op.accs)]  # type: ignore[union-attr]
+        return makers if all(b.same_int(self.atom(count), self.atom(size)) for count, size in sizes) else []
 
     def by_rows(self, bind: Bind, op: Loop, makers: Sequence[Bind]) -> None:
         b, self.found = self.b, True

@@ -78,7 +78,7 @@ from .jam import Jam, Room
 from .lanes import Lanes, RowLanes
 from .monomials import monomials
 from .narrow import narrow
-from .nests import Interchange, JamRows, Register, RowFolds, Steps
+from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
 from .onehot import OneHot
 from .pairs import pairs
 from .places import one_place
@@ -516,7 +516,7 @@ def interchange(program: Program) -> Program:
 
 def row_folds(program: Program) -> Program:
     """Takes one row of a state through all iterations of a fold before the next row (loop interchange)."""
-    if not nested_loops(program):
+    if not any(row_makers(loop) for loop in loops_of(program)):
         return program
     pass_ = RowFolds(Builder())
     made = rebuilt(program, pass_)

@@ -32,9 +32,28 @@ class Skips(Rebuild):
         self.found = False
         self.carried: set[Atom] = set()  # the accumulators of the loops around
 
+    def wanted(self, block: Block) -> bool:
+        """Whether there is anything to skip in a block."""
+        for x in block.binds:
+            around = self.carried
+            if type(x.op) is Loop:
+                self.carried = {*around, *x.op.accs}
+                if self.first(x.op) is not None:
+                    self.carried = around
+                    return True
+            found = any(map(self.wanted, blocks_of(x.op)))
+            self.carried = around
+            if found:
+                return True
+        return False
+
+    def first(self, op: Loop) -> int | None:
+        """The binding of a loop's body of which what follows is to be skipped."""
+        return next((k for k, x in enumerate(op.body.binds) if self.adjoint(op, x) and self.worth(op, k)), None)
+
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         around, self.carried = self.carried, {*self.carried, *op.accs}
-        first = next((k for k, x in enumerate(op.body.binds) if self.adjoint(op, x) and self.worth(op, k)), None)
+        first = self.first(op)
 
         def body(i: Atom, *accs: Atom):
             self.here[op.index] = i
@@ -160,5 +179,7 @@ def skips(program: Program) -> Program:
     if not any(type(x.op) is Prim and x.op.name == "add-at" for loop in loops_of(program) for x in loop.body.binds):
         return program
     pass_ = Skips(Builder())
+    if not pass_.wanted(program.body):
+        return program
     made = rebuilt(program, pass_)
     return sink(made) if pass_.found else program
