@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from ..core import (
@@ -246,22 +246,28 @@ class Expand(Rebuild):
                 self.here[v] = self.b.get(table, *self.atoms([loop.index for loop in path]), hint=v.name)
             return
         if type(op) is Loop:
-            inside = {op.index, *op.accs, *defined_in(op.body)}
-            for loop in loops_in(op.body):
-                self.prepare((loop,), inside)
-                for inner in loops_in(loop.body):
-                    self.prepare((loop, inner), inside)
+            for path, inside in paths(op):
+                self.prepare(path, inside)
             self.b.span = bind.span
         self.copy(bind)
 
-    def prepare(self, path: tuple[Loop, ...], inside: set[Var]) -> None:
-        """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
+    def takes(self, op: Loop) -> bool:
+        """Whether there is a value to compute before a loop."""
+        return any(self.chosen(path, inside)[2] for path, inside in paths(op))
+
+    def chosen(self, path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, dict[Var, Guard], list[Var]]:
+        """``invariants``, and which of them have a table."""
         if any(type(loop.count) is Var and loop.count in inside for loop in path) or has_checks(path[0].body):
-            return
+            return Block((), ()), {}, []
         fixed, guards = invariants(path, inside, self.ahead)
         chosen = [v for v in guards if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
         if self.ahead:
             chosen = [v for v in chosen if guards[v] or any(map(summing, slice_of(fixed, [v]).binds))]
+        return fixed, guards, chosen
+
+    def prepare(self, path: tuple[Loop, ...], inside: set[Var]) -> None:
+        """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
+        fixed, guards, chosen = self.chosen(path, inside)
         if not chosen:
             return
         made = guarded(fixed, chosen, guards)
@@ -297,6 +303,16 @@ class OutOfReach(Exception):
 def loops_in(block: Block) -> list[Loop]:
     """The loops of a block, those inside of them aside."""
     return [bind.op for bind in block.binds if type(bind.op) is Loop]
+
+
+def paths(op: Loop) -> Iterator[tuple[tuple[Loop, ...], set[Var]]]:
+    """The inner loops of a loop, and each with one inside of it; with what the loop binds."""
+    inner = loops_in(op.body)
+    inside = {op.index, *op.accs, *defined_in(op.body)} if inner else set()
+    for loop in inner:
+        yield (loop,), inside
+        for last in loops_in(loop.body):
+            yield (loop, last), inside
 
 
 #: The conditions that stand around a value, the outermost first, and what each has to be.

@@ -133,14 +133,13 @@ class Interchange(Rebuild):
 
     def __init__(self, builder: Builder, steps: Steps) -> None:
         super().__init__(builder)
-        self.steps, self.swapped = steps, False
+        self.steps = steps
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Loop:
             swap = self.swap(op)
             if swap is not None:
-                self.swapped = True
                 self.b.fired("interchange")
                 self.apart(bind, op, swap)
                 return

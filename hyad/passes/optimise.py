@@ -287,7 +287,8 @@ def fission(program: Program) -> Program:
 
 def expand(program: Program) -> Program:
     """Computes what inner iterations need and an outer loop does not change before it, in a table (expansion)."""
-    return rebuild(program, Expand) if nested_loops(program) else program
+    pass_ = Expand(Builder())
+    return rebuilt(program, pass_) if any(map(pass_.takes, loops_of(program))) else program
 
 
 def split(program: Program) -> Program:
@@ -312,7 +313,8 @@ def unchecked(program: Program) -> Program:
 
 def tabulate(program: Program) -> Program:
     """Computes a costly function of an integer once for each value that loops around it can give, as a table."""
-    return rebuild(program, Tabulate) if nested_loops(program) else program
+    pass_ = Tabulate(Builder())
+    return rebuilt(program, pass_) if any(map(pass_.takes, loops_of(program))) else program
 
 
 def nested_loops(program: Program) -> bool:
@@ -507,10 +509,9 @@ def interchange(program: Program) -> Program:
         return program
     for _ in range(3):  # a loop may go in by more than one level
         nests = Interchange(Builder(), Steps(program.body))
-        made = rebuilt(program, nests)
-        if not nests.swapped:
+        if not any(map(nests.swap, loops_of(program))):
             break
-        program = dead_code(made)
+        program = dead_code(rebuilt(program, nests))
     return program
 
 

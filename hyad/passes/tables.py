@@ -82,15 +82,19 @@ class Tabulate(Rebuild):
             self.b.span = bind.span
         self.copy(bind)
 
-    def prepare(self, op: Loop) -> None:
-        """Build the tables of a nest of loops."""
+    def takes(self, op: Loop) -> bool:
+        """Whether a value in a nest of loops has a table."""
+        return bool(self.chosen(op)[0])
+
+    def chosen(self, op: Loop) -> tuple[dict[object, list[Var]], dict, dict]:
+        """The values in a nest of loops that have tables, those together that can have one; and of all that it makes of
+        one integer what they are, and the conditions around them."""
         inside = self.inside = {op.index, *op.accs, *defined_in(op.body)}
         integers = self.integers = {
             v: x.op for x in all_binds(op.body) for v in x.vars if v.type == INT and type(x.op) is Prim
         }
         found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
         wanted: set[Atom] = set()
-        tests = {x.vars[0]: x.op for x in all_binds(op.body) if type(x.op) is Prim and x.op.name in ORDER}
         equal = {x.vars[0] for x in all_binds(op.body) if type(x.op) is Prim and x.op.name == "="}
         known: dict[Var, set[tuple[Atom, bool]]] = {}  # by value: the conditions of the branches around it
         for bind, path, holds in nest(op.body, (op,)):
@@ -109,11 +113,18 @@ class Tabulate(Rebuild):
                 rare = any(holds and cond in equal for cond, holds in known[v])
                 if not rare and self.fewer(value, path, inside):
                     alike.setdefault(terms_of(value.affine), []).append(v)
+        return alike, found, known
+
+    def prepare(self, op: Loop) -> None:
+        """Build the tables of a nest of loops."""
+        alike, found, known = self.chosen(op)
+        tests = {x.vars[0]: x.op for x in all_binds(op.body) if type(x.op) is Prim and x.op.name in ORDER}
         for vars in alike.values():
             gaps = []
             for cond, holds in set.intersection(*(known[v] for v in vars)):
                 if cond in tests:
-                    gaps += gap(tests[cond], holds, integers, inside, {loop.index for loop in found[vars[0]][1]})
+                    indices = {loop.index for loop in found[vars[0]][1]}
+                    gaps += gap(tests[cond], holds, self.integers, self.inside, indices)
             self.tabulate(vars, found, gaps)
 
     def value(self, bind: Bind, found: dict, integers: dict, inside: set[Var], indices: set[Var]) -> Value | None:

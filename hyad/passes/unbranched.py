@@ -49,11 +49,16 @@ def unbranched(program: Program) -> Program:
     compiler has no stores that depend on a condition, and takes several iterations at once. Not where a branch calls
     the library, nor where elements are found by an index.
     """
-    if not any(type(x.op) is If for loop in loops_of(program) for x in loop.body.binds):
-        return program
     pass_ = Unbranched(Builder(), program)
+    if not any(chooses_arrays(loop.body) and pass_.takes(loop) for loop in loops_of(program)):
+        return program
     made = rebuilt(program, pass_)
     return made if pass_.found else program
+
+
+def chooses_arrays(block: Block) -> bool:
+    """Whether a branch in a block gives an array."""
+    return any(type(x.op) is If and any(isinstance(v.type, Arr) for v in x.vars) for x in all_binds(block))
 
 
 class Change(NamedTuple):
