@@ -926,8 +926,9 @@ class Register(Rebuild):
         self.steps = steps
 
     def takes(self, bind: Bind) -> bool:
-        adds = (type(x.op) is Prim and x.op.name == "add-at" for x in bind.op.body.binds)  # type: ignore[union-attr]
-        return any(adds)  # whether an element is there hangs on what is around the loop, too
+        op: Loop = bind.op  # type: ignore[assignment]
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        return any(self.additions(op, k, inside) for k in range(len(op.accs)))
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         inside, width = {op.index, *op.accs, *defined_in(op.body)}, len(op.accs)
@@ -995,6 +996,14 @@ class Register(Rebuild):
             return b.in_range(array, self.atoms(place)) and all(b.bind_in_range(x.op) for x in trial.binds)
 
     def stores(self, op: Loop, k: int, inside: set[Var]) -> list[Bind]:
+        """``additions``; those of the user's only where the element is there even where the loop is not entered."""
+        found = self.additions(op, k, inside)
+        if not found or found[0].soft:
+            return found
+        place = found[0].op.args[1:-1]  # type: ignore[union-attr]
+        return found if self.there(op, self.atom(op.inits[k]), place) else []
+
+    def additions(self, op: Loop, k: int, inside: set[Var]) -> list[Bind]:
         """The additions to one element each, where all that a loop does with an array is to add to elements; those of
         the user's only where nothing else is added to."""
         at: Atom = op.accs[k]
@@ -1015,4 +1024,4 @@ class Register(Rebuild):
             return found
         places = {x.op.args[1:-1] for x in stores}  # type: ignore[union-attr]
         alone = len(places) == 1 and len(found) == len(stores) and not any(x.soft for x in stores)
-        return found if alone and self.there(op, self.atom(op.inits[k]), *places) else []
+        return found if alone else []
