@@ -218,6 +218,24 @@ def test_left_alone(text: str) -> None:
     assert in_lanes(hyad.model(text)) == 0
 
 
+@pytest.mark.parametrize(
+    ("element", "lanes"),
+    [
+        ("(square (max (get x (* 2 i) (* 2 j)) (get x (+ (* 2 i) 1) (* 2 j))))", 0),
+        ("(let [y (get x (* 2 i) j)] " + "(+ 0.5 (* y " * 8 + "y" + "))" * 8 + ")", 2),
+    ],
+    ids=["little is done", "much is done"],
+)
+def test_rows_found_by_a_number_made_of_the_index(element: str, lanes: int) -> None:
+    """Each lane's elements are read one by one."""
+    text = f"(fn [#^ (Mat n m) x] (sum (build (// n 2) (fn [i] (sum (build (// m 2) (fn [j] {element})))))))"
+    f = hyad.model(text, namespace={})
+    assert in_lanes(f) == lanes
+    for n, m in ((0, 4), (6, 5), (37, 8)):
+        x = np.random.default_rng(n).normal(size=(n, m))
+        assert hyad.compile(f, "python", args=(x,))(x) == hyad.compile(f, "python", args=(x,), without="lanes")(x)
+
+
 def test_lanes_in_the_lanes_of_another_loop() -> None:
     """The inner loop's sums read an array that the lanes of the outer one have together."""
     text = """(fn [#^ (Mat n m) a]

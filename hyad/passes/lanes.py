@@ -39,6 +39,9 @@ from .nests import Steps, additions, part_of
 #: How many iterations go side by side: a vector register has room for so many numbers.
 LANES = 8
 
+GATHER = (
+    8  # in additions: what is done with a number that each lane reads from a row of its own, for lanes to be worth it
+)
 STRAIGHT = 16  # in additions: what an innermost loop without sums has to do, for lanes to be worth it
 
 
@@ -253,7 +256,8 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
             early.update((v, bind) for v in bind.vars)
             if stacks and (nested(bind.op) or neighbours(bind.op, varying)):
                 continue  # the rows of a product, or sums that become one: these lie side by side as they are
-            if worth(bind.op, op.index, found) if rows is None else rows(bind.op):
+            moved = {v for v in early if v in varying and type(v) is Var and v.type == INT} - found
+            if worth(bind.op, op.index, found, moved) if rows is None else rows(bind.op):
                 slow.append(bind)
         else:
             late.update(bind.vars)
@@ -369,11 +373,13 @@ def element(bind: Bind) -> bool:
     return type(bind.op) is Prim and bind.op.name == "get" and bind.vars[0].type == INT
 
 
-def worth(op: Loop, index: Var, found: set[Var]) -> bool:
+def worth(op: Loop, index: Var, found: set[Var], moved: set[Var]) -> bool:
     """Whether a loop's innermost loops are sums or read columns, which C compilers do not vectorise, and read what lies
     side by side for several of their sums: no rows of the lanes' own, by their ``index`` or by those that they have
-    ``found`` in an array."""
+    ``found`` in an array, and few by numbers made of the index (``moved``): these are read one by one."""
     inner = [b.op for b in all_binds(op.body) if type(b.op) is Loop]
+    if any(scattered(x, moved) for x in (op, *inner)):
+        return False
     if any(x.accs for x in inner):
         return not copied_once(op, index)
     binds = [b for b in all_binds(op.body) if type(b.op) is Prim]
@@ -384,6 +390,14 @@ def worth(op: Loop, index: Var, found: set[Var]) -> bool:
     columns = any(b.op.name == "get" and op.index in b.op.args[1:-1] for b in binds)  # type: ignore[union-attr]
     work = sum(PRIMITIVES[b.op.name].cost for b in binds if b.op.name in PRIMITIVES)  # type: ignore[union-attr]
     return not inner and not op.accs and columns and not at_index and work >= STRAIGHT
+
+
+def scattered(op: Loop, moved: set[Var]) -> bool:
+    """Whether a loop reads elements of rows by numbers made of the lanes' index, and does little with each: to gather
+    the eight takes longer than the additions of one sum wait for one another."""
+    here = [x for x in op.body.binds if type(x.op) is Prim]
+    gathers = sum(x.op.name == "get" and not moved.isdisjoint(x.op.args[1:-1]) for x in here)  # type: ignore[union-attr]
+    return cost_of(Block(tuple(x for x in here if x.vars[0].type == REAL), ())) < GATHER * gathers
 
 
 def copied_once(op: Loop, index: Var) -> bool:
