@@ -53,7 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 #: What these files compile is numbers, recursion and data, or what a GPU's text is compared with: that is the same at
-#: "-O1", for two thirds of a C compiler's time. Loops over arrays are compiled as they are for users.
+#: "-O1", for two thirds of a C compiler's time. All others, those about loops that C compilers make vectors of among
+#: them, compile as users do.
 BRIEFLY = (
     "checks", "compiled_more", "cuda", "data_code", "derivatives", "encodings", "gpu", "language", "long_recursion",
     "persistent", "public_cases", "recursion", "sums_first", "textbook", "tiles", "whole_language",

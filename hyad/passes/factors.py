@@ -94,10 +94,7 @@ def factors(program: Program) -> Program:
         pass_ = Factors(Builder(), dyads_in(program))
         if not pass_.wanted(program.body):
             break
-        made = rebuilt(program, pass_)
-        if not pass_.found:
-            break
-        program = dead_code(made)
+        program = dead_code(rebuilt(program, pass_))
     return program
 
 
@@ -168,13 +165,11 @@ class Factors(Rebuild):
         self.dyads = dyads
         self.parts: dict[Var, tuple[Atom, ...]] = {}  # the column and the row of each, made
         self.around: list[Var] = []  # the indices of the loops around
-        self.found = False
 
     def bind(self, bind: Bind) -> None:
         chosen = self.chosen(bind)
         if chosen is not None:
             k, found, others = chosen
-            self.found = True
             with self.b.differentiating():
                 self.here[bind.vars[k]] = self.taken_out(found)
             if others:

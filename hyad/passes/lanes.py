@@ -39,9 +39,7 @@ from .nests import Steps, additions, part_of
 #: How many iterations go side by side: a vector register has room for so many numbers.
 LANES = 8
 
-GATHER = (
-    8  # in additions: what is done with a number that each lane reads from a row of its own, for lanes to be worth it
-)
+GATHER = 8  # in additions: what has to be done with a number that each lane reads from a row of its own
 STRAIGHT = 16  # in additions: what an innermost loop without sums has to do, for lanes to be worth it
 
 

@@ -35,13 +35,9 @@ class Skips(Rebuild):
     def wanted(self, block: Block) -> bool:
         """Whether there is anything to skip in a block."""
         for x in block.binds:
-            around = self.carried
-            if type(x.op) is Loop:
-                self.carried = {*around, *x.op.accs}
-                if self.first(x.op) is not None:
-                    self.carried = around
-                    return True
-            found = any(map(self.wanted, blocks_of(x.op)))
+            around, looped = self.carried, type(x.op) is Loop
+            self.carried = {*around, *x.op.accs} if looped else around  # type: ignore[union-attr]
+            found = looped and self.first(x.op) is not None or any(map(self.wanted, blocks_of(x.op)))  # type: ignore
             self.carried = around
             if found:
                 return True
