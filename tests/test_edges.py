@@ -15,7 +15,7 @@ from hyad.passes.shifts import shifts
 from hyad.plain_python import python_callable
 from hyad.program.dead import dead_code
 
-OFF = ("edges", "shifts")
+OFF = ("edges", "shifts", "neighbours")
 SIZES = (1, 2, 3, 4, 5, 6, 9, 17, 40)
 
 #: One step of each; ``n`` is the length of ``v``.
@@ -73,7 +73,7 @@ def branches(f: Any) -> int:
 def same(f: Any, args: list, points: list) -> tuple[Any, Any]:
     """A function with and without these passes. The order of sums stays, to the last bit; in loops without branches
     other passes find other terms to collect, and a C compiler others to round at once."""
-    made, branched, plain = (hyad.compile(f, args=args, target="python", without=w) for w in ((), "shifts", OFF))
+    made, branched, plain = (hyad.compile(f, args=args, target="python", without=w) for w in ((), OFF[1:], OFF))
     compiled = hyad.compile(f, args=args)
     for point in points:
         found = made(*point)
@@ -101,8 +101,9 @@ def test_a_grid(name: str) -> None:
     points = [[rng.uniform(0.5, 1.5, shape)] for shape in shapes]
     f = model(GRID.replace("STEP", GRIDS[name]))
     for g in (f, hyad.grad(f)):
-        made, plain = same(g, points[-1], points)
-        assert branches(plain) and not branches(made)
+        _, plain = same(g, points[-1], points)
+        by_rows = hyad.compile(g, args=points[-1], target="python", without="neighbours")
+        assert branches(plain) and not branches(by_rows)
     assert hyad.check_grad(f, points[6])
 
 
@@ -193,9 +194,11 @@ def test_no_element_gets_its_terms_in_another_order() -> None:
     f = model(GRID.replace("STEP", GRIDS["a fixed border"]))
     rng = np.random.default_rng(3)
     u = 10.0 ** rng.uniform(-12, 12, (7, 23)) * rng.choice([-1, 1], (7, 23))
-    made, plain = (hyad.compile(hyad.grad(f), args=[u], target="python", without=w) for w in ((), OFF))
-    np.testing.assert_array_equal(made(u), plain(u))
-    assert "shifts" in [s.name for s in hyad.explain(hyad.grad(f), args=[u]).steps]
+    ways = {"neighbours": (), "shifts": "neighbours", "": OFF}
+    made = [hyad.compile(hyad.grad(f), args=[u], target="python", without=w) for w in ways.values()]
+    for name, gradient in zip(ways, made):
+        np.testing.assert_array_equal(gradient(u), made[-1](u))
+        assert not name or name in [s.name for s in hyad.explain(hyad.grad(f), args=[u], without=ways[name]).steps]
 
 
 def test_each_element_of_a_row_once() -> None:
@@ -232,7 +235,9 @@ def test_nothing_is_cleared_or_copied_that_a_loop_makes_whole() -> None:
 
 def test_a_compiler_is_told_that_rows_do_not_overlap() -> None:
     """Also of arrays that change places, and of rows above and below."""
-    f = hyad.compile(hyad.grad(model(GRID.replace("STEP", GRIDS["a fixed border"]))), args=[np.ones((9, 9))])
+    f = hyad.compile(
+        hyad.grad(model(GRID.replace("STEP", GRIDS["a fixed border"]))), args=[np.ones((9, 9))], without="neighbours"
+    )
     text = f.cfunction.source
     loops = [line for line in text.splitlines() if "HYAD_APART" in line and "define" not in line]
     assert len(loops) >= 4

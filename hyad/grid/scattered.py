@@ -45,10 +45,10 @@ from ..core import (
     type_of,
 )
 from ..passes.spread import nest, reductions, work
+from ..program.additions import Addition, additions, totals
 from ..program.affine import affine_add, affine_in
 from ..program.dead import tidy
 from .nesting import PLACES, SHARE, parts_of, share_of, statements, without
-from .stencils import Addition, additions, totals
 from .teams import renamed
 
 AT_ONCE = 16  # sums that a thread takes at once; of threads that take more, a device has room for fewer

@@ -10,7 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core import BOOL, INT, Atom, Bind, Check, Const, If, Loop, Prim, Program, Var, all_binds, defined_in, type_of
+from ..core import (
+    BOOL,
+    INT,
+    Atom,
+    Bind,
+    Check,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    all_binds,
+    blocks_of,
+    defined_in,
+    kinds_of,
+    type_of,
+)
 from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
 from ..program.dead import dead_code
@@ -24,6 +41,8 @@ LONGEST = 80
 LONGEST_ROW = 180
 #: A loop that is known to run less often is left as it is.
 FEWEST = 8
+#: So many first and last iterations are few.
+FEW = 4
 #: What comparisons ask of the difference, and whether the first of two is the smaller or larger one.
 COMPARE = {
     "=": lambda x: x == 0,
@@ -37,75 +56,50 @@ COMPARE = {
 }
 
 
-class Edges(Rebuild):
-    """The first and the last iteration of an innermost loop are apart where a comparison of the index with its first
-    or last value, or the larger or smaller of the two, is known in all others.
-
-    ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``;
-    ``(build n (fn [i] (get v (min (+ i 1) (- n 1)))))``  =>  ``(get v (+ i 1))``, then the last element.
-    What a branch checks is then checked in each iteration between, and so before them once. So is the loop around an
-    innermost one that asks twice or more of its index: a grid's first and last rows.
-    """
+class Bordered(Rebuild):
+    """Leaves as they are what a loop does in a few first and last iterations alone: a grid's border rows."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.decided: dict[Var, bool] = {}  # comparisons in the part of a loop that is being made
-        self.borders: set[Atom] = set()  # what is asked in grids: whether this is the first or last row
+        self.borders: set[Atom] = set()  # what asks whether this is one of those
         self.border = False  # whether that is being made
-        self.found = False
 
-    def takes(self, bind: Bind) -> bool:
-        return bool(self.tests(bind.op))  # type: ignore[arg-type]
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        self.borders |= self.borders_of(op)
+        return super().loop(op, bind)
 
-    def bind(self, bind: Bind) -> None:
-        op = bind.op
-        tests = self.tests(op) if type(op) is Loop and not self.border else {}
-        ends = self.ends(op, tests) if tests else None  # type: ignore[arg-type]
-        if ends is None:
-            self.copy(bind)
-            return
-        self.found = True
-        rows = any(type(x.op) is Loop for x in op.body.binds)  # type: ignore[union-attr]
-        self.define(bind, (self.rows if rows else self.parts)(op, bind, tests, *ends))  # type: ignore[arg-type]
+    def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
+        if op.cond not in self.borders or self.border or type(self.atom(op.cond)) is Const:
+            return super().if_(op, bind)
+        cond = self.atom(op.cond)
+        with self.b.branch_region(cond, True) as scope:
+            self.border = True
+            one = self.block(op.then)
+            self.border = False
+        with self.b.branch_region(cond, False) as other:
+            two = self.block(op.orelse)
+        return self.b.if_(cond, (scope, one), (other, two), [v.name for v in bind.vars])
 
-    def prim(self, op: Prim, var: Var) -> Atom:
-        known = self.decided.get(var)
-        if known is None:
-            return super().prim(op, var)
-        return Const(known, BOOL) if var.type == BOOL else self.atom(op.args[not known])
+    def borders_of(self, op: Loop) -> set[Atom]:
+        """The conditions of a loop's branches between loops that hold in a few first and last iterations alone, or in
+        all."""
+        if type(op.count) is Const and op.count.value < FEWEST:
+            return set()
+        branches = [x.op for x in op.body.binds if type(x.op) is If]
+        asked = {x.cond for x in branches if any(Loop in kinds_of(arm) for arm in blocks_of(x))}
+        if not asked:
+            return set()
+        tests = comparisons(op)
+        either = {x.vars[0]: x.op.args for x in op.body.binds if type(x.op) is Prim and x.op.name == "or"}
 
-    def tests(self, op: Loop) -> dict[Var, tuple[str, Affine]]:
-        """The comparisons of a loop that its index decides: how they compare which difference with 0."""
-        if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
-            return {}
-        found = list(all_binds(op.body))
-        inner = [x.op for x in op.body.binds if type(x.op) is Loop]
-        if len(found) > (LONGEST_ROW if inner else LONGEST) or not any(map(decides, found)):
-            return {}
-        if any(type(x.op) not in (Prim, If, Check) for x in found if x.op not in inner):
-            return {}
-        inside = {op.index, *op.accs, *defined_in(op.body)}
-        integers = {v: x.op for x in found for v in x.vars if type(x.op) is Prim and v.type == INT}
-        tests = {}
-        for x in found:
-            if type(x.op) is Prim and x.op.name in COMPARE and all(type_of(a) == INT for a in x.op.args):
-                low, high = (affine_of(a, integers, inside, {op.index}) for a in x.op.args)
-                if low is not None and high is not None and high != low:
-                    gap = affine_add(low, high, -1)
-                    if gap[1].get(op.index) in (1, -1):
-                        tests[x.vars[0]] = x.op.name, gap
-        asked = {a for loop in inner for x in all_binds(loop.body) for a in conditions(x)}
-        return tests if not inner or len(asked & tests.keys()) > 1 else {}
+        inside = defined_in(op.body)
 
-    def ends(self, op: Loop, tests: dict[Var, tuple[str, Affine]]) -> tuple[bool, bool] | None:
-        """Whether the first and whether the last iteration are to be apart; None where neither is."""
-        first = last = False
-        for test in tests.values():
-            for one, other in ((True, False), (False, True), (True, True)):
-                if self.known(op, test, int(one), int(other)) is not None:
-                    first, last = first or one, last or other
-                    break
-        return (first, last) if first or last else None
+        def few(a: Atom) -> bool:
+            if a in either:
+                return all(map(few, either[a]))  # type: ignore[index]
+            return a not in inside or a in tests and self.known(op, tests[a], FEW, FEW) is False  # type: ignore[index]
+
+        return {a for a in asked & inside if few(a)}
 
     def known(self, op: Loop, test: tuple[str, Affine], skipped: int, left: int) -> bool | None:
         """What a comparison gives in all iterations but some first and last ones, where that is one thing."""
@@ -132,6 +126,66 @@ class Edges(Rebuild):
     def rest(self, affine: Affine, index: Var) -> Affine:
         """What is left of an integer without the index, in the new program's variables."""
         return self.moved((affine[0], {v: k for v, k in affine[1].items() if v is not index}))
+
+
+class Edges(Bordered):
+    """The first and the last iteration of an innermost loop are apart where a comparison of the index with its first
+    or last value, or the larger or smaller of the two, is known in all others.
+
+    ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``;
+    ``(build n (fn [i] (get v (min (+ i 1) (- n 1)))))``  =>  ``(get v (+ i 1))``, then the last element.
+    What a branch checks is then checked in each iteration between, and so before them once. So is the loop around an
+    innermost one that asks twice or more of its index: a grid's first and last rows.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.decided: dict[Var, bool] = {}  # comparisons in the part of a loop that is being made
+        self.found = False
+
+    def takes(self, bind: Bind) -> bool:
+        return bool(self.tests(bind.op))  # type: ignore[arg-type]
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        tests = self.tests(op) if type(op) is Loop and not self.border else {}
+        ends = self.ends(op, tests) if tests else None  # type: ignore[arg-type]
+        if ends is None:
+            self.copy(bind)
+            return
+        self.found = True
+        rows = any(type(x.op) is Loop for x in op.body.binds)  # type: ignore[union-attr]
+        self.define(bind, (self.rows if rows else self.parts)(op, bind, tests, *ends))  # type: ignore[arg-type]
+
+    def prim(self, op: Prim, var: Var) -> Atom:
+        known = self.decided.get(var)
+        if known is None:
+            return super().prim(op, var)
+        return Const(known, BOOL) if var.type == BOOL else self.atom(op.args[not known])
+
+    def tests(self, op: Loop) -> dict[Var, tuple[str, Affine]]:
+        """The comparisons that decide an innermost loop's branches, or two of those of the loops in a grid's."""
+        if op.snapshots is not None or type(op.count) is Const and op.count.value < FEWEST:
+            return {}
+        found = list(all_binds(op.body))
+        inner = [x.op for x in op.body.binds if type(x.op) is Loop]
+        if len(found) > (LONGEST_ROW if inner else LONGEST) or not any(map(decides, found)):
+            return {}
+        if any(type(x.op) not in (Prim, If, Check) for x in found if x.op not in inner):
+            return {}
+        tests = comparisons(op)
+        asked = {a for loop in inner for x in all_binds(loop.body) for a in conditions(x)}
+        return tests if not inner or len(asked & tests.keys()) > 1 else {}
+
+    def ends(self, op: Loop, tests: dict[Var, tuple[str, Affine]]) -> tuple[bool, bool] | None:
+        """Whether the first and whether the last iteration are to be apart; None where neither is."""
+        first = last = False
+        for test in tests.values():
+            for one, other in ((True, False), (False, True), (True, True)):
+                if self.known(op, test, int(one), int(other)) is not None:
+                    first, last = first or one, last or other
+                    break
+        return (first, last) if first or last else None
 
     def parts(
         self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: bool, last: bool
@@ -177,7 +231,6 @@ class Edges(Rebuild):
         def body(i: Atom, *state: Atom):
             ends = [b.prim("=", i, end) for end, apart in ((least, first), (most, last)) if apart]
             at_end = ends[0] if len(ends) == 1 else b.prim("or", *ends)
-            self.borders.add(at_end)
             with b.branch_region(at_end, True) as scope:
                 self.border = True
                 one = self.part(op, i, state, {})
@@ -224,32 +277,18 @@ class Edges(Rebuild):
         return [*results[:width], *arrays]
 
 
-class Sides(Rebuild):
+class Sides(Bordered):
     """An innermost loop with a branch that it does not change is two loops, one for each side.
 
     ``(build n (fn [i] (if c (f i) (g i))))``  =>  ``(if c (build n f) (build n g))``.
     """
 
-    def __init__(self, builder: Builder, borders: set[Atom]) -> None:
+    def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.borders = borders
-        self.border = False
         self.found = False
 
     def takes(self, bind: Bind) -> bool:
         return self.condition(bind.op) is not None  # type: ignore[arg-type]
-
-    def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
-        if op.cond not in self.borders:
-            return super().if_(op, bind)
-        cond = self.atom(op.cond)
-        with self.b.branch_region(cond, True) as scope:  # a row of the border stays as it is
-            self.border = True
-            one = self.block(op.then)
-            self.border = False
-        with self.b.branch_region(cond, False) as other:
-            two = self.block(op.orelse)
-        return self.b.if_(cond, (scope, one), (other, two), [v.name for v in bind.vars])
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -290,9 +329,26 @@ def edges(program: Program) -> Program:
     ends = Edges(Builder())
     made = taken(program, ends)
     program = dead_code(made) if ends.found else program
-    sides = Sides(Builder(), ends.borders)
+    sides = Sides(Builder())
     made = taken(program, sides)
     return dead_code(made) if sides.found else program
+
+
+def comparisons(op: Loop) -> dict[Var, tuple[str, Affine]]:
+    """What in a loop compares its index with what it does not change: how, and the difference that is compared with
+    0."""
+    found = list(all_binds(op.body))
+    inside = {op.index, *op.accs, *defined_in(op.body)}
+    integers = {v: x.op for x in found for v in x.vars if type(x.op) is Prim and v.type == INT}
+    tests = {}
+    for x in found:
+        if type(x.op) is Prim and x.op.name in COMPARE and all(type_of(a) == INT for a in x.op.args):
+            low, high = (affine_of(a, integers, inside, {op.index}) for a in x.op.args)
+            if low is not None and high is not None and high != low:
+                gap = affine_add(low, high, -1)
+                if gap[1].get(op.index) in (1, -1):
+                    tests[x.vars[0]] = x.op.name, gap
+    return tests
 
 
 def conditions(bind: Bind) -> tuple[Atom, ...]:

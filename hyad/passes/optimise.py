@@ -78,6 +78,7 @@ from .jam import Jam, Room
 from .lanes import Lanes, RowLanes
 from .monomials import monomials
 from .narrow import narrow
+from .neighbours import neighbours
 from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
 from .onehot import OneHot
 from .pairs import pairs
@@ -834,6 +835,7 @@ PIPELINE: list[Pass] = [
     put_aside,  # when nothing looks for copies any more
     renew,  # after all that looks at states: no pass before has to know of those that change as they are read
     unread,  # what is not stored is what was there
+    neighbours,  # before edges takes grids apart
     edges,  # when each state lies where it is to lie
     assign,  # what the loop between the first and the last iterations adds once
     one_store,  # what were two branches are one piece of code now
@@ -865,7 +867,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "add-rows afterwards align alongside carry choices columns denormals edges eights fills forwards history"
-    " interchange jam jam-rows kept-rows lanes masked-sums one-place row-folds row-lanes rows-first searches"
+    " interchange jam jam-rows kept-rows lanes masked-sums neighbours one-place row-folds row-lanes rows-first searches"
     " shifts skips split strands triangles twins unbranched unchecked whole-eights".split()
 )
 
