@@ -24,7 +24,7 @@ from ..core import (
 )
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import CALL, cost_of, slice_of
+from ..program.loops import CALL, calls_in, cost_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 
@@ -78,10 +78,10 @@ class Fission(Rebuild):
         can leave it."""
         b, own = self.b, {op.index, *op.accs}
         for x in op.body.binds:
-            if not dear(op.body, x):
-                continue
-            sharing = [g for g in groups if x in slice_of(op.body, [op.body.results[k] for k in g]).binds]
-            if len(sharing) > 1:
+            for call in dear(op.body, x):
+                sharing = [g for g in groups if call in all_binds(slice_of(op.body, [op.body.results[k] for k in g]))]
+                if len(sharing) < 2:
+                    continue
                 outer = [v for v in free_vars(slice_of(op.body, x.vars)) if v not in own]
                 if b.plain or b.home(self.atoms(outer)) is b.scopes[-1]:
                     groups = [*(g for g in groups if g not in sharing), sorted(k for g in sharing for k in g)]
@@ -158,13 +158,14 @@ class Fission(Rebuild):
         return dict(zip(stacked, out[len(group) :]))
 
 
-def dear(block: Block, bind: Bind) -> bool:
-    """Whether a binding of a block calls the C library, or is a loop that adds up or compares what such calls give:
-    fusion does not make that one again where two parts compute it."""
-    if type(bind.op) is Loop and bind.op.accs:
-        made = slice_of(block, bind.vars).binds
-        return any(cost_of(Block((x,), ())) >= CALL for x in all_binds(Block(made, ())))
-    return cost_of(Block((bind,), ())) >= CALL
+def dear(block: Block, bind: Bind) -> list[Bind]:
+    """The calls of the C library in a binding of a block, also in a branch or a sum; and a loop that adds up or
+    compares what such calls before it give: fusion does not make that one again where two parts compute it."""
+    if type(bind.op) is Loop and not bind.op.accs:
+        return []
+    calls = calls_in(Block((bind,), ()))
+    before = calls_in(slice_of(block, bind.vars)) if type(bind.op) is Loop and not calls else []
+    return [bind] if before else calls
 
 
 def without(block: Block, known: Container[Var]) -> Block:

@@ -168,12 +168,22 @@ class Fuse(Rebuild):
         around = self.around(loop)
         if around is None:
             return self.made(loop, k, levels, subscripts, bind)
-        key = ("element", id(loop), k, levels, tuple(map(self.b.key, (*subscripts, *self.atoms(around)))))
-        found = self.b.shared(key)
+        place = tuple(map(self.b.key, (*subscripts, *self.atoms(around))))
+        found = self.b.shared(("element", id(loop), k, levels, place))
         if found is None:
             found = self.made(loop, k, levels, subscripts, bind)
-            self.b.scopes[-1].shared[key] = found
+            self.b.scopes[-1].shared["element", id(loop), k, levels, place] = found
+            for j in self.made_with(loop, k):  # the elements of several arrays, by one loop
+                other = self.atom(loop.body.results[j])
+                self.b.scopes[-1].shared["element", id(loop), j, levels, place] = self.b.get(other, *subscripts[1:])
         return found
+
+    def made_with(self, loop: Loop, k: int) -> list[int]:
+        """The other results of a build that the same loop in it gives, or the same branch, and that are read."""
+        r = loop.body.results[k]
+        vars = next((x.vars for x in loop.body.binds if r in x.vars and type(x.op) is not Prim), ())
+        numbers = [v for v in vars if isinstance(v.type, Scalar) and v is not r]
+        return [j for j, v in enumerate(loop.body.results) if v in numbers]
 
     def around(self, loop: Loop) -> tuple[Var, ...] | None:
         """What the elements of a build are made of that stands outside of it, builds that are put in its place seen
@@ -198,7 +208,7 @@ class Fuse(Rebuild):
         self.here[loop.index] = subscripts[0]
         row = next((x for x in loop.body.binds if r in x.vars and type(x.op) is Loop), None) if levels > 1 else None
         if row is None:
-            (found,) = self.block(slice_of(loop.body, (r,)))
+            found, *_ = self.block(slice_of(loop.body, (r, *(loop.body.results[j] for j in self.made_with(loop, k)))))
             self.b.span = bind.span
             return self.b.get(found, *subscripts[1:])
         for x in slice_of(loop.body, (r,)).binds:

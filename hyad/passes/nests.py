@@ -37,7 +37,7 @@ from ..core import (
 )
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import CALL, CHEAP, cost_of, slice_of
+from ..program.loops import CALL, CHEAP, calls_in, cost_of, slice_of
 from ..program.rebuild import Rebuild
 from .fission import independent
 from .jam import JAMMED, JAMMED_COST, Room, in_fours
@@ -126,8 +126,8 @@ class Interchange(Rebuild):
     pays as well where the outer one has few iterations, and the inner one goes through a matrix in each of its own.
 
     Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
-    additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call,
-    beside which it matters little how memory is read. A compiler does not do it: it would have to prove that no array
+    additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call.
+    Beside calls it matters little how memory is read. A compiler does not do it: it would have to prove that no array
     overlaps another. Each sum is still taken in its own order.
     """
 
@@ -223,7 +223,7 @@ class Interchange(Rebuild):
         rest = [k for k in range(len(inner.body.results)) if k not in (*swap.sums, *swap.arrays)]
         left = {v for x in slice_of(inner.body, [inner.body.results[k] for k in rest]).binds for v in x.vars}
         twice = cost_of(Block(tuple(x for x in part.binds if not left.isdisjoint(x.vars)), ()))
-        return twice < CALL and after + twice < before
+        return twice < CALL and after + twice + CALL * len(calls_in(part)) < before
 
     def sweeps(self, op: Loop, inner: Loop, inside: set[Var]) -> bool:
         """Whether a loop has few iterations, and each iteration of a loop inside reads or changes a matrix of its own,

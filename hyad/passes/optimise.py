@@ -75,6 +75,7 @@ from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .fusion import Fuse, fuse_siblings, siblings
 from .history import history
 from .jam import Jam, Room
+from .keep_calls import keep_calls
 from .lanes import Lanes, RowLanes
 from .monomials import monomials
 from .narrow import narrow
@@ -821,6 +822,7 @@ PIPELINE: list[Pass] = [
     add_rows,  # when all that reads them is one loop
     reciprocals,
     share,  # what siblings had in common
+    keep_calls,  # when it is known which loops there are, and before what calls are made of is written otherwise
     exponents,
     like_terms,  # when each sum is one expression; the twos that it makes meet halves below
     open_brackets,  # when that has put together what it can
@@ -867,8 +869,8 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "add-rows afterwards align alongside carry choices columns denormals edges eights fills forwards history"
-    " interchange jam jam-rows kept-rows lanes masked-sums neighbours one-place row-folds row-lanes rows-first searches"
-    " shifts skips split strands triangles twins unbranched unchecked whole-eights".split()
+    " interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place row-folds row-lanes"
+    " rows-first searches shifts skips split strands triangles twins unbranched unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

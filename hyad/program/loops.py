@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Var, atoms_of, blocks_of, kinds_of, reads
+from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of, kinds_of, reads
 from .dead import tidy
 from .primitives import PRIMITIVES, price_of
 
@@ -57,6 +57,11 @@ def slice_of(block: Block, results: Sequence[Atom]) -> Block:
 def cost_of(block: Block) -> int:
     """What the scalar operations of a block cost, in additions."""
     return sum(price_of(b.op) for b in block.binds if type(b.op) is Prim and b.op.name in PRIMITIVES)
+
+
+def calls_in(block: Block) -> list[Bind]:
+    """The calls of the C library in a block and the regions inside it."""
+    return [b for b in all_binds(block) if type(b.op) is Prim and b.op.name in PRIMITIVES and price_of(b.op) >= CALL]
 
 
 # ------------------------------------------------------------------------------------ sparse rows

@@ -1,0 +1,89 @@
+"""Calls of the C library that two loops would make: the second one reads what the first one has kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Loop, all_binds
+from hyad.passes.keep_calls import keep_calls
+from hyad.program.loops import calls_in
+from memoised import compile, results
+
+#: What two loops after one another have in common, by what is differentiated; ``n`` is the length of ``x``.
+PROGRAMS = {
+    # two sums over all elements for each frequency, which both go into its derivative
+    "in a loop": """(sum (build n (fn [k] (let [a (sum (build n (fn [t] (* (get x t) (cos (* 0.3 k t))))))
+      b (sum (build n (fn [t] (* (get x t) (sin (* 0.3 k t))))))] (log (+ 1.0 (* a a) (* b b)))))))""",
+    # where neighbours are there: in branches of a loop over few
+    "in a branch": """(sum (square (build n (fn [i] (let [#(a w) (ifold (fn [#(a w) d]
+      (let [j (+ i d -20)] (if (and (>= j 0) (< j n)) (let [e (exp (- (square (- (get x j) (get x i)))))]
+        #((+ a (* e (get x j))) (+ w e))) #(a w)))) #(0.0 0.0) 40)] (/ a w))))))""",
+    "in two loops": """(sum (square (build n (fn [i] (let [#(a w) (ifold (fn [s c] (ifold (fn [#(a w) d]
+      (let [e (exp (- (* 0.1 (+ c 1) (square (- (get x (% (+ i d) n)) (* 0.2 c (get x i)))))))]
+        #((+ a (* e (get x (% (+ i d) n)))) (+ w e)))) s 40)) #(0.0 0.0) 10)] (/ a w))))))""",
+}
+
+
+def model(body: str) -> hyad.Model:
+    return hyad.model(f"(fn [#^ (Vec n) x] {body})", namespace={})
+
+
+def calls(f: hyad.Model, args: Sequence, **how: object) -> int:
+    """How many calls there are in loops."""
+    loops = [x.op for x in all_binds(compile(f, args=args, **how).program.body) if type(x.op) is Loop]
+    return len({id(x) for loop in loops for x in calls_in(loop.body)})
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_calls_are_made_once(name: str) -> None:
+    f = model(PROGRAMS[name])
+    gradient, rng = hyad.grad(f), np.random.default_rng(1)
+    points = [[rng.uniform(0.3, 1.2, n)] for n in (2, 3, 5, 17)]
+    assert "keep-calls" in {step.name for step in hyad.explain(gradient, args=points[0]).steps}
+    once = 2 if name == "in a loop" else 1
+    assert calls(gradient, points[0]) == once
+    assert calls(gradient, points[0], without="keep-calls") == 2 * once
+    for point in points:
+        (plain,) = results(gradient, point, without="keep-calls")
+        for target in ("c", "python"):
+            np.testing.assert_allclose(results(gradient, point, target=target)[0], plain, rtol=1e-13, atol=1e-15)
+    assert hyad.check_grad(f, points[2])
+
+
+#: What two loops do that make no call of the same value, or have no room for it.
+OTHERS = {
+    # the first makes the call in some iterations alone
+    "asks more": """(let [s (ifold (fn [s i] (if (> (get x i) 0.5) (+ s (exp (get x i))) s)) 0.0 n)]
+      (map (fn [a] (* s (exp a))) x))""",
+    "another element": """(let [s (ifold (fn [s i] (+ s (exp (get x i)))) 0.0 n)]
+      (build n (fn [i] (* s (exp (get x (- (- n 1) i)))))))""",
+    "another number": """(let [s (ifold (fn [s i] (+ s (exp (* 2.0 (get x i))))) 0.0 n)]
+      (map (fn [a] (* s (exp a))) x))""",
+    # as often as a number says: an array of so many is more than what the function was given
+    "no room": """(let [k (int (get x 0)) s (ifold (fn [s i] (+ s (exp (/ 1.0 (+ i 1))))) 0.0 k)
+      t (ifold (fn [t i] (+ t (* s (exp (/ 1.0 (+ i 1)))))) 0.0 k)] [s t])""",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_loops(name: str) -> None:
+    f, point = model(OTHERS[name]), [np.array([0.7, 0.2, 0.9, 0.4, 1.3])]
+    program = compile(f, args=point, target="python", without="keep-calls").program
+    assert keep_calls(program) is program
+    np.testing.assert_allclose(results(f, point)[0], np.asarray(hyad.run(f, *point)), rtol=1e-13)
+
+
+def test_what_the_loops_have_is_kept_where_it_is_asked() -> None:
+    """A call in a branch is read in the same branch, in one that asks more, and with other names of the index."""
+    f = model("""(let [s (ifold (fn [s i] (if (> (get x i) 0.5) (+ s (exp (get x i))) s)) 0.0 n)]
+      (build n (fn [k] (if (> (get x k) 0.5) (if (< s 4.0) (* s (exp (get x k))) s) 0.0))))""")
+    rng = np.random.default_rng(2)
+    for n in (1, 4, 9):
+        point = [rng.uniform(0, 1, n)]
+        program = compile(f, args=point, target="python", without="keep-calls").program
+        assert len(calls_in(keep_calls(program).body)) == 1 < len(calls_in(program.body))
+        np.testing.assert_allclose(results(f, point)[0], np.asarray(hyad.run(f, *point)), rtol=1e-13)
