@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,7 +20,6 @@ from ..core import (
     Program,
     Var,
     blocks_of,
-    defined_in,
     same,
     with_blocks,
     with_body,
@@ -104,12 +103,10 @@ class KeepCalls:
         """Two loops, of which the second one reads what the first one has kept."""
         one: Loop = first.op  # type: ignore[assignment]
         two: Loop = second.op  # type: ignore[assignment]
-        numbers, width, own = Numbers(), len(one.accs), defined_in(one.body)
-        there = numbers.calls(one, {})
-        there = [x for x in there if own.isdisjoint(x.counts) and self.fits(x.counts, inside)]
-        stacked = {v: numbers.of(r) for v, r in zip(first.vars[width:], one.body.results[width:])}
+        numbers = Numbers()
+        there = [x for x in numbers.calls(one) if self.fits(x.counts, inside)]
         made: dict[Call, Call] = {}
-        for x in numbers.calls(two, stacked) if there else ():
+        for x in numbers.calls(two) if there else ():
             before = [y for y in there if y.number == x.number and y.asked <= x.asked]
             before = [y for y in before if len(y.counts) == len(x.counts) and all(map(same, y.counts, x.counts))]
             if before:
@@ -174,7 +171,6 @@ class Numbers:
         self.table: dict[tuple, int] = {}
         self.known: dict[Atom, int] = {}  # in the loop whose calls were asked for last
         self.found: list[Call] = []
-        self.stacked: Mapping[Atom, int] = {}
 
     def number(self, *key: object) -> int:
         return self.table.setdefault(key, len(self.table))
@@ -184,9 +180,8 @@ class Numbers:
             return self.number("const", str(a.type), repr(a.value))
         return self.known[a] if a in self.known else self.number("var", a)
 
-    def calls(self, op: Loop, stacked: Mapping[Atom, int]) -> list[Call]:
-        """The calls of a loop. ``stacked``: the numbers of what an earlier one has stacked, by the arrays."""
-        self.known, self.found, self.stacked = {}, [], stacked
+    def calls(self, op: Loop) -> list[Call]:
+        self.known, self.found = {}, []
         self.body(op, (), frozenset(), (), ())
         return self.found
 
@@ -209,9 +204,6 @@ class Numbers:
                 self.body(op, (*path, (place, None)), asked, at, counts)
             elif type(op) is Prim and op.args:
                 (v,) = bind.vars
-                numbers = [self.of(a) for a in op.args]
-                self.known[v] = self.number(op.name, *numbers)
-                if op.name == "get" and numbers[1:] == [self.number("iteration", 0)]:
-                    self.known[v] = self.stacked.get(op.args[0], self.known[v])
+                self.known[v] = self.number(op.name, *(self.of(a) for a in op.args))
                 if op.name in PRIMITIVES and price_of(op) >= CALL and v.type == REAL:
                     self.found.append(Call(self.known[v], path, place, asked, at, counts))

@@ -804,6 +804,7 @@ PIPELINE: list[Pass] = [
     running_sums,  # of what is added from an index on, or up to it
     unchecked,  # of what the branches that are loops now have not checked before these
     settled,  # while what is read of a table shows: in eight lanes its rows are the elements of an array
+    keep_calls,  # now that what loops do is where it is to be, and before they are taken in lanes
     whole_eights,  # before lanes takes a part of what an iteration does
     lanes,  # what is left of an iteration's sums to one loop is for jam
     interchange,  # now that it is known which loops there are
@@ -822,7 +823,6 @@ PIPELINE: list[Pass] = [
     add_rows,  # when all that reads them is one loop
     reciprocals,
     share,  # what siblings had in common
-    keep_calls,  # when it is known which loops there are, and before what calls are made of is written otherwise
     exponents,
     like_terms,  # when each sum is one expression; the twos that it makes meet halves below
     open_brackets,  # when that has put together what it can
