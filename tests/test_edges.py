@@ -11,6 +11,7 @@ import pytest
 
 import hyad
 from hyad.core import Check, If, Loop, Prim, Program, all_binds
+from hyad.passes.edges import decides
 from hyad.passes.shifts import shifts
 from hyad.plain_python import python_callable
 from hyad.program.dead import dead_code
@@ -478,3 +479,39 @@ def test_several_terms_of_one_element_are_gathered() -> None:
         for one, other, third in zip(made(*point), plain(*point), compiled(*point)):
             np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
             np.testing.assert_allclose(third, other, rtol=1e-12, atol=1e-13)
+
+
+#: Steps whose first and last elements, more than one at an end, read others than those between, and of a grid.
+FURTHER = {
+    "kept inside": "(+ (get v (max 0 (- i 3))) (* (get v i) (get v (min (- n 1) (+ i 2)))))",
+    "branches": "(if (or (< i 3) (>= i (- n 2))) (get v i) (+ (get v (- i 3)) (* 0.3 (get v (+ i 2)))))",
+}
+FURTHER_GRID = """(+ (get u (max 0 (- i 2)) j) (* (get u i j) (get u (min (- n 1) (+ i 3)) (max 0 (- j 2))))
+  (get u i (min (- m 1) (+ j 2))))"""
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_more_than_one_at_an_end(name: str) -> None:
+    """Three loops: that between asks nothing, of however few elements."""
+    f = model(stepped(FURTHER[name]))
+    rng = np.random.default_rng(6)
+    for g in (f, hyad.grad(f)):
+        points = [list(rng.uniform(0.5, 1.5, (2, n))) for n in (1, 2, 3, 4, 5, 6, 7, 9, 20)]
+        made, plain = same(g, points[-1], points)
+        between = [x for x in innermost(made.program) if not any(map(decides, x.body.binds))]
+        assert len(between) > len([x for x in innermost(plain.program) if not any(map(decides, x.body.binds))])
+    assert hyad.check_grad(f, points[5])
+
+
+def test_more_than_one_row_at_an_end() -> None:
+    """What comes to an element from several rows comes in another order then, as derivatives' own sums may."""
+    f = model(GRID.replace("STEP", FURTHER_GRID))
+    rng = np.random.default_rng(7)
+    for g in (f, hyad.grad(f)):
+        assert "edges" in [s.name for s in hyad.explain(g, args=[np.ones((9, 9))]).steps]
+        ways = (("python", ()), ("c", ()), ("python", OFF))
+        made, compiled, plain = (hyad.compile(g, way, args=[np.ones((9, 9))], without=w) for way, w in ways)
+        for shape in ((1, 1), (1, 5), (5, 1), (2, 3), (4, 3), (5, 4), (6, 7), (4, 12), (12, 4), (9, 9)):
+            u = rng.uniform(0.5, 1.5, shape)
+            np.testing.assert_allclose(made(u), plain(u), rtol=1e-12)
+            np.testing.assert_allclose(compiled(u), plain(u), rtol=1e-12)

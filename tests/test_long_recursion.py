@@ -138,6 +138,17 @@ LAST = {
            (defmodel steps [x] (step x 100))""",
         (0.2,),
     ),
+    # a state that a function has filled in place
+    "filled": (
+        """(defmodel smoothed [#^ (Vec n) v w]
+             (let [x (zeros n)]
+               (set-at! x 0 (get v 0))
+               (for [i (range 1 n)] (set-at! x i (+ (* w (get x (- i 1))) (* (- 1.0 w) (get v i)))))
+               x))
+           (defmodel filled [#^ (Vec n) v w]
+             (sum (square (loop [k 0  v v] (if (= k 30) v (recur (+ k 1) (smoothed (* 1.01 v) w)))))))""",
+        [[0.3, 0.8, -0.4, 1.1], 0.2],
+    ),
 }
 
 

@@ -48,7 +48,7 @@ class Flow:
         self.active: dict[Lambda, list[int]] = {}
         self.walked = 0  # surface bindings so far
         self.entered: dict[Lambda, int] = {}  # how many when a function was entered, not from itself
-        self.began: dict[Lambda, Sequence[Value]] = {}  # and its arguments then
+        self.began: dict[Lambda, list[Arr]] = {}  # and the types of its arrays then
         self.spent: dict[Lambda, int] = {}  # how many all such calls of it took
         self.made: list[Instance] = []  # those with a function in this run, the latest last
         self.written: dict[tuple, tuple[Span | None, Span | None]] = {}  # a reference: where made, where last set

@@ -67,7 +67,7 @@ def spend(sp: Specialiser, closure: Closure, args: Sequence[Value]) -> None:
     f = closure.function
     here = sp.walked - sp.entered[f]
     walked = sp.spent.get(f, 0) + here
-    counts = here > LOOPED and calls_last(closure) and shapes_in(args) == shapes_in(sp.began[f])
+    counts = here > LOOPED and calls_last(closure) and shapes_in(sp, args) == sp.began[f]
     deep, refused = len(sp.active[f]) >= DEPTH, sp.written_out.get(f)
     if refused is not None:
         if deep:
@@ -376,10 +376,11 @@ def calls_last(closure: Closure) -> bool:
     return found > 0 and found == last(f.body)
 
 
-def shapes_in(values: Iterable[Value]) -> list[Any]:
-    """The types of the arrays among values."""
+def shapes_in(sp: Specialiser, values: Iterable[Value]) -> list[Any]:
+    """The types of the arrays among values, those that are changed in place as they are now."""
     inner = [x for v in values for x in (v.items if isinstance(v, TupleValue) else (v,))]
-    return [x.type for x in inner if type(x) is Var and isinstance(x.type, Arr)]
+    held = [sp.store.get(x) if isinstance(x, Cell) and x.array else x for x in inner]
+    return [x.type for x in held if type(x) is Var and isinstance(x.type, Arr)]
 
 
 def endless(f: Lambda, span: Span | None) -> HyadError:

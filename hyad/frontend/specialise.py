@@ -85,7 +85,7 @@ from .branches import branches, case, cases
 from .builtins import builtin
 from .families import Again, Anew, Apart, ArrayOf, Bottom, Dead, Endless, Facts
 from .flow import RUNS, Flow
-from .recursion import DEPTH, call_recursive, endless, inline_or_call, is_recursive, spend
+from .recursion import DEPTH, call_recursive, endless, inline_or_call, is_recursive, shapes_in, spend
 from .resolve import resolve
 from .store_passing import while_
 from .subscripts import field
@@ -493,7 +493,7 @@ class Specialiser(Flow):
         if len(levels) >= DEPTH:
             raise endless(f, call_span)
         if not levels:
-            self.entered[f], self.began[f] = self.walked, args
+            self.entered[f], self.began[f] = self.walked, shapes_in(self, args)
         levels.append(self.branching)
         self.frame = Frame(frame, site, f)
         self.fast = fast or f.fast

@@ -1,4 +1,4 @@
-"""Innermost loops without branches: first and last iterations peeled off, one loop for each side of a branch; and
+"""Innermost loops without branches: a few first and last iterations peeled off, one loop for each side of a branch; and
 first and last rows of a grid.
 
 What a newcomer writes of a grid, ``(build n (fn [i] (if (or (= i 0) (= i (- n 1))) (border i) (inner i))))``, has a
@@ -9,6 +9,7 @@ ring.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from ..core import (
     BOOL,
@@ -129,8 +130,8 @@ class Bordered(Rebuild):
 
 
 class Edges(Bordered):
-    """The first and the last iteration of an innermost loop are apart where a comparison of the index with its first
-    or last value, or the larger or smaller of the two, is known in all others.
+    """A few first and last iterations of an innermost loop are apart where a comparison of the index with a value near
+    its first or last one, or the larger or smaller of the two, is known in all others.
 
     ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``;
     ``(build n (fn [i] (get v (min (+ i 1) (- n 1)))))``  =>  ``(get v (+ i 1))``, then the last element.
@@ -155,7 +156,8 @@ class Edges(Bordered):
             return
         self.found = True
         rows = any(type(x.op) is Loop for x in op.body.binds)  # type: ignore[union-attr]
-        self.define(bind, (self.rows if rows else self.parts)(op, bind, tests, *ends))  # type: ignore[arg-type]
+        way = self.rows if rows else self.parts if max(ends) < 2 else self.stretches
+        self.define(bind, way(op, bind, tests, *ends))  # type: ignore[arg-type]
 
     def prim(self, op: Prim, var: Var) -> Atom:
         known = self.decided.get(var)
@@ -177,27 +179,26 @@ class Edges(Bordered):
         asked = {a for loop in inner for x in all_binds(loop.body) for a in conditions(x)}
         return tests if not inner or len(asked & tests.keys()) > 1 else {}
 
-    def ends(self, op: Loop, tests: dict[Var, tuple[str, Affine]]) -> tuple[bool, bool] | None:
-        """Whether the first and whether the last iteration are to be apart; None where neither is."""
-        first = last = False
+    def ends(self, op: Loop, tests: dict[Var, tuple[str, Affine]]) -> tuple[int, int] | None:
+        """How many first and last iterations are to be apart; None where none are."""
+        first = last = 0
+        most = 1 if any(type(x.op) is Check for x in all_binds(op.body)) else FEW
+        apart = sorted(product(range(most + 1), repeat=2), key=lambda few: (sum(few), -few[0]))[1:]
         for test in tests.values():
-            for one, other in ((True, False), (False, True), (True, True)):
-                if self.known(op, test, int(one), int(other)) is not None:
-                    first, last = first or one, last or other
-                    break
+            few = next((few for few in apart if self.known(op, test, *few) is not None), (0, 0))
+            first, last = max(first, few[0]), max(last, few[1])
         return (first, last) if first or last else None
 
     def parts(
-        self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: bool, last: bool
+        self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], skipped: int, left: int
     ) -> Sequence[Atom]:
         b, width, count = self.b, len(op.accs), self.atom(op.count)
         state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
         n = b.affine(count)
         names = [v.name for v in bind.vars]
         accs = [*(a.name for a in op.accs), *names[width:]]
-        if first:
+        if skipped:
             state = self.once(op, bind, Const(0, INT), {v: self.at(op, t, (0, {})) for v, t in tests.items()}, state, 0)
-        skipped, left = int(first), int(last)
         decided = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
         length = b.affine_value(affine_add(n, (skipped + left, {}), -1))
 
@@ -214,22 +215,47 @@ class Edges(Bordered):
             state = list(b.if_(there, (scope, results), (other, state), names))
         else:
             state = list(b.loop(length, state, body, names, op.index.name, accs))
-        if last:
+        if left:
             end = affine_add(n, (1, {}), -1)
             decided = {v: self.at(op, t, end) for v, t in tests.items()}
             state = self.once(op, bind, b.affine_value(end), decided, state, skipped)
         return state
 
-    def rows(
-        self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: bool, last: bool
+    def stretches(
+        self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], skipped: int, left: int
     ) -> Sequence[Atom]:
-        """A loop whose iterations are those that they were for the first and the last one, and shorter for others."""
+        """A loop as three: for several first iterations and the last ones as it was, for those between shorter."""
+        b, width, count = self.b, len(op.accs), self.atom(op.count)
+        state: Sequence[Atom] = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
+        names = [v.name for v in bind.vars]
+        accs = [*(a.name for a in op.accs), *names[width:]]
+        known = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
+        between = affine_add(b.affine(count), (skipped + left, {}), -1)
+        last = b.prim("max", Const(skipped, INT), b.affine_value(affine_add(between, (skipped, {}))))
+        for first, length, decided in (
+            (Const(0, INT), b.prim("min", Const(skipped, INT), count), {}),
+            (Const(skipped, INT), b.affine_value(between), known),
+            (last, b.prim("-", count, last), {}),
+        ):
+
+            def body(i: Atom, *state: Atom, first: Atom = first, decided: dict = decided):
+                return self.part(op, b.prim("+", first, i), state, decided), ()
+
+            if not (type(length) is Const and length.value == 0):
+                state = b.loop(length, state, body, names, op.index.name, accs)
+        return state
+
+    def rows(self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: int, last: int) -> Sequence[Atom]:
+        """A loop whose iterations are those that they were for the first and the last ones, and shorter for others."""
         b, width = self.b, len(op.accs)
-        decided = {v: self.known(op, t, int(first), int(last)) for v, t in tests.items()}
-        least, most = Const(0, INT), b.prim("-", self.atom(op.count), Const(1, INT))
+        decided = {v: self.known(op, t, first, last) for v, t in tests.items()}
+        count = self.atom(op.count)
 
         def body(i: Atom, *state: Atom):
-            ends = [b.prim("=", i, end) for end, apart in ((least, first), (most, last)) if apart]
+            ends = [b.prim("=", i, Const(0, INT)) if first == 1 else b.prim("<", i, Const(first, INT))] * (first > 0)
+            if last:
+                end = b.prim("-", count, Const(last, INT))
+                ends.append(b.prim("=" if last == 1 else ">=", i, end))
             at_end = ends[0] if len(ends) == 1 else b.prim("or", *ends)
             with b.branch_region(at_end, True) as scope:
                 self.border = True
