@@ -27,7 +27,7 @@ SMALL = {
     "gaussian-process": 5, "gaussian-process-inverse": 5, "normal-rows": 3, "asian": 9, "heston": 9,
     "viterbi": 3, "viterbi-table": 3, "crf": 3, "causal": 3, "masked": 3, "soft-dtw": 3, "alignment": 3,
     "clusters": 9, "batch-norm": 3, "cox": 5,
-    "diffusion": 5, "jacobi": 5, "thomas-in-place": 6,
+    "diffusion": 5, "jacobi": 5, "thomas-in-place": 6, "spectrum": 6, "bilateral": 6, "blur": 9,
 }  # fmt: skip
 
 

@@ -69,8 +69,8 @@ def rows(name: str, width: int) -> Input:
     return Input(name, lambda n: (n, width))
 
 
-def square(name: str) -> Input:
-    return Input(name, lambda n: (n, n))
+def square(name: str, active: bool = True) -> Input:
+    return Input(name, lambda n: (n, n), active)
 
 
 PROGRAMS = (
@@ -219,6 +219,20 @@ PROGRAMS = (
         "thomas-in-place", "n equations, a tridiagonal system in place, nothing declared", 200,
         (vector("a"), vector("b"), vector("c"), vector("d")), "{n}, {work}", lambda n: 3 * n,
         ((-1, 1), (3, 4), (-1, 1), (-1, 1)),
+    ),
+    Program(
+        "spectrum", "the logarithms of n numbers' power spectrum, by the definition", 100,
+        (vector("x"),), "{n}, {work}", lambda n: 2 * n, ((-1, 1),),
+    ),
+    Program(
+        "bilateral", "a bilateral filter of n x n, nothing declared, by the image and both widths", 24,
+        (square("image"), number("space"), number("range_"), square("target", False)), "{n}, {n}, {work}",
+        lambda n: 25, ((0, 1), (1, 2), (0.2, 0.5), (0, 1)),
+    ),
+    Program(
+        "blur", "n x n blurred by a Gaussian of radius 4, by the image and the width", 40,
+        (square("image"), number("sigma"), square("target", False)), "{n}, {n}, {work}",
+        lambda n: 2 * n * n + 3 * n + 16, ((0, 1), (1, 2), (0, 1)),
     ),
 )  # fmt: skip
 

@@ -1612,3 +1612,187 @@ void thomas_in_place_grad_hand(const double *restrict a, const double *restrict 
         out[2*n + i] = i < n - 1 ? -y[i]*x[i + 1] : 0;
     }
 }
+
+double spectrum_hand(const double *restrict x, long long n, double *work)
+{
+    double s = 0;
+    (void)work;
+    for (long long k = 0; k < n; k++) {
+        double re = 0, im = 0;
+        for (long long t = 0; t < n; t++) {
+            const double a = -2*M_PI*k*t/n;
+            re += x[t]*cos(a);
+            im += x[t]*sin(a);
+        }
+        s += log(1 + re*re + im*im);
+    }
+    return s;
+}
+
+void spectrum_grad_hand(const double *restrict x, long long n, double *restrict out, double *restrict work)
+{
+    double *restrict c = work, *restrict s = work + n;
+    memset(out, 0, n*sizeof(double));
+    for (long long k = 0; k < n; k++) {
+        double re = 0, im = 0;
+        for (long long t = 0; t < n; t++) {
+            const double a = -2*M_PI*k*t/n;
+            c[t] = cos(a);
+            s[t] = sin(a);
+            re += x[t]*c[t];
+            im += x[t]*s[t];
+        }
+        const double g = 2/(1 + re*re + im*im);
+        for (long long t = 0; t < n; t++) out[t] += g*(re*c[t] + im*s[t]);
+    }
+}
+
+double bilateral_hand(const double *restrict I, double space, double range, const double *restrict target, long long n,
+    long long m, double *work)
+{
+    const double a = 1/(2*space*space), b = 1/(2*range*range);
+    double s = 0;
+    (void)work;
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < m; j++) {
+            const double c = I[i*m + j];
+            double t = 0, w = 0;
+            for (long long y = i < 2 ? 0 : i - 2; y <= (i + 2 < n ? i + 2 : n - 1); y++)
+                for (long long x = j < 2 ? 0 : j - 2; x <= (j + 2 < m ? j + 2 : m - 1); x++) {
+                    const double v = I[y*m + x], e = v - c, d = (y - i)*(y - i) + (x - j)*(x - j);
+                    const double q = exp(-d*a - e*e*b);
+                    t += q*v;
+                    w += q;
+                }
+            const double f = t/w - target[i*m + j];
+            s += f*f;
+        }
+    return s;
+}
+
+void bilateral_grad_hand(const double *restrict I, double space, double range, const double *restrict target,
+    long long n, long long m, double *restrict out, double *restrict work)
+{
+    const double a = 1/(2*space*space), b = 1/(2*range*range);
+    double sb = 0, rb = 0, *restrict q = work;
+    memset(out, 0, n*m*sizeof(double));
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < m; j++) {
+            const long long y0 = i < 2 ? 0 : i - 2, y1 = i + 2 < n ? i + 2 : n - 1;
+            const long long x0 = j < 2 ? 0 : j - 2, x1 = j + 2 < m ? j + 2 : m - 1;
+            const double c = I[i*m + j];
+            double t = 0, w = 0, cb = 0;
+            int at = 0;
+            for (long long y = y0; y <= y1; y++)
+                for (long long x = x0; x <= x1; x++) {
+                    const double v = I[y*m + x], e = v - c, d = (y - i)*(y - i) + (x - j)*(x - j);
+                    q[at] = exp(-d*a - e*e*b);
+                    t += q[at]*v;
+                    w += q[at++];
+                }
+            const double o = t/w, tb = 2*(o - target[i*m + j])/w;
+            at = 0;
+            for (long long y = y0; y <= y1; y++)
+                for (long long x = x0; x <= x1; x++) {
+                    const double v = I[y*m + x], e = v - c, d = (y - i)*(y - i) + (x - j)*(x - j);
+                    const double g = tb*q[at], h = g*(v - o), eb = -2*b*e*h;
+                    at++;
+                    out[y*m + x] += g + eb;
+                    cb += eb;
+                    sb += h*d;
+                    rb += h*e*e;
+                }
+            out[i*m + j] -= cb;
+        }
+    out[n*m] = sb/(space*space*space);
+    out[n*m + 1] = rb/(range*range*range);
+}
+
+static void blur_weights(double sigma, double *k)
+{
+    double s = 0;
+    for (int i = 0; i < 9; i++) s += k[i] = exp(-(i - 4.0)*(i - 4.0)/(2*sigma*sigma));
+    for (int i = 0; i < 9; i++) k[i] /= s;
+}
+
+static long long kept_inside(long long i, long long n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }
+static void padded_row(const double *r, double *pad, long long m)
+{
+    for (int k = 0; k < 4; k++) pad[k] = r[0], pad[m + 4 + k] = r[m - 1];
+    memcpy(pad + 4, r, m*sizeof(double));
+}
+
+static void blur_rows(const double *restrict image, const double *restrict kernel, double *restrict a,
+    double *restrict pad, long long n, long long m)
+{
+    for (long long i = 0; i < n; i++) {
+        padded_row(image + i*m, pad, m);
+        for (long long j = 0; j < m; j++) {
+            double s = 0;
+            for (int k = 0; k < 9; k++) s += kernel[k]*pad[j + k];
+            a[i*m + j] = s;
+        }
+    }
+}
+
+static void blur_column(const double *restrict a, const double *restrict kernel, double *restrict d, long long i,
+    long long n, long long m)
+{
+    const double *r[9];
+    for (int k = 0; k < 9; k++) r[k] = a + kept_inside(i + k - 4, n)*m;
+    for (long long j = 0; j < m; j++) {
+        double s = 0;
+        for (int k = 0; k < 9; k++) s += kernel[k]*r[k][j];
+        d[j] = s;
+    }
+}
+
+double blur_hand(const double *image, double sigma, const double *target, long long n, long long m, double *work)
+{
+    double kernel[9], *a = work, *pad = work + n*m, *d = pad + m + 8, s = 0;
+    blur_weights(sigma, kernel);
+    blur_rows(image, kernel, a, pad, n, m);
+    for (long long i = 0; i < n; i++) {
+        blur_column(a, kernel, d, i, n, m);
+        for (long long j = 0; j < m; j++) s += (d[j] - target[i*m + j])*(d[j] - target[i*m + j]);
+    }
+    return s;
+}
+
+void blur_grad_hand(const double *restrict image, double sigma, const double *restrict target, long long n, long long m,
+    double *restrict out, double *restrict work)
+{
+    double kernel[9], kb[9] = {0}, *restrict a = work, *restrict pad = work + n*m, *restrict d = pad + m + 8;
+    double *restrict ab = d + m, *restrict pb = ab + n*m;
+    blur_weights(sigma, kernel);
+    blur_rows(image, kernel, a, pad, n, m);
+    memset(ab, 0, n*m*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        blur_column(a, kernel, d, i, n, m);
+        for (long long j = 0; j < m; j++) d[j] = 2*(d[j] - target[i*m + j]);
+        for (int k = 0; k < 9; k++) {
+            const long long at = kept_inside(i + k - 4, n)*m;
+            double s = 0;
+            for (long long j = 0; j < m; j++) {
+                s += d[j]*a[at + j];
+                ab[at + j] += kernel[k]*d[j];
+            }
+            kb[k] += s;
+        }
+    }
+    for (long long i = 0; i < n; i++) {
+        double *restrict b = ab + i*m, *restrict o = out + i*m;
+        padded_row(image + i*m, pad, m);
+        memset(pb, 0, (m + 8)*sizeof(double));
+        for (long long j = 0; j < m; j++)
+            for (int k = 0; k < 9; k++) kb[k] += b[j]*pad[j + k];
+        for (int k = 0; k < 9; k++)
+            for (long long j = 0; j < m; j++) pb[j + k] += kernel[k]*b[j];
+        memcpy(o, pb + 4, m*sizeof(double));
+        for (int k = 0; k < 4; k++) o[0] += pb[k], o[m - 1] += pb[m + 4 + k];
+    }
+    double mean = 0, sb = 0;
+    for (int k = 0; k < 9; k++) mean += kernel[k]*(k - 4)*(k - 4);
+    for (int k = 0; k < 9; k++) sb += kb[k]*kernel[k]*((k - 4)*(k - 4) - mean);
+    out[n*m] = sb/(sigma*sigma*sigma);
+}

@@ -429,3 +429,44 @@
     (for [i (range (- n 2) -1 -1)]
       (set-at! x i (/ (- (get d i) (* (get c i) (get x (+ i 1)))) (get b i))))
     (sum (square x))))
+
+(defmodel spectrum [#^ (Vec n) x]
+  "the sum of the logarithms of 1 + the power at each frequency, by the definition"
+  (sum
+    (build n
+      (fn [k]
+        (let [angle (fn [t] (/ (* -2.0 np.pi k t) n))
+              re (sum (build n (fn [t] (* (get x t) (cos (angle t))))))
+              im (sum (build n (fn [t] (* (get x t) (sin (angle t))))))]
+          (log (+ 1.0 (* re re) (* im im))))))))
+
+(defmodel bilateral [image space range_ target]
+  "how far an image through a bilateral filter is from a target; 5 x 5, what lies outside is left out"
+  (let [n (len image)
+        m (len (get image 0))
+        filtered
+        (build [n m]
+          (fn [i j]
+            (let [total (ref 0.0)
+                  weights (ref 0.0)]
+              (for [di (range -2 3)
+                    dj (range -2 3)]
+                (let [y (+ i di)
+                      x (+ j dj)]
+                  (when (and (>= y 0) (< y n) (>= x 0) (< x m))
+                    (let [e (- (get image y x) (get image i j))
+                          w (exp (- (/ (- (+ (* di di) (* dj dj))) (* 2.0 space space)) (/ (* e e) (* 2.0 range_ range_))))]
+                      (set! total (+ (deref total) (* w (get image y x))))
+                      (set! weights (+ (deref weights) w))))))
+              (/ (deref total) (deref weights)))))]
+    (sum (square (- filtered target)))))
+
+(defmodel blur [#^ (Mat n m) image #^ Real sigma #^ (Mat n m) target]
+  "how far an image, blurred by a Gaussian of radius 4, is from a target; the border goes on as it is"
+  (let [weight (build 9 (fn [k] (exp (/ (- (square (- k 4))) (* 2.0 sigma sigma)))))
+        kernel (/ weight (sum weight))
+        across (build [n m]
+                 (fn [i j] (sum (build 9 (fn [k] (* (get kernel k) (get image i (max 0 (min (- m 1) (+ j k -4))))))))))
+        down (build [n m]
+               (fn [i j] (sum (build 9 (fn [k] (* (get kernel k) (get across (max 0 (min (- n 1) (+ i k -4))) j)))))))]
+    (sum (square (- down target)))))
