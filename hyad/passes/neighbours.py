@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core import (
+    BOOL,
     INT,
     REAL,
     Arr,
@@ -31,6 +32,7 @@ from ..program.builder import Builder
 from ..program.dead import dead_code, tidy
 from ..program.loops import loops_of
 from ..program.rebuild import rebuilt
+from ..program.sink import sink_block
 from .edges import FEW, FEWEST, LONGEST_ROW, Bordered, comparisons
 from .spread import work
 from .tables import affine_of
@@ -87,7 +89,8 @@ class Grid:
             stored = [x.result if far == own else ZERO for x in self.outputs if x.groups is None]
             part = totals(block, adds, stored)
             sums, values = iter(part.results[: len(adds)]), iter(part.results[len(adds) :])
-            parts[far] = Block(part.binds, tuple(next(values if x.groups is None else sums) for x in self.outputs))
+            results = tuple(next(values if x.groups is None else sums) for x in self.outputs)
+            parts[far] = sink_block(Block(part.binds, results))
         return parts
 
 
@@ -291,45 +294,59 @@ class Neighbours(Bordered):
             inits.append(b.undef(t) if filled[-1] else self.atom(init))  # type: ignore[arg-type]
         names = [bind.vars[x.number].name for x in grid.outputs]
 
-        def elements(at: Sequence[Atom], inner: int, arrays: Sequence[Atom]) -> Sequence[Atom]:
-            """The elements of the rows ``at``; in so many first directions these are not at the edge."""
+        def elements(at: Sequence[Atom], inner: tuple[bool, ...], arrays: Sequence[Atom]) -> Sequence[Atom]:
+            """The elements of the rows ``at``; ``inner``: in which of the first directions they are not at the edge."""
             level = len(at)
             side, index = sides[level], grid.loops[level].index.name
             size, high = b.affine_value(side.size), b.affine_value(side.high)
+            last = level == len(sides) - 1
+
+            def element(place: Atom, within: bool, arrays: Sequence[Atom]) -> Sequence[Atom]:
+                return self.element(grid, parts, sides, [*at, place], (*inner, within), arrays, filled)
 
             def row(i: Atom, *arrays: Atom):
-                if inner < level:
-                    return elements([*at, i], inner, arrays), ()
+                narrow = b.prim("<", b.affine_value(sides[-1].high), Const(sides[-1].low, INT))  # all at both edges
                 border = b.prim("or", b.prim("<", i, Const(side.low, INT)), b.prim(">=", i, high))
-                last = sides[-1]
-                if level == len(sides) - 2:  # and where there is none that is not at both edges
-                    border = b.prim("or", border, b.prim("<", b.affine_value(last.high), Const(last.low, INT)))
+                before_last = level == len(sides) - 2
+                border = b.prim("or", border, narrow) if before_last else border
                 with b.branch_region(border, True) as scope:
-                    one = elements([*at, i], inner, arrays)
+                    one: Sequence[Atom] = arrays
+                    if before_last:
+                        with b.branch_region(narrow, True) as few:
+                            each = one_by_one([*at, i], (*inner, False), arrays)
+                        with b.branch_region(narrow, False) as many:
+                            one = elements([*at, i], (*inner, False), arrays)
+                        one = b.if_(narrow, (few, each), (many, one), names)
+                    else:
+                        one = elements([*at, i], (*inner, False), arrays)
                 with b.branch_region(border, False) as other:
-                    two = elements([*at, i], inner + 1, arrays)
+                    two = elements([*at, i], (*inner, True), arrays)
                 return b.if_(border, (scope, one), (other, two), names), ()
 
-            def element(i: Atom, *arrays: Atom):
-                return self.element(grid, parts, sides, [*at, i], inner, arrays, filled), ()
+            if not last:
+                return b.loop(size, arrays, row, names, index, names)
+            for i in range(side.low):
+                arrays = element(Const(i, INT), False, arrays)
+            count = b.affine_value(affine_add(side.high, (side.low, {}), -1))
 
             def middle(i: Atom, *arrays: Atom):
-                place = [*at, b.prim("+", Const(side.low, INT), i)]
-                return self.element(grid, parts, sides, place, inner + 1, arrays, filled), ()
+                return element(b.prim("+", Const(side.low, INT), i), True, arrays), ()
 
-            if level < len(sides) - 1:
-                return b.loop(size, arrays, row, names, index, names)
-            if inner < level:
-                return b.loop(size, arrays, element, names, index, names)
-            for i in range(side.low):
-                arrays, _ = element(Const(i, INT), *arrays)
-            count = b.affine_value(affine_add(side.high, (side.low, {}), -1))
             arrays = b.loop(count, arrays, middle, names, index, names)
             for i in range(affine_add(side.size, side.high, -1)[0]):
-                arrays, _ = element(b.affine_value(affine_add(side.high, (i, {}))), *arrays)
+                arrays = element(b.affine_value(affine_add(side.high, (i, {}))), False, arrays)
             return arrays
 
-        return elements([], 0, inits)
+        def one_by_one(at: Sequence[Atom], inner: tuple[bool, ...], arrays: Sequence[Atom]) -> Sequence[Atom]:
+            """The elements of a short row, of each of which everything is asked."""
+
+            def element(i: Atom, *arrays: Atom):
+                return self.element(grid, parts, sides, [*at, i], (*inner, False), arrays, filled), ()
+
+            size = b.affine_value(sides[-1].size)
+            return b.loop(size, arrays, element, names, grid.loops[-1].index.name, names)
+
+        return elements([], (), inits)
 
     def element(
         self,
@@ -337,22 +354,22 @@ class Neighbours(Bordered):
         parts: Mapping[tuple[int, ...], Block],
         sides: Sequence[Side],
         at: Sequence[Atom],
-        inner: int,
+        inner: tuple[bool, ...],
         arrays: Sequence[Atom],
         filled: Sequence[bool],
     ) -> Sequence[Atom]:
-        """The arrays with one element as it is to be."""
+        """The arrays with one element as it is to be; ``inner``: in which directions it is not at the edge."""
         b, around = self.b, self.here
         sums = [None if new else b.get(a, *at) for a, new in zip(arrays, filled)]
-        self.decided = {v: x for side in sides[:inner] for v, x in side.decided.items()}
+        self.decided = {v: x for side, known in zip(sides, inner) if known for v, x in side.decided.items()}
         for far, part in parts.items():
             tests = []
             self.here = dict(around)
             for level, (loop, side, c) in enumerate(zip(grid.loops, sides, far)):
                 i = self.here[loop.index] = b.prim("-", at[level], Const(c, INT))
-                if level >= inner and c > 0:
+                if not inner[level] and c > 0:
                     tests.append(b.prim("<=", Const(c, INT), at[level]))
-                if level >= inner and c < side.fewer:
+                if not inner[level] and c < side.fewer:
                     tests.append(b.prim("<", i, self.atom(loop.count)))
             terms: Sequence[Atom] = self.terms(part, tests)
             sums = [s if t is ZERO else t if s is None else b.prim("+", s, t) for s, t in zip(sums, terms)]
@@ -360,12 +377,26 @@ class Neighbours(Bordered):
         return [b.update(a, at, ZERO if s is None else s) for a, s in zip(arrays, sums)]
 
     def terms(self, part: Block, tests: Sequence[Atom]) -> Sequence[Atom]:
-        """What an iteration adds, if it is there."""
+        """What an iteration adds, if it is there and in the branch that adds something."""
+        before, last = part.binds[:-1], part.binds[-1].op if part.binds else None
+        alone = type(last) is If and part.results == part.binds[-1].vars
+        numbers = all(x.vars[0].type in (INT, BOOL) and x.op.name != "get" for x in before)  # type: ignore[union-attr]
+        if tests and alone and numbers:
+            arms = last.then, last.orelse  # type: ignore[union-attr]
+            nothing = [not arm.binds and all(r is ZERO for r in arm.results) for arm in arms]
+            if any(nothing):
+                for x in before:
+                    self.line(x)
+                cond = self.atom(last.cond)  # type: ignore[union-attr]
+                tests = [*tests, self.b.prim("not", cond) if nothing[0] else cond]
+                part = arms[nothing[0]]
         if not tests:
             return self.block(part)
         there = tests[0]
         for t in tests[1:]:
             there = self.b.prim("and", there, t)
+        if there == Const(False, BOOL):
+            return [ZERO] * len(part.results)
         with self.b.branch_region(there, True) as scope:
             terms = self.block(part)
         with self.b.branch_region(there, False) as other:
