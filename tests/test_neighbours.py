@@ -146,6 +146,21 @@ def test_inner_elements_alone(rows: int, step: str) -> None:
     assert hyad.check_grad(f, points[4])
 
 
+@pytest.mark.parametrize("rows", ["k", "(- n 1)"])
+def test_an_array_of_other_sizes(rows: str) -> None:
+    """Of how many rows is not known, or fewer than the loops have: what gets nothing is not touched."""
+    text = f"""(fn [#^ (Mat n m) u #^ (Mat k m) w] (let [n (len u) m (len (get u 0)) k (len w)
+      v (build [{rows} m] (fn [i j] (* 2.0 (get w i j))))]
+      (sum (build [n m] (fn [i j] (* (get u i j)
+        (if (or (= i 0) (= i (- n 1))) 0.0 (+ (get v (- i 1) j) (* 0.5 (get v i j))))))))))"""
+    f = hyad.model(text, namespace={})
+    rng = np.random.default_rng(6)
+    points = [[rng.uniform(0.2, 0.9, (n, m)), rng.uniform(0.2, 0.9, (n - 1, m))] for n, m in ((2, 1), (5, 6), (9, 7))]
+    gradient = hyad.grad(f, wrt=(0, 1))
+    assert not taken(gradient, points[0])
+    agree(gradient, points)
+
+
 def test_three_dimensions() -> None:
     """Planes add to planes, and rows to rows."""
     border = "(or (= i 0) (= j 0) (= k 0) (= i (- n 1)) (= j (- m 1)) (= k (- l 1)))"

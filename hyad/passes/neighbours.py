@@ -257,9 +257,9 @@ class Neighbours(Bordered):
             count = b.normal(b.affine(self.atom(loop.count)))
             near, far = (end(far[level] for far in fars) for end in (min, max))
             more, terms = affine_add(shapes[0][level], count, -1)
-            if None in known.values() or any(s != shapes[0] for s in shapes):
-                return None
-            fewer = far if terms else max(0, min(far, more))
+            if None in known.values() or terms or more < 0 or any(s != shapes[0] for s in shapes):
+                return None  # nor does it touch what may not be there
+            fewer = max(0, min(far, more))
             high = affine_add(count, (min(near, 0) - left, {}))
             decided = {v: Const(x, v.type) for v, x in known.items()}
             found.append(Side(affine_add(count, (fewer, {})), skipped + max(far, 0), high, decided, fewer))
