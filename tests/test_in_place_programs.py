@@ -139,3 +139,35 @@ def test_elements_at_many_indices_are_copies(form: str, value: float, slope: flo
     g = hyad.grad(f)
     assert (f(*args), hyad.run(f, *args)) == (value, value)
     assert (g(*args), hyad.run(g, *args)) == (slope, slope)
+
+
+#: Loops over the elements of an array that their bodies change: an element is what it is when its turn comes, as in
+#: NumPy. The last: the rows of a matrix.
+OVER_ITSELF = {
+    "for": "(let [a (copy x)] (for [y a] (set-at! a 1 (+ (get a 1) y))) (get a 1))",
+    "zip": "(let [a (copy x)] (for [#(y z) (zip a x)] (set-at! a 1 (+ (get a 1) (* y z)))) (get a 1))",
+    "enumerate": "(let [a (copy x)] (for [#(i y) (enumerate a)] (set-at! a 1 (+ (get a 1) y))) (get a 1))",
+    "fold": "(let [a (copy x)] (fold (fn [s y] (set-at! a 1 (+ (get a 1) y)) (+ s (* y y))) 0.0 a))",
+    "scan": "(let [a (copy x)] (sum (scan (fn [s y] (set-at! a 1 (+ (get a 1) y)) (+ s (* y y))) 0.0 a)))",
+    "map": "(let [a (copy x)] (sum (map (fn [y] (set-at! a 1 (+ (get a 1) y)) (* y y)) a)))",
+    "rows": """(let [a (build [3 2] (fn [i j] (+ (get x i) (* 0.5 (get x j)))))]
+      (for [row a] (set-at! a 2 (+ (get a 2) row))) (sum (square (get a 2))))""",
+}
+
+
+@pytest.mark.parametrize("name", OVER_ITSELF)
+def test_an_array_that_changes_while_it_is_gone_through(name: str) -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) x] {OVER_ITSELF[name]})", namespace={})
+    x = np.array([0.3, 0.7, 1.1])
+    assert hyad.compile(f, args=[x])(x) == pytest.approx(hyad.run(f, x), rel=1e-14)
+    np.testing.assert_allclose(hyad.grad(f)(x), hyad.run(hyad.grad(f), x), rtol=1e-13)
+    assert hyad.check_grad(f, [x])
+
+
+def test_a_loop_over_a_changing_array_by_numbers() -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) x] {OVER_ITSELF['for']})", namespace={})
+    a = np.array([1.0, 1.0, 5.0])
+    expected = a.copy()
+    for y in expected:
+        expected[1] += y
+    assert f(a) == expected[1] == 9.0

@@ -83,7 +83,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
 STRUCTURE = frozenset("tuple cons list ref set! deref null? num? truths? inl inr".split())
 #: The arguments in which an array that is changed in place is itself, and not what is in it now.
 EVERY = range(2**31)
-KEEPING = {**dict.fromkeys("tuple cons list ref set! inl inr".split(), EVERY), "fold": (1,), "ifold": (1,)}
+KEEPING = {**dict.fromkeys("tuple cons list ref set! inl inr map fold scan".split(), EVERY), "ifold": (1,)}
 
 
 def builtin(sp: Specialiser, name: str, args: list[Value], spans: Spans, var: Var | None) -> Value:

@@ -104,7 +104,7 @@ def map_(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
     """``(map f xs ...)``: ``f`` takes an element of each array, tuple or list."""
     if len(args) < 2:
         raise ModelTypeError("map takes a function and at least one array", sp.b.span, "`(map f xs)`")
-    fn, arrays = function_arg(sp, args[0], "map", spans[0]), args[1:]
+    fn, whole, arrays = function_arg(sp, args[0], "map", spans[0]), args[1:], list(map(sp.look, args[1:]))
     if are_lists(sp, arrays):
         return over_lists(sp, "map", [fn], arrays, 3)
     if all(isinstance(a, TupleValue) for a in arrays):
@@ -112,14 +112,14 @@ def map_(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
             raise ModelTypeError("map over tuples of different lengths", sp.b.span)
         return TupleValue(tuple(sp.call(fn, xs, (None,) * len(xs), None) for xs in zip(*(a.items for a in arrays))))
     count = common_length(sp, "map", arrays, spans[1:])
-    return stack(sp, count, lambda i: sp.call(fn, [item(sp, a, i) for a in arrays], (None,) * len(arrays), None), var)
+    return stack(sp, count, lambda i: sp.call(fn, [item(sp, a, i) for a in whole], (None,) * len(whole), None), var)
 
 
 def item(sp: Specialiser, array: Value, i: Atom) -> Value:
-    """Element ``i`` of an array, or of one of references or tuples."""
+    """Element ``i`` of an array, or of one of references or tuples; of one that is changed in place, as it is then."""
     if isinstance(array, References):
         return Place(array.array, (i,), True)
-    return get(sp, [array, i], [None, None], None)
+    return get(sp, [sp.look(array), i], [None, None], None)
 
 
 def common_length(sp: Specialiser, name: str, arrays: Sequence[Value], spans: Spans) -> Atom:
@@ -139,7 +139,8 @@ def fold(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
     args, kept = split_checkpoint(args)
     if len(args) < 3:
         raise ModelTypeError("fold takes a function, a start and at least one array", sp.b.span, "`(fold + 0.0 xs)`")
-    fn, init, arrays = function_arg(sp, args[0], "fold", spans[0]), args[1], args[2:]
+    fn, init, whole = function_arg(sp, args[0], "fold", spans[0]), args[1], args[2:]
+    arrays = list(map(sp.look, whole))
     if are_lists(sp, arrays):
         if kept is not None:
             hint = "of a list it is no loop: copy the list into an array, or leave the option out"
@@ -156,7 +157,7 @@ def fold(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
         sp,
         count,
         init,
-        lambda acc, i: sp.call(fn, [acc, *(item(sp, a, i) for a in arrays)], (None,) * (1 + len(arrays)), None),
+        lambda acc, i: sp.call(fn, [acc, *(item(sp, a, i) for a in whole)], (None,) * (1 + len(whole)), None),
         var,
         "i",
         names[0],
@@ -188,14 +189,14 @@ def ifold(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> 
 def scan(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(scan f z xs)``: the accumulators after each element."""
     arity(sp, "scan", args, 3)
-    fn = function_arg(sp, args[0], "scan", spans[0])
-    if are_lists(sp, args[2:]):
-        return over_lists(sp, "scan", [fn, args[1]], args[2:], 1)
-    count = common_length(sp, "scan", args[2:], spans[2:])
+    fn, init, array = function_arg(sp, args[0], "scan", spans[0]), sp.look(args[1]), sp.look(args[2])
+    if are_lists(sp, [array]):
+        return over_lists(sp, "scan", [fn, init], [array], 1)
+    count = common_length(sp, "scan", [array], spans[2:])
     return accumulate(
         sp,
         count,
-        args[1],
+        init,
         lambda acc, i: sp.call(fn, [acc, item(sp, args[2], i)], (None, None), None),
         var,
         "i",
