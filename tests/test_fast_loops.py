@@ -262,7 +262,7 @@ def test_unit_directions_are_written_out_where_that_saves_work(tmp_path) -> None
     c, points = np.linspace(0.3, 1.2, 11), np.random.default_rng(3).normal(size=(5, 3))
     np.testing.assert_allclose(hyad.compile(f, target="python")(c, points), loop(c, points), rtol=1e-12, atol=1e-14)
     here, there = (hyad.cost(f, without=w).columns["value"].work for w in ((), "unroll"))
-    assert here < there / 2
+    assert here < 0.6 * there
 
 
 def test_a_loop_that_saves_nothing_stays(tmp_path) -> None:
@@ -409,7 +409,8 @@ def test_a_gradient_whose_cotangent_is_known_goes_through_each_row_once() -> Non
     f = hyad.model(PAYOFF)
     g = hyad.grad(f, wrt=(0, 1, 2, 3))
     assert operations_by_depth(g, "exp") == [2]
-    apart, joined = (hyad.compile(g, without=["few-inputs", *off]).source for off in (["follow", "meet", "chains"], []))
+    apart_by = ["follow", "meet", "chains", "keep-calls"]
+    apart, joined = (hyad.compile(g, without=["few-inputs", *off]).source for off in (apart_by, []))
     assert apart.count("exp(") == 2 and joined.count("exp(") == 1
     rng = np.random.default_rng(3)
     for n, m in ((5, 4), (1, 1), (17, 3), (3, 0)):
