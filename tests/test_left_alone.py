@@ -50,7 +50,7 @@ NOTHING_TO_DO = """(fn [#^ (Mat n m) a #^ (Vec n) v #^ Int k]
         *(passes.carry, passes.strands, passes.running_sums, passes.suffix_sums, passes.prefixes, passes.unread),
         *(passes.align, passes.edges, passes.one_store, passes.filled, passes.fuse, passes.fuse_numbers),
         *(passes.row_folds, passes.skips, passes.fills, passes.factors, passes.interchange, passes.expand),
-        *(passes.tabulate, passes.unbranched),
+        *(passes.tabulate, passes.unbranched, passes.neighbours, passes.keep_calls),
     ],
     ids=passes.named,
 )

@@ -161,6 +161,20 @@ def test_an_array_of_other_sizes(rows: str) -> None:
     agree(gradient, points)
 
 
+def test_what_is_added_reads_places_kept_inside() -> None:
+    """The larger or smaller of two indices is one of them where that is known, and not whether it is the first."""
+    text = """(fn [#^ (Mat n m) u #^ (Mat n m) w] (let [n (len u) m (len (get u 0))]
+      (sum (square (ifold (fn [u t] (build [n m] (fn [i j] (if (= i 0) (get u i j)
+        (+ (get u i j) (* (get w (max 1 (min i (- n 2))) j) (get u (- i 1) j))))))) u 3)))))"""
+    f = hyad.model(text, namespace={})
+    rng = np.random.default_rng(7)
+    points = [list(rng.uniform(0.2, 0.9, (2, *shape))) for shape in ((3, 3), (4, 2), (6, 5), (9, 4))]
+    gradient = hyad.grad(f, wrt="u")
+    assert taken(gradient, points[0])
+    agree(gradient, points)
+    assert hyad.check_grad(f, points[2])
+
+
 def test_three_dimensions() -> None:
     """Planes add to planes, and rows to rows."""
     border = "(or (= i 0) (= j 0) (= k 0) (= i (- n 1)) (= j (- m 1)) (= k (- l 1)))"

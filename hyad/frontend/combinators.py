@@ -32,6 +32,7 @@ from ..program.values import (
 from .arguments import arity, blamed, count_arg, function_arg, param_names, sizes, split_checkpoint
 from .boxing import coerce
 from .families import Again, derives, kinds, numbers_alone
+from .references import row
 from .store_passing import counted_loop, loop_counted, new_cell
 from .structures import are_lists, over_lists
 from .subscripts import get, shape_of
@@ -116,10 +117,12 @@ def map_(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
 
 
 def item(sp: Specialiser, array: Value, i: Atom) -> Value:
-    """Element ``i`` of an array, or of one of references or tuples; of one that is changed in place, as it is then."""
+    """Element ``i`` of an array, or of one of references or tuples; of one that is changed in place, as it is then, or
+    the row itself."""
     if isinstance(array, References):
         return Place(array.array, (i,), True)
-    return get(sp, [sp.look(array), i], [None, None], None)
+    itself = row(sp, [array, i], [None, None]) if is_array(array) else None
+    return itself if itself is not None else get(sp, [sp.look(array), i], [None, None], None)
 
 
 def common_length(sp: Specialiser, name: str, arrays: Sequence[Value], spans: Spans) -> Atom:

@@ -58,12 +58,20 @@ COMPARE = {
 
 
 class Bordered(Rebuild):
-    """Leaves as they are what a loop does in a few first and last iterations alone: a grid's border rows."""
+    """Takes comparisons as ``decided``, and leaves as they are what a loop does in a few first and last iterations
+    alone: a grid's border rows."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.borders: set[Atom] = set()  # what asks whether this is one of those
+        self.decided: dict[Var, bool] = {}  # comparisons in the part of a loop that is being made
+        self.borders: set[Atom] = set()  # what asks whether this is one of those iterations
         self.border = False  # whether that is being made
+
+    def prim(self, op: Prim, var: Var) -> Atom:
+        known = self.decided.get(var)
+        if known is None:
+            return super().prim(op, var)
+        return Const(known, BOOL) if var.type == BOOL else self.atom(op.args[not known])
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         self.borders |= self.borders_of(op)
@@ -92,7 +100,6 @@ class Bordered(Rebuild):
             return set()
         tests = comparisons(op)
         either = {x.vars[0]: x.op.args for x in op.body.binds if type(x.op) is Prim and x.op.name == "or"}
-
         inside = defined_in(op.body)
 
         def few(a: Atom) -> bool:
@@ -141,7 +148,6 @@ class Edges(Bordered):
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.decided: dict[Var, bool] = {}  # comparisons in the part of a loop that is being made
         self.found = False
 
     def takes(self, bind: Bind) -> bool:
@@ -158,12 +164,6 @@ class Edges(Bordered):
         rows = any(type(x.op) is Loop for x in op.body.binds)  # type: ignore[union-attr]
         way = self.rows if rows else self.parts if max(ends) < 2 else self.stretches
         self.define(bind, way(op, bind, tests, *ends))  # type: ignore[arg-type]
-
-    def prim(self, op: Prim, var: Var) -> Atom:
-        known = self.decided.get(var)
-        if known is None:
-            return super().prim(op, var)
-        return Const(known, BOOL) if var.type == BOOL else self.atom(op.args[not known])
 
     def tests(self, op: Loop) -> dict[Var, tuple[str, Affine]]:
         """The comparisons that decide an innermost loop's branches, or two of those of the loops in a grid's."""
@@ -192,11 +192,9 @@ class Edges(Bordered):
     def parts(
         self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], skipped: int, left: int
     ) -> Sequence[Atom]:
-        b, width, count = self.b, len(op.accs), self.atom(op.count)
-        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
+        b, count = self.b, self.atom(op.count)
+        state, names, accs = self.begun(op, bind)
         n = b.affine(count)
-        names = [v.name for v in bind.vars]
-        accs = [*(a.name for a in op.accs), *names[width:]]
         if skipped:
             state = self.once(op, bind, Const(0, INT), {v: self.at(op, t, (0, {})) for v, t in tests.items()}, state, 0)
         decided = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
@@ -225,10 +223,8 @@ class Edges(Bordered):
         self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], skipped: int, left: int
     ) -> Sequence[Atom]:
         """A loop as three: for several first iterations and the last ones as it was, for those between shorter."""
-        b, width, count = self.b, len(op.accs), self.atom(op.count)
-        state: Sequence[Atom] = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
-        names = [v.name for v in bind.vars]
-        accs = [*(a.name for a in op.accs), *names[width:]]
+        b, count = self.b, self.atom(op.count)
+        state, names, accs = self.begun(op, bind)
         known = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
         between = affine_add(b.affine(count), (skipped + left, {}), -1)
         last = b.prim("max", Const(skipped, INT), b.affine_value(affine_add(between, (skipped, {}))))
@@ -242,14 +238,14 @@ class Edges(Bordered):
                 return self.part(op, b.prim("+", first, i), state, decided), ()
 
             if not (type(length) is Const and length.value == 0):
-                state = b.loop(length, state, body, names, op.index.name, accs)
+                state = list(b.loop(length, state, body, names, op.index.name, accs))
         return state
 
     def rows(self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: int, last: int) -> Sequence[Atom]:
         """A loop whose iterations are those that they were for the first and the last ones, and shorter for others."""
-        b, width = self.b, len(op.accs)
+        b, count = self.b, self.atom(op.count)
+        state, names, accs = self.begun(op, bind)
         decided = {v: self.known(op, t, first, last) for v, t in tests.items()}
-        count = self.atom(op.count)
 
         def body(i: Atom, *state: Atom):
             ends = [b.prim("=", i, Const(0, INT)) if first == 1 else b.prim("<", i, Const(first, INT))] * (first > 0)
@@ -265,11 +261,13 @@ class Edges(Bordered):
                 two = self.part(op, i, state, decided)
             return b.if_(at_end, (scope, one), (other, two), [v.name for v in bind.vars]), ()
 
-        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
-        names = [v.name for v in bind.vars]
-        return b.loop(
-            self.atom(op.count), state, body, names, op.index.name, [*(a.name for a in op.accs), *names[width:]]
-        )
+        return b.loop(count, state, body, names, op.index.name, accs)
+
+    def begun(self, op: Loop, bind: Bind) -> tuple[list[Atom], list[str], list[str]]:
+        """What a loop starts from that changes all it gives in place, and the names of what it gives and changes."""
+        width, names = len(op.accs), [v.name for v in bind.vars]
+        stacked = [self.b.undef(self.type(v.type)) for v in bind.vars[width:]]  # type: ignore[arg-type]
+        return [*self.atoms(op.inits), *stacked], names, [*(a.name for a in op.accs), *names[width:]]
 
     def once(
         self, op: Loop, bind: Bind, index: Atom, decided: dict[Var, bool | None], state: list[Atom], fewer: int

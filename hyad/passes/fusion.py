@@ -175,12 +175,14 @@ class Fuse(Rebuild):
             self.b.scopes[-1].shared["element", id(loop), k, levels, place] = found
             for j in self.made_with(loop, k):  # the elements of several arrays, by one loop
                 other = self.atom(loop.body.results[j])
-                self.b.scopes[-1].shared["element", id(loop), j, levels, place] = self.b.get(other, *subscripts[1:])
+                self.b.scopes[-1].shared["element", id(loop), j, levels, place] = other
         return found
 
     def made_with(self, loop: Loop, k: int) -> list[int]:
-        """The other results of a build that the same loop in it gives, or the same branch, and that are read."""
+        """Where an element is a number: which other arrays' elements the same loop, or branch, in the build gives."""
         r = loop.body.results[k]
+        if not isinstance(type_of(r), Scalar):
+            return []
         vars = next((x.vars for x in loop.body.binds if r in x.vars and type(x.op) is not Prim), ())
         numbers = [v for v in vars if isinstance(v.type, Scalar) and v is not r]
         return [j for j, v in enumerate(loop.body.results) if v in numbers]

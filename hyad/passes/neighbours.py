@@ -34,11 +34,9 @@ from ..program.loops import loops_of
 from ..program.rebuild import rebuilt
 from ..program.sink import sink_block
 from .edges import FEW, FEWEST, LONGEST_ROW, Bordered, comparisons
+from .shifts import CHEAP
 from .spread import work
 from .tables import affine_of
-
-#: What is added to another element is computed once more for it if that costs no more, in additions.
-CHEAP = 8.0
 
 
 def neighbours(program: Program) -> Program:
@@ -96,7 +94,7 @@ class Grid:
 
 def grid_of(op: Loop) -> Grid | None:
     """The grid that a loop is, if what it adds is cheap and does not depend on what it changes."""
-    loops = nest(op)
+    loops = loops_of_grid(op)
     if len(loops) < 2 or not op.accs:
         return None
     inside = {v for loop in loops for v in (loop.index, *loop.accs)} | defined_in(op.body)
@@ -168,7 +166,7 @@ def spread_out(x: Output) -> bool:
     return len({far[0] for far in x.groups or ()}) > 1
 
 
-def nest(op: Loop) -> list[Loop]:
+def loops_of_grid(op: Loop) -> list[Loop]:
     """The loops of a nest, each all that the one around it does but for operations on numbers; none where it is not
     one of many iterations, or has branches that are not innermost."""
     loops = [op]
@@ -210,7 +208,7 @@ class Side:
     size: Affine
     low: int
     high: Affine
-    decided: dict[Var, Const]
+    decided: dict[Var, bool]
     fewer: int
 
 
@@ -220,12 +218,9 @@ class Neighbours(Bordered):
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
         self.found = False
-        self.decided: Mapping[Var, Const] = {}  # what comparisons give for the elements that are being made
         self.cleared: set[Atom] = set()  # arrays of zeros
 
     def prim(self, op: Prim, var: Var) -> Atom:
-        if var in self.decided:
-            return self.decided[var]
         if op.name == "zeros":
             self.cleared.add(var)
         return super().prim(op, var)
@@ -253,16 +248,15 @@ class Neighbours(Bordered):
         for level, loop in enumerate(grid.loops):
             tests = comparisons(loop)
             skipped, left = (self.least(loop, tests, end) for end in (0, 1))
-            known = {v: self.known(loop, t, skipped, left) for v, t in tests.items()}
+            decided = {v: self.known(loop, t, skipped, left) for v, t in tests.items()}
             count = b.normal(b.affine(self.atom(loop.count)))
             near, far = (end(far[level] for far in fars) for end in (min, max))
             more, terms = affine_add(shapes[0][level], count, -1)
-            if None in known.values() or terms or more < 0 or any(s != shapes[0] for s in shapes):
+            if None in decided.values() or terms or more < 0 or any(s != shapes[0] for s in shapes):
                 return None  # nor does it touch what may not be there
             fewer = max(0, min(far, more))
             high = affine_add(count, (min(near, 0) - left, {}))
-            decided = {v: Const(x, v.type) for v, x in known.items()}
-            found.append(Side(affine_add(count, (fewer, {})), skipped + max(far, 0), high, decided, fewer))
+            found.append(Side(affine_add(count, (fewer, {})), skipped + max(far, 0), high, decided, fewer))  # type: ignore
         return found
 
     def least(self, op: Loop, tests: Mapping[Var, tuple[str, Affine]], end: int) -> int:

@@ -60,7 +60,7 @@ def cost_of(block: Block) -> int:
 
 
 def calls_in(block: Block) -> list[Bind]:
-    """The calls of the C library in a block and the regions inside it."""
+    """The calls of the C library in a block and the regions inside it, and what costs as much."""
     return [b for b in all_binds(block) if type(b.op) is Prim and b.op.name in PRIMITIVES and price_of(b.op) >= CALL]
 
 
