@@ -88,3 +88,14 @@ def test_what_the_loops_have_is_kept_where_it_is_asked() -> None:
         program = compile(f, args=point, target="python", without="keep-calls").program
         assert calls(keep_calls(program)) == 1 < calls(program)
         np.testing.assert_allclose(results(f, point)[0], np.asarray(hyad.run(f, *point)), rtol=1e-13)
+
+
+def test_sums_that_share_a_call_stay_together_in_a_grid() -> None:
+    """Where the elements of two arrays are sums that one loop takes, they go where they are read as one loop."""
+    text = """(fn [#^ (Mat n m) u] (sum (square (build [n m] (fn [i j] (let [#(a w) (ifold (fn [#(a w) d]
+      (let [k (+ j d -20)] (if (and (>= k 0) (< k m)) (let [e (exp (- (square (- (get u i k) (get u i j)))))]
+        #((+ a (* e (get u i k))) (+ w e))) #(a w)))) #(0.0 0.0) 40)] (/ a w)))))))"""
+    f = hyad.model(text, namespace={})
+    program = passes.optimise(hyad.grad(f).program(), passes.PIPELINE[: passes.PIPELINE.index(keep_calls)])
+    assert calls(program) == 2 and calls(keep_calls(program)) == 1
+    assert hyad.check_grad(f, [np.random.default_rng(3).uniform(0.2, 0.9, (3, 5))])

@@ -37,14 +37,13 @@ from ..core import (
 )
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import CALL, CHEAP, calls_in, cost_of, slice_of
+from ..program.loops import CALL, CHEAP, cost_of, slice_of
 from ..program.rebuild import Rebuild
 from .fission import independent
 from .jam import JAMMED, JAMMED_COST, Room, in_fours
 
 NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a row, from iteration to iteration
 CHAIN = 2  # what a sum costs whose additions wait for one another
-HIDDEN = 2  # what a call hides of all that
 LONG = 8  # a loop of fewer iterations is not worth being innermost
 SHORT = 16  # a row of so many elements comes with one of them
 FEW = 8  # a row of so many parts is carried from iteration to iteration in parts
@@ -127,9 +126,9 @@ class Interchange(Rebuild):
     pays as well where the outer one has few iterations, and the inner one goes through a matrix in each of its own.
 
     Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
-    additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call.
-    Beside calls it matters less how memory is read (``HIDDEN``). A compiler does not do it: it would have to prove that
-    no array overlaps another. Each sum is still taken in its own order.
+    additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call,
+    beside which it matters little how memory is read. A compiler does not do it: it would have to prove that no array
+    overlaps another. Each sum is still taken in its own order.
     """
 
     def __init__(self, builder: Builder, steps: Steps) -> None:
@@ -224,7 +223,7 @@ class Interchange(Rebuild):
         rest = [k for k in range(len(inner.body.results)) if k not in (*swap.sums, *swap.arrays)]
         left = {v for x in slice_of(inner.body, [inner.body.results[k] for k in rest]).binds for v in x.vars}
         twice = cost_of(Block(tuple(x for x in part.binds if not left.isdisjoint(x.vars)), ()))
-        return twice < CALL and after + twice + HIDDEN * len(calls_in(part)) < before
+        return twice < CALL and after + twice < before
 
     def sweeps(self, op: Loop, inner: Loop, inside: set[Var]) -> bool:
         """Whether a loop has few iterations, and each iteration of a loop inside reads or changes a matrix of its own,
