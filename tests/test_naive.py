@@ -14,6 +14,7 @@ import pytest
 
 import hyad
 import oracle
+from hyad.core import Prim, all_binds
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
@@ -93,3 +94,14 @@ def test_a_border_leaves_no_check_in_the_loops() -> None:
     """Four comparisons, and what they say of the neighbours' subscripts, are one condition."""
     source = hyad.compile(models().heat).source
     assert source.count("return ") == 2  # the matrix has a first row; and the end
+
+
+def test_the_tangents_of_a_tree_share_its_prices() -> None:
+    """By two numbers, forwards: the prices are made once, as in the value."""
+    p, args = PROGRAMS["binomial"], point("binomial")
+    model = models().binomial
+    programs = [f.optimised(f.specs(args)) for f in (model, naive.derived(p, model, "gradient"))]
+    value, gradient = (
+        sum(type(x.op) is Prim and x.op.name == "max" for x in all_binds(program.body)) for program in programs
+    )
+    assert value == gradient

@@ -159,13 +159,13 @@ class Fission(Rebuild):
 
 
 def dear(block: Block, bind: Bind) -> list[Bind]:
-    """The calls of the C library in a binding of a block, also in a branch or a sum; and a loop that adds up or
-    compares what such calls before it give: fusion does not make that one again where two parts compute it."""
-    if type(bind.op) is Loop and not bind.op.accs:
-        return []
-    calls = calls_in(Block((bind,), ()))
-    before = calls_in(slice_of(block, bind.vars)) if type(bind.op) is Loop and not calls else []
-    return [bind] if before else calls
+    """A binding of a block that calls the C library; the calls of a loop that adds up or compares what they give, or
+    the loop, where these come before it or are those of loops in it: fusion makes none of them again where two parts
+    compute it."""
+    if type(bind.op) is not Loop or not bind.op.accs:
+        return [bind] if cost_of(Block((bind,), ())) >= CALL else []
+    calls = [x for y in bind.op.body.binds if type(y.op) is not Loop for x in calls_in(Block((y,), ()))]
+    return calls or [bind] * bool(calls_in(slice_of(block, bind.vars)))
 
 
 def without(block: Block, known: Container[Var]) -> Block:
