@@ -347,11 +347,13 @@ def test_explain_says_what_runs_on_threads(text, why):
 
 
 def test_explain_says_that_parts_do_not_pay():
-    """Neighbours' rows overlap, and parts of the matrix would be cleared and added up for a few additions."""
+    """Rows that are far apart overlap, and parts of the matrix would be cleared and added up for a few additions.
+    Where they are near each row takes what its neighbours would add, and needs no parts."""
     text = """(fn [#^ (Mat n m) u]
-      (sum (build [(- (len u) 1) (len (get u 0))] (fn [i j] (* (get u i j) (get u (+ i 1) j))))))"""
-    loops = hyad.explain(hyad.grad(text), threads=2).loops
-    assert any("parts of its sums would save less" in how for _, how in loops)
+      (sum (build [(- (len u) {0}) (len (get u 0))] (fn [i j] (* (get u i j) (get u (+ i {0}) j))))))"""
+    near, far = (hyad.explain(hyad.grad(text.format(k)), threads=2).loops for k in (1, 12))
+    assert any("parts of its sums would save less" in how for _, how in far)
+    assert [how for _, how in near] == ["on threads, where it is long enough"]
 
 
 def test_a_while_of_its_own():
