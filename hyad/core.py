@@ -23,8 +23,9 @@ from typing import Any, Union
 
 from .errors import Span
 
-#: No pass changes a record. That is enforced where passes are checked: to make a frozen one takes three times as long.
-FROZEN = os.environ.get("HYAD_CHECK") == "1"
+#: No pass changes a record, and ``tests/frozen.py`` runs all of them with records that refuse: to make one of those takes
+#: three times as long.
+FROZEN = os.environ.get("HYAD_FREEZE") == "1"
 
 # ---------------------------------------------------------------------------------------------- types
 
@@ -644,13 +645,22 @@ def functions_of(*blocks: Block) -> list[Function]:
     found: dict[Function, None] = {}
     todo = list(reversed(blocks))
     while todo:
-        block = todo.pop()
-        for bind in all_binds(block) if Apply in kinds_of(block) else ():
-            if type(bind.op) is Apply and bind.op.function not in found:
-                found[bind.op.function] = None
-                if bind.op.function.body is not None:
-                    todo.append(bind.op.function.body)
+        for f in _called(todo.pop()):
+            if f not in found:
+                found[f] = None
+                if f.body is not None:
+                    todo.append(f.body)
     return list(found)
+
+
+def _called(block: Block) -> Iterator[Function]:
+    if Apply in kinds_of(block):
+        for bind in block.binds:
+            if type(bind.op) is Apply:
+                yield bind.op.function
+            elif type(bind.op) is not Prim:
+                for inner in blocks_of(bind.op):
+                    yield from _called(inner)
 
 
 def uses(block: Block) -> dict[Var, int]:
@@ -702,18 +712,13 @@ def count_uses(block: Block, var: Var) -> int:
 def each_function(program: Program, transform: Callable[[Program], Program]) -> Program:
     """A pass over a program and over every function that it calls, each as a program of its own."""
     functions = functions_of(program.body)
-    if not functions:
-        return transform(program)
-    made = {f: Function(f.name, f.params, f.results, None, f.span) for f in functions}
-    changed = False
-    for f, new in made.items():
-        before = as_program(f)
-        after = transform(before)
-        changed |= after is not before
-        new.body = retarget(after.body, made)
+    after = {f: transform(before) for f in functions if (before := as_program(f))}
     whole = transform(program)
-    if whole is program and not changed:
+    if whole is program and all(after[f].body is f.body for f in functions):
         return program
+    made = {f: Function(f.name, f.params, f.results, None, f.span) for f in functions}
+    for f, new in made.items():
+        new.body = retarget(after[f].body, made)
     return replace(whole, body=retarget(whole.body, made))
 
 

@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 #: them, compile as users do.
 BRIEFLY = (
     "checks", "compiled_more", "cuda", "data_code", "derivatives", "encodings", "gpu", "language", "long_recursion",
-    "persistent", "public_cases", "recursion", "sums_first", "textbook", "tiles", "whole_language",
+    "persistent", "public_cases", "recursion", "sums_first", "symmetry", "textbook", "tiles", "whole_language",
 )  # fmt: skip
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,6 +98,12 @@ def test_every_pass_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         optimise.optimise(p, [optimise.dead_code, broken])
     monkeypatch.setenv("HYAD_CHECK", "0")
     optimise.optimise(p, [broken])
+
+
+def test_no_pass_changes_a_record() -> None:
+    """A process of its own, in which records are frozen."""
+    environment = {**os.environ, "HYAD_FREEZE": "1"}
+    subprocess.run([sys.executable, Path(__file__).with_name("frozen.py")], check=True, env=environment)
 
 
 # ----------------------------------------------------------------------------------------- check_grad
