@@ -23,8 +23,8 @@ from typing import Any, Union
 
 from .errors import Span
 
-#: No pass changes a record, and ``tests/frozen.py`` runs all of them with records that refuse: to make one of those takes
-#: three times as long.
+#: No pass changes a record, and ``tests/frozen.py`` runs all of them with records that refuse: to make one of those
+#: takes three times as long.
 FROZEN = os.environ.get("HYAD_FREEZE") == "1"
 
 # ---------------------------------------------------------------------------------------------- types

@@ -12,7 +12,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "bench"))
 
 import naive
 import test_recursion
-
 from hyad.codegen.c import print_c
 from hyad.core import FROZEN
 from hyad.passes.optimise import optimise
