@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Prim, all_binds
+from hyad.core import Arr, Loop, Prim, all_binds, type_of
 
 #: One step of each on a ring: of ``u``, of ``n`` elements.
 ROWS = {
@@ -27,6 +27,17 @@ GRIDS = {
 }
 
 
+#: The same of whole rows: ``u`` and ``w`` are matrices, or of three axes.
+ROLLED = {
+    "neighbours": "(- (+ (np.roll u 1 :axis 0) (* u (np.roll u -1 :axis 0))) (* 2.0 u))",
+    "two away": "(+ (* 0.5 (np.roll u 2 :axis 0)) (square (np.roll u -3 :axis 0)) (np.roll u 1 :axis 0))",
+    "dear": "(+ u (* 0.1 (sin (* (np.roll u 1 :axis 0) (np.roll u -1 :axis 0)))))",
+    "two arrays": "(* (np.roll u -1 :axis 0) (exp w) (np.roll (* u w) 1 :axis 0))",
+    "both axes": "(+ (* 0.3 (np.roll u 1 :axis 0)) (* (np.roll w -2 :axis 0) (np.roll u -1 :axis 1)))",
+    "rows by hand": "(build [(len u)] (fn [i] (* 0.5 (get u (% (+ i 1) (len u))) (get w i))))",
+}
+
+
 def of_row(step: str) -> hyad.Model:
     text = f"""(fn [#^ (Vec n) u #^ (Vec n) w] (let [n (len u)]
       (sum (square (ifold (fn [u t] (build n (fn [i] {step}))) u 3)))))"""
@@ -39,12 +50,26 @@ def of_grid(step: str) -> hyad.Model:
     return hyad.model(text, namespace={})
 
 
+def of_rows(step: str, axes: int) -> hyad.Model:
+    text = f"""(fn [#^ (Arr Real {" ".join("abc"[:axes])}) u #^ (Arr Real {" ".join("abc"[:axes])}) w]
+      (sum (square (ifold (fn [u t] {step}) u 3))))"""
+    return hyad.model(text, namespace={"np": np})
+
+
 def passes(f: hyad.Model, args: list) -> set[str]:
     return {step.name for step in hyad.explain(f, args=args).steps}
 
 
 def additions(f: Any) -> int:
     return sum(type(x.op) is Prim and x.op.name == "add-at" for x in all_binds(f.program.body))
+
+
+def copied_rows(f: Any) -> int:
+    """How many arrays are made of rows of others."""
+    loops = [x.op for x in all_binds(f.program.body) if type(x.op) is Loop]
+    views = {x.vars[0] for x in all_binds(f.program.body) if type(x.op) is Prim and x.op.name == "get"}
+    stacked = [r for loop in loops for r in loop.body.results[len(loop.accs) :]]
+    return sum(r in views and isinstance(type_of(r), Arr) for r in stacked)
 
 
 def agree(f: hyad.Model, points: list[list]) -> None:
@@ -72,6 +97,23 @@ def test_a_ring_of_rings(name: str) -> None:
     rng = np.random.default_rng(2)
     shapes = [(1, 1), (1, 5), (5, 1), (2, 2), (3, 4), (9, 17)]
     agree(of_grid(GRIDS[name]), [[rng.uniform(0.2, 0.9, shape)] for shape in shapes])
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize("name", ROLLED)
+def test_a_ring_of_rows(name: str, axes: int) -> None:
+    rng = np.random.default_rng(3)
+    shapes = [(1, 1, 2), (1, 5, 2), (5, 1, 1), (2, 2, 3), (3, 4, 2), (9, 4, 3)]
+    agree(of_rows(ROLLED[name], axes), [list(rng.uniform(0.2, 0.9, (2, *shape[:axes]))) for shape in shapes])
+
+
+def test_rows_on_a_ring_are_read_where_they_are() -> None:
+    """Neither a step nor its adjoint copies rows, nor keeps them in arrays of their own."""
+    f, point = of_rows(ROLLED["neighbours"], 2), [np.ones((9, 9))] * 2
+    assert copied_rows(hyad.compile(f, args=point, without="fuse"))
+    assert not copied_rows(hyad.compile(f, args=point))
+    gradient = hyad.compile(hyad.grad(f, wrt=(0, 1)), args=point)
+    assert additions(gradient) == 0
 
 
 def test_a_grid_s_gradient_adds_to_nothing() -> None:

@@ -231,7 +231,7 @@ class Fuse(Rebuild):
             written = all(type(s) is Const for u in self.uses.get(v, ()) for s in u.subscripts[levels:known])  # type: ignore
             cost = self.cost((op.body,), op.body.results[k], known - 1, known - levels if written else 0)
             if cost is not None:
-                self.costs[v] = cost
+                self.costs[v] = 1 if self.found_once(op, k, self.uses.get(v, ())) else cost
         again = any(len(u.loops) - self.depth > levels for _, u in uses)
         down = self.column(op)
         if self.once and (
@@ -264,6 +264,23 @@ class Fuse(Rebuild):
             return 0
         fits = self.in_body(around[-1], bind.vars) and (n == 1 or not self.crowded(around[-1], bind.vars))
         return n if fits else 0
+
+    def found_once(self, op: Loop, k: int, uses: Sequence[Use]) -> bool:
+        """Whether a build stacks rows of an array, and the innermost loop around each reading of an element goes along
+        one of them: which row it is, round and round say (``np.roll``), is found outside of that loop, and an element
+        costs a reading, as it would of the stack."""
+        needed = slice_of(op.body, (op.body.results[k],)).binds
+        if not needed or op.body.results[k] not in needed[-1].vars or not isinstance(needed[-1].vars[0].type, Arr):
+            return False
+        if type(needed[-1].op) is not Prim or needed[-1].op.name != "get":
+            return False
+        if any(type(x.op) not in (Prim, If) or any(isinstance(v.type, Arr) for v in x.vars) for x in needed[:-1]):
+            return False
+        for u in uses:
+            inside = (u.loops[-1].index, *defined_in(u.loops[-1].body)) if u.loops else ()
+            if not inside or len(u.subscripts) < 2 or u.subscripts[0] in inside or u.subscripts[-1] not in inside:  # type: ignore
+                return False
+        return True
 
     def kept(self, op: Loop, k: int, levels: int) -> bool:
         """Whether what is read again and again is made first: a transpose, so that it is read in its order, and a row

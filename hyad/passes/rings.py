@@ -20,6 +20,7 @@ from ..core import (
     all_binds,
     reads,
     same,
+    type_of,
 )
 from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
@@ -39,7 +40,8 @@ def rings(program: Program) -> Program:
     """Turns a loop's additions to neighbours on a ring into one sum for each element (a gather in place of a scatter).
 
     ``(ifold (fn [a i] (add-at (add-at a i (f i)) (% (+ i 1) n) (g i))) z n)``  =>
-    ``(build n (fn [i] (+ (get z i) (f i) (g (% (- i 1) n)))))``.
+    ``(build n (fn [i] (+ (get z i) (f i) (g (% (- i 1) n)))))``; rows that are added to rows likewise, as where
+    ``np.roll`` goes along the first axis.
 
     Design decision: early, so that the adjoint is an array that is made element by element, as the stencil's is, and
     goes where it is read with what else is made there. A number that costs more than to be read is stored first. The
@@ -63,8 +65,9 @@ def prims(block: Block) -> list[Bind]:
 
 @dataclass
 class Nest:
-    """The loops through which an array goes, the outermost first, each over one of its dimensions, and which
-    accumulator it is there; what is added to it in an iteration: how far on on the rings, and the number."""
+    """The loops through which an array goes, the outermost first, each over one of its first dimensions, and which
+    accumulator it is there; what is added to it in an iteration: how far on on the rings, and the number, or the row
+    where the array has more dimensions."""
 
     loops: list[Loop]
     places: list[int]
@@ -123,7 +126,7 @@ class Rings(Rebuild):
             loops.append(inner.op)  # type: ignore[arg-type]
             places.append(at)
         nest = Nest(loops, places, [])
-        return nest if depth == len(dims) and self.additions(nest) else None
+        return nest if self.additions(nest) else None
 
     def additions(self, nest: Nest) -> bool:
         """Finds what the innermost loop adds to its array, if that is all that it does with it."""
@@ -187,6 +190,7 @@ class Rings(Rebuild):
     def taken(self, nest: Nest, array: Atom, name: str, stored: dict[Var, Atom]) -> Atom:
         """The array after all additions, element by element."""
         b, sizes = self.b, [self.atom(op.count) for op in nest.loops]
+        dims = type_of(array).dims  # type: ignore[union-attr]
 
         def value(a: Atom, at: Sequence[Atom]) -> Atom:
             if type(a) is not Var:
@@ -200,12 +204,22 @@ class Rings(Rebuild):
             return made
 
         def element(at: tuple[Atom, ...]) -> Atom:
-            total = b.get(array, *at)
+            terms = []
             for x, distances, a in nest.added:
                 b.span = x.span
-                term = value(a, [ring(b, i, d, n) for i, d, n in zip(at, distances, sizes)])
+                terms.append((x, value(a, [ring(b, i, d, n) for i, d, n in zip(at, distances, sizes)])))
+            return along(at, terms)
+
+        def along(at: tuple[Atom, ...], terms: Sequence[tuple[Bind, Atom]]) -> Atom:
+            """The sum of an element of the array and of those of some rows."""
+            if len(at) < len(dims):
+                return b.build(dims[len(at)], lambda i: along((*at, i), terms), name)
+            total = b.get(array, *at)
+            for x, term in terms:
+                b.span = x.span
+                row = b.get(term, *at[len(sizes) :])
                 soft, b.soft = b.soft, True
-                total = b.prim("+", total, term)
+                total = b.prim("+", total, row)
                 b.soft = soft
             return total
 
