@@ -270,9 +270,10 @@ class Jam(Rebuild):
         return all(isinstance(r.type, Scalar) or r in going for r in op.body.results[:width])
 
     def steady(self, op: Loop, inner: Loop) -> bool:
-        """Whether an inner loop is one iteration longer or shorter each time, and either sums or adds to arrays."""
+        """Whether an inner loop is one iteration longer or shorter each time, down to none as a slice is, and either
+        sums or adds to arrays."""
         width, arrays = len(inner.accs), [isinstance(a.type, Arr) for a in inner.accs]
-        step = self.steps.step(inner.count, op.index, {op.index, *op.accs, *defined_in(op.body)})
+        step = self.steps.step(inner.count, op.index, {op.index, *op.accs, *defined_in(op.body)}, mostly=True)
         return step in (-1, 1) and len(inner.body.results) == width and (all(arrays) or not any(arrays))
 
     def in_any_order(self, op: Loop, bind: Bind, k: int) -> bool:

@@ -74,9 +74,9 @@ class Steps:
         known = type(quotient) is Prim and quotient.name == "//" and quotient.args == (n, factor.args[0])
         return known and factor.args[0].value <= most
 
-    def step(self, a: Atom, index: Var, inside: set[Var]) -> int | None:
+    def step(self, a: Atom, index: Var, inside: set[Var], mostly: bool = False) -> int | None:
         """By how much an integer grows from one iteration to the next; None where nobody knows. ``inside`` has what the
-        loop's body binds."""
+        loop's body binds. ``mostly``: as long as it has not come to a bound, as the length of a slice to none."""
         if type(a) is Const or a not in inside:
             return 0
         if a is index:
@@ -85,9 +85,11 @@ class Steps:
         if type(op) is not Prim:
             return 0 if op is None and a in self.definitions or a.type == INT and a not in self.definitions else None
         args = [x for x in op.args if not isinstance(type_of(x), Arr)]
-        steps = [self.step(x, index, inside) for x in args]
+        steps = [self.step(x, index, inside, mostly) for x in args]
         if None in steps or len(args) < len(op.args) and op.args[0] in inside:
             return None
+        if mostly and op.name in ("max", "min") and steps.count(0) == 1:
+            return sum(steps)  # type: ignore[arg-type]
         if op.name in ("+", "-", "neg"):
             signs = (-1,) if op.name == "neg" else (1, -1 if op.name == "-" else 1)
             return sum(sign * step for sign, step in zip(signs, steps))  # type: ignore[operator]

@@ -82,6 +82,7 @@ from .narrow import narrow
 from .neighbours import neighbours
 from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
 from .onehot import OneHot
+from .overlaps import overlaps
 from .pairs import pairs
 from .places import one_place
 from .powers import powers_of_two
@@ -192,6 +193,8 @@ class Unroll(Rebuild):
         small arrays, or subscripts an argument or an array of known elements by its index. A loop that only counts
         stays a loop (and so do the loops of its derivative, which remember states and rows of unknown size), so that
         the code does not grow with the count."""
+        if count > ROW and any(type(x.op) is Loop and type(self.atom(x.op.count)) is not Const for x in op.body.binds):
+            return False
         if any(r not in op.accs and sized(type_of(r)) for r in op.body.results[len(op.accs) :]):
             return True
         moving: set[Atom] = {op.index}
@@ -847,6 +850,7 @@ PIPELINE: list[Pass] = [
     unbranched,  # but for those that differ from element to element
     shifts,  # in loops that have no branches any more
     fills,  # and come to each element once
+    overlaps,  # what is left of them in one loop
     alongside,  # when it is known how many chains go side by side
     align,  # now that it is known where each begins and ends
     triangles,  # no pass before has to know of packed rows
@@ -869,7 +873,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "add-rows afterwards align alongside carry choices columns denormals edges eights fills forwards history"
-    " interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place row-folds row-lanes"
+    " interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place overlaps row-folds row-lanes"
     " rows-first searches shifts skips split strands triangles twins unbranched unchecked whole-eights".split()
 )
 

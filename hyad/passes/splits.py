@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import copysign
 
 from ..core import INT, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of, defined_in
 from ..program.affine import affine_add, negated
@@ -18,8 +19,9 @@ class Split(Rebuild):
     """A loop with a branch that its index decides, below a bound this way, from there on that way, becomes two loops.
 
     ``(build n (fn [i] (if (< i k) (f i) (g i))))``  =>  ``f`` for the first ``k`` elements, ``g`` for the others.
-    Design decision: innermost loops alone, where a branch keeps a compiler from taking several iterations at once, and
-    inside another loop, which may run on several threads.
+    The part in which nothing but zeros is added to sums is left out: a sum from 0.0 on never is -0.0, which that would
+    change. Design decision: innermost loops alone, where a branch keeps a compiler from taking several iterations at
+    once, and inside another loop, which may run on several threads.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -53,7 +55,8 @@ class Split(Rebuild):
                 index = b.prim("+", start, i)
                 return self.part(op, cond, index, state, holds), ()  # type: ignore[arg-type]
 
-            if not (type(length) is Const and length.value == 0):
+            none = type(length) is Const and length.value == 0
+            if not none and not adds_zeros(op, cond, holds):  # type: ignore[arg-type]
                 state = list(b.loop(length, state, body, names, op.index.name, accs))  # type: ignore[union-attr]
         b.span = bind.span
         self.define(bind, state)
@@ -119,3 +122,20 @@ class Split(Rebuild):
         for v, k in affine[1].items():
             total = self.b.prim("+", total, self.b.prim("*", Const(k, INT), self.atom(v)))
         return total
+
+
+def adds_zeros(op: Loop, cond: Atom, holds: bool) -> bool:
+    """Whether a loop does nothing, where it is known that a condition holds or not, but add 0.0 to sums from 0.0 on."""
+    if len(op.body.results) != len(op.accs):
+        return False
+    branches = [x for x in op.body.binds if type(x.op) is If and x.op.cond is cond]
+    zeros = {v for x in branches for v, r in zip(x.vars, blocks_of(x.op)[not holds].results) if is_plain_zero(r)}
+    sums = {x.vars[0]: x.op.args for x in op.body.binds if type(x.op) is Prim and x.op.name == "+"}
+    for acc, init, r in zip(op.accs, op.inits, op.body.results):
+        if r is not acc and not (is_plain_zero(init) and acc in sums.get(r, ()) and zeros.intersection(sums[r])):  # type: ignore
+            return False
+    return True
+
+
+def is_plain_zero(a: Atom) -> bool:
+    return type(a) is Const and a.value == 0 and copysign(1.0, a.value) > 0

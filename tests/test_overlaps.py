@@ -1,0 +1,105 @@
+"""Sums of lagged products, as slices, as masks or by hand, side by side; their adjoints in loops of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import If, Loop, Prim, all_binds
+
+#: The product sums of a series with itself, ``m`` places on.
+LAGS = {
+    "slices": "(fn [k] (sum (* (slice e k n) (slice e 0 (- n k)))))",
+    "by hand": "(fn [k] (sum (build (max 0 (- n k)) (fn [t] (* (get e t) (get e (+ t k)))))))",
+    "mask": "(fn [k] (sum (build n (fn [t] (if (< (+ t k) n) (* (get e t) (get e (+ t k))) 0.0)))))",
+    "mask first": "(fn [k] (sum (build n (fn [t] (if (< t k) 0.0 (* (get e t) (get e (- t k))))))))",
+}
+
+
+def model(name: str, count: str) -> hyad.Model:
+    text = f"""(fn [#^ (Vec n) e #^ Int m] (let [gamma {LAGS[name]}]
+      (sum (build {count} (fn [k] (* (/ 1.0 (+ k 1.0)) (square (gamma k))))))))"""
+    return hyad.model(text, namespace={})
+
+
+def by_numpy(e: np.ndarray, m: int) -> tuple[float, np.ndarray]:
+    value, gradient, n = 0.0, np.zeros_like(e), len(e)
+    for k in range(m):
+        gamma = sum(e[t] * e[t + k] for t in range(n - k))
+        value += gamma**2 / (k + 1)
+        for t in range(n - k):
+            gradient[t] += 2 * gamma / (k + 1) * e[t + k]
+            gradient[t + k] += 2 * gamma / (k + 1) * e[t]
+    return value, gradient
+
+
+def adds_in(f: Any) -> list[int]:
+    """How many additions to elements each innermost loop makes."""
+    loops = [x.op for x in all_binds(f.program.body) if type(x.op) is Loop]
+    inner = [loop for loop in loops if not any(type(x.op) is Loop for x in loop.body.binds)]
+    return [sum(type(x.op) is Prim and x.op.name == "add-at" for x in loop.body.binds) for loop in inner]
+
+
+@pytest.mark.parametrize("name", LAGS)
+@pytest.mark.parametrize("count", ["m", "9"])
+def test_lagged_products(name: str, count: str) -> None:
+    """Also where the lags are longer than the series."""
+    f = model(name, count)
+    point = np.ones(20), 9
+    value, gradient = hyad.compile(f, args=point), hyad.compile(hyad.grad(f), args=point)
+    plain = hyad.compile(hyad.grad(f), "python", args=point, without=("overlaps", "jam", "split", "unroll"))
+    for n in (0, 1, 3, 7, 8, 9, 10, 12, 20, 33):
+        if name == "slices" and n < 9:
+            continue  # an index may not be beyond the end
+        e = np.sin(1.0 + np.arange(n))
+        m = 9 if count == "9" else min(n + 1, 9)
+        expected = by_numpy(e, m)
+        np.testing.assert_allclose(value(e, m), expected[0], rtol=1e-13)
+        np.testing.assert_allclose(gradient(e, m), expected[1], rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(plain(e, m), expected[1], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["slices", "by hand", "mask"])
+def test_each_loop_of_the_adjoint_adds_to_one_place(name: str) -> None:
+    gradient, point = hyad.grad(model(name, "m")), (np.ones(20), 9)
+    assert max(adds_in(hyad.compile(gradient, args=point))) == 1
+    assert max(adds_in(hyad.compile(gradient, args=point, without="overlaps"))) == 2
+
+
+@pytest.mark.parametrize("name", LAGS)
+def test_the_sums_are_taken_four_at_a_time(name: str) -> None:
+    """None of them adds zeros on the other side of its mask, and as many lags as are known are not as many loops."""
+    sums = hyad.compile(model(name, "20"), args=(np.ones(40), 20))
+    loops = [x.op for x in all_binds(sums.program.body) if type(x.op) is Loop]
+    assert any(len(loop.accs) == 4 for loop in loops) and len(loops) <= 8
+    assert not any(type(x.op) is If for x in all_binds(sums.program.body))
+    assert "+= 0.0" not in sums.source
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "(* (get e t) (get e (+ t 3)))",  # gathered, as their distance is known
+        "(* (get e t) (get e (* 2 t)))",  # one of them moves on by two
+        "(sin (* (get e t) (get e (+ t k))))",  # the call would be made twice
+    ],
+)
+def test_what_stays_one_loop(term: str) -> None:
+    text = f"""(fn [#^ (Vec n) e #^ Int m]
+      (sum (build m (fn [k] (square (sum (build (// (- n k) 4) (fn [t] {term}))))))))"""
+    f = hyad.model(text, namespace={})
+    point = [np.linspace(0.2, 0.9, 16), 4]
+    found = hyad.explain(hyad.grad(f), args=point)
+    assert "overlaps" not in {step.name for step in found.steps}
+    assert hyad.check_grad(f, point)
+
+
+def test_a_sum_that_starts_at_less_than_zero_keeps_its_zeros() -> None:
+    """-0.0 plus 0.0 is 0.0."""
+    text = """(fn [#^ (Vec n) v #^ Int m] (build 2 (fn [r]
+      (fold (fn [s i] (+ s (if (< i m) (get v i) 0.0))) -0.0 (arange n)))))"""
+    f = hyad.compile(hyad.model(text, namespace={}), args=(np.ones(3), 0))
+    assert not np.signbit(f(np.full(3, -0.0), 0)).any() and np.signbit(f(np.full(3, -0.0), 3)).all()
