@@ -91,6 +91,8 @@ MODELS: list[tuple[Any, ...]] = [
     ("a method that models have not", ReadError, "(fn [v] (.append v 1))", V),
     ("a loop without a body", ReadError, "(fn [x] (loop [y x]))", 1.0),
     ("an arrow without a value", ReadError, "(fn [x] (->))", 1.0),
+    ("a loop over a number", ReadError, "(fn [x] (do (for [i 3] (set-at! x i 1.0)) x))", V),
+    ("a loop over an integer", ModelTypeError, "(fn [x n] (do (for [i n] (set-at! x i 1.0)) x))", V, 3),
     ("Clojure's loop over a range", ReadError, "(fn [x] (dotimes [i 3] x))", 1.0),
     ("a cond of pairs", ReadError, "(fn [x] (cond [(> x 0) x] [True 0.0]))", 1.0),
     ("NumPy's random numbers", DerivativeError, "(fn [x] (+ x (np.random.normal)))", 1.0),
@@ -236,6 +238,9 @@ MODELS: list[tuple[Any, ...]] = [
     ("a field that a record has not", ModelTypeError, "(fn [r] (* r.mass r.speed))", {"mass": 1.0, "velocity": 2.0}),
     ("a record of another class", ModelTypeError, "(fn [r] (+ (. r a) (. r b)))", Other(1.0)),
     ("an annotation that is no type", ModelTypeError, "(fn [#^ Complex x] x)", 1.0),
+    ("Python's name of a type", ModelTypeError, "(fn [#^ float x] x)", 1.0),
+    ("Python's name of a type as a size", ModelTypeError, "(fn [#^ (Arr int n) k] (sum k))", np.array([1, 2])),
+    ("a type as a size", ModelTypeError, "(fn [#^ (Arr n Real) v] (sum v))", V),
     ("an annotation without its sizes", ModelTypeError, "(fn [#^ Vec x] (sum x))", V),
     ("an update of the wrong kind", ModelTypeError, "(fn [v] (update v 1 v))", V),
     # shapes and indices that are known when it is compiled

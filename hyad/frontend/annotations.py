@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .specialise import Specialiser
 
 
+#: What Python and C call the types of numbers: none is taken for a size.
+ELSEWHERE = {"float": "Real", "double": "Real", "real": "Real", "int": "Int", "bool": "Bool"}
 TYPES = "types are Real, Int, Bool, (Vec n), (Mat n m), (Arr Real n m k), (Tuple ..) and what defdata defines"
 
 
@@ -58,6 +60,7 @@ def read_annotation(form: Form) -> Spec:
             elem, rest = scalars[rest[0].value], rest[1:]
         wanted = {"Vec": 1, "Mat": 2}.get(head)
         good = all(d.kind == "sym" or d.kind == "num" and type(d.value) is int and d.value >= 0 for d in rest)
+        good = good and not any(d.value in scalars or d.value in ELSEWHERE for d in rest)
         if rest and good and (wanted is None or len(rest) == wanted):
             return Arr(elem, tuple(None if d.value == "None" else d.value for d in rest))
     whole = form.kind == "sym" and form.value not in ("Vec", "Mat", "Arr", "Tuple")
@@ -65,11 +68,10 @@ def read_annotation(form: Form) -> Spec:
         return Named(form.value)
     if head == "Tuple":
         return Node(tuple(read_annotation(f) for f in form.value[1:]))
-    raise ModelTypeError(
-        f"`{form}` is not a type",
-        form.span,
-        TYPES,
-    )
+    written = [form, *(form.value[1:] if head in ("Vec", "Mat", "Arr") else ())]
+    known = next((f.value for f in written if f.kind == "sym" and f.value in ELSEWHERE), None)
+    hint = TYPES if known is None else f"the type is {ELSEWHERE[known]}; arrays are (Vec n), (Mat n m), (Arr Int n)"
+    raise ModelTypeError(f"`{form}` is not a type", form.span, hint)
 
 
 def merge_specs(annotation: Spec, actual: Spec, span: Span | None, name: str, role: str = "") -> Spec:

@@ -232,7 +232,9 @@ def shape_of(sp: Specialiser, value: Value, name: str) -> tuple[Atom, ...]:
     if isinstance(value, (Const, Var)) and isinstance(type_of(value), Arr):
         return type_of(value).dims
     name = blamed(sp, name)
-    raise ModelTypeError(f"`{name}` of {describe(value)}", sp.b.span, f"`{name}` takes an array")
+    integer_ = name == "fold" and isinstance(value, (Const, Var)) and type_of(value) == INT
+    also = "; what goes through the integers below one is a `for` over `(range n)`" if integer_ else ""
+    raise ModelTypeError(f"`{name}` of {describe(value)}", sp.b.span, f"`{name}` takes an array{also}")
 
 
 def update(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None, name: str = "update") -> Value:

@@ -659,6 +659,8 @@ class _Reader:
         if head in ("range", "arange") and 2 <= len(source.value) <= 4:
             self.count(target, source, body, form.span)
             return Const(None)
+        if source.kind == "num":
+            raise ReadError("a `for` goes through no number", source.span, f"`(range {source})`")
         sources, targets = [source], [target]
         if head == "zip" and target.is_list and len(source.value) > 1:
             sources, targets = source.value[1:], self.one_for_each(target, source)
