@@ -52,12 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
-#: What these files compile is numbers, recursion and data, or what a GPU's text is compared with: that is the same at
-#: "-O1", for two thirds of a C compiler's time. All others, those about loops that C compilers make vectors of among
-#: them, compile as users do.
+#: What these files compile is numbers, recursion and data, what a GPU's text is compared with, or grids and symmetric
+#: matrices taken apart by passes: that is the same at "-O1", for two thirds of a C compiler's time. All others, those
+#: about loops that C compilers make vectors of among them, compile as users do.
 BRIEFLY = (
-    "checks", "compiled_more", "cuda", "data_code", "derivatives", "encodings", "gpu", "language", "long_recursion",
-    "persistent", "public_cases", "recursion", "sums_first", "symmetry", "textbook", "tiles", "whole_language",
+    "checks", "compiled_more", "cuda", "data_code", "derivatives", "edges", "encodings", "gpu", "language",
+    "long_recursion", "neighbours", "persistent", "public_cases", "recursion", "sums_first", "symmetry", "textbook",
+    "tiles", "whole_language",
 )  # fmt: skip
 
 

@@ -234,6 +234,15 @@ PROGRAMS = (
         (square("image"), number("sigma"), square("target", False)), "{n}, {n}, {work}",
         lambda n: 2 * n * n + 3 * n + 16, ((0, 1), (1, 2), (0, 1)),
     ),
+    Program(
+        "shallow-water", "ten steps of shallow water on a torus of n x n, by rolls, by depth and momenta", 32,
+        (square("h"), square("p"), square("q")), "{n}, {n}, {work}", lambda n: 39 * n * n,
+        ((1, 1.2), (-0.1, 0.1), (-0.1, 0.1)),
+    ),
+    Program(
+        "kpss", "a test for a unit root in n numbers, 20 lags", 300, (vector("x"),), "{n}, {work}",
+        lambda n: 2 * n + 40, ((-1, 1),),
+    ),
 )  # fmt: skip
 
 

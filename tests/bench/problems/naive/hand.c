@@ -1796,3 +1796,158 @@ void blur_grad_hand(const double *restrict image, double sigma, const double *re
     for (int k = 0; k < 9; k++) sb += kb[k]*kernel[k]*((k - 4)*(k - 4) - mean);
     out[n*m] = sb/(sigma*sigma*sigma);
 }
+
+#define GRAVITY 9.81
+#define HALF 0.025 /* of time step over cell */
+
+static void fluxes(const double *restrict h, const double *restrict p, const double *restrict q, double *restrict f,
+    double *restrict x, double *restrict k, long long c)
+{
+    for (long long i = 0; i < c; i++) {
+        const double y = 1/h[i], e = 0.5*GRAVITY*h[i]*h[i];
+        f[i] = p[i]*p[i]*y + e;
+        x[i] = p[i]*q[i]*y;
+        k[i] = q[i]*q[i]*y + e;
+    }
+}
+
+/* a step of u, whose fluxes are f and k, at column j between l and r */
+#define CELL(j, l, r) v[at + j] = 0.25*(u[up + j] + u[down + j] + u[at + l] + u[at + r]) \
+        - HALF*(f[down + j] - f[up + j]) - HALF*(k[at + r] - k[at + l])
+static void advance(const double *restrict u, const double *restrict f, const double *restrict k, double *restrict v,
+    long long n, long long m)
+{
+    for (long long i = 0; i < n; i++) {
+        const long long up = (i ? i - 1 : n - 1)*m, down = (i < n - 1 ? i + 1 : 0)*m, at = i*m;
+        CELL(0, m - 1, 1);
+        for (long long j = 1; j < m - 1; j++) CELL(j, j - 1, j + 1);
+        CELL((m - 1), m - 2, 0);
+    }
+}
+
+static void water_step(const double *s, double *to, double *f, long long n, long long m)
+{
+    const long long c = n*m;
+    fluxes(s, s + c, s + 2*c, f, f + c, f + 2*c, c);
+    advance(s, s + c, s + 2*c, to, n, m);
+    advance(s + c, f, f + c, to + c, n, m);
+    advance(s + 2*c, f + c, f + 2*c, to + 2*c, n, m);
+}
+
+double shallow_water_hand(const double *h, const double *p, const double *q, long long n, long long m, double *work)
+{
+    const long long c = n*m;
+    double *f = work, *now = work + 3*c, *next = work + 6*c, energy = 0;
+    memcpy(now, h, c*sizeof(double));
+    memcpy(now + c, p, c*sizeof(double));
+    memcpy(now + 2*c, q, c*sizeof(double));
+    for (int t = 0; t < 10; t++) {
+        water_step(now, next, f, n, m);
+        double *aside = now;
+        now = next;
+        next = aside;
+    }
+    for (long long i = 0; i < c; i++) {
+        const double x = now[c + i], y = now[2*c + i];
+        energy += (x*x + y*y)/now[i] + GRAVITY*now[i]*now[i];
+    }
+    return 0.5*energy;
+}
+
+/* the transpose of a step at s: the ring is its own transpose, so that each cell takes what its neighbours give */
+#define BACK(j, l, r) do { \
+        const double y = 1/h[at + j], x = p[at + j]*y, z = q[at + j]*y, w = GRAVITY*h[at + j]; \
+        const double a = HALF*(P[down + j] - P[up + j]), b = HALF*(Q[at + r] - Q[at + l]); \
+        const double d = HALF*((P[at + r] - P[at + l]) + (Q[down + j] - Q[up + j])); \
+        const double e = HALF*(H[down + j] - H[up + j]), g = HALF*(H[at + r] - H[at + l]); \
+        hb[at + j] = 0.25*(H[up + j] + H[down + j] + H[at + l] + H[at + r]) + a*(w - x*x) + b*(w - z*z) - d*x*z; \
+        pb[at + j] = 0.25*(P[up + j] + P[down + j] + P[at + l] + P[at + r]) + e + 2*a*x + d*z; \
+        qb[at + j] = 0.25*(Q[up + j] + Q[down + j] + Q[at + l] + Q[at + r]) + g + 2*b*z + d*x; \
+    } while (0)
+static void water_back(const double *restrict s, const double *restrict H, double *restrict hb, long long n,
+    long long m)
+{
+    const long long c = n*m;
+    const double *restrict h = s, *restrict p = s + c, *restrict q = s + 2*c;
+    const double *restrict P = H + c, *restrict Q = H + 2*c;
+    double *restrict pb = hb + c, *restrict qb = hb + 2*c;
+    for (long long i = 0; i < n; i++) {
+        const long long up = (i ? i - 1 : n - 1)*m, down = (i < n - 1 ? i + 1 : 0)*m, at = i*m;
+        BACK(0, (m - 1), 1);
+        for (long long j = 1; j < m - 1; j++) BACK(j, (j - 1), (j + 1));
+        BACK((m - 1), (m - 2), 0);
+    }
+}
+
+void shallow_water_grad_hand(const double *h, const double *p, const double *q, long long n, long long m, double *out,
+    double *work)
+{
+    const long long c = n*m;
+    double *f = work, *states = work + 3*c, *a = work + 36*c, *b = out;
+    memcpy(states, h, c*sizeof(double));
+    memcpy(states + c, p, c*sizeof(double));
+    memcpy(states + 2*c, q, c*sizeof(double));
+    for (int t = 0; t < 10; t++) water_step(states + 3*c*t, states + 3*c*(t + 1), f, n, m);
+    const double *restrict s = states + 30*c;
+    for (long long i = 0; i < c; i++) {
+        const double y = 1/s[i], x = s[c + i]*y, z = s[2*c + i]*y;
+        b[i] = GRAVITY*s[i] - 0.5*(x*x + z*z);
+        b[c + i] = x;
+        b[2*c + i] = z;
+    }
+    for (int t = 9; t >= 0; t--) {
+        water_back(states + 3*c*t, b, a, n, m);
+        double *aside = a;
+        a = b;
+        b = aside;
+    }
+}
+
+enum { LAGS = 20 };
+
+/* the statistic; e: without the mean, LAGS zeros behind; sums: its prefix sums; the variance as well */
+static double kpss_parts(const double *restrict x, long long n, double *restrict e, double *restrict sums,
+    double *variance)
+{
+    double mean = 0, s = 0, total = 0, gamma[LAGS + 1] = {0};
+    for (long long t = 0; t < n; t++) mean += x[t];
+    mean /= n;
+    for (long long t = 0; t < n; t++) e[t] = x[t] - mean;
+    memset(e + n, 0, LAGS*sizeof(double));
+    for (long long t = 0; t < n; t++) {
+        s += e[t];
+        sums[t] = s;
+        total += s*s;
+    }
+    for (long long t = 0; t < n; t++)
+        for (int l = 0; l <= LAGS; l++) gamma[l] += e[t]*e[t + l];
+    double v = gamma[0];
+    for (int l = 1; l <= LAGS; l++) v += 2*(1 - l/(LAGS + 1.0))*gamma[l];
+    *variance = v/n;
+    return total/((double)n*n**variance);
+}
+
+double kpss_hand(const double *x, long long n, double *work)
+{
+    double v;
+    return kpss_parts(x, n, work, work + n + LAGS, &v);
+}
+
+void kpss_grad_hand(const double *restrict x, long long n, double *restrict out, double *restrict work)
+{
+    double v, *restrict e = work + LAGS, *restrict sums = work + n + 2*LAGS, mean = 0, sum = 0;
+    memset(work, 0, LAGS*sizeof(double));
+    const double all = kpss_parts(x, n, e, sums, &v), c = 2/((double)n*n*v), g = -2*all/v/n;
+    for (long long t = 0; t < n; t++) out[t] = g*e[t];
+    for (int l = 1; l <= LAGS; l++) {
+        const double w = g*(1 - l/(LAGS + 1.0));
+        for (long long t = 0; t < n; t++) out[t] += w*(e[t + l] + e[t - l]);
+    }
+    for (long long t = n - 1; t >= 0; t--) {
+        sum += c*sums[t];
+        out[t] += sum;
+        mean += out[t];
+    }
+    mean /= n;
+    for (long long t = 0; t < n; t++) out[t] -= mean;
+}

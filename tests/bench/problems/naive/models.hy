@@ -470,3 +470,30 @@
         down (build [n m]
                (fn [i j] (sum (build 9 (fn [k] (* (get kernel k) (get across (max 0 (min (- n 1) (+ i k -4))) j)))))))]
     (sum (square (- down target)))))
+
+(defmodel shallow-water [#^ (Mat n m) h  #^ (Mat n m) p  #^ (Mat n m) q]
+  "the energy after ten Lax-Friedrichs steps of the shallow water equations on a torus; p, q: momenta"
+  (let [r 0.05
+        g 9.81
+        step (fn [u f k]
+               (- (* 0.25 (+ (np.roll u 1 :axis 0) (np.roll u -1 :axis 0) (np.roll u 1 :axis 1) (np.roll u -1 :axis 1)))
+                 (* 0.5 r (- (np.roll f -1 :axis 0) (np.roll f 1 :axis 0)))
+                 (* 0.5 r (- (np.roll k -1 :axis 1) (np.roll k 1 :axis 1)))))
+        #(h p q)
+        (ifold
+          (fn [#(h p q) t]
+            (let [pressure (* 0.5 g h h)
+                  pq (/ (* p q) h)]
+              #((step h p q)
+                (step p (+ (/ (* p p) h) pressure) pq)
+                (step q pq (+ (/ (* q q) h) pressure)))))
+          #(h p q) 10)]
+    (* 0.5 (sum (+ (/ (+ (* p p) (* q q)) h) (* g h h))))))
+
+(defmodel kpss [#^ (Vec n) x]
+  "the KPSS statistic with 20 lags: prefix sums of a series without its mean, over its autocorrelations"
+  (let [e (- x (mean x))
+        s (cumsum e)
+        gamma (fn [k] (/ (sum (* (slice e k n) (slice e 0 (- n k)))) n))
+        variance (+ (gamma 0) (* 2.0 (sum (build 20 (fn [k] (* (- 1.0 (/ (+ k 1) 21.0)) (gamma (+ k 1))))))))]
+    (/ (sum (square s)) (* n n variance))))
