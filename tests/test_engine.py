@@ -456,8 +456,9 @@ def test_a_triangle_counts_as_what_it_is_written_out() -> None:
     """Its inner loop is as long as half a row on average, and not as one iteration."""
     text = """(fn [#^ (Mat N N) m #^ (Mat k N) rows]
       (map (fn [v] (build N (fn [r] (ifold (fn [s c] (+ s (* (get m r c) (get v c)))) 0.0 (+ r 1))))) rows))"""
-    loops = [sum(isinstance(b.op, Loop) for b in all_binds(optimised(text.replace("N", n)).body)) for n in ("4", "20")]
-    assert loops[0] == 1 and loops[1] > 1
+    programs = [optimised(text.replace("N", n)) for n in ("4", "6", "20")]
+    loops = [sum(isinstance(b.op, Loop) for b in all_binds(p.body)) for p in programs]
+    assert loops[0] == loops[1] == 1 and loops[2] > 1
 
 
 def test_a_constant_condition_leaves_no_branch() -> None:

@@ -193,7 +193,7 @@ class Unroll(Rebuild):
         small arrays, or subscripts an argument or an array of known elements by its index. A loop that only counts
         stays a loop (and so do the loops of its derivative, which remember states and rows of unknown size), so that
         the code does not grow with the count."""
-        if count > ROW and any(type(x.op) is Loop and type(self.atom(x.op.count)) is not Const for x in op.body.binds):
+        if count > ROW and self.goes_on(op):
             return False
         if any(r not in op.accs and sized(type_of(r)) for r in op.body.results[len(op.accs) :]):
             return True
@@ -212,6 +212,17 @@ class Unroll(Rebuild):
                             return True
                 if any(a in moving for a in inner.args):
                     moving.update(bind.vars)
+        return False
+
+    def goes_on(self, op: Loop) -> bool:
+        """Whether a loop has another one inside of unknown length: one that is unknown where the index is known."""
+        known: set[Atom] = {op.index}
+        for bind in op.body.binds:
+            inner = bind.op
+            if type(inner) is Prim and all(type(self.atom(a)) is Const or a in known for a in inner.args):
+                known.update(bind.vars)
+            if type(inner) is Loop and type(self.atom(inner.count)) is not Const and inner.count not in known:
+                return True
         return False
 
     def write_out(self, op: Loop, bind: Bind, count: int) -> None:
