@@ -654,6 +654,7 @@ def functions_of(*blocks: Block) -> list[Function]:
 
 
 def _called(block: Block) -> Iterator[Function]:
+    """The functions of the calls in a block, outer before inner; regions without calls are not looked at."""
     if Apply in kinds_of(block):
         for bind in block.binds:
             if type(bind.op) is Apply:

@@ -99,7 +99,9 @@ def test_what_stays_one_loop(term: str) -> None:
 
 def test_a_sum_that_starts_at_less_than_zero_keeps_its_zeros() -> None:
     """-0.0 plus 0.0 is 0.0."""
-    text = """(fn [#^ (Vec n) v #^ Int m] (build 2 (fn [r]
-      (fold (fn [s i] (+ s (if (< i m) (get v i) 0.0))) -0.0 (arange n)))))"""
-    f = hyad.compile(hyad.model(text, namespace={}), args=(np.ones(3), 0))
-    assert not np.signbit(f(np.full(3, -0.0), 0)).any() and np.signbit(f(np.full(3, -0.0), 3)).all()
+    text = """(fn [#^ (Vec n) v #^ Int m] (build n (fn [k]
+      (ifold (fn [s t] (+ s (if (< t m) (* (get v k) (get v t)) 0.0))) -0.0 n))))"""
+    f, v = hyad.compile(hyad.model(text, namespace={}), args=(np.ones(3), 0)), np.array([-0.0, -0.0, -0.0, 1.0])
+    assert "split" in {step.name for step in hyad.explain(hyad.model(text, namespace={}), args=(v, 0)).steps}
+    assert not np.signbit(f(v, 0)).any()
+    assert np.signbit(f(v[::-1].copy(), 4)).tolist() == [False] * 4
