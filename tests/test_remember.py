@@ -369,3 +369,30 @@ def test_what_a_branch_ends_in_is_computed_once(name: str) -> None:
         with switched_off(("remembering",)):
             wanted = hyad.compile(operator(hyad.model(text)), args=(v,))(v)
         np.testing.assert_allclose(hyad.compile(operator(f), args=(v,))(v), wanted, rtol=1e-12, atol=1e-14)
+
+
+#: Forward rates, of which each step moves those that are still to come: fewer from step to step, at last none.
+RATES = """(fn [#^ (Vec n) rates #^ (Vec n) vol #^ (Vec steps) z]
+  (let [l (copy rates)]
+    (for [t (range steps)]
+      (let [v (ref 0.0)]
+        (for [i (range (+ t 1) n)]
+          (set! v (+ (deref v) (/ (* (get vol (- i t 1)) (get l i)) (+ 1.0 (get l i)))))
+          (set-at! l i (* (get l i) (exp (* (get vol (- i t 1)) (+ (deref v) (get z t)))))))))
+    (prod l)))"""
+
+
+def test_loops_that_become_shorter_and_then_empty_are_not_run_again() -> None:
+    """Their values are remembered in rows as long as the first; no exponential is computed twice."""
+    f = hyad.grad(RATES, wrt=("rates", "vol"))
+    rng = np.random.default_rng(3)
+    draws = [
+        (rng.uniform(0.1, 0.3, n), rng.uniform(0.1, 0.5, n), rng.normal(size=m)) for n in range(7) for m in (0, 3, 9)
+    ]
+    assert hyad.compile(f, args=draws[-1]).source.count("exp(") == 1
+    assert workspace(f, draws[-1], n=1000, steps=100) // 100_000 <= 4
+    c, again = (hyad.compile(f, args=draws[-1], target=t, without=w) for t, w in (("c", ()), ("python", "remembering")))
+    for args in draws:
+        for got, wanted in zip(c(*args), again(*args)):
+            np.testing.assert_allclose(got, wanted, rtol=1e-12)
+        assert not args[0].size or hyad.check_grad(RATES, args, wrt=("rates", "vol"))

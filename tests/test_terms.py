@@ -23,9 +23,13 @@ ROSEN = """(fn [#^ (Vec {n}) x]
          (- (len x) 1)))"""
 
 
+BRACKETS = ("common-factors",)  # what makes brackets of terms is not what is looked at here
+
+
 def both(f: Any, *args: Any, target: str = "python") -> tuple[Any, Any]:
-    """A derivative with its terms collected, and without."""
-    return tuple(hyad.compile(f, args=args, target=target, without=w) for w in ((), "like-terms"))  # type: ignore
+    """A derivative with its terms collected, and without; no brackets are made of what is left."""
+    ways = BRACKETS, (*BRACKETS, "like-terms")
+    return tuple(hyad.compile(f, args=args, target=target, without=w) for w in ways)
 
 
 def operations(program: Program | Loop) -> int:
@@ -70,7 +74,7 @@ FIELD = """(fn [#^ Real x #^ Real y #^ Real dx #^ Real dy]
 def test_brackets_are_opened_where_terms_meet() -> None:
     """A tangent of a tangent of 1/r: ``r^-2 x dr`` stands in three brackets, one in another."""
     f = hyad.model(FIELD, namespace={})
-    made, plain = (hyad.compile(f, target="python", without=w) for w in ((), "open-brackets"))
+    made, plain = (hyad.compile(f, target="python", without=w) for w in (BRACKETS, (*BRACKETS, "open-brackets")))
     for x, y, dx, dy in np.random.default_rng(2).normal(size=(20, 4)):
         r = np.hypot(x, y)
         terms = 3 * x * x / r**5 * dx, -dx / r**3, 3 * x * y / r**5 * dy
@@ -163,7 +167,7 @@ def test_values_are_as_exact_as_before(seed: int) -> None:
     symbols = sympy.symbols("x y z")
     hessian = hyad.hessian(hyad.model(text, namespace={}))
     made, plain = both(hessian, np.zeros(3))
-    neither = hyad.compile(hessian, "python", args=(np.zeros(3),), without=("like-terms", "powers-of-two"))
+    neither = hyad.compile(hessian, "python", args=(np.zeros(3),), without=(*BRACKETS, "like-terms", "powers-of-two"))
     assert operations(made.program) <= operations(neither.program)  # twos alone may leave one fewer than like terms do
     exact = sympy.lambdify(symbols, sympy.hessian(value, symbols).tolist(), modules=[])
     errors = []

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core import (
+    INT,
     Arr,
     Atom,
     Bind,
     Block,
+    Const,
     Data,
     Loop,
     Prim,
@@ -28,6 +30,8 @@ from ..program.builder import Builder
 from ..program.loops import array_uses
 from .records import COSTLY, Line, length_of, line_of
 
+NONE = Const(0, INT)
+
 
 def rooms(op: Loop) -> dict[Loop, Affine] | None:
     """For each loop inside of which the count hangs on the iteration, an integer that no such count is above, of what
@@ -41,6 +45,9 @@ def rooms(op: Loop) -> dict[Loop, Affine] | None:
     found: dict[Loop, Affine] = {}
 
     def affine(a: Atom) -> Affine:
+        op = integers.get(a)  # type: ignore[arg-type]
+        if op is not None and op.name == "max" and op.args[0] == NONE:  # below zero there is nothing
+            a = op.args[1]
         return with_factors(affine_in(a, integers), integers)
 
     def known(block: Block, counts: Mapping[Var, Affine]) -> bool:

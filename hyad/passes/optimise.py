@@ -62,6 +62,7 @@ from .checks import checks_first, made_two, once, one_size
 from .choices import choices, masked_sums
 from .collect import Collect
 from .columns import Columns, candidates
+from .common import common_factors
 from .copies import Accumulate, Alias, Same, copied
 from .counted import counted
 from .denormals import denormals
@@ -840,6 +841,7 @@ PIPELINE: list[Pass] = [
     exponents,
     like_terms,  # when each sum is one expression; the twos that it makes meet halves below
     open_brackets,  # when that has put together what it can
+    common_factors,
     powers_of_two,  # when no product is made any more
     monomials,  # when twos and halves are out of the way
     scalings,  # and each product is what it will be

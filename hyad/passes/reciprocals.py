@@ -31,6 +31,9 @@ from ..core import (
 from ..program.dead import tidy
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import rebuild
+from .terms import LINEAR
+
+DEEP = 8  # between a quotient and what divides it again, so many operations of differentiation's own are looked through
 
 
 def reciprocals(program: Program) -> Program:
@@ -38,30 +41,41 @@ def reciprocals(program: Program) -> Program:
 
     Only what differentiation divides becomes a product: ``(/ 0.5 y)`` is finite where ``(/ 1 y)`` is just not any more.
     The reciprocal that it makes of a division by y is then the user's own where there is one. A quotient that is read
-    only to be divided again, as a derivative of it by y has it, is such a product, too.
+    only to be divided again, as a derivative of it by y has it, is such a product, too: ``(/ (- (/ x y) 1) y)``.
     """
     counts = uses(program.body)
 
     def once(b: Block) -> Block:
-        """A block with such quotients as products: ``(* (/ x y) (/ 1 y))``  =>  ``(* (* x (/ 1 y)) (/ 1 y))``."""
+        """A block with such quotients as products: ``(* (/ x y) (/ 1 y))``  =>  ``(* (* x (/ 1 y)) (/ 1 y))``. What
+        is infinite now was not a number, or infinite, when it had been multiplied."""
         ones = {x.op.args[1]: x for x in b.binds if is_reciprocal(x.op)}  # type: ignore[union-attr]
         if not ones:
             return b
-        readers: dict[Atom, list[tuple[Atom, ...]]] = {}
+        readers: dict[Atom, list[Bind]] = {}
         for x in b.binds:
             for a in atoms_of(x.op):
-                multiplied = type(x.op) is Prim and x.op.name == "*"
-                readers.setdefault(a, []).append(x.op.args if multiplied else ())  # type: ignore[union-attr]
+                readers.setdefault(a, []).append(x)
+
+        def divided(y: Var, r: Var, depth: int = 0) -> bool:
+            """Whether all that is made of a number is multiplied by the reciprocal, too."""
+            found = readers.get(y, [])
+            return depth < DEEP and 0 < len(found) == counts.get(y) and all(takes(x, r, depth) for x in found)
+
+        def takes(x: Bind, r: Var, depth: int) -> bool:
+            if type(x.op) is not Prim:
+                return False
+            if x.op.name == "*" and r in x.op.args:
+                return True
+            return x.soft and x.op.name in LINEAR and divided(x.vars[0], r, depth + 1)
+
         binds: list[Bind] = []
         for x in b.binds:
             one = ones.get(x.op.args[1]) if type(x.op) is Prim and x.op.name == "/" else None
             if one is not None and one is not x and type(x.op.args[0]) is Var:  # type: ignore[union-attr]
-                y, r = x.vars[0], one.vars[0]
-                found = readers.get(y, [])
-                if found and len(found) == counts.get(y) and all(args in ((y, r), (r, y)) for args in found):
+                if divided(x.vars[0], one.vars[0]):
                     if one not in binds:
                         binds.append(one)
-                    x = Bind(x.vars, Prim("*", (x.op.args[0], r)), x.span, True)  # type: ignore[union-attr]
+                    x = Bind(x.vars, Prim("*", (x.op.args[0], one.vars[0])), x.span, True)  # type: ignore[union-attr]
             if x not in binds:
                 binds.append(x)
         return Block(tuple(binds), b.results) if binds != list(b.binds) else b

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 
 from ..core import (
@@ -52,7 +53,7 @@ def like_terms(program: Program) -> Program:
     nothing; it stays one number. So does one in which terms cancel altogether: infinite ones do not. A multiple whose
     opposite is there is that, where only sums read it.
     """
-    return put_together(program, False)
+    return put_together(program, partial(Sums, opened=False))
 
 
 def open_brackets(program: Program) -> Program:
@@ -66,12 +67,15 @@ def open_brackets(program: Program) -> Program:
     does there: each term is no larger than what was rounded beside it before, and a sum of two numbers that may be
     exact stays one.
     """
-    return put_together(program, True)
+    return put_together(program, partial(Sums, opened=True))
 
 
-def put_together(program: Program, opened: bool) -> Program:
-    """Both passes: the like terms of sums, or those that meet when products are ``opened``."""
-    if not any(x.soft and x.op.name in ("+", "-") for x in all_binds(program.body)):  # type: ignore[union-attr]
+Made = Callable[[Block, dict[Atom, Prim], dict[Atom, int]], "Sums"]
+
+
+def put_together(program: Program, sums: Made) -> Program:
+    """A program whose blocks have gone through ``sums``, where differentiation has added something up in them."""
+    if not any(adds(x) for x in all_binds(program.body)):
         return program
     makers: dict[Atom, Prim] = {}
     counts: dict[Atom, int] = {}
@@ -86,23 +90,25 @@ def put_together(program: Program, opened: bool) -> Program:
             for a in (*atoms_of(x.op), *(a for v in x.vars for a in type_atoms(v.type))):
                 counts[a] = counts.get(a, 0) + 1
             todo += blocks_of(x.op)
-    body = collected(program.body, makers, counts, opened)
+    body = collected(program.body, lambda block: sums(block, makers, counts).run())
     return program if body is program.body else rebuild(with_body(program, body))  # what is equal now is shared
 
 
-def collected(block: Block, makers: dict[Atom, Prim], counts: dict[Atom, int], opened: bool) -> Block:
+def adds(x: Bind) -> bool:
+    return x.soft and x.op.name in ("+", "-")  # type: ignore[union-attr]
+
+
+def collected(block: Block, run: Callable[[Block], Block]) -> Block:
     """A block and those in it with their sums collected; itself where there is nothing to collect."""
     binds = []
     for x in block.binds:
         regions = blocks_of(x.op)
-        made = [collected(r, makers, counts, opened) for r in regions]
+        made = [collected(r, run) for r in regions]
         same = all(r is s for r, s in zip(made, regions))
         binds.append(x if same else Bind(x.vars, with_blocks(x.op, made), x.span))
     if not all(x is y for x, y in zip(binds, block.binds)):
         block = Block(tuple(binds), block.results)
-    if not any(x.soft and x.op.name in ("+", "-") for x in block.binds):  # type: ignore[union-attr]
-        return block
-    return Sums(block, makers, counts, opened).run()
+    return run(block) if any(map(adds, block.binds)) else block
 
 
 @dataclass(slots=True)
@@ -138,13 +144,16 @@ class Sums:
 
     def run(self) -> Block:
         for x in reversed(self.block.binds):
-            if x.soft and x.vars[0] in self.own and x.vars[0] not in self.done and is_linear(x.op):  # type: ignore
+            if self.is_sum(x) and x.vars[0] not in self.done:
                 self.root(x)
         block = self.block
         if self.new or self.same:
             binds = [y for x in block.binds for y in self.new.get(x.vars[0] if x.vars else None, (x,))]  # type: ignore
             block = tidy(substitute(Block(tuple(binds), block.results), self.same))
         return block if self.opened else Signs(block).run()
+
+    def is_sum(self, x: Bind) -> bool:
+        return x.soft and x.vars[0] in self.own and is_linear(x.op)  # type: ignore[arg-type]
 
     def root(self, x: Bind) -> None:
         """Collect the sum ``x``: with all that is computed for it alone, or with what is read once alone."""
@@ -496,7 +505,7 @@ class Writer:
 
     def sum(self, total: Sum) -> Atom:
         """The sum, each term where it first stood: ``-x + y`` is ``y - x``."""
-        terms = [self.term(key, t) for key, t in total.items()]
+        terms = self.terms(total)
         if len(terms) > 1 and terms[0][0] < 0 < terms[1][0]:
             terms[:2] = terms[1::-1]
         c, k, a = terms[0]
@@ -504,6 +513,9 @@ class Writer:
         for c, k, a in terms[1:]:
             found = self.emit("+" if c > 0 else "-", found, self.times(k, a))
         return found
+
+    def terms(self, total: Sum) -> list[tuple[float, float, Atom]]:
+        return [self.term(key, t) for key, t in total.items()]
 
     def times(self, k: float, a: Atom) -> Atom:
         if abs(k) == 1:
