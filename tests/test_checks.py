@@ -229,6 +229,77 @@ def test_what_is_not_checked_in_the_same_iteration_keeps_its_loop() -> None:
             f(x, np.array([0, 2, 1, wrong]))
 
 
+#: What rays see that go through a table, step by step: its elements are checked in the first loop of each ray.
+RAYS = """(fn [#^ (Mat a b) table #^ (Vec n) rays #^ (Vec n) seen]
+  (let [colour (fn [ray]
+                 (let [j (int (floor ray))]
+                   (fst (ifold
+                     (fn [#(light through) s]
+                       (let [i (int (floor (* 0.1 (+ s ray))))
+                             alpha (- 1.0 (exp (- (+ (get table i j) (get table (+ i 1) (+ j 1))))))]
+                         #((+ light (* through alpha (+ s 1))) (* through (- 1.0 alpha)))))
+                     #(0.0 1.0) 32))))]
+    (sum (square (- (map colour rays) seen)))))"""
+
+
+def test_the_way_back_joins_a_loop_that_has_checked_the_same_steps() -> None:
+    """In order and from the last one to the first: a ray's steps are computed once, and its errors are the value's."""
+    model = hyad.model(RAYS, namespace={})
+    rng = np.random.default_rng(4)
+    table, rays, seen = rng.uniform(0.0, 1.0, (5, 6)), rng.uniform(0.0, 4.9, 7), rng.uniform(0.0, 1.0, 7)
+    value, f = hyad.compile(model), hyad.compile(hyad.grad(model, wrt="table"))
+    assert f.source.count("exp(") == 1 and returns(f.source) == returns(value.source) > 3
+    np.testing.assert_allclose(f(table, rays, seen), differences(value, (table, rays, seen), 0), atol=1e-8)
+    for at, wrong in ((0, -0.5), (6, 5.0), (3, 5.5), (3, 1e30), (3, np.nan)):
+        outside = rays.copy()
+        outside[at] = wrong
+        messages = set()
+        for g in (value, f, hyad.compile(model, target="python")):
+            with pytest.raises(BoundsError) as found:
+                g(table, outside, seen)
+            messages.add(str(found.value).partition(": ")[2])
+        assert len(messages) == 1
+    with pytest.raises(BoundsError):
+        f(table[:4], rays, seen)
+
+
+TABLE = """(fn [#^ (Vec k) y #^ (Vec n) at]
+  (sum (map (fn [x] (let [i (int (floor x)) t (- x i)] (square (+ (* (- 1.0 t) (get y i)) (* t (get y (+ i 1)))))))
+            at)))"""
+
+
+def test_what_is_added_to_a_table_is_found_once() -> None:
+    """No compiler makes vectors of a loop that adds to elements as it finds them: the checks are made in it."""
+    model = hyad.model(TABLE, namespace={})
+    y, at = np.array([0.3, 1.0, -0.5, 2.0]), np.array([0.2, 2.9, 1.0, 1.5, 0.0])
+    f = hyad.compile(hyad.grad(model, wrt=("y", "at")))
+    assert f.source.count("for (") == 1 and f.source.count("floor(") == 1
+    for k, found in enumerate(f(y, at + 0.01)):
+        np.testing.assert_allclose(found, differences(hyad.compile(model), (y, at + 0.01), k), atol=1e-8)
+    for wrong in (-0.1, 3.0, np.nan):
+        with pytest.raises(BoundsError):
+            f(y, np.append(at, wrong))
+
+
+@pytest.mark.parametrize(
+    "i, n, within",
+    [(0, "n", True), (1, "n", True), (2, "n", False), (-1, "n", False), (0, "m", False), (1, "m", False)],
+)
+def test_what_two_checks_of_one_side_each_say(i: int, n: str, within: bool) -> None:
+    """``0 <= j`` and ``2 + j <= n``: of the subscripts ``j`` and ``j + 1`` alone that they are in range."""
+    j, n_, m = Var("j", INT), Var("n", INT), Var("m", INT)
+    more, at = Var("t", INT), Var("t", INT)
+    binds = [
+        Bind((more,), Prim("+", (Const(2, INT), j)), None),
+        Bind((), Check("<=", more, n_, ""), None),
+        Bind((), Check("<=", Const(0, INT), j, ""), None),
+        Bind((at,), Prim("+", (j, Const(i, INT))), None),
+    ]
+    once = Once(Block(tuple(binds), ()))
+    once.block(Block(tuple(binds), ()))
+    assert once.fits(at, {"n": n_, "m": m}[n]) == within
+
+
 def test_a_sort_that_is_only_checked_is_not_made_again() -> None:
     """Integers that loops make are compared like others: what three derivatives of a sort look up is checked once."""
     text = "(fn [#^ (Mat n m) a #^ (Mat n m) c] #((map sort a) (vjp (fn [a] (map sort a)) a c)))"

@@ -11,7 +11,7 @@ import pytest
 
 import hyad
 from hyad.core import Check, If, Loop, Prim, Program, all_binds
-from hyad.passes.edges import decides
+from hyad.passes.edges import LONGEST, decides
 from hyad.passes.shifts import shifts
 from hyad.plain_python import python_callable
 from hyad.program.dead import dead_code
@@ -515,3 +515,58 @@ def test_more_than_one_row_at_an_end() -> None:
             u = rng.uniform(0.5, 1.5, shape)
             np.testing.assert_allclose(made(u), plain(u), rtol=1e-12)
             np.testing.assert_allclose(compiled(u), plain(u), rtol=1e-12)
+
+
+#: Elements of both neighbours on a ring, more of them than are written out three times.
+LONG = "(+ (get v i) " + " ".join(
+    f"(* {k + 1}.0 (exp (* -0.{k + 1} (get v (% (- i 1) n)))) (sin (get v (% (+ i 1) n))))" for k in range(20)
+) + ")"  # fmt: skip
+
+
+def test_the_ends_of_a_long_row_are_one_loop() -> None:
+    """Two loops: one that asks for the ends, one for all between that does not."""
+    f = model(f"(fn [#^ (Vec n) v] (let [n (len v)] (sum (square (build n (fn [i] {LONG}))))))")
+    step = model(f"(fn [#^ (Vec n) v] (let [n (len v)] (build n (fn [i] {LONG}))))")
+    rng = np.random.default_rng(8)
+    for g in (step, hyad.grad(f)):
+        points = [[rng.uniform(0.5, 1.5, n)] for n in (0, 1, 2, 3, 4, 5, 6, 9, 20)]
+        made, plain = (hyad.compile(g, "python", args=points[-1], without=w) for w in ((), OFF))
+        compiled = hyad.compile(g, args=points[-1])
+        for x in points:
+            np.testing.assert_allclose(made(*x), plain(*x), rtol=1e-13)
+            np.testing.assert_allclose(compiled(*x), plain(*x), rtol=1e-12)
+    made, plain = (hyad.compile(step, "python", args=points[-1], without=w) for w in ((), OFF))
+    (before,), after = innermost(plain.program), innermost(made.program)
+    assert any(map(decides, before.body.binds)) and len(list(all_binds(before.body))) > LONGEST
+    assert sorted(any(map(decides, x.body.binds)) for x in after) == [False, True]
+
+
+@pytest.mark.parametrize("size", ["n", "64"])
+@pytest.mark.parametrize("far", [2, 3, 4])
+def test_neighbours_on_a_ring_that_are_further_away(size: str, far: int) -> None:
+    """As a stencil of higher order on a periodic domain has them: between the ends there are no remainders."""
+    text = f"(- (get v (% (- i {far}) {size})) (* 8.0 (get v (% (+ i 1) {size}))) (sin (get v (% (+ i {far}) {size}))))"
+    step = model(f"(fn [#^ (Vec {size}) v] (build {size} (fn [i] {text})))")
+    f = model(f"(fn [#^ (Vec {size}) v] (sum (square (build {size} (fn [i] {text})))))")
+    rng = np.random.default_rng(9)
+    sizes = (1, 2, 3, 4, 5, 6, 7, 8, 9, 20) if size == "n" else (64,)
+    points = [[rng.uniform(0.5, 1.5, n)] for n in sizes]
+    for g in (step, hyad.grad(f)):
+        made, plain = (hyad.compile(g, "python", args=points[-1], without=w) for w in ((), OFF))
+        compiled = hyad.compile(g, args=points[-1])
+        for x in points:
+            np.testing.assert_allclose(made(*x), plain(*x), rtol=1e-13)
+            np.testing.assert_allclose(compiled(*x), plain(*x), rtol=1e-12)
+        assert any(not any(map(decides, x.body.binds)) for x in innermost(made.program))
+        assert all(any(map(decides, x.body.binds)) for x in innermost(plain.program))
+    for (v,) in points:
+        want = np.roll(v, far) - 8 * np.roll(v, -1) - np.sin(np.roll(v, -far))
+        np.testing.assert_allclose(hyad.compile(step, args=points[-1])(v), want, rtol=1e-13)
+
+
+def test_a_remainder_by_another_number_stays() -> None:
+    """By a smaller one, all along the row."""
+    f = model("(fn [#^ (Vec n) v #^ (Vec m) w] (build n (fn [i] (* (get v i) (get w (% (+ i 2) m))))))")
+    for n, m in ((1, 1), (5, 2), (9, 9), (9, 4), (3, 8)):
+        v, w = np.arange(1.0, n + 1), np.arange(1.0, m + 1)
+        np.testing.assert_allclose(hyad.compile(f)(v, w), v * w[(np.arange(n) + 2) % m])

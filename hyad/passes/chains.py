@@ -21,6 +21,7 @@ from ..core import (
     with_blocks,
     with_body,
 )
+from ..program.rebuild import rebuild
 from .fusion import merge_into, one_hot
 
 
@@ -35,7 +36,7 @@ def chains(program: Program) -> Program:
     ``fuse``'s, which asks what it costs to compute an element twice: here nothing is computed twice.
     """
     made = joined(program.body, False)
-    return program if made is program.body else with_body(program, made)
+    return program if made is program.body else rebuild(with_body(program, made))  # what is equal now is shared
 
 
 def joined(block: Block, rows: bool) -> Block:

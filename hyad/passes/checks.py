@@ -145,21 +145,47 @@ class Once:
         if type(i) is Const:
             return i.value >= 0 and (i.value < n.value if type(n) is Const else self.more(n, i.value))
         index, above = self.offset(i)
-        if above >= 0 and index in self.around:  # its largest value is its count - 1
-            count, more = self.offset(self.around[index])
+        for run in self.counts_of(index) if above >= 0 else ():  # its largest value is its count - 1
+            count, more = self.offset(run)
             size, room = self.offset(n)
             if above + more <= room and (count == size or self.checked("<=", count, size) or self.equal(count, size)):
                 return True
-        return self.checked("in", i, n)
+        return self.checked("in", i, n) or self.between(i, n)
+
+    def between(self, i: Atom, n: Atom) -> bool:
+        """Whether checks, of one side each perhaps, of a number more or less, say that a subscript is in range."""
+        base, more = self.offset(i)
+        low = high = False
+        for made in (made for many in self.made.values() for made in many):
+            check, (at, plus), (top, over) = made.check, self.offset(made.check.a), self.offset(made.check.b)
+            if check.relation not in ("in", "<=", "<"):
+                continue
+            highest = plus - (check.relation == "<=") - over  # the largest number by which n is more
+            if (
+                not high
+                and highest >= more - self.offset(n)[1]
+                and self.made_of(made, (at, base), (top, self.offset(n)[0]))
+            ):
+                high = True
+            if check.relation == "in":
+                low = low or plus <= more and self.made_of(made, (at, base))
+            elif at == Const(0, INT):
+                least = over - plus - (check.relation == "<")
+                low = low or least <= more and self.made_of(made, (top, base))
+            if low and high:
+                return True
+        return False
 
     def offset(self, a: Atom) -> tuple[Atom, int]:
         """An integer as another one, or 0, and a number."""
         if type(a) is Const:
             return Const(0, INT), int(a.value)
         op, _ = self.sources.get(a, (None, 0))  # type: ignore[call-overload]
-        if type(op) is Prim and op.name in ("+", "-") and type(op.args[1]) is Const and a.type == INT:
-            base, more = self.offset(op.args[0])
-            return base, more + (op.args[1].value if op.name == "+" else -op.args[1].value)
+        if type(op) is Prim and op.name in ("+", "-") and a.type == INT:
+            x, y = op.args if type(op.args[1]) is Const or op.name == "-" else op.args[::-1]
+            if type(y) is Const:
+                base, more = self.offset(x)
+                return base, more + (y.value if op.name == "+" else -y.value)
         return a, 0
 
     def more(self, n: Atom, i: int) -> bool:
@@ -208,9 +234,13 @@ class Once:
 
     def covers(self, made: Made, op: Check) -> bool:
         """Whether a check here is one that has been made."""
+        return self.made_of(made, (made.check.a, op.a), (made.check.b, op.b))
+
+    def made_of(self, made: Made, *pairs: tuple[Atom, Atom]) -> bool:
+        """Whether a check has been made, in an iteration where its integers are these."""
         table: dict[Atom, Atom | None] = dict.fromkeys(index for index, _ in made.loops)
         match = Match(self.sources, table)
-        if not (match(made.check.a, op.a) and match(made.check.b, op.b)):
+        if not all(match(one, other) for one, other in pairs):
             return False
         for index, count in reversed(made.loops):
             at = table[index]
@@ -219,9 +249,20 @@ class Once:
                 entered = type(count) is Const and count.value > 0
                 if at is None and not entered:
                     return False
-            elif at not in self.around or not match(count, self.around[at]):
+            elif not any(match(count, n) for n in self.counts_of(at)):
                 return False
         return all(any(holds == h and match(cond, c) for c, h in self.holds) for cond, holds in made.holds)
+
+    def counts_of(self, at: Atom) -> Iterator[Atom]:
+        """The count of the loop that an integer is the index of, from either end."""
+        op, _ = self.sources.get(at, (None, 0))  # type: ignore[call-overload]
+        if at in self.around:
+            yield self.around[at]
+        elif type(op) is Prim and op.name == "-" and op.args[1] in self.around:
+            n = self.around[op.args[1]]
+            size, more = self.offset(op.args[0])
+            if (size, more + 1) == self.offset(n):
+                yield n
 
 
 class Match:
@@ -301,10 +342,15 @@ def sources(binds: Iterable[Bind]) -> Sources:
     return found
 
 
-def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = ()) -> bool:
+def in_range(
+    second: Bind,
+    first: Bind | None = None,
+    before: Iterable[Bind] = (),
+    around: Mapping[Atom, Atom] = MappingProxyType({}),
+) -> bool:
     """Whether all subscripts in a loop or a branch are in range by the checks that stand ``before`` it in its block,
     whatever else was checked; with ``first`` in a loop that runs as often as that, once it has done the same
-    iteration."""
+    iteration. ``around``: the indices and counts of the loops around the block."""
     block = Block((second,), ())
     if first is not None:
         one, two = first.op, second.op
@@ -312,6 +358,7 @@ def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (
         block = substitute(two.body, {two.index: one.index})
         second = Bind(second.vars, Loop(two.count, one.index, two.inits, two.accs, block))
     here = Once(Block((*before, second) if first is None else (*before, first, second), ()))
+    here.around.update(around)
     here.block(Block(tuple(before), ()))
     if first is not None:
         here.around[first.op.index] = first.op.count  # type: ignore[union-attr]

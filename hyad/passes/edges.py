@@ -8,7 +8,7 @@ ring.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from ..core import (
@@ -27,6 +27,7 @@ from ..core import (
     blocks_of,
     defined_in,
     kinds_of,
+    same,
     type_of,
 )
 from ..program.affine import Affine, affine_add
@@ -38,6 +39,8 @@ from .tables import affine_of
 
 #: A loop with more bindings in it is not written out for its edges.
 LONGEST = 80
+#: One of up to so many has its first and last iterations in one loop.
+LONGER = 240
 #: The same for a loop around an innermost one.
 LONGEST_ROW = 180
 #: A loop that is known to run less often is left as it is.
@@ -113,6 +116,9 @@ class Bordered(Rebuild):
         """What a comparison gives in all iterations but some first and last ones, where that is one thing."""
         name, gap = test
         step = gap[1][op.index]
+        if name == "%":
+            left_of, right_of = (self.known(op, x, skipped, left) for x in self.both_sides(op, gap))
+            return True if left_of and right_of else None
         low = affine_add(self.rest(gap, op.index), (step * skipped, {}))
         end = affine_add(self.b.affine(self.atom(op.count)), (1 + left, {}), -1)
         high = affine_add(self.rest(gap, op.index), end, step)
@@ -131,6 +137,11 @@ class Bordered(Rebuild):
                 return name in ("!=", "<")
         return None
 
+    def both_sides(self, op: Loop, gap: Affine) -> tuple[tuple[str, Affine], tuple[str, Affine]]:
+        """What says that an integer is its own remainder by a loop's count."""
+        size: Affine = (op.count.value, {}) if type(op.count) is Const else (0, {op.count: 1})  # type: ignore[dict-item]
+        return (">=", gap), ("<", affine_add(gap, size, -1))
+
     def rest(self, affine: Affine, index: Var) -> Affine:
         """What is left of an integer without the index, in the new program's variables."""
         return self.moved((affine[0], {v: k for v, k in affine[1].items() if v is not index}))
@@ -141,7 +152,8 @@ class Edges(Bordered):
     its first or last one, or the larger or smaller of the two, is known in all others.
 
     ``(build n (fn [i] (if (= i 0) (f i) (g i))))``  =>  ``f`` for the first element, if there is one, then ``g``;
-    ``(build n (fn [i] (get v (min (+ i 1) (- n 1)))))``  =>  ``(get v (+ i 1))``, then the last element.
+    ``(build n (fn [i] (get v (min (+ i 1) (- n 1)))))``  =>  ``(get v (+ i 1))``, then the last element;
+    ``(build n (fn [i] (get v (% (+ i 2) n))))``  =>  ``(get v (+ i 2))``, then the last two.
     What a branch checks is then checked in each iteration between, and so before them once. So is the loop around an
     innermost one that asks twice or more of its index: a grid's first and last rows.
     """
@@ -161,9 +173,15 @@ class Edges(Bordered):
             self.copy(bind)
             return
         self.found = True
-        rows = any(type(x.op) is Loop for x in op.body.binds)  # type: ignore[union-attr]
-        way = self.rows if rows else self.parts if max(ends) < 2 else self.stretches
-        self.define(bind, way(op, bind, tests, *ends))  # type: ignore[arg-type]
+        self.define(bind, self.way(op, max(ends))(op, bind, tests, *ends))  # type: ignore[arg-type]
+
+    def way(self, op: Loop, most: int) -> Callable[..., Sequence[Atom]]:
+        """How a loop is taken apart of which so many iterations are at an end."""
+        if any(type(x.op) is Loop for x in op.body.binds):
+            return self.rows
+        if len(list(all_binds(op.body))) > LONGEST:
+            return self.around
+        return self.parts if most < 2 else self.stretches
 
     def tests(self, op: Loop) -> dict[Var, tuple[str, Affine]]:
         """The comparisons that decide an innermost loop's branches, or two of those of the loops in a grid's."""
@@ -171,7 +189,8 @@ class Edges(Bordered):
             return {}
         found = list(all_binds(op.body))
         inner = [x.op for x in op.body.binds if type(x.op) is Loop]
-        if len(found) > (LONGEST_ROW if inner else LONGEST) or not any(map(decides, found)):
+        longest = LONGEST_ROW if inner else LONGEST if in_order(op) else LONGER
+        if len(found) > longest or not any(map(decides, found)):
             return {}
         if any(type(x.op) not in (Prim, If, Check) for x in found if x.op not in inner):
             return {}
@@ -241,6 +260,27 @@ class Edges(Bordered):
                 state = list(b.loop(length, state, body, names, op.index.name, accs))
         return state
 
+    def around(
+        self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], skipped: int, left: int
+    ) -> Sequence[Atom]:
+        """A long loop, in any order, as two: for the first and last iterations as it was, for those between shorter."""
+        b, count = self.b, self.atom(op.count)
+        state, names, accs = self.begun(op, bind)
+        known = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
+        few = b.prim("min", Const(skipped + left, INT), count)
+        gap = b.prim("-", count, few)
+
+        def ends(k: Atom, *state: Atom):
+            late = b.prim("+", k, gap)
+            index = b.select(b.prim("<", k, Const(skipped, INT)), k, late) if skipped else late
+            return self.part(op, index, state, {}), ()
+
+        def between(i: Atom, *state: Atom):
+            return self.part(op, b.prim("+", i, Const(skipped, INT)) if skipped else i, state, known), ()
+
+        state = list(b.loop(few, state, ends, names, op.index.name, accs))
+        return b.loop(gap, state, between, names, op.index.name, accs)
+
     def rows(self, op: Loop, bind: Bind, tests: dict[Var, tuple[str, Affine]], first: int, last: int) -> Sequence[Atom]:
         """A loop whose iterations are those that they were for the first and the last ones, and shorter for others."""
         b, count = self.b, self.atom(op.count)
@@ -286,6 +326,8 @@ class Edges(Bordered):
     def at(self, op: Loop, test: tuple[str, Affine], index: Affine) -> bool | None:
         """What a comparison gives in one iteration, where that is known."""
         name, gap = test
+        if name == "%":
+            return None
         value = self.b.normal(affine_add(self.rest(gap, op.index), index, gap[1][op.index]))
         return None if value[1] else COMPARE[name](value[0])
 
@@ -358,15 +400,24 @@ def edges(program: Program) -> Program:
     return dead_code(made) if sides.found else program
 
 
+def in_order(op: Loop) -> bool:
+    """Whether it may matter which iteration comes first."""
+    return bool(op.accs) or any(type(x.op) is Check for x in all_binds(op.body))
+
+
 def comparisons(op: Loop) -> dict[Var, tuple[str, Affine]]:
     """What in a loop compares its index with what it does not change: how, and the difference that is compared with
-    0."""
+    0; or asks for the remainder by its count, and of what."""
     found = list(all_binds(op.body))
     inside = {op.index, *op.accs, *defined_in(op.body)}
     integers = {v: x.op for x in found for v in x.vars if type(x.op) is Prim and v.type == INT}
     tests = {}
     for x in found:
-        if type(x.op) is Prim and x.op.name in COMPARE and all(type_of(a) == INT for a in x.op.args):
+        if type(x.op) is Prim and x.op.name == "%" and same(x.op.args[1], op.count):
+            at = affine_of(x.op.args[0], integers, inside, {op.index})
+            if at is not None and at[1].get(op.index) in (1, -1):
+                tests[x.vars[0]] = "%", at
+        elif type(x.op) is Prim and x.op.name in COMPARE and all(type_of(a) == INT for a in x.op.args):
             low, high = (affine_of(a, integers, inside, {op.index}) for a in x.op.args)
             if low is not None and high is not None and high != low:
                 gap = affine_add(low, high, -1)
@@ -388,4 +439,4 @@ def conditions(bind: Bind) -> tuple[Atom, ...]:
 def decides(bind: Bind) -> bool:
     """Whether a binding is a branch, or chooses an integer, as the neighbour on a ring is chosen."""
     op = bind.op
-    return type(op) is If or type(op) is Prim and op.name in ("select", "min", "max") and bind.vars[0].type == INT
+    return type(op) is If or type(op) is Prim and op.name in ("select", "min", "max", "%") and bind.vars[0].type == INT

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from ..core import (
     BOOL,
@@ -648,25 +649,28 @@ def fuse_siblings(program: Program) -> Program:
     return with_body(program, siblings(program.body, sums=True))
 
 
-def siblings(block: Block, wanted: Wanted | None = None, sums: bool = False) -> Block:
+def siblings(
+    block: Block, wanted: Wanted | None = None, sums: bool = False, around: Mapping[Atom, Atom] = MappingProxyType({})
+) -> Block:
     """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be; and
     before, of None in place of the two as one, whether it may be. ``sums``: also of loops of which the second one adds
-    to what the first one has added to."""
+    to what the first one has added to. ``around``: the indices and counts of the loops around."""
     if all(type(bind.op) in (Prim, Check) for bind in block.binds):
         return block
     binds, known, k = list(block.binds), {}, 0
     while k < len(binds):
         op = binds[k].op
         mergeable = type(op) is Loop or type(op) is If and not any(map(has_checks, blocks_of(op)))
-        while mergeable and merge_into(binds, k, known, wanted, block.results, sums):
+        while mergeable and merge_into(binds, k, known, wanted, block.results, sums, around):
             pass
         bind = binds[k]  # what its regions hold now, siblings of both, may join too
         if type(bind.op) is If:
             binds[k] = Bind(
-                bind.vars, If(bind.op.cond, *(siblings(x, wanted, sums) for x in blocks_of(bind.op))), bind.span
+                bind.vars, If(bind.op.cond, *(siblings(x, wanted, sums, around) for x in blocks_of(bind.op))), bind.span
             )
         elif type(bind.op) is Loop:
-            binds[k] = Bind(bind.vars, with_blocks(bind.op, [siblings(bind.op.body, wanted, sums)]), bind.span)
+            inner = siblings(bind.op.body, wanted, sums, {**around, bind.op.index: bind.op.count})
+            binds[k] = Bind(bind.vars, with_blocks(bind.op, [inner]), bind.span)
         k += 1
     return Block(tuple(binds), block.results)
 
@@ -815,6 +819,20 @@ def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None
     return {-1} if own else axes or None
 
 
+def scatters(op: Op) -> bool:
+    """Whether a loop adds to elements that are found as it runs: no compiler makes vectors of it, with checks or
+    without."""
+    binds = [x for x in all_binds(op.body) if type(x.op) is Prim]  # type: ignore[union-attr]
+    made = {x.vars[0]: x.op for x in binds}
+    todo = [a for x in binds if x.op.name == "add-at" for a in x.op.args[1:-1]]  # type: ignore[union-attr]
+    while todo:
+        at = made.get(todo.pop())  # type: ignore[call-overload]
+        if at is not None and at.name not in ("+", "-", "*"):  # type: ignore[union-attr]
+            return True
+        todo += at.args if at is not None else ()  # type: ignore[union-attr]
+    return False
+
+
 def early_use(
     first: Bind, made: Bind, binds: Sequence[Bind], second: Bind, results: Sequence[Atom], known: Reads
 ) -> bool:
@@ -840,9 +858,11 @@ def merge_into(
     wanted: Wanted | None = None,
     results: Sequence[Atom] = (),
     sums: bool = False,
+    around: Mapping[Atom, Atom] = MappingProxyType({}),
 ) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
-    behind, what the second needs comes before. ``results``: what their block gives; ``sums`` as in ``siblings``."""
+    behind, what the second needs comes before. ``results``: what their block gives; ``sums`` and ``around`` as in
+    ``siblings``."""
     first = binds[k]
     near = range(min(len(binds), k + NEAR) - 1, k, -1)
     last = next((j for j in near if partners(first.op, binds[j].op)), None)
@@ -878,8 +898,13 @@ def merge_into(
         may = partners(first.op, bind.op) and (wanted is None or wanted(first, bind, None))
         made = join(first, reading or bind) if may else None
         if made is not None and (fallible or checked):
-            made = made if in_range(bind, first if fallible else None, binds[:k]) else None
-            if fallible and wanted is None and (not first.vars or in_range(bind, None, binds[:k])):
+            made = made if in_range(bind, first if fallible else None, [*binds[:k], *early], around) else None
+            if (
+                fallible
+                and wanted is None
+                and not scatters(bind.op)
+                and (not first.vars or in_range(bind, None, [*binds[:k], *early], around))
+            ):
                 made = None  # what cannot fail is better in a loop that cannot
         if made is not None and (wanted is None or wanted(first, bind, made)):
             binds[k : j + 1] = [*early, made, *late]
@@ -888,7 +913,9 @@ def merge_into(
             after.update(bind.vars)
             late.append(bind)
             continue
-        if fallible and (any(map(has_checks, blocks_of(bind.op))) or not in_range(bind, None, binds[:k])):
+        if fallible and (
+            any(map(has_checks, blocks_of(bind.op))) or not in_range(bind, None, [*binds[:k], *early], around)
+        ):
             return False  # the first one fails first; and what it has checked is in range behind it
         early.append(bind)
     return False

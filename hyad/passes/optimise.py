@@ -46,7 +46,7 @@ from ..program.alike import same_code
 from ..program.builder import Builder
 from ..program.check import check_after
 from ..program.counts import inside, work
-from ..program.dead import dead_code, tidy
+from ..program.dead import dead_code, has_checks, tidy
 from ..program.journal import FIRED, LEFT, OFF
 from ..program.loops import CALL, loops_of
 from ..program.rebuild import Rebuild, rebuild, rebuilt, taken
@@ -614,8 +614,9 @@ def meet(program: Program) -> Program:
 
 def follow(program: Program) -> Program:
     """Fuses loops of which one reads what the other has made in the same iteration, where they share much work: a
-    gradient whose cotangent is known goes through each row once, with its value."""
-    made = met(program, lambda one, two: not reads(two).keys().isdisjoint(one.vars), 8)
+    gradient whose cotangent is known goes through each row once, with its value. So does a loop that has checks, before
+    other passes make the two different, which leave what may fail as it is."""
+    made = met(program, lambda one, two: not reads(two).keys().isdisjoint(one.vars) or has_checks(one.op.body), 8)
     return share(made) if made is not program else program
 
 
@@ -680,7 +681,8 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
             return True
         b = Builder()
         b.sizes.update(program.dims)
-        Share(b).bind(Bind(both.vars, with_blocks(both.op, [siblings(both.op.body, lambda *_: True)]), both.span))
+        inner = siblings(both.op.body, lambda *_: True, around={both.op.index: both.op.count})  # type: ignore[union-attr]
+        Share(b).bind(Bind(both.vars, with_blocks(both.op, [inner]), both.span))
         apart, together = [cost(Block((bind,), ())) for bind in (one, two)], cost(Block(b.block(), ()))
         if any(nests) and together.transcendental < sum(x.transcendental for x in apart):
             return True
