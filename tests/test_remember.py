@@ -396,3 +396,39 @@ def test_loops_that_become_shorter_and_then_empty_are_not_run_again() -> None:
         for got, wanted in zip(c(*args), again(*args)):
             np.testing.assert_allclose(got, wanted, rtol=1e-12)
         assert not args[0].size or hyad.check_grad(RATES, args, wrt=("rates", "vol"))
+
+
+#: Steps with a sparse matrix, its rows compressed: nobody knows how long its rows are before they are read.
+SPARSE = """(fn [#^ (Arr Int r) start #^ (Arr Int z) column #^ (Vec z) value #^ (Vec n) x #^ Int steps]
+  (let [times (fn [x]
+                (build (- r 1)
+                  (fn [i]
+                    (let [s (ref 0.0)]
+                      (for [k (range (get start i) (get start (+ i 1)))]
+                        (set! s (+ (deref s) (* (get value k) (get x (get column k))))))
+                      (deref s)))))]
+    (sum (square (ifold (fn [x t] (let [y (times x)] (/ y (dot y y)))) x steps)))))"""
+
+
+def test_a_product_with_rows_of_any_length_is_remembered() -> None:
+    """Its numbers take a loop each; the terms of these are read again."""
+    f = hyad.grad(SPARSE, wrt=("value", "x"))
+    start, column = np.array([0, 2, 2, 5, 6]), np.array([0, 3, 1, 2, 0, 3])
+    args = start, column, np.linspace(0.5, 1.5, 6), np.linspace(1.0, 2.0, 4), 6
+    made = hyad.compile(f, args=args)
+    assert workspace(f, args, n=1000, r=1001, z=9000, steps=100) // 100_000 == 2
+    assert workspace(f, args, without="remembering", n=1000, r=1001, z=9000, steps=100) // 100_000 == 1
+    loops = [x.op for x in all_binds(f.optimised(f.specs(args)).body) if type(x.op) is Loop]
+    with switched_off(("remembering",)):
+        again = [x.op for x in all_binds(f.optimised(f.specs(args)).body) if type(x.op) is Loop]
+    assert len(loops) < len(again)
+    for got, wanted in zip(made(*args), hyad.compile(f, args=args, without="remembering", target="python")(*args)):
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    assert hyad.check_grad(SPARSE, args, wrt=("value", "x"))
+
+
+def test_what_a_step_makes_of_two_elements_is_not_remembered() -> None:
+    """A matrix of products, of which none takes a loop."""
+    text = "(fn [#^ (Mat n m) u #^ (Mat n m) v #^ Int t] (sum (ifold (fn [u k] (+ u (* 0.1 u v))) u t)))"
+    f = hyad.grad(text, wrt=(0, 1))
+    assert workspace(f, (H, W, 5), n=1000, m=1000, t=10) < 13 * 10**6

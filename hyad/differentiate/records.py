@@ -325,7 +325,7 @@ def laborious(op: Loop, active: dict[Var, int], again: Container[Var] = ()) -> l
     for bind in op.body.binds:
         inner = bind.op
         if type(inner) is Loop:
-            loops = any(type(b.op) is Loop for b in inner.body.binds)
+            loops = any(type(b.op) is Loop and b.op.accs for b in all_binds(inner.body))
             dear = bool(costly(inner.body, active))
             for v in bind.vars:
                 dims = v.type.dims if isinstance(v.type, Arr) else ()

@@ -102,7 +102,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
     given = {r: k for k, r in enumerate(op.body.results) if k >= width}  # stacked anyway
     free = few(rev, op) or not rev.remembers
     dear = [] if free else costly(op.body, rev.active)
-    if given and not free:  # else this loop vanishes, should nothing be remembered
+    if (given or carried) and not free:  # else this loop vanishes, should nothing be remembered
         dear += laborious(op, rev.active, b.again)
         dear += [v for v in ends(rev, op.body) if v in given and v not in dear]
     if carried and not free:

@@ -224,7 +224,7 @@ class Jam(Rebuild):
         inner = [bind for bind in op.body.binds if type(bind.op) is Loop]
         if (
             not any(isinstance(a.type, Scalar) for bind in inner for a in bind.op.accs)
-            or len(op.body.binds) > 4 * JAMMED
+            or len(op.body.binds) > 8 * JAMMED
         ):
             return False
         late = carried_in(op)
