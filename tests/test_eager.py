@@ -420,7 +420,8 @@ EMPTY = [
     "(argmax m 1)", "(map argmax m)", "(argsort m)", "(argsort (ravel m))", "(build (len m) (fn [i] i))",
     "(> m 0.0)", "(any (> m 0.0) 1)", "(map len m)", "(map (fn [i] (* 2 i)) (map len m))", "(where (> m 0) m 1.0)",
     "(map (fn [r] (> 1 0)) m)", "(+ (argsort m) 1)", "(/ (argsort m) 1)", "(real (argsort m))",
-    "(gather m (argsort (sum m 1)))",
+    "(gather m (argsort (sum m 1)))", "(* (get m #((slice None) 0 None)) m)", "(+ m (expand-dims (sum m 1) 1))",
+    "(* (get m #((slice None) 0 None)) [1.0 2.0])", "(> (expand-dims (sum m 1) 1) m)",
 ]  # fmt: skip
 
 

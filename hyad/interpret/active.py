@@ -16,7 +16,7 @@ import numpy as np
 from ..core import BOOL, INT, REAL
 from ..errors import DerivativeError, ModelTypeError, hint_for
 from ..program.primitives import BUILTIN, PRIMITIVES, Primitive, parse_partial
-from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, kind_of, leaves, shaped
+from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, dims_of, kind_of, leaves, shaped
 
 #: The constants of partial derivatives, known by identity: no product is computed with them, so that a derivative
 #: that is zero stays zero beside an infinite one.
@@ -147,19 +147,22 @@ def elementwise(row: Primitive, op: Operation, args: tuple[Any, ...]) -> Any:
             f"`{op.__name__}` of {' and '.join(map(describe, arrays))}", None, "the shapes must be equal"
         )
     if not count:
-        return empty(op, args, next(a for a in whole if not a))
+        return empty(op, args, [(dims_of(a) or ())[rank_of(a) == rank :] for a in arrays])
     rows = [isinstance(a, list) and rank_of(a) == rank for a in args]
     columns = [[a] * count if not row else a * count if len(a) < count else a for a, row in zip(args, rows)]
     return [op(*xs) for xs in zip(*columns)]
 
 
-def empty(op: Operation, args: tuple[Any, ...], like: list) -> list:
-    """What an operation makes of an array of no elements: of the kind that it makes of ones."""
+def empty(op: Operation, args: tuple[Any, ...], rows: list[tuple[int, ...]]) -> list:
+    """What an operation makes of arrays of no rows: of the kind that it makes of ones, and of no rows of the shape that
+    rows of these shapes would give."""
     try:
         kind = kind_of(op(*(kind_of(a)(1) for a in args)))
     except (ArithmeticError, ValueError):
         kind = float
-    return shaped((), (0, *getattr(like, "inner", ())), kind)
+    rank = max(map(len, rows))
+    columns = zip(*((1,) * (rank - len(row)) + row for row in rows))
+    return shaped((), (0, *(next((n for n in sizes if n != 1), 1) for sizes in columns)), kind)
 
 
 def rank_of(array: list) -> int:
