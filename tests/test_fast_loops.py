@@ -12,6 +12,7 @@ import pytest
 import hyad
 import memoised
 from hyad.core import Apply, If, Loop, Prim, all_binds, blocks_of
+from hyad.errors import BoundsError
 from hyad.program.counts import cost
 from hyad.program.journal import without
 
@@ -531,3 +532,41 @@ def test_a_distance_in_a_loop_over_time_is_not_remembered() -> None:
     source = hyad.compile(hyad.grad(hyad.model(text), wrt=0), args=(np.ones((9, 5)), 3)).source
     (room,) = re.findall(r"work: room for (.*) reals", source)
     assert "n*n*(steps" not in room and "n*d*(steps" in room
+
+
+#: Cox's likelihood as it is read: who is at risk is asked in a branch, for each event alone, sizes are not declared.
+AT_RISK = """(fn [eta time #^ (Arr Int n) event]
+  (let [ll (ref 0.0)]
+    (for [i (range n)]
+      (when (= (get event i) 1)
+        (let [risk (ref 0.0)]
+          (for [j (range n)]
+            (when (>= (get time j) (get time i))
+              (set! risk (+ (deref risk) (exp (get eta j))))))
+          (set! ll (+ (deref ll) (- (get eta i) (log (deref risk))))))))
+    (deref ll)))"""
+
+
+def test_calls_leave_a_loop_in_a_branch() -> None:
+    """An exponential for each element, not for each pair; of those that are there, should there be fewer."""
+    model = hyad.model(AT_RISK, namespace={})
+    args = np.ones(3), np.ones(3), np.ones(3, int)
+    value, grad = hyad.compile(model, args=args), hyad.compile(hyad.grad(model, wrt="eta"), args=args)
+    for f in (value, grad):
+        loops = [x.op for x in all_binds(f.program.body) if type(x.op) is Loop]
+        nested = [x for loop in loops for x in all_binds(loop.body) if type(x.op) is Loop]
+        inside = [y for x in nested for y in all_binds(x.op.body) if type(y.op) is Prim and y.op.name == "exp"]
+        assert "expand" in [s.name for s in hyad.explain(model, args=args).steps] and len(inside) <= (f is value)  # as it checks
+    rng = np.random.default_rng(7)
+    for n in (0, 1, 2, 5, 9):
+        eta, time, event = rng.normal(size=n), rng.uniform(size=n), rng.integers(0, 2, n)
+        risk = np.array([np.exp(eta[time >= t]).sum() for t in time])
+        assert value(eta, time, event) == pytest.approx(((eta - np.log(risk)) * (event == 1)).sum(), rel=1e-13)
+        want = event - np.exp(eta) * np.array([(event / risk)[time <= t].sum() for t in time])
+        np.testing.assert_allclose(grad(eta, time, event), want, rtol=1e-12, atol=1e-13)
+    time, event = np.array([3.0, 2.0, 1.0]), np.array([1, 0, 0])
+    for f in (value, grad):  # no element of the second and third is read
+        np.testing.assert_allclose(f(np.array([0.5]), time, event), f(np.array([0.5]), time[:1], event[:1]))
+        with pytest.raises(BoundsError, match="eta"):
+            f(np.array([0.5]), time, np.array([1, 1, 0]))
+        assert np.all(np.isfinite(f(np.full(3, 800.0), time, np.array([0, 0, 0]))))  # what overflows is not read

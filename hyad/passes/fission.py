@@ -18,9 +18,11 @@ from ..core import (
     Scalar,
     Var,
     all_binds,
+    blocks_of,
     defined_in,
     free_vars,
     reads,
+    type_of,
 )
 from ..program.builder import Builder
 from ..program.dead import has_checks
@@ -225,7 +227,8 @@ class Expand(Rebuild):
     """Costly values of an inner loop's iterations, sums too, that the outer loop does not change are computed before
     it, into an array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From
     branches that the index alone decides, as at a border, with the branch; from others only calls of the C library: n
-    of them, where an outer loop might make m n, or fewer.
+    of them, where an outer loop might make m n, or fewer; and those of loops in branches. Where only the branch knows
+    that its elements are there, of the elements that are.
 
     Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
     loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
@@ -247,54 +250,67 @@ class Expand(Rebuild):
                 self.here[v] = self.b.get(table, *self.atoms([loop.index for loop in path]), hint=v.name)
             return
         if type(op) is Loop:
-            for path, inside in paths(op):
-                self.prepare(path, inside)
+            for way in paths(op):
+                self.prepare(*way)
             self.b.span = bind.span
         self.copy(bind)
 
     def takes(self, op: Loop) -> bool:
         """Whether there is a value to compute before a loop."""
-        return any(self.chosen(path, inside)[2] for path, inside in paths(op))
+        return any(self.chosen(*way)[2] for way in paths(op))
 
-    def chosen(self, path: tuple[Loop, ...], inside: set[Var]) -> tuple[Block, dict[Var, Guard], list[Var]]:
+    def chosen(self, path: tuple[Loop, ...], inside: set[Var], least: int) -> tuple[Block, dict[Var, Guard], list[Var]]:
         """``invariants``, and which of them have a table."""
         if any(type(loop.count) is Var and loop.count in inside for loop in path) or has_checks(path[0].body):
             return Block((), ()), {}, []
-        fixed, guards = invariants(path, inside, self.ahead)
+        fixed, guards = invariants(path, inside, least, self.ahead)
         chosen = [v for v in guards if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
         if self.ahead:
             chosen = [v for v in chosen if guards[v] or any(map(summing, slice_of(fixed, [v]).binds))]
         return fixed, guards, chosen
 
-    def prepare(self, path: tuple[Loop, ...], inside: set[Var]) -> None:
+    def prepare(self, path: tuple[Loop, ...], inside: set[Var], least: int) -> None:
         """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
-        fixed, guards, chosen = self.chosen(path, inside)
+        fixed, guards, chosen = self.chosen(path, inside, least)
         if not chosen:
             return
         made = guarded(fixed, chosen, guards)
 
-        def table(k: int) -> Sequence[Atom]:
+        def table(k: int, counts: Sequence[Atom]) -> Sequence[Atom]:
             if k == len(path):
                 return self.block(made)
 
             def body(i: Atom):
                 self.here[path[k].index] = i
-                results = table(k + 1)
+                results = table(k + 1, counts)
                 if not all(self.b.bind_in_range(bind.op) for bind in self.b.scopes[-1].binds):
                     raise OutOfReach
                 return (), results
 
             names = [v.name for v in chosen]
-            return self.b.loop(self.atom(path[k].count), (), body, names, path[k].index.name, pruned=True)
+            return self.b.loop(self.atom(counts[k]), (), body, names, path[k].index.name, pruned=True)
 
-        try:
-            arrays = table(0)
-        except OutOfReach:
+        for counts in ([loop.count for loop in path], elements(made, path)):
+            try:
+                arrays = table(0, counts) if counts else ()
+            except OutOfReach:
+                continue
+            for v, array in zip(chosen, arrays):
+                self.tables[v] = (array, path)
+                if self.ahead and type(array) is Var and not_remembered(slice_of(fixed, [v]), v):
+                    self.b.again.add(array)
             return
-        for v, array in zip(chosen, arrays):
-            self.tables[v] = (array, path)
-            if self.ahead and type(array) is Var and not_remembered(slice_of(fixed, [v]), v):
-                self.b.again.add(array)
+
+
+def elements(block: Block, path: tuple[Loop, ...]) -> list[Atom]:
+    """How many elements there are of the arrays that a loop's values are made of, one element each: so many a table of
+    them may have, whatever the loop reads. Empty where that are different numbers, or it is known how often it runs."""
+    sizes = {
+        type_of(x.op.args[0]).dims[0]  # type: ignore[union-attr]
+        for x in block.binds
+        if type(x.op) is Prim and x.op.name == "get" and x.op.args[1] is path[0].index
+    }
+    return list(sizes) if len(path) == len(sizes) == 1 and type(path[0].count) is Var else []
 
 
 class OutOfReach(Exception):
@@ -302,25 +318,35 @@ class OutOfReach(Exception):
 
 
 def loops_in(block: Block) -> list[Loop]:
-    """The loops of a block, those inside of them aside."""
-    return [bind.op for bind in block.binds if type(bind.op) is Loop]
+    """The loops of a block and of its branches, those inside of them aside."""
+    found = []
+    for x in block.binds:
+        if type(x.op) is Loop:
+            found.append(x.op)
+        elif type(x.op) is If:
+            found += [loop for branch in blocks_of(x.op) for loop in loops_in(branch)]
+    return found
 
 
-def paths(op: Loop) -> Iterator[tuple[tuple[Loop, ...], set[Var]]]:
-    """The inner loops of a loop, and each with one inside of it; with what the loop binds."""
+def paths(op: Loop) -> Iterator[tuple[tuple[Loop, ...], set[Var], int]]:
+    """The inner loops of a loop, and each with one inside of it; with what the loop binds, and from which cost on a
+    value of them is worth a table: calls alone of two loops, and of one that a branch may leave out."""
     inner = loops_in(op.body)
     inside = {op.index, *op.accs, *defined_in(op.body)} if inner else set()
+    always = [x.op for x in op.body.binds]
     for loop in inner:
-        yield (loop,), inside
+        yield (loop,), inside, EXPANDED if loop in always else CALL
         for last in loops_in(loop.body):
-            yield (loop, last), inside
+            yield (loop, last), inside, CALL
 
 
 #: The conditions that stand around a value, the outermost first, and what each has to be.
 Guard = tuple[tuple[Var, bool], ...]
 
 
-def invariants(path: tuple[Loop, ...], inside: set[Var], arrays: bool = False) -> tuple[Block, dict[Var, Guard]]:
+def invariants(
+    path: tuple[Loop, ...], inside: set[Var], least: int, arrays: bool = False
+) -> tuple[Block, dict[Var, Guard]]:
     """The scalars of an inner loop's body and of its branches that depend on its index, and on that of the loop around
     it where ``path`` has that, and on nothing else inside the outer loop, as a block; and which of them are costly, and
     read by something else, with the conditions around each that depend on the same. Those in two loops that need the
@@ -376,7 +402,7 @@ def invariants(path: tuple[Loop, ...], inside: set[Var], arrays: bool = False) -
 
     for loop in path[:-1]:
         walk(loop.body, inf)
-    walk(path[-1].body, EXPANDED if len(path) == 1 else CALL)
+    walk(path[-1].body, least)
     return Block(tuple(fixed), ()), {v: guard for v, guard in dear.items() if v in wanted}
 
 

@@ -820,6 +820,7 @@ PIPELINE: list[Pass] = [
     suffix_sums,  # now that what they add up, and others read, is a table
     running_sums,  # of what is added from an index on, or up to it
     unchecked,  # of what the branches that are loops now have not checked before these
+    expand,  # what such loops would compute again
     settled,  # while what is read of a table shows: in eight lanes its rows are the elements of an array
     keep_calls,  # now that what loops do is where it is to be, and before they are taken in lanes
     whole_eights,  # before lanes takes a part of what an iteration does
