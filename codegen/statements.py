@@ -286,6 +286,9 @@ class BodyPrinter(OperandPrinter):
             expr = fill("{0}/{1}" if op.name == "//" else "{0} % {1}", [a, b])
             if op.name == "//" and b.text.isdigit():
                 expr = replace(expr, quotient=(a, int(b.text)))
+        elif var.type == INT and op.name in ("//", "%") and power_of_two(op.args[1]):  # down, from below 0 too
+            a, n = self.operand(op.args[0]), op.args[1].value  # type: ignore[union-attr]
+            expr = fill(f"{{0}} >> {n.bit_length() - 1}" if op.name == "//" else f"{{0}} & {n - 1}", [a])
         else:
             template, operands = self.converted(op)
             whole = var.type == INT and op.name in ("+", "-", "*") and bind not in self.overflows.wrapped
@@ -921,6 +924,10 @@ class BodyPrinter(OperandPrinter):
             if made not in buffers:
                 self.emit(f"{new} = {aside};")
                 aside = ""
+
+
+def power_of_two(a: Atom) -> bool:
+    return type(a) is Const and a.value > 1 and a.value & (a.value - 1) == 0
 
 
 def stored_in(block: Block) -> list[Var]:

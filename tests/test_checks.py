@@ -10,7 +10,7 @@ import pytest
 
 import hyad
 import memoised
-from hyad.core import INT, REAL, Arr, Bind, Block, Check, Const, Loop, Prim, Var, all_binds
+from hyad.core import BOOL, INT, REAL, Arr, Bind, Block, Check, Const, Loop, Prim, Var, all_binds
 from hyad.errors import BoundsError, HyadError
 from hyad.passes.checks import Once
 from hyad.passes.fusion import siblings
@@ -279,6 +279,70 @@ def test_what_is_added_to_a_table_is_found_once() -> None:
     for wrong in (-0.1, 3.0, np.nan):
         with pytest.raises(BoundsError):
             f(y, np.append(at, wrong))
+
+
+#: How a picture, warped by an offset for each pixel, differs from another; neighbours' offsets are alike.
+WARPED = """(fn [#^ (Mat h w) a #^ (Mat h w) b #^ (Mat h w) u]
+  (let [cost (ref 0.0)]
+    (for [i (range h) j (range w)]
+      (let [x (clip (+ j (get u i j)) 0.0 (- w 1.001))
+            k (int (floor x))
+            t (- x k)]
+        (set! cost (+ (deref cost) (square (- (+ (* (- 1.0 t) (get b i k)) (* t (get b i (+ k 1)))) (get a i j)))))
+        (when (< j (- w 1))
+          (set! cost (+ (deref cost) (square (- (get u i (+ j 1)) (get u i j))))))))
+    (deref cost)))"""
+#: Values between those of a table, at places that are searched.
+SEARCHED = """(fn [#^ (Vec n) x #^ (Vec n) y #^ (Vec q) at]
+  (sum (map (fn [t] (let [k (max 0 (min (- n 2) (- (np.searchsorted x t) 1)))
+                          b (/ (- t (get x k)) (- (get x (+ k 1)) (get x k)))]
+                      (square (+ (* (- 1.0 b) (get y k)) (* b (get y (+ k 1)))))))
+            at)))"""
+
+
+def test_what_is_found_from_a_real_number_is_found_once() -> None:
+    """And checked where it is used, though the loop asks for a neighbour that its condition says to be there."""
+    model, rng = hyad.model(WARPED, namespace={}), np.random.default_rng(5)
+    a, b, u = rng.normal(size=(3, 4, 5))
+    value, f = hyad.compile(model), hyad.compile(hyad.grad(model, wrt="u"))
+    assert f.source.count("floor(") == 2 and returns(f.source) == 4  # of the last element, and of all others
+    np.testing.assert_allclose(f(a, b, u), differences(value, (a, b, u), 2), atol=1e-7)
+    with pytest.raises(BoundsError, match="k"):
+        f(a, b, np.where(u == u[1, 1], np.nan, u))
+    with pytest.raises(BoundsError):
+        f(*(np.ascontiguousarray(m[:, :1]) for m in (a, b, u)))
+
+
+def test_what_is_searched_is_searched_once() -> None:
+    model, rng = hyad.model(SEARCHED, namespace={}), np.random.default_rng(6)
+    x, y, at = np.sort(rng.uniform(0.0, 1.0, 9)), rng.normal(size=9), rng.uniform(0.0, 1.0, 7)
+    value, f = hyad.compile(model), hyad.compile(hyad.grad(model, wrt=("y", "at")))
+    assert f.source.count(">> 1") == value.source.count(">> 1") == 1
+    for found, k in zip(f(x, y, at), (1, 2)):
+        np.testing.assert_allclose(found, differences(value, (x, y, at), k), atol=1e-7)
+    with pytest.raises(BoundsError):
+        f(x[:1], y[:1], at)
+
+
+@pytest.mark.parametrize(
+    "relation, holds, i, within",
+    [("<", True, 1, True), ("<", True, 2, False), ("<=", True, 1, False), ("<=", True, 0, True)]
+    + [(">=", False, 1, True), (">", False, 1, False), (">", False, 0, True), ("<", False, 0, False)],
+)
+def test_what_a_condition_says_of_a_subscript(relation: str, holds: bool, i: int, within: bool) -> None:
+    """``j < n - 1``, where ``j`` is not below 0: there is an element ``j + 1``."""
+    j, n, end, cond, at = Var("j", INT), Var("n", INT), Var("t", INT), Var("c", BOOL), Var("t", INT)
+    binds = [
+        Bind((), Check("<=", Const(0, INT), j, ""), None),
+        Bind((end,), Prim("-", (n, Const(1, INT))), None),
+        Bind((cond,), Prim(relation, (j, end)), None),
+        Bind((at,), Prim("+", (j, Const(i, INT))), None),
+    ]
+    once = Once(Block(tuple(binds), ()))
+    once.block(Block(tuple(binds), ()))
+    assert not once.fits(at, n)
+    once.holds.append((cond, holds))
+    assert once.fits(at, n) == within
 
 
 @pytest.mark.parametrize(

@@ -1871,3 +1871,14 @@ def test_a_larger_number_that_the_next_iteration_waits_for() -> None:
         np.testing.assert_array_equal(memoised.compile(waits)(np.array(x)), expected)
     side = "(fn [#^ (Vec n) x #^ (Vec n) y] (build (len x) (fn [i] (max (get x i) (get y i)))))"
     assert "_serial" not in hyad.compile(hyad.model(side, namespace={})).source
+
+
+def test_quotients_and_remainders_by_a_power_of_two() -> None:
+    """Rounded down, of what is below 0 too: as shifts and bits."""
+    f = hyad.compile(
+        hyad.model("(fn [#^ (Arr Int n) v] #((// v 8) (% v 16)))", namespace={})
+    )
+    assert ">> 3" in f.source and "& 15" in f.source and "hyad_i" not in f.source
+    v = np.array([-(2**63), -17, -16, -9, -8, -1, 0, 1, 7, 8, 15, 16, 2**63 - 1])
+    for found, wanted in zip(f(v), (v // 8, v % 16)):
+        np.testing.assert_array_equal(found, wanted)

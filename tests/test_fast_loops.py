@@ -556,7 +556,9 @@ def test_calls_leave_a_loop_in_a_branch() -> None:
         loops = [x.op for x in all_binds(f.program.body) if type(x.op) is Loop]
         nested = [x for loop in loops for x in all_binds(loop.body) if type(x.op) is Loop]
         inside = [y for x in nested for y in all_binds(x.op.body) if type(y.op) is Prim and y.op.name == "exp"]
-        assert "expand" in [s.name for s in hyad.explain(model, args=args).steps] and len(inside) <= (f is value)  # as it checks
+        assert "expand" in [s.name for s in hyad.explain(model, args=args).steps] and len(inside) <= (
+            f is value
+        )  # as it checks
     rng = np.random.default_rng(7)
     for n in (0, 1, 2, 5, 9):
         eta, time, event = rng.normal(size=n), rng.uniform(size=n), rng.integers(0, 2, n)

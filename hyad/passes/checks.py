@@ -144,37 +144,51 @@ class Once:
     def fits(self, i: Atom, n: Atom) -> bool:
         if type(i) is Const:
             return i.value >= 0 and (i.value < n.value if type(n) is Const else self.more(n, i.value))
-        index, above = self.offset(i)
-        for run in self.counts_of(index) if above >= 0 else ():  # its largest value is its count - 1
-            count, more = self.offset(run)
-            size, room = self.offset(n)
-            if above + more <= room and (count == size or self.checked("<=", count, size) or self.equal(count, size)):
-                return True
-        return self.checked("in", i, n) or self.between(i, n)
+        return self.checked("in", i, n) or self.from_zero(*self.offset(i)) and self.below(*self.offset(i), n)
 
-    def between(self, i: Atom, n: Atom) -> bool:
-        """Whether checks, of one side each perhaps, of a number more or less, say that a subscript is in range."""
-        base, more = self.offset(i)
-        low = high = False
-        for made in (made for many in self.made.values() for made in many):
-            check, (at, plus), (top, over) = made.check, self.offset(made.check.a), self.offset(made.check.b)
-            if check.relation not in ("in", "<=", "<"):
-                continue
-            highest = plus - (check.relation == "<=") - over  # the largest number by which n is more
-            if (
-                not high
-                and highest >= more - self.offset(n)[1]
-                and self.made_of(made, (at, base), (top, self.offset(n)[0]))
-            ):
-                high = True
-            if check.relation == "in":
-                low = low or plus <= more and self.made_of(made, (at, base))
-            elif at == Const(0, INT):
-                least = over - plus - (check.relation == "<")
-                low = low or least <= more and self.made_of(made, (top, base))
-            if low and high:
+    def from_zero(self, base: Atom, more: int) -> bool:
+        """Whether a subscript is not below 0: the index of a loop, and what has been checked or asked of it."""
+        if more >= 0 and any(True for _ in self.counts_of(base)):
+            return True
+        for made, (low, at), (top, over) in self.sides():
+            if made.check.relation == "in" and at <= more and self.made_of(made, (low, base)):
                 return True
-        return False
+            least = over - at - (made.check.relation == "<")
+            if low == Const(0, INT) and least <= more and self.made_of(made, (top, base)):
+                return True
+        return any(x[0] == Const(0, INT) and y[0] is base and y[1] - x[1] - s <= more for x, y, s in self.asked())
+
+    def below(self, base: Atom, more: int, n: Atom) -> bool:
+        """Whether a subscript is below a size."""
+        end, room = self.offset(n)
+        for count, over in map(self.offset, self.counts_of(base)):  # its largest value is its count - 1
+            if over + more <= room and (count == end or self.checked("<=", count, end) or self.equal(count, end)):
+                return True
+        for made, (low, at), (top, over) in self.sides():
+            if at - (made.check.relation == "<=") - over >= more - room and self.made_of(made, (low, base), (top, end)):
+                return True
+        return any(x[0] is base and y[0] == end and y[1] - x[1] - s + more < room for x, y, s in self.asked())
+
+    def sides(self) -> Iterator[tuple[Made, tuple[Atom, int], tuple[Atom, int]]]:
+        """The checks that compare integers, and those as others and numbers."""
+        for made in (made for many in self.made.values() for made in many):
+            if made.check.relation in ("in", "<=", "<"):
+                yield made, self.offset(made.check.a), self.offset(made.check.b)
+
+    def asked(self) -> Iterator[tuple[tuple[Atom, int], tuple[Atom, int], int]]:
+        """What the conditions around say: one integer, and 1 where it is less, is not above another one."""
+        todo = list(self.holds)
+        while todo:
+            cond, holds = todo.pop()
+            op, _ = self.sources.get(cond, (None, 0))  # type: ignore[call-overload]
+            if type(op) is not Prim:
+                continue
+            if op.name == ("and" if holds else "or"):
+                todo += [(a, holds) for a in op.args]
+            elif op.name in ("<", "<=", ">", ">=") and all(a.type == INT for a in op.args):
+                strict, up = len(op.name) == 1, op.name[0] == "<"
+                x, y = op.args if up == holds else op.args[::-1]
+                yield self.offset(x), self.offset(y), int(strict == holds)
 
     def offset(self, a: Atom) -> tuple[Atom, int]:
         """An integer as another one, or 0, and a number."""
@@ -342,24 +356,32 @@ def sources(binds: Iterable[Bind]) -> Sources:
     return found
 
 
-def in_range(
-    second: Bind,
-    first: Bind | None = None,
-    before: Iterable[Bind] = (),
-    around: Mapping[Atom, Atom] = MappingProxyType({}),
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is around a block: the indices and counts of loops, and what comes before."""
+
+    loops: Mapping[Atom, Atom] = field(default_factory=dict)
+    before: tuple[Bind, ...] = ()
+
+    def body(self, op: Loop, before: Iterable[Bind] = ()) -> Around:
+        """What is around a loop's body."""
+        return Around({**self.loops, op.index: op.count}, (*self.before, *before))
+
+
+def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (), around: Around = Around()) -> bool:
     """Whether all subscripts in a loop or a branch are in range by the checks that stand ``before`` it in its block,
-    whatever else was checked; with ``first`` in a loop that runs as often as that, once it has done the same
-    iteration. ``around``: the indices and counts of the loops around the block."""
+    and before that, whatever else was checked; with ``first`` in a loop that runs as often as that, once it has done
+    the same iteration."""
     block = Block((second,), ())
     if first is not None:
         one, two = first.op, second.op
         assert type(one) is Loop and type(two) is Loop
         block = substitute(two.body, {two.index: one.index})
         second = Bind(second.vars, Loop(two.count, one.index, two.inits, two.accs, block))
+    before = (*around.before, *before)
     here = Once(Block((*before, second) if first is None else (*before, first, second), ()))
-    here.around.update(around)
-    here.block(Block(tuple(before), ()))
+    here.around.update(around.loops)
+    here.block(Block(before, ()))
     if first is not None:
         here.around[first.op.index] = first.op.count  # type: ignore[union-attr]
         here.block(first.op.body)  # type: ignore[union-attr]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 from ..core import (
     BOOL,
@@ -44,7 +43,7 @@ from ..program.loops import CALL, CHEAP, Use, array_uses, cost_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from ..program.sink import sink_block
-from .checks import in_range
+from .checks import Around, Match, Once, in_range
 from .tables import affine_of, sums_in
 
 NEAR = 400  # bindings between two loops beyond which they are not made one
@@ -649,12 +648,10 @@ def fuse_siblings(program: Program) -> Program:
     return with_body(program, siblings(program.body, sums=True))
 
 
-def siblings(
-    block: Block, wanted: Wanted | None = None, sums: bool = False, around: Mapping[Atom, Atom] = MappingProxyType({})
-) -> Block:
+def siblings(block: Block, wanted: Wanted | None = None, sums: bool = False, around: Around = Around()) -> Block:
     """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be; and
     before, of None in place of the two as one, whether it may be. ``sums``: also of loops of which the second one adds
-    to what the first one has added to. ``around``: the indices and counts of the loops around."""
+    to what the first one has added to."""
     if all(type(bind.op) in (Prim, Check) for bind in block.binds):
         return block
     binds, known, k = list(block.binds), {}, 0
@@ -669,7 +666,7 @@ def siblings(
                 bind.vars, If(bind.op.cond, *(siblings(x, wanted, sums, around) for x in blocks_of(bind.op))), bind.span
             )
         elif type(bind.op) is Loop:
-            inner = siblings(bind.op.body, wanted, sums, {**around, bind.op.index: bind.op.count})
+            inner = siblings(bind.op.body, wanted, sums, around.body(bind.op, binds[:k]))
             binds[k] = Bind(bind.vars, with_blocks(bind.op, [inner]), bind.span)
         k += 1
     return Block(tuple(binds), block.results)
@@ -819,10 +816,34 @@ def own_sum(block: Block, index: Var, acc: Var, result: Atom) -> set[int] | None
     return {-1} if own else axes or None
 
 
-def scatters(op: Op) -> bool:
-    """Whether a loop adds to elements that are found as it runs: no compiler makes vectors of it, with checks or
-    without."""
-    binds = [x for x in all_binds(op.body) if type(x.op) is Prim]  # type: ignore[union-attr]
+def repeated(first: Bind, second: Bind, before: Sequence[Bind]) -> Bind | None:
+    """A loop that checks, with the results of a second one that computes the same without checks; None if that does
+    not. ``share`` leaves one of each."""
+    one, two = first.op, second.op
+    if not both_loops(one, two) or has_checks(two.body) or two.snapshots is not None:  # type: ignore[union-attr]
+        return None
+    assert type(one) is Loop and type(two) is Loop
+    known, width, other = Once(Block((*before, first, second), ())).sources, len(one.accs), len(two.accs)
+    found = []
+    for k, v in enumerate(second.vars):
+        same_kind = range(width) if k < other else range(width, len(first.vars))
+        at = next((j for j in same_kind if first.vars[j].type == v.type and Match(known, {})(first.vars[j], v)), None)
+        if at is None:
+            return None
+        found.append(one.body.results[at])
+    r, v = one.body.results, first.vars
+    results = (*r[:width], *found[:other], *r[width:], *found[other:])
+    loop = Loop(one.count, one.index, one.inits + two.inits, one.accs + two.accs, Block(one.body.binds, results))
+    return Bind((*v[:width], *second.vars[:other], *v[width:], *second.vars[other:]), loop, first.span)
+
+
+def dear_to_check(first: Op, second: Op) -> bool:
+    """Whether a loop that checks where elements are had better be one with a loop that looks there: it finds that by a
+    search, or from a real number; or no compiler would make vectors of the second, which adds to what it finds."""
+    for x in all_binds(first.body):  # type: ignore[union-attr]
+        if x.op.accs if type(x.op) is Loop else type(x.op) is Prim and x.op.name == "int":
+            return True
+    binds = [x for x in all_binds(second.body) if type(x.op) is Prim]  # type: ignore[union-attr]
     made = {x.vars[0]: x.op for x in binds}
     todo = [a for x in binds if x.op.name == "add-at" for a in x.op.args[1:-1]]  # type: ignore[union-attr]
     while todo:
@@ -858,11 +879,10 @@ def merge_into(
     wanted: Wanted | None = None,
     results: Sequence[Atom] = (),
     sums: bool = False,
-    around: Mapping[Atom, Atom] = MappingProxyType({}),
+    around: Around = Around(),
 ) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
-    behind, what the second needs comes before. ``results``: what their block gives; ``sums`` and ``around`` as in
-    ``siblings``."""
+    behind, what the second needs comes before. ``results``: what their block gives; ``sums`` as in ``siblings``."""
     first = binds[k]
     near = range(min(len(binds), k + NEAR) - 1, k, -1)
     last = next((j for j in near if partners(first.op, binds[j].op)), None)
@@ -872,13 +892,15 @@ def merge_into(
     rows = set(stacked(first)) if type(first.op) is Loop else set()
     totals = after - rows
     fallible = any(map(has_checks, blocks_of(first.op)))
-    checked = False  # whether a check is among what depends on the first
+    checked = False  # whether a check is among what stays behind
     early: list[Bind] = []
     late: list[Bind] = []
     for j in range(k + 1, last + 1):
         bind = binds[j]
         if type(bind.op) is Check:
-            return False
+            checked = True
+            late.append(bind)
+            continue
         reading, needs = None, after.intersection(known_reads(bind, known))
         if needs and not checked and both_loops(first.op, bind.op) and (wanted is not None or sums):
             if wanted is not None and needs <= rows:
@@ -890,6 +912,10 @@ def merge_into(
                 if as_deep(first.op, bind.op) if wanted is None else wanted(first, bind, going_on):
                     binds[k : j + 1] = [*early, going_on, *late]
                     return not early
+        twin = repeated(first, bind, [*around.before, *binds[:k], *early]) if fallible and not needs else None
+        if twin is not None:
+            binds[k : j + 1] = [*early, twin, *late]
+            return not early
         if reading is None and needs:
             checked = checked or any(map(has_checks, blocks_of(bind.op)))
             after.update(bind.vars)
@@ -899,13 +925,9 @@ def merge_into(
         made = join(first, reading or bind) if may else None
         if made is not None and (fallible or checked):
             made = made if in_range(bind, first if fallible else None, [*binds[:k], *early], around) else None
-            if (
-                fallible
-                and wanted is None
-                and not scatters(bind.op)
-                and (not first.vars or in_range(bind, None, [*binds[:k], *early], around))
-            ):
-                made = None  # what cannot fail is better in a loop that cannot
+            if fallible and wanted is None and not dear_to_check(first.op, bind.op):
+                if not first.vars or in_range(bind, None, [*binds[:k], *early], around):
+                    made = None  # what cannot fail is better in a loop that cannot
         if made is not None and (wanted is None or wanted(first, bind, made)):
             binds[k : j + 1] = [*early, made, *late]
             return not early
@@ -913,7 +935,7 @@ def merge_into(
             after.update(bind.vars)
             late.append(bind)
             continue
-        if fallible and (
+        if (fallible or checked) and (
             any(map(has_checks, blocks_of(bind.op))) or not in_range(bind, None, [*binds[:k], *early], around)
         ):
             return False  # the first one fails first; and what it has checked is in range behind it

@@ -58,7 +58,7 @@ from .alongside import alongside, recomputed
 from .cancel import cancel
 from .carry import carry
 from .chains import chains
-from .checks import checks_first, made_two, once, one_size
+from .checks import Around, checks_first, made_two, once, one_size
 from .choices import choices, masked_sums
 from .collect import Collect
 from .columns import Columns, candidates
@@ -681,7 +681,7 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
             return True
         b = Builder()
         b.sizes.update(program.dims)
-        inner = siblings(both.op.body, lambda *_: True, around={both.op.index: both.op.count})  # type: ignore[union-attr]
+        inner = siblings(both.op.body, lambda *_: True, around=Around().body(both.op))  # type: ignore[union-attr]
         Share(b).bind(Bind(both.vars, with_blocks(both.op, [inner]), both.span))
         apart, together = [cost(Block((bind,), ())) for bind in (one, two)], cost(Block(b.block(), ()))
         if any(nests) and together.transcendental < sum(x.transcendental for x in apart):
