@@ -376,7 +376,13 @@ class CPrinter(DataPrinter):
         unused = [p.name for p in fn.params if p.name not in words] + [d for d in fn.dims if d not in words]
         unused += [r.name for r in fn.results if not fn.returns_value and r.name not in words]
         silence = [f"    (void){name};" for name in unused]
-        support = "\n".join(sorted(self.support, key=lambda text: text is not CHOOSING))
+        called, needed = words.union(*(WORD.findall(text) for text in (*before, *self.entry(fn)))), []
+        for function in reversed(self.support):  # callees come first; a subscript may not have been divided after all
+            made = _FUNCTION.match(function)
+            if made is None or self.arena or made.group(1) in called:
+                needed.append(function)
+                called |= set(WORD.findall(function))
+        support = "\n".join(sorted(reversed(needed), key=lambda text: text is not CHOOSING))
         above = re.sub(r"/\*.*?\*/|//[^\n]*", "", "\n".join([support, *before]))
         heads = self.includes("\n".join([above, *(line.text for line in lines), *tables]))
         parts = ["\n".join(heads) + "\n"] if heads else []
@@ -535,6 +541,7 @@ def _bare(extent: int | str) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
+_FUNCTION = re.compile(r"static inline [\w ]+?(\w+)\(")
 _INTEGER = re.compile(r"const long long (\w+) = ")
 
 

@@ -23,6 +23,8 @@ from hyad.core import (
     Scalar,
     Type,
     Var,
+    same,
+    same_atoms,
 )
 from hyad.errors import NoCForm, Span
 from hyad.program.primitives import PRIMITIVES, c_form, power_form, whole_power
@@ -271,6 +273,18 @@ class OperandPrinter:
                 self.materialise(var)
                 total -= waiting[var] - 2
         return [self.operand(a) for a in atoms]
+
+    def subscripts(self, array: Atom, atoms: Sequence[Atom]) -> list[Expr]:
+        """Subscripts of an element. A quotient and its remainder by the length of a row are together what was divided,
+        however far that is from the array's beginning: ``v[k/m*m + k % m]`` is ``v[k]``, as of an array reshaped."""
+        dims, made, whole = type_of(array).dims, self.plan.integers, list(atoms)  # type: ignore[union-attr]
+        for k in range(min(len(atoms), len(dims)) - 1):
+            q, r = made.get(atoms[k]), made.get(atoms[k + 1])  # type: ignore[call-overload]
+            if q is None or r is None or (q.name, r.name) != ("//", "%") or not same_atoms(q.args, r.args):
+                continue
+            if same(q.args[1], dims[k + 1]) and q.args[0] not in self.pending:
+                whole[k : k + 2] = [Const(0, INT), q.args[0]]
+        return self.fit(whole)
 
     def converted(self, op: Prim) -> tuple[str, list[Expr]]:
         """The form of a primitive and its operands; Int operands of a real one are made real where C would not."""

@@ -267,7 +267,7 @@ class BodyPrinter(OperandPrinter):
             if var in self.ahead:
                 return
             self.elements.add(var)
-            subs = self.fit(op.args[1:])
+            subs = self.subscripts(op.args[0], op.args[1:])
             expr = self.element(op.args[0], subs)
             if var in self.lone:
                 self.support[ALONE] = None
@@ -288,6 +288,7 @@ class BodyPrinter(OperandPrinter):
                 expr = replace(expr, quotient=(a, int(b.text)))
         elif var.type == INT and op.name in ("//", "%") and power_of_two(op.args[1]):  # down, from below 0 too
             a, n = self.operand(op.args[0]), op.args[1].value  # type: ignore[union-attr]
+            a = replace(a, text=a.at(PRIMARY), prec=PRIMARY, total=None)  # or compilers ask whether it is meant so
             expr = fill(f"{{0}} >> {n.bit_length() - 1}" if op.name == "//" else f"{{0}} & {n - 1}", [a])
         else:
             template, operands = self.converted(op)
@@ -463,7 +464,7 @@ class BodyPrinter(OperandPrinter):
             self.copy(array, var)
         buffer = self.plan.root(var)
         if not is_array(value):
-            *subs, new = self.fit(op.args[1:])
+            *subs, new = self.subscripts(array, op.args[1:])
             self.changes(buffer)
             if type_of(value) == INT and buffer.elem == REAL and isinstance(value, Const):
                 new = self.real_literal(value.value)

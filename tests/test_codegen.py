@@ -1875,10 +1875,29 @@ def test_a_larger_number_that_the_next_iteration_waits_for() -> None:
 
 def test_quotients_and_remainders_by_a_power_of_two() -> None:
     """Rounded down, of what is below 0 too: as shifts and bits."""
-    f = hyad.compile(
-        hyad.model("(fn [#^ (Arr Int n) v] #((// v 8) (% v 16)))", namespace={})
-    )
+    f = hyad.compile(hyad.model("(fn [#^ (Arr Int n) v] #((// v 8) (% v 16)))", namespace={}))
     assert ">> 3" in f.source and "& 15" in f.source and "hyad_i" not in f.source
     v = np.array([-(2**63), -17, -16, -9, -8, -1, 0, 1, 7, 8, 15, 16, 2**63 - 1])
     for found, wanted in zip(f(v), (v // 8, v % 16)):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_reshaped_array_is_read_and_added_to_in_its_order() -> None:
+    """A quotient and its remainder by the length of a row are one subscript, for reading and for adding."""
+    f = hyad.model("(fn [#^ (Mat n m) v #^ (Vec k) w] (sum (* w (sin (reshape v #(k))))))", namespace={})
+    v, w = np.arange(12.0).reshape(3, 4), np.linspace(1.0, 2.0, 12)
+    for g, wanted in (
+        (f, (w * np.sin(v.ravel())).sum()),
+        (hyad.grad(f, wrt="v"), (w * np.cos(v.ravel())).reshape(3, 4)),
+    ):
+        made = hyad.compile(g)
+        assert not re.search(
+            r"hyad_i(floordiv|mod)|[^/*]/[^/*]| % ", made.source.partition("{\n")[2].partition("}\n")[2]
+        )
+        np.testing.assert_allclose(made(v, w), wanted, rtol=1e-14)
+    text = "(fn [#^ (Arr Int n m) a #^ Int k] (let [b (copy a)] (set-at! b (// k 3) (% k 3) (+ 10 (% k 3))) b))"
+    wide = hyad.compile(hyad.model(text, namespace={}))
+    for m in (3, 4):  # of rows of another length they are two
+        a = np.zeros((2, m), int)
+        a[4 // 3, 4 % 3] = 11
+        np.testing.assert_array_equal(wide(np.zeros((2, m), int), 4), a)

@@ -20,7 +20,10 @@ def model(text: str) -> hyad.Model:
 
 def both(f: Any, *args: Any) -> tuple[Any, Any]:
     """A derivative with powers in its products, and without."""
-    return tuple(hyad.compile(f, args=args or None, target="python", without=w) for w in ((), "monomials"))  # type: ignore
+    return tuple(
+        hyad.compile(f, args=args or None, target="python", without=w)
+        for w in (("common-factors",), ("common-factors", "monomials"))
+    )  # type: ignore
 
 
 def count(program: Program, *names: str) -> int:

@@ -21,7 +21,10 @@ def model(text: str) -> hyad.Model:
 
 
 def both(f: Any, *args: Any) -> tuple[Any, Any]:
-    return tuple(hyad.compile(f, args=args, target="python", without=w) for w in ((), "scalings"))  # type: ignore
+    return tuple(
+        hyad.compile(f, args=args, target="python", without=w)
+        for w in (("common-factors",), ("common-factors", "scalings"))
+    )  # type: ignore
 
 
 def constants(program: Program) -> int:

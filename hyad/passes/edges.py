@@ -245,12 +245,12 @@ class Edges(Bordered):
         b, count = self.b, self.atom(op.count)
         state, names, accs = self.begun(op, bind)
         known = {v: self.known(op, t, skipped, left) for v, t in tests.items()}
-        between = affine_add(b.affine(count), (skipped + left, {}), -1)
-        last = b.prim("max", Const(skipped, INT), b.affine_value(affine_add(between, (skipped, {}))))
+        between = b.trips(b.affine_value(affine_add(b.affine(count), (skipped + left, {}), -1)))
+        last = b.prim("+", between, Const(skipped, INT)) if skipped else between
         for first, length, decided in (
             (Const(0, INT), b.prim("min", Const(skipped, INT), count), {}),
-            (Const(skipped, INT), b.affine_value(between), known),
-            (last, b.prim("-", count, last), {}),
+            (Const(skipped, INT), between, known),
+            (last, b.trips(b.prim("-", count, last)), {}),
         ):
 
             def body(i: Atom, *state: Atom, first: Atom = first, decided: dict = decided):

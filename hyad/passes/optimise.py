@@ -844,9 +844,9 @@ PIPELINE: list[Pass] = [
     exponents,
     like_terms,  # when each sum is one expression; the twos that it makes meet halves below
     open_brackets,  # when that has put together what it can
-    common_factors,
     powers_of_two,  # when no product is made any more
     monomials,  # when twos and halves are out of the way
+    common_factors,  # when sums of powers are what they will be
     scalings,  # and each product is what it will be
     scatter,  # what the rows of a matrix hold is known
     idle,  # when sums are what they will be
