@@ -16,6 +16,7 @@ from .frontend.annotations import parameters
 from .marshalling import put_together, take_apart
 from .model import Model, as_model, derived
 from .program.data import Data
+from .program.names import place_of
 from .program.reader import deep
 from .program.signature import Spec
 
@@ -148,7 +149,7 @@ def prepare(model: Model, args: list[Any], wrt: Any) -> tuple[list[Any], Program
         return whole, program, at
     at = []
     for w in wrt if isinstance(wrt, (tuple, list)) else (wrt,):
-        k = names.index(w) if w in names else w
+        k = place_of(w, names)
         if not isinstance(k, int) or not -len(args) <= k < len(args):
             have = ", ".join(names) or f"positions 0 to {len(args) - 1}"
             raise DerivativeError(

@@ -27,6 +27,7 @@ from .frontend.annotations import has_reals, parameters
 from .marshalling import signature_key, take_apart
 from .model import Model, as_model, derived, model
 from .passes.optimise import optimise
+from .program.names import place_of
 from .program.reader import deep
 from .program.signature import Spec
 from .stages import show
@@ -145,7 +146,7 @@ class SparseDerivative:
         names = [p[0] for p in known] if known else []
         found = []
         for w in self.wrt if isinstance(self.wrt, tuple) else (self.wrt,):
-            k = names.index(w) if isinstance(w, str) and w in names else w
+            k = place_of(w, names)
             if type(k) is not int or not -len(specs) <= k < len(specs):
                 raise DerivativeError(
                     f"{self.name}: there is no parameter `{w}` to differentiate by",

@@ -795,6 +795,25 @@ def test_wrt() -> None:
         assert oracle.mismatch(hyad.model(inside.format(wrt), namespace={})(*args), expected) is None
 
 
+def test_wrt_takes_a_name_as_python_has_it() -> None:
+    """``step_size`` is ``step-size``, where no parameter is called so itself."""
+    f, at = hyad.model("(fn [logit-p n?] (* n? logit-p logit-p))"), (2.0, 3.0)
+    mangled = "hyx_nXquestion_markX"
+    for g in (hyad.grad(f, wrt="logit_p"), hyad.jacobian(f, wrt="logit_p"), hyad.D(f, wrt="logit_p")):
+        assert g(*at) == hyad.run(g, *at) == 12.0
+    both = hyad.grad(f, wrt=(mangled, "logit_p"))
+    assert both(*at) == hyad.run(both, *at) == (4.0, 12.0)
+    assert hyad.hessian(f, wrt="logit_p")(*at) == 6.0 and hyad.check_grad(f, at, wrt=["logit_p", mangled]).ok
+    springs = "(fn [at-rest k] (* k at-rest))"
+    assert (hyad.sparse_jacobian(springs, wrt="at_rest")(VEC3, 2.0).toarray() == 2 * np.eye(3)).all()
+    g = hyad.grad("(fn [a-b a_b] (* a-b a-b a_b))", wrt="a_b")
+    assert g(2.0, 3.0) == hyad.run(g, 2.0, 3.0) == 4.0
+    for wrong in (hyad.grad(f, wrt="logit__p"), hyad.grad(f, wrt=("logit_p", "logit-p"))):
+        for call in (wrong, lambda *given: hyad.run(wrong, *given)):  # noqa: B023
+            with pytest.raises(hyad.errors.DerivativeError, match="no parameter `logit__p`|`logit-p` stands twice"):
+                call(*at)
+
+
 def test_a_cotangent_of_a_size_that_the_model_computes() -> None:
     f = hyad.model("(fn [x] (build (- (len x) 1) (fn [i] (* (get x i) (get x (+ i 1))))))")
     np.testing.assert_allclose(hyad.vjp(f, np.arange(1.0, 5), np.ones(3)), [2, 4, 6, 3])

@@ -33,6 +33,7 @@ from ..passes.spared import spared_block
 from ..passes.unchanged import filled_block
 from ..passes.unfold import unfold_block
 from ..program.dead import tidy
+from ..program.names import place_of
 from ..program.values import (
     FUNCTIONS,
     NIL,
@@ -93,7 +94,7 @@ def positions(sp: Specialiser, derived: Derived, count: int) -> list[int]:
     names = [p[0] for p in known] if known else []
     found = []
     for w in derived.wrt if isinstance(derived.wrt, (tuple, list)) else (derived.wrt,):
-        at = names.index(w) if isinstance(w, str) and w in names else w
+        at = place_of(w, names)
         if type(at) is not int or not -count <= at < count:
             have = ", ".join(names) or f"positions 0 to {count - 1}"
             raise DerivativeError(

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import DerivativeError, ModelTypeError
 from ..frontend.annotations import arity_text, has_reals, not_real, read_annotation, usage
+from ..program.names import place_of
 from ..program.primitives import CHAINED, Primitive
 from ..program.values import AT_POINTS, RANKS, TABLE_2, Wrt, many_valued, miscounted, misplaced, unlike
 from .active import backward
@@ -151,7 +152,7 @@ def positions(d: Derivative, count: int) -> list[int]:
     names = [p[0] for p in known] if known else []
     found: list[int] = []
     for w in d.wrt if isinstance(d.wrt, (tuple, list)) else (d.wrt,):
-        at = names.index(w) if isinstance(w, str) and w in names else w
+        at = place_of(w, names)
         if type(at) is not int or not -count <= at < count:
             have = ", ".join(names) or f"positions 0 to {count - 1}"
             raise DerivativeError(

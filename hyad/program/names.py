@@ -4,7 +4,9 @@ names as Python has them."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 DOT, MACRON = "\u0307", "\u0304"
 
@@ -27,6 +29,15 @@ def part_name(whole: str, key: object) -> str:
     """What a part of a tuple or record is called: a symbol, whatever the key is."""
     symbol = re.sub(r"[^\w?*!]+", "-", str(key)).strip("-")
     return f"{whole}-{symbol or 'part'}"
+
+
+def place_of(name: object, names: Sequence[str]) -> Any:
+    """Where a name stands among ``names``, also as Python has it: ``step_size`` is ``step-size``. What is no name among
+    them, such as a number, is itself."""
+    if not isinstance(name, str):
+        return name
+    known = names if name in names else [mangled(n) for n in names]
+    return known.index(name) if name in known else name
 
 
 def is_symbol(text: object) -> bool:
