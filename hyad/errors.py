@@ -126,6 +126,18 @@ def hint_for(place: str, what: str, kind: type | None = None) -> str | None:
     return "`(int x)` makes one of a real" if place in ("index", "size") and what == "a number" else None
 
 
+def truth_hint(name: str, kinds: str) -> str | None:
+    """What to do about a primitive that does not work on such ``kinds``, a truth value among them."""
+    if "a truth value" not in kinds or name in ("<", "<=", ">", ">=", "=", "!="):
+        return None
+    if name in ("and", "or", "not"):
+        return "`(!= x 0)` is a truth value"
+    made = "`(where c 1.0 0.0)` makes a number of a truth value"
+    if name not in ("+", "*", "-", "/"):
+        return made
+    return f"`(where c x 0.0)` is x where c holds, {made}, `(count-nonzero c)` counts them"
+
+
 class ReadError(HyadError):
     """The text is not a well-formed s-expression or not a form of the language."""
 

@@ -31,6 +31,7 @@
   (let [s (sq-norm a)]
     (if (= s 0.0) 0.0 (sqrt s))))
 (defmodel frobenius [a] "the root of the sum of the squares" (norm a))
+(defmodel np.linalg.norm [a] "the root of the sum of the squares" (norm a))
 (defmodel cross [u v] "the vector product in three dimensions; of matrices those of their rows"
   (cond
     (> (rank u) (rank v)) (map (fn [a] (cross a v)) u)

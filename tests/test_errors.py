@@ -97,6 +97,30 @@ MODELS: list[tuple[Any, ...]] = [
     ("a cond of pairs", ReadError, "(fn [x] (cond [(> x 0) x] [True 0.0]))", 1.0),
     ("NumPy's random numbers", DerivativeError, "(fn [x] (+ x (np.random.normal)))", 1.0),
     ("NumPy's name for what a model writes", DerivativeError, "(fn [v] (np.tensordot v v))", V),
+    ("NumPy's choice among several", DerivativeError, "(fn [v] (np.select [(> v 1)] [v] 0.0))", V),
+    ("NumPy's method of a function", DerivativeError, "(fn [v] (np.subtract.outer v v))", V),
+    ("NumPy's parts of an array", DerivativeError, "(fn [v] (np.split v 3))", V),
+    ("Python's pair of quotient and remainder", UnboundError, "(fn [x] (divmod x 2.0))", 1.0),
+    ("the order of NumPy's norm", ModelTypeError, "(fn [v] (np.linalg.norm v np.inf))", V),
+    ("the order of NumPy's norm and an axis", ModelTypeError, "(fn [m] (np.linalg.norm m 1 :axis 0))", M),
+    ("the order of a norm", BoundsError, "(fn [v] (norm v 1))", V),
+    ("an infinite order of a norm", ModelTypeError, "(fn [v] (norm v np.inf))", V),
+    ("a roll along two axes", ModelTypeError, "(fn [m] (np.roll m #(1 1) #(0 1)))", M),
+    ("the covariance of a vector", BoundsError, "(fn [v] (np.cov v))", V),
+    ("the mode of a convolution", ReadError, '(fn [v] (np.convolve v [1.0 1.0] "same"))'),
+    ("the mode of a convolution as an option", ReadError, '(fn [v] (np.convolve v [1.0 1.0] :mode "valid"))'),
+    ("the mode of a correlation", ReadError, '(fn [v] (np.correlate v [1.0 1.0] "full"))'),
+    ("how an array is padded", ReadError, '(fn [v] (np.pad v 1 :mode "edge"))'),
+    ("the axes of a grid", ReadError, '(fn [v] (np.meshgrid v v :indexing "ij"))'),
+    ("the side of a search", ReadError, '(fn [v] (np.searchsorted v 1.0 :side "right"))'),
+    ("the axes of a product", ReadError, "(fn [m] (np.tensordot m m :axes 1))"),
+    ("an option of what there is not", ReadError, "(fn [m] (np.linalg.svd m :compute-uv False))"),
+    ("an option of any function", ReadError, "(fn [m] (np.ravel m :out m))"),
+    ("an option of a sum of products", ReadError, '(fn [v] (np.einsum "i,i" v v :optimize True))'),
+    ("an option of a function that the model names", ReadError, "(fn [f v] (f v :mode 1))"),
+    ("the sum of a loop", ReadError, "(fn [v] (sum (for [x v] (* x x))))"),
+    ("a loop as a term", ReadError, "(fn [x] (+ x (while (> x 1.0) x)))"),
+    ("a truth value as a real", ModelTypeError, "(fn [x] (real (> x 1)))", 2.0),
     ("a field that a dict has not", ModelTypeError, '(fn [p] (get p "b"))', {"a": 1.0}),
     ("a comparison of another language", UnboundError, "(fn [x] (if (== x 2.0) x 1.0))", 1.0),
     ("a function under NumPy's name", UnboundError, "(fn [x] (power x 2))", 1.0),
@@ -1112,6 +1136,32 @@ def test_a_number_of_threads(threads: Any) -> None:
     for ask in (hyad.compile, hyad.explain):
         with pytest.raises(ModelTypeError, match=f"threads is {threads!r}"):
             ask("(fn [x] x)", threads=threads)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a mask as a factor",
+        "a truth value as a real",
+        "the order of NumPy's norm",
+        "the order of NumPy's norm and an axis",
+        "the order of a norm",
+        "an infinite order of a norm",
+        "a roll along two axes",
+        "the covariance of a vector",
+        "Python's pair of quotient and remainder",
+    ],
+)
+def test_define_by_run_says_the_same(name: str) -> None:
+    """The message, the place and the hint; those that a text alone is wrong by are one error in any case."""
+    _, kind, text, *args = next(row for row in MODELS if row[0] == name)
+    said = []
+    for call in (hyad.model(text, namespace=NAMES), lambda *given: hyad.run(hyad.model(text, namespace=NAMES), *given)):
+        with pytest.raises(kind) as caught:
+            call(*args)
+        error = caught.value
+        said.append((error.message, error.span.underlined(), error.hint))
+    assert said[0] == said[1] and said[0][2]
 
 
 def test_the_numbers_of_arguments_that_a_function_of_the_language_takes() -> None:

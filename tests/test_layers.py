@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {f"hyad.{name}".rstrip(".") for name in names.split(" ")}
     for names in (
         "errors",
-        "core program.data program.forms program.names program.signature program.einsum",
+        "core program.data program.forms program.names program.signature program.einsum program.advice",
         "layout program.affine program.alike program.journal program.marks program.own_primitives program.primitives"
         " program.values",
         "program.check program.dead program.printer program.reader program.rewrite",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..core import BOOL, INT, REAL, Arr, Lambda, Node, Var, integer, type_of
 from ..errors import DerivativeError, ModelTypeError, Span
+from ..program.advice import USAGE
 from ..program.forms import Form, prelude_texts
 from ..program.primitives import CHAINED, PRIMITIVES
 from ..program.signature import DataSpec, Spec
@@ -235,6 +236,8 @@ def conform(sp: Specialiser, value: Value, spec: Spec, span: Span | None, name: 
 
 def usage(function: Lambda) -> str:
     """How a function of the library is called: a hint."""
+    if function.name in USAGE:
+        return USAGE[function.name]
     given = ("[n m ..]" if p.name == "dims" else p.name for p in function.params)
     return f"`({function.name} {' '.join(given)})`"
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..core import BOOL, REAL, TRUE, Arr, Atom, Const, Var, elem_of, integer, is_one, type_of
-from ..errors import ModelTypeError
+from ..errors import ModelTypeError, truth_hint
 from ..program.builder import wider
 from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
 from ..program.reader import prelude
@@ -79,10 +79,8 @@ def combine(sp: Specialiser, name: str, atoms: list[Atom], var: Var | None, span
             atoms = [atoms[0], integer(int(atoms[1].value))]
     if PRIMITIVES[name].result(tuple(type_of(a) for a in atoms)) is None:
         kinds = " and ".join(describe(a) for a in atoms)
-        advice = None
-        if "a truth value" in kinds and name in ("+", "*", "-", "/"):
-            advice = "`(where c a b)` chooses by a truth value, `(count-nonzero c)` counts them"
-        raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span, advice, facts_at(atoms, spans))
+        hint, notes = truth_hint(name, kinds), facts_at(atoms, spans)
+        raise ModelTypeError(f"`{name}` does not work on {kinds}", b.span, hint, notes)
     return b.prim(name, *atoms, hint=hint, given=given)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import BOOL, Arr, Atom, Bind, Block, Call, Case, Data, Function, If, Lambda, Rec, Var, all_binds, blocks_of
 from ..errors import HyadError, ModelTypeError, NotCompiled, Span
+from ..program.advice import said_inside
 from ..program.values import ArrayOfTuples, Cell, Closure, Env, Frame, Shape, TupleValue, Value, captures, is_array
 from .boxing import coerce, gather, resized, sized, spread, variables
 from .families import (
@@ -347,8 +348,8 @@ def inside(sp: Specialiser, closure: Closure, instance: Instance, number: int, s
             raise endless(f, span) from None
         raise
     except HyadError as error:
-        if sp.library is not None and f.doc and library is None and f"`{sp.library}`" not in error.message:
-            error.notes += ((f"this is inside `{sp.library}`, {f.doc}", None),)
+        if sp.library is not None and library is None:
+            said_inside(error, sp.library, f.doc)
         raise
     finally:
         sp.making.pop()

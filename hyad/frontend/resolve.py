@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core import Atom, Global
 from ..errors import DerivativeError, ModelTypeError, UnboundError
+from ..program.advice import as_hint, instead
 from ..program.data import Data as PythonData
 from ..program.forms import prelude_texts
 from ..program.primitives import PRIMITIVES
@@ -105,7 +106,7 @@ _NUMPY_NAMES = {
     "power": "**", "pow": "**", "fabs": "abs", "absolute": "abs", "maximum": "max", "minimum": "min", "rint": "round",
     "remainder": "%", "true_divide": "/", "divide": "/", "floor_divide": "//", "negative": "neg", "add": "+",
     "subtract": "-", "multiply": "*", "equal": "=", "less": "<", "greater": ">", "arctan2": "atan2",
-    "max": "amax", "min": "amin", "norm": "frobenius", "greater_equal": ">=", "less_equal": "<=",
+    "max": "amax", "min": "amin", "norm": "np.linalg.norm", "greater_equal": ">=", "less_equal": "<=",
     "not_equal": "!=", "logical_and": "and", "logical_or": "or", "logical_not": "not", "array": "array-of",
     "asarray": "array-of", "ndim": "rank", "diagonal": "diag", "deg2rad": "radians", "rad2deg": "degrees",
     "expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma", "diff": "nth-differences",
@@ -116,8 +117,8 @@ _NUMPY_NAMES = {
 _NUMPY_ARRAYS = frozenset(
     "all amax amin any arange argmax argmin argsort array-of cholesky clip column-stack concatenate convolve copy"
     " correlate count-nonzero cov cross cumprod cumsum degrees det diag dot expand-dims eye flip fliplr flipud"
-    " frobenius full full-like hstack identity inner interp inv isfinite isinf isnan kron linspace log-softmax"
-    " logaddexp logsumexp matmul matrix-power mean median meshgrid moveaxis nansum nth-differences ones ones-like"
+    " full full-like hstack identity inner interp inv isfinite isinf isnan kron linspace log-softmax logaddexp"
+    " logsumexp matmul matrix-power mean median meshgrid moveaxis nansum np.linalg.norm nth-differences ones ones-like"
     " outer pad percentile polyval prod ptp quantile radians rank ravel repeat reshape roll searchsorted shape size"
     " slogdet softmax solve sort squeeze stack std sum swapaxes take tile trace transpose trapezoid tril triu vander"
     " var vdot vstack where zeros zeros-like".split()
@@ -163,52 +164,17 @@ def numpy_number(name: str) -> float | None:
     return getattr(np, bare) if head in ("np", "numpy") and bare in _CONSTANTS and hasattr(np, bare) else None
 
 
-#: How a model writes what other languages and libraries have another name for.
-ELSEWHERE = {
-    "==": "(= a b)", "not=": "(!= a b)", "/=": "(!= a b)", "mod": "(% a b)", "fmod": "(% a b)", "ln": "(log x)",
-    "add": "(+ a b)", "sub": "(- a b)", "mul": "(* a b)", "div": "(/ a b)", "inc": "(+ x 1)", "dec": "(- x 1)",
-    "+=": "(set! r (+ (deref r) x))", "-=": "(set! r (- (deref r) x))", "*=": "(set! r (* (deref r) x))",
-    "float": "(real i)", "sgn": "(sign x)", "^": "(** x 2)", "float64": "(real i)",
-    "range": "(arange n)", "enumerate": "(for [#(i x) (enumerate v)] ...)",
-    "empty": "(zeros n)", "empty-like": "(zeros-like a)",
-    "reduce": "(fold f z xs)", "accumulate": "(scan f z xs)", "for": "(ifold (fn [s i] ...) z n)",
-    "filter": "(where c a b)", "zip": "(map f a b)", "first": "(get v 0)", "last": "(get v -1)", "nth": "(get v i)",
-    "second": "(get v 1)", "rest": "(cut v 1 None)", "drop": "(cut v n None)", "reverse": "(flip v)",
-    "reversed": "(flip v)", "sorted": "(sort v)", "flatten": "(ravel a)", "append": "(concat a b)",
-    "conj": "(concat v [x])", "matvec": "(@ m v)", "vecdot": "(dot u v)",
-    "einsum": '(einsum "ij,jk->ik" a b)', "select": "(cond c a  d b  True e)",
-    "tensordot": '(einsum "ij,jk->ik" a b)', "trapz": "(trapezoid y)",
-    "piecewise": "(cond c a  d b  True e)", "heaviside": "(where (> x 0) 1.0 0.0)", "arccos": "(acos x)",
-    "arcsin": "(asin x)", "arctan": "(atan x)", ":": "(get (transpose m) j)", "newaxis": "(expand-dims v 1)",
-    "average": "(mean v)", "reciprocal": "(/ 1 x)", "solve-triangular": "(solve-lower l b)",
-    "cho-solve": "(solve-cholesky l b)", "lstsq": "(solve (@ (transpose a) a) (@ (transpose a) b))",
-    "zero?": "(= x 0)", "pos?": "(> x 0)", "neg?": "(< x 0)", "even?": "(= (% n 2) 0)", "odd?": "(= (% n 2) 1)",
-    "quot": "(// a b)", "rem": "(% a b)", "mapv": "(map f v)", "count": "(len v)", "assoc": "(update v i x)",
-    "vector": "[a b]", "partial": "(fn [x] (f a x))", "comp": "(fn [x] (f (g x)))", "apply": "(fold f z xs)",
-    "...": "(get m (slice None) 0)", ">>": "(// n 2)", "<<": "(* 2 n)",
-    "&": "(logical-and c d)", "|": "(logical-or c d)", "logical-xor": "(!= c d)",
-}  # fmt: skip
-#: What a model has nothing for, and what is done instead.
-_INSTEAD = {
-    "print println str format": "a model prints nothing: let it give what you want to see, `#(y x)`",
-    "random normal uniform rand randn": "draw random numbers outside, and pass them as an argument",
-    "eig eigh eigvals eigvalsh svd qr pinv": "there are solve, inv, det and cholesky; write others as a loop",
-    "recur": "`(loop [i 0] ... (recur (+ i 1)))`",
-    "complex real-if-close imag": "models have real numbers: compute with both parts of a complex one",
-}
 _CONSTANTS = frozenset("pi e tau inf nan".split())
 
 
 def written(name: str) -> str | None:
     """What a model writes for what another language or library calls ``name``."""
-    bare = re.split(r"[./](?=.)", name)[-1].replace("_", "-")
-    known = _NUMPY_NAMES.get(bare.replace("-", "_"))
-    other = ELSEWHERE.get(bare) or ELSEWHERE.get(name)
-    if other is not None or known is not None:
-        params = PRIMITIVES[known].params if known in PRIMITIVES else ("a",)
-        form = other or f"({' '.join([known, *params])})"  # type: ignore[list-item]
-        return f"`{form}` is how a model writes it"
-    return next((hint for names, hint in _INSTEAD.items() if bare in names.split()), None)
+    other = instead(name)
+    known = _NUMPY_NAMES.get(re.split(r"[./](?=.)", name)[-1].replace("-", "_"))
+    if other is not None or known is None:
+        return other
+    params = PRIMITIVES[known].params if known in PRIMITIVES else ("a",)
+    return as_hint(f"({' '.join([known, *params])})")
 
 
 def similar(name: Global) -> str:
@@ -218,9 +184,9 @@ def similar(name: Global) -> str:
 
     text = name.name
     bare = re.split(r"[./](?=.)", text)[-1]
-    instead = written(text)
-    if instead is not None:
-        return instead
+    other = written(text)
+    if other is not None:
+        return other
     if text.lstrip("-") in ("inf", "nan"):
         return f"Hy writes it `{'-Inf' if text == '-inf' else 'Inf' if text == 'inf' else 'NaN'}`"
     if name.span is not None and re.search(rf"(?<![^\s\[(]){re.escape(text)}\s+\(fn\b", name.span.source.text):

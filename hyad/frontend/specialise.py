@@ -42,6 +42,7 @@ from ..core import (
     type_of,
 )
 from ..errors import HyadError, ModelTypeError, NotCompiled, Span, hint_for
+from ..program.advice import said_inside
 from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.data import Data as PythonData
@@ -504,9 +505,8 @@ class Specialiser(Flow):
         try:
             return self.block(f.body, env)
         except HyadError as error:
-            inside = f"`{self.library}`"
-            if self.library is not None and f.doc and library is None and inside not in error.message:
-                error.notes += ((f"this is inside {inside}, {f.doc}", None),)
+            if self.library is not None and library is None:
+                said_inside(error, self.library, f.doc)
             raise
         finally:
             levels.pop()

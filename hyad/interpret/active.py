@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core import BOOL, INT, REAL
-from ..errors import DerivativeError, ModelTypeError, hint_for
+from ..errors import DerivativeError, ModelTypeError, hint_for, truth_hint
 from ..program.primitives import BUILTIN, PRIMITIVES, Primitive, parse_partial
 from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, dims_of, kind_of, leaves, shaped
 
@@ -182,7 +182,8 @@ def misuse(row: Primitive, args: Sequence[Any]) -> ModelTypeError:
                 f"`{name}` works on numbers and arrays; this is {what}", None, hint_for("operand", what)
             )
             return blame(error, a)  # type: ignore[return-value]
-    return ModelTypeError(f"`{name}` does not work on {' and '.join(map(describe, args))}")
+    kinds = " and ".join(map(describe, args))
+    return ModelTypeError(f"`{name}` does not work on {kinds}", None, truth_hint(name, kinds))
 
 
 # ------------------------------------------------------------------------------------ partial derivatives

@@ -56,6 +56,7 @@ from ..errors import (
 from ..frontend.annotations import read_annotation, spec_text
 from ..frontend.arguments import is_checkpointed, not_checkpointed
 from ..frontend.resolve import numpy_name, numpy_number, numpy_row, similar
+from ..program.advice import said_inside
 from ..program.data import Data
 from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
 from ..program.reader import SPECIAL, deep, prelude, read_model
@@ -140,8 +141,8 @@ def locate(error: Exception, waiting: Sequence[Any]) -> Exception:
                     error.span = place
                     break
         break
-    if inside is not None and inside.doc and f"`{inside.name}`" not in error.message:
-        error.notes += ((f"this is inside `{inside.name}`, {inside.doc}", None),)
+    if inside is not None:
+        said_inside(error, inside.name, inside.doc)
     return error
 
 

@@ -18,8 +18,10 @@ from typing import Any
 
 from ..core import Arm, Atom, Bind, Block, Call, Case, Const, Global, If, Lambda, Rec, Var, While
 from ..errors import HyadError, ReadError, Source, Span
+from .advice import option_hint
 from .einsum import HEAD, function_text, parted
 from .forms import Form, prelude_texts, read_forms
+from .primitives import PRIMITIVES
 from .values import Closure, language
 
 #: The names that a model cannot bind: they are syntax.
@@ -414,10 +416,7 @@ class _Reader:
                     i += 1
                     continue
                 if a.value not in _OPTIONS:
-                    hint = f"other arguments are given by position; there are {_OPTIONS_HINT}"
-                    if a.value == "dtype":
-                        hint = "types are inferred; `(real a)` and `(int a)` are of another one"
-                    raise ReadError(f"unknown option `:{a.value}`", a.span, hint)
+                    raise self.unknown_option(form, a)
                 if i + 1 >= len(rest):
                     raise ReadError(f"`:{a.value}` lacks its value", a.span, _OPTIONS[a.value])
                 value = rest[i + 1]
@@ -431,13 +430,28 @@ class _Reader:
                 i += 2
                 continue
             if a.kind == "str":
-                raise ReadError("a model computes with numbers, not strings", a.span, _STRING_HINT)
+                hint = option_hint(form.value[0].value, None) if self.elsewhere(form) else None
+                raise ReadError("a model computes with numbers, not strings", a.span, hint or _STRING_HINT)
+            if a.head() in ("for", "while") and a.head() not in self.names and self.elsewhere(form):
+                if called(form) in PRIMITIVES or prelude(called(form)) is not None:  # type: ignore[arg-type]
+                    raise ReadError(f"a `{a.head()}` has no value", a.span, _VALUES_HINT)
             args.append(self.expression(a))
             spans.append(a.span)
             i += 1
         args += [x for x, _ in last]
         spans += [span for _, span in last]
         return self.emit(Call(fn, tuple(args), tuple(spans)), form.span, name)
+
+    def elsewhere(self, form: Form) -> bool:
+        """Whether a call is of a function by a name that the model does not bind itself."""
+        head = form.value[0]
+        return head.kind == "sym" and head.value.partition(".")[0] not in self.names
+
+    def unknown_option(self, form: Form, option: Form) -> ReadError:
+        """The mistake of an option that a call does not take."""
+        hint = option_hint(form.value[0].value, option.value) if self.elsewhere(form) else None
+        hint = hint or f"other arguments are given by position; there are {_OPTIONS_HINT}"
+        return ReadError(f"unknown option `:{option.value}`", option.span, hint)
 
     def kept(self, form: Form, name: str | None) -> Atom:
         """``(sum m :axis k :keepdims True)``: what is summed has an axis of size 1 where it had axis k."""
@@ -576,6 +590,9 @@ class _Reader:
     def einsum(self, form: Form, name: str | None) -> Atom:
         """``(einsum "ij,jk->ik" a b)``: a call of the function for these axes (``einsum.py``)."""
         text, *operands = form.value[1:]
+        option = next((x for x in operands if x.kind == "key"), None)
+        if option is not None:
+            raise self.unknown_option(form, option)
         try:
             axes, _ = parted(text.value)
         except ValueError as error:
@@ -1136,6 +1153,11 @@ _OPTIONS = {"wrt": "`(grad f :wrt x)`", "checkpoint": "`(ifold f z n :checkpoint
 _OPTIONS_HINT = ", ".join(_OPTIONS.values()) + " and, at the end, `(sum m :axis 0)`"
 
 _STRING_HINT = 'a docstring stands before the body; `(get p "a")` reads a field of a record'
+
+_VALUES_HINT = (
+    "`(map (fn [x] ...) v)` has a value for each element, `(build n (fn [i] ...))` for each index; "
+    "`(ifold (fn [s i] ...) z n)` goes on from a value"
+)
 
 _KINDS = {
     "str": ("strings", 'a docstring stands before the body: `(fn [x] "doc" ...)`'),
