@@ -104,6 +104,10 @@ def hint_for(place: str, what: str, kind: type | None = None) -> str | None:
     array = what.startswith("an array")
     if what == "a reference":
         return "`(deref r)` is what it holds"
+    if place == "operand" and what == "None":
+        return "a `for`, a `while`, a `set!` and a `when` whose condition is False have no value"
+    if place == "operand" and what == "a list":
+        return "`(list a b)` makes a Lisp list, which `map` and `fold` go through; an array is `[a b]`"
     if place == "condition":
         both = (
             "`(where c a b)` chooses element by element, `(logical-and c d)` joins two so; "

@@ -13,6 +13,8 @@ import pytest
 import hyad
 from hyad.plain_python import python_callable
 from hyad.program.forms import prelude_texts, read_forms
+from hyad.program.primitives import BUILTIN, PRIMITIVES
+from hyad.program.reader import SPECIAL
 
 TEXT = (Path(__file__).resolve().parent.parent / "LANGUAGE.md").read_text(encoding="utf-8")
 V, M = np.array([3.0, 1.0, 2.0]), np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -72,3 +74,12 @@ def test_every_function_is_named() -> None:
     assert names >= INTERNAL
     words = set(re.findall(r"[^\s()\[\]`]+", TEXT))
     assert not names - INTERNAL - words
+
+
+def test_the_functions_of_numbers_and_the_reserved_names_are_named() -> None:
+    paragraphs = TEXT.split("\n\n")
+    (numbers,) = (p for p in paragraphs if p.startswith("The functions of numbers are"))
+    primitives = {PRIMITIVES[name].surface or name for name in BUILTIN} - {"pass-on"}
+    assert primitives <= set(re.findall(r"[^\s()`,;]+", numbers))
+    (reserved,) = (p for p in paragraphs if p.startswith("The names of the language's forms are reserved"))
+    assert set(re.findall(r"`([^`]+)`", reserved.partition(". All others")[0])) == SPECIAL

@@ -292,7 +292,9 @@ def rank(value: Any) -> int:
     if value.__class__ in NUMBERS or value.__class__ is bool:
         return 0
     if not isinstance(value, list):
-        raise blame(ModelTypeError(f"`rank` works on numbers and arrays; this is {describe(value)}"), value)
+        what = describe(value)
+        text = f"`rank` works on numbers and arrays; this is {what}"
+        raise blame(ModelTypeError(text, None, hint_for("operand", what)), value)
     return len(shape(value))
 
 

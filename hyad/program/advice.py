@@ -186,7 +186,9 @@ def said_inside(error: HyadError, name: str, doc: str | None) -> None:
     """An error inside a function of the library, so that it says something to who called it."""
     for function, pattern, message, hint in _INSIDE:
         if name == function and re.search(pattern, error.message):
-            error.message, error.hint, error.args = message, hint, (message,)
+            error.message, error.hint = message, hint
             return
+    if error.message.startswith("`rank` works on "):  # what functions of arrays ask first
+        error.message = error.message.replace("rank", name, 1)
     if doc and f"`{name}`" not in error.message:
         error.notes += ((f"this is inside `{name}`, {doc}", None),)
