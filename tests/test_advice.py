@@ -30,6 +30,9 @@ ROWS: list[tuple[str, int, dict[str, Any], Any]] = [
     (ELSEWHERE["add.outer"], 0, {"u": U, "v": V}, np.add.outer(U, V)),
     (ELSEWHERE["multiply.outer"], 0, {"u": U, "v": V}, np.multiply.outer(U, V)),
     (ELSEWHERE["divide.outer"], 0, {"u": U, "v": V}, np.divide.outer(U, V)),
+    *((ELSEWHERE[f"{f}.reduce"], 0, {"a": M}, getattr(np, f).reduce(M))
+      for f in ("add", "multiply", "maximum", "minimum")),
+    *((ELSEWHERE[f"{f}.accumulate"], 0, {"a": M}, getattr(np, f).accumulate(M)) for f in ("add", "multiply")),
     (ELSEWHERE["apply-along-axis"], 0, {"f": "sum", "a": M, "axis": "0"}, np.apply_along_axis(np.sum, 0, M)),
     (ELSEWHERE["broadcast-to"], 0, {"a": V, "n": 2, "m": 3}, np.broadcast_to(V, (2, 3))),
     (ELSEWHERE["sinc"], 0, {"x": X}, np.sinc(X)),

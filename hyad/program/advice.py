@@ -39,6 +39,8 @@ ELSEWHERE = {
     "add.at": "(scatter-add v k x)", "bincount": "(scatter-add (zeros n) k (ones-like k))",
     "subtract.outer": "(- (expand-dims u 1) v)", "add.outer": "(+ (expand-dims u 1) v)",
     "multiply.outer": "(outer u v)", "divide.outer": "(/ (expand-dims u 1) v)",
+    "add.reduce": "(sum a 0)", "multiply.reduce": "(prod a 0)", "maximum.reduce": "(amax a 0)",
+    "minimum.reduce": "(amin a 0)", "add.accumulate": "(cumsum a 0)", "multiply.accumulate": "(cumprod a 0)",
     "apply-along-axis": "(along f a axis)", "broadcast-to": "(+ a (zeros [n m]))",
     "sinc": "(where (= x 0) 1.0 (/ (sin (* np.pi x)) (* np.pi x)))", "nan-to-num": "(where (isnan x) 0.0 x)",
     "split": "`(reshape v [n -1])` has n equal parts as its rows; `(cut v start stop)` is a part",
