@@ -29,7 +29,7 @@ SMALL = {
     "viterbi": 3, "viterbi-table": 3, "crf": 3, "causal": 3, "masked": 3, "soft-dtw": 3, "alignment": 3,
     "clusters": 9, "batch-norm": 3, "cox": 5,
     "diffusion": 5, "jacobi": 5, "thomas-in-place": 6, "spectrum": 6, "bilateral": 6, "blur": 9,
-    "shallow-water": 5, "kpss": 25,
+    "shallow-water": 5, "kpss": 25, "garch": 6, "libor": 24, "rays": 3, "warp": 4,
 }  # fmt: skip
 
 

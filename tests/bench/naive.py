@@ -243,6 +243,26 @@ PROGRAMS = (
         "kpss", "a test for a unit root in n numbers, 20 lags", 300, (vector("x"),), "{n}, {work}",
         lambda n: 2 * n + 40, ((-1, 1),),
     ),
+    Program(
+        "garch", "a GARCH(1, 1) likelihood of n returns, nothing declared, by its four numbers", 1000,
+        (*(number(x) for x in ("mu", "omega", "alpha", "beta")), vector("r", False)), "{n}", lambda n: 0,
+        ((-0.1, 0.1), (0.1, 0.2), (0.05, 0.15), (0.7, 0.8), (-2, 2)),
+    ),
+    Program(
+        "libor", "a swaption on n forward rates, 20 paths of 20 steps, by rates and volatilities", 40,
+        (vector("rates"), vector("vol"), Input("z", lambda n: (20, 20), False)), "{n}, 20, 20, {work}",
+        lambda n: 63 * n, ((0.04, 0.06), (0.1, 0.3), (-2, 2)),
+    ),
+    Program(
+        "rays", "what n rays through a cloud of 12 x 12 x 12 see, by its densities", 100,
+        (Input("density", lambda n: (12, 12, 12)), Input("at", lambda n: (n, 2), False), vector("seen", False)),
+        "12, 12, 12, {n}, {work}", lambda n: 64, ((0, 0.5), (0.5, 9.5), (0, 1)),
+    ),
+    Program(
+        "warp", "an image of n x n, warped by an offset for each pixel, by the offsets", 32,
+        (square("a", False), square("b", False), Input("flow", lambda n: (n, n, 2))), "{n}, {n}", lambda n: 0,
+        ((0, 1), (0, 1), (-1, 1)),
+    ),
 )  # fmt: skip
 
 

@@ -1951,3 +1951,227 @@ void kpss_grad_hand(const double *restrict x, long long n, double *restrict out,
     mean /= n;
     for (long long t = 0; t < n; t++) out[t] -= mean;
 }
+
+double garch_hand(double mu, double omega, double alpha, double beta, const double *restrict r, long long n)
+{
+    double h = omega/(1 - alpha - beta), sum = 0;
+    for (long long i = 0; i < n; i++) {
+        const double e = r[i] - mu, square = e*e;
+        sum += log(h) + square/h;
+        h = omega + alpha*square + beta*h;
+    }
+    return -0.5*sum;
+}
+
+/* forward: four tangents of one state */
+void garch_grad_hand(double mu, double omega, double alpha, double beta, const double *restrict r, long long n,
+    double *restrict out)
+{
+    const double k = 1/(1 - alpha - beta);
+    double h = omega*k, hm = 0, ho = k, ha = h*k, hb = h*k, gm = 0, go = 0, ga = 0, gb = 0;
+    for (long long i = 0; i < n; i++) {
+        const double e = r[i] - mu, square = e*e, q = 1/h, w = -0.5*q*(1 - square*q);
+        gm += w*hm + e*q;
+        go += w*ho;
+        ga += w*ha;
+        gb += w*hb;
+        hm = beta*hm - 2*alpha*e;
+        ho = 1 + beta*ho;
+        ha = square + beta*ha;
+        hb = h + beta*hb;
+        h = omega + alpha*square + beta*h;
+    }
+    out[0] = gm, out[1] = go, out[2] = ga, out[3] = gb;
+}
+
+double libor_hand(const double *restrict rates, const double *restrict vol, const double *restrict z, long long n,
+    long long paths, long long steps, double *restrict L)
+{
+    const double dt = 0.25, root = sqrt(dt);
+    double pay = 0;
+    for (long long p = 0; p < paths; p++) {
+        memcpy(L, rates, n*sizeof(double));
+        for (long long t = 0; t < steps; t++) {
+            const double dw = root*z[p*steps + t];
+            double v = 0;
+            for (long long i = t + 1; i < n; i++) {
+                const double s = vol[i - t - 1], c = dt*s;
+                v += c*L[i]/(1 + dt*L[i]);
+                L[i] *= exp(c*v + s*(dw - 0.5*c));
+            }
+        }
+        double bond = 1, swap = 0;
+        for (long long i = steps; i < n; i++) bond /= 1 + dt*L[i], swap += dt*bond;
+        const double x = 1 - bond - 0.05*swap;
+        if (x > 0) pay += x;
+    }
+    return pay/paths;
+}
+
+void libor_grad_hand(const double *restrict rates, const double *restrict vol, const double *restrict z, long long n,
+    long long paths, long long steps, double *restrict out, double *restrict work)
+{
+    const double dt = 0.25, root = sqrt(dt);
+    double *restrict dvol = out + n, *Ls = work, *vs = Ls + (steps + 1)*n, *rs = vs + steps*n;
+    double *restrict g = rs + steps*n, *restrict bonds = g + n;
+    memset(out, 0, 2*n*sizeof(double));
+    memcpy(Ls, rates, n*sizeof(double));
+    for (long long p = 0; p < paths; p++) {
+        for (long long t = 0; t < steps; t++) {
+            const double dw = root*z[p*steps + t], *restrict L = Ls + t*n;
+            double v = 0, *restrict M = Ls + (t + 1)*n, *restrict vt = vs + t*n, *restrict rt = rs + t*n;
+            for (long long i = t + 1; i < n; i++) {
+                const double s = vol[i - t - 1], c = dt*s;
+                v += c*L[i]/(1 + dt*L[i]);
+                vt[i] = v;
+                rt[i] = exp(c*v + s*(dw - 0.5*c));
+                M[i] = L[i]*rt[i];
+            }
+        }
+        const double *restrict last = Ls + steps*n;
+        double bond = 1, swap = 0;
+        for (long long i = steps; i < n; i++) bonds[i] = bond /= 1 + dt*last[i], swap += dt*bond;
+        if (1 - bond - 0.05*swap <= 0) continue;
+        const double q = 1.0/paths;
+        double gb = -q;
+        memset(g, 0, steps*sizeof(double));
+        for (long long i = n - 1; i >= steps; i--) {
+            gb -= 0.05*q*dt;
+            const double k = 1/(1 + dt*last[i]);
+            g[i] = -gb*bonds[i]*dt*k;
+            gb *= k;
+        }
+        for (long long t = steps - 1; t >= 0; t--) {
+            const double dw = root*z[p*steps + t];
+            const double *restrict L = Ls + t*n, *restrict vt = vs + t*n, *restrict rt = rs + t*n;
+            double gv = 0;
+            for (long long i = n - 1; i > t; i--) {
+                const double s = vol[i - t - 1], c = dt*s, a = g[i]*rt[i], e = a*L[i], k = 1/(1 + dt*L[i]);
+                gv += c*e;
+                dvol[i - t - 1] += e*(dt*vt[i] + dw - c) + gv*dt*L[i]*k;
+                g[i] = a + gv*c*k*k;
+            }
+        }
+        for (long long i = 0; i < n; i++) out[i] += g[i];
+    }
+}
+
+/* what a ray sees; if they are kept, how much comes through to each step, and through it */
+static double ray(const double *restrict g, double rx, double ry, long long b, long long c, double *restrict T,
+    double *restrict E, int keep)
+{
+    const double dt = 0.3;
+    const long long j = (long long)floor(ry);
+    const double v = ry - j;
+    double light = 0, through = 1;
+    for (int s = 0; s < 32; s++) {
+        const double z = dt*(s + 0.5), x = rx + 0.05*z;
+        const long long i = (long long)floor(x), k = (long long)floor(z);
+        const double u = x - i, w = z - k, *r = g + (i*b + j)*c + k, *q = r + b*c;
+        const double lo = (1 - v)*((1 - w)*r[0] + w*r[1]) + v*((1 - w)*r[c] + w*r[c + 1]);
+        const double hi = (1 - v)*((1 - w)*q[0] + w*q[1]) + v*((1 - w)*q[c] + w*q[c + 1]);
+        const double e = exp(-((1 - u)*lo + u*hi)*dt);
+        if (keep) T[s] = through, E[s] = e;
+        light += through*(1 - e)*(0.1 + 0.1*z);
+        through *= e;
+    }
+    return light;
+}
+
+double rays_hand(const double *density, const double *at, const double *seen, long long a, long long b, long long c,
+    long long n, double *work)
+{
+    double sum = 0;
+    (void)a;
+    for (long long r = 0; r < n; r++) {
+        const double e = ray(density, at[2*r], at[2*r + 1], b, c, work, work + 32, 0) - seen[r];
+        sum += e*e;
+    }
+    return sum;
+}
+
+void rays_grad_hand(const double *restrict density, const double *restrict at, const double *restrict seen, long long a,
+    long long b, long long c, long long n, double *restrict out, double *restrict work)
+{
+    const double dt = 0.3;
+    double *restrict T = work, *restrict E = work + 32;
+    memset(out, 0, a*b*c*sizeof(double));
+    for (long long r = 0; r < n; r++) {
+        const double rx = at[2*r], ry = at[2*r + 1], lb = 2*(ray(density, rx, ry, b, c, T, E, 1) - seen[r]);
+        const long long j = (long long)floor(ry);
+        const double v = ry - j;
+        double tb = 0;
+        for (int s = 31; s >= 0; s--) {
+            const double z = dt*(s + 0.5), x = rx + 0.05*z, l = lb*(0.1 + 0.1*z);
+            const long long i = (long long)floor(x), k = (long long)floor(z);
+            const double u = x - i, w = z - k, sb = (l - tb)*T[s]*E[s]*dt;
+            double *restrict o = out + (i*b + j)*c + k, *restrict q = o + b*c;
+            const double lo = (1 - u)*sb, hi = u*sb;
+            o[0] += lo*(1 - v)*(1 - w);
+            o[1] += lo*(1 - v)*w;
+            o[c] += lo*v*(1 - w);
+            o[c + 1] += lo*v*w;
+            q[0] += hi*(1 - v)*(1 - w);
+            q[1] += hi*(1 - v)*w;
+            q[c] += hi*v*(1 - w);
+            q[c + 1] += hi*v*w;
+            tb = l*(1 - E[s]) + tb*E[s];
+        }
+    }
+}
+
+double warp_hand(const double *restrict a, const double *restrict b, const double *restrict flow, long long h,
+    long long w)
+{
+    const double down = h - 1.001, right = w - 1.001;
+    double cost = 0;
+    for (long long i = 0; i < h; i++)
+        for (long long j = 0; j < w; j++) {
+            const double *U = flow + 2*(i*w + j);
+            double y = i + U[1], x = j + U[0];
+            y = y < 0 ? 0 : y > down ? down : y;
+            x = x < 0 ? 0 : x > right ? right : x;
+            const long long k = (long long)y, l = (long long)x;
+            const double v = y - k, u = x - l, *B = b + k*w + l;
+            const double s = (1 - v)*((1 - u)*B[0] + u*B[1]) + v*((1 - u)*B[w] + u*B[w + 1]) - a[i*w + j];
+            cost += sqrt(1e-6 + s*s);
+            if (i < h - 1) {
+                const double p = U[2*w] - U[0], q = U[2*w + 1] - U[1];
+                cost += 0.5*(p*p + q*q);
+            }
+            if (j < w - 1) {
+                const double p = U[2] - U[0], q = U[3] - U[1];
+                cost += 0.5*(p*p + q*q);
+            }
+        }
+    return cost;
+}
+
+void warp_grad_hand(const double *restrict a, const double *restrict b, const double *restrict flow, long long h,
+    long long w, double *restrict out)
+{
+    const double down = h - 1.001, right = w - 1.001;
+    memset(out, 0, 2*h*w*sizeof(double));
+    for (long long i = 0; i < h; i++)
+        for (long long j = 0; j < w; j++) {
+            const double *U = flow + 2*(i*w + j);
+            double *G = out + 2*(i*w + j), gx = 0, gy = 0;
+            const double y0 = i + U[1], x0 = j + U[0];
+            const double y = y0 < 0 ? 0 : y0 > down ? down : y0, x = x0 < 0 ? 0 : x0 > right ? right : x0;
+            const long long k = (long long)y, l = (long long)x;
+            const double v = y - k, u = x - l, *B = b + k*w + l;
+            const double lo = (1 - u)*B[0] + u*B[1], hi = (1 - u)*B[w] + u*B[w + 1];
+            const double s = (1 - v)*lo + v*hi - a[i*w + j], r = s/sqrt(1e-6 + s*s);
+            if (y == y0) gy = r*(hi - lo);
+            if (x == x0) gx = r*((1 - v)*(B[1] - B[0]) + v*(B[w + 1] - B[w]));
+            if (i < h - 1) {
+                const double p = U[2*w] - U[0], q = U[2*w + 1] - U[1];
+                gx -= p, gy -= q, G[2*w] += p, G[2*w + 1] += q;
+            }
+            if (j < w - 1) {
+                const double p = U[2] - U[0], q = U[3] - U[1];
+                gx -= p, gy -= q, G[2] += p, G[3] += q;
+            }
+            G[0] += gx, G[1] += gy;
+        }
+}

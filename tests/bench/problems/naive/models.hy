@@ -497,3 +497,77 @@
         gamma (fn [k] (/ (sum (* (slice e k n) (slice e 0 (- n k)))) n))
         variance (+ (gamma 0) (* 2.0 (sum (build 20 (fn [k] (* (- 1.0 (/ (+ k 1) 21.0)) (gamma (+ k 1))))))))]
     (/ (sum (square s)) (* n n variance))))
+
+(defmodel garch [mu omega alpha beta r]
+  "the log likelihood of returns whose variance follows their squares, GARCH(1, 1), but for a constant"
+  (let [h (ref (/ omega (- 1.0 alpha beta)))
+        sum (ref 0.0)]
+    (for [x r]
+      (let [e (- x mu)]
+        (set! sum (- (deref sum) (* 0.5 (+ (log (deref h)) (/ (* e e) (deref h))))))
+        (set! h (+ omega (* alpha e e) (* beta (deref h))))))
+    (deref sum)))
+
+(defmodel libor [#^ (Vec n) rates  #^ (Vec n) vol  #^ (Mat paths steps) z]
+  "a swaption in a LIBOR market model: each step moves the forward rates that are still to come"
+  (let [delta 0.25
+        pay (ref 0.0)]
+    (for [p (range paths)]
+      (let [l (copy rates)]
+        (for [t (range steps)]
+          (let [dw (* (sqrt delta) (get z p t))
+                v (ref 0.0)]
+            (for [i (range (+ t 1) n)]
+              (let [s (get vol (- i t 1))
+                    c (* delta s)]
+                (set! v (+ (deref v) (/ (* c (get l i)) (+ 1.0 (* delta (get l i))))))
+                (set-at! l i (* (get l i) (exp (+ (* c (deref v)) (* s (- dw (* 0.5 c)))))))))))
+        (let [bond (ref 1.0)
+              swap (ref 0.0)]
+          (for [i (range steps n)]
+            (set! bond (/ (deref bond) (+ 1.0 (* delta (get l i)))))
+            (set! swap (+ (deref swap) (* delta (deref bond)))))
+          (set! pay (+ (deref pay) (max 0.0 (- 1.0 (deref bond) (* 0.05 (deref swap)))))))))
+    (/ (deref pay) paths)))
+
+(defmodel trilinear [#^ (Arr Real a b c) grid x y z]
+  "an element between eight elements of a grid"
+  (let [i (int (floor x)) j (int (floor y)) k (int (floor z))
+        u (- x i) v (- y j) w (- z k)
+        mix (fn [t p q] (+ (* (- 1.0 t) p) (* t q)))]
+    (mix u
+      (mix v (mix w (get grid i j k) (get grid i j (+ k 1))) (mix w (get grid i (+ j 1) k) (get grid i (+ j 1) (+ k 1))))
+      (mix v
+        (mix w (get grid (+ i 1) j k) (get grid (+ i 1) j (+ k 1)))
+        (mix w (get grid (+ i 1) (+ j 1) k) (get grid (+ i 1) (+ j 1) (+ k 1)))))))
+
+(defmodel rays [#^ (Arr Real a b c) density  #^ (Mat n 2) at  #^ (Vec n) seen]
+  "what rays through a cloud see, 32 steps each, against what was seen: light gets brighter with depth"
+  (let [dt 0.3
+        colour (fn [ray]
+                 (fst
+                   (ifold
+                     (fn [#(light through) s]
+                       (let [z (* dt (+ s 0.5))
+                             sigma (trilinear density (+ (get ray 0) (* 0.05 z)) (get ray 1) z)
+                             alpha (- 1.0 (exp (* (- sigma) dt)))]
+                         #((+ light (* through alpha (+ 0.1 (* 0.1 z)))) (* through (- 1.0 alpha)))))
+                     #(0.0 1.0) 32)))]
+    (sum (square (- (map colour at) seen)))))
+
+(defmodel warp [#^ (Mat h w) a  #^ (Mat h w) b  #^ (Arr Real h w 2) flow]
+  "an image, warped by an offset for each pixel, against another, where neighbours' offsets are to be alike"
+  (let [cost (ref 0.0)]
+    (for [i (range h)  j (range w)]
+      (let [y (clip (+ i (get flow i j 1)) 0.0 (- h 1.001))
+            x (clip (+ j (get flow i j 0)) 0.0 (- w 1.001))
+            k (int (floor y)) l (int (floor x))
+            v (- y k) u (- x l)
+            s (+ (* (- 1 v) (+ (* (- 1 u) (get b k l)) (* u (get b k (+ l 1)))))
+                (* v (+ (* (- 1 u) (get b (+ k 1) l)) (* u (get b (+ k 1) (+ l 1))))))]
+        (set! cost (+ (deref cost) (sqrt (+ 1e-6 (square (- s (get a i j)))))))
+        (when (< i (- h 1))
+          (set! cost (+ (deref cost) (* 0.5 (sq-norm (- (get flow (+ i 1) j) (get flow i j)))))))
+        (when (< j (- w 1))
+          (set! cost (+ (deref cost) (* 0.5 (sq-norm (- (get flow i (+ j 1)) (get flow i j)))))))))
+    (deref cost)))
