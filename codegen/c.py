@@ -376,10 +376,11 @@ class CPrinter(DataPrinter):
         unused = [p.name for p in fn.params if p.name not in words] + [d for d in fn.dims if d not in words]
         unused += [r.name for r in fn.results if not fn.returns_value and r.name not in words]
         silence = [f"    (void){name};" for name in unused]
-        called, needed = words.union(*(WORD.findall(text) for text in (*before, *self.entry(fn)))), []
+        after, needed = self.entry(fn), []
+        called = words.union(*(WORD.findall(text) for text in (*before, *after)))
         for function in reversed(self.support):  # callees come first; a subscript may not have been divided after all
-            made = _FUNCTION.match(function)
-            if made is None or self.arena or made.group(1) in called:
+            made = _FUNCTION.findall(function)
+            if not made or self.arena or not called.isdisjoint(made):
                 needed.append(function)
                 called |= set(WORD.findall(function))
         support = "\n".join(sorted(reversed(needed), key=lambda text: text is not CHOOSING))
@@ -390,8 +391,7 @@ class CPrinter(DataPrinter):
             parts.append(support)
         if before:
             parts.append("\n".join([*before, ""]))
-        head, after = wrapped(self.prototype(fn), WIDTH), self.entry(fn)
-        body = [*head, "{", *tables, *silence, *text, "}", ""]
+        body = [*wrapped(self.prototype(fn), WIDTH), "{", *tables, *silence, *text, "}", ""]
         parts.append("\n".join([*body, *self.banner(fn), *after, ""] if after else [*self.banner(fn), *body]))
         return "\n".join(parts)
 
@@ -541,7 +541,7 @@ def _bare(extent: int | str) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
-_FUNCTION = re.compile(r"static inline [\w ]+?(\w+)\(")
+_FUNCTION = re.compile(r"\bstatic (?:inline )?[\w ]+?[ *](\w+)\(")
 _INTEGER = re.compile(r"const long long (\w+) = ")
 
 

@@ -8,6 +8,7 @@ from ..core import (
     BOOL,
     REAL,
     TRUE,
+    Apply,
     Arr,
     Atom,
     Bind,
@@ -21,6 +22,7 @@ from ..core import (
     Program,
     Scalar,
     Var,
+    While,
     all_binds,
     atoms_of,
     blocks_of,
@@ -936,7 +938,9 @@ def merge_into(
             late.append(bind)
             continue
         if (fallible or checked) and (
-            any(map(has_checks, blocks_of(bind.op))) or not in_range(bind, None, [*binds[:k], *early], around)
+            type(bind.op) in (Apply, While)
+            or any(map(has_checks, blocks_of(bind.op)))
+            or not in_range(bind, None, [*binds[:k], *early], around)
         ):
             return False  # the first one fails first; and what it has checked is in range behind it
         early.append(bind)
