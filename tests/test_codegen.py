@@ -1858,7 +1858,9 @@ def test_quotients_of_what_is_not_negative_are_plain() -> None:
         wanted = sum(v[i // 3] * (k // 4 + (i + 2) % 5) for i in range((len(v) + 2) // 3))
         assert f(v, k) == wanted == hyad.compile(text, target="python")(v, k)
     assert "(n + 2)/3" in f.source and "i/3" in f.source and "(i + 2) % 5" in f.source
-    assert f.source.count("hyad_ifloordiv(") == 2 and "hyad_imod" not in f.source  # one is its definition
+    assert "k >> 2" in f.source and "hyad_i" not in f.source  # by a power of two the other is plain, too
+    thirds = hyad.compile(text.replace("(// k 4)", "(// k 3)"))
+    assert thirds.source.count("hyad_ifloordiv(") == 2 and "hyad_imod" not in thirds.source  # one is its definition
 
 
 def test_a_larger_number_that_the_next_iteration_waits_for() -> None:

@@ -41,7 +41,8 @@ def test_derivatives(name: str, operator) -> None:
     """The same to the last bit, by no more work."""
     text = f"(fn [#^ (Vec 3) x] (let [a (get x 0) b (get x 1) c (get x 2)] {PROGRAMS[name]}))"
     f = operator(hyad.model(text, namespace={}))
-    made, plain = (hyad.compile(f, args=(X,), target="python", without=w) for w in ((), "powers-of-two"))
+    off = "common-factors"  # which takes other brackets where twos are gone
+    made, plain = (hyad.compile(f, args=(X,), target="python", without=w) for w in (off, (off, "powers-of-two")))
     assert work(made.program.body) <= work(plain.program.body)
     for x in (X, X[::-1].copy(), np.array([1e-3, 4e2, 3.0])):
         np.testing.assert_array_equal(made(x), plain(x))

@@ -38,7 +38,7 @@ def test_two_loops_without_divisions(name: str) -> None:
         text = hyad.show(g, "c", args=[np.zeros(shape)])
         off = g.without(("reshaped",))
         assert "hyad_ifloordiv" not in text and "hyad_imod" not in text
-        assert "hyad_imod" in hyad.show(off, "c", args=[np.zeros(shape)])
+        assert "reshaped" in [step.name for step in hyad.explain(g, args=[np.zeros(shape)]).steps]
         for n in (0, 1):  # rows and columns that are not there, too
             for k in range(len(shape)):
                 sizes = [*shape[:k], shape[k] if n else 0, *shape[k + 1 :]]
