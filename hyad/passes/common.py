@@ -19,11 +19,11 @@ def common_factors(program: Program) -> Program:
     directions, all but the last product is that of the others, too, and computed once. Rules of a ring, ``e1 e2 + e1
     e3 = e1 (e2 + e3)`` (dF~ Fig. 8c).
 
-    Design decision: after ``open_brackets``, for sums of differentiation's own (``Bind.soft``) with what is computed
-    for nothing but them; a product that is there anyway is one number. Where it is fewer operations, and fewer as well
-    on a processor that multiplies and adds in one. The bound of roundings stays: what is cancelled in a bracket was
-    cancelled before, between products that had been rounded once more. A bracket may overflow where its products by a
-    small number did not. As for ``open_brackets``, a sum of two numbers that may be exact stays one.
+    Design decision: after ``monomials``, which knows powers, for sums of differentiation's own (``Bind.soft``) with
+    what is computed for nothing but them; a product that is there anyway is one number. Where it is fewer operations,
+    and fewer as well on a processor that multiplies and adds in one. The bound of roundings stays: what is cancelled in
+    a bracket was cancelled before, between products that had been rounded once more. A bracket may overflow where its
+    products by a small number did not. As for ``open_brackets``, a sum of two numbers that may be exact stays one.
     """
     return put_together(program, Common)
 
