@@ -287,7 +287,7 @@ class BodyPrinter(OperandPrinter):
             if op.name == "//" and b.text.isdigit():
                 expr = replace(expr, quotient=(a, int(b.text)))
         elif var.type == INT and op.name in ("//", "%") and power_of_two(op.args[1]):  # down, from below 0 too
-            a, n = self.operand(op.args[0]), op.args[1].value  # type: ignore[union-attr]
+            (a,), n = self.fit(op.args[:1]), op.args[1].value  # type: ignore[union-attr]
             a = replace(a, text=a.at(PRIMARY), prec=PRIMARY, total=None)  # or compilers ask whether it is meant so
             expr = fill(f"{{0}} >> {n.bit_length() - 1}" if op.name == "//" else f"{{0}} & {n - 1}", [a])
         else:

@@ -330,7 +330,7 @@ def test_what_is_searched_is_searched_once() -> None:
     + [(">=", False, 1, True), (">", False, 1, False), (">", False, 0, True), ("<", False, 0, False)],
 )
 def test_what_a_condition_says_of_a_subscript(relation: str, holds: bool, i: int, within: bool) -> None:
-    """``j < n - 1``, where ``j`` is not below 0: there is an element ``j + 1``."""
+    """``j < n - 1`` of a loop's index: there is an element ``j + 1``."""
     j, n, end, cond, at = Var("j", INT), Var("n", INT), Var("t", INT), Var("c", BOOL), Var("t", INT)
     binds = [
         Bind((), Check("<=", Const(0, INT), j, ""), None),
@@ -340,9 +340,12 @@ def test_what_a_condition_says_of_a_subscript(relation: str, holds: bool, i: int
     ]
     once = Once(Block(tuple(binds), ()))
     once.block(Block(tuple(binds), ()))
-    assert not once.fits(at, n)
     once.holds.append((cond, holds))
+    assert not once.fits(at, n)  # any integer but an index might have wrapped
+    once.around[j] = Var("m", INT)
     assert once.fits(at, n) == within
+    once.holds.clear()
+    assert not once.fits(at, n)
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core import (
-    INT,
     Arr,
     Atom,
     Bind,
     Block,
-    Const,
     Data,
     Loop,
     Prim,
     Var,
     blocks_of,
     defined_in,
+    integer,
     type_atoms,
     type_of,
     with_blocks,
@@ -29,8 +28,6 @@ from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.loops import array_uses
 from .records import COSTLY, Line, length_of, line_of
-
-NONE = Const(0, INT)
 
 
 def rooms(op: Loop) -> dict[Loop, Affine] | None:
@@ -46,7 +43,7 @@ def rooms(op: Loop) -> dict[Loop, Affine] | None:
 
     def affine(a: Atom) -> Affine:
         op = integers.get(a)  # type: ignore[arg-type]
-        if op is not None and op.name == "max" and op.args[0] == NONE:  # below zero there is nothing
+        if op is not None and op.name == "max" and op.args[0] == integer(0):  # below zero there is nothing
             a = op.args[1]
         return with_factors(affine_in(a, integers), integers)
 

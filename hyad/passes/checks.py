@@ -176,7 +176,8 @@ class Once:
                 yield made, self.offset(made.check.a), self.offset(made.check.b)
 
     def asked(self) -> Iterator[tuple[tuple[Atom, int], tuple[Atom, int], int]]:
-        """What the conditions around say: one integer, and 1 where it is less, is not above another one."""
+        """What the conditions around say of loops' indices, which are far from where integers wrap: one integer, and 1
+        where it is less, is not above another one."""
         todo = list(self.holds)
         while todo:
             cond, holds = todo.pop()
@@ -187,8 +188,9 @@ class Once:
                 todo += [(a, holds) for a in op.args]
             elif op.name in ("<", "<=", ">", ">=") and all(a.type == INT for a in op.args):
                 strict, up = len(op.name) == 1, op.name[0] == "<"
-                x, y = op.args if up == holds else op.args[::-1]
-                yield self.offset(x), self.offset(y), int(strict == holds)
+                x, y = map(self.offset, op.args if up == holds else op.args[::-1])
+                if x[0] in self.around or y[0] in self.around:
+                    yield x, y, int(strict == holds)
 
     def offset(self, a: Atom) -> tuple[Atom, int]:
         """An integer as another one, or 0, and a number."""

@@ -39,10 +39,10 @@ from .tables import affine_of
 
 #: A loop with more bindings in it is not written out for its edges.
 LONGEST = 80
-#: One of up to so many has its first and last iterations in one loop.
-LONGER = 240
 #: The same for a loop around an innermost one.
 LONGEST_ROW = 180
+#: One that stacks what it makes has its first and last iterations in one loop, if it is no longer than this.
+LONGER = 240
 #: A loop that is known to run less often is left as it is.
 FEWEST = 8
 #: So many first and last iterations are few.

@@ -894,13 +894,13 @@ def merge_into(
     rows = set(stacked(first)) if type(first.op) is Loop else set()
     totals = after - rows
     fallible = any(map(has_checks, blocks_of(first.op)))
-    checked = False  # whether a check is among what stays behind
+    checked = passed = False  # whether a check is among what stays behind, and one that asks nothing of the first
     early: list[Bind] = []
     late: list[Bind] = []
     for j in range(k + 1, last + 1):
         bind = binds[j]
         if type(bind.op) is Check:
-            checked = True
+            checked = passed = True
             late.append(bind)
             continue
         reading, needs = None, after.intersection(known_reads(bind, known))
@@ -923,6 +923,8 @@ def merge_into(
             after.update(bind.vars)
             late.append(bind)
             continue
+        if passed and not kinds_of(Block((bind,), ())).isdisjoint((Apply, While)):
+            return False  # what may not end comes after it
         may = partners(first.op, bind.op) and (wanted is None or wanted(first, bind, None))
         made = join(first, reading or bind) if may else None
         if made is not None and (fallible or checked):
@@ -938,9 +940,7 @@ def merge_into(
             late.append(bind)
             continue
         if (fallible or checked) and (
-            type(bind.op) in (Apply, While)
-            or any(map(has_checks, blocks_of(bind.op)))
-            or not in_range(bind, None, [*binds[:k], *early], around)
+            any(map(has_checks, blocks_of(bind.op))) or not in_range(bind, None, [*binds[:k], *early], around)
         ):
             return False  # the first one fails first; and what it has checked is in range behind it
         early.append(bind)
