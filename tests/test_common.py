@@ -60,13 +60,13 @@ def test_it_is_said_and_can_be_switched_off() -> None:
 
 
 def test_a_product_that_is_there_stays() -> None:
-    """``p = x y`` is read by the value as well: ``z p + z q`` is ``z (p + q)``, nothing is multiplied again."""
-    text = "(fn [#^ Real x #^ Real y #^ Real z] (let [p (* x y)] #(p (* z z (+ (* p (sin p)) (cos x))))))"
-    f = hyad.model(f"(fn [#^ Real x #^ Real y #^ Real z] ((D (fn [z] (get ({text} x y z) 1))) z))", namespace={})
-    made, plain = both(f, 1.0, 1.0, 1.0)
-    assert operations(made.program) <= operations(plain.program)
-    for x, y, z in np.random.default_rng(5).normal(size=(20, 3)):
-        assert made(x, y, z) == pytest.approx(2 * z * (x * y * np.sin(x * y) + np.cos(x)), rel=1e-13)
+    """``r = x y`` is read by the sine as well: it is a factor of a bracket, not ``x`` and ``y`` once more."""
+    text = "(fn [#^ Real x #^ Real y #^ Real z #^ Real a] (let [r (* x y)] (* (sin r) (- (* z a) (* r a a (exp a))))))"
+    made, plain = both(hyad.grad(hyad.model(text, namespace={}), "a"), 1.0, 1.0, 1.0, 1.0)
+    assert operations(made.program) == 7 < operations(plain.program)
+    for x, y, z, a in np.random.default_rng(5).normal(size=(20, 4)):
+        wanted = np.sin(x * y) * (z - x * y * (2 * a + a * a) * np.exp(a))
+        assert made(x, y, z, a) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_the_users_own_sums_stay() -> None:

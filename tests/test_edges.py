@@ -15,6 +15,7 @@ from hyad.passes.edges import LONGEST, decides
 from hyad.passes.shifts import shifts
 from hyad.plain_python import python_callable
 from hyad.program.dead import dead_code
+from hyad.program.printer import print_program
 
 OFF = ("edges", "shifts", "neighbours")
 SIZES = (1, 2, 3, 4, 5, 6, 9, 17, 40)
@@ -562,6 +563,19 @@ def test_neighbours_on_a_ring_that_are_further_away(size: str, far: int) -> None
     for (v,) in points:
         want = np.roll(v, far) - 8 * np.roll(v, -1) - np.sin(np.roll(v, -far))
         np.testing.assert_allclose(hyad.compile(step, args=points[-1])(v), want, rtol=1e-13)
+
+
+def test_no_loop_runs_a_negative_number_of_times() -> None:
+    """As it is printed, of a row shorter than its ends: a loop that makes two rows would not read back."""
+    near, far = "(get v (% (- i 2) n))", "(get v (% (+ i 2) n))"
+    f = model(f"(fn [#^ (Vec n) v] #((build n (fn [i] (sin {near}))) (build n (fn [i] (* {near} {far})))))")
+    made = hyad.compile(f, "python", args=[np.ones(9)])
+    again = hyad.compile(model(str(print_program(made.program))), "python", args=[np.ones(9)])
+    for n in (1, 2, 3, 4, 5, 9):
+        v = np.arange(1.0, n + 1)
+        for one, two, want in zip(made(v), again(v), (np.sin(np.roll(v, 2)), np.roll(v, 2) * np.roll(v, -2))):
+            np.testing.assert_allclose(one, want, rtol=1e-14)
+            np.testing.assert_array_equal(one, two)
 
 
 def test_a_remainder_by_another_number_stays() -> None:

@@ -106,3 +106,10 @@ def test_the_tangents_of_a_tree_share_its_prices() -> None:
         sum(type(x.op) is Prim and x.op.name == "max" for x in all_binds(program.body)) for program in programs
     )
     assert value == gradient
+
+
+def test_what_a_ray_sees_is_computed_once() -> None:
+    """The way back joins the loop over rays, and its first part the loop over steps, that have checked them."""
+    p, args = PROGRAMS["rays"], point("rays")
+    source = hyad.compile(naive.derived(p, models().rays, "gradient"), args=args).source
+    assert source.count("exp(") == 1

@@ -84,3 +84,14 @@ def test_what_stays_as_it_is(text: str) -> None:
     for n in SIZES:
         np.testing.assert_array_equal(made(V[:n]), plain(V[:n]))
     assert "jam" not in steps(f)
+
+
+def test_four_sums_of_many_numbers_go_side_by_side() -> None:
+    """As those of a gate of a recurrent network do, beside what it makes of them."""
+    terms = " ".join(f"(sin (* (+ {k}.5 (get v i)) (dot (get m {k} i) v)))" for k in range(4))
+    f = hyad.model(f"(fn [#^ (Arr Real 4 n n) m #^ (Vec n) v] (build n (fn [i] (+ {terms}))))", namespace={})
+    made = hyad.compile(f, args=(np.ones((4, 9, 9)), np.ones(9)))
+    assert "n/4" in made.source
+    for n in SIZES:
+        m, v = np.random.default_rng(6).normal(size=(4, n, n)), V[:n]
+        np.testing.assert_allclose(made(m, v), sum(np.sin((k + 0.5 + v) * (m[k] @ v)) for k in range(4)), rtol=1e-11)
