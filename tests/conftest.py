@@ -52,13 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
-#: What these files compile is numbers, recursion and data, what a GPU's text is compared with, or grids and symmetric
-#: matrices taken apart by passes: that is the same at "-O1", for two thirds of a C compiler's time. All others, those
-#: about loops that C compilers make vectors of among them, compile as users do.
+#: What these files compile is numbers, recursion and data, what a GPU's text is compared with, or loops and matrices
+#: taken apart by passes: that is the same at "-O1", for two thirds of a C compiler's time. All others, those about
+#: loops that C compilers make vectors of and whole programs among them, compile as users do.
 BRIEFLY = (
-    "checks", "compiled_more", "cuda", "data_code", "derivatives", "edges", "encodings", "gpu", "language",
-    "long_recursion", "neighbours", "persistent", "public_cases", "recursion", "sums_first", "symmetry", "textbook",
-    "tiles", "whole_language",
+    "align", "checks", "compiled_more", "cuda", "data_code", "derivatives", "edges", "eliminations", "encodings", "gpu",
+    "grids", "history", "in_place", "language", "linear_algebra", "long_recursion", "neighbours", "optimise",
+    "parts_changed", "persistent", "places", "prefixes", "public_cases", "recursion", "remember", "renew", "rings",
+    "shrinking", "skips", "sparse", "suffixes", "sums_first", "symmetry", "textbook", "tiles", "unchanged",
+    "whole_language",
 )  # fmt: skip
 
 
@@ -71,9 +73,11 @@ def briefly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What has been collected stays to the end: the garbage collector need not look at it again and again."""
+    """What has been collected stays to the end: the garbage collector need not look at it again and again, and need
+    not look often: programs are trees, which go without it (a tenth of the time of most tests)."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture
