@@ -296,22 +296,31 @@
 (defmodel element-at [a k] "element k, counted row by row"
   (if (= (rank a) 1) (get a k) (let [m (row-size a)] (element-at (get a (// k m)) (% k m)))))
 (defmodel reshape [a dims] "the elements in an array of other sizes, of which one may be -1: what the others leave"
-  (let [v (ravel a)]
-    (if (num? dims)
-      (if (= dims -1) v (do (require-equal (len v) dims) v))
+  (if (num? dims)
+    (let [v (ravel a)] (if (= dims -1) v (do (require-equal (len v) dims) v)))
+    (reshape-rows a dims 0)))
+(defmodel reshape-rows [a dims k] "an array of the sizes from axis k on; each row by itself where there are as many"
+  (cond
+    (and (> (rank a) 1) (< (+ k 1) (len dims)) (same-size? (len a) (get dims k)))
       (do
-        (require-equal (len v) (product-of-sizes v dims 0))
-        (reshape-from v dims 0 0)))))
-(defmodel size-of [v dims k] "size k of dims, for the elements of v"
-  (if (= (get dims k) -1) (// (len v) (max 1 (- (product-from dims 0)))) (get dims k)))
-(defmodel product-of-sizes [v dims k] "the product of the sizes from axis k on, for the elements of v"
-  (if (= k (len dims)) 1 (* (size-of v dims k) (product-of-sizes v dims (+ k 1)))))
+        (require-equal (row-size a) (product-of-sizes (row-size a) dims (+ k 1) (+ k 1)))
+        (map (fn [row] (reshape-rows row dims (+ k 1))) a))
+    True
+      (let [v (ravel a)]
+        (do
+          (require-equal (len v) (product-of-sizes (len v) dims k k))
+          (reshape-from v dims k k 0)))))
+(defmodel size-of [n dims k first] "size k of dims, for n elements in an array of the sizes from axis first on"
+  (if (= (get dims k) -1) (// n (max 1 (- (product-from dims first)))) (get dims k)))
+(defmodel product-of-sizes [n dims k first] "the product of the sizes from axis k on, for n elements"
+  (if (= k (len dims)) 1 (* (size-of n dims k first) (product-of-sizes n dims (+ k 1) first))))
 (defmodel product-from [dims k] "the product of the sizes from axis k on"
   (if (= k (len dims)) 1 (* (get dims k) (product-from dims (+ k 1)))))
-(defmodel reshape-from [v dims k at] "an array of the sizes from axis k on; at counts the rows before it"
+(defmodel reshape-from [v dims k first at] "an array of the sizes from axis k on; at counts the rows before it"
   (if (= k (len dims))
     (get v at)
-    (let [n (size-of v dims k)] (build n (fn [i] (reshape-from v dims (+ k 1) (+ (* at n) i)))))))
+    (let [n (size-of (len v) dims k first)]
+      (build n (fn [i] (reshape-from v dims (+ k 1) first (+ (* at n) i)))))))
 (defmodel range-step [k] "the step of a range, which is not 0" (do (require-below 0 (* k k)) k))
 (defmodel gather [v at] "the elements at some indices"
   (if (num? at) (get v at) (map (fn [i] (gather v i)) at)))

@@ -152,6 +152,11 @@ def is_symmetric(matrix: Any) -> bool:
     return False
 
 
+def is_same_size(n: Any, m: Any) -> bool:
+    """``(same-size? n m)``: whether two sizes are equal; a compiler asks whether they are in every call."""
+    return n == m
+
+
 def note_result(f: Any, x: Any, *others: Any) -> Any:
     """``(note-result f x ... how)``: x; only a compiler keeps notes."""
     return x
@@ -301,7 +306,7 @@ def _evaluated(name: str) -> Callable[..., Any]:
 
 
 globals().update(_primitives())
-_QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in (is_num, is_null, is_symmetric, is_truths)}
+_QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in (is_num, is_null, is_same_size, is_symmetric, is_truths)}
 globals().update(_QUESTIONS)
 
 __all__ = [

@@ -202,6 +202,7 @@ def test_it_reads_as_written_by_hand() -> None:
         " (fold (fn [s r] (+ s (square (ifold (fn [t c] (+ t (exp (* s (get w c) (get r 0))))) 0.0 (len w))))) 0.0 x))",
         "(fn [#^ (Mat n d) x #^ (Vec d) w]"
         " (fold (fn [s r] (+ s (square (ifold (fn [t c] (+ t (exp (* (get w c) (get r 0))))) 0.0 (len w))))) 0.0 x))",
+        "(fn [#^ (Arr Real n p q) x] (fold (fn [s m] (+ s (sum (sin m)))) 0.0 x))",
     ],
     ids=[
         "each read once",
@@ -212,6 +213,7 @@ def test_it_reads_as_written_by_hand() -> None:
         "a nest that reads each once",
         "calls, carried",
         "calls",
+        "a nest of calls",
     ],
 )
 def test_left_alone(text: str) -> None:

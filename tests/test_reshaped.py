@@ -3,6 +3,8 @@ with the same values in the same order."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,71 @@ def test_a_negative_size_still_counts() -> None:
     """Two negative numbers have a positive product."""
     f = hyad.model("(defmodel f [#^ Int n #^ Int m] (ifold (fn [s i] (+ s (// i m))) 0 (* n m)))", namespace={})
     assert f(-2, -3) == sum(i // -3 for i in range(6))
+
+
+ROWS = {  # a model, the shape of its argument, and what NumPy makes of it
+    "heads": ("(fn [#^ (Mat n d) x] (reshape x [n 2 (// d 2)]))", (3, 4), lambda x: x.reshape(-1, 2, 2)),
+    "rest": ("(fn [#^ (Arr Real n p q) x] (reshape x [n -1]))", (2, 3, 2), lambda x: x.reshape(2, 6)),
+    "two axes": ("(fn [#^ (Arr Real n p q) x] (reshape x [n p 2 -1]))", (2, 3, 4), lambda x: x.reshape(2, 3, 2, 2)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ROWS)
+def test_as_many_rows_as_before_are_each_reshaped(name: str) -> None:
+    """Without a vector of all elements; without rows, run and C agree on the sizes, and on an error for wrong ones."""
+    text, shape, numpy = ROWS[name]
+    f = hyad.model(text, namespace={})
+    x = np.random.default_rng(1).normal(size=shape)
+    for way in (f, hyad.run(f, x), hyad.compile(f, "python")):
+        np.testing.assert_array_equal(way(x) if callable(way) else way, numpy(x))
+    g = hyad.model(text.replace("(reshape", "(sum (np.sin (reshape") + "))", namespace={})
+    np.testing.assert_array_equal(hyad.grad(g)(x), np.cos(x))
+    assert "work" not in hyad.show(f, "c") and "hyad_ifloordiv" not in hyad.show(g, "c")
+    empty = np.zeros((0, *shape[1:]))
+    assert f(empty).shape == hyad.run(f, empty).shape == (0, *numpy(x).shape[1:])
+    if name == "heads":
+        for n in (0, 3):
+            for way in (f, lambda x: hyad.run(f, x)):
+                with pytest.raises(hyad.HyadError, match="reshape"):
+                    way(np.zeros((n, 5)))
+
+
+HEADS = """(fn [#^ (Mat d m) W #^ (Mat d m) U #^ (Mat t d) x]
+  (let [h HEADS split (fn [M] (transpose (reshape M [t h (// m h)]) [1 0 2]))]
+    (sum (tanh (np.einsum "hid,hjd->hij" (split (@ x W)) (split (@ x U)))))))"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("heads", [2, 8])
+def test_heads_are_copied_once(heads: int) -> None:
+    """From the product to where they are read along a row: not first as the reshaped array, and then as its axes in
+    another order."""
+    f = hyad.model(HEADS.replace("HEADS", str(heads)), namespace={})
+    rng = np.random.default_rng(3)
+    W, U, x = 0.3 * rng.normal(size=(5, 8)), 0.3 * rng.normal(size=(5, 8)), rng.normal(size=(4, 5))
+
+    def split(m: np.ndarray) -> np.ndarray:
+        return m.reshape(4, heads, 8 // heads).transpose(1, 0, 2)
+
+    wanted = np.tanh(split(x @ W) @ split(x @ U).transpose(0, 2, 1)).sum()
+    assert f(W, U, x) == pytest.approx(wanted, rel=1e-12)
+    hyad.check_grad(f, (W, U, x))
+    text = hyad.show(f, "c")
+    assert "memcpy" not in text and "return 2" not in text  # one check: that the heads are equally long
+    assert len(re.findall(r"double \*\w+ = work", text)) <= 5  # two products, twice the heads, what comes of them
+
+
+@needs_compiler
+def test_products_with_a_matrix_stay_rows() -> None:
+    """A row of a product is a sum of rows of the matrix, which lie side by side: eight sequences are not laid side by
+    side for it. Where the matrix is the transposed one, they are."""
+    text = """(fn [#^ (Mat d m) W #^ (Arr Real b t d) X]
+      (fold (fn [s x] (+ s (sum (map (fn [r] (log (sum (exp r)))) (np.einsum "ij,PLACES->ik" x W))))) 0.0 X))"""
+    rng = np.random.default_rng(4)
+    W, X = rng.normal(size=(5, 5)), rng.normal(size=(3, 4, 5))
+    for places, tiles in (("jk", False), ("kj", True)):
+        f = hyad.model(text.replace("PLACES", places), namespace={})
+        rows = X @ (W if places == "jk" else W.T)
+        assert f(W, X) == pytest.approx(np.log(np.exp(rows).sum(-1)).sum(), rel=1e-12)
+        assert ("side_by_side" in hyad.show(f, "c")) is tiles

@@ -57,6 +57,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "null?": structures.is_nil,
     "num?": structures.is_number,
     "truths?": structures.are_truths,
+    "same-size?": structures.is_same_size,
     "symmetric?": symmetry.is_symmetric,
     "note-result": symmetry.note_result,
     "noted-result": symmetry.noted_result,

@@ -129,6 +129,12 @@ def are_truths(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None
     return ask(sp, args[0], lambda v: isinstance(v, (Const, Var)) and v is not NIL and elem_of(v) == BOOL)
 
 
+def is_same_size(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(same-size? n m)``: whether two sizes are known to be equal."""
+    arity(sp, "same-size?", args, 2)
+    return Const(sp.b.same_int(*(operand(sp, "same-size?", a, s) for a, s in zip(args, spans))), BOOL)
+
+
 def len_(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(len v)``."""
     arity(sp, "len", args, 1)

@@ -97,6 +97,11 @@ def is_symmetric(a: Any) -> bool:
     return False
 
 
+def is_same_size(n: Any, m: Any) -> bool:
+    """Whether two sizes are equal; a compiler asks whether they are in every call."""
+    return n == m
+
+
 def note_result(f: Any, x: Any, *others: Any) -> Any:
     """Only the compiler keeps notes."""
     return x
@@ -652,6 +657,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "null?": is_null,
     "num?": is_num,
     "truths?": are_truths,
+    "same-size?": is_same_size,
     "symmetric?": is_symmetric,
     "note-result": note_result,
     "noted-result": noted_result,

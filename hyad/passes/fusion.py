@@ -251,6 +251,8 @@ class Fuse(Rebuild):
         if len(first.loops) == self.depth:  # one element alone is read, where all would be made
             one = all(u.subscripts[0] is first.subscripts[0] and len(u.loops) == self.depth for _, u in uses)  # type: ignore
             return int(one)
+        if self.each_in_one(op, uses):
+            return 1
         # the innermost loops around the readings read each element once; what is read outside of them is little
         inner = max((u for _, u in uses), key=lambda u: len(u.loops))
         n = len(inner.loops) - self.depth
@@ -263,7 +265,9 @@ class Fuse(Rebuild):
             return 0
         exact = all(u.subscripts[:n] == tuple(loop.index for loop in around) for _, u in often)  # type: ignore
         if not exact and not (self.one_element(around, often) and all(self.quick(bind.vars[k]) for k, _ in often)):
-            return 0
+            turned = {loop.index for loop in around}
+            if any(set(u.subscripts[:n]) != turned or not self.quick_row(op, k, u) for k, u in often):  # type: ignore
+                return 0
         fits = self.in_body(around[-1], bind.vars) and (n == 1 or not self.crowded(around[-1], bind.vars))
         return n if fits else 0
 
@@ -308,6 +312,29 @@ class Fuse(Rebuild):
     def quick(self, v: Var) -> bool:
         """Whether an element of a build costs less than a call."""
         return self.costs.get(v, CALL) < CALL
+
+    def each_in_one(self, op: Loop, uses: Sequence[tuple[int, Use]]) -> bool:
+        """Whether what a build stacks are a few rows that are written down, each of which one loop reads, the next of
+        them in each iteration: such a loop makes that row itself (the axes of a small array in another order)."""
+        found: dict[tuple[int, Atom], Loop] = {}
+        for k, u in uses:
+            made = next((x.op for x in op.body.binds if op.body.results[k] in x.vars), None)
+            if type(made) is not Prim or made.name != "array" or not isinstance(type_of(made.args[0]), Arr):
+                return False
+            if len(u.loops) != self.depth + 1 or len(u.subscripts) < 2 or type(u.subscripts[1]) is not Const:  # type: ignore
+                return False
+            loop = u.loops[-1]
+            if u.subscripts[0] is not loop.index or found.setdefault((k, u.subscripts[1]), loop) is not loop:  # type: ignore
+                return False
+        return len(found) > 1
+
+    def quick_row(self, op: Loop, k: int, use: Use) -> bool:
+        """Whether a reading takes a row, of numbers that cost less than a call each: rows may be made in another order
+        than they are written in, for their numbers stay in theirs."""
+        r = op.body.results[k]
+        rest = type_of(r).rank + 1 - len(use.subscripts) if isinstance(type_of(r), Arr) else 0  # type: ignore
+        cost = self.cost((op.body,), r, type_of(r).rank, 0) if rest > 0 else None  # type: ignore[union-attr]
+        return cost is not None and cost < CALL
 
     def one_element(self, around: Sequence[Loop], uses: Sequence[tuple[int, Use]]) -> bool:
         """Whether loops around one another read one element in each iteration and each element once: the rows in the

@@ -252,7 +252,7 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
             early[bind.vars[0]] = bind
         elif type(bind.op) is Loop and in_lanes(Block((bind,), ()), varying, rows is not None):
             early.update((v, bind) for v in bind.vars)
-            if stacks and (nested(bind.op) or neighbours(bind.op, varying)):
+            if stacks and (inner_loops(bind.op) or neighbours(bind.op, varying)):
                 continue  # the rows of a product, or sums that become one: these lie side by side as they are
             moved = {v for v in early if v in varying and type(v) is Var and v.type == INT} - found
             if worth(bind.op, op.index, found, moved) if rows is None else rows(bind.op):
@@ -271,7 +271,7 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
         return found
 
     groups = list(map(closed, slow))
-    if not any(nested(bind.op) for group in groups for bind in group):
+    if all(dear(x) for bind in slow for x in inner_loops(bind.op)):  # type: ignore[arg-type]
         groups = [group for group in groups if not any(type(bind.op) is Loop and dear(bind.op) for bind in group)]
     needed = set().union(*groups)
     if not needed:
@@ -354,14 +354,14 @@ def neighbours(op: Loop, varying: set[Atom]) -> bool:
     return any(x.args[-1] in varying for x in gets)
 
 
-def nested(op: object) -> bool:
-    """Whether there are loops in a loop."""
-    return type(op) is Loop and any(type(x.op) is Loop for x in all_binds(op.body))
+def inner_loops(op: Loop) -> list[Loop]:
+    """The loops in a loop."""
+    return [x.op for x in all_binds(op.body) if type(x.op) is Loop]
 
 
 def dear(op: Loop) -> bool:
     """Whether a loop calls functions: one by one, in lanes as elsewhere, and those of the last lanes for nobody. What
-    is worth that is a nest of loops beside it, which has more to do."""
+    is worth that is a nest of loops beside it, or a loop inside, which has more to do."""
     names = (x.op.name for x in all_binds(op.body) if type(x.op) is Prim)
     return any(name in PRIMITIVES and PRIMITIVES[name].cost >= CALL for name in names)
 
@@ -375,11 +375,11 @@ def worth(op: Loop, index: Var, found: set[Var], moved: set[Var]) -> bool:
     """Whether a loop's innermost loops are sums or read columns, which C compilers do not vectorise, and read what lies
     side by side for several of their sums: no rows of the lanes' own, by their ``index`` or by those that they have
     ``found`` in an array, and few by numbers made of the index (``moved``): these are read one by one."""
-    inner = [b.op for b in all_binds(op.body) if type(b.op) is Loop]
+    inner = inner_loops(op)
     if any(scattered(x, moved) for x in (op, *inner)):
         return False
     if any(x.accs for x in inner):
-        return not copied_once(op, index)
+        return not copied_once(op, index) and not rows_of_products(op, index)
     binds = [b for b in all_binds(op.body) if type(b.op) is Prim]
     reads = [b.op.args for b in binds if b.op.name == "get"]  # type: ignore[union-attr]
     at_index = any(index in args or not found.isdisjoint(args[1:-1]) for args in reads)
@@ -396,6 +396,24 @@ def scattered(op: Loop, moved: set[Var]) -> bool:
     here = [x for x in op.body.binds if type(x.op) is Prim]
     gathers = sum(x.op.name == "get" and not moved.isdisjoint(x.op.args[1:-1]) for x in here)  # type: ignore[union-attr]
     return cost_of(Block(tuple(x for x in here if x.vars[0].type == REAL), ())) < GATHER * gathers
+
+
+def rows_of_products(op: Loop, index: Var) -> bool:
+    """Whether all sums of a nest are elements of the products of one matrix with the lanes', ``s + a[index, i, k]*w[k,
+    j]``, in the order ``i, j, k``: a row of the product is a sum of rows, which lie side by side as they are."""
+    loops = [x.op for x in op.body.binds if type(x.op) is Loop]
+    if op.accs or not loops or any(type(x.op) is Prim for x in op.body.binds):
+        return False
+    for row in loops:
+        sums = [x.op for x in row.body.binds if type(x.op) is Loop]
+        if row.accs or len(sums) != 1:
+            return False
+        looks = [x.op.args[1:] for x in all_binds(row.body) if type(x.op) is Prim and x.op.name == "get"]
+        if not all(index in args or args[-2:] == (sums[0].index, row.index) for args in looks):
+            return False
+        if not any(index in args and row.index not in args for args in looks):
+            return False
+    return True
 
 
 def copied_once(op: Loop, index: Var) -> bool:

@@ -61,6 +61,12 @@ class Bounds:
                 a, b = b, a
             if not b[1]:
                 return affine_add((0, {}), a, b[0]) if b[0] else (0, {})
+        if name == "//":
+            constant, terms = self.affine(args[0])
+            divisor, unknown = self.affine(args[1])
+            whole = not unknown and divisor > 0 and all(k % divisor == 0 for k in (constant, *terms.values()))
+            if whole and (divisor == 1 or self.fits(args[0])):
+                return constant // divisor, {v: k // divisor for v, k in terms.items()}
         return None
 
     def fits(self, atom: Atom) -> bool:
@@ -149,6 +155,9 @@ class Bounds:
         for _ in range(16):
             indices = [v for v in reversed(affine[1]) if v in self.counts]
             if not indices:
+                affine, found = self.last_rows(affine)
+                if found:
+                    continue
                 break
             index = indices[0]
             if len(indices) > 1:  # innermost first: its count may be the index of a loop around
@@ -163,6 +172,20 @@ class Bounds:
         if all(k > 0 and v in self.sizes for v, k in affine[1].items()):
             return affine[0]
         return None
+
+    def last_rows(self, affine: Affine) -> tuple[Affine, bool]:
+        """The same with the first of the terms ``index*size``, the places where rows start, at its end; whether there
+        is one. Of few rows: their number times a size is far from 64 bits."""
+        for v, k in affine[1].items():
+            op = self.definitions.get(v)
+            if op is None or op.name != "*" or v in self.sizes:
+                continue
+            for index, size in (op.args, op.args[::-1]):
+                count = self.counts.get(index)  # type: ignore[call-overload]
+                if type(count) is Const and 0 < count.value <= 256 and size in self.sizes:
+                    affine = affine_add(affine, (0, {v: 1}), -k)
+                    return affine_add(affine, (0, {size: 1}), min(0, k) * (count.value - 1)), True
+        return affine, False
 
     def same_int(self, a: Atom, b: Atom) -> bool:
         """Whether two integers are provably equal."""

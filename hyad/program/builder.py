@@ -255,7 +255,8 @@ class Builder(Bounds):
             if result == INT:
                 affine = self.affine_of(name, args)
                 if affine is not None:
-                    return self.affine_atom(affine, name, args, hint, given)
+                    whole = name == "//"  # a quotient without a rest: no division
+                    return self.affine_value(affine) if whole else self.affine_atom(affine, name, args, hint, given)
                 known = self.wrapped(*args) if name == "%" else None
                 if name in ("max", "min"):
                     known = self.chosen(name, args) or self.of_each(name, args)
