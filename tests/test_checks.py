@@ -824,7 +824,7 @@ def test_the_size_of_a_slice_that_a_check_finds() -> None:
 
 
 def test_multiples_of_sizes_are_divided() -> None:
-    f = hyad.model("(fn [#^ (Vec n) v] (build (// (* 4 (+ (len v) 1)) 2) (fn [i] (real (// (* 1 i) 1)))))", namespace={})
+    f = hyad.model("(fn [#^ (Vec n) v] (build (// (* 4 (+ n 1)) 2) (fn [i] (real (// (* 1 i) 1)))))", namespace={})
     text = hyad.show(f, "c").split("f(")[-1]
     assert "2*n + 2" in text and "/" not in text.split("//")[0] and ">>" not in text
     assert f(np.zeros(3)).tolist() == list(range(8))
