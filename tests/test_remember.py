@@ -351,6 +351,11 @@ ENDS = {
     ),
     "carried": ("(fn [#^ (Vec n) v] (fold (fn [s z] (if (> z s) (* s z) (tanh (- z s)))) 0.3 v))", "tanh", 2),
     "also read": ("(fn [#^ (Vec n) v] (sum (map (fn [z] (let [e (if (> z 0) z (exp z))] (* e e z))) v)))", "exp", 1),
+    "not in": (
+        "(fn [#^ (Vec n) v] (fold (fn [s z] (if (> z s) (/ (exp (* s z)) (+ 4.0 s)) (* 0.5 s))) 0.3 v))",
+        "exp",
+        1,
+    ),
     "log": ("(fn [#^ (Vec n) v] (sum (square (map (fn [z] (if (> z 0) (log z) z)) v))))", "log", 1),
 }
 

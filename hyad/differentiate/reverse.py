@@ -207,7 +207,7 @@ class Reverse(Rebuild):
                 self.stacks = {}
                 self.here.update((v, record[v]) for v in bind.vars if v in record)
             elif record and type(bind.op) is If:
-                know(self, bind.op, {i: record[v] for i, v in enumerate(bind.vars) if v in record})
+                know(self, bind, record)
                 self.bind(bind)
             elif record and bind.vars and bind.vars[0] in record:
                 self.here[bind.vars[0]] = record[bind.vars[0]]

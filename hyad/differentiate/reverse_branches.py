@@ -115,13 +115,22 @@ def remembered(rev: Reverse, op: object, block: Block) -> list[int]:
     """The results of a branch in a block that are, in a region, what it keeps: where they are stacked it need not run
     again. A branch that integers decide is at a place, as a diagonal, and seldom costly."""
     tests = [x.op.args for x in block.binds if type(op) is If and op.cond in x.vars and type(x.op) is Prim]
-    if any(type_of(a) == INT for args in tests for a in args):
+    if any(type_of(a) == INT for args in tests for a in args) or not keeps(rev, op):
         return []
+    return sorted({i for r in map(partial(kept_results, rev), blocks_of(op)) for i in r.values()})  # type: ignore[arg-type]
+
+
+def keeps(rev: Reverse, op: object) -> bool:
+    """Whether what is costly in the regions of a branch can be remembered."""
     if type(op) is not If or rev.closures or not rev.remembers:
-        return []
-    if any(type(x.op) in (Apply, While) for block in blocks_of(op) for x in all_binds(block)):
-        return []
-    return sorted({i for r in map(partial(kept_results, rev), blocks_of(op)) for i in r.values()})
+        return False
+    return not any(type(x.op) in (Apply, While) for block in blocks_of(op) for x in all_binds(block))
+
+
+def inside(rev: Reverse, block: Block) -> list[Var]:
+    """The costly numbers in the branches of a block: where another branch was taken, they are 0."""
+    ops = [x.op for x in block.binds if keeps(rev, x.op) and any(v in rev.active for v in x.vars)]
+    return [v for op in ops for region in blocks_of(op) for v in costly(region, rev.active) if v not in region.results]
 
 
 def choices(rev: Reverse, block: Block) -> list[Var]:
@@ -134,10 +143,12 @@ def kept_results(rev: Reverse, block: Block) -> dict[Var, int]:
     return own_results(block, [*costly(block, rev.active), *choices(rev, block)])
 
 
-def know(rev: Reverse, op: If, results: dict[int, Atom]) -> None:
-    """Tells the regions of a branch what it has given before."""
-    for block in blocks_of(op):
+def know(rev: Reverse, bind: Bind, record: dict[Var, Atom]) -> None:
+    """Tells the regions of a branch what it has given before, and what has been computed in them."""
+    results = {i: record[v] for i, v in enumerate(bind.vars) if v in record}
+    for block in blocks_of(bind.op):
         rev.known.update((v, results[i]) for v, i in kept_results(rev, block).items() if i in results)
+        rev.known.update((v, record[v]) for x in block.binds for v in x.vars if v in record)
 
 
 def elements(rev: Reverse, block: Block, inside: bool = False) -> list[Var]:

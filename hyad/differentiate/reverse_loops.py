@@ -38,7 +38,7 @@ from .adjoints import zero
 from .backpropagators import Back, call, forgotten, instantiate, there_and_cut
 from .checkpoint import Stack, begun, descended
 from .records import costly, cut, elements, laborious, record_of, stepwise, works
-from .reverse_branches import remembered
+from .reverse_branches import inside, remembered
 from .rooms import read_by_rows, rooms
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
         dear += laborious(op, rev.active, b.again)
         dear += [v for v in ends(rev, op.body) if v in given and v not in dear]
     if carried and not free:
-        dear += elements(op, rev.active)
+        dear += [*elements(op, rev.active), *inside(rev, op.body)]
     kept = [v for v in dear if v not in given]
     rev.say(op.body.binds, kept)
     count, inits = rev.atom(op.count), rev.atoms(op.inits)

@@ -196,7 +196,9 @@ def whole_power(op: Prim) -> int | None:
 
 
 def price_of(op: Prim) -> int:
-    """What an operation of the table costs, in additions."""
+    """What an operation of the table costs, in additions. A C compiler divides by a power of two by multiplying."""
+    if op.name == "/" and type(op.args[1]) is Const and abs(math.frexp(op.args[1].value)[0]) == 0.5:
+        return PRIMITIVES["*"].cost
     n = whole_power(op)
     if n is None:
         return PRIMITIVES[op.name].cost
