@@ -165,7 +165,7 @@ def dear(block: Block, bind: Bind) -> list[Bind]:
     the loop, where these come before it or are those of loops in it: fusion makes none of them again where two parts
     compute it."""
     if type(bind.op) is not Loop or not bind.op.accs:
-        return [bind] if cost_of(Block((bind,), ())) >= CALL else []
+        return [bind] * bool(calls_in(Block((bind,), ())))
     calls = [x for y in bind.op.body.binds if type(y.op) is not Loop for x in calls_in(Block((y,), ()))]
     return calls or [bind] * bool(calls_in(slice_of(block, bind.vars)))
 

@@ -273,6 +273,7 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
     groups = list(map(closed, slow))
     if all(dear(x) for bind in slow for x in inner_loops(bind.op)):  # type: ignore[arg-type]
         groups = [group for group in groups if not any(type(bind.op) is Loop and dear(bind.op) for bind in group)]
+    groups = [group for group in groups if not copied_for_little(group, varying)]
     needed = set().union(*groups)
     if not needed:
         return None
@@ -435,6 +436,17 @@ def copied_once(op: Loop, index: Var) -> bool:
 
     walk(op, 1)
     return bool(once) and all(once) and work < 2 * len(once)
+
+
+def copied_for_little(group: set[Bind], varying: set[Atom]) -> bool:
+    """Whether the loops of a group, none of them a nest, read rows of each lane's own, and do little with them: to lay
+    them side by side takes as long."""
+    loops = [bind.op for bind in group if type(bind.op) is Loop]
+    if any(inner_loops(op) for op in loops):
+        return False
+    here = [x for op in loops for x in op.body.binds if type(x.op) is Prim]
+    rows = sum(x.op.name == "get" and not varying.isdisjoint(x.op.args[1:-1]) for x in here)  # type: ignore[union-attr]
+    return cost_of(Block(tuple(x for x in here if x.vars[0].type == REAL), ())) < 2 * rows
 
 
 class Ahead(Views):
