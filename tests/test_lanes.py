@@ -319,3 +319,25 @@ def test_of_what_stays_the_same_one_index_is_laid_side_by_side(read: str, places
     made = hyad.compile(f, args=(x, q, 1, 2))
     assert len(re.findall(r"\bside_by_side\d*\[[^]]*\] = ", made.source)) == places
     np.testing.assert_allclose(made(x, q, 1, 2), hyad.compile(f, "python", args=(x, q, 1, 2))(x, q, 1, 2), rtol=1e-12)
+
+
+def test_windows_of_long_rows_are_not_laid_side_by_side() -> None:
+    """Each step of a recurrence with some memory reads a few of all steps: to copy all of them takes time quadratic in
+    their number."""
+    f = hyad.model(
+        """(fn [#^ (Mat k d) w #^ (Mat t k) x]
+          (let [g (zeros [(+ t 1) k])]
+            (for [u (range 1 (+ t 1))]
+              (for [j (range k)]
+                (set-at! g u j (+ (get x (- u 1) j)
+                                  (logsumexp (build (min d u) (fn [a] (* (get w j a) (get g (- u (+ a 1)) j)))))))))
+            (sum (get g -1))))""",
+        namespace={},
+    )
+    assert "side_by_side" not in hyad.show(f, "c")
+    g = hyad.grad(f, wrt=(0, 1))
+    text = hyad.show(g, "c").split("int f_grad(")[-1]
+    assert "side_by_side" not in text
+    rng = np.random.default_rng(5)
+    for k, d, t in ((1, 1, 1), (3, 2, 5), (9, 4, 3)):
+        hyad.check_grad(f, (rng.normal(size=(k, d)), rng.normal(size=(t, k))))

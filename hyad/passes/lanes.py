@@ -83,10 +83,42 @@ class Lanes(Views):
 
     def bind(self, bind: Bind) -> None:
         loop, plan = self.plan(bind.op) if type(bind.op) is Loop else (None, None)
-        if plan is None:
+        again = len(self.b.scopes) > 1  # in each iteration of a loop around
+        if plan is None or again and not self.reads_all(loop, plan):  # type: ignore[arg-type]
             super().bind(bind)
         else:
             self.tiles(bind, loop, plan)  # type: ignore[arg-type]
+
+    def reads_all(self, op: Loop, plan: Plan) -> bool:
+        """Whether the loops of a plan go along all of what is laid side by side for them, or how far they go is not
+        told by another size: not a window of a long row, of which each iteration around would copy all."""
+        within = [x.op for x in all_binds(Block(tuple(plan.binds), ()))]
+        counts: dict[Atom, Atom] = {x.index: x.count for x in within if type(x) is Loop}
+
+        def follows(a: Atom, n: Atom) -> bool:
+            """Whether an integer is made of a size, or of the indices of loops that go as far as the size says."""
+            if a in counts:
+                return follows(counts[a], n)
+            made = self.steps.definitions.get(a)  # type: ignore[arg-type]
+            if type(made) is Prim and made.name in ("+", "-", "*", "//", "min", "max"):
+                return (all if made.name == "min" else any)(follows(x, n) for x in made.args)
+            return a is n
+
+        for look in within:
+            if type(look) is Prim and look.name == "get" and op.index in look.args[1:]:
+                dims = type_of(look.args[0]).dims  # type: ignore[union-attr]
+                for at, n in zip(look.args[1:], dims):
+                    if at is not op.index and type(n) is Var and not counts.keys().isdisjoint(self.indices(at)):
+                        if not any(follows(at, size) for size in self.indices(n)):
+                            return False
+        return True
+
+    def indices(self, a: Atom) -> set[Atom]:
+        """The integers that sums and products make an integer of."""
+        made = self.steps.definitions.get(a)  # type: ignore[arg-type]
+        if type(made) is Prim and made.name in ("+", "-", "*"):
+            return set().union(*map(self.indices, made.args))
+        return {a}
 
     def tiles(self, bind: Bind, op: Loop, plan: Plan) -> None:
         b, count = self.b, self.b.trips(self.atom(op.count))
