@@ -326,11 +326,13 @@ def test_windows_of_long_rows_are_not_laid_side_by_side() -> None:
     their number."""
     f = hyad.model(
         """(fn [#^ (Mat k d) w #^ (Mat t k) x]
-          (let [g (zeros [(+ t 1) k])]
+          (let [f (zeros [(+ t 1) k])
+                g (zeros [(+ t 1) k])]
             (for [u (range 1 (+ t 1))]
               (for [j (range k)]
-                (set-at! g u j (+ (get x (- u 1) j)
-                                  (logsumexp (build (min d u) (fn [a] (* (get w j a) (get g (- u (+ a 1)) j)))))))))
+                (set-at! f u j (logsumexp (build (min d u) (fn [a]
+                                 (+ (get w j a) (get g (- u (+ a 1)) j) (* 2.0 (get w j a))))))))
+              (for [j (range k)] (set-at! g u j (+ (get x (- u 1) j) (get f u j)))))
             (sum (get g -1))))""",
         namespace={},
     )
