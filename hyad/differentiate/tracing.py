@@ -28,6 +28,7 @@ from ..passes.functions import inline_block, merged_block
 from ..passes.fusion import branched_block
 from ..passes.optimise import expand_block, singles_block, unroll_block
 from ..passes.prefixes import prefixes_block
+from ..passes.recurring import recurring_block
 from ..passes.shrinking import shrinking_block
 from ..passes.spared import spared_block
 from ..passes.unchanged import filled_block
@@ -213,6 +214,7 @@ def trace(
             block = singles_block(b, tidy(block))
             block = filled_block(b, spared_block(b, block))
             block = expand_block(b, prefixes_block(b, tidy(block)))
+            block = recurring_block(b, block)
         block = branched_block(b, tidy(block))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)

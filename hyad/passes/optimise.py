@@ -90,6 +90,7 @@ from .powers import powers_of_two
 from .prefixes import prefixes
 from .products import Products
 from .reciprocals import divide, reciprocals
+from .recurring import recurring
 from .renew import put_aside, renew
 from .reshaped import reshaped
 from .rings import rings
@@ -781,6 +782,7 @@ PIPELINE: list[Pass] = [
     one_size,
     once,  # nor what fails once more
     same_loops,
+    recurring,  # before the parts of an iteration go their ways
     one_store,  # an adjoint that is cleared and added to as it was
     settled,  # before copies are taken for what they are copies of
     sink,  # what one branch reads is computed there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core import (
@@ -53,19 +53,20 @@ class Alike:
         return self.made
 
 
-def structure(x: If | Loop | Case | Block, silent: bool = False) -> tuple:
+def structure(x: Any, silent: bool = False, known: Mapping[Var, Var] | None = None) -> tuple:
     """A key that is equal for operations, or blocks, that differ in the identity of their inner variables alone;
-    ``silent``: or in the messages of their checks."""
-    made = _Structure(silent)
+    ``silent``: or in the messages of their checks. ``known``: variables that others stand for."""
+    made = _Structure(silent, known or {})
     return made.block(x) if type(x) is Block else made.one(x)
 
 
 class _Structure:
-    __slots__ = ("numbers", "silent")
+    __slots__ = ("numbers", "silent", "last")
 
-    def __init__(self, silent: bool) -> None:
-        self.numbers: dict[Var, int] = {}
+    def __init__(self, silent: bool, known: Mapping[Var, Var]) -> None:
+        self.numbers: dict[Var, Any] = dict(known)
         self.silent = silent
+        self.last = 0
 
     def atom(self, a: Atom) -> Any:
         if type(a) is Const:
@@ -74,7 +75,8 @@ class _Structure:
 
     def bind_all(self, vars: Sequence[Var]) -> None:
         for v in vars:
-            self.numbers[v] = len(self.numbers)
+            self.numbers[v] = self.last
+            self.last += 1
 
     def one(self, x: Any) -> tuple:
         atoms = tuple(map(self.atom, atoms_of(x)))

@@ -1,0 +1,129 @@
+"""What an iteration ends with, and the next one begins with: computed once, and handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core import (
+    Apply,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Loop,
+    Prim,
+    Program,
+    Var,
+    While,
+    all_binds,
+    defined_in,
+    kinds_of,
+    reads,
+    with_body,
+)
+from ..program.alike import structure
+from ..program.builder import Builder
+from ..program.dead import dead_code, has_checks, tidy
+from ..program.loops import calls_in, slice_of
+from ..program.rebuild import Rebuild
+
+
+def recurring(program: Program) -> Program:
+    """Hands what an iteration computes of its last state on to the next one, which would compute it again.
+
+    ``(ifold (fn [#(x v) s] (let [u (+ v (f x)) y (+ x u)] #(y (+ u (f y))))) #(x0 v0) n)``  =>
+    ``(ifold (fn [#(x v a) s] (let [u (+ v a) y (+ x u) b (f y)] #(y (+ u b) b))) #(x0 v0 (f x0)) n)``: a step of the
+    velocity Verlet method takes one evaluation of the forces, and not two.
+    Design decision: of what takes a loop, or a call of the C library; before the loop it is computed also where that
+    has no iterations, and so not where it may fail, or may not end.
+    """
+    made = recurring_block(Builder(), program.body, program.dims)
+    return program if made is program.body else dead_code(with_body(program, made))
+
+
+def recurring_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
+    """``recurring`` for a block under construction: before it is differentiated, so that a derivative takes as many
+    steps as the value."""
+    if "recurring" in b.off or not any(type(x.op) is Loop and handed_on(x.op) for x in all_binds(block)):
+        return block
+    b.sizes.update(sizes)
+    with b.region() as scope:
+        results = Recurring(b).block(block)
+    return tidy(b.close(scope, results))
+
+
+class Recurring(Rebuild):
+    """``recurring`` for a block."""
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        found = handed_on(op)
+        if not found:
+            return super().loop(op, bind)
+        self.b.fired("recurring")
+        width, values = len(op.accs), list(found)
+        self.here.update(zip(op.accs, self.atoms(op.inits)))
+        inits = [*self.atoms(op.inits), *self.block(slice_of(op.body, values))]
+        rest = [x for x in op.body.binds if found.keys().isdisjoint(x.vars)]
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.here.update(zip((*op.accs, *values), accs))
+            results = self.block(Block(tuple(rest), op.body.results))
+            return [*results[:width], *self.atoms(list(found.values()))], results[width:]
+
+        names = [v.name for v in (*bind.vars[:width], *values, *bind.vars[width:])]
+        out = list(
+            self.b.loop(
+                self.atom(op.count), inits, body, names, op.index.name, [v.name for v in (*op.accs, *values)],
+                bind.vars[0].given, soft=op.index.soft,
+            )
+        )  # fmt: skip
+        return [*out[:width], *out[width + len(values) :]]
+
+
+def handed_on(op: Loop) -> dict[Var, Var]:
+    """What an iteration computes of the state that it begins with, and computes again of the one that it ends with:
+    the one, and the other."""
+    if not op.accs or op.snapshots is not None or has_checks(op.body):
+        return {}
+    if not kinds_of(op.body).isdisjoint((Apply, While)):
+        return {}
+    own = {op.index, *op.accs, *defined_in(op.body)}
+    later = {a: r for a, r in zip(op.accs, op.body.results) if type(r) is Var and r in own and r is not op.index}
+    if all(a is r for a, r in later.items()):
+        return {}
+    outlines: dict[tuple, list[Bind]] = {}
+    for x in op.body.binds:
+        outlines.setdefault(outline(x), []).append(x)
+    matched: dict[Bind, Bind] = {}
+    for x in op.body.binds:
+        needed = [v for v in reads(x) if v in own]
+        if not x.vars or not needed or any(v not in later for v in needed):
+            continue
+        others = [y for y in outlines[outline(x)] if y is not x and y.soft == x.soft]
+        key = structure(x.op, True, later) if others else None
+        twin = next((y for y in others if structure(y.op, True) == key), None)
+        if twin is not None and [v.type for v in x.vars] == [v.type for v in twin.vars]:
+            matched[x] = twin
+            later.update(zip(x.vars, twin.vars))
+    used = {v for x in op.body.binds if x not in matched for v in reads(x)} | {*op.body.results}
+    found: dict[Var, Var] = {}
+    for x in matched:
+        wanted = [v for v in x.vars if v in used]
+        if all(worth(op, v, own) for v in wanted):
+            found.update((v, later[v]) for v in wanted)
+    return found
+
+
+def outline(x: Bind) -> tuple:
+    """What two bindings that do the same have in common at first sight."""
+    inside = tuple(y.op.name for y in all_binds(x.op.body) if type(y.op) is Prim) if type(x.op) is Loop else ()
+    return type(x.op), x.op.name if type(x.op) is Prim else "", inside
+
+
+def worth(op: Loop, v: Var, own: set[Var]) -> bool:
+    """Whether a value that an iteration computes takes loops or calls, and is of a size that is known before."""
+    if isinstance(v.type, Arr) and any(d in own for d in v.type.dims):
+        return False
+    needed = slice_of(op.body, (v,))
+    return any(type(x.op) is Loop for x in needed.binds) or bool(calls_in(needed))
