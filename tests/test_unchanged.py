@@ -10,6 +10,7 @@ import pytest
 import hyad
 import memoised
 import oracle
+from hyad.codegen.c import print_c
 from hyad.core import Arr, Loop, all_binds
 
 #: A table whose rows are filled by a loop: the element that is stored, how often, and whether the rows are built.
@@ -21,7 +22,7 @@ TABLE = """(fn [#^ (Mat k k) a #^ (Mat n k) x]
 NEXT = "(+ (get x t j) (max (build k (fn [i] (+ (get best t i) (get a i j))))))"
 TABLES = {
     "from the row before": (f"(set-at! best (+ t 1) j {NEXT})", "k", True),
-    "from another one": (f"(set-at! best (+ t 1) j {NEXT.replace('best t', 'best 0')})", "k", False),
+    "from another one": (f"(set-at! best (+ t 1) j {NEXT.replace('best t', 'best 0')})", "k", True),
     "from the row itself": ("(set-at! best (+ t 1) j (+ (get x t j) (get best (+ t 1) (- k 1 j))))", "k", False),
     "from the end": (f"(set-at! best (+ t 1) (- k 1 j) {NEXT})", "k", False),
     "not to the end": (f"(set-at! best (+ t 1) j {NEXT})", "(- k 1)", False),
@@ -125,6 +126,32 @@ def test_what_a_gradient_remembers_of_a_table() -> None:
         assert work(hyad.compile(g), 1000, 10) < 40 * 1000
         if not TABLES[name][2]:
             assert work(hyad.compile(g, without="remembering"), 1000, 10) > 1000 * 1000
+
+
+MEMORY = """(fn [#^ (Mat k d) w #^ Int t]
+  (let [g (ones [(+ t 1) k])]
+    (for [u (range 1 (+ t 1)) j (range k)]
+      (set-at! g u j (sum (build COUNT (fn [a] (tanh (* (get w j (% a d)) (get g ROW j))))))))
+    (sum (get g -1))))"""
+
+
+@pytest.mark.parametrize(
+    "count, row, before",
+    [("(min d u)", "(- u (+ a 1))", True), ("u", "a", True), ("(min d u)", "(- u a)", False), ("(+ u 1)", "a", False)],
+)
+def test_rows_of_a_recurrence_with_memory(count: str, row: str, before: bool) -> None:
+    """Rows before the one that is filled: no copy of the table is remembered for each of them."""
+    f = hyad.model(MEMORY.replace("COUNT", count).replace("ROW", row), namespace={})
+    g = hyad.grad(f, wrt="w")
+    printed = print_c(g.optimised(g.specs()))
+    room = eval(printed.workspace.replace("(t > 0 ? t : 0)", "t").replace("?", "and").replace(":", "or"),
+                {"k": 3, "t": 1000, "d": 2})  # fmt: skip
+    assert (room < 20_000) is before
+    for k, d, t in ((1, 1, 1), (2, 3, 4), (3, 2, 0)):
+        w = np.random.default_rng(t).normal(size=(k, d))
+        assert hyad.compile(f, "python", args=(w, t))(w, t) == pytest.approx(hyad.run(f, w, t), rel=1e-14)
+        assert t == 0 or hyad.check_grad(f, (w, t), wrt="w")
+        np.testing.assert_allclose(g(w, t), hyad.compile(g, args=(w, t), without="filled")(w, t), rtol=1e-12)
 
 
 def test_a_row_that_may_be_the_one_that_is_filled() -> None:

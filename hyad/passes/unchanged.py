@@ -113,6 +113,7 @@ class Filled(Rebuild):
             y.subscripts == own
             or differ(y.subscripts, own[:-1], inside, self.integers)
             or self.unequal(y.subscripts, own[:-1], inside)
+            or self.ordered(op, y.subscripts, own[:-1], inside)
             for y in array_uses(op.body)[acc]
             if y.subscripts is not None
         )
@@ -154,6 +155,22 @@ class Filled(Rebuild):
             if x not in inside and y not in inside:
                 gap = affine_add(b.affine(self.atom(x)), b.affine(self.atom(y)), -1)
                 if gap in pairs or negated(gap) in pairs:
+                    return True
+        return False
+
+    def ordered(self, op: Loop, one: Sequence[Atom], other: Sequence[Atom], inside: set[Var]) -> bool:
+        """Whether two elements differ in a subscript of which one is the larger whatever the indices of loops are: a
+        recurrence with some memory reads rows that are before the one that it fills."""
+        b = self.b
+        for x in all_binds(op.body):
+            if type(x.op) is Loop and x.op.count in inside:
+                b.sizes.add(x.op.index)
+            elif type(x.op) is Loop:
+                b.counts[x.op.index] = self.atom(x.op.count)
+        for a, c in zip(one, other):
+            if c not in inside:
+                gap = affine_add(b.affine(self.atom(c)), self.moved(affine_in(a, self.integers)), -1)
+                if any(b.nonnegative(affine_add(x, (1, {}), -1)) for x in (gap, negated(gap))):
                     return True
         return False
 
