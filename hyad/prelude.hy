@@ -183,6 +183,8 @@
 (defmodel full-like [a x] "x everywhere in the shape of an array" (if (= (rank a) 0) x (full (shape a) x)))
 (defmodel eye [n] "the identity matrix" (build [n n] (fn [i j] (if (= i j) 1.0 0.0))))
 (defmodel eye/2 [n m] "n rows of m with ones on the diagonal" (build [n m] (fn [i j] (if (= i j) 1.0 0.0))))
+(defmodel eye/3 [n m k] "n rows of m with ones on a diagonal, k to the right of the main one"
+  (build [n m] (fn [i j] (if (= j (+ i k)) 1.0 0.0))))
 (defmodel identity [n] "the identity matrix" (eye n))
 (defmodel one-hot [n k] "n zeros with a one at k" (build n (fn [i] (if (= i k) 1.0 0.0))))
 (defmodel arange [n] "the integers below n" (build n (fn [i] i)))

@@ -22,6 +22,7 @@ import hyad
 from hyad.core import Arr, Prim, all_binds
 from hyad.errors import BoundsError, HyadError
 from hyad.plain_python import python_callable
+from hyad.program.printer import print_lambda
 
 SIZES = (0, 1, 3, 17)
 
@@ -187,6 +188,13 @@ ROWS = [
     Row("(concatenate #(a b a))", lambda a, b: np.concatenate([a, b, a]), ("n", "m")),
     Row("(concatenate #(a b) 1)", lambda a, b: np.concatenate([a, b], 1), ("nm", "nn")),
     Row("(concatenate #(a b) -1)", lambda a, b: np.concatenate([a, b], -1), ("n2m", "n2n")),
+    Row("(concatenate [[0.0] a [1.0 2.0] b])", lambda a, b: np.concatenate([[0.0], a, [1.0, 2.0], b]), ("n", "m")),
+    Row("(concatenate [a b] :axis 1)", lambda a, b: np.concatenate([a, b], 1), ("nm", "nn")),
+    Row("(hstack [a b])", lambda a, b: np.hstack([a, b]), ("nm", "nn")),
+    Row("(vstack [a b])", lambda a, b: np.vstack([a, b]), ("nm", "m")),
+    Row("(column-stack [a b])", lambda a, b: np.column_stack([a, b]), ("nm", "n")),
+    Row("(* a (eye (len a) (shape a 1) 1))", lambda a: a * np.eye(*a.shape, 1), ("nm",)),
+    Row("(* a (eye (len a) (shape a 1) -2))", lambda a: a * np.eye(*a.shape, -2), ("nm",)),
     matrix("(reshape a [-1])", np.ravel),
     matrix("(reshape a -1)", np.ravel),
     matrix("(reshape a [2 -1])", lambda a: a.reshape(2, -1)),
@@ -299,6 +307,18 @@ ROWS += [
     Row("(var a :axis #(0 1))", np.var, ("nm",), 1),
     Row("(std a :axis #(2 0) :keepdims True)", lambda a: np.std(a, (2, 0), keepdims=True), ("nmm",), 2),
     Row("(std a :keepdims True :ddof 1 :axis #(-1 -2))", lambda a: np.std(a, (1, 2), None, None, 1, True), ("nmm",), 2),
+    matrix("(mean a 1 :keepdims True)", lambda a: np.mean(a, 1, keepdims=True), 1),
+    matrix("(- a (np.max a 1 :keepdims True))", lambda a: a - np.max(a, 1, keepdims=True), 1),
+    matrix("(max a 0 :keepdims True)", lambda a: np.max(a, 0, keepdims=True), 1),
+    matrix("(min a -1 :keepdims False)", lambda a: np.min(a, -1, keepdims=False), 1),
+    matrix("(prod a 0 :keepdims True)", lambda a: np.prod(a, 0, keepdims=True)),
+    matrix("(var a 1 :ddof 1)", lambda a: np.var(a, 1, ddof=1), 2),
+    matrix("(std a 0 :keepdims True :ddof 1)", lambda a: np.std(a, 0, ddof=1, keepdims=True), 3),
+    matrix("(a.mean 1 :keepdims True)", lambda a: a.mean(1, keepdims=True), 1),
+    matrix("(.sum a 0 :keepdims True)", lambda a: a.sum(0, keepdims=True)),
+    matrix("(sum a None :keepdims True)", lambda a: np.sum(a, None, keepdims=True)),
+    matrix("(quantile a 0.3 1 :keepdims True)", lambda a: np.quantile(a, 0.3, 1, keepdims=True), 1),
+    Row("(sum a #(0 2) :keepdims True)", lambda a: np.sum(a, (0, 2), keepdims=True), ("nmm",)),
     Row("(norm a :axis #(0 -1))", lambda a: np.linalg.norm(a, axis=(0, 2)), ("nmm",), 1),
     Row("(median a :axis #(1 0))", lambda a: np.median(a, (1, 0)), ("nmm",), 1),
     Row("(quantile a 0.3 :axis #(1 2))", lambda a: np.quantile(a, 0.3, (1, 2)), ("nmm",), 1),
@@ -536,6 +556,8 @@ NUMPYS = ["(np.sum a)", "(np.sum a 0)", "(np.max a 1)", "(np.mean a)", "(np.lina
           "(np.maximum b 0.5)", "(np.trace a)", "(np.reshape a [4 1])", "(np.cumsum b)", "(np.clip a 0 1)",
           "(np.flip a)", "(np.transpose [a a])", "(np.outer a b)", "(np.roll a 1)", "(np.sort a 0)",
           "(np.concatenate #(a a) 1)", "(np.linalg.norm a)", "(np.sum a :axis 0)", "(np.stack [a a] :axis -1)",
+          "(np.mean a 0 :keepdims True)", "(np.concatenate [[0.0] b [0.0]])", "(np.eye 3 4 -1)",
+          "(np.hstack [b [1.0]])", "(np.vstack [a b])", "(np.var a 1 :ddof 1)", "(np.amin a 1 :keepdims True)",
           "(np.linspace 1.0 1.0 1)", "(np.array [[1.0 2.0] b])", "(np.asarray b)", "(np.copy a)", "(np.ndim a)",
           "(np.shape b)", "(np.radians b)", "(np.rad2deg a)", "(np.floor-divide a 0.7)", "(np.greater-equal a 0.5)",
           "(np.not-equal b 1.0)", "(np.logical-and (> a 0) (< a 3))", "(np.logical-or (> a 0) (> b 0.5))",
@@ -556,6 +578,15 @@ def test_numpys_functions_are_the_language_s(form: str) -> None:
     wanted = eval_hy(form, a, b)
     np.testing.assert_allclose(f(a, b), wanted, rtol=1e-14)
     np.testing.assert_allclose(hyad.run(f, a, b), wanted, rtol=1e-14)
+
+
+def test_brackets_are_an_array_to_a_function_of_the_user_s_own() -> None:
+    rows = hyad.model("(fn [m] (sum m :axis 1))", namespace={})
+    f = hyad.model("(fn [a b] (hstack [a b]))", namespace={"hstack": rows})
+    a, b = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    for made in (f(a, b), hyad.run(f, a, b)):
+        np.testing.assert_array_equal(made, [3.0, 7.0])
+    assert "[a b]" in str(print_lambda(f.value.function))
 
 
 @pytest.mark.parametrize("form", [t for t in NUMPYS if "np." in t] + [

@@ -19,7 +19,7 @@ from ..program.data import Data as PythonData
 from ..program.forms import prelude_texts
 from ..program.primitives import PRIMITIVES
 from ..program.reader import SPECIAL, prelude
-from ..program.values import OPERATORS, Builtin, Constructing, TupleValue, Value, constant
+from ..program.values import OPERATORS, PARTS, Builtin, Constructing, TupleValue, Value, constant, for_parts
 from .builtins import BUILTINS
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 def resolve(sp: Specialiser, name: Global) -> Value:
     """What a free name means: the user's module first, then the language."""
+    if name.name.startswith(PARTS):
+        return Builtin(for_parts(resolve(sp, Global(name.name[len(PARTS) :], name.span))))
     sp.globals_read.add(name.name)
     if hasattr(sp.scope, "namespace"):
         sp.namespaces.add(id(sp.scope.namespace) if sp.scope.cells is None else id(sp.scope))

@@ -60,7 +60,7 @@ from ..program.advice import said_inside
 from ..program.data import Data
 from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
 from ..program.reader import SPECIAL, deep, prelude, read_model
-from ..program.values import OPERATORS, Builtin, Closure, Derived, Wrt
+from ..program.values import OPERATORS, PARTS, Builtin, Closure, Derived, Wrt, for_parts
 from . import library
 from .active import operation
 from .dynamic import ACTIVE, NUMBERS, Record, blame, describe, dims_of, enter, leave, leaves, transform
@@ -344,6 +344,8 @@ class Runtime:
     def meaning(self, name: Global, scope: Callable[[str], tuple[bool, Any]]) -> tuple[str, Any]:
         """What a free name means: the user's module first, then the language. ``("builtin", name)``,
         ``("function", value)`` or ``("value", Python's)``."""
+        if name.name.startswith(PARTS):
+            return "builtin", for_parts(self.meaning(Global(name.name[len(PARTS) :], name.span), scope)[1])
         self.names.add(name.name)
         known = name.name in PRIMITIVES or name.name in _NAMES
         found, value = scope(name.name)

@@ -118,7 +118,7 @@ _OPTIONS = {
     "average": {"weights": "(/ (dot w v) (sum w))"},
     "norm": {"ord": _NORMS},
     "vander": {"increasing": "(fliplr (vander v))"},
-    "eye": {"k": "(diag (ones (- n 1)) 1)"},
+    "eye": {"k": "the diagonal is given by position: `(eye n n 1)`"},
     **{f: {"k": _BY_POSITION.format(f)} for f in ("diag", "tril", "triu")},
     "interp": {
         "left": "(if (< x (get xs 0)) left (interp x xs ys))",

@@ -47,6 +47,7 @@ from .forms import Form
 from .names import part_name
 from .primitives import PRIMITIVES
 from .reader import SPECIAL, deep
+from .values import PARTS
 
 _SYMBOL = re.compile(r"[^\W\d][\w?*!-]*\Z")
 
@@ -394,7 +395,7 @@ class _Printer:
 
     def surface_call(self, op: Call) -> Form:
         if isinstance(op.fn, Global):
-            if op.fn.name == "array":
+            if op.fn.name == "array" or op.fn.name.startswith(PARTS):
                 return Form("[", self.atoms(op.args))
             if op.fn.name == "tuple":
                 return Form("#(", self.atoms(op.args))

@@ -22,7 +22,7 @@ from .advice import option_hint
 from .einsum import HEAD, function_text, parted
 from .forms import Form, prelude_texts, read_forms
 from .primitives import PRIMITIVES
-from .values import Closure, language
+from .values import PARTS, Closure, language
 
 #: The names that a model cannot bind: they are syntax.
 SPECIAL = frozenset(
@@ -53,6 +53,13 @@ _LAST = frozenset("axis ddof keepdims".split())
 _OF_ANOTHER = {"norm": "reduced", "diff": "along"}
 #: Reductions along several axes that are those along one after another.
 _ONE_BY_ONE = frozenset("sum prod mean max min amax amin any all logsumexp".split())
+#: Reductions whose second argument may be the axis, as NumPy's.
+_OVER_AXIS = frozenset(
+    "sum prod mean var std max min amax amin any all median nansum ptp logsumexp argmax argmin count-nonzero"
+    " count_nonzero".split()
+)
+#: What takes a sequence of arrays, which NumPy's users write in brackets.
+_OF_PARTS = frozenset("concatenate hstack vstack column-stack column_stack".split())
 #: What an array is called that is read once more, for its rank.
 KEPT = "(kept)"
 NEW = "(new)"  # a new axis among subscripts
@@ -386,7 +393,7 @@ class _Reader:
         return Global(text, form.span)
 
     def call(self, form: Form, name: str | None) -> Atom:
-        form = without_ddof(form)
+        form = without_ddof(with_axis_named(form) if self.elsewhere(form) else form)
         if called(form) == "@" and len(form.value) > 5:  # more than four factors
             form = replace(form, value=[form.value[0], replace(form, value=form.value[:-1]), form.value[-1]])
         axes = several_axes(form)
@@ -435,7 +442,12 @@ class _Reader:
             if a.head() in ("for", "while") and a.head() not in self.names and self.elsewhere(form):
                 if called(form) in PRIMITIVES or prelude(called(form)) is not None:  # type: ignore[arg-type]
                     raise ReadError(f"a `{a.head()}` has no value", a.span, _VALUES_HINT)
-            args.append(self.expression(a))
+            if not i and a.kind == "[" and len(a.value) > 1 and called(form) in _OF_PARTS and self.elsewhere(form):
+                head = Global(f"{PARTS}{form.value[0].value}", form.value[0].span)
+                items = tuple(self.expression(x) for x in a.value)
+                args.append(self.emit(Call(head, items, tuple(x.span for x in a.value)), a.span))
+            else:
+                args.append(self.expression(a))
             spans.append(a.span)
             i += 1
         args += [x for x, _ in last]
@@ -1115,6 +1127,19 @@ def options_of(form: Form) -> tuple[dict[str, Form], list[Form]]:
         found[rest[-2].value] = rest[-1]
         rest = rest[:-2]
     return found, rest
+
+
+def with_axis_named(form: Form) -> Form:
+    """``(mean m k :keepdims True)`` is ``(mean m :axis k :keepdims True)``, and so with ``:ddof``."""
+    options, plain = options_of(form)
+    name = called(form)
+    if "axis" in options or not ("keepdims" in options or "ddof" in options and name in ("var", "std")):
+        return form
+    count = 3 if name in _OVER_AXIS else 4 if name in ("quantile", "percentile") else 0
+    if len(plain) != count or any(f.kind == "key" for f in plain):
+        return form
+    axis = plain[-1]
+    return replace(form, value=[*plain[:-1], Form("key", "axis", axis.span), axis, *form.value[count:]])
 
 
 def without_ddof(form: Form) -> Form:

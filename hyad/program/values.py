@@ -13,6 +13,9 @@ from ..errors import DerivativeError, ModelTypeError, Span
 from .data import Data
 
 NIL = Const(None, UNIT)
+#: What the brackets in ``(concatenate [a b])`` call, before ``concatenate``: ``tuple`` if that is the language's, or
+#: ``array`` if the user's module has another function of the name.
+PARTS = "parts of "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +94,11 @@ class Builtin:
     """A primitive or array operation as a value: ``(fold + 0 xs)``."""
 
     name: str
+
+
+def for_parts(function: Any) -> str:
+    """What the brackets in a call of a function of several arrays make (``PARTS``)."""
+    return "tuple" if isinstance(function, Closure) and function.is_library else "array"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
