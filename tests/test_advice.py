@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.linalg
 import scipy.special
 import scipy.stats
 
 import hyad
+from hyad.errors import DerivativeError, UnboundError
 from hyad.program.advice import _INSIDE, _NORMS, _OPTIONS, ELSEWHERE, as_hint, instead, option_hint
 
 U, V, W = np.array([3.0, -1.0, 2.0, 5.0, 4.0]), np.array([1.0, 2.0, 4.0]), np.array([0.5, -2.0])
@@ -20,6 +22,8 @@ X, Y = np.array([0.0, 0.3, 1.5, 4.0]), np.array([2.0, 0.5, 1.0, 3.0])
 S = np.array([-2.5, 0.0, 0.7])
 M = np.array([[1.0, -2.0, 0.5], [3.0, 4.0, -1.0]])
 K = np.array([2, 0, 2])
+SQUARE = np.array([[1.0, 0.5], [-0.3, 0.8]])
+BANDS = np.array([[0.0, 1.0, -0.5, 0.3, 2.0], [4.0, 5.0, 3.0, 4.5, 6.0], [0.5, -1.0, 0.2, 1.5, 0.0]])
 
 #: A hint, which of its forms, what its names are (a text stands for itself), and what the form gives.
 ROWS: list[tuple[str, int, dict[str, Any], Any]] = [
@@ -65,6 +69,15 @@ ROWS: list[tuple[str, int, dict[str, Any], Any]] = [
     (ELSEWHERE["betaln"], 0, {"a": V, "b": 0.5}, scipy.special.betaln(V, 0.5)),
     (ELSEWHERE["beta"], 0, {"a": V, "b": 0.5}, scipy.special.beta(V, 0.5)),
     (ELSEWHERE["logit"], 0, {"x": 0.3}, scipy.special.logit(0.3)),
+    *((ELSEWHERE["expm"], 0, {"a": a}, scipy.linalg.expm(a)) for a in (SQUARE, 20 * SQUARE - 9, 1e-9 * SQUARE)),
+    (ELSEWHERE["solve-banded"], 0, {"l": BANDS[2, :-1], "d": BANDS[1], "u": BANDS[0, 1:], "b": U},
+     scipy.linalg.solve_banded((1, 1), BANDS, U)),
+    (ELSEWHERE["solveh-banded"], 0, {"l": BANDS[0, 1:], "d": BANDS[1], "u": BANDS[0, 1:], "b": U},
+     scipy.linalg.solveh_banded(BANDS[:2], U)),
+    (ELSEWHERE["solve-banded"], 1, {"a": SQUARE, "b": W}, np.linalg.solve(SQUARE, W)),
+    (ELSEWHERE["toeplitz"], 0, {"c": U}, scipy.linalg.toeplitz(U)),
+    (ELSEWHERE["toeplitz"], 1, {"c": U, "r": V}, scipy.linalg.toeplitz(U, V)),
+    (ELSEWHERE["block-diag"], 0, {"a": M, "b": SQUARE}, scipy.linalg.block_diag(M, SQUARE)),
     (_NORMS, 0, {"v": U}, np.linalg.norm(U, 1)),
     (_NORMS, 1, {"v": U}, np.linalg.norm(U, np.inf)),
     (_NORMS, 2, {"m": M}, np.linalg.norm(M, 1)),
@@ -129,6 +142,13 @@ def test_where_a_hint_is_looked_up() -> None:
     assert instead("np.add.at") == instead("numpy.add.at") == as_hint(ELSEWHERE["add.at"])
     assert instead("scipy.stats.norm.log_pdf") is None and "exp" in (instead("stats.norm.pdf") or "")
     assert instead("np.nan_to_num") == instead("nan-to-num") and instead("sum") is None
+    for name in ("expm", "solve_banded", "solveh-banded", "toeplitz", "block_diag"):
+        with pytest.raises(UnboundError) as caught:
+            hyad.compile(hyad.model(f"(fn [a] ({name} a))", namespace={}), args=(SQUARE,))
+        assert caught.value.hint == instead(name) == instead(f"scipy.linalg.{name}") and "`(" in caught.value.hint
+    with pytest.raises(DerivativeError) as foreign:
+        hyad.compile(hyad.model("(fn [a] (scipy.linalg.expm a))", namespace={"scipy": scipy}), args=(SQUARE,))
+    assert foreign.value.hint == instead("expm")
     assert option_hint("np.convolve", None) == option_hint("convolve", "mode")
     assert option_hint("f", "mode") is None and option_hint("np.f", None) is None
     assert option_hint("np.linalg.svd", "compute-uv") == instead("svd")

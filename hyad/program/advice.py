@@ -67,6 +67,25 @@ _INSTEAD = {
     "complex real-if-close imag": "models have real numbers: compute with both parts of a complex one",
 }
 
+_BANDED = (
+    "with the diagonals l, d and u below, on and above the main one (of a symmetric matrix l is u), "
+    "`(let [d (copy d)  y (copy b)  n (len b)] (for [i (range 1 n)] (let [w (/ (get l (- i 1)) (get d (- i 1)))] "
+    "(set-at! d i (- (get d i) (* w (get u (- i 1))))) (set-at! y i (- (get y i) (* w (get y (- i 1))))))) "
+    "(set-at! y (- n 1) (/ (get y -1) (get d -1))) (for [i (range (- n 2) -1 -1)] "
+    "(set-at! y i (/ (- (get y i) (* (get u i) (get y (+ i 1)))) (get d i)))) y)` solves a tridiagonal system; "
+    "`(solve a b)` any other"
+)
+#: How a model writes what takes a loop, or several forms.
+ELSEWHERE |= {
+    "expm": "`(let [e (eye (len a))] (ifold (fn [p i] (@ p p)) (fold (fn [t k] (+ e (/ (@ a t) (* 64.0 k)))) e "
+    "(arange 18 0 -1)) 6))` squares 6 times a series of 18 terms, enough for a matrix whose norm is below 64",
+    "solve-banded": _BANDED,
+    "solveh-banded": _BANDED,
+    "toeplitz": "`(build [(len c) (len c)] (fn [i j] (get c (abs (- i j)))))` has the first column c, "
+    "`(build [(len c) (len r)] (fn [i j] (if (< i j) (get r (- j i)) (get c (- i j)))))` the first row r, too",
+    "block-diag": "(vstack [(hstack [a (zeros [(len a) (shape b 1)])]) (hstack [(zeros [(len b) (shape a 1)]) b])])",
+}
+
 _NORMS = (
     "of a vector, `(sum (abs v))` is the norm of order 1 and `(max (abs v))` that of order np.inf; of a matrix, "
     "`(max (sum (abs m) 0))` and `(max (sum (abs m) 1))`"
