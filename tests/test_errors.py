@@ -81,6 +81,10 @@ MODELS: list[tuple[Any, ...]] = [
     ),
     ("a mask as a factor", ModelTypeError, "(fn [v] (* (> v 1) v))", V),
     ("a list of arrays of several sizes", ModelTypeError, "(fn [x] (sum [[x] [x x]]))", 1.0),
+    ("an array of two sizes without brackets", ModelTypeError, "(fn [x] (build 3 2 (fn [i j] x)))", 1.0),
+    ("an array of one size with two indices", ModelTypeError, "(fn [x] (build 3 (fn [i j] x)))", 1.0),
+    ("a fold whose function is last", ModelTypeError, "(fn [v] (fold v 0.0 +))", V),
+    ("a loop whose function is second", ModelTypeError, "(fn [x] (ifold x (fn [s i] (* s x)) 3))", 1.0),
     ("an index below zero that is no literal", BoundsError, "(fn [v i] (get v i))", V, -1),
     ("an infix product", UnboundError, "(fn [x] (+ 1 x*x))", 1.0),
     ("a complex literal", UnboundError, "(fn [x] (* x 1j))", 1.0),
@@ -1152,6 +1156,8 @@ def test_a_number_of_threads(threads: Any) -> None:
         "a roll along two axes",
         "the sum of what a loop gives",
         "the sum of a list",
+        "an array of two sizes without brackets",
+        "a loop whose function is second",
         "None plus a number",
         "the covariance of a vector",
         "Python's pair of quotient and remainder",
@@ -1167,6 +1173,15 @@ def test_define_by_run_says_the_same(name: str) -> None:
         error = caught.value
         said.append((error.message, error.span.underlined(), error.hint))
     assert said[0] == said[1] and said[0][2]
+
+
+def test_a_build_with_another_number_of_indices_than_sizes_says_how_it_is_called() -> None:
+    for text in ("(fn [x] (build 3 (fn [i j] x)))", "(fn [x] (build [3 2] (fn [i] x)))"):
+        f = hyad.model(text, namespace={})
+        for call in (f, lambda x: hyad.run(f, x)):  # noqa: B023
+            with pytest.raises(ModelTypeError, match="this function takes") as caught:
+                call(1.0)
+            assert "`(build [n m] (fn [i j] ...))`" in (caught.value.hint or "")
 
 
 def test_the_numbers_of_arguments_that_a_function_of_the_language_takes() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core import BOOL, INT, REAL, UNIT, Atom, Call, Check, Const, Data, Var, elem_of, integer, type_of
 from ..errors import ModelTypeError, Span, hint_for
+from ..program.advice import call_hint
 from ..program.values import FUNCTIONS, NIL, Closure, Function, Spans, TupleValue, Value, describe
 from .annotations import arity_text, parameters
 from .branches import cases, expose
@@ -27,7 +28,7 @@ def blamed(sp: Specialiser, name: str) -> str:
 def arity(sp: Specialiser, name: str, args: list[Value], *allowed: int) -> None:
     """Raise the mistake of another number of arguments than is ``allowed``."""
     if len(args) not in allowed:
-        raise ModelTypeError(arity_text(name, allowed[0], len(args)), sp.b.span)
+        raise ModelTypeError(arity_text(name, allowed[0], len(args)), sp.b.span, call_hint(name))
 
 
 def operand(sp: Specialiser, name: str, value: Value, span: Span | None) -> Atom:
@@ -115,7 +116,7 @@ def function_arg(sp: Specialiser, value: Value, name: str, span: Span | None) ->
     """A function, or data that is one."""
     if isinstance(value, FUNCTIONS) or sp.family_of(value) is not None:
         return value  # type: ignore[return-value]
-    raise ModelTypeError(f"`{name}` takes a function, not {describe(value)}", span or sp.b.span)
+    raise ModelTypeError(f"`{name}` takes a function, not {describe(value)}", span or sp.b.span, call_hint(name))
 
 
 def param_names(fn: Function, count: int, fallback: Sequence[str] = "ijklmnopq") -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import BOOL, INT, REAL, Arr, Atom, Const, Data, Var, elem_of, integer, type_of
 from ..errors import ModelTypeError, NotCompiled, Span
+from ..program.advice import call_hint
 from ..program.values import (
     CLOSED,
     NIL,
@@ -49,6 +50,10 @@ def build(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> 
     arity(sp, "build", args, 2)
     counts = sizes(sp, args[0], "build", spans[0])
     fn = function_arg(sp, args[1], "build", spans[1])
+    if isinstance(fn, Closure) and not fn.is_library and len(fn.function.params) != len(counts):
+        error = sp.wrong_count(fn, len(counts))
+        error.hint = call_hint("build")
+        raise error
     names = param_names(fn, len(counts))
 
     def nest(done: list[Atom]) -> Value:

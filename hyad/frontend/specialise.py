@@ -452,13 +452,18 @@ class Specialiser(Flow):
             raise ModelTypeError(arity_text(fn.name, len(keys), len(args)), self.b.span, f"`({fn.name} {fields})`")
         return TupleValue(tuple(args), keys, fn.kind)
 
+    def wrong_count(self, closure: Closure, count: int) -> ModelTypeError:
+        """The mistake of a call with a number of arguments that the function does not take."""
+        f, library = closure.function, closure.is_library
+        notes = [("it is defined here", f.span)] if f.span and not library else []
+        text = arity_text(f.name, len(f.params), count, library)
+        return ModelTypeError(text, self.b.span, usage(f) if library else None, notes)
+
     def arguments(self, closure: Closure, args: Sequence[Value]) -> list[Value]:
         """The arguments of a call as the parameters are declared."""
-        f, library = closure.function, closure.is_library
+        f = closure.function
         if len(args) != len(f.params):
-            notes = [("it is defined here", f.span)] if f.span and not library else []
-            hint = usage(f) if library else None
-            raise ModelTypeError(arity_text(f.name, len(f.params), len(args), library), self.b.span, hint, notes)
+            raise self.wrong_count(closure, len(args))
         return [
             conform(self, a, read_annotation(note), note.span, p.name) if note is not None else a
             for p, a, note in zip(f.params, args, f.annotations or (None,) * len(f.params))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BESIDE_SLICE, BoundsError, HyadError, ModelTypeError, hint_for
+from ..program.advice import call_hint
 from ..program.data import Data, Inl, Inr, lisp
 from ..program.values import halved
 from .active import operation
@@ -481,9 +482,12 @@ def none_of(dims: Sequence[int], row: Any) -> Any:
 
 def function_of(f: Any, name: str, count: int) -> Callable[..., Any]:
     if not callable(f):
-        raise blame(ModelTypeError(f"`{name}` takes a function, not {describe(f)}"), f)
+        raise blame(ModelTypeError(f"`{name}` takes a function, not {describe(f)}", None, call_hint(name)), f)
     if not accepts(f, count):
-        raise blame(wrong_count(f, count), f)
+        error = wrong_count(f, count)
+        if name == "build":
+            error.hint = error.hint or call_hint(name)
+        raise blame(error, f)
     return f
 
 

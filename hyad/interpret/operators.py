@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import DerivativeError, ModelTypeError
 from ..frontend.annotations import arity_text, has_reals, not_real, read_annotation, usage
+from ..program.advice import call_hint
 from ..program.names import place_of
 from ..program.primitives import CHAINED, Primitive
 from ..program.values import AT_POINTS, RANKS, TABLE_2, Wrt, many_valued, miscounted, misplaced, unlike
@@ -131,7 +132,7 @@ def wrong_count(f: Any, count: int) -> ModelTypeError:
         wanted = code.co_argcount - len(f.__defaults__ or ())
         more = "at least " if code.co_flags & 4 else ""
         text = f"`{named(f)}` takes {more}{wanted} argument{'s' * (wanted != 1)}, not {count}"
-        return ModelTypeError(text)
+        return ModelTypeError(text, None, call_hint(named(f)))
     own = function is not None and function.span is not None and function.span.source.filename != "prelude.hy"
     notes = [("it is defined here", function.span)] if own else []
     library = function is not None and not own

@@ -156,6 +156,15 @@ _SAID_BY_STRINGS = ("mode", "side", "ord", "indexing", "kind", "method", "order"
 
 #: How a function of the library is called, where its parameters alone do not say it.
 USAGE = {"np.linalg.norm": _NORMS}
+#: How what goes through arrays and indices is called.
+_CALLS = {
+    "build": "one size, `(build n (fn [i] ...))`, or several in brackets, an index of each: "
+    "`(build [n m] (fn [i j] ...))`",
+    "map": "the function stands first: `(map f xs)`",
+    "fold": "the function stands first, then what it starts with: `(fold + 0.0 xs)`",
+    "ifold": "the function stands first, then what it starts with: `(ifold (fn [s i] ...) z n)`",
+    "scan": "the function stands first, then what it starts with: `(scan + 0.0 xs)`",
+}
 #: Errors inside functions of the library that say nothing to their callers: function, error, what is said instead.
 _INSIDE = (
     (
@@ -201,6 +210,11 @@ def option_hint(function: str, option: str | None) -> str | None:
     if found is not None:
         return as_hint(found)
     return instead(function)
+
+
+def call_hint(function: str | None) -> str | None:
+    """How a function that takes a function is called."""
+    return _CALLS.get(function or "")
 
 
 def said_inside(error: HyadError, name: str, doc: str | None) -> None:
