@@ -80,3 +80,18 @@ def test_left_alone(step: str) -> None:
     f = hyad.model(text, namespace={})
     assert "recurring" not in [s.name for s in hyad.explain(f, args=(0.1, 0.2, 3)).steps]
     assert f(0.1, 0.2, 3) == pytest.approx(hyad.run(f, 0.1, 0.2, 3), rel=1e-13)
+
+
+def test_nothing_larger_than_a_state() -> None:
+    """A matrix of all distances would be remembered for each step of a vector."""
+    text = """(fn [#^ (Vec n) x #^ Int steps]
+      (let [far (fn [x] SIZE)
+            #(x e) (ifold (fn [#(x e) s] (let [y (+ x (* 0.01 (ROW (far x))))] #(y (+ e (sum (square (far y)))))))
+                          #(x 0.0) steps)]
+        (+ e (sum x))))"""
+    matrix = "(build [(len x) (len x)] (fn [i j] (exp (* (get x i) (get x j)))))"
+    for size, row, fired in ((matrix, "(fn [k] (map sum k))", False), ("(exp x)", "(fn [k] k)", True)):
+        f = hyad.model(text.replace("SIZE", size).replace("ROW", row), namespace={})
+        args = (np.linspace(-1.0, 1.0, 4), 2)
+        assert ("recurring" in [s.name for s in hyad.explain(f, args=args).steps]) is fired
+        assert hyad.check_grad(f, args, wrt="x")

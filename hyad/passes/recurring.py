@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..core import (
@@ -110,7 +111,7 @@ def handed_on(op: Loop) -> dict[Var, Var]:
     found: dict[Var, Var] = {}
     for x in matched:
         wanted = [v for v in x.vars if v in used]
-        if all(worth(op, v, own) for v in wanted):
+        if all(worth(op, v) for v in wanted):
             found.update((v, later[v]) for v in wanted)
     return found
 
@@ -121,9 +122,12 @@ def outline(x: Bind) -> tuple:
     return type(x.op), x.op.name if type(x.op) is Prim else "", inside
 
 
-def worth(op: Loop, v: Var, own: set[Var]) -> bool:
-    """Whether a value that an iteration computes takes loops or calls, and is of a size that is known before."""
-    if isinstance(v.type, Arr) and any(d in own for d in v.type.dims):
-        return False
+def worth(op: Loop, v: Var) -> bool:
+    """Whether a value that an iteration computes takes loops or calls, and no more room than a state: a derivative
+    remembers both."""
+    if isinstance(v.type, Arr):
+        dims = [Counter(a.type.dims) for a in op.accs if isinstance(a.type, Arr)]
+        if not any(Counter(v.type.dims) <= each for each in dims):
+            return False
     needed = slice_of(op.body, (v,))
     return any(type(x.op) is Loop for x in needed.binds) or bool(calls_in(needed))
