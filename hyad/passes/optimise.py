@@ -610,7 +610,10 @@ def jam_rows(program: Program) -> Program:
 def meet(program: Program) -> Program:
     """Fuses loops of equal length that share much work: a value and its gradient sum the same rows."""
     made = met(program)
-    return share(with_body(made, siblings(made.body))) if made is not program else program
+    if made is program:
+        return program
+    made = share(made)  # what is inside of two loops that have met may go equally far only now
+    return share(with_body(made, siblings(made.body)))
 
 
 def follow(program: Program) -> Program:

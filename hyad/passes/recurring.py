@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..core import (
     Apply,
@@ -57,7 +56,7 @@ class Recurring(Rebuild):
     """``recurring`` for a block."""
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        found = handed_on(op)
+        found = handed_on(op, lambda v: self.room(op, v))
         if not found:
             return super().loop(op, bind)
         self.b.fired("recurring")
@@ -81,10 +80,26 @@ class Recurring(Rebuild):
         )  # fmt: skip
         return [*out[:width], *out[width + len(values) :]]
 
+    def room(self, op: Loop, v: Var) -> bool:
+        """Whether a value is a number, or a vector, or takes no more room than a state: a derivative remembers both."""
+        if not isinstance(v.type, Arr) or v.type.rank == 1:
+            return True
+        rooms = [list(self.type(a.type).dims) for a in op.accs if isinstance(a.type, Arr)]  # type: ignore[union-attr]
+        return any(self.within(self.type(v.type).dims, each) for each in rooms)  # type: ignore[union-attr]
 
-def handed_on(op: Loop) -> dict[Var, Var]:
+    def within(self, dims: Sequence[Atom], others: list[Atom]) -> bool:
+        """Whether each of some sizes is another one of others."""
+        for d in dims:
+            k = next((k for k, n in enumerate(others) if self.b.same_int(d, n)), None)
+            if k is None:
+                return False
+            del others[k]
+        return True
+
+
+def handed_on(op: Loop, room: Callable[[Var], bool] = lambda v: True) -> dict[Var, Var]:
     """What an iteration computes of the state that it begins with, and computes again of the one that it ends with:
-    the one, and the other."""
+    the one, and the other. ``room`` says whether a value may be handed on."""
     if not op.accs or op.snapshots is not None or has_checks(op.body):
         return {}
     if not kinds_of(op.body).isdisjoint((Apply, While)):
@@ -111,7 +126,7 @@ def handed_on(op: Loop) -> dict[Var, Var]:
     found: dict[Var, Var] = {}
     for x in matched:
         wanted = [v for v in x.vars if v in used]
-        if all(worth(op, v) for v in wanted):
+        if all(worth(op, v, own) and room(v) for v in wanted):
             found.update((v, later[v]) for v in wanted)
     return found
 
@@ -122,12 +137,9 @@ def outline(x: Bind) -> tuple:
     return type(x.op), x.op.name if type(x.op) is Prim else "", inside
 
 
-def worth(op: Loop, v: Var) -> bool:
-    """Whether a value that an iteration computes takes loops or calls, and no more room than a state: a derivative
-    remembers both."""
-    if isinstance(v.type, Arr):
-        dims = [Counter(a.type.dims) for a in op.accs if isinstance(a.type, Arr)]
-        if not any(Counter(v.type.dims) <= each for each in dims):
-            return False
+def worth(op: Loop, v: Var, own: set[Var]) -> bool:
+    """Whether a value that an iteration computes takes loops or calls, and is of a size that is known before."""
+    if isinstance(v.type, Arr) and any(d in own for d in v.type.dims):
+        return False
     needed = slice_of(op.body, (v,))
     return any(type(x.op) is Loop for x in needed.binds) or bool(calls_in(needed))
