@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from ..core import (
+    INT,
     REAL,
     ZERO,
     Arr,
@@ -19,18 +20,22 @@ from ..core import (
     Var,
     all_binds,
     blocks_of,
+    count_uses,
     defined_in,
     free_vars,
     reads,
     type_of,
 )
+from ..program.affine import affine_in
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.loops import CALL, calls_in, cost_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
+from .reciprocals import is_reciprocal
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
+DIVIDED = 5  # .. and one of two inner loops: a quotient of what is not there already
 
 
 class Fission(Rebuild):
@@ -337,7 +342,8 @@ def paths(op: Loop) -> Iterator[tuple[tuple[Loop, ...], set[Var], int]]:
     for loop in inner:
         yield (loop,), inside, EXPANDED if loop in always else CALL
         for last in loops_in(loop.body):
-            yield (loop, last), inside, CALL
+            nest = loop in always and any(x.op is last for x in loop.body.binds)
+            yield (loop, last), inside, DIVIDED if nest else CALL
 
 
 #: The conditions that stand around a value, the outermost first, and what each has to be.
@@ -369,7 +375,7 @@ def invariants(
                     cost[var] = (row.cost if row else 0) + sum(cost[a] for a in args)
                     needs[var] = set().union(*(needs[a] for a in args))
                     fixed.append(bind)
-                    costly = cost[var] >= least and var.type == REAL
+                    costly = cost[var] >= least and var.type == REAL and not (least == DIVIDED and turns(bind))
                     if costly and (len(path) == 1 or len(needs[var]) == len(path)):
                         dear[var] = guard
                     continue
@@ -399,6 +405,10 @@ def invariants(
                         walk(branch, max(least, CALL), guard)
             else:
                 wanted.update(reads(bind))
+
+    def turns(bind: Bind) -> bool:
+        """Whether a number is a reciprocal that ``divide`` makes a quotient of, which is another number."""
+        return is_reciprocal(bind.op) and count_uses(path[-1].body, bind.vars[0]) == 1
 
     for loop in path[:-1]:
         walk(loop.body, inf)
@@ -443,7 +453,14 @@ def not_remembered(made: Block, v: Var) -> bool:
 
 
 def of_elements(v: Var, fixed: Block, path: tuple[Loop, ...]) -> bool:
-    """Whether a value is made of an element of an array that all loops of ``path`` subscript."""
-    indices = [loop.index for loop in path]
-    gets = [b.op.args[1:] for b in slice_of(fixed, [v]).binds if type(b.op) is Prim and b.op.name == "get"]
-    return any(all(i in at for i in indices) for at in gets)
+    """Whether a value is made of an element of an array that all loops of ``path`` subscript, each another place of it:
+    the array is there in each iteration, and has as many elements at least as there are of these."""
+    binds = slice_of(fixed, [v]).binds
+    integers = {x.vars[0]: x.op for x in binds if type(x.op) is Prim and x.vars[0].type == INT}
+    indices = {loop.index for loop in path}
+
+    def moved(x: Bind) -> list[set[Atom]]:
+        return [indices.intersection(affine_in(a, integers)[1]) for a in x.op.args[1:]]  # type: ignore[union-attr]
+
+    gets = [moved(x) for x in binds if type(x.op) is Prim and x.op.name == "get"]
+    return any(all({i} in at for i in indices) for at in gets)

@@ -78,6 +78,7 @@ from .history import history
 from .jam import Jam, Room
 from .keep_calls import keep_calls
 from .lanes import Lanes, RowLanes
+from .lasting import lasting
 from .monomials import monomials
 from .narrow import narrow
 from .neighbours import neighbours
@@ -798,6 +799,7 @@ PIPELINE: list[Pass] = [
     alias,
     cancel,  # while the loop that remembers its terms is the one that sums them
     fission,  # what an outer loop does not change leaves it; and a loop that does one thing may do it at one index
+    lasting,  # and is not remembered in each of its iterations
     factors,  # each sum has loops of its own, and matrices are made before they are read
     accumulate,  # now that each adjoint has a loop of its own
     follow,  # before what is made of a row goes where it is read
@@ -826,6 +828,7 @@ PIPELINE: list[Pass] = [
     running_sums,  # of what is added from an index on, or up to it
     unchecked,  # of what the branches that are loops now have not checked before these
     expand,  # what such loops would compute again
+    lasting,  # nor is this, and no table is made twice
     settled,  # while what is read of a table shows: in eight lanes its rows are the elements of an array
     keep_calls,  # now that what loops do is where it is to be, and before they are taken in lanes
     whole_eights,  # before lanes takes a part of what an iteration does
@@ -846,6 +849,7 @@ PIPELINE: list[Pass] = [
     add_rows,  # when all that reads them is one loop
     reciprocals,
     share,  # what siblings had in common
+    lasting,  # and the tables that they have in common now
     exponents,
     like_terms,  # when each sum is one expression; the twos that it makes meet halves below
     open_brackets,  # when that has put together what it can
