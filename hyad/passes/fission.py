@@ -35,7 +35,7 @@ from ..program.rebuild import Rebuild
 from .reciprocals import is_reciprocal
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
-DIVIDED = 5  # .. and one of two inner loops: a quotient of what is not there already
+DIVIDED = 5  # .. and one of several inner loops: a quotient of what is not there already
 
 
 class Fission(Rebuild):
@@ -235,9 +235,11 @@ class Expand(Rebuild):
     of them, where an outer loop might make m n, or fewer; and those of loops in branches. Where only the branch knows
     that its elements are there, of the elements that are.
 
-    Calls of the C library whose arguments are elements of a matrix are in a matrix of their own, through two inner
-    loops: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``. Design decision: only
-    those, so that no table is larger than an array that is there anyway. ``ahead``: before a block is differentiated,
+    Calls of the C library, and quotients, that are made of elements of a matrix are in a matrix of their own, through
+    two inner loops or more: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``.
+    Design decision: only those, so that no table is larger than an array that is there anyway; what is less than a
+    quotient is computed as fast as it is read. No reciprocal that ``divide`` is to make a quotient of: where it was
+    there before, the quotient would be rounded twice. ``ahead``: before a block is differentiated,
     so that what is added to a row's elements for its sum, or to what a coefficient between two cells is made of, is
     added once, after all that is added to the table: sums, of rows and arrays too, and values in branches.
     """
@@ -275,7 +277,7 @@ class Expand(Rebuild):
         return fixed, guards, chosen
 
     def prepare(self, path: tuple[Loop, ...], inside: set[Var], least: int) -> None:
-        """Build the tables of an inner loop, or of two, if their trip counts are known outside."""
+        """Build the tables of an inner loop, or of several, if their trip counts are known outside."""
         fixed, guards, chosen = self.chosen(path, inside, least)
         if not chosen:
             return
@@ -334,16 +336,19 @@ def loops_in(block: Block) -> list[Loop]:
 
 
 def paths(op: Loop) -> Iterator[tuple[tuple[Loop, ...], set[Var], int]]:
-    """The inner loops of a loop, and each with one inside of it; with what the loop binds, and from which cost on a
-    value of them is worth a table: calls alone of two loops, and of one that a branch may leave out."""
+    """The inner loops of a loop, and each with those inside of it, one after the other; with what the loop binds, and
+    from which cost on a value of them is worth a table: of several loops quotients, and calls alone where a branch may
+    leave one out."""
     inner = loops_in(op.body)
     inside = {op.index, *op.accs, *defined_in(op.body)} if inner else set()
-    always = [x.op for x in op.body.binds]
-    for loop in inner:
-        yield (loop,), inside, EXPANDED if loop in always else CALL
-        for last in loops_in(loop.body):
-            nest = loop in always and any(x.op is last for x in loop.body.binds)
-            yield (loop, last), inside, DIVIDED if nest else CALL
+
+    def nests(path: tuple[Loop, ...], block: Block, always: bool) -> Iterator[tuple[tuple[Loop, ...], set[Var], int]]:
+        for loop in inner if block is op.body else loops_in(block):
+            here = always and any(x.op is loop for x in block.binds)
+            yield (*path, loop), inside, (DIVIDED if path else EXPANDED) if here else CALL
+            yield from nests((*path, loop), loop.body, here)
+
+    return nests((), op.body, True)
 
 
 #: The conditions that stand around a value, the outermost first, and what each has to be.
@@ -353,10 +358,10 @@ Guard = tuple[tuple[Var, bool], ...]
 def invariants(
     path: tuple[Loop, ...], inside: set[Var], least: int, arrays: bool = False
 ) -> tuple[Block, dict[Var, Guard]]:
-    """The scalars of an inner loop's body and of its branches that depend on its index, and on that of the loop around
-    it where ``path`` has that, and on nothing else inside the outer loop, as a block; and which of them are costly, and
-    read by something else, with the conditions around each that depend on the same. Those in two loops that need the
-    inner index alone have been found without the other. ``arrays``: also the rows and arrays that sums may be made of,
+    """The scalars of an inner loop's body and of its branches that depend on its index, and on those of the loops
+    around it that ``path`` has, and on nothing else inside the outer loop, as a block; and which of them are costly, and
+    read by something else, with the conditions around each that depend on the same. Those in several loops that do not
+    need all indices have been found without the others. ``arrays``: also the rows and arrays that sums may be made of,
     before fusion has made numbers of these."""
     cost: dict[Var, int] = {loop.index: 0 for loop in path}
     needs: dict[Var, set[Var]] = {loop.index: {loop.index} for loop in path}
