@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hyad
 import memoised
-from hyad.core import Apply, If, Loop, Prim, all_binds, blocks_of
+from hyad.core import Apply, Arr, If, Loop, Prim, all_binds, blocks_of
 from hyad.errors import BoundsError
 from hyad.program.counts import cost
 from hyad.program.journal import without
@@ -572,3 +573,78 @@ def test_calls_leave_a_loop_in_a_branch() -> None:
         with pytest.raises(BoundsError, match="eta"):
             f(np.array([0.5]), time, np.array([1, 1, 0]))
         assert np.all(np.isfinite(f(np.full(3, 800.0), time, np.array([0, 0, 0]))))  # what overflows is not read
+
+
+#: Conductivities between cells of a grid that do not change from step to step, as a newcomer writes them.
+CONDUCTS = """(fn [#^ (Mat n m) u0 #^ (Mat n m) k #^ Int s]
+  (let [u (ref (copy u0))]
+    (for [t (range s)]
+      (let [new (copy (deref u))]
+        (for [i (range 1 (- n 1))  j (range 1 (- m 1))]
+          (let [c (get (deref u) i j)
+                between (fn [a b] COEFFICIENT)]
+            (set-at! new i j (+ c (* 0.1 (+
+              (* (between (get k i j) (get k (- i 1) j)) (- (get (deref u) (- i 1) j) c))
+              (* (between (get k i j) (get k (+ i 1) j)) (- (get (deref u) (+ i 1) j) c))
+              (* (between (get k i j) (get k i (- j 1))) (- (get (deref u) i (- j 1)) c))
+              (* (between (get k i j) (get k i (+ j 1))) (- (get (deref u) i (+ j 1)) c))))))))
+        (set! u new)))
+    (sum (square (deref u)))))"""
+HARMONIC = CONDUCTS.replace("COEFFICIENT", "(/ (* 2 a b) (+ a b))")
+
+#: The same along one axis of three.
+LAYERS = """(fn [#^ (Arr n m l) u0 #^ (Arr n m l) k #^ Int s]
+  (let [u (ref (copy u0))]
+    (for [t (range s)]
+      (let [new (copy (deref u))]
+        (for [i (range 1 n)  j (range m)  h (range l)]
+          (set-at! new i j h (+ (* 0.5 (get (deref u) i j h))
+            (* (/ (get k i j h) (+ (get k i j h) (get k (- i 1) j h))) (get (deref u) (- i 1) j h)))))
+        (set! u new)))
+    (sum (square (deref u)))))"""
+
+
+def divisions(f: Any, loops: int) -> int:
+    """How many divisions stand in so many loops or more."""
+
+    def count(block: Any, depth: int) -> int:
+        total = 0
+        for x in block.binds:
+            total += type(x.op) is Prim and x.op.name == "/" and depth >= loops
+            total += sum(count(b, depth + (type(x.op) is Loop)) for b in blocks_of(x.op))
+        return total
+
+    return count(f.program.body, 0)
+
+
+@pytest.mark.parametrize("text", [HARMONIC, LAYERS], ids=["grid", "layers"])
+def test_quotients_of_a_nest_leave_the_loop_over_time(text: str) -> None:
+    """They are computed once, before it, whatever is a place beside; values and gradients are the same to the bit."""
+    model = hyad.model(text, namespace={})
+    rank, rng = 2 + (text is LAYERS), np.random.default_rng(8)
+    args = rng.normal(size=(5, 6, 4)[:rank]), rng.uniform(0.5, 2.0, (5, 6, 4)[:rank]), 3
+    for f in (model, hyad.grad(model, wrt=("u0", "k"))):
+        made, plain = (memoised.compile(f, args=args, without=off) for off in ((), "expand"))
+        inside = divisions(made, rank + 1)
+        quotients = {HARMONIC: 4, LAYERS: 1}[text]
+        assert divisions(made, rank) - inside == quotients
+        assert inside == (0 if f is model else quotients) < divisions(plain, rank + 1)
+        for size in ((0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 3, 3), (2, 5, 1), (3, 4, 2), (9, 7, 3)):
+            for s in (0, 1, 2, 5):
+                args = rng.normal(size=size[:rank]), rng.uniform(0.5, 2.0, size[:rank]), s
+                one, other = (g(*args) if f is not model else (g(*args),) for g in (made, plain))
+                assert [np.asarray(x).tobytes() for x in one] == [np.asarray(x).tobytes() for x in other]
+    assert hyad.check_grad(model, args[:2] + (2,), wrt=("u0", "k"))
+
+
+@pytest.mark.parametrize(
+    "coefficient",
+    ["(* a b)", "(/ (+ a b) 4)", "(/ 1 (+ (get k i 0) (get k 0 j)))", "(/ a (+ b (real t)))"],
+    ids=["a product", "a quarter", "of a row and a column", "of the step"],
+)
+def test_a_table_is_made_only_of_what_is_costly_and_the_same(coefficient: str) -> None:
+    """What takes no division is read no faster; and no array that is there has as many elements as a table would."""
+    model = hyad.model(CONDUCTS.replace("COEFFICIENT", coefficient), namespace={})
+    f = hyad.compile(model, args=(np.ones((4, 5)), np.ones((4, 5)), 2))
+    first = [x for x in f.program.body.binds if type(x.op) is Loop and not x.op.accs]
+    assert not [v for x in first for v in x.vars if isinstance(v.type, Arr) and v.type.rank > 1]

@@ -30,12 +30,11 @@ from ..program.affine import affine_in
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.loops import CALL, calls_in, cost_of, slice_of
-from ..program.primitives import PRIMITIVES
+from ..program.primitives import PRIMITIVES, price_of
 from ..program.rebuild import Rebuild
 from .reciprocals import is_reciprocal
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
-DIVIDED = 5  # .. and one of several inner loops: a quotient of what is not there already
 
 
 class Fission(Rebuild):
@@ -337,15 +336,14 @@ def loops_in(block: Block) -> list[Loop]:
 
 def paths(op: Loop) -> Iterator[tuple[tuple[Loop, ...], set[Var], int]]:
     """The inner loops of a loop, and each with those inside of it, one after the other; with what the loop binds, and
-    from which cost on a value of them is worth a table: of several loops quotients, and calls alone where a branch may
-    leave one out."""
+    from which cost on a value of them is worth a table: calls alone where a branch may leave one out."""
     inner = loops_in(op.body)
     inside = {op.index, *op.accs, *defined_in(op.body)} if inner else set()
 
     def nests(path: tuple[Loop, ...], block: Block, always: bool) -> Iterator[tuple[tuple[Loop, ...], set[Var], int]]:
         for loop in inner if block is op.body else loops_in(block):
             here = always and any(x.op is loop for x in block.binds)
-            yield (*path, loop), inside, (DIVIDED if path else EXPANDED) if here else CALL
+            yield (*path, loop), inside, EXPANDED if here else CALL
             yield from nests((*path, loop), loop.body, here)
 
     return nests((), op.body, True)
@@ -359,12 +357,13 @@ def invariants(
     path: tuple[Loop, ...], inside: set[Var], least: int, arrays: bool = False
 ) -> tuple[Block, dict[Var, Guard]]:
     """The scalars of an inner loop's body and of its branches that depend on its index, and on those of the loops
-    around it that ``path`` has, and on nothing else inside the outer loop, as a block; and which of them are costly, and
-    read by something else, with the conditions around each that depend on the same. Those in several loops that do not
-    need all indices have been found without the others. ``arrays``: also the rows and arrays that sums may be made of,
-    before fusion has made numbers of these."""
+    around it that ``path`` has, and on nothing else inside the outer loop, as a block; and which of them are costly (of
+    several loops: have a quotient or a call in them), and read by something else, with the conditions around each that
+    depend on the same. Those in several loops that do not need all indices have been found without the others.
+    ``arrays``: also the rows and arrays that sums may be made of, before fusion has made numbers of these."""
     cost: dict[Var, int] = {loop.index: 0 for loop in path}
     needs: dict[Var, set[Var]] = {loop.index: {loop.index} for loop in path}
+    dearest = dict(cost)  # of the operations on reals that make it
     fixed: list[Bind] = []
     dear: dict[Var, Guard] = {}
     wanted: set[Atom] = set()
@@ -380,7 +379,11 @@ def invariants(
                     cost[var] = (row.cost if row else 0) + sum(cost[a] for a in args)
                     needs[var] = set().union(*(needs[a] for a in args))
                     fixed.append(bind)
-                    costly = cost[var] >= least and var.type == REAL and not (least == DIVIDED and turns(bind))
+                    own = price_of(op) if row and var.type == REAL else 0
+                    dearest[var] = max([own, *(dearest[a] for a in args)])
+                    costly = cost[var] >= least and var.type == REAL
+                    if costly and len(path) > 1 and least < CALL:
+                        costly = dearest[var] >= EXPANDED and not turns(bind)
                     if costly and (len(path) == 1 or len(needs[var]) == len(path)):
                         dear[var] = guard
                     continue
@@ -388,6 +391,7 @@ def invariants(
                 args = [a for a in reads(bind) if a in inside]
                 if all(a in cost for a in args):
                     cost.update((v, 0) for v in bind.vars)
+                    dearest.update((v, 0) for v in bind.vars)
                     needs.update((v, {loop.index for loop in path}) for v in bind.vars)
                     fixed.append(bind)
                     continue
@@ -395,6 +399,7 @@ def invariants(
                 args = [a for a in reads(bind) if a in inside]
                 if all(a in cost for a in args):
                     cost.update((v, CALL + sum(cost[a] for a in args)) for v in bind.vars)
+                    dearest.update((v, CALL) for v in bind.vars)
                     needs.update((v, {loop.index for loop in path}) for v in bind.vars)
                     fixed.append(bind)
                     if all(v.type == REAL for v in bind.vars):

@@ -49,52 +49,52 @@ class Lasting(Rebuild):
 
     def find(self, bind: Bind, op: Loop) -> None:
         """What a loop stacks that is the same in all iterations, or that it has stacked before."""
-        width, inside = len(op.accs), None
-        made = {x.vars[0]: x for x in op.body.binds if type(x.op) is Prim and x.op.name in PRIMITIVES}
-        soft = {v for v, x in made.items() if x.soft}
+        read = {v: uses for v in bind.vars if (uses := self.read_of(v)) and v not in self.changed}
+        if not read:
+            return
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        numbers = Numbers(op.body)
         stacked: dict[Any, list[tuple[Var, Atom]]] = {}
-        known: dict[Atom, Any] = {}
-
-        def numbers(a: Atom) -> Any:
-            """What a number is computed by, whoever made it: differentiation's own are not shared with the user's."""
-            if a not in known:
-                x = made.get(a)  # type: ignore[call-overload]
-                known[a] = a if x is None else (x.op.name, *map(numbers, x.op.args))  # type: ignore[union-attr]
-            return known[a]
-
         for k, v in enumerate(bind.vars):
-            uses = self.uses.get(v, ())
-            if not uses or v in self.changed or any(use.subscripts is None for use in uses):
+            found = self.stored(op, k) if v in read else None
+            if found is None:
                 continue
-            r = self.stored(op, k, v)
-            if r is None:
-                continue
-            if inside is None:
-                inside = {op.index, *op.accs, *defined_in(op.body)}
+            r, depth = found
             if type(r) is not Var or r not in inside:
-                if r not in self.changed:
-                    self.same[v] = r, 1
-            elif k >= width:
-                stacked.setdefault(numbers(r), []).append((v, r))
+                if r not in self.changed and read[v] >= depth:
+                    self.same[v] = r, depth
+            elif k >= len(op.accs):
+                r = op.body.results[k]
+                stacked.setdefault(numbers.key(r), []).append((v, r))
         for many in stacked.values():
-            kept = next((v for v, r in many if r not in soft), many[0][0])
+            kept = next((v for v, r in many if not numbers.soft(r)), many[0][0])
             self.same.update({v: (kept, 0) for v, _ in many if v is not kept})
 
-    def stored(self, op: Loop, k: int, v: Var) -> Atom | None:
+    def read_of(self, v: Var) -> int:
+        """With how many subscripts at least an array is read; 0 where nothing reads it, or anything all of it."""
+        return min((len(use.subscripts or ()) for use in self.uses.get(v, ())), default=0)
+
+    def stored(self, op: Loop, k: int) -> tuple[Atom, int] | None:
         """What a loop stacks as its result ``k``, or stores in the row of the iteration, where that is all that it does
-        with the array, and this has no other rows."""
+        with the array, and this has no other rows; where loops inside of it make that in the same way, what these do.
+        And of how many subscripts less it is."""
         r = op.body.results[k]
-        if k >= len(op.accs):
-            return r
-        acc = op.accs[k]
-        store = next((x.op for x in op.body.binds if r in x.vars), None)
-        if type(store) is not Prim or store.name != "update" or store.args[:-1] != (acc, op.index):
-            return None
-        if not isinstance(v.type, Arr) or not self.all_rows(v.type.dims[0], op.count):
-            return None
-        if count_uses(op.body, acc) > 1 or count_uses(op.body, r) > 1:  # type: ignore[arg-type]
-            return None
-        return store.args[-1]
+        if k < len(op.accs):
+            acc = op.accs[k]
+            store = next((x.op for x in op.body.binds if r in x.vars), None)
+            if type(store) is not Prim or store.name != "update" or store.args[:-1] != (acc, op.index):
+                return None
+            if not isinstance(acc.type, Arr) or not self.all_rows(acc.type.dims[0], op.count):
+                return None
+            if count_uses(op.body, acc) > 1 or count_uses(op.body, r) > 1:  # type: ignore[arg-type]
+                return None
+            r = store.args[-1]
+        inner = next((x for x in op.body.binds if r in x.vars), None)
+        if inner is not None and type(inner.op) is Loop and inner.op.snapshots is None:
+            found = self.stored(inner.op, inner.vars.index(r))  # type: ignore[arg-type]
+            if found is not None:
+                return found[0], found[1] + 1
+        return r, 1
 
     def all_rows(self, size: Atom, count: Atom) -> bool:
         """Whether an array has as many rows as a loop has iterations."""
@@ -112,3 +112,23 @@ class Lasting(Rebuild):
         if not subscripts:
             return self.atom(array)
         return self.b.get(self.atom(array), *self.atoms(subscripts), hint=var.name, given=var.given)
+
+
+class Numbers:
+    """What the numbers of a block are computed by, whoever made them: the builder does not share those of
+    differentiation with the user's."""
+
+    def __init__(self, block: Block) -> None:
+        self.made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name in PRIMITIVES}
+        self.known: dict[Atom, Any] = {}
+
+    def key(self, a: Atom) -> Any:
+        """Equal for numbers that are computed in the same way."""
+        if a not in self.known:
+            x = self.made.get(a)  # type: ignore[call-overload]
+            self.known[a] = a if x is None else (x.op.name, *map(self.key, x.op.args))  # type: ignore[union-attr]
+        return self.known[a]
+
+    def soft(self, a: Atom) -> bool:
+        """Whether differentiation made a number."""
+        return a in self.made and self.made[a].soft  # type: ignore[index]
