@@ -22,7 +22,7 @@ TABLE = """(fn [#^ (Mat k k) a #^ (Mat n k) x]
 NEXT = "(+ (get x t j) (max (build k (fn [i] (+ (get best t i) (get a i j))))))"
 TABLES = {
     "from the row before": (f"(set-at! best (+ t 1) j {NEXT})", "k", True),
-    "from another one": (f"(set-at! best (+ t 1) j {NEXT.replace('best t', 'best 0')})", "k", True),
+    "from another one": (f"(set-at! best (+ t 1) j {NEXT.replace('best t', 'best 0')})", "k", False),
     "from the row itself": ("(set-at! best (+ t 1) j (+ (get x t j) (get best (+ t 1) (- k 1 j))))", "k", False),
     "from the end": (f"(set-at! best (+ t 1) (- k 1 j) {NEXT})", "k", False),
     "not to the end": (f"(set-at! best (+ t 1) j {NEXT})", "(- k 1)", False),

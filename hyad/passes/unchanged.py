@@ -159,8 +159,9 @@ class Filled(Rebuild):
         return False
 
     def ordered(self, op: Loop, one: Sequence[Atom], other: Sequence[Atom], inside: set[Var]) -> bool:
-        """Whether two elements differ in a subscript of which one is the larger whatever the indices of loops are: a
-        recurrence with some memory reads rows that are before the one that it fills."""
+        """Whether two elements differ in a subscript of which one is the larger whatever the indices of the loops in
+        the body are: a recurrence with some memory reads rows that are before the one that it fills. Not where one row
+        is read by all, as in an elimination, which a GPU takes element by element."""
         b = self.b
         for x in all_binds(op.body):
             if type(x.op) is Loop and x.op.count in inside:
@@ -168,7 +169,7 @@ class Filled(Rebuild):
             elif type(x.op) is Loop:
                 b.counts[x.op.index] = self.atom(x.op.count)
         for a, c in zip(one, other):
-            if c not in inside:
+            if c not in inside and not inside.isdisjoint(affine_in(a, self.integers)[1]):
                 gap = affine_add(b.affine(self.atom(c)), self.moved(affine_in(a, self.integers)), -1)
                 if any(b.nonnegative(affine_add(x, (1, {}), -1)) for x in (gap, negated(gap))):
                     return True
