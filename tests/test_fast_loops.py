@@ -648,3 +648,20 @@ def test_a_table_is_made_only_of_what_is_costly_and_the_same(coefficient: str) -
     f = hyad.compile(model, args=(np.ones((4, 5)), np.ones((4, 5)), 2))
     first = [x for x in f.program.body.binds if type(x.op) is Loop and not x.op.accs]
     assert not [v for x in first for v in x.vars if isinstance(v.type, Arr) and v.type.rank > 1]
+
+
+def test_parts_of_an_adjoint_share_a_softmax() -> None:
+    """There once, and back once: not again for each of the three arguments."""
+    f = hyad.model(
+        """(fn [#^ (Arr n m k) h #^ Real J #^ Real beta #^ Int t]
+          (let [p (ref (full [n m k] (/ 1.0 k)))]
+            (for [it (range t)]
+              (let [old (deref p)]
+                (set! p (build [n m] (fn [i j]
+                  (let [f (+ (get h i j) (* J (+ (get old (% (+ i 1) n) j) (get old i (% (+ j 1) m)))))]
+                    (+ (* 0.5 (get old i j)) (* 0.5 (softmax (* beta f))))))))))
+            (sum (square (deref p)))))""",
+        namespace={},
+    )
+    g = hyad.grad(f, wrt=("h", "J", "beta"))
+    assert sum(getattr(x.op, "name", None) == "exp" for x in all_binds(g.optimised(g.specs()).body)) == 2

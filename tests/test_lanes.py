@@ -343,3 +343,14 @@ def test_windows_of_long_rows_are_not_laid_side_by_side() -> None:
     rng = np.random.default_rng(5)
     for k, d, t in ((1, 1, 1), (3, 2, 5), (9, 4, 3)):
         hyad.check_grad(f, (rng.normal(size=(k, d)), rng.normal(size=(t, k))))
+
+
+def test_rows_are_not_laid_side_by_side_for_little() -> None:
+    """A sum of four rows takes as long as to copy them: the largest of its elements is looked for one by one."""
+    f = hyad.model(
+        """(fn [#^ (Arr Real n m k) h #^ Real J #^ (Arr Real n m k) p]
+          (sum (square (build [n m] (fn [i j]
+            (softmax (+ (get h i j) (* J (+ (get p (% (+ i 1) n) j) (get p i (% (+ j 1) m)))))))))))""",
+        namespace={},
+    )
+    assert "side_by_side" not in hyad.show(f, "c")

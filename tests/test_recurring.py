@@ -64,6 +64,8 @@ def test_one_evaluation_in_a_step() -> None:
     assert count(g, "/") == 1 and count(g, "/", "recurring") == 2
     back = hyad.grad(f, wrt="x")
     assert count(back, "sin") <= 1 and count(back, "sin", "recurring") == 2
+    forces = hyad.grad(g, wrt=("x", "v", "m"))  # taken once in a step there, and once back
+    assert count(forces, "/") == 1 and count(forces, "/", "recurring") == 2
 
 
 @pytest.mark.parametrize(

@@ -151,3 +151,13 @@ def test_products_with_a_matrix_stay_rows() -> None:
         rows = X @ (W if places == "jk" else W.T)
         assert f(W, X) == pytest.approx(np.log(np.exp(rows).sum(-1)).sum(), rel=1e-12)
         assert ("side_by_side" in hyad.show(f, "c")) is tiles
+
+
+def test_two_heads_of_each_sequence_are_copied_once() -> None:
+    """Written out, each head is a row of an array of two, which one loop reads."""
+    text = """(fn [#^ (Mat d m) W #^ (Mat d m) U #^ (Arr Real b t d) X]
+      (let [h 2 out (ref 0.0) split (fn [M] (transpose (reshape M [t h (// m h)]) [1 0 2]))]
+        (for [x X]
+          (set! out (+ (deref out) (sum (softmax (np.einsum "hid,hjd->hij" (split (@ x W)) (split (@ x U))) -1)))))
+        (deref out)))"""
+    assert "memcpy" not in hyad.show(hyad.model(text, namespace={}), "c")
