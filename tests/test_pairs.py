@@ -187,3 +187,37 @@ def test_a_branch_by_reals_that_is_cheap_is_no_branch() -> None:
     for k in range(5):
         got, plain = (memoised.compile(f, args=(x, y), without=w)(x[:k], y[:k]) for w in ((), "choices"))
         np.testing.assert_equal(got, plain)
+
+
+#: The pairs of different members, as they are written, over what one of them gives.
+DIFFERENT = {
+    "no pair of one": "(if (= i j) 0.0 {})",
+    "pairs of two": "(if (!= j i) {} 0.0)",
+    "near ones": "(if (and (!= i j) (< (sq-norm (- (get x i) (get x j))) 1.5)) {} 0.0)",
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_pairs_of_different_members(name: str) -> None:
+    """They are turned as all pairs are: nothing is added at the second one, nor computed again for the turned pair."""
+    term = DIFFERENT[name].format("(/ (* (get m i) (get m j)) (norm (- (get x i) (get x j))))")
+    text = f"(fn [#^ (Mat n 2) x #^ (Vec n) m] (sum (build [(len m) (len m)] (fn [i j] {term}))))"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt=("x", "m"))
+    made, plain = (hyad.compile(f, args=(X, M), target="python", without=w) for w in ((), ("pairs", "split")))
+    inner = [x.op for loop in all_binds(made.program.body) if type(loop.op) is Loop for x in loop.op.body.binds]
+    inner = [op for op in inner if type(op) is Loop]
+    assert len(inner) == 2
+    for op in inner:
+        names = [x.op.name for x in all_binds(op.body) if type(x.op) is Prim]
+        assert "add-at" not in names and names.count("sqrt") == 1
+    for n in (0, 1, 2, 7):
+        for got, wanted in zip(made(X[:n], M[:n]), plain(X[:n], M[:n])):
+            np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
+    assert hyad.check_grad(hyad.model(text, namespace={}), [X, M], wrt=("x", "m"))
+
+
+def test_each_pair_once_is_not_turned() -> None:
+    """Where one member comes before the other, half of the pairs are those of a turned one."""
+    term = "(if (< i j) (/ 1.0 (+ 0.1 (square (- (get x i) (get x j))))) 0.0)"
+    f = hyad.grad(f"(fn [#^ (Vec n) x] (sum (build [(len x) (len x)] (fn [i j] {term}))))")
+    assert not any(step.name == "pairs" for step in hyad.explain(f, args=(M,)).steps)

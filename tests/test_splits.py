@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import If, Loop, Program, all_binds
+from hyad.core import REAL, If, Loop, Prim, Program, all_binds
 
 V = np.linspace(0.5, 2.0, 12)
 W = np.linspace(-1.0, 3.0, 12)
@@ -46,6 +46,39 @@ def test_a_loop_becomes_two(test: str) -> None:
     assert branches(plain.program) == 1 and branches(made.program) == 0
     for k in (-20, -1, 0, 1, 3, 7, 11, 12, 40):
         np.testing.assert_allclose(made(V, W, k), expected(TESTS[test](np.arange(12), k)), rtol=1e-14)
+
+
+ONCE = {
+    "(= i q)": lambda i, q, w: i == q,
+    "(!= q i)": lambda i, q, w: i != q,
+    "(and (!= i q) (> (get w i) 0.5))": lambda i, q, w: (i != q) & (w > 0.5),
+    "(and (> (get v q) 0.6) (= i q))": lambda i, q, w: (i == q) & (V[:, None] > 0.6),
+}
+
+
+@pytest.mark.parametrize("test", ONCE)
+def test_one_index_of_a_loop_is_done_by_itself(test: str) -> None:
+    """Between the iterations before it and those after it."""
+    model = hyad.model(sides(test), namespace={})
+    made, plain = (hyad.compile(model, args=(V, W, 3), target="python", without=w) for w in ((), "split"))
+    equal = [
+        sum(x.op.name in ("=", "!=") for x in all_binds(f.program.body) if type(x.op) is Prim) for f in (made, plain)
+    ]
+    assert equal == [0, 1]
+    i, q = np.arange(12), np.arange(12)[:, None]
+    np.testing.assert_allclose(made(V, W, 3), expected(ONCE[test](i, q, W)), rtol=1e-14)
+    for n in (0, 1, 2):
+        np.testing.assert_array_equal(made(V[:n], W[:n], 3), plain(V[:n], W[:n], 3))
+
+
+def test_a_pair_of_one_adds_nothing() -> None:
+    """Nor is zero added for it; a sum of the user's own stays in its order."""
+    text = "(fn [v] (sum (build [(len v) (len v)] (fn [i j] (if (= i j) 0.0 (/ 1.0 (- (get v i) (get v j))))))))"
+    made, plain = (hyad.compile(text, args=(V,), target="python", without=w) for w in ("jam", "split"))
+    (outer,) = [x.op for x in made.program.body.binds if type(x.op) is Loop]
+    assert [type(x.op) is Loop for x in outer.body.binds].count(True) == 2
+    assert sum(type(x.op) is Prim and x.op.name == "+" and x.vars[0].type == REAL for x in outer.body.binds) <= 1
+    assert made(V) == plain(V)
 
 
 def test_sums_and_what_is_stacked_go_on() -> None:
@@ -90,8 +123,8 @@ def test_an_outermost_loop_stays() -> None:
         "(> (get v i) 1.0)",  # not of the index
         "(< (% i 3) k)",  # not once
         "(< (* 2 i) k)",  # not by one
-        "(= i k)",  # twice
-        "(!= i k)",
+        "(= i k)",  # which may be no index of the loop
+        "(!= i (+ q 1))",
         "(> k 3)",  # not in the loop
     ],
 )

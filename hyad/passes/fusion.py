@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..core import (
     BOOL,
+    INT,
     REAL,
     TRUE,
     Apply,
@@ -732,10 +733,29 @@ def join(first: Bind, second: Bind) -> Bind | None:
         body = substitute(two.body, {two.index: one.index})
         r1, r2 = one.body.results, body.results
         results = (*r1[:width], *r2[:other], *r1[width:], *r2[other:])
-        block = Block(one.body.binds + body.binds, results)
+        block = one_count(Block(one.body.binds + body.binds, results))
         loop = Loop(one.count, one.index, one.inits + two.inits, one.accs + two.accs, block)
         return Bind((*v1[:width], *v2[:other], *v1[width:], *v2[other:]), loop, first.span)
     return None
+
+
+def one_count(block: Block) -> Block:
+    """A block whose loops have one count where both of them compute the same integer."""
+    counts = {x.op.count for x in block.binds if type(x.op) is Loop}
+    if len(counts) < 2:
+        return block
+    found: dict[tuple[str, tuple[Atom, ...]], Var] = {}
+    table: dict[Var, Atom] = {}
+    binds = []
+    for x in block.binds:
+        if type(x.op) is Prim and x.vars[0].type == INT:
+            operands = tuple(table.get(a, a) for a in x.op.args)  # type: ignore[call-overload]
+            known = found.setdefault((x.op.name, operands), x.vars[0])
+            if known is not x.vars[0]:
+                table[x.vars[0]] = known
+                continue
+        binds.append(x)
+    return block if counts.isdisjoint(table) else substitute(Block(tuple(binds), block.results), table)
 
 
 def at_once(first: Bind, second: Bind, after: set[Var]) -> Bind | None:

@@ -6,13 +6,14 @@ whole: dead code, loops.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ..core import (
     INT,
     ROW,
+    Apply,
     Arr,
     Atom,
     Bind,
@@ -43,12 +44,14 @@ from ..core import (
     with_body,
 )
 from ..program.alike import same_code
+from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.check import check_after
 from ..program.counts import inside, work
 from ..program.dead import dead_code, has_checks, tidy
 from ..program.journal import FIRED, LEFT, OFF
-from ..program.loops import CALL, loops_of
+from ..program.loops import CALL, array_uses, loops_of
+from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, rebuild, rebuilt, taken
 from ..program.sink import idle, sink
 from .abreast import abreast, calls_first
@@ -190,6 +193,26 @@ class Unroll(Rebuild):
             self.budget -= size(made)
             self.define(bind, outs)
         return True
+
+    def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
+        """A branch that gives small arrays made of single values, in both arms, gives the values."""
+        b, cond = self.b, self.atom(op.cond)
+        small = [length(v) for v in bind.vars]
+        if not any(small) or type(cond) is Const or cond in self.holds:
+            return super().if_(op, bind)
+        arms = [self.branch(cond, block, holds) for block, holds in ((op.then, True), (op.orelse, False))]
+        apart = [n if all(self.of_values(results[k]) for _, results in arms) else 0 for k, n in enumerate(small)]
+        regions = []
+        for scope, results in arms:
+            rows = [[b.get(r, Const(i, INT)) for i in range(n)] if n else [r] for r, n in zip(results, apart)]
+            regions.append((scope, [x for row in rows for x in row]))
+        names = [v.name for v, n in zip(bind.vars, apart) for _ in range(n or 1)]
+        out = iter(b.if_(cond, *regions, names, bind.vars[0].given))
+        return [b.array([next(out) for _ in range(n)], v.name) if n else next(out) for v, n in zip(bind.vars, apart)]
+
+    def of_values(self, a: Atom) -> bool:
+        made = self.b.definitions.get(a)  # type: ignore[call-overload]
+        return made is not None and made.name in ("array", "zeros")
 
     def by_element(self, op: Loop, count: int) -> bool:
         """Whether writing a loop out makes single values of array elements: it stacks numbers that it computes, or
@@ -393,7 +416,35 @@ def elements_read(program: Program) -> bool:
 
 class Share(Rebuild):
     """Common subexpressions where regions have been joined, and accumulators of a loop that are always equal: they
-    start equal and, supposed that they are, go on equal. What is stacked twice is stacked once."""
+    start equal and, supposed that they are, go on equal. What is stacked twice is stacked once. What a branch gives is
+    not computed again where the same condition has chosen it: ``(sqrt s)`` of what follows ``r = (if c 0.0 (sqrt s))``
+    is ``r`` in ``(if c .. ..)``'s second arm."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.chosen: dict[tuple[Atom, bool], list[tuple[Scope, Prim, Var]]] = {}
+
+    def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
+        out = super().if_(op, bind)
+        scope = self.b.scopes[-1]
+        made = scope.binds[-1] if scope.binds else None
+        if made is not None and type(made.op) is If and made.vars == tuple(out):
+            for holds, arm in zip((True, False), blocks_of(made.op)):
+                ops = {x.vars[0]: x.op for x in arm.binds if type(x.op) is Prim and x.op.name in PRIMITIVES}
+                self.chosen.setdefault((made.op.cond, holds), []).extend(
+                    (scope, ops[r], v) for r, v in zip(arm.results, made.vars) if r in ops
+                )
+        return out
+
+    def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
+        with self.b.branch_region(cond, holds) as scope:
+            for around, op, v in self.chosen.get((cond, holds), ()):
+                if around in self.b.scopes:
+                    self.b.remember(op.name, op.args, v)
+            around, self.holds = self.holds, {**self.holds, cond: holds}
+            results = self.block(block)
+            self.holds = around
+        return scope, results
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         width, inits = len(op.accs), self.atoms(op.inits)
@@ -653,6 +704,49 @@ def add_rows(program: Program) -> Program:
     return with_body(made, added_rows(made.body))
 
 
+def one_reader(program: Program) -> Program:
+    """Joins the innermost loops that alone read an array, each at its own index, as the sums of the columns of rows
+    that ``fission`` has taken apart: what the array costs is computed in the one loop then, and no array made.
+
+    ``v = (build n (fn [i] [(f i) (g i)]))``, ``(ifold (fn [s i] (+ s (get v i 0))) 0.0 n)``, and so with ``1``  =>
+    both sums in one loop, and ``fuse``.
+    """
+    if not nested_loops(program):
+        return program
+    uses = array_uses(program.body)
+    once: dict[Loop, set[Var]] = {}  # the arrays that each loop reads so
+    for x in all_binds(program.body):
+        if type(x.op) is not Loop or not single_values(x.op):
+            continue
+        for v in x.vars[len(x.op.accs) :]:
+            loops = {u.loops[-1:] for u in uses.get(v, ())}
+            own = all(u.loops and (u.subscripts or (None,))[0] is u.loops[-1].index for u in uses.get(v, ()))
+            if len(loops) > 1 and own and all(single_values(loop) for (loop,) in loops):
+                for (loop,) in loops:
+                    once.setdefault(loop, set()).add(v)
+    if not once:
+        return program
+
+    def wanted(one: Bind, two: Bind, both: Bind | None) -> bool:
+        if type(one.op) is not Loop or type(two.op) is not Loop:
+            return False
+        shared = arrays[one] & arrays[two]
+        if both is not None:
+            arrays[both] = arrays[one] | arrays[two]
+        return bool(shared)
+
+    arrays = defaultdict(set, {x: once[x.op] for x in all_binds(program.body) if x.op in once})
+    made = siblings(program.body, wanted)
+    return fuse(with_body(program, made)) if made is not program.body else program
+
+
+def single_values(op: Loop) -> bool:
+    """Whether a loop has none inside, and no checks, and goes on with numbers alone."""
+    if any(isinstance(a.type, Arr) for a in op.accs) or not kinds_of(op.body).isdisjoint((Loop, While, Apply)):
+        return False
+    return not has_checks(op.body)
+
+
 def adds_row(bind: Bind) -> bool:
     """Whether a binding adds a row of numbers to a row."""
     return type(bind.op) is Prim and bind.op.name == "add-at" and isinstance(type_of(bind.op.args[-1]), Arr)
@@ -804,6 +898,7 @@ PIPELINE: list[Pass] = [
     accumulate,  # now that each adjoint has a loop of its own
     follow,  # before what is made of a row goes where it is read
     fuse,
+    one_reader,
     reshaped,  # now that what stacks a matrix as a vector is made where it is read
     prefixes,  # now that what is added up is made where it is added
     chains,  # what fuse would have to compute twice

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 from ..core import (
+    INT,
     REAL,
     ZERO,
     Arr,
@@ -28,10 +31,14 @@ from ..program.builder import Builder
 from ..program.counts import work
 from ..program.dead import tidy
 from ..program.loops import slice_of
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, rebuilt, taken
 from .lanes import ahead
+from .nests import Register, Steps
 from .strands import own_sum
+from .unbranched import Unbranched, chooses_arrays
 
+Here = dict[Var, Atom]
+Known = dict[Hashable, Atom]  # by the operands of a difference, the factors of a product
 Adding = tuple[Bind, tuple[Atom, ...], Atom]
 
 #: What the turned pair may take, over what it saves, where eight sums then go side by side: vectors have four numbers.
@@ -150,26 +157,19 @@ class Pairs(Rebuild):
         later = self.later(op, inner, k)
         last = later[-1].vars[0] if later else inner.vars[k]
         width, count = len(op.accs), self.atom(op.count)
+        inside = set(loop.body.binds)
+        kept_binds = inside - dropped
 
         def pair(i: Atom, j: Atom, *accs: Atom):
             sums = accs[len(loop.accs) - 1 :]
             self.here[loop.index] = j
             self.here.update(zip([a for n, a in enumerate(loop.accs) if n != k], accs))
-            for x in loop.body.binds:
-                if x not in dropped:
-                    self.line(x)
-            differences = {x.op.args: x.vars[0] for x in b.scopes[-1].binds if type(x.op) is Prim and x.op.name == "-"}
             around = dict(self.here)
-            self.here.update({op.index: j, loop.index: i})
-            self.here.update((v, b.get(table, j)) for v, table in known.items())
-            for x in needed:
-                self.b.span = x.span
-                minus = type(x.op) is Prim and x.op.name == "-"
-                there = differences.get(self.atoms(x.op.args)[::-1]) if minus else None  # type: ignore
-                if there is None:
-                    self.line(x)
-                else:
-                    self.define(x, [b.prim("neg", there)])
+            there = {**around, op.index: j, loop.index: i, **{v: b.get(table, j) for v, table in known.items()}}
+            before = [x for x in needed if x not in inside]
+            self.both(before, around, there, set(), set(needed), {})
+            self.both(loop.body.binds, around, there, kept_binds, set(needed), {})
+            self.here = there
             terms = {place: [self.atom(a) for _, p, a in adding if p == place] for place in places}
             self.here = around
             results = self.atoms(loop.body.results)
@@ -228,6 +228,65 @@ class Pairs(Rebuild):
             [a.name for a in op.accs],
             bool(bind.vars) and bind.vars[0].given,
         )
+
+    def both(
+        self, binds: Sequence[Bind], here: Here, there: Here, kept: set[Bind], needed: set[Bind], known: Known
+    ) -> None:
+        """Rebuild bindings, those ``kept`` for the pair as it is (``here``) and those ``needed`` for the turned one
+        (``there``), side by side. ``known`` has the pair's differences, whose negatives the other's are, and its
+        products: those of the same factors are the other's, in whichever order they are multiplied."""
+        b = self.b
+        for x in binds:
+            op = x.op
+            if type(op) is If and x in kept and x in needed and self.alike(op.cond, here, there):
+                cond, regions = here.get(op.cond, op.cond), []  # type: ignore[call-overload]
+                for block, holds in ((op.then, True), (op.orelse, False)):
+                    with b.branch_region(cond, holds) as scope:
+                        inner, all_ = (dict(here), dict(there)), set(block.binds)
+                        self.both(block.binds, *inner, all_, all_, dict(known))
+                        results = [m.get(r, r) for m in inner for r in block.results]  # type: ignore[call-overload]
+                    regions.append((scope, results))
+                b.span = x.span
+                out = b.if_(cond, *regions, [v.name for v in x.vars] * 2)
+                here.update(zip(x.vars, out))
+                there.update(zip(x.vars, out[len(x.vars) :]))
+                continue
+            name = op.name if type(op) is Prim else None
+            if x in kept:
+                self.here = here
+                self.line(x)
+                if name == "-":
+                    known[self.atoms(op.args)] = here[x.vars[0]]  # type: ignore[union-attr]
+                elif name == "*":
+                    known[self.factors([here[x.vars[0]]])] = here[x.vars[0]]
+            if x in needed:
+                self.here = there
+                args = self.atoms(op.args) if type(op) is Prim else ()
+                if name == "-" and args[::-1] in known:
+                    b.span = x.span
+                    self.define(x, [b.prim("neg", known[args[::-1]])])
+                elif name == "*" and (product := self.factors(args)) in known:
+                    self.define(x, [known[product]])
+                else:
+                    self.line(x)
+
+    def factors(self, args: Sequence[Atom]) -> Hashable:
+        """What is multiplied in a product of products, and how often."""
+        found: Counter[Any] = Counter()
+        stack = list(args)
+        while stack:
+            a = stack.pop()
+            made = self.b.definitions.get(a)  # type: ignore[call-overload]
+            if made is not None and made.name == "*":
+                stack += made.args
+            else:
+                found[self.b.key(a)] += 1
+        return frozenset(found.items())
+
+    def alike(self, cond: Atom, here: Here, there: Here) -> bool:
+        """Whether a condition is the same of a pair and of the turned one."""
+        one, other = (m.get(cond, cond) for m in (here, there))  # type: ignore[call-overload]
+        return self.b.key(one) == self.b.key(other)
 
     def of_members(self, op: Loop, tables: list[Var]) -> Sequence[Atom]:
         """Arrays of the numbers of all members."""
@@ -296,15 +355,44 @@ def readers_of(block: Block) -> dict[Atom, list[Bind]]:
     return found
 
 
+class Others(Unbranched):
+    """``Unbranched`` for the loops over all pairs but those of a member with itself: what is added to the arrays where
+    ``(!= i j)`` is added for all, zero for the others."""
+
+    def __init__(self, builder: Builder, program: Program) -> None:
+        super().__init__(builder, program)
+        self.around: Atom | None = None  # how often the loop around runs
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        around, self.around = self.around, op.count
+        inside, self.inside = self.inside, op.count is around and self.takes(op)
+        out = Rebuild.loop(self, op, bind)
+        self.around, self.inside = around, inside
+        return out
+
+    def takes(self, op: Loop) -> bool:
+        """Whether a loop asks for no order of two members."""
+        found = list(all_binds(op.body))
+        return all(type(x.op) in (Prim, If) for x in found) and not any(
+            type(x.op) is Prim and x.op.name in ("<", "<=", ">", ">=") and x.op.args[0].type == INT for x in found
+        )
+
+
 def pairs(program: Program) -> Program:
     """Turns additions to the second member of all pairs into additions to the first, with the pairs turned: a sum in a
     register."""
-    nested = any(
-        type(x.op) is Loop and any(type(y.op) is Loop and y.op.count is x.op.count for y in x.op.body.binds)
+    nested = [
+        y.op.body
         for x in all_binds(program.body)
-    )
+        if type(x.op) is Loop
+        for y in x.op.body.binds
+        if type(y.op) is Loop and y.op.count is x.op.count
+    ]
     if not nested:
         return program
+    others = Others(Builder(), program)
+    plain = rebuilt(program, others) if any(map(chooses_arrays, nested)) else program
+    plain = taken(plain, Register(Builder(), Steps(plain.body))) if others.found else program
     pass_ = Pairs(Builder())
-    made = rebuilt(program, pass_)
+    made = rebuilt(plain, pass_)
     return made if pass_.found else program

@@ -80,7 +80,8 @@ def reciprocals(program: Program) -> Program:
                 binds.append(x)
         return Block(tuple(binds), b.results) if binds != list(b.binds) else b
 
-    def block(b: Block) -> Block:
+    def block(b: Block, around: dict[Atom, Bind] = {}) -> Block:
+        """A block; ``around`` are the reciprocals of the blocks whose branch it is."""
         b = once(b)
         by: dict[Atom, list[Bind]] = {}
         for x in b.binds:
@@ -93,17 +94,24 @@ def reciprocals(program: Program) -> Program:
                 kept = next((x for x in ones if not x.op.args[0].soft), ones[0])  # type: ignore[union-attr]
                 shared.update(dict.fromkeys(many, kept))
         binds, table = [], {}
+        for bottom, many in by.items():
+            if bottom in around:
+                shared.update(dict.fromkeys(many, around[bottom]))
+        here = dict(around)
         for x in b.binds:
             inner, kept = blocks_of(x.op), shared.get(x)
             if inner:
-                made = [block(r) for r in inner]
+                made = [block(r, here if type(x.op) is If else {}) for r in inner]
                 x = x if all(r is s for r, s in zip(made, inner)) else Bind(x.vars, with_blocks(x.op, made), x.span)
             if kept is None:
                 binds.append(x)
+                if halving(x.op) and x.op.args[0] == ONE:  # type: ignore[union-attr]
+                    here[x.op.args[1]] = x  # type: ignore[union-attr]
                 continue
             top, bottom = x.op.args  # type: ignore[union-attr]
-            if x is by[bottom][0]:
+            if x is by[bottom][0] and bottom not in around:
                 binds.append(kept)
+                here[bottom] = kept
             if top == ONE:
                 table[x.vars[0]] = kept.vars[0]
             else:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import copysign
 
-from ..core import INT, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of, defined_in
+from ..core import BOOL, INT, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of, defined_in
 from ..program.affine import affine_add, negated
 from ..program.builder import Builder
 from ..program.rebuild import Rebuild
 from .tables import affine_of
 
-#: A loop with more bindings in it, those of the branch aside, is not written twice.
+TESTS = ("<", "<=", ">", ">=", "=", "!=")
+
+#: A loop with more bindings in it, those of a branch that is in one part alone aside, is not written twice.
 SHORT = 60
 
 
 class Split(Rebuild):
     """A loop with a branch that its index decides, below a bound this way, from there on that way, becomes two loops.
 
-    ``(build n (fn [i] (if (< i k) (f i) (g i))))``  =>  ``f`` for the first ``k`` elements, ``g`` for the others.
+    ``(build n (fn [i] (if (< i k) (f i) (g i))))``  =>  ``f`` for the first ``k`` elements, ``g`` for the others; and
+    ``(if (= i k) (f i) (g i))``  =>  ``g`` for the first ``k``, ``f`` once, ``g`` for the others, where ``k`` is known
+    to be an index of the loop, as that of a loop over the same range around it is.
     The part in which nothing but zeros is added to sums is left out: a sum from 0.0 on never is -0.0, which that would
     change. Design decision: innermost loops alone, where a branch keeps a compiler from taking several iterations at
     once, and inside another loop, which may run on several threads.
@@ -36,7 +40,7 @@ class Split(Rebuild):
             self.copy(bind)
             self.depth -= type(op) is Loop
             return
-        cond, first, bound = found
+        cond, first, bound, once = found
         b, width, count = self.b, len(op.accs), self.atom(op.count)  # type: ignore[union-attr]
         at = self.integer(bound)
         inside = affine_add(b.affine(count), b.affine(at), -1)
@@ -44,19 +48,26 @@ class Split(Rebuild):
             at = b.prim("max", Const(0, INT), at)
         if not b.nonnegative(inside):
             at = b.prim("min", count, at)
-        left = b.prim("-", count, at)
+        after = b.prim("+", at, Const(1, INT)) if once else at
+        left = b.prim("-", count, after)
         b.sizes.update(v for v in (at, left) if type(v) is Var)
         state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
         names = [v.name for v in bind.vars]
         accs = [*(a.name for a in op.accs), *names[width:]]  # type: ignore[union-attr]
-        for length, start, holds in ((at, Const(0, INT), first), (left, at, not first)):
+        parts = [(at, Const(0, INT), first), (left, after, not first)]
+        if once:
+            parts = [(at, Const(0, INT), not first), (Const(1, INT), at, first), (left, after, not first)]
+        for length, start, holds in parts:
 
             def body(i: Atom, *state: Atom, start: Atom = start, holds: bool = holds):
                 index = b.prim("+", start, i)
                 return self.part(op, cond, index, state, holds), ()  # type: ignore[arg-type]
 
-            none = type(length) is Const and length.value == 0
-            if not none and not adds_zeros(op, cond, holds):  # type: ignore[arg-type]
+            if type(length) is Const and length.value == 0 or adds_zeros(op, cond, holds):  # type: ignore[arg-type]
+                continue
+            if length == Const(1, INT):
+                state = self.part(op, cond, start, state, holds)  # type: ignore[arg-type]
+            else:
                 state = list(b.loop(length, state, body, names, op.index.name, accs))  # type: ignore[union-attr]
         b.span = bind.span
         self.define(bind, state)
@@ -66,19 +77,18 @@ class Split(Rebuild):
         width = len(op.accs)
         self.here[op.index] = index
         self.here.update(zip(op.accs, state))
-        around = self.holds
         for bind in op.body.binds:
             self.b.span = bind.span
             self.bind(bind)
             if cond in bind.vars:
-                self.holds = {**around, self.atom(cond): holds}
-        self.holds = around
+                self.here[cond] = Const(holds, BOOL)  # type: ignore[index]
         results = self.atoms(op.body.results)
         arrays = [self.b.update(a, [index], x, a.name) for a, x in zip(state[width:], results[width:])]  # type: ignore
         return [*results[:width], *arrays]
 
-    def decision(self, op: Loop) -> tuple[Atom, bool, tuple] | None:
-        """The condition of a branch that changes once, whether it holds at first, and from where on it does not."""
+    def decision(self, op: Loop) -> tuple[Atom, bool, tuple, bool] | None:
+        """The condition of a branch that changes once, whether it holds at first, and from where on it does not; or of
+        one that is another at one index: whether it holds there, and which."""
         branches = [x.op for x in op.body.binds if type(x.op) is If]
         if not branches or op.index.soft:
             return None
@@ -89,27 +99,39 @@ class Split(Rebuild):
         made = {x.vars[0]: x.op for x in op.body.binds if type(x.op) is Prim}
         integers = {v: o for v, o in made.items() if v.type == INT}
         for branch in branches:
-            test = made.get(branch.cond)  # type: ignore[arg-type]
-            if test is None or test.name not in ("<", "<=", ">", ">=") or any(a.type != INT for a in test.args):
-                continue
             one_sided = sum(1 for block in blocks_of(branch) for _ in all_binds(block))
-            if not one_sided or len(found) - one_sided > SHORT:
+            cond = next((a for a in parts_of(branch.cond, made) if compares(made.get(a))), None)  # type: ignore
+            if not one_sided or cond is None:
+                continue
+            test = made[cond]  # type: ignore[index]
+            once = test.name in ("=", "!=")
+            if len(found) - (0 if once or cond is not branch.cond else one_sided) > SHORT:
                 continue
             low, high = (affine_of(a, integers, inside, {op.index}) for a in test.args)  # type: ignore[misc]
             if low is None or high is None:
                 continue
             if test.name in (">", ">="):
                 low, high = high, low
-            gap = affine_add(high, low, -1)  # holds where this is positive, or not negative
+            gap = affine_add(high, low, -1)  # holds where this is positive, or not negative; or zero
             if test.name in ("<", ">"):
                 gap = affine_add(gap, (1, {}), -1)
             step = gap[1].get(op.index, 0)
             rest = affine_add(gap, (0, {op.index: 1}), -step)
-            if step in (1, -1):
+            if step in (1, -1) and once:
+                bound = rest if step == -1 else negated(rest)
+                if not self.at_end(op, bound) and self.is_index(op, bound):
+                    return cond, test.name == "=", bound, True
+            elif step in (1, -1):
                 bound = affine_add(rest, (1, {})) if step == -1 else negated(rest)  # i <= rest, or i >= -rest
                 if not self.at_end(op, bound):
-                    return branch.cond, step == -1, bound
+                    return cond, step == -1, bound, False
         return None
+
+    def is_index(self, op: Loop, bound: tuple) -> bool:
+        """Whether one of a loop's iterations has this index."""
+        at = self.moved(bound)
+        last = affine_add(self.b.affine(self.atom(op.count)), affine_add(at, (1, {})), -1)
+        return self.b.nonnegative(at) and self.b.nonnegative(last)
 
     def at_end(self, op: Loop, bound: tuple) -> bool:
         """Whether there is one iteration before a bound, or after it: those are taken apart when all else is done."""
@@ -124,15 +146,34 @@ class Split(Rebuild):
         return total
 
 
+def parts_of(cond: Atom, made: dict[Var, Prim]) -> list[Atom]:
+    """A condition, or the ones that all have to hold where it does."""
+    op = made.get(cond)  # type: ignore[call-overload]
+    return [cond] if op is None or op.name != "and" else [x for a in op.args for x in parts_of(a, made)]
+
+
+def compares(test: Prim | None) -> bool:
+    """Whether a condition compares integers."""
+    return test is not None and test.name in TESTS and all(a.type == INT for a in test.args)
+
+
 def adds_zeros(op: Loop, cond: Atom, holds: bool) -> bool:
     """Whether a loop does nothing, where it is known that a condition holds or not, but add 0.0 to sums from 0.0 on."""
     if len(op.body.results) != len(op.accs):
         return False
-    branches = [x for x in op.body.binds if type(x.op) is If and x.op.cond is cond]
-    zeros = {v for x in branches for v, r in zip(x.vars, blocks_of(x.op)[not holds].results) if is_plain_zero(r)}
-    sums = {x.vars[0]: x.op.args for x in op.body.binds if type(x.op) is Prim and x.op.name == "+"}
+    made = {x.vars[0]: x.op for x in op.body.binds if type(x.op) is Prim}
+    given = {  # what branches give then
+        v: r
+        for x in op.body.binds
+        if type(x.op) is If and (x.op.cond is cond or not holds and cond in parts_of(x.op.cond, made))
+        for v, r in zip(x.vars, blocks_of(x.op)[not holds].results)
+    }
+    zeros = {v for v, r in given.items() if is_plain_zero(r)}
+    sums = {v: x.args for v, x in made.items() if x.name == "+"}
     for acc, init, r in zip(op.accs, op.inits, op.body.results):
-        if r is not acc and not (is_plain_zero(init) and acc in sums.get(r, ()) and zeros.intersection(sums[r])):  # type: ignore
+        if given.get(r, r) is acc:  # type: ignore[call-overload]
+            continue
+        if not (is_plain_zero(init) and acc in sums.get(r, ()) and zeros.intersection(sums[r])):  # type: ignore
             return False
     return True
 
