@@ -41,9 +41,11 @@ from .plain_python import python_callable, run_to
 from .program.check import check_after
 from .program.data import defdata
 from .program.forms import Form, read_forms, unparse
+from .program.journal import FIRED, OFF
 from .program.journal import without as switched_off
 from .program.names import mangled
 from .program.reader import deep, form_to_lambda, only_model
+from .program.recent import once
 from .program.signature import Spec
 from .program.values import ENCODINGS, Closure, Derived, Function
 
@@ -347,8 +349,13 @@ class Model:
         threads = max(threads, self._options.get("threads", 1))
         later = set(map(named, AFTER_PARTS)) if threads > 1 else ()
         off = FOR_CACHES if target == "cuda" else {*later, *(["denormals"] if dtype == "f32" else [])}
+        products = bool(blas or self._options.get("blas"))
+        passes = WITH_BLAS if products else PIPELINE
         with switched_off((*self.off, *off)):
-            made = deep(optimise, program, WITH_BLAS if blas or self._options.get("blas") else PIPELINE, watch)
+            if watch is not None or FIRED.get() is not None:  # it is asked what happens
+                made = deep(optimise, program, passes, watch)
+            else:
+                made = once((products, frozenset(OFF.get() or ())), program, lambda p: deep(optimise, p, passes))
         if threads > 1:
             from .passes.threads import in_parts
 

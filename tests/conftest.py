@@ -10,8 +10,9 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -68,12 +69,45 @@ AS_WRITTEN = (
 
 
 @pytest.fixture(autouse=True)
-def briefly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def briefly(request: pytest.FixtureRequest) -> Iterator[None]:
     name = request.path.stem.removeprefix("test_")
-    if name.startswith((*BRIEFLY, *AS_WRITTEN)):
-        from hyad.codegen import build  # the environment is set
+    if not name.startswith((*BRIEFLY, *AS_WRITTEN)):
+        yield
+        return
+    from hyad.codegen import build  # the environment is set
 
-        monkeypatch.setattr(build, "LONGEST" if name.startswith(AS_WRITTEN) else "LONG", 0)
+    limit = "LONGEST" if name.startswith(AS_WRITTEN) else "LONG"
+    before = getattr(build, limit)
+    setattr(build, limit, 0)
+    yield
+    setattr(build, limit, before)
+
+
+class Patches(pytest.MonkeyPatch):
+    """A test that puts something else in the place of a part of hyad is not given what was made with that part, nor
+    are the tests behind it given what was made with the other."""
+
+    def setattr(self, *args: Any, **kwargs: Any) -> None:
+        self.forget()
+        super().setattr(*args, **kwargs)
+
+    def undo(self) -> None:
+        if self._setattr:
+            self.forget()
+        super().undo()
+
+    @staticmethod
+    def forget() -> None:
+        from hyad.program import recent  # the environment is set
+
+        recent.forget()
+
+
+@pytest.fixture
+def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
+    patches = Patches()
+    yield patches
+    patches.undo()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

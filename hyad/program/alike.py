@@ -18,6 +18,7 @@ from ..core import (
     Loop,
     Make,
     Prim,
+    Program,
     Type,
     Var,
     atoms_of,
@@ -110,6 +111,20 @@ def same_code(one: Block, other: Block) -> bool:
     return _Lockstep().block(one, other)
 
 
+def same_programs(one: Program, other: Program) -> bool:
+    """Whether two programs differ in the identity of their variables alone."""
+    if one is other:
+        return True
+    if one.span is not other.span or len(one.body.binds) != len(other.body.binds):
+        return False
+    if any(getattr(one, x) != getattr(other, x) for x in ("name", "ins", "out", "doc", "names")):
+        return False
+    both = _Lockstep()
+    return (
+        both.bound(one.dims, other.dims) and both.bound(one.params, other.params) and both.block(one.body, other.body)
+    )
+
+
 class _Lockstep:
     """Two blocks, walked side by side; ``twin`` has the variable of the other for each inner one of the first."""
 
@@ -129,7 +144,7 @@ class _Lockstep:
             elif a is not b:
                 if type(b) is not Const or a.type is not b.type or a.soft != b.soft:  # type: ignore[union-attr]
                     return False
-                if repr(a.value) != repr(b.value):  # type: ignore[union-attr]
+                if type(a.value) is not type(b.value) or repr(a.value) != repr(b.value):  # type: ignore[union-attr]
                     return False
         return True
 
