@@ -23,7 +23,7 @@ import naive  # noqa: E402
 PROGRAMS = {p.name: p for p in naive.PROGRAMS}
 SMALL = {
     "attention": 3, "kalman": 5, "obstacles": 9, "bumps": 9,
-    "n-body": 4, "lennard-jones": 4, "heat": 6, "wave": 6, "binomial": 2, "black-scholes": 3,
+    "n-body": 4, "lennard-jones": 4, "charges": 4, "forces": 4, "heat": 6, "wave": 6, "binomial": 2, "black-scholes": 3,
     "hmm": 3, "leapfrog": 4, "gray-scott": 5, "thomas": 6, "convolution": 9,
     "gaussian-process": 5, "gaussian-process-inverse": 5, "normal-rows": 3, "asian": 9, "heston": 9,
     "viterbi": 3, "viterbi-table": 3, "crf": 3, "causal": 3, "masked": 3, "soft-dtw": 3, "alignment": 3,

@@ -91,6 +91,14 @@ PROGRAMS = (
         lambda n: 0, ((-3, 3),),
     ),
     Program(
+        "charges", "energy of n charges, none with itself, by places and charges", 100, (rows("x", 2), vector("q")),
+        "{n}", lambda n: 0, ((-1, 1), (0.1, 1)),
+    ),
+    Program(
+        "forces", "squares of the pulls on n masses, a row each, by places and masses", 100,
+        (rows("x", 2), vector("m")), "{n}, {work}", lambda n: 2 * n, ((-1, 1), (0.1, 1)),
+    ),
+    Program(
         "obstacles", "how deep points are in n discs, by points and discs", 150, (rows("points", 2), rows("discs", 3)),
         "{n}", lambda n: 0, ((-1, 1), (0, 0.5)),
     ),

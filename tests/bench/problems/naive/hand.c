@@ -271,6 +271,86 @@ void lennard_jones_grad_hand(const double *restrict x, long long n, double *rest
     }
 }
 
+/* each pair once */
+double charges_hand(const double *restrict x, const double *restrict q, long long n)
+{
+    double total = 0;
+    for (long long i = 0; i < n; i++)
+        for (long long j = i + 1; j < n; j++) {
+            const double u = x[2*i] - x[2*j], v = x[2*i + 1] - x[2*j + 1];
+            total += q[i]*q[j]/sqrt(u*u + v*v);
+        }
+    return total;
+}
+
+void charges_grad_hand(const double *restrict x, const double *restrict q, long long n, double *restrict out)
+{
+    double *restrict x_bar = out, *restrict q_bar = out + 2*n;
+    memset(out, 0, 3*n*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        double a = 0, b = 0, c = 0;
+        for (long long j = i + 1; j < n; j++) {
+            const double u = x[2*i] - x[2*j], v = x[2*i + 1] - x[2*j + 1], s = 1/sqrt(u*u + v*v);
+            const double f = q[i]*q[j]*s*s*s;
+            a -= f*u;
+            b -= f*v;
+            c += q[j]*s;
+            x_bar[2*j] += f*u;
+            x_bar[2*j + 1] += f*v;
+            q_bar[j] += q[i]*s;
+        }
+        x_bar[2*i] += a;
+        x_bar[2*i + 1] += b;
+        q_bar[i] += c;
+    }
+}
+
+static void pulls(const double *restrict x, const double *restrict m, long long n, double *restrict f)
+{
+    for (long long i = 0; i < n; i++) {
+        double a = 0, b = 0;
+        for (int part = 0; part < 2; part++)
+            for (long long j = part ? i + 1 : 0; j < (part ? n : i); j++) {
+                const double u = x[2*j] - x[2*i], v = x[2*j + 1] - x[2*i + 1], r2 = u*u + v*v, g = m[j]/(r2*sqrt(r2));
+                a += g*u;
+                b += g*v;
+            }
+        f[2*i] = a;
+        f[2*i + 1] = b;
+    }
+}
+
+double forces_hand(const double *x, const double *m, long long n, double *work)
+{
+    double total = 0;
+    pulls(x, m, n, work);
+    for (long long k = 0; k < 2*n; k++) total += work[k]*work[k];
+    return total;
+}
+
+/* what a pair gives the pull on i, and what it gives that on j */
+void forces_grad_hand(const double *restrict x, const double *restrict m, long long n, double *restrict out,
+    double *restrict work)
+{
+    double *restrict x_bar = out, *restrict m_bar = out + 2*n, *restrict f = work;
+    pulls(x, m, n, f);
+    for (long long i = 0; i < n; i++) {
+        double a = 0, b = 0, c = 0;
+        for (int part = 0; part < 2; part++)
+            for (long long j = part ? i + 1 : 0; j < (part ? n : i); j++) {
+                const double u = x[2*j] - x[2*i], v = x[2*j + 1] - x[2*i + 1], s = 1/sqrt(u*u + v*v), s2 = s*s;
+                const double g = 2*s*s2, h = m[j]*f[2*i] - m[i]*f[2*j], k = m[j]*f[2*i + 1] - m[i]*f[2*j + 1];
+                const double d = 3*(u*h + v*k)*s2;
+                a += g*(d*u - h);
+                b += g*(d*v - k);
+                c -= g*(u*f[2*j] + v*f[2*j + 1]);
+            }
+        x_bar[2*i] = a;
+        x_bar[2*i + 1] = b;
+        m_bar[i] = c;
+    }
+}
+
 static void heat_step(const double *restrict u, long long n, long long m, double *restrict v)
 {
     memcpy(v, u, m*sizeof(double));

@@ -61,6 +61,26 @@
             (* 4.0 (- (* s6 s6) s6)))
           0.0)))))
 
+(defmodel charges [#^ (Mat n 2) x  #^ (Vec n) q]
+  "the energy of n charges in a plane, each pair twice, none with itself"
+  (* 0.5 (sum (build [(len q) (len q)]
+                (fn [i j] (if (= i j) 0.0 (/ (* (get q i) (get q j)) (norm (- (get x i) (get x j))))))))))
+
+(defmodel forces [#^ (Mat n 2) x  #^ (Vec n) m]
+  "the sum of the squares of the pulls on n masses in a plane"
+  (sum
+    (square
+      (build (len m)
+        (fn [i]
+          (sum
+            (build (len m)
+              (fn [j]
+                (if (!= j i)
+                  (let [d (- (get x j) (get x i))]
+                    (/ (* (get m j) d) (** (norm d) 3)))
+                  [0.0 0.0])))
+            :axis 0))))))
+
 (defmodel heat [#^ (Mat n m) u]
   "the sum of the squares after ten explicit steps of the heat equation; the border keeps its temperature"
   (let [n (len u)  m (len (get u 0))]
