@@ -203,7 +203,7 @@ def test_pairs_of_different_members(name: str) -> None:
     term = DIFFERENT[name].format("(/ (* (get m i) (get m j)) (norm (- (get x i) (get x j))))")
     text = f"(fn [#^ (Mat n 2) x #^ (Vec n) m] (sum (build [(len m) (len m)] (fn [i j] {term}))))"
     f = hyad.grad(hyad.model(text, namespace={}), wrt=("x", "m"))
-    made, plain = (hyad.compile(f, args=(X, M), target="python", without=w) for w in ((), ("pairs", "split")))
+    made, plain = (hyad.compile(f, args=(X, M), target="python", without=w) for w in ("lanes", ("pairs", "split")))
     inner = [x.op for loop in all_binds(made.program.body) if type(loop.op) is Loop for x in loop.op.body.binds]
     inner = [op for op in inner if type(op) is Loop]
     assert len(inner) == 2

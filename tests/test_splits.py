@@ -74,11 +74,41 @@ def test_one_index_of_a_loop_is_done_by_itself(test: str) -> None:
 def test_a_pair_of_one_adds_nothing() -> None:
     """Nor is zero added for it; a sum of the user's own stays in its order."""
     text = "(fn [v] (sum (build [(len v) (len v)] (fn [i j] (if (= i j) 0.0 (/ 1.0 (- (get v i) (get v j))))))))"
-    made, plain = (hyad.compile(text, args=(V,), target="python", without=w) for w in ("jam", "split"))
+    made, plain = (hyad.compile(text, args=(V,), target="python", without=w) for w in (("jam", "lanes"), "split"))
     (outer,) = [x.op for x in made.program.body.binds if type(x.op) is Loop]
     assert [type(x.op) is Loop for x in outer.body.binds].count(True) == 2
     assert sum(type(x.op) is Prim and x.op.name == "+" and x.vars[0].type == REAL for x in outer.body.binds) <= 1
     assert made(V) == plain(V)
+
+
+APART = "(if (= i j) 0.0 (/ (* (get w i) (get w j)) (norm [(- (get v i) (get v j)) (- (get w i) (get w j))])))"
+
+
+def test_members_are_taken_eight_at_once() -> None:
+    """Where they can be, the branch is a choice between what both sides give; the value is the same to the last bit."""
+    text = f"(fn [#^ (Vec n) v #^ (Vec n) w] (sum (build [(len v) (len v)] (fn [i j] {APART}))))"
+    model, v, w = hyad.model(text, namespace={}), np.linspace(0.5, 2.0, 19) ** 2, np.linspace(-1.0, 3.0, 19)
+    assert {"lanes", "split"} <= {step.name for step in hyad.explain(model, args=(v, w)).steps}
+    made, plain = (hyad.compile(model, args=(v, w), without=without) for without in ((), ("lanes", "split")))
+    for n in (0, 1, 2, 7, 8, 9, 16, 19):
+        assert made(v[:n], w[:n]) == plain(v[:n], w[:n])
+    x = v[:, None] - v, w[:, None] - w
+    r = np.where(np.eye(19, dtype=bool), np.inf, np.hypot(*x))
+    assert made(v, w) == pytest.approx(np.sum(np.outer(w, w) / r), rel=1e-13)
+    gradients = [hyad.compile(hyad.grad(model), args=(v, w), without=without) for without in ((), ("lanes", "split"))]
+    for n in (1, 2, 7, 8, 9, 16, 19):
+        for got, wanted in zip(*(g(v[:n], w[:n]) for g in gradients)):
+            np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("other", ["(get w (- (abs (- i j)) 1))", "(ifold (fn [s k] (+ s (get w k))) 0.0 j)"])
+def test_what_is_not_there_for_the_member_itself_is_not_computed(other: str) -> None:
+    """Its elements may be out of range, and a loop is not run for nothing."""
+    text = f"(fn [#^ (Vec n) v #^ (Vec n) w] (sum (build [(len v) (len v)] (fn [i j] (if (= i j) 0.0 {other})))))"
+    f = hyad.compile(hyad.model(text, namespace={}), args=(V, W))
+    i, j = np.indices((12, 12))
+    one = W[np.abs(i - j) - 1] if "abs" in other else np.concatenate([[0.0], np.cumsum(W)])[j]
+    assert f(V, W) == pytest.approx(np.sum(np.where(i == j, 0.0, one)), rel=1e-13)
 
 
 def test_sums_and_what_is_stacked_go_on() -> None:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import copysign
 
-from ..core import BOOL, INT, Atom, Bind, Const, If, Loop, Prim, Var, all_binds, blocks_of, defined_in
+from ..core import (
+    BOOL,
+    INT,
+    REAL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    all_binds,
+    blocks_of,
+    defined_in,
+    with_blocks,
+)
 from ..program.affine import affine_add, negated
 from ..program.builder import Builder
+from ..program.dead import has_checks
+from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
+from .lanes import ahead
 from .tables import affine_of
 
 TESTS = ("<", "<=", ">", ">=", "=", "!=")
@@ -23,6 +43,7 @@ class Split(Rebuild):
     ``(build n (fn [i] (if (< i k) (f i) (g i))))``  =>  ``f`` for the first ``k`` elements, ``g`` for the others; and
     ``(if (= i k) (f i) (g i))``  =>  ``g`` for the first ``k``, ``f`` once, ``g`` for the others, where ``k`` is known
     to be an index of the loop, as that of a loop over the same range around it is.
+    A loop that is taken in lanes without the branch computes both sides instead, and chooses one.
     The part in which nothing but zeros is added to sums is left out: a sum from 0.0 on never is -0.0, which that would
     change. Design decision: innermost loops alone, where a branch keeps a compiler from taking several iterations at
     once, and inside another loop, which may run on several threads.
@@ -34,6 +55,9 @@ class Split(Rebuild):
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
+        if type(op) is Loop and "lanes" not in self.b.off and (masked := masked_pairs(op)) is not None:
+            if self.in_lanes(Bind(bind.vars, masked, bind.span, bind.soft)):
+                return
         found = self.decision(op) if type(op) is Loop and self.depth else None
         if found is None:
             self.depth += type(op) is Loop
@@ -71,6 +95,19 @@ class Split(Rebuild):
                 state = list(b.loop(length, state, body, names, op.index.name, accs))  # type: ignore[union-attr]
         b.span = bind.span
         self.define(bind, state)
+
+    def in_lanes(self, bind: Bind) -> bool:
+        """Rebuild a loop whose iterations are taken eight at once then; or say that it is not."""
+        b = self.b
+        with b.region() as scope:
+            self.copy(bind)
+        if not any(type(x.op) is Loop and ahead(x.op) is not None for x in scope.binds):
+            return False
+        around = b.scopes[-1]
+        around.binds += scope.binds
+        around.vars |= scope.vars
+        around.shared.update(scope.shared)
+        return True
 
     def part(self, op: Loop, cond: Atom, index: Atom, state: Sequence[Atom], holds: bool) -> list[Atom]:
         """An iteration of which it is known whether the condition holds."""
@@ -144,6 +181,62 @@ class Split(Rebuild):
         for v, k in affine[1].items():
             total = self.b.prim("+", total, self.b.prim("*", Const(k, INT), self.atom(v)))
         return total
+
+
+def masked_pairs(op: Loop) -> Loop | None:
+    """A loop over members, with loops over all of them inside that do something else for the member itself: both sides
+    are computed then, and one is chosen. None where there are none inside."""
+    binds: list[Bind] = []
+    for x in op.body.binds:
+        inner = x.op
+        if type(inner) is Loop and not has_checks(inner.body):
+            ranges = {op.index: op.count, inner.index: inner.count}
+            made = selections(inner.body, ranges)
+            if made is not None and len(made.binds) > len(inner.body.binds):
+                x = Bind(x.vars, with_blocks(inner, [made]), x.span, x.soft)
+        binds.append(x)
+    if all(x is y for x, y in zip(binds, op.body.binds)):
+        return None
+    return with_blocks(op, [Block(tuple(binds), op.body.results)])  # type: ignore[return-value]
+
+
+def selections(block: Block, ranges: Mapping[Atom, Atom], inside: bool = False) -> Block | None:
+    """A block whose branches by the equality of two indices, and those ``inside`` of them, are selections between what
+    both sides give; None where one does more than single operations, or reads an element that may not be there."""
+    made = {x.vars[0]: x.op for x in block.binds if type(x.op) is Prim}
+    binds: list[Bind] = []
+    for x in block.binds:
+        op = x.op
+        if type(op) is Prim and (not inside or op.name in PRIMITIVES or op.name == "select" or there(op, ranges)):
+            binds.append(x)
+            continue
+        if type(op) is not If or any(v.type not in (REAL, INT, BOOL) for v in x.vars):
+            return None
+        if not inside and not any(of_indices(made.get(a), ranges) for a in parts_of(op.cond, made)):  # type: ignore
+            return None
+        arms = [selections(arm, ranges, True) for arm in blocks_of(op)]
+        if None in arms:
+            return None
+        for arm in arms:
+            binds += arm.binds  # type: ignore[union-attr]
+        for v, one, other in zip(x.vars, *(arm.results for arm in arms)):  # type: ignore[union-attr]
+            binds.append(Bind((v,), Prim("select", (op.cond, one, other)), x.span, x.soft))
+    return Block(tuple(binds), block.results)
+
+
+def of_indices(test: Prim | None, ranges: Mapping[Atom, Atom]) -> bool:
+    """Whether a condition asks whether two indices are equal."""
+    return test is not None and test.name in ("=", "!=") and all(a in ranges for a in test.args)
+
+
+def there(op: Prim, ranges: Mapping[Atom, Atom]) -> bool:
+    """Whether an element is there for all indices: each is one of an axis that is as long as its loop."""
+    if op.name != "get" or type(op.args[0].type) is not Arr:
+        return False
+    return all(
+        ranges.get(i) is n or type(i) is Const and type(n) is Const and i.value < n.value
+        for i, n in zip(op.args[1:], op.args[0].type.dims)
+    )
 
 
 def parts_of(cond: Atom, made: dict[Var, Prim]) -> list[Atom]:
