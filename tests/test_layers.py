@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
         "errors",
         "core program.data program.forms program.names program.signature program.einsum program.advice",
         "layout program.affine program.alike program.journal program.marks program.own_primitives program.primitives"
-        " program.values",
+        " program.recent program.values",
         "program.check program.dead program.printer program.reader program.rewrite",
         "program",  # what no other line names of it
         "passes",

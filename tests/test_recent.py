@@ -58,6 +58,14 @@ def test_what_a_model_reads_may_have_changed(runs: list[str]) -> None:
         assert hyad.compile(g, target="python")(2.0) == 2.0 * (1.0 + x)
 
 
+def test_a_primitive_may_have_changed() -> None:
+    """What is known of it has been computed with the one before."""
+    f = hyad.model("(fn [x] (dot (build 3 (fn [i] (recent-scale (real i)))) [x x x]))", namespace={})
+    for k in (2.0, 5.0):
+        hyad.defprim("recent-scale", ["x"], partials=[str(k)], python=lambda x, k=k: k * x, c=f"{k}*{{0}}")
+        assert hyad.compile(f, target="python")(1.0) == hyad.compile(f)(1.0) == 3.0 * k
+
+
 def test_the_names_of_a_program_are_its_own(runs: list[str]) -> None:
     texts = (
         "(defmodel f [#^ (Vec n) a] (sum a))",

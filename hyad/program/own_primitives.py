@@ -13,6 +13,7 @@ from ..core import BOOL, INT, REAL
 from ..errors import DerivativeError, HyadError, ModelTypeError, ReadError, border
 from .names import is_symbol
 from .primitives import _CALLS, ANY, BUILTIN, NO_SYMPY, PRIMITIVES, Expr, Primitive, Signature, define, parse_partial
+from .recent import forget
 
 #: Names that mean something else in a model or in a partial, so that no primitive can have them.
 RESERVED = frozenset(
@@ -112,6 +113,7 @@ def defprim(
         vjp=vjp,
         why="; ".join(why),
     )
+    forget()
     return define(row)
 
 
