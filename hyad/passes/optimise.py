@@ -1052,7 +1052,7 @@ def optimise(
         made = each_function(program, partial(changed, p)) if calls and p not in WHOLE else changed(p, program)
         new = made is not program
         if new:
-            program = check_after(p.__name__, made)
+            program = made
             idle.clear()
         else:
             idle.add(p)
@@ -1061,6 +1061,8 @@ def optimise(
         return new
 
     for p in passes:
-        if run(p) and p is not dead_code:
-            run(dead_code)
+        if run(p):
+            if p is not dead_code:
+                run(dead_code)
+            check_after(p.__name__, program)
     return program
