@@ -34,6 +34,10 @@ def test_other_targets_and_the_cost_ask_for_no_other_program(runs: list[str]) ->
     assert len(runs) == 1 and made[0].program is made[1].program
     assert hyad.compile(hyad.grad(f), target="python").program is hyad.compile(hyad.grad(f), target="c").program
     assert len(runs) == 2
+    hyad.cost(f, args=(V,))
+    again = len(runs)
+    hyad.compile(f, target="python", args=(V,))
+    assert len(runs) == again
     assert [m(V) for m in made] == pytest.approx([2.0 * np.sum(np.sin(V))] * 2, rel=1e-15)
 
 

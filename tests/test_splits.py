@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import REAL, If, Loop, Prim, Program, all_binds
+from hyad.core import BOOL, INT, REAL, Bind, Block, Const, If, Loop, Prim, Program, Var, all_binds
+from hyad.passes.splits import selections
 
 V = np.linspace(0.5, 2.0, 12)
 W = np.linspace(-1.0, 3.0, 12)
@@ -109,6 +110,36 @@ def test_what_is_not_there_for_the_member_itself_is_not_computed(other: str) -> 
     i, j = np.indices((12, 12))
     one = W[np.abs(i - j) - 1] if "abs" in other else np.concatenate([[0.0], np.cumsum(W)])[j]
     assert f(V, W) == pytest.approx(np.sum(np.where(i == j, 0.0, one)), rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    "name, divisor, fine", [("//", "d", False), ("%", "d", False), ("//", "2", True), ("-", "d", True)]
+)
+def test_no_integer_is_divided_by_what_a_branch_has_excluded(name: str, divisor: str, fine: bool) -> None:
+    """C ends a program that does; of reals both quotients are there."""
+    i, j, n, c, d, x, y = (Var(v, t) for v, t in zip("ijncdxy", (INT, INT, INT, BOOL, INT, INT, REAL)))
+    by = d if divisor == "d" else Const(2, INT)
+    arm = Block((Bind((d,), Prim("-", (i, j))), Bind((x,), Prim(name, (i, by))), Bind((y,), Prim("real", (x,)))), (y,))
+    out = Var("r", REAL)
+    branch = Bind((out,), If(c, Block((), (Const(0.0, REAL),)), arm))
+    made = selections(Block((Bind((c,), Prim("=", (i, j))), branch), (out,)), {i: n, j: n})
+    assert (made is not None) == fine
+    if made is not None:
+        assert [x.op.name for x in made.binds if type(x.op) is Prim] == ["=", "-", name, "real", "select"]
+
+
+def test_a_bound_among_conditions() -> None:
+    """Beyond it none of the others is asked."""
+    model = hyad.model(sides("(and (< i k) (> (get w i) 0.5))"), namespace={})
+    made, plain = (hyad.compile(model, args=(V, W, 3), target="python", without=w) for w in ((), "split"))
+    assert "split" in [step.name for step in hyad.explain(model, args=(V, W, 3)).steps]
+    bounds = [
+        sum(type(x.op) is Prim and x.op.name == "<" and x.op.args[0].type == INT for x in all_binds(f.program.body))
+        for f in (made, plain)
+    ]
+    assert bounds == [0, 1]
+    for k in (-1, 0, 3, 12, 40):
+        np.testing.assert_array_equal(made(V, W, k), plain(V, W, k))
 
 
 def test_sums_and_what_is_stacked_go_on() -> None:

@@ -185,10 +185,7 @@ class Unroll(Rebuild):
             self.copy(bind)
         loop = tidy(b.close(looped, self.atoms(bind.vars)))
         kept = scope if size(made) <= self.budget and work(made) < work(loop) * 2 / 3 else looped
-        here = b.scopes[-1]
-        here.binds += kept.binds
-        here.vars |= kept.vars
-        here.shared.update(kept.shared)
+        b.keep(kept)
         if kept is scope:
             self.budget -= size(made)
             self.define(bind, outs)
@@ -436,15 +433,10 @@ class Share(Rebuild):
                 )
         return out
 
-    def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
-        with self.b.branch_region(cond, holds) as scope:
-            for around, op, v in self.chosen.get((cond, holds), ()):
-                if around in self.b.scopes:
-                    self.b.remember(op.name, op.args, v)
-            around, self.holds = self.holds, {**self.holds, cond: holds}
-            results = self.block(block)
-            self.holds = around
-        return scope, results
+    def entered(self, cond: Atom, holds: bool) -> None:
+        for scope, op, v in self.chosen.get((cond, holds), ()):
+            if scope in self.b.scopes:
+                self.b.remember(op.name, op.args, v)
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         width, inits = len(op.accs), self.atoms(op.inits)
@@ -898,7 +890,7 @@ PIPELINE: list[Pass] = [
     accumulate,  # now that each adjoint has a loop of its own
     follow,  # before what is made of a row goes where it is read
     fuse,
-    one_reader,
+    one_reader,  # of what is dear, which that leaves
     reshaped,  # now that what stacks a matrix as a vector is made where it is read
     prefixes,  # now that what is added up is made where it is added
     chains,  # what fuse would have to compute twice

@@ -82,10 +82,7 @@ class Pairs(Rebuild):
                 kept = turned
             else:
                 scope = plain
-            here = self.b.scopes[-1]
-            here.binds += scope.binds
-            here.vars |= scope.vars
-            here.shared.update(scope.shared)
+            self.b.keep(scope)
             return kept
         return super().loop(op, bind)
 
@@ -157,8 +154,7 @@ class Pairs(Rebuild):
         later = self.later(op, inner, k)
         last = later[-1].vars[0] if later else inner.vars[k]
         width, count = len(op.accs), self.atom(op.count)
-        inside = set(loop.body.binds)
-        kept_binds = inside - dropped
+        inside, wanted = set(loop.body.binds), set(needed)
 
         def pair(i: Atom, j: Atom, *accs: Atom):
             sums = accs[len(loop.accs) - 1 :]
@@ -166,9 +162,8 @@ class Pairs(Rebuild):
             self.here.update(zip([a for n, a in enumerate(loop.accs) if n != k], accs))
             around = dict(self.here)
             there = {**around, op.index: j, loop.index: i, **{v: b.get(table, j) for v, table in known.items()}}
-            before = [x for x in needed if x not in inside]
-            self.both(before, around, there, set(), set(needed), {})
-            self.both(loop.body.binds, around, there, kept_binds, set(needed), {})
+            self.both([x for x in needed if x not in inside], around, there, set(), wanted, {})
+            self.both(loop.body.binds, around, there, inside - dropped, wanted, {})
             self.here = there
             terms = {place: [self.atom(a) for _, p, a in adding if p == place] for place in places}
             self.here = around

@@ -9,7 +9,6 @@ from ..core import (
     BOOL,
     INT,
     REAL,
-    Arr,
     Atom,
     Bind,
     Block,
@@ -26,11 +25,12 @@ from ..core import (
 from ..program.affine import affine_add, negated
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.primitives import PRIMITIVES
+from ..program.primitives import BUILTIN
 from ..program.rebuild import Rebuild
 from .lanes import ahead
 from .tables import affine_of
 
+#: What compares an index with a bound, or with another index.
 TESTS = ("<", "<=", ">", ">=", "=", "!=")
 
 #: A loop with more bindings in it, those of a branch that is in one part alone aside, is not written twice.
@@ -103,10 +103,7 @@ class Split(Rebuild):
             self.copy(bind)
         if not any(type(x.op) is Loop and ahead(x.op) is not None for x in scope.binds):
             return False
-        around = b.scopes[-1]
-        around.binds += scope.binds
-        around.vars |= scope.vars
-        around.shared.update(scope.shared)
+        b.keep(scope)
         return True
 
     def part(self, op: Loop, cond: Atom, index: Atom, state: Sequence[Atom], holds: bool) -> list[Atom]:
@@ -207,7 +204,7 @@ def selections(block: Block, ranges: Mapping[Atom, Atom], inside: bool = False) 
     binds: list[Bind] = []
     for x in block.binds:
         op = x.op
-        if type(op) is Prim and (not inside or op.name in PRIMITIVES or op.name == "select" or there(op, ranges)):
+        if type(op) is Prim and (not inside or harmless(op, ranges)):
             binds.append(x)
             continue
         if type(op) is not If or any(v.type not in (REAL, INT, BOOL) for v in x.vars):
@@ -229,12 +226,15 @@ def of_indices(test: Prim | None, ranges: Mapping[Atom, Atom]) -> bool:
     return test is not None and test.name in ("=", "!=") and all(a in ranges for a in test.args)
 
 
-def there(op: Prim, ranges: Mapping[Atom, Atom]) -> bool:
-    """Whether an element is there for all indices: each is one of an axis that is as long as its loop."""
-    if op.name != "get" or type(op.args[0].type) is not Arr:
-        return False
+def harmless(op: Prim, ranges: Mapping[Atom, Atom]) -> bool:
+    """Whether an operation may be done whatever the indices are: no integer is divided by what may be zero, a user's
+    own primitive is not asked for what it may not have, and an element is there, each subscript an index of an axis
+    that is as long as its loop."""
+    if op.name != "get":
+        divides = op.name in ("//", "%") and not (type(op.args[1]) is Const and op.args[1].value)
+        return op.name == "select" or op.name in BUILTIN and not divides
     return all(
-        ranges.get(i) is n or type(i) is Const and type(n) is Const and i.value < n.value
+        ranges.get(i) is n or type(i) is Const and type(n) is Const and 0 <= i.value < n.value
         for i, n in zip(op.args[1:], op.args[0].type.dims)
     )
 

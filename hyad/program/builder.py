@@ -908,6 +908,13 @@ class Builder(Bounds):
             return False
         return structure(self.close(*one)) == structure(self.close(*other))
 
+    def keep(self, scope: Scope) -> None:
+        """Bind what a finished region binds in the open scope, where it is shared from then on."""
+        here = self.scopes[-1]
+        here.binds += scope.binds
+        here.vars |= scope.vars
+        here.shared.update(scope.shared)
+
     def taken(self, region: tuple[Scope, Sequence[Atom]]) -> tuple[Atom, ...]:
         """What a finished region binds, bound in the open scope; its results."""
         scope, here = region[0], self.scopes[-1]

@@ -182,10 +182,14 @@ class Rebuild:
 
     def branch(self, cond: Atom, block: Block, holds: bool) -> tuple[Scope, Sequence[Atom]]:
         with self.b.branch_region(cond, holds) as scope:
+            self.entered(cond, holds)
             around, self.holds = self.holds, {**self.holds, cond: holds}
             results = self.block(block)
             self.holds = around
         return scope, results
+
+    def entered(self, cond: Atom, holds: bool) -> None:
+        """What a pass does where a branch begins."""
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         width = len(op.accs)
