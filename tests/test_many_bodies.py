@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Arr, Loop, Prim, Program, all_binds
+from hyad.core import REAL, Arr, Const, If, Loop, Prim, Program, all_binds
 
 X, Q = np.random.default_rng(2).uniform(-1, 1, (6, 2)), np.linspace(0.5, 1.5, 6)
 
@@ -47,6 +49,26 @@ def test_value_and_gradient_go_through_the_pairs_once() -> None:
     np.testing.assert_allclose(q_bar, q_plain, rtol=1e-12)
 
 
+def test_equal_counts_are_one_count() -> None:
+    """Each pair once, for a value and a gradient, which have each computed how many bodies there are behind one."""
+    term = "(if (< i j) (/ (* (get q i) (get q j)) (norm (- (get x i) (get x j)))) 0.0)"
+    text = f"(fn [#^ (Mat n 2) x #^ (Vec n) q] (sum (build [(len q) (len q)] (fn [i j] {term}))))"
+    f = hyad.value_and_grad(text, wrt="x")
+    made = hyad.compile(f, args=(X, Q), target="python")
+    assert len(inner_loops(made.program)) == 1
+    assert made(X, Q)[0] == pytest.approx(hyad.model(ENERGY)(X, Q), rel=1e-14)
+
+
+@pytest.mark.parametrize("guard, derive", [("(!= i j)", hyad.value_and_grad), ("(and (!= i j) (< z 7.5))", hyad.model)])
+def test_nothing_is_added_for_a_body_itself(guard: str, derive: Callable) -> None:
+    """Neither zero to its sum, nor anything to its adjoints."""
+    term = f"(let [z (real (* i j))] (if {guard} (/ (get q i) (norm (- (get x i) (get x j)))) 0.0))"
+    f = derive(f"(fn [#^ (Mat n 2) x #^ (Vec n) q] (sum (build [(len q) (len q)] (fn [i j] {term}))))")
+    program = hyad.compile(f, args=(X, Q), target="python", without=("pairs", "lanes")).program
+    sums = [x for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "+"]
+    assert sums and not any(a == Const(0.0, REAL) for x in sums for a in x.op.args)
+
+
 def test_what_a_guard_has_chosen_is_not_computed_in_it_again() -> None:
     """The root of ``norm``, which is 0 where the sum is, and the quotients by it: a derivative, behind the same guard,
     takes them from there, and divides by the one reciprocal."""
@@ -66,6 +88,12 @@ def test_rows_that_are_only_added_up_are_not_stored(n: int) -> None:
     assert len(inner_loops(plain.program)) > len(inner_loops(made.program))
     np.testing.assert_allclose(made(X[:n], Q[:n]), numpy_forces(X[:n], Q[:n]), rtol=1e-13)
     np.testing.assert_array_equal(made(X[:n], Q[:n]), plain(X[:n], Q[:n]))
+
+
+def test_a_branch_gives_the_numbers_of_a_short_row() -> None:
+    made = hyad.compile(FORCES, args=(X, Q), target="python", without=("split", "lanes", "one-reader"))
+    chosen = [v for x in all_binds(made.program.body) if type(x.op) is If for v in x.vars]
+    assert len(chosen) >= 2 and not any(isinstance(v.type, Arr) for v in chosen)
 
 
 def test_a_sum_that_needs_the_other_stays_behind_it() -> None:

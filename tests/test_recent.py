@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Program
+from hyad.core import LEAF, Node, Program
 from hyad.passes import optimise as passes
 from hyad.program import recent
+from hyad.program.alike import same_programs
 
 TEXT = "(fn [#^ (Vec n) v] (ifold (fn [s i] (+ s (* k (sin (get v i))))) 0.0 (len v)))"
 V = np.linspace(0.1, 1.0, 5)
@@ -97,3 +100,17 @@ def test_whoever_asks_what_happens_is_told() -> None:
     assert (
         [s.name for s in hyad.explain(hyad.grad(f)).steps] == [s.name for s in hyad.explain(hyad.grad(f)).steps] != []
     )
+
+
+def test_programs_that_are_called_otherwise_are_others() -> None:
+    f = hyad.model(TEXT, namespace={"k": 2.0})
+    one, other = f.program(), f.program()
+    assert one is not other and same_programs(one, other)
+    for change in (
+        {"name": "g"},
+        {"doc": "another"},
+        {"names": ("s",)},
+        {"out": Node((LEAF,))},
+        {"ins": (Node((LEAF,)),)},
+    ):
+        assert not same_programs(one, replace(other, **change))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import BOOL, INT, REAL, Bind, Block, Const, If, Loop, Prim, Program, Var, all_binds
+from hyad.core import BOOL, INT, REAL, Arr, Bind, Block, Const, If, Loop, Prim, Program, Var, all_binds
 from hyad.passes.splits import selections
 
 V = np.linspace(0.5, 2.0, 12)
@@ -126,6 +126,23 @@ def test_no_integer_is_divided_by_what_a_branch_has_excluded(name: str, divisor:
     assert (made is not None) == fine
     if made is not None:
         assert [x.op.name for x in made.binds if type(x.op) is Prim] == ["=", "-", name, "real", "select"]
+
+
+def test_an_element_is_there_for_all_indices() -> None:
+    """Of an axis that is as long as the loop over it, or at a number below its length."""
+    i, j, n, m, c, x = (Var(v, t) for v, t in zip("ijnmcx", (INT, INT, INT, INT, BOOL, REAL)))
+    v, zero, out = Var("v", Arr(REAL, (n, Const(2, INT)))), Const(0.0, REAL), Var("r", REAL)
+    for subscripts, counts, fine in (
+        ((i, Const(1, INT)), (n, n), True),
+        ((j, Const(0, INT)), (m, n), True),
+        ((i, Const(1, INT)), (m, n), False),
+        ((i, Const(2, INT)), (n, n), False),
+        ((i, Const(-1, INT)), (n, n), False),
+    ):
+        arm = Block((Bind((x,), Prim("get", (v, *subscripts))),), (x,))
+        branch = Bind((out,), If(c, Block((), (zero,)), arm))
+        made = selections(Block((Bind((c,), Prim("=", (i, j))), branch), (out,)), dict(zip((i, j), counts)))
+        assert (made is not None) == fine
 
 
 def test_a_bound_among_conditions() -> None:
