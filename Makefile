@@ -1,4 +1,4 @@
-# make demo | test | bench | lint | clean
+# make demo | test | test-all | bench | lint | clean
 #
 # Each target sets up what it needs in .venv, once: the stamps .venv/.demo, .venv/.test and .venv/.bench say what is
 # installed, and the next run uses no network. PYTHON=... picks the interpreter (3.10 or later).
@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Without bytecode on disk Hy would compile every .hy file again at every start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test test-all bench lint clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -20,6 +20,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+# Every variant of those tests of which `make test` takes some.
+test-all: $(VENV)/.test
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS) --all
 
 bench: $(VENV)/.bench
 	@$(BIN)/python tests/bench/run.py

@@ -1,7 +1,8 @@
 """What every test runs under: hyad from this checkout, checked passes, a code cache of its own, repeatable examples.
 
 ``--update-golden`` rewrites the golden files instead of comparing with them; ``--hypothesis-profile explore`` looks
-for new counterexamples instead of replaying the same examples.
+for new counterexamples instead of replaying the same examples; ``--all`` runs every variant of the tests that are
+marked ``some``, of which a run takes every second, third .. otherwise (``make test-all``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ hypothesis.settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files from this run's output")
+    parser.addoption("--all", action="store_true", help="run every variant of the tests that are marked some(step)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,9 +50,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 LONGEST = ("derivatives", "arrays", "cuda_grid", "notebooks", "recursion", "symmetry", "whole_language", "sanitizers")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first = [f"test_{name}.py" for name in LONGEST]
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
+    if not config.getoption("--all"):
+        left_out = set(items).difference(some_of(items))
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+
+
+def some_of(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of each test that is marked ``some(step)`` one of ``step`` variants, another one each time: with an inner
+    parameter of as many values each of them has its turn. Of the others all."""
+    variants: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("some") is None:
+            yield item
+        else:
+            variants.setdefault((item.path, item.originalname), []).append(item)  # type: ignore[attr-defined]
+    for alike in variants.values():
+        (step,) = alike[0].get_closest_marker("some").args  # type: ignore[union-attr]
+        parts = [alike[k : k + step] for k in range(0, len(alike), step)]
+        yield from (part[k % len(part)] for k, part in enumerate(parts))
 
 
 #: What these files compile is numbers, recursion and data, or what a GPU's text is compared with: that is the same at
@@ -116,6 +137,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+
+
+@pytest.fixture(scope="module")
+def chosen(request: pytest.FixtureRequest) -> Callable[[str, str], list[Any]]:
+    """``chosen(test, parameter)``: the values that a parameter of a test of this module has in this run. What is made
+    for all of them at once is made for no others."""
+
+    def values(test: str, parameter: str) -> list[Any]:
+        tests = [x for x in request.session.items if x.path == request.path and x.originalname == test]  # type: ignore
+        return list(dict.fromkeys(x.callspec.params[parameter] for x in tests))  # type: ignore[attr-defined]
+
+    return values
 
 
 @pytest.fixture

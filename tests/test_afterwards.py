@@ -51,6 +51,7 @@ def mixed(f: Any) -> int:
     return sum({"update", "add-at"} <= found for found in names)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", LOOPS)
 def test_derivatives_are_as_without(name: str) -> None:
     f = model(name)

@@ -429,11 +429,12 @@ def product(xs: Any, ys: Any) -> float:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> dict[tuple[int, bool], Callable[..., Any]]:
+def compiled(chosen: Callable[[str, str], list[int]]) -> dict[tuple[int, bool], Callable[..., Any]]:
     """Each row's program as C; and, for some, that of the second derivatives."""
     made = batch.Batch(flags=[*batch.FLAGS[1:], "-O0"])
     found = {}
-    for k, row in enumerate(ROWS):
+    for k in sorted({*chosen("test_compiled_values_and_derivatives", "k"), *chosen("test_second_derivatives", "k")}):
+        row = ROWS[k]
         args, moves, ct = given(row, max(row.least, 3))
         found[k, False] = made.add(batch.program_of(text_of(row), (*args, *moves, ct)))
         if k in TWICE:
@@ -453,6 +454,7 @@ def expect(row: Row, n: int, got: Any, args: list[Any], moves: list[Any], ct: An
     assert product(adjoints, tuple(moves)) == pytest.approx(product(tangent, ct), rel=1e-8, abs=1e-9)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
 def test_compiled_values_and_derivatives(k: int, compiled: Any) -> None:
     row = ROWS[k]
@@ -777,6 +779,7 @@ PARTS = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("subscripts", PARTS)
 def test_parts_of_several_axes_are_numpys(subscripts: str) -> None:
     m = np.random.default_rng(3).normal(size=(3, 4, 2))

@@ -17,6 +17,7 @@ FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0")) + 1_000_000
 CHUNK = 50
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_compiled_programs_agree_however_they_are_run(first: int) -> None:
     found = examine(range(first, min(first + CHUNK, FIRST + COUNT)), extra=True)

@@ -150,6 +150,7 @@ def assert_same(got: tuple[np.ndarray, ...], wanted: list[np.ndarray], tolerance
 # ------------------------------------------------------------------------------------- on the CPU, as C
 
 
+@pytest.mark.some(2)
 @needs_cpu
 @pytest.mark.parametrize("derived,dtype", [(False, "f64"), (True, "f64"), (True, "f32")])
 @pytest.mark.parametrize("name", CASES)
@@ -166,6 +167,7 @@ def test_text_on_the_cpu_equals_c(name: str, derived: bool, dtype: str) -> None:
             assert_same(got, [w[:size] for w in wanted], 1e-12 if dtype == "f64" else 2e-3)
 
 
+@pytest.mark.some(2)
 @needs_cpu
 @pytest.mark.parametrize("derived", [False, True], ids=["value", "derivative"])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shared])

@@ -311,6 +311,7 @@ def grid_of(f: Any, **how: Any) -> CudaProgram:
     return print_grid(f.optimised(f.specs(None), "cuda", blas=True), **how)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("k", "d"), [(25, 10), (50, 5), (10, 20), (8, 4), (4, 3), (25, 2), ("k", 10)])
 def test_a_mixture_of_declared_sizes_has_no_atomic_additions(tmp_path: Path, k: int | str, d: int) -> None:
     """All points add to the same elements of all gradients; the components add each to its own row of ``icf``."""
@@ -322,6 +323,7 @@ def test_a_mixture_of_declared_sizes_has_no_atomic_additions(tmp_path: Path, k: 
         assert ("hyad_add" in source) == bool(added)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("k", "d", "dtype", "deterministic"), [
     (10, 3, "f64", False), (10, 3, "f64", True), (10, 3, "f32", False), (5, 10, "f64", False), ("k", 20, "f64", False),
     (6, "d", "f64", False),

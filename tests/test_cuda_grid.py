@@ -202,15 +202,18 @@ KEYS = [
 
 
 @pytest.fixture(scope="module")
-def collection() -> Collection:
-    made = Collection()
-    for key in KEYS:
+def collection(chosen: Callable[[str, str], list[str]]) -> Collection:
+    made, rest = Collection(), set(chosen("test_what_the_gpu_would_do_is_what_the_program_says", "key"))
+    keys = [k for k in KEYS if k in rest or k.endswith("fixed") or k in ("sums", "checked")]
+    for key in keys:
         name, _, kind = key.partition(" ")
         if name in own_names():
             f, args = model_of(name), arguments(name)
             dtype = "f32" if kind == "f32" else "f64"
             made.add(key, f, (args,), dtype, kind == "fixed")
     for key, k in rows().items():
+        if key not in keys:
+            continue
         row = test_arrays.ROWS[k]
         points = []
         for n in (0, 3, 17):
@@ -220,10 +223,14 @@ def collection() -> Collection:
         f = hyad.model(test_arrays.text_of(row), namespace={})
         made.add(key, f, points)
     for o, name in SUITE:
+        if f"{o.name} {name}" not in keys:
+            continue
         f = o.derivatives[name](hyad.load(o.models))
         args = tuple(o.point(np.random.default_rng(7), **o.small[-1]).values())
         made.add(f"{o.name} {name}", f, (args,))
     for seed in SEEDS:
+        if f"seed {seed}" not in keys:
+            continue
         text = test_properties.Programs(seed).text()
         body = f"#((f {test_properties.NAMES} k) ((grad h) {test_properties.NAMES}))"
         f = hyad.model(test_properties.around(text, body), namespace={})
@@ -247,6 +254,7 @@ def run(
     return emulator.run(subject.launched if launched else subject.cuda, flat(subject.program, args), **shape)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("key", KEYS)
 def test_what_the_gpu_would_do_is_what_the_program_says(key: str, collection: Collection) -> None:
     """In both orders of the threads, and on grids of several shapes."""
@@ -708,6 +716,7 @@ PAIRS_ONCE.append(
 )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("models", [WINDOWS, PAIRS, PAIRS_ONCE])
 def test_adjoints_of_windows_are_each_elements(models: list[Any]) -> None:
     """A convolution's are sums over the window, and over the rows that it is laid on; those of windows that do not

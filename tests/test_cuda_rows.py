@@ -215,6 +215,7 @@ def test_the_copy_engine_is_used_where_there_is_one() -> None:
     assert nvrtc.compile_device(source, "sm_90", "both")[:4] == b"\x7fELF"
 
 
+@pytest.mark.some(3)
 @pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
 @pytest.mark.parametrize("rows", ["(sum a)", "[a0 (* 2.0 a0) (sin a0)]", "(map sin a)"])

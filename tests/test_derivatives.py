@@ -524,18 +524,21 @@ def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
 
 # ------------------------------------------------------------------------------------------------- in C
 
-#: What is compiled of each case: forward, reverse, both nested. (Every program of every case makes 1,600.)
+#: What is compiled of each case at one point (at two with ``--all``): forward, reverse, both nested. (Every program of
+#: every case makes 1,600.)
 IN_C = {"f64": ("jvp", "vjp", "jacobian", "reverse over reverse", "hessian"), "f32": ("value", "vjp")}
 
 
 @pytest.mark.skipif(batch.CC is None, reason="no C compiler")
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("dtype, rtol, atol", [("f64", 1e-9, 1e-11), ("f32", 2e-2, 2e-3)])
-def test_compiled_code_gives_what_plain_python_gives(dtype: str, rtol: float, atol: float, part: int) -> None:
-    together = batch.Batch(dtype)
+def test_compiled_code_gives_what_plain_python_gives(
+    dtype: str, rtol: float, atol: float, part: int, pytestconfig: pytest.Config
+) -> None:
+    together = batch.Batch(dtype, batch.FLAGS if part == 0 else [*batch.FLAGS[1:], "-O0"])
     runs, wrong = [], []
     for c in CASES[part::4]:
-        for point in c.points[:2]:
+        for point in c.points[: 2 if pytestconfig.getoption("--all") else 1]:
             args, texts = everything(c, point)
             for key in [k for k in IN_C[dtype] if k in texts]:
                 try:
@@ -902,6 +905,7 @@ def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
 ROOTS, SIGNS = np.array([0.0, 4.0, -1.0]), np.array([[0.0, 4.0, -1.0, 1.0], [-1.0, 9.0, 0.0, 2.0]])
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("a", [ROOTS, SIGNS, SIGNS[:, :2].copy()], ids=["vector", "matrix", "pairs"])
 @pytest.mark.parametrize(
     "left",
@@ -955,6 +959,7 @@ LEFT_OUT = {
 ZERO_FIRST = np.array([0.0, 4.0, 1.0, 9.0])
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT)
 def test_what_several_conditions_leave_out_has_no_derivative(body: str) -> None:
     f, v = hyad.model(f"(fn [v] {body})"), ZERO_FIRST
@@ -1033,6 +1038,7 @@ RESTING = {
 }  # fmt: skip
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("text, x", RESTING.values(), ids=RESTING)
 def test_what_nothing_moves_has_no_tangent(text: str, x: float) -> None:
     """A tangent 0 times the infinite slope of what a branch or a loop holds at a constant was NaN in forward mode."""

@@ -85,6 +85,7 @@ def same(f: Any, args: list, points: list) -> tuple[Any, Any]:
     return made, plain
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_row(name: str) -> None:
     rng = np.random.default_rng(1)
@@ -96,6 +97,7 @@ def test_a_row(name: str) -> None:
     assert hyad.check_grad(f, points[5])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_grid(name: str) -> None:
     rng = np.random.default_rng(2)
@@ -116,6 +118,7 @@ OUTSIDE = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_grid_with_neighbours_outside(name: str) -> None:
     """First and last rows are apart as well as first and last columns: all others do not ask for their place."""

@@ -80,6 +80,7 @@ def gradients(seed: int, target: str) -> list[np.ndarray] | None:
     return found
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_programs(first: int) -> None:
     """All in Python, two of each chunk in C (``HYAD_ENCODING_C=1``: all)."""

@@ -91,6 +91,7 @@ def arguments(seed: int, n: int) -> tuple[np.ndarray, ...]:
     return rng.uniform(-1, 1, (n, n)), rng.uniform(-1, 1, n), rng.uniform(0.2, 1, n)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_gradients(seed: int) -> None:
     text = Draw(seed).program()
@@ -160,6 +161,7 @@ OVER_ITSELF = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", OVER_ITSELF)
 def test_an_array_that_changes_while_it_is_gone_through(name: str) -> None:
     f = hyad.model(f"(fn [#^ (Vec n) x] {OVER_ITSELF[name]})", namespace={})

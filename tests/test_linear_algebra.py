@@ -57,6 +57,7 @@ def test_gradients_at_all_sizes(name: str) -> None:
     assert g(np.zeros((0, 0)), np.zeros(0)).shape == (0, 0)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", MEASURES)
 def test_second_derivatives(name: str) -> None:
     """The gradient's own derivative along a direction, forwards and backwards, against differences of the gradient."""

@@ -92,6 +92,7 @@ CHOICES = {
 }  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("k", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", CHOICES)
 def test_rows_under_conditions(name: str, k: int) -> None:

@@ -1000,6 +1000,7 @@ def test_a_loop_that_remembers_rows_of_unknown_size_stays_a_loop() -> None:
     assert lengths[0] == lengths[1]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("shape", [(3, 4), (1, 2), (2, 1)])
 @pytest.mark.parametrize("name", ["neighbours", "layers"])
 def test_an_element_that_is_read_again_is_made_once(name: str, shape: tuple[int, int], monkeypatch) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import test_public_cases
+
 HERE = Path(__file__).parent
 #: What Python and its extensions never free is not what is looked for.
 LEAKS = "leak:libpython\nleak:python3\nleak:numpy\nleak:_multiarray\nleak:_umath\n"
@@ -57,9 +59,11 @@ def test_faults_are_found(environment, fault, word, tmp_path):
     assert ran.returncode and word in ran.stderr, ran.stderr
 
 
-def test_the_public_cases_have_no_fault(environment):
+def test_the_public_cases_have_no_fault(environment, pytestconfig):
+    """Every third of them, all with ``--all``."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += [str(HERE / "test_public_cases.py"), "-k", "compiled and not python"]
+    runs = test_public_cases.runs(test_public_cases.CASES)[:: 1 if pytestconfig.getoption("--all") else 3]
+    command += [f"{HERE / 'test_public_cases.py'}::test_compiled[{run.id}-c]" for run in runs]
     ran = subprocess.run(command, cwd=HERE.parent, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
     assert " passed" in ran.stdout

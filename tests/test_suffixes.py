@@ -82,6 +82,7 @@ def fires(f: hyad.Model, n: int = 5) -> bool:
     return any(step.name == "suffix-sums" for step in hyad.explain(f, args=arguments(n)).steps)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients(name: str) -> None:
     f = model(name)
