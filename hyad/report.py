@@ -107,7 +107,7 @@ class Explanation:
 
 
 #: How many inputs a model has at most whose sparse Jacobian a card looks at unasked.
-LOOKED_AT = 20_000
+LOOKED_AT = 5_000
 
 COLUMNS = ("bindings", "loops", "arrays", "operations", "transcendental", "loads", "stores")
 

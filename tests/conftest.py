@@ -1,8 +1,8 @@
 """What every test runs under: hyad from this checkout, checked passes, a code cache of its own, repeatable examples.
 
 ``--update-golden`` rewrites the golden files instead of comparing with them; ``--hypothesis-profile explore`` looks
-for new counterexamples instead of replaying the same examples; ``--all`` runs every variant of the tests that are
-marked ``some``, of which a run takes every second, third .. otherwise (``make test-all``).
+for new counterexamples instead of replaying the same examples; ``--all`` (``make test-all``) runs every variant of the
+tests that are marked ``some``, of which a run takes every second, third .. otherwise, and those that are ``long``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files from this run's output")
-    parser.addoption("--all", action="store_true", help="run every variant of the tests that are marked some(step)")
+    parser.addoption("--all", action="store_true", help="run what is marked some(step) and long, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,9 +61,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def some_of(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Of each test that is marked ``some(step)`` one of ``step`` variants, another one each time: with an inner
-    parameter of as many values each of them has its turn. Of the others all."""
+    parameter of as many values each of them has its turn. Of the others all that are not ``long``."""
     variants: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
+        if item.get_closest_marker("long") is not None:
+            continue
         if item.get_closest_marker("some") is None:
             yield item
         else:
@@ -83,9 +85,14 @@ BRIEFLY = (
 #: And these loops and matrices that passes take apart: that is the same as it is written, at "-O0", for half of it. All
 #: others, those about loops that C compilers make vectors of and whole programs among them, compile as users do.
 AS_WRITTEN = (
-    "align", "edges", "eliminations", "grids", "history", "in_place", "lasting", "linear_algebra", "neighbours",
-    "optimise", "parts_changed", "places", "prefixes", "recurring", "remember", "renew", "reshaped", "rings",
-    "shrinking", "skips", "sparse", "suffixes", "symmetry", "tiles", "unchanged",
+    "afterwards", "align", "array_programs", "carry", "checkpoint", "columns", "common", "copies", "counted",
+    "courses", "eager", "edges", "eliminations", "exponents", "factors", "few_inputs", "figure_8", "for", "grids",
+    "history", "identities", "in_place", "keep_calls", "lasting", "linear_algebra", "lines", "monomials", "neighbours",
+    "no_iterations", "one_store", "optimise", "overlaps", "parts_changed", "places", "powers", "prefixes", "ragged",
+    "recurring", "remember", "renew", "report", "reshaped", "rings", "rolling", "roundtrip", "running", "scalings",
+    "searches", "settled", "shrinking", "simplify", "skips", "sparse", "splits", "stages", "states_before",
+    "straight_lines", "strands", "suffixes", "symmetry", "tables", "terms", "tiles", "triangles", "twins", "unchanged",
+    "unread", "whiles",
 )  # fmt: skip
 
 

@@ -19,13 +19,13 @@ from hyad.passes.optimise import optimise
 
 def main() -> None:
     assert FROZEN
-    models = naive.models()
-    for p in naive.PROGRAMS:
+    models, step = naive.models(), int(sys.argv[1])
+    for p in naive.PROGRAMS[::step]:
         f = getattr(models, p.stem)
         args = p.arguments(9, p.point(9, np.random.default_rng(0)))
         for made in (f, naive.derived(p, f, "gradient")):
             print_c(made.optimised(made.specs(args)))
-    for make, _, _ in test_recursion.CASES.values():
+    for make, _, _ in [*test_recursion.CASES.values()][::step]:
         for program in (test_recursion.reverse(make(), "record"), test_recursion.forward(make())):
             optimise(program)
 

@@ -454,7 +454,7 @@ def expect(row: Row, n: int, got: Any, args: list[Any], moves: list[Any], ct: An
     assert product(adjoints, tuple(moves)) == pytest.approx(product(tangent, ct), rel=1e-8, abs=1e-9)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
 def test_compiled_values_and_derivatives(k: int, compiled: Any) -> None:
     row = ROWS[k]
@@ -484,6 +484,7 @@ def test_second_derivatives(k: int, compiled: Any) -> None:
             np.testing.assert_allclose(flat, slope(adjoints, args, moves), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
 def test_python_target_and_run(k: int) -> None:
     row = ROWS[k]
@@ -886,6 +887,7 @@ def test_what_is_correlated_with_is_the_shorter() -> None:
             call(np.ones(2), np.ones(3))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("k", [-3, -1, 0, 2])
 def test_a_negative_power_of_a_matrix_is_one_of_its_inverse(k: int) -> None:
     """It was the identity: a loop with a count below 1 gives its start."""

@@ -947,6 +947,7 @@ def made(function, params):
     return program(params, f, name=function.__name__)
 
 
+@pytest.mark.some(2)
 @needs_cc
 @pytest.mark.parametrize("function, params, cases", TABLE, ids=[row[0].__name__ for row in TABLE])
 def test_table(function, params, cases, tmp_path):

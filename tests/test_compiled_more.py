@@ -17,13 +17,14 @@ FIRST = int(os.environ.get("HYAD_PROPERTY_SEED", "0")) + 1_000_000
 CHUNK = 50
 
 
-@pytest.mark.some(3)
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_compiled_programs_agree_however_they_are_run(first: int) -> None:
     found = examine(range(first, min(first + CHUNK, FIRST + COUNT)), extra=True)
     assert not any(s.wrong for s in found), report(found, extra=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ENCODINGS[1:])
 def test_an_encoding_is_another_program(encoding: str) -> None:
     """What is compared is not the same code twice."""

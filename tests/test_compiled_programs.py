@@ -71,12 +71,14 @@ def wrong(count: int = 40) -> list[str]:
     return [w.partition(":")[0] for s in examine(range(count)) for w in s.wrong]
 
 
+@pytest.mark.long
 def test_a_wrong_partial_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRIMITIVES, "tanh", WRONG)
     found = wrong()
     assert "forward, differences" in found and "reverse, forward" not in found
 
 
+@pytest.mark.long
 def test_a_wrong_clause_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Reverse.contribute_at
     monkeypatch.setattr(Reverse, "contribute_at", lambda self, a, at, x: right(self, a, at, self.b.prim("+", x, x)))
@@ -93,6 +95,7 @@ def test_a_wrong_clause_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "reverse, forward" in wrong()
 
 
+@pytest.mark.long
 def test_a_failure_is_reported_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRIMITIVES, "tanh", WRONG)
     point, one, two = programs.arguments(1)

@@ -150,7 +150,7 @@ def assert_same(got: tuple[np.ndarray, ...], wanted: list[np.ndarray], tolerance
 # ------------------------------------------------------------------------------------- on the CPU, as C
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @needs_cpu
 @pytest.mark.parametrize("derived,dtype", [(False, "f64"), (True, "f64"), (True, "f32")])
 @pytest.mark.parametrize("name", CASES)
@@ -304,6 +304,7 @@ def test_names_that_the_kernel_uses_itself() -> None:
 # ----------------------------------------------------------------------------------------------- PTX
 
 
+@pytest.mark.some(2)
 @needs_ptx
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("name", CASES)

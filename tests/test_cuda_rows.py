@@ -130,6 +130,7 @@ def wanted(name: str) -> list[np.ndarray]:
     return memoised.results(model(name), arguments(name))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("key", [*((name, "f64", False) for name in MODELS), ("both", "f64", True),
                                  ("longer", "f64", True), *((name, "f32", False) for name in SINGLE)])  # fmt: skip
 def test_rows_are_the_same(key: tuple[str, str, bool]) -> None:

@@ -314,7 +314,7 @@ RECURSIVE = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", RECURSIVE)
 def test_a_gradient_of_recursion_on_a_gpu(name: str) -> None:
     """What a function remembers lies in one thread, which does all between the calls there and back."""

@@ -504,6 +504,7 @@ def everything(c: Case, point: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[s
     return args, {key: whole(c, key, len(point), scalar) for key in keys}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("c, at", _ids, ids=[f"{c.name} {k}".rstrip(" 0") for c, k in _ids])
 def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
     args, texts = everything(c, c.points[at])
@@ -959,7 +960,7 @@ LEFT_OUT = {
 ZERO_FIRST = np.array([0.0, 4.0, 1.0, 9.0])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT)
 def test_what_several_conditions_leave_out_has_no_derivative(body: str) -> None:
     f, v = hyad.model(f"(fn [v] {body})"), ZERO_FIRST

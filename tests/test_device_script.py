@@ -45,6 +45,7 @@ def test_the_checks(driver: standin.Driver, capsys: pytest.CaptureFixture) -> No
     assert checks.main(["failed_checks"]) == 1 and "FAILED" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @needs_cpu
 def test_the_benchmark(
     driver: standin.Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture

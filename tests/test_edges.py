@@ -85,7 +85,7 @@ def same(f: Any, args: list, points: list) -> tuple[Any, Any]:
     return made, plain
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_row(name: str) -> None:
     rng = np.random.default_rng(1)
@@ -97,7 +97,7 @@ def test_a_row(name: str) -> None:
     assert hyad.check_grad(f, points[5])
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_grid(name: str) -> None:
     rng = np.random.default_rng(2)

@@ -51,6 +51,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Any:
     return choose
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("target", ["python", "c"])
 @pytest.mark.parametrize("encoding", OTHERS)
 @pytest.mark.parametrize("c", CASES)

@@ -559,7 +559,7 @@ def test_what_a_process_leaves(driver: standin.Driver) -> None:
 # -------------------------------------------------------------------------------- plans of one call
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["scalar", "rows", "smooth", "system", "axes", "counts", "gmm"])
 def test_one_call_in_parallel(name: str, driver: standin.Driver) -> None:
     """The same results as C, in the host's memory and in the GPU's."""

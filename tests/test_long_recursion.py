@@ -39,6 +39,7 @@ def known(text: str, n: int, tmp_path):
     return hyad.load(path).g
 
 
+@pytest.mark.long
 def test_long_recursion_on_known_integers_is_a_function(tmp_path, monkeypatch) -> None:
     """It was inlined, 2^n times: nothing bounds that."""
     steps = []

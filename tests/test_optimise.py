@@ -1044,6 +1044,7 @@ NEAREST = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", NEAREST)
 def test_distances_that_are_only_compared_are_numbers_of_a_row(name: str) -> None:
     """The nearest of some points, as arrays: no array of all distances is made, and the gradient goes through the

@@ -694,7 +694,7 @@ def test_second_derivatives(name: str) -> None:
     everything(make(), args, sizes)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", CASES)
 def test_encodings_are_records(name: str) -> None:
     """The encodings agree, on each other's gradients as well."""

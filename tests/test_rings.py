@@ -95,7 +95,7 @@ def test_a_ring_of_rings(name: str) -> None:
     agree(of_grid(GRIDS[name]), [[rng.uniform(0.2, 0.9, shape)] for shape in shapes])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("axes", [2, 3])
 @pytest.mark.parametrize("name", ROLLED)
 def test_a_ring_of_rows(name: str, axes: int) -> None:

@@ -340,7 +340,7 @@ against every other, against slopes and against hyad's engine."
 
 ;; ----------------------------------------------------- generated programs
 
-(defn [(settings :max-examples 30) (given (programs :cells False :recursion True))]
+(defn [(settings :max-examples 15) (given (programs :cells False :recursion True))]
       test-every-figure-agrees-on-pure-programs [f]
   (setv expected (close (slope f 0.7)))
   (for [[name figure] (.items FIGURES)]
@@ -348,7 +348,7 @@ against every other, against slopes and against hyad's engine."
   (for [[name grad] (.items NUMBERS)]
     (assert (= ((grad (function f)) 0.7) expected) name)))
 
-(defn [(settings :max-examples 40) (given (programs :cells True :recursion True))]
+(defn [(settings :max-examples 20) (given (programs :cells True :recursion True))]
       test-every-figure-agrees-on-programs-with-cells [f]
   (setv expected (close (slope f 0.7)))
   (for [[name figure] [#("4" forward-lambda) #* (.items REVERSE)]]

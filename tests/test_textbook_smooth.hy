@@ -402,7 +402,7 @@ operators against slopes, Lantern's figures and hyad's engine."
          (st.builds (fn [a b] `(vector-s-mul ~a (vector-dot ~b w))) inner inner)))
     :max-leaves 4))
 
-(defn [(settings :max-examples 12) (given arrays)] test-gradients-of-array-programs [e]
+(defn [(settings :max-examples 8) (given arrays)] test-gradients-of-array-programs [e]
   "The gradient of a sum by deriv, before and after the rules, and by slopes."
   (setv slopes `(vector-map (deriv (vector-sum ~e) v [#^ Vector v  #^ Vector w]) snd))
   (when (in 'v (leaves e))

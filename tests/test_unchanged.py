@@ -184,6 +184,7 @@ JORDAN = """(fn [#^ (Mat n n) a]
     (sum (* m m a))))"""
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "condition, apart", [("(!= i k)", True), ("(and (> f0 -9.0) (not (= k i)))", True), ("(!= i 0)", False)]
 )
@@ -218,7 +219,7 @@ SPARED = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", SPARED)
 def test_a_row_that_a_condition_spares_is_remembered_once(name: str) -> None:
     """Not in each iteration, nor the matrix; where the condition spares another row, it is as it was."""

@@ -32,7 +32,7 @@ def given(case: dict[str, Any]) -> tuple[hyad.Model, tuple[Any, ...]]:
     return hyad.model(case["program"], namespace=names), args
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("case", CASES, ids=[c["id"] for c in CASES])
 def test_a_program(case: dict[str, Any]) -> None:
     model, args = given(case)
