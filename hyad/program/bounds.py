@@ -119,17 +119,21 @@ class Bounds:
         and the conditions of the branches and loops around hold."""
         if self.equal:
             affine = self.normal(affine)
+        constant, terms = affine
+        if constant >= 0 and all([k > 0 and (v in self.counts or v in self.sizes) for v, k in terms.items()]):
+            return True  # a sum of what is never negative, as most subscripts are
+        if not terms:
+            return False
         low = self.lower_bound(affine)
         if low is not None and low >= 0:
             return True
         if depth:
+            named = terms.keys()
             for scope in self.scopes:
                 for fact in scope.facts:
-                    if not self.equal.keys().isdisjoint(fact[1]):
+                    if self.equal and not self.equal.keys().isdisjoint(fact[1]):
                         fact = self.normal(fact)
-                    if any(v in affine[1] for v in fact[1]) and self.nonnegative(
-                        affine_add(affine, fact, -1), depth - 1
-                    ):
+                    if not named.isdisjoint(fact[1]) and self.nonnegative(affine_add(affine, fact, -1), depth - 1):
                         return True
         return depth > 1 and self.above_both(affine)
 
