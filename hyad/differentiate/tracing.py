@@ -26,7 +26,7 @@ from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block, merged_block
 from ..passes.fusion import branched_block
-from ..passes.optimise import expand_block, singles_block, unroll_block
+from ..passes.optimise import expand_block, left_block, singles_block, unroll_block
 from ..passes.prefixes import prefixes_block
 from ..passes.recurring import recurring_block
 from ..passes.shrinking import shrinking_block
@@ -213,7 +213,7 @@ def trace(
             block = unroll_block(b, block)
             block = singles_block(b, tidy(block))
             block = filled_block(b, spared_block(b, block))
-            block = expand_block(b, prefixes_block(b, tidy(block)))
+            block = expand_block(b, left_block(b, prefixes_block(b, tidy(block))))
             block = recurring_block(b, block)
         block = branched_block(b, tidy(block))
     b.span = span

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..core import (
     INT,
@@ -25,15 +25,18 @@ from ..core import (
     reads,
     type_of,
 )
+from ..program.affine import affine_add, affine_in
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import CALL
+from ..program.loops import CALL, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
+from .fission import without
 from .jam import Jam, Room, carried_in
 from .lanes import LANES, ahead, closure
 from .nests import FAR, Steps, accesses
 
+NONE = integer(0)
 CHAIN = 8  # in additions of throughput: what an operation costs that waits for the one before
 WIDTH = 4  # numbers that one instruction takes
 APART = 12  # in additions: eight numbers that do not lie side by side, read or written
@@ -47,7 +50,9 @@ class Eights(Rebuild):
 
     ``(ifold (fn [g i] (let [#(y ys) (h x i) z (k ys)] (ifold (fn [g j] (add-at g j (f z ys j))) g m))) g n)``  =>  in
     each of ``n // 8`` iterations all of it for eight ``i``, every operation in a loop over the eight, and the eight
-    ``f`` added to an element of ``g``; the iterations that are left follow one by one.
+    ``f`` added to an element of ``g``; the iterations that are left follow one by one. So are recurrences along rows
+    that change in place, a tridiagonal system for each line say: the rows that they begin with are made before, as they
+    would be without lanes, and eight at once are turned so that their elements lie side by side.
     Design decision: a recurrence is computed as it is written, and what is added in a user's order is added in it. A C
     compiler makes no vectors of a loop whose steps wait for one another; eight of them that do not are two vectors. Of
     differentiation's own sums each lane has one, or its terms are added in halves.
@@ -84,9 +89,12 @@ class Eights(Rebuild):
         accs = [*(a.name for a in op.accs), *names[width:]]
         state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
         starts = [b.zeros(Arr(REAL, (eight,))) if k in plan.sums else z for k, z in enumerate(state)]
+        before = self.rows(op, plan, op.count) if self.kept(op) else {}
 
         def tile(q: Atom, *state: Atom):
-            return Eight(b, self, op, plan, b.prim("*", eight, q)).iteration(state), ()
+            first = b.prim("*", eight, q)
+            apart = before or self.rows(op, plan, eight, first)
+            return Eight(b, self, op, plan, first, apart, first if before else NONE).iteration(state), ()
 
         made = list(b.loop(tiles, starts, tile, names, "tile", accs))
         for k in plan.sums:
@@ -97,7 +105,8 @@ class Eights(Rebuild):
         def alone(r: Atom, *state: Atom):
             i = self.here[op.index] = b.prim("+", done, r)
             self.here.update(zip(op.accs, state))
-            results = self.block(op.body)
+            self.here.update({v: b.get(rows, i, hint=v.name) for v, rows in before.items()})
+            results = self.block(slice_of(without(op.body, before), op.body.results))
             stacked = zip(state[width:], results[width:], names[width:])
             return [*results[:width], *(b.update(a, [i], x, name) for a, x, name in stacked)], ()
 
@@ -105,6 +114,23 @@ class Eights(Rebuild):
             made = list(b.loop(left, made, alone, names, op.index.name, accs))
         b.span = bind.span
         self.define(bind, made)
+
+    def kept(self, op: Loop) -> bool:
+        """Whether there are as many rows as iterations anyway: the rows that these begin with are made before all."""
+        arrays = [r for k, r in enumerate(op.body.results) if isinstance(type_of(r), Arr)]
+        return any(r not in op.body.results[: len(op.accs)] or type_of(r).dims[0] is op.count for r in arrays)
+
+    def rows(self, op: Loop, plan: Plan, count: Atom, first: Atom = NONE) -> dict[Var, Atom]:
+        """The rows that so many iterations begin with, one by one."""
+        if not plan.apart:
+            return {}
+
+        def row(i: Atom):
+            self.here[op.index] = self.b.prim("+", first, i)
+            return (), self.block(slice_of(op.body, plan.apart))
+
+        names = [v.name for v in plan.apart]
+        return dict(zip(plan.apart, self.b.loop(self.atom(count), (), row, names, op.index.name)))
 
 
 def all_of_them(op: Loop, plan: Plan) -> bool:
@@ -129,7 +155,8 @@ class Plan:
     """What is done with a loop's iterations: ``early`` all at once, ``late`` for each in turn; ``sums``, the numbers of
     the accumulators that each lane has its own of; ``varying``, what differs between lanes; ``soft``, the terms that
     may be added in any order; ``shared``, the versions of arrays that all iterations add to; ``rows``, those that are
-    stacked as they are written down, number by number."""
+    stacked as they are written down, number by number; ``apart``, those that are made before and change in the lanes;
+    ``copied``, those of arrays that are there anyway."""
 
     early: list[Bind]
     late: list[Bind]
@@ -138,6 +165,8 @@ class Plan:
     soft: set[Atom]
     shared: set[Atom]
     rows: dict[Atom, Prim]
+    apart: list[Var]
+    copied: dict[Atom, Prim]
 
     def numbers(self) -> list[Atom]:
         """What the rows consist of."""
@@ -146,12 +175,16 @@ class Plan:
 
 class Eight(Rebuild):
     """Emits eight iterations from ``first`` on. ``lanes``: the arrays that hold what differs between them, whose last
-    dimension is the lane; an array of the iteration has the others before."""
+    dimension is the lane; an array of the iteration has the others before. ``apart`` has rows that they begin with,
+    from ``at`` on."""
 
-    def __init__(self, b: Builder, around: Rebuild, op: Loop, plan: Plan, first: Atom) -> None:
+    def __init__(
+        self, b: Builder, around: Rebuild, op: Loop, plan: Plan, first: Atom, apart: Mapping[Var, Atom], at: Atom
+    ) -> None:
         super().__init__(b)
         self.here = dict(around.here)
         self.op, self.plan, self.first = op, plan, first
+        self.apart, self.place = apart, at
         self.lanes: dict[Atom, Atom] = {}
 
     def iteration(self, state: Sequence[Atom]) -> list[Atom]:
@@ -224,7 +257,9 @@ class Eight(Rebuild):
         adding: list[Bind] = []
         for k, bind in enumerate(binds):
             op, self.b.span = bind.op, bind.span
-            if type(op) is Loop and self.plan.varying.intersection(bind.vars):
+            if bind.vars[0] in self.apart or bind.vars[0] in self.plan.copied:
+                self.lanes.update((v, self.turned(bind, v)) for v in bind.vars)
+            elif type(op) is Loop and self.plan.varying.intersection(bind.vars):
                 needs = {*reads(bind), *(a for x in adding for a in reads(x))}
                 now = closure(waiting, needs)
                 waiting = [x for x in waiting if x not in now]
@@ -249,6 +284,22 @@ class Eight(Rebuild):
         made = self.together(waiting, wanted, accs, following)
         self.lanes.update(made)
         self.add(adding)
+        return made
+
+    def turned(self, bind: Bind, row: Var) -> Atom:
+        """Eight rows, so that the elements of one place lie side by side."""
+        b, around = self.b, self.here
+
+        def element(j: Atom, lane: Atom) -> Atom:
+            if row in self.apart:
+                return b.get(self.apart[row], b.prim("+", self.place, lane), j)
+            self.at(lane, ())
+            array, *at = bind.op.args  # type: ignore[union-attr]
+            return b.get(self.atom(array), *self.atoms(at), j)
+
+        (size,) = self.type(row.type).dims  # type: ignore[union-attr, arg-type]
+        made = b.build(size, lambda j: b.build(integer(LANES), lambda lane: element(j, lane)), hint=row.name)
+        self.here = around
         return made
 
     def together(
@@ -316,7 +367,8 @@ class Eight(Rebuild):
                 def one(lane: Atom, array: Atom, x: Bind = x, at: Sequence[Atom] = at, value: Atom = value):
                     self.at(lane, reads(x))
                     change = b.update if x.op.name == "update" else b.add_at  # type: ignore[union-attr]
-                    return [change(array, self.atoms(at), self.atom(value))], ()
+                    value = self.row(value, lane) if isinstance(type_of(value), Arr) else self.atom(value)
+                    return [change(array, self.atoms(at), value)], ()
 
                 around = self.here
                 (made,) = b.loop(integer(LANES), [self.atom(a)], one, [v.name], "lane", [v.name])
@@ -396,6 +448,11 @@ class Known:
         self.soft: set[Atom] = set()
         self.inside = defined_in(op.body)
         self.cost = Cost()
+        self.integers = {v: x for v, x in steps.definitions.items() if type(x) is Prim}
+        self.apart: list[Var] = []
+        self.copied: dict[Atom, Prim] = {}
+        self.later = {a: k for k, x in enumerate(op.body.binds) for a in reads(x)}  # where each is read last
+        self.later.update((r, len(op.body.binds)) for r in op.body.results)
 
     def version(self, a: Atom, root: Atom) -> None:
         """``a`` is what has become of an array."""
@@ -411,10 +468,23 @@ class Known:
         if any(d in self.inside for v in bind.vars if isinstance(v.type, Arr) for d in v.type.dims):
             return False
         if type(op) is Loop:
-            return self.loop(bind, op, loops)
+            before = [set(self.varying), set(self.local), dict(self.root), dict(self.last), set(self.soft)]
+            if loops or not self.makes_rows(bind, op):
+                return self.loop(bind, op, loops)
+            cost = replace(self.cost)
+            if not self.loop(bind, op, loops):
+                self.varying, self.local, self.root, self.last, self.soft = before  # type: ignore[assignment]
+                self.cost = cost
+                self.apart += bind.vars
+                self.rows(bind.vars)
+            return True
         if type(op) is not Prim:
             return False
         (v,) = bind.vars
+        if op.name == "get" and not loops and self.is_row(v) and self.op.index in op.args and self.readable(op.args[0]):
+            self.copied[v] = op
+            self.rows(bind.vars)
+            return op.args[0] not in self.local and not self.varying.difference({self.op.index}).intersection(op.args)
         if op.name in ("zeros", "undef"):
             self.version(v, v)
             return isinstance(v.type, Arr) and v.type.elem == REAL
@@ -431,6 +501,21 @@ class Known:
                 self.soft.add(v)
         return op.name not in PRIMITIVES or PRIMITIVES[op.name].cost < CALL or v not in self.varying
 
+    def is_row(self, v: Var) -> bool:
+        return isinstance(v.type, Arr) and v.type.elem is REAL and v.type.rank == 1
+
+    def makes_rows(self, bind: Bind, op: Loop) -> bool:
+        """Whether a loop makes rows, of nothing that another iteration changes."""
+        if op.accs or not all(map(self.is_row, bind.vars)):
+            return False
+        return free_vars(slice_of(self.op.body, bind.vars)).keys().isdisjoint(self.op.accs)
+
+    def rows(self, rows: Sequence[Var]) -> None:
+        """Rows that are copied to the lanes: there they change in place."""
+        for v in rows:
+            self.version(v, v)
+            self.cost.lanes += APART * USUAL
+
     def readable(self, a: Atom) -> bool:
         """Whether an array is one that the iterations do not share, and not an old version of it."""
         return a not in self.shared and self.last.get(self.root.get(a, a), a) is a
@@ -439,9 +524,13 @@ class Known:
         """An element of an array is changed: in a shared one each lane has elements of its own, or all add to one, in
         the order of the iterations unless it may be any."""
         a, *at, x = op.args
-        root = self.root.get(a)
-        if root is None or self.last[root] is not a or not isinstance(type_of(x), Scalar):
+        root = self.root.get(a, a if a in self.local else None)
+        if root is None or self.last.setdefault(root, a) is not a:
             return False
+        if not isinstance(type_of(x), Scalar):  # each lane has a row of its own
+            if a not in self.shared or self.op.index not in at or x not in self.local or type_of(x).rank > 1 or loops:
+                return False
+            self.cost.lanes += APART * USUAL
         if a in self.shared and self.op.index not in at:
             free = bind.soft and x in self.soft
             if op.name == "update" or self.varying.intersection(at) and not free:
@@ -468,11 +557,14 @@ class Known:
         uniform = self.varying.isdisjoint(reads(bind))
         if uniform:
             return True
+        at = next((k for k, x in enumerate(self.op.body.binds) if x is bind), len(self.op.body.binds))
         for z, a in zip(op.inits, op.accs):
             if isinstance(a.type, Arr):
                 root = self.root.setdefault(z, z)
                 if self.last.setdefault(root, z) is not z:
                     return False
+                if self.later.get(z, 0) > at or z in free_vars(op.body):  # it is copied
+                    root = a
                 self.version(a, root)
             elif a.type not in (REAL, INT):
                 return False
@@ -514,21 +606,40 @@ class Known:
                     across += 1
                 elif prim.args[0] not in self.local:
                     apart += not self.beside(prim.args[1:])
+                elif prim.name == "get" and self.reads_back(op, prim):
+                    carried[v] = 0
                 continue
             if v.type != INT:
                 work += cost
                 depths = [carried[a] for a in prim.args if a in carried]
                 if depths:
                     carried[v] = max(depths) + cost
-        chain = max((carried.get(r, 0) for r in op.body.results[: len(op.accs)]), default=0)
+        stored = [carried.get(x.op.args[-1], 0) for x in op.body.binds if changes(x)]  # type: ignore[union-attr]
+        chain = max((*stored, *(carried.get(r, 0) for r in op.body.results[: len(op.accs)])), default=0)
         steps_of = [(carried.get(r, 0), a, r) for a, r in zip(op.accs, op.body.results)]
-        recurs = any(cost > 1 or cost and not simple_step(op, a, r) for cost, a, r in steps_of)
+        recurs = any(stored) or any(cost > 1 or cost and not simple_step(op, a, r) for cost, a, r in steps_of)
         steps = (2 if self.jammed or loops else LANES) * CHAIN * chain
         recurs |= across > 0 and any(cost for cost, *_ in steps_of) and not self.contiguous(op)
         plain = max(steps, (LANES if recurs else LANES / WIDTH) * work)
         self.cost.recurs |= recurs
         self.cost.plain += weight * (plain + LANES / WIDTH * across)
         self.cost.lanes += weight * max(CHAIN * chain, LANES / WIDTH * work + APART * apart + ACROSS * across)
+
+    def reads_back(self, op: Loop, read: Prim) -> bool:
+        """Whether a loop reads an element of an array of the iteration that an iteration of its own before has changed:
+        it waits for that one."""
+        array, *at = read.args
+        inside = {op.index, *defined_in(op.body)}
+        for x in op.body.binds:
+            if not changes(x) or self.root.get(x.op.args[0]) is not self.root.get(array):  # type: ignore[union-attr, arg-type]
+                continue
+            there = x.op.args[1:-1]  # type: ignore[union-attr]
+            gaps = [affine_add(affine_in(q, self.integers), affine_in(p, self.integers), -1) for q, p in zip(there, at)]
+            steps = [self.steps.step(q, op.index, inside) for q in there]
+            ahead = [gap // step for (gap, _), step in zip(gaps, steps) if step]
+            if ahead and ahead[0] > 0 and all(gap == (ahead[0] * (step or 0), {}) for gap, step in zip(gaps, steps)):
+                return True
+        return False
 
     def contiguous(self, op: Loop) -> bool:
         """Whether what a loop reads and changes of arrays lies side by side in its iterations, or is the same for all:
@@ -579,7 +690,7 @@ def plan_of(op: Loop, steps: Steps, jammed: bool) -> Plan | None:
     known.cost.lanes += APART * (USUAL * made + sum(len(row.args) for row in rows.values()))
     if not known.cost.recurs or known.cost.lanes >= WORTH * known.cost.plain:
         return None
-    return Plan(early, late, sums, known.varying, known.soft, known.shared, rows)  # type: ignore[arg-type]
+    return Plan(early, late, sums, known.varying, known.soft, known.shared, rows, known.apart, known.copied)  # type: ignore[arg-type]
 
 
 def literal_row(bind: Bind, op: Loop) -> bool:
@@ -592,8 +703,26 @@ def literal_row(bind: Bind, op: Loop) -> bool:
 
 
 def recurrent(bind: Bind) -> bool:
-    """Whether a loop, or one in it, has a number that it carries from step to step."""
-    return any(a.type == REAL for x in binds_of(bind) if type(x.op) is Loop for a in x.op.accs)
+    """Whether a loop, or one in it, has a number that it carries from step to step, or an array that it changes and
+    reads."""
+    return any(
+        a.type == REAL or isinstance(a.type, Arr) and a.type.elem is REAL and read_of(x.op.body, a)
+        for x in binds_of(bind)
+        if type(x.op) is Loop
+        for a in x.op.accs
+    )
+
+
+def read_of(block: Block, array: Var) -> bool:
+    """Whether an element is read of an array, or of what it has become in a block."""
+    versions: set[Atom] = {array}
+    for x in block.binds:
+        if type(x.op) is Prim and x.op.args and x.op.args[0] in versions:
+            if x.op.name == "get":
+                return True
+            if changes(x):
+                versions.add(x.vars[0])
+    return False
 
 
 def simple_step(op: Loop, acc: Var, result: Atom) -> bool:

@@ -44,13 +44,15 @@ class Fission(Rebuild):
     ``(build m (fn [j] (loop n (fn [i] #((f i) (g i j))))))``  =>  ``a = (build n f)`` before the outer loop.
 
     Where one part reads an accumulator of another that the outer loop does not change, the accumulator's values are
-    stacked: the tangent of a recurrence, say, is taken in every row, the recurrence once. Integers that cost little are
-    computed again.
+    stacked: the tangent of a recurrence, say, is taken in every row, the recurrence once. Of one that changes an array
+    the numbers are stacked that the others make of it: the elimination of a matrix is done once, and for each right
+    side what is left. Integers that cost little are computed again. ``ahead``: before a block is differentiated, that
+    alone, so that a derivative goes through such a recurrence once, too.
     """
 
-    def __init__(self, builder: Builder, depth: int = 0) -> None:
+    def __init__(self, builder: Builder, depth: int = 0, ahead: bool = False) -> None:
         super().__init__(builder)
-        self.depth = depth
+        self.depth, self.ahead = depth, ahead
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -69,7 +71,13 @@ class Fission(Rebuild):
                 rest = [k for k in group if k not in steady]
                 if rest:
                     self.part(op, bind, rest, history)
-        elif len(groups) > 1:
+        elif read and dear and (passed := self.passed(op, steady)):
+            arrays = self.part(op, bind, steady, dict.fromkeys(passed))
+            for group in groups:
+                rest = [k for k in group if k not in steady]
+                if rest:
+                    self.part(op, bind, rest, {}, arrays)
+        elif len(groups) > 1 and not self.ahead:
             stacked: dict[Var, Atom] = {}
             for group in sorted(groups, key=lambda g: not {*g} <= {*steady}):
                 self.part(op, bind, group, {}, stacked)
@@ -102,14 +110,39 @@ class Fission(Rebuild):
         found = set(range(len(op.body.results)))
         for k in list(found):
             reads = [v for v in free_vars(slice_of(op.body, (op.body.results[k],))) if v not in own]
-            reads += op.inits[k : k + 1]
-            if b.home(self.atoms(reads)) is b.scopes[-1]:
+            first = [a for z in self.atoms(op.inits[k : k + 1]) for a in b.needed(z)]
+            if b.home((*self.atoms(reads), *first)) is b.scopes[-1]:
                 found.discard(k)
         while True:
             left = {k for k in found if needs[k] <= found}
             if left == found:
                 return sorted(found)
             found = left
+
+    def passed(self, op: Loop, steady: Sequence[int]) -> list[Var]:
+        """The numbers that the other results of a loop are made of, and that it makes of ``steady`` ones alone: a part
+        with these, changing arrays say, hands them on. None where something else would have to be handed on."""
+        b = self.b
+        accs = [a for k, a in enumerate(op.accs) if k in steady]
+        made: set[Atom] = set(accs)  # of steady accumulators
+        fixed: set[Atom] = {op.index, *accs}
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        rest = slice_of(op.body, [r for k, r in enumerate(op.body.results) if k not in steady])
+        passed: dict[Atom, None] = {}
+        for x in rest.binds:
+            read = reads(x)
+            own = [a for a in read if a in inside]
+            around = self.atoms([a for a in read if a not in inside])
+            steady_too = not around or b.home(around) is not b.scopes[-1]
+            if type(x.op) is Prim and steady_too and all(a in fixed for a in own):
+                fixed.update(x.vars)
+                if not made.isdisjoint(own):
+                    made.update(x.vars)
+            else:
+                passed.update(dict.fromkeys(a for a in own if a in made))
+        passed.update(dict.fromkeys(a for a in rest.results if a in made))
+        fits = all(isinstance(v.type, Scalar) and v not in accs for v in passed)
+        return list(passed) if fits else []  # type: ignore[arg-type]
 
     def stacked(self, op: Loop, bind: Bind, group: list[int]) -> dict[Var, Atom]:
         """The costly values that a part has stacked, and where: no other part computes them again."""
@@ -129,8 +162,8 @@ class Fission(Rebuild):
         history: dict[Var, Atom | None],
         known: dict[Var, Atom] | None = None,
     ) -> dict[Var, Atom | None]:
-        """The loop of some results. ``history`` has accumulators and where their values are stacked: None, in this
-        loop; returns where they are now. ``known`` has what other parts have stacked."""
+        """The loop of some results. ``history`` has accumulators, and values of an iteration, and where they are
+        stacked: None, in this loop; returns where they are now. ``known`` has what other parts have stacked."""
         b, width = self.b, len(op.accs)
         accs = [k for k in group if k < width]
         stacked = [a for a, array in history.items() if array is None]
@@ -139,14 +172,15 @@ class Fission(Rebuild):
             self.here[op.index] = i
             self.here.update({a: b.get(array, i) for a, array in history.items() if array is not None})
             self.here.update(zip([op.accs[k] for k in accs], atoms))
-            before = self.atoms(stacked)
-            needed = slice_of(op.body, [op.body.results[k] for k in group])
+            before = {a: self.atom(a) for a in stacked if a in op.accs}
+            made = [a for a in stacked if a not in op.accs]
+            needed = slice_of(op.body, [*(op.body.results[k] for k in group), *made])
             for v in known or ():
                 if any(v in x.vars for x in needed.binds):
                     self.here[v] = b.get(known[v], i, hint=v.name)
             self.block(slice_of(without(needed, known), needed.results) if known else needed)
             results = self.atoms([op.body.results[k] for k in group])
-            return results[: len(accs)], [*results[len(accs) :], *before]
+            return results[: len(accs)], [*results[len(accs) :], *(before.get(a) or self.atom(a) for a in stacked)]
 
         out = b.loop(
             self.atom(op.count),

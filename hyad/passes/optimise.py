@@ -310,6 +310,15 @@ def split_block(b: Builder, block: Block) -> Block:
     return tidy(b.close(scope, results))
 
 
+def left_block(b: Builder, block: Block) -> Block:
+    """``Fission`` of recurrences that leave a loop, for a block under construction, before it is differentiated."""
+    if "fission" in b.off or not any(Loop in kinds_of(x.op.body) for x in all_binds(block) if type(x.op) is Loop):
+        return block
+    with b.region() as scope:
+        results = Fission(b, ahead=True).block(block)
+    return tidy(b.close(scope, results))
+
+
 def expand_block(b: Builder, block: Block) -> Block:
     """``Expand`` for a block under construction, before it is differentiated."""
     if "expand" in b.off or not any(Loop in kinds_of(x.op.body) for x in all_binds(block) if type(x.op) is Loop):

@@ -7,7 +7,7 @@ form and proves index bounds with them. So every pass that rebuilds a program ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -873,9 +873,9 @@ class Builder(Bounds):
                             self.definitions[v] = Prim("select", (cond, x, y))
         return made
 
-    def leaves(self, op: If | Loop, reads: Sequence[Atom], made: Sequence[Type]) -> Scope:
-        """Where a branch or a loop is computed that reads so much and makes arrays of such types: outside of the loops
-        around it that do not change it, if it has no checks and is known not to fail there."""
+    def leaves(self, op: If | Loop, reads: Sequence[Atom], made: Sequence[Type], before: Sequence[Prim] = ()) -> Scope:
+        """Where a branch or a loop is computed that reads so much and makes arrays of such types, and these ``before``:
+        outside of the loops around it that do not change it, if it has no checks and is known not to fail there."""
         home = self.scopes[-1]
         if any(map(has_checks, blocks_of(op))):
             return home
@@ -883,7 +883,7 @@ class Builder(Bounds):
         if outer is home:
             return home
         with self.inside(outer):  # what it reads is there, and sizes are known, where a loop has been entered
-            fits = self.bind_in_range(op) and self.sized(made)
+            fits = self.bind_in_range(op) and self.sized(made) and all(map(self.bind_in_range, before))
         if fits:
             self.fired("hoisting")
         return outer if fits else home
@@ -1030,16 +1030,45 @@ class Builder(Bounds):
             outs.append(Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,)))
         home = self.scopes[-1]
         if not self.plain and home.index is not None:
-            fresh = [type(z) is Var and z in self.definitions and self.definitions[z].name == "zeros" for z in op.inits]
-            reads = [op.count, *(z for z, new in zip(op.inits, fresh) if not new), *free_vars(op.body)]
+            begun = [self.begun(z) for z in op.inits]
+            reads = [op.count, *(a for z in op.inits for a in self.needed(z)), *free_vars(op.body)]
             reads += [] if op.snapshots is None else [op.snapshots]
-            outer = self.leaves(op, reads, [*outs, *(type_of(z) for z, new in zip(op.inits, fresh) if new)])
+            made = [*outs, *(type_of(z) for z, new in zip(op.inits, begun) if new)]
+            outer = self.leaves(op, reads, made, [step for new in begun for step in new.values()])
             if outer is not home:
-                with self.inside(outer):  # a loop that is the same in every iteration leaves, with its own zeros
-                    inits = [self.zeros(type_of(z), z.name) if new else z for z, new in zip(op.inits, fresh)]
+                with self.inside(outer):  # a loop that is the same in every iteration leaves, with what it begins with
+                    inits = [self.anew(new) if new else z for z, new in zip(op.inits, begun)]
                 home, op = outer, replace(op, inits=tuple(inits))
         with self.inside(home):
             return self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
+
+    def begun(self, z: Atom) -> dict[Var, Prim]:
+        """The steps that make an array with memory of its own: zeros, what is stored in them or in another array."""
+        steps: dict[Var, Prim] = {}
+        while type(z) is Var and (op := self.definitions.get(z)) is not None:
+            if op.name not in ("zeros", "update", "add-at"):
+                break
+            steps[z] = op
+            if op.name == "zeros":
+                break
+            z = op.args[0]
+        return dict(reversed(steps.items()))
+
+    def needed(self, z: Atom) -> list[Atom]:
+        """What an array needs to be made anew elsewhere, if it is ``begun`` here; anything else is needed itself."""
+        steps = self.begun(z)
+        return [a for op in steps.values() for a in op.args if a not in steps] if steps else [z]
+
+    def anew(self, steps: Mapping[Var, Prim]) -> Atom:
+        """An array that is ``begun``, once more."""
+        made: dict[Atom, Atom] = {}
+        for v, op in steps.items():
+            if op.name == "zeros":
+                made[v] = self.zeros(v.type, v.name)  # type: ignore[arg-type]
+            else:
+                first, *rest = op.args
+                made[v] = self.array_op(op.name, (made.get(first, first), *rest), v.type, v.name)  # type: ignore[arg-type]
+        return made[v]
 
     def while_(
         self,

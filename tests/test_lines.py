@@ -1,0 +1,201 @@
+"""Recurrences along rows that change in place, eight rows at once (``hyad/passes/eights.py``); and what all of them
+share, which is done once (``hyad/passes/fission.py``)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import hyad
+import memoised
+from hyad.core import Block, Loop, Prim, all_binds, blocks_of
+from hyad.program.journal import without
+
+OFF = ("eights", "whole-eights")
+
+#: In place, along each row ``d`` of a matrix: what is done with ``x``, a copy.
+ALONG = {
+    "sums": "(for [j (range 1 m)] (set-at! x j (+ (get x j) (* r (get x (- j 1))))))",
+    "quotients": "(for [j (range 1 m)] (set-at! x j (/ (get x j) (+ 2.0 (* r (get x (- j 1)))))))",
+    "backwards": "(for [k (range (- m 1))] (let [j (- m 2 k)] (set-at! x j (- (get x j) (* r (get x (+ j 1)))))))",
+    "two before": "(for [j (range 2 m)] (set-at! x j (- (get x j) (* (* r (get x (- j 1))) (get x (- j 2))))))",
+    "there and back": """(for [j (range 1 m)] (set-at! x j (+ (get x j) (* r (get x (- j 1))))))
+      (for [k (range (- m 1))] (let [j (- m 2 k)] (set-at! x j (- (get x j) (* (sin r) (get x (+ j 1)))))))""",
+    "one first": """(set-at! x 0 (* 3.0 (get x 0)))
+      (for [j (range 1 m)] (set-at! x j (+ (get x j) (* r (get x (- j 1))))))""",
+    "every second": """(for [k (range (// (- m 1) 2))]
+      (let [j (* 2 k)] (set-at! x (+ j 2) (* (get x j) (get x (+ j 2))))))""",
+    "filtered": "(for [j (range 1 m)] (set-at! x j (- (* r (get x j)) (* (get x (- j 1)) (get x (- j 1))))))",
+}
+
+#: Where the rows come from.
+FROM = {
+    "a matrix": "(get a i)",
+    "a product": "(* 0.5 (get a i))",
+    "neighbours": """(build m (fn [j] (+ (get a i j) (* r (+ (if (> i 0) (get a (- i 1) j) 0.0)
+                                                             (if (< i (- n 1)) (get a (+ i 1) j) 0.0))))))""",
+    "columns": "(build m (fn [j] (get b j i)))",
+}
+
+
+def text(along: str, start: str) -> str:
+    return f"""(fn [#^ (Mat n m) a #^ (Mat m n) b #^ Real r]
+      (build n (fn [i] (let [d {FROM[start]} x (copy d)] {ALONG[along]} x))))"""
+
+
+def summed(along: str, start: str) -> str:
+    return f"(fn [#^ (Mat n m) a #^ (Mat m n) b #^ Real r] (sum (sin ({text(along, start)} a b r))))"
+
+
+@cache
+def model(along: str, start: str, make: object = text) -> hyad.Model:
+    return hyad.model(make(along, start))  # type: ignore[operator]
+
+
+def given(n: int, m: int) -> tuple:
+    rng = np.random.default_rng(10 * n + m)
+    return rng.uniform(0.3, 1, (n, m)), rng.uniform(0.3, 1, (m, n)), 0.4
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("start", FROM)
+@pytest.mark.parametrize("along", ALONG)
+def test_values_to_the_last_bit(along: str, start: str) -> None:
+    """In Python, where nothing contracts a product and a sum."""
+    f = model(along, start)
+    assert "eights" in hyad.explain(f).fired()
+    here, plain = memoised.compile(f, "python"), memoised.compile(f, "python", without=OFF)
+    for n in (0, 1, 7, 8, 17):
+        for m in (0, 1, 2, 3, 6)[along == "one first" :]:
+            args = given(n, m)
+            np.testing.assert_array_equal(here(*args), plain(*args))
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("start", FROM)
+@pytest.mark.parametrize("along", ALONG)
+def test_gradients(along: str, start: str) -> None:
+    """In C, against differences and the same without; ``value_and_grad`` gives the value of ``f``."""
+    f = model(along, start, summed)
+    g = hyad.value_and_grad(f)
+    here, plain = memoised.compile(g), memoised.compile(g, without=OFF)
+    for n, m in ((3, 0), (0, 3), (1, 1), (8, 2), (9, 1), (19, 5))[along == "one first" :]:
+        args = given(n, m)
+        (value, bars), (other, wanted) = here(*args), plain(*args)
+        assert value == pytest.approx(other, rel=1e-12)
+        for x, y in zip(bars, wanted):
+            np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12)
+        rng, h = np.random.default_rng(1), 1e-6
+        steps = [rng.normal(size=np.shape(x)) for x in args]
+        ends = [here(*(x + s * d for x, d in zip(args, steps)))[0] for s in (h, -h)]
+        slope = sum(np.sum(x * d) for x, d in zip(bars, steps))
+        assert slope == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-5, abs=1e-7)
+
+
+def last_ones(along: str, start: str) -> str:
+    return f"""(fn [#^ (Mat n m) a #^ (Mat m n) b #^ Real r]
+      (build n (fn [i] (let [d {FROM[start]} x (copy d)] {ALONG[along]} (fold (fn [p y] (+ y (* p y))) r x)))))"""
+
+
+@pytest.mark.parametrize("start", ["neighbours", "columns"])
+@pytest.mark.parametrize("along", ["quotients", "there and back"])
+def test_rows_that_nobody_keeps(along: str, start: str) -> None:
+    """There is room for eight of them and for one, however many there are."""
+    f = model(along, start, last_ones)
+    assert "eights" in hyad.explain(f).fired()
+    here, plain = memoised.compile(f, "python"), memoised.compile(f, "python", without=OFF)
+    for n, m in ((0, 2), (3, 4), (8, 1), (19, 5)):
+        np.testing.assert_array_equal(here(*given(n, m)), plain(*given(n, m)))
+    assert "n" not in str(memoised.compile(f).cfunction.workspace)
+
+
+THOMAS = """(fn [#^ Real r #^ (Vec n) d]
+  (let [c (zeros n) x (copy d)]
+    (set-at! c 0 (/ (- r) (+ 1.0 (* 2.0 r))))
+    (set-at! x 0 (/ (get d 0) (+ 1.0 (* 2.0 r))))
+    (for [i (range 1 n)]
+      (let [m (+ 1.0 (* 2.0 r) (* r (get c (- i 1))))]
+        (set-at! c i (/ (- r) m))
+        (set-at! x i (/ (+ (get x i) (* r (get x (- i 1)))) m))))
+    (for [k (range (- n 1))]
+      (let [i (- n 2 k)] (set-at! x i (- (get x i) (* (get c i) (get x (+ i 1)))))))
+    x))"""
+SYSTEMS = f"(fn [#^ (Mat l n) d #^ Real r] (build l (fn [i] ({THOMAS} r (get d i)))))"
+ENERGY = f"(fn [#^ (Mat l n) d #^ Real r] (sum (square ({SYSTEMS} d r))))"
+
+
+def quotients(f: hyad.Model, args: tuple) -> list[int]:
+    """In how many loops each quotient of a program is."""
+    found = []
+
+    def look(block: Block, depth: int) -> None:
+        for x in block.binds:
+            found.extend([depth] * (type(x.op) is Prim and x.op.name == "/"))
+            for inner in blocks_of(x.op):
+                look(inner, depth + (type(x.op) is Loop))
+
+    look(f.optimised(f.specs(args)).body, 0)
+    return found
+
+
+@pytest.mark.parametrize("l, n", [(1, 1), (1, 2), (3, 4), (8, 9), (21, 6)])
+def test_systems_of_one_matrix(l: int, n: int) -> None:  # noqa: E741
+    """Against a dense solve, and its derivative: with ``y`` the solution of a system, that by ``d`` is the solution of
+    the transposed one for ``2 y``."""
+    d, r = np.random.default_rng(n).normal(size=(l, n)), 0.3
+    matrix = (1 + 2 * r) * np.eye(n) - r * np.eye(n, k=1) - r * np.eye(n, k=-1)
+    y = np.linalg.solve(matrix, d.T).T
+    f = hyad.model(SYSTEMS)
+    np.testing.assert_allclose(memoised.compile(f)(d, r), y, rtol=1e-12, atol=1e-14)
+    value, (d_bar, r_bar) = memoised.compile(hyad.value_and_grad(hyad.model(ENERGY)))(d, r)
+    bar = np.linalg.solve(matrix.T, 2 * y.T).T
+    slope = -np.sum(bar * (y @ (2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1))))
+    assert value == pytest.approx(np.sum(y * y), rel=1e-12)
+    np.testing.assert_allclose(d_bar, bar, rtol=1e-11, atol=1e-13)
+    assert r_bar == pytest.approx(slope, rel=1e-11)
+
+
+def test_a_matrix_is_eliminated_once() -> None:
+    """Its part of each step leaves the loop over the right sides, before differentiation too: there no more is divided
+    for each of them than what is divided of them."""
+    args = (np.zeros((9, 5)), 0.3)
+    f, g = hyad.model(SYSTEMS), hyad.grad(hyad.model(ENERGY), wrt=1)
+    for model, once, each in ((f, 1, 2), (g, 1, 2)):
+        with without(OFF):
+            assert quotients(model, args).count(2) == once
+        with without((*OFF, "fission")):
+            assert quotients(model, args).count(2) >= each
+
+
+def test_a_system_of_a_row_that_changes_stays() -> None:
+    """A matrix that is another one for each right side."""
+    other = SYSTEMS.replace(") r (get d i)", ") (* r (get d i 0)) (get d i)")
+    d = np.random.default_rng(0).uniform(0.1, 1, (11, 4))
+    got = memoised.compile(hyad.model(other))(d, 0.3)
+    for row, x in zip(d, got):
+        s = 0.3 * row[0]
+        matrix = (1 + 2 * s) * np.eye(4) - s * np.eye(4, k=1) - s * np.eye(4, k=-1)
+        np.testing.assert_allclose(x, np.linalg.solve(matrix, row), rtol=1e-12)
+
+
+def test_what_is_stored_first_may_not_be_there() -> None:
+    """What begins a recurrence leaves a loop only where it is known to be there if the loop does not run."""
+    begins = "(for [j (range 2 m)] (set-at! c j (/ r (+ 2.0 (get c (- j 1)))))) (* (get c (- m 1)) (get a i k))"
+    f = hyad.model(f"""(fn [#^ (Mat n l) a #^ Real r #^ Int m #^ Int k]
+      (build n (fn [i] (let [c (zeros m)] (set-at! c k r) {begins}))))""")
+    a, wanted = np.ones((3, 2)), [0.3]
+    for _ in range(3):
+        wanted.append(0.3 / (2.0 + wanted[-1]))
+    np.testing.assert_allclose(memoised.compile(f)(a, 0.3, 5, 1), np.full(3, wanted[-1]), rtol=1e-15)
+    with pytest.raises(hyad.BoundsError):
+        memoised.compile(f)(a, 0.3, 1, 1)
+
+
+def test_rows_are_turned_once() -> None:
+    """No element of a row is read across rows within the recurrence: what is in lanes lies side by side."""
+    f = model("there and back", "neighbours")
+    program = f.optimised(f.specs(given(16, 6)))
+    lanes = [x.op for x in all_binds(program.body) if type(x.op) is Loop and x.op.index.name == "lane"]
+    assert lanes and all(type(x.op) is Prim for loop in lanes[:1] for x in loop.body.binds)
