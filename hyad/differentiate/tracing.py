@@ -27,6 +27,7 @@ from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block, merged_block
 from ..passes.fusion import branched_block
 from ..passes.optimise import expand_block, left_block, singles_block, unroll_block
+from ..passes.periods import periods_block
 from ..passes.prefixes import prefixes_block
 from ..passes.recurring import recurring_block
 from ..passes.shrinking import shrinking_block
@@ -210,7 +211,7 @@ def trace(
             if not sp.facts.changed:
                 block = counted_block(b, inline_block(b, recursion_counted(b, merged_block(b, block))))
                 block = shrinking_block(b, unfold_block(b, block))
-            block = unroll_block(b, block)
+            block = unroll_block(b, periods_block(b, block))
             block = singles_block(b, tidy(block))
             block = filled_block(b, spared_block(b, block))
             block = expand_block(b, left_block(b, prefixes_block(b, tidy(block))))

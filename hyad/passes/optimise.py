@@ -89,6 +89,7 @@ from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
 from .onehot import OneHot
 from .overlaps import overlaps
 from .pairs import pairs
+from .periods import periods
 from .places import one_place
 from .powers import powers_of_two
 from .prefixes import prefixes
@@ -870,6 +871,7 @@ PIPELINE: list[Pass] = [
     tail_calls,  # and where that is a loop now
     counted,  # before all that asks how often a loop runs
     shrinking,  # and before all that knows arrays, but no data
+    periods,  # before what may fail in one of two iterations alone is looked at
     sizes_first,  # no pass moves what may fail
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled

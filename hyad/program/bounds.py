@@ -61,13 +61,25 @@ class Bounds:
                 a, b = b, a
             if not b[1]:
                 return affine_add((0, {}), a, b[0]) if b[0] else (0, {})
-        if name == "//":
+        if name in ("//", "%"):
             constant, terms = self.affine(args[0])
             divisor, unknown = self.affine(args[1])
-            whole = not unknown and divisor > 0 and all(k % divisor == 0 for k in (constant, *terms.values()))
-            if whole and (divisor == 1 or self.fits(args[0])):
-                return constant // divisor, {v: k // divisor for v, k in terms.items()}
+            whole = not unknown and divisor > 0 and all(k % divisor == 0 for k in terms.values())
+            if whole and (divisor == 1 or self.fits(args[0])):  # (// (+ 1 (* 2 i)) 2)  =>  i
+                rest = constant % divisor, {}
+                return rest if name == "%" else (constant // divisor, {v: k // divisor for v, k in terms.items()})
         return None
+
+    def residue(self, a: Atom, n: Atom) -> Affine | None:
+        """What leaves the same rest as ``a`` when it is divided by a number ``n``, and is less, if there is such.
+
+        ``(% (+ i (* 2 q) 3) 2)``  =>  ``(% (+ i 1) 2)``.
+        """
+        if type(n) is not Const or n.value <= 0 or not self.fits(a):
+            return None
+        constant, terms = self.affine(a)
+        rest = constant % n.value, {v: k for v, k in terms.items() if k % n.value}
+        return None if rest == (constant, terms) else rest
 
     def fits(self, atom: Atom) -> bool:
         """Whether what is computed for an integer is its affine form: where a sum or product may wrap, a comparison

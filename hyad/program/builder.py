@@ -257,6 +257,9 @@ class Builder(Bounds):
                 if affine is not None:
                     whole = name == "//"  # a quotient without a rest: no division
                     return self.affine_value(affine) if whole else self.affine_atom(affine, name, args, hint, given)
+                rest = self.residue(*args) if name == "%" else None
+                if rest is not None:
+                    return self.prim("%", self.affine_value(rest), args[1])
                 known = self.wrapped(*args) if name == "%" else None
                 if name in ("max", "min"):
                     known = self.chosen(name, args) or self.of_each(name, args)
