@@ -39,12 +39,14 @@ PROGRAMS = {
 
 @cache
 def model(name: str) -> hyad.Model:
-    return hyad.model(f"(fn [#^ (Vec n) v #^ Real r] {PROGRAMS[name]})")
+    """The same for two numbers: inside another loop."""
+    return hyad.model(f"(fn [#^ (Vec n) v #^ (Vec m) rs] (map (fn [r] {PROGRAMS[name]}) rs))")
 
 
 @cache
 def loss(name: str) -> hyad.Model:
-    return hyad.model(f"(fn [#^ (Vec n) v #^ Real r] (sum (sin {PROGRAMS[name]})))")
+    rows = f"(map (fn [r] (sum (sin {PROGRAMS[name]}))) [r (* 2.0 r) (- r 0.3)])"
+    return hyad.model(f"(fn [#^ (Vec n) v #^ Real r] (sum {rows}))")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -56,9 +58,10 @@ def test_values_to_the_last_bit(name: str) -> None:
         v = np.random.default_rng(n).uniform(-1, 1, n)
         if name == "from one on" and n == 0:
             continue
-        got, wanted = here(v, 0.7), plain(v, 0.7)
+        rs = np.array([0.7, -0.4])
+        got, wanted = here(v, rs), plain(v, rs)
         np.testing.assert_array_equal(got, wanted)
-        np.testing.assert_allclose(got, hyad.run(model(name), v, 0.7), rtol=1e-14)
+        np.testing.assert_allclose(got, hyad.run(model(name), v, rs), rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -115,6 +118,12 @@ def test_colours_of_a_grid() -> None:
         np.testing.assert_allclose(memoised.compile(f)(u, 3), wanted, rtol=1e-13)
 
 
+def test_threads_share_the_elements_of_an_array() -> None:
+    f = hyad.model("(fn [#^ (Vec n) v] (build n (fn [i] (if (= (% i 2) 0) (exp (get v i)) (sin (get v i))))))")
+    assert "periods" not in hyad.explain(f).fired()
+    assert "omp parallel" in hyad.compile(f, threads=2).cfunction.source
+
+
 LEFT_ALONE = {
     "signs": "(build n (fn [i] (* (if (= (% i 2) 0) 1.0 -1.0) (get v i))))",
     "a long period": "(build n (fn [i] (if (= (% i 9) 0) (exp (get v i)) (get v i))))",
@@ -124,7 +133,7 @@ LEFT_ALONE = {
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_left_alone(name: str) -> None:
-    f = hyad.model(f"(fn [#^ (Vec n) v] {LEFT_ALONE[name]})")
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ Int m] (build m (fn [k] {LEFT_ALONE[name]})))")
     assert "periods" not in hyad.explain(f).fired()
 
 

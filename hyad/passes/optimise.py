@@ -996,8 +996,9 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "add-rows afterwards align alongside carry choices columns denormals edges eights fills forwards history"
-    " interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place overlaps row-folds row-lanes"
-    " rows-first searches shifts skips split strands triangles twins unbranched unchecked whole-eights".split()
+    " interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place overlaps periods"
+    " row-folds row-lanes rows-first searches shifts skips split strands triangles twins unbranched unchecked"
+    " whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

@@ -41,9 +41,10 @@ def periods(program: Program) -> Program:
 
     ``(build n (fn [k] (if (= (% k 2) 0) (f (cos (// k 2)) k) (g (cos (// k 2)) k))))``  =>  for each ``q`` below
     ``n // 2`` the elements ``2 q`` and ``2 q + 1``, with one cosine and no branch; and the last one, if ``n`` is odd.
-    Design decision: in innermost loops; what takes the iterations in another order asks for no branch more.
+    Design decision: in innermost loops, inside another or around an accumulator: several threads may share the elements
+    of an array that are made one by one.
     """
-    if not any(type(x.op) is Loop and period(x.op) for x in all_binds(program.body)):
+    if not found_in(program.body):
         return program
     return dead_code(rebuilt(program, Periods(Builder())))
 
@@ -51,20 +52,37 @@ def periods(program: Program) -> Program:
 def periods_block(b: Builder, block: Block) -> Block:
     """``periods`` for a block under construction: before it is differentiated, for the index of a loop backwards leaves
     a rest that nobody knows."""
-    if "periods" in b.off or not any(type(x.op) is Loop and period(x.op) for x in all_binds(block)):
+    if "periods" in b.off or not found_in(block):
         return block
     with b.region() as scope:
         results = Periods(b).block(block)
     return tidy(b.close(scope, results))
 
 
+def found_in(block: Block, inside: bool = False) -> bool:
+    """Whether there is a loop to take."""
+    for x in block.binds:
+        if type(x.op) is Loop and (inside or x.op.accs) and period(x.op):
+            return True
+        if any(found_in(inner, inside or type(x.op) is Loop) for inner in blocks_of(x.op)):
+            return True
+    return False
+
+
 class Periods(Rebuild):
     """``periods`` for a block."""
 
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.depth = 0
+
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        found = period(op)
+        found = period(op) if self.depth or op.accs else 0
         if not found:
-            return super().loop(op, bind)
+            self.depth += 1
+            made = super().loop(op, bind)
+            self.depth -= 1
+            return made
         b, width, turns = self.b, len(op.accs), Const(found, INT)
         b.fired("periods")
         count = b.trips(self.atom(op.count))
