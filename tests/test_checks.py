@@ -828,3 +828,39 @@ def test_multiples_of_sizes_are_divided() -> None:
     text = hyad.show(f, "c").split("f(")[-1]
     assert "2*n + 2" in text and "/" not in text.split("//")[0] and ">>" not in text
     assert f(np.zeros(3)).tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "index, loops",
+    [
+        ("(max 0 (min (- n 2) (- (searchsorted x t) 1)))", 1),
+        ("(min (- n 2) (searchsorted x t))", 1),
+        ("(if (< t 0.5) 0 (- n 2))", 1),
+    ],
+)
+def test_what_an_iteration_has_read_is_there_for_another_loop(index: str, loops: int) -> None:
+    """Value and gradient search once, and are one loop, where reasoning and no check says that an element is there."""
+    text = f"""(fn [#^ (Vec n) x #^ (Vec n) y #^ (Vec m) q]
+      (fold (fn [s t] (let [i {index} w (- t (get x i))] (+ s (* w (+ (get y i) (get y (+ i 1)) (get x (+ i 1)))))))
+            0.0 q))"""
+    f = hyad.value_and_grad(hyad.model(text), wrt="y")
+    args = np.linspace(0, 1, 7), np.arange(7.0), np.random.default_rng(0).uniform(-0.1, 1.1, 23)
+    value, bar = hyad.compile(f)(*args)
+    other, wanted = hyad.compile(f, without="fuse-siblings")(*args)
+    assert value == pytest.approx(other, rel=1e-14)
+    np.testing.assert_allclose(bar, wanted, rtol=1e-13)
+    program = f.optimised(f.specs(args))
+    over = [x for x in all_binds(program.body) if type(x.op) is Loop and str(x.op.count) == "m"]
+    assert len(over) == loops
+
+
+def test_what_one_branch_reads_is_not_there_for_another() -> None:
+    """What a loop reads under a condition says nothing of where it does not hold."""
+    text = """(fn [#^ (Vec n) x #^ (Arr Int m) at]
+      #((sum (map (fn [k] (if (< k n) (if (>= k 0) (get x k) 0.0) 1.0)) at))
+        (sum (map (fn [k] (* 2.0 (get x k))) at))))"""
+    f = hyad.compile(hyad.model(text))
+    x = np.arange(4.0)
+    assert f(x, np.array([0, 3, 2])) == (5.0, 10.0)
+    with pytest.raises(hyad.BoundsError):
+        f(x, np.array([0, 4]))

@@ -106,3 +106,52 @@ def test_a_table_whose_rows_are_read_in_eight_lanes() -> None:
     assert oracle.mismatch(made(*args), hyad.run(g, *args), 1e-9) is None
     assert "n*n" in re.search("room for (.*) reals", hyad.compile(g, args=args, **OFF).source)[1]
     assert "n*n" not in re.search("room for (.*) reals", made.source)[1]
+
+
+#: Triangles that are filled row by row, or column by column, as a Cholesky factor is: whole rows are read of them.
+TRIANGLES = {
+    "a store for each case": """(for [i (range n)]
+      (for [j (range (+ i 1))]
+        (let [s (ref (get a i j))]
+          (for [p (range j)] (set! s (- (deref s) (* (get c i p) (get c j p)))))
+          (if (= i j) (set-at! c i j (sqrt (deref s))) (set-at! c i j (/ (deref s) (get c j j)))))))""",
+    "one store": """(for [i (range n)]
+      (for [j (range (+ i 1))]
+        (let [s (ref (get a i j))]
+          (for [p (range j)] (set! s (- (deref s) (* (get c i p) (get c j p)))))
+          (set-at! c i j (if (= i j) (sqrt (deref s)) (/ (deref s) (get c j j)))))))""",
+    "by columns": """(for [j (range n)]
+      (for [i (range j n)]
+        (let [s (ref (get a i j))]
+          (for [p (range j)] (set! s (- (deref s) (* (get c i p) (get c j p)))))
+          (if (= i j) (set-at! c i j (sqrt (deref s))) (set-at! c i j (/ (deref s) (get c j j)))))))""",
+}
+
+
+@pytest.mark.parametrize("name", TRIANGLES)
+def test_a_cholesky_factor_by_loops(name: str) -> None:
+    """Its gradient takes as much memory as the factor: no row is remembered for each of its elements."""
+    loss = f"(fn [#^ (Mat n n) a] (let [c (zeros [n n])] {TRIANGLES[name]} (+ (sum (log (diag c))) (sum (sin c)))))"
+    g = hyad.grad(loss)
+    made, plain = memoised.compile(g), memoised.compile(g, **OFF)
+    for n in (1, 2, 3, 8, 9):
+        a = np.random.default_rng(n).normal(size=(n, n))
+        a = a @ a.T + n * np.eye(n)
+        np.testing.assert_allclose(made(a), plain(a), rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(made(a), hyad.run(g, a), rtol=1e-12, atol=1e-13)
+    if name != "by columns":
+        assert "n*n*n" not in str(made.cfunction.workspace) and "n*n*n" in str(plain.cfunction.workspace)
+
+
+def test_a_row_that_changes_after_it_was_read_is_remembered() -> None:
+    """Elements of the row that is filled, right of the one that is stored: they are another thing in the end."""
+    loss = """(fn [#^ (Mat n n) a]
+      (let [c (copy a)]
+        (for [i (range n)]
+          (for [j (range n)]
+            (set-at! c i j (ifold (fn [s p] (+ s (sin (* (get a p j) (get c i p))))) 0.1 n))))
+        (sum (square c))))"""
+    g = hyad.grad(loss)
+    a = np.random.default_rng(4).uniform(0.2, 1, (4, 4))
+    np.testing.assert_allclose(memoised.compile(g)(a), hyad.run(g, a), rtol=1e-12)
+    np.testing.assert_allclose(memoised.compile(g)(a), memoised.compile(g, **OFF)(a), rtol=1e-13)

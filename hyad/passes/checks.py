@@ -48,6 +48,11 @@ LONGEST = 400  # a loop of more bindings is not made two
 STEPS = 1000  # atoms that are compared at most before two checks are thought to be different
 
 
+def subscripts(op: Prim) -> Iterable[tuple[Atom, Atom]]:
+    """The subscripts of what reads or changes an array, and the sizes that they are below."""
+    return zip(op.args[1 : len(op.args) - (op.name != "get")], type_of(op.args[0]).dims)  # type: ignore[union-attr]
+
+
 @dataclass(slots=True)
 class Made:
     """A check that has been made: in all iterations of ``loops`` (their indices and counts), innermost first, wherever
@@ -67,8 +72,9 @@ class Once:
     that run as often. The first one stays where it is, and so does the error of a program that fails.
     """
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, read: bool = False) -> None:
         self.sources = sources(all_binds(block))
+        self.read = read  # whether what is read or changed counts as checked: where it is, its subscripts are in range
         self.made: dict[tuple, list[Made]] = {}
         self.open: list[list[Made]] = [[]]  # those of each region around, and of what it has left
         self.around: dict[Atom, Atom] = {}  # the loops around: index and count
@@ -82,9 +88,12 @@ class Once:
                 key = self.key(op)
                 if any(self.covers(made, op) for made in self.made.get(key, ())):
                     continue
-                found = Made(op)
-                self.made.setdefault(key, []).append(found)
-                self.open[-1].append(found)
+                self.note(key, Made(op))
+            elif self.read and type(op) is Prim and op.name in ("get", "update", "add-at"):
+                for i, n in subscripts(op):
+                    if type(i) is Var and i not in self.around:
+                        check = Check("in", i, n, "")
+                        self.note(self.key(check), Made(check))
             elif type(op) is Loop:
                 self.around[op.index] = op.count
                 with self.region() as found:
@@ -115,14 +124,17 @@ class Once:
         same = len(binds) == len(block.binds) and all(a is b for a, b in zip(binds, block.binds))
         return block if same else Block(tuple(binds), block.results, block.place)
 
+    def note(self, key: tuple, made: Made) -> None:
+        self.made.setdefault(key, []).append(made)
+        self.open[-1].append(made)
+
     def in_range(self, block: Block) -> bool:
         """Whether all subscripts in a block are in range: constants, indices of loops that run as often as there are
         elements, and what has been checked, in the block too."""
         for bind in block.binds:
             op = bind.op
             if type(op) is Prim and op.name in ("get", "update", "add-at"):
-                subscripts = op.args[1 : len(op.args) - (op.name != "get")]
-                if not all(map(self.fits, subscripts, type_of(op.args[0]).dims)):  # type: ignore[union-attr]
+                if not all(self.fits(i, n) for i, n in subscripts(op)):
                     return False
             elif type(op) is Check:
                 self.made.setdefault(self.key(op), []).append(Made(op, [], list(self.holds)))
@@ -372,8 +384,8 @@ class Around:
 
 def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (), around: Around = Around()) -> bool:
     """Whether all subscripts in a loop or a branch are in range by the checks that stand ``before`` it in its block,
-    and before that, whatever else was checked; with ``first`` in a loop that runs as often as that, once it has done
-    the same iteration."""
+    and before that, whatever else was checked, and by what is read there; with ``first`` in a loop that runs as often
+    as that, once it has done the same iteration."""
     block = Block((second,), ())
     if first is not None:
         one, two = first.op, second.op
@@ -381,7 +393,7 @@ def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (
         block = substitute(two.body, {two.index: one.index})
         second = Bind(second.vars, Loop(two.count, one.index, two.inits, two.accs, block))
     before = (*around.before, *before)
-    here = Once(Block((*before, second) if first is None else (*before, first, second), ()))
+    here = Once(Block((*before, second) if first is None else (*before, first, second), ()), read=True)
     here.around.update(around.loops)
     here.block(Block(before, ()))
     if first is not None:

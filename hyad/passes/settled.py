@@ -52,6 +52,14 @@ class Kept:
     look: Prim | None
     changes: tuple[Prim, ...]
     where: dict[Prim, Place]
+    begins: Place = ((), (-1,))
+
+
+def begins(levels: Sequence[Loop], where: dict[Prim, Place]) -> Place:
+    """Where an iteration of the innermost of some loops begins."""
+    inner = tuple(levels[1:])
+    here = next(here for loops, here in where.values() if loops[: len(inner)] == inner)
+    return inner, (*here[: len(inner)], -1)
 
 
 def remembered(bind: Bind) -> Iterator[tuple[Var, list[Kept]]]:
@@ -88,6 +96,8 @@ def remembered(bind: Bind) -> Iterator[tuple[Var, list[Kept]]]:
                         if x is (look.args[-1] if stores else y.vars[0]):
                             place = look.args[1:-1] if stores else look.args[1:]
                             found.append(Kept(bind.vars[k], levels, place, look, tuple(course.changes), where))
+                if x in course.vars and x in levels[-1].accs:
+                    found.append(Kept(bind.vars[k], levels, (), None, tuple(course.changes), where, begins(levels, where)))
         if found:
             yield v, found
 
@@ -124,8 +134,8 @@ def walk(block: Block, loops: tuple[Loop, ...], at: tuple[int, ...]) -> Iterator
 
 
 def leaf_of(bind: Bind, n: int) -> tuple[tuple[Loop, ...], Atom, Block] | None:
-    """The number that loops inside one another remember in each iteration as their result ``n``: the loops, it, and the
-    block that makes it. They stack it, or store it in memory that was there for nothing else."""
+    """What loops inside one another remember in each iteration as their result ``n``, a number, a row or a table: the
+    loops, it, and the block that makes it. They stack it, or store it in memory that was there for nothing else."""
     op: Loop = bind.op  # type: ignore[assignment]
     x: Atom = op.body.results[n]
     if n < len(op.accs):
@@ -138,10 +148,10 @@ def leaf_of(bind: Bind, n: int) -> tuple[tuple[Loop, ...], Atom, Block] | None:
         x = store.args[-1]
     if type(x) is not Var:
         return None
-    if isinstance(x.type, Scalar):
-        return (op,), x, op.body
     inner = next((y for y in op.body.binds if x in y.vars), None)
-    found = leaf_of(inner, inner.vars.index(x)) if inner is not None and type(inner.op) is Loop else None
+    if inner is None or type(inner.op) is not Loop:
+        return (op,), x, op.body
+    found = leaf_of(inner, inner.vars.index(x))
     return None if found is None else ((op, *found[0]), *found[1:])
 
 
@@ -200,7 +210,7 @@ class Settled(Rebuild):
         """Whether a change keeps away from an element that was remembered in the iterations ``times``, in all that
         come later: later ones of the outer loop, those of the same that come later in a loop inside, and so on; and
         the rest of that iteration."""
-        loops, here = kept.where[kept.look] if kept.look is not None else ((), (-1,))
+        loops, here = kept.where[kept.look] if kept.look is not None else kept.begins
         around, there = kept.where[change]
         common = next((k for k, (a, b) in enumerate(zip(loops, around)) if a is not b), min(len(loops), len(around)))
         levels = (kept.levels[0], *around)
