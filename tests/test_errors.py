@@ -63,6 +63,13 @@ NAMES = {"python-function": None, "python_function": python_function, "np": np, 
 # ------------------------------------------------------------------------- the text of a model, and its arguments
 
 MODELS: list[tuple[Any, ...]] = [
+    (
+        "gradient of a body that ends in a for",
+        DerivativeError,
+        "(fn [v] ((grad (fn [v] (let [s (ref 0.0)] (for [x v] (set! s (+ (deref s) x)))))) v))",
+        np.ones(3),
+    ),
+    ("fold of the array first", ModelTypeError, "(fn [v] (fold (fn [s x] (+ s x)) v 0.0))", np.ones(3)),
     # names
     ("an unbound name", UnboundError, "(fn [x] (* x yy))", 1.0),
     ("a function that calls itself", UnboundError, "(fn [x] (let [f (fn [k] (if (> k 0) (f (- k 1)) x))] (f 3)))", 1.0),
@@ -442,6 +449,8 @@ MODELS: list[tuple[Any, ...]] = [
 # ---------------------------------------------------------------------------------- texts that cannot be read
 
 TEXTS: list[tuple[str, Any]] = [
+    ("let with a bracket for each name", "(fn [x] (let [[y 1] [z 2]] (+ x y z)))"),
+    ("break in a for", "(fn [v] (for [x v] (break)))"),
     ("a bracket that is never closed", "(fn [x]\n  (+ x 1)"),
     ("a bracket closed by the wrong one", "(fn [x (+ x 1))"),
     ("a bracket too many", "(fn [x] (+ x 1)))"),

@@ -234,6 +234,8 @@ def shape_of(sp: Specialiser, value: Value, name: str) -> tuple[Atom, ...]:
     name = blamed(sp, name)
     integer_ = name == "fold" and isinstance(value, (Const, Var)) and type_of(value) == INT
     also = "; what goes through the integers below one is a `for` over `(range n)`" if integer_ else ""
+    if name in ("fold", "scan") and not integer_:
+        also = f", after what it starts from: `({name} f start v)`"
     raise ModelTypeError(f"`{name}` of {describe(value)}", sp.b.span, f"`{name}` takes an array{also}")
 
 

@@ -43,7 +43,7 @@ _HY_HINTS = (
     ("lambda defn", "`(fn [x] ...)` is a function; `(let [f (fn [x] ...)] ...)` names it"),
     ("import require", "import at the top of the module"),
     ("return yield", "the last form of a body is its value"),
-    ("break continue", "`(while c ...)` ends where its condition says"),
+    ("break continue", "`(while c ...)` ends where its condition says; in a `for`, `(when c ...)` is around the rest"),
     ("unless if-not when-not", "`(if c a b)` has a value both ways"),
     ("assert", "`(if c a b)` gives another value; sizes are checked where they are declared: `#^ (Vec n) v`"),
 )
@@ -257,6 +257,8 @@ class _Reader:
         """The name that a form binds."""
         if form.kind != "sym":
             hint = "names are symbols, such as `x` or `step-size`; parameters have no default values"
+            if form.kind == "num":
+                hint += ", and a `let` has names and values by turns: `(let [x 1  y 2] ...)`"
             raise ReadError("a name is expected here", form.span, hint)
         if form.value in SPECIAL:
             raise ReadError(

@@ -159,6 +159,8 @@ def many_valued(operator: str, what: str, number: bool) -> DerivativeError:
         "hessian": "take the Jacobian of its Jacobian: `(jacobian (jacobian f))`",
         "hvp": "take the tangent of its Jacobian: `(jvp (jacobian f) x v)`",
     }.get(operator, "use jacobian")
+    if what == "None":
+        hint = "a `for` and a `while` have no value: end with what they have made, as `(deref s)`"
     message = f"`{operator}` needs a function that gives a number; this gives {what}"
     return DerivativeError(message, None, None if number else hint)
 
