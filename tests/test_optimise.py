@@ -1094,3 +1094,44 @@ def test_rows_that_are_also_read_otherwise_are_made_first() -> None:
             assert value == pytest.approx(expected, rel=1e-12)
             for found, one in zip(gradient, wanted):
                 np.testing.assert_allclose(found, one, rtol=1e-10, atol=1e-12)
+
+
+def changes_in(f: hyad.Model, args: tuple) -> int:
+    return sum(type(b.op) is Prim and b.op.name == "update" for b in all_binds(f.optimised(f.specs(args)).body))
+
+
+def test_arrays_that_are_changed_alike_are_one() -> None:
+    """Two loops that become one had factored the same matrix, in place, each for itself."""
+    part = "(fold (fn [s k] (+ s {} (dot (get v k) (@ (inv (get m k)) (get v k))))) 0.0 (arange n))"
+    head = "#^ (Arr Real n 2 2) m #^ (Mat n 2) v"
+    one = hyad.model(f"(fn [{head}] (let [n (len v)] {part.format('0.0')}))")
+    two = hyad.model(f"(fn [{head}] (let [n (len v)] #({part.format('0.0')} {part.format('(get v k 0)')})))")
+    rng = np.random.default_rng(0)
+    m, v = rng.normal(size=(5, 2, 2)) + 3 * np.eye(2), rng.normal(size=(5, 2))
+    value = sum(x @ np.linalg.inv(a) @ x for a, x in zip(m, v))
+    assert hyad.compile(one)(m, v) == pytest.approx(value, rel=1e-12)
+    assert hyad.compile(two)(m, v) == pytest.approx((value, value + v[:, 0].sum()), rel=1e-12)
+    assert changes_in(two, (m, v)) == changes_in(one, (m, v)) > 0
+
+
+def test_arrays_that_are_changed_otherwise_later_are_two() -> None:
+    """One memory for both would have to be copied."""
+    text = """(fn [#^ (Vec n) v #^ Int m]
+      (build m (fn [k]
+        (let [a (copy v) b (copy v)]
+          (set-at! a 0 (real k)) (set-at! b 0 (real k))
+          (set-at! a 1 (* 2.0 (get a 0))) (set-at! b 1 (* 3.0 (get b 0)))
+          (for [i (range 2 (len v))] (set-at! a i (+ (get a (- i 1)) (get b (- i 1)))) (set-at! b i (get a i)))
+          (+ (sum (sin a)) (sum b))))))"""
+    f, v = hyad.model(text), np.arange(5.0)
+    wanted = []
+    for k in range(3):
+        a, b = v.copy(), v.copy()
+        a[0] = b[0] = k
+        a[1], b[1] = 2 * k, 3 * k
+        for i in range(2, 5):
+            a[i] = a[i - 1] + b[i - 1]
+            b[i] = a[i]
+        wanted.append(np.sin(a).sum() + b.sum())
+    np.testing.assert_allclose(hyad.compile(f)(v, 3), wanted, rtol=1e-14)
+    assert hyad.check_grad(hyad.model(f"(fn [v] (sum ({text} v 3)))"), (v,))

@@ -19,6 +19,7 @@ from ..core import (
     Scalar,
     Var,
     all_binds,
+    binds_of,
     blocks_of,
     count_uses,
     defined_in,
@@ -201,7 +202,9 @@ class Fission(Rebuild):
 def dear(block: Block, bind: Bind) -> list[Bind]:
     """A binding of a block that calls the C library, or a build of what it gives; the calls of a loop that adds up or
     compares what they give, or the loop, where these come before it or are those of loops in it: fusion makes none of
-    them again where two parts compute it."""
+    them again where two parts compute it. And what changes an array in place, which no two parts share again."""
+    if any(type(x.op) is Prim and x.op.name in ("update", "add-at") for x in binds_of(bind)):
+        return [bind]
     if type(bind.op) is not Loop or not bind.op.accs:
         return [bind] * bool(calls_in(Block((bind,), ())))
     calls = [x for y in bind.op.body.binds if type(y.op) is not Loop for x in calls_in(Block((y,), ()))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Scalar, Var, all_binds, blocks_of, count_uses
+from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, blocks_of, count_uses
 from ..program.affine import Affine, affine_add, affine_in, with_factors
 from ..program.builder import Builder
 from ..program.loops import array_uses
@@ -97,7 +97,8 @@ def remembered(bind: Bind) -> Iterator[tuple[Var, list[Kept]]]:
                             place = look.args[1:-1] if stores else look.args[1:]
                             found.append(Kept(bind.vars[k], levels, place, look, tuple(course.changes), where))
                 if x in course.vars and x in levels[-1].accs:
-                    found.append(Kept(bind.vars[k], levels, (), None, tuple(course.changes), where, begins(levels, where)))
+                    here = begins(levels, where)
+                    found.append(Kept(bind.vars[k], levels, (), None, tuple(course.changes), where, here))
         if found:
             yield v, found
 

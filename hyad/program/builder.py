@@ -60,6 +60,7 @@ from .rewrite import compiled, rewrite
 
 QUICK = frozenset("= != < <= > >= and or not + - *".split())  # what may be computed where it is not needed
 QUICKLY = 12  # of those, at most
+CHANGES = ("update", "add-at", "undef")
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 INT_MAX = 2**63 - 1
 INTEGERS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}  # folded without rounding
@@ -83,6 +84,7 @@ class Builder(Bounds):
         self.off, self.journal = OFF.get(), FIRED.get()
         self.rewrites = compiled(self.off, self.journal is not None)
         self.shares, self.hoists = "sharing" not in self.off, "hoisting" not in self.off
+        self.shares_changes = False  # whether an array that is changed alike twice is one
         self.made: dict[Var, Make] = {}  # data whose constructor is known
         self.span: Span | None = None
         self.soft = False
@@ -560,7 +562,7 @@ class Builder(Bounds):
                 home = self.scopes[-1]
         (var,) = self.emit(op, (result,), (hint,) if hint else (), given, home, soft)
         self.definitions[var] = op
-        if name not in ("update", "add-at", "undef"):  # done in place: each has its own memory
+        if name not in CHANGES or self.shares_changes and name != "undef":  # done in place: each has its own memory
             home.shared[key] = var
         return var
 
@@ -1046,13 +1048,18 @@ class Builder(Bounds):
             return self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
 
     def begun(self, z: Atom) -> dict[Var, Prim]:
-        """The steps that make an array with memory of its own: zeros, what is stored in them or in another array."""
+        """The steps that make an array with memory of its own: zeros, or numbers and rows written down, and what is
+        stored in them or in another array."""
         steps: dict[Var, Prim] = {}
         while type(z) is Var and (op := self.definitions.get(z)) is not None:
-            if op.name not in ("zeros", "update", "add-at"):
+            if op.name not in ("zeros", "array", "update", "add-at"):
                 break
             steps[z] = op
             if op.name == "zeros":
+                break
+            if op.name == "array":
+                for row in reversed(op.args):
+                    steps.update(reversed(self.begun(row).items()))
                 break
             z = op.args[0]
         return dict(reversed(steps.items()))
@@ -1069,8 +1076,8 @@ class Builder(Bounds):
             if op.name == "zeros":
                 made[v] = self.zeros(v.type, v.name)  # type: ignore[arg-type]
             else:
-                first, *rest = op.args
-                made[v] = self.array_op(op.name, (made.get(first, first), *rest), v.type, v.name)  # type: ignore[arg-type]
+                args = tuple(made.get(a, a) for a in op.args)
+                made[v] = self.array_op(op.name, args, v.type, v.name)  # type: ignore[arg-type]
         return made[v]
 
     def while_(
