@@ -40,6 +40,7 @@ NONE = integer(0)
 CHAIN = 8  # in additions of throughput: what an operation costs that waits for the one before
 WIDTH = 4  # numbers that one instruction takes
 APART = 12  # in additions: eight numbers that do not lie side by side, read or written
+GATHERED = 24  # and those of one row, to be found by eight subscripts
 ACROSS = 8  # in additions: the sum of the lanes, added to an element
 USUAL = 16  # steps: of a loop that nobody knows how long it is
 WORTH = 0.75  # of the time of the iterations one by one: what eight at once may take
@@ -604,8 +605,8 @@ class Known:
             if changes(x) or prim.name == "get":
                 if prim.args[0] in self.shared:
                     across += 1
-                elif prim.args[0] not in self.local:
-                    apart += not self.beside(prim.args[1:])
+                elif prim.args[0] not in self.local and not self.beside(prim.args[1:]):
+                    apart += GATHERED if self.varying.isdisjoint(prim.args[1:-1]) else APART
                 elif prim.name == "get" and self.reads_back(op, prim):
                     carried[v] = 0
                 continue
@@ -623,7 +624,7 @@ class Known:
         plain = max(steps, (LANES if recurs else LANES / WIDTH) * work)
         self.cost.recurs |= recurs
         self.cost.plain += weight * (plain + LANES / WIDTH * across)
-        self.cost.lanes += weight * max(CHAIN * chain, LANES / WIDTH * work + APART * apart + ACROSS * across)
+        self.cost.lanes += weight * max(CHAIN * chain, LANES / WIDTH * work + apart + ACROSS * across)
 
     def reads_back(self, op: Loop, read: Prim) -> bool:
         """Whether a loop reads an element of an array of the iteration that an iteration of its own before has changed:

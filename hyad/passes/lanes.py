@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core import (
@@ -287,7 +287,8 @@ def ahead(op: Loop, rows: Callable[[Loop], bool] | None = None) -> Plan | None:
             if stacks and (inner_loops(bind.op) or neighbours(bind.op, varying)):
                 continue  # the rows of a product, or sums that become one: these lie side by side as they are
             moved = {v for v in early if v in varying and type(v) is Var and v.type == INT} - found
-            if worth(bind.op, op.index, found, moved) if rows is None else rows(bind.op):
+            apart = multiples(moved, early)
+            if worth(bind.op, op.index, found, moved, apart) if rows is None else rows(bind.op):
                 slow.append(bind)
         else:
             late.update(bind.vars)
@@ -404,12 +405,25 @@ def element(bind: Bind) -> bool:
     return type(bind.op) is Prim and bind.op.name == "get" and bind.vars[0].type == INT
 
 
-def worth(op: Loop, index: Var, found: set[Var], moved: set[Var]) -> bool:
+def multiples(moved: set[Var], made: Mapping[Atom, Bind]) -> set[Var]:
+    """Those integers made of the lanes' index that are not next to one another in lanes that are."""
+    apart: set[Var] = set()
+    for v in made:  # in their order
+        if v in moved:
+            op = made[v].op
+            sums = type(op) is Prim and op.name in ("+", "-")
+            if not sums or not apart.isdisjoint(op.args):  # type: ignore[union-attr]
+                apart.add(v)  # type: ignore[arg-type]
+    return apart
+
+
+def worth(op: Loop, index: Var, found: set[Var], moved: set[Var], apart: set[Var]) -> bool:
     """Whether a loop's innermost loops are sums or read columns, which C compilers do not vectorise, and read what lies
     side by side for several of their sums: no rows of the lanes' own, by their ``index`` or by those that they have
-    ``found`` in an array, and few by numbers made of the index (``moved``): these are read one by one."""
+    ``found`` in an array, and few by numbers made of the index (``moved``), or in a row by those that are ``apart``:
+    these are read one by one."""
     inner = inner_loops(op)
-    if any(scattered(x, moved) for x in (op, *inner)):
+    if any(scattered(x, moved, apart) for x in (op, *inner)):
         return False
     if any(x.accs for x in inner):
         return not copied_once(op, index) and not rows_of_products(op, index)
@@ -423,11 +437,12 @@ def worth(op: Loop, index: Var, found: set[Var], moved: set[Var]) -> bool:
     return not inner and not op.accs and columns and not at_index and work >= STRAIGHT
 
 
-def scattered(op: Loop, moved: set[Var]) -> bool:
+def scattered(op: Loop, moved: set[Var], apart: set[Var]) -> bool:
     """Whether a loop reads elements of rows by numbers made of the lanes' index, and does little with each: to gather
     the eight takes longer than the additions of one sum wait for one another."""
     here = [x for x in op.body.binds if type(x.op) is Prim]
-    gathers = sum(x.op.name == "get" and not moved.isdisjoint(x.op.args[1:-1]) for x in here)  # type: ignore[union-attr]
+    looks = [x.op.args[1:] for x in here if x.op.name == "get"]  # type: ignore[union-attr]
+    gathers = sum(not moved.isdisjoint(at[:-1]) or at[-1] in apart for at in looks)
     return cost_of(Block(tuple(x for x in here if x.vars[0].type == REAL), ())) < GATHER * gathers
 
 
