@@ -36,7 +36,7 @@ from .jam import Jam, Room, carried_in
 from .lanes import LANES, ahead, closure
 from .nests import FAR, Steps, accesses
 
-NONE = integer(0)
+START = integer(0)
 CHAIN = 8  # in additions of throughput: what an operation costs that waits for the one before
 WIDTH = 4  # numbers that one instruction takes
 APART = 12  # in additions: eight numbers that do not lie side by side, read or written
@@ -95,7 +95,7 @@ class Eights(Rebuild):
         def tile(q: Atom, *state: Atom):
             first = b.prim("*", eight, q)
             apart = before or self.rows(op, plan, eight, first)
-            return Eight(b, self, op, plan, first, apart, first if before else NONE).iteration(state), ()
+            return Eight(b, self, op, plan, first, apart, first if before else START).iteration(state), ()
 
         made = list(b.loop(tiles, starts, tile, names, "tile", accs))
         for k in plan.sums:
@@ -118,10 +118,11 @@ class Eights(Rebuild):
 
     def kept(self, op: Loop) -> bool:
         """Whether there are as many rows as iterations anyway: the rows that these begin with are made before all."""
-        arrays = [r for k, r in enumerate(op.body.results) if isinstance(type_of(r), Arr)]
-        return any(r not in op.body.results[: len(op.accs)] or type_of(r).dims[0] is op.count for r in arrays)
+        if any(isinstance(type_of(r), Arr) for r in op.body.results[len(op.accs) :]):
+            return True
+        return any(isinstance(a.type, Arr) and a.type.rank > 1 and a.type.dims[0] is op.count for a in op.accs)
 
-    def rows(self, op: Loop, plan: Plan, count: Atom, first: Atom = NONE) -> dict[Var, Atom]:
+    def rows(self, op: Loop, plan: Plan, count: Atom, first: Atom = START) -> dict[Var, Atom]:
         """The rows that so many iterations begin with, one by one."""
         if not plan.apart:
             return {}
