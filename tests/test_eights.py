@@ -174,6 +174,14 @@ ALONE = {
     "branches": """(fn [#^ (Vec n) x #^ Int m]
       (sum (map (fn [x] (ifold (fn [x t] (if (> x 1.0) (exp (- x)) (* 2.0 x))) x m))
              x)))""",
+    "every second element": """(fn [#^ (Mat n m) x #^ (Vec 9) w]
+      (let [p (pad x [[1 1] [1 1]])]
+        (sum (build [(// n 2) (// m 2)] (fn [i j]
+          (ifold (fn [best u]
+            (ifold (fn [best v]
+              (let [s (ifold (fn [s a] (ifold (fn [s b]
+                        (+ s (* (get w (+ (* 3 a) b)) (get p (+ (* 2 i) u a) (+ (* 2 j) v b))))) s 3)) 0.0 3)]
+                (if (> s best) s best))) best 2)) -1e300 2))))))""",
     "a chain": """(fn [#^ (Vec n) x #^ Int m]
       (fold (fn [s x] (ifold (fn [s t] (* 0.5 s (- 2.0 (* s x)))) s m)) 1.0 x))""",
 }

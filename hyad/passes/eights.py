@@ -39,7 +39,7 @@ from .nests import FAR, Steps, accesses
 START = integer(0)
 CHAIN = 8  # in additions of throughput: what an operation costs that waits for the one before
 WIDTH = 4  # numbers that one instruction takes
-APART = 12  # in additions: eight numbers that do not lie side by side, read or written
+APART = 14  # in additions: eight numbers that do not lie side by side, read or written
 GATHERED = 24  # and those of one row, to be found by eight subscripts
 ACROSS = 8  # in additions: the sum of the lanes, added to an element
 USUAL = 16  # steps: of a loop that nobody knows how long it is
