@@ -80,6 +80,7 @@ def test_gradients(along: str, start: str) -> None:
     """In C, against differences and the same without; ``value_and_grad`` gives the value of ``f``."""
     f = model(along, start, summed)
     g = hyad.value_and_grad(f)
+    assert start != "a matrix" or "eights" in hyad.explain(hyad.grad(f, wrt=0)).fired()
     here, plain = memoised.compile(g), memoised.compile(g, without=OFF)
     for n, m in ((3, 0), (0, 3), (1, 1), (8, 2), (9, 1), (19, 5))[along == "one first" :]:
         args = given(n, m)
@@ -178,6 +179,42 @@ def test_a_system_of_a_row_that_changes_stays() -> None:
         s = 0.3 * row[0]
         matrix = (1 + 2 * s) * np.eye(4) - s * np.eye(4, k=1) - s * np.eye(4, k=-1)
         np.testing.assert_allclose(x, np.linalg.solve(matrix, row), rtol=1e-12)
+
+
+WEIGHTED = """(fn [#^ Real r #^ Real w #^ (Vec n) d]
+  (let [c (zeros n) x (copy d)]
+    (set-at! c 0 (- r))
+    (for [i (range 1 n)]
+      (let [m (+ 2.0 (* r (get c (- i 1))))]
+        (set-at! c i (/ (- r) m))
+        (set-at! x i (/ (+ (get x i) (get x (- i 1))) (* m w)))))
+    (+ (sum x) (sum c))))"""
+
+
+def test_what_a_line_makes_of_it_is_not_handed_on() -> None:
+    """A number of each line times one of the matrix stays with the line; the matrix's leaves."""
+    f = hyad.model(
+        f"(fn [#^ (Mat l n) d #^ (Vec l) w #^ Real r] (build l (fn [i] ({WEIGHTED} r (get w i) (get d i)))))"
+    )
+    rng = np.random.default_rng(3)
+    args = rng.normal(size=(9, 5)), rng.uniform(1, 2, 9), 0.3
+    np.testing.assert_allclose(memoised.compile(f)(*args), hyad.run(f, *args), rtol=1e-13)
+    with without(OFF):
+        assert sorted(quotients(f, args)) == [1, 2]
+
+
+def test_the_first_of_no_elements_is_not_stored() -> None:
+    """A recurrence that begins with it stays in the loop which says that it is there."""
+    f = hyad.model("""(fn [#^ (Vec n) a #^ Real r]
+      (build n (fn [i]
+        (let [c (zeros n)]
+          (set-at! c 0 r)
+          (for [j (range 1 n)] (set-at! c j (/ r (+ 2.0 (get c (- j 1))))))
+          (* (get c (- n 1)) (get a i))))))""")
+    for target in ("python", "c"):
+        call = memoised.compile(f, target)
+        assert call(np.zeros(0), 0.3).shape == (0,)
+        np.testing.assert_allclose(call(np.ones(2), 0.3), np.full(2, 0.3 / 2.3), rtol=1e-15)
 
 
 def test_what_is_stored_first_may_not_be_there() -> None:

@@ -17,7 +17,7 @@ from hyad.core import INT, LEAF, ONE, REAL, Arr, Bind, Block, Const, If, Loop, N
 from hyad.model import redefined
 from hyad.passes.cancel import cancel
 from hyad.passes.fusion import Fuse
-from hyad.passes.optimise import PIPELINE, optimise
+from hyad.passes.optimise import PIPELINE, copies, optimise
 from hyad.plain_python import python_callable
 from hyad.program.check import check
 from hyad.program.dead import dead_code
@@ -1134,4 +1134,5 @@ def test_arrays_that_are_changed_otherwise_later_are_two() -> None:
             b[i] = a[i]
         wanted.append(np.sin(a).sum() + b.sum())
     np.testing.assert_allclose(hyad.compile(f)(v, 3), wanted, rtol=1e-14)
+    assert copies(f.optimised(f.specs((v, 3))).body) == 1  # of v, for one of the two
     assert hyad.check_grad(hyad.model(f"(fn [v] (sum ({text} v 3)))"), (v,))

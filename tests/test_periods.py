@@ -9,7 +9,7 @@ import pytest
 
 import hyad
 import memoised
-from hyad.core import If, Prim, all_binds
+from hyad.core import If, Loop, Prim, all_binds
 
 ROTATED = """(fn [#^ (Mat t d) x #^ Real base]
   (build t (fn [p]
@@ -122,6 +122,16 @@ def test_threads_share_the_elements_of_an_array() -> None:
     f = hyad.model("(fn [#^ (Vec n) v] (build n (fn [i] (if (= (% i 2) 0) (exp (get v i)) (sin (get v i))))))")
     assert "periods" not in hyad.explain(f).fired()
     assert "omp parallel" in hyad.compile(f, threads=2).cfunction.source
+
+
+def test_nor_beside_a_loop_that_is_taken() -> None:
+    """It is asked of each loop whether it is inside another."""
+    turns = "(build n (fn [i] (if (= (% i 2) 0) (exp (* {0} (get v i))) (sin (get v i)))))"
+    one, other = turns.format("2.0"), turns.format("(real k)")
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ Int m] #({one} (build m (fn [k] {other}))))")
+    assert "periods" in hyad.explain(f).fired()
+    loops = [x.op for x in f.optimised(f.specs((np.ones(5), 3))).body.binds if type(x.op) is Loop]
+    assert any(not loop.accs and str(loop.count) == "n" for loop in loops)
 
 
 LEFT_ALONE = {

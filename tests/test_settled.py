@@ -143,13 +143,15 @@ def test_a_cholesky_factor_by_loops(name: str) -> None:
         assert "n*n*n" not in str(made.cfunction.workspace) and "n*n*n" in str(plain.cfunction.workspace)
 
 
-def test_a_row_that_changes_after_it_was_read_is_remembered() -> None:
-    """Elements of the row that is filled, right of the one that is stored: they are another thing in the end."""
-    loss = """(fn [#^ (Mat n n) a]
+@pytest.mark.parametrize("count", ["n", "(+ j 1)"])
+def test_a_row_that_changes_after_it_was_read_is_remembered(count: str) -> None:
+    """Elements of the row that is filled, the one that is stored and those right of it: they are another thing in the
+    end."""
+    loss = f"""(fn [#^ (Mat n n) a]
       (let [c (copy a)]
         (for [i (range n)]
           (for [j (range n)]
-            (set-at! c i j (ifold (fn [s p] (+ s (sin (* (get a p j) (get c i p))))) 0.1 n))))
+            (set-at! c i j (ifold (fn [s p] (+ s (sin (* (get a p j) (get c i p))))) 0.1 {count}))))
         (sum (square c))))"""
     g = hyad.grad(loss)
     a = np.random.default_rng(4).uniform(0.2, 1, (4, 4))

@@ -60,7 +60,7 @@ from .rewrite import compiled, rewrite
 
 QUICK = frozenset("= != < <= > >= and or not + - *".split())  # what may be computed where it is not needed
 QUICKLY = 12  # of those, at most
-CHANGES = ("update", "add-at", "undef")
+OWN = ("update", "add-at", "undef")  # done in place: each array has memory of its own
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
 INT_MAX = 2**63 - 1
 INTEGERS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}  # folded without rounding
@@ -562,7 +562,7 @@ class Builder(Bounds):
                 home = self.scopes[-1]
         (var,) = self.emit(op, (result,), (hint,) if hint else (), given, home, soft)
         self.definitions[var] = op
-        if name not in CHANGES or self.shares_changes and name != "undef":  # done in place: each has its own memory
+        if name not in OWN or self.shares_changes and name != "undef":
             home.shared[key] = var
         return var
 
@@ -1050,19 +1050,18 @@ class Builder(Bounds):
     def begun(self, z: Atom) -> dict[Var, Prim]:
         """The steps that make an array with memory of its own: zeros, or numbers and rows written down, and what is
         stored in them or in another array."""
+        changes: list[tuple[Var, Prim]] = []
         steps: dict[Var, Prim] = {}
-        while type(z) is Var and (op := self.definitions.get(z)) is not None:
-            if op.name not in ("zeros", "array", "update", "add-at"):
-                break
-            steps[z] = op
-            if op.name == "zeros":
-                break
-            if op.name == "array":
-                for row in reversed(op.args):
-                    steps.update(reversed(self.begun(row).items()))
-                break
+        op = self.definitions.get(z)  # type: ignore[call-overload]
+        while op is not None and op.name in ("update", "add-at"):
+            changes.append((z, op))  # type: ignore[arg-type]
             z = op.args[0]
-        return dict(reversed(steps.items()))
+            op = self.definitions.get(z)  # type: ignore[call-overload]
+        if op is not None and op.name in ("zeros", "array"):
+            for row in op.args if op.name == "array" else ():
+                steps.update(self.begun(row))
+            steps[z] = op  # type: ignore[index]
+        return {**steps, **dict(reversed(changes))}
 
     def needed(self, z: Atom) -> list[Atom]:
         """What an array needs to be made anew elsewhere, if it is ``begun`` here; anything else is needed itself."""
