@@ -425,10 +425,12 @@ class Share(Rebuild):
     """Common subexpressions where regions have been joined, and accumulators of a loop that are always equal: they
     start equal and, supposed that they are, go on equal. What is stacked twice is stacked once. What a branch gives is
     not computed again where the same condition has chosen it: ``(sqrt s)`` of what follows ``r = (if c 0.0 (sqrt s))``
-    is ``r`` in ``(if c .. ..)``'s second arm."""
+    is ``r`` in ``(if c .. ..)``'s second arm. Arrays that are changed alike from the same one on are one: where they
+    part, it is copied, as the one that they begin with would be."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
+        builder.shares_changes = True
         self.chosen: dict[tuple[Atom, bool], list[tuple[Scope, Prim, Var]]] = {}
 
     def if_(self, op: If, bind: Bind) -> Sequence[Atom]:
@@ -515,42 +517,8 @@ class Share(Rebuild):
 
 
 def share(program: Program) -> Program:
-    """Shares common subexpressions where regions have been joined, and accumulators of loops that are always equal; and
-    arrays that are changed alike from the same one on, where none of them is changed otherwise after that."""
-    if not any(type(bind.op) in (If, Loop) for bind in program.body.binds):
-        return program
-    if changed_alike(program.body):
-        builder = Builder()
-        builder.shares_changes = True
-        made = rebuilt(program, Share(builder))
-        if copies(made.body) <= copies(program.body):
-            return made
-    return rebuild(program, Share)
-
-
-def changed_alike(block: Block) -> bool:
-    """Whether two arrays of a block, or of one inside, may be changed in the same way."""
-    made = {x.vars[0]: x.op for x in block.binds if type(x.op) is Prim}
-    seen: set[tuple] = set()
-    for op in made.values():
-        if op.name in ("update", "add-at"):
-            array, *at, _ = op.args
-            look = op.name, *at, made[array].name if array in made else array
-            if look in seen:
-                return True
-            seen.add(look)
-    return any(changed_alike(inner) for x in block.binds for inner in blocks_of(x.op))
-
-
-def copies(block: Block) -> int:
-    """How many arrays are changed that have been changed already, by loops too."""
-    found: Counter[Atom] = Counter()
-    for x in all_binds(block):
-        if type(x.op) is Prim and x.op.name in ("update", "add-at"):
-            found[x.op.args[0]] += 1
-        elif type(x.op) is Loop:
-            found.update(z for z in x.op.inits if isinstance(type_of(z), Arr))
-    return sum(n - 1 for n in found.values())
+    """Shares common subexpressions where regions have been joined, and accumulators of loops that are always equal."""
+    return rebuild(program, Share) if any(type(bind.op) in (If, Loop) for bind in program.body.binds) else program
 
 
 class SizesFirst(Rebuild):

@@ -52,14 +52,6 @@ class Kept:
     look: Prim | None
     changes: tuple[Prim, ...]
     where: dict[Prim, Place]
-    begins: Place = ((), (-1,))
-
-
-def begins(levels: Sequence[Loop], where: dict[Prim, Place]) -> Place:
-    """Where an iteration of the innermost of some loops begins."""
-    inner = tuple(levels[1:])
-    here = next(here for loops, here in where.values() if loops[: len(inner)] == inner)
-    return inner, (*here[: len(inner)], -1)
 
 
 def remembered(bind: Bind) -> Iterator[tuple[Var, list[Kept]]]:
@@ -96,9 +88,6 @@ def remembered(bind: Bind) -> Iterator[tuple[Var, list[Kept]]]:
                         if x is (look.args[-1] if stores else y.vars[0]):
                             place = look.args[1:-1] if stores else look.args[1:]
                             found.append(Kept(bind.vars[k], levels, place, look, tuple(course.changes), where))
-                if x in course.vars and x in levels[-1].accs:
-                    here = begins(levels, where)
-                    found.append(Kept(bind.vars[k], levels, (), None, tuple(course.changes), where, here))
         if found:
             yield v, found
 
@@ -135,8 +124,8 @@ def walk(block: Block, loops: tuple[Loop, ...], at: tuple[int, ...]) -> Iterator
 
 
 def leaf_of(bind: Bind, n: int) -> tuple[tuple[Loop, ...], Atom, Block] | None:
-    """What loops inside one another remember in each iteration as their result ``n``, a number, a row or a table: the
-    loops, it, and the block that makes it. They stack it, or store it in memory that was there for nothing else."""
+    """What loops inside one another remember in each iteration as their result ``n``, a number or a row: the loops, it,
+    and the block that makes it. They stack it, or store it in memory that was there for nothing else."""
     op: Loop = bind.op  # type: ignore[assignment]
     x: Atom = op.body.results[n]
     if n < len(op.accs):
@@ -211,7 +200,7 @@ class Settled(Rebuild):
         """Whether a change keeps away from an element that was remembered in the iterations ``times``, in all that
         come later: later ones of the outer loop, those of the same that come later in a loop inside, and so on; and
         the rest of that iteration."""
-        loops, here = kept.where[kept.look] if kept.look is not None else kept.begins
+        loops, here = kept.where[kept.look] if kept.look is not None else ((), (-1,))
         around, there = kept.where[change]
         common = next((k for k, (a, b) in enumerate(zip(loops, around)) if a is not b), min(len(loops), len(around)))
         levels = (kept.levels[0], *around)
