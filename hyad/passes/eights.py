@@ -86,9 +86,8 @@ class Eights(Rebuild):
         done = b.prim("*", eight, tiles)
         left = b.prim("-", count, done)
         b.sizes.update(v for v in (tiles, left) if type(v) is Var)
-        width, names = len(op.accs), [v.name for v in bind.vars]
-        accs = [*(a.name for a in op.accs), *names[width:]]
-        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
+        width = len(op.accs)
+        state, names, accs = self.filling(op, bind)
         starts = [b.zeros(Arr(REAL, (eight,))) if k in plan.sums else z for k, z in enumerate(state)]
         before = self.rows(op, plan, op.count) if self.kept(op) else {}
 

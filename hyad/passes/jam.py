@@ -81,11 +81,9 @@ class Jam(Rebuild):
         if type(op) is not Loop or not self.side_by_side(op) or not self.room.for_two(op, JAMMED * ragged(op)):
             self.copy(bind)
             return
-        b, width, count = self.b, len(op.accs), self.atom(op.count)
+        b, count = self.b, self.atom(op.count)
         blocks, left, done = in_fours(b, count)
-        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]
-        names = [v.name for v in bind.vars]
-        accs = [*(a.name for a in op.accs), *names[width:]]
+        state, names, accs = self.filling(op, bind)
 
         def together(q: Atom, *state: Atom):
             first = b.prim("*", Const(JAMMED, INT), q)

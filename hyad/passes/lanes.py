@@ -126,14 +126,12 @@ class Lanes(Views):
         tiles = b.prim("//", b.prim("+", count, Const(LANES - 1, INT)), eight)
         if type(tiles) is Var:
             b.sizes.add(tiles)
-        stacked = bind.vars[len(op.accs) :]
-        names, acc_names = [v.name for v in bind.vars], [a.name for a in (*op.accs, *stacked)]
 
         def tile(q: Atom, *state: Atom):
             return self.tile(bind, op, plan, b.prim("*", eight, q), state), ()
 
-        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in stacked)]  # type: ignore[arg-type]
-        out = b.loop(tiles, state, tile, names, "tile", acc_names)
+        state, names, accs = self.filling(op, bind)
+        out = b.loop(tiles, state, tile, names, "tile", accs)
         b.span = bind.span
         self.define(bind, out)
 

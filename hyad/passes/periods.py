@@ -90,11 +90,7 @@ class Periods(Rebuild):
         done = b.prim("*", turns, whole)
         left = b.prim("-", count, done)
         b.sizes.update(v for v in (whole, left) if type(v) is Var)
-        names = [v.name for v in bind.vars]
-        accs = [*(a.name for a in op.accs), *names[width:]]
-        state: Sequence[Atom] = [
-            *self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])  # type: ignore[arg-type]
-        ]  # fmt: skip
+        state, names, accs = self.filling(op, bind)
 
         def turn(i: Atom, state: Sequence[Atom]) -> list[Atom]:
             """An iteration."""

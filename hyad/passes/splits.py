@@ -65,7 +65,7 @@ class Split(Rebuild):
             self.depth -= type(op) is Loop
             return
         cond, first, bound, once = found
-        b, width, count = self.b, len(op.accs), self.atom(op.count)  # type: ignore[union-attr]
+        b, count = self.b, self.atom(op.count)  # type: ignore[union-attr]
         at = self.integer(bound)
         inside = affine_add(b.affine(count), b.affine(at), -1)
         if not b.nonnegative(b.affine(at)):
@@ -75,9 +75,7 @@ class Split(Rebuild):
         after = b.prim("+", at, Const(1, INT)) if once else at
         left = b.prim("-", count, after)
         b.sizes.update(v for v in (at, left) if type(v) is Var)
-        state = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]  # type: ignore
-        names = [v.name for v in bind.vars]
-        accs = [*(a.name for a in op.accs), *names[width:]]  # type: ignore[union-attr]
+        state, names, accs = self.filling(op, bind)  # type: ignore[arg-type]
         parts = [(at, Const(0, INT), first), (left, after, not first)]
         if once:
             parts = [(at, Const(0, INT), not first), (Const(1, INT), at, first), (left, after, not first)]

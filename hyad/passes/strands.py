@@ -80,9 +80,8 @@ class Strands(Rebuild):
     def side_by_side(self, bind: Bind, op: Loop) -> None:
         b, four, width = self.b, integer(STRANDS), len(op.accs)
         count = self.atom(op.count)
-        starts = [*self.atoms(op.inits), *(b.undef(self.type(v.type)) for v in bind.vars[width:])]
+        starts, _, names = self.filling(op, bind)
         blocks, left, done = in_fours(b, count)
-        names = [*(a.name for a in op.accs), *(v.name for v in bind.vars[width:])]
         users = {k: found for k in range(width) if (found := in_order(op, k))}
         sums = [k for k, a in enumerate(op.accs) if a.type == REAL and k not in users]
         terms = [v for chain in users.values() for _, v in chain]

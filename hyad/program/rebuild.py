@@ -202,6 +202,13 @@ class Rebuild:
 
         return self.loop_like(op, bind, body)
 
+    def filling(self, op: Loop, bind: Bind) -> tuple[list[Atom], list[str], list[str]]:
+        """What a loop starts from that stores what an old one stacks, element by element; the names of what it gives,
+        and of its accumulators."""
+        width, names = len(op.accs), [v.name for v in bind.vars]
+        arrays = (self.b.undef(self.type(v.type)) for v in bind.vars[width:])  # type: ignore[arg-type]
+        return [*self.atoms(op.inits), *arrays], names, [*(a.name for a in op.accs), *names[width:]]
+
     def loop_like(self, op: Loop, bind: Bind, body: Iteration) -> Sequence[Atom]:
         """A loop with the count, the start and the names of an old one, and a body that ``body`` makes."""
         span = self.b.span
