@@ -146,6 +146,9 @@ MODELS: list[tuple[Any, ...]] = [
     ("a form as a value", ReadError, "(fn [x] (map let x))", V),
     ("a Hy form that models have not", ReadError, "(fn [x] (try x))", 1.0),
     ("an assignment", ReadError, "(fn [x] (setv y x) y)", 1.0),
+    ("an assignment to an element", ReadError, "(fn [v] (setv (get v 0 1) (* 2.0 x)) v)", V),
+    ("an element that is added to", ReadError, "(fn [v] (for [i (range 2)] (+= (get v i) (sin i))) v)", V),
+    ("an element taken for a reference", ModelTypeError, "(fn [v] (set! (get v 0) 1.0) v)", V),
     ("a comprehension", ReadError, "(fn [v] (sum (lfor x v (* x x))))", V),
     ("an unbound name in a function that is not called", UnboundError, "(fn [x] (let [f (fn [t] (* t zz))] x))", 1.0),
     (

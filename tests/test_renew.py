@@ -113,6 +113,30 @@ def test_a_row_that_is_read_once_more_is_put_aside() -> None:
     assert matrices[0] < matrices[1] and "swap" not in made.source and "swap" in whole.source
 
 
+@pytest.mark.parametrize("target", ["c", "python"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "(update u (slice 1 None) W)",
+        "(do (set-at! u (slice 1 -1) W) u)",
+        "(update u #((slice None) (slice 1 None)) W)",
+    ],
+)
+def test_a_row_that_is_remembered_is_put_aside(change: str, target: str) -> None:
+    """The adjoint of the rows that a slice has set: each row is read, and cleared. The matrix is not copied for it."""
+    part = re.search(r"(#\(.*\)|\(slice.*?\)) W", change)[1]
+    text = f"""(fn [#^ (Mat n m) v]
+      (let [u (map (fn [r] (* r r)) v)]
+        (sum (square {change.replace("W", f"(* 0.5 (sin (get u {part})))")}))))"""
+    u = np.random.default_rng(2).normal(size=(5, 3))
+    f = hyad.grad(text)
+    made, whole = (hyad.compile(f, args=(u,), target=target, without=off) for off in ((), "put-aside"))
+    np.testing.assert_allclose(made(u), whole(u), rtol=1e-14)
+    assert hyad.check_grad(text, (u,))
+    if target == "c":
+        assert "swap" not in made.source and ("swap" in whole.source) == ("#" not in change)
+
+
 #: A filter and a smoother, tables of states and of their covariances, of two numbers or of as many as there are.
 SMOOTHER = """(fn [{F} q #^ (Vec n) ys]
   (let [n (len ys)  d (len F)

@@ -11,7 +11,8 @@ import hyad
 import memoised
 import oracle
 from hyad.codegen.c import print_c
-from hyad.core import Arr, Loop, all_binds
+from hyad.core import Arr, Const, Loop, Prim, all_binds
+from hyad.passes.optimise import PIPELINE, named
 
 #: A table whose rows are filled by a loop: the element that is stored, how often, and whether the rows are built.
 TABLE = """(fn [#^ (Mat k k) a #^ (Mat n k) x]
@@ -267,3 +268,151 @@ def test_a_row_scattered_from_itself() -> None:
         rng = np.random.default_rng(n)
         a, order = rng.normal(size=(n, n)), rng.permutation(n)
         np.testing.assert_array_equal(f(a, order)[:, order], a)
+
+
+#: What the iterations of two loops set elements of a table to, and whether the gradient then clears their adjoints.
+SET = {
+    "row by row": ("[i (range n)] [j (range m)]", "(set-at! a i j (sin (get x i j)))", False),
+    "column by column": ("[j (range m)] [i (range n)]", "(set-at! a i j (sin (get x i j)))", False),
+    "a part": ("[i (range 1 n)] [j (range (- m 2))]", "(set-at! a i (+ j 2) (sin (get x i j)))", False),
+    "from the last": (
+        "[i (range n)] [j (range (- m 2))]",
+        "(set-at! a (- n 1 i) (- m 1 j) (* (get x i j) (get x i (+ j 1))))",
+        False,
+    ),
+    "under a condition": (
+        "[i (range n)] [j (range (- m 1))]",
+        "(when (> (get x i j) 0.0) (set-at! a i j (exp j)))",
+        False,
+    ),
+    "of what was there": ("[i (range n)] [j (range (- m 1))]", "(set-at! a i j (* (get a i j) (get x i j)))", False),
+    "twice": (
+        "[i (range n)] [j (range (- m 1))]",
+        "(when (> (get x i j) 0.0) (set-at! a i j (sin (get x i j)))) (set-at! a i j (* (get a i j) (get x i j)))",
+        False,
+    ),
+    "again and again": ("[i (range n)] [j (range (- m 1))]", "(set-at! a (// (+ i j) 2) 3 (sin (get x i j)))", True),
+    "along a diagonal": ("[i (range (// n 2))] [j (range (// n 2))]", "(set-at! a (+ i j) 3 (sin (get x i j)))", True),
+    "of the one before": ("[i (range 1 n)] [j (range (- m 1))]", "(set-at! a i j (sin (get a (- i 1) j)))", False),
+    "once for all": ("[i (range n)] [j (range m)]", "(set-at! a i 3 (sin (get x i j)))", True),
+}
+
+
+def set_in_place(name: str) -> Any:
+    outer, inner = SET[name][0].split("] ")
+    return hyad.model(
+        f"""(fn [#^ (Mat n m) x]
+              (let [a (build [n m] (fn [i j] (* 0.5 i j)))]
+                (for {outer}] (for {inner} {SET[name][1]}))
+                (+ (sum (build [(- n 1) m] (fn [i j] (* (get a i j) (get a (+ i 1) j))))) (sum (get a 0)))))""",
+        namespace={},
+    )
+
+
+@pytest.mark.parametrize("target", ["python", "c"])
+@pytest.mark.parametrize("name", SET)
+def test_the_gradient_of_elements_that_are_set(name: str, target: str) -> None:
+    f, x = set_in_place(name), np.random.default_rng(7).normal(size=(6, 7))
+    assert hyad.check_grad(f, (x,))
+    g = hyad.compile(hyad.grad(f), target=target)
+    assert oracle.mismatch(hyad.run(hyad.grad(f), x), g(x), 1e-12) is None
+
+
+@pytest.mark.parametrize("name", SET)
+def test_adjoints_that_nobody_reads_are_not_cleared(name: str) -> None:
+    """Those of elements that are set once each."""
+    found = list(all_binds(hyad.compile(hyad.grad(set_in_place(name))).program.body))
+    zeros = {x.vars[0] for x in found if type(x.op) is Prim and x.op.name == "zeros"}
+    stored = [x.op.args[-1] for x in found if type(x.op) is Prim and x.op.name == "update"]
+    assert any(a in zeros or type(a) is Const and a.value == 0 for a in stored) == SET[name][2]
+
+
+def test_a_table_that_is_filled_in_place_is_as_one_that_is_built() -> None:
+    """The gradient has no array but its result, and remembers nothing."""
+    f = hyad.model(
+        """(fn [#^ (Mat n m) x]
+             (let [a (build [n m] (fn [i j] 0.0))]
+               (for [i (range n)] (for [j (range m)] (set-at! a i j (max 0.0 (sin (get x i j))))))
+               (sum (build [n m] (fn [i j] (* (get a i j) (get a i j)))))))""",
+        namespace={},
+    )
+    g = hyad.compile(hyad.grad(f))
+    assert "double *restrict work" not in g.cfunction.source
+    assert carried(g, 1) == carried(g, 2) == 0
+    x = np.random.default_rng(8).normal(size=(5, 3))
+    assert g(x) == pytest.approx(2 * np.maximum(np.sin(x), 0) * np.cos(x), rel=1e-13)
+
+
+def test_what_is_read_after_it_is_set() -> None:
+    """Nobody wants the table in the end, but each iteration reads what it has set before, or what another has set."""
+    f = hyad.model(
+        """(fn [#^ (Mat n m) x #^ Int k]
+             (let [a (build [n m] (fn [i j] (* 0.5 i j)))  s (ref 0.0)  t (ref 0.0)]
+               (for [i (range n)]
+                 (for [j (range m)]
+                   (for [l (range k)] (set-at! a i j (+ (get x i j) (* 2.0 (get a i j)))))
+                   (when (> (get a i j) 0.5) (set-at! a i j (exp (- (get a i j)))))
+                   (set! s (+ (deref s) (sin (get a i j))))))
+               (for [j (range m)]
+                 (for [i (range n)]
+                   (set! t (+ (deref t) (exp (get a i j))))
+                   (set-at! a i 0 (get x i j))))
+               (+ (deref s) (deref t))))""",
+        namespace={},
+    )
+
+    def by_hand(x: np.ndarray, k: int) -> float:
+        a = 0.5 * np.outer(np.arange(len(x)), np.arange(x.shape[1]))
+        for _ in range(k):
+            a = x + 2 * a
+        a = np.where(a > 0.5, np.exp(-a), a)
+        first = np.sum(np.sin(a))
+        t = 0.0
+        for j in range(x.shape[1]):
+            t += np.sum(np.exp(a[:, j]))
+            a[:, 0] = x[:, j]
+        return first + t
+
+    x = 0.3 * np.random.default_rng(9).normal(size=(4, 3))
+    for k in (0, 1, 3):
+        assert hyad.compile(f)(x, k) == pytest.approx(by_hand(x, k), rel=1e-13)
+        assert hyad.check_grad(f, (x, k))
+
+
+def test_what_is_read_after_it_is_set_and_a_loop_has_changed_something_else() -> None:
+    f = hyad.model(
+        """(fn [#^ (Vec n) x]
+             (let [a (build [2 n] (fn [i j] (* 0.5 j)))  s (ref 0.0)]
+               (for [j (range n)]
+                 (set-at! a 1 j (get x j))
+                 (for [l (range n)] (set-at! a 0 l (get x l)))
+                 (set! s (+ (deref s) (square (get a 1 j)))))
+               (deref s)))""",
+        namespace={},
+    )
+    x = np.array([0.1, 0.2, -0.3])
+    others = [named(p) for p in PIPELINE if named(p) not in ("unchanged", "dead-code")]
+    for without in ((), others):
+        assert hyad.compile(f, without=without)(x) == pytest.approx(np.sum(x * x), rel=1e-14)
+    assert hyad.compile(hyad.grad(f))(x) == pytest.approx(2 * x, rel=1e-14)
+
+
+def test_negative_zeros_stay() -> None:
+    made = hyad.compile(hyad.model("(fn [#^ (Vec n) x] (build [n n] (fn [i j] -0.0)))", namespace={}))
+    assert np.signbit(made(np.ones(3))).all()
+
+
+def test_zeros_are_cleared_at_once() -> None:
+    """A table of zeros, however many loops it is written with; not rows of zeros, copied."""
+    f = hyad.model(
+        """(fn [#^ (Vec n) x #^ Int k]
+             (let [a (build [k n n] (fn [l i j] 0.0))]
+               (for [l (range k)] (for [i (range n)] (for [j (range i n)] (set-at! a l i j (exp (get x j))))))
+               (map (fn [m] (sum (map sum m))) a)))""",
+        namespace={},
+    )
+    made = hyad.compile(f)
+    x = np.array([0.1, 0.2, -0.3])
+    assert made(x, 2) == pytest.approx([np.sum(np.exp(x) * np.arange(1, 4))] * 2, rel=1e-14)
+    assert made.source.count("memset(") == 1 and "memcpy(" not in made.source
+    assert "memset(a, 0, (size_t)(k*n*n)*sizeof(double))" in made.source

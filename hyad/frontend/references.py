@@ -32,7 +32,8 @@ def cell_of(sp: Specialiser, name: str, value: Value, span: Span | None) -> Cell
         return value
     if isinstance(value, Var) and isinstance(value.type, Data):
         raise NotCompiled(f"`{name}` of a reference that is only known when the model runs", span or sp.b.span)
-    raise ModelTypeError(f"`{name}` of {describe(value)}", span or sp.b.span, "`(ref x)` makes a reference")
+    hint = "`(ref x)` makes a reference" + ("; `(set-at! v i x)` changes an element" if name == "set!" else "")
+    raise ModelTypeError(f"`{name}` of {describe(value)}", span or sp.b.span, hint)
 
 
 def deref(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:

@@ -147,7 +147,8 @@ def deref(r: Any) -> Any:
 
 def set_(r: Any, value: Any) -> None:
     if r.__class__ is not Ref:
-        raise blame(ModelTypeError(f"`set!` of {describe(r)}", None, "`(ref e)` makes a reference"), r)
+        hint = "`(ref e)` makes a reference; `(set-at! v i x)` changes an element"
+        raise blame(ModelTypeError(f"`set!` of {describe(r)}", None, hint), r)
     for_good()
     r.value = value
 

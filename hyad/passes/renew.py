@@ -89,10 +89,12 @@ def read_before(binds: list[Bind], change: Bind, results: Sequence[Atom]) -> lis
     k = binds.index(change)
     old, *at, new = change.op.args  # type: ignore[union-attr]
     before, after = binds[:k], binds[k + 1 :]
-    views = [x for x in before if is_view(x.op, old, at) and read_in(after, x.vars[0])]
+    views = [x for x in before if is_view(x.op, old, at)]
+    given = [x for x in views if x.vars[0] in results and isinstance(x.vars[0].type, Arr)]
+    views = [x for x in views if x in given or read_in(after, x.vars[0])]
     rows = {old, *(x.vars[0] for x in views)}
     found = [x for x in after if not rows.isdisjoint(reads(x))]
-    if not found or not rows.isdisjoint(results):
+    if not (found or given) or old in results:
         return binds
     first = first_of_all(after, rows, change)
     again = [x for x in after if is_view(x.op, old, at)]
@@ -101,7 +103,7 @@ def read_before(binds: list[Bind], change: Bind, results: Sequence[Atom]) -> lis
         return binds
     if not all(of_row(Block((x,), ()), old, at) for x in rest):
         return binds
-    copied = [x for x in views if read_in(rest, x.vars[0])]
+    copied = [x for x in views if x in given or read_in(rest, x.vars[0])]
     made = [row_of(old, at, x.vars[0], change.span) if x in copied else x for x in before] + first
     made += [row_of(old, at, x.vars[0], x.span) for x in again]
     if read_in(rest, old):  # type: ignore[arg-type]

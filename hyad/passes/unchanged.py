@@ -56,13 +56,16 @@ def filled_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
     if "filled" in b.off or not any(arrays(x) for x in all_binds(block)):
         return block
     b.sizes.update(sizes)
-    pass_ = Filled(b, block)
-    loops = (x.op for x in all_binds(block) if type(x.op) is Loop)
-    if not any(pass_.written(op, k) for op in loops for k, a in enumerate(op.accs) if isinstance(a.type, Arr)):
-        return block
-    with b.region() as scope:
-        results = pass_.block(block)
-    return b.close(scope, results) if pass_.found else block
+    while True:  # a loop over rows that have been built stores one in each iteration
+        pass_ = Filled(b, block)
+        loops = (x.op for x in all_binds(block) if type(x.op) is Loop)
+        if not any(pass_.written(op, k) for op in loops for k, a in enumerate(op.accs) if isinstance(a.type, Arr)):
+            return block
+        with b.region() as scope:
+            results = pass_.block(block)
+        if not pass_.found:
+            return block
+        block = b.close(scope, results)
 
 
 class Filled(Rebuild):
@@ -180,7 +183,9 @@ def unchanged(program: Program) -> Program:
     """Reads elements that a loop leaves as they are from the array as it was before, so that a changed array that
     nothing reads later is not made.
 
-    ``(ifold (fn [a j] (update a (+ t 1) j (f (get a t j)))) z n)``  =>  the same with ``(get z t j)``, and no ``a``.
+    ``(ifold (fn [a j] (update a (+ t 1) j (f (get a t j)))) z n)``  =>  the same with ``(get z t j)``, and no ``a``. So
+    is an element that each iteration reads before it changes it, where no two change the same one: the adjoint of what
+    a table's element is set to, which is cleared then.
     Design decision: where the array vanishes with it alone, else it would have to be copied, to be there in both forms.
     Backward code runs the iterations of a table that is filled in place again, for what they read of it: what they
     fill is there already, in what the next iteration has remembered.
@@ -224,13 +229,26 @@ class Unchanged(Rebuild):
         return super().prim(op, var)
 
     def apart(self, op: Loop, course: Course) -> bool:
-        """Whether no element that is read is one that any iteration changes."""
+        """Whether no element that is read is one that has been changed."""
         inside = inner_of(op)
-        return all(
-            differ(look.args[1:], change.args[1:-1], inside, self.integers)
-            for look in course.looks
-            for change in course.changes
-        )
+
+        def alone(look: Prim, change: Prim) -> bool:
+            one, other = look.args[1:], change.args[1:-1]
+            if differ(one, other, inside, self.integers):
+                return True
+            (before, _), (after, around) = course.place[look], course.place[change]
+            return before < after and self.own(one, other, [op.index, *around], inside)
+
+        return all(alone(look, change) for look in course.looks for change in course.changes)
+
+    def own(self, look: Sequence[Atom], change: Sequence[Atom], loops: Sequence[Var], inside: set[Var]) -> bool:
+        """Whether the element that is read is the one that is changed, and another one in each iteration of these
+        loops, each of which moves a subscript that nothing else in them moves."""
+        at = [affine_in(a, self.integers) for a in change]
+        if at != [affine_in(a, self.integers) for a in look]:
+            return False
+        moved = [[v for v in terms if v in inside] for _, terms in at]
+        return all([v] in moved for v in loops)
 
 
 def integers_of(block: Block) -> dict[Var, Prim]:
@@ -260,6 +278,8 @@ class Course:
         self.vars = vars
         self.looks: list[Prim] = []
         self.changes: list[Prim] = []
+        self.place: dict[Prim, tuple[int, list[Var]]] = {}  # where each stands, and in which loops
+        self.loops: list[Var] = []
 
     def goes(self, block: Block) -> list[int] | None:
         """As which results a block gives the array; None if it does anything else with it than to read and change
@@ -272,6 +292,7 @@ class Course:
         if type(op) is Prim:
             if op.args[0] not in self.vars or not self.vars.isdisjoint(op.args[1:]):
                 return False
+            self.place[op] = len(self.place), [*self.loops]
             if op.name == "get":
                 self.looks.append(op)
                 return True
@@ -286,5 +307,8 @@ class Course:
             going = [k for k, z in enumerate(op.inits) if z in self.vars]
             self.vars.update(op.accs[k] for k in going)
             self.vars.update(bind.vars[k] for k in going)
-            return self.goes(op.body) == going
+            self.loops.append(op.index)
+            there = self.goes(op.body)
+            self.loops.pop()
+            return there == going
         return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -647,14 +648,14 @@ class Builder(Bounds):
             result = Arr(first.elem, (integer(len(items)), *first.dims))
         return self.array_op("array", tuple(items), result, hint, given)
 
-    def zeros(self, t: Type, hint: str | None = None) -> Atom:
+    def zeros(self, t: Type, hint: str | None = None, given: bool = False) -> Atom:
         """The zero of a type: a soft constant or an array."""
         if isinstance(t, Scalar):
             return Const(0.0, REAL, soft=True) if t == REAL else Const(0, t)
         if isinstance(t, Data):  # an adjoint's type: its first constructor stands for zero
             return self.make(t.constructors[0], (), hint)
         op = Prim("zeros", t.dims)
-        (var,) = self.emit(op, (t,), (hint,) if hint else ())
+        (var,) = self.emit(op, (t,), (hint,) if hint else (), given)
         self.definitions[var] = op
         return var
 
@@ -1033,6 +1034,9 @@ class Builder(Bounds):
         for r in op.body.results[len(op.accs) :]:
             t = self.type_outside(type_of(r), scope)
             outs.append(Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,)))
+        blank = not (self.plain or op.accs or has_checks(op.body)) and all(map(self.cleared, op.body.results))
+        if blank and not any(map(self.small, outs)):  # the elements of those few are known one by one
+            return tuple(self.zeros(t, name, given) for t, name in zip_longest(outs, names))  # type: ignore[misc]
         home = self.scopes[-1]
         if not self.plain and home.index is not None:
             begun = [self.begun(z) for z in op.inits]
@@ -1046,6 +1050,13 @@ class Builder(Bounds):
                 home, op = outer, replace(op, inits=tuple(inits))
         with self.inside(home):
             return self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
+
+    def cleared(self, x: Atom) -> bool:
+        """Whether a value is zeros and no more."""
+        if type(x) is Const:
+            return x.type in (REAL, INT) and x.value == 0 and np.copysign(1.0, x.value) > 0
+        op = self.definitions.get(x)  # type: ignore[call-overload]
+        return op is not None and op.name == "zeros"
 
     def begun(self, z: Atom) -> dict[Var, Prim]:
         """The steps that make an array with memory of its own: zeros, or numbers and rows written down, and what is

@@ -20,7 +20,7 @@ from ..core import Arm, Atom, Bind, Block, Call, Case, Const, Global, If, Lambda
 from ..errors import HyadError, ReadError, Source, Span
 from .advice import option_hint
 from .einsum import HEAD, function_text, parted
-from .forms import Form, prelude_texts, read_forms
+from .forms import Form, prelude_texts, read_forms, unparse
 from .primitives import PRIMITIVES
 from .values import PARTS, Closure, language
 
@@ -34,6 +34,8 @@ _HY = frozenset(
     " global nonlocal quote quasiquote unquote lambda unless in is is-not await py pys async break continue dotimes"
     " doseq if-not when-not".split()
 )
+#: What changes an element elsewhere.
+_CHANGES = ("setv", "+=", "-=", "*=", "/=")
 _FORMS_HINT = "models are built from let, letrec, if, cond, while, case, match, fn, tuples, lists, arrays and loops"
 #: What a model has where Hy has one of its own forms.
 _HY_HINTS = (
@@ -353,6 +355,8 @@ class _Reader:
                 special = _FORMS.get(head)
                 if special is not None:
                     return special(self, form, name)
+                if head in _CHANGES and len(form.value) == 3 and form.value[1].head() == "get":
+                    raise self.element(form, head)
                 if head in _HY:
                     hint = next((hint for names, hint in _HY_HINTS if head in names.split()), _FORMS_HINT)
                     raise ReadError(f"`{head}` is not a form of models", form.value[0].span, hint)
@@ -371,6 +375,14 @@ class _Reader:
             raise ReadError("an annotation stands only before a parameter", form.span, "`(fn [#^ Real x] ...)`")
         what, hint = _KINDS[kind]
         raise ReadError(f"a model has no {what}", form.span, hint)
+
+    def element(self, form: Form, head: str) -> HyadError:
+        """What says how an element is changed: ``(+= (get v i) x)`` is ``(set-at! v i (+ (get v i) x))``."""
+        place, value = form.value[1:]
+        if head != "setv":
+            value = Form("(", [Form("sym", head[:-1]), place, value])
+        told = unparse(Form("(", [Form("sym", "set-at!"), *place.value[1:], value]))
+        return ReadError(f"`{head}` is not a form of models", form.value[0].span, f"`{told}` changes an element")
 
     def symbol(self, form: Form) -> Atom:
         text = form.value

@@ -120,7 +120,7 @@ class Rebuild:
         if name == "array":
             return b.array(args, hint=var.name, given=var.given)
         if name == "zeros":
-            return b.zeros(self.type(var.type), hint=var.name)  # type: ignore[arg-type]
+            return b.zeros(self.type(var.type), hint=var.name, given=var.given)  # type: ignore[arg-type]
         if name == "update":
             return b.update(args[0], args[1:-1], args[-1], hint=var.name)
         if name == "add-at":
