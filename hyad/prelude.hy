@@ -58,9 +58,11 @@
         (build [(* (len a) n) (* (shape a 1) m)]
           (fn [i j] (* (get a (// i n) (// j m)) (get b (% i n) (% j m))))))))
 (defmodel convolve [u v] "the products of all elements, added where their indices have the same sum"
-  (build (- (+ (len u) (len v)) 1)
-    (fn [k]
-      (ifold (fn [s i] (if (and (<= i k) (< (- k i) (len v))) (+ s (* (get u i) (get v (- k i)))) s)) 0.0 (len u)))))
+  (let [n (len u)  m (len v)  out (build (- (+ n m) 1) (fn [k] 0.0))]
+    (for [j (range (- m 1) -1 -1)]
+      (for [i (range n)]
+        (set-at! out (+ i j) (+ (get out (+ i j)) (* (get u i) (get v j))))))
+    out))
 (defmodel correlate [u v] "the products with v, the shorter, at each place of u"
   (do
     (get u (- (len u) (len v)))  ; it is the shorter
@@ -423,10 +425,15 @@
   (let [m (constant (fn [a b] (let [m (max a b)] (where (= (- m m) 0.0) m 0.0))) a b)]
     (+ m (log (+ (exp (- a m)) (exp (- b m)))))))
 (defmodel differences [a] "each element less the one before it; of a matrix row by row"
-  (if (= (rank a) 1)
+  (steps-along a (- (rank a) 1)))
+(defmodel differences/2 [a axis] "each element less the one before it along an axis"
+  (do
+    (shape a axis)  ; there is such an axis
+    (steps-along a (axis-of a axis 0))))
+(defmodel steps-along [a k] "the differences along the axis k"
+  (if (= k 0)
     (build (max 0 (- (len a) 1)) (fn [i] (- (get a (+ i 1)) (get a i))))
-    (map differences a)))
-(defmodel differences/2 [a axis] "each element less the one before it along an axis" (along differences a axis))
+    (map (fn [row] (steps-along row (- k 1))) a)))
 (defmodel nth-differences [a] "each element less the one before it; of a matrix row by row" (differences a))
 (defmodel nth-differences/2 [a n] "the differences of the differences and so on, n times"
   (if (= n 0) a (nth-differences (differences a) (- n 1))))

@@ -825,6 +825,28 @@ def test_derivatives_of_differences_of_few_elements() -> None:
         np.testing.assert_allclose(rows(v), 2 * steps.T @ steps, atol=1e-14)
 
 
+def test_differences_along_the_first_axis_are_those_of_rows() -> None:
+    """No column is made, and none turned round."""
+    model = hyad.model("(fn [#^ (Mat n m) a] (np.diff a :axis 0))", namespace={"np": np})
+    a = np.random.default_rng(1).normal(size=(5, 3))
+    made = hyad.compile(model)
+    np.testing.assert_array_equal(made(a), np.diff(a, axis=0))
+    np.testing.assert_array_equal(hyad.run(model, a), np.diff(a, axis=0))
+    assert "work" not in made.source and made.source.count("for (") == 2
+
+
+@pytest.mark.parametrize("sizes", [(7, 3), (3, 7), (1, 4), (4, 1), (5, 5)])
+def test_a_convolution_takes_the_products_alone(sizes: tuple[int, int]) -> None:
+    """As many steps as there are products of two elements, in loops without a condition."""
+    model = hyad.model("(fn [#^ (Vec n) u #^ (Vec k) v] (np.convolve u v))", namespace={"np": np})
+    u, v = (np.random.default_rng(2).normal(size=n) for n in sizes)
+    made = hyad.compile(model)
+    for got in (made(u, v), hyad.run(model, u, v)):
+        np.testing.assert_allclose(got, np.convolve(u, v), rtol=1e-14, atol=1e-15)
+    assert hyad.check_grad(hyad.model("(fn [#^ (Vec n) u #^ (Vec k) v] (sum (sin (convolve u v))))"), (u, v))
+    assert made.source.count("for (") == 2 and "?" not in made.source.split("int f(")[1]
+
+
 def test_halves_are_in_range() -> None:
     """No subscript is looked at where a quotient bounds it: maxima of squares of four."""
     text = """(fn [#^ (Mat n m) a]

@@ -31,9 +31,10 @@ INTERNAL = set(
     " place-of solve-one det-of-one logdet-of-one cholesky-of-one vstack-from"
     " column-stack-from pad-from pad-width padded trapezia interp-at reduced of-rows axes-last axis-left tile-from"
     " in-brackets bracketed of-parts range-step true-or-not-zero"
-    " tiled nth-differences var-over rows-in-order unit-lower-inverse solve-from-left lu-logdet by-lower-triangle"
-    " folded-down mirrored factored-symmetric eliminate-symmetric forward-symmetric backward-symmetric over-diagonal"
-    " substitute-symmetric solve-symmetric quadratic-form inv-symmetric inverse-below logdet-symmetric".split()
+    " tiled nth-differences steps-along var-over rows-in-order unit-lower-inverse solve-from-left lu-logdet"
+    " by-lower-triangle folded-down mirrored factored-symmetric eliminate-symmetric forward-symmetric over-diagonal"
+    " backward-symmetric substitute-symmetric solve-symmetric quadratic-form inv-symmetric inverse-below"
+    " logdet-symmetric".split()
 )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
 from ..core import BOOL, INT, ONE, REAL, ZERO, Atom, Bind, Const, Prim, Var, type_of
+from ..passes.roots import square_root
 from ..program.builder import Builder
 from ..program.primitives import PRIMITIVES, Primitive, parse_partial
 
@@ -173,26 +173,6 @@ def build_partial(b: Builder, form: Any, names: dict[str, Atom]) -> Atom:
     if head == "**" and not b.plain and atoms[1] == HALF and type_of(atoms[0]) == REAL:
         return square_root(b, atoms[0])
     return b.prim(head, *atoms)
-
-
-def square_root(b: Builder, x: Atom) -> Atom:
-    """``(** x 0.5)`` in a derivative, of ``(** x 1.5)`` say, as a square root, which takes less and goes in vectors:
-    the same at a zero of either sign, at inf, and NaN below 0; at -inf, where the power is inf, NaN as there."""
-    return b.prim("sqrt", x if no_minus_zero(b, x) else b.prim("+", x, Const(0.0, REAL)))
-
-
-def no_minus_zero(b: Builder, x: Atom, depth: int = 8) -> bool:
-    """Whether a number is known not to be -0."""
-    if type(x) is Const:
-        return math.copysign(1.0, x.value) > 0 or x.value != 0
-    op = b.definitions.get(x)
-    if op is None or not depth:
-        return False
-    if op.name == "*":
-        return op.args[0] == op.args[1]
-    if op.name == "+":  # only -0 and -0 give -0
-        return any(no_minus_zero(b, a, depth - 1) for a in op.args)
-    return op.name in ("abs", "exp", "hypot") or op.name == "sqrt" and no_minus_zero(b, op.args[0], depth - 1)
 
 
 def whole(a: Atom) -> Atom:

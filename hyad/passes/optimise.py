@@ -99,6 +99,7 @@ from .recurring import recurring
 from .renew import put_aside, renew
 from .reshaped import reshaped
 from .rings import rings
+from .roots import roots
 from .roundtrip import round_trips
 from .rows import added_rows
 from .running import running_sums
@@ -879,6 +880,7 @@ PIPELINE: list[Pass] = [
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
+    roots,  # before all that asks what an operation costs
     meet_whiles,
     sizes_first,  # those of what has been unrolled
     checks_first,

@@ -51,8 +51,8 @@ _HY_HINTS = (
 )
 #: Options that stand at the end of a call.
 _LAST = frozenset("axis ddof keepdims".split())
-#: NumPy's functions whose second argument is not the axis, and what takes them along an axis.
-_OF_ANOTHER = {"norm": "reduced", "diff": "along"}
+#: NumPy's functions whose second argument is not the axis, and what is called with an array and an axis instead.
+_OF_ANOTHER = {"norm": "reduced", "diff": "differences"}
 #: Reductions along several axes that are those along one after another.
 _ONE_BY_ONE = frozenset("sum prod mean max min amax amin any all logsumexp".split())
 #: Reductions whose second argument may be the axis, as NumPy's.
@@ -419,7 +419,7 @@ class _Reader:
         how = _OF_ANOTHER.get(called(form) or "") if list(options) == ["axis"] and len(form.value) == 4 else None
         if how is not None and "." in form.value[0].value:
             function, array, _, axis = form.value
-            return self.call_of(how, [function, array, axis], form, name)
+            return self.call_of(how, [*[function] * (how == "reduced"), array, axis], form, name)
         fn = form.value[0]
         sized = fn.kind == "sym" and type(self.names.get(fn.value)) is Size
         fn = Global(fn.value, fn.span) if sized else self.expression(fn)
