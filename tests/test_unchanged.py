@@ -111,7 +111,7 @@ def test_an_array_whose_elements_are_stored_one_by_one_is_built() -> None:
     want = s[-1] + np.sum(s[:-1] * np.sin(x) * np.exp(s[1:][::-1]))
     assert hyad.compile(f)(x) == pytest.approx(want, rel=1e-13)
     assert hyad.check_grad(f, (x,))
-    made, plain = (hyad.compile(f, args=(x,), without=w) for w in ((), "filled"))
+    made, plain = (hyad.compile(f, args=(x,), without=["scalar-replacement", *w]) for w in ((), ("filled",)))
     assert carried(made, 1) == carried(plain, 1) - 1
 
 
@@ -208,7 +208,7 @@ def test_rows_that_a_condition_tells_apart(condition: str, apart: bool) -> None:
 #: Elimination in place, nothing declared: which rows are changed, what is done to a row, and whether the row that is
 #: read is one that the condition spares.
 SPARED = {
-    "elements": ("(!= i k)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
+    "scalar-replacement": ("(!= i k)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
     "some of them": ("(not (= k i))", "(for [j (range k n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
     "whole rows": ("(!= i k)", "(set-at! m i (- (get m i) (* f (get m k))))", True),
     "another row": ("(!= i 0)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", False),
@@ -294,7 +294,7 @@ SET = {
     "again and again": ("[i (range n)] [j (range (- m 1))]", "(set-at! a (// (+ i j) 2) 3 (sin (get x i j)))", True),
     "along a diagonal": ("[i (range (// n 2))] [j (range (// n 2))]", "(set-at! a (+ i j) 3 (sin (get x i j)))", True),
     "of the one before": ("[i (range 1 n)] [j (range (- m 1))]", "(set-at! a i j (sin (get a (- i 1) j)))", False),
-    "once for all": ("[i (range n)] [j (range m)]", "(set-at! a i 3 (sin (get x i j)))", True),
+    "once for all": ("[i (range n)] [j (range m)]", "(set-at! a i 3 (sin (get x i j)))", False),
 }
 
 

@@ -103,6 +103,7 @@ from .roots import roots
 from .roundtrip import round_trips
 from .rows import added_rows
 from .running import running_sums
+from .scalar_replacement import scalar_replacement
 from .scalings import scalings
 from .searches import Searches, search_of
 from .settled import settled
@@ -887,6 +888,7 @@ PIPELINE: list[Pass] = [
     one_size,
     once,  # nor what fails once more
     same_loops,
+    scalar_replacement,  # numbers are easier to follow than elements
     recurring,  # before the parts of an iteration go their ways
     one_store,  # an adjoint that is cleared and added to as it was
     settled,  # before copies are taken for what they are copies of
