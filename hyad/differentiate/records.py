@@ -240,9 +240,14 @@ def cut(
     def read_of_these(bind: Bind) -> list[Var]:
         return [v for v in reads(bind) if v in bound]
 
+    begun: set[Atom] = set()  # arrays with memory of their own, of which a few elements have been set
     for bind in binds:  # what each variable can be computed again from, and the cost
         sources, below = read_of_these(bind), []
-        again = COSTLY if any(a in tables for a in sources) else cost_again(bind, rerun)
+        op = bind.op
+        started = type(op) is Prim and op.name in ("update", "add-at") and op.args[0] in begun
+        if started or type(op) is Prim and op.name in ("zeros", "undef"):
+            begun.add(bind.vars[0])
+        again = COSTLY if any(a in tables for a in sources) else 1 if started else cost_again(bind, rerun)
         if again < COSTLY:
             for a in sources:
                 more, cost = found.get(a, ((a,), 0))

@@ -29,6 +29,7 @@ from ..passes.fusion import branched_block
 from ..passes.optimise import expand_block, left_block, singles_block, unroll_block
 from ..passes.periods import periods_block
 from ..passes.prefixes import prefixes_block
+from ..passes.privatise import privatise_block
 from ..passes.recurring import recurring_block
 from ..passes.scalar_replacement import scalar_replacement_block
 from ..passes.shrinking import shrinking_block
@@ -214,7 +215,8 @@ def trace(
                 block = shrinking_block(b, unfold_block(b, block))
             block = unroll_block(b, periods_block(b, block))
             block = singles_block(b, tidy(block))
-            block = filled_block(b, scalar_replacement_block(b, spared_block(b, block)))
+            block = scalar_replacement_block(b, privatise_block(b, spared_block(b, block)))
+            block = filled_block(b, block)
             block = expand_block(b, left_block(b, prefixes_block(b, tidy(block))))
             block = recurring_block(b, block)
         block = branched_block(b, tidy(block))

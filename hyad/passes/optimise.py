@@ -93,6 +93,7 @@ from .periods import periods
 from .places import one_place
 from .powers import powers_of_two
 from .prefixes import prefixes
+from .privatise import privatise
 from .products import Products
 from .reciprocals import divide, reciprocals
 from .recurring import recurring
@@ -888,6 +889,7 @@ PIPELINE: list[Pass] = [
     one_size,
     once,  # nor what fails once more
     same_loops,
+    privatise,  # before anything asks what a state is
     scalar_replacement,  # numbers are easier to follow than elements
     recurring,  # before the parts of an iteration go their ways
     one_store,  # an adjoint that is cleared and added to as it was
