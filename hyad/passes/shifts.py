@@ -184,6 +184,19 @@ class Store:
     shift: int
 
 
+def few_at_the_ends(row: Sequence[Store]) -> bool:
+    """Whether the additions to the elements to which not all come are written out."""
+    return (row[0].shift - row[-1].shift) * len(row) <= WRITTEN_OUT
+
+
+def alike(op: Loop, row: Sequence[Store]) -> Var | None:
+    """The number of an iteration that is added to all elements of a row, as a window's adjoint is; None if they get
+    several, or one that is none of its own."""
+    values = {s.bind.op.args[-1] for s in row}  # type: ignore[union-attr]
+    own = values.pop() if len(values) == 1 else None
+    return own if own in defined_in(op.body) else None  # type: ignore[return-value]
+
+
 class Shifts(Rebuild):
     """``shifts`` for a program."""
 
@@ -276,9 +289,7 @@ class Shifts(Rebuild):
         return stores
 
     def worth(self, op: Loop, row: list[Store]) -> bool:
-        shifts = [s.shift for s in row]
-        few = len(self.dear(op, [row])) <= STORED
-        return few and (shifts[0] - shifts[-1]) * len(shifts) <= WRITTEN_OUT
+        return len(self.dear(op, [row])) <= STORED and (few_at_the_ends(row) or alike(op, row))
 
     def dear(self, op: Loop, rows: Sequence[Sequence[Store]]) -> list[Var]:
         """The fewest numbers of which it is cheap to make all that is added; what is made of what the loop changes is
@@ -303,7 +314,8 @@ class Shifts(Rebuild):
         values = dict.fromkeys(s.bind.op.args[-1] for row in rows for s in row)  # type: ignore[union-attr]
         wanted = [v for v in values if not cheap(v, ())]
         numbers = [v for x in tidy(Block(op.body.binds, tuple(wanted))).binds for v in x.vars if v.type == REAL]
-        kept: list[Var] = []
+        kept: list[Var] = list(dict.fromkeys(alike(op, row) for row in rows if not few_at_the_ends(row)))  # type: ignore
+        wanted = [w for w in wanted if not cheap(w, kept)]
         while wanted:  # the last of those numbers that the most are made of
             best = max(reversed(numbers), key=lambda v: sum(cheap(w, (*kept, v)) for w in wanted))
             kept.append(best)
@@ -376,6 +388,8 @@ class Shifts(Rebuild):
         to; else as they were."""
         b, count = self.b, self.atom(op.count)
         gap = row[0].shift - row[-1].shift
+        if not few_at_the_ends(row):
+            return self.among_zeros(op, row, array, gap, fresh)
         many = affine_add(b.affine(count), (gap, {}), -1)
         if b.nonnegative(many):
             return self.sums_of(op, row, array, gap, fresh)
@@ -427,6 +441,36 @@ class Shifts(Rebuild):
             later = [s for s in row if s.shift > low + d]
             array = end(array, later, lambda s, d=d: b.prim("-", count, Const(s.shift - low - d, INT)))  # type: ignore
         return array
+
+    def among_zeros(self, op: Loop, row: list[Store], array: Atom, gap: int, fresh: str) -> Atom:
+        """The same of one number that is added to many elements: with as many zeros before the first of these numbers
+        and after the last one as make no element a special one."""
+        b, count, low, old = self.b, self.atom(op.count), row[-1].shift, array
+        numbers = self.stored[row[0].bind.op.args[-1]]  # type: ignore[union-attr]
+        made = b.zeros(Arr(REAL, (b.affine_value(affine_add(b.affine(count), (2 * gap, {}))),)), "padded")
+
+        def put(i: Atom, a: Atom):
+            return (b.update(a, [b.prim("+", i, Const(gap, INT))], b.get(numbers, i)),), ()
+
+        def total(j: Atom, a: Atom):
+            self.here[op.index] = j
+            place = self.block(tidy(Block(op.body.binds, row[-1].bind.op.args[1:-1])))  # type: ignore[union-attr]
+            sum_ = b.get(old if fresh else a, *place) if fresh in ("", "numbers") else None
+            for s in row:
+                x = b.get(padded, b.prim("+", j, Const(gap + low - s.shift, INT)))
+                sum_ = x if sum_ is None else b.prim("+", sum_, x)
+            if fresh == "sum":
+                sum_ = b.prim("+", b.get(a, *place), sum_)  # type: ignore[arg-type]
+            return (b.update(a, place, sum_),), ()  # type: ignore[arg-type]
+
+        with b.branch_region(there := b.prim("<", Const(0, INT), count), True) as scope:
+            start = b.undef(type_of(old)) if fresh in ("zeros", "numbers") else array
+            (padded,) = b.loop(count, [made], put, ["padded"], op.index.name, ["padded"])
+            times = b.prim("+", count, Const(gap, INT))
+            one = b.loop(times, [start], total, [], op.index.name, ["a"])
+        with b.branch_region(there, False) as other:
+            rest = b.zeros(type_of(array)) if fresh == "zeros" else array
+        return b.if_(there, (scope, one), (other, [rest]))[0]
 
     def value(self, op: Loop, store: Store, index: Atom) -> tuple[tuple[Atom, ...], Atom]:
         """Where an addition comes to in an iteration, and what is added."""
