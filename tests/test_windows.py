@@ -16,6 +16,7 @@ WINDOWS = {
     "every third one": ("(sin (sum (build 12 (fn [k] (get x (+ i (* 3 k)))))))", True),
     "from the end": ("(sin (sum (build 25 (fn [k] (get x (+ i (- 24 k)))))))", True),
     "of another array, too": ("(* (get y i) (sin (sum (slice x i (+ i 20)))))", True),
+    "the same for all": ("(+ (get y i) (sum (slice x i (+ i 20))))", False),
     "a filter": ("(square (sum (build 20 (fn [k] (* (get x (+ i k)) (exp (* -0.1 k)))))))", False),
     "a product": ("(square (sum (build 20 (fn [k] (* (get x (+ i k)) (get y i) k)))))", False),
 }

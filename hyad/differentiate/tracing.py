@@ -31,6 +31,7 @@ from ..passes.periods import periods_block
 from ..passes.prefixes import prefixes_block
 from ..passes.privatise import privatise_block
 from ..passes.recurring import recurring_block
+from ..passes.running_powers import running_powers_block
 from ..passes.scalar_replacement import scalar_replacement_block
 from ..passes.shrinking import shrinking_block
 from ..passes.spared import spared_block
@@ -213,7 +214,7 @@ def trace(
             if not sp.facts.changed:
                 block = counted_block(b, inline_block(b, recursion_counted(b, merged_block(b, block))))
                 block = shrinking_block(b, unfold_block(b, block))
-            block = unroll_block(b, periods_block(b, block))
+            block = unroll_block(b, running_powers_block(b, periods_block(b, block)))
             block = singles_block(b, tidy(block))
             block = scalar_replacement_block(b, privatise_block(b, spared_block(b, block)))
             block = filled_block(b, block)

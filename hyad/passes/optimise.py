@@ -104,6 +104,7 @@ from .roots import roots
 from .roundtrip import round_trips
 from .rows import added_rows
 from .running import running_sums
+from .running_powers import running_powers
 from .scalar_replacement import scalar_replacement
 from .scalings import scalings
 from .searches import Searches, search_of
@@ -882,6 +883,7 @@ PIPELINE: list[Pass] = [
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
+    running_powers,  # before what a loop does not change leaves it
     roots,  # before all that asks what an operation costs
     meet_whiles,
     sizes_first,  # those of what has been unrolled

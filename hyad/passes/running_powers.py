@@ -1,0 +1,153 @@
+"""Strength reduction of powers: each is the one before it, multiplied once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..core import INT, REAL, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, blocks_of, type_of
+from ..program.affine import Affine, affine_add, affine_in
+from ..program.builder import Builder
+from ..program.dead import tidy
+from ..program.rebuild import Rebuild, rebuilt
+from .unchanged import inner_of, integers_of
+
+
+def running_powers(program: Program) -> Program:
+    """Goes from the power of one iteration to that of the next by one product.
+
+    ``(ifold (fn [s k] (+ s (* (get c k) (** x k)))) 0.0 n)``  =>
+    ``(ifold (fn [#(s p) k] #((+ s (* (get c k) p)) (* p x))) #(0.0 1.0) n)``. Where the exponent goes down, as in
+    ``(** x (- n 1 k))``, the powers are made in a table first.
+    Design decision: a power with a whole exponent is a product anyway; this one is as exact, for any x. Before
+    differentiation too, so that the derivative is one of products. Not of exponents that may be negative, as products
+    of a reciprocal would be rounded more often; and not for what one loop alone makes, whose elements may be for
+    several threads.
+    """
+    pass_ = Powers(Builder(), program.body)
+    return rebuilt(program, pass_) if pass_.found else program
+
+
+def running_powers_block(b: Builder, block: Block) -> Block:
+    """``running_powers`` for a block under construction."""
+    pass_ = Powers(b, block)
+    if "running-powers" in b.off or not pass_.found:
+        return block
+    with b.region() as scope:
+        results = pass_.block(block)
+    return tidy(b.close(scope, results))
+
+
+class Power(NamedTuple):
+    """Powers of one number in a loop: in an iteration the exponent is the index, or less by it, and ``rest`` more."""
+
+    var: Var
+    base: Atom
+    step: int
+    rest: Affine
+
+
+class Powers(Rebuild):
+    """``running_powers`` for a block; ``found``: the powers in its loops."""
+
+    def __init__(self, builder: Builder, block: Block) -> None:
+        super().__init__(builder)
+        powers = [x for x in all_binds(block) if type(x.op) is Prim and is_power(x.op)]
+        self.found: dict[Loop, list[Power]] = {}
+        self.made: dict[Var, Atom] = {}  # what they are in the new program
+        self.integers = integers_of(block) if powers else {}
+        if powers:
+            self.look(block, False)
+
+    def look(self, block: Block, inside: bool) -> None:
+        """Find the powers in the loops of a block, which is in another loop or not."""
+        for x in block.binds:
+            op = x.op
+            if type(op) is Loop and op.snapshots is None and not op.index.soft and (inside or op.accs):
+                found = [p for p in map(self.power_of(op), all_binds(op.body)) if p is not None]
+                if found:
+                    self.found[op] = found
+            for region in blocks_of(op):
+                self.look(region, inside or type(op) is Loop)
+
+    def power_of(self, op: Loop) -> Callable[[Bind], Power | None]:
+        own = inner_of(op)
+
+        def power(x: Bind) -> Power | None:
+            if type(x.op) is not Prim or not is_power(x.op) or x.op.args[0] in own:
+                return None
+            rest, terms = affine_in(x.op.args[1], self.integers)
+            step = terms.pop(op.index, 0) if op.index in terms else 0
+            if step not in (1, -1) or not own.isdisjoint(terms):
+                return None
+            return Power(x.vars[0], x.op.args[0], step, (rest, terms))
+
+        return power
+
+    def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
+        powers = self.found.get(op, ())
+        b, count, width = self.b, self.atom(op.count), len(op.accs)
+        last = affine_add(b.affine(count), (1, {}), -1)
+        chains: dict[tuple, list[Power]] = {}  # those that go up: of which number, from which exponent on
+        for p in powers:
+            low = self.moved(p.rest) if p.step > 0 else affine_add(self.moved(p.rest), last, -1)
+            with b.region() as scope:  # there is one if the loop runs
+                scope.facts += b.entered(count)
+                whole = b.nonnegative(low)
+            if whole:
+                chains.setdefault((b.key(self.atom(p.base)), p.step, low[0], frozenset(low[1].items())), []).append(p)
+        if not chains:
+            return super().loop(op, bind)
+        b.fired("running-powers")
+        up = [ps for ps in chains.values() if ps[0].step > 0]
+        down = [(ps, self.table(ps[0], count, last)) for ps in chains.values() if ps[0].step < 0]
+        starts = [self.first(ps[0], self.moved(ps[0].rest)) for ps in up]
+
+        def body(i: Atom, *accs: Atom):
+            self.here[op.index] = i
+            self.here.update(zip(op.accs, accs))
+            own = accs[width:]
+            self.made.update((p.var, own[k]) for k, ps in enumerate(up) for p in ps)
+            at = b.affine_value(affine_add(last, b.affine(i), -1)) if down else None
+            self.made.update((p.var, b.get(table, at)) for ps, table in down for p in ps)  # type: ignore[arg-type]
+            results = self.block(op.body)
+            following = [b.prim("*", p, self.atom(ps[0].base)) for p, ps in zip(own, up)]
+            return [*results[:width], *following], results[width:]
+
+        names = [v.name for v in bind.vars]
+        span = b.span
+        out = b.loop(
+            count,
+            [*self.atoms(op.inits), *starts],
+            body,
+            [*names[:width], *["power"] * len(up), *names[width:]],
+            op.index.name,
+            [*(a.name for a in op.accs), *["power"] * len(up)],
+            bool(bind.vars) and bind.vars[0].given,
+        )
+        b.span = span
+        return [*out[:width], *out[width + len(up) :]]
+
+    def first(self, power: Power, exponent: Affine) -> Atom:
+        """The power with the least exponent."""
+        base = self.atom(power.base)
+        return Const(1.0, REAL) if exponent == (0, {}) else self.b.prim("**", base, self.b.affine_value(exponent))
+
+    def table(self, power: Power, count: Atom, last: Affine) -> Atom:
+        """All powers of a loop, the one with the least exponent first."""
+        b, base = self.b, self.atom(power.base)
+        start = self.first(power, affine_add(self.moved(power.rest), last, -1))
+        _, made = b.loop(b.trips(count), [start], lambda i, p: ([b.prim("*", p, base)], [p]), ["power", "powers"])
+        return made
+
+    def bind(self, bind: Bind) -> None:
+        made = self.made.get(bind.vars[0]) if bind.vars else None
+        if made is None:
+            self.copy(bind)
+        else:
+            self.here[bind.vars[0]] = made
+
+
+def is_power(op: Prim) -> bool:
+    """Whether it is one of a real number with an exponent that is an integer, and not known."""
+    return op.name == "**" and type_of(op.args[0]) == REAL and type_of(op.args[1]) == INT and type(op.args[1]) is Var
