@@ -612,3 +612,18 @@ def test_powers_and_quotients_of_several_are_hys(body: str, x: float, wanted: ob
 def test_what_binds_names_needs_no_space_before_its_bracket(text: str) -> None:
     """Unlike ``v[0]``, which would be two forms where an element is meant."""
     assert hyad.model(text, namespace={})(3.0) == 9.0
+
+
+def test_an_imported_module_hides_nothing_of_the_language() -> None:
+    """``import copy`` stands above many a model that copies an array."""
+    import copy
+    import trace
+
+    f = hyad.model(
+        "(fn [#^ (Mat n n) m] (let [c (copy m)] (set-at! c 0 0 5.0) (+ (trace c) (get m 0 0))))",
+        namespace={"copy": copy, "trace": trace},
+    )
+    m = np.array([[1.0, 2.0], [3.0, 4.0]])
+    assert hyad.compile(f)(m) == hyad.run(f, m) == f(m) == 10.0
+    with pytest.raises(hyad.HyadError, match="Python module"):
+        hyad.model("(fn [x] (* x np))", namespace={"np": np})(1.0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numbers
 import re
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +35,7 @@ def resolve(sp: Specialiser, name: Global) -> Value:
     sp.globals_read.add(name.name)
     if hasattr(sp.scope, "namespace"):
         sp.namespaces.add(id(sp.scope.namespace) if sp.scope.cells is None else id(sp.scope))
-    found, value = sp.scope(name.name)
+    found, value = in_scope(sp.scope, name.name)
     builtin = name.name in PRIMITIVES or name.name in BUILTINS or name.name in OPERATORS
     if found:
         known = python_value(sp, value, name)
@@ -62,6 +64,13 @@ def resolve(sp: Specialiser, name: Global) -> Value:
     if name.name in SPECIAL:
         raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
     raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
+
+
+def in_scope(scope: Callable[[str], tuple[bool, Any]], name: str) -> tuple[bool, Any]:
+    """Whether the user's module binds a name, and to what; a Python module, ``import copy``, is no value, and hides
+    nothing of the language."""
+    found, value = scope(name)
+    return found and not (isinstance(value, ModuleType) and of_the_language(name)), value
 
 
 def of_the_language(name: str) -> bool:

@@ -55,7 +55,7 @@ from ..errors import (
 )
 from ..frontend.annotations import read_annotation, spec_text
 from ..frontend.arguments import is_checkpointed, not_checkpointed
-from ..frontend.resolve import numpy_name, numpy_number, numpy_row, similar
+from ..frontend.resolve import in_scope, numpy_name, numpy_number, numpy_row, similar
 from ..program.advice import said_inside
 from ..program.data import Data
 from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
@@ -348,7 +348,7 @@ class Runtime:
             return "builtin", for_parts(self.meaning(Global(name.name[len(PARTS) :], name.span), scope)[1])
         self.names.add(name.name)
         known = name.name in PRIMITIVES or name.name in _NAMES
-        found, value = scope(name.name)
+        found, value = in_scope(scope, name.name)
         if found:
             made = getattr(value, "hyad_value", None)
             if made is not None:

@@ -843,7 +843,9 @@ class _Reader:
 
     def if_(self, form: Form, name: str | None) -> Atom:
         if len(form.value) != 4:
-            raise ReadError("if takes a condition and two branches", form.span, "`(if (< x 0) (- x) x)`")
+            one = len(form.value) == 3
+            hint = "`(when c ...)` does something under a condition, " if one else ""
+            raise ReadError("if takes a condition and two branches", form.span, f"{hint}`(if (< x 0) (- x) x)`")
         cond = self.expression(form.value[1])
         return self.branch(cond, [form.value[2]], [form.value[3]], form, name)
 
