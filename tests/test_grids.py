@@ -180,7 +180,7 @@ def test_what_goes_forwards(name: str, forwards: bool) -> None:
     """The loop over the elements; that over time goes backwards in any case."""
     g = hyad.grad(hyad.model(VECTORS[name], namespace={}), wrt=(0, 1))
     args = tuple(RNG.uniform(-1, 1, (2, 9)))
-    steps = hyad.explain(g, args=args).steps
+    steps = hyad.explain(g, args=args, without="scalar-replacement").steps  # which carries no array through some
     assert any("any-order" in str(step) for step in steps) == forwards
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hyad
+import oracle
 from hyad.core import INT, LEAF, ONE, REAL, Arr, Bind, Block, Const, If, Loop, Node, Prim, Program, Var, all_binds
 from hyad.model import redefined
 from hyad.passes.cancel import cancel
@@ -1136,3 +1137,41 @@ def test_arrays_that_are_changed_otherwise_later_are_two() -> None:
     np.testing.assert_allclose(hyad.compile(f)(v, 3), wanted, rtol=1e-14)
     assert hyad.compile(f).cfunction.source.count("memcpy") == 2  # one is a copy of v, the other one of it
     assert hyad.check_grad(hyad.model(f"(fn [v] (sum ({text} v 3)))"), (v,))
+
+
+def test_what_both_branches_add_to_is_added_to_once() -> None:
+    """A sum that is set on both sides of a condition is a sum: the value and the gradient take each term once."""
+    f = hyad.model(
+        """(fn [#^ (Vec n) x #^ (Vec n) w]
+             (let [total (ref 0.0)]
+               (for [i (range n)]
+                 (let [d (log (+ 2.0 (* (get x i) (get x i))))]
+                   (if (> (get w i) 0.0)
+                     (set! total (+ (deref total) (* (get w i) (erf d))))
+                     (set! total (+ (* (get w i) (erfc d)) (deref total))))))
+               (deref total)))""",
+        namespace={},
+    )
+
+    made = hyad.compile(f)
+    assert made.source.count("+=") == 1
+    rng = np.random.default_rng(3)
+    x, w = rng.normal(size=9), rng.normal(size=9)
+    d = np.log(2 + x * x)
+    want = sum(a * (math.erf(t) if a > 0 else math.erfc(t)) for a, t in zip(w, d))
+    assert made(x, w) == pytest.approx(want, rel=1e-14)
+    both = hyad.compile(hyad.value_and_grad(f, wrt=("x", "w")))
+    for call in ("erf(", "erfc(", "log("):
+        assert both.source.count(f" {call}") + both.source.count(f"*{call}") == 1, call
+    value, gradient = both(x, w)
+    assert value == made(x, w)
+    assert hyad.check_grad(f, (x, w), wrt=("x", "w"))
+    assert oracle.mismatch(hyad.run(hyad.grad(f, wrt=("x", "w")), x, w), gradient, 1e-12) is None
+
+
+def test_sums_of_branches_that_have_nothing_in_common_stay() -> None:
+    f = hyad.model("(fn [x y] (if (> x 0.0) (+ x (sin y)) (+ y (cos x))))", namespace={})
+    g = hyad.model("(fn [x y] (if (> x 0.0) (+ x (sin y)) (+ (cos y) x)))", namespace={})
+    for x, y in ((0.3, 0.4), (-0.3, 0.4)):
+        assert hyad.compile(f)(x, y) == hyad.run(f, x, y) == (x + np.sin(y) if x > 0 else y + np.cos(x))
+        assert hyad.compile(g)(x, y) == hyad.run(g, x, y) == (x + np.sin(y) if x > 0 else np.cos(y) + x)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from ..core import (
     INT,
@@ -763,7 +764,7 @@ def adds_row(bind: Bind) -> bool:
 def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two: True, part: int = 4) -> Program:
     """``meet``, of those loops alone that ``which`` says, before what they have in common is shared: ``part`` says how
     much that has to be."""
-    if not nested_loops(program):
+    if len(list(islice(loops_of(program), 2))) < 2:
         return program
     cost = inside(program)
     seen: dict[Bind, set[Var]] = {}
@@ -786,15 +787,25 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
             return False
         if both is None:
             return True
-        b = Builder()
-        b.sizes.update(program.dims)
-        inner = siblings(both.op.body, lambda *_: True, around=Around().body(both.op))  # type: ignore[union-attr]
-        Share(b).bind(Bind(both.vars, with_blocks(both.op, [inner]), both.span))
-        apart, together = [cost(Block((bind,), ())) for bind in (one, two)], cost(Block(b.block(), ()))
+        apart, together = [cost(Block((bind,), ())) for bind in (one, two)], cost(in_one(both))
         if any(nests) and together.transcendental < sum(x.transcendental for x in apart):
             return True
         work = [x.work for x in apart]
         return sum(work) - together.work > min(work) / (part if any(nests) else 2)
+
+    def shared(bind: Bind) -> Block:
+        b = Builder()
+        b.sizes.update(program.dims)
+        Share(b).bind(bind)
+        return Block(b.block(), ())
+
+    def in_one(both: Bind) -> Block:
+        """Two loops that have met, with what they have in common done once: branches too, whose conditions are known to
+        be the same only when these are shared."""
+        if any(type(x.op) is If for x in both.op.body.binds):  # type: ignore[union-attr]
+            both = next((x for x in reversed(shared(both).binds) if type(x.op) is Loop), both)
+        inner = siblings(both.op.body, lambda *_: True, around=Around().body(both.op))  # type: ignore[union-attr]
+        return shared(Bind(both.vars, with_blocks(both.op, [inner]), both.span))
 
     made = siblings(program.body, alike)
     return with_body(program, made) if size(made) < size(program.body) else program
@@ -889,10 +900,10 @@ PIPELINE: list[Pass] = [
     sizes_first,  # those of what has been unrolled
     checks_first,
     one_size,
+    privatise,  # before anything asks what a state is
+    scalar_replacement,  # numbers are easier to follow than elements; as before differentiation
     once,  # nor what fails once more
     same_loops,
-    privatise,  # before anything asks what a state is
-    scalar_replacement,  # numbers are easier to follow than elements
     recurring,  # before the parts of an iteration go their ways
     one_store,  # an adjoint that is cleared and added to as it was
     settled,  # before copies are taken for what they are copies of

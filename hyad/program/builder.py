@@ -863,6 +863,14 @@ class Builder(Bounds):
                 regions = [(scope, [results[k] for k in kept]) for scope, results in (then, orelse)]
                 found = dict(zip(kept, self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given)))
                 return tuple(found[keys.index(key)] for key in keys)
+            added = {k: self.term_of_both(x, y, then[0], orelse[0]) for k, (x, y) in enumerate(zip(then[1], orelse[1]))}
+            if any(added.values()):  # what both branches add to is added to once
+                taken = [
+                    [added[k][n] if added[k] else r for k, r in enumerate(rs)]
+                    for n, rs in ((1, then[1]), (2, orelse[1]))
+                ]  # type: ignore
+                out = self.if_(cond, (then[0], taken[0]), (orelse[0], taken[1]), names, given)
+                return tuple(self.prim("+", added[k][0], x) if added[k] else x for k, x in enumerate(out))  # type: ignore
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         op = If(cond, self.close(*then), self.close(*orelse))
         home = self.scopes[-1]
@@ -878,6 +886,18 @@ class Builder(Bounds):
                         if type(x) is Const or type(y) is Const:
                             self.definitions[v] = Prim("select", (cond, x, y))
         return made
+
+    def term_of_both(self, x: Atom, y: Atom, then: Scope, orelse: Scope) -> tuple[Atom, Atom, Atom] | None:
+        """Where the results of two branches are sums that have a number from outside of them in common: that, and what
+        each adds to it."""
+        sums = [self.definitions.get(a) if a in scope.vars else None for a, scope in ((x, then), (y, orelse))]  # type: ignore
+        if x.type != REAL or any(op is None or op.name != "+" for op in sums):
+            return None
+        one, other = (op.args for op in sums)  # type: ignore[union-attr]
+        for n, a in enumerate(one):
+            if type(a) is Var and a not in then.vars and a in other:
+                return a, one[1 - n], other[1 - other.index(a)]
+        return None
 
     def leaves(self, op: If | Loop, reads: Sequence[Atom], made: Sequence[Type], before: Sequence[Prim] = ()) -> Scope:
         """Where a branch or a loop is computed that reads so much and makes arrays of such types, and these ``before``:
