@@ -764,7 +764,8 @@ def adds_row(bind: Bind) -> bool:
 def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two: True, part: int = 4) -> Program:
     """``meet``, of those loops alone that ``which`` says, before what they have in common is shared: ``part`` says how
     much that has to be."""
-    if len(list(islice(loops_of(program), 2))) < 2:
+    flat = not nested_loops(program)
+    if flat and len(list(islice(loops_of(program), 2))) < 2:
         return program
     cost = inside(program)
     seen: dict[Bind, set[Var]] = {}
@@ -800,9 +801,9 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
         return Block(b.block(), ())
 
     def in_one(both: Bind) -> Block:
-        """Two loops that have met, with what they have in common done once: branches too, whose conditions are known to
-        be the same only when these are shared."""
-        if any(type(x.op) is If for x in both.op.body.binds):  # type: ignore[union-attr]
+        """Two loops that have met, with what they have in common done once; branches too, whose conditions are known to
+        be the same only when these are shared. Not those of loops in others, which become selections later."""
+        if flat and If in kinds_of(both.op.body):  # type: ignore[union-attr]
             both = next((x for x in reversed(shared(both).binds) if type(x.op) is Loop), both)
         inner = siblings(both.op.body, lambda *_: True, around=Around().body(both.op))  # type: ignore[union-attr]
         return shared(Bind(both.vars, with_blocks(both.op, [inner]), both.span))

@@ -67,8 +67,10 @@ class Privatise(Rebuild):
         self.b.scopes[-1].facts += scope.facts  # what has been checked for the loop
         last = scope.binds[-1] if scope.binds else None
         if last is not None and type(last.op) is Loop:
-            unread = {self.here[v] for v in found}
-            self.b.scopes[-1].binds[-1] = self.private(last, [k for k, v in enumerate(last.vars) if v in unread])
+            unread, here = {self.here[v] for v in found}, self.b.scopes[-1]
+            here.binds[-1] = self.private(last, [k for k, v in enumerate(last.vars) if v in unread])
+            if here.binds[-1] is not last:  # what is the same later gives more
+                here.shared = {k: v for k, v in here.shared.items() if v != last.vars}
 
     def private(self, bind: Bind, unread: Sequence[int]) -> Bind:
         """A loop of the new program without the vectors that are its iterations' own."""
@@ -88,15 +90,13 @@ class Privatise(Rebuild):
 
     def filled_first(self, op: Loop, acc: Var) -> bool:
         """Whether an iteration reads no element of a vector that it has not set."""
+        filling = Filling(self.b, acc)
         try:
-            self.inside(op, Filling(self.b, acc), None)
+            with filling.facts(self.b.entered(op.count)):
+                filling.block(op.body, None)
         except NotFilled:
             return False
         return True
-
-    def inside(self, op: Loop, filling: Filling, before: Span | None) -> Span | None:
-        with filling.facts(self.b.entered(op.count)):
-            return filling.block(op.body, before)
 
 
 class NotFilled(Exception):
@@ -104,7 +104,8 @@ class NotFilled(Exception):
 
 
 class Filling:
-    """Which elements of a vector have been set where, in a loop of a builder's program."""
+    """Which elements of a vector have been set where, in a loop of a builder's program; ``versions``: what the vector
+    is, change by change."""
 
     def __init__(self, b: Builder, acc: Var) -> None:
         self.b = b

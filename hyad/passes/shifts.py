@@ -44,6 +44,8 @@ CHEAP = 8.0
 STORED = 4
 #: The first and last elements of a row, to which not all come, are written out if no more is added to them.
 WRITTEN_OUT = 24
+#: A window to whose elements one number is added has so many of them, at least.
+LONG = 8
 
 
 def shifts(program: Program) -> Program:
@@ -289,7 +291,8 @@ class Shifts(Rebuild):
         return stores
 
     def worth(self, op: Loop, row: list[Store]) -> bool:
-        return len(self.dear(op, [row])) <= STORED and (few_at_the_ends(row) or alike(op, row))
+        long = len(row) >= LONG and alike(op, row) is not None
+        return len(self.dear(op, [row])) <= STORED and (few_at_the_ends(row) or long)
 
     def dear(self, op: Loop, rows: Sequence[Sequence[Store]]) -> list[Var]:
         """The fewest numbers of which it is cheap to make all that is added; what is made of what the loop changes is

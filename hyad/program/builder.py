@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -863,14 +862,11 @@ class Builder(Bounds):
                 regions = [(scope, [results[k] for k in kept]) for scope, results in (then, orelse)]
                 found = dict(zip(kept, self.if_(cond, *regions, [names[k] for k in kept if k < len(names)], given)))
                 return tuple(found[keys.index(key)] for key in keys)
-            added = {k: self.term_of_both(x, y, then[0], orelse[0]) for k, (x, y) in enumerate(zip(then[1], orelse[1]))}
-            if any(added.values()):  # what both branches add to is added to once
-                taken = [
-                    [added[k][n] if added[k] else r for k, r in enumerate(rs)]
-                    for n, rs in ((1, then[1]), (2, orelse[1]))
-                ]  # type: ignore
-                out = self.if_(cond, (then[0], taken[0]), (orelse[0], taken[1]), names, given)
-                return tuple(self.prim("+", added[k][0], x) if added[k] else x for k, x in enumerate(out))  # type: ignore
+            terms = [self.term_of_both(x, y, then[0], orelse[0]) for x, y in zip(then[1], orelse[1])]
+            if any(terms):  # what both branches add to is added to once
+                one, other = ([t[n] if t else r for t, r in zip(terms, rs)] for n, rs in ((1, then[1]), (2, orelse[1])))
+                out = self.if_(cond, (then[0], one), (orelse[0], other), names, given)
+                return tuple(self.prim("+", t[0], x) if t else x for t, x in zip(terms, out))
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         op = If(cond, self.close(*then), self.close(*orelse))
         home = self.scopes[-1]
@@ -888,10 +884,10 @@ class Builder(Bounds):
         return made
 
     def term_of_both(self, x: Atom, y: Atom, then: Scope, orelse: Scope) -> tuple[Atom, Atom, Atom] | None:
-        """Where the results of two branches are sums that have a number from outside of them in common: that, and what
-        each adds to it."""
+        """Where the results of two branches are the user's sums with a number from outside of them in common: that, and
+        what each adds to it."""
         sums = [self.definitions.get(a) if a in scope.vars else None for a, scope in ((x, then), (y, orelse))]  # type: ignore
-        if x.type != REAL or any(op is None or op.name != "+" for op in sums):
+        if x.type != REAL or any(op is None or op.name != "+" for op in sums) or x in self.softly or y in self.softly:
             return None
         one, other = (op.args for op in sums)  # type: ignore[union-attr]
         for n, a in enumerate(one):
@@ -1056,7 +1052,7 @@ class Builder(Bounds):
             outs.append(Arr(t.elem, (op.count, *t.dims)) if isinstance(t, Arr) else Arr(t, (op.count,)))
         blank = not (self.plain or op.accs or has_checks(op.body)) and all(map(self.cleared, op.body.results))
         if blank and not any(map(self.small, outs)):  # the elements of those few are known one by one
-            return tuple(self.zeros(t, name, given) for t, name in zip_longest(outs, names))  # type: ignore[misc]
+            return tuple(self.zeros(t, names[k] if k < len(names) else None, given) for k, t in enumerate(outs))
         home = self.scopes[-1]
         if not self.plain and home.index is not None:
             begun = [self.begun(z) for z in op.inits]
