@@ -67,6 +67,7 @@ from hyad.core import (
     blocks_of,
     count_uses,
     free_vars,
+    reads,
     same_atoms,
     type_atoms,
 )
@@ -478,6 +479,20 @@ class _Planner:
         if self.settle(op.args[-1], target, 0):
             plan.rows[root.bind] = target.subs  # type: ignore[index]
 
+    def read_as_it_was(self, bind: Bind, block: Block) -> bool:
+        """Whether a row that is put into an array is read when a loop of the block changes that array, or after that:
+        built there, it would have the whole array copied for the loop."""
+        row, versions = bind.op.args[-1], {bind.vars[0]}
+        after = self.plan.live.after
+        if row not in after[bind]:
+            return False
+        for x in block.binds[block.binds.index(bind) + 1 :]:
+            if isinstance(x.op, Prim) and x.op.name in ("update", "add-at") and x.op.args[0] in versions:
+                versions.add(x.vars[0])
+            elif isinstance(x.op, (Loop, While)) and not versions.isdisjoint(x.op.inits):
+                return row in after[x] or row in reads(x)
+        return False
+
     def same_place(self, a: Atom, b: Atom) -> bool:
         (ra, sa, _), (rb, sb, _) = self.plan.resolve(self.plan.of(a)), self.plan.resolve(self.plan.of(b))
         return ra is rb and same_atoms(sa, sb)
@@ -529,7 +544,7 @@ class _Planner:
             root = plan.root(args[0])
             if self.writable(args[0], self.touched(args[0], args[1:-1], plan.live.after[bind])):
                 plan.in_place.add(bind)
-                if op.name == "update" and is_array(args[-1]):
+                if op.name == "update" and is_array(args[-1]) and not self.read_as_it_was(bind, block):
                     place = plan.of(args[0])
                     self.settle_row(op, Place(place.buffer, place.subs + args[1:-1]), block)
                 self.bind_to(var, plan.of(args[0]))
