@@ -1152,7 +1152,6 @@ def test_what_both_branches_add_to_is_added_to_once() -> None:
                (deref total)))""",
         namespace={},
     )
-
     made = hyad.compile(f)
     assert made.source.count("+=") == 1
     rng = np.random.default_rng(3)
@@ -1169,7 +1168,7 @@ def test_what_both_branches_add_to_is_added_to_once() -> None:
     assert oracle.mismatch(hyad.run(hyad.grad(f, wrt=("x", "w")), x, w), gradient, 1e-12) is None
 
 
-def test_sums_of_branches_that_have_nothing_in_common_stay() -> None:
+def test_sums_of_branches_with_nothing_in_common_or_a_parameter() -> None:
     f = hyad.model("(fn [x y] (if (> x 0.0) (+ x (sin y)) (+ y (cos x))))", namespace={})
     g = hyad.model("(fn [x y] (if (> x 0.0) (+ x (sin y)) (+ (cos y) x)))", namespace={})
     for x, y in ((0.3, 0.4), (-0.3, 0.4)):

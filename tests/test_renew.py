@@ -172,6 +172,13 @@ def test_a_matrix_that_is_read_once_more_is_put_aside(declared: str, target: str
         assert not tables.search(made.source) and tables.search(whole.source)
 
 
+def test_a_row_that_is_read_later_is_not_in_the_table_that_a_loop_changes() -> None:
+    """Built there, it would have the whole table copied for the loop: the unit matrix, which the gradient reads."""
+    args = np.array([[0.9, 0.3], [-0.2, 0.8]]), 0.4, np.sin(np.arange(7.0))
+    made = hyad.compile(hyad.grad(SMOOTHER.format(F="#^ (Mat d d) F"), wrt=(0, 1)), args=args)
+    assert not re.search(r"memcpy\(.*\(n \+ 1\)", made.source)
+
+
 #: What is read of an array after an element has been doubled.
 READ_AFTER = {
     "an element": "(get v i)",

@@ -208,7 +208,7 @@ def test_rows_that_a_condition_tells_apart(condition: str, apart: bool) -> None:
 #: Elimination in place, nothing declared: which rows are changed, what is done to a row, and whether the row that is
 #: read is one that the condition spares.
 SPARED = {
-    "scalar-replacement": ("(!= i k)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
+    "elements": ("(!= i k)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
     "some of them": ("(not (= k i))", "(for [j (range k n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", True),
     "whole rows": ("(!= i k)", "(set-at! m i (- (get m i) (* f (get m k))))", True),
     "another row": ("(!= i 0)", "(for [j (range n)] (set-at! m i j (- (get m i j) (* f (get m k j)))))", False),

@@ -66,9 +66,8 @@ def counted_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
         return block
     b.sizes.update(sizes)
     pass_ = Counted(b)
-    with b.region() as scope:
-        results = pass_.block(block)
-    return b.close(scope, results) if pass_.found else block
+    made = pass_.remade(block)
+    return made if pass_.found else block
 
 
 def recursion_counted(b: Builder, block: Block) -> Block:

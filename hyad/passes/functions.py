@@ -275,9 +275,7 @@ def inline_block(b: Builder, block: Block) -> Block:
     chosen = short(block) if "inline" not in b.off else set()
     if not chosen:
         return block
-    with b.region() as scope:
-        results = Inline(b, chosen).block(block)
-    return tidy(b.close(scope, results))
+    return tidy(Inline(b, chosen).remade(block))
 
 
 def short(block: Block) -> set[Function]:

@@ -304,34 +304,26 @@ def unroll_block(b: Builder, block: Block) -> Block:
     """``Unroll`` for a block under construction."""
     if Loop not in kinds_of(block):
         return block
-    with b.region() as scope:
-        results = Unroll(b).block(block)
-    return b.close(scope, results)
+    return Unroll(b).remade(block)
 
 
 def split_block(b: Builder, block: Block) -> Block:
     """``Fission`` for a block under construction, its outermost loops included."""
-    with b.region() as scope:
-        results = Fission(b, depth=1).block(block)
-    return tidy(b.close(scope, results))
+    return tidy(Fission(b, depth=1).remade(block))
 
 
 def left_block(b: Builder, block: Block) -> Block:
     """``Fission`` of recurrences that leave a loop, for a block under construction, before it is differentiated."""
     if "fission" in b.off or not any(Loop in kinds_of(x.op.body) for x in all_binds(block) if type(x.op) is Loop):
         return block
-    with b.region() as scope:
-        results = Fission(b, ahead=True).block(block)
-    return tidy(b.close(scope, results))
+    return tidy(Fission(b, ahead=True).remade(block))
 
 
 def expand_block(b: Builder, block: Block) -> Block:
     """``Expand`` for a block under construction, before it is differentiated."""
     if "expand" in b.off or not any(Loop in kinds_of(x.op.body) for x in all_binds(block) if type(x.op) is Loop):
         return block
-    with b.region() as scope:
-        results = Expand(b, ahead=True).block(block)
-    return tidy(b.close(scope, results))
+    return tidy(Expand(b, ahead=True).remade(block))
 
 
 def fission(program: Program) -> Program:
@@ -398,9 +390,8 @@ def singles_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
         return block
     b.sizes.update(sizes)
     pass_ = Singles(b)
-    with b.region() as scope:
-        results = pass_.block(block)
-    return b.close(scope, results) if pass_.found else block
+    made = pass_.remade(block)
+    return made if pass_.found else block
 
 
 def fuse(program: Program) -> Program:

@@ -54,9 +54,7 @@ def periods_block(b: Builder, block: Block) -> Block:
     a rest that nobody knows."""
     if "periods" in b.off or not found_in(block):
         return block
-    with b.region() as scope:
-        results = Periods(b).block(block)
-    return tidy(b.close(scope, results))
+    return tidy(Periods(b).remade(block))
 
 
 def found_in(block: Block, inside: bool = False) -> bool:

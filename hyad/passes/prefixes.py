@@ -55,9 +55,7 @@ def prefixes_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block
     pass_ = Prefixes(b, block)
     if not any(type(x.op) is Loop and pass_.growing(x.op) for x in all_binds(block)):
         return block
-    with b.region() as scope:
-        results = pass_.block(block)
-    return b.close(scope, results)
+    return pass_.remade(block)
 
 
 class Prefixes(Rebuild):

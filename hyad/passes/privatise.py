@@ -37,9 +37,7 @@ def privatise_block(b: Builder, block: Block) -> Block:
     pass_ = Privatise(b, block)
     if "privatise" in b.off or not pass_.candidates:
         return block
-    with b.region() as scope:
-        results = pass_.block(block)
-    return tidy(b.close(scope, results))
+    return tidy(pass_.remade(block))
 
 
 class Privatise(Rebuild):

@@ -47,9 +47,7 @@ def recurring_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Bloc
     if "recurring" in b.off or not any(type(x.op) is Loop and handed_on(x.op) for x in all_binds(block)):
         return block
     b.sizes.update(sizes)
-    with b.region() as scope:
-        results = Recurring(b).block(block)
-    return tidy(b.close(scope, results))
+    return tidy(Recurring(b).remade(block))
 
 
 class Recurring(Rebuild):

@@ -59,7 +59,7 @@ def put_aside(program: Program) -> Program:
     changed in place.
 
     ``b = (update a i x); y = (get a j k)``  =>  ``y = (get a j k); b = (update a i x)``; where a loop reads of the row
-    that is replaced, ``r = row i of a; b = (update a i x); .. (get r k)``.
+    that is replaced, ``r = row i of a; b = (update a i x); .. (get r k)``. So it is where the block gives that row.
     Design decision: where nothing else of the old array is read any more; else all of it would be copied.
     """
     changed = any(type(x.op) is Prim and x.op.name in CHANGES for x in all_binds(program.body))

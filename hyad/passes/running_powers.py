@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core import INT, REAL, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, blocks_of, type_of
@@ -33,9 +33,7 @@ def running_powers_block(b: Builder, block: Block) -> Block:
     pass_ = Powers(b, block)
     if "running-powers" in b.off or not pass_.found:
         return block
-    with b.region() as scope:
-        results = pass_.block(block)
-    return tidy(b.close(scope, results))
+    return tidy(pass_.remade(block))
 
 
 class Power(NamedTuple):
@@ -64,25 +62,23 @@ class Powers(Rebuild):
         for x in block.binds:
             op = x.op
             if type(op) is Loop and op.snapshots is None and not op.index.soft and (inside or op.accs):
-                found = [p for p in map(self.power_of(op), all_binds(op.body)) if p is not None]
+                own = inner_of(op)
+                found = [p for y in all_binds(op.body) if (p := self.power(y, op.index, own)) is not None]
                 if found:
                     self.found[op] = found
             for region in blocks_of(op):
                 self.look(region, inside or type(op) is Loop)
 
-    def power_of(self, op: Loop) -> Callable[[Bind], Power | None]:
-        own = inner_of(op)
-
-        def power(x: Bind) -> Power | None:
-            if type(x.op) is not Prim or not is_power(x.op) or x.op.args[0] in own:
-                return None
-            rest, terms = affine_in(x.op.args[1], self.integers)
-            step = terms.pop(op.index, 0) if op.index in terms else 0
-            if step not in (1, -1) or not own.isdisjoint(terms):
-                return None
-            return Power(x.vars[0], x.op.args[0], step, (rest, terms))
-
-        return power
+    def power(self, x: Bind, index: Var, own: set[Var]) -> Power | None:
+        """The power that a binding makes in a loop; of the loop's ``own`` variables only the index is in it."""
+        if type(x.op) is not Prim or not is_power(x.op) or x.op.args[0] in own:
+            return None
+        rest, terms = affine_in(x.op.args[1], self.integers)
+        step = terms.get(index, 0)
+        terms = {v: n for v, n in terms.items() if v is not index}
+        if step not in (1, -1) or not own.isdisjoint(terms):
+            return None
+        return Power(x.vars[0], x.op.args[0], step, (rest, terms))
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         powers = self.found.get(op, ())

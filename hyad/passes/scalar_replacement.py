@@ -41,9 +41,7 @@ def scalar_replacement_block(b: Builder, block: Block) -> Block:
     pass_ = Replacement(b, block)
     if "scalar-replacement" in b.off or not (pass_.plans or pass_.rows):
         return block
-    with b.region() as scope:
-        results = pass_.block(block)
-    return tidy(b.close(scope, results))
+    return tidy(pass_.remade(block))
 
 
 class Slots(NamedTuple):
@@ -72,7 +70,7 @@ class Replacement(Rebuild):
         self.find(block, block)
 
     def find(self, block: Block, whole: Block) -> None:
-        """Plan the outermost loops that keep elements."""
+        """Plan what each loop would keep; in a loop that keeps it already it stays with that."""
         for x in block.binds:
             if type(x.op) is Loop:
                 for k, a in enumerate(x.op.accs):

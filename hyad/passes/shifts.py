@@ -191,12 +191,13 @@ def few_at_the_ends(row: Sequence[Store]) -> bool:
     return (row[0].shift - row[-1].shift) * len(row) <= WRITTEN_OUT
 
 
-def alike(op: Loop, row: Sequence[Store]) -> Var | None:
-    """The number of an iteration that is added to all elements of a row, as a window's adjoint is; None if they get
-    several, or one that is none of its own."""
+def of_window(op: Loop, row: Sequence[Store]) -> Var | None:
+    """The number of an iteration that is added to all elements of a long row, as a window's adjoint is; None if they
+    get several, or one that is none of its own, or are so few that the ends are written out."""
     values = {s.bind.op.args[-1] for s in row}  # type: ignore[union-attr]
-    own = values.pop() if len(values) == 1 else None
-    return own if own in defined_in(op.body) else None  # type: ignore[return-value]
+    if len(row) < LONG or few_at_the_ends(row) or len(values) > 1 or values.isdisjoint(defined_in(op.body)):
+        return None
+    return values.pop()  # type: ignore[return-value]
 
 
 class Shifts(Rebuild):
@@ -291,8 +292,7 @@ class Shifts(Rebuild):
         return stores
 
     def worth(self, op: Loop, row: list[Store]) -> bool:
-        long = len(row) >= LONG and alike(op, row) is not None
-        return len(self.dear(op, [row])) <= STORED and (few_at_the_ends(row) or long)
+        return (few_at_the_ends(row) or of_window(op, row) is not None) and len(self.dear(op, [row])) <= STORED
 
     def dear(self, op: Loop, rows: Sequence[Sequence[Store]]) -> list[Var]:
         """The fewest numbers of which it is cheap to make all that is added; what is made of what the loop changes is
@@ -317,7 +317,7 @@ class Shifts(Rebuild):
         values = dict.fromkeys(s.bind.op.args[-1] for row in rows for s in row)  # type: ignore[union-attr]
         wanted = [v for v in values if not cheap(v, ())]
         numbers = [v for x in tidy(Block(op.body.binds, tuple(wanted))).binds for v in x.vars if v.type == REAL]
-        kept: list[Var] = list(dict.fromkeys(alike(op, row) for row in rows if not few_at_the_ends(row)))  # type: ignore
+        kept = list(dict.fromkeys(v for row in rows if (v := of_window(op, row)) is not None))
         wanted = [w for w in wanted if not cheap(w, kept)]
         while wanted:  # the last of those numbers that the most are made of
             best = max(reversed(numbers), key=lambda v: sum(cheap(w, (*kept, v)) for w in wanted))
@@ -391,7 +391,7 @@ class Shifts(Rebuild):
         to; else as they were."""
         b, count = self.b, self.atom(op.count)
         gap = row[0].shift - row[-1].shift
-        if not few_at_the_ends(row):
+        if of_window(op, row) is not None:
             return self.among_zeros(op, row, array, gap, fresh)
         many = affine_add(b.affine(count), (gap, {}), -1)
         if b.nonnegative(many):

@@ -58,9 +58,8 @@ def shrinking_block(b: Builder, block: Block) -> Block:
     if "shrinking" in b.off or Make not in kinds_of(block):
         return block
     pass_ = Shrinking(b)
-    with b.region() as scope:
-        results = pass_.block(block)
-    return b.close(scope, results) if pass_.found else block
+    made = pass_.remade(block)
+    return made if pass_.found else block
 
 
 class Shrinking(Rebuild):

@@ -27,9 +27,8 @@ def spared_block(b: Builder, block: Block) -> Block:
     if "spared" in b.off or not any(type(x.op) is If for x in all_binds(block)):
         return block
     pass_ = Spared(b, block)
-    with b.region() as scope:
-        results = pass_.block(block)
-    return b.close(scope, results) if pass_.found else block
+    made = pass_.remade(block)
+    return made if pass_.found else block
 
 
 class Spared(Rebuild):

@@ -61,11 +61,10 @@ def filled_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
         loops = (x.op for x in all_binds(block) if type(x.op) is Loop)
         if not any(pass_.written(op, k) for op in loops for k, a in enumerate(op.accs) if isinstance(a.type, Arr)):
             return block
-        with b.region() as scope:
-            results = pass_.block(block)
+        made = pass_.remade(block)
         if not pass_.found:
             return block
-        block = b.close(scope, results)
+        block = made
 
 
 class Filled(Rebuild):
@@ -279,7 +278,7 @@ class Course:
         self.looks: list[Prim] = []
         self.changes: list[Prim] = []
         self.place: dict[Prim, tuple[int, list[Var]]] = {}  # where each stands, and in which loops
-        self.loops: list[Var] = []
+        self.loops: list[Var] = []  # those inside of the loop that are being gone through
 
     def goes(self, block: Block) -> list[int] | None:
         """As which results a block gives the array; None if it does anything else with it than to read and change

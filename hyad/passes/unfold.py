@@ -159,9 +159,8 @@ def unfold_block(b: Builder, block: Block) -> Block:
     if "unfold" in b.off or not any(type(bind.op) is Apply for bind in all_binds(block)):
         return block
     pass_ = Unfold(b)
-    with b.region() as scope:
-        results = pass_.block(block)
-    return tidy(b.close(scope, results)) if pass_.unfolded else block
+    made = pass_.remade(block)
+    return tidy(made) if pass_.unfolded else block
 
 
 def unfold(program: Program) -> Program:

@@ -891,7 +891,7 @@ class Builder(Bounds):
             return None
         one, other = (op.args for op in sums)  # type: ignore[union-attr]
         for n, a in enumerate(one):
-            if type(a) is Var and a not in then.vars and a in other:
+            if type(a) is Var and a in other:  # neither branch sees what the other one makes
                 return a, one[1 - n], other[1 - other.index(a)]
         return None
 

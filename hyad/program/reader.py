@@ -34,7 +34,7 @@ _HY = frozenset(
     " global nonlocal quote quasiquote unquote lambda unless in is is-not await py pys async break continue dotimes"
     " doseq if-not when-not".split()
 )
-#: What changes an element elsewhere.
+#: What changes an element in Hy, where a model has `set-at!`.
 _CHANGES = ("setv", "+=", "-=", "*=", "/=")
 _FORMS_HINT = "models are built from let, letrec, if, cond, while, case, match, fn, tuples, lists, arrays and loops"
 #: What a model has where Hy has one of its own forms.
@@ -843,9 +843,10 @@ class _Reader:
 
     def if_(self, form: Form, name: str | None) -> Atom:
         if len(form.value) != 4:
-            one = len(form.value) == 3
-            hint = "`(when c ...)` does something under a condition, " if one else ""
-            raise ReadError("if takes a condition and two branches", form.span, f"{hint}`(if (< x 0) (- x) x)`")
+            hint = "`(if (< x 0) (- x) x)` chooses a value"
+            if len(form.value) == 3:
+                hint += "; `(when c ...)` does something under a condition"
+            raise ReadError("if takes a condition and two branches", form.span, hint)
         cond = self.expression(form.value[1])
         return self.branch(cond, [form.value[2]], [form.value[3]], form, name)
 

@@ -72,6 +72,12 @@ class Rebuild:
         b.soft = soft
         return self.atoms(block.results)
 
+    def remade(self, block: Block) -> Block:
+        """A block of the builder's program as this pass rebuilds it, bound nowhere yet."""
+        with self.b.region() as scope:
+            results = self.block(block)
+        return self.b.close(scope, results)
+
     def line(self, bind: Bind) -> None:
         """Rebuild one binding of a block; what differentiation made stays its own."""
         b, soft = self.b, self.b.soft
