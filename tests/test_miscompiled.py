@@ -207,3 +207,17 @@ def test_what_is_left_to_gcc(name: str) -> None:
     assert (WHOLE in hyad.show(f, "c")) == whole
     v = np.linspace(0.5, 1.5, 5)
     assert oracle.mismatch(f(v), hyad.run(f, v), 1e-13) is None
+
+
+def test_options_stand_before_all_functions() -> None:
+    """gcc takes no function into one that has been given other options: what a loop calls would stay a call."""
+    f = hyad.model(
+        """(fn [#^ (Vec n) v #^ Real p]
+          (get (ifold (fn [u k] (maximum (* 0.1 u) (* p (concat (cut u 1 None) [0.0])))) v n) 0))""",
+        namespace={},
+    )
+    source = hyad.compile(hyad.grad(f, wrt=("v", "p")), args=(np.ones(3), 0.5)).source
+    lines = source.splitlines()
+    options = [k for k, line in enumerate(lines) if line.startswith("#pragma GCC optimize")]
+    assert any(WHOLE in lines[k] for k in options)
+    assert max(options) < next(k for k, line in enumerate(lines) if line.startswith("static inline"))
