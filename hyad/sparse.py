@@ -22,10 +22,10 @@ import numpy as np
 
 from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
 from .differentiate.blocks import entries
-from .errors import DerivativeError, ModelTypeError, border
+from .errors import DerivativeError, HyadError, ModelTypeError, border
 from .frontend.annotations import has_reals, parameters
 from .marshalling import signature_key, take_apart
-from .model import Model, as_model, derived, model
+from .model import Model, as_model, derived, model, note
 from .passes.optimise import optimise
 from .program.names import place_of
 from .program.reader import deep
@@ -131,7 +131,13 @@ class SparseDerivative:
             base = self.base
             if self.symmetric:
                 base = derived("grad", base, at[0] if len(at) == 1 else at)
-            self._signatures[key] = Signature(self, base, specs, at)
+            try:
+                self._signatures[key] = Signature(self, base, specs, at)
+            except DerivativeError as error:
+                if self.symmetric and error.message.startswith("`grad` needs"):
+                    error.message = error.message.replace("`grad`", "`sparse_hessian`", 1)
+                    error.hint = "use sparse_jacobian"
+                raise
         found = self._signatures[key]
         return found, found.plan(args)
 
@@ -245,20 +251,31 @@ class Signature:
         return made
 
     def shapes(self, args: tuple) -> list[tuple[int, ...]]:
-        """The shapes of the model's results. It runs once per plan, so that it says itself what does not fit."""
-        return [np.shape(x) for x in parts_of(self.owner.base(*self.real(args)))]
+        """The shapes of the results, of a Hessian those of the gradient. The model runs once per plan, so that it says
+        itself what does not fit."""
+        results = parts_of(self.owner.base(*self.real(args)))
+        if self.owner.symmetric:
+            values = self.values(args)
+            results = [values[k] for k in self.flat]
+        return [np.shape(x) for x in results]
 
     def real(self, args: Sequence[Any]) -> list[Any]:
         """The arguments with reals where it is differentiated by them."""
         return [floats(a) if k in self.at else a for k, a in enumerate(args)]
 
     def made(self, args: tuple, values: list[Any], shapes: list[tuple[int, ...]]) -> Plan:
-        from .differentiate.sparsity import Unfollowed, pattern
+        from .differentiate.sparsity import ITERATIONS, Unfollowed, pattern
 
         if self.entries is not None:
             return Blocks(self, args, values, shapes)
         try:
-            found = pattern(self.program, values, self.flat)
+            long: list[Any] = []
+            found = pattern(self.program, values, self.flat, long)
+            if long:
+                reads = "each iteration of this loop reads what others have made, and there are more than"
+                message = f"the pattern of `{self.owner.name}` may be larger than it is: {reads} {ITERATIONS}"
+                hint = "an iteration that reads only elements that no other one changes can be followed"
+                note(str(HyadError(message, long[0], hint)))
         except Unfollowed:  # anything may depend on anything
             columns = sum(int(np.prod(np.shape(values[k]))) for k in self.flat)
             rows = columns if self.owner.symmetric else sum(int(np.prod(s)) for s in shapes)

@@ -566,3 +566,135 @@ def test_patterns_of_recursion(name: str) -> None:
     np.testing.assert_allclose(sparse(x, 3).toarray(), dense, rtol=1e-12, atol=1e-300)
     if entries:
         assert [found.nnz] == entries
+
+
+#: Loops that change elements where they stand: the text, exact entries for 7 inputs (None: it may be more than there
+#: are), and whether all iterations are followed at once.
+IN_PLACE = {
+    "added to twice": (
+        """(for [i (range n)]
+             (set-at! r i (+ (get r i) (* 2.0 (get x i))))
+             (when (> i 0) (set-at! r i (- (get r i) (* (get x i) (get x (- i 1)))))))""",
+        13,
+        True,
+    ),
+    "multiplied": (
+        "(for [i (range n)] (set-at! r i (get x i)) (set-at! r i (* (get r i) (get x (// i 2)))))", 13, True,
+    ),
+    "a row each": (
+        """(let [m (zeros [n 2])]
+             (for [i (range n)]
+               (set-at! m i (+ (get m i) [(get x i) 1.0]))
+               (set-at! m i (* (get m i) [2.0 (get x 0)]))
+               (set-at! r i (get m i 0))))""",
+        7,
+        True,
+    ),
+    "in a nest": (
+        """(for [i (range n)]
+             (for [j (range i)]
+               (set-at! r i (+ (* (get r i) (get x i)) (get x j)))))""",
+        27,
+        None,
+    ),
+    "by an index": (
+        "(for [i (range n)] (let [k (- n 1 i)] (set-at! r k (* (+ 1.0 (get r k)) (get x i)))))", 7, True,
+    ),
+    "the same twice": (
+        "(for [i (range n)] (let [k (// i 2)] (set-at! r k (* (+ 1.0 (get r k)) (get x i)))))", 7, True,
+    ),
+    "fluxes": (
+        """(for [i (range (- n 1))]
+             (let [f (* (get x i) (get x (+ i 1)))]
+               (set-at! r i (- (get r i) f))
+               (set-at! r (+ i 1) (+ (get r (+ i 1)) f))))""",
+        19,
+        True,
+    ),
+    "the largest of each": (
+        "(for [i (range n)] (let [k (% (* i i) n)] (set-at! r k (max (get r k) (sin (get x i))))))", 7, True,
+    ),
+    "twice in an iteration": (
+        """(for [i (range n)]
+             (let [k (// i 3)]
+               (set-at! r k (+ (get r k) (get x i)))
+               (set-at! r k (* (get r k) (get x 0)))))""",
+        9,
+        True,
+    ),
+    "put elsewhere as well": (
+        """(for [i (range (- n 1))]
+             (let [y (+ (get r i) (get x i))]
+               (set-at! r i y)
+               (set-at! r (+ i 1) (* 2.0 y))))""",
+        None,
+        False,
+    ),
+    "a sum of what is there": (
+        """(let [t (ref 0.0)]
+             (for [i (range n)]
+               (set-at! r i (+ (get r i) (get x i)))
+               (set! t (+ (deref t) (get r 0))))
+             (for [i (range (min n 1))] (set-at! r i (deref t))))""",
+        7,
+        False,
+    ),
+    "the one before": (
+        "(for [i (range 1 n)] (set-at! r i (+ (* 0.5 (get r (- i 1))) (sin (get x i)))))", 21, False,
+    ),
+    "the one after": (
+        "(for [i (range (- n 1))] (set-at! r i (+ (get r (+ i 1)) (sin (get x i)))))", 6, False,
+    ),
+    "one that is changed later": (
+        "(for [i (range (- n 1))] (set-at! r i (+ (get r i) (get x i))) (set-at! r (+ i 1) (* 2.0 (get x i))))",
+        12,
+        True,
+    ),
+    "under a condition": (
+        "(for [i (range n)] (when (> (get x i) 0.0) (set-at! r i (+ (get r i) (get x i) (get x 0)))))", None, True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_elements_that_change_in_place(name: str, monkeypatch) -> None:
+    """What an iteration reads of an array that the loop changes is what was there before, and what it put there."""
+    text, entries, at_once = IN_PLACE[name]
+    f = hyad.model(f"(fn [x] (let [n (len x)  r (copy x)] {text} r))", namespace={})
+    x = RNG.uniform(0.5, 1, 7)
+    for n in (0, 1, 2, 7):
+        checked_pattern(f, dense(hyad.run(hyad.jacobian(f), x[:n]), n), x[:n], None)
+    g = hyad.model(f"(fn [x] (let [n (len x)  r (zeros n)] {text} r))", namespace={})
+    numbers = dense(hyad.run(hyad.jacobian(g), x), 7)
+    checked_pattern(g, numbers, x, entries)
+    if at_once is not None:
+        long: list = []
+        monkeypatch.setattr("hyad.differentiate.sparsity.ITERATIONS", 3)
+        pattern(g.program([REAL_VECTOR]), [x], [0], long)
+        assert (not long) == at_once
+
+
+def test_a_hessian_by_blocks_has_the_size_of_the_gradient() -> None:
+    f = "(sum (ruled (fn [x] (* x x x)) (fn [x y dx] (* 3 x x dx)) (fn [x y c] (* 3 c x x)) x))"
+    sparse = hyad.sparse_hessian(hyad.model(f"(fn [x] {f})", namespace={}))
+    x = RNG.uniform(-1, 1, 5)
+    assert sparse.how(x) == "blocks of 1 x 1"
+    np.testing.assert_allclose(sparse(x).toarray(), np.diag(6 * x), rtol=1e-15)
+
+
+def test_a_long_loop_that_cannot_be_followed_says_so() -> None:
+    f = hyad.model(
+        "(fn [x] (let [r (copy x)] (for [i (range 1 (len x))] (set-at! r i (* (get r (- i 1)) (get x i)))) r))"
+    )
+    sparse = hyad.sparse_jacobian(f)
+    assert sparse(np.ones(50)).nnz == 50 * 51 // 2
+    with pytest.warns(UserWarning, match="the pattern of .* may be larger than it is"):
+        assert sparse.pattern(np.ones(2002)).nnz == 2002**2
+
+
+def test_a_matrix_with_short_rows_is_typed_once(monkeypatch) -> None:
+    sparse = hyad.sparse_jacobian(hyad.model("(fn [m] (map (fn [r] (* (get r 0) (sin (get r 1)))) m))", namespace={}))
+    a = RNG.uniform(-1, 1, (5, 3))
+    first = sparse(a)
+    monkeypatch.setattr(hyad.Model, "program", None)
+    assert (sparse(a) != first).nnz == 0

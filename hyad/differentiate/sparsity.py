@@ -9,10 +9,12 @@ all enclosing loops together. A number is an array over the lanes of its frame (
 ``Rows``, sparse matrices with a row for each lane and a column for each input: the union of two reals' sets is their
 dependency, and no matrix is touched before an array is subscripted or a loop left. An array is a view into a ``Store``.
 
-Accumulators that a loop only adds to (sums, products, adjoints) are ``Mark``s while its body runs; a loop that reads
-one runs iteration by iteration instead. Recursion that integers end is followed call by call, for all lanes at once,
-and such a ``while`` iteration by iteration. What cannot be followed (what reals end, data) is taken to depend on all
-that goes into it: a pattern may be too large, never too small.
+Accumulators that a loop only adds to (sums, products, adjoints) are ``Mark``s while its body runs, and so are arrays of
+which each iteration reads elements that no other one changes, or that it puts back to their places with something
+added, as ``(set-at! r i (+ (get r i) x))`` does (``Own``); a loop that reads anything else of one runs iteration by
+iteration instead. Recursion that integers end is followed call by call,
+for all lanes at once, and such a ``while`` iteration by iteration. What cannot be followed (what reals end, data) is
+taken to depend on all that goes into it: a pattern may be too large, never too small.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from ..core import (
     While,
     reads,
 )
+from ..errors import Span
 from ..passes.functions import inline, tail_calls, unused
 from ..passes.optimise import optimise
 from ..program.dead import dead_code
@@ -88,7 +91,7 @@ class Mark:
     """What an accumulator of a running loop depends on: not known yet."""
 
 
-Real = frozenset  # of Rows and Marks
+Real = frozenset  # of Rows, Marks and Owns
 NOTHING: Real = frozenset()
 
 
@@ -123,10 +126,12 @@ class Store:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """What was added to a store, at which positions."""
+    """What was added to a store, at which positions, and in which lane of which frame each."""
 
     at: np.ndarray
     real: Real
+    frame: Frame
+    lanes: np.ndarray
 
 
 @dataclass(slots=True, eq=False)
@@ -141,16 +146,40 @@ class Cells:
     shared: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class State:
+    """An array that a running loop changes: what it was before the loop, the frame of the loop's iterations, and which
+    positions have been read since, by which iteration each."""
+
+    before: Cells
+    child: Frame
+    reads: list[tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Own:
+    """What elements of an array that a running loop changes depend on, by what is known yet: no read, if they only go
+    back to where they are."""
+
+    mark: Mark
+    frame: Frame
+    at: np.ndarray
+    rows: Rows
+
+
 Value = Any  # Real | np.ndarray | None | Cells
 Column = list[tuple[np.ndarray, int, Frame, Value]]  # what iterations stack: in which lanes, the iteration, what
 
 
-def pattern(program: Program, values: Sequence[Any], wrt: Sequence[int]) -> csr_array:
+def pattern(
+    program: Program, values: Sequence[Any], wrt: Sequence[int], long: list[Span | None] | None = None
+) -> csr_array:
     """Which of the numbers in the parameters at ``wrt`` each number in the results depends on, as truth values.
 
-    ``values`` are the flat arguments; of their reals only the shapes are read. Raises ``Unfollowed``.
+    ``values`` are the flat arguments; of their reals only the shapes are read. ``long`` is told of loops that have too
+    many iterations to be followed one by one. Raises ``Unfollowed``.
     """
-    return deep(lambda: Tracer(optimise(program, PREPARE), values, wrt).run())
+    return deep(lambda: Tracer(optimise(program, PREPARE), values, wrt, [] if long is None else long).run())
 
 
 def integers(value: Value) -> bool:
@@ -177,13 +206,14 @@ def incidence(rows: np.ndarray, shape: tuple[int, int]) -> csr_array:
 class Tracer:
     """One run of a program. ``env`` has the value of each variable and the frame that it lives in."""
 
-    def __init__(self, program: Program, values: Sequence[Any], wrt: Sequence[int]) -> None:
-        self.program = program
+    def __init__(self, program: Program, values: Sequence[Any], wrt: Sequence[int], long: list[Span | None]) -> None:
+        self.program, self.long = program, long
         self.root = Frame(1)
         self.env: dict[Var, tuple[Frame, Value]] = {}
         self.doubt = 0  # inside so many branches that may not be taken
         self.calling: dict[Function, int] = {}  # the functions whose calls are being followed, and the doubt there
         self.calls = 0  # since the outermost of these
+        self.states: dict[Mark, State] = {}  # what running loops change
         shapes = [np.shape(v) for v in values]
         first = {k: 0 for k in wrt}
         self.inputs = 0
@@ -233,11 +263,29 @@ class Tracer:
     def matrix(self, real: Real, rows: int) -> csr_array:
         """A set as one matrix."""
         found = None
-        for r in real:
+        for r in self.settled(real):
             if type(r) is Mark:
                 raise Sequential
             found = r.matrix if found is None else found + r.matrix
         return self.empty(rows) if found is None else found
+
+    def settled(self, real: Real) -> Real:
+        """The same set, in which all that has been read of what running loops change has been noted as read."""
+        if not any(type(r) is Own for r in real):
+            return real
+        for r in real:
+            if type(r) is Own:
+                self.note(r.mark, r.frame, r.at, np.arange(len(r.at)))
+        return frozenset(r.rows if type(r) is Own else r for r in real)
+
+    def note(self, mark: Mark, frame: Frame, at: np.ndarray, lanes: np.ndarray) -> None:
+        """Elements of an array that a running loop changes are read in these lanes."""
+        state = self.states[mark]
+        way = frame.to(state.child)
+        state.reads.append((at, lanes if way is None else way[lanes]))
+        if state.before.store.marked:
+            (before,) = state.before.store.real
+            self.note(before, frame, at, lanes)
 
     def picked(self, real: Real, at: np.ndarray, rows: int) -> Real:
         """The rows ``at`` of a store with ``rows`` of them."""
@@ -270,7 +318,7 @@ class Tracer:
         if isinstance(value, np.ndarray):
             return value if value.ndim == 0 else value[way]
         if isinstance(value, frozenset):
-            return frozenset(r if type(r) is Mark else self.lift(r, way, frame) for r in value)
+            return frozenset(r if type(r) is Mark else self.lift(r, way, frame) for r in self.settled(value))
         dims = tuple(d if d.ndim == 0 else d[way] for d in value.dims)
         start = value.start if value.start.ndim == 0 else value.start[way]
         self.settle(value)
@@ -494,9 +542,17 @@ class Tracer:
         at, good = self.place(a, indices, frame)  # type: ignore[arg-type]
         if isinstance(t, Arr):
             return Cells(a.store, np.where(good, at, 0), a.dims[len(indices) :], a.writes, a.shared)
+        if a.store.marked:
+            (mark,) = a.store.real
+            if mark not in self.states:
+                raise Sequential
+            inside = np.flatnonzero(good)
+            rows = Rows(self.matrix(self.element(a, at[inside]), len(inside)))
+            if len(inside) == frame.lanes:
+                return frozenset((Own(mark, frame, at, rows),))
+            self.note(mark, frame, at[inside], inside)
+            return self.added(frozenset((rows,)), inside, len(inside), frame.lanes)
         self.settle(a)
-        if a.writes:
-            raise Sequential
         store = a.store
         if t in (INT, BOOL):
             if store.numbers is None:
@@ -509,6 +565,29 @@ class Tracer:
         inside = np.flatnonzero(good)
         found = self.picked(store.real, at[inside], store.size)
         return self.added(found, inside, len(inside), frame.lanes)
+
+    def element(self, a: Cells, at: np.ndarray) -> Real:
+        """What is at these positions of an array; of one that a running loop changes what was there before the loop,
+        and what iterations have put there since: ``apart`` asks later whether other ones have."""
+        if a.store.marked:
+            found = self.element(self.states[next(iter(a.store.real))].before, at)
+        else:
+            self.settle(a)
+            found = self.picked(a.store.real, at, a.store.size)
+        for w in a.writes:
+            found |= self.picked(self.added(w.real, w.at, len(w.at), a.store.size), at, a.store.size)
+        return self.few(found, len(at))
+
+    def apart(self, state: State, writes: Sequence[Write]) -> bool:
+        """Whether no iteration has read what another one writes."""
+        first = np.full(state.before.store.size, np.iinfo(np.int64).max)
+        last = np.full(state.before.store.size, -1)
+        for w in writes if state.reads else ():
+            way = w.frame.to(state.child)
+            lanes = w.lanes if way is None else way[w.lanes]
+            np.minimum.at(first, w.at, lanes)
+            np.maximum.at(last, w.at, lanes)
+        return all(np.all((last[at] < 0) | (first[at] == lanes) & (last[at] == lanes)) for at, lanes in state.reads)
 
     def write(self, a: Cells, indices: Sequence[np.ndarray | None], x: Value, frame: Frame, add: bool) -> Cells:
         """An array with something added at (or put to) one element or row in each lane."""
@@ -523,7 +602,7 @@ class Tracer:
             lanes, within = spread(counts)
             at = np.broadcast_to(a.start, frame.lanes)[lanes] + within
             real = self.picked(self.whole(x, frame), lanes, frame.lanes)
-            return Cells(a.store, a.start, a.dims, (*a.writes, Write(at, real)), a.shared)
+            return Cells(a.store, a.start, a.dims, (*a.writes, Write(at, real, frame, lanes)), a.shared)
         at, good = self.place(a, indices, frame)  # type: ignore[arg-type]
         if isinstance(x, Cells):
             if x.store is a.store and a.store.marked and np.array_equal(np.broadcast_to(x.start, frame.lanes), at):
@@ -532,10 +611,12 @@ class Tracer:
             lanes, within = spread(counts)
             at, good, real, rows = at[lanes] + within, good[lanes], store.real, store.size
         else:
-            real, rows = x, frame.lanes
+            own = {r for r in x if type(r) is Own and r.frame is frame and r.mark in a.store.real}
+            back = {r for r in own if np.array_equal(r.at, at)}  # what stands there stays there
+            real, rows, lanes = self.settled(x - back), frame.lanes, np.arange(frame.lanes)
         if not good.all():
             inside = np.flatnonzero(good)
-            at, real = at[inside], self.picked(real, inside, rows)
+            at, lanes, real = at[inside], lanes[inside], self.picked(real, inside, rows)
         if not add and not self.doubt and not a.store.marked:  # what stood there is gone
             self.settle(a)
             keep = np.ones(a.store.size, bool)
@@ -545,7 +626,7 @@ class Tracer:
             a = Cells(Store(a.store.size, old), a.start, a.dims, (), a.shared)
         if not real:
             return a
-        return Cells(a.store, a.start, a.dims, (*a.writes, Write(at, real)), a.shared)
+        return Cells(a.store, a.start, a.dims, (*a.writes, Write(at, real, frame, lanes)), a.shared)
 
     def write_numbers(self, a: Cells, indices: Sequence[np.ndarray | None], x: Value, frame: Frame, add: bool) -> Cells:
         if isinstance(x, Cells):
@@ -641,6 +722,7 @@ class Tracer:
             if any(isinstance(z, frozenset) and any(type(r) is Mark for r in z) for z in inits):
                 raise
             if counts.size and counts.max() > ITERATIONS:
+                self.long.append(bind.span)
                 return self.opaque(bind, frame)
             return self.one_by_one(op, bind, frame, counts, inits)
 
@@ -659,21 +741,25 @@ class Tracer:
                 if z.shared and not z.store.marked:
                     store, start, _ = self.packed(z, frame)
                     z = inits[op.accs.index(acc)] = Cells(store, start, z.dims)
+                self.states[mark] = State(z, child, [])
                 self.env[acc] = (frame, Cells(Store(z.store.size, real), z.start, z.dims))
             else:
                 self.env[acc] = (child, real)
         mine = frozenset(marks)
         held = {acc: self.env[acc][1] for acc in op.accs}
         results = self.block(op.body, child)
+        results = [self.settled(r) if isinstance(r, frozenset) else r for r in results]
         handed = [k for k, (z, r) in enumerate(zip(inits, results)) if isinstance(z, frozenset) and not r & mine]
         if handed:  # what one iteration hands on, made of nothing that was handed to it, is known for all
             for k in handed:
                 self.env[op.accs[k]] = (child, self.shifted(inits[k], results[k], child, counts, frame))
-            results = self.block(op.body, child)
+            results = [self.settled(r) if isinstance(r, frozenset) else r for r in self.block(op.body, child)]
         out: list[Value] = []
         for k, (acc, z, r) in enumerate(zip(op.accs, inits, results)):
             if isinstance(z, Cells):
                 if r.store is not held[acc].store or any(w.real & mine for w in r.writes):
+                    raise Sequential
+                if not self.apart(self.states[marks[k]], r.writes):
                     raise Sequential
                 out.append(Cells(z.store, z.start, z.dims, (*z.writes, *r.writes), z.shared))
                 continue
