@@ -1121,3 +1121,25 @@ def test_docstrings_list_every_value_that_is_taken() -> None:
     for function, values in taken.items():
         missing = [v for v in values if f'"{v}"' not in (function.__doc__ or "")]
         assert not missing, (function.__name__, missing)
+
+
+def test_operators_by_the_names_they_have_in_python() -> None:
+    """``hyad.grad`` inside a model is ``grad``; what is none of the language is an error that says so."""
+    for text, want in (
+        ("((hyad.grad (fn [y] (* y y y))) x)", 12.0),
+        ("(hyad.jvp (fn [y] (* y y)) x 1.0)", 4.0),
+        ("(snd ((hyad.value_and_grad (fn [y] (* y y))) x))", 4.0),
+        ("(hyad.hvp (fn [y] (* y y y)) x 1.0)", 12.0),
+    ):
+        f = hyad.model(f"(fn [x] {text})", namespace={"hyad": hyad})
+        assert hyad.compile(f, args=(1.0,))(2.0) == want == hyad.run(f, 2.0)
+    for text, hint in (
+        ("((value_and_grad (fn [y] (* y y))) x)", "did you mean `value-and-grad`?"),
+        ("((sparse-jacobian (fn [y] (* y y))) x)", "sparse derivatives are of a model, from outside"),
+        ("(laplacian (fn [y] (* y y)) x)", "`(trace ((hessian f) x))` is how a model writes it"),
+    ):
+        with pytest.raises(hyad.HyadError) as error:
+            hyad.compile(hyad.model(f"(fn [x] {text})", namespace={}), args=(1.0,))
+        assert (error.value.hint or "").startswith(hint)
+    with pytest.raises(hyad.HyadError, match="`sparse_hessian` needs a function that gives a number"):
+        hyad.sparse_hessian(hyad.model("(fn [v] (* v v))", namespace={}))(np.ones(3))

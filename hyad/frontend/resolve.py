@@ -137,9 +137,13 @@ _NUMPY_ARRAYS = frozenset(
 
 
 def numpy_name(value: Any) -> str | None:
-    """The primitive, or the function of the prelude, that a function of ``math``, NumPy or SciPy is."""
+    """The primitive, or the function of the prelude, that a function of ``math``, NumPy or SciPy is; the operator that
+    one of hyad's own is, ``hyad.grad``."""
     path = (getattr(value, "__module__", None) or "").split(".")
     name = getattr(value, "__name__", "")
+    if path[0] == "hyad":
+        operator = name.replace("_", "-")
+        return operator if operator in OPERATORS else None
     if path[0] == "scipy" and (path[1:2] not in (["special"], ["linalg"], ["integrate"]) or name == "cholesky"):
         return None  # scipy.signal's `correlate` is another one, and SciPy's Cholesky factor an upper triangle
     if not callable(value) or not (path[0] in ("math", "numpy", "scipy") or isinstance(value, np.ufunc)):
@@ -200,7 +204,7 @@ def similar(name: Global) -> str:
         return other
     if text.lstrip("-") in ("inf", "nan"):
         return f"Hy writes it `{'-Inf' if text == '-inf' else 'Inf' if text == 'inf' else 'NaN'}`"
-    if name.span is not None and re.search(rf"(?<![^\s\[(]){re.escape(text)}\s+\(fn\b", name.span.source.text):
+    if name.span is not None and re.search(rf"(?<![^\s\[]){re.escape(text)}\s+\(fn\b", name.span.source.text):
         return f"`(letrec [{text} (fn ...)] ...)` names a function that calls itself"
     if text[0] == "-" and bare in _CONSTANTS:
         return f"write `(- {text[1:]})`"

@@ -55,6 +55,7 @@ ELSEWHERE = {
     "norm.pdf": "(/ (exp (* -0.5 x x)) (sqrt (* 2 np.pi)))",
     "norm.logpdf": "(- (* -0.5 x x) (* 0.5 (log (* 2 np.pi))))",
     "xlogy": "(where (= x 0) 0.0 (* x (log y)))", "xlog1py": "(where (= x 0) 0.0 (* x (log1p y)))",
+    "laplacian": "(trace ((hessian f) x))", "divergence": "(trace ((jacobian f) x))",
     "betaln": "(- (+ (lgamma a) (lgamma b)) (lgamma (+ a b)))",
     "beta": "(exp (- (+ (lgamma a) (lgamma b)) (lgamma (+ a b))))", "logit": "(log (/ x (- 1 x)))",
 }  # fmt: skip
@@ -64,6 +65,8 @@ _INSTEAD = {
     "random normal uniform rand randn": "draw random numbers outside, and pass them as an argument",
     "eig eigh eigvals eigvalsh svd qr pinv": "there are solve, inv, det and cholesky; write others as a loop",
     "recur": "`(loop [i 0] ... (recur (+ i 1)))`",
+    "sparse-jacobian sparse-hessian": "sparse derivatives are of a model, from outside; inside, `((jacobian f) x)` has "
+    "all entries",
     "complex real-if-close imag": "models have real numbers: compute with both parts of a complex one",
 }
 

@@ -537,12 +537,20 @@ static inline double hyad_digamma(double x) { /* relative error 1e-14; near a ro
 }
 """
 POLYGAMMA = """\
+static inline double hyad_trigamma(double x) { /* x > 0 */
+    double head = 0, r;
+    for (; x < 10; x += 1) head += 1/(x*x);
+    r = 1/(x*x);
+    return head + r/2 + (1 + r*(1/6. + r*(-1/30. + r*(1/42. + r*(-1/30. + r*(5/66. + r*(-691/2730. + r*(7/6.
+        + r*(-3617/510. + r*(43867/798. + r*(-174611/330.)))))))))))/x;
+}
 static inline double hyad_polygamma(long long n, double x) { /* n <= 30; error as digamma's */
     const double pi = 3.14159265358979323846;
     const double bernoulli[10] = {1/6., -1/30., 1/42., -1/30., 5/66.,
                                                                 -691/2730., 7/6., -3617/510., 43867/798., -174611/330.};
     double sign = n % 2 ? 1 : -1, reflected = 0, head = 0, factorial = 1, term = 1, tail;
     if (n == 0) return hyad_digamma(x);
+    if (n == 1 && x > 0) return hyad_trigamma(x);
     if (n < 0 || n > 30) return NAN;
     if (x < 0) { /* reflection: the n-th derivative of cot(pi x) is a polynomial p in cot(pi x) */
         double p[34] = {0, 1}, cot, before, old;
