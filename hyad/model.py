@@ -72,6 +72,7 @@ class Model:
         self.__name__ = name
         self.source = text
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._short: dict[Any, bool] = {}  # whether there is a program for a signature with short rows
         self._options: dict[str, Any] = {}
         self._call: Callable[..., Any] = self._first
         self._last: tuple[Spec, ...] | None = None
@@ -228,6 +229,7 @@ class Model:
     def _forget(self) -> None:
         """Drop what was compiled: a model that it calls has been defined anew."""
         self._compiled.clear()
+        self._short.clear()
         self._running = None
         self._enter(self._first)
 
@@ -272,12 +274,16 @@ class Model:
         """The signature that a call with ``args`` is compiled for: that of short rows, where it can be (``made``)."""
         specs = self.specs(args, rows=True)
         whole = list(map(without_rows, specs))
-        if whole != specs:
+        if whole == specs:
+            return specs
+        key = tuple(map(signature_key, specs))
+        if key not in self._short:
             try:
                 self.program(specs)
+                self._short[key] = True
             except HyadError:
-                return whole
-        return specs
+                self._short[key] = False
+        return specs if self._short[key] else whole
 
     def _specs(self, args: Sequence[Any], known: Sequence[Any] | None) -> list[Spec]:
         """The types of ``args``, the arguments of the parameters ``known``; an error underlines the parameter. Short
@@ -348,7 +354,9 @@ class Model:
         program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
         later = set(map(named, AFTER_PARTS)) if threads > 1 else ()
+        vectors = "vector" in (math, self._options.get("math"))
         off = FOR_CACHES if target == "cuda" else {*later, *(["denormals"] if dtype == "f32" else [])}
+        off = {*off, "lesser-powers"} if vectors else off  # these have branches
         products = bool(blas or self._options.get("blas"))
         passes = WITH_BLAS if products else PIPELINE
         with switched_off((*self.off, *off)):
@@ -361,7 +369,7 @@ class Model:
 
             with switched_off(self.off):
                 made = optimise(in_parts(made, threads), AFTER_PARTS)
-        if "vector" in (math, self._options.get("math")):
+        if vectors:
             with switched_off(self._options.get("without", ())):
                 made = optimise(made, WITH_VECTORS)
         return made

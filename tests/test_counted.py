@@ -91,6 +91,34 @@ def expected_complex(v: np.ndarray, indices: range) -> complex:
     return s
 
 
+#: Until an integer is 0, which fails where it begins below that: by an index, and by a size.
+UNTIL = {
+    "reads": "(loop [i k  s 1.0] (if (= i 0) s (recur (- i 1) (+ s (sin (* s (get v (- i 1))))))))",
+    "makes": """(loop [i k  s 1.0]
+      (if (= i 0) s (recur (- i 1) (+ s (sin (* s (sum (build i (fn [j] (* 0.1 (get v j)))))))))))""",
+}
+
+
+@pytest.mark.parametrize("name", UNTIL)
+def test_a_check_in_the_loop_fails_before_it(name: str) -> None:
+    """A counter that begins beyond its end never comes to it: its first iteration fails, and so does the loop."""
+    f = hyad.model(f"(defmodel f [#^ (Vec n) v #^ Int k] {UNTIL[name]})", namespace={})
+    gradient = hyad.grad(f, wrt="v")
+    assert kinds(f, V, 3) == {Loop} and kinds(gradient, V, 3) == {Loop}
+    made, apart = hyad.compile(f), hyad.compile(f, without="counted")
+    back = hyad.compile(gradient, args=(V, 3))
+    assert not back.cfunction.arena
+    for k in range(len(V) + 1):
+        assert made(V, k) == pytest.approx(hyad.run(f, V, k), rel=1e-15)
+        np.testing.assert_allclose(back(V, k), hyad.run(gradient, V, k), rtol=1e-13)
+    for k in (-1, -7):
+        with pytest.raises(hyad.HyadError) as now:
+            made(V, k)
+        with pytest.raises(hyad.HyadError) as before:
+            apart(V, k)
+        assert type(now.value) is type(before.value) and now.value.span == before.value.span
+
+
 @pytest.mark.parametrize(
     "text",
     [

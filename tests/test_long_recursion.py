@@ -176,11 +176,12 @@ def test_what_calls_itself_last_is_a_loop_where_it_is_long(name: str, tmp_path) 
 @pytest.mark.parametrize(
     "text",
     [
-        # arrays that get shorter: each of a size that is known
-        """(loop [k 40  v (build 41 (fn [i] (* x (+ i 1))))]
-             (if (= k 0) (get v 0)
+        # matrices that get smaller: each of a size that is known
+        """(loop [k 40  v (build [2 41] (fn [j i] (* x (+ i 1))))]
+             (if (= k 0) (get v 0 0)
                (recur (- k 1)
-                      (build k (fn [i] (+ (* 0.5 (get v i)) (* 0.49 (sin (get v (+ i 1)))) (* 0.01 (cos x))))))))""",
+                      (build [2 k] (fn [j i]
+                        (+ (* 0.5 (get v j i)) (* 0.49 (sin (get v j (+ i 1)))) (* 0.01 (cos x))))))))""",
         # an integer that says which part of a tuple
         """(loop [k 0  s x]
              (if (= k 60) s (recur (+ k 1) (+ (* 0.9 s) (* 0.1 (sin (* s (+ s (get #(x 2.0 1.0) (% k 3)))))))))) """,

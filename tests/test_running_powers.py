@@ -55,7 +55,17 @@ SUMS = {
     "less than none": (
         "(ifold (fn [s k] (+ s (* (get c k) (** x (- k 2))))) 0.0 n)",
         lambda c, x: sum(a * x ** (k - 2.0) for k, a in enumerate(c)),
-        False,
+        True,
+    ),
+    "with exponents below zero": (
+        "(ifold (fn [s k] (+ s (* (get c k) (** x (- (+ k 1)))))) 0.0 n)",
+        lambda c, x: sum(a / x ** (k + 1) for k, a in enumerate(c)),
+        True,
+    ),
+    "with exponents that rise to zero": (
+        "(ifold (fn [s k] (+ s (* (get c k) (sin (** x (- k (- n 1))))))) 0.0 n)",
+        lambda c, x: sum(a * np.sin(x ** (k - (len(c) - 1.0))) for k, a in enumerate(c)),
+        True,
     ),
     "by leaps": (
         "(ifold (fn [s k] (+ s (* (get c k) (** x (+ k (% (* k k) 3)))))) 0.0 n)",
@@ -65,9 +75,17 @@ SUMS = {
     "every second one": (
         "(ifold (fn [s k] (+ s (* (get c k) (** x (* 2 k))))) 0.0 n)",
         lambda c, x: sum(a * x ** (2 * k) for k, a in enumerate(c)),
-        False,
+        True,
+    ),
+    "every third one, backwards": (
+        "(ifold (fn [s k] (+ s (* (get c k) (** x (- (* 3 n) (* 3 k)))))) 0.0 n)",
+        lambda c, x: sum(a * x ** (3 * len(c) - 3 * k) for k, a in enumerate(c)),
+        True,
     ),
 }
+
+#: Those that have one at 0.
+POLES = ("less than none", "with exponents below zero", "with exponents that rise to zero")
 
 
 def sums(name: str) -> Any:
@@ -81,7 +99,7 @@ def test_sums_of_powers(name: str, target: str) -> None:
     made = hyad.compile(f, target=target)
     gradient = hyad.compile(hyad.grad(f, wrt=("c", "x")), args=(np.ones(3), 1.0), target=target)
     for n in (0, 1, 2, 9):
-        for x in (0.7, -1.3, 0.0) if name != "less than none" else (0.7, -1.3):
+        for x in (0.7, -1.3) if name in POLES else (0.7, -1.3, 0.0):
             c = rng.normal(size=n)
             assert made(c, x) == pytest.approx(SUMS[name][1](c, x), rel=1e-13, abs=1e-13)
             run = hyad.run(hyad.grad(f, wrt=("c", "x")), c, x)
@@ -117,8 +135,15 @@ def test_powers_of_numbers_at_their_edges() -> None:
         np.testing.assert_array_equal(np.signbit(got[:6]), np.signbit(want[:6]))
 
 
-def test_one_loop_alone_keeps_its_powers() -> None:
-    """Its elements may be for several threads."""
+def test_one_loop_alone_is_left() -> None:
+    """Its elements may be for several threads; ``power_tables`` makes them for one."""
     f = hyad.model("(fn [#^ Real x #^ Int n] (build n (fn [k] (** x k))))", namespace={})
-    assert "hyad_ipow(" in hyad.compile(f).source
+    assert hyad.explain(f).fired().keys().isdisjoint({"running-powers"})
+    assert "hyad_ipow(" in hyad.compile(f, without="power-tables").source
     np.testing.assert_allclose(hyad.compile(f)(1.1, 9), 1.1 ** np.arange(9), rtol=1e-15)
+
+
+def test_the_powers_below_zero_of_a_loop_alone_need_no_array() -> None:
+    """A state that goes on by products, and a division: no power, no table."""
+    made = hyad.compile(sums("with exponents below zero"))
+    assert not made.cfunction.workspace and "1.0/" in made.source

@@ -67,3 +67,15 @@ def test_the_public_cases_have_no_fault(environment, pytestconfig):
     ran = subprocess.run(command, cwd=HERE.parent, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
     assert " passed" in ran.stdout
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("name", ["advice", "one_hot", "unswitch", "trees", "power_tables", "induction"])
+def test_elements_at_edges_are_there(environment, name):
+    """Programs that choose elements, put numbers to their places and read them again."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    ran = subprocess.run(
+        [*command, str(HERE / f"test_{name}.py")], cwd=HERE.parent, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
+    assert " passed" in ran.stdout

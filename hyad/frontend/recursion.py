@@ -11,7 +11,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core import BOOL, Arr, Atom, Bind, Block, Call, Case, Data, Function, If, Lambda, Rec, Var, all_binds, blocks_of
+from ..core import (
+    BOOL,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Call,
+    Case,
+    Const,
+    Data,
+    Function,
+    If,
+    Lambda,
+    Rec,
+    Var,
+    all_binds,
+    blocks_of,
+)
 from ..errors import HyadError, ModelTypeError, NotCompiled, Span
 from ..program.advice import said_inside
 from ..program.values import ArrayOfTuples, Cell, Closure, Env, Frame, Shape, TupleValue, Value, captures, is_array
@@ -63,12 +80,12 @@ def spend(sp: Specialiser, closure: Closure, args: Sequence[Value]) -> None:
 
     ``(f 20 x)`` of ``(f n x)`` = ``(if (= n 0) x (+ (f (- n 1) (* 2 x)) (f (- n 1) (+ x 1))))`` is two million
     operations written out, of which none are equal, and one recursive function. One that calls itself only last is a
-    loop then, unless its arrays change their shapes from call to call.
+    loop then, unless its arrays get longer from call to call, or matrices change their shapes.
     """
     f = closure.function
     here = sp.walked - sp.entered[f]
     walked = sp.spent.get(f, 0) + here
-    counts = here > LOOPED and calls_last(closure) and shapes_in(sp, args) == sp.began[f]
+    counts = here > LOOPED and calls_last(closure) and no_longer(shapes_in(sp, args), sp.began[f])
     deep, refused = len(sp.active[f]) >= DEPTH, sp.written_out.get(f)
     if refused is not None:
         if deep:
@@ -382,6 +399,19 @@ def shapes_in(sp: Specialiser, values: Iterable[Value]) -> list[Any]:
     inner = [x for v in values for x in (v.items if isinstance(v, TupleValue) else (v,))]
     held = [sp.store.get(x) if isinstance(x, Cell) and x.array else x for x in inner]
     return [x.type for x in held if type(x) is Var and isinstance(x.type, Arr)]
+
+
+def no_longer(types: Sequence[Arr], began: Sequence[Arr]) -> bool:
+    """Whether arrays are no longer than those that a function was first called with, and else as these."""
+    return types == began or (
+        [(t.elem, len(t.dims)) for t in types] == [(t.elem, len(t.dims)) for t in began]
+        and all(t == z or len(t.dims) == 1 and shorter(t.dims[0], z.dims[0]) for t, z in zip(types, began))
+    )
+
+
+def shorter(dim: Atom, first: Atom) -> bool:
+    """Whether a known size is less than another one."""
+    return type(dim) is Const and type(first) is Const and dim.value < first.value
 
 
 def endless(f: Lambda, span: Span | None) -> HyadError:

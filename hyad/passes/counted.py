@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core import (
     INT,
@@ -11,6 +11,7 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    Check,
     Const,
     Function,
     Prim,
@@ -18,6 +19,7 @@ from ..core import (
     Var,
     While,
     all_binds,
+    defined_in,
     functions_of,
     given,
     kinds_of,
@@ -25,12 +27,13 @@ from ..core import (
     type_of,
     with_body,
 )
-from ..program.affine import affine_add
+from ..program.affine import affine_add, affine_in, negated, with_factors
 from ..program.builder import Builder
 from ..program.dead import dead_code
 from ..program.loops import slice_of
 from ..program.rebuild import Rebuild
 from .functions import loop_of
+from .unchanged import integers_of
 
 #: A comparison with the counter on the right, as one with the counter on the left; and one that does not hold.
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!="}
@@ -134,7 +137,33 @@ class Counted(Rebuild):
             return None
         if b.nonnegative(affine_add(b.affine(way[0]), b.affine(way[1]), -1)):
             return steps
-        return None if counter.relation == "!=" else b.prim("max", Const(0, INT), steps)
+        if counter.relation != "!=":
+            return b.prim("max", Const(0, INT), steps)
+        missed = self.fails(op, counter, end)
+        if missed is None:
+            return None
+        b.span, check = missed.span, missed.op
+        b.check(replace(check, relation="<="), way[1], way[0])  # type: ignore[type-var]
+        return steps
+
+    def fails(self, op: While, counter: Counter, end: Atom) -> Bind | None:
+        """The check in an iteration that fails where the counter begins beyond its end, if there is one."""
+        b, at, sign = self.b, op.accs[counter.place], -counter.step
+        moving = {*op.accs, *defined_in(op.body)}
+        integers = integers_of(op.body)
+        for x in op.body.binds:
+            if type(x.op) is not Check or x.op.relation == "==":
+                continue
+            a, c = (with_factors(affine_in(y, integers), integers) for y in (x.op.a, x.op.b))
+            gaps = [affine_add(c, a, -1)] if x.op.relation == "<=" else [a, affine_add(c, affine_add(a, (1, {})), -1)]
+            for rest, terms in gaps:  # never negative where the check holds
+                others = {v: n for v, n in terms.items() if v is not at}
+                if terms.get(at) != sign or not moving.isdisjoint(others):
+                    continue
+                least = affine_add(self.moved((rest, others)), b.affine(end), sign)  # of it at the end
+                if b.nonnegative(negated(least)):
+                    return x
+        return None
 
 
 def counter_of(op: While) -> Counter | None:

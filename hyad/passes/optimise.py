@@ -69,6 +69,7 @@ from .columns import Columns, candidates
 from .common import common_factors
 from .copies import Accumulate, Alias, Same, copied
 from .counted import counted
+from .data_first import data_first
 from .denormals import denormals
 from .edges import edges
 from .eights import Eights, Plan, all_of_them, in_part
@@ -79,19 +80,22 @@ from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .fusion import Fuse, fuse_siblings, siblings
 from .history import history
+from .induction import induction
 from .jam import Jam, Room
 from .keep_calls import keep_calls
 from .lanes import Lanes, RowLanes
 from .lasting import lasting
+from .lesser_powers import LesserPowers, lesser_powers
 from .monomials import monomials
 from .narrow import narrow
 from .neighbours import neighbours
 from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
-from .onehot import OneHot
+from .onehot import OneHot, Unswitch, own_test
 from .overlaps import overlaps
 from .pairs import pairs
 from .periods import periods
 from .places import one_place
+from .power_tables import power_tables
 from .powers import powers_of_two
 from .prefixes import prefixes
 from .privatise import privatise
@@ -363,6 +367,23 @@ def tabulate(program: Program) -> Program:
     return rebuilt(program, pass_) if any(map(pass_.takes, loops_of(program))) else program
 
 
+def integer_tables(program: Program) -> Program:
+    """``tabulate`` of functions of integers alone, before powers are made of one another; off where that is."""
+    pass_ = Tabulate(Builder(), ahead=True)
+    if "tabulate" in pass_.b.off:
+        return program
+    return rebuilt(program, pass_) if any(map(pass_.takes, loops_of(program))) else program
+
+
+def integer_tables_block(b: Builder, block: Block) -> Block:
+    """``integer_tables`` for a block under construction, before it is differentiated."""
+    loops = [x.op for x in all_binds(block) if type(x.op) is Loop]
+    if not b.off.isdisjoint(("integer-tables", "tabulate")) or not any(Loop in kinds_of(op.body) for op in loops):
+        return block
+    pass_ = Tabulate(b, ahead=True)
+    return tidy(pass_.remade(block)) if any(map(pass_.takes, loops)) else block
+
+
 def nested_loops(program: Program) -> bool:
     return any(Loop in kinds_of(loop.body) for loop in loops_of(program))
 
@@ -547,6 +568,11 @@ def one_hot(program: Program) -> Program:
     """Replaces a loop that does something at one index only by that one iteration."""
     tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops_of(program) for b in all_binds(loop.body))
     return rebuild(program, OneHot) if tested else program
+
+
+def unswitch(program: Program) -> Program:
+    """Moves the loops of an iteration under the test without which each of them does something at one index only."""
+    return rebuild(program, Unswitch) if any(map(own_test, loops_of(program))) else program
 
 
 def alias(program: Program) -> Program:
@@ -756,6 +782,7 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
     """``meet``, of those loops alone that ``which`` says, before what they have in common is shared: ``part`` says how
     much that has to be."""
     flat = not nested_loops(program)
+    powers = "lesser-powers" not in (OFF.get() or ()) and any(LesserPowers.takes(x.op) for x in all_binds(program.body))
     if flat and len(list(islice(loops_of(program), 2))) < 2:
         return program
     cost = inside(program)
@@ -789,7 +816,12 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
         b = Builder()
         b.sizes.update(program.dims)
         Share(b).bind(bind)
-        return Block(b.block(), ())
+        made = Block(b.block(), ())
+        return (
+            LesserPowers(Builder(), Block((*program.body.binds, *made.binds), ()), True).remade(made)
+            if powers
+            else made
+        )
 
     def in_one(both: Bind) -> Block:
         """Two loops that have met, with what they have in common done once; branches too, whose conditions are known to
@@ -880,12 +912,14 @@ PIPELINE: list[Pass] = [
     tail_calls,  # and where that is a loop now
     counted,  # before all that asks how often a loop runs
     shrinking,  # and before all that knows arrays, but no data
+    induction,  # of the lengths that this leaves too
     periods,  # before what may fail in one of two iterations alone is looked at
     sizes_first,  # no pass moves what may fail
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
+    integer_tables,  # of powers, before each is made of the one before
     running_powers,  # before what a loop does not change leaves it
     roots,  # before all that asks what an operation costs
     meet_whiles,
@@ -930,6 +964,11 @@ PIPELINE: list[Pass] = [
     collect,  # rows of a Hessian, now that each entry is one expression
     fuse,
     meet,
+    unswitch,  # what no sum of products is
+    data_first,  # nor one iteration
+    one_hot,  # what is left of loops that did what no direction changes, too
+    fuse,
+    power_tables,  # those of integers too
     denormals,  # now that products are where they are added up, and before they are in lanes
     choices,  # before pairs are turned, which lanes are to take
     pairs,  # what they give both members is one sum then
@@ -958,6 +997,7 @@ PIPELINE: list[Pass] = [
     searches,
     fuse_siblings,
     add_rows,  # when all that reads them is one loop
+    lesser_powers,  # when what needs both is in one loop
     reciprocals,
     share,  # what siblings had in common
     lasting,  # and the tables that they have in common now
@@ -1008,10 +1048,10 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows afterwards align alongside carry choices columns denormals edges eights fills forwards history"
-    " interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place overlaps periods"
-    " row-folds row-lanes rows-first searches shifts skips split strands triangles twins unbranched unchecked"
-    " whole-eights".split()
+    "add-rows afterwards align alongside carry choices columns data-first denormals edges eights fills forwards"
+    " history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place overlaps"
+    " periods power-tables row-folds row-lanes rows-first searches shifts skips split strands triangles twins"
+    " unbranched unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

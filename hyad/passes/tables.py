@@ -37,15 +37,15 @@ ORDER = ("<", "<=", ">", ">=")
 HARMLESS = ("+", "-", "*", "neg", "min", "max", "select")
 #: A value that takes more operations is not looked at.
 MOST = 64
+#: A real number that is an integer is exact if it is an index, or a few less or more, so many times.
+SMALL = 1 << 20
 
 
 @dataclass(slots=True)
 class Value:
-    """A number that is computed from invariants and one integer, or from some that differ by constants: one of them,
-    as an atom and in loop indices (None: from invariants alone), what it costs, and the bindings that make it, the
-    loops around aside."""
+    """A number that is computed from invariants and one integer, or from some that differ by constants: one of them in
+    loop indices (None: from invariants alone), what it costs, and the bindings that make it, the loops around aside."""
 
-    at: Atom | None
     affine: Affine | None
     cost: float
     binds: tuple[Bind, ...]
@@ -62,19 +62,23 @@ class Tabulate(Rebuild):
     those of inner loops in terms of what is around them, and the conditions of the branches that all its values are
     in: a number that is never read does no harm. So the tables of a triangle and of its derivative are as long, and
     may be one. An array may be read if it has an element for each of them. What is computed where two integers are
-    equal is not computed often.
+    equal is not computed often. ``ahead``: before differentiation, so that the adjoints of what is read of a table meet
+    in one of the table, and before powers are made of one another; then of integers alone: a table that is made of
+    elements costs a gradient, whose adjoint it needs, more than it saves, unless several indices make the integer.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, ahead: bool = False) -> None:
         super().__init__(builder)
-        self.tables: dict[Var, tuple[Atom, Atom, Atom]] = {}  # the table, the integer, the least one
+        self.ahead = ahead
+        self.tables: dict[Var, tuple[Atom, Affine, Affine]] = {}  # the table, the integer, the least one
         self.inside: set[Var] = set()  # what the nest makes that is looked at
         self.integers: dict[Var, Prim] = {}  # its integers
+        self.reals: dict[Var, Prim] = {}  # and its sums, differences and products of numbers
 
     def bind(self, bind: Bind) -> None:
         if bind.vars and bind.vars[0] in self.tables:
             table, at, low = self.tables[bind.vars[0]]
-            index = self.b.prim("-", self.atom(at), low)
+            index = self.b.affine_value(affine_add(self.moved(at), low, -1))
             self.here[bind.vars[0]] = self.b.get(table, index, hint=bind.vars[0].name)
             return
         if type(bind.op) is Loop:
@@ -90,16 +94,16 @@ class Tabulate(Rebuild):
         """The values in a nest of loops that have tables, those together that can have one; and of all that it makes of
         one integer what they are, and the conditions around them."""
         inside = self.inside = {op.index, *op.accs, *defined_in(op.body)}
-        integers = self.integers = {
-            v: x.op for x in all_binds(op.body) for v in x.vars if v.type == INT and type(x.op) is Prim
-        }
+        made = [(v, x.op) for x in all_binds(op.body) for v in x.vars if type(x.op) is Prim]
+        self.integers = {v: op for v, op in made if v.type == INT}
+        self.reals = {v: op for v, op in made if v.type == REAL and op.name in ("real", "+", "-", "*", "neg")}
         found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
         wanted: set[Atom] = set()
         equal = {x.vars[0] for x in all_binds(op.body) if type(x.op) is Prim and x.op.name == "="}
         known: dict[Var, set[tuple[Atom, bool]]] = {}  # by value: the conditions of the branches around it
         for bind, path, holds in nest(op.body, (op,)):
             known.update((v, set(holds)) for v in bind.vars)
-            value = self.value(bind, found, integers, inside, {loop.index for loop in path})
+            value = self.value(bind, found, path)
             if value is None:
                 wanted.update(reads(bind))
             else:
@@ -111,7 +115,7 @@ class Tabulate(Rebuild):
         for v, (value, path) in found.items():
             if v in wanted and v.type == REAL and value.affine is not None and value.cost >= CALL:
                 rare = any(holds and cond in equal for cond, holds in known[v])
-                if not rare and self.fewer(value, path, inside):
+                if not rare and self.fewer(value, path, inside) and not (self.ahead and of_elements(value, path)):
                     alike.setdefault(terms_of(value.affine), []).append(v)
         return alike, found, known
 
@@ -127,28 +131,27 @@ class Tabulate(Rebuild):
                     gaps += gap(tests[cond], holds, self.integers, self.inside, indices)
             self.tabulate(vars, found, gaps)
 
-    def value(self, bind: Bind, found: dict, integers: dict, inside: set[Var], indices: set[Var]) -> Value | None:
+    def value(self, bind: Bind, found: dict, path: tuple[Loop, ...]) -> Value | None:
         """What a binding computes from invariants and one integer, if it does."""
         op = bind.op
         if type(op) is Loop:
-            return self.sum(bind, op, found, integers, inside, indices)
+            return self.sum(bind, op, found, path)
         if type(op) is not Prim or op.name not in PRIMITIVES and op.name not in ("select", "get"):
             return None
         var = bind.vars[0]
-        if op.name == "get" and (op.args[0] in inside or isinstance(var.type, Arr)):
+        if op.name == "get" and (op.args[0] in self.inside or isinstance(var.type, Arr)):
             return None
         if var in self.tables or var.type not in (REAL, BOOL) and (var.type != INT or op.name not in HARMLESS):
             return None
-        if var.type == INT and affine_of(var, integers, inside, indices) is not None:
+        if self.whole(var, path) is not None:
             return None
         cost = PRIMITIVES[op.name].cost if op.name in PRIMITIVES else 1
-        return self.together(bind, op.args, cost, found, integers, inside, indices)
+        return self.together(bind, op.args, cost, found, path)
 
-    def sum(
-        self, bind: Bind, op: Loop, found: dict, integers: dict, inside: set[Var], indices: set[Var]
-    ) -> Value | None:
+    def sum(self, bind: Bind, op: Loop, found: dict, path: tuple[Loop, ...]) -> Value | None:
         """The same of a fold of numbers, where the integer is made of several indices: what one index says left the
         loops of the others before."""
+        inside = self.inside
         count = float(op.count.value) if type(op.count) is Const else ASSUMED
         whole = len(op.accs) == len(bind.vars) == 1 and bind.vars[0].type == REAL and op.snapshots is None
         if not whole or op.count in inside or op.index.soft or bind.vars[0] in self.tables:
@@ -159,40 +162,63 @@ class Tabulate(Rebuild):
             if not known or isinstance(x.vars[0].type, Arr) or x.op.name == "get" and x.op.args[0] in inside:  # type: ignore
                 return None
             cost += PRIMITIVES[x.op.name].cost if x.op.name in PRIMITIVES else 1  # type: ignore[union-attr]
-        made = self.together(bind, tuple(reads(bind)), round(count * cost), found, integers, inside, indices)
+        made = self.together(bind, tuple(reads(bind)), round(count * cost), found, path)
+        indices = {loop.index for loop in path}
         several = made is not None and made.affine is not None and sum(v in indices for v in made.affine[1]) > 1
         return made if several else None
 
     def together(
-        self,
-        bind: Bind,
-        args: Sequence[Atom],
-        cost: float,
-        found: dict,
-        integers: dict,
-        inside: set[Var],
-        indices: set[Var],
+        self, bind: Bind, args: Sequence[Atom], cost: float, found: dict, path: tuple[Loop, ...]
     ) -> Value | None:
         """What a binding computes from these."""
-        at, affine, binds = None, None, []
+        affine, binds = None, []
         for a in args:
-            if type(a) is Const or a not in inside:
+            if type(a) is Const or a not in self.inside:
                 continue
             if a in found:
                 part = found[a][0]
-            elif a.type == INT:
-                part = Value(a, affine_of(a, integers, inside, indices), 0, ())
+            elif a.type in (INT, REAL):
+                part = Value(self.whole(a, path), 0, ())
             else:
                 return None
             if part.affine is None and not part.binds:
                 return None
             if affine is None:
-                at, affine = part.at, part.affine
+                affine = part.affine
             elif part.affine is not None and terms_of(affine) != terms_of(part.affine):
                 return None
             cost += part.cost
             binds += [x for x in part.binds if x not in binds]
-        return None if sum(1 for x in binds for _ in binds_of(x)) > MOST else Value(at, affine, cost, (*binds, bind))
+        return None if sum(1 for x in binds for _ in binds_of(x)) > MOST else Value(affine, cost, (*binds, bind))
+
+    def whole(self, a: Atom, path: tuple[Loop, ...]) -> Affine | None:
+        """An integer in loop indices and invariants; or a number that is one, where all that it is made of are known
+        for numbers that reals are exact for: beside constants and indices what a loop of the nest goes up to."""
+        indices = {loop.index for loop in path}
+        if a.type != REAL:
+            return affine_of(a, self.integers, self.inside, indices) if a.type == INT else None
+        made = self.whole_real(a, indices)
+        if made is None:
+            return None
+        ends = {v for loop in path for v in self.end(loop)}
+        small = abs(made[0]) <= SMALL and all(abs(k) <= SMALL for k in made[1].values())
+        return made if small and all(v in indices or v in ends for v in made[1]) else None
+
+    def whole_real(self, a: Atom, indices: set[Var]) -> Affine | None:
+        """The same of a real number as if no product were rounded."""
+        if type(a) is Const:
+            return (int(a.value), {}) if float(a.value).is_integer() else None
+        op = self.reals.get(a)  # type: ignore[arg-type]
+        if op is None:
+            return None
+        if op.name == "real" and op.args[0].type == INT:
+            return affine_of(op.args[0], self.integers, self.inside, indices)
+        return combined(op.name, [self.whole_real(x, indices) for x in op.args])
+
+    def end(self, loop: Loop) -> dict[Var, int]:
+        """The one variable that says how often a loop runs."""
+        constant, terms = (0, {}) if loop.count in self.inside else self.b.affine(loop.count)
+        return terms if abs(constant) <= SMALL and list(terms.values()) == [1] else {}
 
     def fewer(self, value: Value, path: tuple[Loop, ...], inside: set[Var]) -> bool:
         """Whether the integer has half as many values as the loops have iterations, or fewer, known beforehand."""
@@ -298,23 +324,28 @@ class Tabulate(Rebuild):
         low, size = b.affine_value(least), b.affine_value(length)
         if not b.nonnegative(length):
             size = b.prim("max", Const(0, INT), size)
-        indices = {loop.index for loop in path}
 
         def body(q: Atom):
             at = b.prim("+", low, q)
             for x in (x for v in vars for x in found[v][0].binds):
                 for a in reads(x):
-                    if type(a) is Var and a.type == INT and a in self.inside:
-                        affine = affine_of(a, self.integers, self.inside, indices)
-                        if affine is not None:
-                            self.here[a] = b.prim("+", at, Const(affine[0] - value.affine[0], INT))  # type: ignore
+                    affine = self.whole(a, path) if type(a) is Var and a in self.inside else None
+                    if affine is not None:
+                        number = b.prim("+", at, Const(affine[0] - value.affine[0], INT))  # type: ignore
+                        self.here[a] = number if a.type == INT else b.to_real(number)  # type: ignore[index]
                 self.copy(x)
             return (), self.atoms(vars)
 
         made = b.loop(size, (), body, [v.name for v in vars], "q", pruned=True)
         for v, table in zip(vars, made):
             own = found[v][0]
-            self.tables[v] = table, own.at, b.prim("+", low, Const(own.affine[0] - value.affine[0], INT))  # type: ignore
+            self.tables[v] = table, own.affine, affine_add(b.affine(low), (own.affine[0] - value.affine[0], {}))  # type: ignore
+
+
+def of_elements(value: Value, path: Sequence[Loop]) -> bool:
+    """Whether a number is made of elements at the index of one loop alone."""
+    moved = sum(loop.index in value.affine[1] for loop in path)  # type: ignore[index]
+    return moved < 2 and any(type(y.op) is Prim and y.op.name == "get" for x in value.binds for y in binds_of(x))
 
 
 Holds = tuple[tuple[Atom, bool], ...]
@@ -361,13 +392,17 @@ def affine_of(a: Atom, integers: dict[Var, Prim], inside: set[Var], indices: set
     op = integers.get(a)  # type: ignore[arg-type]
     if op is None or op.name not in ("+", "-", "*", "neg"):
         return None
-    parts = [affine_of(x, integers, inside, indices) for x in op.args]
+    return combined(op.name, [affine_of(x, integers, inside, indices) for x in op.args])
+
+
+def combined(name: str, parts: Sequence[Affine | None]) -> Affine | None:
+    """A sum, difference or product of affine integers; None where that is none."""
     if None in parts:
         return None
-    if op.name == "neg":
+    if name == "neg":
         return affine_add((0, {}), parts[0], -1)  # type: ignore[arg-type]
-    if op.name != "*":
-        return affine_add(*parts, 1 if op.name == "+" else -1)  # type: ignore[arg-type]
+    if name != "*":
+        return affine_add(*parts, 1 if name == "+" else -1)  # type: ignore[arg-type]
     for x, y in (parts, parts[::-1]):
         if not x[1]:  # type: ignore[index]
             return affine_add((0, {}), y, x[0])  # type: ignore[index, arg-type]

@@ -371,7 +371,7 @@ class Forms:
         if made is None or len(made) > TERMS or not all(math.isfinite(t.factor) and t.factor for t in made.values()):
             self.whole.add(v)
             return
-        shared = len(made) > 1 and self.sums.counts[v] > 1 and v is not self.root
+        shared = len(made) > 1 and v is not self.root and self.sums.counts[v] > 1
         self.shared |= shared
         if shared and not self.through:
             self.whole.add(v)

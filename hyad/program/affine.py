@@ -32,7 +32,7 @@ def affine_in(a: Atom, integers: Mapping[Var, Prim]) -> Affine:
 
 
 def with_factors(affine: Affine, integers: Mapping[Var, Prim]) -> Affine:
-    """The same where multiples by a number have been looked into, too: indices that count down are made so."""
+    """The same where multiples by a number and negations have been looked into: indices that count down are made so."""
     total: Affine = (affine[0], {})
     for v, n in affine[1].items():
         op = integers.get(v)
@@ -40,6 +40,9 @@ def with_factors(affine: Affine, integers: Mapping[Var, Prim]) -> Affine:
         if op is not None and op.name == "*" and type(op.args[0]) is Const:
             n *= op.args[0].value
             inner = with_factors(affine_in(op.args[1], integers), integers)
+        elif op is not None and op.name == "neg":
+            n = -n
+            inner = with_factors(affine_in(op.args[0], integers), integers)
         total = affine_add(total, inner, n)
     return total
 

@@ -736,12 +736,30 @@ class Builder(Bounds):
         written = self.replaced(a, indices, lambda item: self.add(item, x))
         if written is not None:
             return written
+        one = self.one_hot(a, indices)
+        if one is not None:
+            return self.array_op(one.name, (one.args[0], *indices, self.add(one.args[-1], x)), type_of(a), hint)
         row = self.definitions.get(x) if type(x) is Var and not self.plain else None
         if row is not None and row.name == "array" and len(row.args) <= ROW:
             for k, e in enumerate(row.args):
                 a = self.add_at(a, (*indices, Const(k, INT)), e, hint, soft)
             return a
         return self.array_op("add-at", (a, *indices, x), type_of(a), hint, soft=soft or self.soft)
+
+    def one_hot(self, a: Atom, indices: Sequence[Atom]) -> Prim | None:
+        """How an array of zeros was made that has something else at one element, this one."""
+        op = self.definitions.get(a) if type(a) is Var and not self.plain else None
+        if op is None or op.name not in ("update", "add-at") or len(indices) < type_of(a).rank:  # type: ignore[union-attr]
+            return None
+        base, *places, _ = op.args
+        zeros = self.definitions.get(base)  # type: ignore[arg-type]
+        if zeros is None or zeros.name != "zeros" or len(places) != len(indices):
+            return None
+        return (
+            op
+            if all(affine_add(self.affine(i), self.affine(j), -1) == (0, {}) for i, j in zip(indices, places))
+            else None
+        )
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
         """``function`` over the elements of arrays. What has a lower rank than another (a number has none) is used as
@@ -867,6 +885,12 @@ class Builder(Bounds):
                 one, other = ([t[n] if t else r for t, r in zip(terms, rs)] for n, rs in ((1, then[1]), (2, orelse[1])))
                 out = self.if_(cond, (then[0], one), (orelse[0], other), names, given)
                 return tuple(self.prim("+", t[0], x) if t else x for t, x in zip(terms, out))
+            ones = [self.one_of_both(x, y, then[0], orelse[0]) for x, y in zip(then[1], orelse[1])]
+            if any(ones):  # what each branch puts to one element of zeros is chosen, and put there after them
+                one, other = ([o[n] if o else r for o, r in zip(ones, rs)] for n, rs in ((1, then[1]), (2, orelse[1])))
+                out = self.if_(cond, (then[0], one), (orelse[0], other), names, given)
+                rows = [o and self.zeros(self.type_outside(type_of(x), then[0])) for o, x in zip(ones, then[1])]
+                return tuple(self.update(z, o[0], x) if o else x for o, z, x in zip(ones, rows, out))  # type: ignore
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         op = If(cond, self.close(*then), self.close(*orelse))
         home = self.scopes[-1]
@@ -894,6 +918,36 @@ class Builder(Bounds):
             if type(a) is Var and a in other:  # neither branch sees what the other one makes
                 return a, one[1 - n], other[1 - other.index(a)]
         return None
+
+    def one_of_both(self, x: Atom, y: Atom, then: Scope, orelse: Scope) -> tuple[tuple[Atom, ...], Atom, Atom] | None:
+        """Where the results of two branches are zeros but for one element, or one of them for none: which, and what is
+        there in each."""
+        if not isinstance(x.type, Arr) or x.type.elem != REAL:
+            return None
+        found = []
+        for a, scope in ((x, then), (y, orelse)):
+            op = self.definitions.get(a)  # type: ignore[arg-type]
+            if op is not None and op.name in ("update", "add-at"):
+                zeros = self.definitions.get(op.args[0])  # type: ignore[arg-type]
+                places = op.args[1:-1]
+                whole = len(places) == x.type.rank and scope.vars.isdisjoint(places)  # type: ignore[arg-type]
+                if zeros is None or zeros.name != "zeros" or not whole:
+                    return None
+                found.append((places, op.args[-1]))
+            elif op is not None and op.name == "zeros":
+                found.append((None, Const(0.0, REAL, soft=True)))
+            else:
+                return None
+        (here, v), (there, w) = found
+        places = here or there
+        if places is None or here and there and list(map(self.affine, here)) != list(map(self.affine, there)):
+            return None
+        return (places, v, w) if self.surely_there(x.type, places) else None
+
+    def surely_there(self, t: Arr, places: Sequence[Atom]) -> bool:
+        """Whether an array is known to have an element here, in no branch that only runs where it has."""
+        ends = (affine_add(affine_add(self.affine(d), (1, {}), -1), self.affine(i), -1) for i, d in zip(places, t.dims))
+        return all(self.nonnegative(self.affine(i)) for i in places) and all(map(self.nonnegative, ends))
 
     def leaves(self, op: If | Loop, reads: Sequence[Atom], made: Sequence[Type], before: Sequence[Prim] = ()) -> Scope:
         """Where a branch or a loop is computed that reads so much and makes arrays of such types, and these ``before``:
