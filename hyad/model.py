@@ -20,7 +20,7 @@ import numpy as np
 
 from . import memo
 from .call_errors import check_error, misfit, said_at_call
-from .core import Program, Tree, leaves
+from .core import INT, Program, Tree, leaves
 from .errors import (
     BORDER,
     CompileError,
@@ -419,8 +419,9 @@ class Model:
 
     def _exact(self, function: Any, ins: Sequence[Tree], rows: str) -> Any:
         """Leave integers for parameters that are not declared ``Real`` to the code for integers, and short rows to
-        the code for such (``rows`` "own")."""
-        known = parameters(self.value) or [("", None, None)] * len(ins)
+        the code for such (``rows`` "own"). Parameters beside the model's own are what they are."""
+        known = list(parameters(self.value) or [("", None, None)] * len(ins))
+        known += [("", INT, None)] * (len(ins) - len(known))
         exact = [spec is None for tree, (_, spec, _) in zip(ins, known) for _ in range(leaves(tree))]
         params = tuple(
             dataclasses.replace(p, exact=e and (rows == "own" or not p.dims)) for p, e in zip(function.params, exact)

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, leaves
-from .differentiate.blocks import entries
+from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Var, leaves
+from .differentiate.blocks import Group, entries
+from .differentiate.elements import elements
 from .errors import DerivativeError, HyadError, ModelTypeError, border
 from .frontend.annotations import has_reals, parameters
 from .marshalling import signature_key, take_apart
@@ -62,7 +63,8 @@ def sparse_jacobian(f: Any, wrt: Any = None) -> SparseDerivative:
 @border
 def sparse_hessian(f: Any, wrt: Any = None) -> SparseDerivative:
     """The Hessian of a model that gives a number as a function that gives a ``scipy.sparse.csr_array``, both halves of
-    it; ``wrt`` and the rest as for ``sparse_jacobian``."""
+    it; ``wrt`` and the rest as for ``sparse_jacobian``. Of a sum of terms that each read few numbers, as over springs
+    or finite elements, the terms' own Hessians are added where they stand, unless few coloured passes do."""
     return SparseDerivative(as_model(f, "sparse-hessian"), wrt, True)
 
 
@@ -217,6 +219,13 @@ class Signature:
         self.entries = self.places = None
         if made is not None:
             self.entries, self.places, self.groups = self.loaded(made[0]), self.loaded(made[1]), made[2]
+        self.added: ElementPrograms | None = None
+        if made is None and owner.symmetric:
+            primal = owner.base.program(self.specs)
+            moving = [primal.params[k] for k in self.flat]
+            found = deep(elements, primal, moving)
+            if found is not None:
+                self.added = ElementPrograms(self.loaded(found[0]), self.loaded(found[1]), found[2], moving)
 
     def loaded(self, program: Program) -> Callable[..., Any]:
         """A program of the same arguments, compiled."""
@@ -280,7 +289,10 @@ class Signature:
             columns = sum(int(np.prod(np.shape(values[k]))) for k in self.flat)
             rows = columns if self.owner.symmetric else sum(int(np.prod(s)) for s in shapes)
             found = scipy_sparse(self.owner.name).csr_array(np.ones((rows, columns), bool))
-        return Passes(self, found, values, shapes)
+        made = Passes(self, found, values, shapes)
+        if self.added is not None and sum(made.counts) > self.added.passes:
+            return Elements(self, args, values)
+        return made
 
     # ------------------------------------------------------------------------------------- compiled passes
 
@@ -444,6 +456,64 @@ class Blocks(Plan):
 
     def programs(self, args: tuple) -> list[tuple[Program, Sequence[Any]]]:
         return [(self.signature.entries.program, self.signature.real(args))]
+
+
+@dataclass(frozen=True, slots=True)
+class ElementPrograms:
+    """The compiled programs of a Hessian's numbers and of where elements stand, the blocks of the elements, and the
+    parameters that it is differentiated by."""
+
+    numbers: Callable[..., Any]
+    places: Callable[..., Any]
+    groups: list[Group]
+    moving: list[Var]
+
+    @property
+    def passes(self) -> int:
+        """So many passes cost no more than the blocks of all elements."""
+        return 2 * max(g.cells for g in self.groups) + 1
+
+
+class Elements(Plan):
+    """The dense Hessian of each term of a sum, added to where it stands (``elements``)."""
+
+    why = "the function is a sum of terms that each read few numbers"
+
+    def __init__(self, signature: Signature, args: tuple, values: Sequence[Any]) -> None:
+        from scipy.sparse import csr_array
+
+        added = signature.added
+        assert added is not None
+        self.signature, self.added = signature, added
+        sizes = [int(np.prod(np.shape(values[k]))) for k in signature.flat]
+        first, total = dict(zip(added.moving, starts(sizes))), sum(sizes)
+        keys = []
+        for group, at in zip(added.groups, parts_of(added.places(*signature.real(args)))):
+            slot, within = np.array(group.columns).T
+            base = np.array([first[v] for v in group.sources])[slot] + within
+            place = at[:, slot] + base
+            row, column = np.array(group.kept).T
+            keys.append(place[:, row] * total + place[:, column])
+        found, inverse = np.unique(np.concatenate([k.ravel() for k in keys]), return_inverse=True)
+        ends = np.cumsum([k.size for k in keys])[:-1]
+        self.where = [w.reshape(k.shape) for w, k in zip(np.split(inverse.astype(np.int64), ends), keys)]
+        rows, columns = np.divmod(found, max(total, 1))
+        ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=total))])
+        self.pattern = short(csr_array((np.ones(len(found), bool), columns, ends), shape=(total, total)))
+        sizes = sorted({g.cells for g in self.added.groups})
+        self.how = "element Hessians of " + " and ".join(f"{n} x {n}" for n in sizes)
+
+    def numbers(self, args: tuple) -> np.ndarray:
+        return self.added.numbers(*self.signature.real(args), *self.where, self.pattern.nnz)
+
+    def source(self, args: tuple) -> str:
+        from hyad.codegen.c import print_c
+
+        return print_c(self.added.numbers.program).source
+
+    def programs(self, args: tuple) -> list[tuple[Program, Sequence[Any]]]:
+        given = [*self.signature.real(args), *self.where, self.pattern.nnz]
+        return [(self.added.numbers.program, given)]
 
 
 def starts(sizes: Sequence[int]) -> np.ndarray:
