@@ -99,3 +99,24 @@ def test_sums_that_share_a_call_stay_together_in_a_grid() -> None:
     program = passes.optimise(hyad.grad(f).program(), passes.PIPELINE[: passes.PIPELINE.index(keep_calls)])
     assert calls(program) == 2 and calls(keep_calls(program)) == 1
     assert hyad.check_grad(f, [np.random.default_rng(3).uniform(0.2, 0.9, (3, 5))])
+
+
+def test_a_call_of_what_a_loop_has_stacked() -> None:
+    """The argument is read where the first loop has put it, and so is what the call gave: it is stacked as well."""
+    f = hyad.model(
+        """(fn [#^ (Vec k) a #^ (Vec k) w #^ (Vec k) b #^ (Vec n) xs]
+          (let [u (fn [x] (@ (np.tanh (+ (* (get x #((slice None) None)) w) b)) a))
+                one (np.ones-like xs)
+                ux (fn [x] (jvp u x one))
+                r (+ (jvp ux xs one) (u xs))]
+            (np.mean (** r 2))))""",
+        namespace={},
+    )
+    rng = np.random.default_rng(8)
+    args = (*rng.normal(size=(3, 4)), rng.normal(size=5))
+    gradient = hyad.grad(f, wrt=(0, 1, 2))
+    made, apart = hyad.compile(gradient, args=args), hyad.compile(gradient, args=args, without="keep-calls")
+    assert made.source.count("tanh(") == 1 < apart.source.count("tanh(")
+    for x, y, z in zip(made(*args), hyad.run(gradient, *args), apart(*args)):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+        np.testing.assert_allclose(x, z, rtol=1e-13)

@@ -205,11 +205,11 @@ class DataFirst(Rebuild):
         nest = nest_of(op) if self.row is None else None
         if nest is not None:
             return self.turned(op, bind, nest)
-        if op in self.parts and self.row is not None:
-            return self.other_part(op, bind)
         if self.row is not None:
             self.rows.update(a for a, z in zip(op.accs, op.inits) if z in self.rows)
             self.rows.update(v for v, z in zip(bind.vars, op.inits) if z in self.rows)
+            if op in self.parts:
+                return self.other_part(op, bind)
         return super().loop(op, bind)
 
     def other_part(self, op: Loop, bind: Bind) -> Sequence[Atom]:

@@ -105,6 +105,8 @@ class KeepCalls:
         two: Loop = second.op  # type: ignore[assignment]
         numbers = Numbers()
         there = [x for x in numbers.calls(one) if self.fits(x.counts, inside)]
+        stacked = dict(zip(first.vars[len(one.accs) :], one.body.results[len(one.accs) :]))
+        numbers.stacks = {v: numbers.of(r) for v, r in stacked.items()}
         made: dict[Call, Call] = {}
         for x in numbers.calls(two) if there else ():
             before = [y for y in there if y.number == x.number and y.asked <= x.asked]
@@ -117,6 +119,9 @@ class KeepCalls:
         arrays: dict[Call, Var] = {}
         body, vars, given = two.body, list(first.vars), one.body
         for x, y in made.items():
+            if y not in arrays and not y.path:  # it may be stacked anyway
+                own = next((v for v, r in stacked.items() if r is given.binds[y.at].vars[0]), None)
+                arrays.update({y: own} if own is not None else {})
             if y not in arrays:
                 given = shown(given, y.path, y.at)
                 last: Var = given.results[-1]  # type: ignore[assignment]
@@ -171,6 +176,7 @@ class Numbers:
         self.table: dict[tuple, int] = {}
         self.known: dict[Atom, int] = {}  # in the loop whose calls were asked for last
         self.found: list[Call] = []
+        self.stacks: dict[Var, int] = {}  # of an array that the first loop stacks what an element of it is
 
     def number(self, *key: object) -> int:
         return self.table.setdefault(key, len(self.table))
@@ -204,6 +210,7 @@ class Numbers:
                 self.body(op, (*path, (place, None)), asked, at, counts)
             elif type(op) is Prim and op.args:
                 (v,) = bind.vars
-                self.known[v] = self.number(op.name, *(self.of(a) for a in op.args))
+                own = self.stacks.get(op.args[0]) if op.name == "get" and op.args[1:] == at[:1] else None  # type: ignore
+                self.known[v] = self.number(op.name, *map(self.of, op.args)) if own is None else own
                 if op.name in PRIMITIVES and price_of(op) >= CALL and v.type == REAL:
                     self.found.append(Call(self.known[v], path, place, asked, at, counts))
