@@ -7,7 +7,10 @@ import pytest
 
 import hyad
 import oracle
-from hyad.core import Block, If, Loop, all_binds
+from hyad.core import INT, REAL, Arr, Atom, Block, If, Leaf, Loop, Program, Var, all_binds, integer
+from hyad.passes.data_first import outside
+from hyad.plain_python import python_callable
+from hyad.program.builder import Builder
 
 #: A loss, what its arguments are for n samples of d numbers and k classes or units, and how many loops its calls may be
 #: in.
@@ -47,6 +50,27 @@ LOSSES = {
               (let [z (dot row u)] (set! s (+ (deref s) (- (exp z) (* e z))))))
             (* 0.5 (deref s))))""",
         "u x t",
+    ),
+    "twice in a sample": (
+        """(fn [#^ (Vec d) u #^ (Mat n d) x]
+          (let [s (ref 0.0)]
+            (for [row x]
+              (set! s (+ (deref s) (* (tanh (dot row u)) (+ 1.0 (sum (map (fn [r p] (* r p p p)) row u)))
+                                      (exp (get u 0))))))
+            (deref s)))""",
+        "u x",
+    ),
+    "with the sample before": (
+        """(fn [#^ (Vec d) u #^ (Mat n d) x]
+          (let [z (tanh (@ x u))]
+            (+ (sum (* z z)) (ifold (fn [s i] (+ s (* (exp (get z i)) (get z (max 0 (- i 1)))))) 0.0 n))))""",
+        "u x",
+    ),
+    "a state that decays": (
+        """(fn [#^ (Vec d) u #^ (Mat n d) x]
+          (let [m (fold (fn [s row] (+ (* 0.9 s) (map (fn [r p] (tanh (* r p))) row u))) (zeros d) x)]
+            (sum (map (fn [a] (exp a)) m))))""",
+        "u x",
     ),
     "of a row that it normalises": (
         """(fn [#^ (Vec d) u #^ (Mat n d) x]
@@ -118,3 +142,48 @@ def test_what_calls_nothing_is_left() -> None:
     args = arguments("u x t", 3, 2, 1)
     assert "data-first" not in hyad.explain(hyad.hessian(f, 0), args=args).fired()
     assert sum(type(x.op) is Loop for x in all_binds(hyad.hessian(f, 0).optimised().body)) > 0
+
+
+def handmade(kind: str) -> Program:
+    """A loop over directions with a fold over data inside, whose body is of one ``kind``."""
+    n, d = Var("n", INT), Var("d", INT)
+    x = Var("x", Arr(REAL, (n,)))
+    b = Builder()
+    b.sizes.update((n, d))
+
+    def direction(j: Atom) -> tuple[tuple, tuple]:
+        start = b.zeros(Arr(REAL, (d,)))
+        rows = b.build(n, lambda i: b.prim("*", b.get(x, i), b.to_real(j))) if "row" in kind else None
+
+        def sample(i: Atom, acc: Atom) -> tuple[list[Atom], tuple]:
+            e = b.prim("exp", b.get(x, i))
+            t = b.prim("*", e, b.to_real(j))
+            if rows is not None:
+                at = integer(0) if kind == "another row" else i
+                t = b.prim("+", t, b.get(rows, at))
+
+            def add(k: Atom, inner: Atom) -> tuple[list[Atom], tuple]:
+                return [b.add_at(inner, (k,), b.prim("*", t, b.to_real(k)))], ()
+
+            (acc,) = b.loop(d, [acc], add)
+            if kind == "no sum":
+                return [b.build(d, lambda k: b.prim("sin", b.get(acc, k)))], ()
+            return [b.add_at(acc, (j,), e)], ()
+
+        return (), tuple(b.loop(n, [start], sample))
+
+    out = b.loop(d, (), direction, soft=True)
+    return Program("f", (x, d), (n,), Block(b.block(), tuple(out)), (Leaf(), Leaf()), Leaf())
+
+
+@pytest.mark.parametrize(
+    "kind, taken", [("sums", True), ("its own row", True), ("another row", False), ("no sum", False)]
+)
+def test_which_folds_go_outside(kind: str, taken: bool) -> None:
+    program = handmade(kind)
+    made = outside(program)
+    assert (made is not program) == taken
+    x = np.array([0.3, -0.2, 0.7])
+    for n in (0, 1, 3):
+        got, want = (python_callable(p)(x[:n], 4) for p in (made, program))
+        np.testing.assert_allclose(got, want, rtol=1e-14)

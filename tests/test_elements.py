@@ -104,6 +104,7 @@ def test_few_passes_stay_passes() -> None:
     [
         "(log (sum (map (fn [a] (exp (dot (get x (get a 0)) (get x (get a 1))))) at)))",  # no sum of terms
         "(* (get x 0 0) (sum (map (fn [a] (dot (get x (get a 0)) (get x (get a 1)))) at)))",  # a factor that moves
+        "(* (floor (get x 0 0)) (sum (map (fn [a] (sin (dot (get x (get a 0)) (get x (get a 1))))) at)))",  # one by x
         """(ifold (fn [s k] (+ (* 0.5 s) (sin (dot (get x (get at k 0)) (get x (get at k 1)))))) 0.0 e)""",
         """(ifold (fn [s k] (+ s (sin (* s (get x (get at k 0) 0))))) 1.0 e)""",
         "(sum (map (fn [a] (ifold (fn [s k] (+ s (sin (get x k 0)))) 0.0 (get a 0))) at))",  # a term of any length

@@ -19,6 +19,11 @@ ENERGIES = {
             (set! e (+ (deref e) (log (+ 1.0 (square (- (get x i) (get x j)))))))))
         (deref e)))""",
     "sines of products": "(fn [#^ (Vec n) x] (sum (build [n n] (fn [i j] (sin (* (get x i) (get x j)))))))",
+    "with the next one": """(fn [#^ (Vec n) x]
+      (let [e (ref 0.0)]
+        (for [i (range n)  k (range n)]
+          (when (< (+ k 1) n) (set! e (+ (deref e) (exp (* 0.3 (get x i) (get x (+ k 1))))))))
+        (deref e)))""",
     "in three dimensions": """(fn [#^ (Mat n 3) x]
       (let [e (ref 0.0)]
         (for [i (range n)  j (range i)]

@@ -33,7 +33,7 @@ from ..program.rebuild import Rebuild, rebuilt
 from .nests import additions
 
 
-def data_first(program: Program) -> Program:
+def outside(program: Program) -> Program:
     """Goes once through the data for all directions of a derivative, where each would call the same functions again.
 
     ``(build d (fn [j] (ifold (fn [row i] (add-at row k (* (exp (f i)) (g i j k)))) (zeros d) n)))``  =>
@@ -192,7 +192,7 @@ def unmoved(bind: Bind, op: Loop, moving: set[Var]) -> Part | None:
 
 
 class DataFirst(Rebuild):
-    """``data_first``, of the innermost loops that are to be changed."""
+    """``outside``, of the innermost loops that are to be changed."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)

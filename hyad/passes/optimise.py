@@ -69,7 +69,7 @@ from .columns import Columns, candidates
 from .common import common_factors
 from .copies import Accumulate, Alias, Same, copied
 from .counted import counted
-from .data_first import data_first
+from .data_first import outside
 from .denormals import denormals
 from .edges import edges
 from .eights import Eights, Plan, all_of_them, in_part
@@ -575,6 +575,13 @@ def unswitch(program: Program) -> Program:
     return rebuild(program, Unswitch) if any(map(own_test, loops_of(program))) else program
 
 
+def data_first(program: Program) -> Program:
+    """Puts the loops over directions of a Hessian inside those over data, and makes single iterations of what is left
+    of loops that also did what no direction changes."""
+    made = outside(program)
+    return fuse(dead_code(one_hot(made))) if made is not program else program
+
+
 def alias(program: Program) -> Program:
     """Replaces an array that a loop only copies by the original."""
     while any(copied(loop) for loop in loops_of(program)):  # the rows of a copy of a matrix, then the matrix
@@ -966,8 +973,6 @@ PIPELINE: list[Pass] = [
     meet,
     unswitch,  # what no sum of products is
     data_first,  # nor one iteration
-    one_hot,  # what is left of loops that did what no direction changes, too
-    fuse,
     power_tables,  # those of integers too
     denormals,  # now that products are where they are added up, and before they are in lanes
     choices,  # before pairs are turned, which lanes are to take

@@ -63,8 +63,8 @@ class Tabulate(Rebuild):
     in: a number that is never read does no harm. So the tables of a triangle and of its derivative are as long, and
     may be one. An array may be read if it has an element for each of them. What is computed where two integers are
     equal is not computed often. ``ahead``: before differentiation, so that the adjoints of what is read of a table meet
-    in one of the table, and before powers are made of one another; then of integers alone: a table that is made of
-    elements costs a gradient, whose adjoint it needs, more than it saves, unless several indices make the integer.
+    in one of the table, and before powers are made of one another; then of integers that several indices make, and of
+    one for powers.
     """
 
     def __init__(self, builder: Builder, ahead: bool = False) -> None:
@@ -115,7 +115,7 @@ class Tabulate(Rebuild):
         for v, (value, path) in found.items():
             if v in wanted and v.type == REAL and value.affine is not None and value.cost >= CALL:
                 rare = any(holds and cond in equal for cond, holds in known[v])
-                if not rare and self.fewer(value, path, inside) and not (self.ahead and of_elements(value, path)):
+                if not rare and self.fewer(value, path, inside) and not (self.ahead and left(value, path)):
                     alike.setdefault(terms_of(value.affine), []).append(v)
         return alike, found, known
 
@@ -342,10 +342,14 @@ class Tabulate(Rebuild):
             self.tables[v] = table, own.affine, affine_add(b.affine(low), (own.affine[0] - value.affine[0], {}))  # type: ignore
 
 
-def of_elements(value: Value, path: Sequence[Loop]) -> bool:
-    """Whether a number is made of elements at the index of one loop alone."""
-    moved = sum(loop.index in value.affine[1] for loop in path)  # type: ignore[index]
-    return moved < 2 and any(type(y.op) is Prim and y.op.name == "get" for x in value.binds for y in binds_of(x))
+def left(value: Value, path: Sequence[Loop]) -> bool:
+    """Whether a number of the index of one loop alone is left for ``Expand``: but for powers by integers one apart."""
+    steps = [value.affine[1][loop.index] for loop in path if loop.index in value.affine[1]]  # type: ignore[index]
+    prims = [y.op for x in value.binds for y in binds_of(x) if type(y.op) is Prim]
+    powers = any(p.name == "**" and type_of(p.args[1]) == INT for p in prims) and not any(
+        p.name == "get" for p in prims
+    )
+    return len(steps) < 2 and not (powers and abs(steps[0]) == 1)
 
 
 Holds = tuple[tuple[Atom, bool], ...]
