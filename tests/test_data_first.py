@@ -170,14 +170,16 @@ def handmade(kind: str) -> Program:
                 return [b.build(d, lambda k: b.prim("sin", b.get(acc, k)))], ()
             return [b.add_at(acc, (j,), e)], ()
 
-        return (), tuple(b.loop(n, [start], sample))
+        (row,) = b.loop(n, [start], sample)
+        return (), (b.get(row, j) if kind == "one of a row" else row,)
 
     out = b.loop(d, (), direction, soft=True)
     return Program("f", (x, d), (n,), Block(b.block(), tuple(out)), (Leaf(), Leaf()), Leaf())
 
 
 @pytest.mark.parametrize(
-    "kind, taken", [("sums", True), ("its own row", True), ("another row", False), ("no sum", False)]
+    "kind, taken",
+    [("sums", True), ("its own row", True), ("another row", False), ("no sum", False), ("one of a row", False)],
 )
 def test_which_folds_go_outside(kind: str, taken: bool) -> None:
     program = handmade(kind)

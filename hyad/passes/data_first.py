@@ -40,7 +40,8 @@ def outside(program: Program) -> Program:
     ``(ifold (fn [m i] (let [e (exp (f i))] (ifold (fn [m j] (add-at m j k (* e (g i j k)))) m d))) (zeros [d d]) n)``.
     Design decision: of loops over directions alone, whose results are made of zeros by additions and nothing else, so
     that each element's terms keep their order; and where a call does not depend on the direction. A table of what it
-    gives might be larger than all that the program reads.
+    gives might be larger than all that the program reads. Not where less than such a row is wanted of each direction,
+    as of a trace: the matrix would be there for that alone.
     """
     while any(map(takes, [x.op for x in all_binds(program.body)])):
         pass_ = DataFirst(Builder())
@@ -96,6 +97,9 @@ def nest_of(op: Loop) -> Nest | None:
         return None
     if fold.count in {op.index, *defined_in(op.body)} or not isinstance(fold.accs[0].type, Arr):
         return None
+    result, row = op.body.results[0].type, fold.accs[0].type
+    if not isinstance(result, Arr) or len(result.dims) < len(row.dims):
+        return None
     zeros = next((x for x in before if x.vars[0] is fold.inits[0]), None)
     if zeros is None or zeros.op.name != "zeros" or count_uses(op.body, zeros.vars[0]) != 1:  # type: ignore[union-attr]
         return None
@@ -129,7 +133,7 @@ def in_one(makers: Sequence[Bind], fold: Loop, after: Sequence[Bind]) -> Loop | 
     index, binds, results = fold.index, [], {v for x in makers for v in x.vars}
     for x in (*makers, Bind((), fold)):
         loop: Loop = x.op  # type: ignore[assignment]
-        if loop.count is not fold.count:
+        if loop.count != fold.count:
             return None
         body = substitute(loop.body, {loop.index: index}) if loop.index is not index else loop.body
         made = rows_read(body, rows, index)
