@@ -118,14 +118,22 @@
 (defmodel mat-add [a b] "the sum of two matrices" (map vec-add a b))
 (defmodel mat-sub [a b] "the difference of two matrices" (map vec-sub a b))
 (defmodel mat-scale [s m] "a matrix times a number" (map (fn [row] (vec-scale s row)) m))
-(defmodel mat-vec [m v] "a matrix times a column vector; an inverse is not made for that"
-  (if (null? (noted-result inv m)) (map (fn [row] (dot row v)) m) (solve (noted-result inv m) v)))
-(defmodel vec-mat [v m] "a row vector times a matrix; an inverse is not made for that"
-  (if (null? (noted-result inv m))
-    (do
+(defmodel mat-vec [m v] "a matrix times a column vector; an inverse or a Hessian is not made for that"
+  (cond
+    (not (null? (noted-result inv m))) (solve (noted-result inv m) v)
+    (not (null? (noted-result times-hessian m))) (times-hessian m v)
+    True (map (fn [row] (dot row v)) m)))
+(defmodel vec-mat [v m] "a row vector times a matrix; an inverse or a Hessian is not made for that"
+  (cond
+    (not (null? (noted-result inv m))) (solve-from-left (noted-result inv m) v)
+    (not (null? (noted-result times-hessian m))) (times-hessian m v)
+    True (do
       (require-equal (len v) (len m))
-      (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v)))))
-    (solve-from-left (noted-result inv m) v)))
+      (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v)))))))
+(defmodel times-hessian [m v] "a Hessian m, of which function at which point is noted, times a vector"
+  (do
+    (require-equal (len v) (len m))
+    (let [#(f x) (noted-result times-hessian m)] (hvp f x v))))
 (defmodel mat-mul [a b] "the product of two matrices"
   (do
     (require-equal (shape a 1) (len b))

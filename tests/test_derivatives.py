@@ -1143,3 +1143,25 @@ def test_operators_by_the_names_they_have_in_python() -> None:
         assert (error.value.hint or "").startswith(hint)
     with pytest.raises(hyad.HyadError, match="`sparse_hessian` needs a function that gives a number"):
         hyad.sparse_hessian(hyad.model("(fn [v] (* v v))", namespace={}))(np.ones(3))
+
+
+@pytest.mark.parametrize("product", ["(@ h v)", "(@ v h)", "(mat-vec h v)"])
+def test_a_product_with_a_hessian_makes_none(product: str) -> None:
+    """It takes the time of ``hvp``; the Hessian is there for what else reads it."""
+    text = "(fn [#^ (Vec n) x #^ (Vec n) v #^ (Mat n n) a] (let [f (fn [x] (sum (exp (@ a x)))) {}))"
+    f = hyad.model(text.format(f"h ((hessian f) x)] {product}"), namespace={})
+    one = hyad.model(text.format("] (hvp f x v)"), namespace={})
+    both = hyad.model(text.format(f"h ((hessian f) x)] (+ {product} (get h 0))"), namespace={})
+    rng = np.random.default_rng(5)
+    x, v, a = rng.normal(size=6), rng.normal(size=6), 0.5 * rng.normal(size=(6, 6))
+    made = hyad.compile(f)
+    np.testing.assert_allclose(made(x, v, a), hyad.run(one, x, v, a), rtol=1e-12)
+    np.testing.assert_allclose(made(x, v, a), hyad.run(f, x, v, a), rtol=1e-12)
+    np.testing.assert_allclose(hyad.compile(both)(x, v, a), hyad.run(both, x, v, a), rtol=1e-12)
+    assert len(made.source) < 1.2 * len(hyad.compile(one).source) < len(hyad.compile(both).source)
+    other = hyad.model(text.replace("(Vec n) v", "(Vec m) v").format(f"h ((hessian f) x)] {product}"), namespace={})
+    with pytest.raises(hyad.HyadError, match="do not fit"):
+        hyad.compile(other)(x, v[:3], a)
+    gradient = hyad.grad(hyad.model(text.format(f"h ((hessian f) x)] (dot v {product})"), namespace={}), wrt=(0, 1))
+    for got, want in zip(hyad.compile(gradient)(x, v, a), hyad.run(gradient, x, v, a)):
+        np.testing.assert_allclose(got, want, rtol=1e-11)

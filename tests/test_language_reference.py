@@ -21,7 +21,7 @@ V, M = np.array([3.0, 1.0, 2.0]), np.array([[1.0, 2.0], [3.0, 4.0]])
 #: What functions of the prelude need and no user does.
 INTERNAL = set(
     "full-from product-from size-from row-size element-at reshape-from along-from where-fits where-part put-there"
-    " by-rows reshape-rows rolled repeated times-row"
+    " by-rows reshape-rows rolled repeated times-row times-hessian"
     " along-pairs along-triples substitute-down substitute-up lu"
     " lu-solve lu-solve-transposed lu-inverse in-order-of index-below solve-factored solve-transposed lu-det"
     " order-sign half-lower over-pivot substitute-down-transposed substitute-up-transposed solve-lower-transposed"

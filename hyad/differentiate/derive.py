@@ -44,6 +44,7 @@ from ..frontend.boxing import box
 from ..frontend.families import Again
 from ..program.marks import has_snapshots
 from ..program.names import adjoint
+from ..program.reader import prelude
 from ..program.values import (
     AT_POINTS,
     FUNCTIONS,
@@ -96,7 +97,12 @@ def apply_operator(sp: Specialiser, derived: Derived, args: list[Value], spans: 
         inner = Derived("grad", derived.function, derived.wrt, None, kind)
         if kind == "hvp":
             return apply_operator(sp, Derived("jvp", inner, derived.wrt, None, kind), args, spans)
-        return jacobian(sp, Derived("jacobian", inner, derived.wrt, None, kind), args, symmetric=True)
+        made = jacobian(sp, Derived("jacobian", inner, derived.wrt, None, kind), args, symmetric=True)
+        if len(args) == 1 and derived.wrt is None and type(made) is Var and rank_of(made) == 2:
+            times: Any = prelude("times-hessian")  # a product with it needs no matrix
+            note = TupleValue((derived.function, args[0]))
+            sp.notes[(times.function, sp.b.key(made))] = sp.b.scopes[-1], note
+        return made
     if kind in ("jacobian", "value-and-deriv"):
         return jacobian(sp, derived, args)
     if kind == "jvp":
