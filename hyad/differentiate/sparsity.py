@@ -12,9 +12,9 @@ dependency, and no matrix is touched before an array is subscripted or a loop le
 Accumulators that a loop only adds to (sums, products, adjoints) are ``Mark``s while its body runs, and so are arrays of
 which each iteration reads elements that no other one changes, or that it puts back to their places with something
 added, as ``(set-at! r i (+ (get r i) x))`` does (``Own``); a loop that reads anything else of one runs iteration by
-iteration instead. Recursion that integers end is followed call by call,
-for all lanes at once, and such a ``while`` iteration by iteration. What cannot be followed (what reals end, data) is
-taken to depend on all that goes into it: a pattern may be too large, never too small.
+iteration instead. Recursion that integers end is followed call by call, for all lanes at once, and such a ``while``
+iteration by iteration. What cannot be followed (what reals end, data) is taken to depend on all that goes into it: a
+pattern may be too large, never too small.
 """
 
 from __future__ import annotations

@@ -824,11 +824,9 @@ def met(program: Program, which: Callable[[Bind, Bind], bool] = lambda one, two:
         b.sizes.update(program.dims)
         Share(b).bind(bind)
         made = Block(b.block(), ())
-        return (
-            LesserPowers(Builder(), Block((*program.body.binds, *made.binds), ()), True).remade(made)
-            if powers
-            else made
-        )
+        if not powers:
+            return made
+        return LesserPowers(Builder(), Block((*program.body.binds, *made.binds), ()), True).remade(made)
 
     def in_one(both: Bind) -> Block:
         """Two loops that have met, with what they have in common done once; branches too, whose conditions are known to

@@ -755,11 +755,7 @@ class Builder(Bounds):
         zeros = self.definitions.get(base)  # type: ignore[arg-type]
         if zeros is None or zeros.name != "zeros" or len(places) != len(indices):
             return None
-        return (
-            op
-            if all(affine_add(self.affine(i), self.affine(j), -1) == (0, {}) for i, j in zip(indices, places))
-            else None
-        )
+        return op if all(self.same_int(i, j) for i, j in zip(indices, places)) else None
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
         """``function`` over the elements of arrays. What has a lower rank than another (a number has none) is used as
