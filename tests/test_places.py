@@ -135,6 +135,20 @@ def test_a_user_who_moves_an_element_gets_his_zeros() -> None:
     np.testing.assert_array_equal(hyad.compile(f)(*args), [0, 0, 1, 0])
 
 
+def test_counts_from_one_element_on() -> None:
+    """Places are checked in the loop, which goes on with a row that has one element."""
+    f = hyad.model(
+        """(fn [#^ (Arr Int k) at #^ (Vec k) c #^ (Vec n) x] (ifold (fn [row e]
+             (let [i (get at e)] (update row i (+ (get row i) (get c e))))) (update (zeros n) 0 (get c 1)) k))""",
+        namespace={},
+    )
+    args = (np.array([0, 2, 1, 1]), np.arange(4.0), np.ones(3))
+    np.testing.assert_array_equal(hyad.compile(f)(*args), [1, 5, 1])
+    np.testing.assert_array_equal(hyad.run(f, *args), [1, 5, 1])
+    with pytest.raises(hyad.HyadError, match="3"):
+        hyad.compile(f)(np.array([0, 3, 1, 1]), *args[1:])
+
+
 def turn(rng: np.random.Generator, depth: int) -> str:
     """What a state may be made of: choices of states before, shifted, and sums of some."""
     kind = rng.integers(0, 8 if depth else 2)

@@ -303,7 +303,7 @@ class Places(Rebuild):
     def row(self, op: Loop, k: int) -> Row | None:
         """How an iteration makes a row with one element of another one; None where it is not known to."""
         row = Row({op.accs[k]: (0, {})}, set())
-        made = {x.vars[0]: x for x in op.body.binds}
+        made = {x.vars[0]: x for x in op.body.binds if x.vars}
         try:
             if not zeros(made.get(becoming(op.body, op.body.results[k], row.chain))):  # type: ignore[call-overload]
                 return None
