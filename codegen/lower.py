@@ -586,7 +586,8 @@ class _Planner:
         """When a scalar ``get`` reads, for the question whether a loop may overwrite the array that it reads.
 
         An element that is read at just the subscripts which the enclosing ``build`` is about to write does no harm:
-        it counts as read before the loop. (So ``acc + x``, elementwise, is done in place.)
+        it counts as read before the loop. (So ``acc + x``, elementwise, is done in place.) Not of an array that each
+        iteration makes.
         """
         root, subs, _ = self.plan.resolve(self.plan.of(op.args[0]))
         subs = (*subs, *op.args[1:])
@@ -594,7 +595,8 @@ class _Planner:
             return t
         outer = [self.aligned[s][1] for s in subs]
         if outer[0] is None and all(outer[k] is subs[k - 1] for k in range(1, len(subs))):
-            return self.aligned[subs[0]][0]
+            before = self.aligned[subs[0]][0]
+            return before if root.born <= before else t
         return t
 
     def cell(self, var: Var, born: int) -> None:

@@ -102,6 +102,67 @@ def test_gradients(seed: int) -> None:
         assert oracle.mismatch(made(*args), hyad.run(f, *args), 1e-9) is None, (n, text)
 
 
+class Vectors(random.Random):
+    """A program that changes one vector in nested loops, and gives a vector."""
+
+    def program(self) -> str:
+        init = self.choice(["x", "(* w 2.0)", "(build n (fn [i] (* (get x i) (get w i))))"])
+        loops = " ".join(f"v {self.loop([])}" for _ in range(self.choice((1, 1, 2))))
+        return f"(fn [#^ (Vec n) x #^ (Vec n) w] (let [v {init} {loops}] {self.choice(['v', '(sin v)', '(sin v)'])}))"
+
+    def loop(self, around: list[str]) -> str:
+        i = INDICES[len(around)]
+        inner = not around and self.random() < 0.5
+        body = self.loop([i]) if inner else self.statement([*around, i])
+        return f"(ifold (fn [v {i}] {body}) v {self.choice(['n', *around, *(f'(- n {x})' for x in around)])})"
+
+    def at(self, around: list[str]) -> str:
+        i = self.choice(around)
+        near = f"(min (- n 1) (+ {i} 1))", f"(max 0 (- {i} 1))", f"(% (+ {i} {self.randint(1, 3)}) n)"
+        return self.choice([i, i, *near, f"(- n 1 {i})", "0"])
+
+    def value(self, around: list[str], depth: int = 2) -> str:
+        if depth == 0 or self.random() < 0.4:
+            return f"(get {self.choice('vvxw')} {self.at(around)})"
+        x, y = self.value(around, depth - 1), self.value(around, depth - 1)
+        cond = self.choice([f"(= (% {around[-1]} 2) 0)", f"(< {around[0]} 2)", f"(> {self.value(around, 0)} 0.2)"])
+        chosen = f"(if {cond} {x} {self.choice(['0.0', y])})"
+        return self.choice([f"(sin {x})", chosen, f"({self.choice('+-*')} {x} {y})"])
+
+    def statement(self, around: list[str]) -> str:
+        i = self.at(around)
+        add = f"(+ (get v {i}) {self.value(around)})"
+        made = f"(update v {i} {self.choice([add, self.value(around)])})"
+        return made if self.random() < 0.7 else f"(let [v {made}] (update v {self.at(around)} {self.value(around)}))"
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT // 2))
+def test_jacobians(seed: int) -> None:
+    """In C, where vectors that each direction makes share memory; and by coloured passes."""
+    f = hyad.model(Vectors(seed).program(), namespace={})
+    dense = hyad.jacobian(f, wrt="x")
+    for n in (1, 5, 9):
+        x, w, _ = np.random.default_rng(seed).normal(size=(3, n))
+        expected = hyad.run(dense, x, w)
+        assert oracle.mismatch(hyad.compile(dense)(x, w), expected, 1e-9) is None, (n, f.source)
+        assert oracle.mismatch(hyad.sparse_jacobian(f, wrt="x")(x, w).toarray(), expected, 1e-9) is None, (n, f.source)
+
+
+def test_a_vector_that_each_direction_makes() -> None:
+    """An element of it is read after the adjoints have begun: they lie in other memory."""
+    m = "(min (- n 1) (+ i 1))"
+    f = hyad.model(
+        f"""(fn [#^ (Vec n) x] (sin (ifold (fn [v i] (ifold (fn [v j]
+              (update v {m} (+ (get v {m}) (if (= (% j 2) 0) (get x j) 0.0)))) v (- n i))) x n)))""",
+        namespace={},
+    )
+    x = np.array([0.3, 0.7, 1.1, -0.4, 0.9])
+    made, expected = hyad.compile(hyad.jacobian(f))(x), hyad.run(hyad.jacobian(f), x)
+    np.testing.assert_allclose(made, expected, rtol=1e-13, atol=1e-15)
+    assert hyad.check_grad(f"(fn [x] (sum ({f.source} x)))", [x])
+
+
 def test_an_element_that_a_branch_reads_before_it_is_changed() -> None:
     """Its value then is remembered, also where other reads of the same table are as they are in the end."""
     text = """(fn [a v w] (let [n (len v) a (copy a) v (copy v)]
