@@ -80,10 +80,10 @@ def test_operations_are_saved(source: str, operator, at_most: int) -> None:
     agree(p, q, scalar_points(len(p.params)))
 
 
-@pytest.mark.parametrize(("source", "at_most"), [(RAT42, 31), (RAT43, 147), (MGH09, 29)])
+@pytest.mark.parametrize(("source", "at_most"), [(RAT42, 31), (RAT43, 145), (MGH09, 29)])
 def test_the_engine_alone_gets_as_far(source: str, at_most: int) -> None:
     """Gradients that SymPy cannot shorten any more."""
-    p = program(source, hyad.grad)
+    p = program(source, lambda model: hyad.grad(model).without("lesser-powers"))  # which counts both its branches
     assert simplify.weight(p) <= at_most
     assert simplify.weight(simplify.simplify(p, budget=10.0)[0]) <= at_most
 

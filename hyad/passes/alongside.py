@@ -93,7 +93,7 @@ class Alongside(Rebuild):
             needs = free_vars(slice_of(a.body, (a.body.results[k],)))
             states += [j for j, acc in enumerate(a.accs) if acc in needs and j not in states]
         steps = slice_of(a.body, [a.body.results[k] for k in states])
-        moving = {a.index, *(v for x in a.body.binds for v in x.vars)}
+        moving = {a.index, *(x.vars[0] for x in a.body.binds)}
         if len(arrays) < self.least or cost_of(steps) > CHEAP * len(arrays):
             return None
         if any(a.accs[k].type != REAL for k in states) or any(x.op.name == "get" for x in steps.binds):  # type: ignore

@@ -226,7 +226,7 @@ class Columns(Rebuild):
 
     def column(self, op: Loop, a: Atom) -> Span | None:
         """The columns in which a number of an iteration over directions may be other than zero."""
-        makers = {x.vars[0]: x.op for x in op.body.binds if x.vars}
+        makers = {x.vars[0]: x.op for x in op.body.binds}
         inside = {op.index, *op.accs, *makers}
         known: dict[Atom, Span | None] = {}
 
@@ -341,7 +341,7 @@ def filled(block: Block, acc: Var, result: Atom) -> bool:
 def sums_of(bind: Bind, op: Loop, around: Loop | None) -> dict[Var, list[Atom]]:
     """The tangents to which a loop over directions adds, if that is all it does, and what it adds to each: its
     accumulators, or those of the loop around it, which it makes anew."""
-    makers = {x.vars[0]: x.op for x in op.body.binds if x.vars}
+    makers = {x.vars[0]: x.op for x in op.body.binds}
     found: dict[Var, list[Atom]] = {}
     if op.accs:
         for acc, r in zip(op.accs, op.body.results):

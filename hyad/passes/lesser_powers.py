@@ -6,6 +6,7 @@ from ..core import INT, REAL, Atom, Block, Const, Prim, Program, Var, all_binds
 from ..program.affine import affine_add, affine_in
 from ..program.builder import Builder
 from ..program.rebuild import Rebuild, rebuilt
+from .running_powers import chosen_exponent
 
 #: Between these, and negative, a power has all its digits, also as a ``float``.
 LEAST, MOST = 1.2e-38, 3.4e38
@@ -52,15 +53,8 @@ class LesserPowers(Rebuild):
     def prim(self, op: Prim, var: Var) -> Atom:
         if not self.takes(op):
             return super().prim(op, var)
-        b, (x, e) = self.b, op.args
-        chosen, guard = self.made.get(e), None  # type: ignore[call-overload]
-        if (
-            chosen is not None
-            and chosen.name == "select"
-            and type(chosen.args[1]) is Const
-            and chosen.args[1].value == 1
-        ):
-            guard, _, e = chosen.args  # a derivative's: x where x and the power's exponent are 0
+        b, x = self.b, op.args[0]
+        guard, e = chosen_exponent(op.args[1], self.made)
         made = self.lesser(x, e, var.name)
         if made is None:
             return super().prim(op, var)

@@ -25,7 +25,7 @@ from ..core import (
 )
 from ..program.affine import Affine, affine_add, affine_key, negated
 from ..program.bounds import Scope
-from ..program.builder import Builder
+from ..program.builder import Builder, put_to_zeros
 from ..program.dead import tidy
 from ..program.loops import slice_of
 from ..program.rebuild import Rebuild
@@ -68,15 +68,12 @@ class OneHot(Rebuild):
     def spread(self, op: Loop, bind: Bind) -> Sequence[Atom] | None:
         """A loop that adds once to each element of an array that has one other than zero, as a build of sums."""
         b, count = self.b, self.atom(op.count)
-        init = b.definitions.get(self.atom(op.inits[0])) if len(op.inits) == 1 == len(bind.vars) else None  # type: ignore
-        if init is None or init.name not in ("update", "add-at") or type_of(init.args[-1]) != REAL:
+        init = put_to_zeros(b.definitions, self.atom(op.inits[0])) if len(op.inits) == 1 == len(bind.vars) else None
+        if init is None or type_of(init.args[-1]) != REAL or type_of(init.args[0]).rank != 1:  # type: ignore[union-attr]
             return None
         (acc,) = op.accs
         adds = [x for x in all_binds(op.body) if acc in reads(x)]
         last = adds[0].op if len(adds) == 1 and adds[0].vars == op.body.results else None
-        zeros = b.definitions.get(init.args[0])  # type: ignore[arg-type]
-        if zeros is None or zeros.name != "zeros" or type_of(init.args[0]).rank != 1:  # type: ignore[union-attr]
-            return None
         if type(last) is not Prim or last.name != "add-at" or last.args[:2] != (acc, op.index):
             return None
         if not b.same_int(count, type_of(init.args[0]).dims[0]):  # type: ignore[union-attr]
@@ -160,13 +157,8 @@ class OneHot(Rebuild):
     def may_be_one(self, op: Loop) -> bool:
         """Whether it is worth a trial: an iteration asks what is equal, or reads zeros but for one element."""
         prims = [x.op for x in all_binds(op.body) if type(x.op) is Prim]
-        return any(p.name == "=" or p.name == "get" and self.one(self.atom(p.args[0])) for p in prims)
-
-    def one(self, array: Atom) -> bool:
-        """Whether an array is zeros but for what was put to one place."""
-        made = self.b.definitions.get(array)  # type: ignore[arg-type]
-        zeros = self.b.definitions.get(made.args[0]) if made is not None and made.name in ("update", "add-at") else None  # type: ignore
-        return zeros is not None and zeros.name == "zeros"
+        made = self.b.definitions
+        return any(p.name == "=" or p.name == "get" and put_to_zeros(made, self.atom(p.args[0])) for p in prims)
 
     def idle(self, op: Loop, index: Var, count: Atom, inits: Sequence[Atom], solutions) -> bool:
         """Whether the body changes nothing where none of the tests holds."""

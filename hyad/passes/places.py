@@ -26,7 +26,7 @@ from ..core import (
     reads,
 )
 from ..program.affine import Affine, affine_add, negated
-from ..program.builder import Builder
+from ..program.builder import Builder, put_to_zeros
 from ..program.dead import has_checks
 from ..program.loops import loops_of
 from ..program.rebuild import Rebuild, rebuilt
@@ -65,11 +65,8 @@ def begins(program: Program) -> bool:
 
 def element(made: Mapping[Var, Prim], a: Atom) -> tuple[Atom, Atom] | None:
     """Place and value of the one number that has been put into zeros to make a row."""
-    op = made.get(a)  # type: ignore[call-overload]
-    if op is None or op.name not in ("update", "add-at") or len(op.args) != 3:
-        return None
-    before = made.get(op.args[0])  # type: ignore[call-overload]
-    return (op.args[1], op.args[2]) if before is not None and before.name == "zeros" else None
+    op = put_to_zeros(made, a)
+    return (op.args[1], op.args[2]) if op is not None and len(op.args) == 3 else None
 
 
 def is_row(a: Atom) -> bool:

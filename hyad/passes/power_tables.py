@@ -10,7 +10,7 @@ from ..core import INT, REAL, Atom, Bind, Block, Const, Loop, Prim, Program, Var
 from ..program.affine import Affine, affine_add, affine_in, affine_key, negated, with_factors
 from ..program.builder import Builder
 from ..program.rebuild import Rebuild, rebuilt
-from .running_powers import is_power
+from .running_powers import chosen_exponent, is_power
 from .unchanged import inner_of, integers_of
 
 FEW = 8  # powers of fewer exponents are as soon computed one by one
@@ -80,9 +80,7 @@ class Tables(Rebuild):
         if type(x.op) is not Prim or not is_power(x.op) or x.op.args[0] in own:
             return None
         base, exponent = x.op.args
-        op, guard = self.integers.get(exponent), None  # type: ignore[arg-type]
-        if op is not None and op.name == "select" and op.args[1] == Const(1, INT):
-            guard, _, exponent = op.args  # a derivative's: x^(e - 1), but x where both e and x are 0
+        guard, exponent = chosen_exponent(exponent, self.integers)
         rest, terms = with_factors(affine_in(exponent, self.integers), self.integers)
         step = terms.get(index, 0)
         terms = {v: n for v, n in terms.items() if v is not index}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..core import INT, REAL, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, blocks_of, type_of
@@ -166,6 +166,14 @@ class Powers(Rebuild):
             self.copy(bind)
         else:
             self.here[bind.vars[0]] = made
+
+
+def chosen_exponent(e: Atom, made: Mapping[Var, Prim]) -> tuple[Atom | None, Atom]:
+    """When the exponent of a partial is 1, and what it is else: x^(e - 1) is x where both x and e are 0."""
+    op = made.get(e)  # type: ignore[call-overload]
+    if op is None or op.name != "select" or type(op.args[1]) is not Const or op.args[1].value != 1:
+        return None, e
+    return op.args[0], op.args[2]
 
 
 def is_power(op: Prim) -> bool:

@@ -748,14 +748,10 @@ class Builder(Bounds):
 
     def one_hot(self, a: Atom, indices: Sequence[Atom]) -> Prim | None:
         """How an array of zeros was made that has something else at one element, this one."""
-        op = self.definitions.get(a) if type(a) is Var and not self.plain else None
-        if op is None or op.name not in ("update", "add-at") or len(indices) < type_of(a).rank:  # type: ignore[union-attr]
+        op = None if self.plain else put_to_zeros(self.definitions, a)
+        if op is None or not len(op.args) - 2 == len(indices) == type_of(a).rank:  # type: ignore[union-attr]
             return None
-        base, *places, _ = op.args
-        zeros = self.definitions.get(base)  # type: ignore[arg-type]
-        if zeros is None or zeros.name != "zeros" or len(places) != len(indices):
-            return None
-        return op if all(self.same_int(i, j) for i, j in zip(indices, places)) else None
+        return op if all(map(self.same_int, indices, op.args[1:-1])) else None
 
     def elementwise(self, function: Callable[..., Atom], *arrays: Atom, hint: str | None = None) -> Atom:
         """``function`` over the elements of arrays. What has a lower rank than another (a number has none) is used as
@@ -922,15 +918,13 @@ class Builder(Bounds):
             return None
         found = []
         for a, scope in ((x, then), (y, orelse)):
-            op = self.definitions.get(a)  # type: ignore[arg-type]
-            if op is not None and op.name in ("update", "add-at"):
-                zeros = self.definitions.get(op.args[0])  # type: ignore[arg-type]
+            op, made = put_to_zeros(self.definitions, a), self.definitions.get(a)  # type: ignore[arg-type]
+            if op is not None:
                 places = op.args[1:-1]
-                whole = len(places) == x.type.rank and scope.vars.isdisjoint(places)  # type: ignore[arg-type]
-                if zeros is None or zeros.name != "zeros" or not whole:
+                if len(places) != x.type.rank or not scope.vars.isdisjoint(places):  # type: ignore[arg-type]
                     return None
                 found.append((places, op.args[-1]))
-            elif op is not None and op.name == "zeros":
+            elif made is not None and made.name == "zeros":
                 found.append((None, Const(0.0, REAL, soft=True)))
             else:
                 return None
@@ -1296,6 +1290,15 @@ class Builder(Bounds):
         """``(build count (fn [i] ...))`` with one scalar or array per index."""
         (out,) = self.loop(count, (), lambda i: ((), (body(i),)), (hint,) if hint else (), index_name, (), given)
         return out
+
+
+def put_to_zeros(made: Mapping[Var, Prim], a: Atom) -> Prim | None:
+    """How an array was made that is zeros but for what was put to one place; None of any other."""
+    op = made.get(a)  # type: ignore[call-overload]
+    if op is None or op.name not in ("update", "add-at"):
+        return None
+    before = made.get(op.args[0])  # type: ignore[call-overload]
+    return op if before is not None and before.name == "zeros" else None
 
 
 def known_place(op: Any, index: Atom) -> int | None:
