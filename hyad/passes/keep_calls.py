@@ -105,8 +105,8 @@ class KeepCalls:
         two: Loop = second.op  # type: ignore[assignment]
         numbers = Numbers()
         there = [x for x in numbers.calls(one) if self.fits(x.counts, inside)]
-        stacked = dict(zip(first.vars[len(one.accs) :], one.body.results[len(one.accs) :]))
-        numbers.stacks = {v: numbers.of(r) for v, r in stacked.items()}
+        width = len(one.accs)
+        numbers.stacks = dict(zip(first.vars[width:], map(numbers.of, one.body.results[width:])))
         made: dict[Call, Call] = {}
         for x in numbers.calls(two) if there else ():
             before = [y for y in there if y.number == x.number and y.asked <= x.asked]
@@ -119,9 +119,6 @@ class KeepCalls:
         arrays: dict[Call, Var] = {}
         body, vars, given = two.body, list(first.vars), one.body
         for x, y in made.items():
-            if y not in arrays and not y.path:  # it may be stacked anyway
-                own = next((v for v, r in stacked.items() if r is given.binds[y.at].vars[0]), None)
-                arrays.update({y: own} if own is not None else {})
             if y not in arrays:
                 given = shown(given, y.path, y.at)
                 last: Var = given.results[-1]  # type: ignore[assignment]
