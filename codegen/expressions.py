@@ -274,14 +274,33 @@ def negated(cond: Expr) -> Expr:
 
 
 def as_reals(text: str) -> str:
-    """The product of integers as one of real numbers: where it would overflow it is known how large it is. Subscripts
-    stay integers, and so does what is left of a division."""
-    if "%" in text:
+    """Sums and products of integers as those of real numbers: where they would overflow it is known how large they are.
+    A quotient is rounded down as before, so it is one of integers, and so is a subscript and what a function takes."""
+    if not (inner := text.strip()) or inner.isdigit():
+        return text
+    if inner != text:
+        return text.replace(inner, as_reals(inner))
+    if text[0] == "(" and not outermost(text).strip("() "):
+        made = as_reals(text[1:-1])
+        return made if made == f"(double){text}" else f"({made})"
+    if re.search(r"[?<&|]|(?<!-)>", outermost(text)):
         return f"(double)({text})"
+    sums, products = (list(re.finditer(x, outermost(text))) for x in (r"\+|-(?!>)", r"\*"))
+    if not sums and re.search("[/%]", outermost(text)):
+        return f"(double)({text})"
+    if not sums and not products:
+        return f"(double){text}"
+    at = [m.start() for m in sums or products]
+    return "".join(as_reals(text[i:j]) + text[j : j + 1] for i, j in zip([0, *(k + 1 for k in at)], [*at, len(text)]))
+
+
+def outermost(text: str) -> str:
+    """A text with what stands in brackets blank."""
     out, depth = "", 0
-    for part in re.split(r"([\[\]])", text):
-        depth += (part == "[") - (part == "]")
-        out += part if depth else re.sub(r"\b([A-Za-z_]\w*(?:(?:->|\.)\w+)*)", r"(double)\1", part)
+    for c in text:
+        depth -= c in ")]"
+        out += " " if depth else c
+        depth += c in "(["
     return out
 
 

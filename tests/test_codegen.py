@@ -1534,7 +1534,6 @@ def test_result_sizes():
 
 
 @needs_cc
-@needs_cc
 def test_what_a_division_leaves_as_size() -> None:
     """It is known before the call; where such a size is not, room for it is computed as an integer."""
     f = hyad.model("(fn [#^ (Vec n) v] (map exp (slice v 0 (% n 8))))", namespace={})
@@ -1544,6 +1543,32 @@ def test_what_a_division_leaves_as_size() -> None:
         v = np.linspace(-1, 1, n)
         np.testing.assert_array_equal(made(v), np.exp(v[: n % 8]))
     assert as_reals("n % 8*m") == "(double)(n % 8*m)" and as_reals("n*m") == "(double)n*(double)m"
+
+
+@needs_cc
+def test_room_for_what_a_division_leaves() -> None:
+    """Room is asked for in real numbers: a quotient in a size is rounded down all the same."""
+    turned = "(let [t (flip v)] (concat (cut t (// n 2) None) (cut t 0 (// n 2))))"
+    made = hyad.compile(hyad.model(f"(fn [#^ (Vec n) v] (cumsum {turned}))", namespace={}))
+    assert made.cfunction.arena and "((double)n - (double)(n/2))" in made.source
+    for n in (2, 3, 1, 0):
+        v = np.linspace(-1, 1, n)
+        np.testing.assert_allclose(made(v), np.cumsum(np.roll(v[::-1], -(n // 2))))
+
+
+@pytest.mark.parametrize(
+    "text, real",
+    [
+        ("3*n", "3*(double)n"),
+        ("-n + 2*a->k - v0.m", "-(double)n + 2*(double)a->k - (double)v0.m"),
+        ("n*m/4 + (n - n/2)*k", "(double)(n*m/4) + ((double)n - (double)(n/2))*(double)k"),
+        ("4*((n + 7)/8)*(m + 1)", "4*(double)((n + 7)/8)*((double)m + 1)"),
+        ("hyad_imin(n, m)*d[3*i + 1]", "(double)hyad_imin(n, m)*(double)d[3*i + 1]"),
+        ("(n > 3 ? n : 3)*k", "(double)(n > 3 ? n : 3)*(double)k"),
+    ],
+)
+def test_integers_as_reals(text: str, real: str) -> None:
+    assert as_reals(text) == real
 
 
 def test_int_parameter_as_size(tmp_path):
