@@ -23,6 +23,8 @@ A row of ``a`` is read under masks; where the rows of a few iterations are more 
 these under the mask of the first, and gives what it has not read (-O3 where there are masked loads, AVX2 and later).
 ``masked`` finds them. What a ``select`` chooses from has lines of its own, before it, which costs less anyway; so has
 what a branch reads, where it is in range for certain. Of what may be out of range one element of a row is ``volatile``.
+Where nothing is stored between such a line and the choice, in sums say, gcc moves it there: it is told not to. It reads
+rows turned under masks as if they were not, too (its bug 114375, before gcc 14).
 
 The third store to a row and then, in the same iteration, to one before it:
 
@@ -61,6 +63,8 @@ from hyad.core import (
     While,
     all_binds,
     atoms_of,
+    blocks_of,
+    free_vars,
     same,
 )
 
@@ -82,6 +86,13 @@ IN_ORDER = """\
 #define HYAD_IN_ORDER volatile /* or gcc stores elements of two rows in a wrong order */
 #else
 #define HYAD_IN_ORDER
+#endif
+"""
+
+#: Reads before choices what is read there.
+READ_FIRST = """\
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 14
+#pragma GCC optimize("no-tree-sink") /* or gcc reads elements of rows under masks, some of them under another's */
 #endif
 """
 
@@ -121,14 +132,36 @@ def turned(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
     return found
 
 
-def masked(plan: Plan, op: Loop | While, uses: dict[Var, int], counts: dict[Var, Atom]) -> tuple[set[Var], set[Var]]:
+def masked(
+    plan: Plan, op: Loop | While, uses: dict[Var, int], counts: dict[Var, Atom]
+) -> tuple[set[Var], set[Var], bool]:
     """Of rows of which several elements are read under conditions in a loop's body: what can be read before these, and
-    of the rest an element, if there are two of its row. ``counts`` has those of the loops around, by their indices."""
+    of the rest an element, if there are two of its row; and whether there are several of which what is wanted under a
+    condition is made. ``counts`` has those of the loops around, by their indices."""
     if not any(b.op.name == "select" if isinstance(b.op, Prim) else isinstance(b.op, If) for b in all_binds(op.body)):
-        return set(), set()
+        return set(), set(), False
     body = _Body(plan, op, uses)
     chosen: dict[tuple, dict[int, set[Var]]] = {}
     branch: dict[tuple, dict[int, set[Var]]] = {}
+    wanted: dict[tuple, set[int]] = {}
+    always = body.always_wanted()
+
+    def want(atoms: Iterable[Atom], at: dict[Var, int]) -> None:
+        """What is read for choices alone: not by a loop, which stays where it is."""
+        waiting, seen = list(atoms), set[Bind]()
+        while waiting:
+            a = waiting.pop()
+            bind = None if a in always else body.made.get(a)  # type: ignore[call-overload]
+            if bind is None or bind in seen or not isinstance(bind.op, Prim):
+                continue
+            seen.add(bind)
+            if bind.op.name != "get" or isinstance(bind.vars[0].type, Arr):
+                waiting += bind.op.args
+                continue
+            e = body.element(bind.vars[0], bind.op)
+            row, place = ((0,), 0) if e is None else body.place(e, at)
+            if abs(row[-1]) > 1:
+                wanted.setdefault(row, set()).add(place)
 
     def note(bind: Bind, at: dict[Var, int], rows: dict[tuple, dict[int, set[Var]]]) -> None:
         e = None if isinstance(bind.vars[0].type, Arr) else body.element(bind.vars[0], bind.op)
@@ -163,6 +196,7 @@ def masked(plan: Plan, op: Loop | While, uses: dict[Var, int], counts: dict[Var,
             inner = bind.op
             if isinstance(inner, Prim) and inner.name == "select":
                 choice(inner.args[1:], at)
+                want(inner.args[1:], at)
             elif isinstance(inner, Prim) and inner.name == "get" and inside:
                 note(bind, at, chosen if ahead and there(inner) else branch)
             elif isinstance(inner, If):
@@ -170,16 +204,18 @@ def masked(plan: Plan, op: Loop | While, uses: dict[Var, int], counts: dict[Var,
                 for arm in (inner.then, inner.orelse):
                     find(arm, at, True, both)
                     choice(arm.results, at)
+                    want((*free_vars(arm), *arm.results), at)
             elif isinstance(inner, Loop) and isinstance(inner.count, Const) and inner.count.value <= WRITTEN_OUT:
                 counts[inner.index] = inner.count
-                for i in range(min(2, inner.count.value)):  # what moves is at two places then
+                for i in range(1 if in_lanes(inner) else min(2, inner.count.value)):  # what moves is at two places then
                     find(inner.body, {**at, inner.index: i}, inside, False)
 
     find(op.body, {}, False, False)
     alone = {v for places in branch.values() if len(places) > 1 for v in list(places.values())[0]}
     inner = {v for places in branch.values() for found in places.values() for v in found}
     rows = (row for row, places in chosen.items() if len({*places, *branch.get(row, ())}) > 1)
-    return {v for row in rows for found in chosen[row].values() for v in found} - inner, alone
+    first = {v for row in rows for found in chosen[row].values() for v in found} - inner
+    return first, alone, any(len(places) > 1 for places in wanted.values())
 
 
 def overtaken(plan: Plan, op: Loop | While, uses: dict[Var, int]) -> set[Var]:
@@ -240,7 +276,27 @@ class _Body:
                 if terms == {acc: 1} and constant:
                     self.steps[acc] = constant
         self.known: dict[Var, dict[Var, Element]] = {}
+        self.block = op.body
         self.users: dict[Block, dict[Var, Bind]] = {}
+
+    def always_wanted(self) -> set[Atom]:
+        """What an iteration makes whatever its conditions are: not what choices and branches alone are made of."""
+        inside = {
+            x for b in all_binds(self.block) if isinstance(b.op, If) for arm in blocks_of(b.op) for x in all_binds(arm)
+        }
+        found: set[Atom] = set()
+        waiting = list(self.block.results)
+        for bind in all_binds(self.block):
+            if bind not in inside and (not isinstance(bind.op, Prim) or bind.op.name in ("update", "add-at")):
+                regions = () if isinstance(bind.op, If) else blocks_of(bind.op)
+                waiting += [*atoms_of(bind.op), *(r for region in regions for r in region.results)]
+        while waiting:
+            a = waiting.pop()
+            op = self.made[a].op if a in self.made and self.made[a] not in inside else None  # type: ignore[index]
+            if a not in found and isinstance(op, Prim):
+                waiting += op.args[:1] if op.name == "select" else op.args
+            found.add(a)
+        return found
 
     def terms(self, block: Block, acc: Var, result: Atom, at: dict[Var, int]) -> list[tuple[Atom, dict]] | None:
         """The terms that an iteration adds to an accumulator, in order, each with the iterations of the loops that it

@@ -71,7 +71,7 @@ from .expressions import (
     wrapped,
 )
 from .lower import Buffer, Place, is_array, is_zeros, type_of
-from .miscompiled import ALONE, IN_ORDER, WHOLE_LOOPS, masked, overtaken, several, turned
+from .miscompiled import ALONE, IN_ORDER, READ_FIRST, WHOLE_LOOPS, masked, overtaken, several, turned
 from .operands import WHOLE, Line, OperandPrinter
 from .ranges import OVERFLOW
 from .vector import by_library
@@ -888,9 +888,11 @@ class BodyPrinter(OperandPrinter):
         if self.marks_apart:
             if isinstance(op, Loop):
                 self.counts[op.index] = op.count
-            first, alone = masked(self.plan, op, self.uses, self.counts)
+            first, alone, several_wanted = masked(self.plan, op, self.uses, self.counts)
             self.lone |= turned(self.plan, op, self.uses) | overtaken(self.plan, op, self.uses) | alone
             self.read_first |= first
+            if several_wanted:
+                self.support[READ_FIRST] = None
             if several(self.plan, op, outs):
                 self.support[WHOLE_LOOPS] = None
         for move in self.plan.early[op.body].values():

@@ -117,6 +117,60 @@ def test_single_conditions_are_left() -> None:
     assert "? y[" in source and MARK not in source
 
 
+SINKS = 'optimize("no-tree-sink")'
+#: Sums of what is read under conditions of rows of k: gcc before 14 reads elements under other elements' masks.
+UNDER_CONDITIONS = {
+    "a product": "(@ (transpose x) (where (> t 0.0) h 0.0))",
+    "rows": "(ifold (fn [s i] (+ s (where (> (get t i) 0.0) (* (get h i) (get x i 0)) 0.0))) (zeros k) n)",
+    "rows from their end": "(ifold (fn [s i] (+ s (where (> (get t i) 0.0) (flip (get h i)) 0.0))) (zeros k) n)",
+    "twice": """(ifold (fn [s i] (+ s (let [c (> (get t i) 0.0) y (get h i)]
+                                       (+ (where c (* y (get x i 1)) 0.0) (where c (* y y) 1.0))))) (zeros k) n)""",
+    "and computed": """(ifold (fn [s i] (+ s (let [c (> (get t i) 0.0) y (* 3.0 (get h i))]
+                                               (+ (where c (* y (get x i 1)) 0.0) (where c (* y y) 1.0)))))
+                              (zeros k) n)""",
+    "branches": """(ifold (fn [s i] (+ s (map (fn [c y] (if (> c 0.0) (* y (get x i 1)) 0.0)) (get t i) (get h i))))
+                          (zeros k) n)""",
+}
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("k", [2, 3, 4, 8])
+@pytest.mark.parametrize("name", UNDER_CONDITIONS)
+def test_sums_under_conditions(name: str, k: int) -> None:
+    """What is read first stays there."""
+    text = re.sub(r"\bk\b", str(k), UNDER_CONDITIONS[name])
+    f = hyad.model(f"(fn [#^ (Mat n {k}) h #^ (Mat n {k}) t #^ (Mat n {k}) x] {text})", namespace={})
+    for dtype, kind, rel in (("f64", np.float64, 1e-13), ("f32", np.float32, 1e-5)):
+        made = memoised.compile(f, dtype=dtype)
+        assert SINKS in made.source
+        for n in (8, 9, 23):
+            args = tuple(np.random.default_rng(n).standard_normal((3, n, k)).astype(kind))
+            np.testing.assert_allclose(made(*args), hyad.run(f, *args), rel, 8 * rel)
+
+
+def test_gradients_of_rectified_rows() -> None:
+    """By a matrix, of rows that are gathered."""
+    text = "(fn [W #^ (Mat n 2) x #^ (Arr Int e) at] (sum (square (get (relu (@ x W)) at))))"
+    g = hyad.grad(hyad.model(text, namespace={}), wrt="W")
+    for k in (2, 3, 4):
+        rng = np.random.default_rng(k)
+        args = rng.standard_normal((2, k)), rng.standard_normal((9, 2)), rng.integers(0, 9, 6)
+        np.testing.assert_allclose(hyad.compile(g, args=args)(*args), hyad.run(g, *args), 1e-12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(map (fn [a b] (if (> (get a 0) (get a 1)) (get b 0) 0.0)) h x)",  # one of a row
+        "(map (fn [a] (maximum (* 2.0 (get a 0)) (get a 1))) h)",  # also compared
+        "(map (fn [a b] (if (> (get a 0) 0.0) (dot b b) 0.0)) (cut h 0 n) (transpose x))",  # made by a loop
+    ],
+)
+def test_what_is_wanted_anyway_is_read_anywhere(text: str) -> None:
+    source = hyad.show(hyad.model(f"(fn [#^ (Mat n 2) h #^ (Mat k n) x] {text})", namespace={}), "c")
+    assert SINKS not in source
+
+
 #: What stores to a row and then to one before it in an iteration: gcc 11 and 12 store wrong numbers (``overtaken``).
 STORES = {
     "element by element": "(+ i 1) 2 a 0  i 2 b 0  (+ i 1) 1 a 1  i 1 b 1  (+ i 1) 0 b 2  i 0 a 2",
