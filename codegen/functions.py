@@ -152,9 +152,14 @@ class Unit:
         for (owner, label), name in self.makers.items():
             data = by_name[owner]
             c = next(c for c in data.constructors if c.name == label)
-            params = ", ".join(["hyad_arena *arena", *(declared(f, self.dtype) for f in c.fields)])
-            used = {f.name for f in c.fields} | {"arena"}
-            cell = "cell" if "cell" not in used else "new_cell"
+            own = Names(
+                {"arena", *(t.name for t in self.types.values())}
+            )  # a parameter would hide the type of the next
+            given = [own.fresh(f.name) for f in c.fields]
+            cell = own.fresh("cell")
+            params = ", ".join(
+                ["hyad_arena *arena", *(declared(replace(f, name=x), self.dtype) for f, x in zip(c.fields, given))]
+            )
             out += wrapped(f"static inline struct {data.cell} *{name}({params})", WIDTH)
             size = f"sizeof(struct {data.cell})"
             if data.tagged and sum(1 for c in data.constructors if c.fields) > 1:
@@ -162,7 +167,7 @@ class Unit:
             out += ["{", f"    struct {data.cell} *{cell} = hyad_alloc(arena, {size});"]
             if data.tagged:
                 out.append(f"    {cell}->tag = {data.tag(c)};")
-            out += [f"    {data.member(c, cell, f.name)} = {f.name};" for f in c.fields]
+            out += [f"    {data.member(c, cell, f.name)} = {x};" for f, x in zip(c.fields, given)]
             out += [f"    return {cell};", "}"]
         return out
 

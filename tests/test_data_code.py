@@ -683,6 +683,31 @@ def test_an_unread_parameter_is_silenced_though_a_field_has_its_name():
     assert "l->x*l->x" in found and "(void)x;" in found
 
 
+@pytest.mark.parametrize("fields", [("arena", "b"), ("a", "cell"), ("real", "list"), ("T", "t")])
+def test_fields_may_have_any_name(fields):
+    """Also those that a constructor's function has for itself, and those of types."""
+    T = hyad.defdata("T", ["Node", *fields], ["Leaf", "w"])
+    N, L = T.constructors
+    given = {"T": T, "Node": N, "Leaf": L}
+    doubled = "(fn [t] (match t (Leaf x) (Leaf (* 2.0 x)) (Node u v) (Node (sin u) (f v))))"
+    f = hyad.model(f"(fn [t] (letrec [f {doubled}] (f t)))", namespace=given)
+    t = N(0.5, L(1.0))
+    assert str(hyad.compile(f, args=(t,))(t)) == str(hyad.run(f, t))
+
+
+def test_a_part_may_have_the_name_of_its_type():
+    """Reverse mode makes records of records; a parameter that is called so hides the type of those after it."""
+    text = """(fn [#^ Real x #^ Real y #^ (Vec n) v]
+      (letrec [r (fn [q z] (if (<= q 0) (get v q) (r (- q 1) (sin z))))
+               g (fn [k s] (if (= k 0) x (h (- k 1) (r n v))))
+               h (fn [k s] (if (= k 0) s (+ 0.2 (g (- k 1) s))))]
+        (g n y)))"""
+    f = hyad.model(text, namespace={})
+    args = 0.3, 0.4, np.array([0.3, 0.2, 0.5])
+    for found, expected in zip(hyad.grad(f)(*args), hyad.run(hyad.grad(f), *args)):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_cuda_refuses_by_name():
     assert "while (" in print_cuda(while_primal()).source and not print_cuda(while_primal()).heap
     assert "hyad_grow(" in print_cuda(while_grad()).source and print_cuda(while_grad()).heap
