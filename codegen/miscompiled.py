@@ -100,6 +100,7 @@ READ_FIRST = """\
 WHOLE_LOOPS = """\
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
 #pragma GCC optimize("no-tree-loop-distribution") /* or gcc makes several loops of one, in a wrong order */
+#pragma GCC optimize("no-tree-loop-distribute-patterns")
 #endif
 """
 

@@ -1,9 +1,9 @@
 ;; Rewrite rules that the builder applies to every scalar operation as it is made:
 ;;   (name pattern => template)
 ;; In a pattern x, y, z match any operand (the same letter, the same operand), c and d constants, w one of magnitude
-;; at least one, p a power of two of that kind, n a negative constant, 0 1 2 -1 an operand of that value, (temp ..) an
-;; operand that nobody named, (soft 0) one that differentiation itself introduced. A template builds
-;; operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
+;; at least one, p a power of two of that kind, n a negative constant, q and r finite ones without a sign, 0 1 2 -1 an
+;; operand of that value, (temp ..) an operand that nobody named, (soft 0) one that differentiation itself introduced. A
+;; template builds operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
 ;;
 ;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, subnormal numbers aside,
 ;; up to the sign of a zero where the pattern holds a soft operand. What does not (x*0 => 0, x/x => 1) fires on soft
@@ -62,6 +62,7 @@
 (select-same          (select x y y)            => y)
 (max-same             (max x x)                 => x)
 (min-same             (min x x)                 => x)
+(mul-zero-choice      (* 0 (select x q r))      => 0)
 (mul-select-left      (* (select x (soft 1) (soft 0)) y) => (select x y (soft 0)))
 (mul-select-right     (* y (select x (soft 1) (soft 0))) => (select x y (soft 0)))
 (mul-select-left-2    (* (select x (soft 0) (soft 1)) y) => (select x (soft 0) y))

@@ -253,6 +253,22 @@ def test_loops_that_fill_several_tables_stay_whole(flags: str, derived: bool) ->
         assert oracle.mismatch(found, wanted, 1e-11) is None
 
 
+def test_rows_that_are_read_and_cleared_stay_whole() -> None:
+    """Of two adjoints, where gcc's search for patterns takes loops apart as well."""
+    changed = "(set-at! t i (slice (max 0 (- i 1)) (+ i 1)) (* (get t 1 1) (cut v (max 0 (- i 1)) (+ i 1))))"
+    f = hyad.model(
+        f"""(fn [#^ (Vec n) v #^ (Mat n n) s #^ (Vec n) dv]
+          (hvp (fn [v] (let [t (copy s)] (for [i (range n)] {changed}) (sum t))) v dv))""",
+        namespace={},
+    )
+    made = hyad.compile(f)
+    assert "no-tree-loop-distribute-patterns" in made.source
+    for n in (3, 4, 9):
+        rng = np.random.default_rng(n)
+        args = rng.standard_normal(n), rng.standard_normal((n, n)), rng.standard_normal(n)
+        np.testing.assert_allclose(made(*args), hyad.run(f, *args), 1e-12, 1e-13)
+
+
 @pytest.mark.parametrize("name", FILLING)
 def test_what_is_left_to_gcc(name: str) -> None:
     """A loop that stores to one array, and one that stores to none that another could overlap."""

@@ -90,6 +90,7 @@ from .monomials import monomials
 from .narrow import narrow
 from .neighbours import neighbours
 from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
+from .one_element import one_element
 from .onehot import OneHot, Unswitch, own_test
 from .overlaps import overlaps
 from .pairs import pairs
@@ -957,6 +958,7 @@ PIPELINE: list[Pass] = [
     reshaped,  # now that what stacks a matrix as a vector is made where it is read
     prefixes,  # now that what is added up is made where it is added
     chains,  # what fuse would have to compute twice
+    one_element,  # of a row that is made where it is read
     one_hot,  # loops that vanish
     follow,  # and what is made of its elements has gone where they are made
     row_folds,  # now that what an iteration does to a row is one loop; what reads the rows is fused with them below

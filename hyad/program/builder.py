@@ -634,6 +634,8 @@ class Builder(Bounds):
                 past = self.get_past(op, indices)
                 if past is not None:
                     return past
+            if op.name == "get":
+                a, *indices = *op.args, *indices  # type: ignore[assignment]
         return self.shared(("get", tuple(map(self.key, (a, *indices)))))
 
     def array(self, items: Sequence[Atom], hint: str | None = None, given: bool = False) -> Atom:
@@ -897,6 +899,8 @@ class Builder(Bounds):
                         self.scopes[-1].facts += self.either(v, x, y)
                         if type(x) is Const or type(y) is Const:
                             self.definitions[v] = Prim("select", (cond, x, y))
+                    elif v.type == REAL and type(x) is type(y) is Const:
+                        self.definitions[v] = Prim("select", (cond, x, y))  # what rules ask of it
         return made
 
     def term_of_both(self, x: Atom, y: Atom, then: Scope, orelse: Scope) -> tuple[Atom, Atom, Atom] | None:

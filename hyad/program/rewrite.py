@@ -19,6 +19,10 @@ def any_constant(value: Any) -> bool:
     return True
 
 
+def plain(value: Any) -> bool:
+    return 0 <= value < math.inf and math.copysign(1, value) > 0 and type(value) is not bool
+
+
 #: What the letters for constants ask of them.
 _GUARDS = {
     "c": any_constant,
@@ -26,6 +30,8 @@ _GUARDS = {
     "p": lambda value: 1.0 <= abs(value) < 1e30 and abs(math.frexp(value)[0]) == 0.5,
     "w": lambda value: 1.0 <= abs(value) < 1e30,
     "n": lambda value: type(value) is float and value < 0,
+    "q": plain,
+    "r": plain,
 }
 
 
