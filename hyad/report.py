@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from .call_errors import misfit
-from .core import INT, REAL, Arr, Leaf, Loop, Program, Var, all_binds, elem_of, functions_of, leaves, type_of
+from .core import INT, REAL, Arr, Leaf, Loop, Program, Var, all_binds, elem_of, functions_of, leaves, same, type_of
 from .differentiate.checkpoint import repeated
-from .differentiate.jacobians import direction, extent
+from .differentiate.jacobians import STATES, direction, extent, recurrent
 from .errors import HyadError, ModelTypeError, Span, border
 from .frontend.annotations import parameters
 from .marshalling import take_apart
@@ -308,13 +308,13 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             before = len(kept)
             program = made.program(name)
             count_in(name, program, None if given is None else given * (2 if name == "forward" else 1), before)
-        tangents, before = False, len(kept)
+        forward, before = False, len(kept)
         if base is not model:
             with recorded() as fired:
                 program = model.optimised(model.called_as(args))
-            tangents = any(name == "few-inputs" for name, _ in fired)
+            forward = any(name in ("few-inputs", "columns-of-states") for name, _ in fired)
             count_in(model.value.operator, program, args, before)
-        why = _directions(made, model, typed, tangents) if names else []
+        why = _directions(made, model, typed, forward) if names else []
     why += _schedules(kept, typed, given)
     derivative = model.value if isinstance(model.value, Derived) else None
     if derivative is None and names and _many(typed.params) and _many(typed.body.results):
@@ -331,9 +331,9 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
     return Card(model.name, _sizes(typed, given), costs, memory, why)
 
 
-def _directions(made: Stages, model: Model, typed: Program, tangents: bool) -> list[str]:
-    """How many directions the derivative of a model has, and which way it goes; ``tangents``: a gradient goes forward
-    (``few-inputs``)."""
+def _directions(made: Stages, model: Model, typed: Program, forward: bool) -> list[str]:
+    """How many directions the derivative of a model has, and which way it goes; ``forward``: a gradient goes forward
+    (``few-inputs``), or a Jacobian does (``columns-of-states``)."""
     operator = model.value.operator if isinstance(model.value, Derived) else None
     wrt = made.wrt()
     active = range(len(typed.ins)) if wrt is None else wrt
@@ -343,18 +343,20 @@ def _directions(made: Stages, model: Model, typed: Program, tangents: bool) -> l
     said = [f"{'any number of' if n is None else n} {what}{'s' * (n != 1)}" for n, what in
             ((inputs, "input"), (outputs, "result"))]  # fmt: skip
     if operator in ("grad", "value-and-grad", "vjp"):
-        if tangents:
+        if forward:
             costs = "backwards, the states of loops and calls are remembered"
             return [f"forward, beside the value: {said[0]}, {said[1]}; {costs}"]
         return [f"reverse, at once: {said[0]}, {said[1]}"]
     if operator == "jacobian":
-        mode, reason = direction(inputs, outputs)
+        mode, reason = ("forward", STATES) if forward else direction(inputs, outputs)
         return [f"{mode}: {said[0]}, {said[1]}; {reason}"]
     if operator in ("hessian", "hvp"):
         return [f"forward over reverse: {said[0]}"]
     passes = [f"{said[0]}, {said[1]}: a gradient or an adjoint is one reverse pass, a tangent one forward pass"]
     if _many(typed.body.results):
         mode, reason = direction(inputs, outputs)
+        if mode == "reverse" and recurrent(typed.body, [p for k in active for p in params[k]], same):
+            mode, reason = "forward", STATES
         passes.append(f"a Jacobian is {mode}: {reason}")
     return passes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core import (
@@ -18,6 +18,7 @@ from ..core import (
     Loop,
     Prim,
     Var,
+    all_binds,
     elem_of,
     integer,
     reads,
@@ -25,6 +26,7 @@ from ..core import (
 )
 from ..errors import DerivativeError, NotCompiled
 from ..passes.optimise import expanded_size, split_block
+from ..program.accumulators import sum_like
 from ..program.dead import tidy
 from ..program.values import (
     FUNCTIONS,
@@ -43,6 +45,7 @@ from .tracing import Trace, cells, mirror, positions, trace
 if TYPE_CHECKING:
     from ..frontend.specialise import Specialiser
 
+STATES = "each row would go through all states that the results are made of"
 #: Up to so many inputs (outputs) a Jacobian's directions are written out; beyond, they are a loop.
 DIRECTIONS = 32
 #: A Hessian by few inputs is a loop all the same if its gradient has loops and the tangents written out take more
@@ -99,6 +102,9 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
         results, blocks = forward_wide(sp, traced) if many else forward_unrolled(sp, traced, symmetric)
     elif outputs is not None and outputs <= DIRECTIONS:
         results, blocks = reverse_unrolled(sp, traced)
+    elif not symmetric and "columns-of-states" not in b.off and recurrent(traced.block, traced.wrt, b.same_int):
+        b.fired("columns-of-states")
+        results, blocks = forward_wide(sp, traced)
     else:
         results, blocks = reverse_loops(sp, traced)
     b.span = span
@@ -120,6 +126,31 @@ def direction(inputs: int | None, outputs: int | None) -> tuple[str, str]:
     if outputs is not None and outputs <= DIRECTIONS:
         return "reverse", "the results are fewer than the inputs"
     return "reverse", "a loop over the results, each a reverse pass"
+
+
+def recurrent(block: Block, wrt: Sequence[Var], equal: Callable[[Atom, Atom], bool]) -> bool:
+    """Whether a Jacobian by a vector goes through states, numbers each of which is made of the one before, and would do
+    so once more for each of its rows: its columns side by side are vectors then. Design decision: of a square Jacobian,
+    or where each state gives a row; and where no array on the way has more axes than the vector, so that tangents take
+    no more room than the Jacobian."""
+    if len(wrt) != 1 or len(block.results) != 1 or not can_be_wide(block):
+        return False
+    (p,), (result,) = wrt, block.results
+    if not all(isinstance(t, Arr) and t.rank == 1 for t in (p.type, type_of(result))):
+        return False
+    active = activity(block, {p: 1})
+    on_the_way = [x for x in all_binds(block) if any(v in active for v in x.vars)]
+    arrays = [v.type for x in on_the_way for v in x.vars if v in active and isinstance(v.type, Arr)]
+    states = [x.op for x in on_the_way if type(x.op) is Loop and goes_on(x.op, active)]
+    rows = type_of(result).dims[0]
+    square = equal(p.type.dims[0], rows)
+    return all(t.rank == 1 for t in arrays) and any(square or equal(op.count, rows) for op in states)
+
+
+def goes_on(op: Loop, active: dict[Var, int]) -> bool:
+    """Whether a loop makes a number of the one before, and not by adding to it alone."""
+    states = [k for k, a in enumerate(op.accs) if a in active and a.type == REAL]
+    return any(not sum_like(op.body, op.accs[k], op.body.results[k]) for k in states)
 
 
 def factored(sp: Specialiser, derived: Derived, args: list[Value], at: list[int], unrolled: bool = True) -> Any:

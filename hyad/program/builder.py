@@ -124,11 +124,13 @@ class Builder(Bounds):
         return out
 
     def home(self, args: Sequence[Atom]) -> Scope:
+        """Where an operation on ``args`` is computed."""
+        return self.scopes[-1] if self.plain or not self.hoists else self.outermost(args)
+
+    def outermost(self, args: Sequence[Atom]) -> Scope:
         """The outermost scope in which ``args`` can be seen, moving out of loops only: never out of a branch, whose
         code must not run when the branch is not taken."""
         k = len(self.scopes) - 1
-        if self.plain or not self.hoists:
-            return self.scopes[k]
         while k > 0:
             scope = self.scopes[k]
             if scope.index is None or any(a in scope.vars for a in args if type(a) is Var):
@@ -264,7 +266,9 @@ class Builder(Bounds):
                     return self.prim("%", self.affine_value(rest), args[1])
                 known = self.wrapped(*args) if name == "%" else None
                 if name in ("max", "min"):
-                    known = self.chosen(name, args) or self.of_each(name, args)
+                    with self.inside(self.outermost(args)):  # a size has to hold where no iteration runs, too
+                        known = self.chosen(name, args)
+                    known = known or self.of_each(name, args)
                 if known is not None:
                     return known
             elif result == BOOL:

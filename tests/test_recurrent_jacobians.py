@@ -1,0 +1,66 @@
+"""Jacobians of states: columns side by side, where each row would go through all states."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hyad
+from hyad.core import Loop
+from test_one_hot import depth
+
+#: Vectors of which each number is made of the one before.
+STATES = {
+    "a fold that fills a vector": """(let [#(d _) (ifold (fn [#(d s) i]
+          (let [v (/ (- 1 (* (get q i) s)) (+ 1 (get q i)))] #((update d i v) (+ s v))))
+        #((zeros n) 0.0) n)]
+      (square d))""",
+    "a scan": "(scan (fn [s x] (sin (+ (* 0.5 s) x))) 0.3 q)",
+    "a function of two states": """(let [a (scan (fn [s x] (* s (- 1.0 (* 0.1 x s)))) 0.9 q)]
+      (- a (concat [0.0] (cut a 0 (- n 1)))))""",
+    "pairs": """(map (fn [r] (* (get r 0) (get r 1)))
+      (scan (fn [#(a b) x] #((+ (* 0.5 a) (* b x)) (cos (+ a b)))) #(0.1 0.2) q))""",
+    "a branch": "(scan (fn [s x] (if (> x s) (* x s) (+ x (* 0.5 s)))) 0.5 q)",
+    "running sums": "(cumsum (square q))",
+    "fewer results": "(scan (fn [s i] (sin (+ s (get q (* 2 i))))) 0.1 (arange (// n 2)))",
+}
+#: What is taken row by row: no states, or more than a vector of numbers on the way.
+ROWS = {
+    "no states": "(map sin q)",
+    "neighbours": "(map (fn [i] (* (get q i) (get q (max 0 (- i 1))))) (arange n))",
+    "matrices on the way": "(map (fn [r] (ifold (fn [s i] (sin (+ s (get r i)))) 0.0 n)) (outer q q))",
+}
+
+
+def model(text: str) -> hyad.Model:
+    return hyad.model(f"(fn [#^ (Vec n) q] {text})", namespace={})
+
+
+@pytest.mark.parametrize("name", STATES | ROWS)
+def test_jacobians(name: str) -> None:
+    f = model((STATES | ROWS)[name])
+    jacobian = hyad.jacobian(f)
+    by_rows = hyad.compile(jacobian, without="columns-of-states")
+    made = hyad.compile(jacobian)
+    assert ("columns-of-states" in str(hyad.explain(jacobian))) == (name in STATES)
+    for n in (1, 2, 5, 17):
+        q = np.random.default_rng(n).uniform(0.1, 1.0, n)
+        np.testing.assert_allclose(made(q), by_rows(q), 1e-12, 1e-14)
+        steps = np.stack([hyad.run(f, q + 1e-6 * u) - hyad.run(f, q - 1e-6 * u) for u in np.eye(n)], -1) / 2e-6
+        np.testing.assert_allclose(made(q), steps, 1e-7, 1e-8)
+
+
+def test_states_are_gone_through_once() -> None:
+    """In a loop around one over the columns, in which none is left."""
+    program = hyad.jacobian(model(STATES["a scan"])).optimised(
+        [hyad.jacobian(model(STATES["a scan"])).specs([np.ones(3)])][0]
+    )
+    (loop,) = (x.op for x in program.body.binds if type(x.op) is Loop and x.op.accs)
+    assert depth(loop.body) == 1
+
+
+def test_the_cost_card_says_so() -> None:
+    f = model(STATES["a scan"])
+    for said in (str(hyad.cost(hyad.jacobian(f))), str(hyad.cost(f))):
+        assert "forward" in said and "all states" in said
+    assert "a Jacobian is reverse" in str(hyad.cost(model(ROWS["neighbours"])))
