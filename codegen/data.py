@@ -51,6 +51,11 @@ from .operands import Line
 from .statements import BodyPrinter
 
 STRUCTURED = (While, Case, Make, Apply)
+STUB_VARIABLES = frozenset(
+    "apart args at check collects code fail failed flags got held helper index ints item items keys kind left len list"
+    " make misfit names ndim need next number old one out part pool rank readonly result room same self shape size"
+    " state status total tuple type value view waiting want wanted whole why".split()
+)
 
 
 def item_type(a: Atom) -> Type:
@@ -128,7 +133,7 @@ def ctypes(
     out: dict[Data, CData] = {}
     outside = set(public)
     types = list(types_in(program))
-    called = {data: names.fresh(data.name) for data in types}
+    called = {data: names.fresh(data.name + "_type" * (data in outside and hidden(data.name))) for data in types}
     elements = {"Real": "real", "Int": "int", "Bool": "bool", "Unit": "unit"}
     for data in types:
         reserved = {*reserved, *called.values()} if apart else reserved
@@ -151,6 +156,11 @@ def ctypes(
             made.append(CConstructor(label, tuple(fields), c is empty, kind, maker, c.parts))
         out[data] = CData(called[data], tuple(made), data in outside)
     return out
+
+
+def hidden(name: str) -> bool:
+    """Whether a variable beside the function, where Python's values are taken apart, has the name of a type."""
+    return bool(re.fullmatch(r"[a-z]\d*", name)) or name in STUB_VARIABLES
 
 
 def kind_of(c: Constructor) -> tuple[str, Any]:

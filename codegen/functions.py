@@ -680,24 +680,22 @@ class UnitPrinter(CPrinter):
         given = [p.name for p in fn.params] + [*fn.dims] + [r.name for r in fn.results]
         given += ["work"] if fn.workspace is not None else []
         call = f"{self.run}({', '.join([*given, 'arena'])});"
-        lines = ["jmp_buf failed;"]
+        own = Names(given)
+        failed, mark = own.fresh("failed"), own.fresh("mark")
+        lines = [f"jmp_buf {failed};"]
         if self.allocates:
-            lines.append("const hyad_mark mark = {arena->blocks, arena->next, arena->end};")
+            lines.append(f"const hyad_mark {mark} = {{arena->blocks, arena->next, arena->end}};")
         lines += [
-            "arena->failed = &failed;",
+            f"arena->failed = &{failed};",
             "arena->status = 0;",
-            "arena->floor = (size_t)&failed - (arena->stack ? arena->stack : HYAD_STACK);",
-            "if (setjmp(failed) == 0)",
+            f"arena->floor = (size_t)&{failed} - (arena->stack ? arena->stack : HYAD_STACK);",
+            f"if (setjmp({failed}) == 0)",
             *("    " + t for t in wrapped(call, WIDTH - 8)),
         ]
         if self.allocates:
-            lines.append(f"{'if (arena->status) ' if fn.keeps else ''}hyad_release(arena, mark);")
+            lines.append(f"{'if (arena->status) ' if fn.keeps else ''}hyad_release(arena, {mark});")
         lines.append("return arena->status;")
-        taken = {"failed", "mark"} & {*given}
-        text = "\n".join(lines)
-        for name in taken:
-            text = re.sub(rf"(?<!>)\b{name}\b(?![^\n]*{re.escape(self.run)})", f"hyad_{name}_", text)
-        return [*wrapped(fn.prototype, WIDTH), "{", *("    " + t for t in text.split("\n")), "}"]
+        return [*wrapped(fn.prototype, WIDTH), "{", *("    " + t for t in lines), "}"]
 
     def declarations(self, fn: CFunction) -> list[str]:
         lines = ARENA_HEADER.split("\n") if fn.arena else []

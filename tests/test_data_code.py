@@ -695,6 +695,30 @@ def test_fields_may_have_any_name(fields):
     assert str(hyad.compile(f, args=(t,))(t)) == str(hyad.run(f, t))
 
 
+@pytest.mark.parametrize("name", ["n", "failed", "args", "x0", "out", "want", "Tree"])
+def test_data_may_have_any_name(name):
+    """Also that of a variable where Python's values are taken apart."""
+    T = hyad.defdata(name, ["Node", "a", "b"], ["Leaf", "w"])
+    N, L = T.constructors
+    text = (
+        "(fn [t x] (letrec [f (fn [t] (match t (Leaf a) (Leaf (* x a)) (Node u v) (Node (sin (* x u)) (f v))))] (f t)))"
+    )
+    f = hyad.model(text, namespace={name: T, "Node": N, "Leaf": L})
+    t = N(0.5, L(1.0))
+    assert str(hyad.compile(f, args=(t, 0.3))(t, 0.3)) == str(hyad.run(f, t, 0.3))
+
+
+@pytest.mark.parametrize("name", ["failed", "mark", "M_PI", "arena", "FP_NAN", "status"])
+def test_numbers_may_have_any_name(name):
+    """Also those of macros, and of what a function with an arena has for itself."""
+    text = (
+        f"(letrec [g (fn [k z] (if (<= k 0) (* z {name}) (sin (* {name} (g (- k 1) (* z {name}))))))] (g (len v) 0.4))"
+    )
+    f = hyad.value_and_grad(hyad.model(f"(fn [#^ Real {name} #^ (Vec k) v] {text})", namespace={}), wrt=0)
+    args = 0.7, np.array([0.3, 0.2])
+    assert hyad.compile(f)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-14)
+
+
 def test_a_part_may_have_the_name_of_its_type():
     """Reverse mode makes records of records; a parameter that is called so hides the type of those after it."""
     text = """(fn [#^ Real x #^ Real y #^ (Vec n) v]
