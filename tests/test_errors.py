@@ -1219,3 +1219,20 @@ def test_define_by_run_says_what_to_declare_of_indices(text: str) -> None:
     with pytest.raises(ModelTypeError) as run:
         hyad.run(g, np.ones(3), k)
     assert compiled.value.hint == run.value.hint and "declare `#^" in (run.value.hint or "")
+
+
+def test_what_holds_an_array_that_is_changed_is_pointed_at() -> None:
+    """The branch that gives a row of it, or another one: there a copy is wanted."""
+    text = """(fn [#^ (Mat n 2) y q]
+      (let [x (zeros [n 2])]
+        (for [t (range n)]
+          (let [x0 (if (= t 0) (zeros 2) {})]
+            (set-at! x t 0 (+ (* q (get x0 0)) (get y t 0)))))
+        (sum x)))"""
+    args = np.ones((3, 2)), 0.5
+    with pytest.raises(hyad.NotCompiled) as caught:
+        hyad.compile(hyad.model(text.format("(get x (- t 1))"), namespace={}), args=args)
+    ((said, span),) = caught.value.notes
+    assert said == "that value is made here:" and "(if (= t 0)" in span.underlined() and "(copy v)" in caught.value.hint
+    f = hyad.model(text.format("(copy (get x (- t 1)))"), namespace={})
+    assert hyad.compile(f, args=args)(*args) == hyad.run(f, *args) == 4.25

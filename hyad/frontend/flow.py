@@ -53,6 +53,7 @@ class Flow:
         self.made: list[Instance] = []  # those with a function in this run, the latest last
         self.written: dict[tuple, tuple[Span | None, Span | None]] = {}  # a reference: where made, where last set
         self.shared: set[tuple] = set()  # arrays that other values hold a copy of, which should be the array itself
+        self.holders: dict[tuple, Span | None] = {}  # where these were made
         self.copies: dict[tuple, set[Var]] = {}  # and these copies
         self.params_of: dict[Atom, tuple[Any, int]] = {}  # of recursive functions: arrays that ``set-at!`` may change
 
@@ -141,6 +142,7 @@ class Flow:
         if is_array(value):
             key = value.key if isinstance(value, Cell) else value.array.key  # type: ignore[union-attr]
             self.shared.add(key)
+            self.holders[key] = self.b.span
             self.copies.setdefault(key, set()).add(held)  # type: ignore[arg-type]
         return held
 

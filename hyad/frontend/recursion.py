@@ -156,7 +156,7 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
     for c in cells:
         touch(sp, c)
         if c.array and instance.cells[c.key] and c.key in shared:
-            raise held_elsewhere(sp.written[c.key][1])
+            raise held_elsewhere(sp, c.key, sp.written[c.key][1])
     sp.shared |= instance.shared
     for c, t in zip(cells, cell_targets):
         if t is None:
@@ -189,7 +189,7 @@ def no_stale(sp: Specialiser, instance: Instance, value: Value, target: Target) 
     if is_array(value) and isinstance(target, (ArrayOf, Data)):
         key = value.key if isinstance(value, Cell) else value.array.key  # type: ignore[union-attr]
         if instance.cells.get(key):
-            raise held_elsewhere(sp.written[key][1])
+            raise held_elsewhere(sp, key, sp.written[key][1])
     elif isinstance(value, TupleValue):
         parts = target.items if isinstance(target, Apart) else (target,) * len(value.items)
         for x, t in zip(value.items, parts):

@@ -97,7 +97,7 @@ def set_at(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) ->
             )
         raise ModelTypeError(f"`set-at!` of {describe(array)}", spans[0] if spans else sp.b.span)
     if array.key in sp.shared:
-        raise held_elsewhere(spans[0] if spans else sp.b.span)
+        raise held_elsewhere(sp, array.key, spans[0] if spans else sp.b.span)
     rest = [*before, *(sp.look(a) for a in args[1:])]
     spans = [None, *(None for _ in before), *spans[1:]]
     set_cell(sp, array, update(sp, [sp.held(array), *rest], spans, None, "set-at!"))

@@ -75,10 +75,12 @@ def set_cell(sp: Specialiser, cell: Cell, value: Value) -> None:
 # ------------------------------------------------------------------------------------- copies of arrays
 
 
-def held_elsewhere(span: Span | None) -> NotCompiled:
+def held_elsewhere(sp: Specialiser, key: tuple, span: Span | None) -> NotCompiled:
     """The refusal to change an array of which another value holds a copy, and should hold the array itself."""
-    hint = "let the other hold a copy of it: `(copy v)`"
-    return NotCompiled("set-at! of an array that another value holds, too", span, hint)
+    hint = "let the other value hold a copy of it: `(copy v)` in place of `v`"
+    holder = sp.holders.get(key)
+    notes = [("that value is made here:", holder)] if holder is not None and holder != span else []
+    return NotCompiled("set-at! of an array that another value holds, too", span, hint, notes)
 
 
 def origins(sp: Specialiser, binds: Sequence[Bind], results: Iterable[Atom]) -> set[Var]:
@@ -280,7 +282,7 @@ def states_after(
             own = next((slice(*ends[k : k + 2]) for k, d in enumerate(cells) if d is c), slice(0))
             rest = [x for k, x in enumerate(atoms) if k not in range(*own.indices(len(atoms)))]
             if sp.copies[c.key] & origins(sp, sp.b.scopes[-1].binds, [*others, *rest]):
-                raise held_elsewhere(sp.written[c.key][1])  # the next iteration changes it
+                raise held_elsewhere(sp, c.key, sp.written[c.key][1])  # the next iteration changes it
     return atoms
 
 
