@@ -10,6 +10,7 @@ import pytest
 import hyad
 import memoised
 from hyad.core import Loop, Prim, all_binds
+from hyad.passes import pairs
 
 X, M = np.random.default_rng(1).uniform(-1, 1, (7, 2)), np.linspace(0.5, 1.5, 7)
 
@@ -221,3 +222,17 @@ def test_each_pair_once_is_not_turned() -> None:
     term = "(if (< i j) (/ 1.0 (+ 0.1 (square (- (get x i) (get x j))))) 0.0)"
     f = hyad.grad(f"(fn [#^ (Vec n) x] (sum (build [(len x) (len x)] (fn [i j] {term}))))")
     assert not any(step.name == "pairs" for step in hyad.explain(f, args=(M,)).steps)
+
+
+@pytest.mark.parametrize("h", ["(@ x w)", "(relu (@ x w))", "(tanh (@ x w))"])
+def test_many_arrays_that_pairs_add_to_take_their_number_of_tries(h: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not twice as many for each, as where all are tried with and without: a Hessian by four weights adds to many."""
+    tries = []
+    turned = pairs.Pairs.turned
+    monkeypatch.setattr(pairs.Pairs, "turned", lambda *a: (tries.append(1), turned(*a))[1])
+    text = f"(fn [#^ (Mat 2 2) w #^ (Mat n 2) x] (let [h {h}] (sum (square (@ h (transpose h))))))"
+    hessian = hyad.hessian(hyad.model(text, namespace={}), wrt="w")
+    rng = np.random.default_rng(3)
+    args = rng.uniform(-1, 1, (2, 2)), rng.uniform(-1, 1, (5, 2))
+    np.testing.assert_allclose(hyad.compile(hessian)(*args), hyad.run(hessian, *args), 1e-11, 1e-12)
+    assert 0 < len(tries) < 500

@@ -21,12 +21,25 @@ STATES = {
     "pairs": """(map (fn [r] (* (get r 0) (get r 1)))
       (scan (fn [#(a b) x] #((+ (* 0.5 a) (* b x)) (cos (+ a b)))) #(0.1 0.2) q))""",
     "a branch": "(scan (fn [s x] (if (> x s) (* x s) (+ x (* 0.5 s)))) 0.5 q)",
+    "in place": """(let [x (zeros (+ n 1)) v (zeros (+ n 1))]
+      (set-at! v 0 0.5)
+      (for [t (range n)]
+        (set-at! x (+ t 1) (+ (get x t) (* 0.1 (get v t))))
+        (set-at! v (+ t 1) (+ (get v t) (* 0.1 (- (get q t) (sin (get x t)))))))
+      (cut (+ x v) 1 None))""",
+    "in place, with a loop inside": """(let [d (zeros n)]
+      (for [i (range n)]
+        (let [s (ref 0.0)]
+          (for [j (range i)] (set! s (+ (deref s) (get d j))))
+          (set-at! d i (/ (- 1 (* (get q i) (deref s))) (+ 1 (get q i))))))
+      d)""",
     "running sums": "(cumsum (square q))",
     "fewer results": "(scan (fn [s i] (sin (+ s (get q (* 2 i))))) 0.1 (arange (// n 2)))",
 }
 #: What is taken row by row: no states, or more than a vector of numbers on the way.
 ROWS = {
     "no states": "(map sin q)",
+    "in place, each by itself": "(let [w (copy q)] (for [i (range n)] (set-at! w i (sin (* 2.0 (get w i))))) w)",
     "neighbours": "(map (fn [i] (* (get q i) (get q (max 0 (- i 1))))) (arange n))",
     "matrices on the way": "(map (fn [r] (ifold (fn [s i] (sin (+ s (get r i)))) 0.0 n)) (outer q q))",
 }

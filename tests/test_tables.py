@@ -10,6 +10,7 @@ import pytest
 import hyad
 import memoised
 from hyad.core import Loop, Program, all_binds
+from hyad.passes import tables
 
 U, V = 1.01, np.linspace(0.5, 2.0, 12)
 
@@ -343,3 +344,20 @@ def test_of_elements_at_one_index_no_table_is_made_before_differentiation() -> N
     args = (np.ones(2), np.ones(3), 0.5)
     assert "integer-tables" not in hyad.explain(hyad.grad(f, wrt=("k", "v")), args=args).fired()
     assert "integer-tables" not in {step.name for step in hyad.explain(f, args=args).steps}
+
+
+def test_each_number_is_asked_once_whether_it_is_an_integer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each way in which it is made of another one."""
+    asked = []
+    combined = tables.combined
+    monkeypatch.setattr(tables, "combined", lambda *a: (asked.append(1), combined(*a))[1])
+    chain = " ".join(f"a{k + 1} (+ (* a{k} a{k}) (* 0.5 a{k}))" for k in range(12))
+    text = f"(let [a0 (+ (get v i) (get w j)) {chain}] (exp (- a12)))"
+    f = hyad.model(
+        f"""(fn [#^ (Vec n) v #^ (Vec m) w]
+          (ifold (fn [s i] (+ s (ifold (fn [s j] (+ s {text})) 0.0 m))) 0.0 n))""",
+        namespace={},
+    )
+    args = np.linspace(0.1, 0.3, 3), np.linspace(0.2, 0.4, 2)
+    assert hyad.compile(f)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
+    assert len(asked) < 2000

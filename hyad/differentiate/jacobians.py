@@ -26,7 +26,7 @@ from ..core import (
 )
 from ..errors import DerivativeError, NotCompiled
 from ..passes.optimise import expanded_size, split_block
-from ..program.accumulators import sum_like
+from ..program.accumulators import any_order, sum_like
 from ..program.dead import tidy
 from ..program.values import (
     FUNCTIONS,
@@ -129,8 +129,8 @@ def direction(inputs: int | None, outputs: int | None) -> tuple[str, str]:
 
 
 def recurrent(block: Block, wrt: Sequence[Var], equal: Callable[[Atom, Atom], bool]) -> bool:
-    """Whether a Jacobian by a vector goes through states, numbers each of which is made of the one before, and would do
-    so once more for each of its rows: its columns side by side are vectors then. Design decision: of a square Jacobian,
+    """Whether a Jacobian by a vector goes through states, each of which is made of the one before, and would do so once
+    more for each of its rows: its columns side by side are vectors then. Design decision: of a square Jacobian,
     or where each state gives a row; and where no array on the way has more axes than the vector, so that tangents take
     no more room than the Jacobian."""
     if len(wrt) != 1 or len(block.results) != 1 or not can_be_wide(block):
@@ -148,9 +148,12 @@ def recurrent(block: Block, wrt: Sequence[Var], equal: Callable[[Atom, Atom], bo
 
 
 def goes_on(op: Loop, active: dict[Var, int]) -> bool:
-    """Whether a loop makes a number of the one before, and not by adding to it alone."""
-    states = [k for k, a in enumerate(op.accs) if a in active and a.type == REAL]
-    return any(not sum_like(op.body, op.accs[k], op.body.results[k]) for k in states)
+    """Whether a loop makes a number of the one before, and not by adding to it alone, or elements of a vector of others
+    that it has changed."""
+    states = [k for k, a in enumerate(op.accs) if a in active and elem_of(a) == REAL]
+    states = [k for k in states if not sum_like(op.body, op.accs[k], op.body.results[k])]
+    vectors = [op.accs[k] for k in states if isinstance(op.accs[k].type, Arr)]
+    return len(vectors) < len(states) or bool(vectors) and not any_order(op, vectors)
 
 
 def factored(sp: Specialiser, derived: Derived, args: list[Value], at: list[int], unrolled: bool = True) -> Any:

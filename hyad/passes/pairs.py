@@ -43,6 +43,8 @@ Adding = tuple[Bind, tuple[Atom, ...], Atom]
 
 #: What the turned pair may take, over what it saves, where eight sums then go side by side: vectors have four numbers.
 IN_LANES = 2
+#: Loops and arrays inside one another that are tried together: each makes twice as many programs.
+TRIED, NONE = 4, -1
 
 
 class Pairs(Rebuild):
@@ -58,10 +60,12 @@ class Pairs(Rebuild):
     """
 
     found = False
+    tried = 0
 
     def loop(self, op: Loop, bind: Bind, first: int = 0) -> Sequence[Atom]:
-        """A loop with what is added to its arrays from ``first`` on turned, where that takes little."""
-        for k in range(first, len(op.accs)):
+        """A loop with what is added to its arrays from ``first`` on turned, where that takes little: all of them, each
+        with what is then best for the others, up to ``TRIED`` inside one another; one by one beyond."""
+        for k in range(first, len(op.accs)) if self.tried != NONE else ():
             inner = self.inner(op, k) if isinstance(op.accs[k].type, Arr) else None
             if inner is None:
                 continue
@@ -72,12 +76,19 @@ class Pairs(Rebuild):
             with self.b.region() as scope:
                 turned = self.turned(op, bind, inner[0], inner[1], adding, *needed)  # type: ignore[arg-type]
             alone = tidy(self.b.close(scope, turned))
+            if self.tried == TRIED:
+                if not pays(alone, self.plain(op, bind)):
+                    continue
+                self.found = True
+                return self.block(alone)
+            self.tried += 1
             with self.b.region() as scope:
                 turned = self.block(alone)  # and what is added to the others
             made = tidy(self.b.close(scope, turned))
             with self.b.region() as plain:
                 kept = self.loop(op, bind, k + 1)
-            if work(made) <= (IN_LANES if goes_ahead(made) else 1) * work(tidy(self.b.close(plain, kept))):
+            self.tried -= 1
+            if pays(made, tidy(self.b.close(plain, kept))):
                 self.found = True
                 kept = turned
             else:
@@ -85,6 +96,14 @@ class Pairs(Rebuild):
             self.b.keep(scope)
             return kept
         return super().loop(op, bind)
+
+    def plain(self, op: Loop, bind: Bind) -> Block:
+        """A loop in which nothing is turned."""
+        before, self.tried = self.tried, NONE
+        with self.b.region() as scope:
+            kept = super().loop(op, bind)
+        self.tried = before
+        return tidy(self.b.close(scope, kept))
 
     def inner(self, op: Loop, k: int) -> tuple[Bind, int] | None:
         """The loop over the same range through which an array goes that is only added to, and where it stands there."""
@@ -339,6 +358,11 @@ def added(op: Loop, k: int, inside: set[Var]) -> list[Adding] | None:
 def goes_ahead(block: Block) -> bool:
     """Whether the sums of a loop in a block go side by side."""
     return any(type(x.op) is Loop and ahead(x.op) is not None for x in block.binds)
+
+
+def pays(made: Block, plain: Block) -> bool:
+    """Whether loops with something turned take as little as without."""
+    return work(made) <= (IN_LANES if goes_ahead(made) else 1) * work(plain)
 
 
 def readers_of(block: Block) -> dict[Atom, list[Bind]]:

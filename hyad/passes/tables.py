@@ -74,6 +74,9 @@ class Tabulate(Rebuild):
         self.inside: set[Var] = set()  # what the nest makes that is looked at
         self.integers: dict[Var, Prim] = {}  # its integers
         self.reals: dict[Var, Prim] = {}  # and its sums, differences and products of numbers
+        self.wholes: dict[
+            tuple[Loop, ...], dict[Atom, Affine | None]
+        ] = {}  # which of these are integers, in which loops
 
     def bind(self, bind: Bind) -> None:
         if bind.vars and bind.vars[0] in self.tables:
@@ -95,6 +98,7 @@ class Tabulate(Rebuild):
         one integer what they are, and the conditions around them."""
         inside = self.inside = {op.index, *op.accs, *defined_in(op.body)}
         made = [(v, x.op) for x in all_binds(op.body) for v in x.vars if type(x.op) is Prim]
+        self.wholes = {}
         self.integers = {v: op for v, op in made if v.type == INT}
         self.reals = {v: op for v, op in made if v.type == REAL and op.name in ("real", "+", "-", "*", "neg")}
         found: dict[Var, tuple[Value, tuple[Loop, ...]]] = {}
@@ -197,15 +201,15 @@ class Tabulate(Rebuild):
         indices = {loop.index for loop in path}
         if a.type != REAL:
             return affine_of(a, self.integers, self.inside, indices) if a.type == INT else None
-        made = self.whole_real(a, indices)
+        made = self.whole_real(a, indices, self.wholes.setdefault(path, {}))
         if made is None:
             return None
         ends = {v for loop in path for v in self.end(loop)}
         small = abs(made[0]) <= SMALL and all(abs(k) <= SMALL for k in made[1].values())
         return made if small and all(v in indices or v in ends for v in made[1]) else None
 
-    def whole_real(self, a: Atom, indices: set[Var]) -> Affine | None:
-        """The same of a real number as if no product were rounded."""
+    def whole_real(self, a: Atom, indices: set[Var], known: dict[Atom, Affine | None]) -> Affine | None:
+        """The same of a real number as if no product were rounded; ``known``: of those that it has been asked of."""
         if type(a) is Const:
             return (int(a.value), {}) if float(a.value).is_integer() else None
         op = self.reals.get(a)  # type: ignore[arg-type]
@@ -213,7 +217,9 @@ class Tabulate(Rebuild):
             return None
         if op.name == "real" and op.args[0].type == INT:
             return affine_of(op.args[0], self.integers, self.inside, indices)
-        return combined(op.name, [self.whole_real(x, indices) for x in op.args])
+        if a not in known:
+            known[a] = combined(op.name, [self.whole_real(x, indices, known) for x in op.args])
+        return known[a]
 
     def end(self, loop: Loop) -> dict[Var, int]:
         """The one variable that says how often a loop runs."""
