@@ -8,7 +8,7 @@
 (defmodel vec-add [u v] "the sum of two vectors" (map (fn [a b] (+ a b)) u v))
 (defmodel vec-sub [u v] "the difference of two vectors" (map (fn [a b] (- a b)) u v))
 (defmodel vec-mul [u v] "the product, element by element" (map (fn [a b] (* a b)) u v))
-(defmodel vec-scale [s v] "a vector times a number" (map (fn [a] (* s a)) v))
+(defmodel vec-scale [s v] "a number times a vector" (map (fn [a] (* s a)) v))
 (defmodel vec-sum [v] "the sum of the elements" (fold + 0.0 v))
 (defmodel dot [u v] "the inner product, of matrices their product: u's last axis with v's last but one"
   (cond
@@ -117,7 +117,7 @@
     (if (= k 0) (do (require-equal (len a) 1) (get a 0)) (map (fn [row] (squeeze row (- k 1))) a))))
 (defmodel mat-add [a b] "the sum of two matrices" (map vec-add a b))
 (defmodel mat-sub [a b] "the difference of two matrices" (map vec-sub a b))
-(defmodel mat-scale [s m] "a matrix times a number" (map (fn [row] (vec-scale s row)) m))
+(defmodel mat-scale [s m] "a number times a matrix" (map (fn [row] (vec-scale s row)) m))
 (defmodel mat-vec [m v] "a matrix times a column vector; an inverse or a Hessian is not made for that"
   (cond
     (not (null? (noted-result inv m))) (solve (noted-result inv m) v)
@@ -445,6 +445,8 @@
 (defmodel nth-differences [a] "each element less the one before it; of a matrix row by row" (differences a))
 (defmodel nth-differences/2 [a n] "the differences of the differences and so on, n times"
   (if (= n 0) a (nth-differences (differences a) (- n 1))))
+(defmodel nth-differences/3 [a n axis] "the differences of the differences and so on, n times, along an axis"
+  (if (= n 0) a (nth-differences (differences a axis) (- n 1) axis)))
 (defmodel trapezoid [y] "the area below points at distances of 1, by trapezia; of a matrix row by row"
   (if (= (rank y) 1) (* 0.5 (sum (trapezia y))) (map (fn [row] (trapezoid row)) y)))
 (defmodel trapezoid/2 [y x] "the area below points at x, by trapezia; of a matrix row by row"

@@ -333,6 +333,8 @@ ROWS += [
     Row("(np.diff a :axis 0)", lambda a: np.diff(a, axis=0), ("nm",), 1),
     Row("(differences a 0)", lambda a: np.diff(a, axis=0), ("nmm",), 1),
     Row("(np.diff a 2)", lambda a: np.diff(a, 2), ("nm",), 2),
+    Row("(np.diff a 2 0)", lambda a: np.diff(a, 2, 0), ("nm",), 2),
+    Row("(np.diff a 2 :axis 0)", lambda a: np.diff(a, 2, axis=0), ("nmm",), 2),
     Row("(var a :ddof 1)", lambda a: np.var(a, ddof=1), ("n",), 2),
     Row("(.std a :axis 0 :ddof 1)", lambda a: np.std(a, axis=0, ddof=1), ("nm",), 2),
     Row("(vander a)", np.vander, ("n",)),
