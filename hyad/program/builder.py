@@ -904,7 +904,7 @@ class Builder(Bounds):
                         if type(x) is Const or type(y) is Const:
                             self.definitions[v] = Prim("select", (cond, x, y))
                     elif v.type == REAL and type(x) is type(y) is Const:
-                        self.definitions[v] = Prim("select", (cond, x, y))  # what rules ask of it
+                        self.definitions[v] = Prim("if", (cond, x, y))  # what rules ask of it
         return made
 
     def term_of_both(self, x: Atom, y: Atom, then: Scope, orelse: Scope) -> tuple[Atom, Atom, Atom] | None:
