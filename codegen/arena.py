@@ -122,7 +122,7 @@ ARENA_ARRAY = f"""
 static inline void *hyad_room(hyad_arena *arena, double count, size_t size)
 {{
     if (!(count*(double)size < 1e18)) hyad_fail(arena, {OUT_OF_MEMORY});
-    return hyad_alloc(arena, count > 0 ? (size_t)count*size : 0);
+    return count > 0 ? hyad_alloc(arena, (size_t)count*size) : (void *)arena; /* of no elements, but not NULL */
 }}
 """
 ARENA_COPY = """

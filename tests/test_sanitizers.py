@@ -84,7 +84,9 @@ def test_the_public_cases_have_no_fault(environment, pytestconfig):
 
 
 @pytest.mark.some(2)
-@pytest.mark.parametrize("name", ["advice", "one_hot", "unswitch", "trees", "power_tables", "induction"])
+@pytest.mark.parametrize(
+    "name", ["advice", "one_hot", "unswitch", "trees", "power_tables", "induction", "nothing_there"]
+)
 def test_elements_at_edges_are_there(environment, name):
     """Programs that choose elements, put numbers to their places and read them again."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]

@@ -5,7 +5,8 @@ Integers are compared in affine normal form. Every answer is a proof: a subscrip
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from ..core import FALSE, INT, TRUE, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Type, Var, blocks_of, type_of
@@ -315,13 +316,11 @@ class Bounds:
         one, other = map(self.affine, op.args)
         itself: Affine = (0, {v: 1})
         if op.name == "max":
-            if self.nonnegative(one) or self.nonnegative(other):
-                self.sizes.add(v)
-            return [affine_add(itself, x, -1) for x in (one, other)]
+            sign = self.sign(v, lambda: self.nonnegative(one) or self.nonnegative(other))
+            return [*(affine_add(itself, x, -1) for x in (one, other)), *sign]
         if op.name == "min":
-            if self.nonnegative(one) and self.nonnegative(other):
-                self.sizes.add(v)
-            return [affine_add(x, itself, -1) for x in (one, other)]
+            sign = self.sign(v, lambda: self.nonnegative(one) and self.nonnegative(other))
+            return [*(affine_add(x, itself, -1) for x in (one, other)), *sign]
         divisor, terms = other
         rows = self.factor(op.args[0], op.args[1])
         if rows is not None and self.nonnegative(affine_add(other, (1, {}), -1)):
@@ -329,9 +328,21 @@ class Bounds:
             return []
         if terms or divisor <= 0 or not self.nonnegative(one):
             return []
-        self.sizes.add(v)
         rest = affine_add(one, itself, -divisor)
-        return [rest, affine_add((divisor - 1, {}), rest, -1)]
+        return [rest, affine_add((divisor - 1, {}), rest, -1), *self.sign(v, lambda: self.nonnegative(one))]
+
+    def sign(self, v: Var, known: Callable[[], bool]) -> list[Affine]:
+        """That ``v`` is >= 0, if that is ``known``: for good where it is so whatever loops have been entered, for what
+        is the same in all iterations leaves them; else here."""
+        scopes, self.scopes = self.scopes, self.scopes[:1]
+        try:
+            always = known()
+        finally:
+            self.scopes = scopes
+        if always:
+            self.sizes.add(v)
+            return []
+        return [(0, {v: 1})] if known() else []
 
     def factor(self, index: Atom, size: Atom) -> Atom | None:
         """How many rows of a size there are where an index counts the elements of all."""
@@ -348,9 +359,8 @@ class Bounds:
         itself: Affine = (0, {v: 1})
         for low, high in ((self.affine(x), self.affine(y)), (self.affine(y), self.affine(x))):
             if self.nonnegative(affine_add(high, low, -1)):
-                if self.nonnegative(low):
-                    self.sizes.add(v)
-                return [affine_add(itself, low, -1), affine_add(high, itself, -1)]
+                sign = self.sign(v, partial(self.nonnegative, low))
+                return [affine_add(itself, low, -1), affine_add(high, itself, -1), *sign]
         return []
 
     # ---------------------------------------------------------------------------- subscripts in range
