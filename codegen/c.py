@@ -53,7 +53,7 @@ from .data import DataPrinter, structured
 from .expressions import PRIMARY, WIDTH, Expr, wrapped
 from .identifiers import WORD, Names
 from .lower import is_array, type_of
-from .miscompiled import READ_FIRST, WHOLE_LOOPS
+from .miscompiled import READ_FIRST, WHOLE_LOOPS, WHOLE_PATTERNS
 from .operands import Line
 from .parts import Parts, split
 
@@ -386,7 +386,12 @@ class CPrinter(DataPrinter):
             if not made or self.arena or not called.isdisjoint(made):
                 needed.append(function)
                 called |= set(WORD.findall(function))
-        first = (CHOOSING, READ_FIRST, WHOLE_LOOPS)  # gcc takes no function into one that has other options
+        first = (
+            CHOOSING,
+            READ_FIRST,
+            WHOLE_LOOPS,
+            WHOLE_PATTERNS,
+        )  # gcc takes no function into one that has other options
         support = "\n".join(sorted(reversed(needed), key=lambda text: text not in first))
         above = re.sub(r"/\*.*?\*/|//[^\n]*", "", "\n".join([support, *before]))
         heads = self.includes("\n".join([above, *(line.text for line in lines), *tables]))

@@ -40,7 +40,8 @@ which they read before they store any (-O3; -O2 from gcc 12 on). ``overtaken`` f
 
 The fourth are loops that fill several arrays of one workspace. gcc makes a loop for each, if they turn out not to
 overlap when it runs, and then may not keep the order of those that need one another (its bug 107323: -O3 before gcc 13,
-and before 12.3). ``several`` finds them; gcc is told then to leave the loops of the file as they are.
+and before 12.3). ``several`` finds them; gcc is told then to leave the loops of the file as they are. Where they clear
+or copy elements among other things (``patterned``), it has to be told so twice.
 """
 
 from __future__ import annotations
@@ -100,7 +101,13 @@ READ_FIRST = """\
 WHOLE_LOOPS = """\
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
 #pragma GCC optimize("no-tree-loop-distribution") /* or gcc makes several loops of one, in a wrong order */
-#pragma GCC optimize("no-tree-loop-distribute-patterns")
+#endif
+"""
+
+#: Also where one of the several would clear or copy an array.
+WHOLE_PATTERNS = """\
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#pragma GCC optimize("no-tree-loop-distribute-patterns") /* or gcc takes what clears or copies out of loops */
 #endif
 """
 
@@ -256,6 +263,19 @@ def several(plan: Plan, op: Loop | While, outs: Iterable[Var]) -> bool:
     read = {plan.root(a) for b in all_binds(op.body) for a in atoms_of(b.op) if isinstance(type_of(a), Arr)}
     own = {root for root in stored | read if root.kind == "own" and (root.slot is not None or root.arena or root.grown)}
     return len(stored) > 1 and len(own) > 1 and not own.isdisjoint(stored)
+
+
+def patterned(op: Loop | While) -> bool:
+    """Whether a loop stores numbers, or what it reads, as it is, to arrays."""
+    made = {v: b.op for b in all_binds(op.body) for v in b.vars}
+
+    def plain(a: Atom) -> bool:
+        inner = made.get(a)  # type: ignore[call-overload]
+        return isinstance(a, Const) or isinstance(inner, Prim) and inner.name in ("get", "zeros", "array")
+
+    stored = [b.op.args[-1] for b in all_binds(op.body) if isinstance(b.op, Prim) and b.op.name == "update"]
+    inside = [x for x in (op, *(b.op for b in all_binds(op.body))) if isinstance(x, (Loop, While))]
+    return any(map(plain, (*stored, *(r for x in inside for r in x.body.results[len(x.accs) :]))))
 
 
 class _Body:

@@ -71,7 +71,18 @@ from .expressions import (
     wrapped,
 )
 from .lower import Buffer, Place, is_array, is_zeros, type_of
-from .miscompiled import ALONE, IN_ORDER, READ_FIRST, WHOLE_LOOPS, masked, overtaken, several, turned
+from .miscompiled import (
+    ALONE,
+    IN_ORDER,
+    READ_FIRST,
+    WHOLE_LOOPS,
+    WHOLE_PATTERNS,
+    masked,
+    overtaken,
+    patterned,
+    several,
+    turned,
+)
 from .operands import WHOLE, Line, OperandPrinter
 from .ranges import OVERFLOW
 from .vector import by_library
@@ -895,6 +906,8 @@ class BodyPrinter(OperandPrinter):
                 self.support[READ_FIRST] = None
             if several(self.plan, op, outs):
                 self.support[WHOLE_LOOPS] = None
+                if patterned(op):
+                    self.support[WHOLE_PATTERNS] = None
         for move in self.plan.early[op.body].values():
             self.copy(move.source, move.target)
         self.statements(op.body, {})
