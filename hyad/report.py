@@ -355,7 +355,8 @@ def _directions(made: Stages, model: Model, typed: Program, forward: bool) -> li
     passes = [f"{said[0]}, {said[1]}: a gradient or an adjoint is one reverse pass, a tangent one forward pass"]
     if _many(typed.body.results):
         mode, reason = direction(inputs, outputs)
-        if mode == "reverse" and recurrent(typed.body, [p for k in active for p in params[k]], same):
+        reals = [p for k in active for p in params[k] if elem_of(p) == REAL]
+        if mode == "reverse" and recurrent(typed.body, reals, same):
             mode, reason = "forward", STATES
         passes.append(f"a Jacobian is {mode}: {reason}")
     return passes

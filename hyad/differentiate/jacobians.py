@@ -45,6 +45,7 @@ from .tracing import Trace, cells, mirror, positions, trace
 if TYPE_CHECKING:
     from ..frontend.specialise import Specialiser
 
+#: Why a Jacobian of states goes forward (``recurrent``).
 STATES = "each row would go through all states that the results are made of"
 #: Up to so many inputs (outputs) a Jacobian's directions are written out; beyond, they are a loop.
 DIRECTIONS = 32
@@ -130,9 +131,9 @@ def direction(inputs: int | None, outputs: int | None) -> tuple[str, str]:
 
 def recurrent(block: Block, wrt: Sequence[Var], equal: Callable[[Atom, Atom], bool]) -> bool:
     """Whether a Jacobian by a vector goes through states, each of which is made of the one before, and would do so once
-    more for each of its rows: its columns side by side are vectors then. Design decision: of a square Jacobian,
-    or where each state gives a row; and where no array on the way has more axes than the vector, so that tangents take
-    no more room than the Jacobian."""
+    more for each of its rows: its columns side by side are vectors then. Design decision: of a square Jacobian, or
+    where each state gives a row; and where no array on the way has more axes than the vector, so that the tangents of
+    each take as much room as the Jacobian."""
     if len(wrt) != 1 or len(block.results) != 1 or not can_be_wide(block):
         return False
     (p,), (result,) = wrt, block.results

@@ -74,9 +74,7 @@ class Tabulate(Rebuild):
         self.inside: set[Var] = set()  # what the nest makes that is looked at
         self.integers: dict[Var, Prim] = {}  # its integers
         self.reals: dict[Var, Prim] = {}  # and its sums, differences and products of numbers
-        self.wholes: dict[
-            tuple[Loop, ...], dict[Atom, Affine | None]
-        ] = {}  # which of these are integers, in which loops
+        self.wholes: dict[tuple[Loop, ...], dict[Atom, Affine | None]] = {}  # which are integers, by the loops around
 
     def bind(self, bind: Bind) -> None:
         if bind.vars and bind.vars[0] in self.tables:
