@@ -351,7 +351,8 @@ class Model:
             optimise,
         )
 
-        program = self.program(specs)
+        with switched_off(("columns-of-states",) if target == "cuda" else ()):  # there each row has a thread
+            program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
         later = set(map(named, AFTER_PARTS)) if threads > 1 else ()
         vectors = "vector" in (math, self._options.get("math"))

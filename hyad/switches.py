@@ -21,7 +21,7 @@ BUILT = {
     "any-order": "Runs the backward loop in the forward order where each iteration changes elements of its own.",
     "spared": "Copies a row that a loop reads and, by a condition, does not change: reverse mode remembers it once.",
     "few-inputs": "Takes a gradient by few numbers through recursion or a loop with a state in forward mode.",
-    "columns-of-states": "Takes the columns of a Jacobian of states, each made of the one before, side by side.",
+    "columns-of-states": "Takes the columns of a Jacobian of states, each made of the one before, side by side (CPU).",
     "checkpoint": "Stores n states of a loop with ``:checkpoint n`` for reverse mode, and recomputes the others.",
 }
 

@@ -77,3 +77,11 @@ def test_the_cost_card_says_so() -> None:
     for said in (str(hyad.cost(hyad.jacobian(f))), str(hyad.cost(f))):
         assert "forward" in said and "all states" in said
     assert "a Jacobian is reverse" in str(hyad.cost(model(ROWS["neighbours"])))
+
+
+def test_on_a_gpu_each_row_has_a_thread() -> None:
+    """A loop around the columns would wait for all of them in each of its iterations."""
+    made = hyad.jacobian(model(STATES["a scan"]))
+    specs = made.specs([np.ones(3)])
+    rows, columns = (x.body.binds[-1].op for x in (made.optimised(specs, target="cuda"), made.optimised(specs)))
+    assert type(rows) is type(columns) is Loop and not rows.accs and columns.accs
