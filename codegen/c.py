@@ -73,7 +73,9 @@ LIBRARY = frozenset(
     " tanh tgamma trunc isnan isinf isfinite isnormal fpclassify INFINITY NAN HUGE_VAL NULL memcpy memset memmove"
     " memcmp strlen work size_t ptrdiff_t errno M_E M_LOG2E M_LOG10E M_LN2 M_LN10 M_PI M_PI_2 M_PI_4 M_1_PI M_2_PI"
     " M_2_SQRTPI M_SQRT2 M_SQRT1_2 HUGE HUGE_VALL MAXFLOAT FP_NAN FP_INFINITE FP_ZERO FP_SUBNORMAL FP_NORMAL"
-    " FP_ILOGB0 FP_ILOGBNAN MATH_ERRNO MATH_ERREXCEPT math_errhandling".split()
+    " FP_ILOGB0 FP_ILOGBNAN MATH_ERRNO MATH_ERREXCEPT math_errhandling RAND_MAX EXIT_SUCCESS EXIT_FAILURE MB_CUR_MAX"
+    " FD_SETSIZE NFDBITS BYTE_ORDER BIG_ENDIAN LITTLE_ENDIAN PDP_ENDIAN WNOHANG WUNTRACED WSTOPPED WEXITED WCONTINUED"
+    " WNOWAIT".split()
 )
 RESERVED = KEYWORDS | LIBRARY | frozenset(f"{name}f" for name in LIBRARY)
 FUNCTION_RESERVED = RESERVED | frozenset(
@@ -386,12 +388,8 @@ class CPrinter(DataPrinter):
             if not made or self.arena or not called.isdisjoint(made):
                 needed.append(function)
                 called |= set(WORD.findall(function))
-        first = (
-            CHOOSING,
-            READ_FIRST,
-            WHOLE_LOOPS,
-            WHOLE_PATTERNS,
-        )  # gcc takes no function into one that has other options
+        # gcc takes no function into one that has other options
+        first = (CHOOSING, READ_FIRST, WHOLE_LOOPS, WHOLE_PATTERNS)
         support = "\n".join(sorted(reversed(needed), key=lambda text: text not in first))
         above = re.sub(r"/\*.*?\*/|//[^\n]*", "", "\n".join([support, *before]))
         heads = self.includes("\n".join([above, *(line.text for line in lines), *tables]))

@@ -51,6 +51,7 @@ from .operands import Line
 from .statements import BodyPrinter
 
 STRUCTURED = (While, Case, Make, Apply)
+#: What the functions of ``stub.py`` call their variables, among which types are named.
 STUB_VARIABLES = frozenset(
     "apart args at check collects code fail failed flags got held helper index ints item items keys kind left len list"
     " make misfit names ndim need next number old one out part pool rank readonly result room same self shape size"

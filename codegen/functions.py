@@ -152,9 +152,8 @@ class Unit:
         for (owner, label), name in self.makers.items():
             data = by_name[owner]
             c = next(c for c in data.constructors if c.name == label)
-            own = Names(
-                {"arena", *(t.name for t in self.types.values())}
-            )  # a parameter would hide the type of the next
+            # a parameter that is called as a type would hide it from those after it
+            own = Names({"arena", *(t.name for t in self.types.values())})
             given = [own.fresh(f.name) for f in c.fields]
             cell = own.fresh("cell")
             params = ", ".join(

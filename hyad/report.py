@@ -308,11 +308,11 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
             before = len(kept)
             program = made.program(name)
             count_in(name, program, None if given is None else given * (2 if name == "forward" else 1), before)
-        forward, before = False, len(kept)
+        forward, before = set[str](), len(kept)
         if base is not model:
             with recorded() as fired:
                 program = model.optimised(model.called_as(args))
-            forward = any(name in ("few-inputs", "columns-of-states") for name, _ in fired)
+            forward = {name for name, _ in fired}.intersection(("few-inputs", "columns-of-states"))
             count_in(model.value.operator, program, args, before)
         why = _directions(made, model, typed, forward) if names else []
     why += _schedules(kept, typed, given)
@@ -331,9 +331,9 @@ def cost(f: Any, *, args: Sequence[Any] | None = None, without: str | Iterable[s
     return Card(model.name, _sizes(typed, given), costs, memory, why)
 
 
-def _directions(made: Stages, model: Model, typed: Program, forward: bool) -> list[str]:
-    """How many directions the derivative of a model has, and which way it goes; ``forward``: a gradient goes forward
-    (``few-inputs``), or a Jacobian does (``columns-of-states``)."""
+def _directions(made: Stages, model: Model, typed: Program, forward: set[str]) -> list[str]:
+    """How many directions the derivative of a model has, and which way it goes; ``forward``: whether gradients go
+    forward in it (``few-inputs``), or Jacobians do (``columns-of-states``)."""
     operator = model.value.operator if isinstance(model.value, Derived) else None
     wrt = made.wrt()
     active = range(len(typed.ins)) if wrt is None else wrt
@@ -343,12 +343,12 @@ def _directions(made: Stages, model: Model, typed: Program, forward: bool) -> li
     said = [f"{'any number of' if n is None else n} {what}{'s' * (n != 1)}" for n, what in
             ((inputs, "input"), (outputs, "result"))]  # fmt: skip
     if operator in ("grad", "value-and-grad", "vjp"):
-        if forward:
+        if "few-inputs" in forward:
             costs = "backwards, the states of loops and calls are remembered"
             return [f"forward, beside the value: {said[0]}, {said[1]}; {costs}"]
         return [f"reverse, at once: {said[0]}, {said[1]}"]
     if operator == "jacobian":
-        mode, reason = ("forward", STATES) if forward else direction(inputs, outputs)
+        mode, reason = ("forward", STATES) if "columns-of-states" in forward else direction(inputs, outputs)
         return [f"{mode}: {said[0]}, {said[1]}; {reason}"]
     if operator in ("hessian", "hvp"):
         return [f"forward over reverse: {said[0]}"]

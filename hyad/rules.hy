@@ -4,6 +4,7 @@
 ;; at least one, p a power of two of that kind, n a negative constant, q and r finite ones without a sign, 0 1 2 -1 an
 ;; operand of that value, (temp ..) an operand that nobody named, (soft 0) one that differentiation itself introduced. A
 ;; template builds operations, so that its parts are shared and rewritten again; (fold op c d) computes with constants.
+;; (if x c d) is a branch that gives one of two constants.
 ;;
 ;; A rule here holds for every IEEE number, NaN and infinity included, and to the last bit, subnormal numbers aside,
 ;; up to the sign of a zero where the pattern holds a soft operand. What does not (x*0 => 0, x/x => 1) fires on soft

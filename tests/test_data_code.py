@@ -719,6 +719,20 @@ def test_numbers_may_have_any_name(name):
     assert hyad.compile(f)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-14)
 
 
+@pytest.mark.parametrize("name", ["failed", "mark", "M_PI", "RAND_MAX", "arena", "status"])
+def test_vectors_may_have_any_name(name):
+    """A function with an arena calls the one that does the work with the names of its arguments."""
+    text = f"""(fn [#^ (Vec k) {name} #^ Real x]
+      (letrec [g (fn [q z] (if (<= q 0) (* z x) (sin (* x (g (- q 1) (* z (get {name} 0)))))))]
+        (+ (g (len {name}) 0.4) (sum {name}))))"""
+    f = hyad.value_and_grad(hyad.model(text, namespace={}))
+    args = np.array([0.3, 0.2]), 0.7
+    (value, slopes), (known, expected) = hyad.compile(f)(*args), hyad.run(f, *args)
+    assert value == pytest.approx(known, rel=1e-14)
+    for found, wanted in zip(slopes, expected):
+        np.testing.assert_allclose(found, wanted, 1e-13)
+
+
 def test_a_part_may_have_the_name_of_its_type():
     """Reverse mode makes records of records; a parameter that is called so hides the type of those after it."""
     text = """(fn [#^ Real x #^ Real y #^ (Vec n) v]

@@ -65,9 +65,8 @@ def test_jacobians(name: str) -> None:
 
 def test_states_are_gone_through_once() -> None:
     """In a loop around one over the columns, in which none is left."""
-    program = hyad.jacobian(model(STATES["a scan"])).optimised(
-        [hyad.jacobian(model(STATES["a scan"])).specs([np.ones(3)])][0]
-    )
+    jacobian = hyad.jacobian(model(STATES["a scan"]))
+    program = jacobian.optimised(jacobian.specs([np.ones(3)]))
     (loop,) = (x.op for x in program.body.binds if type(x.op) is Loop and x.op.accs)
     assert depth(loop.body) == 1
 
@@ -77,6 +76,8 @@ def test_the_cost_card_says_so() -> None:
     for said in (str(hyad.cost(hyad.jacobian(f))), str(hyad.cost(f))):
         assert "forward" in said and "all states" in said
     assert "a Jacobian is reverse" in str(hyad.cost(model(ROWS["neighbours"])))
+    inside = model("(sum (@ ((jacobian (fn [q] (scan (fn [s x] (sin (+ s x))) 0.3 q))) q) q))")
+    assert "reverse, at once" in str(hyad.cost(hyad.grad(inside)))
 
 
 def test_on_a_gpu_each_row_has_a_thread() -> None:
