@@ -163,6 +163,9 @@ def test_gradients_of_rectified_rows() -> None:
     [
         "(map (fn [a b] (if (> (get a 0) (get a 1)) (get b 0) 0.0)) h x)",  # one of a row
         "(map (fn [a] (maximum (* 2.0 (get a 0)) (get a 1))) h)",  # also compared
+        "(map (fn [a] (+ (where (> (get a 0) (get a 1)) (get a 0) 0.0) (where (> (get a 1) 1.0) (get a 1) 0.0))) h)",
+        """((grad (fn [v] (let [top (fold max (get v 0) v)]
+                            (+ top (log (fold (fn [s a] (+ s (exp (- a top)))) 0.0 v)))))) (get x 0))""",  # in lanes
         "(map (fn [a b] (if (> (get a 0) 0.0) (dot b b) 0.0)) (cut h 0 n) (transpose x))",  # made by a loop
     ],
 )

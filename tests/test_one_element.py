@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import hyad
-from hyad.core import Arr, Loop, all_binds
+from hyad.core import INT, REAL, Arr, Block, Const, Loop, Var, all_binds
+from hyad.passes.one_element import Sums
+from hyad.program.builder import Builder
 from hyad.program.journal import without
 from test_one_hot import depth
 
@@ -26,6 +30,10 @@ ROWS = {
     ),
     "one coordinate": (
         f"(build n (fn [k] ((D (D (fn [t] ({U} (update x k t))))) (get x k))))", f"((hessian {U}) x)", 2, np.diag,
+    ),
+    "one coordinate of rows": (
+        f"(map (fn [r] (sum (build n (fn [k] ((D (D (fn [t] ({U} (update r k t))))) (get r k)))))) a)",
+        f"(map (fn [r] (trace ((hessian {U}) r))) a)", 3, lambda traces: traces,
     ),
     "an element of a gradient": (f"(get ((grad {U}) x) (- n 1))", f"((grad {U}) x)", 2, lambda g: g[-1]),
     "beside the diagonal": (
@@ -64,6 +72,8 @@ def test_without_it_whole_rows_are_made() -> None:
 LEFT = {
     "two elements": "(let [s {sum}] (+ (get s 0) (get s 1)))",
     "all, one by one": "(let [s {sum}] (build n (fn [i] (get s i))))",
+    "a place found afterwards": "(let [g {sum}] (get g (int (* 1.5 (exp (* 0.0 (get g (len b))))))))",
+    "a sum that goes on": "(get ((grad (fn [z] (+ (dot b (sin (@ a z))) (dot c (cos (@ a (* z z))))))) x) 1)",
     "the user's own": """(get (ifold (fn [s i] (ifold (fn [s j] (update s j (+ (get s j) (* (get a i j) (get x j)))))
                                                     s n))
                                (zeros n) m) 1)""",
@@ -79,7 +89,9 @@ def test_other_sums_stay_arrays(name: str) -> None:
     assert any(
         v.type.rank for x in all_binds(program.body) if type(x.op) is Loop for v in x.vars if type(v.type) is Arr
     )
-    np.testing.assert_allclose(hyad.compile(f)(*args), hyad.run(f, *args), 1e-13)
+    found, wanted = hyad.compile(f)(*args), hyad.run(f, *args)
+    np.testing.assert_allclose(found, wanted, 1e-13)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))  # 0 and -0.0 is 0
 
 
 IN_PLACE = {
@@ -99,3 +111,17 @@ def test_arrays_in_place_stay_arrays(name: str) -> None:
     f = hyad.model(f"(fn [{SHAPES}] {IN_PLACE[name]})", namespace={})
     args = arguments(5, 4)
     np.testing.assert_allclose(hyad.compile(f)(*args), hyad.run(f, *args), 1e-13)
+
+
+@pytest.mark.parametrize("soft, read, taken", [(True, False, True), (False, False, False), (True, True, False)])
+def test_arrays_that_differentiation_adds_to_and_nothing_reads(soft: bool, read: bool, taken: bool) -> None:
+    """Not the user's own additions, nor an array that is read as it was before something has been added to it."""
+    b = Builder()
+    n, x = Var("n", INT), Var("x", Arr(REAL, (Var("n", INT),)))
+
+    def body(i: Any, acc: Any) -> Any:
+        return [b.add_at(acc, (i,), b.get(x, i), soft=soft)], [b.get(acc, Const(0, INT))] if read else []
+
+    out = b.loop(n, [b.zeros(Arr(REAL, (n,)))], body)
+    element = b.get(out[0], Const(1, INT))
+    assert bool(Sums(Block(b.block(), (element, *out[1:]))).found) == taken

@@ -39,6 +39,7 @@ STATES = {
 #: What is taken row by row: no states, or more than a vector of numbers on the way.
 ROWS = {
     "no states": "(map sin q)",
+    "a sum": "(let [s (sum (square q))] (* s q))",
     "in place, each by itself": "(let [w (copy q)] (for [i (range n)] (set-at! w i (sin (* 2.0 (get w i))))) w)",
     "neighbours": "(map (fn [i] (* (get q i) (get q (max 0 (- i 1))))) (arange n))",
     "matrices on the way": "(map (fn [r] (ifold (fn [s i] (sin (+ s (get r i)))) 0.0 n)) (outer q q))",
