@@ -122,11 +122,13 @@
   (cond
     (not (null? (noted-result inv m))) (solve (noted-result inv m) v)
     (not (null? (noted-result times-hessian m))) (times-hessian m v)
+    (not (null? (band-of m))) (band-times m v)
     True (map (fn [row] (dot row v)) m)))
 (defmodel vec-mat [v m] "a row vector times a matrix; an inverse or a Hessian is not made for that"
   (cond
     (not (null? (noted-result inv m))) (solve-from-left (noted-result inv m) v)
     (not (null? (noted-result times-hessian m))) (times-hessian m v)
+    (not (null? (band-of m))) (band-times (transpose m) v)
     True (do
       (require-equal (len v) (len m))
       (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v)))))))
@@ -137,8 +139,15 @@
 (defmodel mat-mul [a b] "the product of two matrices"
   (do
     (require-equal (shape a 1) (len b))
-    (build [(len a) (shape b 1)]
-      (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))))
+    (cond
+      (not (null? (band-of a))) (band-times a b)
+      (not (null? (band-of b))) (transpose (band-times (transpose b) (transpose a)))
+      True (build [(len a) (shape b 1)]
+        (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b)))))))
+(defmodel band-times [a x] "the product of a matrix that is known to have few diagonals and a vector, or a matrix"
+  (do
+    (require-equal (shape a 1) (len x))
+    (let [#(l u) (band-of a)] (band-product (band-rows a l u) x l))))
 (defmodel matmul [a b] "the product of vectors, matrices, or stacks of matrices"
   (cond
     (> (rank a) 2) (if (= (rank a) (rank b)) (map matmul a b) (map (fn [m] (matmul m b)) a))
@@ -721,16 +730,19 @@ of the rows"
   (do
     (require-equal (len a) (shape a 1))
     (require-equal (len a) (len b))
-    (if (symmetric? a)
-      (let [a (by-lower-triangle a)  factors (constant factored-symmetric a)]
+    (cond
+      (not (null? (band-of a))) (let [#(rows l) (banded a)] (solve-banded (constant band-lu rows l) rows b l))
+      (symmetric? a) (let [a (by-lower-triangle a)  factors (constant factored-symmetric a)]
         (note-result solve-symmetric (solve-symmetric factors a b) b #(factors a)))
-      (let [#(f order) (constant lu a)] (solve-factored f order a b)))))
+      True (let [#(f order) (constant lu a)] (solve-factored f order a b)))))
 (defmodel solve-from-left [a b] "the solution x of x a = b, for a vector b"
   (if (symmetric? a)
     (solve a b)
     (do
       (require-equal (len a) (len b))
-      (let [#(f order) (constant lu a)] (solve-transposed f order a b)))))
+      (if (not (null? (band-of a)))
+        (let [#(rows l) (banded a)] (solve-banded-transposed (constant band-lu rows l) rows b l))
+        (let [#(f order) (constant lu a)] (solve-transposed f order a b))))))
 (defmodel solve-factored [f order a b] "the solution of a x = b, its derivatives too, from a's LU factors"
   (ruled (fn [a b f order] (lu-solve f order b))
     (fn [a b f order x da db] (solve-factored f order a (- db (matmul da x))))
@@ -761,11 +773,14 @@ of the rows"
 (defmodel det-of-one [a] "the determinant of a matrix"
   (do
     (require-equal (len a) (shape a 1))
-    (let [#(f order) (constant lu a)]
-      (ruled (fn [a f order] (lu-det f order))
-        (fn [a f order d da] (* d (trace (solve-factored f order a da))))
-        (fn [a f order d ct] (* (* ct d) (transpose (inv-factored f order a))))
-        a f order))))
+    (if (not (null? (band-of a)))
+      (let [#(rows l) (banded a)  #(f r m p ordered) (band-lu rows l)]
+        (ifold (fn [d k] (/ (if (= (get p k) 0) d (- d)) (get r k))) 1.0 (len r)))
+      (let [#(f order) (constant lu a)]
+        (ruled (fn [a f order] (lu-det f order))
+          (fn [a f order d da] (* d (trace (solve-factored f order a da))))
+          (fn [a f order d ct] (* (* ct d) (transpose (inv-factored f order a))))
+          a f order)))))
 (defmodel lu-det [f order] "the determinant from the LU factors: the diagonal's product, its sign that of the order"
   (* (ifold (fn [p i] (* p (get f i i))) 1.0 (len f)) (order-sign order)))
 (defmodel order-sign [order] "1 or -1: for an even or an odd number of exchanges"
@@ -777,15 +792,137 @@ of the rows"
 (defmodel logdet-of-one [a] "the logarithm of the determinant's magnitude"
   (do
     (require-equal (len a) (shape a 1))
-    (if (symmetric? a)
-      (let [a (by-lower-triangle a)] (logdet-symmetric (constant factored-symmetric a) a))
-      (let [#(f order) (constant lu a)]
+    (cond
+      (not (null? (band-of a)))
+        (let [#(rows l) (banded a)  #(f r m p ordered) (band-lu rows l)] (ifold (fn [s k] (- s (log (abs (get r k))))) 0.0 (len r)))
+      (symmetric? a) (let [a (by-lower-triangle a)] (logdet-symmetric (constant factored-symmetric a) a))
+      True (let [#(f order) (constant lu a)]
         (ruled (fn [a f order] (lu-logdet f))
           (fn [a f order d da] (trace (solve-factored f order a da)))
           (fn [a f order d ct] (* ct (transpose (inv-factored f order a))))
           a f order)))))
 (defmodel lu-logdet [f] "the logarithm of the determinant's magnitude from the LU factors"
   (ifold (fn [s i] (+ s (log (abs (get f i i))))) 0.0 (len f)))
+
+; Of a matrix that is made with l diagonals below the main one and u above it, all others zeros, those are read: w
+; numbers of each row. It is taken apart row by row: the next rows, as many as may be exchanged, each from the pivot's column on,
+; are all that is at hand. As rows may be exchanged, those of the upper factor are as long as those of the matrix;
+; where none were, what is then not zero is no wider than the matrix was.
+(defmodel banded [a] "the diagonals of a matrix that is known to have few, by rows, and how many are below the main one"
+  (let [#(l u) (band-of a)  l (max l 1)] #((band-rows a l u) l)))
+(defmodel band-rows [a l u] "the diagonals of a matrix by rows, l below the main one and u above; zeros beyond its columns"
+  (build [(len a) (+ l u 1)]
+    (fn [i d] (let [j (+ i (- d l))] (if (and (<= 0 j) (< j (shape a 1))) (get a i j) 0.0)))))
+(defmodel band-lu [rows l] "the factors of a matrix with l diagonals below the main one, at least one: rows of the upper
+one right of its diagonal of ones; reciprocals of what is between the two; what of each row goes to the next l; which of
+them comes first; whether none was exchanged"
+  (let [n (len rows)
+        w (shape rows 1)
+        start (build [(+ l 1) w]
+                (fn [i c] (let [d (+ c (- l i))] (if (and (< d w) (< i n)) (get rows i (min d (- w 1))) 0.0))))
+        #(s ordered f r m p) (loop n (fn [k s ordered] (band-step rows l n k s ordered)) start True)]
+    #(f r m p ordered)))
+(defmodel band-step [rows l n k s ordered] "the rows at hand after step k; a row of the factors"
+  (let [w (shape rows 1)
+        p (fst (ifold (fn [best i] (let [x (abs (get s (+ i 1) 0))] (if (> x (snd best)) #((+ i 1) x) best)))
+                 #(0 (abs (get s 0 0))) l))
+        top (get s (index-below p (+ l 1)))
+        pivot (get top 0)
+        over (/ 1.0 (if (= pivot 0) 1.0 pivot))
+        others (build [l w] (fn [i c] (if (= p (+ i 1)) (get s 0 c) (get s (+ i 1) c))))
+        m (build l (fn [i] (* over (get others i 0))))
+        next (+ k 1 l)]
+    #((build [(+ l 1) w]
+        (fn [i c]
+          (cond
+            (= i l) (if (< next n) (get rows next c) 0.0)
+            (= c (- w 1)) 0.0
+            True (- (get others i (+ c 1)) (* (get m i) (get top (+ c 1)))))))
+      (and ordered (= p 0))
+      (build (- w 1) (fn [c] (* over (get top (+ c 1))))) (if (= pivot 0) (/ 1.0 pivot) over) m p)))
+(defmodel band-solve [factors b] "the solution of a x = b from a's factors"
+  (let [#(f r m p ordered) factors
+        n (len f)
+        l (shape m 1)
+        w (shape f 1)
+        y (with-zeros b w)]
+    (cut (if ordered
+           (band-up f r (band-down m y n l) n (- w l))
+           (band-up f r (band-down-exchanged m p y n l) n w))
+      0 n)))
+(defmodel band-down [m y n l] "what the lower factor leaves"
+  (ifold (fn [y k] (ifold (fn [y i] (let [j (+ k 1 i)] (update y j (- (get y j) (* (get m k i) (get y k)))))) y l))
+    y n))
+(defmodel band-down-exchanged [m p y n l] "the same where rows are exchanged"
+  (ifold (fn [y k]
+      (let [first (+ k (index-below (get p k) (+ l 1)))  x (get y k)  t (get y first)]
+        (update
+          (ifold (fn [y i] (let [j (+ k 1 i)] (update y j (- (if (= first j) x (get y j)) (* (get m k i) t))))) y l)
+          k t)))
+    y n))
+(defmodel band-up [f r y n w] "what the upper factor leaves, w elements of each row"
+  (ifold (fn [x i]
+      (let [k (- n (+ i 1))]
+        (update x k
+          (ifold (fn [s c] (let [j (- w c)] (- s (* (get f k (- j 1)) (get x (+ k j)))))) (* (get r k) (get x k)) w))))
+    y n))
+(defmodel band-solve-transposed [factors b] "the solution of a' x = b, a' the transpose, from a's factors"
+  (let [#(f r m p ordered) factors
+        n (len f)
+        l (shape m 1)
+        w (shape f 1)
+        y (with-zeros b w)]
+    (cut (if ordered
+           (band-up m r (band-down f y n (- w l)) n l)
+           (band-up-exchanged m r p (band-down f y n w) n l))
+      0 n)))
+(defmodel band-up-exchanged [m r p y n l] "what the transpose of the lower factor leaves where rows are exchanged"
+  (ifold (fn [x i]
+      (let [k (- n (+ i 1))
+            first (+ k (index-below (get p k) (+ l 1)))
+            t (ifold (fn [s j] (- s (* (get m k j) (get x (+ k 1 j))))) (* (get r k) (get x k)) l)]
+        (update (update x k (get x first)) first t)))
+    y n))
+(defmodel with-zeros [b k] "a vector, or the rows of a matrix, and k more of zeros"
+  (let [n (len b)]
+    (if (= (rank b) 1)
+      (build (+ n k) (fn [i] (if (< i n) (get b i) 0.0)))
+      (build [(+ n k) (shape b 1)] (fn [i j] (if (< i n) (get b i j) 0.0))))))
+(defmodel band-product [rows x l] "the product of a matrix with l diagonals below the main one and x"
+  (let [f (fn [i g] (band-sum (fn [d j] (* (get rows i d) (g j))) i l (shape rows 1) (len x)))]
+    (if (= (rank x) 1)
+      (build (len rows) (fn [i] (f i (fn [j] (get x j)))))
+      (build [(len rows) (shape x 1)] (fn [i k] (f i (fn [j] (get x j k))))))))
+(defmodel band-sum [f i l w n] "the sum of f of d below w and i + d - l, where that is an index below n"
+  (ifold (fn [s d] (let [j (+ i (- d l))] (if (and (<= 0 j) (< j n)) (+ s (f d j)) s))) 0.0 w))
+(defmodel band-outer [x y l w] "minus the products of the elements, or rows, of x and y in a band, by rows"
+  (build [(len x) w]
+    (fn [i d]
+      (let [j (+ i (- d l))]
+        (if (and (<= 0 j) (< j (len y)))
+          (- (if (= (rank x) 1) (* (get x i) (get y j)) (dot (get x i) (get y j))))
+          0.0)))))
+(defmodel turned-rows [rows l] "the diagonals of the transpose of a matrix, by rows"
+  (let [n (len rows)  w (shape rows 1)]
+    (build [n w]
+      (fn [i d] (let [j (- (+ i d l 1) w)] (if (and (<= 0 j) (< j n)) (get rows j (- (- w 1) d)) 0.0))))))
+(defmodel solve-banded [factors rows b l] "the solution of a x = b, its derivatives too, from a's factors and diagonals"
+  (let [#(f r m p ordered) factors]
+    (ruled (fn [rows b f r m p ordered l] (band-solve #(f r m p ordered) b))
+      (fn [rows b f r m p ordered l x drows db]
+        (solve-banded #(f r m p ordered) rows (- db (band-product drows x l)) l))
+      (fn [rows b f r m p ordered l x ct]
+        (let [v (solve-banded-transposed #(f r m p ordered) rows ct l)] #((band-outer v x l (shape rows 1)) v)))
+      rows b f r m p ordered l)))
+(defmodel solve-banded-transposed [factors rows b l] "the solution of a' x = b, a' the transpose"
+  (let [#(f r m p ordered) factors]
+    (ruled (fn [rows b f r m p ordered l] (band-solve-transposed #(f r m p ordered) b))
+      (fn [rows b f r m p ordered l x drows db]
+        (let [u (- (shape rows 1) (+ l 1))]
+          (solve-banded-transposed #(f r m p ordered) rows (- db (band-product (turned-rows drows l) x u)) l)))
+      (fn [rows b f r m p ordered l x ct]
+        (let [v (solve-banded #(f r m p ordered) rows ct l)] #((band-outer x v l (shape rows 1)) v)))
+      rows b f r m p ordered l)))
 
 ; Of a symmetric matrix one triangle is read, and has the derivatives. Its factors have ones on the diagonal: one below
 ; it, one above, and a diagonal between them. Where it is positive definite, which shows while it is factored, its rows

@@ -25,7 +25,7 @@ from ..frontend.families import Again
 from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block, merged_block
-from ..passes.fusion import branched_block
+from ..passes.fusion import branched_block, diagonals_block
 from ..passes.induction import induction_block
 from ..passes.optimise import expand_block, integer_tables_block, left_block, singles_block, unroll_block
 from ..passes.periods import periods_block
@@ -221,7 +221,7 @@ def trace(
             block = filled_block(b, block)
             block = expand_block(b, left_block(b, prefixes_block(b, tidy(block))))
             block = recurring_block(b, block)
-        block = branched_block(b, tidy(block))
+        block = branched_block(b, diagonals_block(b, tidy(block)))
     b.span = span
     return Trace(block, params, actuals, trees, fixed, out)
 

@@ -23,7 +23,7 @@ from ..program.values import (
     describe,
     is_array,
 )
-from . import arithmetic, combinators, references, ruled, structures, subscripts, symmetry, typed_forms
+from . import arithmetic, bands, combinators, references, ruled, structures, subscripts, symmetry, typed_forms
 
 if TYPE_CHECKING:
     from .specialise import Specialiser
@@ -59,6 +59,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "truths?": structures.are_truths,
     "same-size?": structures.is_same_size,
     "symmetric?": symmetry.is_symmetric,
+    "band-of": bands.band,
     "note-result": symmetry.note_result,
     "noted-result": symmetry.noted_result,
     "list": structures.list_,

@@ -187,7 +187,8 @@ class Expressions:
             if not at and (op.name in PRIMITIVES or op.name == "select"):
                 return self.applied(op.name, [self.value(x, inside) for x in op.args])
         elif type(op) is If:
-            arms = [self.element(arm.results[k], at, Inside(arm, inside, {})) for arm in (op.then, op.orelse)]
+            sides = [(arm.results[k], Inside(arm, inside, {})) for arm in (op.then, op.orelse)]
+            arms = [self.element(r, at, arm) if at else self.value(r, arm) for r, arm in sides]
             return self.term("if", self.value(op.cond, inside), *arms)
         elif type(op) is Loop and k >= len(op.accs) and at and not op.accs:
             body = Inside(op.body, inside, {op.index: at[0]})

@@ -98,6 +98,11 @@ def is_symmetric(a: Any) -> bool:
     return False
 
 
+def band_of(a: Any) -> Any:
+    """Which diagonals of a matrix may hold anything but zeros is known by the program that made it."""
+    return None
+
+
 def is_same_size(n: Any, m: Any) -> bool:
     """Whether two sizes are equal; a compiler asks whether they are in every call."""
     return n == m
@@ -664,6 +669,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "truths?": are_truths,
     "same-size?": is_same_size,
     "symmetric?": is_symmetric,
+    "band-of": band_of,
     "note-result": note_result,
     "noted-result": noted_result,
     "inl": inl,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from ..core import (
     BOOL,
@@ -32,6 +33,7 @@ from ..core import (
     free_vars,
     is_zero,
     kinds_of,
+    rank_of,
     reads,
     same,
     substitute,
@@ -47,6 +49,7 @@ from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from ..program.sink import sink_block
 from .checks import Around, Match, Once, in_range
+from .diagonals import diagonals_cost
 from .tables import affine_of, sums_in
 
 NEAR = 400  # bindings between two loops beyond which they are not made one
@@ -490,6 +493,57 @@ class Fuse(Rebuild):
             1 for b in consumer.body.binds if type(b.op) is Prim and b.op.name == "get" and b.op.args[0] in wanted
         )
         return here > 0
+
+
+class Diagonals(Fuse):
+    """Puts the elements of a matrix that is read along diagonals alone where they are read, if its indices decide there
+    what they are.
+
+    ``m = (build [n n] (fn [i j] (if (= i j) (f i) (g i j)))) .. (build n (fn [i] (get m i i)))``  =>  ``(build n f)``.
+    Design decision: before differentiation, too. Else the adjoints of a few diagonals would be put into a matrix of
+    zeros, and looked for there. Elements that take more than a few additions are not computed again and again.
+    """
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        uses = [(k, u) for k, v in enumerate(bind.vars) for u in self.uses.get(v, ())]
+        if not uses or any(not u.subscripts or len(u.subscripts) != 2 for _, u in uses):
+            return 0
+        if any(depth_of(op, k) != 2 for k, _ in uses):
+            return 0
+        if self.sums is None:
+            self.sums = sums_in(self.within)
+        again = any(len(u.loops) - self.depth > 1 for _, u in uses)
+        return 2 if diagonals_cost(op, uses, self.sums, self.costs) < (CHEAP + 1 if again else inf) else 0
+
+    def one_store(self, bind: Bind, op: Loop) -> Prim | None:
+        return None
+
+    def by_places(self, bind: Bind, op: Loop) -> Bind:
+        return bind
+
+    def without_looks(self, bind: Bind) -> Bind:
+        return bind
+
+    def checked_first(self, bind: Bind, op: Loop) -> Bind:
+        return bind
+
+
+def diagonals_block(b: Builder, block: Block) -> Block:
+    """The same for a block under construction."""
+    while reads_matrices(block):
+        pass_ = Diagonals(b, block)
+        with b.region() as scope:
+            results = pass_.block(block)
+        made = tidy(b.close(scope, results))
+        if not pass_.inlined:
+            break
+        block = made
+    return block
+
+
+def reads_matrices(block: Block) -> bool:
+    """Whether loops make matrices."""
+    return any(type(x.op) is Loop and not x.op.accs and any(rank_of(v) == 2 for v in x.vars) for x in all_binds(block))
 
 
 class Branched(Fuse):

@@ -59,6 +59,7 @@ from .abreast import abreast, calls_first
 from .afterwards import afterwards
 from .align import align
 from .alongside import alongside, recomputed
+from .bands import bands
 from .cancel import cancel
 from .carry import carry
 from .chains import chains
@@ -78,7 +79,7 @@ from .factors import factors
 from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
-from .fusion import Fuse, fuse_siblings, siblings
+from .fusion import Diagonals, Fuse, fuse_siblings, reads_matrices, siblings
 from .history import history
 from .induction import induction
 from .jam import Jam, Room
@@ -565,6 +566,22 @@ def sizes_first(program: Program) -> Program:
     return rebuild(program, SizesFirst) if inside else program
 
 
+def diagonals(program: Program) -> Program:
+    """Puts elements of matrices that are read along diagonals alone where they are read."""
+    while reads_matrices(program.body):
+        passes: list[Diagonals] = []
+
+        def make(b: Builder) -> Diagonals:
+            passes.append(Diagonals(b, program.body))
+            return passes[-1]
+
+        made = rebuild(program, make)
+        if not passes[0].inlined:
+            break
+        program = dead_code(made)
+    return program
+
+
 def one_hot(program: Program) -> Program:
     """Replaces a loop that does something at one index only by that one iteration."""
     tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops_of(program) for b in all_binds(loop.body))
@@ -939,6 +956,8 @@ PIPELINE: list[Pass] = [
     recurring,  # before the parts of an iteration go their ways
     one_store,  # an adjoint that is cleared and added to as it was
     settled,  # before copies are taken for what they are copies of
+    diagonals,  # before what one branch alone reads of a matrix goes there, and rows become stores
+    bands,  # when all that can be has been put where it is read along diagonals
     sink,  # what one branch reads is computed there
     decide,  # and so is what was chosen by the same condition
     overwritten,  # before all that asks what a loop changes

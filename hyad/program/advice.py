@@ -72,11 +72,7 @@ _INSTEAD = {
 
 _BANDED = (
     "with the diagonals l, d and u below, on and above the main one (of a symmetric matrix l is u), "
-    "`(let [d (copy d)  y (copy b)  n (len b)] (for [i (range 1 n)] (let [w (/ (get l (- i 1)) (get d (- i 1)))] "
-    "(set-at! d i (- (get d i) (* w (get u (- i 1))))) (set-at! y i (- (get y i) (* w (get y (- i 1))))))) "
-    "(set-at! y (- n 1) (/ (get y -1) (get d -1))) (for [i (range (- n 2) -1 -1)] "
-    "(set-at! y i (/ (- (get y i) (* (get u i) (get y (+ i 1)))) (get d i)))) y)` solves a tridiagonal system; "
-    "`(solve a b)` any other"
+    "`(solve (+ (np.diag l -1) (np.diag d) (np.diag u 1)) b)`: the zeros beside them are neither made nor read"
 )
 #: How a model writes what takes a loop, or several forms.
 ELSEWHERE |= {

@@ -1,0 +1,263 @@
+"""Which diagonals of a matrix may hold anything but zeros, by the way it was made."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ..core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, While, type_of
+from ..program.values import NIL, Spans, TupleValue, Value
+from .arguments import arity, operand
+from .symmetry import Expressions, Inside, TooLong
+
+if TYPE_CHECKING:
+    from .specialise import Specialiser
+
+#: Functions that are 0 at 0.
+KEEP_ZERO = frozenset("abs asin asinh atan atanh cbrt ceil expm1 floor log1p neg real round sign sin sinh sqrt square "
+                      "stop tan tanh trunc".split())  # fmt: skip
+
+#: Matrices with so many diagonals beside the main one are taken for full ones.
+WIDE = 100
+
+Range = tuple[float, float]  # whole numbers from the first to the second, which may be infinite; none if that is less
+
+NONE: Range = (math.inf, -math.inf)
+ALL: Range = (-math.inf, math.inf)
+
+
+def band(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(band-of a)``: how many diagonals below and above the main one of the matrix a may hold anything but zeros; nil
+    unless both are known numbers, and few of all that it is known to have."""
+    arity(sp, "band-of", args, 1)
+    a = operand(sp, "band-of", args[0], spans[0])
+    t = type_of(a)
+    if type(a) is not Var or not isinstance(t, Arr) or t.rank != 2 or "banded" in sp.b.off:
+        return NIL
+    try:
+        low, high = Bands(sp.b).matrix(a, None)
+    except TooLong:
+        return NIL
+    if low > high:
+        low = high = 0
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return NIL
+    below, above = max(0, int(-low)), max(0, int(high))
+    sizes = [d.value for d in t.dims if type(d) is Const]
+    if below + above >= WIDE or any(2 * (below + above + 1) > n for n in sizes):
+        return NIL
+    sp.b.fired("banded")
+    return TupleValue((Const(below, INT), Const(above, INT)))
+
+
+def place_of(inside: Inside | None) -> tuple:
+    return () if inside is None else inside.place
+
+
+def both(x: Range, y: Range) -> Range:
+    return max(x[0], y[0]), min(x[1], y[1])
+
+
+def either(x: Range, y: Range) -> Range:
+    """Of two ranges, all that is between as well."""
+    if x[0] > x[1]:
+        return y
+    return x if y[0] > y[1] else (min(x[0], y[0]), max(x[1], y[1]))
+
+
+def plus(x: Range, y: Range) -> Range:
+    return NONE if x[0] > x[1] or y[0] > y[1] else (x[0] + y[0], x[1] + y[1])
+
+
+class Bands(Expressions):
+    """Elements of matrices as expressions of their two indices, and where those are zero.
+
+    ``(build [n n] (fn [i j] (if (= (abs (- i j)) 1) (f i) 0.0)))`` is zero unless ``j - i`` is from -1 to 1.
+    A sum is zero where all its terms are, a product where one factor is. A sum of products over ``k``, of which one
+    factor is zero unless ``k - i`` is in one range, the other unless ``j - k`` is in another, is zero unless ``j - i``
+    is a sum of both. An array that is changed in place is zero where it was before and nothing is put.
+    """
+
+    def __init__(self, b) -> None:
+        super().__init__(b)
+        self.ranges: dict[tuple[int, int, int], Range] = {}
+        self.sizes: dict[int, int | float] = {}  # the expression of an index: how many there are
+        self.arrays: dict[tuple[Var, tuple], Range] = {}
+        self.homes: dict[tuple[Var, tuple], Inside | None] = {}
+        self.loops = 0
+
+    def matrix(self, a: Atom, inside: Inside | None) -> Range:
+        """By how much the second subscript is more than the first where an element of a matrix may not be zero."""
+        if type(a) is not Var:
+            return ALL
+        bind, home = self.found(a, inside)
+        key = a, place_of(inside if bind is None else home)
+        if key not in self.arrays:
+            self.arrays[key] = ALL
+            if bind is not None:
+                self.arrays[key] = self.made_in_place(a, bind, home)
+        return self.arrays[key]
+
+    def made_in_place(self, a: Var, bind: Bind, home: Inside | None) -> Range:
+        op, k = bind.op, bind.vars.index(a)
+        if type(op) is Prim and op.name == "zeros":
+            return NONE
+        if type(op) is Prim and op.name in ("update", "add-at"):
+            if len(op.args) != 4:
+                return ALL
+            return either(self.matrix(op.args[0], home), self.apart(*(self.value(x, home) for x in op.args[1:3])))
+        if type(op) is If:
+            return either(*(self.matrix(arm.results[k], Inside(arm, home, {})) for arm in (op.then, op.orelse)))
+        if type(op) in (Loop, While) and k < len(op.accs):  # type: ignore[union-attr]
+            start = self.matrix(op.inits[k], home)  # type: ignore[union-attr]
+            once = either(start, self.after(op, k, start, home))  # type: ignore[arg-type]
+            return once if once == start or either(once, self.after(op, k, once, home)) == once else ALL  # type: ignore
+        row, column = self.term("row"), self.term("column")
+        return self.nonzero(self.element(a, [row, column], home), row, column)
+
+    def after(self, op: Loop | While, k: int, before: Range, home: Inside | None) -> Range:
+        """What an iteration leaves of an accumulator of which is known what it was before."""
+        self.loops += 1
+        known = {v: self.term("of", self.loops, v) for v in op.accs}
+        if type(op) is Loop:
+            known[op.index] = self.term("index", self.loops)
+            self.sizes[known[op.index]] = op.count.value if type(op.count) is Const else math.inf
+        body = Inside(op.body, home, known)
+        self.arrays[op.accs[k], body.place] = before
+        return self.matrix(op.body.results[k], body)
+
+    def apart(self, row: int, column: int) -> Range:
+        """By how much one subscript is more than another, each made of the indices of loops and of sizes."""
+        constant, terms = self.linear(column, self.linear(row, (0, {}), -1), 1)
+        low = high = constant
+        for x, k in terms.items():
+            last = self.sizes.get(x, math.inf) - 1
+            low, high = low + min(0, k * last), high + max(0, k * last)
+        return low, high
+
+    # ------------------------------------------------------------------------------------------ expressions
+
+    def made(self, bind, k, at, inside):  # type: ignore[no-untyped-def]
+        """Of an array that is changed in place the expression says which it is, and where it is looked up."""
+        self.homes[bind.vars[k], place_of(inside)] = inside
+        return super().made(bind, k, at, inside)
+
+    def linear(self, x: int, total: tuple[int, dict[int, int]], times: int) -> tuple[int, dict[int, int]]:
+        """A sum of multiples of expressions with a multiple of an integer expression added to it."""
+        kind, *given = self.terms[x]
+        if kind == "constant" and given[0] == INT:
+            return total[0] + times * int(given[1]), total[1]
+        if kind == "neg":
+            return self.linear(given[0], total, -times)
+        if kind == "*":
+            for x, y in (given, given[::-1]):
+                if self.terms[x][:2] == ("constant", INT):
+                    return self.linear(y, total, times * int(self.terms[x][2]))
+        if kind in ("+", "-"):
+            return self.linear(given[1], self.linear(given[0], total, times), times if kind == "+" else -times)
+        k = total[1].get(x, 0) + times
+        return total[0], {**{y: c for y, c in total[1].items() if y != x}, **({x: k} if k else {})}
+
+    def nonzero(self, x: int, p: int, q: int) -> Range:
+        """By how much q is more than p where an expression may not be zero."""
+        found = self.ranges.get((x, p, q))
+        if found is None:
+            self.steps += 1
+            found = self.ranges[x, p, q] = self.of_term(x, p, q)
+        return found
+
+    def of_term(self, x: int, p: int, q: int) -> Range:
+        kind, *given = self.terms[x]
+        if kind == "constant":
+            return NONE if float(given[1]) == 0 else ALL
+        if kind in ("if", "select"):
+            cond, *arms = given
+            where = self.holding(cond, True, p, q), self.holding(cond, False, p, q)
+            return either(*(both(w, self.nonzero(arm, p, q)) for w, arm in zip(where, arms)))
+        if kind == "*":
+            return both(*(self.nonzero(y, p, q) for y in given))
+        if kind in ("/", "**"):
+            positive = kind == "/" or self.terms[given[1]][0] == "constant" and float(self.terms[given[1]][2]) > 0
+            return self.nonzero(given[0], p, q) if positive else ALL
+        if kind in KEEP_ZERO:
+            return self.nonzero(given[0], p, q)
+        if kind in ("+", "-", "min", "max"):
+            return either(*(self.nonzero(y, p, q) for y in given))
+        if kind == "fold" and len(given) == 5:
+            return self.of_sum(*given, p, q)
+        if kind == "given" and len(given) == 4 and isinstance(given[0].type, Arr) and given[0].type.rank == 2:
+            return self.of_given(*given, p, q)
+        return ALL
+
+    def of_sum(self, folds: int, k: int, count: int, start: int, step: int, p: int, q: int) -> Range:
+        """A sum over an index."""
+        index, acc = self.term("state", folds, 0), self.term("state", folds, 1)
+        kind, *given = self.terms[count]
+        self.sizes[index] = int(given[1]) if kind == "constant" else math.inf
+        added = self.added_to(acc, step)
+        if added is None:
+            return ALL
+        found = self.nonzero(start, p, q)
+        for x in added:
+            through = plus(self.nonzero(x, p, index), self.nonzero(x, index, q))
+            found = either(found, both(through, self.nonzero(x, p, q)))
+        return found
+
+    def added_to(self, acc: int, x: int) -> list[int] | None:
+        """What an iteration may add to an accumulator; None where it does something else."""
+        if x == acc:
+            return []
+        kind, *given = self.terms[x]
+        if kind in ("if", "select"):
+            sides = [self.added_to(acc, y) for y in given[1:]]
+            return None if None in sides else [y for side in sides for y in side]  # type: ignore[union-attr]
+        if kind == "+" and acc in given:
+            return [y for y in given if y != acc]
+        return [given[1]] if kind == "-" and given[0] == acc else None
+
+    def of_given(self, a: Var, place: tuple, row: int, column: int, p: int, q: int) -> Range:
+        """An element of an array of which only is known where it was changed."""
+        if (a, place) not in self.homes and (a, place) not in self.arrays:
+            return ALL
+        low, high = self.arrays.get((a, place)) or self.matrix(a, self.homes[a, place])
+        return self.distance(*self.linear(column, self.linear(row, (0, {}), -1), 1), low, high, p, q)
+
+    def holding(self, x: int, true: bool, p: int, q: int) -> Range:
+        """By how much q is more than p where a condition may hold, or may not."""
+        kind, *given = self.terms[x]
+        if kind == "not":
+            return self.holding(given[0], not true, p, q)
+        if kind in ("and", "or"):
+            meet = both if (kind == "and") == true else either
+            return meet(*(self.holding(y, true, p, q) for y in given))
+        if kind in ("=", "!="):
+            return self.within(*given, 0, 0, p, q) if (kind == "=") == true else ALL
+        if kind in ("<", "<="):
+            x, y = given if true else given[::-1]
+            return self.within(x, y, -math.inf, -1 if (kind == "<") == true else 0, p, q)
+        return ALL
+
+    def within(self, x: int, y: int, low: float, high: float, p: int, q: int) -> Range:
+        """By how much q is more than p where x - y is from low to high."""
+        constant, terms = self.linear(y, self.linear(x, (0, {}), 1), -1)
+        size = next((v for v in terms if self.terms[v][0] == "abs"), None)
+        if size is None:
+            return self.distance(constant, terms, low, high, p, q)
+        if len(terms) > 1 or terms[size] not in (1, -1):
+            return ALL
+        low, high = low - constant, high - constant
+        if terms[size] < 0:
+            low, high = -high, -low
+        inner = self.linear(self.terms[size][1], (0, {}), 1)
+        return self.distance(*inner, -high, high, p, q) if high >= 0 else NONE
+
+    def distance(self, constant: int, terms: dict[int, int], low: float, high: float, p: int, q: int) -> Range:
+        """The same, where the sum of a constant and of multiples of indices is."""
+        low, high = low - constant, high - constant
+        for v, k in terms.items():
+            if v not in (p, q):
+                last = self.sizes.get(v, math.inf) - 1
+                low, high = low - max(0, k * last), high - min(0, k * last)
+        if terms.get(p, 0) + terms.get(q, 0) or terms.get(q, 0) not in (1, -1):
+            return ALL
+        return (low, high) if terms[q] > 0 else (-high, -low)
