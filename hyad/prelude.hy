@@ -732,17 +732,21 @@ of the rows"
     (require-equal (len a) (len b))
     (cond
       (not (null? (band-of a))) (let [#(rows l) (banded a)] (solve-banded (constant band-lu rows l) rows b l))
+      (lower-triangular? a) (solve-lower a b)
+      (upper-triangular? a) (solve-upper a b)
       (symmetric? a) (let [a (by-lower-triangle a)  factors (constant factored-symmetric a)]
         (note-result solve-symmetric (solve-symmetric factors a b) b #(factors a)))
       True (let [#(f order) (constant lu a)] (solve-factored f order a b)))))
 (defmodel solve-from-left [a b] "the solution x of x a = b, for a vector b"
-  (if (symmetric? a)
-    (solve a b)
-    (do
-      (require-equal (len a) (len b))
-      (if (not (null? (band-of a)))
+  (do
+    (require-equal (len a) (len b))
+    (cond
+      (symmetric? a) (solve a b)
+      (not (null? (band-of a)))
         (let [#(rows l) (banded a)] (solve-banded-transposed (constant band-lu rows l) rows b l))
-        (let [#(f order) (constant lu a)] (solve-transposed f order a b))))))
+      (lower-triangular? a) (solve-lower-transposed a b)
+      (upper-triangular? a) (solve-upper-transposed a b)
+      True (let [#(f order) (constant lu a)] (solve-transposed f order a b)))))
 (defmodel solve-factored [f order a b] "the solution of a x = b, its derivatives too, from a's LU factors"
   (ruled (fn [a b f order] (lu-solve f order b))
     (fn [a b f order x da db] (solve-factored f order a (- db (matmul da x))))
@@ -759,9 +763,11 @@ of the rows"
   (do
     (require-equal (len a) (shape a 1))
     (note-result inv
-      (if (symmetric? a)
-        (let [a (by-lower-triangle a)] (inv-symmetric (constant factored-symmetric a) a))
-        (let [#(f order) (constant lu a)] (inv-factored f order a)))
+      (cond
+        (lower-triangular? a) (note-lower (solve-lower a (eye (len a))))
+        (upper-triangular? a) (solve-upper a (eye (len a)))
+        (symmetric? a) (let [a (by-lower-triangle a)] (inv-symmetric (constant factored-symmetric a) a))
+        True (let [#(f order) (constant lu a)] (inv-factored f order a)))
       a)))
 (defmodel inv-factored [f order a] "the inverse, its derivatives too, from a's LU factors"
   (ruled (fn [a f order] (lu-inverse f order))
@@ -826,7 +832,9 @@ them comes first; whether none was exchanged"
   (let [w (shape rows 1)
         p (fst (ifold (fn [best i] (let [x (abs (get s (+ i 1) 0))] (if (> x (snd best)) #((+ i 1) x) best)))
                  #(0 (abs (get s 0 0))) l))
-        top (get s (index-below p (+ l 1)))
+        top (if (< l 4)
+              (build w (fn [c] (ifold (fn [x i] (if (= p (+ i 1)) (get s (+ i 1) c) x)) (get s 0 c) l)))
+              (get s (index-below p (+ l 1))))
         pivot (get top 0)
         over (/ 1.0 (if (= pivot 0) 1.0 pivot))
         others (build [l w] (fn [i c] (if (= p (+ i 1)) (get s 0 c) (get s (+ i 1) c))))
@@ -1028,11 +1036,12 @@ them comes first; whether none was exchanged"
 (defmodel cholesky-of-one [a] "Cholesky's factor of a matrix"
   (do
     (require-equal (len a) (shape a 1))
-    (ruled cholesky-rows
-      (fn [a l da]
-        (let [s (tril da)  h (half-lower (mirrored-solve l (- (+ s (transpose s)) (diag (diag s)))))] (mat-mul l h)))
-      (fn [a l ct] (cholesky-adjoint l ct))
-      a)))
+    (note-lower
+      (ruled cholesky-rows
+        (fn [a l da]
+          (let [s (tril da)  h (half-lower (mirrored-solve l (- (+ s (transpose s)) (diag (diag s)))))] (mat-mul l h)))
+        (fn [a l ct] (cholesky-adjoint l ct))
+        a))))
 (defmodel half-lower [m] "the lower triangle, with half of the diagonal"
   (build (shape m) (fn [i j] (if (< j i) (get m i j) (if (= i j) (* 0.5 (get m i i)) 0.0)))))
 (defmodel mirrored-solve [l s] "the inverse of l times s times the inverse of l's transpose"

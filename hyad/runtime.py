@@ -157,6 +157,21 @@ def band_of(matrix: Any) -> Any:
     return nil
 
 
+def is_lower_triangular(matrix: Any) -> bool:
+    """``(lower-triangular? a)``: whether a has zeros above its diagonal by the program, which a value does not say."""
+    return False
+
+
+def is_upper_triangular(matrix: Any) -> bool:
+    """``(upper-triangular? a)``: the same of zeros below it."""
+    return False
+
+
+def note_lower(matrix: Any) -> Any:
+    """``(note-lower a)``: a; only a compiler keeps notes."""
+    return matrix
+
+
 def is_same_size(n: Any, m: Any) -> bool:
     """``(same-size? n m)``: whether two sizes are equal; a compiler asks whether they are in every call."""
     return n == m
@@ -311,7 +326,8 @@ def _evaluated(name: str) -> Callable[..., Any]:
 
 
 globals().update(_primitives())
-_QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in (is_num, is_null, is_same_size, is_symmetric, is_truths)}
+_ASKED = is_num, is_null, is_same_size, is_symmetric, is_lower_triangular, is_upper_triangular, is_truths
+_QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in _ASKED}
 globals().update(_QUESTIONS)
 
 __all__ = [

@@ -134,6 +134,41 @@ def test_second_derivatives(use: str) -> None:
     assert oracle.mismatch(g(*args), hyad.run(g, *args), 1e-10) is None
 
 
+TRIANGLES = {  # whether zeros are known above the diagonal, and below it
+    "(cholesky (+ (@ g g.T) (eye n)))": (1, 0),
+    "(transpose (cholesky (+ (@ g g.T) (eye n))))": (0, 1),
+    "(get (cholesky [(+ (@ g g.T) (eye n)) (+ (@ g g.T) (* 2 (eye n)))]) 1)": (1, 0),
+    "(+ (eye n) (tril g))": (1, 0),
+    "(+ (* 3 (eye n)) (* y (triu g 1)))": (0, 1),
+    "(@ (tril (exp g)) (tril (exp g)))": (1, 0),
+    "(inv (tril (exp g)))": (1, 0),
+    "(build [n n] (fn [i j] (if (> i j) (get g i j) (if (= i j) 2.0 0.0))))": (1, 0),
+    "(+ (tril g) (triu g))": (0, 0),
+    "(update (tril g) 0 (- n 1) 1.0)": (0, 0),
+    "(+ (tril g 1) (* 3 (eye n)))": (0, 0),
+}
+
+
+@pytest.mark.parametrize("text", TRIANGLES)
+def test_systems_of_triangles(text: str) -> None:
+    """Substitution gives what elimination does, and so do the derivatives."""
+    head = "(fn [#^ (Mat n n) g #^ (Vec n) y] "
+    ask = "#((if (lower-triangular? m) 1 0) (if (upper-triangular? m) 1 0))"
+    known = hyad.model(f"{head} (let [m {text}] {ask}))", namespace={})
+    use = "(+ (sum (sin (solve m y))) (@ y (inv m) y) (sum (sin (solve m.T y))) (sum (@ (inv m) (inv m))))"
+    f = hyad.model(f"{head} (let [m {text}] {use}))", namespace={})
+    h = hyad.grad(f, wrt=("g", "y"))
+    own, plain = (hyad.compile(h, without=off) for off in ((), "banded"))
+    assert ("fabs(" in re.sub(r"static inline.*", "", own.source)) == (TRIANGLES[text] == (0, 0))
+    for n in (1, 2, 5):
+        g, _, y, _ = given(n)
+        assert known(g, y) == TRIANGLES[text]
+        if TRIANGLES[text] != (0, 0) or n == 5:
+            assert f(g, y) == pytest.approx(hyad.run(f, g, y), rel=1e-9)
+            for got, wanted in zip(own(g, y), plain(g, y)):
+                np.testing.assert_allclose(got, wanted, rtol=1e-8, atol=1e-9 * np.abs(wanted).max())
+
+
 def test_rows_are_exchanged() -> None:
     """A matrix with zeros, or next to nothing, on its diagonal is solved as any other."""
     text = "(+ (np.diag d) (np.diag u 1) (np.diag v 1) (np.diag (cut l 1 None) -2) (np.diag l -1))"

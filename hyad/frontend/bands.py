@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ..core import INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, While, type_of
+from ..core import BOOL, INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, While, rank_of, type_of
+from ..program.builder import Builder
 from ..program.values import NIL, Spans, TupleValue, Value
 from .arguments import arity, operand
 from .symmetry import Expressions, Inside, TooLong
@@ -29,25 +31,47 @@ ALL: Range = (-math.inf, math.inf)
 def band(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(band-of a)``: how many diagonals below and above the main one of the matrix a may hold anything but zeros; nil
     unless both are known numbers, and few of all that it is known to have."""
-    arity(sp, "band-of", args, 1)
-    a = operand(sp, "band-of", args[0], spans[0])
-    t = type_of(a)
-    if type(a) is not Var or not isinstance(t, Arr) or t.rank != 2 or "banded" in sp.b.off:
-        return NIL
-    try:
-        low, high = Bands(sp.b).matrix(a, None)
-    except TooLong:
-        return NIL
+    low, high = range_of(sp, "band-of", args, spans)
     if low > high:
         low = high = 0
     if not (math.isfinite(low) and math.isfinite(high)):
         return NIL
     below, above = max(0, int(-low)), max(0, int(high))
-    sizes = [d.value for d in t.dims if type(d) is Const]
+    sizes = [d.value for d in type_of(args[0]).dims if type(d) is Const]  # type: ignore
     if below + above >= WIDE or any(2 * (below + above + 1) > n for n in sizes):
         return NIL
     sp.b.fired("banded")
     return TupleValue((Const(below, INT), Const(above, INT)))
+
+
+def is_lower(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(lower-triangular? a)``: whether the matrix a is known to have zeros above its diagonal."""
+    return Const(range_of(sp, "lower-triangular?", args, spans)[1] <= 0, BOOL)
+
+
+def is_upper(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(upper-triangular? a)``: whether the matrix a is known to have zeros below its diagonal."""
+    return Const(range_of(sp, "upper-triangular?", args, spans)[0] >= 0, BOOL)
+
+
+def note_lower(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(note-lower a)``: the matrix a, of which is known from now on that it has zeros above its diagonal."""
+    a = operand(sp, "note-lower", args[0], spans[0])
+    if type(a) is Var:
+        sp.lower.add(a)
+    return a
+
+
+def range_of(sp: Specialiser, name: str, args: list[Value], spans: Spans) -> Range:
+    """By how much the second index is more than the first where a matrix may hold anything but zeros."""
+    arity(sp, name, args, 1)
+    a = operand(sp, name, args[0], spans[0])
+    if type(a) is not Var or rank_of(a) != 2 or "banded" in sp.b.off:
+        return ALL
+    try:
+        return Bands(sp.b, sp.lower).matrix(a, None)
+    except TooLong:
+        return ALL
 
 
 def place_of(inside: Inside | None) -> tuple:
@@ -78,8 +102,9 @@ class Bands(Expressions):
     is a sum of both. An array that is changed in place is zero where it was before and nothing is put.
     """
 
-    def __init__(self, b) -> None:
+    def __init__(self, b: Builder, lower: Collection[Var]) -> None:
         super().__init__(b)
+        self.lower = lower  # what is known to be lower triangular by the function that made it
         self.ranges: dict[tuple[int, int, int], Range] = {}
         self.sizes: dict[int, int | float] = {}  # the expression of an index: how many there are
         self.arrays: dict[tuple[Var, tuple], Range] = {}
@@ -88,8 +113,8 @@ class Bands(Expressions):
 
     def matrix(self, a: Atom, inside: Inside | None) -> Range:
         """By how much the second subscript is more than the first where an element of a matrix may not be zero."""
-        if type(a) is not Var:
-            return ALL
+        if type(a) is not Var or a in self.lower:
+            return (-math.inf, 0) if a in self.lower else ALL
         bind, home = self.found(a, inside)
         key = a, place_of(inside if bind is None else home)
         if key not in self.arrays:
@@ -137,10 +162,10 @@ class Bands(Expressions):
 
     # ------------------------------------------------------------------------------------------ expressions
 
-    def made(self, bind, k, at, inside):  # type: ignore[no-untyped-def]
+    def made(self, bind: Bind, k: int, at: Sequence[int], inside: Inside | None) -> int | None:
         """Of an array that is changed in place the expression says which it is, and where it is looked up."""
         self.homes[bind.vars[k], place_of(inside)] = inside
-        return super().made(bind, k, at, inside)
+        return None if bind.vars[k] in self.lower else super().made(bind, k, at, inside)
 
     def linear(self, x: int, total: tuple[int, dict[int, int]], times: int) -> tuple[int, dict[int, int]]:
         """A sum of multiples of expressions with a multiple of an integer expression added to it."""

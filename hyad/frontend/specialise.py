@@ -116,6 +116,7 @@ class Specialiser(Flow):
         self.library: str | None = None  # the prelude function that the user called and that is being inlined
         self.result_names: tuple[str, ...] = ()  # of the gradient taken last
         self.gave: dict[tuple, tuple[Scope, Value]] = {}  # what calls inside a recursion gave, and where
+        self.lower: set[Var] = set()  # matrices that a function made lower triangular (see bands.py)
         self.notes: dict[tuple, tuple[Scope, Value]] = {}  # how the prelude made a value, and where (see symmetry.py)
         self.descending: set[tuple] = set()  # the calls of prelude functions that are being inlined
         self.fast = False  # whether constants are soft: inside a :fast-math model

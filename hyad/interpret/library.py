@@ -94,13 +94,18 @@ def are_truths(x: Any) -> bool:
 
 
 def is_symmetric(a: Any) -> bool:
-    """A matrix is known to be symmetric by the program that made it, not by its elements."""
+    """A matrix is known to be symmetric, or triangular, by the program that made it, not by its elements."""
     return False
 
 
 def band_of(a: Any) -> Any:
     """Which diagonals of a matrix may hold anything but zeros is known by the program that made it."""
     return None
+
+
+def note_lower(a: Any) -> Any:
+    """Only the compiler keeps notes."""
+    return a
 
 
 def is_same_size(n: Any, m: Any) -> bool:
@@ -670,6 +675,9 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "same-size?": is_same_size,
     "symmetric?": is_symmetric,
     "band-of": band_of,
+    "lower-triangular?": is_symmetric,
+    "upper-triangular?": is_symmetric,
+    "note-lower": note_lower,
     "note-result": note_result,
     "noted-result": noted_result,
     "inl": inl,

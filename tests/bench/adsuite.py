@@ -754,6 +754,7 @@ OBJECTIVES = [
         },
         3.0,
         "s",
+        fixed=("n",),
         large=({"n": 24, "s": 2000},),
     ),
     Objective(

@@ -271,6 +271,18 @@ PROGRAMS = (
         (square("a", False), square("b", False), Input("flow", lambda n: (n, n, 2))), "{n}, {n}", lambda n: 0,
         ((0, 1), (0, 1), (-1, 1)),
     ),
+    Program(
+        "crank-nicolson", "ten implicit steps of the heat equation by whole matrices, by n numbers and a ratio", 200,
+        (vector("u"), number("r")), "{n}, {work}", lambda n: 14 * n, ((0, 1), (0.1, 2)),
+    ),
+    Program(
+        "whittaker", "a smooth line through n numbers by whole matrices, by these and the smoothness", 200,
+        (vector("y"), number("lam")), "{n}, {work}", lambda n: 5 * n, ((-1, 1), (0.1, 10)),
+    ),
+    Program(
+        "bar", "a bar of n elements, added to a matrix in place, by forces and stiffness", 200,
+        (vector("f"), vector("k")), "{n}, {work}", lambda n: 3 * n, ((-1, 1), (1, 2)),
+    ),
 )  # fmt: skip
 
 

@@ -2255,3 +2255,174 @@ void warp_grad_hand(const double *restrict a, const double *restrict b, const do
             G[0] += gx, G[1] += gy;
         }
 }
+
+/* Of the matrix with b on the diagonal and a beside it, symmetric: the reciprocals of the pivots, and a times these. */
+static void heat_factors(double a, double b, long long n, double *restrict d, double *restrict c)
+{
+    double p = 1/b;
+    for (long long i = 0; i < n; i++) {
+        d[i] = p, c[i] = a*p;
+        p = 1/(b - a*c[i]);
+    }
+}
+
+static void heat_solve(const double *restrict d, const double *restrict c, long long n, double *restrict x)
+{
+    for (long long i = 1; i < n; i++) x[i] -= c[i - 1]*x[i - 1];
+    x[n - 1] *= d[n - 1];
+    for (long long i = n - 2; i >= 0; i--) x[i] = d[i]*x[i] - c[i]*x[i + 1];
+}
+
+/* y = b x + a (what is beside x) */
+static void heat_product(double a, double b, const double *restrict x, long long n, double *restrict y)
+{
+    for (long long i = 1; i < n - 1; i++) y[i] = b*x[i] + a*(x[i - 1] + x[i + 1]);
+    if (n > 1) y[0] = b*x[0] + a*x[1], y[n - 1] = b*x[n - 1] + a*x[n - 2];
+    else if (n > 0) y[0] = b*x[0];
+}
+
+double crank_nicolson_hand(const double *restrict u, double r, long long n, double *restrict work)
+{
+    double *d = work, *c = d + n, *x = c + n, *y = x + n, loss = 0;
+    heat_factors(-0.5*r, 1 + r, n, d, c);
+    memcpy(x, u, n*sizeof(double));
+    for (int k = 0; k < 10; k++) {
+        heat_product(0.5*r, 1 - r, x, n, y);
+        heat_solve(d, c, n, y);
+        double *swap = x;
+        x = y, y = swap;
+    }
+    for (long long i = 0; i < n; i++) loss += x[i]*x[i];
+    return loss;
+}
+
+void crank_nicolson_grad_hand(const double *restrict u, double r, long long n, double *restrict out,
+    double *restrict work)
+{
+    double *d = work, *c = d + n, *x = c + n, *v = x + 11*n, by_r = 0;
+    heat_factors(-0.5*r, 1 + r, n, d, c);
+    memcpy(x, u, n*sizeof(double));
+    for (int k = 0; k < 10; k++) {
+        heat_product(0.5*r, 1 - r, x + k*n, n, x + (k + 1)*n);
+        heat_solve(d, c, n, x + (k + 1)*n);
+    }
+    for (long long i = 0; i < n; i++) v[i] = 2*x[10*n + i];
+    for (int k = 9; k >= 0; k--) {
+        const double *p = x + k*n, *q = p + n;
+        heat_solve(d, c, n, v);
+        for (long long i = 0; i < n; i++) by_r -= v[i]*(p[i] + q[i]);
+        for (long long i = 0; i < n - 1; i++)
+            by_r += 0.5*(v[i]*(p[i + 1] + q[i + 1]) + v[i + 1]*(p[i] + q[i]));
+        heat_product(0.5*r, 1 - r, v, n, out);
+        if (k > 0) memcpy(v, out, n*sizeof(double));
+    }
+    out[n] = by_r;
+}
+
+/* The factors of I + lam D'D, D the second differences, without exchanges: pivots' reciprocals, two rows beside. */
+static void smooth_factors(double lam, long long n, double *restrict d, double *restrict c, double *restrict e)
+{
+    for (long long i = 0; i < n; i++) {
+        const int ends = (i < n - 2) + (i > 1), middle = i > 0 && i < n - 1;
+        double p = 1 + lam*(ends + 4*middle), q = i < n - 1 ? -2*lam*((i > 0) + (i < n - 2)) : 0;
+        const double s = i < n - 2 ? lam : 0;
+        if (i > 0) {
+            const double m = c[i - 1]/d[i - 1];
+            p -= m*c[i - 1], q -= m*e[i - 1];
+        }
+        if (i > 1) p -= e[i - 2]*e[i - 2]/d[i - 2];
+        d[i] = p, c[i] = q, e[i] = s;
+    }
+    for (long long i = 0; i < n; i++) d[i] = 1/d[i], c[i] *= d[i], e[i] *= d[i];
+}
+
+static void smooth(const double *restrict d, const double *restrict c, const double *restrict e, long long n,
+    double *restrict x)
+{
+    for (long long i = 0; i < n; i++) {
+        if (i > 0) x[i] -= c[i - 1]*x[i - 1];
+        if (i > 1) x[i] -= e[i - 2]*x[i - 2];
+    }
+    for (long long i = n - 1; i >= 0; i--) {
+        double s = d[i]*x[i];
+        if (i < n - 2) s -= e[i]*x[i + 2];
+        if (i < n - 1) s -= c[i]*x[i + 1];
+        x[i] = s;
+    }
+}
+
+double whittaker_hand(const double *restrict y, double lam, long long n, double *restrict work)
+{
+    double *d = work, *c = d + n, *e = c + n, *x = e + n, loss = 0;
+    smooth_factors(lam, n, d, c, e);
+    memcpy(x, y, n*sizeof(double));
+    smooth(d, c, e, n, x);
+    for (long long i = 0; i < n; i++) loss += (y[i] - x[i])*(y[i] - x[i]);
+    return loss;
+}
+
+void whittaker_grad_hand(const double *restrict y, double lam, long long n, double *restrict out,
+    double *restrict work)
+{
+    double *d = work, *c = d + n, *e = c + n, *x = e + n, *v = x + n, by_lam = 0;
+    smooth_factors(lam, n, d, c, e);
+    memcpy(x, y, n*sizeof(double));
+    smooth(d, c, e, n, x);
+    for (long long i = 0; i < n; i++) v[i] = -2*(y[i] - x[i]);
+    smooth(d, c, e, n, v);
+    for (long long i = 0; i < n; i++) out[i] = 2*(y[i] - x[i]) + v[i];
+    for (long long i = 0; i < n - 2; i++)
+        by_lam -= (v[i] - 2*v[i + 1] + v[i + 2])*(x[i] - 2*x[i + 1] + x[i + 2]);
+    out[n] = by_lam;
+}
+
+/* The pivots' reciprocals and the multipliers of the bar's matrix; what is right of the diagonal is -k. */
+static void bar_factors(const double *restrict k, long long n, double *restrict d, double *restrict m)
+{
+    double p = 1, right = 0;
+    for (long long i = 0; i < n; i++) {
+        d[i] = 1/p;
+        if (i < n - 1) {
+            m[i] = -k[i]*d[i];
+            p = k[i] + (i < n - 2 ? k[i + 1] : 0) - m[i]*right;
+            right = -k[i + 1];
+        }
+    }
+}
+
+static void bar_solve(const double *restrict k, const double *restrict d, const double *restrict m, long long n,
+    double *restrict x)
+{
+    for (long long i = 1; i < n; i++) x[i] -= m[i - 1]*x[i - 1];
+    x[n - 1] *= d[n - 1];
+    for (long long i = n - 2; i > 0; i--) x[i] = d[i]*x[i] + k[i]*d[i]*x[i + 1];
+}
+
+double bar_hand(const double *restrict f, const double *restrict k, long long n, double *restrict work)
+{
+    double *d = work, *m = d + n, *x = m + n, stretch = 0;
+    bar_factors(k, n, d, m);
+    memcpy(x, f, n*sizeof(double));
+    bar_solve(k, d, m, n, x);
+    for (long long i = 0; i < n; i++) stretch += x[i]*x[i];
+    return stretch;
+}
+
+void bar_grad_hand(const double *restrict f, const double *restrict k, long long n, double *restrict out,
+    double *restrict work)
+{
+    double *d = work, *m = d + n, *x = m + n, *v = out, *by_k = out + n;
+    bar_factors(k, n, d, m);
+    memcpy(x, f, n*sizeof(double));
+    bar_solve(k, d, m, n, x);
+    /* the transpose: rows of the upper factor first */
+    for (long long i = 0; i < n; i++) v[i] = 2*x[i];
+    for (long long i = 0; i < n; i++) {
+        v[i] *= d[i];
+        if (i > 0 && i < n - 1) v[i + 1] += k[i]*v[i];
+    }
+    for (long long i = n - 2; i >= 0; i--) v[i] -= m[i]*v[i + 1];
+    for (long long e = 0; e < n - 1; e++)
+        by_k[e] = v[e + 1]*(x[e] - x[e + 1]) - (e > 0 ? v[e]*(x[e] - x[e + 1]) : 0);
+    by_k[n - 1] = 0;
+}

@@ -591,3 +591,24 @@
         (when (< j (- w 1))
           (set! cost (+ (deref cost) (* 0.5 (sq-norm (- (get flow i (+ j 1)) (get flow i j)))))))))
     (deref cost)))
+
+(defmodel crank-nicolson [#^ (Vec n) u r]
+  "ten implicit steps of the heat equation, by whole matrices"
+  (let [d (* 0.5 r (+ (np.eye n n 1) (np.eye n n -1) (* -2 (np.eye n))))
+        a (- (np.eye n) d)
+        b (+ (np.eye n) d)]
+    (sum (square (ifold (fn [u k] (np.linalg.solve a (@ b u))) u 10)))))
+
+(defmodel whittaker [#^ (Vec n) y lam]
+  "how far numbers are from the smooth line through them"
+  (let [d (np.diff (np.eye n) 2 :axis 0)]
+    (sum (square (- y (np.linalg.solve (+ (np.eye n) (* lam (@ d.T d))) y))))))
+
+(defmodel bar [#^ (Vec n) f #^ (Vec n) k]
+  "how far a bar that is held at one end stretches: a stiffness for each element, a force on each node"
+  (let [a (np.zeros [n n])]
+    (for [e (range (- n 1))  p (range 2)  q (range 2)]
+      (set-at! a (+ e p) (+ e q) (+ (get a (+ e p) (+ e q)) (if (= p q) (get k e) (- (get k e))))))
+    (set-at! a 0 0 1.0)
+    (set-at! a 0 1 0.0)
+    (sum (square (np.linalg.solve a f)))))
