@@ -16,6 +16,9 @@ from test_one_hot import depth
 
 F = "(fn [z] (sum (log (+ 1.0 (square (@ a z))))))"
 U = "(fn [z] (dot c (tanh (+ (@ a z) b))))"
+#: A loss and a penalty, that is added to all elements of a row, or several.
+P = "(fn [z] (+ (sum (log (+ 1.0 (square (@ a z))))) (* 0.5 (dot z z))))"
+Q = "(fn [z] (+ (sum (square (- z 0.1))) (sum (tanh (@ a z))) (* 2 (sum (exp (* c (@ a z)))))))"
 SHAPES = "#^ (Vec n) x #^ (Mat m n) a #^ (Vec m) b #^ (Vec m) c"
 #: What is read of the rows, how deep the loops are, and what is expected.
 ROWS = {
@@ -36,6 +39,8 @@ ROWS = {
         f"(map (fn [r] (trace ((hessian {U}) r))) a)", 3, lambda traces: traces,
     ),
     "an element of a gradient": (f"(get ((grad {U}) x) (- n 1))", f"((grad {U}) x)", 2, lambda g: g[-1]),
+    "diagonal, a penalty": (f"(diag ((hessian {P}) x))", f"((hessian {P}) x)", 2, np.diag),
+    "trace, three sums": (f"(trace ((hessian {Q}) x))", f"((hessian {Q}) x)", 2, np.trace),
     "beside the diagonal": (
         f"(let [h ((hessian {U}) x)] (build (- n 1) (fn [k] (get h k (+ k 1)))))",
         f"((hessian {U}) x)",

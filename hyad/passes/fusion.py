@@ -495,7 +495,23 @@ class Fuse(Rebuild):
         return here > 0
 
 
-class Diagonals(Fuse):
+class Builds(Fuse):
+    """Puts the elements of some builds where they are read, and does nothing else that ``Fuse`` does."""
+
+    def one_store(self, bind: Bind, op: Loop) -> Prim | None:
+        return None
+
+    def by_places(self, bind: Bind, op: Loop) -> Bind:
+        return bind
+
+    def without_looks(self, bind: Bind) -> Bind:
+        return bind
+
+    def checked_first(self, bind: Bind, op: Loop) -> Bind:
+        return bind
+
+
+class Diagonals(Builds):
     """Puts the elements of a matrix that is read along diagonals alone where they are read, if its indices decide there
     what they are.
 
@@ -514,18 +530,6 @@ class Diagonals(Fuse):
             self.sums = sums_in(self.within)
         again = any(len(u.loops) - self.depth > 1 for _, u in uses)
         return 2 if diagonals_cost(op, uses, self.sums, self.costs) < (CHEAP + 1 if again else inf) else 0
-
-    def one_store(self, bind: Bind, op: Loop) -> Prim | None:
-        return None
-
-    def by_places(self, bind: Bind, op: Loop) -> Bind:
-        return bind
-
-    def without_looks(self, bind: Bind) -> Bind:
-        return bind
-
-    def checked_first(self, bind: Bind, op: Loop) -> Bind:
-        return bind
 
 
 def diagonals_block(b: Builder, block: Block) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..core import (
@@ -24,8 +24,10 @@ from ..core import (
     reads,
 )
 from ..program.builder import Builder
+from ..program.dead import dead_code
 from ..program.loops import Use, array_uses
 from ..program.rebuild import Rebuild, rebuilt
+from .fusion import Builds
 
 Place = tuple[Atom, ...]
 ZERO = Const(0.0, REAL, soft=True)
@@ -36,8 +38,34 @@ def one_element(program: Program) -> Program:
     states = (v for x in all_binds(program.body) if type(x.op) is Loop for v in x.op.accs)
     if not any(isinstance(v.type, Arr) for v in states):
         return program
+    if any(lone(program.body, array_uses(program.body), 0)):  # a sum of such sums, say
+        program = dead_code(rebuilt(program, Lone(Builder(), program.body)))
     found = Sums(program.body).found
     return rebuilt(program, OneElement(Builder(), found)) if found else program
+
+
+def lone(block: Block, uses: Mapping[Var, Sequence[Use]], depth: int) -> Iterator[Var]:
+    """The arrays of which the block that makes them reads one element, and nothing else does."""
+    for bind in block.binds:
+        if type(bind.op) is Loop and not bind.op.accs:
+            for v in bind.vars:
+                found = uses.get(v, ())
+                if found and all(u.subscripts == found[0].subscripts and len(u.loops) == depth for u in found):
+                    if found[0].subscripts:
+                        yield v
+        for region in blocks_of(bind.op):
+            yield from lone(region, uses, depth + (type(bind.op) is Loop))
+
+
+class Lone(Builds):
+    """Makes that one element in place of such an array."""
+
+    def __init__(self, builder: Builder, block: Block) -> None:
+        super().__init__(builder, block)
+        self.lone = set(lone(block, self.uses, 0))
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        return int(all(v in self.lone for v in bind.vars if self.uses.get(v)) and not self.lone.isdisjoint(bind.vars))
 
 
 class Sums:
