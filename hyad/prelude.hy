@@ -118,16 +118,18 @@
 (defmodel mat-add [a b] "the sum of two matrices" (map vec-add a b))
 (defmodel mat-sub [a b] "the difference of two matrices" (map vec-sub a b))
 (defmodel mat-scale [s m] "a number times a matrix" (map (fn [row] (vec-scale s row)) m))
-(defmodel mat-vec [m v] "a matrix times a column vector; an inverse or a Hessian is not made for that"
+(defmodel mat-vec [m v] "a matrix times a column vector; an inverse, a Hessian or a product is not made for that"
   (cond
     (not (null? (noted-result inv m))) (solve (noted-result inv m) v)
     (not (null? (noted-result times-hessian m))) (times-hessian m v)
+    (not (null? (noted-result mat-mul m))) (let [#(a b) (noted-result mat-mul m)] (mat-vec a (mat-vec b v)))
     (not (null? (band-of m))) (band-times m v)
     True (map (fn [row] (dot row v)) m)))
-(defmodel vec-mat [v m] "a row vector times a matrix; an inverse or a Hessian is not made for that"
+(defmodel vec-mat [v m] "a row vector times a matrix; an inverse, a Hessian or a product is not made for that"
   (cond
     (not (null? (noted-result inv m))) (solve-from-left (noted-result inv m) v)
     (not (null? (noted-result times-hessian m))) (times-hessian m v)
+    (not (null? (noted-result mat-mul m))) (let [#(a b) (noted-result mat-mul m)] (vec-mat (vec-mat v a) b))
     (not (null? (band-of m))) (band-times (transpose m) v)
     True (do
       (require-equal (len v) (len m))
@@ -140,10 +142,13 @@
   (do
     (require-equal (shape a 1) (len b))
     (cond
-      (not (null? (band-of a))) (band-times a b)
-      (not (null? (band-of b))) (transpose (band-times (transpose b) (transpose a)))
-      True (build [(len a) (shape b 1)]
-        (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b)))))))
+      (not (null? (noted-result inv a))) (solve (noted-result inv a) b)
+      (not (null? (band-of a))) (note-result mat-mul (band-times a b) #(a b))
+      (not (null? (band-of b))) (note-result mat-mul (transpose (band-times (transpose b) (transpose a))) #(a b))
+      True
+        (let [product (build [(len a) (shape b 1)]
+                (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))]
+          (if (hoisted? product) product (note-result mat-mul product #(a b)))))))
 (defmodel band-times [a x] "the product of a matrix that is known to have few diagonals and a vector, or a matrix"
   (do
     (require-equal (shape a 1) (len x))

@@ -177,6 +177,11 @@ def is_same_size(n: Any, m: Any) -> bool:
     return n == m
 
 
+def is_hoisted(value: Any) -> bool:
+    """``(hoisted? a)``: only a compiler moves values out of loops."""
+    return False
+
+
 def note_result(f: Any, x: Any, *others: Any) -> Any:
     """``(note-result f x ... how)``: x; only a compiler keeps notes."""
     return x
@@ -326,7 +331,7 @@ def _evaluated(name: str) -> Callable[..., Any]:
 
 
 globals().update(_primitives())
-_ASKED = is_num, is_null, is_same_size, is_symmetric, is_lower_triangular, is_upper_triangular, is_truths
+_ASKED = is_num, is_null, is_same_size, is_symmetric, is_lower_triangular, is_upper_triangular, is_truths, is_hoisted
 _QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in _ASKED}
 globals().update(_QUESTIONS)
 

@@ -179,3 +179,28 @@ def test_a_singular_matrix_has_a_determinant_of_zero(rows: str) -> None:
     assert np.isnan(det(rest)).all() and np.isnan(logdet(rest)).all()
     exchanged = np.array([[0.0, 2.0, 3.0], [0.0, 4.0, 5.0], [0.5, 1.0, 2.0]])
     np.testing.assert_allclose(det(exchanged), np.linalg.det(exchanged), rtol=1e-14)
+
+
+def test_no_product_of_matrices_is_made_for_a_vector() -> None:
+    """Neither from the right nor from the left, however the factors are grouped; but outside of a loop, once, for the
+    products in it."""
+    head = "(fn [#^ (Mat n m) a #^ (Mat m n) b #^ (Mat n n) c #^ (Vec n) x #^ (Vec m) y] "
+    rng = np.random.default_rng(2)
+    for n, m in ((4, 3), (1, 2), (3, 5)):
+        a, b, c = rng.normal(size=(n, m)), rng.normal(size=(m, n)), rng.normal(size=(n, n))
+        x, y = rng.normal(size=n), rng.normal(size=m)
+        texts = {
+            "(@ a b x)": a @ b @ x,
+            "(@ (@ a b c) x)": a @ b @ c @ x,
+            "(let [p (@ a (@ b a))] (@ p y))": a @ b @ a @ y,
+            "(@ x a b c a y)": x @ a @ b @ c @ a @ y,
+            "(@ (@ (transpose b) (transpose a)) x)": b.T @ a.T @ x,
+            "(@ (inv (+ c (* 9 (eye (len c))))) a y)": np.linalg.solve(c + 9 * np.eye(n), a @ y),
+            "(sum (ifold (fn [s k] (@ (@ a b) s)) x 3))": np.sum(np.linalg.matrix_power(a @ b, 3) @ x),
+        }
+        for text, wanted in texts.items():
+            f = hyad.model(f"{head} {text})", namespace={})
+            np.testing.assert_allclose(f(a, b, c, x, y), wanted, rtol=1e-12, atol=1e-12)
+            source = hyad.compile(f).source
+            assert ("n*n" in source.partition("{")[2]) == ("ifold" in text or "inv" in text), text
+    assert hyad.check_grad(hyad.model(f"{head} (sin (@ x a b c a y)))", namespace={}), (a, b, c, x, y))

@@ -63,6 +63,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "lower-triangular?": bands.is_lower,
     "upper-triangular?": bands.is_upper,
     "note-lower": bands.note_lower,
+    "hoisted?": symmetry.is_hoisted,
     "note-result": symmetry.note_result,
     "noted-result": symmetry.noted_result,
     "list": structures.list_,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core import BOOL, REAL, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, rank_of, type_of
+from ..core import BOOL, FALSE, REAL, TRUE, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, rank_of, type_of
 from ..program.builder import Builder
 from ..program.primitives import PRIMITIVES
 from ..program.values import NIL, Spans, Value
@@ -65,6 +65,18 @@ def noted_result(sp: Specialiser, args: list[Value], spans: Spans, var: Var | No
         return NIL
     inner = sp.b.scopes[sp.b.scopes.index(scope) + 1 :]
     return how if all(s.index is None for s in inner) else NIL
+
+
+def is_hoisted(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(hoisted? a)``: whether a is made outside of the innermost loop here, once for all its iterations."""
+    arity(sp, "hoisted?", args, 1)
+    a = operand(sp, "hoisted?", args[0], spans[0])
+    for scope in reversed(sp.b.scopes):
+        if a in scope.vars:
+            return FALSE
+        if scope.index is not None:
+            return TRUE
+    return FALSE
 
 
 class TooLong(Exception):

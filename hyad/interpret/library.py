@@ -94,7 +94,7 @@ def are_truths(x: Any) -> bool:
 
 
 def is_symmetric(a: Any) -> bool:
-    """A matrix is known to be symmetric, or triangular, by the program that made it, not by its elements."""
+    """A matrix is known to be symmetric, triangular or the same in all iterations by the program that made it."""
     return False
 
 
@@ -678,6 +678,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "lower-triangular?": is_symmetric,
     "upper-triangular?": is_symmetric,
     "note-lower": note_lower,
+    "hoisted?": is_symmetric,
     "note-result": note_result,
     "noted-result": noted_result,
     "inl": inl,
