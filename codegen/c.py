@@ -81,7 +81,8 @@ RESERVED = KEYWORDS | LIBRARY | frozenset(f"{name}f" for name in LIBRARY)
 FUNCTION_RESERVED = RESERVED | frozenset(
     "main abs labs llabs div exit abort malloc calloc realloc free printf puts rand srand system time clock gamma"
     " signal index y0 y1 yn j0 j1 jn read write open close send select link round pause sleep raise remove"
-    " rename signgam qsort bsearch getenv atof atoi strtod scanf drem significand gammaf pow10 exp10 sincos".split()
+    " rename signgam qsort bsearch getenv atof atoi strtod scanf drem significand gammaf pow10 exp10 sincos _init"
+    " _fini".split()
 )
 
 

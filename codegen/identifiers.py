@@ -62,6 +62,8 @@ class Names:
         if base in self.reserved:
             base += "_"
             text = base
+        elif base[0] == "_" and (base[1:2] == "_" or base[1:2].isupper()):  # C compilers' own, and macros
+            base = text = f"v{base}"
         elif number:
             text = self._numbered(base, number)
         while text in self.taken or text in self.reserved:

@@ -145,10 +145,12 @@
       (not (null? (noted-result inv a))) (solve (noted-result inv a) b)
       (not (null? (band-of a))) (note-result mat-mul (band-times a b) #(a b))
       (not (null? (band-of b))) (note-result mat-mul (transpose (band-times (transpose b) (transpose a))) #(a b))
-      True
-        (let [product (build [(len a) (shape b 1)]
-                (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))]
-          (if (hoisted? product) product (note-result mat-mul product #(a b)))))))
+      True (noted-product
+             (build [(len a) (shape b 1)]
+               (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))
+             a b))))
+(defmodel noted-product [p a b] "a product, of which the factors are kept, unless it is the same in all iterations"
+  (if (hoisted? p) p (note-result mat-mul p #(a b))))
 (defmodel band-times [a x] "the product of a matrix that is known to have few diagonals and a vector, or a matrix"
   (do
     (require-equal (shape a 1) (len x))

@@ -194,6 +194,9 @@ def test_singular_matrices() -> None:
         det, logdet, x = f(np.array(d))
         assert det == 0 and logdet == -np.inf and not np.isfinite(x).all()
     assert f(np.zeros(0))[:2] == (1.0, 0.0)
+    for text in ("(det (diag d))", "(logdet (diag d))"):  # as of any other matrix
+        by_d = hyad.grad(hyad.model(f"(fn [#^ (Vec n) d] {text})", namespace={}))(np.array([0.0, 2.0, 3.0]))
+        assert np.isnan(by_d[0]) or np.isinf(by_d[0])
 
 
 def squares(source: str) -> list[str]:

@@ -719,7 +719,7 @@ def test_numbers_may_have_any_name(name):
     assert hyad.compile(f)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-14)
 
 
-@pytest.mark.parametrize("name", ["failed", "mark", "M_PI", "RAND_MAX", "arena", "status"])
+@pytest.mark.parametrize("name", ["failed", "mark", "M_PI", "RAND_MAX", "arena", "status", "_Bool", "__LINE__", "_x"])
 def test_vectors_may_have_any_name(name):
     """A function with an arena calls the one that does the work with the names of its arguments."""
     text = f"""(fn [#^ (Vec k) {name} #^ Real x]
@@ -917,3 +917,10 @@ def test_the_memory_of_a_while():
     ran = subprocess.run([sys.executable, "-c", script, str(Path(__file__).parent)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) < 165_000
+
+
+@pytest.mark.parametrize("name", ["_init", "_fini", "__exp", "_Pragma", "_own"])
+def test_models_may_have_any_name(name):
+    """Those that the linker, the compiler or the C library have for themselves, too."""
+    f = hyad.model(f"(defmodel {name} [x] (* x x))", namespace={})
+    assert hyad.compile(f)(3.0) == 9.0 and hyad.compile(hyad.grad(f))(3.0) == 6.0

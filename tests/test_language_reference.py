@@ -32,7 +32,7 @@ INTERNAL = set(
     " column-stack-from pad-from pad-width padded trapezia interp-at reduced of-rows axes-last axis-left tile-from"
     " banded band-rows band-lu band-step band-solve band-down band-down-exchanged band-up band-solve-transposed"
     " band-up-exchanged with-zeros band-product band-times band-sum band-outer turned-rows solve-banded"
-    " solve-banded-transposed in-brackets bracketed of-parts range-step true-or-not-zero"
+    " solve-banded-transposed noted-product in-brackets bracketed of-parts range-step true-or-not-zero"
     " tiled nth-differences steps-along var-over rows-in-order unit-lower-inverse solve-from-left lu-logdet"
     " by-lower-triangle folded-down mirrored factored-symmetric eliminate-symmetric forward-symmetric over-diagonal"
     " backward-symmetric substitute-symmetric solve-symmetric quadratic-form inv-symmetric inverse-below"

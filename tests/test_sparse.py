@@ -300,6 +300,15 @@ def test_many_arrays_between_are_not_computed_again_and_again() -> None:
     agree(text, (RNG.uniform(size=30),), entries=30 * 25, passes="30 forward passes")
 
 
+def test_the_size_of_a_loop_inside_is_that_of_the_program() -> None:
+    """What a loop in a loop stacks is as long as the vector, in the lanes of the outer one and outside of them."""
+    f = hyad.model("(fn [v] (sum (square (sum (vander v (len v)) 1))))", namespace={})
+    v = np.array([0.3, 0.5, -0.2, 0.7])
+    made = hyad.sparse_hessian(f)(v)
+    assert made.nnz == 4
+    np.testing.assert_allclose(made.toarray(), hyad.run(hyad.hessian(f), v), 1e-12)
+
+
 def test_one_number_through_two_slots() -> None:
     """Two subscripts of an iteration that are equal at a call are one entry."""
     text = "(fn [x #^ (Arr Int n) p] (build (len p) (fn [i] (* (get x i) (get x (get p i))))))"

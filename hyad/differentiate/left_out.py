@@ -32,13 +32,14 @@ from ..program.primitives import COMPARISONS, PRIMITIVES, Primitive, parse_parti
 
 #: What may give an infinite number, or NaN, for finite ones.
 UNBOUNDED = frozenset(
-    "/ ** sqrt exp exp2 expm1 log log2 log10 log1p tan asin acos atan2 sinh cosh acosh atanh gamma lgamma digamma"
+    "/ ** sqrt cbrt exp exp2 expm1 log log2 log10 log1p tan asin acos atan2 sinh cosh acosh atanh gamma lgamma digamma"
     " polygamma".split()
 )
 #: What tells something of its operands: they have been compared.
 ASKING = COMPARISONS | {"min", "max", "relu"}
-#: Of what is unbounded or steep what has infinite slopes where it is finite itself.
-STEEP_WHERE_FINITE = frozenset("** sqrt asin acos atan2 acosh".split())
+#: Of what is unbounded or steep what has infinite slopes where it is finite itself; and what is compared for being
+#: infinite itself, as a logarithm is that is held at a lowest value.
+STEEP_WHERE_FINITE = frozenset("** sqrt cbrt asin acos atan2 acosh log log2 log10 log1p atanh lgamma".split())
 #: What a condition tells of a number it tells of what that is made of by these.
 LINEAR = frozenset("get + - neg abs".split())
 #: What has finite slopes at finite numbers, though these are quotients or exponentials.

@@ -866,11 +866,18 @@ class Tracer:
     ) -> list[Value]:
         made: list[Value] = []
         for v, column in zip(vars, columns):
-            for d, n in zip(v.type.dims[:1], (counts,)):  # type: ignore[union-attr]
-                if type(d) is Var:
-                    self.env[d] = (frame, n)
+            d = v.type.dims[0]  # type: ignore[union-attr]
+            if type(d) is Var and not self.is_known(d, frame):
+                self.env[d] = (frame, counts)
             made.append(self.stacked(v.type, column, counts, frame))  # type: ignore[arg-type]
         return made
+
+    def is_known(self, dim: Var, frame: Frame) -> bool:
+        """Whether a size is bound in a frame around this one, where it may be read again."""
+        home, outer = self.env.get(dim, (None, None))[0], frame.outer
+        while outer is not None and outer is not home:
+            outer = outer.outer
+        return outer is not None
 
     def compact(self, value: Value, frame: Frame) -> Value:
         if isinstance(value, Cells):
