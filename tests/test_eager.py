@@ -16,6 +16,7 @@ import oracle
 import test_derivatives as derivatives
 import test_language as language
 from hyad import BoundsError, DerivativeError, HyadError, ModelTypeError, NotCompiled, UnboundError
+from hyad.interpret import library
 from hyad.program.primitives import PRIMITIVES
 
 Tree = hyad.defdata("Tree", ["Leaf", "word"], ["Node", "label", "left", "right"])
@@ -476,3 +477,17 @@ def test_the_shape_of_rows_is_found_without_changing_anything() -> None:
     ):
         assert hyad.run(hyad.model(f"(fn [m x] {body})", namespace=names), np.ones((0, 3)), 3.0) == wanted
     assert not seen
+
+
+def test_an_update_copies_the_rows_that_it_changes() -> None:
+    """The others are those of the array before, or a system of 60 equations would take minutes. A real number among
+    integers makes all of them real, as in an array of NumPy."""
+    rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    made = library.update(rows, 1, 0, 7.0)
+    assert made == [[1.0, 2.0], [7.0, 4.0], [5.0, 6.0]] and rows[1] == [3.0, 4.0]
+    assert made[0] is rows[0] and made[2] is rows[2]
+    mixed = library.update([[1, 2], [3, 4]], 1, 0, 7.5)
+    assert mixed == [[1, 2], [7.5, 4]] and all(type(x) is float for row in mixed for x in row)
+    n = 60
+    a = np.random.default_rng(0).normal(size=(n, n))
+    np.testing.assert_allclose(hyad.run(hyad.model("(fn [a] (solve a (get a 0)))"), a), np.linalg.solve(a, a[0]), 1e-8)

@@ -378,14 +378,15 @@ def update(value: Any, *rest: Any, end: bool = False) -> Any:
         raise ModelTypeError("update takes an array, an index and a value", None, "`(update v i x)`")
     *indices, x = rest
     row, at = row_at(value, indices, "update", end)
-    x = fitting(row[at], x, "update")
+    old = row[at]
+    x = fitting(old, x, "update")
     made = below = list(value)
     for i in indices[:-1]:
         k = i if i >= 0 else i + len(below)
         below[k] = list(below[k])
         below = below[k]
     below[at] = x
-    if x.__class__ in NUMBERS and x.__class__ is not int and dims_of(made) is not None:
+    if old.__class__ is int and x.__class__ in NUMBERS and x.__class__ is not int and dims_of(made) is not None:
         return transform(made, lambda y: float(y) if y.__class__ is int else y)
     return made
 
