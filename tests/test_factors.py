@@ -15,18 +15,22 @@ POINT = (A, B, C, Y, V, W)
 
 #: What is differentiated, and its gradients by a and b on paper.
 PRODUCTS = {
-    "two matrices": ("(dot y (@ (@ a b) v))", np.outer(Y, B @ V), np.outer(A.T @ Y, V)),
-    "three matrices": ("(dot y (@ (@ (@ a b) c) w))", np.outer(Y, B @ C @ W), np.outer(A.T @ Y, C @ W)),
+    "two matrices": ("(dot y (@ (times a b) v))", np.outer(Y, B @ V), np.outer(A.T @ Y, V)),
+    "three matrices": ("(dot y (@ (times (times a b) c) w))", np.outer(Y, B @ C @ W), np.outer(A.T @ Y, C @ W)),
     "a square": (
-        "(square (dot y (@ (@ a b) v)))",
+        "(square (dot y (@ (times a b) v)))",
         2 * (Y @ A @ B @ V) * np.outer(Y, B @ V),
         2 * (Y @ A @ B @ V) * np.outer(A.T @ Y, V),
     ),
 }
 
 
+#: A product whose factors the language does not see.
+TIMES = "(fn [p q] (map (fn [row] (map (fn [column] (dot row column)) (transpose q))) p))"
+
+
 def model(text: str) -> hyad.Model:
-    return hyad.model(f"(fn [{ARGS}] {text})", namespace={})
+    return hyad.model(f"(fn [{ARGS}] (let [times {TIMES}] {text}))", namespace={})
 
 
 def fires(f: hyad.Model, **options: object) -> bool:

@@ -95,9 +95,10 @@ def test_gradients_of_tables(name: str) -> None:
 def test_a_table_whose_rows_are_read_in_eight_lanes() -> None:
     """What a row is read of shows before eight iterations are one: the memory does not grow with the square of them."""
     text = """(fn [#^ (Mat d d) F #^ (Vec n) v #^ (Mat n d) c]
-      (let [d (len F)  w (zeros [(+ n 1) d])]
+      (let [d (len F)  w (zeros [(+ n 1) d])
+            times (fn [p q] (map (fn [row] (map (fn [column] (dot row column)) (transpose q))) p))]
         (for [t (range (- n 1) -1 -1)]
-          (set-at! w t (@ F (inv (+ (eye d) (* (get v t) F))) (- (get w (+ t 1)) (@ F (get c t))))))
+          (set-at! w t (@ (times F (inv (+ (eye d) (* (get v t) F)))) (- (get w (+ t 1)) (@ F (get c t))))))
         (sum (square w))))"""
     rng = np.random.default_rng(3)
     args = (rng.uniform(0.0, 0.1, (5, 5)), rng.uniform(0.0, 1.0, 9), rng.standard_normal((9, 5)))

@@ -37,9 +37,10 @@ UNBOUNDED = frozenset(
 )
 #: What tells something of its operands: they have been compared.
 ASKING = COMPARISONS | {"min", "max", "relu"}
-#: Of what is unbounded or steep what has infinite slopes where it is finite itself; and what is compared for being
-#: infinite itself, as a logarithm is that is held at a lowest value.
-STEEP_WHERE_FINITE = frozenset("** sqrt cbrt asin acos atan2 acosh log log2 log10 log1p atanh lgamma".split())
+#: Of what is unbounded or steep what has infinite slopes where it is finite itself.
+STEEP_WHERE_FINITE = frozenset("** sqrt cbrt asin acos atan2 acosh".split())
+#: What is compared for its slopes there, or for being infinite, as a logarithm is that is held at a lowest value.
+COMPARED_ITSELF = STEEP_WHERE_FINITE | frozenset("log log2 log10 log1p atanh lgamma".split())
 #: What a condition tells of a number it tells of what that is made of by these.
 LINEAR = frozenset("get + - neg abs".split())
 #: What has finite slopes at finite numbers, though these are quotients or exponentials.
@@ -54,8 +55,8 @@ class LeftOut:
     operations that hand on all of it. Inputs are finite, unless the program asks whether they are NaN.
 
     Design decision: what a program does not ask about it does not leave out for being infinite. A slope counts as
-    infinite only where what it is made of, as ``v`` of ``(sqrt v)``, is compared, or the number itself where that is
-    finite: ``(let [r (sqrt q)] (if (< r 1) ..))``. Else each payoff ``(if (> s k) ..)`` would have its quotients by a
+    infinite only where what it is made of, as ``v`` of ``(sqrt v)``, is compared, or the root or logarithm itself:
+    ``(let [r (sqrt q)] (if (< r 1) ..))``. Else each payoff ``(if (> s k) ..)`` would have its quotients by a
     volatility guarded.
     """
 
@@ -125,7 +126,7 @@ class LeftOut:
         """Whether a condition tells something of where an operation has an infinite slope, or is infinite."""
         op = bind.op
         assert type(op) is Prim
-        if bind.vars[0] in self.doubted or op.name in STEEP_WHERE_FINITE and bind.vars[0] in self.compared:
+        if bind.vars[0] in self.doubted or op.name in COMPARED_ITSELF and bind.vars[0] in self.compared:
             return True
         return any(a in self.told for a in (op.args[1:] if op.name == "/" else op.args))
 

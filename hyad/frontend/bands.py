@@ -69,8 +69,9 @@ def range_of(sp: Specialiser, name: str, args: list[Value], spans: Spans) -> Ran
     if type(a) is not Var or rank_of(a) != 2 or "banded" in sp.b.off:
         return ALL
     try:
-        return Bands(sp.b, sp.lower).matrix(a, None)
+        return Bands(sp.b, sp.lower, sp.ranges).matrix(a, None)
     except TooLong:
+        sp.ranges[a] = ALL
         return ALL
 
 
@@ -102,9 +103,10 @@ class Bands(Expressions):
     is a sum of both. An array that is changed in place is zero where it was before and nothing is put.
     """
 
-    def __init__(self, b: Builder, lower: Collection[Var]) -> None:
+    def __init__(self, b: Builder, lower: Collection[Var], known: dict[Var, Range]) -> None:
         super().__init__(b)
         self.lower = lower  # what is known to be lower triangular by the function that made it
+        self.known = known  # what was found before of matrices outside of closed loops
         self.ranges: dict[tuple[int, int, int], Range] = {}
         self.sizes: dict[int, int | float] = {}  # the expression of an index: how many there are
         self.arrays: dict[tuple[Var, tuple], Range] = {}
@@ -115,12 +117,16 @@ class Bands(Expressions):
         """By how much the second subscript is more than the first where an element of a matrix may not be zero."""
         if type(a) is not Var or a in self.lower:
             return (-math.inf, 0) if a in self.lower else ALL
+        if a in self.known:
+            return self.known[a]
         bind, home = self.found(a, inside)
         key = a, place_of(inside if bind is None else home)
         if key not in self.arrays:
             self.arrays[key] = ALL
             if bind is not None:
                 self.arrays[key] = self.made_in_place(a, bind, home)
+            if home is None:
+                self.known[a] = self.arrays[key]
         return self.arrays[key]
 
     def made_in_place(self, a: Var, bind: Bind, home: Inside | None) -> Range:
@@ -138,7 +144,8 @@ class Bands(Expressions):
             once = either(start, self.after(op, k, start, home))  # type: ignore[arg-type]
             return once if once == start or either(once, self.after(op, k, once, home)) == once else ALL  # type: ignore
         row, column = self.term("row"), self.term("column")
-        return self.nonzero(self.element(a, [row, column], home), row, column)
+        element = super().made(bind, k, [row, column], home)
+        return ALL if element is None else self.nonzero(element, row, column)
 
     def after(self, op: Loop | While, k: int, before: Range, home: Inside | None) -> Range:
         """What an iteration leaves of an accumulator of which is known what it was before."""
@@ -163,9 +170,10 @@ class Bands(Expressions):
     # ------------------------------------------------------------------------------------------ expressions
 
     def made(self, bind: Bind, k: int, at: Sequence[int], inside: Inside | None) -> int | None:
-        """Of an array that is changed in place the expression says which it is, and where it is looked up."""
+        """Of an element of a matrix the expression says which it is, and where it is looked up: what of each matrix may
+        not be zero is found once."""
         self.homes[bind.vars[k], place_of(inside)] = inside
-        return None if bind.vars[k] in self.lower else super().made(bind, k, at, inside)
+        return None if len(at) == 2 and rank_of(bind.vars[k]) == 2 else super().made(bind, k, at, inside)
 
     def linear(self, x: int, total: tuple[int, dict[int, int]], times: int) -> tuple[int, dict[int, int]]:
         """A sum of multiples of expressions with a multiple of an integer expression added to it."""
@@ -241,7 +249,7 @@ class Bands(Expressions):
         return [given[1]] if kind == "-" and given[0] == acc else None
 
     def of_given(self, a: Var, place: tuple, row: int, column: int, p: int, q: int) -> Range:
-        """An element of an array of which only is known where it was changed."""
+        """An element of another matrix."""
         if (a, place) not in self.homes and (a, place) not in self.arrays:
             return ALL
         low, high = self.arrays.get((a, place)) or self.matrix(a, self.homes[a, place])
