@@ -28,8 +28,18 @@ BANDED = {
     "or": ("(build [n n] (fn [i j] (if (or (= j i) (= j (+ i 2))) (+ 3 (get x i)) 0.0)))", (0, 2)),
     "not": ("(build [n n] (fn [i j] (if (or (> i (+ j 1)) (not (<= j i))) 0.0 (+ 3 (* (get x i) (get y j))))))",
             (1, 0)),
+    "a condition by a branch": (
+        "(build [n n] (fn [i j] (if (if (< i j) (= j (+ i 1)) (= i j)) (+ 2 (get x i)) 0.0)))",
+        (0, 1),
+    ),
     "the other arm": ("(build [n n] (fn [i j] (if (!= i j) 0.0 (+ 2 (exp (get x i))))))", (0, 0)),
     "a mask": ("(* (+ (eye n) (eye n n 1)) (+ 4 (outer x y)))", (0, 1)),
+    "sums of several": (
+        """(build [n n] (fn [i j] (+ (ifold (fn [s k] (+ s (if (= j (+ i k)) 2.0 0.0))) 0.0 2)
+             (ifold (fn [s k] (+ s (if (= i (+ j k)) (get x j) 0.0))) 0.0 3)
+             (ifold (fn [s k] (+ s (if (= j (+ i k)) 2.0 0.0))) 0.0 4))))""",
+        (2, 3),
+    ),
     "a transpose": ("(transpose (+ (* 3 (eye n)) (* (eye n n 2) (exp y))))", (2, 0)),
     "a product": ("(let [d (np.diff (eye n) :axis 0)] (+ (eye n) (* (square r) (@ d.T d))))", (1, 1)),
     "a product of products": ("(let [d (+ (eye n) (* 0.2 (eye n n 1)))] (@ (@ d d) d))", (0, 3)),
@@ -57,6 +67,9 @@ BANDED = {
 FULL = {
     "an argument": "g",
     "a triangle": "(tril g)",
+    "sums of other lengths": """(build [n n] (fn [i j] (+
+        (ifold (fn [s k] (+ s (if (= j (+ i k)) 1.0 0.0))) 0.0 3)
+        (ifold (fn [s k] (+ s (if (= j (+ i k)) 1.0 0.0))) 0.0 n))))""",
     "a ring": "(build [n n] (fn [i j] (if (or (= i j) (= i (% (+ j 1) n))) 2.0 0.0)))",
     "beside the diagonal": "(build [n n] (fn [i j] (if (>= (abs (- i j)) 1) 1.0 0.0)))",
     "the other condition": "(build [n n] (fn [i j] (if (= (abs (- i j)) 1) 0.0 1.0)))",

@@ -226,7 +226,10 @@ class Bands(Expressions):
         """A sum over an index."""
         index, acc = self.term("state", folds, 0), self.term("state", folds, 1)
         kind, *given = self.terms[count]
-        self.sizes[index] = int(given[1]) if kind == "constant" else math.inf
+        size, before = int(given[1]) if kind == "constant" else math.inf, self.sizes.get(index, 0)
+        if size > before:  # another sum in the same place may be shorter: what it has found is too narrow here
+            self.sizes[index] = size
+            self.ranges.clear()
         added = self.added_to(acc, step)
         if added is None:
             return ALL
@@ -258,6 +261,11 @@ class Bands(Expressions):
     def holding(self, x: int, true: bool, p: int, q: int) -> Range:
         """By how much q is more than p where a condition may hold, or may not."""
         kind, *given = self.terms[x]
+        if kind == "constant":
+            return ALL if (given[1] == "True") == true else NONE
+        if kind == "if":
+            sides = zip((True, False), given[1:])
+            return either(*(both(self.holding(given[0], c, p, q), self.holding(arm, true, p, q)) for c, arm in sides))
         if kind == "not":
             return self.holding(given[0], not true, p, q)
         if kind in ("and", "or"):
