@@ -5,8 +5,9 @@
 
 gcc makes vectors of it, under strict flags too, adding their elements one after the other. Where it finds that it may
 as well read a row from its start and turn it after, it forgets to turn it, and adds elements of one row twice and of
-another never (its bug 110381: gcc 12.3 and 13.1 and before, -O2 is enough). Reverse mode, which comes by everything
-last to first, makes many such sums.
+another never (its bug 110381: gcc 12.3 and 13.1 and before, -O2 is enough); of rows from the last to the first where
+the loop stores to them as well. Reverse mode, which comes by everything last to first, makes many such sums; of terms
+that are added under a condition it may turn out, in gcc, that they always are.
 
 ``turned`` finds them; the printer then has one element of each read as a ``volatile`` one, so that gcc leaves the loop
 as it is written. Design decision: the order of the sum stays what it is, and newer compilers see nothing of it.
@@ -298,6 +299,8 @@ class _Body:
                     self.steps[acc] = constant
         self.known: dict[Var, dict[Var, Element]] = {}
         self.block = op.body
+        stores = (b.op for b in all_binds(op.body) if isinstance(b.op, Prim) and b.op.name in ("update", "add-at"))
+        self.stored = {plan.resolve(plan.of(store.args[0]))[0] for store in stores}
         self.users: dict[Block, dict[Var, Bind]] = {}
 
     def always_wanted(self) -> set[Atom]:
@@ -328,6 +331,11 @@ class _Body:
         found: list[tuple[Atom, dict]] = []
         while acc is not result:
             bind = users.get(acc)
+            chosen = self.chosen(block, acc)
+            if chosen is not None:
+                term, acc = chosen
+                found.append((term, at))
+                continue
             if bind is None or self.uses.get(acc) != 1:
                 return None
             inner = bind.op
@@ -346,6 +354,34 @@ class _Body:
                 return None
         return found
 
+    def chosen(self, block: Block, acc: Var) -> tuple[Atom, Var] | None:
+        """What is added to an accumulator under a condition alone, and the sum, or what was there, then."""
+        reads = [
+            b for b in block.binds if acc in atoms_of(b.op) or acc in (r for x in blocks_of(b.op) for r in x.results)
+        ]
+        if self.uses.get(acc) != 2 or not reads:
+            return None
+        last = reads[-1]
+        if isinstance(last.op, If) and len(reads) == 1:
+            k, arms = 0, blocks_of(last.op)
+            for k, pair in enumerate(zip(*(arm.results for arm in arms))):
+                if acc in pair:
+                    arm = arms[pair.index(acc) == 0]
+                    added = self.added(arm.binds, acc, pair[pair.index(acc) == 0])
+                    return None if added is None else (added, last.vars[k])
+        elif isinstance(last.op, Prim) and last.op.name == "select" and acc in last.op.args[1:]:
+            other = last.op.args[2 if last.op.args[1] is acc else 1]
+            added = self.added(reads, acc, other)
+            return None if added is None else (added, last.vars[0])
+        return None
+
+    def added(self, binds: Sequence[Bind], acc: Var, total: Atom) -> Atom | None:
+        """What is added to an accumulator to make a sum that is read once."""
+        for b in binds:
+            if b.vars and b.vars[0] is total and isinstance(b.op, Prim) and b.op.name == "+" and acc in b.op.args:
+                return next((a for a in b.op.args if a is not acc), None)
+        return None
+
     def last_of_turned(self, terms: list[tuple[Atom, dict]]) -> set[Var]:
         """An element that the last of these terms reads, if all read elements of one row and not from its start on."""
         if not 1 < len(terms) <= MOST:
@@ -355,7 +391,7 @@ class _Body:
             rows: dict[tuple, dict[int, Var]] = {}
             for e in self.elements(atom).values():
                 row, place = self.place(e, at)
-                if row[-1] > 1:
+                if row[-1] > 1 or row[-1] < -1 and e.root in self.stored:
                     rows.setdefault(row, {})[place] = e.var
             read.append(rows)
         found: set[Var] = set()

@@ -123,7 +123,11 @@ def test_results_keep_the_parts_that_were_not_run(tmp_path: Path, monkeypatch: p
     assert [x for x in new if x.startswith(("#", "!"))] == [x for x in old if x.startswith(("#", "!"))]
     (told,) = {line for line in new if line.endswith(f": {KMEANS}.")}
     section = new[new.index("## The AD suite") :]
-    assert told.startswith(datetime.date.today().isoformat()) and section[2] in old and section[3] == told
+    assert (
+        told.startswith(datetime.date.today().isoformat())
+        and section[2] in old
+        and told in section[3 : section.index("", 3)]
+    )
     report.write(path, made, adrun.parts())  # again
     assert path.read_text().splitlines() == new
 

@@ -65,6 +65,39 @@ def test_sums_are_what_they_say(name: str, models: dict[str, hyad.Model]) -> Non
     assert (MARK in hyad.show(f, "c")) == (name in SUMS)
 
 
+@pytest.mark.parametrize("always", [True, False])
+def test_sums_of_rows_that_are_cleared_from_the_last_one_on(always: bool) -> None:
+    """From the last to the first, where what is added is stored to as well; also under a condition that holds."""
+    added = "(+ (deref s) (get t p))"
+    added = added if always else f"(if (or c (= k 0)) {added} (deref s))"
+    f = hyad.model(
+        f"""(fn [#^ (Vec n) v #^ Int m] (let [t (copy v)  s (ref 0.0)  h (// n 2)  c (= m 0)]
+          (for [k (range h)]
+            (let [p (* 2 (- h k 1))]
+              (set! s (+ (deref s) (get t (+ p 1))))
+              (set-at! t (+ p 1) 0.0)
+              (set! s {added})
+              (set-at! t p 0.0)))
+          #((deref s) (sum t))))""",
+        namespace={},
+    )
+    assert MARK in hyad.compile(f).source
+    for n in (2, 7, 8, 16, 33):
+        for m in (0, 1):
+            args = np.arange(1.0, n + 1), m
+            assert hyad.compile(f)(*args) == hyad.run(f, *args)
+
+
+def test_gradients_of_blocks() -> None:
+    """Iterations by turns, backwards: the condition of one of them is known in gcc, where it is not here."""
+    blocks = "(build [n n] (fn [i j] (cond (or (= i 0) (= j 0)) x (= (// i 2) (// j 2)) (get v i) True 0.0)))"
+    g = hyad.grad(hyad.model(f"(fn [#^ Real x #^ (Vec n) v] (sum (square {blocks})))", namespace={}), wrt=0)
+    for off in ((), ("sink",), ("periods",)):
+        made = hyad.compile(g, without=off)
+        for n in (3, 7, 8, 9, 17):
+            assert made(0.7, np.ones(n)) == pytest.approx(1.4 * (2 * n - 1), rel=1e-12)
+
+
 def test_gradients_of_sums_by_rows() -> None:
     """What reverse mode adds comes last to first."""
     step = """(fn [#^ (Mat n 3) pos #^ (Mat n 3) vel dt]
