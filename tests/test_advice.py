@@ -74,7 +74,6 @@ ROWS: list[tuple[str, int, dict[str, Any], Any]] = [
      scipy.linalg.solve_banded((1, 1), BANDS, U)),
     (ELSEWHERE["solveh-banded"], 0, {"l": BANDS[0, 1:], "d": BANDS[1], "u": BANDS[0, 1:], "b": U},
      scipy.linalg.solveh_banded(BANDS[:2], U)),
-    (ELSEWHERE["solve-banded"], 1, {"a": SQUARE, "b": W}, np.linalg.solve(SQUARE, W)),
     (ELSEWHERE["toeplitz"], 0, {"c": U}, scipy.linalg.toeplitz(U)),
     (ELSEWHERE["toeplitz"], 1, {"c": U, "r": V}, scipy.linalg.toeplitz(U, V)),
     (ELSEWHERE["block-diag"], 0, {"a": M, "b": SQUARE}, scipy.linalg.block_diag(M, SQUARE)),
