@@ -356,19 +356,19 @@ class _Body:
 
     def chosen(self, block: Block, acc: Var) -> tuple[Atom, Var] | None:
         """What is added to an accumulator under a condition alone, and the sum, or what was there, then."""
-        reads = [
-            b for b in block.binds if acc in atoms_of(b.op) or acc in (r for x in blocks_of(b.op) for r in x.results)
-        ]
-        if self.uses.get(acc) != 2 or not reads:
+        if self.uses.get(acc) != 2:
+            return None
+        reads = [b for b in block.binds if acc in (*atoms_of(b.op), *(r for x in blocks_of(b.op) for r in x.results))]
+        if not reads:
             return None
         last = reads[-1]
         if isinstance(last.op, If) and len(reads) == 1:
-            k, arms = 0, blocks_of(last.op)
-            for k, pair in enumerate(zip(*(arm.results for arm in arms))):
+            arms = blocks_of(last.op)
+            for v, pair in zip(last.vars, zip(*(arm.results for arm in arms))):
                 if acc in pair:
-                    arm = arms[pair.index(acc) == 0]
-                    added = self.added(arm.binds, acc, pair[pair.index(acc) == 0])
-                    return None if added is None else (added, last.vars[k])
+                    other = pair.index(acc) == 0
+                    added = self.added(arms[other].binds, acc, pair[other])
+                    return None if added is None else (added, v)
         elif isinstance(last.op, Prim) and last.op.name == "select" and acc in last.op.args[1:]:
             other = last.op.args[2 if last.op.args[1] is acc else 1]
             added = self.added(reads, acc, other)

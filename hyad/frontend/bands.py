@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ..core import BOOL, INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, While, rank_of, type_of
+from ..passes.bands import WIDE
 from ..program.builder import Builder
 from ..program.values import NIL, Spans, TupleValue, Value
 from .arguments import arity, operand
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 
 #: Functions that are 0 at 0.
 KEEP_ZERO = frozenset("abs asin asinh atan atanh cbrt ceil expm1 floor log1p neg real round sign sin sinh sqrt square "
-                      "stop tan tanh trunc".split())  # fmt: skip
-
-#: Matrices with so many diagonals beside the main one are taken for full ones.
-WIDE = 100
+                      "tan tanh trunc".split())  # fmt: skip
 
 Range = tuple[float, float]  # whole numbers from the first to the second, which may be infinite; none if that is less
 
@@ -38,7 +36,7 @@ def band(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> V
         return NIL
     below, above = max(0, int(-low)), max(0, int(high))
     sizes = [d.value for d in type_of(args[0]).dims if type(d) is Const]  # type: ignore
-    if below + above >= WIDE or any(2 * (below + above + 1) > n for n in sizes):
+    if below + above + 1 >= WIDE or any(2 * (below + above + 1) > n for n in sizes):
         return NIL
     sp.b.fired("banded")
     return TupleValue((Const(below, INT), Const(above, INT)))
@@ -56,6 +54,7 @@ def is_upper(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) 
 
 def note_lower(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(note-lower a)``: the matrix a, of which is known from now on that it has zeros above its diagonal."""
+    arity(sp, "note-lower", args, 1)
     a = operand(sp, "note-lower", args[0], spans[0])
     if type(a) is Var:
         sp.lower.add(a)
@@ -76,6 +75,7 @@ def range_of(sp: Specialiser, name: str, args: list[Value], spans: Spans) -> Ran
 
 
 def place_of(inside: Inside | None) -> tuple:
+    """What tells the iterations apart in which a block is looked into."""
     return () if inside is None else inside.place
 
 
@@ -91,6 +91,7 @@ def either(x: Range, y: Range) -> Range:
 
 
 def plus(x: Range, y: Range) -> Range:
+    """The sums of a number of one range and one of another."""
     return NONE if x[0] > x[1] or y[0] > y[1] else (x[0] + y[0], x[1] + y[1])
 
 
@@ -130,6 +131,7 @@ class Bands(Expressions):
         return self.arrays[key]
 
     def made_in_place(self, a: Var, bind: Bind, home: Inside | None) -> Range:
+        """The same by the operation that makes the matrix."""
         op, k = bind.op, bind.vars.index(a)
         if type(op) is Prim and op.name == "zeros":
             return NONE

@@ -93,8 +93,8 @@ def are_truths(x: Any) -> bool:
     return x.__class__ is bool or isinstance(x, list) and kind_of(x) is bool
 
 
-def is_symmetric(a: Any) -> bool:
-    """A matrix is known to be symmetric, triangular or the same in all iterations by the program that made it."""
+def by_its_making(a: Any) -> bool:
+    """Whether a matrix is symmetric, triangular or the same in all iterations only the program says that made it."""
     return False
 
 
@@ -674,12 +674,12 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "num?": is_num,
     "truths?": are_truths,
     "same-size?": is_same_size,
-    "symmetric?": is_symmetric,
+    "symmetric?": by_its_making,
     "band-of": band_of,
-    "lower-triangular?": is_symmetric,
-    "upper-triangular?": is_symmetric,
+    "lower-triangular?": by_its_making,
+    "upper-triangular?": by_its_making,
     "note-lower": note_lower,
-    "hoisted?": is_symmetric,
+    "hoisted?": by_its_making,
     "note-result": note_result,
     "noted-result": noted_result,
     "inl": inl,

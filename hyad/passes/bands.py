@@ -28,7 +28,7 @@ from ..core import (
 )
 from ..program.affine import Affine, affine_add, affine_in
 
-#: Matrices that are changed and read along so many diagonals are left as they are.
+#: So many diagonals are taken for a full matrix.
 WIDE = 100
 
 
@@ -41,7 +41,7 @@ def bands(program: Program) -> Program:
     matrix of which a few diagonals are read.
     """
     zeros = [b for b in all_binds(program.body) if type(b.op) is Prim and b.op.name == "zeros" and is_matrix(b.vars[0])]
-    return Bands(program).program_made() if zeros else program
+    return BandStorage(program).program_made() if zeros else program
 
 
 def is_matrix(a: Atom) -> bool:
@@ -62,7 +62,7 @@ class Matrix:
     parent: Matrix | None = field(default=None, repr=False)
 
 
-class Bands:
+class BandStorage:
     """One program: what its matrices are, then the program with those of few diagonals kept as these."""
 
     def __init__(self, program: Program) -> None:

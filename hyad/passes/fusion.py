@@ -532,9 +532,10 @@ class Diagonals(Builds):
         return 2 if diagonals_cost(op, uses, self.sums, self.costs) < (CHEAP + 1 if again else inf) else 0
 
 
-def diagonals_block(b: Builder, block: Block) -> Block:
-    """The same for a block under construction."""
-    while reads_matrices(block):
+def diagonals_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
+    """The same for a block, again and again: what it is made of may be read along diagonals then."""
+    b.sizes.update(sizes)
+    while "diagonals" not in b.off and makes_matrices(block):
         pass_ = Diagonals(b, block)
         with b.region() as scope:
             results = pass_.block(block)
@@ -545,7 +546,7 @@ def diagonals_block(b: Builder, block: Block) -> Block:
     return block
 
 
-def reads_matrices(block: Block) -> bool:
+def makes_matrices(block: Block) -> bool:
     """Whether loops make matrices."""
     return any(type(x.op) is Loop and not x.op.accs and any(rank_of(v) == 2 for v in x.vars) for x in all_binds(block))
 

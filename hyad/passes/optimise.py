@@ -79,7 +79,7 @@ from .factors import factors
 from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
-from .fusion import Diagonals, Fuse, fuse_siblings, reads_matrices, siblings
+from .fusion import Fuse, diagonals_block, fuse_siblings, siblings
 from .history import history
 from .induction import induction
 from .jam import Jam, Room
@@ -568,18 +568,8 @@ def sizes_first(program: Program) -> Program:
 
 def diagonals(program: Program) -> Program:
     """Puts elements of matrices that are read along diagonals alone where they are read."""
-    while reads_matrices(program.body):
-        passes: list[Diagonals] = []
-
-        def make(b: Builder) -> Diagonals:
-            passes.append(Diagonals(b, program.body))
-            return passes[-1]
-
-        made = rebuild(program, make)
-        if not passes[0].inlined:
-            break
-        program = dead_code(made)
-    return program
+    made = with_body(program, diagonals_block(Builder(), program.body, program.dims))
+    return program if made.body is program.body else made
 
 
 def one_hot(program: Program) -> Program:
