@@ -32,6 +32,10 @@ BANDED = {
         "(build [n n] (fn [i j] (if (if (< i j) (= j (+ i 1)) (= i j)) (+ 2 (get x i)) 0.0)))",
         (0, 1),
     ),
+    "a condition for nothing": (
+        "(build [n n] (fn [i j] (if (if (<= (abs (- i j)) 1) (< (get x i) 9.0) False) (+ j (if (= i j) 3 0)) 0.0)))",
+        (1, 1),
+    ),
     "the other arm": ("(build [n n] (fn [i j] (if (!= i j) 0.0 (+ 2 (exp (get x i))))))", (0, 0)),
     "a mask": ("(* (+ (eye n) (eye n n 1)) (+ 4 (outer x y)))", (0, 1)),
     "sums of several": (
@@ -252,6 +256,8 @@ def test_no_matrix_is_made(name: str) -> None:
     for h in (f, hyad.grad(f, wrt="r"), hyad.grad(f, wrt=("u", "r"))):
         assert squares(hyad.compile(h, args=args).source) == []
     assert squares(hyad.compile(f, args=args, without=["banded", "diagonals", "bands"]).source)
+    if name != "beam":  # of which no element has a choice
+        assert squares(hyad.compile(hyad.grad(f, wrt=("u", "r")), args=args, without="diagonals").source)
     assert hyad.check_grad(f, args, wrt=("u", "r"))
     assert hyad.run(f, *args) == pytest.approx(f(*args), rel=1e-12)
 

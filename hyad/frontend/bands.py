@@ -143,14 +143,14 @@ class Bands(Expressions):
             return either(*(self.matrix(arm.results[k], Inside(arm, home, {})) for arm in (op.then, op.orelse)))
         if type(op) in (Loop, While) and k < len(op.accs):  # type: ignore[union-attr]
             start = self.matrix(op.inits[k], home)  # type: ignore[union-attr]
-            once = either(start, self.after(op, k, start, home))  # type: ignore[arg-type]
-            return once if once == start or either(once, self.after(op, k, once, home)) == once else ALL  # type: ignore
+            return either(start, self.after(op, k, start, home))  # type: ignore[arg-type]
         row, column = self.term("row"), self.term("column")
         element = super().made(bind, k, [row, column], home)
         return ALL if element is None else self.nonzero(element, row, column)
 
     def after(self, op: Loop | While, k: int, before: Range, home: Inside | None) -> Range:
-        """What an iteration leaves of an accumulator of which is known what it was before."""
+        """What an iteration leaves of an accumulator of which is known what it was before. Puts into it add the same
+        places in every iteration; of what is made of its elements nothing is known."""
         self.loops += 1
         known = {v: self.term("of", self.loops, v) for v in op.accs}
         if type(op) is Loop:
