@@ -192,6 +192,15 @@ def written(name: str) -> str | None:
     return as_hint(f"({' '.join([known, *params])})")
 
 
+def as_index(name: str, text: str) -> bool:
+    """Whether a text has a name as the index of a sum or an array, in a way that no form of models has:
+    ``(build n [i] e)``, ``(sum [i n] e)``, ``(build i n e)``."""
+    index = rf"(?<![^\s\[]){re.escape(name)}(?![^\s\]])"
+    loops, size = r"\((?:build|ifold|fold|scan|map|sum|prod|mean|max|min)\s+", r"(?:[^\s()\[\]]+|\([^()\[\]]*\))"
+    brackets = rf"(?:{size}\s+)?\[(?:{size}\s+)*{index}(?:\s+{size})*\s*\]"
+    return re.search(rf"{loops}(?:{brackets}|{index}\s+{size})\s*(?!\s*\(fn\b)\(", text) is not None
+
+
 def similar(name: Global) -> str:
     """What a user may have meant by a name that nothing binds: what the language calls it, or has, or the model itself
     holds."""
@@ -206,6 +215,9 @@ def similar(name: Global) -> str:
         return f"Hy writes it `{'-Inf' if text == '-inf' else 'Inf' if text == 'inf' else 'NaN'}`"
     if name.span is not None and re.search(rf"(?<![^\s\[]){re.escape(text)}\s+\(fn\b", name.span.source.text):
         return f"`(letrec [{text} (fn ...)] ...)` names a function that calls itself"
+    if name.span is not None and as_index(text, name.span.source.text):
+        built = f"(build n (fn [{text}] ...))"
+        return f"an index is the parameter of a function: `{built}`, `(sum {built})`"
     if text[0] == "-" and bare in _CONSTANTS:
         return f"write `(- {text[1:]})`"
     if bare in _CONSTANTS:
