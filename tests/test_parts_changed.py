@@ -28,6 +28,9 @@ PARTS: dict[str, tuple[Any, np.ndarray]] = {
     "#((slice -2 None) -1)": (np.s_[-2:, -1], M),
     "(slice 1 3)": (np.s_[1:3], M),
     "#(2 1)": (np.s_[2, 1], M),
+    "2": (np.s_[2], M),
+    "-1": (np.s_[-1], M.reshape(2, 2, 3)),
+    "1 0": (np.s_[1, 0], M.reshape(2, 2, 3)),
 }
 FORMS = ("(fn [a x] (let [w (copy a)] (set-at! w {} x) w))", "(fn [a x] (update a {} x))")
 
@@ -92,6 +95,9 @@ def test_a_heat_equation_by_slices() -> None:
         ("(fn [v x] (update v (slice 1 9) x))", (V, 1.0), "outside|not in"),
         ("(fn [v x] (update v (slice 1 3) 2 x))", (V, 1.0), "get of a number"),
         ("(fn [v x] (let [w (copy v)] (set-at! w (slice 1 3) x) w))", (V, np.ones((2, 2))), "of a number"),
+        ("(fn [m x] (update m 1 x))", (M, np.ones(4)), "different shapes|shape .4. where"),
+        ("(fn [m x] (update m 1 x))", (M, np.ones((4, 3))), "where an array of shape"),
+        ("(fn [m x] (update m 1 (> x 0)))", (M, 1.0), "puts a truth value"),
     ],
 )
 def test_what_does_not_fit_is_refused(text: str, args: tuple, error: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import INT, REAL, Arr, Atom, Const, Var, elem_of, integer, type_of
+from ..core import rank_of as atom_rank
 from ..errors import BESIDE_SLICE, BoundsError, ModelTypeError, hint_for
 from ..program.data import Data as PythonData
 from ..program.names import mangled
@@ -240,7 +241,8 @@ def shape_of(sp: Specialiser, value: Value, name: str) -> tuple[Atom, ...]:
 
 
 def update(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None, name: str = "update") -> Value:
-    """``(update v i ... x)``: the array with another element or row."""
+    """``(update v i ... x)``: the array with another element or row; a row may be given by one of its own, or a
+    number, for all of it."""
     if len(args) < 3:
         raise ModelTypeError("update takes an array, an index and a value", sp.b.span, "`(update v i x)`")
     array, *indices, x = args
@@ -250,7 +252,10 @@ def update(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None, na
     if elem_of(a) == INT and elem_of(x) == REAL:
         a = sp.b.reals(a)
     x = sp.b.reals(x) if elem_of(a) == REAL else x
-    if isinstance(type_of(row), Arr) != isinstance(type_of(x), Arr) or elem_of(a) != elem_of(x):
+    if atom_rank(x) < atom_rank(row) and elem_of(a) == elem_of(x):
+        for dim in reversed(type_of(row).dims[: atom_rank(row) - atom_rank(x)]):
+            x = sp.b.build(dim, lambda _, x=x: x)
+    if atom_rank(row) != atom_rank(x) or elem_of(a) != elem_of(x):
         raise ModelTypeError(
             f"`{name}` puts {describe(x)} where {describe(row)} stands", sp.b.span, "the types must be equal"
         )

@@ -350,8 +350,11 @@ def own(x: Any) -> Any:
 
 
 def fitting(old: Any, x: Any, name: str) -> Any:
-    """What ``update`` and ``set-at!`` may put where ``old`` stands: a number for a number, a row for a row."""
+    """What ``update`` and ``set-at!`` may put where ``old`` stands: a number for a number, a row for a row; what has
+    fewer axes stands in each place."""
     one, other = dims_of(old), dims_of(x)
+    if one and other is not None and len(other) < len(one) and one[len(one) - len(other) :] == other:
+        return [copy(fitting(row, x, name)) for row in old]
     if one != other or (one == () and (old.__class__ is bool) != (x.__class__ is bool)):
         if one is not None and other is not None or (one is None) != (other is None):
             raise ModelTypeError(
