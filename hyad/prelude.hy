@@ -46,7 +46,7 @@
          (- (* (get u 0) (get v 1)) (* (get u 1) (get v 0)))])))
 (defmodel outer [u v] "the matrix of all products; of matrices, those of their elements row by row"
   (if (= (+ (rank u) (rank v)) 2)
-    (build [(len u) (len v)] (fn [i j] (* (get u i) (get v j))))
+    (let [u (known-zeros u)  v (known-zeros v)] (build [(len u) (len v)] (fn [i j] (* (get u i) (get v j)))))
     (outer (ravel u) (ravel v))))
 (defmodel kron [a b] "all products of an element and a whole array, in the places of the elements"
   (cond
@@ -124,7 +124,7 @@
     (not (null? (noted-result times-hessian m))) (times-hessian m v)
     (not (null? (noted-result mat-mul m))) (let [#(a b) (noted-result mat-mul m)] (mat-vec a (mat-vec b v)))
     (not (null? (band-of m))) (band-times m v)
-    True (map (fn [row] (dot row v)) m)))
+    True (map (fn [row] (dot row v)) (known-zeros m))))
 (defmodel vec-mat [v m] "a row vector times a matrix; an inverse, a Hessian or a product is not made for that"
   (cond
     (not (null? (noted-result inv m))) (solve-from-left (noted-result inv m) v)
@@ -133,7 +133,8 @@
     (not (null? (band-of m))) (band-times (transpose m) v)
     True (do
       (require-equal (len v) (len m))
-      (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v)))))))
+      (let [v (known-zeros v)  m (known-zeros m)]
+        (build (shape m 1) (fn [j] (ifold (fn [s i] (+ s (* (get v i) (get m i j)))) 0.0 (len v))))))))
 (defmodel times-hessian [m v] "a Hessian m, of which function at which point is noted, times a vector"
   (do
     (require-equal (len v) (len m))
@@ -146,8 +147,9 @@
       (not (null? (band-of a))) (note-result mat-mul (band-times a b) #(a b))
       (not (null? (band-of b))) (note-result mat-mul (transpose (band-times (transpose b) (transpose a))) #(a b))
       True (noted-product
-             (build [(len a) (shape b 1)]
-               (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b))))
+             (let [a (known-zeros a)  b (known-zeros b)]
+               (build [(len a) (shape b 1)]
+                 (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 (len b)))))
              a b))))
 (defmodel noted-product [p a b] "a product, of which the factors are kept, unless it is the same in all iterations"
   (if (hoisted? p) p (note-result mat-mul p #(a b))))
@@ -163,7 +165,7 @@
     (= (rank b) 2) (vec-mat a b)
     (not (null? (noted-result solve-symmetric b a))) (quadratic-form a (noted-result solve-symmetric b a))
     (not (null? (noted-result solve-symmetric a b))) (quadratic-form b (noted-result solve-symmetric a b))
-    True (fold (fn [s x y] (+ s (* x y))) 0.0 a b)))
+    True (fold (fn [s x y] (+ s (* x y))) 0.0 (known-zeros a) (known-zeros b))))
 (defmodel @ [a b] "the product of vectors, matrices, or stacks of matrices" (matmul a b))
 (defmodel @/3 [a b c] "the product of three, from left to right" (@ (@ a b) c))
 (defmodel @/4 [a b c d] "the product of four, from left to right" (@ (@ (@ a b) c) d))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core import BOOL, INT, Arr, Atom, Bind, Const, If, Loop, Prim, Var, While, rank_of, type_of
+from ..core import BOOL, INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, While, integer, rank_of, type_of
 from ..passes.bands import WIDE
 from ..program.builder import Builder
 from ..program.values import NIL, Spans, TupleValue, Value
@@ -21,6 +24,14 @@ KEEP_ZERO = frozenset("abs asin asinh atan atanh cbrt ceil expm1 floor log1p neg
                       "tan tanh trunc".split())  # fmt: skip
 
 Range = tuple[float, float]  # whole numbers from the first to the second, which may be infinite; none if that is less
+
+SMALL = 8  # rows or columns of a matrix that is looked at element by element
+SHORT = 16  # elements of one whose products are written out anyway
+
+#: Functions of integers that are known where these are, besides sums and products.
+FOLDED = frozenset({"//", "%", "min", "max", "abs"})
+#: Conditions by known integers, of those that expressions have.
+ORDERS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
 
 NONE: Range = (math.inf, -math.inf)
 ALL: Range = (-math.inf, math.inf)
@@ -59,6 +70,32 @@ def note_lower(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None
     if type(a) is Var:
         sp.lower.add(a)
     return a
+
+
+def known_zeros(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(known-zeros a)``: the small vector or matrix a as a literal, where an element that is zero by the way it was
+    made is a zero that products leave out; a itself where no elements are, few of many, or its sizes are not known."""
+    arity(sp, "known-zeros", args, 1)
+    a, b = operand(sp, "known-zeros", args[0], spans[0]), sp.b
+    sizes = [n.value if type(n) is Const else math.inf for n in type_of(a).dims]  # type: ignore[union-attr]
+    if type(a) is not Var or "known-zeros" in b.off or len(sizes) > 2 or not all(0 < n <= SMALL for n in sizes):
+        return a
+    if a not in sp.zeros:
+        try:
+            sp.zeros[a] = Zeros(b).of(a, sizes)
+        except TooLong:
+            sp.zeros[a] = set()
+    zeros, count = sp.zeros[a], math.prod(sizes)
+    if not zeros or 3 * len(zeros) < count > SHORT:
+        return a
+    b.fired("known-zeros")
+
+    def part(*at: int) -> Atom:
+        if len(at) < len(sizes):
+            return b.array([part(*at, i) for i in range(sizes[len(at)])])
+        return b.number(0, soft=True) if at in zeros else b.get(a, *map(integer, at))
+
+    return part()
 
 
 def range_of(sp: Specialiser, name: str, args: list[Value], spans: Spans) -> Range:
@@ -301,6 +338,67 @@ class Bands(Expressions):
             if v not in (p, q):
                 last = self.sizes.get(v, math.inf) - 1
                 low, high = low - max(0, k * last), high - min(0, k * last)
+        if not terms.get(p) and not terms.get(q):
+            return ALL if low <= 0 <= high else NONE
         if terms.get(p, 0) + terms.get(q, 0) or terms.get(q, 0) not in (1, -1):
             return ALL
         return (low, high) if terms[q] > 0 else (-high, -low)
+
+
+class Zeros(Bands):
+    """Which elements of a small vector or matrix are zero by the way it was made: subscripts are known numbers."""
+
+    def __init__(self, b: Builder) -> None:
+        super().__init__(b, (), {})
+
+    def of(self, a: Var, sizes: Sequence[int]) -> set[tuple[int, ...]]:
+        """The subscripts of those elements."""
+        return {at for at in itertools.product(*map(range, sizes)) if self.is_zero(a, at)}
+
+    def is_zero(self, a: Var, at: Sequence[int]) -> bool:
+        low, high = self.nonzero(self.element(a, [self.value(integer(i), None) for i in at], None), -1, -1)
+        return low > high
+
+    def made(self, bind: Bind, k: int, at: Sequence[int], inside: Inside | None) -> int | None:
+        """An element at known subscripts is looked up among those of a literal, and behind what changes others, also in
+        the iterations of a loop, from the last one on."""
+        op = bind.op
+        if type(op) is Prim and op.name == "array" and at and self.known_integer(at[0]) is not None:
+            return self.element(op.args[self.known_integer(at[0])], at[1:], inside)  # type: ignore[index]
+        if type(op) is Prim and op.name in ("update", "add-at"):
+            array, *written, x = op.args
+            there = [self.known_integer(self.value(i, inside)) for i in written]
+            here = [self.known_integer(i) for i in at[: len(there)]]
+            if None in there or None in here:
+                return None
+            before = self.element(array, at, inside) if there != here or op.name == "add-at" else None
+            if there != here:
+                return before
+            put = self.element(x, at[len(there) :], inside)
+            return put if before is None else self.applied("+", [before, put])
+        if type(op) is Loop and k < len(op.accs) and at and type(op.count) is Const and op.count.value <= SMALL:
+            count = op.count.value
+            if count == 0:
+                return self.element(op.inits[k], at, inside)
+            before = Bind((*op.accs, *bind.vars[len(op.accs) :]), replace(op, count=integer(count - 1)), bind.span)
+            around = Inside(Block((), ()), inside, {})
+            around.binds.update((acc, before) for acc in op.accs)
+            last = Inside(op.body, around, {op.index: self.value(integer(count - 1), None)})
+            return self.element(op.body.results[k], at, last)
+        return Expressions.made(self, bind, k, at, inside)
+
+    def applied(self, name: str, args: Sequence[int]) -> int:
+        known = [self.known_integer(x) for x in args] if name in FOLDED else [None]
+        made = None if None in known else self.b.fold(name, *map(integer, known))  # type: ignore[arg-type]
+        return super().applied(name, args) if made is None else self.value(made, None)
+
+    def holding(self, x: int, true: bool, p: int, q: int) -> Range:
+        kind, *given = self.terms[x]
+        known = [self.known_integer(y) for y in given] if kind in ORDERS else [None]
+        if None in known:
+            return super().holding(x, true, p, q)
+        return ALL if ORDERS[kind](*known) == true else NONE
+
+    def known_integer(self, x: int) -> int | None:
+        constant, terms = self.linear(x, (0, {}), 1)
+        return None if terms else constant

@@ -60,6 +60,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "same-size?": structures.is_same_size,
     "symmetric?": symmetry.is_symmetric,
     "band-of": bands.band,
+    "known-zeros": bands.known_zeros,
     "lower-triangular?": bands.is_lower,
     "upper-triangular?": bands.is_upper,
     "note-lower": bands.note_lower,

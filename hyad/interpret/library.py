@@ -679,6 +679,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "same-size?": is_same_size,
     "symmetric?": by_its_making,
     "band-of": band_of,
+    "known-zeros": note_lower,
     "lower-triangular?": by_its_making,
     "upper-triangular?": by_its_making,
     "note-lower": note_lower,

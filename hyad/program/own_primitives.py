@@ -22,7 +22,7 @@ RESERVED = frozenset(
     " scan D grad value-and-grad value-and-deriv jacobian hessian jvp vjp hvp deriv diff vdiff mdiff mgrad jacob quote"
     " True False None select tuple array zeros zeros-of loop iterate add-at undef cut rank constant ruled"
     " require-index require-equal require-at-most require-below one-index without-ones same-size? symmetric?"
-    " band-of lower-triangular? upper-triangular? note-lower hoisted? note-result noted-result y".split()
+    " band-of known-zeros lower-triangular? upper-triangular? note-lower hoisted? note-result noted-result y".split()
 )
 
 
