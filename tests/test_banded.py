@@ -78,6 +78,8 @@ FULL = {
     "beside the diagonal": "(build [n n] (fn [i j] (if (>= (abs (- i j)) 1) 1.0 0.0)))",
     "the other condition": "(build [n n] (fn [i j] (if (= (abs (- i j)) 1) 0.0 1.0)))",
     "not on a diagonal": "(build [n n] (fn [i j] (if (< (+ i j) 3) 1.0 0.0)))",
+    "by a product of subscripts": "(build [n n] (fn [i j] (if (<= (* i j) j) 2.0 0.0)))",
+    "by a number that may be negative": "(build [n n] (fn [i j] (if (<= i (+ j (floor (* 2 r)))) 2.0 0.0)))",
     "a quotient by zeros": "(/ 1.0 (+ (eye n) (eye n n 1)))",
     "an exponential": "(exp (eye n))",
     "a number added": "(+ 1 (eye n))",
@@ -184,6 +186,23 @@ def test_systems_of_triangles(text: str) -> None:
             assert f(g, y) == pytest.approx(hyad.run(f, g, y), rel=1e-9)
             for got, wanted in zip(own(g, y), plain(g, y)):
                 np.testing.assert_allclose(got, wanted, rtol=1e-8, atol=1e-9 * np.abs(wanted).max())
+
+
+def test_a_diagonal_by_an_argument() -> None:
+    """An integer of the user's may be negative, unless it is a size: it does not say on which side a diagonal is."""
+    text = "(+ (eye n) (build [n n] (fn [i j] (if (= j (+ i {})) 2.0 0.0))))"
+    f = hyad.model(f"(fn [#^ (Vec n) x #^ Int k] (solve {text.format('k')} x))", namespace={})
+    x = given(5)[1]
+    for k in (1, -1, 2):
+        np.testing.assert_allclose(f(x, k), np.linalg.solve(np.eye(5) + 2 * np.eye(5, k=k), x), rtol=1e-12)
+    place = "(let [a (eye n)] (set-at! a (+ 2 k) 2 5.0) (solve a x))"
+    f = hyad.model(f"(fn [#^ (Vec n) x #^ Int k] {place})", namespace={})
+    for k in (1, -1):
+        a = np.eye(5)
+        a[2 + k, 2] = 5
+        np.testing.assert_allclose(f(x, k), np.linalg.solve(a, x), rtol=1e-12)
+    ask = f"(let [m {text.format('m')}] (if (upper-triangular? m) 1 0))"
+    assert hyad.model(f"(fn [#^ (Vec n) x #^ (Vec m) y] {ask})", namespace={})(x, x[:2]) == 1
 
 
 def test_rows_are_exchanged() -> None:

@@ -104,6 +104,11 @@ def test_vectors() -> None:
     np.testing.assert_array_equal(f(P, Q)[2], np.outer([0.0, Q, 0.0, 2.0], P[0]))
 
 
+def test_a_branch_that_is_not_taken_may_read_beside_a_literal() -> None:
+    text = "(build [4 4] (fn [i j] (if (< (+ i j) 2) (get [q 0.0] (+ i j)) 0.0)))"
+    assert hyad.run(model(f"(sum (@ {text} p))"), P, Q) == pytest.approx(compiled(f"(sum (@ {text} p))")(P, Q))
+
+
 @pytest.mark.parametrize(
     "matrix",
     [

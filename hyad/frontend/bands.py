@@ -200,11 +200,23 @@ class Bands(Expressions):
     def apart(self, row: int, column: int) -> Range:
         """By how much one subscript is more than another, each made of the indices of loops and of sizes."""
         constant, terms = self.linear(column, self.linear(row, (0, {}), -1), 1)
-        low = high = constant
+        return plus((constant, constant), self.between(terms))
+
+    def between(self, terms: dict[int, int]) -> Range:
+        """What a sum of multiples of expressions is between."""
+        low = high = 0.0
         for x, k in terms.items():
-            last = self.sizes.get(x, math.inf) - 1
-            low, high = low + min(0, k * last), high + max(0, k * last)
+            ends = [k * bound for bound in self.bounds(x)]
+            low, high = low + min(ends), high + max(ends)
         return low, high
+
+    def bounds(self, x: int) -> Range:
+        """What is known of an integer: an index is below its count, a size is not negative."""
+        kind, *given = self.terms[x]
+        if x in self.sizes:
+            return 0, self.sizes[x] - 1
+        size = kind == "given" and len(given) == 1 and type_of(given[0]) == INT
+        return (0, math.inf) if size and self.b.nonnegative(self.b.affine(given[0])) else ALL
 
     # ------------------------------------------------------------------------------------------ expressions
 
@@ -222,9 +234,9 @@ class Bands(Expressions):
         if kind == "neg":
             return self.linear(given[0], total, -times)
         if kind == "*":
-            for x, y in (given, given[::-1]):
-                if self.terms[x][:2] == ("constant", INT):
-                    return self.linear(y, total, times * int(self.terms[x][2]))
+            for factor, other in (given, given[::-1]):
+                if self.terms[factor][:2] == ("constant", INT):
+                    return self.linear(other, total, times * int(self.terms[factor][2]))
         if kind in ("+", "-"):
             return self.linear(given[1], self.linear(given[0], total, times), times if kind == "+" else -times)
         k = total[1].get(x, 0) + times
@@ -333,11 +345,8 @@ class Bands(Expressions):
 
     def distance(self, constant: int, terms: dict[int, int], low: float, high: float, p: int, q: int) -> Range:
         """The same, where the sum of a constant and of multiples of indices is."""
-        low, high = low - constant, high - constant
-        for v, k in terms.items():
-            if v not in (p, q):
-                last = self.sizes.get(v, math.inf) - 1
-                low, high = low - max(0, k * last), high - min(0, k * last)
+        least, most = self.between({v: k for v, k in terms.items() if v not in (p, q)})
+        low, high = low - constant - most, high - constant - least
         if not terms.get(p) and not terms.get(q):
             return ALL if low <= 0 <= high else NONE
         if terms.get(p, 0) + terms.get(q, 0) or terms.get(q, 0) not in (1, -1):
@@ -363,18 +372,20 @@ class Zeros(Bands):
         """An element at known subscripts is looked up among those of a literal, and behind what changes others, also in
         the iterations of a loop, from the last one on."""
         op = bind.op
-        if type(op) is Prim and op.name == "array" and at and self.known_integer(at[0]) is not None:
-            return self.element(op.args[self.known_integer(at[0])], at[1:], inside)  # type: ignore[index]
+        if type(op) is Prim and op.name == "array" and at:
+            place = self.known_integer(at[0])
+            there = place is not None and 0 <= place < len(op.args)  # a branch that is not taken may read beside it
+            return self.element(op.args[place], at[1:], inside) if there else None  # type: ignore[index]
         if type(op) is Prim and op.name in ("update", "add-at"):
             array, *written, x = op.args
-            there = [self.known_integer(self.value(i, inside)) for i in written]
-            here = [self.known_integer(i) for i in at[: len(there)]]
-            if None in there or None in here:
+            changed = [self.known_integer(self.value(i, inside)) for i in written]
+            here = [self.known_integer(i) for i in at[: len(changed)]]
+            if None in changed or None in here:
                 return None
-            before = self.element(array, at, inside) if there != here or op.name == "add-at" else None
-            if there != here:
+            before = self.element(array, at, inside) if changed != here or op.name == "add-at" else None
+            if changed != here:
                 return before
-            put = self.element(x, at[len(there) :], inside)
+            put = self.element(x, at[len(here) :], inside)
             return put if before is None else self.applied("+", [before, put])
         if type(op) is Loop and k < len(op.accs) and at and type(op.count) is Const and op.count.value <= SMALL:
             count = op.count.value

@@ -283,6 +283,11 @@ PROGRAMS = (
         "bar", "a bar of n elements, added to a matrix in place, by forces and stiffness", 200,
         (vector("f"), vector("k")), "{n}, {work}", lambda n: 3 * n, ((-1, 1), (1, 2)),
     ),
+    Program(
+        "tracking", "a Kalman filter of n places in the plane by whole matrices, by both noises and the step", 200,
+        (*(number(x) for x in ("q", "r", "dt")), Input("ys", lambda n: (n, 2), False)), "{n}", lambda n: 0,
+        ((0.1, 1), (0.5, 2), (0.1, 1), (-3, 3)),
+    ),
 )  # fmt: skip
 
 

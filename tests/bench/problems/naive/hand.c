@@ -2426,3 +2426,129 @@ void bar_grad_hand(const double *restrict f, const double *restrict k, long long
         by_k[e] = v[e + 1]*(x[e] - x[e + 1]) - (e > 0 ? v[e]*(x[e] - x[e + 1]) : 0);
     by_k[n - 1] = 0;
 }
+
+/* The covariance of places and velocities in the plane: of places (a b; b c), of places with velocities the rows
+   (d e; f g), of velocities (h i; i j). A step of its filter: the gains, place by velocity, and S's inverse. */
+typedef struct {
+    double x, y, u, v, a, b, c, d, e, f, g, h, i, j;
+} Tracked;
+
+static void tracking_ahead(Tracked *restrict s, double q, double dt)
+{
+    s->x += dt*s->u;
+    s->y += dt*s->v;
+    s->a += dt*(2*s->d + dt*s->h) + q;
+    s->b += dt*(s->e + s->f + dt*s->i);
+    s->c += dt*(2*s->g + dt*s->j) + q;
+    s->d += dt*s->h;
+    s->e += dt*s->i;
+    s->f += dt*s->i;
+    s->g += dt*s->j;
+    s->h += q;
+    s->j += q;
+}
+
+double tracking_hand(double q, double r, double dt, const double *restrict ys, long long n)
+{
+    Tracked s = {.a = 1, .c = 1, .h = 1, .j = 1};
+    double total = 0;
+    for (long long t = 0; t < n; t++) {
+        tracking_ahead(&s, q, dt);
+        const double det = (s.a + r)*(s.c + r) - s.b*s.b, w = 1/det;
+        const double k = (s.c + r)*w, l = -s.b*w, m = (s.a + r)*w;
+        const double p = ys[2*t] - s.x, o = ys[2*t + 1] - s.y, kp = k*p + l*o, ko = l*p + m*o;
+        total -= 0.5*(log(det) + kp*p + ko*o);
+        s.x += s.a*kp + s.b*ko;
+        s.y += s.b*kp + s.c*ko;
+        s.u += s.d*kp + s.f*ko;
+        s.v += s.e*kp + s.g*ko;
+        const double a = s.a, b = s.b, c = s.c, d = s.d, e = s.e, f = s.f, g = s.g;
+        const double ax = a*k + b*l, ay = a*l + b*m, by = b*l + c*m, bx = b*k + c*l; /* gains of places */
+        const double ux = d*k + f*l, uy = d*l + f*m, vx = e*k + g*l, vy = e*l + g*m; /* and velocities */
+        s.a -= ax*a + ay*b;
+        s.b -= ax*b + ay*c;
+        s.c -= bx*b + by*c;
+        s.d -= ax*d + ay*f;
+        s.e -= ax*e + ay*g;
+        s.f -= bx*d + by*f;
+        s.g -= bx*e + by*g;
+        s.h -= ux*d + uy*f;
+        s.i -= ux*e + uy*g;
+        s.j -= vx*e + vy*g;
+    }
+    return total;
+}
+
+/* three inputs: their tangents go along */
+void tracking_grad_hand(double q, double r, double dt, const double *restrict ys, long long n, double *restrict out)
+{
+    Tracked s = {.a = 1, .c = 1, .h = 1, .j = 1}, d[3] = {0};
+    double total[3] = {0};
+    for (long long t = 0; t < n; t++) {
+        for (int z = 0; z < 3; z++) {
+            const double dq = z == 0, by_dt = z == 2;
+            Tracked *restrict e = &d[z];
+            e->x += dt*e->u + by_dt*s.u;
+            e->y += dt*e->v + by_dt*s.v;
+            e->a += dt*(2*e->d + dt*e->h) + dq + by_dt*2*(s.d + dt*s.h);
+            e->b += dt*(e->e + e->f + dt*e->i) + by_dt*(s.e + s.f + 2*dt*s.i);
+            e->c += dt*(2*e->g + dt*e->j) + dq + by_dt*2*(s.g + dt*s.j);
+            e->d += dt*e->h + by_dt*s.h;
+            e->e += dt*e->i + by_dt*s.i;
+            e->f += dt*e->i + by_dt*s.i;
+            e->g += dt*e->j + by_dt*s.j;
+            e->h += dq;
+            e->j += dq;
+        }
+        tracking_ahead(&s, q, dt);
+        const double det = (s.a + r)*(s.c + r) - s.b*s.b, w = 1/det;
+        const double k = (s.c + r)*w, l = -s.b*w, m = (s.a + r)*w;
+        const double p = ys[2*t] - s.x, o = ys[2*t + 1] - s.y, kp = k*p + l*o, ko = l*p + m*o;
+        const double ax = s.a*k + s.b*l, ay = s.a*l + s.b*m, by = s.b*l + s.c*m, bx = s.b*k + s.c*l;
+        const double ux = s.d*k + s.f*l, uy = s.d*l + s.f*m, vx = s.e*k + s.g*l, vy = s.e*l + s.g*m;
+        for (int z = 0; z < 3; z++) {
+            Tracked *restrict e = &d[z];
+            const double da = e->a + (z == 1), dc = e->c + (z == 1), db = e->b;
+            /* inverse: -S^-1 dS S^-1 */
+            const double ka = k*da + l*db, kb = k*db + l*dc, la = l*da + m*db, lb = l*db + m*dc;
+            const double dk = -(ka*k + kb*l), dl = -(ka*l + kb*m), dm = -(la*l + lb*m);
+            total[z] -= 0.5*(k*da + 2*l*db + m*dc + p*(dk*p + dl*o) + o*(dl*p + dm*o) - 2*(kp*e->x + ko*e->y));
+            const double dkp = dk*p + dl*o - k*e->x - l*e->y, dko = dl*p + dm*o - l*e->x - m*e->y;
+            e->x += e->a*kp + s.a*dkp + e->b*ko + s.b*dko;
+            e->y += e->b*kp + s.b*dkp + e->c*ko + s.c*dko;
+            e->u += e->d*kp + s.d*dkp + e->f*ko + s.f*dko;
+            e->v += e->e*kp + s.e*dkp + e->g*ko + s.g*dko;
+            const double dax = e->a*k + s.a*dk + e->b*l + s.b*dl, day = e->a*l + s.a*dl + e->b*m + s.b*dm;
+            const double dbx = e->b*k + s.b*dk + e->c*l + s.c*dl, dby = e->b*l + s.b*dl + e->c*m + s.c*dm;
+            const double dux = e->d*k + s.d*dk + e->f*l + s.f*dl, duy = e->d*l + s.d*dl + e->f*m + s.f*dm;
+            const double dvx = e->e*k + s.e*dk + e->g*l + s.g*dl, dvy = e->e*l + s.e*dl + e->g*m + s.g*dm;
+            const Tracked f = *e;
+            e->a -= dax*s.a + ax*f.a + day*s.b + ay*f.b;
+            e->b -= dax*s.b + ax*f.b + day*s.c + ay*f.c;
+            e->c -= dbx*s.b + bx*f.b + dby*s.c + by*f.c;
+            e->d -= dax*s.d + ax*f.d + day*s.f + ay*f.f;
+            e->e -= dax*s.e + ax*f.e + day*s.g + ay*f.g;
+            e->f -= dbx*s.d + bx*f.d + dby*s.f + by*f.f;
+            e->g -= dbx*s.e + bx*f.e + dby*s.g + by*f.g;
+            e->h -= dux*s.d + ux*f.d + duy*s.f + uy*f.f;
+            e->i -= dux*s.e + ux*f.e + duy*s.g + uy*f.g;
+            e->j -= dvx*s.e + vx*f.e + dvy*s.g + vy*f.g;
+        }
+        const Tracked g = s;
+        s.x += g.a*kp + g.b*ko;
+        s.y += g.b*kp + g.c*ko;
+        s.u += g.d*kp + g.f*ko;
+        s.v += g.e*kp + g.g*ko;
+        s.a -= ax*g.a + ay*g.b;
+        s.b -= ax*g.b + ay*g.c;
+        s.c -= bx*g.b + by*g.c;
+        s.d -= ax*g.d + ay*g.f;
+        s.e -= ax*g.e + ay*g.g;
+        s.f -= bx*g.d + by*g.f;
+        s.g -= bx*g.e + by*g.g;
+        s.h -= ux*g.d + uy*g.f;
+        s.i -= ux*g.e + uy*g.g;
+        s.j -= vx*g.e + vy*g.g;
+    }
+    for (int z = 0; z < 3; z++) out[z] = total[z];
+}

@@ -612,3 +612,23 @@
     (set-at! a 0 0 1.0)
     (set-at! a 0 1 0.0)
     (sum (square (np.linalg.solve a f)))))
+
+(defmodel tracking [q r dt #^ (Mat n 2) ys]
+  "the log likelihood of positions in the plane under a model of constant velocity, by whole matrices"
+  (let [F [[1.0 0.0 dt 0.0] [0.0 1.0 0.0 dt] [0.0 0.0 1.0 0.0] [0.0 0.0 0.0 1.0]]
+        H [[1.0 0.0 0.0 0.0] [0.0 1.0 0.0 0.0]]
+        Q (* q (np.eye 4))
+        R (* r (np.eye 2))
+        x (ref (np.zeros 4))
+        P (ref (np.eye 4))
+        total (ref 0.0)]
+    (for [y ys]
+      (let [x1 (@ F (deref x))
+            P1 (+ (@ F (deref P) F.T) Q)
+            e (- y (@ H x1))
+            S (+ (@ H P1 H.T) R)
+            K (@ P1 H.T (np.linalg.inv S))]
+        (set! x (+ x1 (@ K e)))
+        (set! P (@ (- (np.eye 4) (@ K H)) P1))
+        (set! total (- (deref total) (* 0.5 (+ (log (np.linalg.det S)) (@ e (np.linalg.inv S) e)))))))
+    (deref total)))
