@@ -67,6 +67,28 @@ def test_no_state_is_copied() -> None:
     np.testing.assert_array_equal(model(V), hyad.compile(model, args=(V,), without="renew")(V))
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        "(+ (* p (get v (+ i 1))) (* (- 1.0 p) (get v i)))",
+        "(max (get pay i) (+ (* p (get v (+ i 1))) (* (- 1.0 p) (get v i))))",
+        "(if (< (get pay i) 0.5) (+ (* p (get v (+ i 1))) (* (- 1.0 p) (get v i))) 0.0)",
+    ],
+)
+def test_tangents_are_read_before_what_they_belong_to_is_written(step: str) -> None:
+    """Two tangents of a state, each made of it and of itself: all that an iteration reads comes first."""
+    f = hyad.model(
+        f"""(fn [s p] (let [pay (build 40 (fn [i] (sin (* s (real i)))))]
+          (get (ifold (fn [v t] (build 40 (fn [i] (if (< (+ i t) 39) {step} 0.0)))) pay 39) 0)))""",
+        namespace={},
+    )
+    args = 1.3, 0.45
+    made, plain = (hyad.compile(hyad.grad(f), args=args, without=w) for w in ((), "renew"))
+    assert "memcpy" not in made.source.partition("for (long long t")[2]
+    np.testing.assert_array_equal(made(*args), plain(*args))
+    assert hyad.check_grad(f, args)
+
+
 def test_what_is_remembered_is_the_state_before() -> None:
     """Reverse mode stacks the states: each as it was."""
     step, _, numpy = STEPS["a triangle"]

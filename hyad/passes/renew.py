@@ -282,6 +282,9 @@ def written_over(op: Loop, old: Var, k: int) -> Loop | None:
         return None
     body = substitute(body, {old: acc})
     if k < width:
+        store = next(x for x in body.binds if body.results[k] in x.vars)
+        if not read_in(body.binds, store.vars[0]):  # when all that an iteration reads has been read
+            body = Block((*(x for x in body.binds if x is not store), store), body.results)
         inits = (*op.inits[:k], old, *op.inits[k + 1 :])
         return Loop(op.count, op.index, inits, op.accs, body, op.snapshots)
     value = body.results[k]
