@@ -547,9 +547,13 @@ def test_the_ends_of_a_long_row_are_one_loop() -> None:
 
 @pytest.mark.parametrize("size", ["n", "64"])
 @pytest.mark.parametrize("far", [2, 3, 4])
-def test_neighbours_on_a_ring_that_are_further_away(size: str, far: int) -> None:
-    """As a stencil of higher order on a periodic domain has them: between the ends there are no remainders."""
-    text = f"(- (get v (% (- i {far}) {size})) (* 8.0 (get v (% (+ i 1) {size}))) (sin (get v (% (+ i {far}) {size}))))"
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_neighbours_on_a_ring_that_are_further_away(size: str, far: int, turns: int) -> None:
+    """As a stencil of higher order on a periodic domain has them: between the ends there are no remainders, also where
+    whole turns are added so that no subscript is negative."""
+    i = f"(+ i (* {turns} {size}))" if turns else "i"
+    before, after, far_after = (f"(get v (% ({by} {i}) {size}))" for by in (f"+ -{far}", "+ 1", f"+ {far}"))
+    text = f"(- {before} (* 8.0 {after}) (sin {far_after}))"
     step = model(f"(fn [#^ (Vec {size}) v] (build {size} (fn [i] {text})))")
     f = model(f"(fn [#^ (Vec {size}) v] (sum (square (build {size} (fn [i] {text})))))")
     rng = np.random.default_rng(9)

@@ -71,6 +71,16 @@ class Bounds:
                 return rest if name == "%" else (constant // divisor, {v: k // divisor for v, k in terms.items()})
         return None
 
+    def unturned(self, a: Atom, n: Atom) -> Affine | None:
+        """``a`` without multiples of an integer ``n``, by which it is divided to get a rest; None where it has none.
+
+        ``(% (+ i n -2) n)``  =>  ``(% (- i 2) n)``.
+        """
+        constant, terms = self.affine(a)
+        if n not in terms or not self.fits(a):
+            return None
+        return constant, {v: k for v, k in terms.items() if v is not n}
+
     def residue(self, a: Atom, n: Atom) -> Affine | None:
         """What leaves the same rest as ``a`` when it is divided by a number ``n``, and is less, if there is such.
 

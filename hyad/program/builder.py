@@ -265,6 +265,9 @@ class Builder(Bounds):
                 if rest is not None:
                     return self.prim("%", self.affine_value(rest), args[1])
                 known = self.wrapped(*args) if name == "%" else None
+                turned = self.unturned(*args) if name == "%" and known is None else None
+                if turned is not None:
+                    return self.prim("%", self.affine_value(turned), args[1])
                 if name in ("max", "min"):
                     with self.inside(self.outermost(args)):  # a size has to hold where no iteration runs, too
                         known = self.chosen(name, args)
