@@ -79,6 +79,7 @@ from hyad.program.dead import dead_code
 
 from .sizes import Sizes
 
+REGISTERS = 32  # elements of an array that is sooner copied than found through a pointer
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
 TABLE_LENGTH = 8  # an array of more literals than this is a static table
 
@@ -807,7 +808,8 @@ class _Planner:
             fresh = made.kind == "own" and not (subs or made.grown) and made.born > start
             again = any(made is buffer for ((_, buffer),) in chains)
             known = plan.sizes.product(made.dims, plan.sizes.bound) is not None
-            if fresh and known and not (again or move.target.subs) and any(isinstance(d, Var) for d in made.dims):
+            few = all(type(d) is Const for d in made.dims) and math.prod(d.value for d in made.dims) <= REGISTERS
+            if fresh and known and not (again or move.target.subs or few):
                 chains.append([(k, made)])
                 made.bind = bind
                 made.last = max(made.last, end)
@@ -881,6 +883,9 @@ class _Planner:
         order = itertools.count()
         local, room = set(), self.room
         known = [b for b in self.owned if b.home is None and not b.arena and all(type(d) is Const for d in b.dims)]
+        swapped = {buffer for pairs in plan.swaps.values() for buffer in pairs.values()}
+        swapped |= {plan.of(x.op.accs[k]).buffer for x, pairs in plan.swaps.items() for k in pairs}  # by their pointers
+        known = [b for b in known if b not in swapped]
         for buffer in sorted(known, key=lambda b: math.prod(d.value for d in b.dims)):  # of the small ones a C compiler
             room -= math.prod(d.value for d in buffer.dims)  # makes registers
             if room < 0:

@@ -361,6 +361,8 @@ def simple(operator: str, a: Size, b: Size) -> Size:
         return 1
     if operator == "and" and 1 in (a, b):
         return b if a == 1 else a
+    if operator == "max" and isinstance(a, tuple) and a[0] == "max" and b in a[1:]:
+        return a
     return (operator, a, b)
 
 

@@ -15,6 +15,7 @@ from hyad.core import (
     Atom,
     Bind,
     Block,
+    Const,
     If,
     Loop,
     Prim,
@@ -87,12 +88,14 @@ class HostLoops(ParallelLoops):
         alone = [k for k in range(n) if k not in kept]
         self.starts([op.accs[k] for k in alone], [op.inits[k] for k in alone], later | inside)
         stacks, last = [], {}
+        never_less = type(op.count) is Const or op.count in self.program.dims
+        rows: Size = count if never_less else simple("max", count, 0)
         for j, v in enumerate(bind.vars[n:], n):
-            dims = self.sizes(v.type.dims, bind.span)
-            at = self.room(v, (simple("+", dims[0], 1), *dims[1:]) if j in kept.values() else dims)
-            size: Size = total(dims[1:])
+            dims = self.sizes(v.type.dims[1:], bind.span)
+            at = self.room(v, (simple("+", rows, 1) if j in kept.values() else rows, *dims))
+            size: Size = total(dims)
             stacks.append(At(at.array, simple("+", at.offset, simple("*", index, size))))
-            last[j] = At(at.array, simple("*", count, size))
+            last[j] = At(at.array, simple("*", rows, size))
         for k, j in kept.items():
             first = At(last[j].array)
             self.spot[bind.vars[j]] = Spot(first, False)

@@ -112,7 +112,7 @@ static __device__ inline T *hyad_grow(hyad_arena *arena, T *from, long long coun
 """
 DEEP = """
 /* whether the stack is nearly used up, down to what lies `here`: whichever way it grows */
-static __device__ inline int hyad_deep(const hyad_arena *arena, const char *here)
+static __device__ inline int hyad_deep(const hyad_arena *arena, char *here)
 {
     const size_t a = (size_t)arena, b = (size_t)here;
     return (a > b ? a - b : b - a) > arena->stack;

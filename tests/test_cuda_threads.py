@@ -382,3 +382,13 @@ def test_sums_that_wait_for_a_long_loop_leave_registers_to_it(many: int, steps: 
     close = 1e-11 if dtype == "f64" else 1e-3
     want = hyad.compile(f, args=args)(*args)
     np.testing.assert_allclose(got, want, rtol=close, atol=close * np.max(np.abs(want)))
+
+
+def test_a_recursion_by_halves_of_a_vector_compiles_without_a_warning() -> None:
+    text = """(defmodel halved [#^ (Vec n) x] (letrec [
+      go (fn [lo hi] (if (= (- hi lo) 1) (square (get x lo))
+           (let [mid (// (+ lo hi) 2)] (+ (go lo mid) (go mid hi)))))] (go 0 (len x))))"""
+    f = hyad.model(text, namespace={})
+    program = print_grid(f.optimised(f.specs(None), "cuda"))
+    (got,) = Emulator([program], gpu.cpu_compiler() or ()).run(program, [np.arange(5.0)])
+    assert got == 30.0

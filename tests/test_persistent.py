@@ -136,6 +136,34 @@ def test_what_a_block_computes(name: str, off: bool) -> None:
 
 
 @needs_cpu
+@pytest.mark.parametrize("step", ["(+ (cumsum u) (amax u))", "(* (scan max 0.0 u) (norm u))"])
+def test_a_block_folds_its_one_part(step: str) -> None:
+    """Of a scan that many blocks share otherwise: of more elements than a block has threads."""
+    text = f"[#^ (Vec n) x] (ifold (fn [u k] (* 0.01 {step})) x 2)"
+    f = hyad.model(f"(defmodel scanned {text})", namespace={})
+    program = plan(text, "scanned")
+    assert "_loop(" in program.source
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for n in (1000, 1025, 3100):
+        x = RNG.normal(size=n)
+        (got,) = emulator.run(program, [x])
+        np.testing.assert_allclose(got, hyad.compile(f)(x), rtol=1e-11)
+
+
+@needs_cpu
+@pytest.mark.parametrize("step", ["(map (fn [e] (sin (+ e (sum u)))) u)", "(@ (outer u x) u)"])
+def test_a_loop_of_a_negative_number_of_steps_has_none(step: str) -> None:
+    """Nor does what it remembers for the way back have negative sizes."""
+    text = f"(defmodel backwards [#^ (Vec n) x #^ Int t] (sum (square (ifold (fn [u k] {step}) (* 0.1 x) t))))"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt="x")
+    program = print_grid(f.optimised(f.specs(None), "cuda"), name="backwards")
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    x = RNG.normal(size=4)
+    for t in (-2, -1, 0, 1, 3):
+        np.testing.assert_allclose(emulator.run(program, [x, t])[0], hyad.compile(f)(x, t), rtol=1e-11)
+
+
+@needs_cpu
 def test_a_missing_barrier_is_noticed() -> None:
     """In one of the two orders of threads an iteration reads what the one before has not made yet."""
     program = plan(CASES["odd"].text, "heat")

@@ -135,6 +135,7 @@ from .whiles import Singles, length, meet_whiles
 
 Pass = Callable[[Program], Program]
 
+SPLITS = 3  # how often a loop is split: where a stencil ends on both sides of a row, and in one place between
 #: A loop of known trip count is written out if it is that short and that makes at most so many bindings.
 UNROLL_COUNT, UNROLL = 32, 400
 #: One that makes up to so many is tried: it stays written out where that saves a third of its work.
@@ -344,12 +345,15 @@ def expand(program: Program) -> Program:
 
 
 def split(program: Program) -> Program:
-    """Splits a loop at the index where a branch changes (index-set splitting)."""
-    return (
-        rebuild(program, Split)
-        if any(type(b.op) is If for loop in loops_of(program) for b in loop.body.binds)
-        else program
-    )
+    """Splits a loop at the indices where its branches change (index-set splitting), one after the other."""
+    for _ in range(SPLITS):
+        if not any(type(b.op) is If for loop in loops_of(program) for b in loop.body.binds):
+            break
+        made = rebuild(program, Split)
+        if sum(1 for _ in loops_of(made)) == sum(1 for _ in loops_of(program)):
+            return made
+        program = made
+    return program
 
 
 def unchecked(program: Program) -> Program:
