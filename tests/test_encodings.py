@@ -210,6 +210,28 @@ def test_what_remembers_a_continuation_has_it_in_the_arena() -> None:
     assert f(1.1, 6) == pytest.approx(hyad.grad(hyad.grad(POWER))(1.1, 6), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(letrec [f (fn [k] (* x (if (= k 0) 1.0 (f (- k 1)))))] (f n))",
+        "(letrec [f (fn [k] (let [r (if (= k 0) x (f (- k 1)))] (* x (+ 1.0 r))))] (f n))",
+        "(letrec [f (fn [k] (let [r (if (= k 0) x (if (> x 9.0) (f (- k 2)) (f (- k 1))))] (sin (* x r))))] (f n))",
+        "(letrec [f (fn [k] (sin (if (< k 2) (if (= k 0) x (f (- k 1))) (* x (f (- k 1))))))] (f n))",
+        "((ifold (fn [old i] (fn [t] (sin (+ (old t) x)))) (fn [t] t) n) 0.3)",
+        "(letrec [f (fn [k y] (if (= k 0) (* x y) (f (- k 1) (sin (* x y)))))] (f n 1.0))",
+    ],
+)
+def test_code_after_a_branch_that_ends_with_a_call(text: str) -> None:
+    """A call at the end of a branch is none at the end of the function, unless the branch is."""
+    f = hyad.model(f"(fn [x #^ Int n] {text})", namespace={})
+    for n in (0, 1, 3, 6):
+        wanted = hyad.run(f, 0.5, n), *[hyad.value_and_grad(f, wrt=0)(0.5, n)[1]]
+        for encoding in ("closure", "continuation"):
+            got = hyad.value_and_grad(f, wrt=0, encoding=encoding)(0.5, n)
+            assert got == pytest.approx(wanted, rel=1e-13)
+    assert hyad.check_grad(f, (0.5, 4))
+
+
 WHILE = """(fn [x #^ Int n] (let [s (ref x) i (ref 0.0)]
   (while (< (deref i) n) (set! s (* 0.5 (+ (deref s) (sin (* x (deref s)))))) (set! i (+ (deref i) 1))) (deref s)))"""
 

@@ -248,3 +248,31 @@ def test_a_state_that_is_of_another_size_after_each_iteration() -> None:
     u = np.arange(1.0, 8.0)
     assert f(u) == pytest.approx(64 * np.sum(u[3:] ** 2))
     assert hyad.check_grad(f, (u,))
+
+
+def test_a_descending_loop_may_be_empty() -> None:
+    """Nothing is checked of subscripts that there are none of: a knapsack with an item that is too heavy."""
+    knapsack = hyad.model(
+        """(fn [#^ (Arr Int n) weight #^ (Vec n) worth #^ Int most]
+      (let [best (zeros (+ most 1))]
+        (for [i (range n)  c (range most (- (get weight i) 1) -1)]
+          (set-at! best c (max (get best c) (+ (get best (- c (get weight i))) (get worth i)))))
+        (get best most)))""",
+        namespace={},
+    )
+    weight, worth = np.array([2, 3, 9, 1]), np.array([3.0, 4.0, 20.0, 1.0])
+    for most in (0, 1, 3, 6, 9, 12):
+        args = weight, worth, most
+        assert knapsack(*args) == hyad.run(knapsack, *args)
+        np.testing.assert_array_equal(
+            hyad.grad(knapsack, wrt="worth")(*args), hyad.run(hyad.grad(knapsack, wrt="worth"), *args)
+        )
+    down = hyad.model(
+        """(fn [v #^ Int w #^ Int cap]
+      (let [s (ref 0.0)] (for [c (range cap (- w 1) -1)] (set! s (+ (deref s) (get v (- c w))))) (deref s)))""",
+        namespace={},
+    )
+    for w, cap in ((4, 2), (2, 2), (2, 4), (-3, -2), (9, 0)):
+        assert down(np.arange(1.0, 4.0), w, cap) == hyad.run(down, np.arange(1.0, 4.0), w, cap)
+    with pytest.raises(hyad.BoundsError, match="outside axis 0"):
+        down(np.ones(3), 2, 5)

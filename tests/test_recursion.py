@@ -1175,3 +1175,16 @@ def test_the_adjoint_of_an_array_is_added_to_where_it_lies(name: str, tmp_path) 
 
     less, more = counted(400), counted(1600)
     assert np.all(more < 6 * less)
+
+
+def test_a_reference_that_is_read_before_a_call_and_set_behind_it() -> None:
+    """That a function sets it shows when its body has been gone through."""
+    f = hyad.model(
+        """(fn [x #^ Int n] (let [q (ref x)]
+             (letrec [f (fn [k] (if (<= k 0) (deref q) (do (f (- k 1)) (set! q (* 2 (deref q))) (+ k (deref q)))))]
+               (f n))))""",
+        namespace={},
+    )
+    for n in (0, 1, 3):
+        assert f(0.3, n) == hyad.run(f, 0.3, n)
+        assert hyad.grad(f, wrt=0)(0.3, n) == hyad.run(hyad.grad(f, wrt=0), 0.3, n)

@@ -707,3 +707,36 @@ def test_a_matrix_with_short_rows_is_typed_once(monkeypatch) -> None:
     first = sparse(a)
     monkeypatch.setattr(hyad.Model, "program", None)
     assert (sparse(a) != first).nnz == 0
+
+
+@pytest.mark.parametrize("counts", [[3], [3, 2], [1], [3, 3, 3]])
+def test_products_in_place_in_an_inner_loop(counts: list[int]) -> None:
+    """What is read of an array that an inner loop has changed is followed, or anything may depend on anything."""
+    f = hyad.model(
+        """(fn [v #^ (Arr Int n) w] (let [b (copy v)]
+             (for [i (range (len w))  c (range (get w i))] (set-at! b c (* (get b c) (get v i))))
+             (sum b)))""",
+        namespace={},
+    )
+    v, w = np.arange(1.0, 4.0), np.array(counts)
+    np.testing.assert_allclose(hyad.sparse_hessian(f, wrt=0)(v, w).toarray(), hyad.hessian(f, wrt=0)(v, w), rtol=1e-13)
+
+
+@pytest.mark.parametrize(("n", "sweeps"), [(2, 1), (2, 2), (3, 2)])
+def test_rotations_in_place(n: int, sweeps: int) -> None:
+    f = hyad.model(
+        """(fn [a0 #^ Int sweeps] (let [n (len a0)  a (copy a0)]
+          (for [s (range sweeps)  p (range n)  q (range (+ p 1) n)]
+            (let [th (- (get a q q) (get a p p))  c (cos th)  s (sin th)]
+              (for [k (range n)]
+                (let [x (get a k p)  y (get a k q)]
+                  (set-at! a k p (- (* c x) (* s y))) (set-at! a k q (+ (* s x) (* c y)))))
+              (for [k (range n)]
+                (let [x (get a p k)  y (get a q k)]
+                  (set-at! a p k (- (* c x) (* s y))) (set-at! a q k (+ (* s x) (* c y)))))))
+          (sum (diag a))))""",
+        namespace={},
+    )
+    a = np.random.default_rng(0).normal(size=(n, n))
+    dense = np.reshape(hyad.hessian(f, wrt=0)(a, sweeps), (n * n, n * n))
+    np.testing.assert_allclose(hyad.sparse_hessian(f, wrt=0)(a, sweeps).toarray(), dense, atol=1e-12)

@@ -191,7 +191,8 @@ class Continued(Reverse):
         super().__init__(builder, factor)
         self.made = made
         self.own: Passing | None = None  # the function that is being made
-        self.k: Var | None = None  # and its continuation
+        self.k: Var | None = None  # its continuation
+        self.last: Last | None = None  # and what hands its results to that
         self.loops: set[Function] = set()
         self.passing: dict[Bind, bool] = {}
 
@@ -235,7 +236,7 @@ class Continued(Reverse):
                 ups = self.choice(bind.op, bind, rest, last if end and self.own is not None else None)  # type: ignore
             elif type(bind.op) is Apply:
                 mask = tuple(self.is_active(a) for a in bind.op.args)
-                ups = self.call(bind.op, bind, mask, rest, end)
+                ups = self.call(bind.op, bind, mask, rest, end and last is self.last)
             else:
                 op, variables, mask = self.recursion(bind.op, bind)  # type: ignore[arg-type]
                 ups = self.call(op, Bind(variables, op, bind.span), mask, rest, False)
@@ -479,6 +480,8 @@ class Continued(Reverse):
             for j, x in zip(results, out):
                 inner.contribute(emitted[j], x)
             return [out[-1]]
+
+        inner.last = last
 
         def body() -> Sequence[Atom]:
             (e,) = inner.through(block.binds, block.results, last)  # type: ignore[union-attr]

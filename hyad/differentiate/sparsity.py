@@ -103,6 +103,10 @@ class Frame:
         self.lifted: dict[Rows, Rows] = {}
         self.ways: dict[Frame, np.ndarray | None] = {self: None}
 
+    def within(self, frame: Frame) -> bool:
+        """Whether this is a frame, or one inside it."""
+        return self is frame or self.outer is not None and self.outer.within(frame)
+
     def to(self, frame: Frame) -> np.ndarray | None:
         """The lane of an enclosing frame for each lane; None where they are the same."""
         if frame not in self.ways:
@@ -179,7 +183,10 @@ def pattern(
     ``values`` are the flat arguments; of their reals only the shapes are read. ``long`` is told of loops that have too
     many iterations to be followed one by one. Raises ``Unfollowed``.
     """
-    return deep(lambda: Tracer(optimise(program, PREPARE), values, wrt, [] if long is None else long).run())
+    try:
+        return deep(lambda: Tracer(optimise(program, PREPARE), values, wrt, [] if long is None else long).run())
+    except Sequential:
+        raise Unfollowed from None
 
 
 def integers(value: Value) -> bool:
@@ -281,6 +288,8 @@ class Tracer:
     def note(self, mark: Mark, frame: Frame, at: np.ndarray, lanes: np.ndarray) -> None:
         """Elements of an array that a running loop changes are read in these lanes."""
         state = self.states[mark]
+        if not frame.within(state.child):  # of a loop that has run, in the loop around it
+            raise Sequential
         way = frame.to(state.child)
         state.reads.append((at, lanes if way is None else way[lanes]))
         if state.before.store.marked:

@@ -178,9 +178,13 @@ def call_recursive(sp: Specialiser, closure: Closure, args: Sequence[Value], var
     b.span = span
     known = {d for t in (*instance.params, *cell_targets) for d in sizes_of(t)}  # type: ignore[arg-type]
     result = gather(instance.result, out, known)
-    for c, t in zip(cells, cell_targets):
-        if instance.cells[c.key]:
-            set_cell(sp, c, gather(t, out, known))  # type: ignore[arg-type]
+    try:
+        states = [gather(t, out, known) if instance.cells[c.key] else None for c, t in zip(cells, cell_targets)]  # type: ignore
+    except StopIteration:  # that it sets one was found out in its body, after its results had been declared
+        raise Again from None
+    for c, state in zip(cells, states):
+        if state is not None:
+            set_cell(sp, c, state)
     return result
 
 

@@ -92,6 +92,9 @@ class Builder(Bounds):
         self.again: set[Var] = set()  # tables of sums that are computed again rather than remembered
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
+        self.ranges: dict[
+            Var, tuple[Var, Affine]
+        ] = {}  # arrays of integers that are sums of their subscripts' multiples
         self.rules: dict[str, Any] = {}  # by the operation that marks a value which has derivatives of its own
 
     def fired(self, name: str) -> None:
@@ -491,7 +494,8 @@ class Builder(Bounds):
         """Check once before the loop what its iterations need: ``above >= 0``, for the last index where it depends on
         the index; that is the last for which the loops inside run, whose last indices are ``runs``. A size that only an
         empty loop would have needed is required as well; a count that is the larger of 0 and another integer is taken
-        for the other, which asks for less where that is below 0."""
+        for the other, which asks for less where that is below 0, or, where the other may be out of range, has nothing
+        checked for an index that is not there."""
         scope = self.scopes[-1]
         k = 0 if scope.index is None else above[1].get(scope.index, 0)
         if scope.index is None or k > 0:
@@ -499,7 +503,8 @@ class Builder(Bounds):
         count = self.counts[scope.index]
         if type(count) is Const and count.value <= 0:  # nothing is needed where nothing runs
             return True
-        last = affine_add(self.running(count) or self.affine(count), (1, {}), -1)
+        running = self.running(count)
+        last = affine_add(running or self.affine(count), (1, {}), -1)
         if k:
             at = last
             for inner in runs:
@@ -511,16 +516,24 @@ class Builder(Bounds):
             return False
         first = [affine_add(r, (0, {scope.index: 1}), -min(0, r[1].get(scope.index, 0))) for r in runs]
         runs = [r for r in (last, *first) if not any(v in scope.vars for v in r[1])]
+        empty = k != 0 and running is None and self.may_be_empty(count)
         self.scopes.pop()
         try:
-            if not (self.nonnegative(above) or self.check_before_loop(above, message, kind, runs)):
+            if not (self.nonnegative(above) or not empty and self.check_before_loop(above, message, kind, runs)):
                 used = self.affine_value((max(0, -above[0]), {v: -n for v, n in above[1].items() if n < 0}))
                 room = self.affine_value((max(0, above[0]), {v: n for v, n in above[1].items() if n > 0}))
+                if empty:
+                    used = self.select(self.prim("<", Const(0, INT), count), used, room)
                 self.emit(Check("<=", used, room, message, kind), ())
-                self.scopes[-1].facts.append(above)
+                (scope if empty else self.scopes[-1]).facts.append(above)
         finally:
             self.scopes.append(scope)
         return True
+
+    def may_be_empty(self, count: Atom) -> bool:
+        """Whether a count is the larger of 0 and another integer: with 0 there is no last index to look at."""
+        op = self.definitions.get(count) if type(count) is Var else None
+        return op is not None and op.name == "max" and any(type(a) is Const and a.value <= 0 for a in op.args)
 
     def affine_value(self, affine: Affine) -> Atom:
         """An atom that holds an affine value."""
@@ -606,6 +619,11 @@ class Builder(Bounds):
                     past = self.get_past(op, indices)
                     if past is not None:
                         return past
+            if a in self.ranges:
+                index, (constant, terms) = self.ranges[a]  # type: ignore[index]
+                around = constant, {v: k for v, k in terms.items() if v is not index}
+                self.fired("ranges")
+                return self.affine_value(affine_add(around, self.affine(indices[0]), terms.get(index, 0)))
         return self.array_op("get", (a, *indices), t.item(len(indices)), hint, given)
 
     def get_past(self, op: Prim, indices: tuple[Atom, ...]) -> Atom | None:
@@ -1120,7 +1138,13 @@ class Builder(Bounds):
                     inits = [self.anew(new) if new else z for z, new in zip(op.inits, begun)]
                 home, op = outer, replace(op, inits=tuple(inits))
         with self.inside(home):
-            return self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
+            out = self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
+        if not (self.plain or op.accs or "ranges" in self.off):
+            for v, x in zip(out, op.body.results):
+                affine = self.affine(x) if type_of(x) == INT else None
+                if affine is not None and scope.vars.isdisjoint(t for t in affine[1] if t is not op.index):
+                    self.ranges[v] = op.index, affine
+        return out
 
     def cleared(self, x: Atom) -> bool:
         """Whether a value is zeros and no more."""
