@@ -15,6 +15,7 @@ from .vector import KERNELS, WAVES
 #: What stands before such a loop.
 APART = """\
 #if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed" /* of a loop that waits for itself there are no vectors */
 #define HYAD_APART _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
 #define HYAD_APART _Pragma("GCC ivdep") /* the arrays of this loop do not overlap */

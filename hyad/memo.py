@@ -97,9 +97,9 @@ def own_state() -> tuple:
 
 def read(
     path: str | None, scope: Callable[[str], tuple[bool, Any]], specs: Sequence[Any] = ()
-) -> tuple[Any, Any, Any] | None:
-    """The C function and the structure of its arguments and result, if the record is there and still true: its
-    classes of data are those of the signature."""
+) -> tuple[Any, Any, Any, Any] | None:
+    """The names that a model reads, its C function and the structure of its arguments and result, if the record is
+    there and still true: its classes of data are those of the signature."""
     if path is None:
         return None
     from hyad.codegen.build import used
@@ -114,7 +114,7 @@ def read(
             if known.get((c.__module__, c.__qualname__), c) is not c:
                 return None
         used(path)
-        return function, restore(ins), restore(out)
+        return names, function, restore(ins), restore(out)
     except Exception:  # any damaged or outdated record is as good as none
         return None
 

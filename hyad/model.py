@@ -77,6 +77,7 @@ class Model:
         self._call: Callable[..., Any] = self._first
         self._last: tuple[Spec, ...] | None = None
         self._globals: set[str] = set()
+        self.forgotten = 0  # how often what was made of it has become outdated
         self._namespaces: set[int] = set()
         self._running: Entry | None = None  # define by run
         self._noted = False
@@ -211,8 +212,10 @@ class Model:
         path = memo.path_of(self.value, specs, options)
         known = memo.read(path, memo.scope_of(self.value), specs) if path is not None else None
         if known is not None:
+            names, *parts = known
+            self._globals.update(names)
             try:
-                return self._load(*known, self._options.get("flags", "exact"))
+                return self._load(*parts, self._options.get("flags", "exact"))
             except CompileError:  # said again, in full, by the way that compiles
                 pass
         found = self.compile_for(specs, **options)
@@ -228,6 +231,7 @@ class Model:
 
     def _forget(self) -> None:
         """Drop what was compiled: a model that it calls has been defined anew."""
+        self.forgotten += 1
         self._compiled.clear()
         self._short.clear()
         self._running = None
@@ -571,6 +575,7 @@ def model(src: str, *, filename: str = "<model>", namespace: dict[str, Any] | No
     made = Model(Closure(f, None, scope), f.name or "f", f.span, f.doc, src.strip())
     if f.name is not None:
         scope.own[mangled(f.name)] = made
+        redefined(f.name)
     return made
 
 

@@ -86,7 +86,7 @@ class SparseDerivative:
         self.name = f"{base.name}-{'hessian' if symmetric else 'jacobian'}"
         self.__name__ = self.name
         self.__doc__ = f"The sparse {'Hessian' if symmetric else 'Jacobian'} of {base.name}."
-        self._signatures: dict[Any, Signature] = {}
+        self._signatures: dict[Any, tuple[Signature, Model, int]] = {}  # of which model, and how old that was
         scipy_sparse(f"hyad.sparse_{'hessian' if symmetric else 'jacobian'}")
 
     def __repr__(self) -> str:
@@ -128,20 +128,21 @@ class SparseDerivative:
         specs = self.base.called_as(args)
         at = self._positions(specs, known)
         key = (at, *map(signature_key, specs))
-        if key not in self._signatures:
+        made, base, forgotten = self._signatures.get(key, (None, self.base, 0))
+        if made is None or base.forgotten != forgotten:
             specs = [as_reals(s) if k in at else s for k, s in enumerate(specs)]
             base = self.base
             if self.symmetric:
                 base = derived("grad", base, at[0] if len(at) == 1 else at)
             try:
-                self._signatures[key] = Signature(self, base, specs, at)
+                made = Signature(self, base, specs, at)
             except DerivativeError as error:
                 if self.symmetric and error.message.startswith("`grad` needs"):
                     error.message = error.message.replace("`grad`", "`sparse_hessian`", 1)
                     error.hint = "use sparse_jacobian"
                 raise
-        found = self._signatures[key]
-        return found, found.plan(args)
+            self._signatures[key] = made, base, base.forgotten
+        return made, made.plan(args)
 
     def _positions(self, specs: Sequence[Spec], known: Any) -> tuple[int, ...]:
         """Which arguments to differentiate by."""

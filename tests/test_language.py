@@ -6,6 +6,9 @@ Each row runs as plain Python and, all in one batch, as C.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import hy
@@ -531,12 +534,28 @@ def test_a_redefined_model_is_compiled_anew() -> None:
     namespace: dict[str, Any] = {}
     namespace["g"] = hyad.model("(defmodel g [x] (* 2 x))", namespace=namespace)
     f = hyad.model("(fn [x] (g x))", namespace=namespace)
-    assert f(3.0) == 6.0
-    from hyad.model import redefined
+    derivative = hyad.grad(f)
+    jacobian = hyad.sparse_jacobian(hyad.model("(fn [v] (map g v))", namespace=namespace))
+    hessian = hyad.sparse_hessian(hyad.model("(fn [v] (sum (map (fn [x] (square (g x))) v)))", namespace=namespace))
+    for k in (2, 5):
+        namespace["g"] = hyad.model(f"(defmodel g [x] (* {k} x))", namespace=namespace)
+        assert f(3.0) == 3 * k and derivative(3.0) == k
+        assert jacobian(np.ones(2)).toarray().tolist() == [[k, 0], [0, k]]
+        assert hessian(np.ones(2)).toarray().tolist() == [[2 * k * k, 0], [0, 2 * k * k]]
 
-    namespace["g"] = hyad.model("(defmodel g [x] (* 5 x))", namespace=namespace)
-    redefined("g")
-    assert f(3.0) == 15.0
+
+def test_so_it_is_where_an_earlier_process_has_compiled_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYAD_CACHE", str(tmp_path))
+    text = """import hyad
+ns = {}
+ns["g"] = hyad.model("(defmodel g [x] (* 2 x))", namespace=ns)
+f = hyad.model("(fn [x] (g x))", namespace=ns)
+before = f(3.0)
+ns["g"] = hyad.model("(defmodel g [x] (* 5 x))", namespace=ns)
+print(before, f(3.0))"""
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+        assert done.stdout == "6.0 15.0\n"
 
 
 @pytest.mark.parametrize("others", [{}, {"power": len}, {"power": 2.0}])
