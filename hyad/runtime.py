@@ -117,6 +117,21 @@ def loop(count: int, f: Callable[..., Any], *accs: Any) -> Any:
     return out[0] if len(out) == 1 else out
 
 
+def iterate(test: Callable[..., bool], f: Callable[..., Any], *accs: Any) -> Any:
+    """``(iterate c f z ...)``, the ``while`` of typed programs: c and f take the accumulators; the last ones, how many
+    iterations there were, and what is stacked."""
+    stacks: list[list] | None = None
+    count = 0
+    while test(*accs):
+        made = f(*accs)
+        made = made if isinstance(made, builtins.tuple) else (made,)
+        accs, extra, count = made[: len(accs)], made[len(accs) :], count + 1
+        stacks = stacks or [[] for _ in extra]
+        for stack, x in zip(stacks, extra):
+            stack.append(x)
+    return (*accs, count, *builtins.map(_stacked, stacks or ()))
+
+
 def _same_length(name: str, arrays: Any) -> None:
     if len({len(a) for a in arrays}) > 1:
         raise ModelTypeError(f"`{name}` over arrays of lengths {' and '.join(str(len(a)) for a in arrays)}")
@@ -155,6 +170,11 @@ def is_symmetric(matrix: Any) -> bool:
 def band_of(matrix: Any) -> Any:
     """``(band-of a)``: nil; only a compiler knows by which diagonals a matrix was made."""
     return nil
+
+
+def known_zeros(array: Any) -> Any:
+    """``(known-zeros a)``: a; only a compiler knows which elements are zero by the way they were made."""
+    return array
 
 
 def is_lower_triangular(matrix: Any) -> bool:
@@ -337,8 +357,8 @@ globals().update(_QUESTIONS)
 
 __all__ = [
     "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "array_of", "build", "copy", "fold", "fst",
-    "grad", "hessian", "hvp", "ifold", "jacobian", "jvp", "loop", "map", "nil", "require_at_most", "require_below",
-    "constant", "note_result", "noted_result", "rank", "require_equal", "require_index", "ruled", "scan", "select",
-    "shape", "snd", "update", "undef", "value_and_grad", "vjp", "zeros_of",
+    "grad", "hessian", "hvp", "ifold", "iterate", "jacobian", "jvp", "loop", "map", "nil", "require_at_most",
+    "require_below", "constant", "note_result", "noted_result", "rank", "require_equal", "require_index", "ruled",
+    "scan", "select", "shape", "snd", "update", "undef", "value_and_grad", "vjp", "zeros_of",
 ]  # fmt: skip
 __all__ += [*_QUESTIONS, *_primitives(), *_prelude()]

@@ -271,3 +271,34 @@ def test_a_size_computed_inside_is_computed_outside(text: str) -> None:
     made = hyad.stages(f, args=(m,))
     for name in ("typed", "optimised", "forward", "reverse"):
         assert str(made[name])
+
+
+def test_arrays_of_integers_and_truth_values_that_change_read_back() -> None:
+    f = hyad.model(
+        """(fn [#^ Int n x] (let [c (build n (fn [i] 0))  d (build n (fn [i] False))]
+          (for [i (range n)]
+            (set-at! c i (+ i (if (get d i) 1 0)))
+            (set-at! d (% (+ i 1) n) True))
+          (* x (sum (map (fn [k] (real k)) c)))))""",
+        namespace={},
+    )
+    for stage in ("typed", "optimised"):
+        again = hyad.model(str(hyad.show(f, stage, args=(4, 2.0))), namespace={})
+        assert again(4, 2.0) == hyad.run(again, 4, 2.0) == f(4, 2.0) == 18.0
+
+
+@pytest.mark.parametrize("start", [9.0, 0.5])
+def test_a_while_reads_back_and_is_run(start: float) -> None:
+    f = hyad.model(
+        """(fn [x] (let [r (ref x)  n (ref 0.0)]
+             (while (> (deref r) 1.0) (set! n (+ (deref n) (* x (deref r)))) (set! r (* 0.5 (deref r))))
+             (+ (deref r) (deref n))))""",
+        namespace={},
+    )
+    for stage in ("typed", "optimised"):
+        again = hyad.model(str(hyad.show(f, stage, args=(start,))), namespace={})
+        assert "iterate" in again.source
+        assert again(start) == hyad.run(again, start) == f(start)
+        assert hyad.run(hyad.grad(again), start) == pytest.approx(hyad.grad(f)(start))
+    backwards = hyad.model(str(hyad.show(f, "reverse", args=(start,))), namespace={})
+    assert hyad.run(backwards, start) == pytest.approx((f(start), hyad.grad(f)(start)))

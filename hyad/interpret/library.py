@@ -635,6 +635,31 @@ def loop(n: Any, f: Any, *accs: Any) -> Run:
     return out[0] if len(out) == 1 else out
 
 
+def iterate(test: Any, f: Any, *accs: Any) -> Run:
+    """``(iterate c f z ...)``: the ``while`` of typed core, as it is printed."""
+    for function in (test, f):
+        function_of(function, "iterate", len(accs))
+    width, count, stacks = len(accs), 0, []
+    while True:
+        holds = test(*accs)
+        if holds.__class__ is GENERATOR:
+            holds = yield holds
+        if not holds:
+            break
+        made = f(*accs)
+        if made.__class__ is GENERATOR:
+            made = yield made
+        made = made if made.__class__ is tuple else (made,)
+        accs, count = made[:width], count + 1
+        stacks = stacks or [[] for _ in made[width:]]
+        for stack, x in zip(stacks, made[width:]):
+            stack.append(x)
+    if not count:
+        row = row_of(f, *accs)
+        stacks = [none_of((0,), x) for x in (row[width:] if row.__class__ is tuple else ())]
+    return (*accs, count, *stacks)
+
+
 def constant(f: Any, *args: Any) -> Run:
     """``(constant f x ...)``: what is a constant to the rules of a ``ruled`` value is not one here, where derivatives
     go the way of the values."""
@@ -721,6 +746,7 @@ CALLING: dict[str, Callable[..., Any]] = {
     "ifold": ifold,
     "scan": scan,
     "loop": loop,
+    "iterate": iterate,
     "constant": constant,
     "ruled": ruled,
 }

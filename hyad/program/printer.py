@@ -324,7 +324,7 @@ class _Printer:
             return Form("[", self.atoms(op.args))
         if op.name == "zeros":
             t = vars[0].type
-            return call("zeros-of", *([type_form(t)] if t.elem != REAL else []), *self.atoms(op.args))
+            return call("zeros-of", *self.atoms(op.args)) if t.elem == REAL else self.anything(t)
         if op.name == "undef":
             t = vars[0].type
             return self.anything(t)
@@ -356,13 +356,13 @@ class _Printer:
         return call(c.name, *fields)
 
     def anything(self, t: Type) -> Form:
-        """A value of a type that is never read."""
-        if isinstance(t, Arr) and isinstance(t.elem, Data):
+        """A value of a type that is never read; zeros of a number's or an array's."""
+        if isinstance(t, Arr) and t.elem != REAL:
             inner = Arr(t.elem, t.dims[1:]) if t.rank > 1 else t.elem
             item = Form("(", [sym("fn"), Form("[", [sym("_")]), self.anything(inner)])
             return call("build", self.atom(t.dims[0]), item)
         if isinstance(t, Arr):
-            return call("zeros-of", *([type_form(t)] if t.elem != REAL else []), *self.atoms(t.dims))
+            return call("zeros-of", *self.atoms(t.dims))
         if not isinstance(t, Data):
             return Form("num", ZEROS[t.name])
         flat = [c for c in t.constructors if not any(isinstance(f.type, Data) for f in c.fields)]
