@@ -523,7 +523,9 @@
   (let [v (sort (ravel a))  n (len v)  last (get v (- n 1))]
     (if (= last last) (* 0.5 (+ (get v (// (- n 1) 2)) (get v (// n 2)))) last)))
 (defmodel median/2 [a axis] "the medians along an axis" (reduced median a axis))
-(defmodel quantile [a q] "what the part q of the elements in order is below, on the line between two of them"
+(defmodel quantile [a q] "what the part q of the elements in order is below, or each part of an array"
+  (if (= (rank q) 0) (below-part a q) (map (fn [p] (quantile a p)) q)))
+(defmodel below-part [a q] "what the part q of the elements in order is below, on the line between two of them"
   (let [v (sort (ravel a))
         at (* q (real (- (len v) 1)))
         k (max 0 (min (- (len v) 2) (int (floor at))))
@@ -534,7 +536,7 @@
       last
       (+ below (* (- at (real k)) (- (get v (+ k 1)) below))))))
 (defmodel quantile/3 [a q axis] "what the part q of the elements in order along an axis is below"
-  (reduced (fn [v] (quantile v q)) a axis))
+  (if (= (rank q) 0) (reduced (fn [v] (below-part v q)) a axis) (map (fn [p] (quantile a p axis)) q)))
 (defmodel percentile [a q] "what q per cent of the elements in order are below" (quantile a (/ q 100.0)))
 (defmodel percentile/3 [a q axis] "what q per cent of the elements in order along an axis are below"
   (quantile a (/ q 100.0) axis))

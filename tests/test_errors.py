@@ -96,6 +96,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("an index in brackets after a size", UnboundError, "(fn [u] (build (len u) [i] (* 2 (get u i))))", V),
     ("an index in brackets before a size", UnboundError, "(fn [u] (sum [i (len u)] (* 2 (get u i))))", V),
     ("an index without brackets", UnboundError, "(fn [u n] (build i n (* 2 (get u i))))", V, 3),
+    ("a range of fractions", ModelTypeError, "(fn [x] (sum (* x (np.arange 0.0 1.0 0.1))))", 1.0),
     ("a size that nothing binds", UnboundError, "(fn [u] (build [nn nn] (fn [i j] (get u i))))", V),
     ("an infix product", UnboundError, "(fn [x] (+ 1 x*x))", 1.0),
     ("a complex literal", UnboundError, "(fn [x] (* x 1j))", 1.0),

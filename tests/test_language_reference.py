@@ -36,7 +36,7 @@ INTERNAL = set(
     " tiled nth-differences steps-along var-over rows-in-order unit-lower-inverse solve-from-left lu-logdet"
     " by-lower-triangle folded-down mirrored factored-symmetric eliminate-symmetric forward-symmetric over-diagonal"
     " backward-symmetric substitute-symmetric solve-symmetric quadratic-form inv-symmetric inverse-below"
-    " logdet-symmetric".split()
+    " logdet-symmetric below-part".split()
 )
 
 

@@ -84,6 +84,8 @@ def integer_arg(sp: Specialiser, value: Value, what: str, span: Span | None) -> 
         {BOOL: bool, REAL: float}.get(elem_of(value)) if isinstance(value, (Const, Var)) and value is not NIL else None
     )
     hint = hint_for("index" if what == "this index" else "size", describe(value), kind)
+    if "`arange`" in what and kind is float:
+        hint = "`arange` counts in integers; `(linspace a b n)` has n numbers from a to b"
     raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or sp.b.span, hint)
 
 

@@ -82,6 +82,14 @@ ELSEWHERE |= {
     "solveh-banded": _BANDED,
     "toeplitz": "`(build [(len c) (len c)] (fn [i j] (get c (abs (- i j)))))` has the first column c, "
     "`(build [(len c) (len r)] (fn [i j] (if (< i j) (get r (- j i)) (get c (- i j)))))` the first row r, too",
+    "block": "(vstack [(hstack [a b]) (hstack [c d])])",
+    "rot90": "(flip (transpose a) 0)",
+    "tri": "(tril (ones [n m]))",
+    "float-power": "(** x y)",
+    "ediff1d": "(differences v)",
+    "corrcoef": "`(let [c (cov a)  s (sqrt (diag c))] (/ c (outer s s)))`, of the rows of a",
+    "polyfit": "`(let [v (vander x (+ deg 1))] (solve (@ (transpose v) v) (@ (transpose v) y)))`, the highest power "
+    "first",
     "block-diag": "(vstack [(hstack [a (zeros [(len a) (shape b 1)])]) (hstack [(zeros [(len b) (shape a 1)]) b])])",
 }
 
