@@ -293,6 +293,7 @@ def plan(
     threads: int = 0,
     whole: bool = False,
     shared: bool = True,
+    fixed: bool = False,
 ) -> Plan:
     """Decide where every array of a typed program lies.
 
@@ -300,13 +301,14 @@ def plan(
     function; ``lent`` are its array results that stay where they are made, in the arena; ``room`` is how many elements
     of the stack its local arrays take at most. With ``threads``, independent loops run on so many: what an iteration
     needs of the workspace is there for each. With ``whole`` nothing is left out, be it read or not. Unless ``shared``,
-    a result's memory holds nothing before the result.
+    a result's memory holds nothing before the result. With ``fixed``, long states of known size change places as
+    others do, instead of being copied: they lie in the workspace then, not on the stack.
     """
     pruned = program if whole else dead_code(program)
     parallel = independent(pruned) if threads > 1 else {}
     while True:
         made = Plan(pruned, Liveness(pruned), Sizes(pruned), parallel)
-        made = _Planner(made, pairs or {}, room or LOCAL_REALS, shared).run(own or {}, frozenset(lent))
+        made = _Planner(made, pairs or {}, room or LOCAL_REALS, shared, fixed).run(own or {}, frozenset(lent))
         moving = [bind for bind in parallel if not stays(made, bind)]
         if not moving:
             return made
@@ -334,9 +336,9 @@ class _Planner:
     ``t + 2``.
     """
 
-    def __init__(self, plan: Plan, pairs: Pairs, room: int, shared: bool):
+    def __init__(self, plan: Plan, pairs: Pairs, room: int, shared: bool, fixed: bool):
         self.plan = plan
-        self.shared = shared
+        self.shared, self.fixed = shared, fixed
         self.pairs = pairs
         self.room = room
         self.time = 0
@@ -808,8 +810,7 @@ class _Planner:
             fresh = made.kind == "own" and not (subs or made.grown) and made.born > start
             again = any(made is buffer for ((_, buffer),) in chains)
             known = plan.sizes.product(made.dims, plan.sizes.bound) is not None
-            few = all(type(d) is Const for d in made.dims) and math.prod(d.value for d in made.dims) <= REGISTERS
-            if fresh and known and not (again or move.target.subs or few):
+            if fresh and known and not (again or move.target.subs) and self.long(made):
                 chains.append([(k, made)])
                 made.bind = bind
                 made.last = max(made.last, end)
@@ -821,6 +822,12 @@ class _Planner:
                 rest = [(k, move) for k, move in rest if k != link[0]]
         plan.swaps[bind] = {k: made for chain in chains for k, made in reversed(chain)}
         return rest
+
+    def long(self, buffer: Buffer) -> bool:
+        """Whether a state had better change places with another one than be copied."""
+        if any(isinstance(d, Var) for d in buffer.dims):
+            return True
+        return self.fixed and math.prod(d.value for d in buffer.dims) > REGISTERS
 
     def before(
         self, chain: list[tuple[int, Buffer]], moves: list[tuple[int, Move]], bind: Bind, block: Block
@@ -884,8 +891,8 @@ class _Planner:
         local, room = set(), self.room
         known = [b for b in self.owned if b.home is None and not b.arena and all(type(d) is Const for d in b.dims)]
         swapped = {buffer for pairs in plan.swaps.values() for buffer in pairs.values()}
-        swapped |= {plan.of(x.op.accs[k]).buffer for x, pairs in plan.swaps.items() for k in pairs}  # by their pointers
-        known = [b for b in known if b not in swapped]
+        swapped |= {plan.of(x.op.accs[k]).buffer for x, pairs in plan.swaps.items() for k in pairs}
+        known = [b for b in known if b not in swapped]  # which is done with pointers
         for buffer in sorted(known, key=lambda b: math.prod(d.value for d in b.dims)):  # of the small ones a C compiler
             room -= math.prod(d.value for d in buffer.dims)  # makes registers
             if room < 0:

@@ -117,7 +117,7 @@ class OperandPrinter:
     # ------------------------------------------------------------------ what a target overrides
 
     def planned(self, program: Program) -> Plan:
-        return plan(program, threads=self.threads)
+        return plan(program, threads=self.threads, fixed=True)
 
     def ctype(self, elem: Scalar) -> str:
         if elem == REAL:

@@ -49,6 +49,18 @@ def test_a_loop_becomes_two(test: str) -> None:
         np.testing.assert_allclose(made(V, W, k), expected(TESTS[test](np.arange(12), k)), rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    "test", ["(and (> i q) (< i (- n q 1)))", "(if (> i q) (< i (- n q 1)) False)", "(< q i (- n q 1))"]
+)
+def test_both_ends_of_a_row(test: str) -> None:
+    """A tree of options in rows of one length: what is left of the tree, the tree, what is right of it."""
+    model = hyad.model(sides(test), namespace={})
+    made, plain = (hyad.compile(model, args=(V, W, 3), target="python", without=w) for w in ((), "split"))
+    assert branches(plain.program) > 0 and branches(made.program) == 0
+    i, q = np.arange(12), np.arange(12)[:, None]
+    np.testing.assert_allclose(made(V, W, 3), expected((i > q) & (i < 11 - q)), rtol=1e-14)
+
+
 ONCE = {
     "(= i q)": lambda i, q, w: i == q,
     "(!= q i)": lambda i, q, w: i != q,

@@ -186,3 +186,22 @@ def test_random_states(seed: int) -> None:
             want = hyad.run(h, *args)
             for x, y in zip(memoised.results(h, args), want if isinstance(want, tuple) else (want,), strict=True):
                 np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [32, 33, 201])
+def test_long_states_of_known_size_change_places(n: int) -> None:
+    """Short ones are copied: a C compiler has them in registers."""
+    f = hyad.model(
+        f"(fn [#^ (Vec {n}) a k] (ifold (fn [u t] (build {n} (fn [i] (* k (get u (% (+ i 1) {n})))))) a 7))",
+        namespace={},
+    )
+    a = np.arange(1.0, n + 1)
+    made = hyad.compile(f, args=[a, 0.5])
+    assert ("swap" in made.source) == (n > 32)
+    np.testing.assert_allclose(made(a, 0.5), 0.5**7 * np.roll(a, -7), rtol=1e-15)
+    tree = hyad.model(
+        f"""(fn [#^ (Vec {n}) a p] (sum (square (ifold (fn [u t] (build {n} (fn [i]
+              (if (and (> i t) (< i (- {n - 1} t))) (sin (* p (+ (get u (- i 1)) (get u (+ i 1))))) 0.0)))) a 5))))""",
+        namespace={},
+    )
+    assert hyad.check_grad(tree, (np.sin(a), 0.6))
