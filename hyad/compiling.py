@@ -53,7 +53,8 @@ def compile(
     * ``without``: names of optimisations to leave out (``hyad.optimisations()``).
     * ``threads``: C code runs independent loops on so many (OpenMP) where their sizes make it worth while, sums in as
       many parts: results are the same to the last bit for the same number of threads. These wait for 20 us before they
-      sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY`` say.
+      sleep, or as ``$GOMP_SPINCOUNT`` or ``$OMP_WAIT_POLICY`` say. A process that has called such a function has
+      threads, and is not to be forked: with ``multiprocessing``, take the start method "spawn" or "forkserver".
     * ``blas``: large products of matrices are a BLAS's, that of the wheel ``scipy-openblas32``
       (``pip install hyad[blas]``) or the system's.
     * ``deterministic``: a GPU gives the same bits in every call, where adding in any order would be faster; code for a
