@@ -109,6 +109,12 @@ def test_a_branch_that_is_not_taken_may_read_beside_a_literal() -> None:
     assert hyad.run(model(f"(sum (@ {text} p))"), P, Q) == pytest.approx(compiled(f"(sum (@ {text} p))")(P, Q))
 
 
+def test_integers_stay_integers() -> None:
+    f = hyad.model("(fn [#^ (Arr Int n) k v] (get v (outer [0 1 2] k)))", namespace={})
+    k, v = np.array([1, 0, 2]), np.arange(5.0) ** 2
+    np.testing.assert_array_equal(hyad.compile(f, args=(k, v))(k, v), v[np.outer([0, 1, 2], k)])
+
+
 @pytest.mark.parametrize(
     "matrix",
     [

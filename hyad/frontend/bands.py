@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core import BOOL, INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, While, integer, rank_of, type_of
+from ..core import BOOL, INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, While, elem_of, integer, rank_of, type_of
 from ..passes.bands import WIDE
 from ..program.builder import Builder
 from ..program.values import NIL, Spans, TupleValue, Value
@@ -93,7 +93,7 @@ def known_zeros(sp: Specialiser, args: list[Value], spans: Spans, var: Var | Non
     def part(*at: int) -> Atom:
         if len(at) < len(sizes):
             return b.array([part(*at, i) for i in range(sizes[len(at)])])
-        return b.number(0, soft=True) if at in zeros else b.get(a, *map(integer, at))
+        return b.number(0, elem_of(a), soft=True) if at in zeros else b.get(a, *map(integer, at))
 
     return part()
 
