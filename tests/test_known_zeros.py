@@ -115,6 +115,13 @@ def test_integers_stay_integers() -> None:
     np.testing.assert_array_equal(hyad.compile(f, args=(k, v))(k, v), v[np.outer([0, 1, 2], k)])
 
 
+def test_truth_values_are_no_factors() -> None:
+    built = "(@ (build [n n] (fn [i j] (if (= i j) True False))) w)"
+    for text in ("(@ [[True False] [True True]] v)", "(outer [True False] v)", built):
+        with pytest.raises(hyad.ModelTypeError, match="does not work on a truth value"):
+            hyad.model(f"(fn [#^ (Vec 2) v #^ (Mat n n) w] {text})", namespace={})(np.ones(2), np.eye(3))
+
+
 @pytest.mark.parametrize(
     "matrix",
     [

@@ -9,7 +9,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core import BOOL, INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, While, elem_of, integer, rank_of, type_of
+from ..core import (
+    BOOL,
+    INT,
+    Arr,
+    Atom,
+    Bind,
+    Block,
+    Const,
+    If,
+    Loop,
+    Prim,
+    Var,
+    While,
+    elem_of,
+    integer,
+    rank_of,
+    type_of,
+)
 from ..passes.bands import WIDE
 from ..program.builder import Builder
 from ..program.values import NIL, Spans, TupleValue, Value
@@ -78,7 +95,9 @@ def known_zeros(sp: Specialiser, args: list[Value], spans: Spans, var: Var | Non
     arity(sp, "known-zeros", args, 1)
     a, b = operand(sp, "known-zeros", args[0], spans[0]), sp.b
     sizes = [n.value if type(n) is Const else math.inf for n in type_of(a).dims]  # type: ignore[union-attr]
-    if type(a) is not Var or "known-zeros" in b.off or len(sizes) > 2 or not all(0 < n <= SMALL for n in sizes):
+    if type(a) is not Var or "known-zeros" in b.off or elem_of(a) == BOOL:
+        return a
+    if len(sizes) > 2 or not all(0 < n <= SMALL for n in sizes):
         return a
     if a not in sp.zeros:
         try:
@@ -253,7 +272,7 @@ class Bands(Expressions):
     def of_term(self, x: int, p: int, q: int) -> Range:
         kind, *given = self.terms[x]
         if kind == "constant":
-            return NONE if float(given[1]) == 0 else ALL
+            return NONE if given[1] == "False" or given[0] != BOOL and float(given[1]) == 0 else ALL
         if kind in ("if", "select"):
             cond, *arms = given
             where = self.holding(cond, True, p, q), self.holding(cond, False, p, q)
