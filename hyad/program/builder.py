@@ -92,9 +92,7 @@ class Builder(Bounds):
         self.again: set[Var] = set()  # tables of sums that are computed again rather than remembered
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
-        self.ranges: dict[
-            Var, tuple[Var, Affine]
-        ] = {}  # arrays of integers that are sums of their subscripts' multiples
+        self.ranges: dict[Var, tuple[Var, Affine]] = {}  # arrays of integers: their elements by an index
         self.rules: dict[str, Any] = {}  # by the operation that marks a value which has derivatives of its own
 
     def fired(self, name: str) -> None:
