@@ -12,7 +12,7 @@ import hyad
 import memoised
 from hyad.core import BOOL, INT, REAL, Arr, Bind, Block, Check, Const, Loop, Prim, Var, all_binds
 from hyad.errors import BoundsError, HyadError
-from hyad.passes.checks import Once
+from hyad.passes.checks import Around, Once
 from hyad.passes.fusion import siblings
 from hyad.program.builder import Builder
 
@@ -864,3 +864,38 @@ def test_what_one_branch_reads_is_not_there_for_another() -> None:
     assert f(x, np.array([0, 3, 2])) == (5.0, 10.0)
     with pytest.raises(hyad.BoundsError):
         f(x, np.array([0, 4]))
+
+
+def test_what_comes_before_is_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known behind more and more operations of a block is what a walk through all of them tells; after a
+    change, from that place on."""
+
+    def lookup(k: int) -> Bind:
+        i, j, x, size, count = Var("i", INT), Var("j", INT), Var("x", REAL), Var("n", INT), Var(f"m{k % 3}", INT)
+        v, w = Var("v", Arr(REAL, (size,))), Var("w", Arr(INT, (count,)))
+        body = (Bind((j,), Prim("get", (w, i))), Bind((), Check("in", j, size, "")), Bind((x,), Prim("get", (v, j))))
+        return Bind((Var("r", Arr(REAL, (count,))),), Loop(count, i, (), (), Block(body, (x,))))
+
+    binds = [lookup(k) for k in range(40)]
+    walked: list[int] = []
+    go_on = Once.go_on
+    monkeypatch.setattr(Once, "go_on", lambda self, more: (walked.append(len(more)), go_on(self, more))[1])
+
+    def known(once: Once) -> dict:
+        return {
+            key: [(m.check.relation, m.check.a, m.check.b, m.loops, m.holds) for m in many]
+            for key, many in once.made.items()
+        }
+
+    around = Around()
+    for k in range(1, 41):
+        for _ in range(2):
+            found = around.behind(binds[:k])
+        assert known(found) == known(Around().behind(binds[:k]))
+    assert sum(walked) == 40 + sum(range(1, 41))  # the second for what it is held against
+    binds[30] = lookup(99)
+    walked.clear()
+    found = around.behind(binds)
+    assert walked[0] < 40
+    assert known(found) == known(Around().behind(binds))
+    assert len(around.known) <= 25

@@ -80,6 +80,21 @@ class Once:
         self.around: dict[Atom, Atom] = {}  # the loops around: index and count
         self.holds: list[tuple[Atom, bool]] = []
 
+    def copy(self) -> Once:
+        """The same, to which more may become known."""
+        made = Once(Block((), ()), self.read)
+        made.sources = dict(self.sources)
+        made.made = {key: list(many) for key, many in self.made.items()}
+        made.open = [list(many) for many in self.open]
+        made.around, made.holds = dict(self.around), list(self.holds)
+        return made
+
+    def go_on(self, binds: Sequence[Bind]) -> None:
+        """More operations of the same block."""
+        block = Block(tuple(binds), ())
+        self.sources.update(sources(all_binds(block)))
+        self.block(block)
+
     def block(self, block: Block) -> Block:
         binds = []
         for bind in block.binds:
@@ -370,16 +385,37 @@ def sources(binds: Iterable[Bind]) -> Sources:
     return found
 
 
+STATES = 24  # so many are kept of what is known behind some operations of a block
+
+
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is around a block: the indices and counts of loops, and what comes before."""
+    """What is around a block: the indices and counts of loops, and what comes before. ``known``: what was asked about,
+    each the beginning of the next, and what is known behind it."""
 
     loops: Mapping[Atom, Atom] = field(default_factory=dict)
     before: tuple[Bind, ...] = ()
+    known: list[tuple[tuple[Bind, ...], Once]] = field(default_factory=list, compare=False, repr=False)
 
     def body(self, op: Loop, before: Iterable[Bind] = ()) -> Around:
         """What is around a loop's body."""
         return Around({**self.loops, op.index: op.count}, (*self.before, *before))
+
+    def behind(self, before: Iterable[Bind]) -> Once:
+        """What is known of checks behind these operations of the block: mostly a few more than were asked about."""
+        binds = (*self.before, *before)
+        self.known[:] = [x for x in self.known if len(x[0]) <= len(binds) and all(a is b for a, b in zip(x[0], binds))]
+        last, made = self.known[-1] if self.known else ((), None)
+        if made is None:
+            made = Once(Block((), ()), read=True)
+            made.around.update(self.loops)
+        if len(last) < len(binds) or not self.known:
+            made = made.copy()
+            made.go_on(binds[len(last) :])
+            self.known.append((binds, made))
+            if len(self.known) > STATES:
+                self.known[:-1] = self.known[:-1:2]
+        return made.copy()
 
 
 def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (), around: Around = Around()) -> bool:
@@ -392,10 +428,8 @@ def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (
         assert type(one) is Loop and type(two) is Loop
         block = substitute(two.body, {two.index: one.index})
         second = Bind(second.vars, Loop(two.count, one.index, two.inits, two.accs, block))
-    before = (*around.before, *before)
-    here = Once(Block((*before, second) if first is None else (*before, first, second), ()), read=True)
-    here.around.update(around.loops)
-    here.block(Block(before, ()))
+    here = around.behind(before)
+    here.sources.update(sources(all_binds(Block((second,) if first is None else (first, second), ()))))
     if first is not None:
         here.around[first.op.index] = first.op.count  # type: ignore[union-attr]
         here.block(first.op.body)  # type: ignore[union-attr]
