@@ -79,7 +79,7 @@ from hyad.program.dead import dead_code
 
 from .sizes import Sizes
 
-REGISTERS = 32  # elements of an array that is sooner copied than found through a pointer
+SHORT = 32  # elements of a state that is sooner copied than found through a pointer
 LOCAL_REALS = 512  # local C arrays take at most this many elements of the stack, all together
 TABLE_LENGTH = 8  # an array of more literals than this is a static table
 
@@ -810,7 +810,7 @@ class _Planner:
             fresh = made.kind == "own" and not (subs or made.grown) and made.born > start
             again = any(made is buffer for ((_, buffer),) in chains)
             known = plan.sizes.product(made.dims, plan.sizes.bound) is not None
-            if fresh and known and not (again or move.target.subs) and self.long(made):
+            if fresh and known and not (again or move.target.subs) and self.exchanged(made):
                 chains.append([(k, made)])
                 made.bind = bind
                 made.last = max(made.last, end)
@@ -823,11 +823,11 @@ class _Planner:
         plan.swaps[bind] = {k: made for chain in chains for k, made in reversed(chain)}
         return rest
 
-    def long(self, buffer: Buffer) -> bool:
+    def exchanged(self, buffer: Buffer) -> bool:
         """Whether a state had better change places with another one than be copied."""
         if any(isinstance(d, Var) for d in buffer.dims):
             return True
-        return self.fixed and math.prod(d.value for d in buffer.dims) > REGISTERS
+        return self.fixed and math.prod(d.value for d in buffer.dims) > SHORT
 
     def before(
         self, chain: list[tuple[int, Buffer]], moves: list[tuple[int, Move]], bind: Bind, block: Block

@@ -88,8 +88,8 @@ class HostLoops(ParallelLoops):
         alone = [k for k in range(n) if k not in kept]
         self.starts([op.accs[k] for k in alone], [op.inits[k] for k in alone], later | inside)
         stacks, last = [], {}
-        never_less = type(op.count) is Const or op.count in self.program.dims
-        rows: Size = count if never_less else simple("max", count, 0)
+        never_negative = type(op.count) is Const or op.count in self.program.dims
+        rows: Size = count if never_negative else simple("max", count, 0)
         for j, v in enumerate(bind.vars[n:], n):
             dims = self.sizes(v.type.dims[1:], bind.span)
             at = self.room(v, (simple("+", rows, 1) if j in kept.values() else rows, *dims))

@@ -111,7 +111,8 @@ static __device__ inline T *hyad_grow(hyad_arena *arena, T *from, long long coun
 }
 """
 DEEP = """
-/* whether the stack is nearly used up, down to what lies `here`: whichever way it grows */
+/* whether the stack is nearly used up, down to what lies `here`: whichever way it grows. Nothing is written there, but
+   compilers warn that nothing was, of a pointer to what is constant. */
 static __device__ inline int hyad_deep(const hyad_arena *arena, char *here)
 {
     const size_t a = (size_t)arena, b = (size_t)here;

@@ -102,34 +102,33 @@ def scan(f: Callable[..., Any], start: Any, xs: Any) -> Any:
     return _stacked(made)
 
 
+def _pushed(made: Any, width: int, stacks: list[list]) -> tuple:
+    """The next accumulators of what an iteration gives; the rest goes to the stacks."""
+    made = made if isinstance(made, builtins.tuple) else (made,)
+    stacks += [[] for _ in made[width + len(stacks) :]]
+    for stack, x in zip(stacks, made[width:]):
+        stack.append(x)
+    return made[:width]
+
+
 def loop(count: int, f: Callable[..., Any], *accs: Any) -> Any:
     """``(loop n f z ...)``, the loop of typed programs: f takes the index and the accumulators, and gives the next
     accumulators, then what is stacked."""
-    stacks: list[list] | None = None
+    stacks: list[list] = []
     for i in range(count):
-        made = f(i, *accs)
-        made = made if isinstance(made, builtins.tuple) else (made,)
-        accs, extra = made[: len(accs)], made[len(accs) :]
-        stacks = stacks or [[] for _ in extra]
-        for stack, x in zip(stacks, extra):
-            stack.append(x)
-    out = (*accs, *builtins.map(_stacked, stacks or ()))
+        accs = _pushed(f(i, *accs), len(accs), stacks)
+    out = (*accs, *builtins.map(_stacked, stacks))
     return out[0] if len(out) == 1 else out
 
 
 def iterate(test: Callable[..., bool], f: Callable[..., Any], *accs: Any) -> Any:
     """``(iterate c f z ...)``, the ``while`` of typed programs: c and f take the accumulators; the last ones, how many
     iterations there were, and what is stacked."""
-    stacks: list[list] | None = None
+    stacks: list[list] = []
     count = 0
     while test(*accs):
-        made = f(*accs)
-        made = made if isinstance(made, builtins.tuple) else (made,)
-        accs, extra, count = made[: len(accs)], made[len(accs) :], count + 1
-        stacks = stacks or [[] for _ in extra]
-        for stack, x in zip(stacks, extra):
-            stack.append(x)
-    return (*accs, count, *builtins.map(_stacked, stacks or ()))
+        accs, count = _pushed(f(*accs), len(accs), stacks), count + 1
+    return (*accs, count, *builtins.map(_stacked, stacks))
 
 
 def _same_length(name: str, arrays: Any) -> None:

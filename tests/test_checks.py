@@ -14,6 +14,7 @@ from hyad.core import BOOL, INT, REAL, Arr, Bind, Block, Check, Const, Loop, Pri
 from hyad.errors import BoundsError, HyadError
 from hyad.passes.checks import Around, Once
 from hyad.passes.fusion import siblings
+from hyad.passes.optimise import optimise
 from hyad.program.builder import Builder
 
 #: Lower triangles packed by columns, as a mixture's covariances are: a subscript that nothing proves to be in range.
@@ -899,3 +900,16 @@ def test_what_comes_before_is_gone_through_once(monkeypatch: pytest.MonkeyPatch)
     assert walked[0] < 40
     assert known(found) == known(Around().behind(binds))
     assert len(around.known) <= 25
+
+
+def test_nothing_is_known_from_one_program_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor from one thread, which optimises another, to the next."""
+    asked: list[Around] = []
+    behind = Around.behind
+    monkeypatch.setattr(Around, "behind", lambda self, before: (asked.append(self), behind(self, before))[1])
+    g = hyad.grad(hyad.model(TWICE, namespace={}))
+    program = g.program(g.specs(None))
+    optimise(program)
+    first = len(asked)
+    optimise(program)
+    assert 0 < first < len(asked) and {id(x) for x in asked[:first]}.isdisjoint(id(x) for x in asked[first:])

@@ -381,11 +381,13 @@ class Zeros(Bands):
 
     def of(self, a: Var, sizes: Sequence[int]) -> set[tuple[int, ...]]:
         """The subscripts of those elements."""
-        return {at for at in itertools.product(*map(range, sizes)) if self.is_zero(a, at)}
-
-    def is_zero(self, a: Var, at: Sequence[int]) -> bool:
-        low, high = self.nonzero(self.element(a, [self.value(integer(i), None) for i in at], None), -1, -1)
-        return low > high
+        index = [self.value(integer(i), None) for i in range(max(sizes))]
+        found = set()
+        for at in itertools.product(*map(range, sizes)):
+            element = self.element(a, [index[i] for i in at], None)
+            if self.nonzero(element, -1, -1) == NONE:  # no expression is a row or a column here
+                found.add(at)
+        return found
 
     def made(self, bind: Bind, k: int, at: Sequence[int], inside: Inside | None) -> int | None:
         """An element at known subscripts is looked up among those of a literal, and behind what changes others, also in

@@ -118,7 +118,7 @@ class Specialiser(Flow):
         self.gave: dict[tuple, tuple[Scope, Value]] = {}  # what calls inside a recursion gave, and where
         self.lower: set[Var] = set()  # matrices that a function made lower triangular (see bands.py)
         self.ranges: dict[Var, tuple[float, float]] = {}  # of each matrix, where it may not be zero (bands.py)
-        self.zeros: dict[Var, set[tuple[int, int]]] = {}  # of small ones, which elements are zero (bands.py)
+        self.zeros: dict[Var, set[tuple[int, ...]]] = {}  # of small ones, which elements are zero (bands.py)
         self.notes: dict[tuple, tuple[Scope, Value]] = {}  # how the prelude made a value, and where (see symmetry.py)
         self.descending: set[tuple] = set()  # the calls of prelude functions that are being inlined
         self.fast = False  # whether constants are soft: inside a :fast-math model

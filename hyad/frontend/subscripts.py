@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import INT, REAL, Arr, Atom, Const, Var, elem_of, integer, type_of
-from ..core import rank_of as atom_rank
 from ..errors import BESIDE_SLICE, BoundsError, ModelTypeError, hint_for
 from ..program.data import Data as PythonData
 from ..program.names import mangled
@@ -252,10 +251,10 @@ def update(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None, na
     if elem_of(a) == INT and elem_of(x) == REAL:
         a = sp.b.reals(a)
     x = sp.b.reals(x) if elem_of(a) == REAL else x
-    if atom_rank(x) < atom_rank(row) and elem_of(a) == elem_of(x):
-        for dim in reversed(type_of(row).dims[: atom_rank(row) - atom_rank(x)]):
+    if rank_of(x) < rank_of(row) and elem_of(a) == elem_of(x):
+        for dim in reversed(type_of(row).dims[: rank_of(row) - rank_of(x)]):
             x = sp.b.build(dim, lambda _, x=x: x)
-    if atom_rank(row) != atom_rank(x) or elem_of(a) != elem_of(x):
+    if rank_of(row) != rank_of(x) or elem_of(a) != elem_of(x):
         raise ModelTypeError(
             f"`{name}` puts {describe(x)} where {describe(row)} stands", sp.b.span, "the types must be equal"
         )

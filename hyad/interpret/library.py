@@ -103,8 +103,8 @@ def band_of(a: Any) -> Any:
     return None
 
 
-def note_lower(a: Any) -> Any:
-    """Only the compiler keeps notes."""
+def as_it_is(a: Any) -> Any:
+    """Only the compiler keeps notes, and knows of zeros by the way a matrix was made."""
     return a
 
 
@@ -614,6 +614,15 @@ def scan(f: Any, acc: Any, values: Any) -> Run:
     return lisp(made) if is_list(values) else tuple(made)
 
 
+def pushed(made: Any, width: int, stacks: list[list]) -> tuple:
+    """The next accumulators of what an iteration of typed core gives; the rest goes to the stacks."""
+    made = made if made.__class__ is tuple else (made,)
+    stacks += [[] for _ in made[width + len(stacks) :]]
+    for stack, x in zip(stacks, made[width:]):
+        stack.append(x)
+    return made[:width]
+
+
 def loop(n: Any, f: Any, *accs: Any) -> Run:
     """``(loop n f z ...)``: the one loop of typed core, as it is printed."""
     function_of(f, "loop", 1 + len(accs))
@@ -626,11 +635,7 @@ def loop(n: Any, f: Any, *accs: Any) -> Run:
         made = f(i, *accs)
         if made.__class__ is GENERATOR:
             made = yield made
-        made = made if made.__class__ is tuple else (made,)
-        accs = made[:width]
-        stacks = stacks or [[] for _ in made[width:]]
-        for stack, x in zip(stacks, made[width:]):
-            stack.append(x)
+        accs = pushed(made, width, stacks)
     out = (*accs, *stacks)
     return out[0] if len(out) == 1 else out
 
@@ -649,11 +654,7 @@ def iterate(test: Any, f: Any, *accs: Any) -> Run:
         made = f(*accs)
         if made.__class__ is GENERATOR:
             made = yield made
-        made = made if made.__class__ is tuple else (made,)
-        accs, count = made[:width], count + 1
-        stacks = stacks or [[] for _ in made[width:]]
-        for stack, x in zip(stacks, made[width:]):
-            stack.append(x)
+        accs, count = pushed(made, width, stacks), count + 1
     if not count:
         row = row_of(f, *accs)
         stacks = [none_of((0,), x) for x in (row[width:] if row.__class__ is tuple else ())]
@@ -704,10 +705,10 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "same-size?": is_same_size,
     "symmetric?": by_its_making,
     "band-of": band_of,
-    "known-zeros": note_lower,
+    "known-zeros": as_it_is,
     "lower-triangular?": by_its_making,
     "upper-triangular?": by_its_making,
-    "note-lower": note_lower,
+    "note-lower": as_it_is,
     "hoisted?": by_its_making,
     "note-result": note_result,
     "noted-result": noted_result,

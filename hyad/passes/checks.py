@@ -418,7 +418,9 @@ class Around:
         return made.copy()
 
 
-def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (), around: Around = Around()) -> bool:
+def in_range(
+    second: Bind, first: Bind | None = None, before: Iterable[Bind] = (), around: Around | None = None
+) -> bool:
     """Whether all subscripts in a loop or a branch are in range by the checks that stand ``before`` it in its block,
     and before that, whatever else was checked, and by what is read there; with ``first`` in a loop that runs as often
     as that, once it has done the same iteration."""
@@ -428,7 +430,7 @@ def in_range(second: Bind, first: Bind | None = None, before: Iterable[Bind] = (
         assert type(one) is Loop and type(two) is Loop
         block = substitute(two.body, {two.index: one.index})
         second = Bind(second.vars, Loop(two.count, one.index, two.inits, two.accs, block))
-    here = around.behind(before)
+    here = (around or Around()).behind(before)
     here.sources.update(sources(all_binds(Block((second,) if first is None else (first, second), ()))))
     if first is not None:
         here.around[first.op.index] = first.op.count  # type: ignore[union-attr]

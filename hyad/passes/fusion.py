@@ -737,12 +737,13 @@ def fuse_siblings(program: Program) -> Program:
     return with_body(program, siblings(program.body, sums=True))
 
 
-def siblings(block: Block, wanted: Wanted | None = None, sums: bool = False, around: Around = Around()) -> Block:
+def siblings(block: Block, wanted: Wanted | None = None, sums: bool = False, around: Around | None = None) -> Block:
     """``fuse_siblings`` for a block; ``wanted`` says of a loop, another and the two as one whether that is to be; and
     before, of None in place of the two as one, whether it may be. ``sums``: also of loops of which the second one adds
     to what the first one has added to."""
     if all(type(bind.op) in (Prim, Check) for bind in block.binds):
         return block
+    around = around or Around()
     binds, known, k = list(block.binds), {}, 0
     while k < len(binds):
         op = binds[k].op
@@ -987,11 +988,11 @@ def merge_into(
     wanted: Wanted | None = None,
     results: Sequence[Atom] = (),
     sums: bool = False,
-    around: Around = Around(),
+    around: Around | None = None,
 ) -> bool:
     """Merge a later loop or branch into the one at ``k`` if one can be; what needs the first one's results stays
     behind, what the second needs comes before. ``results``: what their block gives; ``sums`` as in ``siblings``."""
-    first = binds[k]
+    first, around = binds[k], around or Around()
     near = range(min(len(binds), k + NEAR) - 1, k, -1)
     last = next((j for j in near if partners(first.op, binds[j].op)), None)
     if last is None:

@@ -356,7 +356,7 @@ class _Printer:
         return call(c.name, *fields)
 
     def anything(self, t: Type) -> Form:
-        """A value of a type that is never read; zeros of a number's or an array's."""
+        """A value of a type, zeros where it has numbers: of what is never read, and an array of zeros."""
         if isinstance(t, Arr) and t.elem != REAL:
             inner = Arr(t.elem, t.dims[1:]) if t.rank > 1 else t.elem
             item = Form("(", [sym("fn"), Form("[", [sym("_")]), self.anything(inner)])

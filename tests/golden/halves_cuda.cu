@@ -17,7 +17,8 @@ static __device__ inline void *hyad_alloc(hyad_arena *arena, size_t size)
     return p;
 }
 
-/* whether the stack is nearly used up, down to what lies `here`: whichever way it grows */
+/* whether the stack is nearly used up, down to what lies `here`: whichever way it grows. Nothing is written there, but
+   compilers warn that nothing was, of a pointer to what is constant. */
 static __device__ inline int hyad_deep(const hyad_arena *arena, char *here)
 {
     const size_t a = (size_t)arena, b = (size_t)here;
