@@ -276,3 +276,13 @@ def test_a_descending_loop_may_be_empty() -> None:
         assert down(np.arange(1.0, 4.0), w, cap) == hyad.run(down, np.arange(1.0, 4.0), w, cap)
     with pytest.raises(hyad.BoundsError, match="outside axis 0"):
         down(np.ones(3), 2, 5)
+    behind = hyad.model(
+        """(fn [v #^ Int w #^ Int cap]
+      (let [s (ref 0.0)  n (max 0 (- cap (- w 1)))]
+        (for [c (range cap (- w 1) -1)] (set! s (+ (deref s) (get v (- c w)))))
+        (+ (deref s) (get v (- (+ cap 1) n w)))))""",
+        namespace={},
+    )
+    assert behind(np.arange(1.0, 4.0), 2, 4) == hyad.run(behind, np.arange(1.0, 4.0), 2, 4)
+    with pytest.raises(hyad.BoundsError, match="outside axis 0"):  # what an empty loop would have needed is not known
+        behind(np.arange(1.0, 4.0), 4, 2)

@@ -15,6 +15,8 @@ import hyad
 P = np.sin(np.arange(1.0, 17.0)).reshape(4, 4)
 Q = 0.3
 
+#: Of literals, whose zeros are numbers but for products.
+ONE, NONE = "[[1.0 0 0 0] [0 1 0 0] [0 0 1 0] [0 0 0 1]]", "[[0.0 0 0 0] [0 0 0 0] [0 0 0 0] [0 0 0 0]]"
 #: Ways to make a matrix of which all zeros are known.
 MATRICES = {
     "a literal": "[[1.0 0.0 q 0.0] [0.0 1.0 0.0 q] [0.0 0.0 1.0 0.0] [0.0 0.0 0.0 1.0]]",
@@ -27,16 +29,16 @@ MATRICES = {
     "all products of elements": "(kron [[1.0 q] [0.0 1.0]] (eye 2))",
     "conditions": "(build [4 4] (fn [i j] (cond (= i j) 1.0 (= j (+ i 2)) q True 0.0)))",
     "other conditions": "(build [4 4] (fn [i j] (if (or (> i j) (and (!= j 3) (not (<= j i)))) (* q (+ i j)) 0.0)))",
-    "elements put": "(let [f (eye 4)] (set-at! f 0 2 q) (set-at! f 1 3 q) f)",
-    "a row put": "(let [f (zeros [4 4])] (set-at! f 1 [0.0 q 0.0 1.0]) f)",
-    "elements put in a loop": "(let [f (eye 4)] (for [i (range 2)] (set-at! f i (+ i 2) q)) f)",
-    "loops in loops": """(let [f (zeros [4 4])]
+    "elements put": f"(let [f (* 1.0 {ONE})] (set-at! f 0 2 q) (set-at! f 1 3 q) f)",
+    "a row put": f"(let [f (* 1.0 {NONE})] (set-at! f 1 [0.0 q 0.0 1.0]) f)",
+    "elements put in a loop": f"(let [f (* 1.0 {ONE})] (for [i (range 2)] (set-at! f i (+ i 2) q)) f)",
+    "loops in loops": f"""(let [f (* 1.0 {NONE})]
         (for [i (range 4) j (range 4)] (when (= i j) (set-at! f i j 1.0)))
         (for [i (range 2)] (set-at! f i (+ i 2) (+ (get f i (+ i 2)) q)))
         f)""",
-    "a new matrix each time": "(ifold (fn [f i] (update f i (+ i 2) (* (+ i 1) q))) (eye 4) 2)",
-    "a matrix of which elements are added to": "(let [f (eye 4)] (set-at! f 0 2 (+ (get f 0 2) q)) f)",
-    "a row that is put over others": "(update (update (eye 4) 0 2 q) 1 [0 0 0 q])",
+    "a new matrix each time": f"(ifold (fn [f i] (update f i (+ i 2) (* (+ i 1) q))) {ONE} 2)",
+    "a matrix of which elements are added to": f"(let [f (* 1.0 {ONE})] (set-at! f 0 2 (+ (get f 0 2) q)) f)",
+    "a row that is put over others": f"(update (update {ONE} 0 2 q) 1 [0 0 0 q])",
     "functions of zero": "(tanh (* 2.0 (square [[1 0 q 0] [0 1 0 q] [0 0 1 0] [0 0 0 1]])))",
 }
 
@@ -117,7 +119,8 @@ def test_integers_stay_integers() -> None:
 
 def test_truth_values_are_no_factors() -> None:
     built = "(@ (build [n n] (fn [i j] (if (= i j) True False))) w)"
-    for text in ("(@ [[True False] [True True]] v)", "(outer [True False] v)", built):
+    rows = "(@ [[True True] [True True]] v)"
+    for text in ("(@ [[True False] [True True]] v)", "(outer [True False] v)", built, rows):
         with pytest.raises(hyad.ModelTypeError, match="does not work on a truth value"):
             hyad.model(f"(fn [#^ (Vec 2) v #^ (Mat n n) w] {text})", namespace={})(np.ones(2), np.eye(3))
 

@@ -56,6 +56,17 @@ def test_a_part_is_changed_as_in_numpy(part: str, form: str) -> None:
         assert hyad.check_grad(weighed, (a, x))
 
 
+def test_a_row_in_several_places_is_in_each_its_own() -> None:
+    f = model("(fn [a v] (let [w (update a 0 v)] (set-at! w 0 1 0 9.0) #(w v)))")
+    a, v = M.reshape(2, 2, 3), np.array([1.0, 2.0, 3.0])
+    wanted = a.copy()
+    wanted[0] = v
+    wanted[0, 1, 0] = 9.0
+    for got in (hyad.run(f, a, v), hyad.compile(f, args=(a, v))(a, v)):
+        np.testing.assert_array_equal(got[0], wanted)
+        np.testing.assert_array_equal(got[1], v)
+
+
 def test_what_is_read_was_there_before() -> None:
     """``v[1:] = v[:-1]`` moves all elements by one, and does not repeat the first."""
     f = model("(fn [a] (let [v (copy a)] (set-at! v (slice 1 None) (cut v 0 -1)) v))")

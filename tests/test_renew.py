@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import hyad
+from hyad.core import INT, REAL, Arr, Bind, Block, Loop, Prim, Var
+from hyad.passes.renew import written_over
 
 N = 40  # a loop of so many is not written out
 V = np.linspace(0.5, 1.0, N)
@@ -288,3 +290,17 @@ def test_a_state_that_is_made_of_another_array_changes_places_with_it() -> None:
         np.testing.assert_array_equal(made(a), plain(a))
         np.testing.assert_allclose(made(a), hyad.run(f, a), rtol=1e-14)
     assert "double *swap" in made.source
+
+
+def test_what_reads_the_new_state_stays_behind_what_writes_it() -> None:
+    n, i = Var("n", INT), Var("i", INT)
+    old, start, before, after = (Var(name, Arr(REAL, (n,))) for name in ("old", "start", "before", "after"))
+    x, y = Var("x", REAL), Var("y", REAL)
+    body = (
+        Bind((x,), Prim("get", (old, i))),
+        Bind((after,), Prim("update", (before, i, x))),
+        Bind((y,), Prim("get", (after, i))),
+    )
+    made = written_over(Loop(n, i, (start,), (before,), Block(body, (after, y))), old, 0)
+    assert made is not None and made.inits == (old,)
+    assert [bind.vars[0] for bind in made.body.binds] == [x, after, y]

@@ -15,6 +15,7 @@ import hyad
 import memoised
 from hyad import gpu
 from hyad.codegen import launches, persistent
+from hyad.codegen.cuda import print_cuda
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import Copy, Repeat
 from hyad.emulate import Emulator
@@ -198,6 +199,7 @@ def test_long_states_of_known_size_change_places(n: int) -> None:
     a = np.arange(1.0, n + 1)
     made = hyad.compile(f, args=[a, 0.5])
     assert ("swap" in made.source) == (n > 32)
+    assert "swap" not in print_cuda(f.optimised(f.specs([a, 0.5]))).source  # a thread has its own array
     np.testing.assert_allclose(made(a, 0.5), 0.5**7 * np.roll(a, -7), rtol=1e-15)
     tree = hyad.model(
         f"""(fn [#^ (Vec {n}) a p] (sum (square (ifold (fn [u t] (build {n} (fn [i]

@@ -366,8 +366,6 @@ class Bands(Expressions):
         """The same, where the sum of a constant and of multiples of indices is."""
         least, most = self.between({v: k for v, k in terms.items() if v not in (p, q)})
         low, high = low - constant - most, high - constant - least
-        if not terms.get(p) and not terms.get(q):
-            return ALL if low <= 0 <= high else NONE
         if terms.get(p, 0) + terms.get(q, 0) or terms.get(q, 0) not in (1, -1):
             return ALL
         return (low, high) if terms[q] > 0 else (-high, -low)
@@ -397,17 +395,19 @@ class Zeros(Bands):
             place = self.known_integer(at[0])
             there = place is not None and 0 <= place < len(op.args)  # a branch that is not taken may read beside it
             return self.element(op.args[place], at[1:], inside) if there else None  # type: ignore[index]
-        if type(op) is Prim and op.name in ("update", "add-at"):
+        if type(op) is If:
+            cond, sides = self.value(op.cond, inside), ((op.then, True), (op.orelse, False))
+            arms = [arm for arm, true in sides if self.holding(cond, true, -1, -1) != NONE]
+            if len(arms) == 1:  # or each iteration of a loop would double what is looked at
+                r, arm = arms[0].results[k], Inside(arms[0], inside, {})
+                return self.element(r, at, arm) if at else self.value(r, arm)
+        if type(op) is Prim and op.name == "update":
             array, *written, x = op.args
             changed = [self.known_integer(self.value(i, inside)) for i in written]
             here = [self.known_integer(i) for i in at[: len(changed)]]
             if None in changed or None in here:
                 return None
-            before = self.element(array, at, inside) if changed != here or op.name == "add-at" else None
-            if changed != here:
-                return before
-            put = self.element(x, at[len(here) :], inside)
-            return put if before is None else self.applied("+", [before, put])
+            return self.element(*((x, at[len(here) :]) if changed == here else (array, at)), inside)
         if type(op) is Loop and k < len(op.accs) and at and type(op.count) is Const and op.count.value <= SMALL:
             count = op.count.value
             if count == 0:
