@@ -78,7 +78,7 @@ FULL = {
     "beside the diagonal": "(build [n n] (fn [i j] (if (>= (abs (- i j)) 1) 1.0 0.0)))",
     "the other condition": "(build [n n] (fn [i j] (if (= (abs (- i j)) 1) 0.0 1.0)))",
     "not on a diagonal": "(build [n n] (fn [i j] (if (< (+ i j) 3) 1.0 0.0)))",
-    "by a product of subscripts": "(build [n n] (fn [i j] (if (<= (* i j) j) 0.0 2.0)))",
+    "by a product of subscripts": "(build [n n] (fn [i j] (if (and (<= (* i j) i) (<= i (+ j 1))) 2.0 0.0)))",
     "by a number that may be negative": "(build [n n] (fn [i j] (if (<= i (+ j (floor (* 2 r)))) 2.0 0.0)))",
     "a quotient by zeros": "(/ 1.0 (+ (eye n) (eye n n 1)))",
     "an exponential": "(exp (eye n))",

@@ -913,3 +913,20 @@ def test_nothing_is_known_from_one_program_to_the_next(monkeypatch: pytest.Monke
     first = len(asked)
     optimise(program)
     assert 0 < first < len(asked) and {id(x) for x in asked[:first]}.isdisjoint(id(x) for x in asked[first:])
+
+
+def test_what_a_loop_that_may_be_empty_has_checked_is_known_in_it_alone() -> None:
+    b, n, top, low = Builder(), Var("n", INT), Var("top", INT), Var("low", INT)
+    b.sizes.add(n)
+    count = b.prim("max", Const(0, INT), b.prim("-", top, low))
+
+    def least(i: Any) -> Any:
+        return b.prim("-", b.prim("-", top, i), low)
+
+    def body(i: Any) -> Any:
+        b.check(Check("in", least(i), n, "out of range"), least(i), n)
+        return (), ()
+
+    b.loop(count, (), body)
+    assert sum(type(x.op) is Check for x in b.scopes[0].binds) == 1
+    assert not b.nonnegative(b.affine(least(b.prim("-", count, Const(1, INT)))))

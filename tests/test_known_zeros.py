@@ -119,7 +119,7 @@ def test_integers_stay_integers() -> None:
 
 def test_truth_values_are_no_factors() -> None:
     built = "(@ (build [n n] (fn [i j] (if (= i j) True False))) w)"
-    rows = "(@ [[True True] [True True]] v)"
+    rows = "(@ (build [n n] (fn [i j] True)) w)"
     for text in ("(@ [[True False] [True True]] v)", "(outer [True False] v)", built, rows):
         with pytest.raises(hyad.ModelTypeError, match="does not work on a truth value"):
             hyad.model(f"(fn [#^ (Vec 2) v #^ (Mat n n) w] {text})", namespace={})(np.ones(2), np.eye(3))
