@@ -22,7 +22,7 @@ from ..core import (
     with_body,
 )
 from ..program.rebuild import rebuild
-from .fusion import merge_into, one_hot
+from .fusion import branches, makes_sums, merge_into, one_hot
 
 
 def chains(program: Program) -> Program:
@@ -32,8 +32,9 @@ def chains(program: Program) -> Program:
     ``(build n (fn [i] (build m (fn [j] (g (f i j))))))``, whoever else reads ``a`` being in that nest as well.
     Design decision: where all that reads an array comes into the nest that makes it, so that the array is a number; of
     nests of two loops, the inner of which have no loops inside, and of deeper ones whose sums are only compared, as
-    distances are (``searched``): products of matrices want a nest of their own. What reads an array of one loop's is
-    ``fuse``'s, which asks what it costs to compute an element twice: here nothing is computed twice.
+    distances are (``searched``): products of matrices want a nest of their own, and so do sums that are read in loops
+    with others in branches. What reads an array of one loop's is ``fuse``'s, which asks what it costs to compute an
+    element twice: here nothing is computed twice.
     """
     made = joined(program.body, False)
     return program if made is program.body else rebuild(with_body(program, made))  # what is equal now is shared
@@ -88,7 +89,7 @@ def handed_on(block: Block, rows: bool) -> set[Var]:
     """The arrays that loops of a block stack and other ones read, each iteration what the same one has made."""
     loops = [x for x in block.binds if type(x.op) is Loop and (plain if rows else nest)(x.op)]
     loops += [] if rows else searched(block, loops)
-    found = {v: x.op.count for x in loops for v in x.vars[len(x.op.accs) :]}  # type: ignore[union-attr]
+    found = {v: x.op for x in loops for v in x.vars[len(x.op.accs) :]}  # type: ignore[union-attr]
     sums = {v for x in loops for v in x.vars[: len(x.op.accs)]}  # type: ignore[union-attr]
     loops += [x for x in block.binds if type(x.op) is Loop and not sums.isdisjoint(x.op.inits)]  # they go on with these
     read: set[Var] = set()
@@ -98,7 +99,9 @@ def handed_on(block: Block, rows: bool) -> set[Var]:
         for x in block.binds:
             here = x.op if x in loops else None
             for v in reads(x).keys() & found.keys():
-                if here is None or not same(here.count, found[v]) or not by_row(here.body, v, here.index):
+                if here is None or not same(here.count, found[v].count) or not by_row(here.body, v, here.index):
+                    del found[v]
+                elif makes_sums(found[v]) and branches(here):
                     del found[v]
                 else:
                     read.add(v)

@@ -273,7 +273,7 @@ class Fuse(Rebuild):
             if any(set(u.subscripts[:n]) != turned or not self.quick_row(op, k, u) for k, u in often):  # type: ignore
                 return 0
         fits = self.in_body(around[-1], bind.vars) and (n == 1 or not self.crowded(around[-1], bind.vars))
-        return n if fits else 0
+        return n if fits and not (makes_sums(op) and branches(around[-1])) else 0
 
     def found_once(self, op: Loop, k: int, uses: Sequence[Use]) -> bool:
         """Whether a build stacks rows of an array, and the innermost loop around each reading of an element goes along
@@ -707,6 +707,16 @@ def of_several(loop: Loop, k: int) -> bool:
     """Whether each number of result ``k`` of a build is made of several that are read."""
     needed = slice_of(loop.body, (loop.body.results[k],)).binds
     return sum(type(x.op) is Prim and x.op.name == "get" and x.vars[0].type == REAL for x in needed) > 1
+
+
+def makes_sums(op: Loop) -> bool:
+    """Whether an element of a build is a sum, of which several can be taken side by side."""
+    return any(type(x.op) is Loop and x.op.accs for x in op.body.binds)
+
+
+def branches(op: Loop) -> bool:
+    """Whether loops stand in a branch of a loop's body: its iterations are not taken side by side."""
+    return any(type(x.op) is If and any(Loop in kinds_of(arm) for arm in blocks_of(x.op)) for x in op.body.binds)
 
 
 def is_view(op: Prim) -> bool:

@@ -87,6 +87,7 @@ from .keep_calls import keep_calls
 from .lanes import Lanes, RowLanes
 from .lasting import lasting
 from .lesser_powers import LesserPowers, lesser_powers
+from .log_sums import log_sums
 from .monomials import monomials
 from .narrow import narrow
 from .neighbours import neighbours
@@ -934,6 +935,7 @@ PIPELINE: list[Pass] = [
     sizes_first,  # no pass moves what may fail
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
+    log_sums,  # while each array is a loop
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
     integer_tables,  # of powers, before each is made of the one before
@@ -956,6 +958,7 @@ PIPELINE: list[Pass] = [
     decide,  # and so is what was chosen by the same condition
     overwritten,  # before all that asks what a loop changes
     filled,  # before all that looks at what goes from one iteration to the next
+    log_sums,  # of what is read of tables too, now that it is known which rows change
     unchanged,  # before the arrays that it does without are taken for copies
     rings,  # before what is added once is stored
     assign,  # what is added once is stored: adjoints become builds
