@@ -17,6 +17,7 @@ BUILT = {
     "kept-rows": "Stores a row that an inner loop reads again and again, where fusion would recompute its elements.",
     "banded": "Leaves out the zeros, in products and systems, of matrices made with few diagonals or as triangles.",
     "ranges": "Computes what is read of a range of integers from the subscript.",
+    "last-states": "Reads the last of the states that a loop stacks as the one that it ends with.",
     "known-zeros": "Leaves out the known zeros of small matrices in products.",
     "recursion": "Makes recursion on known integers a function, where inlining it would make the program too long.",
     "rolling": "Turns long recursion of known course into loops over tables of its operands.",

@@ -25,9 +25,10 @@ from ..frontend.families import Again
 from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block, merged_block
-from ..passes.fusion import branched_block, diagonals_block
+from ..passes.fusion import alone_block, branched_block, diagonals_block
 from ..passes.induction import induction_block
 from ..passes.log_sums import log_sums_block
+from ..passes.monotone import monotone_block
 from ..passes.optimise import expand_block, integer_tables_block, left_block, singles_block, unroll_block
 from ..passes.periods import periods_block
 from ..passes.prefixes import prefixes_block
@@ -216,7 +217,7 @@ def trace(
             if not sp.facts.changed:
                 block = counted_block(b, inline_block(b, recursion_counted(b, merged_block(b, block))))
                 block = induction_block(b, shrinking_block(b, unfold_block(b, block)))
-            block = log_sums_block(b, tidy(block))
+            block = alone_block(b, monotone_block(b, log_sums_block(b, tidy(block))))
             block = unroll_block(b, running_powers_block(b, integer_tables_block(b, periods_block(b, block))))
             block = singles_block(b, tidy(block))
             block = scalar_replacement_block(b, privatise_block(b, spared_block(b, block)))

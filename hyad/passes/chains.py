@@ -78,10 +78,11 @@ def merged(block: Block, handed: set[Var]) -> Block:
         return any(v in handed and v in known[two] for v in one.vars)
 
     while k < len(binds):
-        while type(binds[k].op) is Loop and not handed.isdisjoint(binds[k].vars):
-            if not merge_into(binds, k, known, wanted, block.results):
-                break
-        k += 1
+        first = binds[k]
+        if type(first.op) is not Loop or handed.isdisjoint(first.vars):
+            k += 1
+        elif not merge_into(binds, k, known, wanted, block.results) and binds[k] is first:
+            k += 1  # else what comes first now was between the two
     return Block(tuple(binds), block.results)
 
 
@@ -97,8 +98,9 @@ def handed_on(block: Block, rows: bool) -> set[Var]:
         for r in block.results:
             found.pop(r, None)  # type: ignore[call-overload]
         for x in block.binds:
-            here = x.op if x in loops else None
             for v in reads(x).keys() & found.keys():
+                short = type(x.op) is Loop and plain(x.op) and v.type.rank > 1 and not rows  # type: ignore[union-attr]
+                here = x.op if short or x in loops else None
                 if here is None or not same(here.count, found[v].count) or not by_row(here.body, v, here.index):
                     del found[v]
                 elif makes_sums(found[v]) and branches(here):

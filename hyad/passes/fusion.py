@@ -551,6 +551,52 @@ def makes_matrices(block: Block) -> bool:
     return any(type(x.op) is Loop and not x.op.accs and any(rank_of(v) == 2 for v in x.vars) for x in all_binds(block))
 
 
+class Alone(Builds):
+    """Puts an element of an array where it is read, if no other one is read there.
+
+    ``v = (build n f) .. (get v k)``  =>  ``(f k)``: the last price on a path, where only the logarithms of the others
+    are needed. Design decision: before differentiation too. Else the adjoint of the one would be put into a vector of
+    zeros, and each of these multiplied by the slope of ``f``.
+    """
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        uses = [self.uses[v] for v in bind.vars if v in self.uses]
+        depths = [
+            min(depth_of(op, k), len(u[0].subscripts or ())) for k, v in enumerate(bind.vars) if (u := self.uses.get(v))
+        ]
+        return min(depths) if uses and all(map(one_read, uses)) else 0
+
+
+def one_read(uses: Sequence[Use]) -> bool:
+    """Whether the same element is read each time, and not one after the other in some loop."""
+    first = uses[0]
+    if not first.subscripts or any(u.subscripts != first.subscripts or u.loops != first.loops for u in uses):
+        return False
+    return not {loop.index for loop in first.loops}.issuperset(first.subscripts)
+
+
+def alone(program: Program) -> Program:
+    """Computes an element alone where no other is read of an array."""
+    made = alone_block(Builder(), program.body, program.dims)
+    return program if made is program.body else with_body(program, made)
+
+
+def alone_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
+    """``alone`` for a block, again and again: one element may be all that is read of another array then."""
+    b.sizes.update(sizes)
+    while "alone" not in b.off and Loop in kinds_of(block):
+        uses = array_uses(block)
+        builds = (x for x in all_binds(block) if type(x.op) is Loop and not x.op.accs and not has_checks(x.op.body))
+        if not any(v in uses and one_read(uses[v]) for x in builds for v in x.vars):
+            break
+        pass_ = Alone(b, block)
+        made = tidy(pass_.remade(block))
+        if not pass_.inlined:
+            break
+        block = made
+    return block
+
+
 class Branched(Fuse):
     """Puts the body of a ``build`` into the one branch that reads its elements, each at most once.
 

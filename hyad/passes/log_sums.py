@@ -11,7 +11,6 @@ from ..core import (
     Atom,
     Bind,
     Block,
-    Case,
     Const,
     If,
     Loop,
@@ -28,10 +27,10 @@ from ..core import (
     uses,
     with_body,
 )
-from ..program.builder import Builder, known_place
+from ..program.builder import Builder
 from ..program.dead import dead_code, has_checks, tidy
 from ..program.loops import slice_of
-from ..program.rebuild import Rebuild
+from .producers import Frame, Producers, frame_of, owner
 
 #: A sum of products of exponentials, each at most 1, that is less is taken again, below its own largest exponent: terms
 #: that underflow are 1e-208 of any other sum, or less.
@@ -70,28 +69,6 @@ def log_sums_block(b: Builder, block: Block, sizes: Sequence[Var] = (), marks: b
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """The body of a loop, in one of its iterations: at an index that is read in another frame (``None``: at the index
-    of the sum). ``outer`` is the frame around the loop, if that is another iteration of the like."""
-
-    loop: Loop
-    at: tuple[Atom, Frame | None] | None
-    outer: Frame | None
-    binds: dict[Var, Bind]
-
-    def owner(self, a: Atom) -> Frame | None:
-        """The frame that binds a variable, this one or one around it."""
-        frame: Frame | None = self
-        while frame is not None and a is not frame.loop.index and a not in frame.loop.accs and a not in frame.binds:
-            frame = frame.outer
-        return frame
-
-
-#: An atom, and the frame that it is read in.
-Place = tuple[Atom, Frame | None]
-
-
-@dataclass(frozen=True, eq=False)
 class Term:
     """An exponent, or a part of it: a sum, a difference, a multiple (``name``, of ``parts``), or an atom."""
 
@@ -123,40 +100,17 @@ def zero(a: Atom) -> bool:
     return type(a) is Const and a.value == 0
 
 
-def owner(a: Atom, frame: Frame | None) -> Frame | None:
-    return None if frame is None else frame.owner(a)
-
-
-class LogSums(Rebuild):
-    """``log_sums`` for a block. ``made``: what binds each variable; ``needs``: the loops around that change it;
-    ``plans``: by the logarithm; ``cancelled``: sums of one with what was subtracted in it, and what is left of them."""
+class LogSums(Producers):
+    """``log_sums`` for a block. ``plans``: by the logarithm; ``cancelled``: sums of one with what was subtracted in it,
+    and what is left of them; ``sums``: those taken before the loop around."""
 
     def __init__(self, builder: Builder, block: Block, marks: bool) -> None:
-        super().__init__(builder)
+        super().__init__(builder, block)
         self.marks = marks
-        self.made: dict[Atom, Bind] = {}
-        self.needs: dict[Atom, frozenset[Loop | While]] = {}
         self.plans: dict[Bind, Plan] = {}
         self.cancelled: dict[Bind, Atom] = {}
-        self.changed: dict[Place, frozenset[Loop | While]] = {}
         self.sums: dict[Bind, Sums] = {}
-        self.learn(block)
         self.find(block, (), uses(block))
-
-    def learn(self, block: Block) -> None:
-        for x in block.binds:
-            op = x.op
-            needs = frozenset().union(*(self.needs.get(v, ()) for v in reads(x)))
-            for v in x.vars:
-                self.made[v], self.needs[v] = x, needs
-            if type(op) is Loop:
-                self.needs[op.index] = frozenset((op,))
-            if type(op) in (Loop, While):
-                self.needs.update((a, needs | {op}) for a in op.accs)  # type: ignore[union-attr]
-            if type(op) is Case:
-                self.needs.update((v, needs) for arm in op.arms for v in arm.fields)
-            for region in blocks_of(op):
-                self.learn(region)
 
     def find(self, block: Block, around: tuple[Loop | While, ...], used: dict[Var, int]) -> None:
         for x in block.binds:
@@ -186,12 +140,12 @@ class LogSums(Rebuild):
         loop = self.loop_of_sum = total.op
         if len(loop.accs) != 1 or len(loop.body.results) != 1 or not zero(loop.inits[0]):
             return
-        frame = Frame(loop, None, None, {v: y for y in loop.body.binds for v in y.vars})
+        frame = frame_of(loop, None, None)
         found = self.definition(loop.body.results[0], frame)
         if found is None or found[0].name != "+" or loop.accs[0] not in found[0].args:
             return
         added = [a for a in found[0].args if a is not loop.accs[0]]
-        found = self.definition(*self.look(added[0], frame)) if added else None
+        found = self.definition(*self.look(added[0], frame, True)) if added else None
         if found is None or found[0].name != "exp":
             return
         exponent = self.term(found[0].args[0], found[1], True)
@@ -265,60 +219,10 @@ class LogSums(Rebuild):
         moved = [self.changes(x, inner) & path for x in op.args[1:]]
         return all({each} in moved for each in path)
 
-    def changes(self, a: Atom, frame: Frame | None) -> frozenset[Loop | While]:
-        """The loops that change an atom."""
-        mine = owner(a, frame)
-        if mine is None:
-            return self.needs.get(a, frozenset())
-        if (a, mine) not in self.changed:
-            if a is mine.loop.index and mine.at is not None:
-                found = self.changes(*mine.at)
-            elif a in mine.binds:
-                found = frozenset().union(*(self.changes(v, mine) for v in reads(mine.binds[a])))  # type: ignore[index]
-            else:
-                found = frozenset((mine.loop,))
-            self.changed[a, mine] = found
-        return self.changed[a, mine]
-
-    def definition(self, a: Atom, frame: Frame | None) -> tuple[Prim, Frame | None] | None:
-        """The primitive that makes an atom, and the frame of its arguments."""
-        mine = owner(a, frame)
-        x = self.made.get(a) if mine is None else mine.binds.get(a)  # type: ignore[arg-type]
-        return (x.op, mine) if x is not None and type(x.op) is Prim else None
-
-    def look(self, a: Atom, frame: Frame | None) -> tuple[Atom, Frame | None]:
-        """What an element is of an array that a loop makes, in an iteration of that loop; not if the array is the same
-        in all loops around."""
-        found = self.definition(a, frame)
-        while found is not None and found[0].name == "get" and self.changes(found[0].args[0], found[1]):
-            array, *indices = found[0].args
-            element = self.element(array, [(i, found[1]) for i in indices], found[1])
-            if element is None:
-                break
-            a, frame = element
-            found = self.definition(a, frame)
-        return a, frame
-
-    def element(self, array: Atom, indices: list[Place], frame: Frame | None) -> Place | None:
-        """An element of an array, where it is made."""
-        if not indices:
-            return array, frame
-        mine = owner(array, frame)
-        x = self.made.get(array) if mine is None else mine.binds.get(array)  # type: ignore[arg-type]
-        op = None if x is None else x.op
-        if type(op) is Prim and op.name == "get":
-            return self.element(op.args[0], [*((i, mine) for i in op.args[1:]), *indices], mine)
-        if type(op) is Prim and op.name == "array" and (k := known_place(op, indices[0][0])) is not None:
-            return self.element(op.args[k], indices[1:], mine)
-        if type(op) is Loop and not op.accs and op.snapshots is None:
-            inner = Frame(op, indices[0], mine, {v: y for y in op.body.binds for v in y.vars})
-            return self.element(op.body.results[x.vars.index(array)], indices[1:], inner)  # type: ignore
-        return None
-
     def term(self, a: Atom, frame: Frame | None, whole: bool = False) -> Term:
         """An exponent as a sum of terms that change in different loops; of the ``whole`` one also what is the same in
         all iterations is a term."""
-        seen, inside = self.look(a, frame)
+        seen, inside = self.look(a, frame, True)
         op, inner = self.definition(seen, inside) or (None, None)
         if op is None or type_of(seen) != REAL:
             return Term(a, frame)
@@ -456,22 +360,3 @@ class LogSums(Rebuild):
         if x is not None and (y is not None or term.name == "neg"):
             return b.prim(term.name, *(a for a in (x, y) if a is not None))
         return x if y is None else b.prim("neg", y) if term.name == "-" else y
-
-    def value(self, a: Atom, frame: Frame | None) -> Atom:
-        """An atom of an iteration, made in the loop that is being built."""
-        mine = owner(a, frame)
-        if mine is None:
-            return self.atom(a)
-        if a is mine.loop.index:
-            return self.at if mine.at is None else self.value(*mine.at)
-        x = mine.binds[a]  # type: ignore[index]
-        before = {v: self.here.get(v) for v in (*reads(x), *x.vars)}
-        self.here.update((v, self.value(v, mine)) for v in reads(x))
-        self.copy(x)
-        made = self.here[a]  # type: ignore[index]
-        for v, was in before.items():
-            if was is None:
-                del self.here[v]
-            else:
-                self.here[v] = was
-        return made

@@ -79,7 +79,7 @@ from .factors import factors
 from .fills import fills
 from .fission import Expand, Fission
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
-from .fusion import Fuse, diagonals_block, fuse_siblings, siblings
+from .fusion import Fuse, alone, diagonals_block, fuse_siblings, siblings
 from .history import history
 from .induction import induction
 from .jam import Jam, Room
@@ -89,6 +89,7 @@ from .lasting import lasting
 from .lesser_powers import LesserPowers, lesser_powers
 from .log_sums import log_sums
 from .monomials import monomials
+from .monotone import monotone
 from .narrow import narrow
 from .neighbours import neighbours
 from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
@@ -936,6 +937,8 @@ PIPELINE: list[Pass] = [
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
     log_sums,  # while each array is a loop
+    monotone,
+    alone,  # now that the others are not searched
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
     integer_tables,  # of powers, before each is made of the one before

@@ -93,6 +93,7 @@ class Builder(Bounds):
         self.typed: dict[tuple, Any] = {}  # overloads found
         self.memo: dict[tuple, Any] = {}  # types and functions that differentiation makes once
         self.ranges: dict[Var, tuple[Var, Affine]] = {}  # arrays of integers: their elements by an index
+        self.last: dict[Var, tuple[Var, Atom]] = {}  # stacked states: the one that is left, and how many there are
         self.rules: dict[str, Any] = {}  # by the operation that marks a value which has derivatives of its own
 
     def fired(self, name: str) -> None:
@@ -622,6 +623,11 @@ class Builder(Bounds):
                 around = constant, {v: k for v, k in terms.items() if v is not index}
                 self.fired("ranges")
                 return self.affine_value(affine_add(around, self.affine(indices[0]), terms.get(index, 0)))
+            if a in self.last:
+                final, count = self.last[a]  # type: ignore[index]
+                if affine_add(self.affine(indices[0]), self.affine(count), -1) == (-1, {}):
+                    self.fired("last-states")
+                    return self.get(final, *indices[1:], hint=hint)
         return self.array_op("get", (a, *indices), t.item(len(indices)), hint, given)
 
     def get_past(self, op: Prim, indices: tuple[Atom, ...]) -> Atom | None:
@@ -1137,6 +1143,11 @@ class Builder(Bounds):
                 home, op = outer, replace(op, inits=tuple(inits))
         with self.inside(home):
             out = self.emit_region(op, (*(a.type for a in op.accs), *outs), names, given)
+        width = len(op.accs)
+        if not (self.plain or "last-states" in self.off):
+            for v, x in zip(out[width:], op.body.results[width:]):
+                if x in op.body.results[:width]:
+                    self.last[v] = out[op.body.results.index(x)], op.count
         if not (self.plain or op.accs or "ranges" in self.off):
             for v, x in zip(out, op.body.results):
                 affine = self.affine(x) if type_of(x) == INT else None
