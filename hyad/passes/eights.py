@@ -33,7 +33,7 @@ from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from .fission import without
 from .jam import Jam, Room, carried_in
-from .lanes import LANES, ahead, closure
+from .lanes import LANES, ahead, closure, simple_step
 from .nests import FAR, Steps, accesses
 
 START = integer(0)
@@ -724,12 +724,6 @@ def read_of(block: Block, array: Var) -> bool:
             if changes(x):
                 versions.add(x.vars[0])
     return False
-
-
-def simple_step(op: Loop, acc: Var, result: Atom) -> bool:
-    """Whether an accumulator is a sum, or the largest of some values: C compilers compute those ahead."""
-    last = next((x.op for x in op.body.binds if result in x.vars), None)
-    return type(last) is Prim and last.name in ("+", "-", "max", "min") and acc in last.args
 
 
 def own_sum(block: Block, acc: Var, result: Atom) -> bool:

@@ -560,19 +560,19 @@ class Alone(Builds):
     """
 
     def fusible(self, bind: Bind, op: Loop) -> int:
-        uses = [self.uses[v] for v in bind.vars if v in self.uses]
-        depths = [
-            min(depth_of(op, k), len(u[0].subscripts or ())) for k, v in enumerate(bind.vars) if (u := self.uses.get(v))
-        ]
-        return min(depths) if uses and all(map(one_read, uses)) else 0
+        uses = {k: self.uses[v] for k, v in enumerate(bind.vars) if v in self.uses}
+        if not uses or not all(one_read(u, self.depth) for u in uses.values()):
+            return 0
+        return min(min(depth_of(op, k), len(u[0].subscripts)) for k, u in uses.items())  # type: ignore[arg-type]
 
 
-def one_read(uses: Sequence[Use]) -> bool:
-    """Whether the same element is read each time, and not one after the other in some loop."""
+def one_read(uses: Sequence[Use], depth: int) -> bool:
+    """Whether the same element is read each time, each of the loops around, ``depth`` of which are around the array as
+    well, goes to another one, and not to all of them."""
     first = uses[0]
     if not first.subscripts or any(u.subscripts != first.subscripts or u.loops != first.loops for u in uses):
         return False
-    return not {loop.index for loop in first.loops}.issuperset(first.subscripts)
+    return {loop.index for loop in first.loops[depth:]} < set(first.subscripts)  # type: ignore[operator]
 
 
 def alone(program: Program) -> Program:
@@ -585,11 +585,11 @@ def alone_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
     """``alone`` for a block, again and again: one element may be all that is read of another array then."""
     b.sizes.update(sizes)
     while "alone" not in b.off and Loop in kinds_of(block):
-        uses = array_uses(block)
-        builds = (x for x in all_binds(block) if type(x.op) is Loop and not x.op.accs and not has_checks(x.op.body))
-        if not any(v in uses and one_read(uses[v]) for x in builds for v in x.vars):
-            break
         pass_ = Alone(b, block)
+        builds = (x for x in all_binds(block) if type(x.op) is Loop and not x.op.accs and not has_checks(x.op.body))
+        found = [pass_.uses[v] for x in builds for v in x.vars if v in pass_.uses]
+        if not any(one_read(uses, k) for uses in found for k in range(len(uses[0].loops) + 1)):
+            break
         made = tidy(pass_.remade(block))
         if not pass_.inlined:
             break

@@ -40,6 +40,7 @@ from .nests import Steps, additions, part_of
 LANES = 8
 
 GATHER = 8  # in additions: what has to be done with a number that each lane reads from a row of its own
+CHAIN = 6  # in additions: what a recurrence does with a number that each lane reads from a row of its own
 STRAIGHT = 16  # in additions: what an innermost loop without sums has to do, for lanes to be worth it
 
 
@@ -430,9 +431,18 @@ def worth(op: Loop, index: Var, found: set[Var], moved: set[Var], apart: set[Var
     at_index = any(index in args or not found.isdisjoint(args[1:-1]) for args in reads)
     if op.accs and not at_index:
         return True
+    waits = any(not simple_step(op, a, r) for a, r in zip(op.accs, op.body.results))
+    if waits and cost_of(op.body) >= CHAIN * sum(index in args for args in reads):
+        return True
     columns = any(b.op.name == "get" and op.index in b.op.args[1:-1] for b in binds)  # type: ignore[union-attr]
     work = sum(PRIMITIVES[b.op.name].cost for b in binds if b.op.name in PRIMITIVES)  # type: ignore[union-attr]
     return not inner and not op.accs and columns and not at_index and work >= STRAIGHT
+
+
+def simple_step(op: Loop, acc: Var, result: Atom) -> bool:
+    """Whether an accumulator is a sum, or the largest of some values: C compilers compute those ahead."""
+    last = next((x.op for x in op.body.binds if result in x.vars), None)
+    return type(last) is Prim and last.name in ("+", "-", "max", "min") and acc in last.args
 
 
 def scattered(op: Loop, moved: set[Var], apart: set[Var]) -> bool:
