@@ -40,7 +40,7 @@ from .nests import Steps, additions, part_of
 LANES = 8
 
 GATHER = 8  # in additions: what has to be done with a number that each lane reads from a row of its own
-CHAIN = 6  # in additions: what a recurrence does with a number that each lane reads from a row of its own
+CHAIN = 4  # in additions: what a recurrence does with a number that each lane reads from a row of its own
 STRAIGHT = 16  # in additions: what an innermost loop without sums has to do, for lanes to be worth it
 
 

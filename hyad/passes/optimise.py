@@ -78,6 +78,7 @@ from .exponents import exponents
 from .factors import factors
 from .fills import fills
 from .fission import Expand, Fission
+from .flags import flags
 from .functions import fuse_calls, hand_on, inline, tail_calls, unused
 from .fusion import Fuse, alone, diagonals_block, fuse_siblings, siblings
 from .history import history
@@ -1005,6 +1006,7 @@ PIPELINE: list[Pass] = [
     lasting,  # nor is this, and no table is made twice
     settled,  # while what is read of a table shows: in eight lanes its rows are the elements of an array
     keep_calls,  # now that what loops do is where it is to be, and before they are taken in lanes
+    flags,  # before lanes asks what a loop carries
     whole_eights,  # before lanes takes a part of what an iteration does
     lanes,  # what is left of an iteration's sums to one loop is for jam
     interchange,  # now that it is known which loops there are
@@ -1072,7 +1074,7 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows afterwards align alongside carry choices columns data-first denormals edges eights fills forwards"
+    "add-rows afterwards align alongside carry choices columns data-first denormals edges eights fills flags forwards"
     " history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place overlaps"
     " periods power-tables row-folds row-lanes rows-first searches shifts skips split strands triangles twins"
     " unbranched unchecked whole-eights".split()
