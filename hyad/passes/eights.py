@@ -500,7 +500,8 @@ class Known:
             chosen = op.name == "select" and all(a in self.soft or type(a) is Const for a in op.args[1:])
             if bind.soft or chosen:
                 self.soft.add(v)
-        return op.name not in PRIMITIVES or PRIMITIVES[op.name].cost < CALL or v not in self.varying
+        # a call between the loops is made for each lane, as for each iteration
+        return op.name not in PRIMITIVES or PRIMITIVES[op.name].cost < CALL or v not in self.varying or not loops
 
     def is_row(self, v: Var) -> bool:
         return isinstance(v.type, Arr) and v.type.elem is REAL and v.type.rank == 1
