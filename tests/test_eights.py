@@ -34,13 +34,16 @@ MODELS = {
     "smoothing": """(fn [#^ Real alpha #^ (Mat n m) y]
       (sum (map (fn [row] (snd (fold (fn [#(l e) y] (let [d (- y l)] #((+ l (* alpha d)) (+ e (* d d)))))
                                      #(0.0 0.0) row))) y)))""",
+    "prices": """(fn [#^ Real v #^ Real k #^ (Mat n m) z]
+      (sum (map (fn [row] (let [step (fn [#(v x) e] #((+ v (* k (- 1.0 v)) (* 0.1 v e)) (- x (* v e))))]
+                            (max 0.4 (exp (* 0.1 (snd (fold step #(v 0.0) row))))))) z)))""",
     "drawdown": """(fn [#^ (Mat n m) y]
       (sum (map (fn [row] (fst (fold (fn [#(w p q) y] (let [q (+ q y) p (max p q)] #((max w (- p q)) p q)))
                                      #(0.0 0.0 0.0) row))) y)))""",
 }
 WRT = {"polynomial": 0, "powers": (0, 1), "logistic": (0, 1, 2), "paths": (0, 1, 2), "oscillator": (0, 1, 2, 3),
-       "fraction": (0, 1), "smoothing": (0, 1), "drawdown": 0}  # fmt: skip
-VALUES = ("drawdown", "paths")  # whose values go in lanes as well; of others ``lanes`` takes all that is in lanes
+       "fraction": (0, 1), "prices": (0, 1, 2), "smoothing": (0, 1), "drawdown": 0}  # fmt: skip
+VALUES = ("drawdown",)  # whose values go in lanes as well; of others ``lanes`` takes all that is in lanes
 
 
 def given(name: str, n: int, m: int) -> tuple:
@@ -54,6 +57,7 @@ def given(name: str, n: int, m: int) -> tuple:
         "oscillator": (0.7, vector, -vector, row),
         "fraction": (row, vector),
         "smoothing": (0.3, rows),
+        "prices": (1.2, 0.1, rows),
         "drawdown": (rows,),
     }[name]
 
