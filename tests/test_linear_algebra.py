@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 
 import hyad
+import memoised
 from hyad.core import Prim, all_binds
 
 #: Each of a matrix that is symmetric and positive, and what the gradient by it is, on paper.
@@ -204,3 +206,83 @@ def test_no_product_of_matrices_is_made_for_a_vector() -> None:
             source = hyad.compile(f).source
             assert ("n*n" in source.partition("{")[2]) == ("ifold" in text or "inv" in text), text
     assert hyad.check_grad(hyad.model(f"{head} (sin (@ x a b c a y)))", namespace={}), (a, b, c, x, y))
+
+
+#: Of two rows: what is taken, and what NumPy has for it.
+OF_TWO = {
+    "inv": ("(inv {})", lambda m, b: np.linalg.inv(m)),
+    "solve": ("(solve {} b)", np.linalg.solve),
+    "solve of a matrix": (
+        "(solve {} (outer b [1.0 b1 2.0]))",
+        lambda m, b: np.linalg.solve(m, np.outer(b, [1, b[1], 2])),
+    ),
+    "det": ("(det {})", lambda m, b: np.linalg.det(m)),
+    "logdet": ("(logdet {})", lambda m, b: np.linalg.slogdet(m)[1]),
+    "a product with the inverse": ("(@ b (inv {}) b)", lambda m, b: b @ np.linalg.inv(m) @ b),
+    "a quadratic form": ("(dot b (solve {} b))", lambda m, b: b @ np.linalg.solve(m, b)),
+}
+MADE = {"any": "a", "symmetric": "(+ (@ a (transpose a)) (* 0.1 (eye 2)))"}
+
+
+def of_two(name: str, made: str) -> hyad.Model:
+    text = OF_TWO[name][0].format(MADE[made]).replace("b1", "(get b 1)")
+    return hyad.model(f"(fn [#^ (Mat 2 2) a #^ (Vec 2) b] {text})", namespace={})
+
+
+def matrix(made: str, a: np.ndarray) -> np.ndarray:
+    return a if made == "any" else a @ a.T + 0.1 * np.eye(2)
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("name", OF_TWO)
+def test_two_rows_by_the_adjugate(name: str, made: str) -> None:
+    rng = np.random.default_rng(3)
+    f = of_two(name, made)
+    total = f if np.ndim(OF_TWO[name][1](np.eye(2), np.ones(2))) == 0 else None
+    for _ in range(5):
+        a, b = rng.normal(size=(2, 2)), rng.normal(size=2)
+        expected = OF_TWO[name][1](matrix(made, a), b)
+        np.testing.assert_allclose(memoised.compile(f)(a, b), expected, rtol=1e-10)
+        np.testing.assert_allclose(hyad.run(f, a, b), expected, rtol=1e-10)
+    loss = total or hyad.model("(fn [#^ (Mat 2 2) a #^ (Vec 2) b] (sum (sin (f a b))))", namespace={"f": f})
+    hyad.check_grad(loss, (a, b))
+    second = memoised.compile(hyad.hessian(loss, wrt="a"))(a, b)
+    h = 1e-5
+    for i, j in np.ndindex(2, 2):
+        step = np.zeros((2, 2))
+        step[i, j] = h
+        ends = [memoised.compile(hyad.grad(loss, wrt="a"))(a + s * step, b) for s in (1, -1)]
+        np.testing.assert_allclose(second[i, j], (ends[0] - ends[1]) / (2 * h), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_two_rows_take_one_division(made: str) -> None:
+    """Where the determinant is well within the range of numbers; else they are taken apart."""
+    f = hyad.model(
+        f"(fn [#^ (Mat 2 2) a #^ (Vec 2) b] #((inv {MADE[made]}) (det {MADE[made]}) (solve {MADE[made]} b)))"
+    )
+    body = f.optimised(f.specs()).body
+    assert sum(type(x.op) is Prim and x.op.name == "/" for x in body.binds) == 1
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+@pytest.mark.parametrize("scale", [1e-160, 1e-150, 1e150, 1e160])
+def test_two_rows_of_any_size(name: str, scale: float) -> None:
+    """The determinant is infinite, or 0 to rounding, and the inverse is not."""
+    a, b = scale * np.array([[2.0, 1.0], [-3.0, 1.5]]), np.array([1.0, -0.5])
+    if name == "det":
+        return
+    np.testing.assert_allclose(memoised.compile(of_two(name, "any"))(a, b), OF_TWO[name][1](a, b), rtol=1e-12)
+
+
+@pytest.mark.parametrize("condition", [1e4, 1e8, 1e12])
+def test_two_rows_are_as_exact_as_by_elimination(condition: float) -> None:
+    """The error of an inverse is at most some units of the condition number."""
+    rng = np.random.default_rng(5)
+    f = hyad.compile(of_two("inv", "any"))
+    for _ in range(200):
+        (u, _), (v, _) = (np.linalg.qr(rng.normal(size=(2, 2))) for _ in range(2))
+        a = u @ np.diag([1.0, 1 / condition]) @ v
+        exact = mpmath.matrix(a.tolist()) ** -1
+        wrong = np.abs(f(a, np.ones(2)) - np.array(exact.tolist(), dtype=float)).max() / condition
+        assert wrong <= 8 * 2.0**-52 * condition
