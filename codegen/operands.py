@@ -48,6 +48,7 @@ from .ranges import overflows
 from .sizes import Extreme, Quotient
 from .vector import vectorised
 
+DOUBLE_MAX, FLOAT_MAX = float(np.finfo(np.float64).max), float(np.finfo(np.float32).max)
 SUBSCRIPT = 9  # an Int expression no longer than this is written out at each use
 FOLDED = 64  # an expression longer than this has a line of its own
 WHOLE = 80  # one that is all of what a line stores, if it is longer than this
@@ -128,8 +129,8 @@ class OperandPrinter:
         """A real number that reads back as the same one."""
         value = float(value)
         if self.dtype == "f32":
-            with np.errstate(over="ignore"):
-                value = float(np.float32(value))
+            with np.errstate(over="ignore"):  # the largest double stands for the largest number, as in a search
+                value = math.copysign(FLOAT_MAX, value) if abs(value) == DOUBLE_MAX else float(np.float32(value))
         if math.isnan(value):
             return Expr("NAN")
         if math.isinf(value):

@@ -833,7 +833,7 @@ of the rows"
 (defmodel upper-right [a] "the element beside the diagonal of one of two rows: the one below it, if that is the same"
   (if (symmetric? a) (get a 1 0) (get a 0 1)))
 (defmodel det-two [a] "the determinant of two rows" (- (* (get a 0 0) (get a 1 1)) (* (upper-right a) (get a 1 0))))
-(defmodel in-range [d] "whether a determinant is well within the range of numbers" (< 1e-280 (abs d) 1e280))
+(defmodel in-range [d] "whether a determinant is well within the range of numbers, floats among them" (< 1e-30 (abs d) 1e30))
 (defmodel inv-two [a] "the inverse of two rows, its derivatives too"
   (ruled (fn [a]
       (let [d (det-two a)  r (/ 1.0 d)]

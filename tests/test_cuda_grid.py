@@ -60,6 +60,10 @@ MODELS = {
     "sums": ("[#^ (Vec n) x] #((sum x) (prod x) (max x) (min x) (argmax x) (argmin x) (sum (map square x)))",
              ((700,),)),
     "softmax": ("[#^ (Vec n) x] (softmax x)", ((300,),)),
+    "states": ("[#^ (Mat k k) m #^ (Mat n k) b] (logsumexp (fold (fn [a e] (build (len e) (fn [j] (+ (get e j)"
+               " (logsumexp (build (len a) (fn [i] (+ (get a i) (get m i j)))))))) (get b 0) b))", ((5, 5), (7, 5))),
+    "barrier": ("[c #^ (Mat n m) z] (let [s (* c (exp (map cumsum z)))]"
+                " (sum (map (fn [r] (if (> (amin r) 2.0) (get r -1) 0.0)) s)))", (1.5, (300, 6))),
     "rows": ("[#^ (Mat n m) a] (map softmax a)", ((20, 9),)),
     "any": ("[#^ (Vec n) x] #((fold (fn [s a] (or s (> a 1.9))) False x) (fold (fn [s a] (and s (> a 0.0))) True x))",
             ((90,),)),

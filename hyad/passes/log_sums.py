@@ -33,8 +33,8 @@ from ..program.loops import slice_of
 from .producers import Frame, Producers, frame_of, owner
 
 #: A sum of products of exponentials, each at most 1, that is less is taken again, below its own largest exponent: terms
-#: that underflow are 1e-208 of any other sum, or less.
-LEAST = 1e-100
+#: that underflow are 1e-283 of any other sum, or less, and as floats 1e-13.
+LEAST = 1e-25
 LOWEST = -sys.float_info.max
 GROUPS = 3  # so many exponentials in place of one
 
