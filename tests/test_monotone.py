@@ -130,6 +130,25 @@ def test_roots_and_logarithms_of_what_has_none() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "(ifold (fn [m i] (max m (+ (get w k) (exp (get v i))))) 0.0 (len v))",
+        "(ifold (fn [m i] (max m (* (sin c) (exp (get v i))))) 0.0 (len v))",
+        "(ifold (fn [m i] (max m (get (map (fn [x] (* (sin c) (exp x))) v) i))) 0.0 (len v))",
+        """(ifold (fn [m i] (max m (get (map (fn [x] (- (sum (build k (fn [j] (get w j)))) (exp x))) v) i)))
+             0.0 (len v))""",
+    ],
+)
+@pytest.mark.parametrize("k", [0, 2])
+def test_what_is_the_same_each_time_may_stand_in_the_loop(text: str, k: int) -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ (Vec m) w c #^ Int k] {text})", namespace={})
+    args = np.array([0.1, -0.4, 0.7]), np.array([1.0, 2.0, -3.0]), -0.6, k
+    for how in ((), ("hoisting",), ("hoisting", "sharing", "fuse")):
+        np.testing.assert_allclose(memoised.compile(f, without=[*how])(*args), hyad.run(f, *args), rtol=1e-14)
+    hyad.check_grad(f, args, wrt=("v", "w", "c"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "(amax (map (fn [x] (* x (exp x))) v))",  # two arguments move
         "(amax (square v))",
         "(amax (map (fn [x] (/ 1.0 (exp x))) v))",  # falls on one side of 0 alone
@@ -143,3 +162,20 @@ def test_what_is_left(text: str) -> None:
     f = hyad.model(f"(fn [#^ (Vec n) v] {text})", namespace={})
     assert "monotone" not in [step.name for step in hyad.explain(f, args=point()[:1]).steps]
     np.testing.assert_allclose(hyad.compile(f)(point()[0]), hyad.run(f, point()[0]), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(get (cumsum v) -1)",
+        "(get (scan (fn [s x] (sin (+ s x))) 0.5 v) (- (len v) 1))",
+        "(let [s (build [2 (len v)] (fn [i j] (* (+ i 1) (exp (get v j)))))] (- (get s 1 -1) (get s 0 -1)))",
+    ],
+)
+def test_one_element_alone_takes_no_array(text: str) -> None:
+    """The state that a loop ends with, or the element that is read."""
+    f = hyad.model(f"(fn [#^ (Vec n) v] (do (require-equal (len v) 4) {text}))", namespace={})
+    v = point(4)[0]
+    np.testing.assert_allclose(hyad.compile(f)(v), hyad.run(f, v), rtol=1e-15)
+    assert "work" not in hyad.show(f, "c").partition("{")[2]
+    hyad.check_grad(f, (v,))

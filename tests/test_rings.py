@@ -156,3 +156,30 @@ def test_a_ring_of_some_elements_stays() -> None:
         head, rest = u[: n // 2], np.zeros(n - n // 2)
         expected = 2 * head * (np.roll(head, 1) ** 2 + np.roll(head, -1) ** 2) if n > 3 else 4 * head**3
         np.testing.assert_allclose(g(u), [*expected, *rest], rtol=1e-13)
+
+
+def test_adjoints_that_a_branch_chooses_are_not_added_to_zeros() -> None:
+    """Upwind, by whole arrays: which neighbour's adjoint it is, each element chooses, and no array is cleared first."""
+    f = hyad.model(
+        """(fn [#^ (Vec n) u nu]
+          (sum (square (ifold (fn [u t]
+            (let [left (np.roll u 1)  right (np.roll u -1)  slope (np.where (> u 0.0) (- u left) (- right u))]
+              (+ u (* 0.2 (- (* nu (+ left right (* -2.0 u))) (* u slope)))))) u 3))))""",
+        namespace={"np": np},
+    )
+    for wrt in (("u", "nu"), ("u",)):
+        assert "memset" not in hyad.show(hyad.grad(f, wrt=wrt), "c").partition("{")[2]
+    for n in (1, 2, 3, 4, 9):
+        hyad.check_grad(f, (np.random.default_rng(n).normal(size=n), 0.1))
+
+
+def test_what_is_added_several_times_is_added_once() -> None:
+    """The terms of an adjoint in one iteration are one sum, which needs no zeros first."""
+    f = hyad.model(
+        "(fn [#^ (Vec n) u #^ (Vec n) w] (sum (build n (fn [i] (* (sin (get u i)) (- (get w i) (exp (get u i))))))))",
+        namespace={},
+    )
+    g = hyad.grad(f, wrt=("u", "w"))
+    assert "memset" not in hyad.show(g, "c") and "add-at" not in {
+        x.op.name for x in all_binds(g.optimised(g.specs()).body) if type(x.op) is Prim
+    }

@@ -30,7 +30,7 @@ from ..core import (
 from ..program.builder import Builder
 from ..program.dead import dead_code, has_checks, tidy
 from ..program.loops import slice_of
-from .producers import Frame, Producers, frame_of, owner
+from .producers import Frame, Producers, frame_of
 
 #: A sum of products of exponentials, each at most 1, that is less is taken again, below its own largest exponent: terms
 #: that underflow are 1e-283 of any other sum, or less, and as floats 1e-13.
@@ -273,15 +273,6 @@ class LogSums(Producers):
 
         arrays = dict(zip(inside, self.b.loop(self.atom(op.count), (), body, ("sums",), op.index.name)))
         self.sums[x] = op.index, [(arrays.get(a, a), a in arrays) for a in found]
-
-    def read(self, a: Atom, frame: Frame | None) -> set[Var]:
-        """The variables outside of all frames that an atom is made of."""
-        mine = owner(a, frame)
-        if mine is None:
-            return {a} if type(a) is Var else set()
-        if a is mine.loop.index:
-            return self.read(*mine.at) if mine.at is not None else set()
-        return set().union(*(self.read(v, mine) for v in reads(mine.binds[a])))  # type: ignore[index]
 
     def sum_of(self, plan: Plan) -> list[Atom]:
         """The sum of products of exponentials, and the exponents that they are below."""

@@ -128,6 +128,8 @@ class Monotone(Producers):
                 return found
             (j,) = moving
             other = op.args[1 - j] if len(op.args) == 2 else None
+            if other is not None and not self.read(other, inner).isdisjoint(defined_in(loop.body)):
+                return found  # it is the same in each iteration, and is made there
             call = op.name in GROWING or op.name in GROWING_ABOVE and name == "min" and not signs
             if op.name == "neg" or op.name == "-" and j == 1:
                 name = FLIPPED[name]
@@ -135,8 +137,6 @@ class Monotone(Producers):
                 if type(other) is Const and other.value < 0:
                     name = FLIPPED[name]
                 elif type(other) is not Const:
-                    if other in defined_in(loop.body) and inner is None:
-                        return found
                     signs = [*signs, (other, inner)]
                 elif not other.value > 0:
                     return found

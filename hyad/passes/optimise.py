@@ -965,6 +965,7 @@ PIPELINE: list[Pass] = [
     log_sums,  # of what is read of tables too, now that it is known which rows change
     unchanged,  # before the arrays that it does without are taken for copies
     rings,  # before what is added once is stored
+    unbranched,
     assign,  # what is added once is stored: adjoints become builds
     alias,
     cancel,  # while the loop that remembers its terms is the one that sums them

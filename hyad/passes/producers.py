@@ -118,6 +118,15 @@ class Producers(Rebuild):
             return self.element(op.body.results[x.vars.index(array)], indices[1:], inner)  # type: ignore[union-attr]
         return None
 
+    def read(self, a: Atom, frame: Frame | None) -> set[Var]:
+        """The variables outside of all frames that an atom is made of."""
+        mine = owner(a, frame)
+        if mine is None:
+            return {a} if type(a) is Var else set()
+        if a is mine.loop.index:
+            return self.read(*mine.at) if mine.at is not None else set()
+        return set().union(*(self.read(v, mine) for v in reads(mine.binds[a])))  # type: ignore[index]
+
     def value(self, a: Atom, frame: Frame | None) -> Atom:
         """An atom of an iteration, made in the loop that is being built."""
         mine = owner(a, frame)

@@ -26,6 +26,7 @@ from ..core import (
     Op,
     Prim,
     Program,
+    Scalar,
     Var,
     all_binds,
     all_blocks,
@@ -93,7 +94,7 @@ class Assign:
             elif type(op) is If:
                 bind = Bind(bind.vars, If(op.cond, self.block(op.then), self.block(op.orelse)), bind.span)
             elif type(op) is Loop:
-                op = Loop(op.count, op.index, op.inits, op.accs, self.block(op.body))
+                op = Loop(op.count, op.index, op.inits, op.accs, self.block(added_once(op)))
                 own = free_vars(op.body) if last else ()
                 self.kept = {z for z in op.inits if z in last and (last[z] > j or z in own)}
                 binds.extend(self.loop(Bind(bind.vars, op, bind.span)))
@@ -289,6 +290,43 @@ class Assign:
             (made.name == "-" and made.args[0] is op.count and made.args[1] == Const(1, INT))
             or (made.name == "+" and made.args[0] is op.count and made.args[1] == Const(-1, INT))
         )
+
+
+def added_once(op: Loop) -> Block:
+    """A loop's body that adds to each accumulator once where it added to the element of the iteration several times:
+    differentiation's own terms, which have no order."""
+    block = op.body
+    for acc, r in zip(op.accs, block.results):
+        if isinstance(acc.type, Arr):
+            block = one_addition(block, op, acc, r)
+    return block
+
+
+def one_addition(block: Block, op: Loop, acc: Var, r: Atom) -> Block:
+    made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at"}
+    steps: list[Bind] = []
+    at = r
+    while at in made:
+        x = made[at]  # type: ignore[index]
+        readers = sum(at in reads(y) for y in block.binds) + block.results.count(at)
+        own = x.op.args[1] is op.index and len(x.op.args) == 3 and isinstance(type_of(x.op.args[-1]), Scalar)  # type: ignore
+        if not x.soft or not own or readers != 1:
+            return block
+        steps.append(x)
+        at = x.op.args[0]  # type: ignore[union-attr]
+    if at is not acc or len(steps) < 2 or sum(acc in reads(y) for y in block.binds) != 1:
+        return block
+    values = [x.op.args[-1] for x in reversed(steps)]  # type: ignore[union-attr]
+    sums, total = [], values[0]
+    for x in values[1:]:
+        v = Var("t", type_of(x), steps[0].span)
+        sums.append(Bind((v,), Prim("+", (total, x)), steps[0].span, True))
+        total = v
+    last = Bind(steps[0].vars, Prim("add-at", (acc, op.index, total)), steps[0].span, True)
+    binds: list[Bind] = []
+    for x in block.binds:
+        binds += [*sums, last] if x is steps[0] else [] if x in steps else [x]
+    return Block(tuple(binds), block.results)
 
 
 def last_reads(block: Block) -> dict[Atom, int]:
