@@ -30,7 +30,7 @@ SMALL = {
     "clusters": 9, "batch-norm": 3, "cox": 5,
     "diffusion": 5, "jacobi": 5, "thomas-in-place": 6, "spectrum": 6, "bilateral": 6, "blur": 9,
     "shallow-water": 5, "kpss": 25, "garch": 6, "libor": 24, "rays": 3, "warp": 4,
-    "crank-nicolson": 6, "whittaker": 6, "bar": 6, "tracking": 5,
+    "crank-nicolson": 6, "whittaker": 6, "bar": 6, "tracking": 5, "barrier": 20, "sinkhorn": 4,
 }  # fmt: skip
 
 

@@ -126,7 +126,7 @@ PROGRAMS = (
     ),
     Program(
         "hmm", "forward algorithm, 16 states, n steps", 50, (Input("steps", lambda n: (16, 16)), rows("seen", 16)),
-        "{n}, 16, {work}", lambda n: 16 * n, ((-4, 0), (-4, 0)),
+        "{n}, 16, {work}", lambda n: 16 * 16 + 32 * n + 16, ((-4, 0), (-4, 0)),
     ),
     Program(
         "leapfrog", "ten leapfrog steps of n bodies, by their start", 40,
@@ -287,6 +287,15 @@ PROGRAMS = (
         "tracking", "a Kalman filter of n places in the plane by whole matrices, by both noises and the step", 200,
         (*(number(x) for x in ("q", "r", "dt")), Input("ys", lambda n: (n, 2), False)), "{n}", lambda n: 0,
         ((0.1, 1), (0.5, 2), (0.1, 1), (-3, 3)),
+    ),
+    Program(
+        "barrier", "a barrier option by whole arrays, n paths of 32 steps, by spot and volatility", 400,
+        (number("spot"), number("sigma"), Input("z", lambda n: (n, 32), False)), "{n}, 32", lambda n: 0,
+        ((98, 102), (0.1, 0.4), (-2, 2)),
+    ),
+    Program(
+        "sinkhorn", "optimal transport of n points in the plane, 20 turns in logarithms, by both", 40,
+        (rows("x", 2), rows("y", 2)), "{n}, {work}", lambda n: 3 * n * n + 44 * n, ((-1, 1), (-1, 1)),
     ),
 )  # fmt: skip
 

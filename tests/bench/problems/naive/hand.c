@@ -567,52 +567,57 @@ void black_scholes_grad_hand(const double *restrict S, const double *restrict si
     }
 }
 
-static double hmm_step(const double *restrict A, const double *restrict alpha, long long k, long long j)
+/* The exponentials of A once; those of alpha, and the sums, in each step. */
+static double hmm_forward(const double *restrict A, const double *restrict E, long long n, long long k,
+    double *restrict p, double *restrict w, double *restrict s, double *restrict alpha)
 {
-    double most = alpha[0] + A[j], sum = 0;
-    for (long long i = 1; i < k; i++) most = fmax(most, alpha[i] + A[i*k + j]);
-    for (long long i = 0; i < k; i++) sum += exp(alpha[i] + A[i*k + j] - most);
-    return most + log(sum);
-}
-
-static double hmm_forward(const double *restrict A, const double *restrict E, long long n, long long k, double *alpha)
-{
+    for (long long i = 0; i < k*k; i++) p[i] = exp(A[i]);
     memcpy(alpha, E, k*sizeof(double));
-    for (long long t = 1; t < n; t++)
-        for (long long j = 0; j < k; j++) alpha[t*k + j] = E[t*k + j] + hmm_step(A, alpha + (t - 1)*k, k, j);
-    const double *last = alpha + (n - 1)*k;
-    double most = last[0], sum = 0;
-    for (long long j = 1; j < k; j++) most = fmax(most, last[j]);
-    for (long long j = 0; j < k; j++) sum += exp(last[j] - most);
+    for (long long t = 1; t < n; t++, w += k, s += k) {
+        double most = alpha[0];
+        for (long long i = 1; i < k; i++) most = alpha[i] > most ? alpha[i] : most;
+        memset(s, 0, k*sizeof(double));
+        for (long long i = 0; i < k; i++) {
+            const double x = w[i] = exp(alpha[i] - most);
+            for (long long j = 0; j < k; j++) s[j] += x*p[i*k + j];
+        }
+        for (long long j = 0; j < k; j++) alpha[j] = E[t*k + j] + most + log(s[j]);
+    }
+    double most = alpha[0], sum = 0;
+    for (long long j = 1; j < k; j++) most = alpha[j] > most ? alpha[j] : most;
+    for (long long j = 0; j < k; j++) sum += w[j] = exp(alpha[j] - most);
+    for (long long j = 0; j < k; j++) w[j] /= sum;
     return most + log(sum);
 }
 
 double hmm_hand(const double *A, const double *E, long long n, long long k, double *work)
 {
-    return hmm_forward(A, E, n, k, work);
+    double *w = work + k*k;
+    return hmm_forward(A, E, n, k, work, w, w + n*k, w + 2*n*k);
 }
 
 /* forward, then backward: what is likely at each step, and for each pair of steps */
 void hmm_grad_hand(const double *restrict A, const double *restrict E, long long n, long long k, double *restrict out,
-    double *restrict alpha)
+    double *restrict work)
 {
-    double *dA = out, *dE = out + k*k;
-    const double total = hmm_forward(A, E, n, k, alpha);
+    double *restrict p = work, *restrict w = work + k*k, *restrict s = w + n*k, *restrict dA = out, *dE = out + k*k;
+    hmm_forward(A, E, n, k, p, w, s, s + n*k);
     memset(dA, 0, k*k*sizeof(double));
-    for (long long j = 0; j < k; j++) dE[(n - 1)*k + j] = exp(alpha[(n - 1)*k + j] - total);
+    memcpy(dE + (n - 1)*k, w + (n - 1)*k, k*sizeof(double));
     for (long long t = n - 1; t > 0; t--) {
-        const double *before = alpha + (t - 1)*k, *now = alpha + t*k, *g = dE + t*k;
-        double *h = dE + (t - 1)*k;
+        const double *restrict g = dE + t*k, *restrict x = w + (t - 1)*k;
+        double *restrict q = s + (t - 1)*k, *restrict h = dE + (t - 1)*k;
+        for (long long j = 0; j < k; j++) q[j] = g[j]/q[j];
         for (long long i = 0; i < k; i++) {
-            double s = 0;
+            double sum = 0;
             for (long long j = 0; j < k; j++) {
-                const double w = g[j]*exp(before[i] + A[i*k + j] + E[t*k + j] - now[j]);
-                dA[i*k + j] += w;
-                s += w;
+                sum += p[i*k + j]*q[j];
+                dA[i*k + j] += x[i]*q[j];
             }
-            h[i] = s;
+            h[i] = x[i]*sum;
         }
     }
+    for (long long i = 0; i < k*k; i++) dA[i] *= p[i];
 }
 
 enum { LEAPS = 10 };
@@ -2551,4 +2556,149 @@ void tracking_grad_hand(double q, double r, double dt, const double *restrict ys
         s.j -= vx*g.e + vy*g.g;
     }
     for (int z = 0; z < 3; z++) out[z] = total[z];
+}
+
+/* Both paths at once; the logarithms are compared, and the last price alone is computed. */
+double barrier_hand(double spot, double sigma, const double *restrict z, long long n, long long m)
+{
+    const double dt = 1.0/m, drift = (0.03 - 0.5*sigma*sigma)*dt, vol = sigma*sqrt(dt), low = log(85.0/spot);
+    double total = 0;
+    for (long long p = 0; p < n; p++) {
+        double x = 0, y = 0, below = INFINITY, under = INFINITY;
+        for (long long t = 0; t < m; t++) {
+            const double e = vol*z[p*m + t];
+            x += drift + e;
+            y += drift - e;
+            below = x < below ? x : below;
+            under = y < under ? y : under;
+        }
+        if (below > low) total += fmax(0.0, spot*exp(x) - 100.0);
+        if (under > low) total += fmax(0.0, spot*exp(y) - 100.0);
+    }
+    return 0.5*exp(-0.03)*total/n;
+}
+
+void barrier_grad_hand(double spot, double sigma, const double *restrict z, long long n, long long m,
+    double *restrict out)
+{
+    const double dt = 1.0/m, root = sqrt(dt), drift = (0.03 - 0.5*sigma*sigma)*dt, low = log(85.0/spot);
+    double a = 0, b = 0;
+    for (long long p = 0; p < n; p++) {
+        double x = 0, y = 0, below = INFINITY, under = INFINITY, sum = 0;
+        for (long long t = 0; t < m; t++) {
+            const double e = sigma*root*z[p*m + t];
+            sum += z[p*m + t];
+            x += drift + e;
+            y += drift - e;
+            below = x < below ? x : below;
+            under = y < under ? y : under;
+        }
+        if (below > low) {
+            const double s = exp(x);
+            if (spot*s > 100.0) a += s, b += spot*s*(root*sum - sigma);
+        }
+        if (under > low) {
+            const double s = exp(y);
+            if (spot*s > 100.0) a += s, b -= spot*s*(root*sum + sigma);
+        }
+    }
+    out[0] = 0.5*exp(-0.03)*a/n;
+    out[1] = 0.5*exp(-0.03)*b/n;
+}
+
+enum { TURNS = 20 };
+
+/* The weights of all pairs, and the same the other way round: both products are sums of rows. */
+static void weights(const double *restrict x, const double *restrict y, long long n, double *restrict K,
+    double *restrict T)
+{
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < n; j++) {
+            const double a = x[2*i] - y[2*j], b = x[2*i + 1] - y[2*j + 1];
+            T[j*n + i] = K[i*n + j] = exp(-2*(a*a + b*b));
+        }
+}
+
+/* o = 1/(n K v), by K's transpose */
+static void scaled(const double *restrict T, const double *restrict v, double *restrict o, long long n)
+{
+    memset(o, 0, n*sizeof(double));
+    for (long long j = 0; j < n; j++)
+        for (long long i = 0; i < n; i++) o[i] += v[j]*T[j*n + i];
+    for (long long i = 0; i < n; i++) o[i] = 1/(n*o[i]);
+}
+
+/* The scalings of all turns, v first: no logarithms. */
+static void turns(const double *K, const double *T, long long n, double *S)
+{
+    for (long long i = 0; i < n; i++) S[i] = 1;
+    for (int t = 0; t < TURNS; t++) {
+        scaled(T, S + 2*t*n, S + (2*t + 1)*n, n);
+        scaled(K, S + (2*t + 1)*n, S + (2*t + 2)*n, n);
+    }
+}
+
+double sinkhorn_hand(const double *restrict x, const double *restrict y, long long n, double *restrict work)
+{
+    double *K = work, *T = K + n*n, *S = T + n*n, total = 0;
+    weights(x, y, n, K, T);
+    turns(K, T, n, S);
+    const double *u = S + (2*TURNS - 1)*n, *v = u + n;
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < n; j++) {
+            const double a = x[2*i] - y[2*j], b = x[2*i + 1] - y[2*j + 1];
+            total += u[i]*K[i*n + j]*v[j]*(a*a + b*b);
+        }
+    return total;
+}
+
+void sinkhorn_grad_hand(const double *restrict x, const double *restrict y, long long n, double *restrict out,
+    double *restrict work)
+{
+    double *restrict K = work, *restrict T = K + n*n, *restrict D = T + n*n, *S = D + n*n;
+    double *restrict U = S + (2*TURNS + 1)*n, *restrict V = U + n, *restrict q = V + n, *restrict Y = out + 2*n;
+    weights(x, y, n, K, T);
+    turns(K, T, n, S);
+    const double *u = S + (2*TURNS - 1)*n, *v = u + n;
+    memset(V, 0, n*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        double s = 0;
+        for (long long j = 0; j < n; j++) {
+            const double a = x[2*i] - y[2*j], b = x[2*i + 1] - y[2*j + 1], c = a*a + b*b, w = K[i*n + j]*c;
+            s += w*v[j];
+            V[j] += w*u[i];
+            D[i*n + j] = u[i]*v[j]*c;
+        }
+        U[i] = s;
+    }
+    for (int t = TURNS - 1; t >= 0; t--) {
+        const double *restrict before = S + 2*t*n, *restrict ut = before + n, *restrict vt = ut + n;
+        for (long long j = 0; j < n; j++) q[j] = -V[j]*n*vt[j]*vt[j];
+        for (long long j = 0; j < n; j++)
+            for (long long i = 0; i < n; i++) U[i] += q[j]*T[j*n + i];
+        for (long long i = 0; i < n; i++)
+            for (long long j = 0; j < n; j++) D[i*n + j] += ut[i]*q[j];
+        for (long long i = 0; i < n; i++) q[i] = -U[i]*n*ut[i]*ut[i];
+        memset(V, 0, n*sizeof(double));
+        memset(U, 0, n*sizeof(double));
+        for (long long i = 0; i < n; i++)
+            for (long long j = 0; j < n; j++) {
+                V[j] += q[i]*K[i*n + j];
+                D[i*n + j] += q[i]*before[j];
+            }
+    }
+    memset(Y, 0, 2*n*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        double s = 0, r = 0;
+        for (long long j = 0; j < n; j++) {
+            const double a = x[2*i] - y[2*j], b = x[2*i + 1] - y[2*j + 1];
+            const double g = 2*K[i*n + j]*(u[i]*v[j] - 2*D[i*n + j]);
+            s += g*a;
+            r += g*b;
+            Y[2*j] -= g*a;
+            Y[2*j + 1] -= g*b;
+        }
+        out[2*i] = s;
+        out[2*i + 1] = r;
+    }
 }

@@ -632,3 +632,24 @@
         (set! P (@ (- (np.eye 4) (@ K H)) P1))
         (set! total (- (deref total) (* 0.5 (+ (log (np.linalg.det S)) (@ e (np.linalg.inv S) e)))))))
     (deref total)))
+
+(defmodel barrier [spot sigma #^ (Mat n m) z]
+  "a call at 100 that ends below 85, by whole arrays: n paths of a year in m steps, and their mirror images"
+  (let [dt (/ 1.0 m)
+        pay (fn [z]
+              (let [steps (+ (* (- 0.03 (* 0.5 sigma sigma)) dt) (* sigma (np.sqrt dt) z))
+                    s (* spot (np.exp (np.cumsum steps :axis 1)))]
+                (np.where (> (np.min s :axis 1) 85.0) (np.maximum 0.0 (- (get s #((slice None) -1)) 100.0)) 0.0)))]
+    (* (exp -0.03) 0.5 (np.mean (+ (pay z) (pay (- z)))))))
+
+(defmodel sinkhorn [#^ (Mat n 2) x  #^ (Mat n 2) y]
+  "what it costs to move n points to n others, smoothed by 1/2: 20 turns in logarithms"
+  (let [cost (build [n n] (fn [i j] (sq-norm (- (get x i) (get y j)))))
+        m (* -2.0 cost)
+        #(f g) (ifold
+                 (fn [#(f g) t]
+                   (let [f (build n (fn [i] (- (- (log n)) (logsumexp (+ (get m i) g)))))
+                         g (build n (fn [j] (- (- (log n)) (logsumexp (build n (fn [i] (+ (get m i j) (get f i))))))))]
+                     #(f g)))
+                 #((zeros n) (zeros n)) 20)]
+    (sum (build [n n] (fn [i j] (* (get cost i j) (exp (+ (get f i) (get g j) (get m i j)))))))))
