@@ -266,7 +266,7 @@ def test_a_thread_cannot_have_an_array_of_a_size_that_the_device_finds() -> None
     text = """(fn [#^ (Vec n) x p] (let [v (ref x) i (ref 0) s (ref 0.0)]
         (while (> (sum (deref v)) 1.0)
           (set! v (map (fn [a] (* 0.5 a)) (deref v)))
-          (set! s (+ (deref s) (get (scan (fn [q j] (sin (* q (+ p j)))) 1.0 (build (+ 1 (deref i)) real)) (deref i))))
+          (set! s (+ (deref s) (sum (scan (fn [q j] (sin (* q (+ p j)))) 1.0 (build (+ 1 (deref i)) real)))))
           (set! i (+ (deref i) 1)))
         (+ (deref s) (sum (deref v)))))"""
     f = hyad.model(text, namespace={})

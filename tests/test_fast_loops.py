@@ -182,7 +182,7 @@ def test_a_sum_of_calls_is_not_taken_in_each_of_two_loops() -> None:
 
     assert model(a, m, seen, which) == pytest.approx(value(a, m), rel=1e-14)
     gradient = hyad.grad(model, wrt=("a", "m"))
-    assert operations(gradient, Prim, "exp") == 2  # there, and back
+    assert operations(gradient.without(["log-sums"]), Prim, "exp") == 2  # there, and back
     found = gradient(a, m, seen, which)
     for by, x in enumerate((a, m)):
         for j in np.ndindex(x.shape):

@@ -46,7 +46,7 @@ RULES: list[tuple[str, str, str, str | None]] = [
     ("plus negative", "(+ x (- y))", "(- x y)", "rules"),
     ("integers' zero", "(+ (* k 0) (- k k) (+ k 0))", "k", None),
     # (c) loop fusion
-    ("get of build", "(get (build n (fn [i] (* (get v i) x))) 2)", "(* (get v 2) x)", "fuse"),
+    ("get of build", "(get (build n (fn [i] (* (get v i) x))) 2)", "(* (get v 2) x)", "fuse alone"),
     (
         "get of build in a loop",
         "(let [a (build n (fn [i] (sin (get v i))))] (build n (fn [i] (* (get a i) (get w i)))))",

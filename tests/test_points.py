@@ -85,7 +85,10 @@ def test_arrays_between_nests_are_gone_where_all_that_reads_them_joins() -> None
         x = RNG.normal(size=(n, m))
         e = np.exp(x)
         assert f(x) == pytest.approx(np.sqrt(e / e.max()).sum(), rel=1e-13)
-        assert hyad.check_grad(f, (x,))
+        if x.size > 1:
+            assert hyad.check_grad(f, (x,))
+        else:  # the sum is 1
+            assert hyad.grad(f)(x) == pytest.approx(0.0, abs=1e-15)
 
 
 def test_the_derivative_of_a_force_makes_no_array_of_all_pairs() -> None:
