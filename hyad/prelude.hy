@@ -754,6 +754,7 @@ of the rows"
     (require-equal (len a) (len b))
     (cond
       (symmetric? a) (solve a b)
+      (same-size? (len a) 2) (solve-two (transpose a) b)
       (not (null? (band-of a)))
         (let [#(rows l) (banded a)] (solve-banded-transposed (constant band-lu rows l) rows b l))
       (lower-triangular? a) (solve-lower-transposed a b)
@@ -836,10 +837,13 @@ of the rows"
 (defmodel in-range [d] "whether a determinant is well within the range of numbers, floats among them" (< 1e-30 (abs d) 1e30))
 (defmodel inv-two [a] "the inverse of two rows, its derivatives too"
   (ruled (fn [a]
-      (let [d (det-two a)  r (/ 1.0 d)]
-        (if (in-range d)
-          [[(* r (get a 1 1)) (- (* r (upper-right a)))] [(- (* r (get a 1 0))) (* r (get a 0 0))]]
-          (let [#(f order) (lu a)] (lu-inverse f order)))))
+      (let [d (det-two a)
+            r (/ 1.0 d)
+            #(p q s t)
+              (if (in-range d)
+                #((* r (get a 1 1)) (- (* r (upper-right a))) (- (* r (get a 1 0))) (* r (get a 0 0)))
+                (let [#(f order) (lu a)  x (lu-inverse f order)] #((get x 0 0) (get x 0 1) (get x 1 0) (get x 1 1))))]
+        [[p q] [s t]]))
     (fn [a x da] (- (mat-mul x (mat-mul da x))))
     (fn [a x ct] (let [t (transpose x)] (- (mat-mul (mat-mul t ct) t))))
     a))
