@@ -151,6 +151,25 @@ def test_sums_out_of_range_have_logarithms() -> None:
         assert np.isinf(hyad.compile(f, without=["log-sums"])(m, b, c))
 
 
+@pytest.mark.parametrize("off", [0, 3])
+def test_nothing_is_read_before_it_is_checked(off: int) -> None:
+    f = hyad.model(
+        """(fn [#^ (Mat k l) m #^ (Vec k) a #^ Int off #^ Int n] (sum (ifold (fn [a t]
+          (build (len a) (fn [j] (logsumexp (build (len a) (fn [i] (+ (get a i) (get m i (+ j off))))))))) a n)))""",
+        namespace={},
+    )
+    m, b, _ = point(4)
+    for target in ("python", "c"):
+        call = hyad.compile(f, target)
+        assert call(m, b[0], off, 0) == pytest.approx(b[0].sum())
+        if off:
+            with pytest.raises(hyad.errors.BoundsError):
+                call(m, b[0], off, 2)
+        else:
+            assert call(m, b[0], off, 2) == pytest.approx(hyad.run(f, m, b[0], off, 2), rel=1e-14)
+    assert "log-sums" in [step.name for step in hyad.explain(f, args=(m, b[0], 0, 2)).steps]
+
+
 LEFT = {
     "one loop": "(sum (build (len b) (fn [t] (logsumexp (build (len m) (fn [i] (+ (get b t i) (get m 0 i))))))))",
     "a term of both loops": """(sum (build [(len b) (len m)] (fn [t j]

@@ -164,6 +164,20 @@ def test_what_is_left(text: str) -> None:
     np.testing.assert_allclose(hyad.compile(f)(point()[0]), hyad.run(f, point()[0]), rtol=1e-15)
 
 
+def test_factors_of_no_value_are_not_read() -> None:
+    """The last element is there where there is one."""
+    f = hyad.model(
+        """(fn [#^ (Vec n) v #^ (Vec n) w]
+          (ifold (fn [m i] (max m (get (map (fn [x] (* (get w (- n 1)) (exp x))) v) i))) 0.5 (len v)))""",
+        namespace={},
+    )
+    assert "monotone" in [step.name for step in hyad.explain(f).steps]
+    for how in ((), ("sink",)):
+        call = memoised.compile(f, "python", without=[*how])
+        assert call(np.zeros(0), np.zeros(0)) == 0.5
+        assert call(np.zeros(2), np.array([1.0, 3.0])) == 3.0
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -258,9 +258,9 @@ class LogSums(Producers):
     def sums_first(self, x: Bind, op: Loop) -> None:
         """Take the sums of all iterations of a loop before it, where nothing may fail: that loop has no branches."""
         plan = self.plans[x]
-        needed = slice_of(op.body, [v for leaf in plan.leaves() for v in self.read(leaf.atom, leaf.frame)])
-        if has_checks(needed):
+        if has_checks(op.body):  # of what is read, maybe
             return
+        needed = slice_of(op.body, [v for leaf in plan.leaves() for v in self.read(leaf.atom, leaf.frame)])
         found: list[Atom] = []
         inside: list[Atom] = []
 

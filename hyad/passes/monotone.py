@@ -162,7 +162,8 @@ class Monotone(Producers):
             return super().loop(op, bind)
         b, width = self.b, len(op.accs)
         b.fired("monotone")
-        signs = {k: self.sign(plan) for k, plan in plans.items()}
+        some = b.prim(">", self.atom(op.count), integer(0))
+        signs = {k: self.sign(plan, some) for k, plan in plans.items()}
         inits = list(self.atoms(op.inits))
         for k, plan in plans.items():
             inits[k] = real(inf if plan.name == "min" else -inf)
@@ -183,21 +184,34 @@ class Monotone(Producers):
         count = self.atom(op.count)
         out = list(b.loop(count, inits, body, names, op.index.name, accs, bind.vars[0].given, pruned=True))
         for k, plan in plans.items():
-            out[k] = self.ended(plan, out[k], signs[k], self.atom(op.inits[k]), op, k, count)
+            out[k] = self.ended(plan, out[k], signs[k], self.atom(op.inits[k]), op, k, some)
         return out
 
-    def sign(self, plan: Plan) -> Atom | None:
-        """1 or -1, whichever sign a product has; None without factors."""
+    def sign(self, plan: Plan, some: Atom) -> Atom | None:
+        """1 or -1, whichever sign a product has; None without factors. They are there where the loop has ``some``
+        iterations."""
+        if not plan.signs:
+            return None
         b = self.b
-        total: Atom | None = None
-        for place in plan.signs:
-            x = self.value(*place)
-            x = b.stop(x) if self.marks else x
-            one = b.select(b.prim("<", x, real(0.0)), real(-1.0), real(1.0))
-            total = one if total is None else b.prim("*", total, one)
-        return total
 
-    def ended(self, plan: Plan, found: Atom, sign: Atom | None, init: Atom, op: Loop, k: int, count: Atom) -> Atom:
+        def product() -> Atom:
+            total: Atom = real(1.0)
+            for k, place in enumerate(plan.signs):
+                x = self.value(*place)
+                x = b.stop(x) if self.marks else x
+                one = b.select(b.prim("<", x, real(0.0)), real(-1.0), real(1.0))
+                total = b.prim("*", total, one) if k else one
+            return total
+
+        if plan.whole or type(some) is Const and some.value:
+            return product()
+        with b.branch_region(some, True) as then:
+            made = product()
+        with b.branch_region(some, False) as orelse:
+            pass
+        return b.if_(some, (then, [made]), (orelse, [real(1.0)]), ["sign"])[0]
+
+    def ended(self, plan: Plan, found: Atom, sign: Atom | None, init: Atom, op: Loop, k: int, some: Atom) -> Atom:
         """The extreme of the values, from that of the arguments and the start."""
         b = self.b
         name = self.made[op.body.results[k]].op.name  # type: ignore[union-attr]
@@ -209,7 +223,6 @@ class Monotone(Producers):
                 x = b.prim(step.op.name, *args)
             return x if plan.whole else b.prim(name, init, x)
 
-        some = b.prim(">", count, integer(0))
         if plan.whole or type(some) is Const and some.value:
             return extreme()
         with b.branch_region(some, True) as then:
