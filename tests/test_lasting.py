@@ -158,3 +158,13 @@ def test_loops_that_only_stack_are_as_they_were() -> None:
     np.testing.assert_array_equal(hyad.compile(f, args=(v, 3))(v, 3), np.tile(np.sin(v), (3, 1)))
     assert "lasting" not in hyad.explain(f, args=(v, 3)).fired()
     assert loops_of(f.optimised(f.specs((v, 3))))
+
+
+@pytest.mark.parametrize("step", ["(+ x x)", "(- (* 0.5 x) x)", "(+ x (* c x))", "(* x (- 1.0 x))"])
+def test_long_chains_are_compared_once(step: str) -> None:
+    """Each of fifty numbers is made of the one before, twice: as a tree it would be of 2^50 numbers."""
+    chain = " ".join(f"x (* 0.4 {step})" for _ in range(50))
+    f = hyad.model(f"(fn [#^ (Vec n) v c] (sum (map (fn [x] (let [{chain}] (exp x))) v)))", namespace={})
+    v = np.array([0.3, -0.8])
+    np.testing.assert_allclose(hyad.compile(f)(v, 0.7), hyad.run(f, v, 0.7), rtol=1e-12)
+    hyad.check_grad(f, (v, 0.7))

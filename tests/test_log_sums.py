@@ -170,6 +170,19 @@ def test_nothing_is_read_before_it_is_checked(off: int) -> None:
     assert "log-sums" in [step.name for step in hyad.explain(f, args=(m, b[0], 0, 2)).steps]
 
 
+@pytest.mark.parametrize("step", ["(+ x x)", "(- (* 0.5 x) x)", "(+ x (* c x))"])
+def test_long_exponents_take_no_longer(step: str) -> None:
+    """Each of fifty sums is of the one before, twice."""
+    sums = " ".join(f"x (* 0.4 {step})" for _ in range(50))
+    f = hyad.model(
+        f"""(fn [#^ (Mat k k) m #^ (Mat n k) b #^ Real c] (sum (build [n k] (fn [t j]
+          (logsumexp (build k (fn [i] (let [x (+ (get b t i) (get m i j)) {sums}] x))))))))""",
+        namespace={},
+    )
+    close(f, point())
+    close(hyad.grad(f, wrt=WRT), point())
+
+
 LEFT = {
     "one loop": "(sum (build (len b) (fn [t] (logsumexp (build (len m) (fn [i] (+ (get b t i) (get m 0 i))))))))",
     "a term of both loops": """(sum (build [(len b) (len m)] (fn [t j]

@@ -121,12 +121,14 @@ class Numbers:
     def __init__(self, block: Block) -> None:
         self.made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name in PRIMITIVES}
         self.known: dict[Atom, Any] = {}
+        self.numbered: dict[tuple, int] = {}  # one for each way to compute a number, so that each is compared once
 
     def key(self, a: Atom) -> Any:
         """Equal for numbers that are computed in the same way."""
         if a not in self.known:
             x = self.made.get(a)  # type: ignore[call-overload]
-            self.known[a] = a if x is None else (x.op.name, *map(self.key, x.op.args))  # type: ignore[union-attr]
+            way = () if x is None else (x.op.name, *map(self.key, x.op.args))  # type: ignore[union-attr]
+            self.known[a] = self.numbered.setdefault(way, len(self.numbered)) if way else a
         return self.known[a]
 
     def soft(self, a: Atom) -> bool:

@@ -30,13 +30,14 @@ from ..core import (
 from ..program.builder import Builder
 from ..program.dead import dead_code, has_checks, tidy
 from ..program.loops import slice_of
-from .producers import Frame, Producers, frame_of
+from .producers import Frame, Place, Producers, frame_of
 
 #: A sum of products of exponentials, each at most 1, that is less is taken again, below its own largest exponent: terms
 #: that underflow are 1e-283 of any other sum, or less, and as floats 1e-13.
 LEAST = 1e-25
 LOWEST = -sys.float_info.max
 GROUPS = 3  # so many exponentials in place of one
+LONG = 64  # what is written out of so many parts is one term
 
 
 def log_sums(program: Program) -> Program:
@@ -148,6 +149,7 @@ class LogSums(Producers):
         found = self.definition(*self.look(added[0], frame, True)) if added else None
         if found is None or found[0].name != "exp":
             return
+        self.left = LONG
         exponent = self.term(found[0].args[0], found[1], True)
         moving, steady = self.needed(exponent)
         sets = [s for s in dict.fromkeys(moving.values()) if not any(s < other for other in moving.values())]
@@ -210,21 +212,26 @@ class LogSums(Producers):
 
     def spans(self, a: Atom, frame: Frame | None, path: set[Loop | While]) -> bool:
         """Whether a number is made of an element of an array that each of some loops takes to another place of it."""
-        found = self.definition(a, frame)
-        if found is None:
-            return False
-        op, inner = found
-        if op.name != "get":
-            return any(self.spans(x, inner, path) for x in op.args)
-        moved = [self.changes(x, inner) & path for x in op.args[1:]]
-        return all({each} in moved for each in path)
+        seen: set[Place] = set()
+        todo: list[Place] = [(a, frame)]
+        while todo:
+            found = None if todo[-1] in seen else self.definition(*todo[-1])
+            seen.add(todo.pop())
+            if found is not None and found[0].name != "get":
+                todo += ((x, found[1]) for x in found[0].args)
+            elif found is not None:
+                moved = [self.changes(x, found[1]) & path for x in found[0].args[1:]]
+                if all({each} in moved for each in path):
+                    return True
+        return False
 
     def term(self, a: Atom, frame: Frame | None, whole: bool = False) -> Term:
         """An exponent as a sum of terms that change in different loops; of the ``whole`` one also what is the same in
         all iterations is a term."""
         seen, inside = self.look(a, frame, True)
         op, inner = self.definition(seen, inside) or (None, None)
-        if op is None or type_of(seen) != REAL:
+        self.left -= 1
+        if op is None or type_of(seen) != REAL or self.left < 0:
             return Term(a, frame)
         steady = [self.loop_of_sum not in self.changes(x, inner) for x in op.args]
         if op.name in ("+", "-", "neg"):

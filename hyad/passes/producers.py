@@ -120,25 +120,39 @@ class Producers(Rebuild):
 
     def read(self, a: Atom, frame: Frame | None) -> set[Var]:
         """The variables outside of all frames that an atom is made of."""
-        mine = owner(a, frame)
-        if mine is None:
-            return {a} if type(a) is Var else set()
-        if a is mine.loop.index:
-            return self.read(*mine.at) if mine.at is not None else set()
-        return set().union(*(self.read(v, mine) for v in reads(mine.binds[a])))  # type: ignore[index]
+        found: set[Var] = set()
+        seen: set[Place] = set()
+        todo: list[Place] = [(a, frame)]
+        while todo:
+            a, frame = todo.pop()
+            mine = owner(a, frame)
+            if (a, mine) in seen:
+                continue
+            seen.add((a, mine))
+            if mine is None:
+                found |= {a} if type(a) is Var else set()
+            elif a is not mine.loop.index:
+                todo += ((v, mine) for v in reads(mine.binds[a]))  # type: ignore[index]
+            elif mine.at is not None:
+                todo.append(mine.at)
+        return found
 
-    def value(self, a: Atom, frame: Frame | None) -> Atom:
-        """An atom of an iteration, made in the loop that is being built."""
+    def value(self, a: Atom, frame: Frame | None, known: dict[Place, Atom] | None = None) -> Atom:
+        """An atom of an iteration, made in the loop that is being built; ``known``: what has been made for it."""
         mine = owner(a, frame)
         if mine is None:
             return self.atom(a)
+        known = {} if known is None else known
         if a is mine.loop.index:
-            return self.at if mine.at is None else self.value(*mine.at)  # type: ignore[return-value]
+            return self.at if mine.at is None else self.value(*mine.at, known)  # type: ignore[return-value]
+        if (a, mine) in known:
+            return known[a, mine]
         x = mine.binds[a]  # type: ignore[index]
-        before = {v: self.here.get(v) for v in (*reads(x), *x.vars)}
-        self.here.update((v, self.value(v, mine)) for v in reads(x))
+        needed = {v: self.value(v, mine, known) for v in reads(x)}
+        before = {v: self.here.get(v) for v in (*needed, *x.vars)}
+        self.here.update(needed)
         self.copy(x)
-        made = self.here[a]  # type: ignore[index]
+        made = known[a, mine] = self.here[a]  # type: ignore[index]
         for v, was in before.items():
             if was is None:
                 del self.here[v]

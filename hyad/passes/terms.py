@@ -391,7 +391,8 @@ class Forms:
             if key in total:
                 s = total[key]
                 self.merged |= s.opened or t.opened or not self.sums.opened
-                total[key] = Term(s.factor + t.factor, s.sources + t.sources, s.opened or t.opened)
+                sources = [*dict.fromkeys([*s.sources, *t.sources])]
+                total[key] = Term(s.factor + t.factor, sources, s.opened or t.opened)
             else:
                 total[key] = t
         return total
