@@ -27,6 +27,16 @@ PROGRAMS = {
              (let [x (build (len a) (fn [i] (- (get m i j) (- (get a i))))) top (amax x)]
                (+ (get e j) (log (ifold (fn [s i] (+ s (exp (- (get x i) top)))) 0.0 (len a))) top))))"""
     ),
+    "the largest once more": CHAIN.format(
+        """(build (len e) (fn [j]
+             (let [x (build (len a) (fn [i] (+ (get m i j) (get a i)))) top (amax x)]
+               (+ (get e j) (* 0.1 (- (log (sum (exp (- x top)))) top))))))"""
+    ),
+    "a logarithm that is read twice": CHAIN.format(
+        """(build (len e) (fn [j]
+             (let [x (build (len a) (fn [i] (+ (get m i j) (get a i)))) top (amax x) l (log (sum (exp (- x top))))]
+               (+ (get e j) (* 0.1 (+ l top)) (* 0.2 l)))))"""
+    ),
     "multiples": CHAIN.format(
         """(build (len e) (fn [j]
              (- (get e j) (* c (logsumexp (build (len a) (fn [i] (/ (- (* 2.0 (get m i j)) (get a i) 0.5) c))))))))"""

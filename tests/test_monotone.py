@@ -117,6 +117,9 @@ def test_a_start_counts_as_it_is(name: str, n: int) -> None:
 
 def test_roots_and_logarithms_of_what_has_none() -> None:
     """The least argument tells whether there is one; of the greatest root each is taken."""
+    either = hyad.model("(fn [#^ (Vec n) v c] (amin (* c (sqrt v))))", namespace={})
+    for c in (1.0, -1.0):
+        assert np.isnan(hyad.compile(either)(np.array([1.0, -1.0, 2.0]), c))
     least = hyad.model("(fn [#^ (Vec n) v] (amin (sqrt v)))", namespace={})
     most = hyad.model("(fn [#^ (Vec n) v] (amax (sqrt v)))", namespace={})
     turned = hyad.model("(fn [#^ (Vec n) v] (amax (- 1.0 (log v))))", namespace={})
@@ -156,12 +159,24 @@ def test_what_is_the_same_each_time_may_stand_in_the_loop(text: str, k: int) -> 
         "(amax (map cosh v))",
         "(ifold (fn [m i] (max (* 0.5 m) (exp (get v i)))) 0.0 (len v))",  # the extreme of something else
         "(sum (scan max 0.0 (exp v)))",  # each of them is read
+        "(snd (ifold (fn [#(m s) i] #((max m (exp (get v i))) (+ s m))) #(0.0 0.0) (len v)))",
+        "(amin (map (fn [x] (* 0.0 (exp x))) v))",
     ],
 )
 def test_what_is_left(text: str) -> None:
     f = hyad.model(f"(fn [#^ (Vec n) v] {text})", namespace={})
     assert "monotone" not in [step.name for step in hyad.explain(f, args=point()[:1]).steps]
     np.testing.assert_allclose(hyad.compile(f)(point()[0]), hyad.run(f, point()[0]), rtol=1e-15)
+
+
+def test_a_start_that_is_another_element() -> None:
+    f = hyad.model(
+        "(fn [#^ (Vec n) v #^ Int k] (let [e (map exp v)] (ifold (fn [m i] (max m (get e i))) (get e 2) k)))",
+        namespace={},
+    )
+    v = np.array([0.3, -0.1, 0.9])
+    for k in (0, 2):
+        assert hyad.compile(f)(v, k) == hyad.run(f, v, k) == np.exp(0.9)
 
 
 def test_factors_of_no_value_are_not_read() -> None:
@@ -183,12 +198,12 @@ def test_factors_of_no_value_are_not_read() -> None:
     [
         "(get (cumsum v) -1)",
         "(get (scan (fn [s x] (sin (+ s x))) 0.5 v) (- (len v) 1))",
-        "(let [s (build [2 (len v)] (fn [i j] (* (+ i 1) (exp (get v j)))))] (- (get s 1 -1) (get s 0 -1)))",
+        "(let [s (build [2 (len v)] (fn [i j] (* (+ i 1) (exp (get v j)))))] (get s 1 -1))",
     ],
 )
 def test_one_element_alone_takes_no_array(text: str) -> None:
     """The state that a loop ends with, or the element that is read."""
-    f = hyad.model(f"(fn [#^ (Vec n) v] (do (require-equal (len v) 4) {text}))", namespace={})
+    f = hyad.model(f"(fn [#^ (Vec n) v] {text})", namespace={})
     v = point(4)[0]
     np.testing.assert_allclose(hyad.compile(f)(v), hyad.run(f, v), rtol=1e-15)
     assert "work" not in hyad.show(f, "c").partition("{")[2]

@@ -183,3 +183,17 @@ def test_what_is_added_several_times_is_added_once() -> None:
     assert "memset" not in hyad.show(g, "c") and "add-at" not in {
         x.op.name for x in all_binds(g.optimised(g.specs()).body) if type(x.op) is Prim
     }
+
+
+def test_what_a_program_adds_twice_is_added_in_its_order() -> None:
+    f = hyad.model(
+        """(fn [#^ (Vec n) w #^ (Vec n) u #^ (Vec n) v]
+          (let [a (* 1.0 w)]
+            (for [i (range n)]
+              (set-at! a i (+ (get a i) (get u i)))
+              (set-at! a i (+ (get a i) (get v i))))
+            (sum a)))""",
+        namespace={},
+    )
+    one = np.ones(3)
+    assert hyad.compile(f)(1e16 * one, one, one) == hyad.run(f, 1e16 * one, one, one) == 3e16
