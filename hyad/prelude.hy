@@ -834,13 +834,15 @@ of the rows"
 (defmodel upper-right [a] "the element beside the diagonal of one of two rows: the one below it, if that is the same"
   (if (symmetric? a) (get a 1 0) (get a 0 1)))
 (defmodel det-two [a] "the determinant of two rows" (- (* (get a 0 0) (get a 1 1)) (* (upper-right a) (get a 1 0))))
-(defmodel in-range [d] "whether a determinant is well within the range of numbers, floats among them" (< 1e-30 (abs d) 1e30))
+(defmodel well-scaled [d]
+  "whether a determinant is well within the range of numbers, floats among them"
+  (< 1e-30 (abs d) 1e30))
 (defmodel inv-two [a] "the inverse of two rows, its derivatives too"
   (ruled (fn [a]
       (let [d (det-two a)
             r (/ 1.0 d)
             #(p q s t)
-              (if (in-range d)
+              (if (well-scaled d)
                 #((* r (get a 1 1)) (- (* r (upper-right a))) (- (* r (get a 1 0))) (* r (get a 0 0)))
                 (let [#(f order) (lu a)  x (lu-inverse f order)] #((get x 0 0) (get x 0 1) (get x 1 0) (get x 1 1))))]
         [[p q] [s t]]))
@@ -850,7 +852,7 @@ of the rows"
 (defmodel solve-two [a b] "the solution x of a x = b for two rows, its derivatives too"
   (ruled (fn [a b]
       (let [d (det-two a)  r (/ 1.0 d)]
-        (if (in-range d)
+        (if (well-scaled d)
           (let [p (get b 0)  q (get b 1)]
             [(* r (- (* (get a 1 1) p) (* (upper-right a) q))) (* r (- (* (get a 0 0) q) (* (get a 1 0) p)))])
           (let [#(f order) (lu a)] (lu-solve f order b)))))
@@ -858,7 +860,7 @@ of the rows"
     (fn [a b x ct] (let [u (solve-two (transpose a) ct)] #((- (times-row u x)) u)))
     a b))
 (defmodel logdet-two [a] "the logarithm of the magnitude of the determinant of two rows, its derivatives too"
-  (ruled (fn [a] (let [d (det-two a)] (if (in-range d) (log (abs d)) (let [#(f order) (lu a)] (lu-logdet f)))))
+  (ruled (fn [a] (let [d (det-two a)] (if (well-scaled d) (log (abs d)) (let [#(f order) (lu a)] (lu-logdet f)))))
     (fn [a d da] (trace (solve-two a da)))
     (fn [a d ct] (* ct (transpose (inv-two a))))
     a))

@@ -28,7 +28,7 @@ INTERNAL = set(
     " solve-upper-transposed inv-one inv-factored mirrored-solve cholesky-rows cholesky-adjoint permuted"
     " place-left swap-first to-first first-to axis-of moved swapped joined concatenate-from concatenate-along"
     " along-two backwards size-of product-of-sizes steps finite-max merge-sorted doublings in-order merged"
-    " solve-two inv-two det-two logdet-two in-range upper-right"
+    " solve-two inv-two det-two logdet-two well-scaled upper-right"
     " place-of solve-one det-of-one logdet-of-one cholesky-of-one vstack-from"
     " column-stack-from pad-from pad-width padded trapezia interp-at reduced of-rows axes-last axis-left tile-from"
     " banded band-rows band-lu band-step band-solve band-down band-down-exchanged band-up band-solve-transposed"

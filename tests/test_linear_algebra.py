@@ -265,13 +265,11 @@ def test_two_rows_take_one_division(made: str) -> None:
     assert sum(type(x.op) is Prim and x.op.name == "/" for x in body.binds) == 1
 
 
-@pytest.mark.parametrize("name", OF_TWO)
+@pytest.mark.parametrize("name", [name for name in OF_TWO if name != "det"])
 @pytest.mark.parametrize("scale", [1e-160, 1e-150, 1e150, 1e160])
 def test_two_rows_of_any_size(name: str, scale: float) -> None:
     """The determinant is infinite, or 0 to rounding, and the inverse is not."""
     a, b = scale * np.array([[2.0, 1.0], [-3.0, 1.5]]), np.array([1.0, -0.5])
-    if name == "det":
-        return
     np.testing.assert_allclose(memoised.compile(of_two(name, "any"))(a, b), OF_TWO[name][1](a, b), rtol=1e-12)
 
 

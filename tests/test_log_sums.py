@@ -9,7 +9,8 @@ import pytest
 
 import hyad
 import memoised
-from hyad.core import Block, Const, If, Loop, Prim, blocks_of
+from hyad.core import Block, Const, If, Loop, Prim, all_binds, blocks_of
+from hyad.passes.fusion import branches, makes_sums
 from hyad.passes.log_sums import LEAST
 
 #: What is tried: a model, and by which of a matrix ``m``, rows ``b`` and a number ``c`` it is differentiated.
@@ -102,6 +103,14 @@ def test_fewer_exponentials(name: str) -> None:
     assert "log-sums" in [step.name for step in hyad.explain(f, args=args).steps]
     g = hyad.grad(f, wrt=WRT)
     assert deepest(g.optimised(g.specs(args)).body) <= loops - 1
+
+
+def test_sums_stay_apart_from_branches() -> None:
+    """Several are taken at once: none is taken in the loop that asks whether they are large enough."""
+    for made in (model("each state"), hyad.grad(model("each state"), wrt=WRT)):
+        loops = [x.op for x in all_binds(made.optimised(made.specs()).body) if type(x.op) is Loop]
+        asking = [op for op in loops if any(tested(x.op) for x in op.body.binds)]
+        assert asking and all(map(branches, asking)) and not any(map(makes_sums, asking))
 
 
 @pytest.mark.some(3)

@@ -208,3 +208,12 @@ def test_one_element_alone_takes_no_array(text: str) -> None:
     np.testing.assert_allclose(hyad.compile(f)(v), hyad.run(f, v), rtol=1e-15)
     assert "work" not in hyad.show(f, "c").partition("{")[2]
     hyad.check_grad(f, (v,))
+
+
+def test_no_matrix_of_paths_is_made() -> None:
+    """What makes paths, reads the last price of each and compares all is one nest, of two sets of paths as well."""
+    pay = f"(fn [m] {PROGRAMS['paths']})".replace("np.mean", "identity", 1).replace("(identity ", "(+ 0.0 ")
+    for text in (PROGRAMS["paths"], f"(let [pay {pay}] (np.mean (+ (pay m) (pay (- m)))))"):
+        f = hyad.model(f"(fn [#^ (Mat n k) m c] {text})", namespace={})
+        workspace = hyad.compile(f).cfunction.workspace
+        assert workspace is None or "n*k" not in workspace

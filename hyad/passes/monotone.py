@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -195,21 +195,14 @@ class Monotone(Producers):
         b = self.b
 
         def product() -> Atom:
-            total: Atom = real(1.0)
-            for k, place in enumerate(plan.signs):
-                x = self.value(*place)
-                x = b.stop(x) if self.marks else x
-                one = b.select(b.prim("<", x, real(0.0)), real(-1.0), real(1.0))
-                total = b.prim("*", total, one) if k else one
+            factors = [self.value(*place) for place in plan.signs]
+            factors = [b.stop(x) for x in factors] if self.marks else factors
+            total, *others = (b.select(b.prim("<", x, real(0.0)), real(-1.0), real(1.0)) for x in factors)
+            for one in others:
+                total = b.prim("*", total, one)
             return total
 
-        if plan.whole or type(some) is Const and some.value:
-            return product()
-        with b.branch_region(some, True) as then:
-            made = product()
-        with b.branch_region(some, False) as orelse:
-            pass
-        return b.if_(some, (then, [made]), (orelse, [real(1.0)]), ["sign"])[0]
+        return self.if_there(plan, some, product, real(1.0), "sign")
 
     def ended(self, plan: Plan, found: Atom, sign: Atom | None, init: Atom, op: Loop, k: int, some: Atom) -> Atom:
         """The extreme of the values, from that of the arguments and the start."""
@@ -223,10 +216,15 @@ class Monotone(Producers):
                 x = b.prim(step.op.name, *args)
             return x if plan.whole else b.prim(name, init, x)
 
+        return self.if_there(plan, some, extreme, init, op.accs[k].name)
+
+    def if_there(self, plan: Plan, some: Atom, make: Callable[[], Atom], other: Atom, name: str) -> Atom:
+        """What ``make`` gives where there are values to compare, as it is known of a start that is one of them."""
+        b = self.b
         if plan.whole or type(some) is Const and some.value:
-            return extreme()
+            return make()
         with b.branch_region(some, True) as then:
-            made = extreme()
+            made = make()
         with b.branch_region(some, False) as orelse:
             pass
-        return b.if_(some, (then, [made]), (orelse, [init]), [op.accs[k].name])[0]
+        return b.if_(some, (then, [made]), (orelse, [other]), [name])[0]

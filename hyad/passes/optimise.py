@@ -938,7 +938,7 @@ PIPELINE: list[Pass] = [
     checks_first,
     one_size,  # before all that looks at how often a loop runs; a size that is a number then is unrolled
     log_sums,  # while each array is a loop
-    monotone,
+    monotone,  # as well; and sums have no largest exponent any more that is to be found
     alone,  # now that the others are not searched
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
@@ -965,7 +965,7 @@ PIPELINE: list[Pass] = [
     log_sums,  # of what is read of tables too, now that it is known which rows change
     unchanged,  # before the arrays that it does without are taken for copies
     rings,  # before what is added once is stored
-    unbranched,
+    unbranched,  # so that it is added once whichever branch is taken
     assign,  # what is added once is stored: adjoints become builds
     alias,
     cancel,  # while the loop that remembers its terms is the one that sums them

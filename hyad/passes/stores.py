@@ -303,6 +303,7 @@ def added_once(op: Loop) -> Block:
 
 
 def one_addition(block: Block, op: Loop, acc: Var, r: Atom) -> Block:
+    """``added_once`` for an accumulator, of which ``r`` is what it is after an iteration."""
     made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at"}
     steps: list[Bind] = []
     at = r
