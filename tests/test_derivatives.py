@@ -1092,6 +1092,66 @@ def test_tangents_that_move_need_no_care() -> None:
         assert "pass_on" not in hyad.show(hyad.jacobian(text), "c", args=[1.5]), text
 
 
+#: The likelihood of three steps of a hidden Markov model that starts in the first state and goes from one to the next.
+WEIGHTLESS = {
+    "builds": """(logsumexp (ifold (fn [a s] (build 3 (fn [j]
+                   (+ (* (t 2) j s) (logsumexp (build 3 (fn [i] (+ (get a i) (get m i j))))))))) start 3))""",
+    "an axis": """(logsumexp (ifold (fn [a s]
+                    (+ (* (t 2) s (np.arange 3)) (logsumexp (+ (expand-dims a 1) m) 0))) start 3))""",
+    "pairs": """(fold np.logaddexp -Inf (ifold (fn [a s] (build 3 (fn [j]
+                  (+ (* (t 2) j s) (ifold (fn [z i] (logaddexp z (+ (get a i) (get m i j)))) -Inf 3))))) start 3))""",
+    "as written": """(log (sum (exp (ifold (fn [a s] (build 3 (fn [j]
+                     (+ (* (t 2) j s) (log (sum (exp (build 3 (fn [i] (+ (get a i) (get m i j))))))))))) start 3))))""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WEIGHTLESS.values(), ids=WEIGHTLESS)
+def test_states_without_weight_have_no_derivative(text: str) -> None:
+    """The logarithm of a sum of exponentials that are all 0 has an infinite slope, its own adjoint and tangent are 0:
+    together that was NaN."""
+    m = "[[(log (t 0)) (log (- 1 (t 0))) -Inf] [-Inf (log (t 1)) (log (- 1 (t 1)))] [-Inf -Inf 0.0]]"
+    f = hyad.model(f"(fn [#^ (Vec 3) theta] (let [t (fn [k] (get theta k))  m {m}  start [0.0 -Inf -Inf]] {text}))")
+    plain = hyad.model("""(fn [#^ (Vec 3) theta]
+      (let [t (fn [k] (get theta k))
+            m [[(t 0) 0.0 0.0] [(- 1 (t 0)) (t 1) 0.0] [0.0 (- 1 (t 1)) 1.0]]
+            step (fn [p s] (build 3 (fn [j] (* (exp (* (t 2) j s)) (dot (get m j) p)))))]
+        (log (sum (ifold step [1.0 0.0 0.0] 3)))))""")
+    theta = np.array([0.3, 0.6, 0.2])
+    slopes = hyad.grad(plain)(theta)
+    for off in ((), ("log-sums",), tuple(hyad.optimisations())):
+        np.testing.assert_allclose(hyad.compile(hyad.grad(f), args=(theta,), without=off)(theta), slopes, rtol=1e-13)
+        forward = hyad.compile(hyad.jacobian(f), args=(theta,), without=off)
+        np.testing.assert_allclose(forward(theta), slopes, rtol=1e-13)
+    np.testing.assert_allclose([hyad.jvp(f, (theta,), (e,)) for e in np.eye(3)], slopes, rtol=1e-13)
+    np.testing.assert_allclose(hyad.run(hyad.grad(f), theta), slopes, rtol=1e-13)
+
+
+def test_rows_without_weight_count_nothing() -> None:
+    """A row of -inf in what is left out, or in a mixture with no weight; alone it has no slope that could be told."""
+    rows, w = np.array([[1.0, 2.0, -np.inf], [-np.inf] * 3, [0.5, 0.0, 1.0]]), np.array([1.0, -np.inf, 0.5])
+    masked = hyad.model("(fn [#^ (Mat n k) x #^ (Vec n) w] (sum (where (> w -Inf) (* w (logsumexp x 1)) 0.0)))")
+    mixed = hyad.model("(fn [#^ (Mat n k) x #^ (Vec n) w] (logsumexp (+ w (map logsumexp x))))")
+    for f in (masked, mixed):
+        kept = hyad.grad(f, wrt="x")(rows[::2].copy(), w[::2].copy())
+        for off in ((), tuple(hyad.optimisations())):
+            found = hyad.compile(hyad.grad(f, wrt="x"), args=(rows, w), without=off)(rows, w)
+            np.testing.assert_allclose(found, [kept[0], np.zeros(3), kept[1]], rtol=1e-14)
+    alone = hyad.grad("(fn [v] (logsumexp v))")
+    assert np.isnan(alone(np.full(3, -np.inf))).all() and np.isnan(hyad.run(alone, np.full(3, -np.inf))).all()
+
+
+def test_logarithms_with_weight_need_no_care() -> None:
+    for text in (
+        "(fn [#^ (Vec n) v] (logsumexp v))",
+        "(fn [#^ (Vec n) v] (log (sum (exp v))))",
+        "(fn [#^ (Mat n k) m] (sum (map logsumexp m)))",
+        "(fn [#^ (Mat n k) m] (sum (map (fn [r] (log (+ 1.0 (sum (exp r))))) m)))",
+        "(fn [#^ (Mat n k) m] (exp (sum (map (fn [r] (log (+ 1.0 (sum (exp r))))) m))))",
+    ):
+        for made in (hyad.grad(text), hyad.grad(text).without(["log-sums"])):
+            assert "pass_on" not in hyad.show(made, "c"), text
+
+
 def test_an_array_that_two_conditions_read_is_made_once() -> None:
     text = "(fn [#^ (Vec n) v] (let [a (exp v)] (+ (sum (where (> v 0) a 0.0)) (prod (where (> v 1) a 1.0)))))"
     assert hyad.show(hyad.grad(text), "c").count("exp(") == 1

@@ -29,6 +29,7 @@ from ..core import (
     blocks_of,
 )
 from ..program.primitives import COMPARISONS, PRIMITIVES, Primitive, parse_partial
+from .masses import Masses
 
 #: What may give an infinite number, or NaN, for finite ones.
 UNBOUNDED = frozenset(
@@ -64,6 +65,7 @@ class LeftOut:
         self.unbounded: set[Var] = set()
         self.sizes: set[Var] = set()  # reals that are made of integers, none of them of an array: no slope through them
         self.vars: set[Var] = set()
+        self.weightless: set[Var] = set()  # logarithms of sums of exponentials that come into others
         binds = list(all_binds(block))
         self.read = {x.vars[0] for x in binds if type(x.op) is Prim and x.op.name == "get" and x.vars[0].type == INT}
         if not any(type(x.op) is Prim and x.op.name in UNBOUNDED for x in binds) and not any(map(asks, binds)):
@@ -73,14 +75,21 @@ class LeftOut:
         self.told: set[Atom] = set()  # what is made of what is compared
         self.compare(binds)
         self.spread(binds)
+        self.home: dict[Var, int] = {}
+        logarithms = Masses(block).logarithms
+        if not logarithms.isdisjoint(active):
+            self.settle(block, 0)
+            self.weightless = logarithms - self.needed(block, {"exp"})
         if not any(type(x.op) is Prim and x.vars[0] in active and self.steep(x) for x in binds):
             return
-        self.certain: set[Var] = set()
-        self.home: dict[Var, int] = {}
         self.settle(block, 0)
-        self.ask(block.results, 0)
-        self.walk(block, 0)
-        self.vars = {v for v in active if v in self.home and v not in self.certain}
+        self.vars = self.home.keys() & set(active) - self.needed(block)
+
+    def guarded(self, row: Primitive, bind: Bind) -> list[int]:
+        """The operands of an operation to which its adjoint, which may be 0, goes by a slope that may be infinite."""
+        if bind.vars[0] in self.weightless:
+            return [0]
+        return [k for k in range(len(row.params)) if self.slope(row, k, bind)] if bind.vars[0] in self.vars else []
 
     # --------------------------------------------------------------------------------------- what is finite
 
@@ -197,6 +206,15 @@ class LeftOut:
 
     # -------------------------------------------------------------------------------------- what is certain
 
+    def needed(self, block: Block, underflow: Collection[str] = ()) -> set[Var]:
+        """The variables on which results depend by operations that hand on all of an adjoint; those ``underflow`` do
+        not."""
+        self.certain: set[Var] = set()
+        self.underflow = underflow
+        self.ask(block.results, 0)
+        self.walk(block, 0)
+        return self.certain
+
     def settle(self, block: Block, home: int) -> None:
         """Note in which branch each variable is made."""
         for x in block.binds:
@@ -247,7 +265,7 @@ class LeftOut:
 
     def handed_on(self, op: Prim) -> Sequence[Atom]:
         """The operands of an operation that get all of its adjoint."""
-        if op.name in ("select", "min", "max", "relu"):
+        if op.name in ("select", "min", "max", "relu") or op.name in self.underflow:
             return ()
         return op.args[1:] if op.name == "pass-on" else op.args
 

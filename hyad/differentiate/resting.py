@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..core import Apply, Atom, Bind, Block, Case, Const, If, Loop, Make, Prim, Var, While, all_binds
 from .left_out import STEEP_WHERE_FINITE, whole_exponent
+from .masses import Masses
 
 #: What has an infinite slope at 1 or -1; the others have theirs at 0.
 STEEP_AT_ONE = frozenset({"asin", "acos", "acosh"})
@@ -27,6 +28,7 @@ class Resting:
     def __init__(self, block: Block, active: Mapping[Var, int], called: Iterable[Var] = ()) -> None:
         self.active = active
         self.rests: dict[Var, tuple[int, int]] = {}  # the directions: at 0 or an unknown number, at 1 or -1
+        self.no_mass = Masses(block).logarithms
         if any(
             type(x.op) is Prim and x.op.name in STEEP_WHERE_FINITE and active.get(x.vars[0]) for x in all_binds(block)
         ):
@@ -38,6 +40,8 @@ class Resting:
         """The operands of an operation whose tangents in direction ``d`` may rest where its slope is infinite."""
         op = bind.op
         assert type(op) is Prim
+        if bind.vars[0] in self.no_mass:
+            return [0]
         if op.name not in STEEP_WHERE_FINITE or op.name == "**" and whole_exponent(op.args[1]):
             return []
         found = []

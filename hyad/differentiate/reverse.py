@@ -292,10 +292,7 @@ class Reverse(Rebuild):
                     for a, x in zip(op.args, custom_adjoints(b, row, args, y, y_bar)):
                         self.contribute(a, x)
                     return
-                steep = ()
-                if var in self.left_out.vars:
-                    steep = [k for k in range(len(args)) if self.left_out.slope(row, k, bind)]
-                partials = Partials(b, row, args, y, steep)
+                partials = Partials(b, row, args, y, self.left_out.guarded(row, bind))
                 for k, a in enumerate(op.args):
                     if self.is_active(a):
                         self.contribute(a, partials.product(y_bar, k, adjoint(a.name)))

@@ -9,6 +9,7 @@ levels, so that modes nest as they like. Arrays go element by element.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from ..core import BOOL, INT, REAL
 from ..errors import DerivativeError, ModelTypeError, hint_for, truth_hint
 from ..program.primitives import BUILTIN, PRIMITIVES, Primitive, parse_partial
-from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, dims_of, kind_of, leaves, shaped
+from .dynamic import ACTIVE, NUMBERS, Dual, Level, Node, blame, describe, dims_of, kind_of, leaves, plain, shaped
 
 #: The constants of partial derivatives, known by identity: no product is computed with them, so that a derivative
 #: that is zero stays zero beside an infinite one.
@@ -98,6 +99,8 @@ def general(row: Primitive, op: Operation, args: tuple[Any, ...]) -> Any:
         return by_rule(row, args, lower, y, top)
     if isinstance(row.partials, str):
         raise DerivativeError(f"`{op.__name__}` has no derivative: {row.partials}")
+    if row.name == "log" and plain(y) == -inf and (top.tape is None or no_mass(args[0])):
+        return without_weight(args[0], lower[0], y, top)
     partials = _partials.get(row) or partials_of(row)
     if top.tape is None:
         tangent = None
@@ -118,6 +121,31 @@ def general(row: Primitive, op: Operation, args: tuple[Any, ...]) -> Any:
     return node
 
 
+def no_mass(x: Node) -> bool:
+    """Whether a number is 0 because exponentials have underflown: each way to what it is made of has a slope of 0."""
+    seen: set[Node] = set()
+    todo = [x]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        edges = node.edges
+        if not edges or edges.__class__ is Rule:
+            return False
+        todo += (a for a, d in zip(edges[::2], edges[1::2]) if plain(d) != 0)
+    return True
+
+
+def without_weight(x: Any, lower: Any, y: Any, top: Level) -> Any:
+    """The logarithm of 0, an infinite slope; what does not move, or moves nothing, is not moved by it (``Masses``)."""
+    if top.tape is None:
+        return y if plain(x.tangent) == 0 else Dual(top, y, _divide(x.tangent, lower))
+    node = Node(top, y, Rule([x], lambda bar: [bar if plain(bar) == 0 else _divide(bar, lower)]))
+    top.tape.append(node)
+    return node
+
+
 def times(partial: Any, x: Any) -> Any:
     """``partial`` times ``x``; None is a zero that differentiation made."""
     if x is None or partial is ZERO:
@@ -131,7 +159,7 @@ def plus(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else _add(a, b)
 
 
-_neg, _multiply, _add = operation("neg"), operation("*"), operation("+")
+_neg, _multiply, _add, _divide = operation("neg"), operation("*"), operation("+"), operation("/")
 
 
 def elementwise(row: Primitive, op: Operation, args: tuple[Any, ...]) -> Any:
