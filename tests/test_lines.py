@@ -123,8 +123,21 @@ THOMAS = """(fn [#^ Real r #^ (Vec n) d]
     (for [k (range (- n 1))]
       (let [i (- n 2 k)] (set-at! x i (- (get x i) (* (get c i) (get x (+ i 1)))))))
     x))"""
+#: The same with the first step in the loop, as states that go on.
+THOMAS_IN_ONE = """(fn [#^ Real r #^ (Vec n) d]
+  (let [#(c x) (ifold (fn [#(c x) i]
+                        (let [b (+ 1.0 (* 2.0 r))
+                              m (if (= i 0) b (+ b (* r (get c (- i 1)))))
+                              e (if (= i 0) (get d 0) (+ (get d i) (* r (get x (- i 1)))))]
+                          #((update c i (/ (- r) m)) (update x i (/ e m)))))
+                 #((zeros n) (zeros n)) n)]
+    (ifold (fn [y k] (let [i (- n 2 k)] (update y i (- (get x i) (* (get c i) (get y (+ i 1))))))) x (- n 1))))"""
 SYSTEMS = f"(fn [#^ (Mat l n) d #^ Real r] (build l (fn [i] ({THOMAS} r (get d i)))))"
-ENERGY = f"(fn [#^ (Mat l n) d #^ Real r] (sum (square ({SYSTEMS} d r))))"
+IN_ONE = SYSTEMS.replace(THOMAS, THOMAS_IN_ONE)
+
+
+def energy(systems: str) -> str:
+    return f"(fn [#^ (Mat l n) d #^ Real r] (sum (square ({systems} d r))))"
 
 
 def quotients(f: hyad.Model, args: tuple) -> list[int]:
@@ -141,16 +154,17 @@ def quotients(f: hyad.Model, args: tuple) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("systems", [SYSTEMS, IN_ONE], ids=["first apart", "in one"])
 @pytest.mark.parametrize("l, n", [(1, 1), (1, 2), (3, 4), (8, 9), (21, 6)])
-def test_systems_of_one_matrix(l: int, n: int) -> None:  # noqa: E741
+def test_systems_of_one_matrix(l: int, n: int, systems: str) -> None:  # noqa: E741
     """Against a dense solve, and its derivative: with ``y`` the solution of a system, that by ``d`` is the solution of
     the transposed one for ``2 y``."""
     d, r = np.random.default_rng(n).normal(size=(l, n)), 0.3
     matrix = (1 + 2 * r) * np.eye(n) - r * np.eye(n, k=1) - r * np.eye(n, k=-1)
     y = np.linalg.solve(matrix, d.T).T
-    f = hyad.model(SYSTEMS)
+    f = hyad.model(systems)
     np.testing.assert_allclose(memoised.compile(f)(d, r), y, rtol=1e-12, atol=1e-14)
-    value, (d_bar, r_bar) = memoised.compile(hyad.value_and_grad(hyad.model(ENERGY)))(d, r)
+    value, (d_bar, r_bar) = memoised.compile(hyad.value_and_grad(hyad.model(energy(systems))))(d, r)
     bar = np.linalg.solve(matrix.T, 2 * y.T).T
     slope = -np.sum(bar * (y @ (2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1))))
     assert value == pytest.approx(np.sum(y * y), rel=1e-12)
@@ -158,16 +172,39 @@ def test_systems_of_one_matrix(l: int, n: int) -> None:  # noqa: E741
     assert r_bar == pytest.approx(slope, rel=1e-11)
 
 
-def test_a_matrix_is_eliminated_once() -> None:
+@pytest.mark.parametrize("systems", [SYSTEMS, IN_ONE], ids=["first apart", "in one"])
+def test_a_matrix_is_eliminated_once(systems: str) -> None:
     """Its part of each step leaves the loop over the right sides, before differentiation too: there no more is divided
-    for each of them than what is divided of them."""
+    for each of them than what is divided of them. So it is where a branch tells the first step from the others: and
+    what a gradient remembers beside a state is not a state of its own."""
     args = (np.zeros((9, 5)), 0.3)
-    f, g = hyad.model(SYSTEMS), hyad.grad(hyad.model(ENERGY), wrt=1)
-    for model, once, each in ((f, 1, 2), (g, 1, 2)):
+    once = 1 if systems is SYSTEMS else 2  # in the loop of the first step and in that of the others
+    for f in (hyad.model(systems), hyad.grad(hyad.model(energy(systems)), wrt=1)):
         with without(OFF):
-            assert quotients(model, args).count(2) == once
+            assert quotients(f, args).count(2) == once
         with without((*OFF, "fission")):
-            assert quotients(model, args).count(2) >= each
+            assert quotients(f, args).count(2) > once
+
+
+def test_what_a_gradient_remembers_is_no_state_of_its_own() -> None:
+    """What a branch gives beside a state, by the condition that makes this: the recurrence was done twice."""
+    args = (np.zeros((9, 5)), 0.3)
+    with without(OFF):
+        assert quotients(hyad.grad(hyad.model(energy(IN_ONE))), args).count(2) == 2
+
+
+def test_lines_of_a_grid_that_go_down_its_columns() -> None:
+    """The stencil's rows are made before them, though they are cheap: eight recurrences go at once then."""
+    grid = """(build [l n] (fn [i j] (+ (get d j i) (* r (+ (if (> i 0) (get d j (- i 1)) 0.0)
+                                                             (if (< i (- l 1)) (get d j (+ i 1)) 0.0))))))"""
+    f = hyad.model(f"(fn [#^ (Mat n l) d #^ Real r] (map (fn [row] ({THOMAS_IN_ONE} r row)) {grid}))")
+    assert "eights" in hyad.explain(f).fired()
+    for n, l in ((1, 1), (3, 4), (5, 19)):  # noqa: E741
+        d = np.random.default_rng(n).normal(size=(n, l))
+        wide = np.pad(d.T, ((1, 1), (0, 0)))
+        matrix = 1.6 * np.eye(n) - 0.3 * np.eye(n, k=1) - 0.3 * np.eye(n, k=-1)
+        wanted = np.linalg.solve(matrix, (d.T + 0.3 * (wide[:-2] + wide[2:])).T).T
+        np.testing.assert_allclose(memoised.compile(f)(d, 0.3), wanted, rtol=1e-12, atol=1e-14)
 
 
 def test_a_system_of_a_row_that_changes_stays() -> None:

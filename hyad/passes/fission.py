@@ -135,7 +135,7 @@ class Fission(Rebuild):
             own = [a for a in read if a in inside]
             around = self.atoms([a for a in read if a not in inside])
             steady_too = not around or b.home(around) is not b.scopes[-1]
-            if type(x.op) is Prim and steady_too and all(a in fixed for a in own):
+            if type(x.op) in (Prim, If) and steady_too and all(a in fixed for a in own):
                 fixed.update(x.vars)
                 if not made.isdisjoint(own):
                     made.update(x.vars)

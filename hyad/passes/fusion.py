@@ -239,7 +239,7 @@ class Fuse(Rebuild):
             if cost is not None:
                 self.costs[v] = 1 if self.found_once(op, k, self.uses.get(v, ())) else cost
         again = any(len(u.loops) - self.depth > levels for _, u in uses)
-        down = self.column(op)
+        down = self.column(op) and not any(u.loops and recurs(u.loops[-1]) for _, u in uses)
         if self.once and (
             again or down or any(permuted(op, k, levels) or bind.vars[k] not in self.costs for k, _ in uses)
         ):
@@ -758,6 +758,17 @@ def of_several(loop: Loop, k: int) -> bool:
 def makes_sums(op: Loop) -> bool:
     """Whether an element of a build is a sum, of which several can be taken side by side."""
     return any(type(x.op) is Loop and x.op.accs for x in op.body.binds)
+
+
+def recurs(op: Loop) -> bool:
+    """Whether an iteration reads what another one has put into an array: it changes places with no loop around it."""
+    changed: set[Atom] = {a for a in op.accs if isinstance(a.type, Arr)}
+    for x in all_binds(op.body) if changed else ():
+        if type(x.op) is Prim and x.op.args and x.op.args[0] in changed:
+            if x.op.name == "get":
+                return True
+            changed.update(x.vars)
+    return False
 
 
 def branches(op: Loop) -> bool:

@@ -44,14 +44,14 @@ from ..core import (
     with_blocks,
     with_body,
 )
-from ..program.alike import same_code
+from ..program.alike import same_code, structure
 from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.check import check_after
 from ..program.counts import inside, work
 from ..program.dead import dead_code, has_checks, tidy
 from ..program.journal import FIRED, LEFT, OFF
-from ..program.loops import CALL, array_uses, loops_of
+from ..program.loops import CALL, array_uses, loops_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, rebuild, rebuilt, taken
 from ..program.sink import idle, sink
@@ -141,6 +141,8 @@ Pass = Callable[[Program], Program]
 SPLITS = 3  # how often a loop is split: where a stencil ends on both sides of a row, and in one place between
 #: A loop of known trip count is written out if it is that short and that makes at most so many bindings.
 UNROLL_COUNT, UNROLL = 32, 400
+#: Branches by one condition whose results are compared one by one compute each in so many steps at most.
+ALIKE = 16
 #: One that makes up to so many is tried: it stays written out where that saves a third of its work.
 TRIED = 4000
 
@@ -464,12 +466,24 @@ class Share(Rebuild):
         scope = self.b.scopes[-1]
         made = scope.binds[-1] if scope.binds else None
         if made is not None and type(made.op) is If and made.vars == tuple(out):
+            out = [self.given_before(made.op, k, v) for k, v in enumerate(made.vars)]
             for holds, arm in zip((True, False), blocks_of(made.op)):
                 ops = {x.vars[0]: x.op for x in arm.binds if type(x.op) is Prim and x.op.name in PRIMITIVES}
                 self.chosen.setdefault((made.op.cond, holds), []).extend(
                     (scope, ops[r], v) for r, v in zip(arm.results, made.vars) if r in ops
                 )
         return out
+
+    def given_before(self, op: If, k: int, v: Var) -> Atom:
+        """What a branch gives, or what another one by the same condition has given that computes it alike."""
+        arms = [slice_of(arm, arm.results[k : k + 1]) for arm in blocks_of(op)]
+        if not isinstance(v.type, Scalar) or any(len(arm.binds) > ALIKE for arm in arms) or any(map(has_checks, arms)):
+            return v
+        key = ("given", op.cond, *map(structure, arms))
+        found = self.b.shared(key)
+        if found is None:
+            self.b.scopes[-1].shared[key] = found = v
+        return found
 
     def entered(self, cond: Atom, holds: bool) -> None:
         for scope, op, v in self.chosen.get((cond, holds), ()):

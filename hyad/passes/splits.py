@@ -27,6 +27,7 @@ from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.primitives import BUILTIN
 from ..program.rebuild import Rebuild
+from .fusion import recurs
 from .lanes import ahead
 from .tables import affine_of
 
@@ -77,7 +78,12 @@ class Split(Rebuild):
         b.sizes.update(v for v in (at, left) if type(v) is Var)
         state, names, accs = self.filling(op, bind)  # type: ignore[arg-type]
         parts = [(at, Const(0, INT), first), (left, after, not first)]
-        if once:
+        if once and at == Const(0, INT) and not self.is_index(op, bound):  # type: ignore[arg-type]
+            some = b.prim("min", count, Const(1, INT))
+            left = b.prim("-", count, some)
+            b.sizes.update(v for v in (some, left) if type(v) is Var)
+            parts = [(some, at, first), (left, after, not first)]
+        elif once:
             parts = [(at, Const(0, INT), not first), (Const(1, INT), at, first), (left, after, not first)]
         for length, start, holds in parts:
 
@@ -151,7 +157,8 @@ class Split(Rebuild):
             rest = affine_add(gap, (0, {op.index: 1}), -step)
             if step in (1, -1) and once:
                 bound = rest if step == -1 else negated(rest)
-                if not self.at_end(op, bound) and self.is_index(op, bound):
+                first = bound == (0, {}) and recurs(op)  # if there is one: the others are taken in lanes, maybe
+                if not self.at_end(op, bound) and (first or self.is_index(op, bound)):
                     return cond, test.name == "=", bound, True
             elif step in (1, -1):
                 bound = affine_add(rest, (1, {})) if step == -1 else negated(rest)  # i <= rest, or i >= -rest
