@@ -48,7 +48,7 @@ PROGRAMS = {
         """(build n (fn [i] (sum (ifold (fn [u j] (update u j (+ (get u j) (get u 0))))
                                         (map sin (slice v 0 (+ i 1))) (+ i 1)))))""", False,
     ),
-    "what may fail": ("(build n (fn [i] (ifold (fn [s j] (+ s (get v (* k j)))) 0.0 (+ i 1))))", False),
+    "what may fail": ("(build n (fn [i] (ifold (fn [s j] (+ s (get v (* k j)))) 0.0 (+ i 1))))", True),
     "after what may fail": (
         "(build n (fn [i] (* (get v (* k i)) (ifold (fn [s j] (+ s (sin (get v j)))) 0.0 (+ i 1)))))", False,
     ),
@@ -58,8 +58,20 @@ PROGRAMS = {
     ),
     "from what changes": ("(ifold (fn [t i] (ifold (fn [s j] (* 0.5 (+ s (get v j)))) t (+ i 1))) 0.1 n)", False),
     "to the last": ("(build n (fn [i] (exp (sum (slice v i n)))))", False),
-    "twice as far": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (* 2 i))))", False),
-    "further by two": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (+ i 2))))", False),
+    "twice as far": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (* 2 i))))", True),
+    "further by two": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (+ i 2))))", True),
+    "as far as an array says": (
+        """(build n (fn [i] (* (get v i) (ifold (fn [s j] (+ (* p s) (exp (* p (real (- 0 j)))))) 0.5
+                                                (int (* 4 (- (get w i) 0.2)))))))""", True,
+    ),
+    "two states as far": (
+        """(ifold (fn [t i] (let [#(a b) (ifold (fn [#(a b) j] #((+ a (* b p)) (* b (cos (+ p a))))) #(0.0 1.0)
+                                           (% (* 7 i) 5))]
+                             (+ t (* a (get v i)) b))) 0.0 n)""", True,
+    ),
+    "as far as the state says": (
+        "(ifold (fn [t i] (+ t (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (int (abs t))))) 3.0 n)", False,
+    ),
 }  # fmt: skip
 
 
@@ -119,3 +131,33 @@ def test_nothing_is_read_of_an_empty_array() -> None:
     """Python says so where C would not."""
     f = hyad.compile(model("running maxima"), "python")
     assert f(*arguments(0)).shape == (0,)
+
+
+ANNUITIES = """(fn [#^ (Arr Int n) terms #^ (Vec n) coupons #^ (Vec m) rates]
+  (let [total (ref 0.0)]
+    (for [i (range n)]
+      (let [d (ref 1.0)  a (ref 0.0)]
+        (for [t (range (get terms i))]
+          (set! d (* (deref d) (exp (- (get rates t)))))
+          (set! a (+ (deref a) (deref d))))
+        (set! total (+ (deref total) (square (- (* (get coupons i) (deref a)) (deref d)))))))
+    (deref total)))"""
+
+
+def test_payments_until_a_date() -> None:
+    """As many exponentials as the longest term has payments; no term is too long, and none too short."""
+    f = hyad.model(ANNUITIES)
+    g = hyad.grad(f, wrt=("coupons", "rates"))
+    terms, coupons, rates = np.array([3, 0, 7, 7, -2, 1]), RNG.uniform(0.1, 1, 6), RNG.uniform(0, 0.1, 7)
+    for h in (f, g):
+        assert depth(hyad.show(h, "c").split("{", 1)[1]) < depth(
+            hyad.show(h.without(["prefixes"]), "c").split("{", 1)[1]
+        )
+    one, other = (flat(hyad.compile(h)(terms, coupons, rates)) for h in (g, g.without(["prefixes"])))
+    np.testing.assert_allclose(one, other, rtol=1e-13)
+    hyad.check_grad(f, (terms, coupons, rates), wrt=("coupons", "rates"))
+    for h in (f, g):
+        for made in (h, h.without(["prefixes"])):
+            with pytest.raises(hyad.BoundsError, match="index `t` is outside axis 0"):
+                hyad.compile(made)(np.array([1, 8]), coupons[:2], rates)
+    assert hyad.compile(f)(np.zeros(0, int), np.zeros(0), np.zeros(0)) == 0.0

@@ -64,6 +64,48 @@ def test_jacobians(name: str) -> None:
         np.testing.assert_allclose(made(q), steps, 1e-7, 1e-8)
 
 
+#: Numbers that are made of all elements: searches among them, which Jacobians go through as through states.
+OF_ALL = [
+    *("(max q)", "(min (* q q))", "(max (abs q))", "(max (exp q))", "(ptp q)", "(norm q)", "(prod q)", "(std q)"),
+    *("(logsumexp q)", "(mean q)", "(median q)", "(get q (argmin (* q q)))", "(get (sort q) 0)", "(dot q q)"),
+    *("(fold max 0.0 (* q q))", "(ifold (fn [m i] (max m (sin (get q i)))) -9.0 n)", "(get (cumsum q) -1)"),
+    "(snd (fold (fn [#(k m) x] (if (> x m) #((+ k x) x) #(k m))) #(0.0 -9.0) q))",
+    "(let [m (ref -9.0)] (for [x q] (when (> x (deref m)) (set! m x))) (deref m))",
+    """(let [m (ref 0.0)  i (ref 0)]
+         (while (< (deref i) n) (set! m (max (deref m) (get q (deref i)))) (set! i (+ (deref i) 1)))
+         (deref m))""",
+    "(loop [m 0.0  i 0] (if (= i n) m (recur (max m (* 2 (get q i))) (+ i 1))))",
+]  # fmt: skip
+
+
+@pytest.mark.some(5)
+@pytest.mark.parametrize("number", OF_ALL)
+def test_jacobians_of_all_elements(number: str) -> None:
+    """Those by columns took the number of an iteration for a tangent, and chose between arrays as between numbers."""
+    for n in (2, 5):
+        q = np.random.default_rng(n).uniform(0.2, 1.0, n)
+        for text in (f"(let [m {number}] (* q m))", f"(let [m {number}] (/ (- q m) (+ 2.0 m)))"):
+            f = model(text)
+            steps = np.stack([hyad.run(f, q + 1e-6 * u) - hyad.run(f, q - 1e-6 * u) for u in np.eye(n)], -1) / 2e-6
+            for off in ((), "columns-of-states"):
+                found = hyad.compile(hyad.jacobian(f), args=(q,), without=off)(q)
+                np.testing.assert_allclose(found, steps, 1e-7, 1e-8)
+
+
+@pytest.mark.some(5)
+@pytest.mark.parametrize("number", OF_ALL)
+def test_jacobians_of_gradients(number: str) -> None:
+    """Are Hessians, in functions and in models."""
+    for text in (f"(let [m {number}] (* m m m))", f"(let [m {number}] (* m (sum q)))", f"(exp (* 0.3 {number}))"):
+        f = model(text)
+        inside = model(f"((jacobian (grad (fn [q] {text}))) q)")
+        for n in (2, 5):
+            q = np.random.default_rng(n).uniform(0.2, 1.0, n)
+            wanted = hyad.run(hyad.hessian(f), q)
+            for made in (hyad.jacobian(hyad.grad(f)), inside, hyad.hessian(f)):
+                np.testing.assert_allclose(hyad.compile(made, args=(q,))(q), wanted, 1e-11, 1e-12)
+
+
 def test_states_are_gone_through_once() -> None:
     """In a loop around one over the columns, in which none is left."""
     jacobian = hyad.jacobian(model(STATES["a scan"]))

@@ -150,6 +150,8 @@ class Forward(Rebuild):
                 dots = self.prim_tangents(bind)
             if dots:
                 self.dot[var] = dots
+            else:
+                self.dot.pop(var, None)  # that of another iteration
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -433,7 +435,7 @@ class Wide(Forward):
 
     def take(self, wanted: Sequence[tuple[Var, int]], atoms: Sequence[Atom]) -> None:
         super().take(wanted, atoms)
-        self.sums.update(a for a in atoms if type_of(a).rank == 1)  # type: ignore[union-attr]
+        self.sums.update(a for _, a in zip(wanted, atoms) if type_of(a).rank == 1)  # type: ignore[union-attr]
 
     def each(self, element: Callable[[Atom], Atom], name: str) -> Atom:
         """An array over the directions."""
@@ -451,6 +453,9 @@ class Wide(Forward):
         op, var = bind.op, bind.vars[0]
         assert type(op) is Prim
         b, row = self.b, PRIMITIVES.get(op.name)
+        if op.name == "select":  # of numbers: arrays are chosen by branches
+            c, (x, y) = self.atom(op.args[0]), (self.tangent_or_zero(a, 0) for a in op.args[1:])
+            return {0: self.each(lambda d: b.select(c, b.get(x, d), b.get(y, d)), tangent(var.name))}
         if row is None:
             return super().prim_tangents(bind)
         partials = Partials(b, row, self.atoms(op.args), self.here[var], self.resting.steep(bind, 0))

@@ -34,6 +34,7 @@ from ..program.loops import CALL, calls_in, cost_of, slice_of
 from ..program.primitives import PRIMITIVES, price_of
 from ..program.rebuild import Rebuild
 from .reciprocals import is_reciprocal
+from .trips import counting, longest, of_the_index
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 
@@ -294,30 +295,44 @@ class Expand(Rebuild):
             return
         if type(op) is Loop:
             for way in paths(op):
-                self.prepare(*way)
+                self.prepare(op, *way)
             self.b.span = bind.span
         self.copy(bind)
 
     def takes(self, op: Loop) -> bool:
         """Whether there is a value to compute before a loop."""
-        return any(self.chosen(*way)[2] for way in paths(op))
+        return any(self.chosen(op, *way)[2] for way in paths(op))
 
-    def chosen(self, path: tuple[Loop, ...], inside: set[Var], least: int) -> tuple[Block, dict[Var, Guard], list[Var]]:
+    def chosen(
+        self, op: Loop, path: tuple[Loop, ...], inside: set[Var], least: int
+    ) -> tuple[Block, dict[Var, Guard], list[Var]]:
         """``invariants``, and which of them have a table."""
         if any(type(loop.count) is Var and loop.count in inside for loop in path) or has_checks(path[0].body):
-            return Block((), ()), {}, []
+            if len(path) > 1 or has_checks(path[0].body) or self.as_many(op, path[0]) is None:
+                return Block((), ()), {}, []
         fixed, guards = invariants(path, inside, least, self.ahead)
         chosen = [v for v in guards if v not in self.tables and (len(path) == 1 or of_elements(v, fixed, path))]
         if self.ahead:
             chosen = [v for v in chosen if guards[v] or any(map(summing, slice_of(fixed, [v]).binds))]
         return fixed, guards, chosen
 
-    def prepare(self, path: tuple[Loop, ...], inside: set[Var], least: int) -> None:
+    def as_many(self, op: Loop, inner: Loop) -> list[Bind] | None:
+        """What makes the integer that says how often an inner loop runs, another one in each iteration; with all that
+        is checked in these. None where it is not of the index alone."""
+        numbers, making = of_the_index(op)
+        bind = next((x for x in op.body.binds if x.op is inner), None)
+        return counting(op, making, bind, inner.count) if bind is not None and inner.count in numbers else None
+
+    def prepare(self, op: Loop, path: tuple[Loop, ...], inside: set[Var], least: int) -> None:
         """Build the tables of an inner loop, or of several, if their trip counts are known outside."""
-        fixed, guards, chosen = self.chosen(path, inside, least)
+        fixed, guards, chosen = self.chosen(op, path, inside, least)
         if not chosen:
             return
         made = guarded(fixed, chosen, guards)
+        most = path[0].count
+        if type(most) is Var and most in inside:
+            most = longest(self, op, self.as_many(op, path[0]) or (), most)
+            self.here[path[0].count] = most
 
         def table(k: int, counts: Sequence[Atom]) -> Sequence[Atom]:
             if k == len(path):

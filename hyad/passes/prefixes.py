@@ -9,6 +9,7 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    Check,
     If,
     Loop,
     Prim,
@@ -29,6 +30,7 @@ from ..program.dead import dead_code, has_checks
 from ..program.loops import array_uses
 from ..program.rebuild import Rebuild
 from .lanes import closure
+from .trips import counting, longest, of_the_index
 from .unchanged import integers_of
 
 
@@ -40,7 +42,8 @@ def prefixes(program: Program) -> Program:
     ``(build n (fn [i] (f (get s i))))``. An array that is built as far as the index is a part of one built once.
     Design decision: to the last bit, since each sum is the one before with a term added to it, as it is written: from
     the first element on. Sums to the last element are not, unless they were added from there. What comes after
-    something that may fail stays: it may need what that has checked.
+    something that may fail stays: it may need what that has checked. So are loops that take as many steps as an integer
+    says which is another one in each iteration: until a payment is due, say. Those are as many as the largest of them.
     """
     made = prefixes_block(Builder(), program.body, program.dims)
     return program if made is program.body else dead_code(with_body(program, made))
@@ -60,18 +63,18 @@ def prefixes_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block
 
 class Prefixes(Rebuild):
     """``prefixes`` for a block. ``last``: for a loop that has been done once, what its accumulators were after each
-    step, and how many steps it takes more than the index of the loop around says."""
+    step, and how many steps it takes more than an integer of the iteration around."""
 
     def __init__(self, builder: Builder, block: Block) -> None:
         super().__init__(builder)
         self.uses = array_uses(block)
         self.integers = integers_of(block)
-        self.last: dict[Bind, tuple[Sequence[Atom], int, Var]] = {}
+        self.last: dict[Bind, tuple[Sequence[Atom], int, Atom]] = {}
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        for x, more, before in self.growing(op):
+        for x, more, before, binds in self.growing(op):
             self.first(before, op)
-            self.once(x, x.op, more, op)  # type: ignore[arg-type]
+            self.once(x, x.op, more, op, binds)  # type: ignore[arg-type]
         return super().loop(op, bind)
 
     def bind(self, bind: Bind) -> None:
@@ -80,30 +83,35 @@ class Prefixes(Rebuild):
         else:
             self.copy(bind)
 
-    def growing(self, op: Loop) -> list[tuple[Bind, int, list[Bind]]]:
-        """The loops in the body of another that take as many steps as its index says, or one more, and need nothing
-        else of it; which of the two, and the numbers that are the same in all iterations and needed by them."""
+    def growing(self, op: Loop) -> list[tuple[Bind, int, list[Bind], list[Bind]]]:
+        """The loops in the body of another that take as many steps as its index says, or one more, or as another
+        integer says, and need nothing else of it; how many more, the numbers that are the same in all iterations and
+        needed by them, and what makes that integer."""
         varying: set[Atom] = {op.index, *op.accs, *defined_in(op.body)}
         same: dict[Atom, Bind] = {}
-        found: list[tuple[Bind, int, list[Bind]]] = []
+        found: list[tuple[Bind, int, list[Bind], list[Bind]]] = []
+        numbers, making = of_the_index(op)
+        checked = False
         for x in op.body.binds:
             inner = x.op
-            if has_checks(Block((x,), ())):
-                break  # what comes after it may need it
             if type(inner) is Prim and x.vars[0].type == REAL and inner.name not in ("stop", "undef"):
                 if all(a in same or a not in varying for a in inner.args):
                     same[x.vars[0]] = x
-            if type(inner) is not Loop or inner.index.soft or inner.snapshots is not None:
-                continue
-            more, terms = affine_in(inner.count, self.integers)
-            if terms != {op.index: 1} or more not in (0, 1) or not plain(inner) or not self.read_by_element(x):
-                continue
-            own = {inner.index, *inner.accs, *defined_in(inner.body)}
-            sizes = (d for v in own for d in type_atoms(v.type))
-            needs = varying.intersection((*free_vars(inner.body), *inner.inits, *sizes)) - own
-            if all(a in same for a in needs):
-                found.append((x, more, closure(list(same.values()), needs)))
-                varying.difference_update(x.vars[len(inner.accs) :])  # the same elements for all iterations
+            if type(inner) is Loop and inner.snapshots is None and not inner.index.soft and self.apart(x, inner):
+                more, terms = affine_in(inner.count, self.integers)
+                grows = terms == {op.index: 1} and more in (0, 1) and not checked
+                own = {inner.index, *inner.accs, *defined_in(inner.body)}
+                sizes = (d for v in own for d in type_atoms(v.type))
+                needs = varying.intersection((*free_vars(inner.body), *inner.inits, *sizes)) - own
+                steady = not needs or not checked and all(a in same for a in needs)
+                if steady and (grows or inner.count in numbers):
+                    binds = [] if grows else counting(op, making, x, inner.count)
+                    found.append((x, more if grows else 0, closure(list(same.values()), needs), binds))
+                    varying.difference_update(x.vars[len(inner.accs) :])  # the same elements for all iterations
+            if has_checks(Block((x,), ())):
+                checked = True
+                if x not in making:
+                    break  # what comes after it may need it
         return found
 
     def first(self, binds: Sequence[Bind], around: Loop) -> None:
@@ -120,18 +128,25 @@ class Prefixes(Rebuild):
         made = b.if_(some, (scope, [self.here[x.vars[0]] for x in binds]), (other, zeros), names)
         self.here.update((x.vars[0], a) for x, a in zip(binds, made))
 
+    def apart(self, x: Bind, inner: Loop) -> bool:
+        """Whether a loop can be done before the one around it."""
+        return plain(inner) and self.read_by_element(x)
+
     def read_by_element(self, x: Bind) -> bool:
         """Whether nothing is read of what a loop stacks but its elements."""
         arrays = x.vars[len(x.op.accs) :]  # type: ignore[union-attr]
         return all(use.subscripts for v in arrays for use in self.uses.get(v, ()))
 
-    def once(self, x: Bind, inner: Loop, more: int, around: Loop) -> None:
+    def once(self, x: Bind, inner: Loop, more: int, around: Loop, binds: Sequence[Bind]) -> None:
         """Emits a loop for all of the iterations around it."""
         b, width = self.b, len(inner.accs)
         b.span, soft, b.soft = x.span, b.soft, x.soft
         b.fired("prefixes")
-        count = self.atom(around.count)
-        count = b.trips(count if more else b.prim("-", count, integer(1)))
+        if binds:
+            count = longest(self, around, binds, inner.count)
+        else:
+            count = self.atom(around.count)
+            count = b.trips(count if more else b.prim("-", count, integer(1)))
 
         def body(j: Atom, *accs: Atom):
             self.here[inner.index] = j
@@ -143,11 +158,11 @@ class Prefixes(Rebuild):
         made = b.loop(count, self.atoms(inner.inits), body, [*names[:width], *names], inner.index.name, accs)
         b.soft = soft
         self.here.update(zip(x.vars[width:], made[2 * width :]))
-        self.last[x] = (made[width : 2 * width], more, around.index)
+        self.last[x] = (made[width : 2 * width], more, inner.count if binds else around.index)
 
-    def after(self, x: Bind, inner: Loop, states: Sequence[Atom], more: int, index: Var) -> list[Atom]:
+    def after(self, x: Bind, inner: Loop, states: Sequence[Atom], more: int, steps: Atom) -> list[Atom]:
         """What a loop gives in one iteration."""
-        b, i = self.b, self.atom(index)
+        b, i = self.b, self.atom(steps)
         stacked = [self.here[v] for v in x.vars[len(inner.accs) :]]
         if more:
             return [*(b.get(s, i, hint=v.name) for s, v in zip(states, x.vars)), *stacked]
@@ -164,6 +179,6 @@ class Prefixes(Rebuild):
 
 def plain(inner: Loop) -> bool:
     """Whether a loop computes numbers, in what a program without functions and data has."""
-    return kinds_of(inner.body) <= {Prim, Loop, If} and all(
+    return kinds_of(inner.body) <= {Prim, Loop, If, Check} and all(
         isinstance(a.type, Scalar) for a in (*inner.accs, *inner.body.results)
     )

@@ -1,0 +1,65 @@
+"""How often the inner loops of a loop run at most, where an integer says so that is another one in each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core import BOOL, INT, REAL, Atom, Bind, Block, Check, Loop, Prim, Var, defined_in, integer, reads
+from ..program.dead import has_checks
+from ..program.rebuild import Rebuild
+
+
+def of_the_index(op: Loop) -> tuple[set[Atom], list[Bind]]:
+    """The numbers of a loop's iterations that are made of its index and of what is outside of it; and the operations
+    that make them and the checks of them, up to the first thing that may fail otherwise."""
+    inside = {op.index, *op.accs, *defined_in(op.body)}
+    made: set[Atom] = {op.index}
+    found: list[Bind] = []
+    for x in op.body.binds:
+        prim = x.op
+        if type(prim) is Prim:
+            known = all(a in made or a not in inside for a in prim.args)
+            if known and x.vars[0].type in (INT, BOOL, REAL) and prim.name not in ("stop", "undef"):
+                made.update(x.vars)
+                found.append(x)
+        elif type(prim) is Check and all(a in made or a not in inside for a in (prim.a, prim.b)):
+            found.append(x)
+        elif has_checks(Block((x,), ())):
+            break
+    return made, found
+
+
+def counting(op: Loop, binds: Sequence[Bind], bind: Bind, count: Atom) -> list[Bind]:
+    """Those of some operations of a loop's body that give ``count``, and the checks before another binding of it."""
+    before = op.body.binds[: op.body.binds.index(bind)]
+    wanted, found = {count}, []
+    for x in reversed(binds):
+        if not wanted.isdisjoint(x.vars) or type(x.op) is Check and x in before:
+            found.append(x)
+            wanted.update(reads(x))
+    return found[::-1]
+
+
+def longest(pass_: Rebuild, op: Loop, binds: Sequence[Bind], count: Atom) -> Atom:
+    """The largest of the integers ``count`` that a loop's iterations make of their index, before it, and not less than
+    0; what they check of it is checked for all."""
+    b = pass_.b
+    made = next((x.op for x in binds if count in x.vars), None)
+    same = {count, *(made.args if type(made) is Prim and made.name == "max" and integer(0) in made.args else ())}
+    inside = {op.index, *(v for x in binds for v in x.vars)}
+    limits = [x for x in binds if type(x.op) is Check and x.op.relation == "<=" and x.op.a in same]
+    limits = [x for x in limits if x.op.b not in inside]  # type: ignore[union-attr]
+    needed = [x for x in binds if x not in limits]
+
+    def body(i: Atom, most: Atom):
+        pass_.here[op.index] = i
+        pass_.block(Block(tuple(needed), ()))
+        return [b.prim("max", most, pass_.atom(count))], ()
+
+    (most,) = b.loop(pass_.atom(op.count), (integer(0),), body, ("most",), op.index.name, ("most",))
+    if type(most) is Var:
+        b.sizes.add(most)
+    for x in limits:
+        b.span = x.span
+        b.check(x.op, most, pass_.atom(x.op.b))  # type: ignore[arg-type, union-attr]
+    return most
