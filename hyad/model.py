@@ -355,12 +355,13 @@ class Model:
             optimise,
         )
 
-        with switched_off(("columns-of-states",) if target == "cuda" else ()):  # there each row has a thread
+        # on a GPU each row has a thread, and no kernel makes an array of a size that the host does not know
+        with switched_off(("columns-of-states", "trips") if target == "cuda" else ()):
             program = self.program(specs)
         threads = max(threads, self._options.get("threads", 1))
         later = set(map(named, AFTER_PARTS)) if threads > 1 else ()
         vectors = "vector" in (math, self._options.get("math"))
-        off = FOR_CACHES if target == "cuda" else {*later, *(["denormals"] if dtype == "f32" else [])}
+        off = {*FOR_CACHES, "trips"} if target == "cuda" else {*later, *(["denormals"] if dtype == "f32" else [])}
         off = {*off, "lesser-powers"} if vectors else off  # these have branches
         products = bool(blas or self._options.get("blas"))
         passes = WITH_BLAS if products else PIPELINE

@@ -26,6 +26,7 @@ BUILT = {
     "spared": "Copies a row that a loop reads and, by a condition, does not change: reverse mode remembers it once.",
     "few-inputs": "Takes a gradient by few numbers through recursion or a loop with a state in forward mode.",
     "columns-of-states": "Takes the columns of a Jacobian of states, each made of the one before, side by side (CPU).",
+    "trips": "Runs inner loops that are as long as an integer of each iteration says once, to the largest (CPU).",
     "checkpoint": "Stores n states of a loop with ``:checkpoint n`` for reverse mode, and recomputes the others.",
 }
 

@@ -46,7 +46,7 @@ def program_of(text: str, args: Sequence[Any]) -> Program:
 
 
 def wrapper(fn: CFunction) -> str:
-    """C: ``int call_f(void **in, const long long *dims, void **out)``, its workspace on the heap."""
+    """C: ``int call_f(void **in, const long long *dims, void **out)``, its workspace or arena on the heap."""
     lines = [f"int call_{fn.name}(void **in, const long long *dims, void **out)", "{"]
     args = []
     for k, p in enumerate(fn.params):
@@ -62,17 +62,22 @@ def wrapper(fn: CFunction) -> str:
     real = fn.ctype("real")
     if fn.workspace is not None:
         lines.append(f"  {real} *work_ = malloc(sizeof({real})*((size_t)({fn.workspace}) + 1));")
+    if fn.arena:
+        lines.append("  hyad_arena arena_ = {0};")
     if fn.returns_value:
         lines.append(f"  *({fn.ctype(fn.results[0].elem)} *)out[0] = {fn.name}({', '.join(args)});")
         lines.append("  int status = 0;")
     else:
         args += [f"out[{k}]" for k in range(len(fn.results))] + (["work_"] if fn.workspace is not None else [])
+        args += ["&arena_"] if fn.arena else []
         result = "int status = " if fn.fallible else ""
         lines.append(f"  {result}{fn.name}({', '.join(args)});")
         if not fn.fallible:
             lines.append("  int status = 0;")
     if fn.workspace is not None:
         lines.append("  free(work_);")
+    if fn.arena:
+        lines.append("  hyad_free(&arena_);")
     lines += ["  (void)in; (void)dims; (void)out;", "  return status;", "}"]
     return "\n".join([f"int call_{fn.name}(void **, const long long *, void **);", *lines, ""])
 
@@ -115,6 +120,8 @@ class Batch:
             return
         paths = []
         for fn in functions:
+            if fn.arena:
+                (folder / f"{fn.name}.h").write_text(fn.header, encoding="utf-8")
             path = folder / f"{fn.name}.c"
             path.write_text(f"#include <stdlib.h>\n{fn.source}\n{wrapper(fn)}", encoding="utf-8")
             paths.append(str(path))

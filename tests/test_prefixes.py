@@ -60,6 +60,10 @@ PROGRAMS = {
     "to the last": ("(build n (fn [i] (exp (sum (slice v i n)))))", False),
     "twice as far": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (* 2 i))))", True),
     "further by two": ("(build n (fn [i] (ifold (fn [s j] (+ s (sin (* p (real j))))) 0.0 (+ i 2))))", True),
+    "less and less": ("(build n (fn [i] (ifold (fn [s j] (+ s (exp (* p (get v j))))) 0.0 (- n i))))", True),
+    "as far as data says, and cheap": (
+        "(build n (fn [i] (ifold (fn [s j] (+ (* p s) (real j))) 0.0 (int (* 4 (get w i))))))", False,
+    ),
     "as far as an array says": (
         """(build n (fn [i] (* (get v i) (ifold (fn [s j] (+ (* p s) (exp (* p (real (- 0 j)))))) 0.5
                                                 (int (* 4 (- (get w i) 0.2)))))))""", True,

@@ -34,7 +34,7 @@ from ..program.loops import CALL, calls_in, cost_of, slice_of
 from ..program.primitives import PRIMITIVES, price_of
 from ..program.rebuild import Rebuild
 from .reciprocals import is_reciprocal
-from .trips import counting, longest, of_the_index
+from .trips import counting, longest, of_the_index, worth
 
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 
@@ -319,6 +319,8 @@ class Expand(Rebuild):
     def as_many(self, op: Loop, inner: Loop) -> list[Bind] | None:
         """What makes the integer that says how often an inner loop runs, another one in each iteration; with all that
         is checked in these. None where it is not of the index alone."""
+        if "trips" in self.b.off or not worth(inner):
+            return None
         numbers, making = of_the_index(op)
         bind = next((x for x in op.body.binds if x.op is inner), None)
         return counting(op, making, bind, inner.count) if bind is not None and inner.count in numbers else None

@@ -30,7 +30,7 @@ from ..program.dead import dead_code, has_checks
 from ..program.loops import array_uses
 from ..program.rebuild import Rebuild
 from .lanes import closure
-from .trips import counting, longest, of_the_index
+from .trips import counting, longest, of_the_index, worth
 from .unchanged import integers_of
 
 
@@ -104,7 +104,7 @@ class Prefixes(Rebuild):
                 sizes = (d for v in own for d in type_atoms(v.type))
                 needs = varying.intersection((*free_vars(inner.body), *inner.inits, *sizes)) - own
                 steady = not needs or not checked and all(a in same for a in needs)
-                if steady and (grows or inner.count in numbers):
+                if steady and (grows or inner.count in numbers and worth(inner) and "trips" not in self.b.off):
                     binds = [] if grows else counting(op, making, x, inner.count)
                     found.append((x, more if grows else 0, closure(list(same.values()), needs), binds))
                     varying.difference_update(x.vars[len(inner.accs) :])  # the same elements for all iterations

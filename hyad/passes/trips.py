@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core import BOOL, INT, REAL, Atom, Bind, Block, Check, Loop, Prim, Var, defined_in, integer, reads
+from ..core import (
+    BOOL,
+    INT,
+    REAL,
+    Atom,
+    Bind,
+    Block,
+    Check,
+    Loop,
+    Prim,
+    Var,
+    defined_in,
+    integer,
+    kinds_of,
+    reads,
+)
+from ..program.affine import affine_in
 from ..program.dead import has_checks
+from ..program.loops import calls_in
 from ..program.rebuild import Rebuild
 
 
@@ -44,6 +61,9 @@ def longest(pass_: Rebuild, op: Loop, binds: Sequence[Bind], count: Atom) -> Ato
     """The largest of the integers ``count`` that a loop's iterations make of their index, before it, and not less than
     0; what they check of it is checked for all."""
     b = pass_.b
+    ends = at_ends(pass_, op, binds, count)
+    if ends is not None:
+        return ends
     made = next((x.op for x in binds if count in x.vars), None)
     same = {count, *(made.args if type(made) is Prim and made.name == "max" and integer(0) in made.args else ())}
     inside = {op.index, *(v for x in binds for v in x.vars)}
@@ -63,3 +83,27 @@ def longest(pass_: Rebuild, op: Loop, binds: Sequence[Bind], count: Atom) -> Ato
         b.span = x.span
         b.check(x.op, most, pass_.atom(x.op.b))  # type: ignore[arg-type, union-attr]
     return most
+
+
+def at_ends(pass_: Rebuild, op: Loop, binds: Sequence[Bind], count: Atom) -> Atom | None:
+    """The same of an integer that grows or falls with the index; None for others, and where something is checked."""
+    b, inside = pass_.b, {v for x in binds for v in x.vars}
+    integers = {x.vars[0]: x.op for x in binds if type(x.op) is Prim and x.vars[0].type == INT}
+    if any(type(x.op) is Check for x in binds) or not inside.isdisjoint(affine_in(count, integers)[1]):
+        return None
+    size, values = pass_.atom(op.count), []
+    for at in (integer(0), b.prim("-", size, integer(1))):
+        pass_.here[op.index] = at
+        pass_.block(Block(tuple(binds), ()))
+        values.append(pass_.atom(count))
+    most = b.prim("max", integer(0), b.prim("max", *values))
+    most = b.select(b.prim("<", integer(0), size), most, integer(0))
+    if type(most) is Var:
+        b.sizes.add(most)
+    return most
+
+
+def worth(inner: Loop) -> bool:
+    """Whether a loop calls the C library, or has other loops inside: a table of it may take room that nobody knows
+    before."""
+    return bool(calls_in(inner.body)) or Loop in kinds_of(inner.body)
