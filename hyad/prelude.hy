@@ -447,9 +447,6 @@
 (defmodel isinf [a] "whether a number is infinite, for each element" (> (abs a) 1.7976931348623157e308))
 (defmodel nansum [a] "the sum of all elements that are not NaN" (sum (where (= a a) a 0.0)))
 (defmodel ptp [a] "the largest element less the smallest" (- (amax a) (amin a)))
-(defmodel logaddexp [a b] "the logarithm of the sum of the exponentials of two, for each element"
-  (let [m (constant (fn [a b] (let [m (max a b)] (where (= (- m m) 0.0) m 0.0))) a b)]
-    (+ m (log (+ (exp (- a m)) (exp (- b m)))))))
 (defmodel differences [a] "each element less the one before it; of a matrix row by row"
   (steps-along a (- (rank a) 1)))
 (defmodel differences/2 [a axis] "each element less the one before it along an axis"

@@ -1140,6 +1140,48 @@ def test_rows_without_weight_count_nothing() -> None:
     assert np.isnan(alone(np.full(3, -np.inf))).all() and np.isnan(hyad.run(alone, np.full(3, -np.inf))).all()
 
 
+SUMS_OF_LOGARITHMS = [
+    "(fold logaddexp -Inf v)",
+    "(let [s (ref -Inf)] (for [a v] (set! s (logaddexp (deref s) a))) (deref s))",
+    "(loop [i 0 s -Inf] (if (< i (len v)) (recur (+ i 1) (logaddexp s (get v i))) s))",
+    "(get (scan logaddexp -Inf v) -1)",
+    "(letrec [h (fn [i] (if (< i (len v)) (logaddexp (get v i) (h (+ i 1))) -Inf))] (h 0))",
+    "(letrec [h (fn [s i] (if (< i (len v)) (h (log (+ (exp s) (exp (get v i)))) (+ i 1)) s))] (h -Inf 0))",
+    "(fold (fn [s a] (log (+ (exp s) (exp a)))) -Inf v)",
+    "(letrec [h (fn [i] (if (< i (len v)) (log (+ (exp (get v i)) (exp (h (+ i 1))))) -Inf))] (h 0))",
+]
+
+
+@pytest.mark.parametrize("text", SUMS_OF_LOGARITHMS)
+def test_sums_of_logarithms_of_which_the_first_are_none(text: str) -> None:
+    """All in turn in a loop or in recursion: what the last iteration hands on is certain, what others do is not."""
+    f = hyad.model(f"(fn [#^ (Vec n) v] {text})")
+    for v in (np.array([-np.inf, -np.inf, 2.0, -np.inf, 1.0]), np.array([1.0, 2.0, -np.inf, -np.inf])):
+        slopes = np.exp(v - 2.0) / (1 + np.exp(-1.0))
+        for off in ((), tuple(hyad.optimisations())):
+            np.testing.assert_allclose(hyad.compile(hyad.grad(f), args=(v,), without=off)(v), slopes, rtol=1e-14)
+        np.testing.assert_allclose(hyad.run(hyad.grad(f), v), slopes, rtol=1e-14)
+        np.testing.assert_allclose([hyad.jvp(f, (v,), (e,)) for e in np.eye(len(v))], slopes, rtol=1e-14)
+
+
+def test_logaddexp_is_accurate() -> None:
+    """As NumPy's, also where one of both has next to no weight; its slopes add up to 1, at infinities too."""
+    f = hyad.model("(fn [a b] (logaddexp a b))")
+    inf = np.inf
+    points = [(-40.0, 0.0), (0.0, -40.0), (1.0, 1.0), (1e3, 999.0), (-inf, -inf), (-inf, 1.0), (inf, 1.0), (inf, -inf)]
+    for a, b in points:
+        for g in (hyad.compile(f), hyad.compile(f, "python"), lambda a, b: hyad.run(f, a, b)):
+            np.testing.assert_allclose(g(a, b), np.logaddexp(a, b), rtol=1e-15)
+        slopes = hyad.grad(f)(a, b)
+        assert sum(slopes) == pytest.approx(1, rel=1e-15)
+        assert a == b or slopes == pytest.approx((1 / (1 + np.exp(b - a)), 1 / (1 + np.exp(a - b))), rel=1e-14)
+        assert hyad.run(hyad.grad(f), a, b) == pytest.approx(slopes, rel=1e-15)
+    assert hyad.grad(f)(-inf, -inf) == (0.5, 0.5)
+    np.testing.assert_allclose(hyad.hessian(f)(1.0, 1.0), [[0.25, -0.25], [-0.25, 0.25]], rtol=1e-15)
+    for a, b in ((np.nan, 1.0), (1.0, np.nan)):
+        assert np.isnan(f(a, b)) and np.isnan(hyad.run(f, a, b)) and np.isnan(hyad.grad(f)(a, b)).all()
+
+
 def test_logarithms_with_weight_need_no_care() -> None:
     for text in (
         "(fn [#^ (Vec n) v] (logsumexp v))",

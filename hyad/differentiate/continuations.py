@@ -473,7 +473,7 @@ class Continued(Reverse):
         block = f.body if f in self.loops else prepared(b, f, loops=False)
         inner.here.update(zip(f.params, own))
         inner.active = activity(block, {f.params[j]: 1 for j in params}, inner.reach)  # type: ignore[arg-type]
-        inner.left_out = LeftOut(block, inner.active)
+        inner.left_out = LeftOut(block, inner.active, called=True)
 
         def last(emitted: Sequence[Atom]) -> Ups:
             out = b.apply(apply, [k, *(own[j] for j in needs), *inner.atoms(emitted)])

@@ -50,7 +50,8 @@ GENTLE = frozenset("hypot erf erfc atan asinh".split())
 
 class LeftOut:
     """For a block and what is active in it: the active variables whose adjoints may be left out, and the variables that
-    may be infinite or NaN though the inputs are finite. Both are empty where no slope can be infinite.
+    may be infinite or NaN though the inputs are finite. Both are empty where no slope can be infinite. ``called``: it
+    is the body of a function, and nobody knows what adjoint its results have.
 
     An adjoint is certain where a result of the block, or of the branch in which the variable is made, depends on it by
     operations that hand on all of it. Inputs are finite, unless the program asks whether they are NaN.
@@ -61,7 +62,7 @@ class LeftOut:
     volatility guarded.
     """
 
-    def __init__(self, block: Block, active: Collection[Var]) -> None:
+    def __init__(self, block: Block, active: Collection[Var], called: bool = False) -> None:
         self.unbounded: set[Var] = set()
         self.sizes: set[Var] = set()  # reals that are made of integers, none of them of an array: no slope through them
         self.vars: set[Var] = set()
@@ -79,7 +80,7 @@ class LeftOut:
         logarithms = Masses(block).logarithms
         if not logarithms.isdisjoint(active):
             self.settle(block, 0)
-            self.weightless = logarithms - self.needed(block, {"exp"})
+            self.weightless = logarithms - (self.needed(block, {"exp"}) if not called else set())
         if not any(type(x.op) is Prim and x.vars[0] in active and self.steep(x) for x in binds):
             return
         self.settle(block, 0)
@@ -250,18 +251,28 @@ class LeftOut:
                     self.ask((r for r, v in zip(inner.results, wanted) if v), id(inner))
                     self.walk(inner, id(inner))
             elif type(op) is Loop or type(op) is While:
-                width = len(op.accs)
-                if type(op) is While:  # its variables tell the number of iterations, too
-                    wanted = [*wanted[:width], *wanted[width + 1 :]]
-                body, going = op.body, [False] * width
-                while any(wanted):
-                    self.ask((r for r, v in zip(body.results, wanted) if v), home)
-                    self.walk(body, home)
-                    going = [a in self.certain for a in op.accs]
-                    if all(v for v, more in zip(wanted, going) if more):
-                        break
-                    wanted[:width] = [v or more for v, more in zip(wanted, going)]
-                self.ask((z for z, v in zip(op.inits, going) if v), home)
+                self.iterations(op, wanted, home)
+
+    def iterations(self, op: Loop | While, wanted: list[bool], home: int) -> None:
+        """Ask for what a loop's iterations need: what the last one of them hands on is needed, and what comes into it.
+        What any other one hands on may have no weight in the next one."""
+        width = len(op.accs)
+        if type(op) is While:  # its variables tell the number of iterations, too
+            wanted = [*wanted[:width], *wanted[width + 1 :]]
+        going = [False] * width
+        while any(wanted):
+            before = set(self.certain)
+            self.ask((r for r, v in zip(op.body.results, wanted) if v), home)
+            self.walk(op.body, home)
+            going = [a in self.certain for a in op.accs]
+            stays = [v and more for v, more in zip(wanted, going)]
+            if self.underflow and stays != wanted[:width]:
+                wanted[:width], self.certain, going = stays, before, [False] * width
+            elif self.underflow or all(v for v, more in zip(wanted, going) if more):
+                break
+            else:
+                wanted[:width] = [v or more for v, more in zip(wanted, going)]
+        self.ask((z for z, v in zip(op.inits, going) if v), home)
 
     def handed_on(self, op: Prim) -> Sequence[Atom]:
         """The operands of an operation that get all of its adjoint."""

@@ -156,7 +156,7 @@ def make_pair(rev: Reverse, key: tuple, session: Session) -> Functions:
     pass_ = rev.anew()
     pass_.here.update(zip(f.params, there_params))
     pass_.active = activity(block, {f.params[k]: 1 for k in params}, pass_.reach)
-    pass_.left_out = LeftOut(block, pass_.active)
+    pass_.left_out = LeftOut(block, pass_.active, called=True)
     with b.function_scope(0) as scope:
         scope.vars.update(there_params)
         for p in there_params:

@@ -366,6 +366,21 @@ def _softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
+def _logaddexp(a: float, b: float) -> float:
+    if a == b:
+        return a + math.log(2.0)
+    return max(a, b) + math.log1p(math.exp(-abs(a - b)))
+
+
+def _logaddexp_slope(a: float, b: float) -> float:
+    return 0.5 if a == b else _sigmoid(a - b)
+
+
+def _logaddexp_slopes(a: Any, b: Any) -> Any:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(np.equal(a, b), 0.5, 1.0 / (1.0 + np.exp(np.subtract(b, a))))[()]
+
+
 def _gamma(x: float) -> float:
     try:
         return math.gamma(x)
@@ -509,6 +524,15 @@ static inline double hyad_sigmoid(double x) { return 1/(1 + exp(-x)); }
 """
 SOFTPLUS = """\
 static inline double hyad_softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+"""
+LOGADDEXP = """\
+static inline double hyad_logaddexp(double a, double b) {
+    const double most = a > b ? a : b, sum = most + log1p(exp(-fabs(a - b)));
+    return a == b ? a + 0.69314718055994531 : sum;
+}
+"""
+LOGADDEXP_SLOPE = """\
+static inline double hyad_logaddexp_slope(double a, double b) { return a == b ? 0.5 : 1/(1 + exp(b - a)); }
 """
 RELU = """\
 static inline double hyad_relu(double x) { return x < 0 ? 0 : x; }
@@ -708,6 +732,12 @@ _row("sigmoid", "x", R1, "The logistic function 1/(1 + exp(-x)).", ("(* y (- 1 y
 _row("softplus", "x", R1, "log(1 + exp(x)), without overflow.", ("(sigmoid x)",),
      _unary(_softplus, lambda x: np.logaddexp(0.0, x)),
      sympy="log(1 + exp({0}))", c="hyad_softplus({0})", support=SOFTPLUS, cost=35)
+_row("logaddexp", "a b", R2, "log(exp(a) + exp(b)), without overflow.",
+     ("(logaddexp-slope a b)", "(logaddexp-slope b a)"), _binary(_logaddexp, np.logaddexp),
+     sympy="log(exp({0}) + exp({1}))", c="hyad_logaddexp({0}, {1})", support=LOGADDEXP, cost=35)
+_row("logaddexp-slope", "a b", R2, "exp(a)/(exp(a) + exp(b)), without overflow; 1/2 also where both are infinite.",
+     ("(* y (- 1 y))", "(neg (* y (- 1 y)))"), _binary(_logaddexp_slope, _logaddexp_slopes),
+     sympy="1/(1 + exp({1} - {0}))", c="hyad_logaddexp_slope({0}, {1})", support=LOGADDEXP_SLOPE, cost=20)
 
 # Rounding: Reals that are whole numbers; (int x) makes an Int.
 _row("floor", "x", R1, "x rounded down. A step function: its derivative is 0.", ("0",), _rounding(np.floor), cost=2)
