@@ -16,6 +16,19 @@ from __future__ import annotations
 
 import re
 
+#: Nothing in these functions may be reordered, errors that are subtracted again least of all: where flags allow that,
+#: compilers have vectors of libm's functions.
+ORDERED = "#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)"
+
+
+def in_order(text: str) -> str:
+    """The C text of one of libm's functions, which is libm's own where sums may be reordered."""
+    head, _, body = text.partition("\n")
+    call = head.partition("hyad_")[2].partition("(")[0]
+    return f"{head}\n{ORDERED}\n    return {call}(x);\n#else\n{body[: -len(END)]}#endif\n{END}"
+
+
+END = "}\n"
 #: x = k log 2 + r with |r| <= log(2)/2; e^r is a polynomial (Taylor's, its remainder is below 1e-17); times 2^k in two
 #: steps, so that neither overflows while the product does not.
 POWER = """\
@@ -32,11 +45,7 @@ static inline double hyad_power_of_2(double k) { /* a whole number from -1022 to
 #: To the nearest whole number: without an instruction for it, which plain x86-64 has not.
 NEAREST = """\
 static inline double hyad_nearest(double x) { /* |x| < 2^51 */
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
-    return rint(x);
-#else
     return (x + 6755399441055744.0) - 6755399441055744.0;
-#endif
 }
 """
 #: What exp and expm1 begin with; 2^1082 is too large, and 2^-1082 too small. One condition: of two, gcc may make a
@@ -48,7 +57,8 @@ REDUCED = """\
   const double low = (1./2 + r*(1./6)) + r2*(1./24 + r*(1./120));
   const double high = (1./720 + r*(1./5040)) + r2*(1./40320 + r*(1./362880));
   const double top = (1./3628800 + r*(1./39916800)) + r2*(1./479001600 + r*(1./6227020800));"""
-EXP = """\
+EXP = in_order(
+    """\
 static inline double hyad_exp(double x) { /* at most 1 unit in the last place off */
 REDUCED
     const double y = 1 + (r + r2*(low + r4*(high + r4*top)));
@@ -56,7 +66,9 @@ REDUCED
     return y*hyad_power_of_2(half)*hyad_power_of_2(k - half);
 }
 """.replace("REDUCED", REDUCED)
-EXPM1 = """\
+)
+EXPM1 = in_order(
+    """\
 static inline double hyad_expm1(double x) { /* at most 3 units in the last place off */
 REDUCED
     const double y = r + r2*(low + r4*(high + r4*top));
@@ -65,6 +77,7 @@ REDUCED
     return copysign((y*p + (p - one))*q, x);
 }
 """.replace("REDUCED", REDUCED)
+)
 TANH = """\
 static inline double hyad_tanh(double x) { /* at most 3 units in the last place off */
     const double t = hyad_expm1(-2*fabs(x));
@@ -74,8 +87,7 @@ static inline double hyad_tanh(double x) { /* at most 3 units in the last place 
 FAR = 2.0**23
 #: x = k pi/2 + r + low with |r| <= pi/4: k has at most 23 bits and the parts of pi/2 that it meets first 30, so that
 #: their products are exact, and what the subtractions lose is in ``low``. The polynomials are the best ones on that
-#: interval, 2^-57 and 2^-63 off. Sine and cosine of one argument share all of it but the last lines. Nothing here may
-#: be reordered: where flags allow that, compilers have vectors of libm's functions.
+#: interval, 2^-57 and 2^-63 off. Sine and cosine of one argument share all of it but the last lines.
 WAVE = """\
 /* sin(x + quarters*pi/2) */
 static inline double hyad_wave(unsigned long long *far, double x, unsigned long long quarters) {
@@ -127,7 +139,7 @@ static inline double hyad_tan(unsigned long long *far, double x) { /* at most 3 
 """
 #: x = 2^k m with m between the roots of 1/2 and 2, f = m - 1, s = f/(2 + f): log m = f - f^2/2 + s (f^2/2 + z P(z))
 #: with z = s^2, P the best polynomial on that interval, 2^-57 off. What is not a positive number has bits of its own.
-LOG = """\
+LOG = in_order("""\
 static inline double hyad_log(double x) { /* at most 1 unit in the last place off */
     const unsigned long long one = 0x3ff0000000000000, root = 0x3fe6a09e667f3bcd, top = 0x7ff0000000000000;
     unsigned long long bits, size, small, zero, beyond, below, power, rest;
@@ -161,9 +173,9 @@ static inline double hyad_log(double x) { /* at most 1 unit in the last place of
     memcpy(&y, &rest, sizeof y);
     return y;
 }
-"""
+""")
 #: With u = 1 + x rounded: log u + (x - (u - 1))/u.
-LOG1P = """\
+LOG1P = in_order("""\
 static inline double hyad_log1p(double x) { /* at most 2 units in the last place off */
     const double u = 1 + x, lost = (x - (u - 1))/u;
     unsigned long long size, rest;
@@ -175,7 +187,7 @@ static inline double hyad_log1p(double x) { /* at most 2 units in the last place
     memcpy(&y, &rest, sizeof y);
     return copysign(hyad_log(u) + y, x);
 }
-"""
+""")
 KERNELS = {
     "exp": (POWER, NEAREST, EXP),
     "expm1": (POWER, NEAREST, EXPM1),

@@ -79,8 +79,24 @@ def test_errors_are_those_stated(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_ends_of_the_range(name: str) -> None:
-    f = hyad.compile(hyad.model(MAP.format(name=name)), math="vector")
+def test_errors_where_sums_may_be_reordered(name: str) -> None:
+    """Reordered, an error that another operation finds would be taken for nothing: these are the C library's then."""
+    f = hyad.compile(hyad.model(MAP.format(name=name)), math="vector", flags="fast")
+    for low, high in POINTS[name][1]:
+        x = np.random.default_rng(3).uniform(low, high, 20_000)
+        expected = exactly(name, x)
+        found = f(x)
+        normal = np.abs(expected) > 1e-300
+        error = np.abs(found - expected) / np.spacing(np.abs(expected.astype(float)))
+        assert not normal.any() or error[normal].max() < 4
+    if name == "log1p":
+        np.testing.assert_allclose(f(np.array([1e-8, 1e-12, 1e-20])), np.log1p([1e-8, 1e-12, 1e-20]), rtol=1e-15)
+
+
+@pytest.mark.parametrize("flags", ["exact", "fast"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_ends_of_the_range(name: str, flags: str) -> None:
+    f = hyad.compile(hyad.model(MAP.format(name=name)), math="vector", flags=flags)
     for x in (np.array(SPECIAL), *(np.array([a]) for a in SPECIAL)):  # one by one as well: none hides behind another
         with np.errstate(over="ignore"):  # what is too large for a double is infinite
             found, expected = f(x), exactly(name, x).astype(float)
@@ -269,7 +285,7 @@ def test_what_is_made_of_them() -> None:
     text = "(fn [#^ (Vec n) v] (fold (fn [s a] (+ s (sigmoid a) (* a (tanh a)))) 0.0 v))"
     f, v = hyad.model(text), np.linspace(-3, 3, 11)
     own = hyad.compile(hyad.grad(f), math="vector")
-    assert "hyad_sigmoid" in own.source and " exp(" not in own.source
+    assert "hyad_sigmoid" in own.source and " exp(" not in body(own)
     np.testing.assert_allclose(own(v), hyad.grad(f)(v), rtol=1e-14)
 
 
