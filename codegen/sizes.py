@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -72,6 +73,8 @@ class Sizes:
 
     def atom(self, a: Atom, table: dict[Var, Size]) -> Size | None:
         if isinstance(a, Const):
+            if not math.isfinite(a.value):
+                return None
             value = int(a.value)
             value = max(value, 0) if table is self.bound else value
             return {(): value} if value else {}

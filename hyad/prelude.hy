@@ -218,7 +218,10 @@
 (defmodel arange [n] "the integers below n" (build n (fn [i] i)))
 (defmodel arange/2 [start stop] "the integers from start on below stop" (build (- stop start) (fn [i] (+ start i))))
 (defmodel arange/3 [start stop step] "every step-th integer from start on, below stop"
-  (build (max 0 (steps start stop step)) (fn [i] (+ start (* step i)))))
+  (let [a (build (max 0 (steps start stop step)) (fn [i] (+ start (* step i))))]
+    (do
+      (require-below 0 (abs step))
+      a)))
 (defmodel steps [start stop step] "how many steps lead from start on below stop"
   (cond
     (= step 1) (- stop start)
@@ -281,8 +284,11 @@
     (num? (get widths 0)) (get widths side)
     True (get (get widths k) side)))
 (defmodel padded [v before after] "the elements, or rows, with zeros before and after them"
-  (build (+ before (len v) after)
-    (fn [i] (let [k (- i before)] (if (and (<= 0 k) (< k (len v))) (get v k) (full-from (shape v) 0.0 1))))))
+  (do
+    (require-at-most 0 before)
+    (require-at-most 0 after)
+    (build (+ before (len v) after)
+      (fn [i] (let [k (- i before)] (if (and (<= 0 k) (< k (len v))) (get v k) (full-from (shape v) 0.0 1)))))))
 (defmodel fliplr [m] "each row in the other order" (flip m 1))
 (defmodel flipud [m] "the rows in the other order" (backwards m))
 (defmodel meshgrid [x y] "two matrices: x in each row, y in each column"

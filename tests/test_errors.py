@@ -1241,3 +1241,46 @@ def test_what_holds_an_array_that_is_changed_is_pointed_at() -> None:
     assert said == "that value is made here:" and "(if (= t 0)" in span.underlined() and "(copy v)" in caught.value.hint
     f = hyad.model(text.format("(copy (get x (- t 1)))"), namespace={})
     assert hyad.compile(f, args=args)(*args) == hyad.run(f, *args) == 4.25
+
+
+@pytest.mark.parametrize("way", [lambda f, v: hyad.compile(f, args=(v,))(v), hyad.run], ids=["compiled", "run"])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("(@ v 2.0)", "`@` multiplies vectors and matrices"),
+        ("(@ v v v)", "`@` multiplies vectors and matrices"),
+        ("(det v)", "`det` takes a matrix"),
+        ("(solve v v)", "`solve` takes a matrix"),
+        ("(matrix-power v 2)", "`matrix-power` takes a matrix"),
+        ("(cholesky v)", "`cholesky` takes a matrix"),
+        ("(quantile v 1.5)", "`quantile`"),
+        ("(arange 0 5 0)", "`arange`"),
+        ("(pad v -1)", "`pad`"),
+    ],
+)
+def test_what_functions_of_arrays_do_not_take(text: str, message: str, way: Callable[..., Any]) -> None:
+    """Python's own errors, or what the functions do with it inside, say nothing to who called them."""
+    with pytest.raises(HyadError) as error:
+        way(hyad.model(f"(fn [v] {text})"), np.array([0.5, -2.0, 1.0]))
+    assert message in str(error.value) and text in str(error.value)
+
+
+def test_integers_of_what_is_none() -> None:
+    for text in ("(int np.inf)", "(int (/ 0.0 0.0))", "(int (- np.inf))"):
+        f = hyad.model(f"(fn [x] (+ x (real {text})))")
+        assert hyad.compile(f)(0.0) == hyad.run(f, 0.0) == -(2.0**63)
+
+
+def test_nothing_moves_truth_values_and_integers() -> None:
+    f = hyad.model("(fn [x c] (if c (* x x) x))")
+    g = hyad.model("(fn [x m] (sum (where m (* x x) 0.0)))")
+    h = hyad.model("(fn [x #^ (Arr Int n) k #^ Bool c #^ Int m] (if c (* x x (sum (map real k)) m) x))")
+    x = np.ones((3, 2))
+    for zero in (False, 0, 0.0):
+        assert hyad.jvp(f, (3.0, True), (1.0, zero)) == 6.0
+        assert hyad.run(hyad.model("(fn [x c] (jvp (fn [x c] (if c (* x x) x)) x c 1.0 0))"), 3.0, True) == 6.0
+        assert hyad.hvp(f, (3.0, True), (1.0, zero))[0] == 2.0
+    for zeros in (0, np.zeros((3, 2), bool), np.zeros((3, 2))):
+        assert hyad.jvp(g, (x, x > 0), (x, zeros)) == 12.0
+    for move in ((1.0, 0, 0, 0), (1.0, np.zeros(3, int), False, 0)):
+        assert hyad.jvp(h, (2.0, np.arange(3), True, 2), move) == 24.0

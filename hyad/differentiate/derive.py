@@ -184,6 +184,7 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
     if derived.wrt is not None:
         at = [k for k in at if k in positions(sp, derived, half)]
     points, moves = list(map(sp.now, points)), list(map(sp.now, moves))
+    at = [k for k in at if not truth(flatten(points[k], span)[0])]
     moves = [alike(sp, m, p) if k in at else m for k, (p, m) in enumerate(zip(points, moves))]
     traced = trace(sp, derived, points, at, args)
     if isinstance(traced, Pointwise):
@@ -200,6 +201,11 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
     results, dots = jvp(b, traced.block, traced.here, tangents)
     b.span = span
     return unflatten(traced.out, iter([moved(b, r, d) for r, d in zip(results, dots)]))
+
+
+def truth(atoms: Sequence[Atom]) -> bool:
+    """Whether an argument is truth values, which nothing moves."""
+    return bool(atoms) and all(elem_of(a) == BOOL for a in atoms)
 
 
 def moved(b: Any, result: Atom, dots: dict[int, Atom]) -> Atom:

@@ -165,7 +165,9 @@ def parameters(function: Function) -> list[tuple[str, Spec, Span | None]] | None
             return None
         if function.operator in ("jvp", "hvp"):
             prefix = "d" if function.operator == "jvp" else "v-"
-            return inner + [(prefix + name, spec, span) for name, spec, span in inner]
+            # nothing moves integers and truth values: a 0 for all of an array is enough
+            moves = [(name, spec if spec == INT or has_reals(spec) else None, span) for name, spec, span in inner]
+            return inner + [(prefix + name, spec, span) for name, spec, span in moves]
         if function.operator == "vjp":
             return [*inner, ("ct", None, None)]
         return inner

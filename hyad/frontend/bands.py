@@ -27,10 +27,11 @@ from ..core import (
     rank_of,
     type_of,
 )
+from ..errors import ModelTypeError
 from ..passes.bands import WIDE
 from ..program.builder import Builder
 from ..program.values import NIL, Spans, TupleValue, Value
-from .arguments import arity, operand
+from .arguments import arity, blamed, operand
 from .symmetry import Expressions, Inside, TooLong
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def known_zeros(sp: Specialiser, args: list[Value], spans: Spans, var: Var | Non
     made is a zero that products leave out; a itself where no elements are, few of many, or its sizes are not known."""
     arity(sp, "known-zeros", args, 1)
     a, b = operand(sp, "known-zeros", args[0], spans[0]), sp.b
+    if not isinstance(type_of(a), Arr):
+        raise ModelTypeError(f"`{blamed(sp, 'known-zeros')}` of a number", sp.b.span, "`*` multiplies by a number")
     sizes = [n.value if type(n) is Const else math.inf for n in type_of(a).dims]  # type: ignore[union-attr]
     if type(a) is not Var or "known-zeros" in b.off or elem_of(a) == BOOL:
         return a

@@ -304,6 +304,9 @@ def forward_product(d: Derivative, args: tuple[Any, ...]) -> Run:
         at = [k for k in at if k in chosen]
     level = Level(False)
     for k in at:
+        found = leaves(points[k])
+        if found and all(x.__class__ is bool for x in found):  # nothing moves truth values
+            continue
         pairs = paired(points[k], moves[k])
         dots = iter([y for x, y in pairs if x.__class__ in NUMBERS] if pairs is not None else ())
         if pairs is None or any(x.__class__ in NUMBERS and y.__class__ not in NUMBERS for x, y in pairs):

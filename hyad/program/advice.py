@@ -36,7 +36,7 @@ ELSEWHERE = {
     "...": "(get m (slice None) 0)", ">>": "(// n 2)", "<<": "(* 2 n)",
     "&": "(logical-and c d)", "|": "(logical-or c d)", "logical-xor": "(!= c d)",
     "gradient": "(concat [(- (get v 1) (get v 0))] (/ (- (cut v 2 None) (cut v 0 -2)) 2) [(- (get v -1) (get v -2))])",
-    "add.at": "(scatter-add v k x)", "bincount": "(scatter-add (zeros n) k (ones-like k))",
+    "add.at": "(scatter-add v k x)", "bincount": "(scatter-add (zeros n) k w)",
     "subtract.outer": "(- (expand-dims u 1) v)", "add.outer": "(+ (expand-dims u 1) v)",
     "multiply.outer": "(outer u v)", "divide.outer": "(/ (expand-dims u 1) v)",
     "add.reduce": "(sum a 0)", "multiply.reduce": "(prod a 0)", "maximum.reduce": "(amax a 0)",
@@ -186,6 +186,16 @@ _INSIDE = (
         "`cov` takes a matrix, with a row for each variable",
         "the variance of a vector is `(var v :ddof 1)`",
     ),
+    *(
+        (name, "has no axis 1", f"`{name}` takes a matrix", "`(expand-dims v 1)` is a vector as a column")
+        for name in "det logdet slogdet inv solve cholesky matrix-power trace".split()
+    ),
+    *(
+        (name, "of a number", f"`{name}` multiplies vectors and matrices", "`*` multiplies by a number")
+        for name in ("@", "matmul", "@/3", "@/4")
+    ),
+    ("arange", "does not hold|is not less", "a step of `arange` is 0", None),
+    ("pad", "does not hold|is more than", "`pad` takes no negative widths", "a slice leaves elements out"),
     ("norm", "axis", "the second argument of `norm` is an axis, and there is no such axis here", _NORMS),
 )
 
