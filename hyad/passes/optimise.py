@@ -59,6 +59,7 @@ from .abreast import abreast, calls_first
 from .afterwards import afterwards
 from .align import align
 from .alongside import alongside, recomputed
+from .at_hand import at_hand
 from .bands import bands
 from .cancel import cancel
 from .carry import carry
@@ -987,6 +988,7 @@ PIPELINE: list[Pass] = [
     lasting,  # and is not remembered in each of its iterations
     factors,  # each sum has loops of its own, and matrices are made before they are read
     accumulate,  # now that each adjoint has a loop of its own
+    at_hand,  # and each array
     follow,  # before what is made of a row goes where it is read
     fuse,
     one_reader,  # of what is dear, which that leaves
