@@ -306,3 +306,24 @@ def test_gains_are_those_of_all_series() -> None:
     assert max(quotients(f, args)) == 1
     with without(("fission",)):
         assert max(quotients(f, args)) == 2
+
+
+def test_a_branch_by_what_no_row_changes_is_taken_once() -> None:
+    """The norm of each column's vector, which is 0 for 0, with the sum that tells it: once, not for each pair."""
+    f = hyad.model("""(fn [#^ (Mat n k) a #^ (Mat m k) b]
+      (build [n m] (fn [i j] (/ (dot (get a i) (get b j)) (* (norm (get a i)) (norm (get b j)))))))""")
+    with without((*OFF, "jam", "lanes", "whole-eights")):
+        loops = []
+
+        def look(block: Block, depth: int) -> None:
+            for x in block.binds:
+                if type(x.op) is Loop:
+                    loops.append((depth, len(x.op.accs)))
+                    look(x.op.body, depth + 1)
+
+        look(f.optimised(f.specs()).body, 0)
+    assert [accs for depth, accs in loops if depth == 2] == [1]
+    a, b = np.random.default_rng(0).normal(size=(5, 4)), np.random.default_rng(1).normal(size=(3, 4))
+    wanted = a @ b.T / np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
+    np.testing.assert_allclose(f(a, b), wanted, rtol=1e-13)
+    hyad.check_grad(f, (a, b))

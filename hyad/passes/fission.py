@@ -459,6 +459,17 @@ def invariants(
                     if all(v.type == REAL for v in bind.vars):
                         dear.update((v, guard) for v in bind.vars)
                     continue
+            if type(op) is If and len(path) == 1 and not guard and chooses_numbers(op, bind):
+                args = [a for a in reads(bind) if a in inside]
+                if all(a in cost for a in args):
+                    own = sum(map(cost_of, blocks_of(op))) + sum(cost[a] for a in args)
+                    for v in bind.vars:
+                        cost[v], needs[v] = own, {path[0].index}
+                        dearest[v] = max(own, EXPANDED)
+                        if own >= least and v.type == REAL:
+                            dear[v] = guard
+                    fixed.append(bind)
+                    continue
             if type(op) is If:
                 wanted.add(op.cond)
                 known = type(op.cond) is Var and op.cond in cost and len(path) == 1
@@ -478,6 +489,14 @@ def invariants(
         walk(loop.body, inf)
     walk(path[-1].body, least)
     return Block(tuple(fixed), ()), {v: guard for v, guard in dear.items() if v in wanted}
+
+
+def chooses_numbers(op: If, bind: Bind) -> bool:
+    """Whether a branch gives numbers that it computes without a loop."""
+    arms = blocks_of(op)
+    return all(isinstance(v.type, Scalar) for v in bind.vars) and all(
+        type(x.op) is Prim and isinstance(x.vars[0].type, Scalar) for arm in arms for x in arm.binds
+    )
 
 
 def guarded(fixed: Block, chosen: Sequence[Var], guards: Mapping[Var, Guard]) -> Block:
