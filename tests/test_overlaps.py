@@ -80,6 +80,25 @@ def test_the_sums_are_taken_four_at_a_time(name: str) -> None:
     assert "+= 0.0" not in sums.source
 
 
+def test_numbers_that_the_terms_share_have_a_sum_of_their_own() -> None:
+    """The mean, that is subtracted from both factors: in one loop it would keep both additions waiting."""
+    f = hyad.model("""(fn [#^ (Vec n) x #^ Real p]
+      (let [m (* p (/ (sum x) n))
+            c (fn [l] (sum (build (- n l) (fn [i] (* (- (get x i) m) (- (get x (+ i l)) m))))))]
+        (sum (build 6 (fn [l] (square (c (+ l 1))))))))""")
+    x = np.sin(1.0 + np.arange(23))
+    g = hyad.compile(hyad.grad(f), args=(x, 0.9))
+    inner = [x.op for x in all_binds(g.program.body) if type(x.op) is Loop]
+    adding = [loop for loop in inner if any(type(y.op) is Prim and y.op.name == "add-at" for y in loop.body.binds)]
+    assert max(adds_in(g)) == 1
+    assert all(len(loop.accs) == 1 for loop in adding if not any(type(y.op) is Loop for y in loop.body.binds))
+    for n in (6, 7, 12, 23):
+        hyad.check_grad(f, (x[:n], 0.9))
+        made, plain = g(x[:n], 0.9), hyad.compile(hyad.grad(f), args=(x, 0.9), without="overlaps")(x[:n], 0.9)
+        for one, other in zip(made, plain):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize(
     "term",
     [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..core import INT, Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, defined_in, reads
+from ..core import INT, REAL, Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, defined_in, reads
 from ..program.additions import additions
 from ..program.affine import affine_add
 from ..program.builder import Builder
 from ..program.loops import CHEAP, cost_of, loops_of, slice_of
 from ..program.rebuild import Rebuild, taken
 from .nests import Steps
+from .strands import own_sum
 from .tables import affine_of
 
 
@@ -29,17 +30,23 @@ def overlaps(program: Program) -> Program:
 
 
 def adds_of(loop: Loop) -> list[Bind]:
-    """What a loop over one array does, if it is only single operations, and adds to its elements: its additions."""
-    if len(loop.accs) != 1 or len(loop.body.results) != 1 or loop.snapshots is not None or loop.index.soft:
+    """What a loop over one array does, if it is only single operations, and adds to its elements, or to numbers that it
+    does nothing else with: its additions to elements."""
+    arrays = [k for k, a in enumerate(loop.accs) if isinstance(a.type, Arr)]
+    if len(arrays) != 1 or len(loop.body.results) != len(loop.accs) or loop.snapshots is not None or loop.index.soft:
         return []
-    if not isinstance(loop.accs[0].type, Arr) or any(type(x.op) is not Prim for x in loop.body.binds):
+    if any(type(x.op) is not Prim for x in loop.body.binds):
         return []
-    found = additions(loop.body, loop.body.results[0])
-    if found is None or found[1] is not loop.accs[0]:
+    (k,) = arrays
+    sums = [(a, r) for a, r in zip(loop.accs, loop.body.results) if a is not loop.accs[k]]
+    if any(a.type != REAL or not own_sum(loop.body, a, r) for a, r in sums):
+        return []
+    found = additions(loop.body, loop.body.results[k])
+    if found is None or found[1] is not loop.accs[k]:
         return []
     made = {x.vars[0]: x for x in loop.body.binds}
     adds = [made[x.after] for x in found[0]]
-    going: set[Atom] = {loop.accs[0], *(x.vars[0] for x in adds)}
+    going: set[Atom] = {loop.accs[k], *(x.vars[0] for x in adds)}
     alone = all(x.soft and going.isdisjoint(x.op.args[1:]) for x in adds)  # type: ignore[union-attr]
     return adds if alone and not any(going & reads(x).keys() for x in loop.body.binds if x not in adds) else []
 
@@ -71,24 +78,34 @@ class Overlaps(Rebuild):
         gaps = [affine_add(a, b, -1) for k, a in enumerate(lasts) for b in lasts[:k]]  # type: ignore[arg-type]
         if not all(gap[1] for gap in gaps):
             return False
-        return sum(cost_of(self.part(op, x)) for x in adds) <= cost_of(op.body) + CHEAP
+        parts = [*(self.part(op, x) for x in adds), self.sums(op)]
+        # a number keeps each of the steps of its sum waiting, too
+        return sum(map(cost_of, parts)) <= cost_of(op.body) + CHEAP * len(op.accs)
 
     def part(self, op: Loop, add: Bind) -> Block:
         """What one of the additions needs, and the addition."""
         needed = slice_of(Block(op.body.binds, ()), add.op.args[1:])  # type: ignore[union-attr]
-        made = Bind(add.vars, Prim("add-at", (op.accs[0], *add.op.args[1:])), add.span, add.soft)  # type: ignore
+        (array,) = (a for a in op.accs if isinstance(a.type, Arr))
+        made = Bind(add.vars, Prim("add-at", (array, *add.op.args[1:])), add.span, add.soft)  # type: ignore
         return Block((*needed.binds, made), add.vars)
+
+    def sums(self, op: Loop) -> Block:
+        """What is added to numbers."""
+        return slice_of(op.body, [r for a, r in zip(op.accs, op.body.results) if not isinstance(a.type, Arr)])
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is not Loop or not self.takes(bind):
             self.copy(bind)
             return
-        state = op.inits
-        adds = adds_of(op)
-        for k, add in enumerate(adds):
-            (old,) = bind.vars
-            vars = bind.vars if k == len(adds) - 1 else (Var(old.name, old.type, old.span),)
-            loop = Loop(op.count, op.index, state, op.accs, self.part(op, add))
-            self.copy(Bind(vars, loop, bind.span, bind.soft))
-            state = vars
+        (k,) = (k for k, a in enumerate(op.accs) if isinstance(a.type, Arr))
+        old, state, adds = bind.vars[k], op.inits[k], adds_of(op)
+        for x in adds:
+            v = old if x is adds[-1] else Var(old.name, old.type, old.span)
+            loop = Loop(op.count, op.index, (state,), op.accs[k : k + 1], self.part(op, x))
+            self.copy(Bind((v,), loop, bind.span, bind.soft))
+            state = v
+        numbers = [j for j in range(len(op.accs)) if j != k]
+        if numbers:
+            inits, accs, vars = (tuple(xs[j] for j in numbers) for xs in (op.inits, op.accs, bind.vars))
+            self.copy(Bind(vars, Loop(op.count, op.index, inits, accs, self.sums(op)), bind.span, bind.soft))
