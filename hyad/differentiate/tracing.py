@@ -29,6 +29,7 @@ from ..passes.fusion import alone_block, branched_block, diagonals_block
 from ..passes.induction import induction_block
 from ..passes.log_sums import log_sums_block
 from ..passes.monotone import monotone_block
+from ..passes.one_changed import one_changed_block
 from ..passes.optimise import expand_block, integer_tables_block, left_block, singles_block, unroll_block
 from ..passes.periods import periods_block
 from ..passes.prefixes import prefixes_block
@@ -217,7 +218,7 @@ def trace(
             if not sp.facts.changed:
                 block = counted_block(b, inline_block(b, recursion_counted(b, merged_block(b, block))))
                 block = induction_block(b, shrinking_block(b, unfold_block(b, block)))
-            block = alone_block(b, monotone_block(b, log_sums_block(b, tidy(block))))
+            block = one_changed_block(b, alone_block(b, monotone_block(b, log_sums_block(b, tidy(block)))))
             block = unroll_block(b, running_powers_block(b, integer_tables_block(b, periods_block(b, block))))
             block = singles_block(b, tidy(block))
             block = scalar_replacement_block(b, privatise_block(b, spared_block(b, block)))

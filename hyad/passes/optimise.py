@@ -95,6 +95,7 @@ from .monotone import monotone
 from .narrow import narrow
 from .neighbours import neighbours
 from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
+from .one_changed import one_changed
 from .one_element import one_element
 from .onehot import OneHot, Unswitch, own_test
 from .overlaps import overlaps
@@ -955,6 +956,7 @@ PIPELINE: list[Pass] = [
     log_sums,  # while each array is a loop
     monotone,  # as well; and sums have no largest exponent any more that is to be found
     alone,  # now that the others are not searched
+    one_changed,  # before what is copied for one element is unrolled, or taken for an array of its own
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
     integer_tables,  # of powers, before each is made of the one before
