@@ -78,11 +78,12 @@ class Split(Rebuild):
         b.sizes.update(v for v in (at, left) if type(v) is Var)
         state, names, accs = self.filling(op, bind)  # type: ignore[arg-type]
         parts = [(at, Const(0, INT), first), (left, after, not first)]
-        if once and at == Const(0, INT) and not self.is_index(op, bound):  # type: ignore[arg-type]
-            some = b.prim("min", count, Const(1, INT))
-            left = b.prim("-", count, some)
+        if once and not self.is_index(op, bound):  # type: ignore[arg-type]  # the first one, if there is one
+            steps = b.trips(count)
+            some = b.prim("min", steps, Const(1, INT))
+            left = b.prim("-", steps, some)
             b.sizes.update(v for v in (some, left) if type(v) is Var)
-            parts = [(some, at, first), (left, after, not first)]
+            parts = [(some, Const(0, INT), first), (left, Const(1, INT), not first)]
         elif once:
             parts = [(at, Const(0, INT), not first), (Const(1, INT), at, first), (left, after, not first)]
         for length, start, holds in parts:
