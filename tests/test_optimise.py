@@ -1174,3 +1174,24 @@ def test_sums_of_branches_with_nothing_in_common_or_a_parameter() -> None:
     for x, y in ((0.3, 0.4), (-0.3, 0.4)):
         assert hyad.compile(f)(x, y) == hyad.run(f, x, y) == (x + np.sin(y) if x > 0 else y + np.cos(x))
         assert hyad.compile(g)(x, y) == hyad.run(g, x, y) == (x + np.sin(y) if x > 0 else np.cos(y) + x)
+
+
+@pytest.mark.parametrize("length, loops", [(8, True), (12, True), (3, False)])
+def test_a_row_that_data_says_is_gone_along_in_a_loop(length: int, loops: bool) -> None:
+    """Written out it would be as many numbers, which compilers make no vector of; short ones are."""
+    f = hyad.model(f"""(fn [#^ (Mat n k) u #^ (Mat m l) v #^ (Arr Int p) i #^ (Arr Int p) j #^ (Vec p) r]
+      (let [loss (ref 0.0)]
+        (for [e (range (len r))]
+          (let [s (ref 0.0)]
+            (for [c (range {length})] (set! s (+ (deref s) (* (get u (get i e) c) (get v (get j e) c)))))
+            (set! loss (+ (deref loss) (square (- (get r e) (deref s)))))))
+        (deref loss)))""")
+    g = hyad.grad(f, wrt=("u", "v"))
+    for made in (f, g):
+        counts = [x.op.count for x in all_binds(made.optimised(made.specs()).body) if type(x.op) is Loop]
+        assert any(type(c) is Const and c.value == length for c in counts) == loops
+    rng = np.random.default_rng(length)
+    u, v = rng.normal(size=(4, length)), rng.normal(size=(5, length + 1))
+    i, j, r = np.array([0, 3, 1, 3]), np.array([4, 0, 2, 2]), rng.normal(size=4)
+    assert f(u, v, i, j, r) == pytest.approx(sum((r - np.sum(u[i] * v[j, :length], 1)) ** 2), rel=1e-13)
+    hyad.check_grad(f, (u, v, i, j, r), wrt=("u", "v"))

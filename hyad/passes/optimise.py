@@ -145,6 +145,8 @@ SPLITS = 3  # how often a loop is split: where a stencil ends on both sides of a
 UNROLL_COUNT, UNROLL = 32, 400
 #: Branches by one condition whose results are compared one by one compute each in so many steps at most.
 ALIKE = 16
+#: One along a row that data says stays a loop from so many elements on.
+GATHERED = 8
 #: One that makes up to so many is tried: it stays written out where that saves a third of its work.
 TRIED = 4000
 
@@ -236,7 +238,7 @@ class Unroll(Rebuild):
         small arrays, or subscripts an argument or an array of known elements by its index. A loop that only counts
         stays a loop (and so do the loops of its derivative, which remember states and rows of unknown size), so that
         the code does not grow with the count."""
-        if count > ROW and self.goes_on(op):
+        if count > ROW and self.goes_on(op) or count >= GATHERED and self.gathers(op):
             return False
         if any(r not in op.accs and sized(type_of(r)) for r in op.body.results[len(op.accs) :]):
             return True
@@ -255,6 +257,18 @@ class Unroll(Rebuild):
                             return True
                 if any(a in moving for a in inner.args):
                     moving.update(bind.vars)
+        return False
+
+    def gathers(self, op: Loop) -> bool:
+        """Whether a loop goes along a row that data says: it is a vector as it is, and written out it is numbers that
+        compilers make none of. What is written out is for several rows at once, which here lie anywhere."""
+        made = {x.vars[0]: x.op for x in op.body.binds if type(x.op) is Prim}
+        for read in made.values():
+            if read.name == "get" and len(read.args) > 2 and read.args[-1] is op.index:
+                row = self.atom(read.args[1])
+                found = made.get(row) or self.b.definitions.get(row)  # type: ignore[call-overload]
+                if found is not None and found.name in ("int", "get"):
+                    return True
         return False
 
     def goes_on(self, op: Loop) -> bool:
