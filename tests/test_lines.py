@@ -327,3 +327,23 @@ def test_a_branch_by_what_no_row_changes_is_taken_once() -> None:
     wanted = a @ b.T / np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
     np.testing.assert_allclose(f(a, b), wanted, rtol=1e-13)
     hyad.check_grad(f, (a, b))
+
+
+def test_what_two_branches_of_one_condition_need() -> None:
+    """A coefficient that the first step has otherwise is in a table, and what is made of it in a branch by the same
+    condition: that read it where the branch made it again."""
+    f = hyad.model("""(fn [#^ (Mat l n) m #^ Real c]
+      (sum (map (fn [row]
+        (let [#(p q) (ifold (fn [#(p q) i]
+                              (let [s (if (= i 0) (* 1.3 c) (/ 0.3 (+ 2.0 (square (+ 0.5 c)))))
+                                    e (if (= i 0) 0.5 (- c (max c (get row i))))]
+                                #((update p i (/ c (+ 2.0 (square s)))) (update q i (/ e (+ 1.5 (square s)))))))
+                       #((zeros n) (zeros n)) n)]
+          (sum (sin (ifold (fn [x k] (let [i (- n 2 k)]
+                             (update x i (- (get q i) (* (get p i) (get x (+ i 1)))))))
+                      q (- n 1))))))
+        m)))""")
+    m = np.random.default_rng(1).uniform(0.1, 1, (9, 5))
+    hyad.check_grad(f, (m, 0.7))
+    for one, other in zip(hyad.grad(f)(m, 0.7), hyad.compile(hyad.grad(f), without=["expand"])(m, 0.7)):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
