@@ -505,7 +505,7 @@ def guarded(fixed: Block, chosen: Sequence[Var], guards: Mapping[Var, Guard]) ->
     results: dict[Var, Atom] = {v: v for v in chosen}
     for guard in dict.fromkeys(filter(None, (guards[v] for v in chosen))):
         mine = [v for v in chosen if guards[v] == guard]
-        needed = slice_of(fixed, mine)  # what is there anyway is not made again, of what a branch by this is known to be
+        needed = slice_of(fixed, mine)  # what is there anyway is not made again, as it is where the condition is known
         block = Block(tuple(x for x in needed.binds if x not in binds), needed.results)
         for cond, taken in reversed(guard):
             given = tuple(Var(v.name, REAL) for v in mine)
