@@ -297,6 +297,20 @@ PROGRAMS = (
         "sinkhorn", "optimal transport of n points in the plane, 20 turns in logarithms, by both", 40,
         (rows("x", 2), rows("y", 2)), "{n}, {work}", lambda n: 3 * n * n + 44 * n, ((-1, 1), (-1, 1)),
     ),
+    Program(
+        "swaps", "n swaps on a default, each to its own date, against their prices, by hazard and interest rates", 2000,
+        (Input("h", lambda n: (6,)), number("r"), number("rec"), vector("spread", False), vector("quarters", False)),
+        "{n}, {work}", lambda n: 300, ((0.01, 0.05), (0.01, 0.05), (0.3, 0.5), (0.01, 0.05), (1, 40.9)),
+    ),
+    Program(
+        "phases", "the structure factors of n charges at 40 waves, by places and charges", 60,
+        (rows("x", 3), vector("q"), Input("k", lambda n: (40, 3), False), Input("w", lambda n: (40,), False)),
+        "{n}, 40, {work}", lambda n: 2 * n, ((-1, 1), (-1, 1), (-5, 5), (0, 1)),
+    ),
+    Program(
+        "lines", "six half steps of heat, implicit along lines one way and the other, n x n, by start and step", 48,
+        (square("u"), number("r")), "{n}, {work}", lambda n: 10 * n * n + 2 * n, ((0, 1), (0.2, 0.5)),
+    ),
 )  # fmt: skip
 
 

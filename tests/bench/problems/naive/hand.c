@@ -2702,3 +2702,181 @@ void sinkhorn_grad_hand(const double *restrict x, const double *restrict y, long
         out[2*i + 1] = r;
     }
 }
+
+/* Survival to each quarter, and what is paid and still to be paid until then: one table for all swaps. */
+enum { QUARTERS = 40 };
+static const int SPANS[6] = {4, 8, 12, 20, 28, 40};
+
+static void swap_tables(const double *h, double r, double *restrict S, double *restrict D, double *restrict P,
+    double *restrict A)
+{
+    double H = 0;
+    S[0] = 1, P[0] = A[0] = 0;
+    for (int t = 1, k = 0; t <= QUARTERS; t++) {
+        if (t > SPANS[k]) k++;
+        H += 0.25*h[k];
+        S[t] = exp(-H);
+        D[t] = exp(-0.25*r*t);
+        P[t] = P[t - 1] + D[t]*(S[t - 1] - S[t]);
+        A[t] = A[t - 1] + 0.125*D[t]*(S[t - 1] + S[t]);
+    }
+}
+
+double swaps_hand(const double *restrict h, double r, double rec, const double *restrict spread,
+    const double *restrict quarters, long long n, double *restrict work)
+{
+    double *S = work, *D = work + 41, *P = work + 82, *A = work + 123, total = 0;
+    swap_tables(h, r, S, D, P, A);
+    for (long long i = 0; i < n; i++) {
+        const long long t = (long long)quarters[i];
+        const double e = (1 - rec)*P[t] - spread[i]*A[t];
+        total += e*e;
+    }
+    return total;
+}
+
+void swaps_grad_hand(const double *restrict h, double r, double rec, const double *restrict spread,
+    const double *restrict quarters, long long n, double *restrict out, double *restrict work)
+{
+    double *S = work, *D = work + 41, *P = work + 82, *A = work + 123, *p = work + 164, *a = work + 206;
+    double by_rec = 0, by_r = 0, s = 0, hazard = 0;
+    swap_tables(h, r, S, D, P, A);
+    memset(p, 0, 84*sizeof(double));
+    for (long long i = 0; i < n; i++) {
+        const long long t = (long long)quarters[i];
+        const double e = 2*((1 - rec)*P[t] - spread[i]*A[t]);
+        by_rec -= e*P[t];
+        p[t] += (1 - rec)*e;
+        a[t] -= spread[i]*e;
+    }
+    memset(out, 0, 6*sizeof(double));
+    for (int t = QUARTERS, k = 5; t >= 1; t--) {
+        p[t] += p[t + 1];
+        a[t] += a[t + 1];
+        s += D[t]*(0.125*a[t] - p[t]);
+        by_r -= 0.25*t*D[t]*(p[t]*(S[t - 1] - S[t]) + 0.125*a[t]*(S[t - 1] + S[t]));
+        hazard -= s*S[t];
+        s = D[t]*(p[t] + 0.125*a[t]);
+        while (k && t <= SPANS[k - 1]) k--;
+        out[k] += 0.25*hazard;
+    }
+    out[6] = by_r;
+    out[7] = by_rec;
+}
+
+double phases_hand(const double *restrict x, const double *restrict q, const double *restrict k,
+    const double *restrict w, long long n, long long m, double *restrict work)
+{
+    double total = 0;
+    (void)work;
+    for (long long j = 0; j < m; j++) {
+        double re = 0, im = 0;
+        for (long long i = 0; i < n; i++) {
+            const double p = k[3*j]*x[3*i] + k[3*j + 1]*x[3*i + 1] + k[3*j + 2]*x[3*i + 2];
+            re += q[i]*cos(p);
+            im += q[i]*sin(p);
+        }
+        total += w[j]*(re*re + im*im);
+    }
+    return total;
+}
+
+void phases_grad_hand(const double *restrict x, const double *restrict q, const double *restrict k,
+    const double *restrict w, long long n, long long m, double *restrict out, double *restrict work)
+{
+    double *restrict C = work, *restrict S = work + n, *restrict Q = out + 3*n;
+    memset(out, 0, 4*n*sizeof(double));
+    for (long long j = 0; j < m; j++) {
+        double re = 0, im = 0;
+        for (long long i = 0; i < n; i++) {
+            const double p = k[3*j]*x[3*i] + k[3*j + 1]*x[3*i + 1] + k[3*j + 2]*x[3*i + 2];
+            C[i] = cos(p);
+            S[i] = sin(p);
+            re += q[i]*C[i];
+            im += q[i]*S[i];
+        }
+        re *= 2*w[j];
+        im *= 2*w[j];
+        for (long long i = 0; i < n; i++) {
+            const double g = q[i]*(im*C[i] - re*S[i]);
+            Q[i] += re*C[i] + im*S[i];
+            out[3*i] += g*k[3*j];
+            out[3*i + 1] += g*k[3*j + 1];
+            out[3*i + 2] += g*k[3*j + 2];
+        }
+    }
+}
+
+/* The factors are those of all lines; the lines are solved side by side, and come out as columns. */
+static void line_factors(double r, long long n, double *restrict c, double *restrict d)
+{
+    for (long long i = 0; i < n; i++) {
+        d[i] = 1/(1 + 2*r + (i ? r*c[i - 1] : 0));
+        c[i] = -r*d[i];
+    }
+}
+
+static void lines_solve(const double *restrict c, const double *restrict d, double r, long long n, double *restrict x)
+{
+    for (long long i = 0; i < n; i++) x[i] *= d[0];
+    for (long long j = 1; j < n; j++)
+        for (long long i = 0; i < n; i++) x[j*n + i] = (x[j*n + i] + r*x[(j - 1)*n + i])*d[j];
+    for (long long j = n - 2; j >= 0; j--)
+        for (long long i = 0; i < n; i++) x[j*n + i] -= c[j]*x[(j + 1)*n + i];
+}
+
+static double beside(const double *u, long long i, long long n) { return (i ? u[-n] : 0) + (i < n - 1 ? u[n] : 0); }
+
+static void lines_step(const double *restrict u, const double *restrict c, const double *restrict d, double r,
+    long long n, double *restrict x, double *restrict w)
+{
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < n; j++) w[i*n + j] = (1 - 2*r)*u[i*n + j] + r*beside(u + i*n + j, i, n);
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < n; j++) x[j*n + i] = w[i*n + j];
+    lines_solve(c, d, r, n, x);
+}
+
+double lines_hand(const double *restrict u, double r, long long n, double *restrict work)
+{
+    double *c = work, *d = work + n, *a = work + 2*n, *b = a + n*n, *w = b + n*n, s = 0;
+    line_factors(r, n, c, d);
+    lines_step(u, c, d, r, n, a, w);
+    for (int k = 1; k < 6; k++) {
+        lines_step(a, c, d, r, n, b, w);
+        double *t = a;
+        a = b, b = t;
+    }
+    for (long long i = 0; i < n*n; i++) s += a[i]*a[i];
+    return s;
+}
+
+void lines_grad_hand(const double *restrict u, double r, long long n, double *restrict out, double *restrict work)
+{
+    double *c = work, *d = work + n, *x = work + 2*n, *restrict w = x + 7*n*n, *restrict g = w + n*n, *restrict h = g + n*n;
+    double by_r = 0;
+    line_factors(r, n, c, d);
+    memcpy(x, u, n*n*sizeof(double));
+    for (int k = 0; k < 6; k++) lines_step(x + k*n*n, c, d, r, n, x + (k + 1)*n*n, w);
+    for (long long i = 0; i < n*n; i++) g[i] = 2*x[6*n*n + i];
+    for (int k = 5; k >= 0; k--) {
+        const double *restrict y = x + (k + 1)*n*n, *restrict v = x + k*n*n;
+        lines_solve(c, d, r, n, g); /* the matrix is symmetric */
+        for (long long j = 0; j < n; j++) {
+            double s = 0;
+            for (long long i = 0; i < n; i++) s += g[j*n + i]*(2*y[j*n + i] - beside(y + j*n + i, j, n));
+            by_r -= s;
+        }
+        for (long long j = 0; j < n; j++)
+            for (long long i = 0; i < n; i++) h[i*n + j] = g[j*n + i];
+        for (long long i = 0; i < n; i++) {
+            double s = 0;
+            for (long long j = 0; j < n; j++) s += h[i*n + j]*(beside(v + i*n + j, i, n) - 2*v[i*n + j]);
+            by_r += s;
+        }
+        double *restrict to = k ? g : out;
+        for (long long i = 0; i < n; i++)
+            for (long long j = 0; j < n; j++) to[i*n + j] = (1 - 2*r)*h[i*n + j] + r*beside(h + i*n + j, i, n);
+    }
+    out[n*n] = by_r;
+}

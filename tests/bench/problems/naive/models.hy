@@ -653,3 +653,53 @@
                      #(f g)))
                  #((zeros n) (zeros n)) 20)]
     (sum (build [n n] (fn [i j] (* (get cost i j) (exp (+ (get f i) (get g j) (get m i j)))))))))
+
+(defmodel swaps [#^ (Vec 6) h  r  rec  #^ (Vec n) spread  #^ (Vec n) quarters]
+  "how far n swaps on a default are from their price, by the hazard rates of six spans of time"
+  (let [knots [4 8 12 20 28 40]
+        total (ref 0.0)]
+    (for [i (range n)]
+      (let [H (ref 0.0)
+            alive (ref 1.0)
+            paid (ref 0.0)
+            annuity (ref 0.0)]
+        (for [t (range 1 (+ (int (get quarters i)) 1))]
+          (let [k (ref 0)]
+            (for [j (range 5)] (when (> t (get knots j)) (set! k (+ j 1))))
+            (set! H (+ (deref H) (* 0.25 (get h (deref k)))))
+            (let [s (exp (- (deref H)))
+                  d (exp (* (- r) 0.25 t))]
+              (set! paid (+ (deref paid) (* d (- (deref alive) s))))
+              (set! annuity (+ (deref annuity) (* 0.125 d (+ (deref alive) s))))
+              (set! alive s))))
+        (set! total (+ (deref total) (** (- (* (- 1.0 rec) (deref paid)) (* (get spread i) (deref annuity))) 2)))))
+    (deref total)))
+
+(defmodel phases [x q k w]
+  "the part of an Ewald sum that waves have"
+  (let [phase (@ x k.T)
+        re (@ q (np.cos phase))
+        im (@ q (np.sin phase))]
+    (np.sum (* w (+ (np.square re) (np.square im))))))
+
+(defmodel line-solved [r b]
+  "(1 + 2 r) x_i - r (x_i-1 + x_i+1) = b_i"
+  (let [n (len b)
+        diag (+ 1.0 (* 2.0 r))
+        #(cs ds) (ifold (fn [#(c d) i]
+                          (let [m (if (= i 0) diag (+ diag (* r (get c (- i 1)))))
+                                e (if (= i 0) (get b 0) (+ (get b i) (* r (get d (- i 1)))))]
+                            #((update c i (/ (- r) m)) (update d i (/ e m)))))
+                   #((zeros n) (zeros n)) n)]
+    (ifold (fn [x k] (let [i (- n 2 k)] (update x i (- (get ds i) (* (get cs i) (get x (+ i 1)))))))
+      ds (- n 1))))
+(defmodel half-step [#^ (Mat n m) u  r]
+  "explicit down the columns, implicit along the rows; zero outside"
+  (map (fn [row] (line-solved r row))
+    (build [n m]
+      (fn [i j]
+        (+ (* (- 1.0 (* 2.0 r)) (get u i j))
+           (* r (+ (if (> i 0) (get u (- i 1) j) 0.0) (if (< i (- n 1)) (get u (+ i 1) j) 0.0))))))))
+(defmodel lines [#^ (Mat n n) u  r]
+  "three steps of heat, each implicit along the rows, then along the columns"
+  (sum (square (ifold (fn [u t] (transpose (half-step (transpose (half-step u r)) r))) u 3))))
