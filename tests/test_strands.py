@@ -94,10 +94,10 @@ CHANGES = {
         "(sum (ifold (fn [u j] (update u (+ j 1) (* p (get u j) (get y j)))) x (- (len x) 1)))", "x", False,
     ),
     "half a row further": (
-        "(let [h (// (len x) 2)] (sum (build h (fn [i] (* p (get x i) (get x (+ i h)))))))", "x", False,
+        "(let [h (// (len x) 2)] (sum (build h (fn [i] (* p (get x i) (get x (+ i h)))))))", "x", True,  # overlaps
     ),
     "half a row of a matrix further": (
-        "(let [h (// (len x) 2)] (sum (build h (fn [i] (* p (get b 2 i) (get b 2 (+ i h)))))))", "b", False,
+        "(let [h (// (len x) 2)] (sum (build h (fn [i] (* p (get b 2 i) (get b 2 (+ i h)))))))", "b", True,
     ),
     "two rows": ("(sum (build (len x) (fn [i] (* p (get b 1 i) (get b 4 i)))))", "b", True),
     "rows that may be one": (
