@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from ..core import (
     FALSE,
     TRUE,
+    Apply,
     Atom,
     Bind,
     Block,
+    Case,
     Const,
     If,
     Loop,
+    Make,
     Prim,
     Program,
     Var,
@@ -290,6 +293,8 @@ def read_whole(block: Block, array: Var) -> bool:
             if op.name != "get" or op.args.index(array) or len(op.args) != 1 + array.type.rank:  # type: ignore
                 return True
         elif type(op) in (Loop, While) and array in op.inits:  # type: ignore[union-attr]
+            return True
+        elif type(op) in (Apply, Make, Case) and array in reads(x):
             return True
         if any(array in inner.results for inner in blocks_of(op)):
             return True
