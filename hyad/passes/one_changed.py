@@ -79,13 +79,11 @@ def changed(bind: Bind) -> Change | None:
     bodies: list[Block] = []
     op, inside = bind.op, set()
     while type(op) is Loop and not op.accs and len(op.body.results) == 1 and op.snapshots is None:
-        if has_checks(Block(tuple(x for x in op.body.binds if type(x.op) is not If), ())):
-            return None
         path.append(op)
         inside |= {op.index, *defined_in(op.body)}
         (r,) = op.body.results
         last = next((x for x in op.body.binds if r in x.vars), None)
-        if last is None:
+        if last is None or has_checks(Block(tuple(x for x in op.body.binds if x is not last), ())):
             return None
         if type(last.op) is If and len(last.vars) == 1:
             return choice(path, bodies, op.body, last.op, inside)
