@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 
+END = "}\n"
 #: Nothing in these functions may be reordered, errors that are subtracted again least of all: where flags allow that,
 #: compilers have vectors of libm's functions.
 ORDERED = "#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)"
@@ -28,7 +29,6 @@ def in_order(text: str) -> str:
     return f"{head}\n{ORDERED}\n    return {call}(x);\n#else\n{body[: -len(END)]}#endif\n{END}"
 
 
-END = "}\n"
 #: x = k log 2 + r with |r| <= log(2)/2; e^r is a polynomial (Taylor's, its remainder is below 1e-17); times 2^k in two
 #: steps, so that neither overflows while the product does not.
 POWER = """\

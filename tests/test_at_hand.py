@@ -39,6 +39,8 @@ PROGRAMS = {
         {"exp": 2},
     ),
 }
+#: And without, where nothing else sees that it is the same.
+NEEDED = {"of an expression": {"exp": 2}}
 
 
 def model(name: str) -> hyad.Model:
@@ -56,7 +58,7 @@ def test_values_and_gradients(name: str) -> None:
     f = model(name)
     g = hyad.grad(f)
     assert calls(f) == PROGRAMS[name][1]
-    assert name != "of an expression" or calls(f.without(["at-hand"])) != calls(f)
+    assert calls(f.without(["at-hand"])) == NEEDED.get(name, PROGRAMS[name][1])
     rng = np.random.default_rng(4)
     for n, k in ((1, 1), (4, 3), (9, 2)):
         args = rng.uniform(0.2, 1, (n, k)), rng.uniform(0.2, 1, n), rng.uniform(0.2, 1, n), 0.7

@@ -1160,6 +1160,8 @@ def test_sums_of_logarithms_of_which_the_first_are_none(text: str) -> None:
         slopes = np.exp(v - 2.0) / (1 + np.exp(-1.0))
         for off in ((), tuple(hyad.optimisations())):
             np.testing.assert_allclose(hyad.compile(hyad.grad(f), args=(v,), without=off)(v), slopes, rtol=1e-14)
+        for encoding in ENCODINGS:
+            np.testing.assert_allclose(hyad.grad(f, encoding=encoding)(v), slopes, rtol=1e-14)
         np.testing.assert_allclose(hyad.run(hyad.grad(f), v), slopes, rtol=1e-14)
         np.testing.assert_allclose([hyad.jvp(f, (v,), (e,)) for e in np.eye(len(v))], slopes, rtol=1e-14)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hyad
+from hyad.core import Loop, Program, all_binds, kinds_of
 
 RNG = np.random.default_rng(11)
 
@@ -165,3 +166,13 @@ def test_payments_until_a_date() -> None:
             with pytest.raises(hyad.BoundsError, match="index `t` is outside axis 0"):
                 hyad.compile(made)(np.array([1, 8]), coupons[:2], rates)
     assert hyad.compile(f)(np.zeros(0, int), np.zeros(0), np.zeros(0)) == 0.0
+
+
+def test_no_kernel_makes_a_table_of_a_size_that_the_host_does_not_know() -> None:
+    f = hyad.model(ANNUITIES)
+    here, gpu, off = f.optimised(f.specs()), f.optimised(f.specs(), "cuda"), f.without(["trips"]).optimised(f.specs())
+
+    def nested(program: Program) -> bool:
+        return any(type(x.op) is Loop and Loop in kinds_of(x.op.body) for x in all_binds(program.body))
+
+    assert not nested(here) and nested(gpu) and nested(off)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..core import REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, defined_in, same
 from ..program.builder import Builder
-from ..program.loops import CALL
+from ..program.loops import CALL, calls_in
 from ..program.primitives import PRIMITIVES, price_of
 from ..program.rebuild import Rebuild, rebuilt
 
@@ -22,12 +24,8 @@ def at_hand(program: Program) -> Program:
     Design decision: while each array has a loop of its own; those that nothing else reads are made where they are read
     afterwards, and no call is made for them then.
     """
-    dear = [x for x in all_binds(program.body) if type(x.op) is Prim and called(x)]
-    names = [x.op.name for x in dear]  # type: ignore[union-attr]
-    if all(names.count(name) < 2 for name in names):
-        return program
-    pass_ = AtHand(Builder(), program.body)
-    return rebuilt(program, pass_)
+    names = Counter(x.op.name for x in calls_in(program.body))  # type: ignore[union-attr]
+    return rebuilt(program, AtHand(Builder(), program.body)) if any(n > 1 for n in names.values()) else program
 
 
 def called(bind: Bind) -> bool:

@@ -28,12 +28,12 @@ from ..core import (
 from ..program.affine import affine_add, affine_in
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import CALL, slice_of
+from ..program.loops import CALL, closure, read_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from .fission import without
 from .jam import Jam, Room, carried_in
-from .lanes import LANES, ahead, closure, simple_step
+from .lanes import LANES, ahead, simple_step
 from .nests import FAR, Steps, accesses
 
 START = integer(0)
@@ -713,18 +713,6 @@ def recurrent(bind: Bind) -> bool:
         if type(x.op) is Loop
         for a in x.op.accs
     )
-
-
-def read_of(block: Block, array: Var) -> bool:
-    """Whether an element is read of an array, or of what it has become in a block."""
-    versions: set[Atom] = {array}
-    for x in block.binds:
-        if type(x.op) is Prim and x.op.args and x.op.args[0] in versions:
-            if x.op.name == "get":
-                return True
-            if changes(x):
-                versions.add(x.vars[0])
-    return False
 
 
 def own_sum(block: Block, acc: Var, result: Atom) -> bool:

@@ -44,7 +44,7 @@ from ..core import (
 from ..program.accumulators import sum_like
 from ..program.builder import Builder
 from ..program.dead import has_checks, tidy
-from ..program.loops import CALL, CHEAP, Use, array_uses, cost_of, slice_of
+from ..program.loops import CALL, CHEAP, Use, array_uses, cost_of, read_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from ..program.sink import sink_block
@@ -762,13 +762,7 @@ def makes_sums(op: Loop) -> bool:
 
 def recurs(op: Loop) -> bool:
     """Whether an iteration reads what another one has put into an array: it changes places with no loop around it."""
-    changed: set[Atom] = {a for a in op.accs if isinstance(a.type, Arr)}
-    for x in all_binds(op.body) if changed else ():
-        if type(x.op) is Prim and x.op.args and x.op.args[0] in changed:
-            if x.op.name == "get":
-                return True
-            changed.update(x.vars)
-    return False
+    return any(isinstance(a.type, Arr) and read_of(op.body, a) for a in op.accs)
 
 
 def branches(op: Loop) -> bool:

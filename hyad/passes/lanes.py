@@ -30,7 +30,7 @@ from ..core import (
 from ..program.affine import affine_add
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import CALL, CHEAP, cost_of
+from ..program.loops import CALL, CHEAP, closure, cost_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from .fission import independent
@@ -735,14 +735,3 @@ class Ahead(Views):
                 self.lanes[v] = x
             else:
                 self.here[v] = x
-
-
-def closure(binds: Sequence[Bind], wanted: set[Atom]) -> list[Bind]:
-    """Those of some operations that give what is ``wanted``, and what these need."""
-    found: list[Bind] = []
-    needs = set(wanted)
-    for bind in reversed(binds):
-        if needs.intersection(bind.vars):
-            found.append(bind)
-            needs.update(reads(bind))
-    return found[::-1]

@@ -63,8 +63,8 @@ def one_changed_block(b: Builder, block: Block, sizes: Sequence[Var] = (), ahead
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """``array`` keeps all elements but those whose subscripts ``at`` has; these are ``value``'s, the result of
-    ``body``, whose loops are ``path``."""
+    """``array`` keeps all elements but those at the subscripts ``at``, by the index of a loop of ``path``; these are
+    the result of the last of ``bodies``, one for each of the loops. ``made`` has the operations in them."""
 
     array: Var
     path: tuple[Loop, ...]
@@ -81,8 +81,7 @@ def changed(bind: Bind) -> Change | None:
     while type(op) is Loop and not op.accs and len(op.body.results) == 1 and op.snapshots is None:
         path.append(op)
         inside |= {op.index, *defined_in(op.body)}
-        (r,) = op.body.results
-        last = next((x for x in op.body.binds if r in x.vars), None)
+        last = next((x for x in op.body.binds if op.body.results[0] in x.vars), None)
         if last is None or has_checks(Block(tuple(x for x in op.body.binds if x is not last), ())):
             return None
         if type(last.op) is If and len(last.vars) == 1:
@@ -116,9 +115,8 @@ def choice(path: list[Loop], bodies: list[Block], body: Block, op: If, inside: s
                 break
         else:
             return None
-    (r,) = kept.results
     made.update({x.vars[0]: x.op for x in kept.binds if type(x.op) is Prim})
-    read = made.get(r)  # type: ignore[call-overload]
+    read = made.get(kept.results[0])  # type: ignore[call-overload]
     place: list[Atom] = []
     while read is not None and read.name == "get":
         place = [*read.args[1:], *place]
@@ -189,10 +187,8 @@ class OneChanged(Rebuild):
         """The array with its new elements."""
         for i, k in change.at.items():
             self.here[i] = self.atom(k)
-        self.change, self.safe = (
-            change,
-            not (self.ahead or any(read_whole(body, change.array) for body in change.bodies)),
-        )
+        self.change = change
+        self.safe = not self.ahead and not any(read_whole(body, change.array) for body in change.bodies)
         with self.b.region() as scope:
             found = self.in_place(0, a, [], name) if self.safe else a
         self.change, self.here[change.array] = None, a

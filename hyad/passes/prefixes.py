@@ -27,9 +27,8 @@ from ..core import (
 from ..program.affine import affine_in
 from ..program.builder import Builder
 from ..program.dead import dead_code, has_checks
-from ..program.loops import array_uses
+from ..program.loops import array_uses, closure
 from ..program.rebuild import Rebuild
-from .lanes import closure
 from .trips import counting, longest, of_the_index, worth
 from .unchanged import integers_of
 
@@ -43,7 +42,8 @@ def prefixes(program: Program) -> Program:
     Design decision: to the last bit, since each sum is the one before with a term added to it, as it is written: from
     the first element on. Sums to the last element are not, unless they were added from there. What comes after
     something that may fail stays: it may need what that has checked. So are loops that take as many steps as an integer
-    says which is another one in each iteration: until a payment is due, say. Those are as many as the largest of them.
+    says which is another one in each iteration: until a payment is due, say. Those take as many as the largest of them
+    says (off: ``trips``), in an array that is as long, and only where they have calls or loops in them.
     """
     made = prefixes_block(Builder(), program.body, program.dims)
     return program if made is program.body else dead_code(with_body(program, made))
@@ -97,13 +97,14 @@ class Prefixes(Rebuild):
             if type(inner) is Prim and x.vars[0].type == REAL and inner.name not in ("stop", "undef"):
                 if all(a in same or a not in varying for a in inner.args):
                     same[x.vars[0]] = x
-            if type(inner) is Loop and inner.snapshots is None and not inner.index.soft and self.apart(x, inner):
+            if type(inner) is Loop and inner.snapshots is None and not inner.index.soft and plain(inner):
                 more, terms = affine_in(inner.count, self.integers)
                 grows = terms == {op.index: 1} and more in (0, 1) and not checked
                 own = {inner.index, *inner.accs, *defined_in(inner.body)}
                 sizes = (d for v in own for d in type_atoms(v.type))
                 needs = varying.intersection((*free_vars(inner.body), *inner.inits, *sizes)) - own
                 steady = not needs or not checked and all(a in same for a in needs)
+                steady = steady and self.read_by_element(x)
                 if steady and (grows or inner.count in numbers and worth(inner) and "trips" not in self.b.off):
                     binds = [] if grows else counting(op, making, x, inner.count)
                     found.append((x, more if grows else 0, closure(list(same.values()), needs), binds))
@@ -127,10 +128,6 @@ class Prefixes(Rebuild):
         names = [x.vars[0].name for x in binds]
         made = b.if_(some, (scope, [self.here[x.vars[0]] for x in binds]), (other, zeros), names)
         self.here.update((x.vars[0], a) for x, a in zip(binds, made))
-
-    def apart(self, x: Bind, inner: Loop) -> bool:
-        """Whether a loop can be done before the one around it."""
-        return plain(inner) and self.read_by_element(x)
 
     def read_by_element(self, x: Bind) -> bool:
         """Whether nothing is read of what a loop stacks but its elements."""

@@ -31,10 +31,9 @@ from ..core import (
 from ..program.affine import Affine, affine_add, affine_in
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import loops_of, slice_of
+from ..program.loops import closure, loops_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, taken
-from .lanes import closure
 from .unchanged import Course, integers_of
 
 

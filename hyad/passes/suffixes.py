@@ -29,9 +29,8 @@ from ..core import (
 from ..program.affine import affine_add, affine_in
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import loops_of
+from ..program.loops import closure, loops_of
 from ..program.rebuild import Rebuild, taken
-from .lanes import closure
 from .running import ELEMENT, Linear, integral
 from .unchanged import integers_of
 

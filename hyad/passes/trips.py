@@ -22,7 +22,7 @@ from ..core import (
 )
 from ..program.affine import affine_in
 from ..program.dead import has_checks
-from ..program.loops import calls_in
+from ..program.loops import calls_in, closure
 from ..program.rebuild import Rebuild
 
 
@@ -49,12 +49,9 @@ def of_the_index(op: Loop) -> tuple[set[Atom], list[Bind]]:
 def counting(op: Loop, binds: Sequence[Bind], bind: Bind, count: Atom) -> list[Bind]:
     """Those of some operations of a loop's body that give ``count``, and the checks before another binding of it."""
     before = op.body.binds[: op.body.binds.index(bind)]
-    wanted, found = {count}, []
-    for x in reversed(binds):
-        if not wanted.isdisjoint(x.vars) or type(x.op) is Check and x in before:
-            found.append(x)
-            wanted.update(reads(x))
-    return found[::-1]
+    checks = [x for x in binds if type(x.op) is Check and x in before]
+    needed = closure(binds, (count, *(a for x in checks for a in reads(x))))
+    return [x for x in binds if x in checks or x in needed]
 
 
 def longest(pass_: Rebuild, op: Loop, binds: Sequence[Bind], count: Atom) -> Atom:

@@ -6,7 +6,7 @@ The passes themselves: ``fusion``, ``fission``, ``onehot``, ``copies``, ``stores
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, atoms_of, blocks_of, kinds_of, reads
@@ -52,6 +52,29 @@ def array_uses(block: Block) -> dict[Var, list[Use]]:
 def slice_of(block: Block, results: Sequence[Atom]) -> Block:
     """The bindings of a block that some of its results need."""
     return tidy(Block(block.binds, tuple(results)))
+
+
+def read_of(block: Block, array: Var) -> bool:
+    """Whether an element is read of an array, or of what it has become, in a block or a region inside it."""
+    versions: set[Atom] = {array}
+    for x in all_binds(block):
+        if type(x.op) is Prim and x.op.args and x.op.args[0] in versions:
+            if x.op.name == "get":
+                return True
+            if x.op.name in ("update", "add-at"):
+                versions.update(x.vars)
+    return False
+
+
+def closure(binds: Sequence[Bind], wanted: Iterable[Atom]) -> list[Bind]:
+    """Those of some operations that give what is ``wanted``, and what these need."""
+    found: list[Bind] = []
+    needs = set(wanted)
+    for bind in reversed(binds):
+        if needs.intersection(bind.vars):
+            found.append(bind)
+            needs.update(reads(bind))
+    return found[::-1]
 
 
 def cost_of(block: Block) -> int:
