@@ -32,6 +32,16 @@ PROGRAMS = {
              (+ (dot e e) (sum (build n (fn [i] (* (get e i) (hypot (get v i) (get w (- n 1 i)))))))))""",
         {"hypot": 2},
     ),
+    "backwards": (
+        """(let [n (len v)  e (build n (fn [i] (exp (get v (- n 1 i)))))]
+             (+ (dot e e) (sum (build n (fn [i] (* (get w i) (exp (get v i)) (get e i)))))))""",
+        {"exp": 2},
+    ),
+    "of a part": (
+        """(let [n (len v)  k (shape m 1)  e (build k (fn [i] (exp (get v i))))]
+             (+ (dot e e) (sum (build n (fn [i] (* (get w i) (exp (get v i)) (get e (% i k))))))))""",
+        {"exp": 2},
+    ),
     "of another array": ("(let [s (map tanh v) t (map tanh w)] (+ (dot s w) (dot t s) (dot t t)))", {"tanh": 2}),
     "of another factor": (
         """(let [e (map (fn [x] (exp (* c x))) v)]

@@ -19,6 +19,7 @@ import hyad
 import oracle
 from hyad.compiling import TARGETS
 from hyad.core import Loop, all_binds
+from hyad.differentiate.masses import Masses
 from hyad.emit import SUFFIXES
 from hyad.plain_python import python_callable
 from hyad.program.values import ENCODINGS
@@ -1194,6 +1195,31 @@ def test_logarithms_with_weight_need_no_care() -> None:
     ):
         for made in (hyad.grad(text), hyad.grad(text).without(["log-sums"])):
             assert "pass_on" not in hyad.show(made, "c"), text
+
+
+#: How many logarithms are of what is 0 only where all exponentials in it underflow, and are taken where they may.
+OF_EXPONENTIALS = {
+    "(log (sum (map exp v)))": 1,
+    "(log (ifold (fn [s i] (+ s (* (exp (get v i)) (exp (get w i))))) 0.0 n))": 1,
+    "(log (ifold (fn [s i] (+ s (* (get w i) (exp (get v i))))) 0.0 n))": 0,
+    "(log (ifold (fn [s i] (+ s (- (exp (get v i)) 0.5))) 0.0 n))": 0,
+    "(log (ifold (fn [s i] (+ s (exp (get v i)))) 1.0 n))": 0,
+    # each accumulator that is none takes another one with it
+    """(let [#(a b) (ifold (fn [#(a b) i] #((+ a (- (exp (get v i)) 0.5)) (+ b a (exp (get v i))))) #(0.0 0.0) n)]
+         (log b))""": 0,
+    "(get (ifold (fn [#(a t) i] #((+ a (exp (get v i))) (+ t (log a)))) #(0.0 0.0) n) 1)": 1,
+    "(get (ifold (fn [#(a t) i] #((+ a (- (exp (get v i)) 0.5)) (+ t (log a)))) #(0.0 0.0) n) 1)": 0,
+    "(let [s (sum (map exp v))] (if (< 1e-300 s) (log s) -9.0))": 0,
+    "(let [s (sum (map exp v))] (if (< s 1e-300) (log s) -9.0))": 1,
+    "(log (if (> c 0.0) (exp c) (sum (map exp v))))": 1,
+    "(log (if (> c 0.0) (exp c) c))": 0,
+}
+
+
+@pytest.mark.parametrize(("text", "count"), OF_EXPONENTIALS.items())
+def test_which_logarithms_are_of_sums_of_exponentials(text: str, count: int) -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) v #^ (Vec n) w #^ Real c] (let [n (len v)] {text}))", namespace={})
+    assert len(Masses(f.program(f.specs()).body).logarithms) == count
 
 
 def test_an_array_that_two_conditions_read_is_made_once() -> None:

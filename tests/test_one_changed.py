@@ -29,13 +29,21 @@ STEPS = {
     "both": ("m", "(build [n n] (fn [i j] (if (and (= i k) (= j (- n 1 k))) (* c (get v k k)) (get v i j))))"),
     "rows as they are": ("m", "(build n (fn [i] (if (= i k) (* c w) (get v i))))"),
 }  # fmt: skip
-#: What stays: another element is kept, more than one is changed, or by what differs between them.
+#: What stays: another element is kept, more than one is changed, or by what differs between them; a part of the array
+#: is; or what might fail for another element would not be told.
 OTHERS = {
     "a shift": ("v", "(build n (fn [i] (if (= i k) (* c (get v i)) (get v (% (+ i 1) n)))))"),
     "all from there on": ("v", "(build n (fn [i] (if (>= i k) (* c (get v i)) (get v i))))"),
     "the diagonal": ("m", "(build [n n] (fn [i j] (if (= i j) (* c (get v i j)) (get v i j))))"),
+    "a part": ("v", "(update v k (sum (build (- n 1) (fn [i] (if (= i k) (* c (get v i)) (get v i))))))"),
+    "what may fail for all": (
+        "v", """(build n (fn [i] (let [x (get w (max i (int (* 0.5 c))))] (if (= i k) (* x (get v i)) (get v i)))))""",
+    ),
+    "what may fail for the others": (
+        "v", """(build n (fn [i] (if (= i k) (* c (get v i)) (do (get w (max i (int (* 0.5 c)))) (get v i)))))""",
+    ),
     "a transpose": ("m", "(build [n n] (fn [i j] (if (= j k) (* c (get v i j)) (get v j i))))"),
-}
+}  # fmt: skip
 
 
 def model(name: str, total: bool = False) -> hyad.Model:
@@ -108,6 +116,22 @@ def test_cholesky_by_new_matrices() -> None:
     np.testing.assert_allclose(f(a), np.linalg.cholesky(a), rtol=1e-12, atol=1e-14)
     assert deepest(f.optimised(f.specs())) == 3
     hyad.check_grad(f, (a,))
+    likelihood = hyad.model(
+        """(fn [#^ (Mat n n) a #^ (Vec n) y]
+             (let [l (f a)] (+ (sum (build n (fn [i] (log (get l i i))))) (* 0.5 (sq-norm (solve-lower l y))))))""",
+        namespace={"f": f},
+    )
+    hyad.check_grad(likelihood, (a, b[0]))
+    copies = [line for line in hyad.show(hyad.grad(likelihood), "c").splitlines() if "memcpy" in line]
+    assert max(len(line) - len(line.lstrip()) for line in copies) < 12  # none for each element
+    likelihood = hyad.model(
+        """(fn [#^ (Mat n n) a #^ (Vec n) y]
+             (let [l (f a)] (+ (sum (build n (fn [i] (log (get l i i))))) (* 0.5 (sq-norm (solve-lower l y))))))""",
+        namespace={"f": f},
+    )
+    hyad.check_grad(likelihood, (a, b[0]))
+    copies = [line for line in hyad.show(hyad.grad(likelihood), "c").splitlines() if "memcpy" in line]
+    assert max(len(line) - len(line.lstrip()) for line in copies) < 12, "no matrix is copied for one element"
 
 
 def test_a_function_sees_the_array_as_it_was() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import hyad
-from hyad.core import If, Loop, Prim, all_binds
+from hyad.core import INT, REAL, ZERO, Arr, Bind, Block, If, Loop, Prim, Var, all_binds
+from hyad.passes.overlaps import adds_of
 
 #: The product sums of a series with itself, ``m`` places on.
 LAGS = {
@@ -115,6 +116,21 @@ def test_what_stays_one_loop(term: str) -> None:
     found = hyad.explain(hyad.grad(f), args=point)
     assert "overlaps" not in {step.name for step in found.steps}
     assert hyad.check_grad(f, point)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_numbers_that_the_additions_read_stay_with_them(alone: bool) -> None:
+    """As ``s``, the sum of all elements so far, where that is what is added."""
+    n, i, x, y = Var("n", INT), Var("i", INT), Var("x", REAL), Var("y", REAL)
+    array, after, s, more = Var("a", Arr(REAL, (n,))), Var("a", Arr(REAL, (n,))), Var("s", REAL), Var("s", REAL)
+    binds = (
+        Bind((x,), Prim("get", (Var("v", Arr(REAL, (n,))), i))),
+        Bind((more,), Prim("+", (s, x)), soft=True),
+        Bind((y,), Prim("*", (x, x if alone else more))),
+        Bind((after,), Prim("add-at", (array, i, y)), soft=True),
+    )
+    loop = Loop(n, i, (Var("z", array.type), ZERO), (array, s), Block(binds, (after, more)))
+    assert [x.vars[0] for x in adds_of(loop)] == ([after] if alone else [])
 
 
 def test_a_sum_that_starts_at_less_than_zero_keeps_its_zeros() -> None:

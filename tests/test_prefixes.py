@@ -163,9 +163,37 @@ def test_payments_until_a_date() -> None:
     hyad.check_grad(f, (terms, coupons, rates), wrt=("coupons", "rates"))
     for h in (f, g):
         for made in (h, h.without(["prefixes"])):
-            with pytest.raises(hyad.BoundsError, match="index `t` is outside axis 0"):
-                hyad.compile(made)(np.array([1, 8]), coupons[:2], rates)
+            for target in ("c", "python"):
+                with pytest.raises(hyad.BoundsError, match="index `t` is outside axis 0"):
+                    hyad.compile(made, target)(np.array([1, 8]), coupons[:2], rates)
     assert hyad.compile(f)(np.zeros(0, int), np.zeros(0), np.zeros(0)) == 0.0
+
+
+def test_no_iteration_takes_as_many_steps_as_there_might_be() -> None:
+    """What the first and the last iteration would say is not the size of a table where there is none."""
+    f = hyad.model("""(fn [#^ (Vec n) v #^ Real p #^ Int k]
+      (sum (build n (fn [i] (* (get v i) (ifold (fn [s j] (+ s (exp (* p (real j))))) 0.0 (- k i)))))))""")
+    assert "prefixes" in {step.name for step in hyad.explain(f).steps}
+    assert hyad.compile(f)(np.zeros(0), 0.5, 10**13) == 0.0
+    assert hyad.compile(f)(np.ones(2), 0.5, 3) == pytest.approx(2 + 2 * np.exp(0.5) + np.exp(1.0), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("text", "k"),
+    [
+        ("(build n (fn [i] (+ (get u (* k i)) (ifold (fn [s j] (+ s (sin (get v (* k j))))) 0.0 (+ i 1)))))", 2),
+        (
+            """(ifold (fn [y i] (let [steps (get t i)  x (get u (int y))]
+                 (+ y x (ifold (fn [s j] (+ s (sin (* p (get v (* k j)))))) 0.0 steps)))) 9.0 n)""", 2,
+        ),
+    ],
+)  # fmt: skip
+def test_the_first_thing_that_fails_is_the_one_that_is_told(text: str, k: int) -> None:
+    """Something before an inner loop fails in a later iteration, and the loop would too: it is not done before it."""
+    f = hyad.model(f"(fn [#^ (Vec a) u #^ (Vec b) v #^ (Arr Int n) t #^ Real p #^ Int k] (let [n (len t)] {text}))")
+    for off in ((), "prefixes"):
+        with pytest.raises(hyad.BoundsError, match=r"index `(\(\* k i\)|\(int y\))` is outside"):
+            hyad.compile(f, without=off)(np.ones(4), np.ones(3), np.array([1, 2, 3]), 0.3, k)
 
 
 def test_no_kernel_makes_a_table_of_a_size_that_the_host_does_not_know() -> None:
