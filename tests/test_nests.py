@@ -501,6 +501,30 @@ def test_a_row_goes_through_all_iterations() -> None:
         assert min(map(text.index, ("(long long i", "(long long k"))) == text.index(first)
 
 
+#: A matrix that gets a part of another one, moved, in each step.
+MOVED = """(fn [#^ (Mat n m) a] (let [s (ref (zeros [(- n {k}) (- m {j})]))]
+  (for [q (range (+ 1 {k}))  r (range (+ 1 {j}))]
+    (set! s (+ (deref s) (get a (slice q (- (+ n q) {k})) (slice r (- (+ m r) {j}))))))
+  (deref s)))"""
+
+
+@pytest.mark.parametrize("k, j", [(4, 4), (2, 3), (1, 6)])
+def test_a_row_goes_through_two_folds(k: int, j: int) -> None:
+    """A row takes all that comes to it, five terms at once where there are five; to the last bit."""
+    f = hyad.model(MOVED.format(k=k, j=j), namespace={})
+    g = hyad.grad(hyad.model(MOVED.format(k=k, j=j).replace("(deref s)))", "(sum (np.sin (deref s)))))")))
+    for shape in ((9, 8), (5, 7), (k, j)):
+        a = RNG.normal(size=shape)
+        exact = memoised.compile(f, args=(a,), target="python", without=["row-folds", "jam-rows"])(a)
+        for target in ("c", "python"):
+            np.testing.assert_array_equal(memoised.compile(f, args=(a,), target=target)(a), exact)
+        np.testing.assert_allclose(g(a), hyad.run(g, a), rtol=1e-12, atol=1e-13)
+    c = hyad.show(f, "c", args=(np.ones((9, 8)),))
+    assert "swap" not in c and "memcpy" not in c
+    if j == 4:  # a loop over all five
+        assert len(re.findall(r"a\[\(", c)) == 5
+
+
 #: Rows of two numbers that are added to, with a matrix's rows beside them.
 SKIN = """(fn [a w p] (ifold (fn [s k] (map (fn [r u q] (let [e (get u k)]
     [(+ (get r 0) (* e (exp (get a k)) (get q 0))) (+ (get r 1) (* e (sin (get a k)) (get q 1)))])) s w p))

@@ -145,3 +145,44 @@ def test_rows_that_are_added_to_zeros(start: str, inner: str, end: str) -> None:
     for program in (assign(dead_code(f.program())), f.optimised()):
         for got, wanted in zip(python_callable(program)(v), hyad.run(f, v), strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-15)
+
+
+#: Functions of a matrix, of which derivatives add to the same element in two places.
+ADDED = {
+    "two sums over each window": """(let [n (len a)  m (shape a 1)  total (ref 0.0)]
+             (for [i (range (- n 2))  j (range (- m 2))]
+               (let [s (ref 0.0)  q (ref 0.0)]
+                 (for [k (range 3)  l (range 3)]
+                   (let [x (get a (+ i k) (+ j l))]
+                     (set! s (+ (deref s) x))
+                     (set! q (+ (deref q) (* x x)))))
+                 (set! total (+ (deref total) (/ (exp (deref s)) (+ 1.0 (deref q)))))))
+             (deref total))""",
+    "a row in each step": """(let [d (ref a)  n (len a)  m (shape a 1)]
+             (for [k (range (min n m))]
+               (let [e (deref d)]
+                 (set! d (build [n m] (fn [i j] (min (get e i j) (+ (get e i k) (get e k j))))))))
+             (sum (deref d)))""",
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_additions_of_a_derivative_to_one_element(name: str) -> None:
+    f = hyad.model(f"(fn [#^ (Mat n m) a] {ADDED[name]})", namespace={})
+    g = hyad.grad(f)
+    rng = np.random.default_rng(2)
+    for shape in ((6, 7), (5, 5), (3, 3)):
+        a = rng.uniform(0.1, 0.9, shape)
+        made, plain = (hyad.compile(g, args=(a,), without=w) for w in ((), "one-addition"))
+        adds = [stores(h.program).count("add-at") for h in (made, plain)]
+        assert adds[0] < adds[1]
+        np.testing.assert_allclose(made(a), plain(a), rtol=1e-13, atol=1e-15)
+        np.testing.assert_allclose(made(a), hyad.run(g, a), rtol=1e-13, atol=1e-15)
+        hyad.check_grad(f, (a,))
+
+
+def test_additions_of_the_model_keep_their_order() -> None:
+    f = hyad.model("(fn [#^ (Vec n) a #^ Int i #^ Real x] (add-at (add-at a i x) i 2.0))", namespace={})
+    point = np.arange(5.0), 2, 0.3
+    assert stores(hyad.compile(f, args=point).program) == ["add-at", "add-at"]
+    np.testing.assert_array_equal(f(*point), hyad.run(f, *point))

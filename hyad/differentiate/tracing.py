@@ -41,6 +41,7 @@ from ..passes.shrinking import shrinking_block
 from ..passes.spared import spared_block
 from ..passes.unchanged import filled_block
 from ..passes.unfold import unfold_block
+from ..passes.windows import windows_block
 from ..program.dead import tidy
 from ..program.names import place_of
 from ..program.values import (
@@ -219,6 +220,7 @@ def trace(
                 block = counted_block(b, inline_block(b, recursion_counted(b, merged_block(b, block))))
                 block = induction_block(b, shrinking_block(b, unfold_block(b, block)))
             block = one_changed_block(b, alone_block(b, monotone_block(b, log_sums_block(b, tidy(block)))))
+            block = windows_block(b, tidy(block))
             block = unroll_block(b, running_powers_block(b, integer_tables_block(b, periods_block(b, block))))
             block = singles_block(b, tidy(block))
             block = scalar_replacement_block(b, privatise_block(b, spared_block(b, block)))

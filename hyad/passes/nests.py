@@ -596,8 +596,11 @@ class JamRows(Rebuild):
 
     def fours(self, bind: Bind, op: Loop) -> None:
         b, names = self.b, [v.name for v in bind.vars]
-        blocks, left, done = in_fours(b, self.atom(op.count))
-        state = self.atoms(op.inits)
+        count, state = self.atom(op.count), self.atoms(op.inits)
+        if type(count) is Const and count.value == JAMMED + 1:  # the one that would be left comes along
+            self.define(bind, self.terms(op, [integer(r) for r in range(count.value)], state))
+            return
+        blocks, left, done = in_fours(b, count)
         for count, width, first in ((blocks, JAMMED, Const(0, INT)), (left, 1, done)):
             if type(count) is Const and count.value == 0:
                 continue
@@ -756,6 +759,54 @@ class Choice:
         op: Prim = self.compared.op  # type: ignore[assignment]
         first = op.args[0] is self.read.vars[0]
         return b.prim(op.name, *((before, term) if first else (term, before)))
+
+
+def as_additions(block: Block) -> Block:
+    """A block in which folds that make each element of a state of the same one and a term add to it; itself where there
+    are none.
+
+    ``(ifold (fn [s k] (build m (fn [j] (+ (get s j) (f k j))))) z n)``  =>
+    ``(ifold (fn [s k] (ifold (fn [s j] (add-at s j (f k j))) s m)) z n)``.
+    """
+    if Loop not in kinds_of(block):
+        return block
+    binds = []
+    for x in block.binds:
+        op = x.op
+        if regions := blocks_of(op):
+            made = [as_additions(r) for r in regions]
+            if type(op) is Loop:
+                made = [added_to(op, made[0])]
+            if any(r is not s for r, s in zip(made, regions)):
+                x = Bind(x.vars, with_blocks(op, made), x.span, x.soft)
+        binds.append(x)
+    return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)
+
+
+def added_to(op: Loop, body: Block) -> Block:
+    """The body of a fold over one state, if it is nothing but a loop that adds to each of its elements, as that."""
+    if len(op.accs) != 1 or len(body.results) != 1 or len(body.binds) != 1 or op.snapshots is not None:
+        return body
+    (acc,), (bind,) = op.accs, body.binds
+    loop = bind.op
+    if type(loop) is not Loop or loop.accs or bind.vars != body.results or acc.type != bind.vars[0].type:
+        return body
+    if loop.count is not acc.type.dims[0] or acc.type.rank != 1 or not plain(loop.body):  # type: ignore[union-attr]
+        return body
+    made = {x.vars[0]: x.op for x in loop.body.binds if type(x.op) is Prim}
+    total = made.get(loop.body.results[0])  # type: ignore[call-overload]
+    if total is None or total.name != "+" or count_uses(loop.body, acc) != 1:
+        return body
+    for own, term in (total.args, total.args[::-1]):
+        read = made.get(own)  # type: ignore[call-overload]
+        if read is not None and read.name == "get" and read.args == (acc, loop.index):
+            if count_uses(loop.body, own) == 1 and count_uses(loop.body, loop.body.results[0]) == 1:  # type: ignore
+                row, after = Var(acc.name, acc.type, acc.span), Var(acc.name, acc.type, acc.span)
+                kept = tuple(x for x in loop.body.binds if own not in x.vars and loop.body.results[0] not in x.vars)
+                change = Bind((after,), Prim("add-at", (row, loop.index, term)), loop.body.binds[-1].span)
+                adds = Loop(loop.count, loop.index, (acc,), (row,), Block((*kept, change), (after,)))
+                return Block((Bind(bind.vars, adds, bind.span, bind.soft),), body.results)
+    return body
 
 
 def choices_of(block: Block) -> dict[Bind, Choice]:

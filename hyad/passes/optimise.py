@@ -94,7 +94,7 @@ from .monomials import monomials
 from .monotone import monotone
 from .narrow import narrow
 from .neighbours import neighbours
-from .nests import Interchange, JamRows, Register, RowFolds, Steps, row_makers
+from .nests import Interchange, JamRows, Register, RowFolds, Steps, as_additions, row_makers
 from .one_changed import one_changed
 from .one_element import one_element
 from .onehot import OneHot, Unswitch, own_test
@@ -125,7 +125,7 @@ from .shifts import forwards, shifts
 from .shrinking import shrinking
 from .skips import skips
 from .splits import Split
-from .stores import assign, one_store, overwritten, scatter
+from .stores import assign, one_addition, one_store, overwritten, scatter
 from .strands import strands
 from .suffixes import suffix_sums
 from .tables import Tabulate
@@ -137,6 +137,7 @@ from .unchanged import filled, unchanged
 from .unfold import unfold
 from .unread import unread
 from .whiles import Singles, length, meet_whiles
+from .windows import windows
 
 Pass = Callable[[Program], Program]
 
@@ -665,11 +666,13 @@ def interchange(program: Program) -> Program:
 
 def row_folds(program: Program) -> Program:
     """Takes one row of a state through all iterations of a fold before the next row (loop interchange)."""
-    if not any(row_makers(loop) for loop in loops_of(program)):
-        return program
-    pass_ = RowFolds(Builder())
-    made = rebuilt(program, pass_)
-    return made if pass_.found else program
+    while any(row_makers(loop) for loop in loops_of(program)):  # the inner one of two folds first
+        pass_ = RowFolds(Builder())
+        made = rebuilt(program, pass_)
+        if not pass_.found:
+            break
+        program = dead_code(made)
+    return program
 
 
 def products(program: Program) -> Program:
@@ -734,7 +737,13 @@ def searches(program: Program) -> Program:
 
 def jam_rows(program: Program) -> Program:
     """Adds four terms at a time to the elements of a row, in their order (unroll and jam)."""
-    return taken(program, JamRows(Builder(), Steps(program.body), Room(program))) if nested_loops(program) else program
+    if not nested_loops(program):
+        return program
+    for added in (with_body(program, as_additions(program.body)), program):
+        made = taken(added, JamRows(Builder(), Steps(added.body), Room(added)))
+        if made is not added:
+            return made
+    return program
 
 
 def meet(program: Program) -> Program:
@@ -971,6 +980,7 @@ PIPELINE: list[Pass] = [
     monotone,  # as well; and sums have no largest exponent any more that is to be found
     alone,  # now that the others are not searched
     one_changed,  # before what is copied for one element is unrolled, or taken for an array of its own
+    windows,  # before what a row gives is written out
     unroll,  # makes constants of subscripts, and single values of small arrays
     singles,  # now that the elements of small arrays are known one by one
     integer_tables,  # of powers, before each is made of the one before
@@ -1086,6 +1096,7 @@ PIPELINE: list[Pass] = [
     shifts,  # in loops that have no branches any more
     fills,  # and come to each element once
     overlaps,  # what is left of them in one loop
+    one_addition,  # and of those to one element
     alongside,  # when it is known how many chains go side by side
     align,  # now that it is known where each begins and ends
     triangles,  # no pass before has to know of packed rows

@@ -298,11 +298,11 @@ def added_once(op: Loop) -> Block:
     block = op.body
     for acc, r in zip(op.accs, block.results):
         if isinstance(acc.type, Arr):
-            block = one_addition(block, op, acc, r)
+            block = in_one(block, op, acc, r)
     return block
 
 
-def one_addition(block: Block, op: Loop, acc: Var, r: Atom) -> Block:
+def in_one(block: Block, op: Loop, acc: Var, r: Atom) -> Block:
     """``added_once`` for an accumulator, of which ``r`` is what it is after an iteration."""
     made = {x.vars[0]: x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at"}
     steps: list[Bind] = []
@@ -541,21 +541,39 @@ def one_store(program: Program) -> Program:
     where it is one thing, the adjoint stays as it is, row or element, which is to be seen before loops are put
     together. In the end again, for what were two branches.
     """
-    if not any(map(stored_before, all_blocks(program.body))):
+    return put_together(program, OneStore)
+
+
+def one_addition(program: Program) -> Program:
+    """Combines what a derivative adds to an element in several places of straight-line code into one addition.
+
+    ``(add-at (add-at (add-at a i x) j z) i y)``  =>  ``(add-at (add-at a j z) i (+ x y))``, where nothing reads the
+    arrays between.
+    Design decision: after all that turns additions into sums by element, and only of differentiation's own terms, which
+    have no order.
+    """
+    return put_together(program, OneAddition)
+
+
+def put_together(program: Program, make: type[OneStore]) -> Program:
+    """A program in which changes of one element are put together."""
+    if not any(map(changed_before, all_blocks(program.body))):
         return program
-    pass_ = OneStore(Builder(), program)
+    pass_ = make(Builder(), program)
     made = rebuilt(program, pass_)
     return made if pass_.found else program
 
 
-def stored_before(block: Block) -> bool:
-    """Whether a block adds to an array in which it has stored something."""
+def changed_before(block: Block) -> bool:
+    """Whether a block adds to an array that it has changed."""
     changed = {x.vars[0]: x.op for x in block.binds if type(x.op) is Prim and x.op.name in ("update", "add-at")}
     return any(op.name == "add-at" and op.args[0] in changed for op in changed.values())
 
 
 class OneStore(Rebuild):
     """``one_store`` for a program."""
+
+    far = FAR
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
@@ -582,18 +600,26 @@ class OneStore(Rebuild):
     def store_before(self, addition: Bind, here: set[Var]) -> Bind | None:
         """What was stored in the element that is added to, by the same block; None where something reads it before."""
         array, place = addition.op.args[0], self.place(addition)  # type: ignore[union-attr]
-        for _ in range(FAR):
+        for _ in range(self.far):
             if array not in here or self.uses[array] > 1:
                 return None
             store = self.stores[array]  # type: ignore[index]
             at = self.place(store)
             gaps = [affine_add(i, j, -1) for i, j in zip(at, place)]
             if all(gap == (0, {}) for gap in gaps):
-                return store if len(at) == len(place) and (store.op.name == "update" or store in self.sums) else None  # type: ignore
-            if not any(map(self.apart, gaps)):
+                return store if len(at) == len(place) and self.begins(store, addition) else None
+            if not self.passes(store) and not any(map(self.apart, gaps)):
                 return None
             array = store.op.args[0]  # type: ignore[union-attr]
         return None
+
+    def begins(self, store: Bind, addition: Bind) -> bool:
+        """Whether an addition to the element of a store can be put together with it."""
+        return store.op.name == "update" or store in self.sums  # type: ignore[union-attr]
+
+    def passes(self, store: Bind) -> bool:
+        """Whether an addition may come before or after a store of the same element."""
+        return False
 
     def apart(self, gap: Affine) -> bool:
         """Whether two subscripts differ, by a number or since one is always the larger."""
@@ -619,7 +645,11 @@ class OneStore(Rebuild):
         elif self.stands(array, place, x):
             self.here[bind.vars[0]] = array
         else:
-            self.here[bind.vars[0]] = self.b.update(array, place, x, bind.vars[0].name)
+            self.here[bind.vars[0]] = self.changed(array, place, x, bind)
+
+    def changed(self, array: Atom, place: Sequence[Atom], x: Atom, bind: Bind) -> Atom:
+        """The array with the whole of what is stored."""
+        return self.b.update(array, place, x, bind.vars[0].name)
 
     def stands(self, array: Atom, place: Sequence[Atom], x: Atom) -> bool:
         """Whether a value has been read where it is to be stored, and what was stored since lies elsewhere."""
@@ -645,6 +675,25 @@ class OneStore(Rebuild):
                 return False
             x, subscripts = read.args[0], (*read.args[1:], *subscripts)
         return len(subscripts) == len(place) and all(map(self.b.same_int, subscripts, place))
+
+
+class OneAddition(OneStore):
+    """``one_addition`` for a program."""
+
+    far = 16 * FAR  # nothing is asked of what is passed
+
+    def begins(self, store: Bind, addition: Bind) -> bool:
+        number = isinstance(type_of(addition.op.args[-1]), Scalar)  # type: ignore[union-attr]
+        return number and addition.soft and self.passes(store)
+
+    def passes(self, store: Bind) -> bool:
+        return store.soft and store.op.name == "add-at"  # type: ignore[union-attr]
+
+    def stands(self, array: Atom, place: Sequence[Atom], x: Atom) -> bool:
+        return False
+
+    def changed(self, array: Atom, place: Sequence[Atom], x: Atom, bind: Bind) -> Atom:
+        return self.b.add_at(array, place, x, bind.vars[0].name, soft=True)
 
 
 def overwritten(program: Program) -> Program:

@@ -311,6 +311,10 @@ PROGRAMS = (
         "lines", "six half steps of heat, implicit along lines one way and the other, n x n, by start and step", 48,
         (square("u"), number("r")), "{n}, {work}", lambda n: 10 * n * n + 2 * n, ((0, 1), (0.2, 0.5)),
     ),
+    Program(
+        "ssim", "how alike two images of n x n are, by windows of 5 x 5, by one of them", 64,
+        (square("x"), square("y", False)), "{n}, {work}", lambda n: n + 6 * n * n, ((0, 1), (0, 1)),
+    ),
 )  # fmt: skip
 
 

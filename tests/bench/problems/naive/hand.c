@@ -2880,3 +2880,91 @@ void lines_grad_hand(const double *restrict u, double r, long long n, double *re
     }
     out[n*n] = by_r;
 }
+
+/* the means of all windows, from the sums of their columns, of one image and of a product */
+static void ssim_rows(const double *restrict row, long long m, double *restrict out)
+{
+    for (long long j = 0; j < m; j++) out[j] = (row[j] + row[j + 1] + row[j + 2] + row[j + 3] + row[j + 4])/25;
+}
+
+static void ssim_means(const double *restrict a, long long n, double *restrict row, double *restrict out)
+{
+    for (long long i = 0; i < n - 4; i++) {
+        const double *p = a + i*n, *q = p + n, *r = q + n, *s = r + n, *t = s + n;
+        for (long long j = 0; j < n; j++) row[j] = p[j] + q[j] + r[j] + s[j] + t[j];
+        ssim_rows(row, n - 4, out + i*(n - 4));
+    }
+}
+
+static void ssim_products(const double *restrict a, const double *restrict b, long long n, double *restrict row,
+    double *restrict out)
+{
+    for (long long i = 0; i < n - 4; i++) {
+        for (long long j = 0; j < n; j++) {
+            double s = 0;
+            for (int k = 0; k < 5; k++) s += a[(i + k)*n + j]*b[(i + k)*n + j];
+            row[j] = s;
+        }
+        ssim_rows(row, n - 4, out + i*(n - 4));
+    }
+}
+
+/* sum = the sums of g over the windows that have a pixel */
+static void ssim_back(const double *restrict g, long long n, double *restrict row, double *restrict sum)
+{
+    const long long m = n - 4;
+    memset(sum, 0, n*n*sizeof(double));
+    for (long long i = 0; i < m; i++) {
+        memset(row, 0, n*sizeof(double));
+        for (int k = 0; k < 5; k++)
+            for (long long j = 0; j < m; j++) row[j + k] += g[i*m + j];
+        for (int k = 0; k < 5; k++)
+            for (long long j = 0; j < n; j++) sum[(i + k)*n + j] += row[j];
+    }
+}
+
+static void ssim_boxes(const double *x, const double *y, long long n, double *row)
+{
+    const long long m = n - 4;
+    double *means = row + n;
+    ssim_means(x, n, row, means);
+    ssim_means(y, n, row, means + m*m);
+    ssim_products(x, x, n, row, means + 2*m*m);
+    ssim_products(y, y, n, row, means + 3*m*m);
+    ssim_products(x, y, n, row, means + 4*m*m);
+}
+
+double ssim_hand(const double *x, const double *y, long long n, double *work)
+{
+    const long long m = n - 4;
+    const double *restrict mx = work + n, *restrict my = mx + m*m, *restrict xx = my + m*m,
+                 *restrict yy = xx + m*m, *restrict xy = yy + m*m;
+    double s = 0;
+    ssim_boxes(x, y, n, work);
+    for (long long i = 0; i < m*m; i++) {
+        const double a = mx[i], b = my[i];
+        s += (2*a*b + 1e-4)*(2*(xy[i] - a*b) + 9e-4)/((a*a + b*b + 1e-4)*(xx[i] - a*a + (yy[i] - b*b) + 9e-4));
+    }
+    return s/(m*m);
+}
+
+void ssim_grad_hand(const double *restrict x, const double *restrict y, long long n, double *restrict out, double *work)
+{
+    const long long m = n - 4;
+    double *restrict mx = work + n, *restrict my = mx + m*m, *restrict xx = my + m*m, *restrict yy = xx + m*m,
+           *restrict xy = yy + m*m, *sum = xy + m*m;
+    ssim_boxes(x, y, n, work);
+    for (long long i = 0; i < m*m; i++) {
+        const double a = mx[i], b = my[i], A = 2*a*b + 1e-4, B = 2*(xy[i] - a*b) + 9e-4, C = a*a + b*b + 1e-4,
+                     D = xx[i] - a*a + (yy[i] - b*b) + 9e-4, r = 1/(25.0*m*m*C*D), by_a = B*r, by_b = A*r,
+                     q = A*B*r, by_c = -q/C, by_d = -q/D;
+        mx[i] = 2*b*(by_a - by_b) + 2*a*(by_c - by_d);
+        xx[i] = by_d;
+        xy[i] = 2*by_b;
+    }
+    ssim_back(mx, n, work, out);
+    ssim_back(xx, n, work, sum);
+    for (long long i = 0; i < n*n; i++) out[i] += 2*x[i]*sum[i];
+    ssim_back(xy, n, work, sum);
+    for (long long i = 0; i < n*n; i++) out[i] += y[i]*sum[i];
+}

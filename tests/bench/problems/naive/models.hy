@@ -703,3 +703,20 @@
 (defmodel lines [#^ (Mat n n) u  r]
   "three steps of heat, each implicit along the rows, then along the columns"
   (sum (square (ifold (fn [u t] (transpose (half-step (transpose (half-step u r)) r))) u 3))))
+
+(defmodel ssim [#^ (Mat n n) x  #^ (Mat n n) y]
+  "how alike two images are: the mean structural similarity of all windows of 5 x 5"
+  (let [m (- n 4)
+        window (fn [f] (build [m m] (fn [i j] (/ (sum (build [5 5] (fn [k l] (f (+ i k) (+ j l))))) 25.0))))
+        mx (window (fn [i j] (get x i j)))
+        my (window (fn [i j] (get y i j)))
+        xx (window (fn [i j] (square (get x i j))))
+        yy (window (fn [i j] (square (get y i j))))
+        xy (window (fn [i j] (* (get x i j) (get y i j))))]
+    (mean (build [m m]
+      (fn [i j]
+        (let [a (get mx i j)
+              b (get my i j)
+              structure (* 2.0 (- (get xy i j) (* a b)))
+              spread (+ (- (get xx i j) (* a a)) (- (get yy i j) (* b b)))]
+          (/ (* (+ (* 2.0 a b) 1e-4) (+ structure 9e-4)) (* (+ (* a a) (* b b) 1e-4) (+ spread 9e-4)))))))))
