@@ -1195,3 +1195,12 @@ def test_a_row_that_data_says_is_gone_along_in_a_loop(length: int, loops: bool) 
     i, j, r = np.array([0, 3, 1, 3]), np.array([4, 0, 2, 2]), rng.normal(size=4)
     assert f(u, v, i, j, r) == pytest.approx(sum((r - np.sum(u[i] * v[j, :length], 1)) ** 2), rel=1e-13)
     hyad.check_grad(f, (u, v, i, j, r), wrt=("u", "v"))
+
+
+def test_an_element_that_a_library_function_reads_is_read_once() -> None:
+    """The subscripts of ``cross`` and of the model are the same integers; so are powers."""
+    f = hyad.model("""(fn [#^ (Vec 3) w #^ (Mat n 3) p]
+      (sum (map (fn [x] (let [c (cross w x)] (+ (* (get w 0) (get x 2) (get c 1)) (* (dot w x) (get c 0))))) p)))""")
+    reads = [x.op for x in all_binds(f.optimised(f.specs()).body) if type(x.op) is Prim and x.op.name == "get"]
+    assert len(reads) == len({(op.args[0], op.args[-1]) for op in reads}) == 6
+    hyad.check_grad(f, (np.array([0.3, -0.2, 0.9]), np.arange(12.0).reshape(4, 3)))

@@ -235,7 +235,8 @@ class Builder(Bounds):
 
     def key(self, atom: Atom) -> Any:
         if type(atom) is Const:
-            return (atom.type, atom.value or repr(atom.value), atom.soft)  # 0.0 and -0.0 differ
+            soft = atom.soft and atom.type != INT  # the library's integers are subscripts and powers like any others
+            return (atom.type, atom.value or repr(atom.value), soft)  # 0.0 and -0.0 differ
         return atom
 
     def prim(self, name: str, *args: Atom, hint: str | None = None, given: bool = False) -> Atom:
@@ -569,6 +570,8 @@ class Builder(Bounds):
         soft: bool = False,
     ) -> Atom:
         key = (name, tuple(map(self.key, args)))
+        if name == "array":
+            key = (*key, tuple([type(a) is Const and a.soft for a in args]))
         found = None if self.plain else self.shared(key)
         if found is not None:
             return found
