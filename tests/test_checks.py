@@ -215,6 +215,50 @@ def test_a_loop_that_needs_what_another_has_checked_joins_it() -> None:
         f(*args[:2], np.array([0, 3, 1, 0]))
 
 
+#: Sums of what a loop with checks makes of a vector x and integers at, and how many loops are left.
+SUMS = {
+    "a sum": ("(sum (build (len at) (fn [i] (exp (get x (get at i))))))", 1),
+    "of squares": ("(let [r (build (len at) (fn [i] (sin (get x (get at i)))))] (/ (dot r r) 2.0))", 1),
+    "two of them": (
+        "(let [r (build (len at) (fn [i] (exp (get x (get at i)))))] (+ (sum r) (prod (map (fn [q] (* q 0.9)) r))))",
+        1,
+    ),
+    "gathered": ("(sum (* 0.7 (get x at)))", 1),
+    "a check between": ("(sum (* (get x at) (get x 0)))", 2),
+    "made and read": (
+        """(let [r (build (len at) (fn [i] (exp (get x (get at i)))))]
+             (+ (sum r) (ifold (fn [s i] (* s (get r (- (len at) 1 i)))) 1.0 (len at))))""",
+        2,
+    ),
+    "with calls": ("(sum (map tanh (build (len at) (fn [i] (get x (get at i))))))", 2),
+    "that fails": (
+        """(let [r (build (len at) (fn [i] (exp (get x (get at i)))))]
+             (ifold (fn [s i] (+ s (* (get r i) (get x (+ (get at i) 1))))) 0.0 (len at)))""",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_numbers_are_added_up_where_they_are_checked(name: str) -> None:
+    """Where nothing else reads them: a sum in the user's order is no vector, whatever is checked meanwhile."""
+    text, loops = SUMS[name]
+    f = hyad.model(f"(fn [#^ (Vec n) x #^ (Arr Int m) at] {text})", namespace={})
+    x, at = np.array([0.3, 0.2, 0.5]), np.array([0, 1, 1, 0, 1])
+    made = hyad.compile(f, args=(x, at))
+    assert made.source.count("for (") == loops
+    for k in (5, 1, 0):
+        plain = memoised.compile(f, args=(x, at), without=["checked-sums"])(x, at[:k])
+        assert made(x, at[:k]) == plain == pytest.approx(hyad.run(f, x, at[:k]), rel=1e-14)
+    hyad.check_grad(f, (x, at))
+    for wrong in (3, -1, 2**40):
+        with pytest.raises(BoundsError) as error:
+            made(x, np.array([0, 1, wrong]))
+        with pytest.raises(BoundsError) as other:
+            memoised.compile(f, args=(x, at), without=["checked-sums"])(x, np.array([0, 1, wrong]))
+        assert str(error.value) == str(other.value)
+
+
 def test_what_is_not_checked_in_the_same_iteration_keeps_its_loop() -> None:
     """The last element's place is checked last: a loop that reads it in each iteration comes behind all checks."""
     text = """(fn [#^ (Vec m) x #^ (Arr Int n) at]

@@ -13,6 +13,7 @@ from itertools import islice
 
 from ..core import (
     INT,
+    REAL,
     ROW,
     Apply,
     Arr,
@@ -51,7 +52,7 @@ from ..program.check import check_after
 from ..program.counts import inside, work
 from ..program.dead import dead_code, has_checks, tidy
 from ..program.journal import FIRED, LEFT, OFF
-from ..program.loops import CALL, array_uses, loops_of, slice_of
+from ..program.loops import CALL, array_uses, cost_of, loops_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, rebuild, rebuilt, taken
 from ..program.sink import idle, sink
@@ -791,6 +792,31 @@ def add_rows(program: Program) -> Program:
     return with_body(made, added_rows(made.body))
 
 
+def checked_sums(program: Program) -> Program:
+    """Adds up numbers in the loop that makes them, where that has checks and nothing else reads them.
+
+    ``v = (build n (fn [k] (do (check k) (f k))))``, ``(ifold (fn [s k] (+ s (get v k))) 0.0 n)``  =>  one loop, and no
+    ``v``.
+    Design decision: of sums in the user's order, each addition of which waits for the one before: what a check keeps
+    from being a vector is done meanwhile.
+    """
+    if not any(type(x.op) is Check for loop in loops_of(program) for x in loop.body.binds):
+        return program
+    uses = array_uses(program.body)
+
+    def wanted(one: Bind, two: Bind, both: Bind | None) -> bool:
+        if type(one.op) is not Loop or type(two.op) is not Loop or one.op.accs or not has_checks(one.op.body):
+            return False
+        op = two.op
+        waits = all(a.type == REAL and slice_of(op.body, (r,)).binds for a, r in zip(op.accs, op.body.results))
+        own = all(u.loops[-1:] == (op,) for v in one.vars for u in uses.get(v, ()))
+        inner = single_values(op) and kinds_of(op.body).isdisjoint((If,)) and len(op.accs) == len(two.vars) > 0
+        return waits and own and inner and cost_of(op.body) < CALL and not any(x.soft for x in op.body.binds)
+
+    made = siblings(program.body, wanted)
+    return dead_code(with_body(program, made)) if made is not program.body else program
+
+
 def one_reader(program: Program) -> Program:
     """Joins the innermost loops that alone read an array, each at its own index, as the sums of the columns of rows
     that ``fission`` has taken apart: what the array costs is computed in the one loop then, and no array made.
@@ -1065,6 +1091,7 @@ PIPELINE: list[Pass] = [
     jam,  # before all siblings join: a loop of four at once has a trip count of its own
     searches,
     fuse_siblings,
+    checked_sums,  # when all sums of an array are in one loop, and no pass takes several rows at once any more
     add_rows,  # when all that reads them is one loop
     lesser_powers,  # when what needs both is in one loop
     reciprocals,
@@ -1118,9 +1145,9 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows afterwards align alongside carry choices columns data-first denormals edges eights fills flags forwards"
-    " history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place overlaps"
-    " periods power-tables row-folds row-lanes rows-first searches shifts skips split strands triangles twins"
+    "add-rows afterwards align alongside carry checked-sums choices columns data-first denormals edges eights fills"
+    " flags forwards history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place"
+    " overlaps periods power-tables row-folds row-lanes rows-first searches shifts skips split strands triangles twins"
     " unbranched unchecked whole-eights".split()
 )
 
