@@ -18,6 +18,8 @@ from hyad.program.dead import dead_code
 from hyad.program.printer import print_program
 
 OFF = ("edges", "shifts", "neighbours")
+#: Which adds up the terms of an element that it finds together first, whatever makes these.
+ALONE = ("one-addition",)
 PLAIN = (*OFF, "split")  # which takes a loop apart at both ends where nothing else does
 SIZES = (1, 2, 3, 4, 5, 6, 9, 17, 40)
 
@@ -76,7 +78,8 @@ def branches(f: Any) -> int:
 def same(f: Any, args: list, points: list) -> tuple[Any, Any]:
     """A function with and without these passes. The order of sums stays, to the last bit; in loops without branches
     other passes find other terms to collect, and a C compiler others to round at once."""
-    made, branched, plain = (hyad.compile(f, args=args, target="python", without=w) for w in ((), OFF[1:], PLAIN))
+    ways = ((), OFF[1:], PLAIN)
+    made, branched, plain = (hyad.compile(f, args=args, target="python", without=(*ALONE, *w)) for w in ways)
     compiled = hyad.compile(f, args=args)
     for point in points:
         found = made(*point)
@@ -200,7 +203,7 @@ def test_no_element_gets_its_terms_in_another_order() -> None:
     f = model(GRID.replace("STEP", GRIDS["a fixed border"]))
     rng = np.random.default_rng(3)
     u = 10.0 ** rng.uniform(-12, 12, (7, 23)) * rng.choice([-1, 1], (7, 23))
-    ways = {"neighbours": (), "shifts": "neighbours", "": OFF}
+    ways = {"neighbours": ALONE, "shifts": (*ALONE, "neighbours"), "": (*ALONE, *OFF)}
     made = [hyad.compile(hyad.grad(f), args=[u], target="python", without=w) for w in ways.values()]
     for name, gradient in zip(ways, made):
         np.testing.assert_array_equal(gradient(u), made[-1](u))

@@ -168,6 +168,18 @@ def test_values_and_gradients(name: str) -> None:
             hyad.check_grad(f, args, wrt="a")
 
 
+def test_what_a_row_begins_with_is_there_before() -> None:
+    """The first weight, which no loop changes."""
+    f = hyad.model("""(fn [#^ (Mat n m) a #^ (Vec p) w #^ (Vec q) u #^ (Vec r) z]
+      (sum (build (len z) (fn [i] (* (get z i) (sum (build (len u) (fn [j] (square (sum (build 6
+        (fn [k] (max (build (len w) (fn [l] (* (- (get u j) (get a (+ i k) j)) (get w l)))))))))))))))))""")
+    rng = np.random.default_rng(6)
+    args = rng.uniform(0, 1, (9, 3)), rng.uniform(0, 1, 5), rng.uniform(0, 1, 3), rng.uniform(0, 1, 4)
+    assert "windows" in hyad.explain(f, args=args).fired()
+    assert f(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
+    hyad.check_grad(f, args)
+
+
 def test_a_row_out_of_range_is_an_error() -> None:
     f = model("rows that may not be there")
     with pytest.raises(IndexError):

@@ -150,17 +150,19 @@ class Windows(Rebuild):
             self.written_out(bind, bind.op)
             return
         fused = self.by_elements(bind) if type(bind.op) is Loop and overlapping(bind.op) else None
-        rows = [row for x in fused.binds if type(x.op) is Loop for row in rows_of(x.op)] if fused is not None else []
-        if fused is None or not rows:
+        rows = {x: rows_of(x.op) for x in fused.binds if type(x.op) is Loop} if fused is not None else {}
+        if fused is None or not any(rows.values()):
             self.copy(bind)
             return
         self.found = True
         self.b.fired("windows")
         soft = self.b.soft
-        for row in rows:
-            self.tabulate(row)
+        for x in fused.binds:
+            for row in rows.get(x, ()):
+                self.tabulate(row)
+            self.line(x)
         self.b.soft = soft
-        self.define(bind, self.block(fused))
+        self.define(bind, self.atoms(fused.results))
 
     def by_elements(self, bind: Bind) -> Block:
         """A loop as a block of the new program, with what it makes put where its elements are read."""
