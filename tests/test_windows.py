@@ -85,6 +85,12 @@ PROGRAMS = {
         True,
         [(9, 7, 1, 5), (7, 7, 1, 1), (4, 7, 1, 0)],
     ),
+    "of two indices each by itself": (
+        """(build [5 (- m 4)] (fn [i j] (* (sum (build 5 (fn [k] (get a (+ i k) (+ j k)))))
+             (sum (build 5 (fn [k] (sum (build 5 (fn [l] (* (get a 0 (+ j k)) (get w (+ j l)))))))))))) """,
+        False,
+        [(9, 7, 7, 1)],
+    ),
     "of a batch": (
         """(build (len u) (fn [q] (sum (build [(- n 4) (- m 4)] (fn [i j]
              (square (sum (build [5 5] (fn [k l] (exp (* (get u q) (get a (+ i k) (+ j l)))))))))))))""",

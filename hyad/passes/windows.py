@@ -303,6 +303,8 @@ def row_of(bind: Bind, path: tuple[Loop, ...], made: Mapping[Var, Bind]) -> Row 
     if places is None:
         return None
     often = {loop: tuple(place[1].get(loop.index, 0) for place in places) for loop in path}
+    if not any(often[path[0]]):
+        return None
     moving = [loop for loop in path if any(often[loop]) and parallel(often[loop], often[path[0]])]
     unit = next((x for x in moving if all(multiple(often[y], often[x]) for y in moving)), None)
     axes = tuple(x for x in path if x not in moving and (any(often[x]) or not runs(x)))
@@ -322,6 +324,7 @@ def runs(loop: Loop) -> bool:
 
 
 def parallel(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether one of two vectors, of which the second is not zero, is a multiple of the other."""
     return all(x * v == y * u for x, y in zip(a, b) for u, v in zip(a, b))
 
 
