@@ -231,6 +231,11 @@ SUMS = {
         2,
     ),
     "with calls": ("(sum (map tanh (build (len at) (fn [i] (get x (get at i))))))", 2),
+    "by a condition": (
+        """(let [r (build (len at) (fn [i] (exp (get x (get at i)))))]
+             (ifold (fn [s i] (if (> (get r i) 1.3) (* s (+ 1.0 (exp (* s (get r i))))) s)) 1.0 (len at)))""",
+        2,
+    ),
     "that fails": (
         """(let [r (build (len at) (fn [i] (exp (get x (get at i)))))]
              (ifold (fn [s i] (+ s (* (get r i) (get x (+ (get at i) 1))))) 0.0 (len at)))""",
@@ -257,6 +262,34 @@ def test_numbers_are_added_up_where_they_are_checked(name: str) -> None:
         with pytest.raises(BoundsError) as other:
             memoised.compile(f, args=(x, at), without=["checked-sums"])(x, np.array([0, 1, wrong]))
         assert str(error.value) == str(other.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("(let [r (build (len at) (fn [i] (get x (get at i))))] #((sum r) r))", "x[at[i]]"),  # read by more than a sum
+        (  # integers, in any order
+            """(let [r (build (len at) (fn [i] (get x (get at i))))]
+                 (ifold (fn [s i] (+ s (int (get r i)))) 0 (len at)))""",
+            "x[at[i]]",
+        ),
+        (  # what is not checked is made in vectors
+            """(let [r (map exp x)  q (build (len at) (fn [i] (get x (get at i))))] #((sum r) (prod r) (sum q)))""",
+            "exp(x[i])",
+        ),
+    ],
+)
+def test_other_sums_keep_their_loop(text: str, made: str) -> None:
+    """``made`` is what the array is filled with that they sum."""
+    f = hyad.model(f"(fn [#^ (Vec n) x #^ (Arr Int m) at] {text})", namespace={})
+    x, at = np.array([0.3, 0.2, 0.5]), np.array([0, 2, 2, 0])
+    call = hyad.compile(f, args=(x, at))
+    (line,) = [line for line in call.source.splitlines() if made + ";" in line]
+    assert re.match(rf" *\w+\[i\] = {re.escape(made)};", line)
+    assert not any("acc +=" in after for after in call.source[call.source.index(line) :].splitlines()[1:2])
+    found, wanted = call(x, at), hyad.run(f, x, at)
+    for one, other in zip(found, wanted) if isinstance(found, tuple) else [(found, wanted)]:
+        np.testing.assert_allclose(one, other, rtol=1e-14)
 
 
 def test_what_is_not_checked_in_the_same_iteration_keeps_its_loop() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import hyad
-from hyad.core import If, Loop, Prim, Program, all_binds
-from hyad.passes.stores import assign
+from hyad.core import Block, If, Loop, Prim, Program, all_binds, with_body
+from hyad.passes.stores import assign, one_addition
 from hyad.plain_python import python_callable
 from hyad.program.dead import dead_code
 
@@ -186,3 +188,29 @@ def test_additions_of_the_model_keep_their_order() -> None:
     point = np.arange(5.0), 2, 0.3
     assert stores(hyad.compile(f, args=point).program) == ["add-at", "add-at"]
     np.testing.assert_array_equal(f(*point), hyad.run(f, *point))
+
+
+@pytest.mark.parametrize(
+    ("body", "soft", "left"),
+    [
+        ("(add-at (add-at a i x) i 2.0)", (True, True), 1),
+        ("(add-at (add-at a i x) i 2.0)", (True, False), 2),  # the one or the other is the model's
+        ("(add-at (add-at a i x) i 2.0)", (False, True), 2),
+        ("(add-at (add-at (add-at a i x) j 1.0) i 2.0)", (True, True, True), 2),
+        ("(add-at (add-at (add-at a i x) j 1.0) i 2.0)", (True, False, True), 3),  # j may be i
+        ("(add-at (update (add-at a i x) j 1.0) i 2.0)", (True, False, True), 2),
+        ("(let [b (add-at a i x)] (+ (add-at b i 2.0) b))", (True, True), 2),  # read between
+    ],
+)
+def test_which_additions_are_one(body: str, soft: tuple[bool, ...], left: int) -> None:
+    """``soft``: which of the changes are a derivative's own, the innermost first."""
+    f = hyad.model(f"(fn [#^ (Vec n) a #^ Int i #^ Int j #^ Real x] {body})", namespace={})
+    program, own = dead_code(f.program(f.specs())), iter(soft)
+    changes = [x for x in program.body.binds if type(x.op) is Prim and x.op.name in ("update", "add-at")]
+    marked = {x: replace(x, soft=next(own)) for x in changes}
+    binds = tuple(marked.get(x, x) for x in program.body.binds)
+    made = dead_code(one_addition(with_body(program, Block(binds, program.body.results))))
+    assert stores(made).count("add-at") == left
+    for i, j in ((1, 3), (2, 2)):
+        args = np.arange(5.0), i, j, 0.3
+        np.testing.assert_allclose(python_callable(made)(*args), hyad.run(f, *args), rtol=1e-15)

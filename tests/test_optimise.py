@@ -20,6 +20,7 @@ from hyad.passes.cancel import cancel
 from hyad.passes.fusion import Fuse
 from hyad.passes.optimise import PIPELINE, optimise
 from hyad.plain_python import python_callable
+from hyad.program.builder import Builder
 from hyad.program.check import check
 from hyad.program.dead import dead_code
 from hyad.program.journal import without
@@ -1204,3 +1205,12 @@ def test_an_element_that_a_library_function_reads_is_read_once() -> None:
     reads = [x.op for x in all_binds(f.optimised(f.specs()).body) if type(x.op) is Prim and x.op.name == "get"]
     assert len(reads) == len({(op.args[0], op.args[-1]) for op in reads}) == 6
     hyad.check_grad(f, (np.array([0.3, -0.2, 0.9]), np.arange(12.0).reshape(4, 3)))
+
+
+def test_an_array_of_integers_keeps_the_zeros_of_a_derivative_apart() -> None:
+    """They are subscripts that are the same, but rules may take the one for nothing at all."""
+    b = Builder()
+    one, two, again = (b.array([Const(0, INT, soft), Const(1, INT)]) for soft in (False, True, False))
+    assert one is again and one is not two
+    w = Var("w", Arr(REAL, (Const(2, INT),)))
+    assert b.get(w, Const(1, INT)) is b.get(w, Const(1, INT, True))

@@ -558,8 +558,9 @@ class JamRows(Rebuild):
     """Adds to the elements of a row four terms at a time: the row is read and written once for all four.
 
     ``(ifold (fn [row k] (ifold (fn [row j] (add-at row j (f k j))) row m)) row n)``  =>  in each of ``n // 4``
-    iterations one inner loop that adds ``(f 4q j)`` .. ``(f (+ 4q 3) j)``; the iterations that are left follow. The
-    same with the largest or the smallest for each element: ``(update row j (max (get row j) (f k j)))``.
+    iterations one inner loop that adds ``(f 4q j)`` .. ``(f (+ 4q 3) j)``; the iterations that are left follow; five
+    are taken at once. The same with the largest or the smallest for each element: ``(update row j (max (get row j) (f k
+    j)))``.
     Design decision: in the order in which they were added before, to the last bit. Where loops inside come to an
     element several times it is not that order, and done with sums of differentiation's own alone (``Bind.soft``). Of
     a loop that does more, only where little is computed twice then: what is added needs to be read, too.

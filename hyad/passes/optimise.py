@@ -737,7 +737,7 @@ def searches(program: Program) -> Program:
 
 
 def jam_rows(program: Program) -> Program:
-    """Adds four terms at a time to the elements of a row, in their order (unroll and jam)."""
+    """Adds four terms at a time to the elements of a row, or five that are all, in their order (unroll and jam)."""
     if not nested_loops(program):
         return program
     for added in (with_body(program, as_additions(program.body)), program):
@@ -808,7 +808,7 @@ def checked_sums(program: Program) -> Program:
         if type(one.op) is not Loop or type(two.op) is not Loop or one.op.accs or not has_checks(one.op.body):
             return False
         op = two.op
-        waits = all(a.type == REAL and slice_of(op.body, (r,)).binds for a, r in zip(op.accs, op.body.results))
+        waits = all(a.type == REAL for a in op.accs)
         own = all(u.loops[-1:] == (op,) for v in one.vars for u in uses.get(v, ()))
         inner = single_values(op) and kinds_of(op.body).isdisjoint((If,)) and len(op.accs) == len(two.vars) > 0
         return waits and own and inner and cost_of(op.body) < CALL and not any(x.soft for x in op.body.binds)

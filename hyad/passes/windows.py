@@ -40,7 +40,8 @@ from .tables import affine_of
 AXES = 2
 #: The sum of so many rows is written out.
 FEW = 8
-WHOLE = ("+", "-", "*", "neg")  # what makes affine integers of affine integers
+#: What makes affine integers of affine integers.
+WHOLE = ("+", "-", "*", "neg")
 
 
 def windows(program: Program) -> Program:
@@ -97,7 +98,7 @@ class Row:
         return calls * cost - values * (cost + 1) - calls >= calls * cost / 3
 
     def place(self) -> Callable[[Atom], Affine | None]:
-        """A function for an integer of its as a sum of indices, and of what is the same in the whole nest."""
+        """A function that gives an integer of its as a sum of indices and of what is the same in the whole nest."""
         integers = {x.vars[0]: x.op for x in all_binds(self.body) if type(x.op) is Prim and x.vars[0].type == INT}
         own = {loop.index for loop in loops_in(self.body)}
         return lambda a: affine_of(a, integers, defined_in(self.body), own)
@@ -205,22 +206,21 @@ class Windows(Rebuild):
 
         (table,) = b.loop(size, (), body, names, row.unit.index.name)
         place: Affine = (0, {row.unit.index: 1, **{loop.index: step for loop, step in row.steps.items()}})
-        self.short.update(loop for loop in row.steps if runs(loop) and loop.count.value <= FEW and folds_only(loop))
+        self.short.update(loop for loop in row.steps if few(loop))
         self.tables[row.var] = table, affine_add(place, low, -1), [loop.index for loop in row.axes]
 
     def extent(self, row: Row) -> tuple[Affine, Atom]:
         """The least value of the sum, and how many there are; none where there is no window, if what a row reads is not
         known to be there then."""
         b = self.b
-        loops = [row.unit, *row.steps]
         low, length = (0, {}), b.affine(self.atom(row.unit.count))
         for loop, step in row.steps.items():
             last = affine_add(b.affine(self.atom(loop.count)), (1, {}), -1)
             low, length = affine_add(low, last, min(step, 0)), affine_add(length, last, abs(step))
         size = b.trips(b.affine_value(length))
         if not self.there(row, low, affine_add(affine_add(low, length), (1, {}), -1)):
-            for loop in loops:
-                if not (type(loop.count) is Const and loop.count.value > 0):
+            for loop in (row.unit, *row.steps):
+                if not runs(loop):
                     size = b.prim("*", size, b.prim("min", b.trips(self.atom(loop.count)), integer(1)))
         return low, size
 
@@ -272,8 +272,8 @@ def rows_of(op: Loop) -> list[Row]:
 
 
 def folds(block: Block, path: tuple[Loop, ...]) -> Iterator[tuple[Bind, tuple[Loop, ...]]]:
-    """The folds that give a number, in a nest of loops without branches, and the loops around each; those inside them
-    aside, which are theirs."""
+    """The folds that give a number, in a nest of loops without branches, and the loops around each; outer before
+    inner."""
     for x in block.binds:
         if type(x.op) is Loop and x.op.snapshots is None and not x.op.index.soft:
             if len(path) > 1 and len(x.op.accs) == len(x.vars) == 1 and x.vars[0].type == REAL:
@@ -313,9 +313,9 @@ def row_of(bind: Bind, path: tuple[Loop, ...], made: Mapping[Var, Bind]) -> Row 
     return Row(binds, axes, unit, {x: multiple(often[x], often[unit]) for x in moving if x is not unit})
 
 
-def folds_only(loop: Loop) -> bool:
-    """Whether a loop gives nothing but what it ends with."""
-    return len(loop.body.results) == len(loop.accs)
+def few(loop: Loop) -> bool:
+    """Whether a loop is a fold over few rows, and stacks nothing."""
+    return runs(loop) and loop.count.value <= FEW and len(loop.body.results) == len(loop.accs)  # type: ignore
 
 
 def runs(loop: Loop) -> bool:
