@@ -287,8 +287,19 @@ class LogSums(Producers):
         parts = [self.built(plan, group) for group in plan.groups]
         most = [self.largest(count, x) for x in parts]
 
+        def power(x: Atom, m: Atom, i: Atom) -> Atom:
+            return b.prim("exp", b.prim("-", b.get(x, i), m))
+
+        def table(x: Atom, m: Atom) -> Atom | None:
+            """The exponentials of a group that the loop around does not change: a derivative remembers them."""
+            if {x, m} & b.scopes[-1].vars:
+                return None
+            return b.build(count, lambda i: power(x, m, i), index_name=plan.sum.index.name)
+
+        made = [(table(x, m), x, m) for x, m in zip(parts, most)]
+
         def factors(i: Atom) -> Atom:
-            product, *others = (b.prim("exp", b.prim("-", b.get(x, i), m)) for x, m in zip(parts, most))
+            product, *others = (power(x, m, i) if e is None else b.get(e, i) for e, x, m in made)
             for x in others:
                 product = b.prim("*", product, x)
             return product

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..core import (
     INT,
@@ -151,22 +152,24 @@ class Interchange(Rebuild):
 
     def swap(self, op: Loop) -> Swap | None:
         """The first inner loop that ought to be the outer one."""
-        if self.steps.few(op.count, LONG - 1) or not any(type(b.op) is Loop for b in op.body.binds):
-            return None
-        if not plain(op.body):
+        return next((s for s in map(partial(self.swapped, op), op.body.binds) if s is not None), None)
+
+    def swapped(self, op: Loop, bind: Bind) -> Swap | None:
+        """How an inner loop, that of a binding of ``op``'s body, becomes the outer one, if it ought to be that."""
+        inner = bind.op
+        if type(inner) is not Loop or self.steps.few(op.count, LONG - 1) or not plain(op.body):
             return None
         inside = {op.index, *op.accs, *defined_in(op.body)}
-        for bind in op.body.binds:
-            inner = bind.op
-            if type(inner) is Loop and inner.count not in inside:
-                if self.sweeps(op, inner, inside):
-                    whole = self.fits(op, bind, range(len(inner.accs)), inside)
-                    if whole is not None:
-                        return whole
-                for group in independent(inner)[0]:
-                    found = self.fits(op, bind, group, inside)
-                    if found is not None and self.pays(op, inner, found, inside):
-                        return found
+        if inner.count in inside:
+            return None
+        if self.sweeps(op, inner, inside):
+            whole = self.fits(op, bind, range(len(inner.accs)), inside)
+            if whole is not None:
+                return whole
+        for group in independent(inner)[0]:
+            found = self.fits(op, bind, group, inside)
+            if found is not None and self.pays(op, inner, found, inside):
+                return found
         return None
 
     def fits(self, op: Loop, bind: Bind, group: Sequence[int], inside: set[Var]) -> Swap | None:

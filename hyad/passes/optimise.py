@@ -131,6 +131,7 @@ from .strands import strands
 from .suffixes import suffix_sums
 from .tables import Tabulate
 from .terms import like_terms, open_brackets
+from .transposes import by_columns, transposes
 from .triangles import triangles
 from .twins import movable, twins
 from .unbranched import unbranched
@@ -1078,7 +1079,9 @@ PIPELINE: list[Pass] = [
     flags,  # before lanes asks what a loop carries
     whole_eights,  # before lanes takes a part of what an iteration does
     lanes,  # what is left of an iteration's sums to one loop is for jam
+    transposes,  # no sum is to be in lanes any more
     interchange,  # now that it is known which loops there are
+    by_columns,  # and in which order
     row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
     register,  # a loop that came inside may add to one element alone
     lanes,  # and each of two nests that were one has sums now
@@ -1145,10 +1148,10 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows afterwards align alongside carry checked-sums choices columns data-first denormals edges eights fills"
-    " flags forwards history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours one-place"
-    " overlaps periods power-tables row-folds row-lanes rows-first searches shifts skips split strands triangles twins"
-    " unbranched unchecked whole-eights".split()
+    "add-rows afterwards align alongside by-columns carry checked-sums choices columns data-first denormals edges"
+    " eights fills flags forwards history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours"
+    " one-place overlaps periods power-tables row-folds row-lanes rows-first searches shifts skips split strands"
+    " transposes triangles twins unbranched unchecked whole-eights".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
