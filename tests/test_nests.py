@@ -229,9 +229,6 @@ def test_the_gradient_of_nnmf_needs_no_matrix_more() -> None:
 #: What reads memory in its order as it stands, or cannot be turned.
 AS_THEY_ARE = {
     "matrix times vector": ("(fn [a v] (mat-vec a v))", (array(9, 8), array(8))),
-    "a transposed factor": (
-        "(fn [a b] (build [(len a) (len b)] (fn [i j] (dot (get a i) (get b j)))))", (array(9, 8), array(10, 8)),
-    ),
     "a triangle": (
         "(fn [a] (build (len a) (fn [j] (ifold (fn [s i] (+ s (get a i j))) 0.0 (+ j 1)))))", (array(9, 9),),
     ),

@@ -47,6 +47,7 @@ PROGRAMS = {
              (+ (get b 0) (ifold (fn [h k] (tanh (* 0.1 (@ b h)))) v t)))""",
         True,
     ),
+    "rows of two": ("(build [(len a) (len a)] (fn [i j] (dot (get a i) (get w 1 j))))", True),
     "of several vectors": ("(map sum (map (fn [u] (ifold (fn [h i] (tanh (@ a h))) u t)) w))", None),
     "with an offset": (
         """(ifold (fn [h k] (build (len h) (fn [i] (tanh (sum (build (- (len h) 1) (fn [j]
