@@ -11,6 +11,7 @@ import pytest
 import batch
 import hyad
 import memoised
+from hyad.program.counts import work
 from hyad.program.printer import print_program
 
 needs_compiler = pytest.mark.skipif(batch.CC is None, reason="no C compiler")
@@ -161,3 +162,15 @@ def test_two_heads_of_each_sequence_are_copied_once() -> None:
           (set! out (+ (deref out) (sum (softmax (np.einsum "hid,hjd->hij" (split (@ x W)) (split (@ x U))) -1)))))
         (deref out)))"""
     assert "memcpy" not in hyad.show(hyad.model(text, namespace={}), "c")
+
+
+def test_what_is_made_of_a_row_is_made_once_for_its_elements() -> None:
+    """The adjoints of a row that was reshaped, in places that nobody knows: not all of them again for each element."""
+    f = hyad.model("""(fn [#^ (Arr Real k n n) x]
+      (sum (square (reshape (square x) [k (// n 2) (* 2 n)]))))""")
+    g = hyad.grad(f)
+    for k, n in ((2, 4), (3, 2), (1, 6), (2, 0)):
+        x = np.random.default_rng(1).normal(size=(k, n, n))
+        np.testing.assert_allclose(memoised.compile(g, args=[x])(x), 4 * x**3, rtol=1e-13)
+    program = g.optimised(g.specs([np.ones((2, 4, 4))]))
+    assert work(program.body) < 10 * work(f.optimised(f.specs([np.ones((2, 4, 4))])).body)

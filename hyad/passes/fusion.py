@@ -42,6 +42,7 @@ from ..core import (
     with_body,
 )
 from ..program.accumulators import sum_like
+from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.dead import has_checks, tidy
 from ..program.loops import CALL, CHEAP, Use, array_uses, cost_of, read_of, slice_of
@@ -219,12 +220,23 @@ class Fuse(Rebuild):
             found, *_ = self.block(slice_of(loop.body, (r, *(loop.body.results[j] for j in self.made_with(loop, k)))))
             self.b.span = bind.span
             return self.b.get(found, *subscripts[1:])
-        for x in slice_of(loop.body, (r,)).binds:
-            if x is not row:
+        before = [x for x in slice_of(loop.body, (r,)).binds if x is not row]
+        scope = self.b.scopes[-1]
+        if any(type(x.op) is Loop for x in before):  # not again for each element of the row
+            scope = self.scope_of(subscripts[0])
+        with self.b.inside(scope):
+            for x in before:
                 self.b.span, self.b.soft = x.span, x.soft
                 self.bind(x)
         self.b.soft = False
         return self.element(row.op, row.vars.index(r), levels - 1, subscripts[1:], bind)  # type: ignore[arg-type]
+
+    def scope_of(self, index: Atom) -> Scope:
+        """The loop around that an index belongs to, if no branch stands between; else where we are."""
+        for scope in reversed(self.b.scopes):
+            if scope.index is index or scope.index is None:
+                return scope if scope.index is index else self.b.scopes[-1]
+        return self.b.scopes[-1]
 
     def fusible(self, bind: Bind, op: Loop) -> int:
         """How many subscripts of every reading of a build are put in place of its indices: 0 if it stays."""
