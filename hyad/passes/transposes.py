@@ -363,17 +363,16 @@ def by_tiles(bind: Bind, turn: Turn) -> list[Bind]:
 
 
 def made_so(binds: list[Bind], results: Sequence[Atom], turns: Mapping[Var, Turn]) -> list[Bind]:
-    """The bindings of a block in which matrices that are read transposed alone are made so, and others that may be
-    large are transposed by tiles. ``turns``: what each array is."""
+    """The bindings of a block in which arrays that are read transposed alone are made so, and others that may be large
+    are transposed by tiles. ``turns``: what each array is."""
     whole = Block(tuple(binds), tuple(results))
-    for k, x in enumerate(binds):
-        turn = turns.get(x.vars[0]) if x.vars else None
+    for k, x in enumerate(whole.binds):
+        turn = turns.get(x.vars[0]) if x.vars and type(x.op) is Loop else None
         if turn is None:
             continue
-        array = read_whole(x)
-        alone = array is not None and count_uses(whole, array) == 1
-        maker = next((y for y in binds[:k] if y.vars == (array,)), None) if alone else None
-        made = turned_maker(maker, x.vars[0]) if maker is not None else None
+        alone = count_uses(whole, turn[0]) == 1
+        maker = next((y for y in whole.binds[:k] if y.vars == (turn[0],)), None) if alone else None
+        made = turned_maker(maker, x.vars[0], turn[1]) if maker is not None else None
         if made is not None:
             binds = [made if y is x else y for y in binds if y is not maker]
         elif not small(x.vars[0].type):  # type: ignore[arg-type]
@@ -385,29 +384,29 @@ def small(t: Arr) -> bool:
     return all(type(d) is Const for d in t.dims) and math.prod(d.value for d in t.dims) <= SMALL  # type: ignore
 
 
-def read_whole(bind: Bind) -> Var | None:
-    """The matrix that a binding transposes, if it does that."""
-    op = bind.op
-    if type(op) is not Loop or op.accs or len(op.body.binds) != 1 or type(op.body.binds[0].op) is not Loop:
+def turned_maker(maker: Bind, v: Var, axis: int) -> Bind | None:
+    """What makes an array with an axis in the last one's place: of the loops that make it as it is, two change places;
+    None where they cannot, or where what an outer one does is too much to be done again in the inner ones."""
+    loops: list[Loop] = []
+    before: list[Bind] = []
+    x: Bind | None = maker
+    for _ in v.type.dims:  # type: ignore[union-attr]
+        op = x.op if x is not None else None
+        if type(op) is not Loop or op.accs or len(op.body.results) != 1:
+            return None
+        if any(op.count is y.index or op.count in defined_in(y.body) for y in loops):
+            return None
+        loops.append(op)
+        x = next((y for y in op.body.binds if y.vars == op.body.results), None)
+        if len(loops) < len(v.type.dims):  # type: ignore[union-attr]
+            before += [y for y in op.body.binds if y is not x]
+    if not quick(Block(tuple(before), ())):
         return None
-    inner = op.body.binds[0].op
-    get = inner.body.binds[0] if len(inner.body.binds) == 1 and not inner.accs else None
-    plain = get is not None and type(get.op) is Prim and get.op.name == "get" and inner.body.results == get.vars
-    return get.op.args[0] if plain and get.op.args[1:] == (inner.index, op.index) else None  # type: ignore
-
-
-def turned_maker(maker: Bind, v: Var) -> Bind | None:
-    """What makes a matrix transposed: the two loops that make it as it is change places."""
-    op = maker.op
-    if type(op) is not Loop or op.accs or len(op.body.results) != 1:
-        return None
-    inner = next((x for x in op.body.binds if x.vars == op.body.results), None)
-    if inner is None or type(inner.op) is not Loop or inner.op.accs or len(inner.op.body.results) != 1:
-        return None
-    before = [x for x in op.body.binds if x is not inner]
-    if inner.op.count in defined_in(op.body) or not quick(Block(tuple(before), ())):
-        return None
-    column = Var(v.name, v.type.item())  # type: ignore[union-attr]
-    body = Block((*before, *inner.op.body.binds), inner.op.body.results)
-    each = Bind((column,), Loop(op.count, op.index, (), (), body), inner.span, inner.soft)
-    return Bind((v,), Loop(inner.op.count, inner.op.index, (), (), Block((each,), (column,))), maker.span, maker.soft)
+    block = Block((*before, *loops[-1].body.binds), loops[-1].body.results)
+    order = [loops[k] for k in range(len(loops))]
+    order[axis], order[-1] = order[-1], order[axis]
+    for k in reversed(range(len(order))):
+        made = v if k == 0 else Var(v.name, Arr(v.type.elem, v.type.dims[k:]))  # type: ignore[union-attr]
+        bind = Bind((made,), Loop(order[k].count, order[k].index, (), (), block), maker.span, maker.soft)
+        block = Block((bind,), (made,))
+    return bind
