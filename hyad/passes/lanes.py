@@ -77,7 +77,7 @@ class Lanes(Views):
 
     def plan(self, op: Loop) -> tuple[Loop, Plan | None]:
         """A loop, and what of its iterations goes ahead."""
-        return op, None if self.steps.few(op.count) else ahead(op)
+        return op, None if self.steps.few(op.count) or columns_alone(op) else ahead(op)
 
     def takes(self, bind: Bind) -> bool:
         return self.plan(bind.op)[1] is not None  # type: ignore[arg-type]
@@ -470,6 +470,14 @@ def rows_of_products(op: Loop, index: Var) -> bool:
         if not any(index in args and row.index not in args for args in looks):
             return False
     return True
+
+
+def columns_alone(op: Loop) -> bool:
+    """Whether loops in an iteration read columns of matrices that are its own, and nothing else that is: what these do
+    for all iterations lies side by side as it is (``interchange``)."""
+    inner = (x for bind in op.body.binds if type(bind.op) is Loop for x in all_binds(bind.op.body))
+    looks = [x.op.args for x in inner if type(x.op) is Prim and x.op.name == "get" and op.index in x.op.args[1:]]
+    return bool(looks) and all(len(at) > 2 and at[-1] is op.index and op.index not in at[1:-1] for at in looks)
 
 
 def copied_once(op: Loop, index: Var) -> bool:

@@ -140,6 +140,7 @@ from .unfold import unfold
 from .unread import unread
 from .whiles import Singles, length, meet_whiles
 from .windows import windows
+from .wraps import wraps
 
 Pass = Callable[[Program], Program]
 
@@ -1068,6 +1069,7 @@ PIPELINE: list[Pass] = [
     choices,  # before pairs are turned, which lanes are to take
     pairs,  # what they give both members is one sum then
     share,  # states that the tangents of several directions have in common
+    wraps,  # before what the place of an element decides is split
     split,  # now that no array is made where it is read
     suffix_sums,  # now that what they add up, and others read, is a table
     running_sums,  # of what is added from an index on, or up to it
