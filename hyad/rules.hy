@@ -42,6 +42,19 @@
 (neg-mul-constant     (neg (* c x))             => (* (fold neg c) x))
 (sub-constant         (- x n)                   => (+ x (fold neg n)))
 
+;; even and odd functions; a difference of equals is 0, or NaN
+(cos-neg              (cos (neg x))             => (cos x))
+(cosh-neg             (cosh (neg x))            => (cosh x))
+(abs-neg              (abs (neg x))             => (abs x))
+(sin-neg              (sin (neg x))             => (neg (sin x)))
+(tan-neg              (tan (neg x))             => (neg (tan x)))
+(sinh-neg             (sinh (neg x))            => (neg (sinh x)))
+(tanh-neg             (tanh (neg x))            => (neg (tanh x)))
+(atan-neg             (atan (neg x))            => (neg (atan x)))
+(cos-same             (cos (- x x))             => (+ 1 (- x x)))
+(exp-same             (exp (- x x))             => (+ 1 (- x x)))
+(sin-same             (sin (- x x))             => (- x x))
+
 ;; doubling and powers: a product of equals is exact in the same steps
 (add-same             (+ x x)                   => (* 2 x))
 (sub-neg-same         (- (neg x) x)             => (* -2 x))

@@ -635,3 +635,17 @@ def test_what_a_block_remembers_of_itself_is_so() -> None:
     moved = substitute(p.body, {a: other})
     assert {*free_vars(moved)} == ({*free_vars(p.body)} - {a}) | {other}
     assert kinds_of(moved) == kinds_of(p.body) and size(moved) == size(p.body)
+
+
+@pytest.mark.parametrize("name, sign", [("cos", 1), ("cosh", 1), ("abs", 1), ("sin", -1), ("tan", -1), ("tanh", -1)])
+def test_even_and_odd_functions_of_opposite_differences(name: str, sign: int) -> None:
+    """One call, to the last bit, and 0 where both are equal, not -0."""
+    f = hyad.model(f"(fn [x y] (+ (* 3 ({name} (- x y))) ({name} (- y x))))", namespace={})
+    program = f.optimised(f.specs())
+    assert sum(type(x.op) is Prim and x.op.name == name for x in all_binds(program.body)) == 1
+    for x, y in ((0.3, 0.8), (2.0, -1.5), (0.4, 0.4), (np.inf, 1.0), (np.nan, 0.0)):
+        np.testing.assert_equal(hyad.compile(f, target="python")(x, y), hyad.run(f, x, y))
+    hyad.check_grad(f, (0.3, 0.8))
+    zero = hyad.model(f"(fn [x y] (let [t ({name} (- x y))] (array [t ({name} (- y x))])))", namespace={})
+    if sign < 0:
+        assert not np.signbit(zero(0.4, 0.4)).any()

@@ -46,6 +46,7 @@ from ..core import (
     is_one,
     kinds_of,
     rank_of,
+    real,
     substitute,
     type_of,
 )
@@ -62,6 +63,11 @@ QUICK = frozenset("= != < <= > >= and or not + - *".split())  # what may be comp
 QUICKLY = 12  # of those, at most
 OWN = ("update", "add-at", "undef")  # done in place: each array has memory of its own
 COMMUTATIVE = frozenset({"+", "*", "min", "max", "=", "!=", "and", "or"})
+#: Even functions and odd ones, to the last bit.
+MIRRORED = {
+    **dict.fromkeys(("cos", "cosh", "abs"), 1),
+    **dict.fromkeys(("sin", "tan", "asin", "atan", "sinh", "tanh", "erf", "cbrt"), -1),
+}
 INT_MAX = 2**63 - 1
 INTEGERS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "neg": int.__neg__}  # folded without rounding
 SMALL = 64  # up to so many elements an array of known size is kept as single values
@@ -290,6 +296,10 @@ class Builder(Bounds):
                 if not self.soft and found in self.softly:
                     self.harden(found)
                 return found
+            if name in MIRRORED and result == REAL:
+                mirrored = self.mirrored(name, args[0])
+                if mirrored is not None:
+                    return mirrored
             if scope.index is not None:
                 scope = self.home(args)
                 if self.journal is not None and scope is not self.scopes[-1]:
@@ -312,6 +322,19 @@ class Builder(Bounds):
                     elif name != "%" and here:
                         scope.facts += self.between(var, op)
         return var
+
+    def mirrored(self, name: str, x: Atom) -> Atom | None:
+        """An even or odd function of a difference, where that of the opposite one is at hand."""
+        op = self.definitions.get(x) if type(x) is Var else None
+        if op is None or op.name != "-":
+            return None
+        opposite = self.shared(self.prim_key("-", op.args[::-1]))
+        found = self.shared(self.prim_key(name, (opposite,))) if opposite is not None else None
+        if found is None:
+            return None
+        if not self.soft and found in self.softly:
+            self.harden(found)
+        return found if MIRRORED[name] > 0 else self.prim("-", real(0.0), found)  # 0 where both are equal, not -0
 
     def harden(self, v: Var) -> None:
         """What differentiation has computed is asked for by the user, too: it stays as it is."""
