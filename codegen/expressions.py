@@ -95,7 +95,7 @@ def parse_form(template: str) -> tuple[int, tuple[tuple[int, bool], ...], tuple[
 def _operand(operator: str, right: bool) -> int:
     """The level of an operand. Comparisons and logic take no operand of their own kind: compilers warn."""
     level = _BINARY[operator]
-    if level in (EQUAL, ORDER):
+    if level in (BITS, EQUAL, ORDER):
         return SHIFT
     if level in (OR, AND):
         return EQUAL

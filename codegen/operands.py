@@ -62,6 +62,10 @@ class Line:
     view: Var | None = None  # declares the pointer of this view, and goes if nothing is read through it
 
 
+#: Logic without branches, which would keep a compiler from making vectors.
+BITWISE = {"and": "{0} & {1}", "or": "{0} | {1}"}
+
+
 class OperandPrinter:
     """What the lines of a body are made of. ``BodyPrinter`` goes on with the statements."""
 
@@ -70,6 +74,7 @@ class OperandPrinter:
     math = "libm"  # whose functions are called: the C library's, or "vector", those of vector.py
     abreast = False  # in a loop that calls functions on several numbers at once: with vector math
     serial = False  # in a loop whose iterations wait for each other's larger or smaller numbers
+    lanes = False  # in a loop over lanes: of what is decided there by two conditions, both are asked
     far: str | None = None  # in a loop that can be run again: what notes arguments that those are not for
 
     def __init__(self, program: Program, *, dtype: str, reserved: Iterable[str]):
@@ -154,6 +159,8 @@ class OperandPrinter:
             return "{0}*{0}", ()
         if power is not None:
             return power_form(power, f32=self.dtype == "f32")
+        if self.lanes and name in BITWISE:
+            return BITWISE[name], ()
         form, support = c_form(PRIMITIVES[name], types, f32=self.dtype == "f32", serial=self.serial)
         vector = self.math == "vector" and (self.abreast or support)
         return vectorised(form, support, self.far) if vector else (form, support)

@@ -750,14 +750,16 @@ class BodyPrinter(OperandPrinter):
         if count.reads or len(count.text) > 20 or re.search(r"[/%] ?[^\d ]", count.text):
             count = self.define(Var("count", INT), count)
         inits, before = self.start(bind, op)
-        outer = self.forms, self.abreast, self.far, self.serial
+        outer = self.forms, self.abreast, self.far, self.serial, self.lanes
         self.abreast, self.serial = self.math == "vector" and calls_abreast(op), serial(op)
+        self.lanes = self.marks_apart and in_lanes(op, self.math)
         far = None
         if self.abreast and calls_waves(op) and repeatable(self.plan, bind, op):
             far = self.names.fresh("far")
-        self.forms, self.far = {} if (self.abreast, far, self.serial) != outer[1:] else self.forms, far
+        now = self.abreast, far, self.serial, self.lanes
+        self.forms, self.far = {} if now != outer[1:] else self.forms, far
         index, body = self.body(bind, op, inits)
-        self.forms, self.abreast, self.far, self.serial = outer
+        self.forms, self.abreast, self.far, self.serial, self.lanes = outer
         if body:
             starts = self.watch(far, op, inits) if far is not None else {}
             if bind in self.plan.parallel:

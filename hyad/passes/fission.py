@@ -13,6 +13,7 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    Const,
     If,
     Loop,
     Prim,
@@ -36,6 +37,8 @@ from ..program.rebuild import Rebuild
 from .reciprocals import is_reciprocal
 from .trips import counting, longest, of_the_index, worth
 
+QUOTIENT = PRIMITIVES["/"].cost
+FEW = 16  # iterations: of a loop of fewer no quotients leave a branch
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 
 
@@ -268,9 +271,9 @@ def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
 class Expand(Rebuild):
     """Costly values of an inner loop's iterations, sums too, that the outer loop does not change are computed before
     it, into an array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From
-    branches that the index alone decides, as at a border, with the branch; from others only calls of the C library: n
-    of them, where an outer loop might make m n, or fewer; and those of loops in branches. Where only the branch knows
-    that its elements are there, of the elements that are.
+    branches that the index alone decides, as at a border, with the branch; from others only quotients and calls of the
+    C library: n of them, where an outer loop might make m n, or fewer; of loops in branches only calls. Where only the
+    branch knows that its elements are there, of the elements that are.
 
     Calls of the C library, and quotients, that are made of elements of a matrix are in a matrix of their own, through
     two inner loops or more: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``.
@@ -415,6 +418,7 @@ def invariants(
     several loops: have a quotient or a call in them), and read by something else, with the conditions around each that
     depend on the same. Those in several loops that do not need all indices have been found without the others.
     ``arrays``: also the rows and arrays that sums may be made of, before fusion has made numbers of these."""
+    few = type(path[0].count) is Const and path[0].count.value < FEW
     cost: dict[Var, int] = {loop.index: 0 for loop in path}
     needs: dict[Var, set[Var]] = {loop.index: {loop.index} for loop in path}
     dearest = dict(cost)  # of the operations on reals that make it
@@ -477,7 +481,7 @@ def invariants(
                     if known:
                         walk(branch, least, (*guard, (op.cond, taken)))  # type: ignore[arg-type]
                     else:
-                        walk(branch, max(least, CALL), guard)
+                        walk(branch, max(least, CALL if few else QUOTIENT), guard)
             else:
                 wanted.update(reads(bind))
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 
-from ..core import INT, REAL, Atom, Const, Prim, Program, Var, all_binds
+from ..core import INT, REAL, Atom, Bind, Const, If, Prim, Program, Var, all_binds, real
 from ..program.builder import Builder
 from ..program.primitives import WRITTEN
 from ..program.rebuild import Rebuild, rebuilt
 
 
 def roots(program: Program) -> Program:
-    """Writes powers with an odd number of halves as exponent as products with a square root.
+    """Writes powers with an odd number of halves as exponent as products with a square root, and takes the root of zero
+    where a branch saves a derivative from that.
 
-    ``(** x 1.5)``  =>  ``(* x (sqrt x))``; ``(** x -2.5)``  =>  ``(/ 1.0 (* (** x 2) (sqrt x)))``.
+    ``(** x 1.5)``  =>  ``(* x (sqrt x))``; ``(** x -2.5)``  =>  ``(/ 1.0 (* (** x 2) (sqrt x)))``; ``(if (= x 0) 0.0
+    (sqrt x))``, the length of a vector  =>  ``(sqrt x)``, where x is not -0: no branch, and a vector in a loop.
     Design decision: after differentiation, whose rule for a power is exact at zero, and where its own square root is
     then shared. As exact as a whole power, which is products, too: within one unit in the last place for each factor.
     The same at zeros of either sign, at inf, and NaN below 0.
     """
-    return rebuilt(program, Roots(Builder())) if any(halves(x.op) for x in all_binds(program.body)) else program
+    found = any(halves(x.op) or root_or_zero(x.op) for x in all_binds(program.body))
+    return rebuilt(program, Roots(Builder())) if found else program
 
 
 def halves(op: object) -> float | None:
@@ -29,7 +32,28 @@ def halves(op: object) -> float | None:
     return c.value if (2 * c.value) % 2 == 1 else None
 
 
+def root_or_zero(op: object) -> Atom | None:
+    """A number of which a branch gives the root, and 0 where the condition holds; None where it does not."""
+    if type(op) is not If or op.then.binds or len(op.then.results) != 1 or len(op.orelse.binds) != 1:
+        return None
+    (zero,), (root,) = op.then.results, op.orelse.binds
+    if zero != real(0.0) or math.copysign(1.0, zero.value) < 0 or op.orelse.results != root.vars:  # type: ignore
+        return None
+    return root.op.args[0] if type(root.op) is Prim and root.op.name == "sqrt" else None
+
+
 class Roots(Rebuild):
+    def bind(self, bind: Bind) -> None:
+        x = root_or_zero(bind.op)
+        b = self.b
+        if x is not None and no_minus_zero(b, self.atom(x)):
+            test = b.definitions.get(self.atom(bind.op.cond))  # type: ignore[union-attr, arg-type]
+            if test is not None and test.name == "=" and set(test.args) == {self.atom(x), real(0.0)}:
+                b.fired("roots")
+                self.here[bind.vars[0]] = b.prim("sqrt", self.atom(x), hint=bind.vars[0].name, given=bind.vars[0].given)
+                return
+        self.copy(bind)
+
     def prim(self, op: Prim, var: Var) -> Atom:
         c = halves(op)
         if c is None:

@@ -15,6 +15,7 @@ from ..core import (
     Const,
     If,
     Loop,
+    Op,
     Prim,
     Var,
     all_binds,
@@ -25,6 +26,7 @@ from ..core import (
 from ..program.affine import affine_add, negated
 from ..program.builder import Builder
 from ..program.dead import has_checks
+from ..program.loops import CALL, cost_of
 from ..program.primitives import BUILTIN
 from ..program.rebuild import Rebuild
 from .fusion import recurs
@@ -194,9 +196,11 @@ def masked_pairs(op: Loop) -> Loop | None:
         inner = x.op
         if type(inner) is Loop and not has_checks(inner.body):
             ranges = {op.index: op.count, inner.index: inner.count}
-            made = selections(inner.body, ranges)
-            if made is not None and len(made.binds) > len(inner.body.binds):
-                x = Bind(x.vars, with_blocks(inner, [made]), x.span, x.soft)
+            made_by = {y.vars[0]: y.op for y in inner.body.binds if type(y.op) is Prim}
+            if any(type(y.op) is If and of_pairs(y.op, made_by, ranges) for y in inner.body.binds):
+                made = selections(inner.body, ranges)
+                if made is not None:
+                    x = Bind(x.vars, with_blocks(inner, [made]), x.span, x.soft)
         binds.append(x)
     if all(x is y for x, y in zip(binds, op.body.binds)):
         return None
@@ -204,8 +208,9 @@ def masked_pairs(op: Loop) -> Loop | None:
 
 
 def selections(block: Block, ranges: Mapping[Atom, Atom], inside: bool = False) -> Block | None:
-    """A block whose branches by the equality of two indices, and those ``inside`` of them, are selections between what
-    both sides give; None where one does more than single operations, or reads an element that may not be there."""
+    """A block whose branches by the equality of two indices, those ``inside`` of them, and others without calls, are
+    selections between what both sides give; None where one does more than single operations, or reads an element that
+    may not be there."""
     made = {x.vars[0]: x.op for x in block.binds if type(x.op) is Prim}
     binds: list[Bind] = []
     for x in block.binds:
@@ -215,7 +220,7 @@ def selections(block: Block, ranges: Mapping[Atom, Atom], inside: bool = False) 
             continue
         if type(op) is not If or any(v.type not in (REAL, INT, BOOL) for v in x.vars):
             return None
-        if not inside and not any(of_indices(made.get(a), ranges) for a in parts_of(op.cond, made)):  # type: ignore
+        if not inside and not of_pairs(op, made, ranges) and sum(map(cost_of, blocks_of(op))) >= CALL:
             return None
         arms = [selections(arm, ranges, True) for arm in blocks_of(op)]
         if None in arms:
@@ -225,6 +230,11 @@ def selections(block: Block, ranges: Mapping[Atom, Atom], inside: bool = False) 
         for v, one, other in zip(x.vars, *(arm.results for arm in arms)):  # type: ignore[union-attr]
             binds.append(Bind((v,), Prim("select", (op.cond, one, other)), x.span, x.soft))
     return Block(tuple(binds), block.results)
+
+
+def of_pairs(op: If, made: Mapping[Var, Op], ranges: Mapping[Atom, Atom]) -> bool:
+    """Whether a branch is one by the equality of two indices, or by that and something else."""
+    return any(of_indices(made.get(a), ranges) for a in parts_of(op.cond, made))  # type: ignore
 
 
 def of_indices(test: Prim | None, ranges: Mapping[Atom, Atom]) -> bool:
