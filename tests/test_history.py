@@ -27,6 +27,10 @@ STATES = {
         """(let [h (ifold (fn [h t] (build (len h) (fn [r] (tanh (* p (sum (* (get u r) h))))))) (get u 0) count)]
              (sum (square h)))""", True,
     ),
+    "told by its value": ("(sum (ifold (fn [u t] (exp (* p (- 0.5 (@ u u))))) u count))", True),
+    "told by its value, and what it began with": (
+        "(sum (ifold (fn [u t] (let [w (tanh (* p u))] (* w u))) (tanh u) count))", True,
+    ),
     "by cases": (
         """(sum (ifold (fn [u t] (if (> (get u 0 0) 0.0) (* p (square u)) (- (* u u) 0.5))) u count))""", True,
     ),
@@ -70,6 +74,17 @@ def test_a_state_is_made_where_it_is_remembered() -> None:
     there, back = text[text.index("restrict work") :].split("2.0*", 1)
     assert there.count("memcpy(") == 1 and "swap" not in there and "swap" in back
     assert there.count("HYAD_APART\n") == 2
+
+
+def test_what_a_state_becomes_is_not_stored_twice() -> None:
+    """The slope of ``tanh`` is told by its value, which is the next state."""
+    g = hyad.grad(hyad.model("(fn [#^ (Mat n n) a v #^ Int t] (sum (ifold (fn [h i] (tanh (@ a h))) v t)))"), wrt="a")
+    for n, t in ((5, 4), (3, 1), (2, 0), (1, 7)):
+        args = RNG.uniform(-1, 1, (n, n)), RNG.uniform(-1, 1, n), t
+        for x, y in zip(memoised.results(g, args), memoised.results(g, args, without=["history"])):
+            np.testing.assert_allclose(x, y, rtol=1e-12)
+    room = next(line for line in hyad.show(g, "c", args=args).splitlines() if "room for" in line)
+    assert "room for n*n + n*(t > 0 ? t : 0) + 3*n reals" in room  # the matrix transposed, states, vectors
 
 
 def test_a_state_that_one_of_two_loops_makes_is_made_where_it_is_remembered() -> None:

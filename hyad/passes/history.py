@@ -29,7 +29,8 @@ def history(program: Program) -> Program:
     Design decision: where an iteration makes the state anew, as a step of a differential equation or of a recurrent
     network does; one that is changed in place would have to be copied first, as it is now. A state is an array of a
     size that is not known: those of few numbers are numbers, or lie in registers. Nothing but elements and rows of the
-    stack is read: it is longer than it was.
+    stack is read: it is longer than it was. Where what an iteration makes is stacked too, for a derivative that is told
+    by the value, that is the same array from its second row on.
     """
     if not any(remembered(loop) for loop in loops_of(program)):
         return program
@@ -76,6 +77,16 @@ class History(Rebuild):
         super().__init__(Builder())
         self.uses = array_uses(program.body)
         self.found = False
+        self.later: dict[Atom, Atom] = {}  # stacks of states as they became, and the array that has them one row later
+
+    def bind(self, bind: Bind) -> None:
+        op = bind.op
+        if type(op) is Prim and op.name == "get" and op.args[0] in self.later:
+            v, (_, i, *rest) = bind.vars[0], self.atoms(op.args)
+            at = self.b.prim("+", i, integer(1))
+            self.here[v] = self.b.get(self.later[op.args[0]], at, *rest, hint=v.name, given=v.given)
+        else:
+            self.copy(bind)
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         of = {k: s for k, s in remembered(op).items() if self.read_by_rows(bind.vars[s])}
@@ -89,7 +100,8 @@ class History(Rebuild):
         for k in of:
             t: Arr = self.type(op.accs[k].type)  # type: ignore[assignment]
             inits[k] = b.update(b.undef(Arr(t.elem, (rows, *t.dims))), [integer(0)], inits[k], bind.vars[of[k]].name)
-        stacked = [s for s in range(width, len(op.body.results)) if s not in of.values()]
+        again = {s: k for s, k in self.as_they_become(op, bind).items() if k in of}
+        stacked = [s for s in range(width, len(op.body.results)) if s not in of.values() and s not in again]
 
         def body(i: Atom, *accs: Atom):
             self.here[op.index] = i
@@ -110,7 +122,18 @@ class History(Rebuild):
         for k, s in of.items():
             out[s] = out[k]
             out[k] = b.get(out[s], count, hint=bind.vars[k].name)
+        for s, k in again.items():
+            self.later[bind.vars[s]] = out[s] = out[of[k]]
         return [out[k] for k in range(len(bind.vars))]
+
+    def as_they_become(self, op: Loop, bind: Bind) -> dict[int, int]:
+        """The results that stack what an accumulator becomes, and which one."""
+        results, width = op.body.results, len(op.accs)
+        return {
+            s: results[:width].index(results[s])
+            for s in range(width, len(results))
+            if results[s] in results[:width] and self.read_by_rows(bind.vars[s])
+        }
 
     def read_by_rows(self, stack: Var) -> bool:
         """Whether nothing is read of a stack but its elements and rows."""

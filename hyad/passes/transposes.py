@@ -148,7 +148,12 @@ class Transposes:
         tried = reading(bind, {x: trial[turn] for turn in found for x in found[turn]})
         block = same(op.body, [tried if x is bind else x for x in op.body.binds])
         swap = self.interchange.swapped(with_blocks(op, [block]), tried)  # type: ignore[arg-type]
-        return found if swap is not None and in_order(swap) else {}
+        return found if swap is not None and (in_order(swap) or swap.arrays and self.far(op, bind.op)) else {}
+
+    def far(self, op: Loop, inner: Loop) -> bool:
+        """Whether a loop inside of another one goes through memory row by row, as it is."""
+        inside = {op.index, *op.accs, *defined_in(op.body)}
+        return any(self.steps.cost(at, inner.index, inside) == FAR for _, at, _ in accesses(inner.body))
 
     def reads(self, op: Loop, inner: Loop, around: tuple[Around, ...]) -> dict[Turn, list[Bind]]:
         """The numbers that a loop inside of ``op`` reads of rows of that one's own, element after element."""
@@ -304,7 +309,7 @@ def in_order(swap: Swap) -> bool:
     loop = swap.bind.op
     assert type(loop) is Loop
     softly = {v for x in loop.body.binds if x.soft for v in x.vars}
-    return bool(swap.arrays) or any(loop.body.results[k] not in softly for k in swap.sums)
+    return any(loop.body.results[k] not in softly for k in swap.sums)
 
 
 def transposed(turn: Turn, v: Var, span: Span | None) -> Bind:
