@@ -149,7 +149,7 @@ class BodyPrinter(OperandPrinter):
         def size(v: Var) -> str:
             return (count if v is op.count else self.operand(v)).at(UNARY)
 
-        work = (["%d.0" % max(1, round(c)), *map(size, at)] for at, c in worth.items() if c > 0)
+        work = [["%d.0" % max(1, round(c)), *map(size, at)] for at, c in worth.items() if c > 0] or [["1.0"]]
         return f"{count.at(UNARY)}*({' + '.join(map('*'.join, work))}) >= {2 * GRAIN}"
 
     def on_threads(

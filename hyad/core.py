@@ -141,11 +141,12 @@ class Var:
 @dataclass(frozen=FROZEN, slots=True, unsafe_hash=True)
 class Const:
     """A literal. ``soft`` marks the zeros and ones that differentiation introduced: rules that would change NaN or
-    infinity (``a*0 -> 0``) may fire on those alone."""
+    infinity (``a*0 -> 0``) may fire on those alone. ``from_end`` marks a negative subscript that is written as one."""
 
     value: Any
     type: Type | None = None
     soft: bool = field(default=False, compare=False)
+    from_end: bool = field(default=False, compare=False)
 
     def __repr__(self) -> str:
         return repr(self.value)

@@ -1033,3 +1033,27 @@ def test_axes_of_size_one_are_left_out_where_the_program_says_which_they_are() -
         with pytest.raises(HyadError, match=r"`squeeze` names no axis(?s:.)*in this call `m` has shape"):
             f(one)
         assert np.array_equal(hyad.run(f, one), np.squeeze(one))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(fn [v] (get v [-1]))",
+        "(fn [v] (get v (- 0 1)))",
+        "(fn [v] (let [n (len v)] (get v (- n (+ n 1)))))",
+        "(fn [v] (loop [i 0 s 0.0] (if (< i 2) (recur (+ i 1) (+ s (get v (- i 1)))) s)))",
+        "(fn [v] (let [f (fn [i] (get v (- i 1)))] (+ (f 0) (f 1))))",
+        "(fn [v] (fold (fn [s i] (+ s (get v (- i (+ i 2))))) 0.0 (arange 3)))",
+        "(fn [v] (sum (map (fn [r] (get r (- (len r) 4))) [v v])))",
+        "(fn [v] (take v [-1] 0))",
+        "(fn [v] (update v (- 1 2) 5.0))",
+        "(fn [v] (let [w (copy v)] (set-at! w (- 0 1) 5.0) w))",
+        "(fn [v] (get #(1.0 2.0) (- 0 1)))",
+    ],
+)
+def test_only_negative_literals_count_from_the_end(text: str) -> None:
+    """Not what is computed, also where that is known before the model runs."""
+    f, v = hyad.model(text, namespace={}), np.array([1.0, 2.0, 3.0])
+    for call in (f, lambda v: hyad.run(f, v)):
+        with pytest.raises(BoundsError, match="outside|no element"):
+            call(v)

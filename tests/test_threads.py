@@ -412,3 +412,13 @@ def test_a_gradient_of_a_triangle_takes_no_arena():
     for n in (1, 2, 5, 90):
         a = np.random.default_rng(n).normal(size=(n, 3)) / 3
         assert oracle.mismatch(many(a), memoised.compile(g)(a), 1e-12) is None
+
+
+def test_iterations_of_which_the_sizes_say_little() -> None:
+    """The mean of what an iteration does is a constant less some sizes."""
+    f = hyad.model("""(fn [x] (let [n (len x)
+      b (build [n n] (fn [i j] (if (<= (abs (- i j)) 1) (* (get x i) (get x j)) 0.0)))] (sum (@ b b b))))""")
+    x = np.linspace(0.1, 0.5, 6)
+    for g in (f, hyad.grad(f)):
+        one, two = (hyad.compile(g, args=(x,), threads=k)(x) for k in (1, 2))
+        np.testing.assert_allclose(one, two, rtol=1e-13)

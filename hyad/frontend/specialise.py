@@ -89,7 +89,7 @@ from .flow import RUNS, Flow
 from .recursion import DEPTH, call_recursive, endless, inline_or_call, is_recursive, shapes_in, spend
 from .resolve import resolve
 from .store_passing import while_
-from .subscripts import field
+from .subscripts import COUNTED_FROM_END, field, written
 
 DIM_NAMES = ("n", "m", "k", "l", "p", "q")
 
@@ -361,6 +361,8 @@ class Specialiser(Flow):
             given = op.args[:-2]
             kept = Kept(snapshots(self, self.value(op.args[-1], env), op.spans[-1]))
         args = [self.value(a, env) for a in given]
+        if isinstance(fn, Builtin) and fn.name in COUNTED_FROM_END:
+            args = [written(v) if type(a) is Const else v for a, v in zip(given, args)]
         if kept is not None:
             args.append(kept)  # type: ignore[arg-type]
         if not isinstance(fn, FUNCTIONS) and self.family_of(fn) is not None:

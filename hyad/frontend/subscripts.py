@@ -35,6 +35,17 @@ if TYPE_CHECKING:
     from .specialise import Specialiser
 
 
+#: What takes subscripts, of which a negative literal counts from the end.
+COUNTED_FROM_END = ("get", "update", "set-at!")
+
+
+def written(value: Value) -> Value:
+    """A literal among the arguments of one of these: a negative one counts from the end, and no other number does."""
+    if type(value) is Const and type_of(value) == INT and value.value < 0:
+        return Const(value.value, value.type, value.soft, True)
+    return value
+
+
 def elements(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(get v i ...)``, of which indices may be arrays, as in NumPy's ``v[i, j]``: arrays side by side, broadcast."""
     value, indices = args[0] if args else NIL, args[1:]
@@ -61,7 +72,7 @@ def rank_of(value: Value) -> int:
 
 def from_end(sp: Specialiser, value: Value, axis: int, index: Value) -> Value:
     """A negative literal counted from the end of an axis."""
-    if type(index) is not Const or type_of(index) != INT or index.value >= 0:
+    if type(index) is not Const or not index.from_end:
         return index
     return sp.b.prim("+", shape_of(sp, value, "shape")[axis], index)
 
@@ -94,7 +105,7 @@ def get(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Va
                 spans[1] or b.span,
                 "`(get t 0)`; use an array for run-time indices",
             )
-        if not -len(value.items) <= at.value < len(value.items):
+        if not (-len(value.items) if at.from_end else 0) <= at.value < len(value.items):
             raise BoundsError(f"a tuple of {len(value.items)} has no element {at.value}", b.span)
         item = value.items[at.value]
         return item if len(indices) == 1 else get(sp, [item, *indices[1:]], [None, *spans[2:]], var)
@@ -127,14 +138,14 @@ def get(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Va
     for axis, (i, dim) in enumerate(zip(indices, t.dims)):
         place = (spans[axis + 1] if axis + 1 < len(spans) else None) or b.span
         index = integer_arg(sp, i, "this index", place)
-        if type(index) is Const and index.value < 0:
+        if type(index) is Const and index.from_end:
             index = b.prim("+", dim, index)
         size = f" of size {dim}" if type(dim) is Const else ""
         text = f"index `{place.text}`" if place is not None else f"index `{index}`"
         if sp.library is not None:
             text = f"in `{sp.library}`: {f'index `{index}`' if type(index) is Const else 'an index'}"
         if not b.require_index(index, dim, f"{text} is outside axis {axis}{size}"):
-            last = dim.value - 1 if type(dim) is Const else dim
+            last = dim.value - 1 if type(dim) is Const else f"{dim} - 1"
             hint = f"indices run from 0 to {last}; negative literals count from the end" if last != -1 else None
             raise BoundsError(f"index {i} is outside an axis of size {dim}", place, hint)
         checked.append(index)
@@ -262,6 +273,5 @@ def update(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None, na
         same_shape(sp, [row, x], name)
     at = []
     for i, dim in zip(indices, type_of(a).dims):
-        negative = type(i) is Const and i.value < 0
-        at.append(sp.b.prim("+", dim, i) if negative else i)
+        at.append(sp.b.prim("+", dim, i) if type(i) is Const and i.from_end else i)
     return sp.b.update(a, at, x, hint=var.name if var is not None else None)
