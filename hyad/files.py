@@ -48,6 +48,7 @@ def load(path: str | os.PathLike) -> types.ModuleType:
 
 
 PATH_HINT = "give the path of a Hy file"
+REQUIRE_HINT = "a file that imports something else is run by Hy: `(require hyad.macros [defmodel])` comes first"
 
 
 def text_of_file(path: Path) -> str:
@@ -98,6 +99,10 @@ def import_hy(path: Path, text: str) -> types.ModuleType:
         raise unread(error, text, path) from None
     except HyLanguageError as error:
         raise (mistake(error) or error) from None
+    except NameError as error:
+        if "(defmodel" not in text or "(require" in text:
+            raise
+        raise ReadError(f"{path}: {error}", None, REQUIRE_HINT) from None
     return module
 
 

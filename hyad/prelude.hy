@@ -59,6 +59,7 @@
           (fn [i j] (* (get a (// i n) (// j m)) (get b (% i n) (% j m))))))))
 (defmodel convolve [u v] "the products of all elements, added where their indices have the same sum"
   (let [n (len u)  m (len v)  out (build (- (+ n m) 1) (fn [k] 0.0))]
+    (require-below 0 (min n m))
     (for [j (range (- m 1) -1 -1)]
       (for [i (range n)]
         (set-at! out (+ i j) (+ (get out (+ i j)) (* (get u i) (get v j))))))
@@ -105,9 +106,17 @@
     (> i 0) (map (fn [row] (swapped row (- i 1) (- j 1))) a)
     (= j 1) (swap-first a)
     True (swap-first (map (fn [row] (swapped row 0 (- j 1))) (swap-first a)))))
-(defmodel expand-dims [a axis] "an array with one more axis, of size 1"
-  (let [k (axis-of a axis 1)]
-    (if (= k 0) [a] (map (fn [row] (expand-dims row (- k 1))) a))))
+(defmodel expand-dims [a axis] "an array with one more axis, of size 1, or several"
+  (if (num? axis)
+    (let [k (axis-of a axis 1)]
+      (if (= k 0) [a] (map (fn [row] (expand-dims row (- k 1))) a)))
+    (expand-among a axis 0 (+ (rank a) (len axis)))))
+(defmodel expand-among [a axes k n] "an array with axes of size 1 among its n, from axis k on"
+  (if (= k n)
+    a
+    (expand-among (if (is-among axes k n (- (len axes) 1)) (expand-dims a k) a) axes (+ k 1) n)))
+(defmodel is-among [axes k n j] "whether axis k is one of those up to j, of n"
+  (if (< j 0) False (if (= (% (get axes j) n) k) True (is-among axes k n (- j 1)))))
 (defmodel in-brackets [x a] "a number as an array of the rank of another, of size 1 along each axis"
   (bracketed x (rank a)))
 (defmodel bracketed [x k] "the same, of rank k" (if (= k 0) x (bracketed [x] (- k 1))))
@@ -316,12 +325,12 @@
 (defmodel flip [a] "the elements in the other order, along every axis"
   (if (= (rank a) 1) (backwards a) (backwards (map flip a))))
 (defmodel flip/2 [a axis] "the elements in the other order along an axis" (by-rows backwards a (axis-of a axis 0)))
-(defmodel roll [a k] "the elements moved k places on, round and round; of a matrix row by row"
+(defmodel roll [a k] "the elements moved k places on, round and round, of several k by all; of a matrix row by row"
   (if (= (rank a) 1) (rolled a k) (reshape (rolled (ravel a) k) (shape a))))
 (defmodel roll/3 [a k axis] "the elements moved k places on along an axis, round and round"
   (by-rows (fn [v] (rolled v k)) a (axis-of a axis 0)))
 (defmodel rolled [v k] "the elements, or rows, moved k places on, round and round"
-  (build (len v) (fn [i] (get v (% (- i k) (len v))))))
+  (if (num? k) (build (len v) (fn [i] (get v (% (- i k) (len v))))) (rolled v (fold + 0 k))))
 (defmodel ravel [a] "the elements as a vector, row by row"
   (if (= (rank a) 1) a (build (* (len a) (row-size a)) (fn [k] (element-at a k)))))
 (defmodel row-size [a] "the number of elements of a row, which may have axes of its own" (size-from a 1))
@@ -524,7 +533,10 @@
   (along argsort (if (null? axis) (ravel a) a) axis))
 (defmodel median [a] "the middle one of the elements in order, or the mean of the middle two"
   (let [v (sort (ravel a))  n (len v)  last (get v (- n 1))]
-    (if (= last last) (* 0.5 (+ (get v (// (- n 1) 2)) (get v (// n 2)))) last)))
+    (cond
+      (!= last last) last
+      (= (% n 2) 1) (get v (// n 2))
+      True (* 0.5 (+ (get v (- (// n 2) 1)) (get v (// n 2)))))))
 (defmodel median/2 [a axis] "the medians along an axis" (reduced median a axis))
 (defmodel quantile [a q] "what the part q of the elements in order is below, or each part of an array"
   (if (= (rank q) 0) (below-part a q) (map (fn [p] (quantile a p)) q)))
@@ -554,7 +566,9 @@
       v x)
     (map (fn [one] (searchsorted v one)) x)))
 (defmodel interp [x xs ys] "the line through the points (xs, ys), xs rising, at x, or at each x; level beyond the ends"
-  (if (num? x) (interp-at x xs ys) (map (fn [one] (interp one xs ys)) x)))
+  (do
+    (require-equal (len xs) (len ys))
+    (if (num? x) (interp-at x xs ys) (map (fn [one] (interp one xs ys)) x))))
 (defmodel interp-at [x xs ys] "the same at a number"
   (let [i (max 0 (min (- (len xs) 2) (- (searchsorted xs x) 1)))
         a (get xs i)

@@ -990,9 +990,9 @@ def test_rows_found_by_an_index_are_read_where_they_are_used() -> None:
 
 
 WRONG = {
-    "(quantile a 1.5)": "outside axis 0",
-    "(quantile a (get a 0))": "outside axis 0",
-    "(percentile a -1.0)": "outside axis 0",
+    "(quantile a 1.5)": "parts from 0 to 1",
+    "(quantile a (get a 0))": "parts from 0 to 1",
+    "(percentile a -1.0)": "parts from 0 to 1",
     "(var [a a] :axis #(0 0))": "no axis 2",
     "(sum [a a] #(0 5))": "no axis 5",
     "(var [a a] :axis #(1 -1))": "no axis 2",
@@ -1056,4 +1056,42 @@ def test_only_negative_literals_count_from_the_end(text: str) -> None:
     f, v = hyad.model(text, namespace={}), np.array([1.0, 2.0, 3.0])
     for call in (f, lambda v: hyad.run(f, v)):
         with pytest.raises(BoundsError, match="outside|no element"):
+            call(v)
+
+
+@pytest.mark.parametrize(
+    "text, numpy",
+    [
+        ("(roll v [1 2])", lambda v, t: np.roll(v, [1, 2])),
+        ("(roll t [1 2 4])", lambda v, t: np.roll(t, [1, 2, 4])),
+        ("(roll t [1 2] :axis 1)", lambda v, t: np.roll(t, 3, axis=1)),
+        ("(mean t :axis #(0 -1) :keepdims True)", lambda v, t: t.mean((0, -1), keepdims=True)),
+        ("(std t :axis #(-1 1) :keepdims True)", lambda v, t: t.std((-1, 1), keepdims=True)),
+        ("(expand-dims v #(0 2))", lambda v, t: np.expand_dims(v, (0, 2))),
+        ("(expand-dims v #(-1 0))", lambda v, t: np.expand_dims(v, (-1, 0))),
+        ("(median (* 1e308 [1.0 1.0 0.1]))", lambda v, t: 1e308),
+    ],
+)
+def test_as_in_numpy(text: str, numpy) -> None:
+    f = hyad.model(f"(fn [v t] {text})", namespace={})
+    v, t = np.array([1.0, 5.0, 2.0, 4.0]), np.arange(24.0).reshape(2, 3, 4)
+    for call in (f, lambda v, t: hyad.run(f, v, t)):
+        np.testing.assert_allclose(call(v, t), numpy(v, t), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("(interp 0.5 v (cut v 0 2))", "as many xs as ys"),
+        ("(convolve v (cut v 0 0))", "`convolve` of an array without elements"),
+        ("(quantile v (get v 1))", "parts from 0 to 1"),
+        ("(sum (real (arange 5 0 (- (len v) 4))))", "a step of `arange` is 0"),
+        ("(sum (pad v (- 3 (len v))))", "no negative widths"),
+    ],
+)
+def test_what_a_function_does_not_take(text: str, message: str) -> None:
+    """It is said of the function, compiled or not."""
+    f, v = hyad.model(f"(fn [v] {text})", namespace={}), np.array([1.0, 5.0, 2.0, 4.0])
+    for call in (f, lambda v: hyad.run(f, v)):
+        with pytest.raises(HyadError, match=message):
             call(v)

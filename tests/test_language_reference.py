@@ -29,7 +29,7 @@ INTERNAL = set(
     " place-left swap-first to-first first-to axis-of moved swapped joined concatenate-from concatenate-along"
     " along-two backwards size-of product-of-sizes steps finite-max merge-sorted doublings in-order merged"
     " solve-two inv-two det-two logdet-two well-scaled upper-right"
-    " place-of solve-one det-of-one logdet-of-one cholesky-of-one vstack-from"
+    " expand-among is-among place-of solve-one det-of-one logdet-of-one cholesky-of-one vstack-from"
     " column-stack-from pad-from pad-width padded trapezia interp-at reduced of-rows axes-last axis-left tile-from"
     " banded band-rows band-lu band-step band-solve band-down band-down-exchanged band-up band-solve-transposed"
     " band-up-exchanged with-zeros band-product band-times band-sum band-outer turned-rows solve-banded"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core import INT, REAL, Arr, Atom, Const, Var, elem_of, integer, type_of
 from ..errors import BESIDE_SLICE, BoundsError, ModelTypeError, hint_for
+from ..program.advice import said_of
 from ..program.data import Data as PythonData
 from ..program.names import mangled
 from ..program.reader import prelude
@@ -144,7 +145,7 @@ def get(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Va
         text = f"index `{place.text}`" if place is not None else f"index `{index}`"
         if sp.library is not None:
             text = f"in `{sp.library}`: {f'index `{index}`' if type(index) is Const else 'an index'}"
-        if not b.require_index(index, dim, f"{text} is outside axis {axis}{size}"):
+        if not b.require_index(index, dim, said_of(sp.library or "", f"{text} is outside axis {axis}{size}")):
             last = dim.value - 1 if type(dim) is Const else f"{dim} - 1"
             hint = f"indices run from 0 to {last}; negative literals count from the end" if last != -1 else None
             raise BoundsError(f"index {i} is outside an axis of size {dim}", place, hint)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core import REAL, Arr, Atom, Check, Var
 from ..errors import ModelTypeError
+from ..program.advice import said_of
 from ..program.values import NIL, Constructing, Spans, TupleValue, Value, describe
 from .arguments import arity, function_arg, integer_arg, operand, param_names, sizes
 from .boxing import coerce
@@ -128,7 +129,9 @@ def require(sp: Specialiser, relation: str, args: list[Value], spans: Spans) -> 
     a, b = (integer_arg(sp, x, "this size", s) for x, s in zip(args, spans))
     where = f" in `{sp.library}`" if sp.library is not None else ""
     if relation != "==":
-        sp.b.check(Check(relation, a, b, f"a requirement{where or ' of the program'} does not hold"), a, b)
-    elif not sp.b.require_equal(a, b, f"the sizes of the arrays{where} do not fit"):
+        text = f"a requirement{where or ' of the program'} does not hold"
+        kind = "bounds" if relation == "in" else "shape"
+        sp.b.check(Check(relation, a, b, said_of(sp.library or "", text), kind), a, b)
+    elif not sp.b.require_equal(a, b, said_of(sp.library or "", f"the sizes of the arrays{where} do not fit")):
         raise ModelTypeError(f"the sizes {a} and {b}{where} must be equal", sp.b.span)
     return NIL

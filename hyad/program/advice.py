@@ -17,10 +17,13 @@ ELSEWHERE = {
     "add": "(+ a b)", "sub": "(- a b)", "mul": "(* a b)", "div": "(/ a b)", "inc": "(+ x 1)", "dec": "(- x 1)",
     "+=": "(set! r (+ (deref r) x))", "-=": "(set! r (- (deref r) x))", "*=": "(set! r (* (deref r) x))",
     "float": "(real i)", "sgn": "(sign x)", "^": "(** x 2)", "float64": "(real i)", "divmod": "#((// a b) (% a b))",
-    "range": "(arange n)", "enumerate": "(for [#(i x) (enumerate v)] ...)",
+    "range": "(arange n)",
+    "enumerate": "`(for [#(i x) (enumerate v)] ...)`, or `(fold f z v (arange (len v)))`",
     "empty": "(zeros n)", "empty-like": "(zeros-like a)",
     "reduce": "(fold f z xs)", "accumulate": "(scan f z xs)", "for": "(ifold (fn [s i] ...) z n)",
-    "filter": "(where c a b)", "zip": "(map f a b)", "first": "(get v 0)", "last": "(get v -1)", "nth": "(get v i)",
+    "filter": "(where c a b)",
+    "zip": "`(map f a b)`, `(fold f z a b)` and `(for [#(x y) (zip a b)] ...)` go through several at once",
+    "first": "(get v 0)", "last": "(get v -1)", "nth": "(get v i)",
     "second": "(get v 1)", "rest": "(cut v 1 None)", "drop": "(cut v n None)", "reverse": "(flip v)",
     "reversed": "(flip v)", "sorted": "(sort v)", "flatten": "(ravel a)", "append": "(concat a b)",
     "conj": "(concat v [x])", "matvec": "(@ m v)", "vecdot": "(dot u v)",
@@ -80,6 +83,10 @@ ELSEWHERE |= {
     "(arange 18 0 -1)) 6))` squares 6 times a series of 18 terms, enough for a matrix whose norm is below 64",
     "solve-banded": _BANDED,
     "solveh-banded": _BANDED,
+    "fromfunction": "`(build [n m] (fn [i j] ...))` makes an array by its indices",
+    "vectorize": "functions of numbers go through arrays by `(map f v)`",
+    "isclose": "(<= (abs (- a b)) (+ 1e-8 (* 1e-5 (abs b))))",
+    "take-along-axis": "`(map (fn [row k] (get row k)) m ks)` takes one element of each row",
     "toeplitz": "`(build [(len c) (len c)] (fn [i j] (get c (abs (- i j)))))` has the first column c, "
     "`(build [(len c) (len r)] (fn [i j] (if (< i j) (get r (- j i)) (get c (- i j)))))` the first row r, too",
     "block": "(vstack [(hstack [a b]) (hstack [c d])])",
@@ -162,7 +169,11 @@ _OPTIONS = {
 _SAID_BY_STRINGS = ("mode", "side", "ord", "indexing", "kind", "method", "order")
 
 #: How a function of the library is called, where its parameters alone do not say it.
-USAGE = {"np.linalg.norm": _NORMS}
+USAGE = {
+    "np.linalg.norm": _NORMS,
+    "slice": "`(slice v start stop)` is a part of v; one of several axes is written where it is a subscript: "
+    "`(get m (slice None) 0)`",
+}
 #: How what goes through arrays and indices is called.
 _CALLS = {
     "build": "one size, `(build n (fn [i] ...))`, or several in brackets, an index of each: "
@@ -195,6 +206,10 @@ _INSIDE = (
         for name in ("@", "matmul", "@/3", "@/4")
     ),
     ("arange", "does not hold|is not less", "a step of `arange` is 0", None),
+    ("convolve", "does not hold|is not less", "`convolve` of an array without elements", None),
+    ("quantile", "outside|q-from", "`quantile` takes parts from 0 to 1, of an array with elements", None),
+    ("percentile", "outside|q-from", "`percentile` takes parts from 0 to 100, of an array with elements", None),
+    ("interp", "size", "the points of `interp` have as many xs as ys", None),
     ("pad", "does not hold|is more than", "`pad` takes no negative widths", "a slice leaves elements out"),
     ("norm", "axis", "the second argument of `norm` is an axis, and there is no such axis here", _NORMS),
 )
@@ -232,6 +247,13 @@ def option_hint(function: str, option: str | None) -> str | None:
 def call_hint(function: str | None) -> str | None:
     """How a function that takes a function is called."""
     return _CALLS.get(function or "")
+
+
+def said_of(name: str, message: str) -> str:
+    """What a check in a function of the library says, so that it says something to who called it."""
+    return next(
+        (said for function, pattern, said, _ in _INSIDE if name == function and re.search(pattern, message)), message
+    )
 
 
 def said_inside(error: HyadError, name: str, doc: str | None) -> None:
