@@ -1095,3 +1095,12 @@ def test_what_a_function_does_not_take(text: str, message: str) -> None:
     for call in (f, lambda v: hyad.run(f, v)):
         with pytest.raises(HyadError, match=message):
             call(v)
+
+
+@pytest.mark.parametrize("part", ["(slice None)", "(slice None) (slice None)", "0 (slice None)", "(slice 0 2)"])
+def test_a_slice_is_a_copy(part: str) -> None:
+    """Also one of all of an axis: of an array that is changed in place it stays as it was."""
+    f = hyad.model(f"(fn [m] (let [u (copy m)  r (get u {part})] (set-at! u 0 9.0) (sum r)))", namespace={})
+    m = np.arange(6.0).reshape(2, 3)
+    wanted = m[0].sum() if part.startswith("0") else m.sum()
+    assert f(m) == hyad.run(f, m) == wanted

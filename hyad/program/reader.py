@@ -963,9 +963,13 @@ class _Reader:
             if not 1 <= len(bounds) <= 3:
                 raise ReadError("slice takes one to three bounds here", s.span, "`(get v (slice start stop))`")
             known.append([None, *bounds] if len(bounds) == 1 else bounds)
+        count = len(known)
         while known and type(known[-1]) is list and all(map(not_given, known[-1])):
             known.pop()  # all of an axis
-        return self.along(array, value.span, known, form.span, name)
+        if len(known) == count or any(type(s) is not tuple for s in known):
+            return self.along(array, value.span, known, form.span, name)
+        part = self.along(array, value.span, known, form.span, None)  # the array, or a row: a slice is a copy of it
+        return self.emit(Call(Global("copy"), (part,), (form.span,)), form.span, name)
 
     def along(self, array: Atom, place: Span | None, known: list[Any], span: Span | None, name: str | None) -> Atom:
         """What ``parts`` takes of an array: its rows first, then what it takes of each."""
