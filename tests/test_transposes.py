@@ -120,6 +120,19 @@ def test_what_is_read_transposed_alone_is_made_so() -> None:
     assert matrices(model("made before, and read"), 13) > 1
 
 
+def test_what_is_read_once_stays() -> None:
+    """A matrix that an iteration makes, and transposes."""
+    for text in (
+        "(sum (ifold (fn [b i] (transpose (tanh (* 0.5 b)))) a t))",
+        "(sum (ifold (fn [b i] (build [n n] (fn [i j] (- (get b j i) (* 0.1 (get a i j)))))) a t))",
+    ):
+        f = hyad.model(f"(fn [#^ (Mat n n) a #^ Int t] {text})", namespace={})
+        args = arguments(13, 4)[0], 4
+        assert f(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
+        for g in (f, hyad.grad(f, wrt="a")):
+            assert not {"transposes", "by-columns"} & set(hyad.explain(g, args=args).fired())
+
+
 def reads_matrix(bind) -> bool:
     return type(bind.op) is Prim and bind.op.name == "get" and len(bind.op.args) == 3
 

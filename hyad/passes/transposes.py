@@ -241,10 +241,12 @@ class ByColumns(Transposes):
         needed = [inner.count, *(a for x in places for a in x.op.args[1:])]  # type: ignore[union-attr]
         if all(type(a) is Const for a in last):
             return self.all_of(integer(len(last)), size) and self.again(inner, array, needed, around)
-        along = next((x.op for x in around if len(last) == 1 and x.op.index in last), None)
-        if along is None or not self.all_of(along.count, size):
+        indices = [x.op.index if type(x.op) is Loop else None for x in around]
+        at = next((k for k, i in enumerate(indices) if last == {i}), None)
+        if at is None or not self.all_of(around[at].op.count, size):  # type: ignore[union-attr]
             return False
-        return self.again(along, array, [along.count, *needed], around)
+        along: Loop = around[at].op  # type: ignore[assignment]
+        return self.again(along, array, [along.count, *needed], around[:at])
 
 
 def equal_sizes(block: Block) -> dict[Atom, Atom]:
