@@ -304,3 +304,53 @@ def test_what_reads_the_new_state_stays_behind_what_writes_it() -> None:
     made = written_over(Loop(n, i, (start,), (before,), Block(body, (after, y))), old, 0)
     assert made is not None and made.inits == (old,)
     assert [bind.vars[0] for bind in made.body.binds] == [x, after, y]
+
+
+#: What changes a part of u in place, as in NumPy, and whether no copy is made of it: a is as large.
+SLICES = {
+    "a part": ("(set-at! u (slice 1 -1) (slice 1 None) (* 0.5 (get u (slice 1 -1) (slice 1 None))))", True),
+    "by another array": (
+        """(set-at! u #((slice None) (slice 0 -1))
+             (- (get u #((slice None) (slice 0 -1))) (* 0.5 (- (get a #((slice None) (slice 1 None))) 1.0))))""",
+        True,
+    ),
+    "rows": ("(set-at! u (slice 0 -1) (+ (get u (slice 0 -1)) (* 0.5 (get a (slice 1 None)))))", True),
+    "two in turn": (
+        """(set-at! u (slice 1 None) (+ (get u (slice 1 None)) (* 0.5 (get w (slice 0 -1)))))
+           (set-at! w (slice 0 -1) (- (get w (slice 0 -1)) (* 0.3 (get u (slice 1 None)))))""",
+        True,
+    ),
+    "neighbours": ("(set-at! u (slice 1 None) (* 0.5 (+ (get u (slice 1 None)) (get u (slice 0 -1)))))", False),
+    "the other way round": ("(set-at! u (slice 0 -1) (* 0.5 (get (np.flip u 0) (slice 0 -1))))", False),
+    "read later": (
+        """(let [b (+ u 0.0)]
+             (set-at! u (slice 1 None) (* 0.5 (get u (slice 1 None))))
+             (set-at! w (slice 1 None) (+ (get w (slice 1 None)) (get b (slice 0 -1)))))""",
+        None,
+    ),
+    "one element of each row": ("(set-at! u (slice 0 None) 1 (* 0.5 (get u (slice 0 None) 1)))", None),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_are_changed_where_they_lie(name: str) -> None:
+    """Each element is read before it is changed: no copy of the array, in each step of time."""
+    change, in_place = SLICES[name]
+    f = hyad.model(
+        f"""(fn [#^ (Mat n m) a #^ Int t]
+          (let [u (copy a)  w (* 0.5 a)]
+            (for [k (range t)] {change})
+            (+ (sum (square u)) (sum (* u w)))))""",
+        namespace={},
+    )
+    rng = np.random.default_rng(6)
+    for n, m, t in ((5, 6, 3), (2, 2, 4), (9, 17, 2), (3, 3, 0)):
+        args = rng.uniform(-1, 1, (n, m)), t
+        assert hyad.compile(f, args=args)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
+        one, other = (hyad.compile(f, args=args, target="python", without=w)(*args) for w in ((), "renew"))
+        assert one == other
+    assert hyad.check_grad(f, (rng.uniform(-1, 1, (5, 6)), 3), wrt="a")
+    text = hyad.show(f, "c", args=args)
+    body = text[text.index("k < t") :] if "k < t" in text else text[text.index("< t; ") :]
+    if in_place is not None:
+        assert ("memcpy" not in body and "swap" not in body) == in_place

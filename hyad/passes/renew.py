@@ -1,4 +1,4 @@
-"""States of loops that are made from themselves, updated in place; rows copied aside for that."""
+"""States of loops that are made from themselves, or changed in parts, updated in place; rows copied aside for that."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ..core import (
     atoms_of,
     blocks_of,
     defined_in,
+    free_vars,
     reads,
     substitute,
     type_of,
@@ -29,7 +30,7 @@ from ..core import (
     with_body,
 )
 from ..errors import Span
-from ..program.affine import affine_add
+from ..program.affine import Affine, affine_add
 from ..program.dead import has_checks
 from ..program.rebuild import rebuild
 from .history import remembered
@@ -37,10 +38,11 @@ from .tables import affine_of
 
 
 def renew(program: Program) -> Program:
-    """Updates a state in place if each element is made of itself and of those after it.
+    """Updates a state in place if each element is made of itself and of those after it; and a part of an array, of
+    which each element is made of itself.
 
     ``(ifold (fn [v t] (build n (fn [i] (f (get v i) (get v (+ i 1)))))) ..)``  =>  the same, each element written over
-    the old one, which no later iteration reads.
+    the old one, which no later iteration reads. So is ``(set-at! u (slice 1 -1) (f (get u (slice 1 -1))))``.
 
     Design decision: the new array starts as the old one, and what is read of the old is read of the new: the same
     values, since they are not written yet. That both have one memory is then what ``codegen/lower.py`` finds. Not of a
@@ -173,10 +175,12 @@ def of_kept(block: Block, old: Atom, depth: int, row: Var) -> Block:
 def renewed(block: Block) -> Block:
     """A block with the states of the loops in it renewed; itself where there are none."""
     binds = []
-    for x in block.binds:
+    for at, x in enumerate(block.binds):
         regions = blocks_of(x.op)
         made = [renewed(r) for r in regions]
         op = x.op if all(r is s for r, s in zip(made, regions)) else with_blocks(x.op, made)
+        if type(op) is Loop:
+            op = of_their_own(op, Block(block.binds[at + 1 :], block.results))
         if type(op) in (Loop, While):
             body = op.body  # type: ignore[union-attr]
             kept = remembered(op) if type(op) is Loop else {}
@@ -187,6 +191,76 @@ def renewed(block: Block) -> Block:
                 op = with_blocks(op, [*blocks_of(op)[:-1], body])
         binds.append(x if op is x.op else Bind(x.vars, op, x.span))
     return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)
+
+
+def of_their_own(op: Loop, after: Block) -> Loop:
+    """A nest that changes elements of an array, and reads of it as it was those alone, each before it is changed: it
+    reads them of the array as it changes, which is no copy then if nothing reads the old one ``after``."""
+    later = {a for x in after.binds for a in reads(x)} | {*after.results}
+    for k, old in enumerate(op.inits):
+        if type(old) is Var and isinstance(old.type, Arr) and old in free_vars(op.body) and old not in later:
+            made = own_elements(op, k, old, (), {})
+            op = made if made is not None and op.inits.count(old) == 1 else op
+    return op
+
+
+def own_elements(op: Loop, k: int, old: Var, indices: tuple[Var, ...], integers: dict[Var, Prim]) -> Loop | None:
+    """A nest of which state ``k`` has elements or rows changed one by one, each once, that reads in it what it read of
+    ``old``; None where that are not the same ones. ``indices``: those of the loops around."""
+    acc, result, body = op.accs[k], op.body.results[k], op.body
+    indices = (*indices, op.index)
+    integers = integers | {x.vars[0]: x.op for x in body.binds if type(x.op) is Prim and x.vars[0].type == INT}
+    maker = next((x for x in body.binds if result in x.vars), None)
+    if maker is None or sum(acc in reads(x) for x in body.binds) != 1 or acc not in reads(maker):
+        return None
+    if body.results.count(result) != 1 or op.snapshots is not None:
+        return None
+    if type(maker.op) is Loop:
+        if any(old in reads(x) for x in body.binds if x is not maker) or maker.op.inits.count(acc) != 1:
+            return None
+        j = maker.op.inits.index(acc)
+        inner = own_elements(maker.op, j, old, indices, integers) if maker.vars.index(result) == j else None
+        if inner is None:
+            return None
+        binds = [Bind(x.vars, inner, x.span, x.soft) if x is maker else x for x in body.binds]
+        return with_blocks(op, [Block(tuple(binds), body.results)])  # type: ignore[return-value]
+    if type(maker.op) is not Prim or maker.op.name != "update" or maker.op.args[0] is not acc:
+        return None
+    inside = {*indices, *integers}
+
+    def place(a: Atom) -> Affine | None:
+        return affine_of(a, integers, inside, set(indices))
+
+    at = [place(a) for a in maker.op.args[1:-1]]
+    moved = [[i for i in indices if a[1].get(i)] if a is not None else [] for a in at]
+    if any(len(own) != 1 for own in moved) or sorted(indices.index(i) for (i,) in moved) != [*range(len(indices))]:
+        return None
+    if any(abs(a[1][i]) != 1 for a, (i,) in zip(at, moved)):  # type: ignore[index]
+        return None
+
+    def own(block: Block) -> Block | None:
+        """A block that reads of the array as it changes what is not changed yet."""
+        binds = []
+        for x in block.binds:
+            if type(x.op) is Prim and x.op.name == "get" and x.op.args[0] is old:
+                if [place(a) for a in x.op.args[1 : len(at) + 1]] != at:
+                    return None
+                x = Bind(x.vars, Prim("get", (acc, *x.op.args[1:])), x.span, x.soft)
+            elif blocks_of(x.op) and old in reads(x):
+                made = [own(b) for b in blocks_of(x.op)]
+                if None in made or old in atoms_of(x.op):
+                    return None
+                x = Bind(x.vars, with_blocks(x.op, made), x.span, x.soft)  # type: ignore[arg-type]
+            elif old in reads(x):
+                return None
+            binds.append(x)
+        return None if old in block.results else Block(tuple(binds), block.results)
+
+    whole = own(body)
+    if whole is None or any(maker.vars[0] in reads(x) for x in body.binds):
+        return None
+    binds = [*(x for x in whole.binds if maker.vars[0] not in x.vars), maker]  # when all has been read
+    return with_blocks(op, [Block(tuple(binds), body.results)])  # type: ignore[return-value]
 
 
 def over(body: Block, old: Var, new: Var) -> Block:
