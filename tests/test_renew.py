@@ -354,3 +354,6 @@ def test_slices_are_changed_where_they_lie(name: str) -> None:
     body = text[text.index("k < t") :] if "k < t" in text else text[text.index("< t; ") :]
     if in_place is not None:
         assert ("memcpy" not in body and "swap" not in body) == in_place
+    if in_place:  # its gradient remembers what it was, and changes it where it lies as well
+        text = hyad.show(hyad.grad(f, wrt="a"), "c", args=args)
+        assert "swap" not in text[text.index("restrict work)") :]

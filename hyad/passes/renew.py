@@ -52,7 +52,7 @@ def renew(program: Program) -> Program:
     nested = (x.op for x in all_binds(program.body) if type(x.op) in (Loop, While))
     if not any(type(x.op) is Loop for op in nested for x in op.body.binds):
         return program
-    made = with_body(program, renewed(program.body))
+    made = with_body(program, renewed(program.body, len(program.body.results)))
     return program if made is program else rebuild(made)
 
 
@@ -172,15 +172,16 @@ def of_kept(block: Block, old: Atom, depth: int, row: Var) -> Block:
     return Block(tuple(binds), block.results)
 
 
-def renewed(block: Block) -> Block:
-    """A block with the states of the loops in it renewed; itself where there are none."""
+def renewed(block: Block, width: int) -> Block:
+    """A block with the states of the loops in it renewed; itself where there are none. Its results from ``width`` on
+    are stacked: what an iteration begins with is, before anything is changed."""
     binds = []
     for at, x in enumerate(block.binds):
         regions = blocks_of(x.op)
-        made = [renewed(r) for r in regions]
+        made = [renewed(r, len(x.op.accs) if type(x.op) is Loop else len(r.results)) for r in regions]
         op = x.op if all(r is s for r, s in zip(made, regions)) else with_blocks(x.op, made)
         if type(op) is Loop:
-            op = of_their_own(op, Block(block.binds[at + 1 :], block.results))
+            op = of_their_own(op, Block(block.binds[at + 1 :], block.results[:width]))
         if type(op) in (Loop, While):
             body = op.body  # type: ignore[union-attr]
             kept = remembered(op) if type(op) is Loop else {}
