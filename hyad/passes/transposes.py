@@ -112,7 +112,7 @@ class Transposes:
                 binds.append(transposed(turn, self.turned[turn], x.span))
             binds.append(x if op is x.op else Bind(x.vars, op, x.span, x.soft))
         if len(binds) > len(block.binds):
-            binds = made_so(binds, block.results, {v: turn for turn, v in self.turned.items()})
+            binds = made_so(binds, block.results, {v: turn for turn, v in self.turned.items()}, self.equal)
         return same(block, binds)
 
     def loop(self, op: Loop | While, around: tuple[Around, ...]) -> Loop | While:
@@ -327,11 +327,12 @@ def transposed(turn: Turn, v: Var, span: Span | None) -> Bind:
     return bind
 
 
-def by_tiles(bind: Bind, turn: Turn) -> list[Bind]:
+def by_tiles(bind: Bind, turn: Turn, equal: Mapping[Atom, Atom]) -> list[Bind]:
     """What transposes an array that may be large, eight of its rows at a time: their elements are stored side by side,
     and each row is read in the order of memory."""
     (v,), (array, axis) = bind.vars, turn
-    b, size, eight = Builder(), v.type.dims, integer(TILE)  # type: ignore[union-attr]
+    b, eight = Builder(), integer(TILE)
+    size = [equal.get(d, d) for d in v.type.dims]  # type: ignore[union-attr]
     b.sizes.update(d for d in size if type(d) is Var)
     b.span = bind.span
     last = len(size) - 1
@@ -361,7 +362,8 @@ def by_tiles(bind: Bind, turn: Turn) -> list[Bind]:
             return [rows(into, at, b.prim("*", eight, q), eight, "lane")], ()
 
         into = b.loop(tiles, (into,), tile, (v.name,), "tile", (v.name,))[0]
-        return rows(into, at, done, b.prim("-", size[last], done), "i")
+        left = b.prim("-", size[last], done)
+        return into if left == integer(0) else rows(into, at, done, left, "i")
 
     with b.region() as scope:
         made = matrix(b.undef(v.type), {})  # type: ignore[arg-type]
@@ -369,7 +371,9 @@ def by_tiles(bind: Bind, turn: Turn) -> list[Bind]:
     return [Bind(tuple(v if x is made else x for x in bind.vars), bind.op, bind.span, bind.soft) for bind in binds]
 
 
-def made_so(binds: list[Bind], results: Sequence[Atom], turns: Mapping[Var, Turn]) -> list[Bind]:
+def made_so(
+    binds: list[Bind], results: Sequence[Atom], turns: Mapping[Var, Turn], equal: Mapping[Atom, Atom]
+) -> list[Bind]:
     """The bindings of a block in which arrays that are read transposed alone are made so, and others that may be large
     are transposed by tiles. ``turns``: what each array is."""
     whole = Block(tuple(binds), tuple(results))
@@ -383,7 +387,7 @@ def made_so(binds: list[Bind], results: Sequence[Atom], turns: Mapping[Var, Turn
         if made is not None:
             binds = [made if y is x else y for y in binds if y is not maker]
         elif not small(x.vars[0].type):  # type: ignore[arg-type]
-            binds = [z for y in binds for z in (by_tiles(x, turn) if y is x else [y])]
+            binds = [z for y in binds for z in (by_tiles(x, turn, equal) if y is x else [y])]
     return binds
 
 
