@@ -286,13 +286,29 @@ class OperandPrinter:
         """Subscripts of an element. A quotient and its remainder by the length of a row are together what was divided,
         however far that is from the array's beginning: ``v[k/m*m + k % m]`` is ``v[k]``, as of an array reshaped."""
         dims, made, whole = type_of(array).dims, self.plan.integers, list(atoms)  # type: ignore[union-attr]
-        for k in range(min(len(atoms), len(dims)) - 1):
-            q, r = made.get(atoms[k]), made.get(atoms[k + 1])  # type: ignore[call-overload]
+        for k in reversed(range(min(len(atoms), len(dims)) - 1)):
+            last = k + 1  # what the subscripts from the next one on are together, as those before them are 0
+            while last < len(atoms) - 1 and whole[last] == Const(0, INT):
+                last += 1
+            q, r = made.get(whole[k]), made.get(whole[last])  # type: ignore[call-overload]
             if q is None or r is None or (q.name, r.name) != ("//", "%") or not same_atoms(q.args, r.args):
                 continue
-            if same(q.args[1], dims[k + 1]) and q.args[0] not in self.pending:
-                whole[k : k + 2] = [Const(0, INT), q.args[0]]
+            if self.is_product(q.args[1], dims[k + 1 : last + 1]) and q.args[0] not in self.pending:
+                whole[k : last + 1] = [*[Const(0, INT)] * (last - k), q.args[0]]
         return self.fit(whole)
+
+    def is_product(self, n: Atom, sizes: Sequence[Atom]) -> bool:
+        """Whether an integer is the product of some sizes."""
+        if len(sizes) == 1:
+            return same(n, sizes[0])
+        op = self.plan.integers.get(n)  # type: ignore[call-overload]
+        if op is None or op.name != "*":
+            return False
+        for size, rest in ((sizes[0], sizes[1:]), (sizes[-1], sizes[:-1])):
+            for a, b in (op.args, op.args[::-1]):
+                if same(a, size) and self.is_product(b, rest):
+                    return True
+        return False
 
     def converted(self, op: Prim) -> tuple[str, list[Expr]]:
         """The form of a primitive and its operands; Int operands of a real one are made real where C would not."""

@@ -176,3 +176,21 @@ def test_what_is_made_of_a_row_is_made_once_for_its_elements() -> None:
     rows = [x for x in g.optimised(g.specs([np.ones((2, 4, 4))])).body.binds if type(x.op) is Loop]
     elements = [y for x in rows for y in all_binds(x.op.body) if type(y.op) is Loop]
     assert not any(type(z.op) is Prim and z.op.name == "zeros" for y in elements for z in all_binds(y.op.body))
+
+
+@needs_compiler
+def test_the_places_of_three_axes_need_no_division() -> None:
+    """A vector of all elements, which are made before: quotients and remainders by two sizes are one subscript."""
+    f = hyad.model("""(fn [#^ (Arr Real k n m) a #^ (Mat p q) d]
+      (let [b (build [k n m] (fn [f i j] (max (exp (get a f i j)) (get a f i 0))))] (sum (square (@ (ravel b) d)))))""")
+    rng = np.random.default_rng(3)
+    for shape in ((2, 3, 4), (1, 1, 1), (3, 1, 2), (2, 2, 0)):
+        args = rng.normal(size=shape), rng.normal(size=(int(np.prod(shape)), 3))
+        b = np.maximum(np.exp(args[0]), args[0][:, :, :1]) if shape[2] else args[0]
+        assert memoised.compile(f, args=args)(*args) == pytest.approx(np.sum((b.ravel() @ args[1]) ** 2), rel=1e-12)
+        for x, y in zip(memoised.results(hyad.grad(f, wrt=("a", "d")), args), args):
+            assert x.shape == y.shape
+    args = rng.normal(size=(2, 3, 4)), rng.normal(size=(24, 3))
+    hyad.check_grad(f, args)
+    text = hyad.show(f, "c", args=args)
+    assert "ifloordiv" not in text and "imod" not in text
