@@ -7,7 +7,7 @@ import pytest
 
 import hyad
 from hyad.codegen.c import print_c
-from hyad.core import Loop, all_binds
+from hyad.core import Loop, Prim, all_binds
 from hyad.differentiate.records import stepwise
 from hyad.passes.narrow import narrow
 from hyad.plain_python import python_callable
@@ -439,3 +439,15 @@ def test_what_a_step_makes_of_two_elements_is_not_remembered() -> None:
     text = """(fn [#^ (Mat n m) u #^ (Mat n m) v #^ Int t]
       (sum (fst (ifold (fn [#(u v) k] (let [w (* u v v)] #((- u w) (+ (np.roll v 1 :axis 0) w)))) #(u v) t))))"""
     assert workspace(hyad.grad(text, wrt=(0, 1)), (H, W, 5), n=1000, m=1000, t=100) // 10**8 == 2
+
+
+def test_what_tells_its_own_slope_is_read_where_it_is_stored() -> None:
+    """A rectified sum of products that is stored anyway: no product is taken again for its sign."""
+    f = hyad.model("""(fn [#^ (Mat n n) a #^ (Mat 3 3) w]
+      (let [z (build [(- n 2) (- n 2)] (fn [i j] (relu (sum (* w (get a (slice i (+ i 3)) (slice j (+ j 3))))))))]
+        (sum (build [(// n 2) (// n 2)] (fn [i j] (square (max (get z i j) (get z (* 2 (// i 2)) j))))))))""")
+    g = hyad.grad(f, wrt="w")
+    a, w = np.random.default_rng(8).normal(size=(9, 9)), np.random.default_rng(9).normal(size=(3, 3))
+    program = g.optimised(g.specs((a, w)))
+    assert sum(type(x.op) is Prim and x.op.name == "relu" for x in all_binds(program.body)) == 1
+    hyad.check_grad(f, (a, w))

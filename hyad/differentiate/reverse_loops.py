@@ -6,6 +6,7 @@ for loops that call functions or whose count shows at their end; ``checkpointed_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ..core import (
     Const,
     Data,
     Loop,
+    Prim,
     Scalar,
     Var,
     While,
@@ -31,13 +33,15 @@ from ..core import (
 )
 from ..program.accumulators import any_order, picked, starts_with, sum_like
 from ..program.journal import KEPT, Kept
+from ..program.loops import cost_of, slice_of
 from ..program.marks import has_snapshots
 from ..program.names import adjoint
+from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
 from .adjoints import zero
 from .backpropagators import Back, call, forgotten, instantiate, there_and_cut
 from .checkpoint import Stack, begun, descended
-from .records import costly, cut, elements, laborious, record_of, stepwise, works
+from .records import COSTLY, costly, cut, elements, laborious, record_of, stepwise, works
 from .reverse_branches import inside, remembered
 from .rooms import read_by_rows, rooms
 
@@ -228,15 +232,28 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
 
 
 def ends(rev: Reverse, block: Block) -> list[Var]:
-    """The numbers that branches of a block end in, as ``remembered`` says, and the arrays of such numbers."""
+    """The numbers that branches of a block end in, as ``remembered`` says, those that tell their own slopes where what
+    they are made of is dear, and the arrays of such numbers."""
     found = []
     for x in block.binds:
         if type(x.op) is Loop:
             inner = ends(rev, x.op.body) if not x.op.accs else ()
             found += [v for v, r in zip(x.vars, x.op.body.results) if r in inner]
+        elif type(x.op) is Prim:
+            if tells_its_slope(x.op) and cost_of(slice_of(block, x.op.args)) >= COSTLY:
+                found.append(x.vars[0])
         else:
             found += [x.vars[i] for i in remembered(rev, x.op, block)]
     return [v for v in found if v in rev.active]
+
+
+def tells_its_slope(op: Prim) -> bool:
+    """Whether the slope of a function of one number is told by its value alone, as that of ``relu``."""
+    row = PRIMITIVES.get(op.name)
+    if row is None or len(row.params) != 1 or not isinstance(row.partials, tuple) or row.partials[0] is None:
+        return False
+    names = set(re.findall(r"[a-z]+", row.partials[0]))
+    return "y" in names and not names & set(row.params)
 
 
 def block_there(rev: Reverse, block: Block) -> tuple[Atom, ...]:

@@ -723,7 +723,7 @@ _row("max", "a b", N2, "The larger one. At a tie the derivative is the first ope
      ("(select (>= a b) 1 0)", "(select (>= a b) 0 1)"), _binary(_max, np.maximum),
      sympy="Max({0}, {1})", c="hyad_max({0}, {1})", c_int="hyad_imax({0}, {1})",
      c_serial="hyad_max_serial({0}, {1})", support=MAX)
-_row("relu", "x", R1, "max(x, 0). Its derivative at 0 is 0.", ("(select (> x 0) 1 0)",),
+_row("relu", "x", R1, "max(x, 0). Its derivative at 0 is 0.", ("(select (> y 0) 1 0)",),
      _unary(lambda x: 0.0 if x < 0 else float(x), lambda x: np.where(np.less(x, 0), 0.0, x)[()]),
      sympy="Max({0}, 0)", c="hyad_relu({0})", support=RELU, kinks=(0.0,))
 _row("sigmoid", "x", R1, "The logistic function 1/(1 + exp(-x)).", ("(* y (- 1 y))",),
