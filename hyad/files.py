@@ -48,7 +48,7 @@ def load(path: str | os.PathLike) -> types.ModuleType:
 
 
 PATH_HINT = "give the path of a Hy file"
-REQUIRE_HINT = "a file that imports something else is run by Hy: `(require hyad.macros [defmodel])` comes first"
+REQUIRE_HINT = "the file needs `(require hyad.macros [defmodel])`"
 
 
 def text_of_file(path: Path) -> str:

@@ -37,7 +37,7 @@ from ..program.rebuild import Rebuild
 from .reciprocals import is_reciprocal
 from .trips import counting, longest, of_the_index, worth
 
-QUOTIENT = PRIMITIVES["/"].cost
+QUOTIENT = PRIMITIVES["/"].cost + 2  # of what is computed as well
 FEW = 16  # iterations: of a loop of fewer no quotients leave a branch
 EXPANDED = 4  # in additions: from here on a value of an inner loop is kept in a table outside
 
@@ -271,9 +271,9 @@ def independent(op: Loop) -> tuple[list[list[int]], list[set[int]]]:
 class Expand(Rebuild):
     """Costly values of an inner loop's iterations, sums too, that the outer loop does not change are computed before
     it, into an array: ``(build m (fn [j] (build n (fn [i] (* (exp i) j)))))``  =>  ``e = (build n exp)`` first. From
-    branches that the index alone decides, as at a border, with the branch; from others only quotients and calls of the
-    C library: n of them, where an outer loop might make m n, or fewer; of loops in branches only calls. Where only the
-    branch knows that its elements are there, of the elements that are.
+    branches that the index alone decides, as at a border, with the branch; from others only calls of the C library, and
+    quotients of what is computed: n of them, where an outer loop might make m n, or fewer; of loops in branches, and of
+    short ones, calls alone. Where only the branch knows that its elements are there, of the elements that are.
 
     Calls of the C library, and quotients, that are made of elements of a matrix are in a matrix of their own, through
     two inner loops or more: ``(build l (fn [k] (build m (fn [j] (build n (fn [i] (* k (exp (get a j i)))))))))``.

@@ -223,7 +223,7 @@ class Fuse(Rebuild):
         before = [x for x in slice_of(loop.body, (r,)).binds if x is not row]
         scope = self.b.scopes[-1]
         if any(type(x.op) is Loop for x in before):  # not again for each element of the row
-            scope = self.scope_of(subscripts[0])
+            scope = self.scope_of(subscripts[0], before)
         with self.b.inside(scope):
             for x in before:
                 self.b.span, self.b.soft = x.span, x.soft
@@ -231,12 +231,28 @@ class Fuse(Rebuild):
         self.b.soft = False
         return self.element(row.op, row.vars.index(r), levels - 1, subscripts[1:], bind)  # type: ignore[arg-type]
 
-    def scope_of(self, index: Atom) -> Scope:
-        """The loop around that an index belongs to, if no branch stands between; else where we are."""
+    def scope_of(self, index: Atom, binds: Sequence[Bind]) -> Scope:
+        """The loop around that an index belongs to, if no branch is between and all that bindings read is there; else
+        where we are."""
+        here, inner = self.b.scopes[-1], set()
         for scope in reversed(self.b.scopes):
-            if scope.index is index or scope.index is None:
-                return scope if scope.index is index else self.b.scopes[-1]
-        return self.b.scopes[-1]
+            if scope.index is index:
+                return scope if self.seen_outside(binds, inner) else here
+            if scope.index is None:
+                break
+            inner |= scope.vars
+        return here
+
+    def seen_outside(self, binds: Sequence[Bind], inner: set[Var]) -> bool:
+        """Whether bindings read nothing that is made in loops further inside."""
+        made = {v for x in binds for v in x.vars}
+        for v in {v for x in binds for v in reads(x)} - made:
+            more = self.around(self.inlined[v][0]) if v in self.inlined else (v,)
+            if more is None or v in self.sparse or v in self.places:
+                return False
+            if any(self.atom(a) in inner for a in more):
+                return False
+        return True
 
     def fusible(self, bind: Bind, op: Loop) -> int:
         """How many subscripts of every reading of a build are put in place of its indices: 0 if it stays."""
