@@ -1153,7 +1153,7 @@ FOR_CACHES = frozenset(
     "add-rows afterwards align alongside by-columns carry checked-sums choices columns data-first denormals edges"
     " eights fills flags forwards history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours"
     " one-place overlaps periods power-tables row-folds row-lanes rows-first searches shifts skips split strands"
-    " transposes triangles twins unbranched unchecked whole-eights".split()
+    " transposes triangles twins unbranched unchecked whole-eights wraps".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
