@@ -245,7 +245,9 @@
 (defmodel slice [v start stop] "the elements from start on below stop, none where stop is before start"
   (build (max 0 (- stop start)) (fn [i] (get v (+ start i)))))
 (defmodel slice/4 [v start stop step] "every step-th element from start on, below stop, none where stop is before start"
-  (build (max 0 (steps start stop step)) (fn [i] (get v (+ start (* step i))))))
+  (do
+    (require-below 0 (abs step))
+    (build (max 0 (steps start stop step)) (fn [i] (get v (+ start (* step i)))))))
 (defmodel concat [a b] "one array after another"
   (if (> (rank a) 1) (do (require-equal (shape a 1) (shape b 1)) (joined a b)) (joined a b)))
 (defmodel joined [a b] "one array after another"

@@ -1087,6 +1087,8 @@ def test_as_in_numpy(text: str, numpy) -> None:
         ("(quantile v (get v 1))", "parts from 0 to 1"),
         ("(sum (real (arange 5 0 (- (len v) 4))))", "a step of `arange` is 0"),
         ("(sum (pad v (- 3 (len v))))", "no negative widths"),
+        ("(sum (cut v None None 0))", "a step of `slice` is 0"),
+        ("(sum (cut v 0 None (- (len v) 4)))", "a step of `slice` is 0"),
     ],
 )
 def test_what_a_function_does_not_take(text: str, message: str) -> None:
