@@ -315,6 +315,10 @@ PROGRAMS = (
         "ssim", "how alike two images of n x n are, by windows of 5 x 5, by one of them", 64,
         (square("x"), square("y", False)), "{n}, {work}", lambda n: n + 6 * n * n, ((0, 1), (0, 1)),
     ),
+    Program(
+        "conjugate", "ten steps of conjugate gradients for n unknowns, by the matrix and the right side", 80,
+        (square("A"), vector("b")), "{n}, {work}", lambda n: n * n + 38 * n, ((-0.3, 0.3), (-1, 1)),
+    ),
 )  # fmt: skip
 
 

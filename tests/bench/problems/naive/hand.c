@@ -2968,3 +2968,85 @@ void ssim_grad_hand(const double *restrict x, const double *restrict y, long lon
     ssim_back(xy, n, work, sum);
     for (long long i = 0; i < n*n; i++) out[i] += y[i]*sum[i];
 }
+
+enum { PASSES = 10 };
+
+/* q = (A + 3) p, from A transposed: the sums of all rows as one vector */
+static void conjugate_product(const double *restrict t, const double *restrict p, long long n, double *restrict q)
+{
+    for (long long i = 0; i < n; i++) q[i] = 3*p[i];
+    for (long long j = 0; j < n; j++)
+        for (long long i = 0; i < n; i++) q[i] += t[j*n + i]*p[j];
+}
+
+static double conjugate_dot(const double *a, const double *b, long long n)
+{
+    double s[4] = {0};
+    for (long long i = 0; i + 3 < n; i += 4)
+        for (int k = 0; k < 4; k++) s[k] += a[i + k]*b[i + k];
+    for (long long i = n - n % 4; i < n; i++) s[0] += a[i]*b[i];
+    return s[0] + s[1] + s[2] + s[3];
+}
+
+/* rows r, p, q of each step, one after the other; the next step's r and p follow */
+static void conjugate_steps(const double *restrict a, const double *b, long long n, double *restrict t, double *x,
+    double *s, double *rr, double *pq)
+{
+    for (long long i = 0; i < n; i++)
+        for (long long j = 0; j < n; j++) t[j*n + i] = a[i*n + j];
+    memset(x, 0, (size_t)n*sizeof *x);
+    memcpy(s, b, (size_t)n*sizeof *s);
+    memcpy(s + n, b, (size_t)n*sizeof *s);
+    rr[0] = conjugate_dot(b, b, n);
+    for (int k = 0; k < PASSES; k++, s += 3*n) {
+        double *r = s, *p = s + n, *q = s + 2*n, *r2 = s + 3*n, *p2 = s + 4*n;
+        conjugate_product(t, p, n, q);
+        pq[k] = conjugate_dot(p, q, n);
+        const double alpha = rr[k]/pq[k];
+        for (long long i = 0; i < n; i++) {
+            x[i] += alpha*p[i];
+            r2[i] = r[i] - alpha*q[i];
+        }
+        rr[k + 1] = conjugate_dot(r2, r2, n);
+        const double beta = rr[k + 1]/rr[k];
+        for (long long i = 0; i < n; i++) p2[i] = r2[i] + beta*p[i];
+    }
+}
+
+double conjugate_hand(const double *a, const double *b, long long n, double *work)
+{
+    double *x = work + n*n, rr[PASSES + 1], pq[PASSES];
+    conjugate_steps(a, b, n, work, x, x + n, rr, pq);
+    return conjugate_dot(x, x, n);
+}
+
+void conjugate_grad_hand(const double *restrict a, const double *restrict b, long long n, double *restrict out,
+    double *work)
+{
+    double *x = work + n*n, *by_r = x + n, *by_p = by_r + n, *by_q = by_p + n, *next = by_q + n, *s = next + n,
+           rr[PASSES + 1], pq[PASSES], by_rr = 0;
+    conjugate_steps(a, b, n, work, x, s, rr, pq);
+    memset(out, 0, (size_t)(n*n)*sizeof *out);
+    memset(by_r, 0, (size_t)n*sizeof *by_r);
+    memset(by_p, 0, (size_t)n*sizeof *by_p);
+    for (long long i = 0; i < n; i++) x[i] *= 2;
+    for (int k = PASSES - 1; k >= 0; k--) {
+        const double *p = s + (3*k + 1)*n, *q = p + n, *r2 = q + n, alpha = rr[k]/pq[k], beta = rr[k + 1]/rr[k],
+                     by_beta = conjugate_dot(by_p, p, n);
+        by_rr += by_beta/rr[k];
+        for (long long i = 0; i < n; i++) by_r[i] += by_p[i] + 2*by_rr*r2[i];
+        const double by_alpha = conjugate_dot(x, p, n) - conjugate_dot(by_r, q, n), by_pq = -by_alpha*alpha/pq[k];
+        by_rr = by_alpha/pq[k] - by_beta*beta/rr[k];
+        for (long long i = 0; i < n; i++) {
+            by_q[i] = by_pq*p[i] - alpha*by_r[i];
+            next[i] = beta*by_p[i] + alpha*x[i] + by_pq*q[i] + 3*by_q[i];
+        }
+        for (long long i = 0; i < n; i++)
+            for (long long j = 0; j < n; j++) {
+                out[i*n + j] += by_q[i]*p[j];
+                next[j] += by_q[i]*a[i*n + j];
+            }
+        memcpy(by_p, next, (size_t)n*sizeof *next);
+    }
+    for (long long i = 0; i < n; i++) out[n*n + i] = by_r[i] + by_p[i] + 2*by_rr*b[i];
+}

@@ -720,3 +720,17 @@
               structure (* 2.0 (- (get xy i j) (* a b)))
               spread (+ (- (get xx i j) (* a a)) (- (get yy i j) (* b b)))]
           (/ (* (+ (* 2.0 a b) 1e-4) (+ structure 9e-4)) (* (+ (* a a) (* b b) 1e-4) (+ spread 9e-4)))))))))
+
+(defmodel conjugate [#^ (Mat n n) A  #^ (Vec n) b]
+  "the squared length of what ten steps of conjugate gradients solve A + 3 for"
+  (let [#(x r p rr)
+        (ifold
+          (fn [#(x r p rr) k]
+            (let [q (+ (@ A p) (* 3.0 p))
+                  alpha (/ rr (dot p q))
+                  next (- r (* alpha q))
+                  new (dot next next)]
+              #((+ x (* alpha p)) next (+ next (* (/ new rr) p)) new)))
+          #((zeros n) b b (dot b b))
+          10)]
+    (dot x x)))
