@@ -166,3 +166,29 @@ def test_columns_that_innermost_loops_read() -> None:
         for x, y in zip(memoised.results(g, args), memoised.results(g, args, without=["transposes", "by-columns"])):
             np.testing.assert_allclose(x, y, rtol=1e-12)
         hyad.check_grad(f, args)
+
+
+def test_adjoints_are_vectors_as_they_are() -> None:
+    """Sums of differentiation's own have no order, and what it adds to rows goes along them."""
+    args = arguments(13, 4)
+    g = hyad.grad(model("by columns"), wrt="a")
+    assert "transposes" not in hyad.explain(g, args=args).fired()
+    g = hyad.grad(model("product"), wrt=("a", "v"))
+    program = g.optimised(g.specs(args))
+    a = program.params[0]
+    assert a.name == "a"
+    reads = [x for x in all_binds(program.body) if reads_matrix(x) and x.op.args[0] is a]
+    assert len(reads) > 2  # to be transposed, all tiles and the rest, and by the way back
+
+
+def test_sizes_that_are_not_declared() -> None:
+    """A matrix that is checked to have room for what is read is supposed to be read whole."""
+    f = hyad.model("""(fn [a v #^ Int t] (sum (ifold (fn [h k] (build (len h) (fn [i]
+      (tanh (sum (build (len h) (fn [j] (* (get a i j) (get h j)))))))))  v t)))""")
+    rng = np.random.default_rng(2)
+    for n, m, k in ((9, 9, 9), (12, 10, 9), (3, 3, 2)):
+        args = rng.uniform(-1, 1, (n, m)), rng.uniform(-1, 1, k), 4
+        assert "transposes" in hyad.explain(f, args=args).fired()
+        assert memoised.compile(f, args=args)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
+    with pytest.raises(IndexError):
+        f(rng.uniform(-1, 1, (3, 9)), rng.uniform(-1, 1, 9), 4)
