@@ -192,3 +192,7 @@ def test_sizes_that_are_not_declared() -> None:
         assert memoised.compile(f, args=args)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
     with pytest.raises(IndexError):
         f(rng.uniform(-1, 1, (3, 9)), rng.uniform(-1, 1, 9), 4)
+    f = hyad.model("(fn [a v #^ Int t] (sum (ifold (fn [h i] (tanh (@ a h))) v t)))")
+    args = rng.uniform(-1, 1, (9, 9)), rng.uniform(-1, 1, 9), 4
+    assert "transposes" in hyad.explain(f, args=args).fired()  # as many columns as the vector has elements
+    assert memoised.compile(f, args=args)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
