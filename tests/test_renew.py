@@ -320,6 +320,7 @@ SLICES = {
            (set-at! w (slice 0 -1) (- (get w (slice 0 -1)) (* 0.3 (get u (slice 1 None)))))""",
         True,
     ),
+    "every other row": ("(set-at! u (slice None None 2) (* 0.5 (get u (slice None None 2))))", True),
     "neighbours": ("(set-at! u (slice 1 None) (* 0.5 (+ (get u (slice 1 None)) (get u (slice 0 -1)))))", False),
     "the other way round": ("(set-at! u (slice 0 -1) (* 0.5 (get (np.flip u 0) (slice 0 -1))))", False),
     "read later": (

@@ -53,3 +53,16 @@ def test_the_derivative_at_zero() -> None:
     f = hyad.model("(fn [#^ Real x] (** x 1.5))", namespace={})
     assert hyad.compile(hyad.grad(f))(0.0) == 0.0
     assert hyad.compile(hyad.grad(hyad.grad(f)))(4.0) == pytest.approx(0.375, rel=1e-15)
+
+
+def test_the_root_of_zero_needs_no_branch() -> None:
+    """Of a sum of squares; what may be -0 has 0 as the branch says."""
+    norm = hyad.model("(fn [x y] (let [q (+ (* x x) (* y y))] (if (= q 0.0) 0.0 (sqrt q))))", namespace={})
+    assert "roots" in hyad.explain(norm, args=(1.0, 2.0)).fired()
+    for x, y in ((3.0, 4.0), (0.0, 0.0), (-0.0, 0.0), (np.inf, 1.0), (np.nan, 1.0)):
+        np.testing.assert_equal(norm(x, y), hyad.run(norm, x, y))
+    hyad.check_grad(norm, (3.0, 4.0))
+    assert hyad.grad(norm, "x")(0.0, 0.0) == 0.0
+    root = hyad.model("(fn [x] (if (= x 0.0) 0.0 (sqrt x)))", namespace={})
+    assert "roots" not in hyad.explain(root, args=(1.0,)).fired()
+    assert not np.signbit(root(-0.0))

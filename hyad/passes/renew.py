@@ -236,8 +236,6 @@ def own_elements(op: Loop, k: int, old: Var, indices: tuple[Var, ...], integers:
     moved = [[i for i in indices if a[1].get(i)] if a is not None else [] for a in at]
     if any(len(own) != 1 for own in moved) or sorted(indices.index(i) for (i,) in moved) != [*range(len(indices))]:
         return None
-    if any(abs(a[1][i]) != 1 for a, (i,) in zip(at, moved)):  # type: ignore[index]
-        return None
 
     def own(block: Block) -> Block | None:
         """A block that reads of the array as it changes what is not changed yet."""
