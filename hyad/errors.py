@@ -194,6 +194,13 @@ def mistake(error: BaseException | None) -> HyadError | None:
     return None
 
 
+def require_hint(error: BaseException) -> str | None:
+    """What a Hy file lacks that calls one of hyad's macros as a function: the macro is not required."""
+    if isinstance(error, NameError) and error.name in ("defmodel", "defdata", "defprim"):
+        return f"the file needs `(require hyad.macros [{error.name}])`"
+    return None
+
+
 BORDER = (HyadError, MemoryError, RecursionError)  # what ``at_border`` is for
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,7 +6,7 @@ import os
 import types
 from typing import TYPE_CHECKING
 
-from .errors import ReadError, Source, Span, border, mistake
+from .errors import ReadError, Source, Span, border, mistake, require_hint
 from .model import Scope, data_type, make
 from .program.forms import read_forms, unparse
 from .program.names import mangled
@@ -48,7 +48,6 @@ def load(path: str | os.PathLike) -> types.ModuleType:
 
 
 PATH_HINT = "give the path of a Hy file"
-REQUIRE_HINT = "the file needs `(require hyad.macros [defmodel])`"
 
 
 def text_of_file(path: Path) -> str:
@@ -100,9 +99,10 @@ def import_hy(path: Path, text: str) -> types.ModuleType:
     except HyLanguageError as error:
         raise (mistake(error) or error) from None
     except NameError as error:
-        if "(defmodel" not in text or "(require" in text:
+        hint = require_hint(error)
+        if hint is None or f"({error.name} " not in text:
             raise
-        raise ReadError(f"{path}: {error}", None, REQUIRE_HINT) from None
+        raise ReadError(f"{path}: {error}", None, hint) from None
     return module
 
 

@@ -22,7 +22,7 @@ import hy
 from hy.completer import Completer
 from hy.models import Expression, Keyword, Object, Symbol
 
-from .errors import mistake
+from .errors import mistake, require_hint
 from .layout import BODY_AFTER, pformat
 from .program.forms import Form
 from .program.primitives import PRIMITIVES
@@ -94,9 +94,8 @@ def explained(error: BaseException) -> str:
         while step is not None and not _is_users(step.tb_frame.f_code.co_filename):
             step = step.tb_next
     text = "".join(traceback.format_exception(type(error), error, step or error.__traceback__)).rstrip()
-    if isinstance(error, NameError) and error.name in ("defmodel", "defdata", "defprim"):
-        text += f"\nhint: the file needs `(require hyad.macros [{error.name}])`"
-    return text
+    hint = require_hint(error)
+    return text if hint is None else f"{text}\nhint: {hint}"
 
 
 def _is_users(filename: str) -> bool:

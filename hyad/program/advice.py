@@ -250,19 +250,24 @@ def call_hint(function: str | None) -> str | None:
     return _CALLS.get(function or "")
 
 
+def _inside(name: str, message: str) -> tuple[str, str | None] | None:
+    """What to say in place of a message of a function of the library, and the hint."""
+    rows = (row for row in _INSIDE if row[0] == name and re.search(row[1], message))
+    return next(((said, hint) for _, _, said, hint in rows), None)
+
+
 def said_of(name: str, message: str) -> str:
     """What a check in a function of the library says, so that it says something to who called it."""
-    return next(
-        (said for function, pattern, said, _ in _INSIDE if name == function and re.search(pattern, message)), message
-    )
+    row = _inside(name, message)
+    return row[0] if row is not None else message
 
 
 def said_inside(error: HyadError, name: str, doc: str | None) -> None:
     """An error inside a function of the library, so that it says something to who called it."""
-    for function, pattern, message, hint in _INSIDE:
-        if name == function and re.search(pattern, error.message):
-            error.message, error.hint = message, hint
-            return
+    row = _inside(name, error.message)
+    if row is not None:
+        error.message, error.hint = row
+        return
     if error.message.startswith("`rank` works on "):  # what functions of arrays ask first
         error.message = error.message.replace("rank", name, 1)
     if doc and f"`{name}`" not in error.message:

@@ -158,13 +158,18 @@ class Builder(Bounds):
             self.scopes.extend(inner)
 
     def shared(self, key: tuple | Alike) -> Any:
+        found = self.at_hand(key)
+        if found is not None and self.journal is not None:
+            self.fired("sharing")
+        return found
+
+    def at_hand(self, key: tuple | Alike) -> Any:
+        """What is shared under a key, if anything; asking is not put on record."""
         if not self.shares:
             return None
         for scope in reversed(self.scopes):
             found = scope.shared.get(key)
             if found is not None:
-                if self.journal is not None:
-                    self.fired("sharing")
                 return found
         return None
 
@@ -328,7 +333,7 @@ class Builder(Bounds):
         op = self.definitions.get(x) if type(x) is Var else None
         if op is None or op.name != "-":
             return None
-        opposite = self.shared(self.prim_key("-", op.args[::-1]))
+        opposite = self.at_hand(self.prim_key("-", op.args[::-1]))
         found = self.shared(self.prim_key(name, (opposite,))) if opposite is not None else None
         if found is None:
             return None
