@@ -336,9 +336,10 @@ class _Host:
             return f"(long long)({size})" if macro else size
         if size in self.named and not macro:
             return self.named[size]
+        size = self.alone(size)
+        if not isinstance(size, tuple):
+            return self.text(size, level, macro)
         operator, a, b = size
-        if operator == "max" and b == 0 and self.natural(a):
-            return self.text(a, level, macro)
         if operator == "power" and not macro:
             return f"hyad_power({self.text(a)}, {b})"
         if operator == "power":
@@ -359,10 +360,17 @@ class _Host:
                 return quotient
             return self.text(("-", a, f"{self.text(b, MUL)}*{quotient}"), level)
         sign, own = SIGNS.get(operator, (f" {operator} ", ORDER if "<" in operator else EQUAL))
-        again = operator == "+" or operator == "*" and not (isinstance(b, tuple) and b[0] in ("//", "%"))
+        last = self.alone(b)
+        again = operator == "+" or operator == "*" and not (isinstance(last, tuple) and last[0] in ("//", "%"))
         inner = ORDER + 1 if own == EQUAL else own  # a < b == c is right, and warned of
         out = f"{self.text(a, inner, macro)}{sign}{self.text(b, inner if again else inner + 1, macro)}"
         return f"({out})" if own < level else out
+
+    def alone(self, size: Size) -> Size:
+        """A size without the 0 that it is never less than."""
+        while isinstance(size, tuple) and size[0] == "max" and size[2] == 0 and self.natural(size[1]):
+            size = size[1]
+        return size
 
     def natural(self, size: Size) -> bool:
         """Whether a size cannot be negative."""

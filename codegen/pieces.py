@@ -164,6 +164,7 @@ class Pieces(Persistent):
         if printer.directions and self.notes:
             form, note = self.notes[-1]
             self.notes[-1] = form, f"{note}, with a warp for its directions"
+        smaller = text.block < threads
         threads = WARP if printer.directions else min(threads, text.block)
         if printer.turned:
             fires("tiles", program.span)
@@ -171,6 +172,9 @@ class Pieces(Persistent):
             *outer, n, m = (simple("max", self.size(b.op.count) or 0, 0) for b in grid)
             tiles = total([*outer, ceiling(n, WARP), ceiling(m, WARP)])
             blocks, threads = simple("min", tiles, blocks), FOLDING
+        if smaller and free and not rows:  # as many threads, where these are few
+            many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
+            blocks = simple("max", blocks, simple("min", ceiling(many, threads), WAVES))
         if ahead and free and not (rows or copied):  # one round for each thread, rather than a last one that few have
             many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
             each = AHEAD * (ROUNDS if printer.carries else 1)

@@ -510,26 +510,83 @@
 
 (defmodel argsort [v] "the indices of the elements in rising order, equal ones in the order of their indices, NaN last;
   of a matrix row by row"
-  (if (= (rank v) 1) (constant merge-sorted v) (map argsort v)))
-(defmodel in-order [a b] "whether a stands before b, which comes after it" (if (<= a b) True (!= b b)))
-(defmodel merge-sorted [v] "the indices in order: runs of twice the length in each step"
-  (fst (ifold (fn [#(order width) k] #((merged v order width) (* 2 width))) #((arange (len v)) 1) (doublings (len v)))))
-(defmodel doublings [n] "how often 1 is doubled until it is n or more"
-  (fst (ifold (fn [#(count width) k] (if (< width n) #((+ count 1) (* 2 width)) #(count width))) #(0 1) 62)))
-(defmodel merged [v order width] "the indices, pairs of ordered runs of a width being merged"
-  (let [n (len v)]
-    (fst (ifold (fn [#(made i j) k]
-        (let [start (- k (% k (* 2 width)))
-              middle (min n (+ start width))
-              end (min n (+ start (* 2 width)))
-              i (if (= k start) start i)
-              j (if (= k start) middle j)]
-          (if (if (>= i middle) False (if (>= j end) True (in-order (get v (get order i)) (get v (get order j)))))
-            #((update made k (get order i)) (+ i 1) j)
-            #((update made k (get order j)) i (+ j 1)))))
-      #(order 0 0) n))))
+  (if (= (rank v) 1) (constant (fn [v] (snd (in-rising-order v))) v) (map argsort v)))
 (defmodel sort [v] "the elements in rising order, NaN last; of a matrix row by row"
-  (if (= (rank v) 1) (gather v (argsort v)) (map sort v)))
+  (if (= (rank v) 1)
+    (let [#(ordered order) (in-rising-order v)]
+      (if (reals? v)
+        (ruled (fn [v ordered order] ordered)
+          (fn [v ordered order result dv] (gather dv order))
+          (fn [v ordered order result ct] (scatter-add (zeros [(len v)]) order ct))
+          v ordered order)
+        ordered))
+    (map sort v)))
+(defmodel in-order [a b] "whether a stands before b, which comes after it" (or (<= a b) (!= b b)))
+(defmodel within [n i] "an index of n elements: i, where it is one" (max 0 (min (- n 1) i)))
+
+; Runs of 64 elements are ordered by counting, then merged, always two of a width, into twice as long ones. What a run
+; becomes part of is made 64 elements at a time, each 64 independently of the others: where they begin in the two is
+; searched for. What fills the last 64 up is never looked at.
+(defmodel in-rising-order [v] "the elements in rising order, equal ones in the order of their indices, and the indices"
+  (if (same-size? (min 64 (len v)) (len v))
+    (in-order-by-counting v (len v))
+    (let [n (len v)
+          runs
+            (build (// (+ n 63) 64)
+              (fn [c]
+                (let [first (* 64 c)
+                      run (build 64 (fn [t] (get v (min (- n 1) (+ first t)))))
+                      #(ordered order) (in-order-by-counting run (min 64 (- n first)))]
+                  #(ordered (map (fn [k] (+ first k)) order)))))
+          ordered (ref (map fst runs))
+          order (ref (map snd runs))
+          width (ref 64)]
+      (while (< (deref width) n)
+        (let [merged (merged-runs (deref ordered) (deref order) n (deref width))]
+          (set! ordered (map fst merged))
+          (set! order (map snd merged))
+          (set! width (* 2 (deref width)))))
+      #((slice (ravel (deref ordered)) 0 n) (slice (ravel (deref order)) 0 n)))))
+(defmodel in-order-by-counting [v m] "v, its first m elements in rising order, and their indices"
+  (ifold (fn [#(ordered order) t]
+      (let [a (get v t)
+            before
+              (ifold (fn [count s] (let [b (get v s)]
+                  (if (if (< s t) (in-order b a) (not (in-order a b))) (+ count 1) count))) 0 m)
+            place (within (len v) before)]
+        #((update ordered place a) (update order place t))))
+    #(v (arange (len v))) m))
+(defmodel merged-runs [ordered order n width]
+  "n elements and their indices in rows of 64, pairs of ordered runs of a width being merged"
+  (build (len ordered)
+    (fn [c]
+      (let [at (% (* 64 c) (* 2 width))  ; from the beginning of the two runs
+            start (- (* 64 c) at)
+            middle (min n (+ start width))
+            end (min n (+ middle width))
+            i (+ start (merge-point ordered start middle end at))
+            #(made places _ _)
+              (ifold (fn [#(made places i j) t]
+                  (let [a (at-place ordered i)
+                        b (at-place ordered j)
+                        first (and (< i middle) (or (>= j end) (in-order a b)))]
+                    #((update made t (if first a b))
+                      (update places t (if first (at-place order i) (at-place order j)))
+                      (if first (+ i 1) i)
+                      (if first j (+ j 1)))))
+                #((get ordered c) (get order c) i (- (+ start middle at) i)) 64)]
+        #(made places)))))
+(defmodel merge-point [ordered start middle end at]
+  "how many of the first elements of two merged runs, at of them, are the first run's"
+  (let [low (ref (max 0 (- at (- end middle))))  high (ref (min at (- middle start)))]
+    (while (< (deref low) (deref high))
+      (let [k (// (+ (deref low) (deref high)) 2)
+            a (at-place ordered (+ start k))
+            b (at-place ordered (- (+ middle at) k 1))]
+        (if (in-order a b) (set! low (+ k 1)) (set! high k))))
+    (deref low)))
+(defmodel at-place [rows k] "element k of all rows of 64, the nearest of them if there is none"
+  (let [k (within (* 64 (len rows)) k)] (get rows (// k 64) (% k 64))))
 (defmodel sort/2 [a axis] "the elements in rising order along an axis" (along sort (if (null? axis) (ravel a) a) axis))
 (defmodel argsort/2 [a axis] "the indices of the elements in rising order along an axis"
   (along argsort (if (null? axis) (ravel a) a) axis))
@@ -557,6 +614,8 @@
 (defmodel percentile [a q] "what q per cent of the elements in order are below" (quantile a (/ q 100.0)))
 (defmodel percentile/3 [a q axis] "what q per cent of the elements in order along an axis are below"
   (quantile a (/ q 100.0) axis))
+(defmodel doublings [n] "how often 1 is doubled until it is n or more"
+  (fst (ifold (fn [#(count width) k] (if (< width n) #((+ count 1) (* 2 width)) #(count width))) #(0 1) 62)))
 (defmodel searchsorted [v x] "how many elements of an ordered vector are less than x, or each x; NaN is more than any"
   (if (num? x)
     (constant (fn [v x]

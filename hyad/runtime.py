@@ -161,6 +161,11 @@ def is_truths(value: Any) -> bool:
     return np.asarray(value).dtype == bool
 
 
+def is_reals(value: Any) -> bool:
+    """``(reals? a)``: whether a is a real, or an array of them."""
+    return np.asarray(value).dtype.kind == "f"
+
+
 def is_symmetric(matrix: Any) -> bool:
     """``(symmetric? a)``: whether a matrix is symmetric by the program that made it, which a value does not say."""
     return False
@@ -350,7 +355,17 @@ def _evaluated(name: str) -> Callable[..., Any]:
 
 
 globals().update(_primitives())
-_ASKED = is_num, is_null, is_same_size, is_symmetric, is_lower_triangular, is_upper_triangular, is_truths, is_hoisted
+_ASKED = (
+    is_num,
+    is_null,
+    is_same_size,
+    is_symmetric,
+    is_lower_triangular,
+    is_upper_triangular,
+    is_truths,
+    is_reals,
+    is_hoisted,
+)
 _QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in _ASKED}
 globals().update(_QUESTIONS)
 

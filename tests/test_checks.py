@@ -10,7 +10,7 @@ import pytest
 
 import hyad
 import memoised
-from hyad.core import BOOL, INT, REAL, Arr, Bind, Block, Check, Const, Loop, Prim, Var, all_binds
+from hyad.core import BOOL, INT, REAL, Arr, Bind, Block, Check, Const, Loop, Prim, Var, While, all_binds
 from hyad.errors import BoundsError, HyadError
 from hyad.passes.checks import Around, Once
 from hyad.passes.fusion import siblings
@@ -446,18 +446,40 @@ def test_what_two_checks_of_one_side_each_say(i: int, n: str, within: bool) -> N
 
 
 def test_a_sort_that_is_only_checked_is_not_made_again() -> None:
-    """Integers that loops make are compared like others: what three derivatives of a sort look up is checked once."""
-    text = "(fn [#^ (Mat n m) a #^ (Mat n m) c] #((map sort a) (vjp (fn [a] (map sort a)) a c)))"
-    f = hyad.model(text)
-    checks = [sum(type(b.op) is Check for b in all_binds(f.optimised().body)), 0]
-    checks[1] = sum(
-        type(b.op) is Check for b in all_binds(hyad.model("(fn [#^ (Mat n m) a] (map sort a))").optimised().body)
-    )
-    assert checks[0] == checks[1]
-    a = np.array([[3.0, 1.0, 2.0], [0.5, 0.25, 4.0]])
-    got, bar = hyad.compile(f)(a, a)
-    np.testing.assert_array_equal(got, np.sort(a))
-    assert bar.shape == a.shape and np.isclose((bar * a).sum(), (np.sort(a) * a).sum())
+    """A `while` that is made twice is one, and so are the checks of what it makes."""
+    vjp = "(vjp sort a {})"
+    loss = "(value-and-grad (fn [a] (dot c (sort a))) a)"  # what is sorted, and where it came from
+    for results in (loss, vjp.format("c"), f"#({vjp.format('c')} {vjp.format('d')})"):
+        f = hyad.model(f"(fn [#^ (Vec n) a #^ (Vec n) c #^ (Vec n) d] {results})")
+        kinds = [type(b.op) for b in all_binds(f.optimised().body)]
+        assert kinds.count(Check) == 1 and kinds.count(While) == 2  # levels, and in each of them a search
+    a = np.array([3.0, 1.0, 2.0, 0.5, 0.25, 4.0])
+    one, other = hyad.compile(f)(a, a, 2 * a)
+    np.testing.assert_array_equal(one[np.argsort(a)], a)
+    np.testing.assert_array_equal(other, 2 * one)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(build (// (+ n 63) 64) (fn [c] (get v (min (- n 1) (* 64 c)))))",  # where there is an element at all
+        "(build n (fn [i] (let [j (max 0 (min k (- n 1)))] (get v (if (> c 0.0) i j)))))",
+        "(let [m (reshape v [(// n 64) 64])]"
+        " (build (len m) (fn [i] (let [k (max 0 (min (+ i k) (- (* 64 (len m)) 1)))] (get m (// k 64) (% k 64))))))",
+        "(build n (fn [i] (get v (max 0 (min (- n 1) (+ i (* k k)))))))",  # also where the other one may wrap
+    ],
+)
+def test_subscripts_that_are_kept_in_range(text: str) -> None:
+    f = hyad.model(f"(fn [#^ (Vec n) v c #^ Int k] {text})")
+    kept = [b for b in all_binds(f.optimised().body) if type(b.op) is Check and b.op.kind == "bounds"]
+    assert not kept
+    for n in (64, 640):
+        for k in (-(2**62), -1, 5, 10**6, 2**62):
+            args = np.arange(1.0, n + 1), 1.0 if k % 2 else -1.0, k
+            if abs(k) < 2**62:
+                np.testing.assert_array_equal(hyad.compile(f)(*args), hyad.run(f, *args))
+            else:
+                assert np.isfinite(hyad.compile(f)(*args)).all()
 
 
 # ---------------------------------------------------------------------------------------------- rings

@@ -204,6 +204,30 @@ def test_a_loop_of_loops_whose_sizes_are_known_outside() -> None:
     np.testing.assert_allclose(hyad.hessian(f)(v).sum(0), (slope(v + h) - slope(v - h)) / (2 * h), rtol=1e-7, atol=1e-8)
 
 
+INVARIANT = """(defmodel invariant [x y #^ (Vec n) v]
+  (let [r (ref x) s (ref 0.0)]
+    (while (> (deref r) (exp y))
+      (set! r (* (sin y) (deref r)))
+      (set! s (+ (deref s) (sum (map (fn [a] (* a (cos y))) v)) (get v 1))))
+    (+ (deref r) (deref s))))"""
+
+
+@pytest.mark.parametrize("operator", [lambda f: f, lambda f: hyad.grad(f, wrt=("x", "y", "v"))])
+def test_what_is_the_same_in_each_round_is_computed_before_the_loop(operator) -> None:
+    """Calls, and whole loops; not what may fail where no round is run."""
+    f = operator(hyad.model(INVARIANT, namespace={}))
+    v = np.array([0.5, -0.25, 2.0])
+    for loop in whiles(f, 9.0, -0.5, v):
+        inside = [b for block in (loop.cond, loop.body) for b in all_binds(block)]
+        assert not any(type(b.op) is Prim and b.op.name in ("exp", "sin", "cos") for b in inside)
+    compiled = hyad.compile(f)
+    for x in (9.0, 1.0, 0.1):
+        found, wanted = compiled(x, -0.5, v), hyad.run(f, x, -0.5, v)
+        both = zip(found, wanted, strict=True) if type(found) is tuple else [(found, wanted)]
+        assert all(np.allclose(got, want, rtol=1e-13, atol=0.0) for got, want in both)
+    assert np.array_equal(hyad.compile(hyad.model(INVARIANT))(0.1, -0.5, v[:1]), 0.1)  # no round, no element
+
+
 @pytest.mark.parametrize(
     "text, ends",
     [

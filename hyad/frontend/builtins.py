@@ -57,6 +57,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
     "null?": structures.is_nil,
     "num?": structures.is_number,
     "truths?": structures.are_truths,
+    "reals?": structures.are_reals,
     "same-size?": structures.is_same_size,
     "symmetric?": symmetry.is_symmetric,
     "band-of": bands.band,
@@ -87,7 +88,7 @@ BUILTINS: dict[str, Callable[..., Value]] = {
 }
 
 #: What takes structures as they are: all else looks into arrays of sizes that only a run knows.
-STRUCTURE = frozenset("tuple cons list ref set! deref null? num? truths? inl inr".split())
+STRUCTURE = frozenset("tuple cons list ref set! deref null? num? truths? reals? inl inr".split())
 #: The arguments in which an array that is changed in place is itself, and not what is in it now.
 EVERY = range(2**31)
 KEEPING = {**dict.fromkeys("tuple cons list ref set! inl inr map fold scan".split(), EVERY), "ifold": (1,)}

@@ -378,14 +378,18 @@ def loop_while(sp: Specialiser, op: While, env: Env, place: int) -> None:
 
 def never_left(sp: Specialiser) -> bool:
     """Whether the condition of the loop just made reads nothing that an iteration changes."""
-    made: While = sp.b.scopes[-1].binds[-1].op
+    made = sp.b.scopes[-1].binds[-1].op
+    if type(made) is not While:  # it is one that was made before, and is left
+        return False
     return not set(made.accs) & set(free_vars(made.cond))
 
 
 def refuse_entry(sp: Specialiser, op: While, env: Env) -> None:
     """In place of the loop just made, which never ends where it is entered: an error there."""
     b, span = sp.b, sp.b.span
-    b.scopes[-1].binds.pop()
+    scope = b.scopes[-1]
+    loop = scope.binds.pop()
+    scope.shared = {key: made for key, made in scope.shared.items() if made is not loop.vars}
     holds = truth(sp.block(op.cond, Env(env)), op.cond.place or span)
     b.span = span
     if holds == TRUE:

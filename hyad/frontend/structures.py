@@ -129,6 +129,12 @@ def are_truths(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None
     return ask(sp, args[0], lambda v: isinstance(v, (Const, Var)) and v is not NIL and elem_of(v) == BOOL)
 
 
+def are_reals(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
+    """``(reals? a)``: whether a is a real, or an array of them."""
+    arity(sp, "reals?", args, 1)
+    return ask(sp, args[0], lambda v: isinstance(v, (Const, Var)) and v is not NIL and elem_of(v) == REAL)
+
+
 def is_same_size(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(same-size? n m)``: whether two sizes are known to be equal."""
     arity(sp, "same-size?", args, 2)

@@ -64,7 +64,7 @@ def noted_result(sp: Specialiser, args: list[Value], spans: Spans, var: Var | No
     if scope not in sp.b.scopes:
         return NIL
     inner = sp.b.scopes[sp.b.scopes.index(scope) + 1 :]
-    return how if all(s.index is None for s in inner) else NIL
+    return how if not any(s.repeats for s in inner) else NIL
 
 
 def is_hoisted(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -74,7 +74,7 @@ def is_hoisted(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None
     for scope in reversed(sp.b.scopes):
         if a in scope.vars:
             return FALSE
-        if scope.index is not None:
+        if scope.repeats:
             return TRUE
     return FALSE
 

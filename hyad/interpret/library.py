@@ -93,6 +93,10 @@ def are_truths(x: Any) -> bool:
     return x.__class__ is bool or isinstance(x, list) and kind_of(x) is bool
 
 
+def are_reals(x: Any) -> bool:
+    return kind_of(x) is float and x.__class__ is not tuple and x is not None
+
+
 def by_its_making(a: Any) -> bool:
     """Whether a matrix is symmetric, triangular or the same in all iterations only the program says that made it."""
     return False
@@ -702,6 +706,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "null?": is_null,
     "num?": is_num,
     "truths?": are_truths,
+    "reals?": are_reals,
     "same-size?": is_same_size,
     "symmetric?": by_its_making,
     "band-of": band_of,

@@ -21,6 +21,7 @@ from ..core import (
     Program,
     Type,
     Var,
+    While,
     atoms_of,
     binders_of,
     blocks_of,
@@ -37,7 +38,7 @@ class Alike:
 
     __slots__ = ("op", "outline", "made")
 
-    def __init__(self, op: If | Loop | Case) -> None:
+    def __init__(self, op: If | Loop | Case | While) -> None:
         self.op, self.made = op, ()
         atoms = tuple((a.type, repr(a.value)) if type(a) is Const else a for a in atoms_of(op))
         inside = tuple(x.op.name if type(x.op) is Prim else type(x.op) for b in blocks_of(op) for x in b.binds)

@@ -16,17 +16,19 @@ from .alike import Alike
 
 class Scope:
     """An open block: its bindings and the variables they bind, the values that it can share, the facts
-    ``affine >= 0`` that hold in it, the integers that differ little from a size; for the body of a loop, its index."""
+    ``affine >= 0`` that hold in it, the integers that differ little from a size; for the body of a counted loop, its
+    index; whether it is run again and again, as that and both parts of a ``while`` are."""
 
-    __slots__ = ("binds", "vars", "shared", "facts", "near", "index")
+    __slots__ = ("binds", "vars", "shared", "facts", "near", "index", "repeats")
 
-    def __init__(self, index: Var | None = None) -> None:
+    def __init__(self, index: Var | None = None, repeats: bool = False) -> None:
         self.binds: list[Bind] = []
         self.vars: set[Var] = set()
         self.shared: dict[tuple | Alike, Any] = {}
         self.facts: list[Affine] = []
         self.near: set[Atom] = set()
         self.index = index
+        self.repeats = repeats or index is not None
 
 
 class Bounds:
@@ -38,6 +40,7 @@ class Bounds:
         self.affines: dict[Var, Affine] = {}
         self.counts: dict[Var, Atom] = {}  # loop index -> trip count; what is as well from 0 on and below
         self.sizes: set[Var] = set()  # integers known to be >= 0
+        self.choices: dict[Var, tuple[Atom, Atom]] = {}  # what a branch has chosen of two integers
         self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
 
@@ -137,7 +140,7 @@ class Bounds:
 
     # --------------------------------------------------------------------------------------- proofs
 
-    def nonnegative(self, affine: Affine, depth: int = 2) -> bool:
+    def nonnegative(self, affine: Affine, depth: int = 2, cases: int = 2) -> bool:
         """Whether an affine integer is provably >= 0 here: loop indices run below their counts, sizes are >= 0,
         and the conditions of the branches and loops around hold."""
         if self.equal:
@@ -156,17 +159,22 @@ class Bounds:
                 for fact in scope.facts:
                     if self.equal and not self.equal.keys().isdisjoint(fact[1]):
                         fact = self.normal(fact)
-                    if not named.isdisjoint(fact[1]) and self.nonnegative(affine_add(affine, fact, -1), depth - 1):
-                        return True
-        return depth > 1 and self.above_both(affine)
+                    shared = [(terms[v], k) for v, k in fact[1].items() if v in named]
+                    for times in (
+                        {1, *(k // n for k, n in shared if k % n == 0 and k > n > 0 or k < n < 0)} if shared else ()
+                    ):
+                        if self.nonnegative(affine_add(affine, fact, -times), depth - 1, 0):
+                            return True
+        return cases > 0 and self.with_either(affine, cases - 1)
 
-    def above_both(self, affine: Affine) -> bool:
-        """Whether an affine integer that a larger one of two is taken from is >= 0 with either of the two."""
+    def with_either(self, affine: Affine, cases: int) -> bool:
+        """Whether an affine integer in which there is one of two others is >= 0 with either of the two."""
         for v, k in affine[1].items():
             op = self.definitions.get(v)
-            if k < 0 and op is not None and op.name == "max" and all(map(self.fits, op.args)):
+            two = op.args if op is not None and op.name == "max" and k < 0 else self.choices.get(v)
+            if two is not None and all(map(self.fits, two)):
                 rest = affine_add(affine, (0, {v: 1}), -k)
-                return all(self.nonnegative(affine_add(rest, self.affine(a), k), 1) for a in op.args)
+                return all(self.nonnegative(affine_add(rest, self.affine(a), k), 1, cases) for a in two)
         return False
 
     def normal(self, affine: Affine) -> Affine:
@@ -321,16 +329,17 @@ class Bounds:
 
     def between(self, v: Var, op: Prim) -> list[Affine]:
         """What is known of ``v``, the larger or smaller of two integers, or the quotient of one of at least 0."""
-        if not all(map(self.fits, op.args)):
-            return []
-        one, other = map(self.affine, op.args)
         itself: Affine = (0, {v: 1})
+        exact = [self.affine(a) for a in op.args if self.fits(a)]
         if op.name == "max":
-            sign = self.sign(v, lambda: self.nonnegative(one) or self.nonnegative(other))
-            return [*(affine_add(itself, x, -1) for x in (one, other)), *sign]
+            sign = self.sign(v, lambda: any(map(self.nonnegative, exact)))
+            return [*(affine_add(itself, x, -1) for x in exact), *sign]
         if op.name == "min":
-            sign = self.sign(v, lambda: self.nonnegative(one) and self.nonnegative(other))
-            return [*(affine_add(x, itself, -1) for x in (one, other)), *sign]
+            sign = self.sign(v, lambda: len(exact) == 2 and all(map(self.nonnegative, exact)))
+            return [*(affine_add(x, itself, -1) for x in exact), *sign]
+        if len(exact) < 2:
+            return []
+        one, other = exact
         divisor, terms = other
         rows = self.factor(op.args[0], op.args[1])
         if rows is not None and self.nonnegative(affine_add(other, (1, {}), -1)):
@@ -339,7 +348,20 @@ class Bounds:
         if terms or divisor <= 0 or not self.nonnegative(one):
             return []
         rest = affine_add(one, itself, -divisor)
-        return [rest, affine_add((divisor - 1, {}), rest, -1), *self.sign(v, lambda: self.nonnegative(one))]
+        sign = self.sign(v, lambda: self.nonnegative(one))
+        return [rest, affine_add((divisor - 1, {}), rest, -1), *self.rows_below(itself, one, divisor), *sign]
+
+    def rows_below(self, quotient: Affine, one: Affine, divisor: int) -> list[Affine]:
+        """What a quotient is at most, of a place that is below a multiple of the divisor: the last of so many rows."""
+        parts = [a for v in one[1] for a in (*getattr(self.definitions.get(v), "args", ()), *self.choices.get(v, ()))]
+        found = []
+        for x in (one, *(self.affine(a) for a in parts if type(a) is Var and a.type == INT)):
+            for fact in [f for scope in self.scopes for f in scope.facts if not x[1].keys().isdisjoint(f[1])]:
+                constant, terms = most = affine_add(fact, x)
+                if all(k % divisor == 0 for k in terms.values()) and self.nonnegative(affine_add(most, one, -1)):
+                    rows = constant // divisor, {u: k // divisor for u, k in terms.items()}
+                    found.append(affine_add(rows, quotient, -1))
+        return found
 
     def sign(self, v: Var, known: Callable[[], bool]) -> list[Affine]:
         """That ``v`` is >= 0, if that is ``known``: for good where it is so whatever loops have been entered, for what
@@ -366,6 +388,7 @@ class Bounds:
         """What is known of ``v``, one of two integers of which one is no less than the other."""
         if not (self.fits(x) and self.fits(y)):
             return []
+        self.choices[v] = x, y
         itself: Affine = (0, {v: 1})
         for low, high in ((self.affine(x), self.affine(y)), (self.affine(y), self.affine(x))):
             if self.nonnegative(affine_add(high, low, -1)):

@@ -141,7 +141,7 @@ class Builder(Bounds):
         k = len(self.scopes) - 1
         while k > 0:
             scope = self.scopes[k]
-            if scope.index is None or any(a in scope.vars for a in args if type(a) is Var):
+            if not scope.repeats or any(a in scope.vars for a in args if type(a) is Var):
                 break
             k -= 1
         return self.scopes[k]
@@ -305,7 +305,7 @@ class Builder(Bounds):
                 mirrored = self.mirrored(name, args[0])
                 if mirrored is not None:
                     return mirrored
-            if scope.index is not None:
+            if scope.repeats:
                 scope = self.home(args)
                 if self.journal is not None and scope is not self.scopes[-1]:
                     self.fired("hoisting")
@@ -948,7 +948,7 @@ class Builder(Bounds):
         types = [self.type_outside(type_of(r), then[0]) for r in then[1]]
         op = If(cond, self.close(*then), self.close(*orelse))
         home = self.scopes[-1]
-        if not self.plain and home.index is not None and all(isinstance(t, Scalar) for t in types):
+        if not self.plain and home.repeats and all(isinstance(t, Scalar) for t in types):
             if all(kinds_of(arm).isdisjoint((While, Apply)) for arm in blocks_of(op)):  # it ends
                 home = self.leaves(op, [cond, *free_vars(op.then), *free_vars(op.orelse)], ())
         with self.inside(home):
@@ -1162,7 +1162,7 @@ class Builder(Bounds):
         if blank and not any(map(self.small, outs)):  # the elements of those few are known one by one
             return tuple(self.zeros(t, names[k] if k < len(names) else None, given) for k, t in enumerate(outs))
         home = self.scopes[-1]
-        if not self.plain and home.index is not None:
+        if not self.plain and home.repeats:
             begun = [self.begun(z) for z in op.inits]
             reads = [op.count, *(a for z in op.inits for a in self.needed(z)), *free_vars(op.body)]
             reads += [] if op.snapshots is None else [op.snapshots]
@@ -1241,10 +1241,10 @@ class Builder(Bounds):
             Var(acc_names[k] if k < len(acc_names) else "acc", type_of(z), self.span, k < len(acc_names))
             for k, z in enumerate(inits)
         )
-        with self.region() as test:
+        with self.region(Scope(repeats=True)) as test:
             test.vars.update(accs)
             holds = cond(*accs)
-        with self.region() as scope:
+        with self.region(Scope(repeats=True)) as scope:
             scope.vars.update(accs)
             inside = test.vars.difference(accs)
             scope.facts.extend(f for f in self.facts_of(holds, True) if inside.isdisjoint(f[1]))
@@ -1258,6 +1258,11 @@ class Builder(Bounds):
         results = (*(block.results[k] for k in kept), *block.results[len(accs) :])
         starts = tuple(inits[k] for k in kept)
         op = While(first, Block(block.binds, results), starts, tuple(accs[k] for k in kept), snapshots)
+        key = None if self.plain else Alike(op)
+        found = self.shared(key) if key is not None else None
+        if found is not None:  # the same one, made before
+            last = dict(zip(kept, found))
+            return (*(last.get(k, inits[k]) for k in range(len(accs))), *found[len(kept) :])
         count = Var("count", INT, self.span)
         self.sizes.add(count)
         outs = []
@@ -1267,7 +1272,9 @@ class Builder(Bounds):
             name = names[len(accs) + k] if len(accs) + k < len(names) else "t"
             outs.append(Var(name, Arr(elem, (count, *dims)), self.span))
         finals = {k: Var(names[k] if k < len(names) else "t", accs[k].type, self.span, given) for k in kept}
-        self.emit_vars(op, (*finals.values(), count, *outs))
+        made = self.emit_vars(op, (*finals.values(), count, *outs))
+        if key is not None:
+            self.scopes[-1].shared[key] = made
         return (*(finals.get(k, inits[k]) for k in range(len(accs))), count, *outs)
 
     # ------------------------------------------------------------------------------- data, functions

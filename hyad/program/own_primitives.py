@@ -18,9 +18,9 @@ from .recent import forget
 #: Names that mean something else in a model or in a partial, so that no primitive can have them.
 RESERVED = frozenset(
     "defmodel model fn let letrec if cond when unless do -> ->> ref deref set! while for get fst snd nil cons car cdr"
-    " null? list num? truths? inl inr case defdata match build copy array-of update set-at! len shape map fold ifold"
-    " scan D grad value-and-grad value-and-deriv jacobian hessian jvp vjp hvp deriv diff vdiff mdiff mgrad jacob quote"
-    " True False None select tuple array zeros zeros-of loop iterate add-at undef cut rank constant ruled"
+    " null? list num? truths? reals? inl inr case defdata match build copy array-of update set-at! len shape map fold"
+    " ifold scan D grad value-and-grad value-and-deriv jacobian hessian jvp vjp hvp deriv diff vdiff mdiff mgrad jacob"
+    " quote True False None select tuple array zeros zeros-of loop iterate add-at undef cut rank constant ruled"
     " require-index require-equal require-at-most require-below one-index without-ones same-size? symmetric?"
     " band-of known-zeros lower-triangular? upper-triangular? note-lower hoisted? note-result noted-result y".split()
 )
